@@ -1,0 +1,299 @@
+//! The owner's handles: [`ShmBufMut`] to fill a message, [`ShmBuf`] to share it. Dropping one gives the chunk back.
+//!
+//! Both are two words: the chunk and the message's length. A reference into the bytes exists only while a handle is
+//! held (invariant I5): `&mut [u8]` from the one `ShmBufMut` of a chunk that no peer can attach to, `&[u8]` otherwise.
+
+use crate::chunk::Chunk;
+use crate::descriptor::{Descriptor, PeerId};
+use crate::error::{CapacityError, ShareError};
+use crate::pool::Pool;
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+/// A buffer in shared memory that only this handle can read or write.
+///
+/// The bytes are initialised, but to what is not said: a buffer from the pool still has an earlier message in it.
+/// Use [`Provider::alloc_zeroed`](crate::Provider::alloc_zeroed) where that matters.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let provider = shm_pool::Provider::builder().build()?;
+/// let mut buffer = provider.alloc(1024)?;
+/// buffer[..5].copy_from_slice(b"hello");
+/// buffer.truncate(5);
+/// assert_eq!(&buffer.freeze()[..], b"hello");
+/// # Ok(())
+/// # }
+/// ```
+///
+/// After [`freeze`](Self::freeze) there is no way to write:
+///
+/// ```compile_fail,E0382
+/// # let provider = shm_pool::Provider::builder().build().unwrap();
+/// let mut buffer = provider.alloc(4).unwrap();
+/// let message = buffer.freeze();
+/// buffer[0] = 1; // use of moved value
+/// # drop(message);
+/// ```
+///
+/// ```
+/// # let provider = shm_pool::Provider::builder().build().unwrap();
+/// let mut buffer = provider.alloc(4).unwrap();
+/// buffer[0] = 1; // the twin that compiles: written before
+/// let message = buffer.freeze();
+/// # assert_eq!(message[0], 1);
+/// ```
+pub struct ShmBufMut {
+    chunk: NonNull<Chunk>,
+    len: usize,
+}
+
+// SAFETY: the handle has its chunk exclusively (I3), and a chunk may be used from any thread.
+unsafe impl Send for ShmBufMut {}
+// SAFETY: through a shared reference the bytes can only be read.
+unsafe impl Sync for ShmBufMut {}
+
+impl ShmBufMut {
+    /// A handle of a chunk that the caller has just taken from its shelf, and of its first `len` bytes.
+    ///
+    /// # Safety
+    ///
+    /// The chunk is exclusively the caller's (I3), no peer can attach to it, and `len` is at most its capacity.
+    #[inline]
+    pub(crate) unsafe fn new(chunk: NonNull<Chunk>, len: usize) -> Self {
+        Self { chunk, len }
+    }
+
+    #[inline]
+    fn chunk(&self) -> &Chunk {
+        // SAFETY: the handle holds the chunk until it is dropped (I3).
+        unsafe { self.chunk.as_ref() }
+    }
+
+    /// How many bytes the buffer could hold, at least as many as were asked for: the size of its class.
+    pub fn capacity(&self) -> usize {
+        self.chunk().capacity()
+    }
+
+    /// Makes the message shorter. Does nothing if it is that short already.
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+
+    /// Makes the message `len` bytes long, up to the [capacity](Self::capacity). What is added has unspecified content.
+    ///
+    /// # Errors
+    ///
+    /// [`CapacityError`] if `len` is above the capacity; the length stays.
+    pub fn set_len(&mut self, len: usize) -> Result<(), CapacityError> {
+        let capacity = self.capacity();
+        if len > capacity {
+            return Err(CapacityError { len, capacity });
+        }
+        self.len = len;
+        Ok(())
+    }
+
+    /// Ends writing. The result can be cloned and shared with peers; nothing is copied.
+    #[inline]
+    pub fn freeze(self) -> ShmBuf {
+        let this = ManuallyDrop::new(self);
+        ShmBuf { chunk: this.chunk, len: this.len }
+    }
+}
+
+impl Deref for ShmBufMut {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        let data = self.chunk().data().as_ptr();
+        // SAFETY: `len` is at most the chunk's capacity, the bytes are initialised (zero at first), and nobody else
+        // writes them (I5).
+        unsafe { std::slice::from_raw_parts(data, self.len) }
+    }
+}
+
+impl DerefMut for ShmBufMut {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        let data = self.chunk().data().as_ptr();
+        // SAFETY: as in `deref`; and nobody else reads them either: the chunk is closed to peers, and this is its
+        // only handle (I5).
+        unsafe { std::slice::from_raw_parts_mut(data, self.len) }
+    }
+}
+
+impl AsRef<[u8]> for ShmBufMut {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl AsMut<[u8]> for ShmBufMut {
+    fn as_mut(&mut self) -> &mut [u8] {
+        self
+    }
+}
+
+impl Drop for ShmBufMut {
+    #[inline]
+    fn drop(&mut self) {
+        if self.chunk().is_ours() {
+            Pool::give(self.chunk);
+        }
+    }
+}
+
+impl fmt::Debug for ShmBufMut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ShmBufMut").field("len", &self.len).field("capacity", &self.capacity()).finish()
+    }
+}
+
+/// A message in shared memory: cheap to clone, and nobody writes it while a clone or a peer's view of it exists.
+///
+/// The chunk goes back to the pool when the last clone is dropped. If a peer still leases it then, it is not used again
+/// before that lease ends.
+///
+/// To send it, choose one of two ways:
+///
+/// * [`grant`](Self::grant) it to a known peer, and send the descriptor; the buffer can be dropped at once. Exact.
+/// * send its [`descriptor`](Self::descriptor) to anybody, and keep a clone until the receivers have confirmed, or for as
+///   long as a message is worth waiting for. A receiver that comes later gets
+///   [`AttachError::Stale`](crate::AttachError::Stale), never wrong bytes.
+pub struct ShmBuf {
+    chunk: NonNull<Chunk>,
+    len: usize,
+}
+
+// SAFETY: handles count themselves atomically, and the bytes are only read.
+unsafe impl Send for ShmBuf {}
+// SAFETY: as above.
+unsafe impl Sync for ShmBuf {}
+
+impl ShmBuf {
+    #[inline]
+    fn chunk(&self) -> &Chunk {
+        // SAFETY: a counted handle keeps the chunk (I3).
+        unsafe { self.chunk.as_ref() }
+    }
+
+    /// How many bytes the chunk could hold.
+    pub fn capacity(&self) -> usize {
+        self.chunk().capacity()
+    }
+
+    /// The descriptor that names this message, for any peer. No lease is added: keep this handle, or a clone, until the
+    /// receivers have attached.
+    ///
+    /// The first call for a chunk takes a lock; later ones, and later messages in the same chunk, take none.
+    ///
+    /// # Errors
+    ///
+    /// [`ShareError::TooManyShared`] if the provider has no record left, [`ShareError::Forked`] in a forked child.
+    #[inline]
+    pub fn descriptor(&self) -> Result<Descriptor, ShareError> {
+        let chunk = self.chunk();
+        if !chunk.is_ours() {
+            return Err(ShareError::Forked);
+        }
+        let (record, generation) = chunk.share(self.len)?;
+        let provider = chunk.pool().control().id();
+        Ok(Descriptor { provider, record, generation, len: self.len as u64, granted: None })
+    }
+
+    /// Adds a lease on behalf of `peer`, and returns a descriptor that this peer, and nobody else, can attach to, once.
+    /// The message stays until the peer has attached and dropped its view, or has gone.
+    ///
+    /// # Errors
+    ///
+    /// [`ShareError::PeerGone`] if the peer is not connected any more, [`ShareError::OtherProvider`] if it is connected to
+    /// another provider, [`ShareError::TooManyGrants`] if it has 7 grants of this message that it has not taken up, and
+    /// the errors of [`descriptor`](Self::descriptor). On an error nothing is leased.
+    pub fn grant(&self, peer: PeerId) -> Result<Descriptor, ShareError> {
+        let descriptor = self.descriptor()?;
+        let chunk = self.chunk();
+        if let Some(record) = chunk.record() {
+            chunk.pool().control().grant(record, peer)?;
+        }
+        Ok(Descriptor { granted: Some(peer.slot), ..descriptor })
+    }
+
+    /// Does a peer have a view or a grant of the message now? A snapshot.
+    pub fn is_leased(&self) -> bool {
+        self.chunk().is_leased()
+    }
+
+    /// Back to an exclusive buffer, if this is the only handle and no peer has a lease or a grant.
+    ///
+    /// Descriptors that were sent and not attached to yet may become stale by this call, whatever its result.
+    ///
+    /// # Errors
+    ///
+    /// The buffer itself, if a clone, a view or a grant exists, or in a forked child.
+    pub fn try_into_mut(self) -> Result<ShmBufMut, Self> {
+        let chunk = self.chunk();
+        if chunk.is_ours() && chunk.is_only_handle() && chunk.recycle() {
+            let this = ManuallyDrop::new(self);
+            return Ok(ShmBufMut { chunk: this.chunk, len: this.len });
+        }
+        Err(self)
+    }
+}
+
+impl Clone for ShmBuf {
+    #[inline]
+    fn clone(&self) -> Self {
+        self.chunk().add_handle();
+        Self { chunk: self.chunk, len: self.len }
+    }
+}
+
+impl Deref for ShmBuf {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        let data = self.chunk().data().as_ptr();
+        // SAFETY: `len` is at most the chunk's capacity, the bytes are initialised, and nobody writes a frozen
+        // chunk (I5).
+        unsafe { std::slice::from_raw_parts(data, self.len) }
+    }
+}
+
+impl AsRef<[u8]> for ShmBuf {
+    #[inline]
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl From<ShmBufMut> for ShmBuf {
+    fn from(buffer: ShmBufMut) -> Self {
+        buffer.freeze()
+    }
+}
+
+impl Drop for ShmBuf {
+    #[inline]
+    fn drop(&mut self) {
+        let chunk = self.chunk();
+        if !chunk.is_ours() || !chunk.drop_handle() {
+            return;
+        }
+        if chunk.is_shared() {
+            Pool::give_shared(self.chunk);
+        } else {
+            Pool::give(self.chunk);
+        }
+    }
+}
+
+impl fmt::Debug for ShmBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ShmBuf").field("len", &self.len).field("capacity", &self.capacity()).finish()
+    }
+}

@@ -1,0 +1,303 @@
+//! A chunk: one allocation's memory, with what the owner knows about it. Private to the owner's process.
+//!
+//! A chunk is made on the cold path and then travels by pointer: between a handle (one hand, or clones of a
+//! `ShmBuf` that count themselves in `refs`) and its shelf. It keeps the pool alive, so that a handle need not.
+//!
+//! # Orderings
+//!
+//! | writer | reader | what becomes visible |
+//! |---|---|---|
+//! | `ShmBuf` clone dropped: `refs` Release | last drop: `refs` Acquire | that the other clones' holders have done reading, and that they shared the chunk |
+//! | `share`: `generation`, Release | `share` in another thread, Acquire | the record's number |
+//!
+//! All other fields are written by the one who holds the chunk exclusively, and handed on through the shelf.
+
+use crate::arena::Carved;
+use crate::error::ShareError;
+use crate::fork;
+use crate::lease::{Place, Record};
+use crate::payload::Payload;
+use crate::pool::Pool;
+use crate::shelf::Shelf;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::Arc;
+
+/// No record was claimed yet.
+const NO_RECORD: u32 = u32::MAX;
+
+/// Where a chunk's bytes come from.
+pub(crate) enum Memory {
+    /// Carved out of an arena.
+    Carved(Carved),
+    /// A segment of its own.
+    Whole(Arc<Payload>),
+}
+
+impl Memory {
+    pub(crate) fn payload(&self) -> &Arc<Payload> {
+        match self {
+            Self::Carved(carved) => &carved.payload,
+            Self::Whole(payload) => payload,
+        }
+    }
+
+    /// The first byte.
+    fn start(&self) -> NonNull<u8> {
+        match self {
+            Self::Carved(carved) => carved.start,
+            Self::Whole(payload) => payload.segment().mapping().base(),
+        }
+    }
+
+    /// Usable bytes.
+    fn len(&self) -> usize {
+        match self {
+            Self::Carved(carved) => carved.layout.size(),
+            Self::Whole(payload) => payload.len(),
+        }
+    }
+
+    /// Bytes from the segment's start.
+    pub(crate) fn offset(&self) -> usize {
+        self.start().as_ptr() as usize - self.payload().segment().mapping().base().as_ptr() as usize
+    }
+}
+
+/// See the module's text. The first cache line is all that the warm path touches.
+#[repr(C, align(64))]
+pub(crate) struct Chunk {
+    shelf: NonNull<Shelf<Chunk>>,
+    data: NonNull<u8>,
+    capacity: usize,
+    /// Handles of a frozen chunk. 1 whenever the chunk is anywhere else.
+    refs: AtomicUsize,
+    /// How often it was taken. Written by the holder with a load and a store.
+    uses: AtomicU64,
+    fork_epoch: u32,
+    record: AtomicU32,
+    /// The owner's own copy: odd while closed to peers, even while published. 0 before the first time.
+    generation: AtomicU64,
+    /// Was it published since it was taken? Then leases decide when it is free.
+    shared: AtomicBool,
+    /// Is it in the lent queue? For statistics.
+    lent: AtomicBool,
+    /// Its index in the pool's registry, guarded by the registry's lock.
+    pub(crate) registered: AtomicUsize,
+    class: usize,
+    memory: Memory,
+    pool: Arc<Pool>,
+}
+
+// SAFETY: the shelf and the data live as long as the chunk (it holds the pool and the payload), and the fields are
+// atomics or constant.
+unsafe impl Send for Chunk {}
+// SAFETY: as above.
+unsafe impl Sync for Chunk {}
+
+/// What a destroyed chunk leaves behind.
+pub(crate) struct Remains {
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) memory: Memory,
+    pub(crate) class: usize,
+    pub(crate) uses: u64,
+    /// The claimed record and the generation that it stands at.
+    pub(crate) record: Option<(u32, u64)>,
+}
+
+impl Chunk {
+    pub(crate) fn new(pool: Arc<Pool>, class: usize, memory: Memory) -> NonNull<Self> {
+        let chunk = Box::new(Self {
+            shelf: NonNull::from(pool.shelf(class)),
+            data: memory.start(),
+            capacity: memory.len(),
+            refs: AtomicUsize::new(1),
+            uses: AtomicU64::new(0),
+            fork_epoch: fork::epoch(),
+            record: AtomicU32::new(NO_RECORD),
+            generation: AtomicU64::new(0),
+            shared: AtomicBool::new(false),
+            lent: AtomicBool::new(false),
+            registered: AtomicUsize::new(usize::MAX),
+            class,
+            memory,
+            pool,
+        });
+        NonNull::from(Box::leak(chunk))
+    }
+
+    /// Takes the chunk apart.
+    ///
+    /// # Safety
+    ///
+    /// The caller holds the chunk exclusively and gives it up (I3), and the registry does not list it any more.
+    pub(crate) unsafe fn dismantle(chunk: NonNull<Self>) -> Remains {
+        // SAFETY: made by `new` with `Box::leak`; exclusive by the caller's contract.
+        let chunk = *unsafe { Box::from_raw(chunk.as_ptr()) };
+        let (record, generation) = (chunk.record.into_inner(), chunk.generation.into_inner());
+        let uses = chunk.uses.into_inner();
+        let record = (record != NO_RECORD).then_some((record, generation));
+        Remains { pool: chunk.pool, memory: chunk.memory, class: chunk.class, uses, record }
+    }
+
+    #[inline]
+    pub(crate) fn data(&self) -> NonNull<u8> {
+        self.data
+    }
+
+    /// Usable bytes.
+    #[inline]
+    pub(crate) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    pub(crate) fn class(&self) -> usize {
+        self.class
+    }
+
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    pub(crate) fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    #[inline]
+    pub(crate) fn shelf(&self) -> &Shelf<Chunk> {
+        // SAFETY: the shelf is part of the pool, which `self.pool` keeps alive and in place.
+        unsafe { self.shelf.as_ref() }
+    }
+
+    /// Is this process the one that made the chunk, and not a forked child?
+    #[inline]
+    pub(crate) fn is_ours(&self) -> bool {
+        self.fork_epoch == fork::epoch()
+    }
+
+    /// Counts an allocation. The caller has just taken the chunk.
+    #[inline]
+    pub(crate) fn count_use(&self) {
+        self.uses.store(self.uses.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn uses(&self) -> u64 {
+        self.uses.load(Ordering::Relaxed)
+    }
+
+    // ---- handles of a frozen chunk ---------------------------------------------------------------------------
+
+    /// One more handle. The caller has one.
+    #[inline]
+    pub(crate) fn add_handle(&self) {
+        self.refs.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Is the caller's handle the only one?
+    #[inline]
+    pub(crate) fn is_only_handle(&self) -> bool {
+        // Acquire: partner of the Release below.
+        self.refs.load(Ordering::Acquire) == 1
+    }
+
+    /// Gives up the caller's handle; `true` if it was the last, and then the chunk is the caller's.
+    #[inline]
+    pub(crate) fn drop_handle(&self) -> bool {
+        // Nobody can clone a handle that only the caller has, so the last one needs no read-modify-write.
+        if self.is_only_handle() {
+            return true;
+        }
+        // AcqRel: Release for the reads of this handle's holder, Acquire in case this is the last after all.
+        if self.refs.fetch_sub(1, Ordering::AcqRel) != 1 {
+            return false;
+        }
+        self.refs.store(1, Ordering::Relaxed);
+        true
+    }
+
+    // ---- sharing with peers ----------------------------------------------------------------------------------
+
+    /// Was the chunk published since it was taken?
+    #[inline]
+    pub(crate) fn is_shared(&self) -> bool {
+        // Relaxed: set by a holder of a handle, and handed on with the handle.
+        self.shared.load(Ordering::Relaxed)
+    }
+
+    /// Publishes the first `len` bytes to peers, and returns the record and generation that name them. The caller
+    /// has a handle of the frozen chunk. Several threads may share the same chunk at the same time: they repeat the
+    /// same stores.
+    #[inline]
+    pub(crate) fn share(&self, len: usize) -> Result<(u32, u64), ShareError> {
+        let mut generation = self.generation.load(Ordering::Acquire);
+        if generation == 0 {
+            generation = self.pool.prepare_to_share(self)?;
+        }
+        let record = self.record.load(Ordering::Relaxed);
+        if generation % 2 == 1 {
+            generation += 1;
+            let payload = self.memory.payload();
+            let place = Place {
+                segment: payload.serial(),
+                index: payload.index().map_or(u64::MAX, u64::from),
+                offset: self.memory.offset() as u64,
+                len: len as u64,
+            };
+            self.shared.store(true, Ordering::Relaxed);
+            if let Some(record) = self.record() {
+                record.publish(generation, place);
+            }
+            self.generation.store(generation, Ordering::Release);
+        }
+        Ok((record, generation))
+    }
+
+    /// The record, if one was claimed.
+    #[inline]
+    pub(crate) fn record(&self) -> Option<&Record> {
+        self.pool.control().record(self.record.load(Ordering::Relaxed))
+    }
+
+    /// The owner's copy of the generation; 0 if no record was claimed.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// Gives the chunk its record, for life. Called once, under a lock.
+    pub(crate) fn set_record(&self, record: u32, generation: u64) {
+        self.record.store(record, Ordering::Relaxed);
+        self.generation.store(generation, Ordering::Release);
+    }
+
+    /// Closes the chunk to peers and tells whether none leases it, so that the holder may write. The caller holds the
+    /// chunk exclusively.
+    #[inline]
+    pub(crate) fn recycle(&self) -> bool {
+        if !self.is_shared() {
+            return true;
+        }
+        let mut generation = self.generation.load(Ordering::Relaxed);
+        let is_free = self.record().map_or(true, |record| record.recycle(&mut generation));
+        self.generation.store(generation, Ordering::Relaxed);
+        if is_free {
+            self.shared.store(false, Ordering::Relaxed);
+        }
+        is_free
+    }
+
+    /// Does a peer lease the chunk, or has one a grant?
+    pub(crate) fn is_leased(&self) -> bool {
+        self.is_shared() && self.record().map_or(false, Record::is_leased)
+    }
+
+    /// Marks the chunk as being in the lent queue, or not.
+    #[inline]
+    pub(crate) fn set_lent(&self, lent: bool) {
+        self.lent.store(lent, Ordering::Relaxed);
+    }
+
+    /// Is the chunk in the lent queue? A snapshot.
+    pub(crate) fn is_lent(&self) -> bool {
+        self.lent.load(Ordering::Relaxed)
+    }
+}

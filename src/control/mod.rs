@@ -1,0 +1,153 @@
+//! The control object: one per provider, mapped read-write by the owner and by every peer.
+//!
+//! ```text
+//!   offset 0      Header: magic, version, sizes, provider id, state; an epoch per peer slot
+//!   offset 4096   one u64 per record: serial numbers of the segments that peers may map, 0 where there is none
+//!   page-aligned  one Record of 128 bytes per shared chunk: lanes, generation, place (see `lease`)
+//!
+//!   locked bytes (OFD locks, held for life):  0 the owner,  1 + slot the peer in that slot
+//! ```
+//!
+//! The kernel says who is alive: it drops a process's locks when the process ends, however it ends. No heartbeat, no
+//! process ids.
+//!
+//! # A slot's epoch
+//!
+//! Even: the peer that connected with this epoch has the slot. Odd: nobody has it. Whoever holds the slot's lock moves
+//! the epoch on, then (full fence) clears the slot's lanes: a peer that connects, a peer that leaves, or the owner when
+//! it finds the lock free. A grant adds to the lane, then (full fence) looks at the epoch; so a grant to a peer that is
+//! gone is cleared by the one side or taken back by the other.
+//!
+//! # Orderings
+//!
+//! | writer | reader | what becomes visible |
+//! |---|---|---|
+//! | owner: state = open, Release | peer connects: Acquire | the whole header |
+//! | owner: high water, Release | who clears a slot: Acquire | that records below it may be in use |
+//! | who moves an epoch on, SeqCst fence after | a grant, SeqCst fence before the look | one sees the other (as in `lease`) |
+//! | owner: segment entry, Relaxed | peer: Relaxed | only a hint to unmap; never decides about access |
+
+mod owner;
+mod peer;
+
+pub(crate) use owner::OwnerControl;
+pub(crate) use peer::PeerControl;
+
+use crate::descriptor::ProviderId;
+use crate::lease::{Record, PEERS};
+use crate::posix::{Name, PAGE};
+use crate::segment::Mapping;
+use std::mem::{align_of, size_of};
+use std::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
+
+/// "SHMPOOL" and a zero.
+const MAGIC: u64 = u64::from_le_bytes(*b"SHMPOOL\0");
+
+/// Version of the layout and of the protocol on it.
+const VERSION: u32 = 1;
+
+/// Most records that a control object may have.
+pub(crate) const MAX_RECORDS: usize = 1 << 20;
+
+/// The locked byte of the owner.
+const OWNER_BYTE: usize = 0;
+
+/// The locked byte of the peer in `slot`.
+fn peer_byte(slot: usize) -> usize {
+    1 + slot
+}
+
+/// Values of [`Header::state`]; 0 is a control object that is not complete.
+const OPEN: u32 = 1;
+const CLOSED: u32 = 2;
+
+/// The first page. Only atomics: other processes may write at any time.
+#[repr(C)]
+struct Header {
+    magic: AtomicU64,
+    version: AtomicU32,
+    state: AtomicU32,
+    provider: AtomicU64,
+    records: AtomicU32,
+    /// Records below this number may have been used.
+    high_water: AtomicU32,
+    epochs: [AtomicU64; PEERS],
+}
+
+const _: () = assert!(size_of::<Header>() <= PAGE && PAGE % align_of::<Record>() == 0);
+
+/// The name of the control object of a provider.
+pub(crate) fn control_name(prefix: &str, provider: ProviderId) -> Name {
+    Name::new(&format!("{prefix}.{provider}.ctl"))
+}
+
+/// The name of a payload segment of a provider.
+pub(crate) fn segment_name(prefix: &str, provider: ProviderId, serial: u64) -> Name {
+    Name::new(&format!("{prefix}.{provider}.{serial:x}"))
+}
+
+/// Offset of the records in a control object of `records` records.
+fn records_offset(records: usize) -> usize {
+    (PAGE + records * size_of::<AtomicU64>() + PAGE - 1) / PAGE * PAGE
+}
+
+/// Bytes of a control object of `records` records.
+fn control_size(records: usize) -> usize {
+    records_offset(records) + records * size_of::<Record>()
+}
+
+/// The typed view of a mapped control object that is large enough for its private `records` count.
+struct View {
+    mapping: Mapping,
+    records: usize,
+}
+
+impl View {
+    /// `None` if the mapping is too small for that many records, or the number is out of range.
+    fn new(mapping: Mapping, records: usize) -> Option<Self> {
+        let fits = (1..=MAX_RECORDS).contains(&records) && control_size(records) <= mapping.len();
+        fits.then_some(Self { mapping, records })
+    }
+
+    fn header(&self) -> &Header {
+        // SAFETY: the mapping is page-aligned, longer than a page (checked in `new`), lives as long as `self`, and
+        // everybody accesses it by atomics of the same width.
+        unsafe { self.mapping.base().cast::<Header>().as_ref() }
+    }
+
+    fn segment_entry(&self, index: u64) -> Option<&AtomicU64> {
+        if index >= self.records as u64 {
+            return None;
+        }
+        let offset = PAGE as u64 + index * size_of::<AtomicU64>() as u64;
+        let entry = self.mapping.range(offset, size_of::<AtomicU64>() as u64)?;
+        // SAFETY: in range (checked above), aligned because the table starts at a page, and only accessed atomically.
+        Some(unsafe { entry.cast().as_ref() })
+    }
+
+    #[inline]
+    fn record(&self, index: u32) -> Option<&Record> {
+        let index = index as usize;
+        if index >= self.records {
+            return None;
+        }
+        let offset = records_offset(self.records) + index * size_of::<Record>();
+        // SAFETY: `index < records`, and `new` checked that this many records lie within the mapping.
+        let record = unsafe { self.mapping.base().as_ptr().add(offset) };
+        // SAFETY: as above; the records start at a page and are 128 bytes each, so this is aligned; a record is made
+        // of atomics only.
+        Some(unsafe { &*record.cast() })
+    }
+
+    /// Moves the slot's epoch to an odd value and clears its lanes. The caller holds the slot's lock. Returns the new
+    /// epoch and how many records the slot still held.
+    fn vacate(&self, slot: usize) -> (u64, usize) {
+        let epoch = &self.header().epochs[slot];
+        let odd = epoch.load(Ordering::Relaxed) | 1;
+        epoch.store(odd, Ordering::Relaxed);
+        fence(Ordering::SeqCst); // partner: the fence in `OwnerControl::grant`
+        let used = (self.header().high_water.load(Ordering::Acquire) as usize).min(self.records);
+        let cleared = (0..used as u32).filter_map(|index| self.record(index)).filter(|record| record.clear(slot));
+        (odd, cleared.count())
+    }
+}

@@ -1,0 +1,213 @@
+//! The owner's side of the control object: creates it, hands out records, lists segments, grants, reclaims.
+//!
+//! What the owner needs to know it keeps in private memory (`Books`, the chunks' own generations) and never reads back
+//! from the control object, which peers can write.
+
+use super::{control_name, control_size, peer_byte, View, CLOSED, MAGIC, OPEN, OWNER_BYTE, VERSION};
+use crate::descriptor::{PeerId, ProviderId};
+use crate::error::{OsError, ShareError};
+use crate::lease::{Record, MAX_GRANTS, PEERS};
+use crate::payload::Payload;
+use crate::posix::{round_to_pages, try_lock, unlock, Link};
+use crate::segment::Segment;
+use parking_lot::Mutex;
+use std::fs::File;
+use std::sync::atomic::{fence, AtomicU64, Ordering};
+
+/// Bits of a gate that count the grants under way.
+const UNDER_WAY: u32 = 16;
+
+/// See the module's text.
+pub(crate) struct OwnerControl {
+    view: View,
+    /// Unlinks the name on drop.
+    _link: Link,
+    /// Holds the owner's lock.
+    locks: File,
+    id: ProviderId,
+    books: Mutex<Books>,
+    /// Per peer slot: the epoch that grants are admitted for, and how many are under way. A grant that finds its peer
+    /// gone may have to take itself back, and must not take another peer's: so the first grant of a new epoch waits
+    /// until none of an older one is under way.
+    gates: [AtomicU64; PEERS],
+}
+
+/// Which records and which entries of the segment table are free.
+struct Books {
+    /// Records that were used before, with the odd generation they are closed at.
+    used: Vec<(u32, u64)>,
+    /// The first record that was never used.
+    fresh: u32,
+    /// Where the generations of fresh records start.
+    seed: u64,
+    /// Free entries of the segment table below `listed`.
+    unlisted: Vec<u32>,
+    listed: u32,
+}
+
+impl OwnerControl {
+    /// Creates the control object, locked by this process, with all records free.
+    pub(crate) fn create(prefix: &str, id: ProviderId, records: usize, mode: u32, seed: u64) -> Result<Self, OsError> {
+        let name = control_name(prefix, id);
+        let len = round_to_pages(control_size(records)).unwrap_or(usize::MAX);
+        let (segment, locks) = Segment::create_locked(name, len, mode, OWNER_BYTE)?;
+        let (mapping, link) = segment.into_parts();
+        let view = View { mapping, records };
+        let header = view.header();
+        header.magic.store(MAGIC, Ordering::Relaxed);
+        header.version.store(VERSION, Ordering::Relaxed);
+        header.provider.store(id.0, Ordering::Relaxed);
+        header.records.store(records as u32, Ordering::Relaxed);
+        header.epochs.iter().for_each(|epoch| epoch.store(1, Ordering::Relaxed));
+        header.state.store(OPEN, Ordering::Release);
+        let books = Mutex::new(Books { used: Vec::new(), fresh: 0, seed, unlisted: Vec::new(), listed: 0 });
+        let gates = std::array::from_fn(|_| AtomicU64::new(0));
+        Ok(Self { view, _link: link, locks, id, books, gates })
+    }
+
+    /// The provider's id.
+    pub(crate) fn id(&self) -> ProviderId {
+        self.id
+    }
+
+    /// How many chunks can be shared at a time.
+    pub(crate) fn records(&self) -> usize {
+        self.view.records
+    }
+
+    /// The record that [`claim_record`](Self::claim_record) gave.
+    #[inline]
+    pub(crate) fn record(&self, index: u32) -> Option<&Record> {
+        self.view.record(index)
+    }
+
+    /// Hands out a free record, closed, with the odd generation that it is closed at.
+    pub(crate) fn claim_record(&self) -> Result<(u32, u64), ShareError> {
+        let mut books = self.books.lock();
+        if let Some(free) = books.used.pop() {
+            return Ok(free);
+        }
+        let index = books.fresh;
+        let full = ShareError::TooManyShared { max: self.view.records };
+        let record = self.view.record(index).ok_or(full)?;
+        let generation = first_generation(books.seed, index);
+        record.close_at(generation);
+        books.fresh += 1;
+        // Release: partner of the Acquire in `vacate`.
+        self.view.header().high_water.store(books.fresh, Ordering::Release);
+        Ok((index, generation))
+    }
+
+    /// Takes a record back whose chunk is destroyed. `generation` is odd, as `Record::recycle` left it.
+    pub(crate) fn free_record(&self, index: u32, generation: u64) {
+        self.books.lock().used.push((index, generation));
+    }
+
+    /// Lists a segment, so that peers can tell whether it still exists. Does nothing for one that is listed.
+    pub(crate) fn list(&self, payload: &Payload) -> Result<u32, ShareError> {
+        let mut books = self.books.lock();
+        if let Some(index) = payload.index() {
+            return Ok(index);
+        }
+        let fresh = books.listed;
+        let index = books.unlisted.pop().unwrap_or(fresh);
+        let full = ShareError::TooManyShared { max: self.view.records };
+        let entry = self.view.segment_entry(index.into()).ok_or(full)?;
+        entry.store(payload.serial(), Ordering::Relaxed);
+        books.listed += u32::from(index == fresh);
+        payload.set_index(index);
+        Ok(index)
+    }
+
+    /// Strikes a segment that is about to be destroyed off the list; peers let their mappings of it go.
+    pub(crate) fn unlist(&self, payload: &Payload) {
+        let Some(index) = payload.index() else { return };
+        let mut books = self.books.lock();
+        if let Some(entry) = self.view.segment_entry(index.into()) {
+            entry.store(0, Ordering::Relaxed);
+            books.unlisted.push(index);
+        }
+    }
+
+    /// Adds a lease on `record` on behalf of `peer`. The caller holds the chunk, published.
+    pub(crate) fn grant(&self, record: &Record, peer: PeerId) -> Result<(), ShareError> {
+        let slot = usize::from(peer.slot);
+        let gone = Err(ShareError::PeerGone(peer));
+        if peer.provider != self.id {
+            return Err(ShareError::OtherProvider { peer, provider: self.id });
+        }
+        let Some(gate) = self.gates.get(slot) else { return gone };
+        if !self.enter(gate, slot, peer.epoch) {
+            return gone;
+        }
+        let granted = record.grant(slot);
+        fence(Ordering::SeqCst); // partner: the fence in `View::vacate`
+        let is_there = self.view.header().epochs[slot].load(Ordering::Relaxed) == peer.epoch;
+        if granted.is_ok() && !is_there {
+            record.revoke(slot);
+        }
+        // Release: what was taken back is back before the gate opens for another epoch.
+        gate.fetch_sub(1, Ordering::Release);
+        match granted {
+            _ if !is_there => gone,
+            Ok(()) => Ok(()),
+            Err(_) => Err(ShareError::TooManyGrants { peer, max: MAX_GRANTS as usize }),
+        }
+    }
+
+    /// Counts a grant as under way if the gate is, or can be made, that of `epoch`.
+    fn enter(&self, gate: &AtomicU64, slot: usize, epoch: u64) -> bool {
+        let mine = epoch << UNDER_WAY;
+        let mut seen = gate.load(Ordering::Relaxed);
+        loop {
+            let next = if seen >> UNDER_WAY << UNDER_WAY == mine {
+                seen + 1
+            } else if self.view.header().epochs[slot].load(Ordering::Relaxed) != epoch {
+                return false;
+            } else if seen == seen >> UNDER_WAY << UNDER_WAY {
+                mine + 1
+            } else {
+                // A grant to the slot's last peer is about to end.
+                std::thread::yield_now();
+                seen = gate.load(Ordering::Relaxed);
+                continue;
+            };
+            // Acquire: partner of the Release that ends a grant.
+            match gate.compare_exchange_weak(seen, next, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    /// Takes back the leases of peers that are gone. Returns how many records they still held.
+    pub(crate) fn reclaim(&self) -> usize {
+        let is_taken = |slot: &usize| self.view.header().epochs[*slot].load(Ordering::Relaxed) % 2 == 0;
+        (0..PEERS).filter(is_taken).map(|slot| self.reclaim_slot(slot)).sum()
+    }
+
+    fn reclaim_slot(&self, slot: usize) -> usize {
+        // With the lock in hand nobody can connect in this slot meanwhile.
+        if !matches!(try_lock(&self.locks, peer_byte(slot)), Ok(true)) {
+            return 0;
+        }
+        let (_, cleared) = self.view.vacate(slot);
+        // Failing to unlock would only make the slot look taken until this process ends.
+        let _ = unlock(&self.locks, peer_byte(slot));
+        cleared
+    }
+}
+
+impl Drop for OwnerControl {
+    fn drop(&mut self) {
+        self.view.header().state.store(CLOSED, Ordering::Release);
+    }
+}
+
+/// An odd generation that is different from record to record and from provider to provider, so that a descriptor that
+/// was damaged or made up does not meet the right one by counting from 1. The top bits are clear: at 10 million
+/// messages a second in one record, 2^62 steps of two last more than 10,000 years.
+fn first_generation(seed: u64, index: u32) -> u64 {
+    // The increment of SplitMix64, an odd number near 2^64 divided by the golden ratio.
+    (seed ^ u64::from(index).wrapping_mul(0x9e37_79b9_7f4a_7c15)) >> 2 | 1
+}

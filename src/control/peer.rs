@@ -1,0 +1,128 @@
+//! A peer's side of the control object: opens and checks it, holds a slot.
+
+use super::{control_name, peer_byte, Header, View, CLOSED, MAGIC, OPEN, OWNER_BYTE, VERSION};
+use crate::descriptor::{PeerId, ProviderId};
+use crate::error::AttachError;
+use crate::fork;
+use crate::lease::{Record, PEERS};
+use crate::posix::{is_locked, try_lock};
+use crate::segment::{Access, Foreign};
+use std::fs::File;
+use std::mem::size_of;
+use std::sync::atomic::Ordering;
+
+/// See the module's text. Gives its slot back on drop.
+pub(crate) struct PeerControl {
+    view: View,
+    /// Holds the lock of the slot.
+    locks: File,
+    id: PeerId,
+    fork_epoch: u32,
+}
+
+impl PeerControl {
+    /// Opens the control object of `provider`, which must belong to user `uid`, and takes a slot.
+    pub(crate) fn connect(prefix: &str, provider: ProviderId, uid: u32) -> Result<Self, AttachError> {
+        let name = control_name(prefix, provider);
+        let object = name.path();
+        let foreign = Foreign::open(name, Access::ReadWrite, uid).map_err(|error| match error {
+            AttachError::Os(error) if error.errno() == Some(libc::ENOENT) => {
+                AttachError::NoProvider { provider, object: object.clone() }
+            }
+            other => other,
+        })?;
+        let bad = |reason| AttachError::NotAProvider { object: object.clone(), reason };
+        if foreign.len < size_of::<Header>() {
+            return Err(bad("it is too small for a header; its owner died while it made it, or has not finished"));
+        }
+        let mapping = foreign.map(Access::ReadWrite)?;
+        let view = View::new(mapping, 1).ok_or_else(|| bad("it is too small for one record"))?;
+        let header = view.header();
+        match header.state.load(Ordering::Acquire) {
+            OPEN => {}
+            CLOSED => return Err(bad("its owner has closed it")),
+            _ => return Err(bad("its owner has not finished making it")),
+        }
+        if header.magic.load(Ordering::Relaxed) != MAGIC {
+            return Err(bad("it has another magic number"));
+        }
+        if header.version.load(Ordering::Relaxed) != VERSION {
+            return Err(bad("it was made by another version of shm-pool; build both sides with one"));
+        }
+        if header.provider.load(Ordering::Relaxed) != provider.0 {
+            return Err(bad("it carries another provider's id"));
+        }
+        let records = header.records.load(Ordering::Relaxed) as usize;
+        let View { mapping, .. } = view;
+        let view = View::new(mapping, records).ok_or_else(|| bad("its size does not match its header"))?;
+        let locks = foreign.open_for_locks()?;
+        if !is_locked(&locks, OWNER_BYTE) {
+            return Err(bad("its owner is dead"));
+        }
+        let Some(slot) = (0..PEERS).find(|&slot| matches!(try_lock(&locks, peer_byte(slot)), Ok(true))) else {
+            return Err(AttachError::TooManyPeers { provider, max: PEERS });
+        };
+        // The slot's last peer may have died: clear what it left, then take over.
+        let (odd, _) = view.vacate(slot);
+        let epoch = odd.wrapping_add(1);
+        view.header().epochs[slot].store(epoch, Ordering::Release);
+        let id = PeerId { provider, slot: slot as u8, epoch };
+        Ok(Self { view, locks, id, fork_epoch: fork::epoch() })
+    }
+
+    /// Who this peer is to the owner.
+    pub(crate) fn id(&self) -> PeerId {
+        self.id
+    }
+
+    /// This peer's slot.
+    #[inline]
+    pub(crate) fn slot(&self) -> usize {
+        usize::from(self.id.slot)
+    }
+
+    /// Is this process the one that connected, and not a forked child?
+    #[inline]
+    pub(crate) fn is_ours(&self) -> bool {
+        self.fork_epoch == fork::epoch()
+    }
+
+    /// How many records there are.
+    pub(crate) fn records(&self) -> u32 {
+        self.view.records as u32
+    }
+
+    /// A record, if there is one of this number.
+    #[inline]
+    pub(crate) fn record(&self, index: u32) -> Option<&Record> {
+        self.view.record(index)
+    }
+
+    /// Gives back one lease of this peer.
+    #[inline]
+    pub(crate) fn release(&self, record: u32) {
+        if let Some(record) = self.record(record) {
+            record.release(self.slot());
+        }
+    }
+
+    /// Has the owner destroyed the segment? A hint: it decides about unmapping only.
+    pub(crate) fn is_retired(&self, index: u64, serial: u64) -> bool {
+        self.view.segment_entry(index).map_or(true, |entry| entry.load(Ordering::Relaxed) != serial)
+    }
+
+    /// Has the owner closed its side, or died?
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.view.header().state.load(Ordering::Relaxed) != OPEN || !is_locked(&self.locks, OWNER_BYTE)
+    }
+}
+
+impl Drop for PeerControl {
+    fn drop(&mut self) {
+        // The last view is gone; what the lanes still hold are grants that nobody will take up. The slot's lock goes
+        // with `locks`, after this. In a forked child the slot is the parent's.
+        if self.is_ours() {
+            self.view.vacate(self.slot());
+        }
+    }
+}

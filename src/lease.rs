@@ -1,0 +1,468 @@
+//! The lease protocol: one [`Record`] of shared memory per chunk, and the only code that reads or writes it.
+//!
+//! # The two lines of a record
+//!
+//! The *lanes*, one byte per peer, tell how often each peer leases the chunk:
+//!
+//! ```text
+//!   bit  7 6 5   4 3 2 1 0
+//!        grants  leases        grants: leases the owner added for the peer, not taken up yet (0 to 7)
+//!                              leases: views that the peer has open (0 to 31)
+//! ```
+//!
+//! A chunk is free when every lane is zero. Eight lanes share an `AtomicU64`, and everybody uses whole words. Because
+//! a lane belongs to one peer, "who died?" has an answer: [`Record::clear`] zeroes the lanes of that peer, in any
+//! state, any number of times.
+//!
+//! The *place*, written by the owner alone: the generation, and where the bytes are. The generation is odd while the
+//! chunk is closed to peers and even while it is published; it only grows.
+//!
+//! # Attach and recycle
+//!
+//! | step | peer: [`Record::attach`] | step | owner: [`Record::recycle`] |
+//! |---|---|---|---|
+//! | A1 | add 1 to the own lane | R1 | are all lanes zero? |
+//! | A2 | full fence | R2 | make the generation odd |
+//! | A3 | is the generation the descriptor's? | R3 | full fence |
+//! | A4 | if not, take A1 back | R4 | are all lanes zero still? |
+//!
+//! The fences forbid the one fatal outcome, that A3 reads the old generation *and* R4 misses A1: one of the two fences
+//! comes first in their single total order, and the load after the later one sees the store before the earlier one.
+//! So either the peer answers `Stale` or the owner sees a lease. Both at once is possible and harmless: the owner
+//! leaves the chunk alone, closed, and tries again later; from then on R4 alone decides, because no attach can succeed.
+//!
+//! # Orderings
+//!
+//! | writer | reader | what becomes visible |
+//! |---|---|---|
+//! | owner publishes: generation, Release | A3, Acquire | place and payload, whatever transport carried the descriptor |
+//! | peer gives a lease back: lane, Release | R1 and R4, Acquire | that the peer has done reading, so the owner may write |
+//! | R3 fence | A2 fence | (either order) the store before the one to the load after the other |
+//!
+//! Other peers' operations on the same word are read-modify-writes and continue the release sequence.
+//!
+//! # Killed at any instruction
+//!
+//! A peer that dies leaves its own lane too high, never too low, and nothing else: the lane is cleared when its slot
+//! is found dead (see `control`). An owner that dies leaves records that nobody will recycle.
+
+use crate::sync::{fence, AtomicU64, Ordering};
+
+/// How many peers can be attached to one provider.
+pub(crate) const PEERS: usize = 64;
+
+/// Peers per word of lanes.
+const LANES: usize = 8;
+
+/// Most leases that one peer holds on one chunk at a time.
+pub(crate) const MAX_LEASES: u64 = 31;
+
+/// Most grants to one peer that it has not taken up, on one chunk at a time.
+pub(crate) const MAX_GRANTS: u64 = 7;
+
+/// One grant in a lane.
+const GRANT: u64 = MAX_LEASES + 1;
+
+/// Where a published chunk's bytes are. Owner-written; a peer checks it before it forms a pointer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Serial number of the segment, part of its name.
+    pub(crate) segment: u64,
+    /// Index of the segment in the control object's table.
+    pub(crate) index: u64,
+    /// Bytes from the segment's start.
+    pub(crate) offset: u64,
+    /// Length of the message in bytes.
+    pub(crate) len: u64,
+}
+
+/// Why a lease was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// The generation is another one: the chunk was recycled since.
+    Stale,
+    /// The lane is at its limit.
+    Full,
+    /// There is no grant to take up.
+    NotGranted,
+}
+
+/// The shared state of one chunk. `repr(C)`: both sides map it. Zero bytes are a valid record: free, generation 0,
+/// which no descriptor carries.
+#[repr(C, align(128))]
+pub(crate) struct Record {
+    lanes: [AtomicU64; PEERS / LANES],
+    generation: AtomicU64,
+    segment: AtomicU64,
+    index: AtomicU64,
+    offset: AtomicU64,
+    len: AtomicU64,
+}
+
+#[cfg(not(all(test, loom)))]
+const _: () = assert!(std::mem::size_of::<Record>() == 128 && PEERS / LANES * 8 == 64);
+
+/// A peer's lane: which word, and how far to shift.
+#[inline]
+fn lane(slot: usize) -> (usize, u32) {
+    (slot / LANES % (PEERS / LANES), (slot % LANES * 8) as u32)
+}
+
+impl Record {
+    /// A record in private memory, for the models.
+    #[cfg(test)]
+    fn new() -> Self {
+        let zero = || AtomicU64::new(0);
+        Self {
+            lanes: std::array::from_fn(|_| zero()),
+            generation: zero(),
+            segment: zero(),
+            index: zero(),
+            offset: zero(),
+            len: zero(),
+        }
+    }
+
+    // ---- the peer's side -------------------------------------------------------------------------------------
+
+    /// Takes a lease for the peer in `slot` if the chunk is still in `generation`, and tells where the bytes are.
+    #[inline]
+    pub(crate) fn attach(&self, slot: usize, generation: u64) -> Result<Place, Refused> {
+        self.change(slot, |lane| (lane % GRANT < MAX_LEASES).then_some(lane + 1).ok_or(Refused::Full))?; // A1
+        fence(Ordering::SeqCst); // A2, partner of R3
+        match self.place_in(generation) {
+            Some(place) => Ok(place),
+            None => {
+                self.release(slot); // A4
+                Err(Refused::Stale)
+            }
+        }
+    }
+
+    /// Turns a grant for the peer in `slot` into a lease, if it is for `generation`.
+    ///
+    /// No fence: a pending grant holds the chunk in its generation, and taking it up never lets the lane be zero.
+    #[inline]
+    pub(crate) fn accept(&self, slot: usize, generation: u64) -> Result<Place, Refused> {
+        if self.place_in(generation).is_none() {
+            return Err(Refused::Stale);
+        }
+        self.change(slot, |lane| match (lane / GRANT, lane % GRANT) {
+            (0, _) => Err(Refused::NotGranted),
+            (_, MAX_LEASES) => Err(Refused::Full),
+            _ => Ok(lane - GRANT + 1),
+        })?;
+        match self.place_in(generation) {
+            Some(place) => Ok(place),
+            None => {
+                // Between the look and the change the chunk went through a recycle and got a new grant, which is not
+                // this descriptor's: put it back.
+                let _ = self.change(slot, |lane| Ok(lane.wrapping_sub(1).wrapping_add(GRANT) & 0xff));
+                Err(Refused::Stale)
+            }
+        }
+    }
+
+    /// One more lease for a peer that already holds one. `Full` at the limit.
+    pub(crate) fn renew(&self, slot: usize) -> Result<(), Refused> {
+        self.change(slot, |lane| (lane % GRANT < MAX_LEASES).then_some(lane + 1).ok_or(Refused::Full))
+    }
+
+    /// Gives one lease back. Release: partner of R1 and R4.
+    #[inline]
+    pub(crate) fn release(&self, slot: usize) {
+        let (word, shift) = lane(slot);
+        self.lanes[word].fetch_sub(1 << shift, Ordering::Release);
+    }
+
+    /// The place, if the chunk is published in `generation`. Only a lease keeps the answer true.
+    #[inline]
+    fn place_in(&self, generation: u64) -> Option<Place> {
+        // A3. Acquire: partner of `publish`. Relaxed after it: the owner writes a place only while the generation is
+        // odd and no lease is held.
+        (self.generation.load(Ordering::Acquire) == generation).then(|| Place {
+            segment: self.segment.load(Ordering::Relaxed),
+            index: self.index.load(Ordering::Relaxed),
+            offset: self.offset.load(Ordering::Relaxed),
+            len: self.len.load(Ordering::Relaxed),
+        })
+    }
+
+    // ---- the owner's side ------------------------------------------------------------------------------------
+
+    /// Opens a closed chunk to peers in `generation`, which is even and larger than all before. Two threads that
+    /// share the chunk may publish the same at the same time.
+    pub(crate) fn publish(&self, generation: u64, place: Place) {
+        self.segment.store(place.segment, Ordering::Relaxed);
+        self.index.store(place.index, Ordering::Relaxed);
+        self.offset.store(place.offset, Ordering::Relaxed);
+        self.len.store(place.len, Ordering::Relaxed);
+        self.generation.store(generation, Ordering::Release);
+    }
+
+    /// Sets the generation of a record that has no chunk. It must be odd.
+    pub(crate) fn close_at(&self, generation: u64) {
+        self.generation.store(generation, Ordering::Release);
+    }
+
+    /// Closes the chunk to peers and tells whether it is free for the owner to write. `generation` is the owner's own
+    /// copy, never read back from shared memory; it is odd afterwards exactly if the record is closed.
+    #[inline]
+    pub(crate) fn recycle(&self, generation: &mut u64) -> bool {
+        if *generation % 2 == 0 {
+            if self.is_leased() {
+                return false; // R1
+            }
+            *generation += 1;
+            self.generation.store(*generation, Ordering::Relaxed); // R2
+            fence(Ordering::SeqCst); // R3, partner of A2
+        }
+        !self.is_leased() // R4
+    }
+
+    /// Is any lane not zero?
+    #[inline]
+    pub(crate) fn is_leased(&self) -> bool {
+        // Acquire: partner of `release`.
+        self.lanes.iter().fold(0, |all, word| all | word.load(Ordering::Acquire)) != 0
+    }
+
+    /// Adds a lease on behalf of the peer in `slot`. The caller holds the chunk, published.
+    pub(crate) fn grant(&self, slot: usize) -> Result<(), Refused> {
+        self.change(slot, |lane| (lane / GRANT < MAX_GRANTS).then_some(lane + GRANT).ok_or(Refused::Full))
+    }
+
+    /// Takes back one grant that its peer cannot take up any more.
+    pub(crate) fn revoke(&self, slot: usize) {
+        let _ = self.change(slot, |lane| lane.checked_sub(GRANT).ok_or(Refused::NotGranted));
+    }
+
+    /// Zeroes the lane of a peer that is gone, and tells whether it held anything.
+    pub(crate) fn clear(&self, slot: usize) -> bool {
+        let (word, shift) = lane(slot);
+        if self.lanes[word].load(Ordering::Relaxed) >> shift & 0xff == 0 {
+            return false;
+        }
+        // Release: continues the release sequence of the other lanes in the word; of the dead peer itself nothing
+        // needs to be seen, for it reads no more.
+        self.lanes[word].fetch_and(!(0xff << shift), Ordering::AcqRel) >> shift & 0xff != 0
+    }
+
+    /// Replaces one lane by what `next` makes of it; never touches the other seven.
+    #[inline]
+    fn change(&self, slot: usize, next: impl Fn(u64) -> Result<u64, Refused>) -> Result<(), Refused> {
+        let (word, shift) = lane(slot);
+        let word = &self.lanes[word];
+        let mut old = word.load(Ordering::Relaxed);
+        loop {
+            let lane = next(old >> shift & 0xff)?;
+            let new = old & !(0xff << shift) | (lane & 0xff) << shift;
+            // AcqRel: a grant turned into a lease must not be seen before the grant; costs nothing beside the fence.
+            match word.compare_exchange_weak(old, new, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return Ok(()),
+                Err(now) => old = now,
+            }
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const PLACE: Place = Place { segment: 1, index: 2, offset: 3, len: 4 };
+
+    fn published() -> (Record, u64) {
+        let record = Record::new();
+        record.close_at(41);
+        record.publish(42, PLACE);
+        (record, 42)
+    }
+
+    #[test]
+    fn leases_saturate_without_touching_the_neighbour() {
+        let (record, generation) = published();
+        for _ in 0..MAX_LEASES {
+            assert_eq!(record.attach(3, generation), Ok(PLACE));
+        }
+        assert_eq!(record.attach(3, generation), Err(Refused::Full));
+        assert_eq!(record.renew(3), Err(Refused::Full));
+        assert_eq!(record.attach(4, generation), Ok(PLACE));
+        assert!(record.clear(3), "clearing a lane tells that it held something");
+        assert!(!record.clear(3));
+        assert!(record.is_leased(), "the neighbour's lease survives");
+        record.release(4);
+        assert!(!record.is_leased());
+    }
+
+    #[test]
+    fn a_grant_is_taken_up_once() {
+        let (record, generation) = published();
+        for _ in 0..MAX_GRANTS {
+            assert_eq!(record.grant(63), Ok(()));
+        }
+        assert_eq!(record.grant(63), Err(Refused::Full));
+        for _ in 0..MAX_GRANTS {
+            assert_eq!(record.accept(63, generation), Ok(PLACE));
+        }
+        assert_eq!(record.accept(63, generation), Err(Refused::NotGranted));
+        assert_eq!(record.accept(0, generation), Err(Refused::NotGranted));
+        assert_eq!(record.accept(63, generation + 2), Err(Refused::Stale));
+        (0..MAX_GRANTS).for_each(|_| record.release(63));
+        assert!(!record.is_leased());
+        record.grant(0).unwrap();
+        record.revoke(0);
+        record.revoke(0);
+        assert!(!record.is_leased());
+    }
+
+    #[test]
+    fn a_recycled_chunk_is_stale_and_a_leased_one_is_not_recycled() {
+        let (record, mut generation) = published();
+        record.attach(9, 42).unwrap();
+        assert!(!record.recycle(&mut generation));
+        assert_eq!(generation, 42, "a leased chunk stays open to its other readers");
+        record.release(9);
+        assert!(record.recycle(&mut generation));
+        assert_eq!(generation, 43);
+        assert_eq!(record.attach(9, 42), Err(Refused::Stale));
+        assert!(!record.is_leased(), "a refused attach takes its lease back");
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use loom::cell::UnsafeCell;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    const PLACE: Place = Place { segment: 1, index: 2, offset: 3, len: 4 };
+
+    /// A record and the payload that it guards. Loom reports any unsynchronised read and write of the payload.
+    struct Chunk {
+        record: Record,
+        payload: UnsafeCell<u64>,
+    }
+
+    // SAFETY: the protocol under test is what makes this true; loom checks it.
+    unsafe impl Sync for Chunk {}
+
+    fn chunk() -> Arc<Chunk> {
+        let chunk = Chunk { record: Record::new(), payload: UnsafeCell::new(0) };
+        chunk.record.close_at(1);
+        Arc::new(chunk)
+    }
+
+    fn write(chunk: &Chunk, value: u64) {
+        // SAFETY: loom checks that nobody reads now.
+        chunk.payload.with_mut(|bytes| unsafe { *bytes = value });
+    }
+
+    /// A peer that got a descriptor by a transport that orders nothing: attach, read, release.
+    fn read(chunk: &Chunk, slot: usize, generation: u64) {
+        if chunk.record.attach(slot, generation).is_ok() {
+            // SAFETY: loom checks that nobody writes now.
+            chunk.payload.with(|bytes| assert_eq!(unsafe { *bytes }, generation, "another message's bytes"));
+            chunk.record.release(slot);
+        }
+    }
+
+    /// D6, with peers in the same word and in another one.
+    fn attach_against_recycle(slots: &'static [usize]) {
+        loom::model(move || {
+            let chunk = chunk();
+            write(&chunk, 2);
+            chunk.record.publish(2, PLACE);
+            let peers: Vec<_> = slots
+                .iter()
+                .map(|&slot| {
+                    let chunk = chunk.clone();
+                    thread::spawn(move || read(&chunk, slot, 2))
+                })
+                .collect();
+            let mut generation = 2;
+            // Twice: the second try finds the record closed already, and R4 alone decides.
+            if chunk.record.recycle(&mut generation) || chunk.record.recycle(&mut generation) {
+                write(&chunk, 4);
+                chunk.record.publish(4, PLACE);
+            }
+            for peer in peers {
+                peer.join().unwrap();
+            }
+            assert!(!chunk.record.is_leased());
+        });
+    }
+
+    #[test]
+    fn a_chunk_is_never_recycled_under_a_reader() {
+        attach_against_recycle(&[0]);
+    }
+
+    #[test]
+    fn nor_under_two_readers_in_one_word() {
+        attach_against_recycle(&[0, 1]);
+    }
+
+    /// Publish makes the payload visible by itself: no join, lock or channel orders the two threads.
+    #[test]
+    fn publish_alone_carries_the_payload() {
+        loom::model(|| {
+            let chunk = chunk();
+            let peer = {
+                let chunk = chunk.clone();
+                thread::spawn(move || read(&chunk, 8, 2))
+            };
+            write(&chunk, 2);
+            chunk.record.publish(2, PLACE);
+            peer.join().unwrap();
+        });
+    }
+
+    /// D7: a granted message is held from before it is sent until the receiver has read it.
+    #[test]
+    fn a_grant_holds_the_chunk_until_it_is_read() {
+        loom::model(|| {
+            let chunk = chunk();
+            write(&chunk, 2);
+            chunk.record.publish(2, PLACE);
+            chunk.record.grant(5).unwrap();
+            let peer = {
+                let chunk = chunk.clone();
+                thread::spawn(move || {
+                    chunk.record.accept(5, 2).expect("a granted message is never stale");
+                    // SAFETY: loom checks that nobody writes now.
+                    chunk.payload.with(|bytes| assert_eq!(unsafe { *bytes }, 2));
+                    chunk.record.release(5);
+                })
+            };
+            let mut generation = 2;
+            if chunk.record.recycle(&mut generation) {
+                write(&chunk, 4);
+            }
+            peer.join().unwrap();
+        });
+    }
+
+    /// A dead peer's lanes are cleared while another peer attaches and leaves: its lease is untouched.
+    #[test]
+    fn clearing_one_lane_leaves_the_others_alone() {
+        loom::model(|| {
+            let chunk = chunk();
+            write(&chunk, 2);
+            chunk.record.publish(2, PLACE);
+            chunk.record.attach(1, 2).unwrap();
+            let peer = {
+                let chunk = chunk.clone();
+                thread::spawn(move || read(&chunk, 0, 2))
+            };
+            chunk.record.clear(1);
+            let mut generation = 2;
+            if chunk.record.recycle(&mut generation) {
+                write(&chunk, 4);
+            }
+            peer.join().unwrap();
+            assert!(!chunk.record.is_leased());
+        });
+    }
+}

@@ -1,0 +1,149 @@
+//! A pooled POSIX shared-memory allocator: a process publishes a message per allocation, other processes read it in
+//! place, and in steady state nobody calls into the kernel for memory, takes a lock or touches the heap.
+//!
+//! ```text
+//!  owner process                                                peer process(es)
+//!  ┌──────────────────────────────────────────────┐            ┌───────────────────────────┐
+//!  │ Provider ── alloc(len) ──► ShmBufMut         │            │ Client                    │
+//!  │    ▲                          │ freeze()     │ Descriptor │   │ attach(descriptor)    │
+//!  │    │                          ▼              │  32 bytes  │   ▼                       │
+//!  │    │                        ShmBuf ──────────┼────────────┼► ShmView                  │
+//!  │    │                          │ drop         │    any     │   │ drop                  │
+//!  │    │                          ▼              │ transport  │   ▼                       │
+//!  │  size class ◄──── idle chunk ─┘              │            │ lease given back          │
+//!  │    │ miss                                    │            └───────────────────────────┘
+//!  │    ├─ small: talc carves a chunk from an arena
+//!  │    └─ large: a segment of its own (shm_open, posix_fallocate, mmap)
+//!  └──────────────────────────────────────────────┘
+//!    /dev/shm:  one control object per provider (leases; read-write for peers)
+//!               payload segments (read-only for peers)
+//! ```
+//!
+//! # Quickstart
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use shm_pool::{Client, Descriptor, Provider};
+//!
+//! // The publishing process.
+//! let provider = Provider::builder().max_bytes(256 << 20).build()?;
+//! let mut buffer = provider.alloc(1 << 20)?;
+//! buffer.fill(7);
+//! let message = buffer.freeze();
+//! let bytes: [u8; 32] = message.descriptor()?.to_bytes(); // send these by any transport
+//!
+//! // A receiving process.
+//! let client = Client::new();
+//! let view = client.attach(&Descriptor::from_bytes(bytes)?)?;
+//! assert!(view.iter().all(|&byte| byte == 7));
+//! drop(message); // the chunk goes back to the pool, and is used again only after
+//! drop(view); // the view is gone
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Vocabulary
+//!
+//! | word | meaning |
+//! |---|---|
+//! | *segment* | one mapped shared-memory object |
+//! | *arena* | a segment that talc carves chunks out of |
+//! | *chunk* | the memory of one allocation |
+//! | *size class* | the lengths that share chunks of one size; four classes per doubling |
+//! | *pool* | the idle chunks of each class |
+//! | *provider*, *owner* | the process that creates segments and allocates |
+//! | *peer* | a process that is attached to a provider |
+//! | *lease* | a peer's counted right to read a chunk |
+//! | *grant* | a lease that the owner adds for a peer before it sends the descriptor |
+//! | *generation* | how often a chunk was published; it tells an old descriptor from the current one |
+//! | *descriptor* | 32 plain bytes that name a message |
+//! | *create*, *attach* | what an owner does with an object, and what a peer does |
+//! | *reclaim* | taking back the leases of a peer that is gone |
+//!
+//! # How a message is kept until it is read
+//!
+//! A descriptor in flight has no holder. Either [`ShmBuf::grant`] leases the message to a known receiver before it is sent,
+//! or the sender keeps its [`ShmBuf`] until the receivers have confirmed. A receiver that comes too late gets
+//! [`AttachError::Stale`], never the wrong bytes.
+//!
+//! # Invariants
+//!
+//! The code cites them as I1 to I7.
+//!
+//! 1. Only the owner runs the allocator.
+//! 2. A descriptor is checked before it becomes a pointer.
+//! 3. A chunk is on one shelf, or in one hand, or leased and waiting: never two of these.
+//! 4. A segment's length never changes.
+//! 5. No Rust reference exists to bytes that another process may write at that time: `&mut [u8]` only from a [`ShmBufMut`],
+//!    which no peer can attach to; `&[u8]` only while a [`ShmBuf`] or [`ShmView`] is held.
+//! 6. After its provider is dropped, every chunk is destroyed exactly once, and with the last one the pool.
+//! 7. Each name under /dev/shm is unlinked by the process that created it.
+//!
+//! # What is lock-free
+//!
+//! Allocating and dropping a buffer whose class has an idle chunk: one atomic exchange each, or one operation on
+//! crossbeam's `ArrayQueue` when the hot slot is taken. The queue has no lock, but a thread that is stopped in the middle of
+//! an operation can delay another one at the same queue slot. Attaching takes a reader lock of the client's own
+//! table. Creating and destroying chunks, the first descriptor of a chunk, [`Provider::stats`] and mapping a new
+//! segment take locks.
+//!
+//! # Threat model
+//!
+//! Processes that follow the protocol cannot harm each other by crashing at any instruction. Payload is read-only for peers. A
+//! peer that writes garbage into the control object can make messages be reused early (their readers see torn bytes) or
+//! never; it cannot make the owner, or another peer, access memory out of bounds: neither believes what it reads there
+//! before it is checked against private knowledge. Objects are created with mode 0600 unless the builder says otherwise,
+//! and refused if they belong to another user.
+//!
+//! # Limits
+//!
+//! | what | limit | at the limit |
+//! |---|---|---|
+//! | peers of a provider | 64 | [`AttachError::TooManyPeers`] |
+//! | views of one message in one client | 31 | [`AttachError::TooManyLeases`] |
+//! | grants of one message to one peer, not taken up | 7 | [`ShareError::TooManyGrants`] |
+//! | chunks shared at a time | [`ProviderBuilder::max_shared`], at most 1,048,576 | [`ShareError::TooManyShared`] |
+//! | payload held | [`ProviderBuilder::max_bytes`] | [`AllocErrorKind::Exhausted`] |
+//! | alignment | 4096 bytes | [`AllocErrorKind::UnsupportedAlignment`] |
+//!
+//! Linux only. A process forked by a raw `clone` system call must not use handles it inherited; one made by `fork` finds
+//! them inert.
+
+#[cfg(not(target_os = "linux"))]
+compile_error!("shm-pool needs Linux: open file description locks and a tmpfs at /dev/shm");
+
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!("shm-pool needs a 64-bit target: shared counters are 64-bit atomics");
+
+mod arena;
+mod buf;
+mod chunk;
+mod class;
+mod client;
+mod control;
+mod descriptor;
+mod error;
+mod fork;
+mod lease;
+mod limits;
+mod payload;
+mod pool;
+mod posix;
+mod provider;
+mod segment;
+mod shelf;
+mod stats;
+mod sync;
+
+pub use buf::{ShmBuf, ShmBufMut};
+pub use client::{Client, ClientBuilder, ShmView};
+pub use descriptor::{Descriptor, PeerId, ProviderId};
+pub use error::{
+    AllocError, AllocErrorKind, AttachError, BuildError, CapacityError, DescriptorError, OsError, ShareError,
+};
+pub use provider::{Provider, ProviderBuilder};
+pub use stats::{ClassStats, Stats};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeDoctests;

@@ -1,0 +1,443 @@
+//! The pool: takes chunks from the shelves, makes new ones under the cap, takes them back, closes.
+//!
+//! Taking a chunk tries, in this order:
+//!
+//! 1. the class's hot slot (the warm path, in `provider`);
+//! 2. its idle queue;
+//! 3. its lent queue: a few of the chunks that were shared longest ago, if their leases have ended;
+//! 4. a new chunk, if it fits under the cap;
+//! 5. room made by giving back arenas nobody uses, then idle chunks of other classes, then lent chunks whose leases
+//!    have ended, then what dead peers held.
+//!
+//! # Closing
+//!
+//! Dropping the provider closes every shelf (see `shelf`). Handles that are still out keep the pool alive through
+//! their chunks; each destroys its chunk when it is dropped and refused, and the last one frees the pool (I6).
+//!
+//! The unsafe code here rests on one thing: a chunk that was taken from a shelf, or whose last handle is being
+//! dropped, is exclusively the caller's (I3).
+
+use crate::arena::Arenas;
+use crate::chunk::{Chunk, Memory};
+use crate::control::{segment_name, OwnerControl};
+use crate::error::{AllocError, AllocErrorKind, OsError, ShareError};
+use crate::fork;
+use crate::limits::{Budget, Kind, Limits};
+use crate::payload::Payload;
+use crate::posix::round_to_pages;
+use crate::segment::Segment;
+use crate::shelf::Shelf;
+use parking_lot::Mutex;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+
+/// How many lent chunks are looked at before a new one is made.
+const LENT_TRIES: usize = 8;
+
+/// Every so many searches of a lent queue, all of it is searched for more idle chunks than the idle cap allows.
+const SEARCHES_PER_TRIM: u64 = 64;
+
+/// See the module's text.
+pub(crate) struct Pool {
+    shelves: Box<[Shelf<Chunk>]>,
+    /// The classes from here on are the page-aligned ones.
+    classes: usize,
+    fork_epoch: u32,
+    kinds: Box<[Kind]>,
+    tallies: Box<[Tally]>,
+    limits: Limits,
+    budget: Budget,
+    arenas: Arenas,
+    registry: Mutex<Vec<Registered>>,
+    first_share: Mutex<()>,
+    prefix: String,
+    control: OwnerControl,
+}
+
+/// Counts of one class that change on cold paths only.
+#[derive(Default)]
+pub(crate) struct Tally {
+    /// Chunks made.
+    pub(crate) misses: AtomicU64,
+    /// Uses of chunks that are destroyed.
+    pub(crate) past_uses: AtomicU64,
+    /// Searches of the lent queue.
+    searches: AtomicU64,
+}
+
+/// A chunk in the registry, which lists all that exist, for statistics.
+pub(crate) struct Registered(NonNull<Chunk>);
+
+// SAFETY: only shared references to the chunk are made from it, under the registry's lock.
+unsafe impl Send for Registered {}
+
+impl Registered {
+    pub(crate) fn chunk(&self) -> &Chunk {
+        // SAFETY: a chunk leaves the registry, under its lock, before it is destroyed.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+/// Why there is no memory for a new chunk.
+enum NoMemory {
+    /// It does not fit under the cap.
+    Cap,
+    /// The system refused.
+    Os(OsError),
+}
+
+impl Pool {
+    pub(crate) fn new(limits: Limits, prefix: String, control: OwnerControl) -> Arc<Self> {
+        let kinds: Box<[Kind]> = limits.kinds().into();
+        let shelves = kinds.iter().map(|_| Shelf::new(limits.max_idle == 0)).collect();
+        Arc::new(Self {
+            shelves,
+            classes: limits.classes(),
+            fork_epoch: fork::epoch(),
+            tallies: kinds.iter().map(|_| Tally::default()).collect(),
+            kinds,
+            budget: Budget::new(limits.max_bytes),
+            limits,
+            arenas: Arenas::new(),
+            registry: Mutex::new(Vec::new()),
+            first_share: Mutex::new(()),
+            prefix,
+            control,
+        })
+    }
+
+    /// The shelves of ordinary alignment, indexed by class.
+    #[inline]
+    pub(crate) fn lines(&self) -> &[Shelf<Chunk>] {
+        &self.shelves[..self.classes]
+    }
+
+    /// The index of the page-aligned twin of a class.
+    pub(crate) fn page_aligned(&self, class: usize) -> usize {
+        let twin = self.classes + class;
+        // Only carved classes have one; segments are page-aligned themselves.
+        if self.kinds.get(class).map_or(false, |kind| kind.is_carved) {
+            twin
+        } else {
+            class
+        }
+    }
+
+    pub(crate) fn shelf(&self, class: usize) -> &Shelf<Chunk> {
+        &self.shelves[class]
+    }
+
+    pub(crate) fn kinds(&self) -> &[Kind] {
+        &self.kinds
+    }
+
+    pub(crate) fn tallies(&self) -> &[Tally] {
+        &self.tallies
+    }
+
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    pub(crate) fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    pub(crate) fn arenas(&self) -> &Arenas {
+        &self.arenas
+    }
+
+    pub(crate) fn control(&self) -> &OwnerControl {
+        &self.control
+    }
+
+    /// Is this process the one that built the pool, and not a forked child?
+    #[inline]
+    pub(crate) fn is_ours(&self) -> bool {
+        self.fork_epoch == fork::epoch()
+    }
+
+    /// Calls `look` with every chunk that exists. Off the warm path: takes the registry's lock.
+    pub(crate) fn for_each_chunk(&self, look: impl FnMut(&Chunk)) {
+        self.registry.lock().iter().map(Registered::chunk).for_each(look);
+    }
+
+    // ---- take ------------------------------------------------------------------------------------------------
+
+    /// Takes a chunk when the hot slot had none.
+    #[inline(never)]
+    pub(crate) fn take_slow(self: &Arc<Self>, class: usize) -> Result<NonNull<Chunk>, AllocError> {
+        let shelf = &self.shelves[class];
+        if let Some(chunk) = shelf.take_idle() {
+            return Ok(chunk);
+        }
+        if let Some(chunk) = self.take_lent(class, LENT_TRIES) {
+            return Ok(chunk);
+        }
+        self.make(class)
+    }
+
+    /// Takes one of the first `tries` lent chunks of a class, if its leases have ended.
+    fn take_lent(&self, class: usize, tries: usize) -> Option<NonNull<Chunk>> {
+        let shelf = &self.shelves[class];
+        let lent = shelf.lent_count();
+        if lent == 0 {
+            return None;
+        }
+        let found = (0..tries.min(lent)).find_map(|_| self.probe_lent(shelf));
+        // A count lost to another thread only puts the trim off: not worth a read-modify-write.
+        let searches = &self.tallies[class].searches;
+        let count = searches.load(Ordering::Relaxed) + 1;
+        searches.store(count, Ordering::Relaxed);
+        if count % SEARCHES_PER_TRIM == 0 {
+            self.trim_lent(class, self.limits.max_idle);
+        }
+        found
+    }
+
+    /// Takes the chunk that was lent longest ago, or moves it to the tail if it is still leased.
+    fn probe_lent(&self, shelf: &Shelf<Chunk>) -> Option<NonNull<Chunk>> {
+        let chunk = shelf.take_lent()?;
+        // SAFETY: taken from its shelf (I3).
+        let this = unsafe { chunk.as_ref() };
+        if this.recycle() {
+            this.set_lent(false);
+            return Some(chunk);
+        }
+        if let Err(chunk) = shelf.give_lent(chunk) {
+            // Only a closed shelf refuses, and nobody takes from one.
+            Self::destroy(chunk);
+        }
+        None
+    }
+
+    /// Destroys the lent chunks of a class whose leases have ended, but for the first `keep`, which become idle.
+    /// Returns how many it destroyed.
+    fn trim_lent(&self, class: usize, keep: usize) -> usize {
+        let shelf = &self.shelves[class];
+        let free: Vec<_> = (0..shelf.lent_count()).filter_map(|_| self.probe_lent(shelf)).collect();
+        let mut destroyed = 0;
+        for (at, chunk) in free.into_iter().enumerate() {
+            let kept = if at < keep { shelf.give_idle(chunk) } else { Err(chunk) };
+            if let Err(chunk) = kept {
+                Self::destroy(chunk);
+                destroyed += 1;
+            }
+        }
+        destroyed
+    }
+
+    // ---- make ------------------------------------------------------------------------------------------------
+
+    /// Makes a chunk, and room for it if need be.
+    #[cold]
+    pub(crate) fn make(self: &Arc<Self>, class: usize) -> Result<NonNull<Chunk>, AllocError> {
+        loop {
+            let failure = match self.find_memory(self.kinds[class]) {
+                Ok(memory) => return Ok(self.register(class, memory)),
+                Err(failure) => failure,
+            };
+            let shelf = &self.shelves[class];
+            let given_back = shelf.take_hot().or_else(|| shelf.take_idle());
+            if let Some(chunk) = given_back.or_else(|| self.take_lent(class, usize::MAX)) {
+                return Ok(chunk);
+            }
+            if !self.make_room(class) {
+                return Err(match failure {
+                    NoMemory::Cap => self.exhausted(class),
+                    NoMemory::Os(error) => error.into(),
+                });
+            }
+        }
+    }
+
+    fn register(self: &Arc<Self>, class: usize, memory: Memory) -> NonNull<Chunk> {
+        self.shelves[class].open_idle(self.limits.max_idle.saturating_sub(1));
+        self.tallies[class].misses.fetch_add(1, Ordering::Relaxed);
+        let chunk = Chunk::new(self.clone(), class, memory);
+        let mut registry = self.registry.lock();
+        // SAFETY: just made.
+        unsafe { chunk.as_ref() }.registered.store(registry.len(), Ordering::Relaxed);
+        registry.push(Registered(chunk));
+        chunk
+    }
+
+    fn find_memory(&self, kind: Kind) -> Result<Memory, NoMemory> {
+        if !kind.is_carved {
+            let len = round_to_pages(kind.layout.size()).ok_or(NoMemory::Cap)?;
+            return self.new_segment(len).map(Memory::Whole);
+        }
+        if let Some(carved) = self.arenas.carve(kind.layout) {
+            return Ok(Memory::Carved(carved));
+        }
+        let arena = self.new_segment(self.limits.arena_size)?;
+        self.arenas.add_and_carve(arena, kind.layout).map(Memory::Carved).ok_or(NoMemory::Cap)
+    }
+
+    fn new_segment(&self, len: usize) -> Result<Arc<Payload>, NoMemory> {
+        let serial = self.budget.take(len).ok_or(NoMemory::Cap)?;
+        let name = segment_name(&self.prefix, self.control.id(), serial);
+        match Segment::create(name, len, self.limits.segment_mode) {
+            Ok(segment) => Ok(Arc::new(Payload::new(segment, serial))),
+            Err(error) => {
+                self.budget.give(len);
+                Err(NoMemory::Os(error))
+            }
+        }
+    }
+
+    fn drop_segment(&self, payload: Arc<Payload>) {
+        self.control.unlist(&payload);
+        let len = payload.len();
+        drop(payload);
+        self.budget.give(len);
+    }
+
+    // ---- make room -------------------------------------------------------------------------------------------
+
+    /// Frees a little memory for the sake of `class`; `false` if there is none to free.
+    fn make_room(&self, class: usize) -> bool {
+        let others = || (0..self.shelves.len()).rev().filter(|&other| other != class);
+        self.drop_empty_arenas() > 0
+            || others().any(|other| self.destroy_idle(other))
+            || (0..self.shelves.len()).rev().any(|other| self.trim_lent(other, 0) > 0)
+            || self.control.reclaim() > 0
+    }
+
+    fn drop_empty_arenas(&self) -> usize {
+        let empty = self.arenas.take_empty();
+        let count = empty.len();
+        empty.into_iter().for_each(|payload| self.drop_segment(payload));
+        count
+    }
+
+    /// Destroys one idle chunk of a class.
+    fn destroy_idle(&self, class: usize) -> bool {
+        let shelf = &self.shelves[class];
+        let found = shelf.take_idle().or_else(|| shelf.take_hot());
+        found.map(Self::destroy).is_some()
+    }
+
+    /// Gives all idle memory back to the system. Returns how many bytes that was.
+    pub(crate) fn trim(&self) -> usize {
+        let before = self.budget.held();
+        self.control.reclaim();
+        for class in 0..self.shelves.len() {
+            // Bounded: other threads may go on giving back.
+            (0..self.shelves[class].idle_count()).take_while(|_| self.destroy_idle(class)).count();
+            self.trim_lent(class, 0);
+        }
+        self.drop_empty_arenas();
+        before.saturating_sub(self.budget.held())
+    }
+
+    #[cold]
+    fn exhausted(&self, class: usize) -> AllocError {
+        let usage = self.usage();
+        let idle = self.budget.held().saturating_sub(usage.in_use + usage.leased);
+        let len = self.kinds[class].layout.size();
+        let Usage { in_use, leased } = usage;
+        AllocErrorKind::Exhausted { len, max_bytes: self.budget.max(), in_use, idle, leased }.into()
+    }
+
+    /// Bytes of chunks that are not idle. A snapshot: other threads go on meanwhile.
+    pub(crate) fn usage(&self) -> Usage {
+        let mut total = Usage::default();
+        self.for_each_chunk(|chunk| match (chunk.is_lent(), chunk.is_leased()) {
+            (true, true) => total.leased += chunk.capacity(),
+            (true, false) => {}
+            (false, _) => total.in_use += chunk.capacity(),
+        });
+        // A chunk does not know that it is on a shelf: that would cost the warm path two stores.
+        let idle = self.shelves.iter().zip(&*self.kinds).map(|(shelf, kind)| shelf.idle_count() * kind.layout.size());
+        total.in_use = total.in_use.saturating_sub(idle.sum());
+        total
+    }
+
+    // ---- share -----------------------------------------------------------------------------------------------
+
+    /// Gives a chunk its record, lists its segment, and makes room for it in the lent queue. Returns the generation.
+    #[cold]
+    pub(crate) fn prepare_to_share(&self, chunk: &Chunk) -> Result<u64, ShareError> {
+        let _one_at_a_time = self.first_share.lock();
+        let generation = chunk.generation();
+        if generation != 0 {
+            return Ok(generation);
+        }
+        self.control.list(chunk.memory().payload())?;
+        let (record, generation) = self.control.claim_record()?;
+        // Room for every record there is: the queue is never full unless it is sealed.
+        self.shelves[chunk.class()].open_lent(self.control.records());
+        chunk.set_record(record, generation);
+        Ok(generation)
+    }
+
+    // ---- give back -------------------------------------------------------------------------------------------
+
+    /// Gives back a chunk that was never shared since it was taken. The caller holds it exclusively, and afterwards
+    /// neither the chunk nor the pool may be touched.
+    #[inline]
+    pub(crate) fn give(chunk: NonNull<Chunk>) {
+        // SAFETY: the caller holds the chunk (I3).
+        if let Err(chunk) = unsafe { chunk.as_ref() }.shelf().give(chunk) {
+            Self::destroy(chunk);
+        }
+    }
+
+    /// As [`give`](Self::give), for a chunk that was shared: peers may lease it.
+    pub(crate) fn give_shared(chunk: NonNull<Chunk>) {
+        // SAFETY: the caller holds the chunk (I3).
+        let this = unsafe { chunk.as_ref() };
+        // Beyond the idle cap, a chunk that nobody leases must not be kept as lent.
+        if this.shelf().lent_count() >= this.pool().limits.max_idle && this.recycle() {
+            return Self::give(chunk);
+        }
+        this.set_lent(true);
+        if let Err(chunk) = this.shelf().give_lent(chunk) {
+            Self::destroy(chunk);
+        }
+    }
+
+    /// Destroys a chunk that the caller holds exclusively (I6: exactly once).
+    #[cold]
+    pub(crate) fn destroy(chunk: NonNull<Chunk>) {
+        // SAFETY: the caller holds the chunk (I3).
+        let this = unsafe { chunk.as_ref() };
+        let is_free = this.recycle();
+        {
+            let mut registry = this.pool().registry.lock();
+            let at = this.registered.load(Ordering::Relaxed);
+            registry.swap_remove(at);
+            if let Some(moved) = registry.get(at) {
+                moved.chunk().registered.store(at, Ordering::Relaxed);
+            }
+        }
+        // SAFETY: exclusive, and no longer registered.
+        let remains = unsafe { Chunk::dismantle(chunk) };
+        let pool = remains.pool;
+        pool.tallies[remains.class].past_uses.fetch_add(remains.uses, Ordering::Relaxed);
+        match remains.memory {
+            Memory::Whole(payload) => pool.drop_segment(payload),
+            Memory::Carved(carved) if is_free => pool.arenas.free(carved),
+            // The pool is closed, and a peer still reads: talc would write its links into those bytes. The arena goes
+            // with the pool; the peer keeps its mapping.
+            Memory::Carved(_) => {}
+        }
+        if let (Some((record, generation)), true) = (remains.record, is_free) {
+            pool.control.free_record(record, generation);
+        }
+    }
+
+    /// Closes the pool: nothing is kept from now on. Called once, by the only one who takes chunks.
+    pub(crate) fn close(&self) {
+        self.shelves.iter().for_each(|shelf| shelf.close(Self::destroy));
+    }
+}
+
+/// See [`Pool::usage`].
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Usage {
+    pub(crate) in_use: usize,
+    pub(crate) leased: usize,
+}

@@ -1,0 +1,197 @@
+//! The system calls on names under /dev/shm: open, reserve, lock, unlink, with retries and errors that say what to do.
+
+use crate::error::OsError;
+use crate::fork;
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, FromRawFd};
+
+/// How often an interrupted call is started over.
+const EINTR_RETRIES: usize = 64;
+
+/// Size and alignment of a page that every Linux machine's page is a multiple of, in bytes.
+pub(crate) const PAGE: usize = 4096;
+
+/// The size of the machine's pages in bytes.
+pub(crate) fn page_size() -> usize {
+    // SAFETY: no preconditions.
+    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(size).unwrap_or(PAGE)
+}
+
+/// The effective user of this process.
+pub(crate) fn effective_uid() -> u32 {
+    // SAFETY: no preconditions.
+    unsafe { libc::geteuid() }
+}
+
+/// Rounds a length up to whole pages; `None` on overflow.
+pub(crate) fn round_to_pages(len: usize) -> Option<usize> {
+    let page = page_size();
+    Some(len.max(1).checked_add(page - 1)? / page * page)
+}
+
+/// A name under /dev/shm.
+#[derive(Clone, Debug)]
+pub(crate) struct Name(CString);
+
+impl Name {
+    /// `file` is a plain file name, without a slash or a NUL.
+    pub(crate) fn new(file: &str) -> Self {
+        debug_assert!(!file.contains('/') && !file.contains('\0'));
+        let path = format!("/{}", file.replace('\0', "_"));
+        Self(CString::new(path).unwrap_or_default())
+    }
+
+    /// The path that a user looks for.
+    pub(crate) fn path(&self) -> String {
+        format!("/dev/shm{}", self.0.to_string_lossy())
+    }
+
+    /// An error that tells what the number means here and what the user can do.
+    pub(crate) fn error(&self, call: &'static str, bytes: usize, source: io::Error) -> OsError {
+        let advice = match source.raw_os_error() {
+            Some(libc::ENOSPC) => format!(
+                "; /dev/shm has {}; make room or enlarge it (in a container: docker run --shm-size, or a sized emptyDir \
+                 with medium Memory), or lower max_bytes",
+                free_space()
+            ),
+            Some(libc::ENOMEM) => "; the memory or mapping limit is reached (cgroup memory, ulimit -v, \
+                                   vm.max_map_count)"
+                .to_owned(),
+            Some(libc::EMFILE | libc::ENFILE) => "; the limit of open files is reached (ulimit -n)".to_owned(),
+            Some(libc::EACCES | libc::EPERM) => {
+                "; the object's mode or owner does not allow it (ProviderBuilder::mode)".to_owned()
+            }
+            Some(libc::EINTR) => format!("; signals interrupted it {EINTR_RETRIES} times in a row"),
+            Some(libc::ELOOP) => "; the name is a symbolic link, which is not followed".to_owned(),
+            _ => String::new(),
+        };
+        OsError::new(call, &self.path(), bytes, source, advice)
+    }
+}
+
+/// A name that this process created, unlinked on drop.
+pub(crate) struct Link {
+    name: Name,
+    epoch: u32,
+}
+
+impl Link {
+    /// `name` was just created by this process.
+    pub(crate) fn new(name: Name) -> Self {
+        Self { name, epoch: fork::epoch() }
+    }
+
+    pub(crate) fn name(&self) -> &Name {
+        &self.name
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        if self.epoch == fork::epoch() {
+            // SAFETY: the name is a NUL-terminated string. Failure means that somebody else removed it already.
+            unsafe { libc::shm_unlink(self.name.0.as_ptr()) };
+        }
+    }
+}
+
+/// Tries to take the exclusive OFD lock on one byte of an object: `true` if nobody else has it, and now we do.
+///
+/// The kernel drops it with the last descriptor of this open file description, so also when the process dies.
+pub(crate) fn try_lock(fd: &File, byte: usize) -> io::Result<bool> {
+    match set_lock(fd, byte, libc::F_WRLCK) {
+        Ok(()) => Ok(true),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Gives the lock on one byte back.
+pub(crate) fn unlock(fd: &File, byte: usize) -> io::Result<()> {
+    set_lock(fd, byte, libc::F_UNLCK)
+}
+
+/// Does anybody else hold the lock on one byte? `true` also if the kernel does not say.
+pub(crate) fn is_locked(fd: &File, byte: usize) -> bool {
+    let mut lock = byte_lock(byte, libc::F_WRLCK);
+    // SAFETY: the descriptor is open and `lock` is a valid `flock` with l_pid 0, as OFD locks require.
+    let result = check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_GETLK, &mut lock) });
+    result.is_err() || lock.l_type != libc::F_UNLCK as libc::c_short
+}
+
+fn byte_lock(byte: usize, kind: i32) -> libc::flock {
+    // SAFETY: all-zero bytes are a valid `flock`.
+    let mut lock: libc::flock = unsafe { MaybeUninit::zeroed().assume_init() };
+    lock.l_type = kind as libc::c_short;
+    lock.l_whence = libc::SEEK_SET as libc::c_short;
+    lock.l_start = byte as libc::off_t;
+    lock.l_len = 1;
+    lock
+}
+
+fn set_lock(fd: &File, byte: usize, kind: i32) -> io::Result<()> {
+    let lock = byte_lock(byte, kind);
+    retry(|| {
+        // SAFETY: the descriptor is open and `lock` is a valid `flock` with l_pid 0, as OFD locks require.
+        check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_SETLK, &lock) })
+    })
+}
+
+/// Opens or creates an object. Never inherited by `exec`, never through a symbolic link.
+pub(crate) fn shm_open(name: &Name, flags: i32, mode: u32) -> io::Result<File> {
+    retry(|| {
+        // SAFETY: the name is a NUL-terminated string.
+        let fd = unsafe {
+            libc::shm_open(name.0.as_ptr(), flags | libc::O_CLOEXEC | libc::O_NOFOLLOW, mode as libc::mode_t)
+        };
+        check(fd)?;
+        // SAFETY: shm_open returned a new descriptor that nobody else owns.
+        Ok(unsafe { File::from_raw_fd(fd) })
+    })
+}
+
+/// Gives the object its length and its memory.
+pub(crate) fn reserve(fd: &File, len: usize) -> io::Result<()> {
+    let len = libc::off_t::try_from(len).map_err(|_| io::Error::from_raw_os_error(libc::EFBIG))?;
+    retry(|| {
+        // SAFETY: the descriptor is open. On tmpfs an interrupted call gives back what it had reserved.
+        match unsafe { libc::posix_fallocate(fd.as_raw_fd(), 0, len) } {
+            0 => Ok(()),
+            errno => Err(io::Error::from_raw_os_error(errno)),
+        }
+    })
+}
+
+pub(crate) fn check(result: i32) -> io::Result<()> {
+    if result == -1 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Starts an interrupted call over, a bounded number of times.
+fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    for _ in 0..EINTR_RETRIES {
+        match call() {
+            Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
+            result => return result,
+        }
+    }
+    call()
+}
+
+/// "N of M bytes free".
+fn free_space() -> String {
+    let mut stat = MaybeUninit::<libc::statvfs>::uninit();
+    // SAFETY: the path is a NUL-terminated string and the buffer has the size of a statvfs.
+    if unsafe { libc::statvfs(b"/dev/shm\0".as_ptr().cast(), stat.as_mut_ptr()) } != 0 {
+        return "an unknown amount free".to_owned();
+    }
+    // SAFETY: statvfs succeeded, so it filled the buffer.
+    let stat = unsafe { stat.assume_init() };
+    format!("{} of {} bytes free", stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize)
+}

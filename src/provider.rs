@@ -1,0 +1,371 @@
+//! The owner's front door: [`Provider`] and its builder.
+
+use crate::buf::ShmBufMut;
+use crate::chunk::Chunk;
+use crate::class::{class_of, MIN_SIZE};
+use crate::control::{OwnerControl, MAX_RECORDS};
+use crate::descriptor::{ProviderId, MAX_LEN};
+use crate::error::{AllocError, AllocErrorKind, BuildError};
+use crate::fork;
+use crate::limits::{Limits, MIN_ARENA};
+use crate::pool::Pool;
+use crate::posix::{page_size, round_to_pages, PAGE};
+use crate::stats::Stats;
+use std::alloc::Layout;
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// Longest name prefix in bytes; a file name has 255, and the ids need some 40 of them.
+pub(crate) const MAX_PREFIX: usize = 64;
+
+/// The name prefix that providers and clients have unless told otherwise.
+pub(crate) const DEFAULT_PREFIX: &str = "shm_pool";
+
+const DEFAULT_ARENA: usize = 4 << 20;
+const DEFAULT_MAX_BYTES: usize = 1 << 30;
+const DEFAULT_MAX_IDLE: usize = 8;
+const DEFAULT_MAX_SHARED: usize = 4096;
+const MAX_IDLE: usize = 1 << 20;
+
+/// Options of a [`Provider`]. Start with [`Provider::builder`]; every option has a default.
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until `build` is called"]
+pub struct ProviderBuilder {
+    max_bytes: usize,
+    max_alloc: Option<usize>,
+    max_idle_per_class: usize,
+    max_shared: usize,
+    arena_size: Option<usize>,
+    mode: u32,
+    name_prefix: String,
+}
+
+impl Default for ProviderBuilder {
+    fn default() -> Self {
+        Self {
+            max_bytes: DEFAULT_MAX_BYTES,
+            max_alloc: None,
+            max_idle_per_class: DEFAULT_MAX_IDLE,
+            max_shared: DEFAULT_MAX_SHARED,
+            arena_size: None,
+            mode: 0o600,
+            name_prefix: DEFAULT_PREFIX.to_owned(),
+        }
+    }
+}
+
+impl ProviderBuilder {
+    /// The cap on payload memory: no more than this many bytes of /dev/shm are held at a time. A cap and not a
+    /// reservation: memory is taken when it is needed. In bytes, at least 64 KiB, rounded down to whole pages;
+    /// default 1 GiB.
+    ///
+    /// The control object comes on top: 136 bytes for each of [`max_shared`](Self::max_shared).
+    pub fn max_bytes(mut self, bytes: usize) -> Self {
+        self.max_bytes = bytes;
+        self
+    }
+
+    /// The largest allocation in bytes, from 1 to `max_bytes`, rounded up to whole pages; default: `max_bytes`.
+    pub fn max_alloc(mut self, bytes: usize) -> Self {
+        self.max_alloc = Some(bytes);
+        self
+    }
+
+    /// How many free chunks are kept per size class, at most about a million; default 8. With 0 nothing is kept: each
+    /// buffer's memory goes back to the system when it is dropped.
+    ///
+    /// Chunks that peers still lease do not count. A chunk whose lease ends after it was dropped is found the next time
+    /// that its class is searched, so that for a while there may be more.
+    pub fn max_idle_per_class(mut self, chunks: usize) -> Self {
+        self.max_idle_per_class = chunks;
+        self
+    }
+
+    /// How many chunks can be shared with peers at a time, from 1 to 1,048,576; default 4096. Each takes 136 bytes of
+    /// /dev/shm from the start.
+    pub fn max_shared(mut self, chunks: usize) -> Self {
+        self.max_shared = chunks;
+        self
+    }
+
+    /// Size of an arena, out of which small chunks are carved, in bytes, from 64 KiB to `max_bytes`, rounded up to
+    /// whole pages; default 4 MiB, or a quarter of `max_bytes` if that is less. Allocations of more than a sixteenth
+    /// of it get a segment of their own.
+    pub fn arena_size(mut self, bytes: usize) -> Self {
+        self.arena_size = Some(bytes);
+        self
+    }
+
+    /// Permission bits of the objects under /dev/shm, whatever the umask; default `0o600`: peers of the same user.
+    /// With `0o660`, peers of the same group may attach too. Nobody but the owner is given write access to payload:
+    /// for others the write bits apply to the control object, which holds the leases.
+    pub fn mode(mut self, mode: u32) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// What the names under /dev/shm start with: 1 to 64 of `A-Z a-z 0-9 _ -`; default `shm_pool`. Clients need the
+    /// same: [`ClientBuilder::name_prefix`](crate::ClientBuilder::name_prefix).
+    pub fn name_prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.name_prefix = prefix.into();
+        self
+    }
+
+    /// Creates the provider: its control object, and no payload memory yet.
+    ///
+    /// # Errors
+    ///
+    /// [`BuildError`] if an option or a combination is out of range, or the system refuses the control object.
+    pub fn build(self) -> Result<Provider, BuildError> {
+        let limits = self.limits()?;
+        range("max_shared", self.max_shared, 1, MAX_RECORDS, " chunks")?;
+        check_prefix(&self.name_prefix)?;
+        fork::watch();
+        let id = ProviderId(getrandom::u64().map_err(BuildError::Random)?);
+        let seed = getrandom::u64().map_err(BuildError::Random)?;
+        let control = OwnerControl::create(&self.name_prefix, id, self.max_shared, self.mode, seed)?;
+        let pool = Pool::new(limits, self.name_prefix, control);
+        Ok(Provider { max_alloc: pool.limits().max_alloc, pool: ManuallyDrop::new(pool) })
+    }
+
+    fn limits(&self) -> Result<Limits, BuildError> {
+        let page = page_size();
+        range("max_bytes", self.max_bytes, MIN_ARENA.max(page), MAX_LEN, " bytes")?;
+        let max_bytes = self.max_bytes / page * page;
+        let max_alloc = self.max_alloc.unwrap_or(max_bytes);
+        range("max_alloc", max_alloc, 1, max_bytes, " bytes (max_bytes)")?;
+        let default_arena = DEFAULT_ARENA.min(max_bytes / 4).max(MIN_ARENA).min(max_bytes);
+        let arena_size = self.arena_size.unwrap_or(default_arena);
+        range("arena_size", arena_size, MIN_ARENA, max_bytes, " bytes (max_bytes)")?;
+        range("max_idle_per_class", self.max_idle_per_class, 0, MAX_IDLE, " chunks")?;
+        if self.mode & !0o666 != 0 || self.mode & 0o600 != 0o600 {
+            return Err(BuildError::Mode { mode: self.mode });
+        }
+        // Both are at most `max_bytes`, which is whole pages, so rounding up keeps them so.
+        let pages = |bytes| round_to_pages(bytes).unwrap_or(max_bytes);
+        Ok(Limits {
+            max_bytes,
+            max_alloc: pages(max_alloc),
+            max_idle: self.max_idle_per_class,
+            arena_size: pages(arena_size),
+            segment_mode: self.mode & 0o644,
+        })
+    }
+}
+
+fn range(option: &'static str, value: usize, min: usize, max: usize, unit: &'static str) -> Result<(), BuildError> {
+    if (min..=max).contains(&value) {
+        return Ok(());
+    }
+    Err(BuildError::OutOfRange { option, value, min, max, unit })
+}
+
+/// Is it fit to start a file name?
+pub(crate) fn check_prefix(prefix: &str) -> Result<(), BuildError> {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+    if (1..=MAX_PREFIX).contains(&prefix.len()) && prefix.bytes().all(allowed) {
+        return Ok(());
+    }
+    Err(BuildError::Prefix { prefix: prefix.to_owned(), max: MAX_PREFIX })
+}
+
+/// Allocates messages in shared memory. One per process or per kind of traffic; share it by reference or `Arc`.
+///
+/// Dropping the provider gives its idle memory back. Buffers that are still held stay good, and their memory goes back
+/// when the last of them is dropped; peers keep what they have mapped.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shm_pool::Provider;
+///
+/// let provider = Provider::builder().max_bytes(64 << 20).build()?;
+/// for frame in 0..3u8 {
+///     let mut buffer = provider.alloc(640 * 480)?; // after the first: no system call, no lock, no heap
+///     buffer.fill(frame);
+///     let message = buffer.freeze();
+///     let _to_send = message.descriptor()?.to_bytes();
+/// }
+/// assert_eq!(provider.stats().segments_created, 1);
+/// # Ok(())
+/// # }
+/// ```
+pub struct Provider {
+    pool: ManuallyDrop<Arc<Pool>>,
+    max_alloc: usize,
+}
+
+impl Provider {
+    /// The largest alignment that [`alloc_layout`](Self::alloc_layout) gives, in bytes.
+    pub const MAX_ALIGN: usize = PAGE;
+
+    /// Starts with the defaults.
+    pub fn builder() -> ProviderBuilder {
+        ProviderBuilder::default()
+    }
+
+    /// The id that peers connect by, part of every descriptor.
+    pub fn id(&self) -> ProviderId {
+        self.pool.control().id()
+    }
+
+    /// Allocates `len` bytes, aligned to 64. Any length from 0 to the largest allocation; the content is unspecified.
+    ///
+    /// When a chunk of the size class is idle this makes no system call, takes no lock and touches no heap.
+    ///
+    /// # Errors
+    ///
+    /// [`AllocErrorKind::TooLarge`] above the largest allocation, [`AllocErrorKind::Exhausted`] if the cap is reached and
+    /// everything under it is in use or leased, [`AllocErrorKind::Os`] if the system has no memory,
+    /// [`AllocErrorKind::Forked`] in a forked child.
+    #[inline]
+    pub fn alloc(&self, len: usize) -> Result<ShmBufMut, AllocError> {
+        if len <= self.max_alloc && self.pool.is_ours() {
+            let class = class_of(len);
+            if let Some(chunk) = self.pool.lines().get(class).and_then(|shelf| shelf.take_hot()) {
+                // SAFETY: just taken (I3); the class holds `len`.
+                return Ok(unsafe { hand_out(chunk, len) });
+            }
+        }
+        self.alloc_slow(len)
+    }
+
+    #[inline(never)]
+    fn alloc_slow(&self, len: usize) -> Result<ShmBufMut, AllocError> {
+        self.check(len)?;
+        self.take(class_of(len), len)
+    }
+
+    /// Allocates `layout.size()` bytes aligned to `layout.align()`, which is at most [`MAX_ALIGN`](Self::MAX_ALIGN).
+    ///
+    /// # Errors
+    ///
+    /// [`AllocErrorKind::UnsupportedAlignment`] for a larger alignment; otherwise as [`alloc`](Self::alloc).
+    pub fn alloc_layout(&self, layout: Layout) -> Result<ShmBufMut, AllocError> {
+        let (len, align) = (layout.size(), layout.align());
+        if align <= MIN_SIZE {
+            return self.alloc(len);
+        }
+        if align > Self::MAX_ALIGN {
+            return Err(AllocErrorKind::UnsupportedAlignment { align, max: Self::MAX_ALIGN }.into());
+        }
+        self.check(len)?;
+        let class = self.pool.page_aligned(class_of(len));
+        if let Some(chunk) = self.pool.shelf(class).take_hot() {
+            // SAFETY: just taken (I3); the class holds `len`.
+            return Ok(unsafe { hand_out(chunk, len) });
+        }
+        self.take(class, len)
+    }
+
+    /// As [`alloc`](Self::alloc), with every byte zero. Costs writing them.
+    ///
+    /// # Errors
+    ///
+    /// As [`alloc`](Self::alloc).
+    pub fn alloc_zeroed(&self, len: usize) -> Result<ShmBufMut, AllocError> {
+        let mut buffer = self.alloc(len)?;
+        buffer.fill(0);
+        Ok(buffer)
+    }
+
+    /// Makes `count` chunks for messages of `len` bytes ready: creates those that are missing, and faults their pages in, so
+    /// that the first messages cost no more than the later ones.
+    ///
+    /// # Errors
+    ///
+    /// [`AllocErrorKind::ReserveTooMany`] if more than `max_idle_per_class`; otherwise as [`alloc`](Self::alloc). Chunks made
+    /// before an error stay idle in the pool.
+    pub fn reserve(&self, len: usize, count: usize) -> Result<(), AllocError> {
+        let max = self.pool.limits().max_idle;
+        if count > max {
+            return Err(AllocErrorKind::ReserveTooMany { count, max }.into());
+        }
+        self.check(len)?;
+        let chunks: Result<Vec<Reserved>, AllocError> = (0..count).map(|_| self.reserve_one(class_of(len))).collect();
+        chunks.map(drop)
+    }
+
+    fn reserve_one(&self, class: usize) -> Result<Reserved, AllocError> {
+        let idle = self.pool.shelf(class).take_hot();
+        let chunk = idle.map_or_else(|| self.pool.take_slow(class), Ok)?;
+        let reserved = Reserved(chunk);
+        // SAFETY: just taken (I3).
+        let this = unsafe { chunk.as_ref() };
+        if this.uses() == 0 {
+            this.count_use(); // as misses count it too
+        }
+        let memory = this.memory();
+        memory.payload().segment().mapping().populate(memory.offset(), this.capacity());
+        Ok(reserved)
+    }
+
+    /// Gives all idle memory back to the system: idle chunks, arenas that nobody uses, and what dead peers leased.
+    /// Returns how many bytes that was.
+    pub fn trim(&self) -> usize {
+        if self.pool.is_ours() {
+            self.pool.trim()
+        } else {
+            0
+        }
+    }
+
+    /// What the provider holds and has done. Takes a lock that creating and destroying chunks take too.
+    pub fn stats(&self) -> Stats {
+        Stats::of(&self.pool)
+    }
+
+    #[inline]
+    fn check(&self, len: usize) -> Result<(), AllocError> {
+        if len > self.max_alloc {
+            return Err(AllocErrorKind::TooLarge { len, max: self.max_alloc }.into());
+        }
+        if !self.pool.is_ours() {
+            return Err(AllocErrorKind::Forked.into());
+        }
+        Ok(())
+    }
+
+    fn take(&self, class: usize, len: usize) -> Result<ShmBufMut, AllocError> {
+        let chunk = self.pool.take_slow(class)?;
+        // SAFETY: just taken (I3); the class holds `len`.
+        Ok(unsafe { hand_out(chunk, len) })
+    }
+}
+
+/// A chunk that is being made ready; goes back to its shelf on drop, uncounted.
+struct Reserved(NonNull<Chunk>);
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        Pool::give(self.0);
+    }
+}
+
+/// # Safety
+///
+/// The chunk was just taken, and its class holds `len`.
+#[inline]
+unsafe fn hand_out(chunk: NonNull<Chunk>, len: usize) -> ShmBufMut {
+    // SAFETY: exclusively the caller's (I3).
+    unsafe { chunk.as_ref() }.count_use();
+    // SAFETY: exclusive; closed to peers, because it came from the shelf as idle or was recycled.
+    unsafe { ShmBufMut::new(chunk, len) }
+}
+
+impl Drop for Provider {
+    fn drop(&mut self) {
+        // A forked child owns nothing: its copy of the pool is left as it is.
+        if self.pool.is_ours() {
+            self.pool.close();
+            // SAFETY: dropped here and never used again.
+            unsafe { ManuallyDrop::drop(&mut self.pool) };
+        }
+    }
+}
+
+impl std::fmt::Debug for Provider {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Provider").field("id", &self.id()).field("limits", self.pool.limits()).finish()
+    }
+}

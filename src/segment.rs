@@ -1,0 +1,261 @@
+//! Shared-memory objects as values: [`Segment`] of our own making, [`Foreign`] of another process, [`Mapping`] of either.
+//!
+//! * Memory is reserved when an object is created (`posix_fallocate`), so that a full /dev/shm is an error here and
+//!   never a SIGBUS at the first touch.
+//! * Every step that fails undoes the earlier ones: descriptors, mappings and names are values that clean up on drop.
+//! * An object's length never changes once it is mapped (invariant I4).
+//! * A name is unlinked by the process that created it and by nobody else (I7); a forked child's copy does nothing.
+//! * An open file description that holds a lock is never the one that is mapped: a mapping keeps its description, and with
+//!   it the lock, also in a forked child that has closed every descriptor.
+
+use crate::error::{AttachError, OsError};
+use crate::posix::{page_size, reserve, shm_open, try_lock, Link, Name};
+use std::fs::{File, Permissions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::ptr::{self, NonNull};
+
+/// A range of mapped memory, unmapped on drop.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a mapping is an address range, good in every thread. Who may access which bytes is settled by its users.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+/// What a process may do with the bytes that it maps.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    Read,
+    ReadWrite,
+}
+
+impl Mapping {
+    fn new(fd: &File, name: &Name, len: usize, access: Access) -> Result<Self, OsError> {
+        let protection = match access {
+            Access::Read => libc::PROT_READ,
+            Access::ReadWrite => libc::PROT_READ | libc::PROT_WRITE,
+        };
+        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+        let base = unsafe { libc::mmap(ptr::null_mut(), len, protection, libc::MAP_SHARED, fd.as_raw_fd(), 0) };
+        if base == libc::MAP_FAILED {
+            return Err(name.error("mmap", len, io::Error::last_os_error()));
+        }
+        match NonNull::new(base.cast()) {
+            Some(base) => Ok(Self { base, len }),
+            None => Err(name.error("mmap", len, io::Error::from_raw_os_error(libc::EINVAL))),
+        }
+    }
+
+    /// The first byte. Page-aligned.
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// Length in bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// A pointer to `len` bytes at `offset`, if they lie within (invariant I2).
+    pub(crate) fn range(&self, offset: u64, len: u64) -> Option<NonNull<u8>> {
+        let end = offset.checked_add(len)?;
+        if end > self.len as u64 {
+            return None;
+        }
+        // SAFETY: `offset <= end <= self.len`, so the pointer stays inside the mapping or one past its end.
+        Some(unsafe { NonNull::new_unchecked(self.base.as_ptr().add(offset as usize)) })
+    }
+
+    /// Makes every page present for writing, so that the first message does not fault. The content stays.
+    ///
+    /// Only for memory that nobody else writes at the time. Best effort: the pages are reserved in any case.
+    pub(crate) fn populate(&self, offset: usize, len: usize) {
+        let page = page_size();
+        let start = offset / page * page;
+        let end = (offset + len).min(self.len);
+        let Some(first) = self.range(start as u64, (end - start) as u64) else { return };
+        // SAFETY: the range lies within this mapping; MADV_POPULATE_WRITE (Linux 5.14) faults pages in and changes
+        // no byte.
+        if unsafe { libc::madvise(first.as_ptr().cast(), end - start, libc::MADV_POPULATE_WRITE) } == 0 {
+            return;
+        }
+        for at in (start.max(offset)..end).step_by(page) {
+            if let Some(byte) = self.range(at as u64, 1) {
+                // SAFETY: within the mapping, which is writable for the owner; the caller has the range to itself.
+                let value = unsafe { byte.as_ptr().read_volatile() };
+                // SAFETY: as above; the same value goes back.
+                unsafe { byte.as_ptr().write_volatile(value) };
+            }
+        }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range was mapped by `new` and is unmapped once. Handles and views that point into it keep this
+        // value alive.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+/// A shared-memory object that this process created: mapped for reading and writing, unlinked on drop.
+pub(crate) struct Segment {
+    mapping: Mapping,
+    link: Link,
+}
+
+impl Segment {
+    /// Creates an object of `len` bytes (a multiple of the page size), reserves its memory and maps it. The content
+    /// is zero. `mode` is exact, whatever the umask.
+    pub(crate) fn create(name: Name, len: usize, mode: u32) -> Result<Self, OsError> {
+        let (file, link) = create_file(name, len, mode)?;
+        Self::fill(&file, link, len)
+    }
+
+    /// As [`create`](Self::create), with one byte locked before anything else. The lock lasts as long as the file.
+    pub(crate) fn create_locked(name: Name, len: usize, mode: u32, byte: usize) -> Result<(Self, File), OsError> {
+        let (file, link) = create_file(name, len, mode)?;
+        let name = link.name();
+        try_lock(&file, byte).map_err(|error| name.error("fcntl(F_OFD_SETLK)", len, error))?;
+        let to_map = shm_open(name, libc::O_RDWR, 0).map_err(|error| name.error("shm_open", len, error))?;
+        Ok((Self::fill(&to_map, link, len)?, file))
+    }
+
+    fn fill(file: &File, link: Link, len: usize) -> Result<Self, OsError> {
+        reserve(file, len).map_err(|error| link.name().error("posix_fallocate", len, error))?;
+        let mapping = Mapping::new(file, link.name(), len, Access::ReadWrite)?;
+        Ok(Self { mapping, link })
+    }
+
+    /// The mapping and the name, to be dropped in this order.
+    pub(crate) fn into_parts(self) -> (Mapping, Link) {
+        (self.mapping, self.link)
+    }
+
+    /// The mapped memory.
+    pub(crate) fn mapping(&self) -> &Mapping {
+        &self.mapping
+    }
+}
+
+fn create_file(name: Name, len: usize, mode: u32) -> Result<(File, Link), OsError> {
+    let file = shm_open(&name, libc::O_CREAT | libc::O_EXCL | libc::O_RDWR, 0o600)
+        .map_err(|error| name.error("shm_open", len, error))?;
+    let link = Link::new(name);
+    if mode != 0o600 {
+        let permissions = Permissions::from_mode(mode);
+        file.set_permissions(permissions).map_err(|error| link.name().error("fchmod", len, error))?;
+    }
+    Ok((file, link))
+}
+
+/// An object of another process, checked for type and owner.
+pub(crate) struct Foreign {
+    name: Name,
+    file: File,
+    /// Length in bytes.
+    pub(crate) len: usize,
+}
+
+impl Foreign {
+    /// Opens `name`, which must be a regular file of the user `uid`.
+    pub(crate) fn open(name: Name, access: Access, uid: u32) -> Result<Self, AttachError> {
+        let flags = if access == Access::Read { libc::O_RDONLY } else { libc::O_RDWR };
+        let file = shm_open(&name, flags, 0).map_err(|error| name.error("shm_open", 0, error))?;
+        let metadata = file.metadata().map_err(|error| name.error("fstat", 0, error))?;
+        if !metadata.is_file() {
+            return Err(AttachError::NotAProvider { object: name.path(), reason: "it is not a regular file" });
+        }
+        if metadata.uid() != uid {
+            return Err(AttachError::WrongUid { object: name.path(), found: metadata.uid(), expected: uid });
+        }
+        let len = usize::try_from(metadata.len()).unwrap_or(0);
+        Ok(Self { name, file, len })
+    }
+
+    /// Maps the whole object.
+    pub(crate) fn map(&self, access: Access) -> Result<Mapping, AttachError> {
+        if self.len == 0 {
+            return Err(AttachError::NotAProvider { object: self.name.path(), reason: "it is empty" });
+        }
+        Ok(Mapping::new(&self.file, &self.name, self.len, access)?)
+    }
+
+    /// Another open file description of the same object, to hold locks.
+    pub(crate) fn open_for_locks(&self) -> Result<File, AttachError> {
+        let failed = |call| move |error| self.name.error(call, self.len, error);
+        let again = shm_open(&self.name, libc::O_RDWR, 0).map_err(failed("shm_open"))?;
+        let inode = |file: &File| file.metadata().map(|data| (data.dev(), data.ino()));
+        if inode(&again).map_err(failed("fstat"))? != inode(&self.file).map_err(failed("fstat"))? {
+            let reason = "another object took its name while it was opened";
+            return Err(AttachError::NotAProvider { object: self.name.path(), reason });
+        }
+        Ok(again)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::posix::{effective_uid, is_locked, PAGE};
+    use std::path::Path;
+
+    fn name(what: &str) -> Name {
+        Name::new(&format!("shm_pool-unit.{}.{what}", std::process::id()))
+    }
+
+    #[test]
+    fn a_segment_is_there_until_it_is_dropped() {
+        let segment = Segment::create(name("life"), PAGE, 0o640).unwrap();
+        let path = segment.link.name().path();
+        let foreign = Foreign::open(name("life"), Access::Read, effective_uid()).unwrap();
+        assert_eq!((foreign.len, foreign.map(Access::Read).unwrap().len()), (PAGE, PAGE));
+        assert!(Path::new(&path).exists());
+        drop(segment);
+        assert!(!Path::new(&path).exists(), "I7: the owner unlinks");
+    }
+
+    #[test]
+    fn a_name_is_created_once() {
+        let _first = Segment::create(name("once"), PAGE, 0o600).unwrap();
+        let second = Segment::create(name("once"), PAGE, 0o600).err().unwrap();
+        assert_eq!(second.errno(), Some(libc::EEXIST));
+    }
+
+    #[test]
+    fn a_reservation_that_cannot_be_is_undone_and_says_how_much_is_free() {
+        let error = Segment::create(name("huge"), 1 << 50, 0o600).err().unwrap();
+        assert_eq!((error.call(), error.bytes()), ("posix_fallocate", 1 << 50));
+        assert!(error.to_string().contains("bytes free") || error.errno() != Some(libc::ENOSPC), "{error}");
+        assert!(!Path::new(&name("huge").path()).exists(), "no half-made file is left");
+    }
+
+    #[test]
+    fn a_range_outside_the_mapping_is_refused() {
+        let segment = Segment::create(name("range"), PAGE, 0o600).unwrap();
+        let mapping = segment.mapping();
+        assert!(mapping.range(0, PAGE as u64).is_some());
+        assert!(mapping.range(PAGE as u64, 0).is_some());
+        assert!(mapping.range(1, PAGE as u64).is_none());
+        assert!(mapping.range(u64::MAX, 2).is_none(), "the sum overflows");
+    }
+
+    #[test]
+    fn a_lock_is_held_against_another_opening_of_the_same_process() {
+        let (_segment, ours) = Segment::create_locked(name("lock"), PAGE, 0o600, 1).unwrap();
+        let other = Foreign::open(name("lock"), Access::ReadWrite, effective_uid()).unwrap();
+        let _mapped = other.map(Access::ReadWrite).unwrap();
+        let theirs = other.open_for_locks().unwrap();
+        assert!(!try_lock(&theirs, 1).unwrap());
+        assert!(is_locked(&theirs, 1) && !is_locked(&ours, 1), "a lock is not in its own holder's way");
+        assert!(try_lock(&theirs, 2).unwrap(), "bytes are independent");
+        drop(ours);
+        assert!(!is_locked(&theirs, 1), "closing the descriptor gives the lock back, mapped or not");
+    }
+}

@@ -1,0 +1,299 @@
+//! The idle chunks of one size class: a hot slot, a queue of idle chunks and a queue of lent chunks.
+//!
+//! | place | holds | order |
+//! |---|---|---|
+//! | hot slot | at most one idle chunk, the one given back last | last in, first out: it is warm in the cache |
+//! | idle queue | further idle chunks, up to the idle cap | first in, first out |
+//! | lent queue | chunks that the owner gave back and that peers may still lease | first in, first out: the head was shared longest ago |
+//!
+//! A chunk is in one of these places or in one hand (invariant I3): every transfer is one successful atomic exchange
+//! of the pointer, so it has one winner.
+//!
+//! # Closing
+//!
+//! A handle may be dropped while the provider is being dropped. Whoever loses that race must find out *before* it
+//! gives the chunk away, because the chunk is what keeps the shelf's memory alive: after a successful give, the
+//! giver touches nothing of the shelf again. So there is no "closed" flag to look at afterwards. Instead
+//! [`Shelf::close`] makes every place refuse: the hot slot gets a seal, and a queue is filled with seals. A give
+//! that is refused still owns its chunk and destroys it; a give that succeeded came before the seal in the order of
+//! that one location, so the closer takes the chunk out.
+//!
+//! A shelf that keeps nothing (`max_idle_per_class` 0) is one whose hot slot was sealed from the start and that has
+//! no idle queue.
+//!
+//! # Orderings
+//!
+//! | writer | reader | what becomes visible |
+//! |---|---|---|
+//! | `give`: compare-exchange of the hot slot, Release | `take`: swap, Acquire | all that the last holder did with the chunk and its bytes |
+//! | `push` to a queue, Release (crossbeam) | `pop`, Acquire (crossbeam) | the same |
+//! | `close`: swap of the hot slot, Acquire | (takes part as a reader) | the same, so that the closer may destroy the chunk |
+//!
+//! The hot slot is wait-free. A queue is crossbeam's `ArrayQueue`: no lock, but a thread that is stopped between
+//! claiming a queue slot and filling it delays the thread that wants that same slot.
+
+use crate::sync::{ArrayQueue, AtomicPtr, Ordering};
+use std::ptr::{self, NonNull};
+use std::sync::OnceLock;
+
+/// A chunk on its way through a queue; `None` is a seal.
+struct Ticket<T>(Option<NonNull<T>>);
+
+// SAFETY: a ticket transfers exclusive ownership of what it points to (I3), like a Box would.
+unsafe impl<T: Send> Send for Ticket<T> {}
+
+/// The idle places of one size class. See the module's text.
+#[repr(align(128))]
+pub(crate) struct Shelf<T> {
+    hot: AtomicPtr<T>,
+    idle: OnceLock<ArrayQueue<Ticket<T>>>,
+    lent: OnceLock<ArrayQueue<Ticket<T>>>,
+}
+
+impl<T: Send> Shelf<T> {
+    /// The value of a sealed hot slot: not null, and no chunk is ever there.
+    const SEAL: *mut T = NonNull::dangling().as_ptr();
+
+    /// A shelf that takes one chunk in its hot slot, or none at all if `keeps_nothing`.
+    pub(crate) fn new(keeps_nothing: bool) -> Self {
+        let hot = if keeps_nothing { Self::SEAL } else { ptr::null_mut() };
+        Self { hot: AtomicPtr::new(hot), idle: OnceLock::new(), lent: OnceLock::new() }
+    }
+
+    /// Makes room for `capacity` idle chunks beside the hot slot. Called off the warm path, before the first give.
+    pub(crate) fn open_idle(&self, capacity: usize) {
+        if capacity > 0 {
+            self.idle.get_or_init(|| ArrayQueue::new(capacity));
+        }
+    }
+
+    /// Makes room for `capacity` lent chunks. Called off the warm path, before the first chunk is shared.
+    pub(crate) fn open_lent(&self, capacity: usize) {
+        self.lent.get_or_init(|| ArrayQueue::new(capacity));
+    }
+
+    /// Takes the chunk in the hot slot.
+    #[inline]
+    pub(crate) fn take_hot(&self) -> Option<NonNull<T>> {
+        // An empty slot is common where every message is shared; a look is cheaper than an exchange.
+        if self.hot.load(Ordering::Relaxed).is_null() {
+            return None;
+        }
+        let found = self.hot.swap(ptr::null_mut(), Ordering::Acquire);
+        if found as usize > Self::SEAL as usize {
+            return NonNull::new(found);
+        }
+        if found == Self::SEAL {
+            return self.seal_hot();
+        }
+        None
+    }
+
+    /// Takes the oldest chunk of the idle queue.
+    pub(crate) fn take_idle(&self) -> Option<NonNull<T>> {
+        take(self.idle.get()?)
+    }
+
+    /// Takes the chunk that was lent longest ago.
+    pub(crate) fn take_lent(&self) -> Option<NonNull<T>> {
+        take(self.lent.get()?)
+    }
+
+    /// Gives an idle chunk back. `Err` returns it: every place is taken, or sealed, and the caller destroys it.
+    ///
+    /// After `Ok` the caller must not touch the chunk nor the shelf: both may be gone.
+    #[inline]
+    pub(crate) fn give(&self, chunk: NonNull<T>) -> Result<(), NonNull<T>> {
+        match self.hot.compare_exchange(ptr::null_mut(), chunk.as_ptr(), Ordering::Release, Ordering::Relaxed) {
+            Ok(_) => Ok(()),
+            Err(_) => self.give_idle(chunk),
+        }
+    }
+
+    /// Gives an idle chunk back to the queue. The same contract as [`Shelf::give`].
+    #[inline(never)]
+    pub(crate) fn give_idle(&self, chunk: NonNull<T>) -> Result<(), NonNull<T>> {
+        push(self.idle.get(), chunk)
+    }
+
+    /// Gives a chunk back that peers may still lease. `Err` returns it: the shelf is closed. The same contract as
+    /// [`Shelf::give`] otherwise.
+    pub(crate) fn give_lent(&self, chunk: NonNull<T>) -> Result<(), NonNull<T>> {
+        push(self.lent.get(), chunk)
+    }
+
+    /// How many idle chunks there are, hot slot and queue together. A snapshot.
+    pub(crate) fn idle_count(&self) -> usize {
+        let hot = self.hot.load(Ordering::Relaxed) as usize > Self::SEAL as usize;
+        usize::from(hot) + self.idle.get().map_or(0, ArrayQueue::len)
+    }
+
+    /// How many chunks were given back and may be leased. A snapshot.
+    pub(crate) fn lent_count(&self) -> usize {
+        self.lent.get().map_or(0, ArrayQueue::len)
+    }
+
+    /// Seals every place and hands each chunk that was in one of them to `destroy`, each exactly once.
+    ///
+    /// Gives may go on meanwhile; takes may not, so the caller is the pool's only taker.
+    pub(crate) fn close(&self, mut destroy: impl FnMut(NonNull<T>)) {
+        if let Some(chunk) = self.seal_hot() {
+            destroy(chunk);
+        }
+        // A queue that a handle might create later must be born sealed, so create both now.
+        seal_queue(self.idle.get_or_init(|| ArrayQueue::new(1)), &mut destroy);
+        seal_queue(self.lent.get_or_init(|| ArrayQueue::new(1)), &mut destroy);
+    }
+
+    /// Puts the seal into the hot slot and takes out the chunk that was there.
+    #[cold]
+    fn seal_hot(&self) -> Option<NonNull<T>> {
+        let found = self.hot.swap(Self::SEAL, Ordering::Acquire);
+        if found == Self::SEAL {
+            None
+        } else {
+            NonNull::new(found)
+        }
+    }
+}
+
+#[inline]
+fn take<T: Send>(queue: &ArrayQueue<Ticket<T>>) -> Option<NonNull<T>> {
+    // A look first: `pop` finds out that a queue is empty by a full fence.
+    if queue.is_empty() {
+        return None;
+    }
+    queue.pop()?.0
+}
+
+#[inline]
+fn push<T: Send>(queue: Option<&ArrayQueue<Ticket<T>>>, chunk: NonNull<T>) -> Result<(), NonNull<T>> {
+    match queue {
+        Some(queue) => queue.push(Ticket(Some(chunk))).map_err(|_| chunk),
+        None => Err(chunk),
+    }
+}
+
+/// Leaves `queue` full of seals. Each round that is disturbed by a give has taken a chunk out, and there are finitely
+/// many chunks, so this ends.
+fn seal_queue<T: Send>(queue: &ArrayQueue<Ticket<T>>, destroy: &mut impl FnMut(NonNull<T>)) {
+    loop {
+        while let Some(Ticket(found)) = queue.pop() {
+            if let Some(chunk) = found {
+                destroy(chunk);
+            }
+        }
+        // Nobody else takes: if all these go in, the queue holds nothing else and stays full for ever.
+        if (0..queue.capacity()).all(|_| queue.push(Ticket(None)).is_ok()) {
+            return;
+        }
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use loom::sync::atomic::AtomicUsize;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    /// Stands for a chunk: it keeps the shelf alive and counts its own destruction.
+    struct Item {
+        shelf: Arc<Shelf<Item>>,
+        /// Written by the holder without synchronisation, so that loom sees a missing happens-before.
+        bytes: loom::cell::UnsafeCell<u32>,
+        destroyed: Arc<AtomicUsize>,
+    }
+
+    // SAFETY: as for a real chunk: one holder at a time.
+    unsafe impl Send for Item {}
+    // SAFETY: as above.
+    unsafe impl Sync for Item {}
+
+    fn destroy(item: NonNull<Item>) {
+        // SAFETY: the caller took the item out of its only place (I3).
+        let item = unsafe { Box::from_raw(item.as_ptr()) };
+        item.bytes.with(|_| ());
+        item.destroyed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn item(shelf: &Arc<Shelf<Item>>, destroyed: &Arc<AtomicUsize>) -> NonNull<Item> {
+        let bytes = loom::cell::UnsafeCell::new(0);
+        let item = Item { shelf: shelf.clone(), bytes, destroyed: destroyed.clone() };
+        NonNull::new(Box::into_raw(Box::new(item))).unwrap()
+    }
+
+    struct Carry(NonNull<Item>);
+    // SAFETY: moves the item's ownership to another thread.
+    unsafe impl Send for Carry {}
+
+    /// What a handle does on drop: write once more, give, destroy if refused.
+    fn drop_handle(handle: Carry, lent: bool) {
+        let handle = handle;
+        // SAFETY: this thread is the holder.
+        let (shelf, bytes) = unsafe { (NonNull::from(&*handle.0.as_ref().shelf), &handle.0.as_ref().bytes) };
+        // SAFETY: the holder alone writes.
+        bytes.with_mut(|b| unsafe { *b += 1 });
+        // SAFETY: the item keeps the shelf alive until it has been given away.
+        let shelf = unsafe { shelf.as_ref() };
+        let given = if lent { shelf.give_lent(handle.0) } else { shelf.give(handle.0) };
+        if let Err(item) = given {
+            destroy(item);
+        }
+    }
+
+    /// Handles dropped while the pool closes: every chunk is destroyed once, and with the last one the shelf is freed
+    /// (loom reports a leaked `Arc`).
+    fn close_and_drain(lent: [bool; 2]) {
+        loom::model(move || {
+            let destroyed = Arc::new(AtomicUsize::new(0));
+            let shelf = Arc::new(Shelf::new(false));
+            shelf.open_idle(1);
+            shelf.open_lent(2);
+            let handles = lent.map(|lent| (Carry(item(&shelf, &destroyed)), lent));
+            let threads = handles.map(|(handle, lent)| thread::spawn(move || drop_handle(handle, lent)));
+            shelf.close(destroy);
+            drop(shelf);
+            for thread in threads {
+                thread.join().unwrap();
+            }
+            assert_eq!(destroyed.load(Ordering::Relaxed), 2, "a chunk was lost, or destroyed twice");
+        });
+    }
+
+    #[test]
+    fn close_drains_the_hot_slot_and_the_idle_queue() {
+        close_and_drain([false, false]);
+    }
+
+    #[test]
+    fn close_drains_the_lent_queue() {
+        close_and_drain([true, false]);
+    }
+
+    /// A chunk goes from one thread's drop to another's take with all that was written to it, and to one only.
+    #[test]
+    fn take_sees_what_the_giver_wrote() {
+        loom::model(|| {
+            let destroyed = Arc::new(AtomicUsize::new(0));
+            let shelf = Arc::new(Shelf::new(false));
+            shelf.open_idle(1);
+            let first = Carry(item(&shelf, &destroyed));
+            let second = Carry(item(&shelf, &destroyed));
+            let giver = thread::spawn(move || {
+                drop_handle(first, false);
+                drop_handle(second, false);
+            });
+            let taken = shelf.take_hot().or_else(|| shelf.take_idle());
+            if let Some(taken) = taken {
+                // SAFETY: taken out of its place: this thread is the holder.
+                unsafe { taken.as_ref() }.bytes.with_mut(|b| unsafe { *b += 1 });
+                drop_handle(Carry(taken), false);
+            }
+            giver.join().unwrap();
+            shelf.close(destroy);
+            drop(shelf);
+            assert_eq!(destroyed.load(Ordering::Relaxed), 2);
+        });
+    }
+}

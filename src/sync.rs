@@ -1,0 +1,74 @@
+//! The switch between the real atomics and those of the model checker.
+//!
+//! Under `--cfg loom` the unit tests replace atomics and fences by loom's, and `ArrayQueue`, which loom cannot look
+//! into, by a queue of single slots that promises no more than the real one does: a push releases, a pop acquires,
+//! and nothing else is ordered.
+
+#[cfg(not(all(test, loom)))]
+pub(crate) use {
+    crossbeam_queue::ArrayQueue,
+    std::sync::atomic::{fence, AtomicPtr, AtomicU64, Ordering},
+};
+
+#[cfg(all(test, loom))]
+pub(crate) use {
+    loom::sync::atomic::{fence, AtomicPtr, AtomicU64, Ordering},
+    model::ArrayQueue,
+};
+
+#[cfg(all(test, loom))]
+mod model {
+    use super::{AtomicPtr, Ordering};
+    use std::ptr;
+
+    /// A bounded bag. Weaker than a FIFO queue on purpose: what holds for it holds for any order.
+    pub(crate) struct ArrayQueue<T> {
+        slots: Vec<AtomicPtr<T>>,
+    }
+
+    impl<T> ArrayQueue<T> {
+        pub(crate) fn new(capacity: usize) -> Self {
+            Self { slots: (0..capacity).map(|_| AtomicPtr::new(ptr::null_mut())).collect() }
+        }
+
+        pub(crate) fn capacity(&self) -> usize {
+            self.slots.len()
+        }
+
+        pub(crate) fn len(&self) -> usize {
+            self.slots.iter().filter(|slot| !slot.load(Ordering::Relaxed).is_null()).count()
+        }
+
+        pub(crate) fn is_empty(&self) -> bool {
+            self.len() == 0
+        }
+
+        pub(crate) fn push(&self, value: T) -> Result<(), T> {
+            let value = Box::into_raw(Box::new(value));
+            for slot in &self.slots {
+                if slot.compare_exchange(ptr::null_mut(), value, Ordering::Release, Ordering::Relaxed).is_ok() {
+                    return Ok(());
+                }
+            }
+            // SAFETY: no slot took the pointer, so it is still the box made above and nobody else has it.
+            Err(*unsafe { Box::from_raw(value) })
+        }
+
+        pub(crate) fn pop(&self) -> Option<T> {
+            for slot in &self.slots {
+                let value = slot.swap(ptr::null_mut(), Ordering::Acquire);
+                if !value.is_null() {
+                    // SAFETY: a non-null slot holds a box that `push` put there, and the swap took it out once.
+                    return Some(*unsafe { Box::from_raw(value) });
+                }
+            }
+            None
+        }
+    }
+
+    impl<T> Drop for ArrayQueue<T> {
+        fn drop(&mut self) {
+            while self.pop().is_some() {}
+        }
+    }
+}
