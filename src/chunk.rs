@@ -15,12 +15,12 @@
 use crate::arena::Carved;
 use crate::error::ShareError;
 use crate::fork;
-use crate::lease::{Place, Record};
+use crate::lease::{Place as PlaceOfBytes, Record};
 use crate::payload::Payload;
 use crate::pool::Pool;
 use crate::shelf::Shelf;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering};
 use std::sync::Arc;
 
 /// No record was claimed yet.
@@ -64,6 +64,16 @@ impl Memory {
     }
 }
 
+/// Where a chunk is that was given back while shared. Chunks that were never shared do not say: that would cost the warm
+/// path two stores.
+#[derive(Clone, Copy)]
+pub(crate) enum Place {
+    Elsewhere = 0,
+    /// In the idle queue, still open to peers.
+    Idle = 1,
+    Lent = 2,
+}
+
 /// See the module's text. The first cache line is all that the warm path touches.
 #[repr(C, align(64))]
 pub(crate) struct Chunk {
@@ -80,8 +90,8 @@ pub(crate) struct Chunk {
     generation: AtomicU64,
     /// Was it published since it was taken? Then leases decide when it is free.
     shared: AtomicBool,
-    /// Is it in the lent queue? For statistics.
-    lent: AtomicBool,
+    /// A [`Place`].
+    place: AtomicU8,
     /// Its index in the pool's registry, guarded by the registry's lock.
     pub(crate) registered: AtomicUsize,
     class: usize,
@@ -117,7 +127,7 @@ impl Chunk {
             record: AtomicU32::new(NO_RECORD),
             generation: AtomicU64::new(0),
             shared: AtomicBool::new(false),
-            lent: AtomicBool::new(false),
+            place: AtomicU8::new(Place::Elsewhere as u8),
             registered: AtomicUsize::new(usize::MAX),
             class,
             memory,
@@ -237,7 +247,7 @@ impl Chunk {
         if generation % 2 == 1 {
             generation += 1;
             let payload = self.memory.payload();
-            let place = Place {
+            let place = PlaceOfBytes {
                 segment: payload.serial(),
                 index: payload.index().map_or(u64::MAX, u64::from),
                 offset: self.memory.offset() as u64,
@@ -290,14 +300,18 @@ impl Chunk {
         self.is_shared() && self.record().map_or(false, Record::is_leased)
     }
 
-    /// Marks the chunk as being in the lent queue, or not.
+    /// Remembers where the chunk is, for statistics.
     #[inline]
-    pub(crate) fn set_lent(&self, lent: bool) {
-        self.lent.store(lent, Ordering::Relaxed);
+    pub(crate) fn set_place(&self, place: Place) {
+        self.place.store(place as u8, Ordering::Relaxed);
     }
 
-    /// Is the chunk in the lent queue? A snapshot.
-    pub(crate) fn is_lent(&self) -> bool {
-        self.lent.load(Ordering::Relaxed)
+    /// Where the chunk is. A snapshot.
+    pub(crate) fn place(&self) -> Place {
+        match self.place.load(Ordering::Relaxed) {
+            1 => Place::Idle,
+            2 => Place::Lent,
+            _ => Place::Elsewhere,
+        }
     }
 }

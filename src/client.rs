@@ -1,4 +1,4 @@
-//! The peer's front door: [`Client`] attaches to messages by descriptor, [`ShmView`] is one being read.
+//! The peer's front door: [`Client`] attaches to messages by descriptor.
 //!
 //! A client maps each provider's control object and each segment once and keeps them in a table. A view holds a counted
 //! reference to its segment's mapping, and that holds the control object, so a view outlives the client.
@@ -14,19 +14,21 @@
 //! Reading is not blocked by other readers; it waits while another thread enters a new mapping into the table, which is
 //! a store, for the system calls are made before.
 
+#![forbid(unsafe_code)]
+
+use crate::cache::{Cached, Entry, Remote, Table};
 use crate::control::{segment_name, PeerControl};
 use crate::descriptor::{Descriptor, PeerId, ProviderId};
 use crate::error::{AttachError, BuildError};
 use crate::fork;
-use crate::lease::{Place, Refused, MAX_LEASES};
+use crate::lease::Place;
 use crate::posix::effective_uid;
 use crate::provider::{check_prefix, DEFAULT_PREFIX};
-use crate::segment::{Access, Foreign, Mapping};
+use crate::segment::{Access, Foreign};
+use crate::view::{Lease, ShmView};
 use parking_lot::RwLock;
 use std::fmt;
-use std::ops::Deref;
-use std::ptr::NonNull;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 /// Options of a [`Client`].
 #[derive(Clone, Debug)]
@@ -96,53 +98,6 @@ pub struct Client {
     table: Arc<RwLock<Table>>,
 }
 
-/// The providers that a client is connected to. Few: found by looking at each.
-#[derive(Default)]
-struct Table {
-    remotes: Vec<Entry>,
-}
-
-/// One provider, and the segments of it that are mapped, by their index in the control object.
-struct Entry {
-    remote: Arc<Remote>,
-    segments: Vec<Option<Arc<Cached>>>,
-}
-
-/// A connection to a provider.
-struct Remote {
-    control: PeerControl,
-    table: Weak<RwLock<Table>>,
-}
-
-/// A mapped segment.
-struct Cached {
-    mapping: Mapping,
-    serial: u64,
-    index: u64,
-    remote: Arc<Remote>,
-}
-
-/// A lease that is given back on drop.
-struct Lease<'a> {
-    control: &'a PeerControl,
-    record: u32,
-}
-
-impl Lease<'_> {
-    /// The same lease, borrowed from another reference to the same control object.
-    fn moved_to(self, control: &PeerControl) -> Lease<'_> {
-        let moved = Lease { control, record: self.record };
-        std::mem::forget(self);
-        moved
-    }
-}
-
-impl Drop for Lease<'_> {
-    fn drop(&mut self) {
-        self.control.release(self.record);
-    }
-}
-
 impl Default for Client {
     fn default() -> Self {
         Self::new()
@@ -176,15 +131,28 @@ impl Client {
             return Ok(entry.remote.control.id());
         }
         let control = PeerControl::connect(&self.prefix, provider, self.uid)?;
-        let remote = Arc::new(Remote { control, table: Arc::downgrade(&self.table) });
+        let id = control.id();
+        let remote = Arc::new(Remote::new(control, &self.table));
+        // A publisher that was restarted has a new id: let go of the old one.
+        self.forget_abandoned();
         let mut table = self.table.write();
         // Another thread may have been faster; then this connection is given up again.
         if let Some(entry) = table.find(provider) {
             return Ok(entry.remote.control.id());
         }
-        let id = remote.control.id();
-        table.remotes.push(Entry { remote, segments: Vec::new() });
+        table.entries.push(Entry::new(remote));
         Ok(id)
+    }
+
+    /// Takes connections to closed and dead providers out of the table. What their views need stays with the views.
+    fn forget_abandoned(&self) -> Vec<Entry> {
+        let remotes: Vec<Arc<Remote>> = self.table.read().entries.iter().map(|entry| entry.remote.clone()).collect();
+        // Asking is a system call: not under the lock.
+        let abandoned: Vec<_> = remotes.into_iter().filter(|remote| remote.control.is_abandoned()).collect();
+        if abandoned.is_empty() {
+            return Vec::new();
+        }
+        self.table.write().take(&abandoned)
     }
 
     /// Leases the message that `descriptor` names and maps it, if its segment is not mapped yet. The owner does not use the
@@ -205,13 +173,11 @@ impl Client {
                 self.connect(descriptor.provider)?;
                 continue;
             };
-            let control = &entry.remote.control;
-            let (lease, place) = take_lease(control, descriptor)?;
+            let (lease, place) = Lease::take(&entry.remote.control, descriptor)?;
             if place.len != descriptor.len {
                 return Err(AttachError::WrongLength { len: descriptor.len, actual: place.len });
             }
-            let known = entry.segments.get(place.index as usize).and_then(Option::as_ref);
-            if let Some(cached) = known.filter(|cached| cached.serial == place.segment) {
+            if let Some(cached) = entry.segment(place) {
                 return ShmView::new(cached.clone(), lease, descriptor, place);
             }
             // Off the warm path: the lease, which holds the segment in existence, moves from the table's reference to a
@@ -227,28 +193,19 @@ impl Client {
     /// Maps a segment and enters it into the table, which lets go of those that the owner has destroyed.
     fn map(&self, remote: &Arc<Remote>, place: Place) -> Result<Arc<Cached>, AttachError> {
         let provider = remote.control.id().provider;
+        // A leased chunk's segment is destroyed only when its provider closes.
+        let closed = || AttachError::Closed { provider };
         if remote.control.is_retired(place.index, place.segment) {
-            return Err(AttachError::Damaged { provider, what: "a message lies in a segment that is not listed" });
+            return Err(closed());
         }
         let name = segment_name(&self.prefix, provider, place.segment);
-        let mapping = Foreign::open(name, Access::Read, self.uid)?.map(Access::Read)?;
-        let (serial, index) = (place.segment, place.index);
-        let cached = Arc::new(Cached { mapping, serial, index, remote: remote.clone() });
-        let mut table = self.table.write();
-        let retired = table.take_retired(provider);
-        if let Some(entry) = table.remotes.iter_mut().find(|entry| Arc::ptr_eq(&entry.remote, remote)) {
-            let at = index as usize;
-            if entry.segments.len() <= at {
-                entry.segments.resize_with(at + 1, || None);
-            }
-            match &mut entry.segments[at] {
-                // Another thread was faster; use its mapping.
-                Some(known) if known.serial == serial => return Ok(known.clone()),
-                vacant => *vacant = Some(cached.clone()),
-            }
-        }
-        drop(table);
-        drop(retired); // unmapping is a system call: not under the lock
+        let foreign = Foreign::open(name, Access::Read, self.uid).map_err(|error| match error {
+            AttachError::Os(error) if error.errno() == Some(libc::ENOENT) => closed(),
+            other => other,
+        })?;
+        let cached = Arc::new(Cached::new(foreign.map(Access::Read)?, place, remote.clone()));
+        let (cached, retired) = self.table.write().enter(cached);
+        drop(retired);
         Ok(cached)
     }
 
@@ -261,20 +218,14 @@ impl Client {
         if self.check_fork().is_err() {
             return 0;
         }
-        let mut table = self.table.write();
-        let providers: Vec<ProviderId> = table.remotes.iter().map(Entry::provider).collect();
-        let retired: Vec<_> = providers.into_iter().flat_map(|provider| table.take_retired(provider)).collect();
-        let (gone, stay) =
-            std::mem::take(&mut table.remotes).into_iter().partition(|entry| entry.remote.control.is_abandoned());
-        table.remotes = stay;
-        drop(table);
-        let gone: Vec<Entry> = gone;
-        retired.len() + gone.iter().map(|entry| 1 + entry.segments.iter().flatten().count()).sum::<usize>()
+        let retired = self.table.write().take_retired();
+        let abandoned = self.forget_abandoned();
+        retired.len() + abandoned.iter().map(|entry| 1 + entry.segment_count()).sum::<usize>()
     }
 
     /// How many segments are mapped by the table now, over all providers.
     pub fn mapped_segments(&self) -> usize {
-        self.table.read().remotes.iter().map(|entry| entry.segments.iter().flatten().count()).sum()
+        self.table.read().entries.iter().map(Entry::segment_count).sum()
     }
 
     #[inline]
@@ -289,177 +240,7 @@ impl Client {
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let providers: Vec<ProviderId> = self.table.read().remotes.iter().map(Entry::provider).collect();
+        let providers: Vec<ProviderId> = self.table.read().entries.iter().map(Entry::provider).collect();
         f.debug_struct("Client").field("prefix", &self.prefix).field("providers", &providers).finish()
-    }
-}
-
-impl Entry {
-    #[inline]
-    fn provider(&self) -> ProviderId {
-        self.remote.control.id().provider
-    }
-}
-
-impl Table {
-    #[inline]
-    fn find(&self, provider: ProviderId) -> Option<&Entry> {
-        self.remotes.iter().find(|entry| entry.provider() == provider)
-    }
-
-    /// Takes the segments of a provider out that its owner has destroyed.
-    fn take_retired(&mut self, provider: ProviderId) -> Vec<Arc<Cached>> {
-        let entry = self.remotes.iter_mut().find(|entry| entry.provider() == provider);
-        let segments = entry.into_iter().flat_map(|entry| entry.segments.iter_mut());
-        let retired = segments.filter_map(|segment| if segment.as_ref()?.is_retired() { segment.take() } else { None });
-        retired.collect()
-    }
-}
-
-impl Cached {
-    #[inline]
-    fn is_retired(&self) -> bool {
-        self.remote.control.is_retired(self.index, self.serial)
-    }
-
-    /// Takes itself out of the table, if it is still there.
-    #[cold]
-    fn leave_table(&self) {
-        let Some(table) = self.remote.table.upgrade() else { return };
-        let mut table = table.write();
-        let entry = table.remotes.iter_mut().find(|entry| Arc::ptr_eq(&entry.remote, &self.remote));
-        let known = entry.and_then(|entry| entry.segments.get_mut(self.index as usize));
-        if let Some(known) = known {
-            if known.as_ref().map_or(false, |cached| cached.serial == self.serial) {
-                // Not the last reference: the caller's view has one.
-                *known = None;
-            }
-        }
-    }
-}
-
-/// Takes the lease that a descriptor asks for: a new one, or the one that was granted.
-#[inline]
-fn take_lease<'a>(control: &'a PeerControl, descriptor: &Descriptor) -> Result<(Lease<'a>, Place), AttachError> {
-    let Some(record) = control.record(descriptor.record) else {
-        let (provider, records) = (descriptor.provider, control.records());
-        return Err(AttachError::NoSuchRecord { provider, record: descriptor.record, records });
-    };
-    let slot = control.slot();
-    let taken = match descriptor.granted {
-        None => record.attach(slot, descriptor.generation),
-        Some(granted) if usize::from(granted) == slot => record.accept(slot, descriptor.generation),
-        Some(granted) => return Err(AttachError::OtherPeer { slot: granted, own: slot as u8 }),
-    };
-    match taken {
-        Ok(place) => Ok((Lease { control, record: descriptor.record }, place)),
-        Err(Refused::Stale) => Err(AttachError::Stale),
-        Err(Refused::Full) => Err(AttachError::TooManyLeases { max: MAX_LEASES as usize }),
-        Err(Refused::NotGranted) => Err(AttachError::NotGranted),
-    }
-}
-
-/// A message of another process, mapped read-only. While the view exists, the owner does not use the memory again.
-///
-/// There is no way to write through it:
-///
-/// ```compile_fail,E0594
-/// # let provider = shm_pool::Provider::builder().build().unwrap();
-/// # let message = provider.alloc(4).unwrap().freeze();
-/// # let client = shm_pool::Client::new();
-/// let mut view = client.attach(&message.descriptor().unwrap()).unwrap();
-/// view[0] = 1; // cannot assign
-/// ```
-///
-/// ```
-/// # let provider = shm_pool::Provider::builder().build().unwrap();
-/// # let message = provider.alloc_zeroed(4).unwrap().freeze();
-/// # let client = shm_pool::Client::new();
-/// let mut view = client.attach(&message.descriptor().unwrap()).unwrap();
-/// assert_eq!(view[0], 0); // the twin that compiles: reading
-/// # view = client.attach(&message.descriptor().unwrap()).unwrap();
-/// ```
-pub struct ShmView {
-    data: NonNull<u8>,
-    len: usize,
-    record: u32,
-    cached: Arc<Cached>,
-}
-
-// SAFETY: the bytes are only read, and leases are counted atomically.
-unsafe impl Send for ShmView {}
-// SAFETY: as above.
-unsafe impl Sync for ShmView {}
-
-impl ShmView {
-    /// Checks the range and turns the lease into a view's.
-    #[inline]
-    fn new(cached: Arc<Cached>, lease: Lease<'_>, descriptor: &Descriptor, place: Place) -> Result<Self, AttachError> {
-        let Some(data) = cached.mapping.range(place.offset, descriptor.len) else {
-            let what = "a message lies outside its segment";
-            return Err(AttachError::Damaged { provider: descriptor.provider, what });
-        };
-        std::mem::forget(lease);
-        Ok(Self { data, len: descriptor.len as usize, record: descriptor.record, cached })
-    }
-
-    /// Another view of the same message, with a lease of its own.
-    ///
-    /// # Errors
-    ///
-    /// [`AttachError::TooManyLeases`] with 31 views of the same message in this client (put one into an `Arc` instead),
-    /// [`AttachError::Forked`] in a forked child.
-    pub fn try_clone(&self) -> Result<Self, AttachError> {
-        let control = &self.cached.remote.control;
-        if !control.is_ours() {
-            return Err(AttachError::Forked);
-        }
-        let renewed = control.record(self.record).map(|record| record.renew(control.slot()));
-        match renewed {
-            Some(Ok(())) => {
-                let cached = self.cached.clone();
-                Ok(Self { data: self.data, len: self.len, record: self.record, cached })
-            }
-            _ => Err(AttachError::TooManyLeases { max: MAX_LEASES as usize }),
-        }
-    }
-}
-
-impl Deref for ShmView {
-    type Target = [u8];
-
-    #[inline]
-    fn deref(&self) -> &[u8] {
-        // SAFETY: the range was checked against the mapping (I2), which `cached` keeps, and the owner does not write
-        // while the lease is held (I5).
-        unsafe { std::slice::from_raw_parts(self.data.as_ptr(), self.len) }
-    }
-}
-
-impl AsRef<[u8]> for ShmView {
-    #[inline]
-    fn as_ref(&self) -> &[u8] {
-        self
-    }
-}
-
-impl Drop for ShmView {
-    #[inline]
-    fn drop(&mut self) {
-        let control = &self.cached.remote.control;
-        // In a forked child the lease is the parent's.
-        if !control.is_ours() {
-            return;
-        }
-        control.release(self.record);
-        if self.cached.is_retired() {
-            self.cached.leave_table();
-        }
-    }
-}
-
-impl fmt::Debug for ShmView {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ShmView").field("len", &self.len).finish()
     }
 }

@@ -140,12 +140,12 @@ pub enum AllocErrorKind {
     },
     /// The cap is reached, and all of it is in use or leased.
     #[error(
-        "{len} bytes do not fit under max_bytes {max_bytes}: {in_use} bytes are in use by this process, {leased} are \
+        "a chunk of {len} bytes does not fit under max_bytes {max_bytes}: {in_use} bytes are in use by this process, {leased} are \
          leased by peers, {idle} are idle but too small or too scattered; drop buffers, let the peers drop their \
          views, or raise ProviderBuilder::max_bytes"
     )]
     Exhausted {
-        /// Bytes asked for.
+        /// Size of the chunk that was needed, in bytes: the length asked for, rounded up to its class.
         len: usize,
         /// The cap in bytes.
         max_bytes: usize,
@@ -178,7 +178,8 @@ pub enum AllocErrorKind {
 pub enum ShareError {
     /// Every record of the control object is in use.
     #[error(
-        "all {max} records for shared chunks are in use; drop shared buffers or raise ProviderBuilder::max_shared"
+        "all {max} records for shared chunks are taken; drop shared buffers and trim the provider, or raise \
+             ProviderBuilder::max_shared"
     )]
     TooManyShared {
         /// The number of records.
@@ -293,6 +294,12 @@ pub enum AttachError {
         provider: ProviderId,
         /// The control object's path.
         object: String,
+    },
+    /// The provider has closed and taken the message's memory away.
+    #[error("provider {provider} has closed; connect to its successor")]
+    Closed {
+        /// The provider.
+        provider: ProviderId,
     },
     /// The object under the provider's name was not made by this crate's owner side, or not completely.
     #[error("{object} is not usable: {reason}")]

@@ -46,6 +46,9 @@
 //! A peer that dies leaves its own lane too high, never too low, and nothing else: the lane is cleared when its slot
 //! is found dead (see `control`). An owner that dies leaves records that nobody will recycle.
 
+#[cfg(all(test, loom))]
+mod models;
+
 use crate::sync::{fence, AtomicU64, Ordering};
 
 /// How many peers can be attached to one provider.
@@ -327,142 +330,5 @@ mod tests {
         assert_eq!(generation, 43);
         assert_eq!(record.attach(9, 42), Err(Refused::Stale));
         assert!(!record.is_leased(), "a refused attach takes its lease back");
-    }
-}
-
-#[cfg(all(test, loom))]
-mod loom_tests {
-    use super::*;
-    use loom::cell::UnsafeCell;
-    use loom::sync::Arc;
-    use loom::thread;
-
-    const PLACE: Place = Place { segment: 1, index: 2, offset: 3, len: 4 };
-
-    /// A record and the payload that it guards. Loom reports any unsynchronised read and write of the payload.
-    struct Chunk {
-        record: Record,
-        payload: UnsafeCell<u64>,
-    }
-
-    // SAFETY: the protocol under test is what makes this true; loom checks it.
-    unsafe impl Sync for Chunk {}
-
-    fn chunk() -> Arc<Chunk> {
-        let chunk = Chunk { record: Record::new(), payload: UnsafeCell::new(0) };
-        chunk.record.close_at(1);
-        Arc::new(chunk)
-    }
-
-    fn write(chunk: &Chunk, value: u64) {
-        // SAFETY: loom checks that nobody reads now.
-        chunk.payload.with_mut(|bytes| unsafe { *bytes = value });
-    }
-
-    /// A peer that got a descriptor by a transport that orders nothing: attach, read, release.
-    fn read(chunk: &Chunk, slot: usize, generation: u64) {
-        if chunk.record.attach(slot, generation).is_ok() {
-            // SAFETY: loom checks that nobody writes now.
-            chunk.payload.with(|bytes| assert_eq!(unsafe { *bytes }, generation, "another message's bytes"));
-            chunk.record.release(slot);
-        }
-    }
-
-    /// D6, with peers in the same word and in another one.
-    fn attach_against_recycle(slots: &'static [usize]) {
-        loom::model(move || {
-            let chunk = chunk();
-            write(&chunk, 2);
-            chunk.record.publish(2, PLACE);
-            let peers: Vec<_> = slots
-                .iter()
-                .map(|&slot| {
-                    let chunk = chunk.clone();
-                    thread::spawn(move || read(&chunk, slot, 2))
-                })
-                .collect();
-            let mut generation = 2;
-            // Twice: the second try finds the record closed already, and R4 alone decides.
-            if chunk.record.recycle(&mut generation) || chunk.record.recycle(&mut generation) {
-                write(&chunk, 4);
-                chunk.record.publish(4, PLACE);
-            }
-            for peer in peers {
-                peer.join().unwrap();
-            }
-            assert!(!chunk.record.is_leased());
-        });
-    }
-
-    #[test]
-    fn a_chunk_is_never_recycled_under_a_reader() {
-        attach_against_recycle(&[0]);
-    }
-
-    #[test]
-    fn nor_under_two_readers_in_one_word() {
-        attach_against_recycle(&[0, 1]);
-    }
-
-    /// Publish makes the payload visible by itself: no join, lock or channel orders the two threads.
-    #[test]
-    fn publish_alone_carries_the_payload() {
-        loom::model(|| {
-            let chunk = chunk();
-            let peer = {
-                let chunk = chunk.clone();
-                thread::spawn(move || read(&chunk, 8, 2))
-            };
-            write(&chunk, 2);
-            chunk.record.publish(2, PLACE);
-            peer.join().unwrap();
-        });
-    }
-
-    /// D7: a granted message is held from before it is sent until the receiver has read it.
-    #[test]
-    fn a_grant_holds_the_chunk_until_it_is_read() {
-        loom::model(|| {
-            let chunk = chunk();
-            write(&chunk, 2);
-            chunk.record.publish(2, PLACE);
-            chunk.record.grant(5).unwrap();
-            let peer = {
-                let chunk = chunk.clone();
-                thread::spawn(move || {
-                    chunk.record.accept(5, 2).expect("a granted message is never stale");
-                    // SAFETY: loom checks that nobody writes now.
-                    chunk.payload.with(|bytes| assert_eq!(unsafe { *bytes }, 2));
-                    chunk.record.release(5);
-                })
-            };
-            let mut generation = 2;
-            if chunk.record.recycle(&mut generation) {
-                write(&chunk, 4);
-            }
-            peer.join().unwrap();
-        });
-    }
-
-    /// A dead peer's lanes are cleared while another peer attaches and leaves: its lease is untouched.
-    #[test]
-    fn clearing_one_lane_leaves_the_others_alone() {
-        loom::model(|| {
-            let chunk = chunk();
-            write(&chunk, 2);
-            chunk.record.publish(2, PLACE);
-            chunk.record.attach(1, 2).unwrap();
-            let peer = {
-                let chunk = chunk.clone();
-                thread::spawn(move || read(&chunk, 0, 2))
-            };
-            chunk.record.clear(1);
-            let mut generation = 2;
-            if chunk.record.recycle(&mut generation) {
-                write(&chunk, 4);
-            }
-            peer.join().unwrap();
-            assert!(!chunk.record.is_leased());
-        });
     }
 }

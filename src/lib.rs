@@ -117,6 +117,7 @@ compile_error!("shm-pool needs a 64-bit target: shared counters are 64-bit atomi
 
 mod arena;
 mod buf;
+mod cache;
 mod chunk;
 mod class;
 mod client;
@@ -134,15 +135,17 @@ mod segment;
 mod shelf;
 mod stats;
 mod sync;
+mod view;
 
 pub use buf::{ShmBuf, ShmBufMut};
-pub use client::{Client, ClientBuilder, ShmView};
+pub use client::{Client, ClientBuilder};
 pub use descriptor::{Descriptor, PeerId, ProviderId};
 pub use error::{
     AllocError, AllocErrorKind, AttachError, BuildError, CapacityError, DescriptorError, OsError, ShareError,
 };
 pub use provider::{Provider, ProviderBuilder};
 pub use stats::{ClassStats, Stats};
+pub use view::ShmView;
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -5,17 +5,18 @@
 
 use crate::arena::Arenas;
 use crate::class::{class_of, size_of_class, MIN_SIZE};
-use crate::posix::PAGE;
+use crate::posix::{round_to_pages, PAGE};
 use std::alloc::Layout;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// A chunk of at most this part of an arena is carved; a larger one is a segment of its own.
 const ARENA_SHARE: usize = 16;
 
+/// Chunks up to this size are carved in any case: above it, classes are whole pages.
+const LEAST_CARVED: usize = 16 << 10;
+
 /// The smallest arena in bytes.
 pub(crate) const MIN_ARENA: usize = 64 << 10;
-
-const _: () = assert!(Arenas::capacity(MIN_ARENA, PAGE) >= MIN_ARENA / ARENA_SHARE, "an arena holds its largest chunk");
 
 /// The checked options. All sizes are in bytes and, but for the counts, multiples of the page size.
 #[derive(Clone, Debug)]
@@ -45,16 +46,23 @@ impl Limits {
     /// The table of all classes: first those of ordinary alignment (one cache line), then the carved ones again with
     /// page alignment. Segments are page-aligned anyway.
     pub(crate) fn kinds(&self) -> Vec<Kind> {
-        let largest_carved = (self.arena_size / ARENA_SHARE).min(self.max_alloc);
-        let ordinary = (0..self.classes()).map(size_of_class).map(|size| size.min(self.max_alloc));
-        let kind = |size, align| {
-            let layout = Layout::from_size_align(size, align).ok()?;
-            Some(Kind { layout, is_carved: size <= largest_carved })
+        let largest_carved =
+            (self.arena_size / ARENA_SHARE).max(LEAST_CARVED).min(Arenas::capacity(self.arena_size, PAGE));
+        let kind = |size: usize, align| {
+            let is_carved = size <= largest_carved;
+            let size = if is_carved { size } else { round_to_pages(size)? };
+            Some(Kind { layout: Layout::from_size_align(size, align).ok()?, is_carved })
         };
-        let lines: Vec<Kind> = ordinary.filter_map(|size| kind(size, MIN_SIZE)).collect();
+        let sizes = (0..self.classes()).map(size_of_class).map(|size| size.min(self.max_alloc));
+        let lines: Vec<Kind> = sizes.filter_map(|size| kind(size, MIN_SIZE)).collect();
         let carved = lines.iter().filter(|line| line.is_carved);
         let pages: Vec<Kind> = carved.filter_map(|line| kind(line.layout.size(), PAGE)).collect();
         [lines, pages].concat()
+    }
+
+    /// The most segments that there can be: one for each shared chunk, and the arenas that fit under the cap.
+    pub(crate) fn max_listed(&self, max_shared: usize) -> usize {
+        max_shared + self.max_bytes / self.arena_size
     }
 }
 
@@ -73,20 +81,28 @@ impl Budget {
         Self { max, held: zero(), peak: zero(), segments: zero(), created: AtomicU64::new(0) }
     }
 
-    /// Accounts for a segment of `bytes` that is about to be made; `None` if it does not fit under the cap.
-    /// Otherwise its serial number, from 1.
-    pub(crate) fn take(&self, bytes: usize) -> Option<u64> {
+    /// Sets `bytes` aside for a segment that is about to be made; `false` if they do not fit under the cap.
+    pub(crate) fn set_aside(&self, bytes: usize) -> bool {
         let fits = |held: usize| held.checked_add(bytes).filter(|&sum| sum <= self.max);
-        let before = self.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).ok()?;
-        self.peak.fetch_max(before + bytes, Ordering::Relaxed);
-        self.segments.fetch_add(1, Ordering::Relaxed);
-        Some(self.created.fetch_add(1, Ordering::Relaxed) + 1)
+        self.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
     }
 
-    /// A segment is gone, or could not be made.
-    pub(crate) fn give(&self, bytes: usize) {
+    /// The segment was made.
+    pub(crate) fn count_segment(&self) {
+        self.peak.fetch_max(self.held(), Ordering::Relaxed);
+        self.segments.fetch_add(1, Ordering::Relaxed);
+        self.created.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The segment could not be made.
+    pub(crate) fn give_up(&self, bytes: usize) {
         self.held.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// A segment is gone.
+    pub(crate) fn give_back(&self, bytes: usize) {
         self.segments.fetch_sub(1, Ordering::Relaxed);
+        self.give_up(bytes);
     }
 
     pub(crate) fn max(&self) -> usize {
@@ -122,6 +138,7 @@ mod tests {
             let lines = &kinds[..limits.classes()];
             assert_eq!(lines.last().map(|kind| kind.layout.size()), Some(max_alloc));
             assert!(lines.windows(2).all(|pair| pair[0].layout.size() < pair[1].layout.size()));
+            assert!(lines.iter().all(|kind| kind.is_carved || kind.layout.size() % 4096 == 0));
             let carved = lines.iter().filter(|kind| kind.is_carved).count();
             assert_eq!(kinds.len(), lines.len() + carved);
             for (line, page) in lines.iter().zip(&kinds[lines.len()..]) {
@@ -133,11 +150,12 @@ mod tests {
     #[test]
     fn the_account_never_exceeds_the_cap() {
         let budget = Budget::new(100);
-        assert_eq!(budget.take(60), Some(1));
-        assert_eq!(budget.take(50), None);
-        assert_eq!(budget.take(usize::MAX), None);
-        assert_eq!(budget.take(40), Some(2));
-        budget.give(60);
-        assert_eq!((budget.held(), budget.peak(), budget.segments(), budget.created()), (40, 100, 1, 2));
+        assert!(budget.set_aside(60) && !budget.set_aside(50) && !budget.set_aside(usize::MAX));
+        budget.count_segment();
+        assert!(budget.set_aside(40));
+        budget.give_up(40);
+        assert_eq!((budget.held(), budget.peak(), budget.segments(), budget.created()), (60, 60, 1, 1));
+        budget.give_back(60);
+        assert_eq!((budget.held(), budget.peak(), budget.segments(), budget.created()), (0, 60, 0, 1));
     }
 }

@@ -3,7 +3,7 @@
 //! Taking a chunk tries, in this order:
 //!
 //! 1. the class's hot slot (the warm path, in `provider`);
-//! 2. its idle queue;
+//! 2. its idle queue: what nobody leased when it was given back;
 //! 3. its lent queue: a few of the chunks that were shared longest ago, if their leases have ended;
 //! 4. a new chunk, if it fits under the cap;
 //! 5. room made by giving back arenas nobody uses, then idle chunks of other classes, then lent chunks whose leases
@@ -17,10 +17,13 @@
 //! The unsafe code here rests on one thing: a chunk that was taken from a shelf, or whose last handle is being
 //! dropped, is exclusively the caller's (I3).
 
+mod count;
+mod room;
+
 use crate::arena::Arenas;
-use crate::chunk::{Chunk, Memory};
+use crate::chunk::{Chunk, Memory, Place};
 use crate::control::{segment_name, OwnerControl};
-use crate::error::{AllocError, AllocErrorKind, OsError, ShareError};
+use crate::error::{AllocError, OsError, ShareError};
 use crate::fork;
 use crate::limits::{Budget, Kind, Limits};
 use crate::payload::Payload;
@@ -51,29 +54,31 @@ pub(crate) struct Pool {
     arenas: Arenas,
     registry: Mutex<Vec<Registered>>,
     first_share: Mutex<()>,
+    /// The next segment's serial number; 0 is none.
+    serials: AtomicU64,
     prefix: String,
     control: OwnerControl,
 }
 
 /// Counts of one class that change on cold paths only.
 #[derive(Default)]
-pub(crate) struct Tally {
+struct Tally {
     /// Chunks made.
-    pub(crate) misses: AtomicU64,
+    misses: AtomicU64,
     /// Uses of chunks that are destroyed.
-    pub(crate) past_uses: AtomicU64,
+    past_uses: AtomicU64,
     /// Searches of the lent queue.
     searches: AtomicU64,
 }
 
 /// A chunk in the registry, which lists all that exist, for statistics.
-pub(crate) struct Registered(NonNull<Chunk>);
+struct Registered(NonNull<Chunk>);
 
 // SAFETY: only shared references to the chunk are made from it, under the registry's lock.
 unsafe impl Send for Registered {}
 
 impl Registered {
-    pub(crate) fn chunk(&self) -> &Chunk {
+    fn chunk(&self) -> &Chunk {
         // SAFETY: a chunk leaves the registry, under its lock, before it is destroyed.
         unsafe { self.0.as_ref() }
     }
@@ -102,6 +107,7 @@ impl Pool {
             arenas: Arenas::new(),
             registry: Mutex::new(Vec::new()),
             first_share: Mutex::new(()),
+            serials: AtomicU64::new(1),
             prefix,
             control,
         })
@@ -128,24 +134,8 @@ impl Pool {
         &self.shelves[class]
     }
 
-    pub(crate) fn kinds(&self) -> &[Kind] {
-        &self.kinds
-    }
-
-    pub(crate) fn tallies(&self) -> &[Tally] {
-        &self.tallies
-    }
-
     pub(crate) fn limits(&self) -> &Limits {
         &self.limits
-    }
-
-    pub(crate) fn budget(&self) -> &Budget {
-        &self.budget
-    }
-
-    pub(crate) fn arenas(&self) -> &Arenas {
-        &self.arenas
     }
 
     pub(crate) fn control(&self) -> &OwnerControl {
@@ -158,24 +148,47 @@ impl Pool {
         self.fork_epoch == fork::epoch()
     }
 
-    /// Calls `look` with every chunk that exists. Off the warm path: takes the registry's lock.
-    pub(crate) fn for_each_chunk(&self, look: impl FnMut(&Chunk)) {
-        self.registry.lock().iter().map(Registered::chunk).for_each(look);
-    }
-
     // ---- take ------------------------------------------------------------------------------------------------
 
     /// Takes a chunk when the hot slot had none.
     #[inline(never)]
     pub(crate) fn take_slow(self: &Arc<Self>, class: usize) -> Result<NonNull<Chunk>, AllocError> {
-        let shelf = &self.shelves[class];
-        if let Some(chunk) = shelf.take_idle() {
+        if let Some(chunk) = self.take_idle(class) {
             return Ok(chunk);
         }
         if let Some(chunk) = self.take_lent(class, LENT_TRIES) {
             return Ok(chunk);
         }
         self.make(class)
+    }
+
+    /// Takes the chunk that has been idle longest.
+    fn take_idle(&self, class: usize) -> Option<NonNull<Chunk>> {
+        let shelf = &self.shelves[class];
+        std::iter::from_fn(|| shelf.take_idle()).find(|&chunk| self.reopen(shelf, chunk))
+    }
+
+    /// Makes a chunk that was taken from a queue fit for use; or moves it to the lent queue, if a peer leases it.
+    fn reopen(&self, shelf: &Shelf<Chunk>, chunk: NonNull<Chunk>) -> bool {
+        // SAFETY: the caller took it from its shelf (I3).
+        let this = unsafe { chunk.as_ref() };
+        let is_free = this.recycle();
+        if is_free {
+            this.set_place(Place::Elsewhere);
+        } else {
+            Self::lend(shelf, chunk);
+        }
+        is_free
+    }
+
+    /// Puts a chunk that peers lease into the lent queue. The caller holds it exclusively.
+    fn lend(shelf: &Shelf<Chunk>, chunk: NonNull<Chunk>) {
+        // SAFETY: by the caller's contract (I3).
+        unsafe { chunk.as_ref() }.set_place(Place::Lent);
+        if let Err(chunk) = shelf.give_lent(chunk) {
+            // Only a closed shelf refuses.
+            Self::destroy(chunk);
+        }
     }
 
     /// Takes one of the first `tries` lent chunks of a class, if its leases have ended.
@@ -198,31 +211,23 @@ impl Pool {
 
     /// Takes the chunk that was lent longest ago, or moves it to the tail if it is still leased.
     fn probe_lent(&self, shelf: &Shelf<Chunk>) -> Option<NonNull<Chunk>> {
-        let chunk = shelf.take_lent()?;
-        // SAFETY: taken from its shelf (I3).
-        let this = unsafe { chunk.as_ref() };
-        if this.recycle() {
-            this.set_lent(false);
-            return Some(chunk);
-        }
-        if let Err(chunk) = shelf.give_lent(chunk) {
-            // Only a closed shelf refuses, and nobody takes from one.
-            Self::destroy(chunk);
-        }
-        None
+        shelf.take_lent().filter(|&chunk| self.reopen(shelf, chunk))
     }
 
     /// Destroys the lent chunks of a class whose leases have ended, but for the first `keep`, which become idle.
     /// Returns how many it destroyed.
     fn trim_lent(&self, class: usize, keep: usize) -> usize {
         let shelf = &self.shelves[class];
-        let free: Vec<_> = (0..shelf.lent_count()).filter_map(|_| self.probe_lent(shelf)).collect();
-        let mut destroyed = 0;
-        for (at, chunk) in free.into_iter().enumerate() {
-            let kept = if at < keep { shelf.give_idle(chunk) } else { Err(chunk) };
-            if let Err(chunk) = kept {
-                Self::destroy(chunk);
-                destroyed += 1;
+        let (mut kept, mut destroyed) = (0, 0);
+        for _ in 0..shelf.lent_count() {
+            let Some(chunk) = self.probe_lent(shelf) else { continue };
+            let given = if kept < keep { shelf.give_idle(chunk) } else { Err(chunk) };
+            match given {
+                Ok(()) => kept += 1,
+                Err(chunk) => {
+                    Self::destroy(chunk);
+                    destroyed += 1;
+                }
             }
         }
         destroyed
@@ -238,8 +243,7 @@ impl Pool {
                 Ok(memory) => return Ok(self.register(class, memory)),
                 Err(failure) => failure,
             };
-            let shelf = &self.shelves[class];
-            let given_back = shelf.take_hot().or_else(|| shelf.take_idle());
+            let given_back = self.shelves[class].take_hot().or_else(|| self.take_idle(class));
             if let Some(chunk) = given_back.or_else(|| self.take_lent(class, usize::MAX)) {
                 return Ok(chunk);
             }
@@ -276,12 +280,18 @@ impl Pool {
     }
 
     fn new_segment(&self, len: usize) -> Result<Arc<Payload>, NoMemory> {
-        let serial = self.budget.take(len).ok_or(NoMemory::Cap)?;
+        if !self.budget.set_aside(len) {
+            return Err(NoMemory::Cap);
+        }
+        let serial = self.serials.fetch_add(1, Ordering::Relaxed);
         let name = segment_name(&self.prefix, self.control.id(), serial);
         match Segment::create(name, len, self.limits.segment_mode) {
-            Ok(segment) => Ok(Arc::new(Payload::new(segment, serial))),
+            Ok(segment) => {
+                self.budget.count_segment();
+                Ok(Arc::new(Payload::new(segment, serial)))
+            }
             Err(error) => {
-                self.budget.give(len);
+                self.budget.give_up(len);
                 Err(NoMemory::Os(error))
             }
         }
@@ -291,68 +301,7 @@ impl Pool {
         self.control.unlist(&payload);
         let len = payload.len();
         drop(payload);
-        self.budget.give(len);
-    }
-
-    // ---- make room -------------------------------------------------------------------------------------------
-
-    /// Frees a little memory for the sake of `class`; `false` if there is none to free.
-    fn make_room(&self, class: usize) -> bool {
-        let others = || (0..self.shelves.len()).rev().filter(|&other| other != class);
-        self.drop_empty_arenas() > 0
-            || others().any(|other| self.destroy_idle(other))
-            || (0..self.shelves.len()).rev().any(|other| self.trim_lent(other, 0) > 0)
-            || self.control.reclaim() > 0
-    }
-
-    fn drop_empty_arenas(&self) -> usize {
-        let empty = self.arenas.take_empty();
-        let count = empty.len();
-        empty.into_iter().for_each(|payload| self.drop_segment(payload));
-        count
-    }
-
-    /// Destroys one idle chunk of a class.
-    fn destroy_idle(&self, class: usize) -> bool {
-        let shelf = &self.shelves[class];
-        let found = shelf.take_idle().or_else(|| shelf.take_hot());
-        found.map(Self::destroy).is_some()
-    }
-
-    /// Gives all idle memory back to the system. Returns how many bytes that was.
-    pub(crate) fn trim(&self) -> usize {
-        let before = self.budget.held();
-        self.control.reclaim();
-        for class in 0..self.shelves.len() {
-            // Bounded: other threads may go on giving back.
-            (0..self.shelves[class].idle_count()).take_while(|_| self.destroy_idle(class)).count();
-            self.trim_lent(class, 0);
-        }
-        self.drop_empty_arenas();
-        before.saturating_sub(self.budget.held())
-    }
-
-    #[cold]
-    fn exhausted(&self, class: usize) -> AllocError {
-        let usage = self.usage();
-        let idle = self.budget.held().saturating_sub(usage.in_use + usage.leased);
-        let len = self.kinds[class].layout.size();
-        let Usage { in_use, leased } = usage;
-        AllocErrorKind::Exhausted { len, max_bytes: self.budget.max(), in_use, idle, leased }.into()
-    }
-
-    /// Bytes of chunks that are not idle. A snapshot: other threads go on meanwhile.
-    pub(crate) fn usage(&self) -> Usage {
-        let mut total = Usage::default();
-        self.for_each_chunk(|chunk| match (chunk.is_lent(), chunk.is_leased()) {
-            (true, true) => total.leased += chunk.capacity(),
-            (true, false) => {}
-            (false, _) => total.in_use += chunk.capacity(),
-        });
-        // A chunk does not know that it is on a shelf: that would cost the warm path two stores.
-        let idle = self.shelves.iter().zip(&*self.kinds).map(|(shelf, kind)| shelf.idle_count() * kind.layout.size());
-        total.in_use = total.in_use.saturating_sub(idle.sum());
-        total
+        self.budget.give_back(len);
     }
 
     // ---- share -----------------------------------------------------------------------------------------------
@@ -385,17 +334,31 @@ impl Pool {
         }
     }
 
-    /// As [`give`](Self::give), for a chunk that was shared: peers may lease it.
+    /// As [`give`](Self::give), for a chunk that was shared: peers may lease it, or be about to.
+    ///
+    /// It stays open to peers, so that a descriptor that is still on its way is good until the chunk is used again.
     pub(crate) fn give_shared(chunk: NonNull<Chunk>) {
         // SAFETY: the caller holds the chunk (I3).
         let this = unsafe { chunk.as_ref() };
-        // Beyond the idle cap, a chunk that nobody leases must not be kept as lent.
-        if this.shelf().lent_count() >= this.pool().limits.max_idle && this.recycle() {
-            return Self::give(chunk);
+        if this.is_leased() {
+            return Self::lend(this.shelf(), chunk);
         }
-        this.set_lent(true);
-        if let Err(chunk) = this.shelf().give_lent(chunk) {
-            Self::destroy(chunk);
+        this.set_place(Place::Idle);
+        if let Err(chunk) = this.shelf().give_idle(chunk) {
+            Self::give_closed(chunk);
+        }
+    }
+
+    /// Gives back a shared chunk for which the idle queue has no room.
+    #[cold]
+    fn give_closed(chunk: NonNull<Chunk>) {
+        // SAFETY: the caller holds the chunk (I3).
+        let this = unsafe { chunk.as_ref() };
+        if this.recycle() {
+            this.set_place(Place::Elsewhere);
+            Self::give(chunk);
+        } else {
+            Self::lend(this.shelf(), chunk);
         }
     }
 
@@ -419,7 +382,12 @@ impl Pool {
         pool.tallies[remains.class].past_uses.fetch_add(remains.uses, Ordering::Relaxed);
         match remains.memory {
             Memory::Whole(payload) => pool.drop_segment(payload),
-            Memory::Carved(carved) if is_free => pool.arenas.free(carved),
+            Memory::Carved(carved) if is_free => {
+                pool.arenas.free(carved);
+                if pool.limits.max_idle == 0 {
+                    pool.drop_empty_arenas();
+                }
+            }
             // The pool is closed, and a peer still reads: talc would write its links into those bytes. The arena goes
             // with the pool; the peer keeps its mapping.
             Memory::Carved(_) => {}
@@ -433,11 +401,4 @@ impl Pool {
     pub(crate) fn close(&self) {
         self.shelves.iter().for_each(|shelf| shelf.close(Self::destroy));
     }
-}
-
-/// See [`Pool::usage`].
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Usage {
-    pub(crate) in_use: usize,
-    pub(crate) leased: usize,
 }

@@ -3,7 +3,7 @@
 use crate::buf::ShmBufMut;
 use crate::chunk::Chunk;
 use crate::class::{class_of, MIN_SIZE};
-use crate::control::{OwnerControl, MAX_RECORDS};
+use crate::control::{Counts, OwnerControl, MAX_RECORDS};
 use crate::descriptor::{ProviderId, MAX_LEN};
 use crate::error::{AllocError, AllocErrorKind, BuildError};
 use crate::fork;
@@ -82,8 +82,9 @@ impl ProviderBuilder {
         self
     }
 
-    /// How many chunks can be shared with peers at a time, from 1 to 1,048,576; default 4096. Each takes 136 bytes of
-    /// /dev/shm from the start.
+    /// How many chunks peers can know at a time, from 1 to 1,048,576; default 4096. Each takes 136 bytes of /dev/shm from
+    /// the start. A chunk that was shared once counts until its memory goes back to the system, so idle ones count too;
+    /// [`Provider::trim`] frees those.
     pub fn max_shared(mut self, chunks: usize) -> Self {
         self.max_shared = chunks;
         self
@@ -124,7 +125,8 @@ impl ProviderBuilder {
         fork::watch();
         let id = ProviderId(getrandom::u64().map_err(BuildError::Random)?);
         let seed = getrandom::u64().map_err(BuildError::Random)?;
-        let control = OwnerControl::create(&self.name_prefix, id, self.max_shared, self.mode, seed)?;
+        let counts = Counts { segments: limits.max_listed(self.max_shared), records: self.max_shared };
+        let control = OwnerControl::create(&self.name_prefix, id, counts, self.mode, seed)?;
         let pool = Pool::new(limits, self.name_prefix, control);
         Ok(Provider { max_alloc: pool.limits().max_alloc, pool: ManuallyDrop::new(pool) })
     }
@@ -310,9 +312,10 @@ impl Provider {
         }
     }
 
-    /// What the provider holds and has done. Takes a lock that creating and destroying chunks take too.
+    /// What the provider holds and has done; all zero in a forked child. Takes a lock that creating and destroying chunks take
+    /// too.
     pub fn stats(&self) -> Stats {
-        Stats::of(&self.pool)
+        self.pool.stats()
     }
 
     #[inline]

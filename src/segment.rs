@@ -148,10 +148,9 @@ fn create_file(name: Name, len: usize, mode: u32) -> Result<(File, Link), OsErro
     let file = shm_open(&name, libc::O_CREAT | libc::O_EXCL | libc::O_RDWR, 0o600)
         .map_err(|error| name.error("shm_open", len, error))?;
     let link = Link::new(name);
-    if mode != 0o600 {
-        let permissions = Permissions::from_mode(mode);
-        file.set_permissions(permissions).map_err(|error| link.name().error("fchmod", len, error))?;
-    }
+    // Exact, whatever the umask.
+    let permissions = Permissions::from_mode(mode);
+    file.set_permissions(permissions).map_err(|error| link.name().error("fchmod", len, error))?;
     Ok((file, link))
 }
 

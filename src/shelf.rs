@@ -3,8 +3,8 @@
 //! | place | holds | order |
 //! |---|---|---|
 //! | hot slot | at most one idle chunk, the one given back last | last in, first out: it is warm in the cache |
-//! | idle queue | further idle chunks, up to the idle cap | first in, first out |
-//! | lent queue | chunks that the owner gave back and that peers may still lease | first in, first out: the head was shared longest ago |
+//! | idle queue | chunks that nobody leased when they were given back, up to the idle cap | first in, first out: a descriptor that is still on its way has the most time |
+//! | lent queue | chunks that peers leased when they were given back | first in, first out: the head was shared longest ago |
 //!
 //! A chunk is in one of these places or in one hand (invariant I3): every transfer is one successful atomic exchange
 //! of the pointer, so it has one winner.
@@ -25,11 +25,11 @@
 //!
 //! | writer | reader | what becomes visible |
 //! |---|---|---|
-//! | `give`: compare-exchange of the hot slot, Release | `take`: swap, Acquire | all that the last holder did with the chunk and its bytes |
+//! | `give`: compare-exchange of the hot slot, Release | `take_hot`: swap, Acquire; a `give` that displaces it, Acquire | all that the last holder did with the chunk and its bytes |
 //! | `push` to a queue, Release (crossbeam) | `pop`, Acquire (crossbeam) | the same |
 //! | `close`: swap of the hot slot, Acquire | (takes part as a reader) | the same, so that the closer may destroy the chunk |
 //!
-//! The hot slot is wait-free. A queue is crossbeam's `ArrayQueue`: no lock, but a thread that is stopped between
+//! The hot slot is lock-free. A queue is crossbeam's `ArrayQueue`: no lock, but a thread that is stopped between
 //! claiming a queue slot and filling it delays the thread that wants that same slot.
 
 use crate::sync::{ArrayQueue, AtomicPtr, Ordering};
@@ -51,7 +51,7 @@ pub(crate) struct Shelf<T> {
 }
 
 impl<T: Send> Shelf<T> {
-    /// The value of a sealed hot slot: not null, and no chunk is ever there.
+    /// The value of a sealed hot slot: not null, and below the address of any chunk.
     const SEAL: *mut T = NonNull::dangling().as_ptr();
 
     /// A shelf that takes one chunk in its hot slot, or none at all if `keeps_nothing`.
@@ -75,18 +75,18 @@ impl<T: Send> Shelf<T> {
     /// Takes the chunk in the hot slot.
     #[inline]
     pub(crate) fn take_hot(&self) -> Option<NonNull<T>> {
-        // An empty slot is common where every message is shared; a look is cheaper than an exchange.
-        if self.hot.load(Ordering::Relaxed).is_null() {
+        // A look is cheaper than an exchange, and the slot is always empty where every message is shared. It also leaves a
+        // seal in place; and a slot that is not sealed now will not be, as long as somebody may take.
+        if !Self::is_chunk(self.hot.load(Ordering::Relaxed)) {
             return None;
         }
-        let found = self.hot.swap(ptr::null_mut(), Ordering::Acquire);
-        if found as usize > Self::SEAL as usize {
-            return NonNull::new(found);
-        }
-        if found == Self::SEAL {
-            return self.seal_hot();
-        }
-        None
+        NonNull::new(self.hot.swap(ptr::null_mut(), Ordering::Acquire))
+    }
+
+    /// Is it neither null nor the seal?
+    #[inline]
+    fn is_chunk(found: *mut T) -> bool {
+        found as usize > Self::SEAL as usize
     }
 
     /// Takes the oldest chunk of the idle queue.
@@ -99,24 +99,30 @@ impl<T: Send> Shelf<T> {
         take(self.lent.get()?)
     }
 
-    /// Gives an idle chunk back. `Err` returns it: every place is taken, or sealed, and the caller destroys it.
+    /// Gives an idle chunk back; the one that was in the hot slot moves to the idle queue. `Err` returns the chunk for which
+    /// there is no place, or a sealed one, and the caller destroys it.
     ///
-    /// After `Ok` the caller must not touch the chunk nor the shelf: both may be gone.
+    /// Afterwards the caller must not touch the chunk that it gave, nor the shelf, unless it has another chunk of it.
     #[inline]
     pub(crate) fn give(&self, chunk: NonNull<T>) -> Result<(), NonNull<T>> {
-        match self.hot.compare_exchange(ptr::null_mut(), chunk.as_ptr(), Ordering::Release, Ordering::Relaxed) {
-            Ok(_) => Ok(()),
-            Err(_) => self.give_idle(chunk),
+        let mut seen = self.hot.load(Ordering::Relaxed);
+        while seen != Self::SEAL {
+            // AcqRel: what displaces an older chunk takes that one.
+            match self.hot.compare_exchange_weak(seen, chunk.as_ptr(), Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return NonNull::new(seen).map_or(Ok(()), |displaced| self.give_idle(displaced)),
+                Err(now) => seen = now,
+            }
         }
+        Err(chunk)
     }
 
-    /// Gives an idle chunk back to the queue. The same contract as [`Shelf::give`].
+    /// Gives a chunk that nobody leases to the queue. The same contract as [`Shelf::give`].
     #[inline(never)]
     pub(crate) fn give_idle(&self, chunk: NonNull<T>) -> Result<(), NonNull<T>> {
         push(self.idle.get(), chunk)
     }
 
-    /// Gives a chunk back that peers may still lease. `Err` returns it: the shelf is closed. The same contract as
+    /// Gives a chunk back that peers still lease. `Err` returns it: the shelf is closed. The same contract as
     /// [`Shelf::give`] otherwise.
     pub(crate) fn give_lent(&self, chunk: NonNull<T>) -> Result<(), NonNull<T>> {
         push(self.lent.get(), chunk)
@@ -124,8 +130,7 @@ impl<T: Send> Shelf<T> {
 
     /// How many idle chunks there are, hot slot and queue together. A snapshot.
     pub(crate) fn idle_count(&self) -> usize {
-        let hot = self.hot.load(Ordering::Relaxed) as usize > Self::SEAL as usize;
-        usize::from(hot) + self.idle.get().map_or(0, ArrayQueue::len)
+        usize::from(Self::is_chunk(self.hot.load(Ordering::Relaxed))) + self.idle.get().map_or(0, ArrayQueue::len)
     }
 
     /// How many chunks were given back and may be leased. A snapshot.
@@ -137,23 +142,13 @@ impl<T: Send> Shelf<T> {
     ///
     /// Gives may go on meanwhile; takes may not, so the caller is the pool's only taker.
     pub(crate) fn close(&self, mut destroy: impl FnMut(NonNull<T>)) {
-        if let Some(chunk) = self.seal_hot() {
+        let hot = self.hot.swap(Self::SEAL, Ordering::Acquire);
+        if let Some(chunk) = NonNull::new(hot).filter(|_| Self::is_chunk(hot)) {
             destroy(chunk);
         }
         // A queue that a handle might create later must be born sealed, so create both now.
         seal_queue(self.idle.get_or_init(|| ArrayQueue::new(1)), &mut destroy);
         seal_queue(self.lent.get_or_init(|| ArrayQueue::new(1)), &mut destroy);
-    }
-
-    /// Puts the seal into the hot slot and takes out the chunk that was there.
-    #[cold]
-    fn seal_hot(&self) -> Option<NonNull<T>> {
-        let found = self.hot.swap(Self::SEAL, Ordering::Acquire);
-        if found == Self::SEAL {
-            None
-        } else {
-            NonNull::new(found)
-        }
     }
 }
 

@@ -1,9 +1,6 @@
-//! Statistics: what a provider holds and has done, as a snapshot.
+//! Statistics: what a provider holds and has done, as plain data.
 
 #![forbid(unsafe_code)]
-
-use crate::pool::Pool;
-use std::sync::atomic::Ordering;
 
 /// A snapshot of a provider. Exact while nothing else goes on; while other threads allocate and drop, numbers taken at
 /// slightly different moments may not add up.
@@ -53,37 +50,6 @@ pub struct ClassStats {
 }
 
 impl Stats {
-    pub(crate) fn of(pool: &Pool) -> Self {
-        let mut classes: Vec<ClassStats> = (0..pool.kinds().len()).map(|class| class_base(pool, class)).collect();
-        // `hits` counts uses at first.
-        pool.for_each_chunk(|chunk| {
-            let class = &mut classes[chunk.class()];
-            class.chunks += 1;
-            class.hits += chunk.uses();
-            class.leased += usize::from(chunk.is_lent() && chunk.is_leased());
-            class.idle += usize::from(chunk.is_lent() && !chunk.is_leased());
-        });
-        for class in &mut classes {
-            class.hits = class.hits.saturating_sub(class.misses);
-            class.in_use = class.chunks.saturating_sub(class.idle + class.leased);
-        }
-        classes.retain(|class| class.misses > 0);
-        classes.sort_by_key(|class| (class.size, class.align));
-        let bytes = |count: fn(&ClassStats) -> usize| classes.iter().map(|class| count(class) * class.size).sum();
-        let budget = pool.budget();
-        Self {
-            max_bytes: budget.max(),
-            bytes_held: budget.held(),
-            peak_bytes_held: budget.peak(),
-            bytes_in_use: bytes(|class| class.in_use),
-            bytes_leased: bytes(|class| class.leased),
-            segments: budget.segments(),
-            segments_created: budget.created(),
-            arenas: pool.arenas().count(),
-            classes,
-        }
-    }
-
     /// Allocations served by a chunk that existed, over all classes.
     pub fn hits(&self) -> u64 {
         self.classes.iter().map(|class| class.hits).sum()
@@ -92,17 +58,5 @@ impl Stats {
     /// Allocations and reservations that made a chunk, over all classes.
     pub fn misses(&self) -> u64 {
         self.classes.iter().map(|class| class.misses).sum()
-    }
-}
-
-fn class_base(pool: &Pool, class: usize) -> ClassStats {
-    let (layout, tally) = (pool.kinds()[class].layout, &pool.tallies()[class]);
-    ClassStats {
-        size: layout.size(),
-        align: layout.align(),
-        idle: pool.shelf(class).idle_count(),
-        hits: tally.past_uses.load(Ordering::Relaxed),
-        misses: tally.misses.load(Ordering::Relaxed),
-        ..ClassStats::default()
     }
 }

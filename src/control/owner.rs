@@ -3,7 +3,7 @@
 //! What the owner needs to know it keeps in private memory (`Books`, the chunks' own generations) and never reads back
 //! from the control object, which peers can write.
 
-use super::{control_name, control_size, peer_byte, View, CLOSED, MAGIC, OPEN, OWNER_BYTE, VERSION};
+use super::{control_name, peer_byte, Counts, View, CLOSED, MAGIC, OPEN, OWNER_BYTE, VERSION};
 use crate::descriptor::{PeerId, ProviderId};
 use crate::error::{OsError, ShareError};
 use crate::lease::{Record, MAX_GRANTS, PEERS};
@@ -47,17 +47,18 @@ struct Books {
 
 impl OwnerControl {
     /// Creates the control object, locked by this process, with all records free.
-    pub(crate) fn create(prefix: &str, id: ProviderId, records: usize, mode: u32, seed: u64) -> Result<Self, OsError> {
+    pub(crate) fn create(prefix: &str, id: ProviderId, counts: Counts, mode: u32, seed: u64) -> Result<Self, OsError> {
         let name = control_name(prefix, id);
-        let len = round_to_pages(control_size(records)).unwrap_or(usize::MAX);
+        let len = round_to_pages(counts.size()).unwrap_or(usize::MAX);
         let (segment, locks) = Segment::create_locked(name, len, mode, OWNER_BYTE)?;
         let (mapping, link) = segment.into_parts();
-        let view = View { mapping, records };
+        let view = View { mapping, counts };
         let header = view.header();
         header.magic.store(MAGIC, Ordering::Relaxed);
         header.version.store(VERSION, Ordering::Relaxed);
         header.provider.store(id.0, Ordering::Relaxed);
-        header.records.store(records as u32, Ordering::Relaxed);
+        header.records.store(counts.records as u32, Ordering::Relaxed);
+        header.segments.store(counts.segments as u32, Ordering::Relaxed);
         header.epochs.iter().for_each(|epoch| epoch.store(1, Ordering::Relaxed));
         header.state.store(OPEN, Ordering::Release);
         let books = Mutex::new(Books { used: Vec::new(), fresh: 0, seed, unlisted: Vec::new(), listed: 0 });
@@ -72,7 +73,7 @@ impl OwnerControl {
 
     /// How many chunks can be shared at a time.
     pub(crate) fn records(&self) -> usize {
-        self.view.records
+        self.view.counts.records
     }
 
     /// The record that [`claim_record`](Self::claim_record) gave.
@@ -88,7 +89,7 @@ impl OwnerControl {
             return Ok(free);
         }
         let index = books.fresh;
-        let full = ShareError::TooManyShared { max: self.view.records };
+        let full = ShareError::TooManyShared { max: self.view.counts.records };
         let record = self.view.record(index).ok_or(full)?;
         let generation = first_generation(books.seed, index);
         record.close_at(generation);
@@ -111,7 +112,7 @@ impl OwnerControl {
         }
         let fresh = books.listed;
         let index = books.unlisted.pop().unwrap_or(fresh);
-        let full = ShareError::TooManyShared { max: self.view.records };
+        let full = ShareError::TooManyShared { max: self.view.counts.records };
         let entry = self.view.segment_entry(index.into()).ok_or(full)?;
         entry.store(payload.serial(), Ordering::Relaxed);
         books.listed += u32::from(index == fresh);
@@ -137,7 +138,8 @@ impl OwnerControl {
             return Err(ShareError::OtherProvider { peer, provider: self.id });
         }
         let Some(gate) = self.gates.get(slot) else { return gone };
-        if !self.enter(gate, slot, peer.epoch) {
+        // An odd epoch is nobody's.
+        if peer.epoch % 2 == 1 || !self.enter(gate, slot, peer.epoch) {
             return gone;
         }
         let granted = record.grant(slot);

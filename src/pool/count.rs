@@ -1,0 +1,67 @@
+//! Counting what the pool holds: the snapshot behind `Provider::stats`.
+
+#![forbid(unsafe_code)]
+
+use super::{Pool, Registered};
+use crate::chunk::Place;
+use crate::stats::{ClassStats, Stats};
+use std::sync::atomic::Ordering;
+
+impl Pool {
+    /// What the pool holds and has done. Takes the registry's lock.
+    pub(crate) fn stats(&self) -> Stats {
+        // In a forked child the registry's lock may be held by a thread that does not exist there.
+        if !self.is_ours() {
+            return Stats::default();
+        }
+        let mut classes: Vec<ClassStats> = (0..self.kinds.len()).map(|class| self.class_base(class)).collect();
+        // `hits` counts uses at first.
+        for chunk in self.registry.lock().iter().map(Registered::chunk) {
+            let class = &mut classes[chunk.class()];
+            class.chunks += 1;
+            class.hits += chunk.uses();
+            // The shelf has counted all that are in its idle queue as idle.
+            match (chunk.place(), chunk.is_leased()) {
+                (Place::Lent, false) => class.idle += 1,
+                (Place::Lent, true) => class.leased += 1,
+                (Place::Idle, true) => {
+                    class.leased += 1;
+                    class.idle = class.idle.saturating_sub(1);
+                }
+                (Place::Idle | Place::Elsewhere, _) => {}
+            }
+        }
+        for class in &mut classes {
+            class.hits = class.hits.saturating_sub(class.misses);
+            class.in_use = class.chunks.saturating_sub(class.idle + class.leased);
+        }
+        classes.retain(|class| class.misses > 0);
+        classes.sort_by_key(|class| (class.size, class.align));
+        let bytes = |count: fn(&ClassStats) -> usize| classes.iter().map(|class| count(class) * class.size).sum();
+        let budget = &self.budget;
+        Stats {
+            max_bytes: budget.max(),
+            bytes_held: budget.held(),
+            peak_bytes_held: budget.peak(),
+            bytes_in_use: bytes(|class| class.in_use),
+            bytes_leased: bytes(|class| class.leased),
+            segments: budget.segments(),
+            segments_created: budget.created(),
+            arenas: self.arenas.count(),
+            classes,
+        }
+    }
+
+    /// What is known of a class without looking at its chunks. `hits` counts all uses of chunks that are destroyed.
+    fn class_base(&self, class: usize) -> ClassStats {
+        let (layout, tally) = (self.kinds[class].layout, &self.tallies[class]);
+        ClassStats {
+            size: layout.size(),
+            align: layout.align(),
+            idle: self.shelves[class].idle_count(),
+            hits: tally.past_uses.load(Ordering::Relaxed),
+            misses: tally.misses.load(Ordering::Relaxed),
+            ..ClassStats::default()
+        }
+    }
+}

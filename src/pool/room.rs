@@ -1,0 +1,50 @@
+//! Making room under the cap, giving idle memory back, and what is said when there is no room to be made.
+
+use super::Pool;
+use crate::error::{AllocError, AllocErrorKind};
+
+impl Pool {
+    /// Frees a little memory for the sake of `class`; `false` if there is none to free.
+    pub(super) fn make_room(&self, class: usize) -> bool {
+        let others = || (0..self.shelves.len()).rev().filter(|&other| other != class);
+        self.drop_empty_arenas() > 0
+            || others().any(|other| self.destroy_idle(other))
+            || (0..self.shelves.len()).rev().any(|other| self.trim_lent(other, 0) > 0)
+            || self.control.reclaim() > 0
+    }
+
+    pub(super) fn drop_empty_arenas(&self) -> usize {
+        let empty = self.arenas.take_empty();
+        let count = empty.len();
+        empty.into_iter().for_each(|payload| self.drop_segment(payload));
+        count
+    }
+
+    /// Destroys one idle chunk of a class.
+    fn destroy_idle(&self, class: usize) -> bool {
+        let found = self.take_idle(class).or_else(|| self.shelves[class].take_hot());
+        found.map(Self::destroy).is_some()
+    }
+
+    /// Gives all idle memory back to the system. Returns how many bytes that was.
+    pub(crate) fn trim(&self) -> usize {
+        let before = self.budget.held();
+        self.control.reclaim();
+        for class in 0..self.shelves.len() {
+            // Bounded: other threads may go on giving back.
+            (0..self.shelves[class].idle_count()).take_while(|_| self.destroy_idle(class)).count();
+            self.trim_lent(class, 0);
+        }
+        self.drop_empty_arenas();
+        before.saturating_sub(self.budget.held())
+    }
+
+    #[cold]
+    pub(super) fn exhausted(&self, class: usize) -> AllocError {
+        let stats = self.stats();
+        let (in_use, leased) = (stats.bytes_in_use, stats.bytes_leased);
+        let idle = stats.bytes_held.saturating_sub(in_use + leased);
+        let len = self.kinds[class].layout.size();
+        AllocErrorKind::Exhausted { len, max_bytes: stats.max_bytes, in_use, idle, leased }.into()
+    }
+}
