@@ -246,9 +246,9 @@ impl Record {
         if self.lanes[word].load(Ordering::Relaxed) >> shift & 0xff == 0 {
             return false;
         }
-        // Release: continues the release sequence of the other lanes in the word; of the dead peer itself nothing
-        // needs to be seen, for it reads no more.
-        self.lanes[word].fetch_and(!(0xff << shift), Ordering::AcqRel) >> shift & 0xff != 0
+        // Relaxed: as a read-modify-write it continues the release sequences of the other lanes; of the dead peer itself
+        // nothing needs to be seen, for it reads no more.
+        self.lanes[word].fetch_and(!(0xff << shift), Ordering::Relaxed) >> shift & 0xff != 0
     }
 
     /// Replaces one lane by what `next` makes of it; never touches the other seven.
@@ -260,8 +260,9 @@ impl Record {
         loop {
             let lane = next(old >> shift & 0xff)?;
             let new = old & !(0xff << shift) | (lane & 0xff) << shift;
-            // AcqRel: a grant turned into a lease must not be seen before the grant; costs nothing beside the fence.
-            match word.compare_exchange_weak(old, new, Ordering::AcqRel, Ordering::Relaxed) {
+            // Relaxed: what an attach must see comes through its fence and the generation; what the owner must see comes
+            // through `release`, whose sequence this continues.
+            match word.compare_exchange_weak(old, new, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => return Ok(()),
                 Err(now) => old = now,
             }

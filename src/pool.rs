@@ -113,10 +113,10 @@ impl Pool {
         })
     }
 
-    /// The shelves of ordinary alignment, indexed by class.
+    /// The shelves, indexed by class.
     #[inline]
-    pub(crate) fn lines(&self) -> &[Shelf<Chunk>] {
-        &self.shelves[..self.classes]
+    pub(crate) fn shelves(&self) -> &[Shelf<Chunk>] {
+        &self.shelves
     }
 
     /// The index of the page-aligned twin of a class.

@@ -224,7 +224,7 @@ impl Provider {
     pub fn alloc(&self, len: usize) -> Result<ShmBufMut, AllocError> {
         if len <= self.max_alloc && self.pool.is_ours() {
             let class = class_of(len);
-            if let Some(chunk) = self.pool.lines().get(class).and_then(|shelf| shelf.take_hot()) {
+            if let Some(chunk) = self.pool.shelves().get(class).and_then(|shelf| shelf.take_hot()) {
                 // SAFETY: just taken (I3); the class holds `len`.
                 return Ok(unsafe { hand_out(chunk, len) });
             }

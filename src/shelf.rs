@@ -42,12 +42,19 @@ struct Ticket<T>(Option<NonNull<T>>);
 // SAFETY: a ticket transfers exclusive ownership of what it points to (I3), like a Box would.
 unsafe impl<T: Send> Send for Ticket<T> {}
 
+type Queue<T> = Box<ArrayQueue<Ticket<T>>>;
+
+fn queue<T: Send>(capacity: usize) -> Queue<T> {
+    Box::new(ArrayQueue::new(capacity))
+}
+
 /// The idle places of one size class. See the module's text.
 #[repr(align(128))]
 pub(crate) struct Shelf<T> {
     hot: AtomicPtr<T>,
-    idle: OnceLock<ArrayQueue<Ticket<T>>>,
-    lent: OnceLock<ArrayQueue<Ticket<T>>>,
+    /// Boxed, so that the hot slots of all classes lie close together.
+    idle: OnceLock<Queue<T>>,
+    lent: OnceLock<Queue<T>>,
 }
 
 impl<T: Send> Shelf<T> {
@@ -63,24 +70,34 @@ impl<T: Send> Shelf<T> {
     /// Makes room for `capacity` idle chunks beside the hot slot. Called off the warm path, before the first give.
     pub(crate) fn open_idle(&self, capacity: usize) {
         if capacity > 0 {
-            self.idle.get_or_init(|| ArrayQueue::new(capacity));
+            self.idle.get_or_init(|| queue(capacity));
         }
     }
 
     /// Makes room for `capacity` lent chunks. Called off the warm path, before the first chunk is shared.
     pub(crate) fn open_lent(&self, capacity: usize) {
-        self.lent.get_or_init(|| ArrayQueue::new(capacity));
+        self.lent.get_or_init(|| queue(capacity));
     }
 
     /// Takes the chunk in the hot slot.
     #[inline]
     pub(crate) fn take_hot(&self) -> Option<NonNull<T>> {
-        // A look is cheaper than an exchange, and the slot is always empty where every message is shared. It also leaves a
-        // seal in place; and a slot that is not sealed now will not be, as long as somebody may take.
-        if !Self::is_chunk(self.hot.load(Ordering::Relaxed)) {
+        let found = self.hot.swap(ptr::null_mut(), Ordering::Acquire);
+        if Self::is_chunk(found) {
+            return NonNull::new(found);
+        }
+        if found.is_null() {
             return None;
         }
-        NonNull::new(self.hot.swap(ptr::null_mut(), Ordering::Acquire))
+        self.seal_hot()
+    }
+
+    /// Puts the seal into the hot slot, and takes out the chunk that was there. A take calls it when it has taken the seal of
+    /// a shelf that keeps nothing: a give may have used the gap, and then the take has found a chunk after all.
+    #[cold]
+    fn seal_hot(&self) -> Option<NonNull<T>> {
+        let found = self.hot.swap(Self::SEAL, Ordering::Acquire);
+        NonNull::new(found).filter(|_| Self::is_chunk(found))
     }
 
     /// Is it neither null nor the seal?
@@ -105,7 +122,16 @@ impl<T: Send> Shelf<T> {
     /// Afterwards the caller must not touch the chunk that it gave, nor the shelf, unless it has another chunk of it.
     #[inline]
     pub(crate) fn give(&self, chunk: NonNull<T>) -> Result<(), NonNull<T>> {
-        let mut seen = self.hot.load(Ordering::Relaxed);
+        // The slot is empty, most of the time; looking first would cost the warm path more than it saves the others.
+        match self.hot.compare_exchange(ptr::null_mut(), chunk.as_ptr(), Ordering::Release, Ordering::Relaxed) {
+            Ok(_) => Ok(()),
+            Err(seen) => self.displace(seen, chunk),
+        }
+    }
+
+    /// Puts `chunk` into the hot slot where there was another one, and that one into the idle queue.
+    #[inline(never)]
+    fn displace(&self, mut seen: *mut T, chunk: NonNull<T>) -> Result<(), NonNull<T>> {
         while seen != Self::SEAL {
             // AcqRel: what displaces an older chunk takes that one.
             match self.hot.compare_exchange_weak(seen, chunk.as_ptr(), Ordering::AcqRel, Ordering::Relaxed) {
@@ -130,30 +156,29 @@ impl<T: Send> Shelf<T> {
 
     /// How many idle chunks there are, hot slot and queue together. A snapshot.
     pub(crate) fn idle_count(&self) -> usize {
-        usize::from(Self::is_chunk(self.hot.load(Ordering::Relaxed))) + self.idle.get().map_or(0, ArrayQueue::len)
+        usize::from(Self::is_chunk(self.hot.load(Ordering::Relaxed))) + self.idle.get().map_or(0, |queue| queue.len())
     }
 
     /// How many chunks were given back and may be leased. A snapshot.
     pub(crate) fn lent_count(&self) -> usize {
-        self.lent.get().map_or(0, ArrayQueue::len)
+        self.lent.get().map_or(0, |queue| queue.len())
     }
 
     /// Seals every place and hands each chunk that was in one of them to `destroy`, each exactly once.
     ///
     /// Gives may go on meanwhile; takes may not, so the caller is the pool's only taker.
     pub(crate) fn close(&self, mut destroy: impl FnMut(NonNull<T>)) {
-        let hot = self.hot.swap(Self::SEAL, Ordering::Acquire);
-        if let Some(chunk) = NonNull::new(hot).filter(|_| Self::is_chunk(hot)) {
+        if let Some(chunk) = self.seal_hot() {
             destroy(chunk);
         }
         // A queue that a handle might create later must be born sealed, so create both now.
-        seal_queue(self.idle.get_or_init(|| ArrayQueue::new(1)), &mut destroy);
-        seal_queue(self.lent.get_or_init(|| ArrayQueue::new(1)), &mut destroy);
+        seal_queue(self.idle.get_or_init(|| queue(1)), &mut destroy);
+        seal_queue(self.lent.get_or_init(|| queue(1)), &mut destroy);
     }
 }
 
 #[inline]
-fn take<T: Send>(queue: &ArrayQueue<Ticket<T>>) -> Option<NonNull<T>> {
+fn take<T: Send>(queue: &Queue<T>) -> Option<NonNull<T>> {
     // A look first: `pop` finds out that a queue is empty by a full fence.
     if queue.is_empty() {
         return None;
@@ -162,7 +187,7 @@ fn take<T: Send>(queue: &ArrayQueue<Ticket<T>>) -> Option<NonNull<T>> {
 }
 
 #[inline]
-fn push<T: Send>(queue: Option<&ArrayQueue<Ticket<T>>>, chunk: NonNull<T>) -> Result<(), NonNull<T>> {
+fn push<T: Send>(queue: Option<&Queue<T>>, chunk: NonNull<T>) -> Result<(), NonNull<T>> {
     match queue {
         Some(queue) => queue.push(Ticket(Some(chunk))).map_err(|_| chunk),
         None => Err(chunk),
@@ -171,7 +196,7 @@ fn push<T: Send>(queue: Option<&ArrayQueue<Ticket<T>>>, chunk: NonNull<T>) -> Re
 
 /// Leaves `queue` full of seals. Each round that is disturbed by a give has taken a chunk out, and there are finitely
 /// many chunks, so this ends.
-fn seal_queue<T: Send>(queue: &ArrayQueue<Ticket<T>>, destroy: &mut impl FnMut(NonNull<T>)) {
+fn seal_queue<T: Send>(queue: &Queue<T>, destroy: &mut impl FnMut(NonNull<T>)) {
     loop {
         while let Some(Ticket(found)) = queue.pop() {
             if let Some(chunk) = found {
@@ -186,7 +211,7 @@ fn seal_queue<T: Send>(queue: &ArrayQueue<Ticket<T>>, destroy: &mut impl FnMut(N
 }
 
 #[cfg(all(test, loom))]
-mod loom_tests {
+mod models {
     use super::*;
     use loom::sync::atomic::AtomicUsize;
     use loom::sync::Arc;
@@ -264,6 +289,28 @@ mod loom_tests {
     #[test]
     fn close_drains_the_lent_queue() {
         close_and_drain([true, false]);
+    }
+
+    /// A shelf that keeps nothing: a take that disturbs the seal loses no chunk and makes none up.
+    #[test]
+    fn a_shelf_that_keeps_nothing_loses_nothing() {
+        loom::model(|| {
+            let destroyed = Arc::new(AtomicUsize::new(0));
+            let shelf = Arc::new(Shelf::new(true));
+            let handle = Carry(item(&shelf, &destroyed));
+            let giver = thread::spawn(move || drop_handle(handle, false));
+            let taker = {
+                let shelf = shelf.clone();
+                thread::spawn(move || shelf.take_hot().map(destroy))
+            };
+            let taken = shelf.take_hot().map(destroy);
+            taker.join().unwrap();
+            giver.join().unwrap();
+            shelf.close(|_| panic!("the shelf kept a chunk"));
+            drop(shelf);
+            let _ = taken;
+            assert_eq!(destroyed.load(Ordering::Relaxed), 1);
+        });
     }
 
     /// A chunk goes from one thread's drop to another's take with all that was written to it, and to one only.
