@@ -31,7 +31,17 @@ fn main() {
     let c = p.alloc(1 << 20).unwrap();
     drop(b);
     drop(c);
-    let c = shm_pool::Client::new();
+    time("malloc 1MiB", || unsafe { let p=libc::malloc(black_box(1<<20)); black_box(p); libc::free(p); });
+ time("malloc 4K", || unsafe { let p=libc::malloc(black_box(4096)); black_box(p); libc::free(p); });
+ let m=parking_lot::Mutex::new(0u64); time("parking_lot x2", ||{ *m.lock()+=1; *m.lock()+=1; });
+ let m=parking_lot::RwLock::new(0u64); time("rwlock read", ||{ black_box(*m.read()); });
+ let c=shm_pool::Client::new();
+ let k=p.alloc(1<<20).unwrap().freeze(); let d=k.descriptor().unwrap();
+ time("attach+drop", ||{ black_box(c.attach(&black_box(d)).unwrap()); });
+ time("alloc,descriptor,drop", ||{ let b=p.alloc(black_box(1<<20)).unwrap().freeze(); black_box(b.descriptor().unwrap()); });
+ let peer=c.connect(p.id()).unwrap();
+ time("grant", ||{ let b=p.alloc(black_box(1<<20)).unwrap().freeze(); let d=b.grant(peer).unwrap(); drop(b); black_box(c.attach(&d).unwrap()); });
+
     time("shared", || {
         let b = p.alloc(black_box(1 << 20)).unwrap().freeze();
         let d = b.descriptor().unwrap();

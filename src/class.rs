@@ -16,18 +16,20 @@ const MIN_SHIFT: u32 = MIN_SIZE.trailing_zeros();
 /// log2 of the number of classes per doubling.
 const STEP_SHIFT: u32 = 2;
 
+/// What the arithmetic of [`class_of`] gives for the first class.
+const FIRST: usize = ((MIN_SHIFT as usize - 1) << STEP_SHIFT) + (1 << (STEP_SHIFT + 1)) - 1;
+
 /// The class of a length: the smallest `c` with `size_of_class(c) >= len`.
 ///
 /// Lengths above `isize::MAX` have a class number too; the caller compares it with the number of classes that it has.
 #[inline]
 pub(crate) const fn class_of(len: usize) -> usize {
     let last = if len < MIN_SIZE { MIN_SIZE - 1 } else { len - 1 };
-    // `last >= 63`, so `log2 >= 5`, and every shift below is in range. For log2 = 5 the arithmetic
-    // wraps to exactly 0: (5 - 6) * 4 + 3 + 1.
+    // The top three bits of `last`, 4 to 7, are the step within the doubling. `last >= 63`, so `log2 >= 5` and the shift is
+    // in range; the smallest sum is that of the first class, 4 * 5 + 7, which is taken off so that it gets number 0.
     let log2 = usize::BITS - 1 - last.leading_zeros();
-    let doubling = (log2 as usize).wrapping_sub(MIN_SHIFT as usize) << STEP_SHIFT;
-    let step = (last >> (log2 - STEP_SHIFT)) & ((1 << STEP_SHIFT) - 1);
-    doubling.wrapping_add(step).wrapping_add(1)
+    let steps = ((log2 as usize) << STEP_SHIFT) + (last >> (log2 - STEP_SHIFT));
+    steps - FIRST
 }
 
 /// The size of a class in bytes: the largest length that it holds. Saturates at `usize::MAX`.
