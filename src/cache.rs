@@ -66,7 +66,7 @@ impl Entry {
     /// Takes the segments out that the owner has destroyed.
     fn take_retired(&mut self) -> Vec<Arc<Cached>> {
         let is_retired =
-            |segment: &&mut Option<Arc<Cached>>| segment.as_ref().map_or(false, |cached| cached.is_retired());
+            |segment: &&mut Option<Arc<Cached>>| segment.as_ref().is_some_and(|cached| cached.is_retired());
         self.segments.iter_mut().filter(is_retired).filter_map(Option::take).collect()
     }
 }
@@ -142,7 +142,7 @@ impl Cached {
         let segments = table.entry_of(&self.remote).map(|entry| &mut entry.segments);
         let known = segments.and_then(|segments| segments.get_mut(self.index as usize));
         if let Some(known) = known {
-            if known.as_ref().map_or(false, |cached| cached.serial == self.serial) {
+            if known.as_ref().is_some_and(|cached| cached.serial == self.serial) {
                 *known = None;
             }
         }

@@ -297,7 +297,7 @@ impl Chunk {
 
     /// Does a peer lease the chunk, or has one a grant?
     pub(crate) fn is_leased(&self) -> bool {
-        self.is_shared() && self.record().map_or(false, Record::is_leased)
+        self.is_shared() && self.record().is_some_and(Record::is_leased)
     }
 
     /// Remembers where the chunk is, for statistics.

@@ -13,6 +13,8 @@
 
 use crate::error::DescriptorError;
 use std::fmt;
+use std::num::ParseIntError;
+use std::str::FromStr;
 
 const MAGIC: u16 = 0x5bd7;
 const VERSION: u8 = 1;
@@ -40,6 +42,15 @@ impl ProviderId {
 impl fmt::Display for ProviderId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:016x}", self.0)
+    }
+}
+
+/// The inverse of `Display`: up to 16 hexadecimal digits.
+impl FromStr for ProviderId {
+    type Err = ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, ParseIntError> {
+        u64::from_str_radix(text, 16).map(Self)
     }
 }
 
@@ -86,6 +97,12 @@ impl PeerId {
     /// [`ShmBuf::grant`](crate::ShmBuf::grant).
     pub fn from_bytes(bytes: [u8; Self::SIZE]) -> Self {
         Self { provider: ProviderId(word(&bytes, 0)), epoch: word(&bytes, 8), slot: bytes[16] }
+    }
+}
+
+impl fmt::Display for PeerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of provider {} (epoch {})", self.slot, self.provider, self.epoch)
     }
 }
 
@@ -223,6 +240,7 @@ mod tests {
         fn peer_ids_round_trip(provider: u64, slot in 0u8..64, epoch: u64) {
             let peer = PeerId { provider: ProviderId(provider), slot, epoch };
             prop_assert_eq!(PeerId::from_bytes(peer.to_bytes()), peer);
+            prop_assert_eq!(peer.provider.to_string().parse(), Ok(peer.provider));
         }
     }
 

@@ -186,10 +186,10 @@ pub enum ShareError {
         max: usize,
     },
     /// The peer has disconnected or died since it told its id.
-    #[error("peer {0:?} is gone; send to the peers that are left")]
+    #[error("peer {0} is gone; send to the peers that are left")]
     PeerGone(PeerId),
     /// The peer id was given by another provider's control object.
-    #[error("peer {peer:?} is connected to another provider than {provider}")]
+    #[error("peer {peer} is not connected to provider {provider}")]
     OtherProvider {
         /// The peer.
         peer: PeerId,
@@ -197,7 +197,7 @@ pub enum ShareError {
         provider: ProviderId,
     },
     /// The peer has not taken up earlier grants of this very buffer.
-    #[error("peer {peer:?} has {max} grants of this buffer that it has not taken up; wait until it attaches")]
+    #[error("peer {peer} has {max} grants of this buffer that it has not taken up; wait until it attaches")]
     TooManyGrants {
         /// The peer.
         peer: PeerId,

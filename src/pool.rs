@@ -123,7 +123,7 @@ impl Pool {
     pub(crate) fn page_aligned(&self, class: usize) -> usize {
         let twin = self.classes + class;
         // Only carved classes have one; segments are page-aligned themselves.
-        if self.kinds.get(class).map_or(false, |kind| kind.is_carved) {
+        if self.kinds.get(class).is_some_and(|kind| kind.is_carved) {
             twin
         } else {
             class

@@ -312,6 +312,16 @@ impl Provider {
         }
     }
 
+    /// Takes back the leases of peers that have died. Returns how many messages they still held. Done without being asked
+    /// when memory runs out; call it to see the leases of the dead out of [`stats`](Self::stats).
+    pub fn reclaim(&self) -> usize {
+        if self.pool.is_ours() {
+            self.pool.control().reclaim()
+        } else {
+            0
+        }
+    }
+
     /// What the provider holds and has done; all zero in a forked child. Takes a lock that creating and destroying chunks take
     /// too.
     pub fn stats(&self) -> Stats {

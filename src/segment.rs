@@ -69,7 +69,7 @@ impl Mapping {
             return None;
         }
         // SAFETY: `offset <= end <= self.len`, so the pointer stays inside the mapping or one past its end.
-        Some(unsafe { NonNull::new_unchecked(self.base.as_ptr().add(offset as usize)) })
+        NonNull::new(unsafe { self.base.as_ptr().add(offset as usize) })
     }
 
     /// Makes every page present for writing, so that the first message does not fault. The content stays.

@@ -15,7 +15,8 @@ pub struct Stats {
     pub peak_bytes_held: usize,
     /// Bytes of chunks that this process has handles of.
     pub bytes_in_use: usize,
-    /// Bytes of chunks that this process has dropped and that peers still lease.
+    /// Bytes of chunks that this process has dropped and that peers still lease, or leased when they died; see
+    /// [`Provider::reclaim`](crate::Provider::reclaim).
     pub bytes_leased: usize,
     /// Payload segments held now, arenas included.
     pub segments: usize,

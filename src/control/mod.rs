@@ -101,7 +101,7 @@ pub(crate) struct Counts {
 impl Counts {
     /// Offset of the records in bytes.
     fn records_offset(self) -> usize {
-        (PAGE + self.segments * size_of::<AtomicU64>() + PAGE - 1) / PAGE * PAGE
+        (PAGE + self.segments * size_of::<AtomicU64>()).div_ceil(PAGE) * PAGE
     }
 
     /// Size of the whole object in bytes.
