@@ -59,11 +59,6 @@ impl Limits {
         let pages: Vec<Kind> = carved.filter_map(|line| kind(line.layout.size(), PAGE)).collect();
         [lines, pages].concat()
     }
-
-    /// The most segments that there can be: one for each shared chunk, and the arenas that fit under the cap.
-    pub(crate) fn max_listed(&self, max_shared: usize) -> usize {
-        max_shared + self.max_bytes / self.arena_size
-    }
 }
 
 /// The account of bytes held under the cap, and of segments ever made.

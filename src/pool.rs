@@ -298,7 +298,6 @@ impl Pool {
     }
 
     fn drop_segment(&self, payload: Arc<Payload>) {
-        self.control.unlist(&payload);
         let len = payload.len();
         drop(payload);
         self.budget.give_back(len);
@@ -306,7 +305,7 @@ impl Pool {
 
     // ---- share -----------------------------------------------------------------------------------------------
 
-    /// Gives a chunk its record, lists its segment, and makes room for it in the lent queue. Returns the generation.
+    /// Gives a chunk its record, and makes room for it in the lent queue. Returns the generation.
     #[cold]
     pub(crate) fn prepare_to_share(&self, chunk: &Chunk) -> Result<u64, ShareError> {
         let _one_at_a_time = self.first_share.lock();
@@ -314,8 +313,7 @@ impl Pool {
         if generation != 0 {
             return Ok(generation);
         }
-        self.control.list(chunk.memory().payload())?;
-        let (record, generation) = self.control.claim_record()?;
+        let (record, generation) = self.control.claim_record(chunk.memory().payload())?;
         // Room for every record there is: the queue is never full unless it is sealed.
         self.shelves[chunk.class()].open_lent(self.control.records());
         chunk.set_record(record, generation);
@@ -380,6 +378,9 @@ impl Pool {
         let remains = unsafe { Chunk::dismantle(chunk) };
         let pool = remains.pool;
         pool.tallies[remains.class].past_uses.fetch_add(remains.uses, Ordering::Relaxed);
+        if let Some((record, generation)) = remains.record {
+            pool.control.release_record(record, is_free.then_some(generation), remains.memory.payload());
+        }
         match remains.memory {
             Memory::Whole(payload) => pool.drop_segment(payload),
             Memory::Carved(carved) if is_free => {
@@ -391,9 +392,6 @@ impl Pool {
             // The pool is closed, and a peer still reads: talc would write its links into those bytes. The arena goes
             // with the pool; the peer keeps its mapping.
             Memory::Carved(_) => {}
-        }
-        if let (Some((record, generation)), true) = (remains.record, is_free) {
-            pool.control.free_record(record, generation);
         }
     }
 

@@ -3,7 +3,7 @@
 use crate::buf::ShmBufMut;
 use crate::chunk::Chunk;
 use crate::class::{class_of, MIN_SIZE};
-use crate::control::{Counts, OwnerControl, MAX_RECORDS};
+use crate::control::{OwnerControl, MAX_RECORDS};
 use crate::descriptor::{ProviderId, MAX_LEN};
 use crate::error::{AllocError, AllocErrorKind, BuildError};
 use crate::fork;
@@ -125,8 +125,7 @@ impl ProviderBuilder {
         fork::watch();
         let id = ProviderId(getrandom::u64().map_err(BuildError::Random)?);
         let seed = getrandom::u64().map_err(BuildError::Random)?;
-        let counts = Counts { segments: limits.max_listed(self.max_shared), records: self.max_shared };
-        let control = OwnerControl::create(&self.name_prefix, id, counts, self.mode, seed)?;
+        let control = OwnerControl::create(&self.name_prefix, id, self.max_shared, self.mode, seed)?;
         let pool = Pool::new(limits, self.name_prefix, control);
         Ok(Provider { max_alloc: pool.limits().max_alloc, pool: ManuallyDrop::new(pool) })
     }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   offset 0      Header: magic, version, sizes, provider id, state; an epoch per peer slot
-//!   offset 4096   one u64 per segment: serial numbers of those that peers may map, 0 where there is none
+//!   offset 4096   one u64 per record: serial numbers of the segments that peers may map, 0 where there is none
 //!   page-aligned  one Record of 128 bytes per shared chunk: lanes, generation, place (see `lease`)
 //!
 //!   locked bytes (OFD locks, held for life):  0 the owner,  1 + slot the peer in that slot
@@ -49,9 +49,6 @@ const VERSION: u32 = 1;
 /// Most records that a control object may have.
 pub(crate) const MAX_RECORDS: usize = 1 << 20;
 
-/// Most segments that a control object may list. Keeps all sizes far from overflow.
-const MAX_SEGMENTS: usize = u32::MAX as usize;
-
 /// The locked byte of the owner.
 const OWNER_BYTE: usize = 0;
 
@@ -72,8 +69,6 @@ struct Header {
     state: AtomicU32,
     provider: AtomicU64,
     records: AtomicU32,
-    /// Entries of the segment table.
-    segments: AtomicU32,
     /// Records below this number may have been used.
     high_water: AtomicU32,
     epochs: [AtomicU64; PEERS],
@@ -91,40 +86,27 @@ pub(crate) fn segment_name(prefix: &str, provider: ProviderId, serial: u64) -> N
     Name::new(&format!("{prefix}.{provider}.{serial:x}"))
 }
 
-/// How many segments and records a control object has room for.
-#[derive(Clone, Copy)]
-pub(crate) struct Counts {
-    pub(crate) segments: usize,
-    pub(crate) records: usize,
+/// Offset of the records in a control object of `records` records: after the header and as many segment entries.
+fn records_offset(records: usize) -> usize {
+    (PAGE + records * size_of::<AtomicU64>()).div_ceil(PAGE) * PAGE
 }
 
-impl Counts {
-    /// Offset of the records in bytes.
-    fn records_offset(self) -> usize {
-        (PAGE + self.segments * size_of::<AtomicU64>()).div_ceil(PAGE) * PAGE
-    }
-
-    /// Size of the whole object in bytes.
-    fn size(self) -> usize {
-        self.records_offset() + self.records * size_of::<Record>()
-    }
-
-    fn are_sane(self) -> bool {
-        (1..=MAX_RECORDS).contains(&self.records) && (1..=MAX_SEGMENTS).contains(&self.segments)
-    }
+/// Bytes of a control object of `records` records.
+fn control_size(records: usize) -> usize {
+    records_offset(records) + records * size_of::<Record>()
 }
 
-/// The typed view of a mapped control object that is large enough for its private counts.
+/// The typed view of a mapped control object that is large enough for its private `records` count.
 struct View {
     mapping: Mapping,
-    counts: Counts,
+    records: usize,
 }
 
 impl View {
-    /// `None` if the mapping is too small for those counts, or they are out of range.
-    fn new(mapping: Mapping, counts: Counts) -> Option<Self> {
-        let fits = counts.are_sane() && counts.size() <= mapping.len();
-        fits.then_some(Self { mapping, counts })
+    /// `None` if the mapping is too small for that many records, or the number is out of range.
+    fn new(mapping: Mapping, records: usize) -> Option<Self> {
+        let fits = (1..=MAX_RECORDS).contains(&records) && control_size(records) <= mapping.len();
+        fits.then_some(Self { mapping, records })
     }
 
     fn header(&self) -> &Header {
@@ -134,7 +116,7 @@ impl View {
     }
 
     fn segment_entry(&self, index: u64) -> Option<&AtomicU64> {
-        if index >= self.counts.segments as u64 {
+        if index >= self.records as u64 {
             return None;
         }
         let offset = PAGE as u64 + index * size_of::<AtomicU64>() as u64;
@@ -146,10 +128,10 @@ impl View {
     #[inline]
     fn record(&self, index: u32) -> Option<&Record> {
         let index = index as usize;
-        if index >= self.counts.records {
+        if index >= self.records {
             return None;
         }
-        let offset = self.counts.records_offset() + index * size_of::<Record>();
+        let offset = records_offset(self.records) + index * size_of::<Record>();
         // SAFETY: `index < records`, and `new` checked that this many records lie within the mapping.
         let record = unsafe { self.mapping.base().as_ptr().add(offset) };
         // SAFETY: as above; the records start at a page and are 128 bytes each, so this is aligned; a record is made
@@ -164,7 +146,7 @@ impl View {
         let odd = epoch.load(Ordering::Relaxed) | 1;
         epoch.store(odd, Ordering::Relaxed);
         fence(Ordering::SeqCst); // partner: the fence in `OwnerControl::grant`
-        let used = (self.header().high_water.load(Ordering::Acquire) as usize).min(self.counts.records);
+        let used = (self.header().high_water.load(Ordering::Acquire) as usize).min(self.records);
         let cleared = (0..used as u32).filter_map(|index| self.record(index)).filter(|record| record.clear(slot));
         (odd, cleared.count())
     }

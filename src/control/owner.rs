@@ -3,7 +3,7 @@
 //! What the owner needs to know it keeps in private memory (`Books`, the chunks' own generations) and never reads back
 //! from the control object, which peers can write.
 
-use super::{control_name, peer_byte, Counts, View, CLOSED, MAGIC, OPEN, OWNER_BYTE, VERSION};
+use super::{control_name, control_size, peer_byte, View, CLOSED, MAGIC, OPEN, OWNER_BYTE, VERSION};
 use crate::descriptor::{PeerId, ProviderId};
 use crate::error::{OsError, ShareError};
 use crate::lease::{Record, MAX_GRANTS, PEERS};
@@ -47,18 +47,17 @@ struct Books {
 
 impl OwnerControl {
     /// Creates the control object, locked by this process, with all records free.
-    pub(crate) fn create(prefix: &str, id: ProviderId, counts: Counts, mode: u32, seed: u64) -> Result<Self, OsError> {
+    pub(crate) fn create(prefix: &str, id: ProviderId, records: usize, mode: u32, seed: u64) -> Result<Self, OsError> {
         let name = control_name(prefix, id);
-        let len = round_to_pages(counts.size()).unwrap_or(usize::MAX);
+        let len = round_to_pages(control_size(records)).unwrap_or(usize::MAX);
         let (segment, locks) = Segment::create_locked(name, len, mode, OWNER_BYTE)?;
         let (mapping, link) = segment.into_parts();
-        let view = View { mapping, counts };
+        let view = View { mapping, records };
         let header = view.header();
         header.magic.store(MAGIC, Ordering::Relaxed);
         header.version.store(VERSION, Ordering::Relaxed);
         header.provider.store(id.0, Ordering::Relaxed);
-        header.records.store(counts.records as u32, Ordering::Relaxed);
-        header.segments.store(counts.segments as u32, Ordering::Relaxed);
+        header.records.store(records as u32, Ordering::Relaxed);
         header.epochs.iter().for_each(|epoch| epoch.store(1, Ordering::Relaxed));
         header.state.store(OPEN, Ordering::Release);
         let books = Mutex::new(Books { used: Vec::new(), fresh: 0, seed, unlisted: Vec::new(), listed: 0 });
@@ -73,7 +72,7 @@ impl OwnerControl {
 
     /// How many chunks can be shared at a time.
     pub(crate) fn records(&self) -> usize {
-        self.view.counts.records
+        self.view.records
     }
 
     /// The record that [`claim_record`](Self::claim_record) gave.
@@ -82,15 +81,22 @@ impl OwnerControl {
         self.view.record(index)
     }
 
-    /// Hands out a free record, closed, with the odd generation that it is closed at.
-    pub(crate) fn claim_record(&self) -> Result<(u32, u64), ShareError> {
+    /// Hands out a free record for a chunk in `payload`, closed, with the odd generation that it is closed at; and lists the
+    /// segment, so that peers can tell whether it still exists.
+    pub(crate) fn claim_record(&self, payload: &Payload) -> Result<(u32, u64), ShareError> {
         let mut books = self.books.lock();
-        if let Some(free) = books.used.pop() {
-            return Ok(free);
-        }
+        let claimed = match books.used.pop() {
+            Some(used) => used,
+            None => self.fresh_record(&mut books)?,
+        };
+        let index = payload.index().unwrap_or_else(|| self.list(&mut books, payload.serial()));
+        payload.add_sharer(index);
+        Ok(claimed)
+    }
+
+    fn fresh_record(&self, books: &mut Books) -> Result<(u32, u64), ShareError> {
         let index = books.fresh;
-        let full = ShareError::TooManyShared { max: self.view.counts.records };
-        let record = self.view.record(index).ok_or(full)?;
+        let record = self.view.record(index).ok_or(ShareError::TooManyShared { max: self.view.records })?;
         let generation = first_generation(books.seed, index);
         record.close_at(generation);
         books.fresh += 1;
@@ -99,31 +105,26 @@ impl OwnerControl {
         Ok((index, generation))
     }
 
-    /// Takes a record back whose chunk is destroyed. `generation` is odd, as `Record::recycle` left it.
-    pub(crate) fn free_record(&self, index: u32, generation: u64) {
-        self.books.lock().used.push((index, generation));
-    }
-
-    /// Lists a segment, so that peers can tell whether it still exists. Does nothing for one that is listed.
-    pub(crate) fn list(&self, payload: &Payload) -> Result<u32, ShareError> {
-        let mut books = self.books.lock();
-        if let Some(index) = payload.index() {
-            return Ok(index);
+    /// There is always a free entry: as many as records, and a segment is listed only while one of its chunks has one.
+    fn list(&self, books: &mut Books, serial: u64) -> u32 {
+        let index = books.unlisted.pop().unwrap_or_else(|| {
+            books.listed += 1;
+            books.listed - 1
+        });
+        if let Some(entry) = self.view.segment_entry(index.into()) {
+            entry.store(serial, Ordering::Relaxed);
         }
-        let fresh = books.listed;
-        let index = books.unlisted.pop().unwrap_or(fresh);
-        let full = ShareError::TooManyShared { max: self.view.counts.records };
-        let entry = self.view.segment_entry(index.into()).ok_or(full)?;
-        entry.store(payload.serial(), Ordering::Relaxed);
-        books.listed += u32::from(index == fresh);
-        payload.set_index(index);
-        Ok(index)
+        index
     }
 
-    /// Strikes a segment that is about to be destroyed off the list; peers let their mappings of it go.
-    pub(crate) fn unlist(&self, payload: &Payload) {
-        let Some(index) = payload.index() else { return };
+    /// Takes back the record of a chunk in `payload` that is about to be destroyed. With `free_at`, the odd generation that it
+    /// is closed at, it can be used again; without, a peer still leases it, and the pool is closed.
+    ///
+    /// A segment without records is struck off the list: peers let their mappings of it go.
+    pub(crate) fn release_record(&self, record: u32, free_at: Option<u64>, payload: &Payload) {
         let mut books = self.books.lock();
+        books.used.extend(free_at.map(|generation| (record, generation)));
+        let Some(index) = payload.remove_sharer() else { return };
         if let Some(entry) = self.view.segment_entry(index.into()) {
             entry.store(0, Ordering::Relaxed);
             books.unlisted.push(index);

@@ -1,6 +1,6 @@
 //! A peer's side of the control object: opens and checks it, holds a slot.
 
-use super::{control_name, peer_byte, Counts, Header, View, CLOSED, MAGIC, OPEN, OWNER_BYTE, VERSION};
+use super::{control_name, peer_byte, Header, View, CLOSED, MAGIC, OPEN, OWNER_BYTE, VERSION};
 use crate::descriptor::{PeerId, ProviderId};
 use crate::error::AttachError;
 use crate::fork;
@@ -36,8 +36,7 @@ impl PeerControl {
             return Err(bad("it is too small for a header; its owner died while it made it, or has not finished"));
         }
         let mapping = foreign.map(Access::ReadWrite)?;
-        let view = View::new(mapping, Counts { segments: 1, records: 1 })
-            .ok_or_else(|| bad("it is too small for one record"))?;
+        let view = View::new(mapping, 1).ok_or_else(|| bad("it is too small for one record"))?;
         let header = view.header();
         match header.state.load(Ordering::Acquire) {
             OPEN => {}
@@ -53,12 +52,9 @@ impl PeerControl {
         if header.provider.load(Ordering::Relaxed) != provider.0 {
             return Err(bad("it carries another provider's id"));
         }
-        let counts = Counts {
-            segments: header.segments.load(Ordering::Relaxed) as usize,
-            records: header.records.load(Ordering::Relaxed) as usize,
-        };
+        let records = header.records.load(Ordering::Relaxed) as usize;
         let View { mapping, .. } = view;
-        let view = View::new(mapping, counts).ok_or_else(|| bad("its size does not match its header"))?;
+        let view = View::new(mapping, records).ok_or_else(|| bad("its size does not match its header"))?;
         let locks = foreign.open_for_locks()?;
         if !is_locked(&locks, OWNER_BYTE) {
             return Err(bad("its owner is dead"));
@@ -93,7 +89,7 @@ impl PeerControl {
 
     /// How many records there are.
     pub(crate) fn records(&self) -> u32 {
-        self.view.counts.records as u32
+        self.view.records as u32
     }
 
     /// A record, if there is one of this number.
