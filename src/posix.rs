@@ -141,13 +141,14 @@ fn set_lock(fd: &File, byte: usize, kind: i32) -> io::Result<()> {
     })
 }
 
-/// Opens or creates an object. Never inherited by `exec`, never through a symbolic link.
+/// Not inherited by `exec`, not through a symbolic link, and not waiting for the other end of what turns out a pipe.
+const SAFE: i32 = libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK;
+
+/// Opens or creates an object.
 pub(crate) fn shm_open(name: &Name, flags: i32, mode: u32) -> io::Result<File> {
     retry(|| {
         // SAFETY: the name is a NUL-terminated string.
-        let fd = unsafe {
-            libc::shm_open(name.0.as_ptr(), flags | libc::O_CLOEXEC | libc::O_NOFOLLOW, mode as libc::mode_t)
-        };
+        let fd = unsafe { libc::shm_open(name.0.as_ptr(), flags | SAFE, mode as libc::mode_t) };
         check(fd)?;
         // SAFETY: shm_open returned a new descriptor that nobody else owns.
         Ok(unsafe { File::from_raw_fd(fd) })

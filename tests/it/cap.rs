@@ -1,0 +1,172 @@
+//! The cap: idle memory makes room for what is asked for, memory in use does not, and the error says where it all is.
+
+use crate::support::{builder, files, holds, message};
+use shm_pool::{AllocErrorKind, Client, Provider, ShmBuf, ShmBufMut};
+
+const CAP: usize = 1 << 20;
+const ARENA: usize = 64 << 10;
+const QUARTER: usize = CAP / 4;
+
+fn capped() -> Provider {
+    builder().max_bytes(CAP).arena_size(ARENA).build().unwrap()
+}
+
+/// Allocates until nothing fits.
+fn fill(provider: &Provider, len: usize) -> Vec<ShmBufMut> {
+    let mut live = Vec::new();
+    loop {
+        match provider.alloc(len) {
+            Ok(buffer) => live.push(buffer),
+            Err(error) => {
+                assert!(error.is_exhausted(), "{error}");
+                return live;
+            }
+        }
+    }
+}
+
+/// The numbers of a refusal: (asked, cap, in use, idle, leased).
+fn refusal(provider: &Provider, len: usize) -> (usize, usize, usize, usize, usize) {
+    let error = provider.alloc(len).unwrap_err();
+    assert!(error.is_exhausted());
+    let AllocErrorKind::Exhausted { len, max_bytes, in_use, idle, leased } = *error.kind() else { panic!("{error}") };
+    (len, max_bytes, in_use, idle, leased)
+}
+
+#[test]
+fn the_cap_is_used_up_and_never_exceeded() {
+    let provider = capped();
+    let live = fill(&provider, QUARTER);
+    assert_eq!(live.len(), 4, "memory under the cap is refused");
+    let stats = provider.stats();
+    assert_eq!((stats.bytes_held, stats.peak_bytes_held, stats.max_bytes), (CAP, CAP, CAP));
+    assert_eq!(files(&provider.id().to_string()).len(), 4 + 1, "a refused allocation leaves a file");
+    drop(live);
+    assert_eq!(provider.alloc(CAP).unwrap().len(), CAP);
+    assert_eq!(provider.stats().peak_bytes_held, CAP, "the cap was exceeded on the way");
+}
+
+#[test]
+fn idle_chunks_of_other_classes_make_room() {
+    let provider = capped();
+    for (idle, asked) in [(QUARTER, CAP), (CAP, QUARTER), (64, CAP), (4096, CAP), (5120, 64), (CAP, 64), (64, 5120)] {
+        drop(fill(&provider, idle));
+        let buffer = provider.alloc(asked).unwrap_or_else(|error| panic!("{asked} after idle {idle}: {error}"));
+        assert_eq!(buffer.len(), asked);
+    }
+}
+
+#[test]
+fn messages_whose_leases_have_ended_make_room() {
+    for len in [64, 4096, QUARTER] {
+        let (provider, client) = (capped(), Client::new());
+        let mut live: Vec<ShmBuf> = fill(&provider, len).into_iter().map(ShmBufMut::freeze).collect();
+        // As many as there are records.
+        live.truncate(60);
+        let views: Vec<_> = live.iter().map(|message| client.attach(&message.descriptor().unwrap()).unwrap()).collect();
+        let count = live.len();
+        drop(live);
+        let (asked, cap, in_use, idle, leased) = refusal(&provider, CAP);
+        assert_eq!((asked, cap, in_use), (CAP, CAP, 0));
+        assert_eq!(leased, count * len, "leased bytes are miscounted");
+        assert_eq!(idle + leased, provider.stats().bytes_held, "the refusal's numbers do not add up");
+        drop(views);
+        assert!(provider.alloc(CAP).is_ok(), "{count} chunks of {len} bytes whose leases have ended are kept");
+    }
+}
+
+#[test]
+fn messages_whose_leases_have_ended_are_used_again_before_the_cap_is_reached_in_vain() {
+    let (provider, client) = (capped(), Client::new());
+    let all: Vec<ShmBuf> = fill(&provider, 4096).into_iter().map(ShmBufMut::freeze).collect();
+    let (leased, rest) = all.split_at(60);
+    let mut views: Vec<_> =
+        leased.iter().map(|message| client.attach(&message.descriptor().unwrap()).unwrap()).collect();
+    let rest = rest.to_vec();
+    drop(all);
+    assert!(provider.alloc(4096).unwrap_err().is_exhausted());
+    // The one shared last is behind all others in its queue.
+    drop(views.pop());
+    let again = provider.alloc(4096);
+    assert!(again.is_ok(), "a free chunk of the very class is not found behind leased ones");
+    drop((rest, views));
+}
+
+#[test]
+fn a_refusal_says_where_the_memory_is() {
+    let (provider, client) = (capped(), Client::new());
+    let large = provider.alloc(2 * QUARTER).unwrap();
+    let small = provider.alloc(100).unwrap();
+    let lent = message(&provider, QUARTER, 1);
+    let view = client.attach(&lent.descriptor().unwrap()).unwrap();
+    drop(lent);
+    drop(provider.alloc(CAP / 8).unwrap());
+    let in_use = 2 * QUARTER + small.capacity();
+    let expected = (QUARTER, CAP, in_use, ARENA - small.capacity(), QUARTER);
+    assert_eq!(refusal(&provider, QUARTER), expected, "(asked, cap, in use, idle, leased)");
+    let stats = provider.stats();
+    assert_eq!((stats.bytes_in_use, stats.bytes_leased), (in_use, QUARTER));
+    assert!(holds(&view, 1) && large.len() == 2 * QUARTER, "a refused allocation touched something");
+    drop(view);
+    assert!(provider.alloc(QUARTER).is_ok(), "the same call does not work after a view was dropped");
+}
+
+#[test]
+fn handles_statistics_and_refusals_agree_on_sizes() {
+    // Not the sizes of classes.
+    for len in [5000, 70_000] {
+        let provider = capped();
+        let live = fill(&provider, len);
+        let capacity = live[0].capacity();
+        let in_use = live.len() * capacity;
+        assert_eq!(provider.stats().bytes_in_use, in_use, "statistics and handles disagree");
+        assert_eq!(refusal(&provider, len), (capacity, CAP, in_use, provider.stats().bytes_held - in_use, 0));
+    }
+}
+
+#[test]
+fn the_same_call_works_after_something_was_dropped() {
+    for len in [64, 4096, 5000, QUARTER, CAP] {
+        let provider = capped();
+        let mut live = fill(&provider, len);
+        for _ in 0..10 {
+            assert!(provider.alloc(len).unwrap_err().is_exhausted());
+            live.pop();
+            live.push(provider.alloc(len).unwrap_or_else(|error| panic!("{len} bytes were just dropped: {error}")));
+        }
+    }
+}
+
+#[test]
+fn small_chunks_fill_the_cap_and_their_arenas_make_room_for_a_large_one() {
+    let provider = capped();
+    let mut live = fill(&provider, 64);
+    let stats = provider.stats();
+    assert_eq!((stats.bytes_held, stats.arenas), (CAP, CAP / ARENA));
+    assert!(live.len() * 64 > CAP / 10 * 4, "only {} chunks of 64 bytes fit into {CAP}", live.len());
+    // One chunk is enough to hold an arena.
+    let last = live.pop();
+    drop(live);
+    assert!(provider.alloc(CAP).unwrap_err().is_exhausted(), "an arena was given back under a live chunk");
+    assert!(provider.alloc(CAP - ARENA).is_err() || last.is_some());
+    drop(last);
+    assert_eq!(provider.alloc(CAP).unwrap().len(), CAP);
+    assert_eq!(provider.stats().arenas, 0);
+}
+
+#[test]
+fn a_reservation_that_does_not_fit_keeps_what_it_could_make() {
+    let provider = capped();
+    assert!(provider.reserve(QUARTER, 5).unwrap_err().is_exhausted());
+    let misses = provider.stats().misses();
+    let live = fill(&provider, QUARTER);
+    assert_eq!((live.len(), provider.stats().misses()), (4, misses), "the chunks that were made are lost");
+}
+
+#[test]
+fn a_pool_of_the_smallest_cap_works() {
+    let provider = builder().max_bytes(64 << 10).build().unwrap();
+    for len in [0, 64, 4096, 5000, 64 << 10] {
+        assert!(!fill(&provider, len).is_empty(), "no buffer of {len} bytes");
+    }
+}

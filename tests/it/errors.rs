@@ -1,0 +1,147 @@
+//! What an error says: which object, which sizes, what to do. And what is under it.
+
+use crate::support::{builder, files, message, pair, NONE};
+use shm_pool::{AllocErrorKind, AttachError, Client, DescriptorError, OsError, ShareError};
+use std::error::Error;
+use std::io;
+
+/// Fails unless the error's text has all of `parts`.
+fn assert_says(error: &dyn Error, parts: &[&str]) {
+    let text = error.to_string();
+    for part in parts {
+        assert!(text.contains(part), "no {part:?} in: {text}");
+    }
+    assert!(text.len() < 400 && !text.contains("  ") && !text.contains('\n'), "not one readable line: {text}");
+}
+
+#[test]
+fn too_large_names_both_sizes_and_the_option() {
+    let provider = builder().max_alloc(8192).build().unwrap();
+    let error = provider.alloc(10_000).unwrap_err();
+    assert_says(&error, &["10000", "8192", "max_alloc"]);
+    assert!(error.source().is_none());
+    assert!(!error.is_exhausted());
+}
+
+#[test]
+fn exhausted_names_the_cap_and_where_the_memory_is() {
+    let provider = builder().max_bytes(1 << 20).build().unwrap();
+    let client = Client::new();
+    let lent = message(&provider, 256 << 10, 1);
+    let _view = client.attach(&lent.descriptor().unwrap()).unwrap();
+    drop(lent);
+    let _held = provider.alloc(512 << 10).unwrap();
+    let error = provider.alloc(384 << 10).unwrap_err();
+    let says = ["393216 bytes", "1048576", "524288 bytes are in use", "262144 are leased", "0 are idle", "max_bytes"];
+    assert_says(&error, &says);
+    assert_says(&error, &["drop"]);
+    assert!(error.source().is_none());
+}
+
+#[test]
+fn a_reservation_above_the_idle_cap_names_the_option() {
+    let provider = builder().max_idle_per_class(3).build().unwrap();
+    assert_says(&provider.reserve(100, 4).unwrap_err(), &["4 chunks", "max_idle_per_class", "3"]);
+}
+
+#[test]
+fn a_system_without_memory_is_told_apart_and_nothing_is_left() {
+    let provider = builder().max_bytes(1 << 46).build().unwrap();
+    let error = provider.alloc(1 << 45).unwrap_err();
+    assert!(!error.is_exhausted(), "the cap is not what is in the way");
+    let object = format!("/dev/shm/shm_pool.{}.1", provider.id());
+    assert_says(&error, &[&(1usize << 45).to_string(), &object, "failed", "os error"]);
+
+    let AllocErrorKind::Os(os) = error.kind() else { panic!("{error}") };
+    assert!(["posix_fallocate", "mmap"].contains(&os.call()), "{os}");
+    assert_eq!((os.object(), os.bytes()), (object.as_str(), 1 << 45));
+    assert_says(&error, &[os.call()]);
+    if os.errno() == Some(libc::ENOSPC) {
+        assert_says(&error, &["bytes free", "max_bytes", "--shm-size"]);
+    }
+    let cause = error.source().and_then(|cause| cause.downcast_ref::<io::Error>()).expect("the system's own error");
+    assert_eq!(cause.raw_os_error(), os.errno());
+
+    let stats = provider.stats();
+    assert_eq!((stats.bytes_held, stats.segments, stats.segments_created), (0, 0, 0), "what was not made is counted");
+    assert_eq!(stats.peak_bytes_held, 0, "what was not made is counted");
+    assert_eq!(files(&format!("{}.1", provider.id())), NONE, "a half-made segment is left");
+    assert!(provider.alloc(1 << 20).is_ok(), "the pool is spoilt by a refused allocation");
+}
+
+#[test]
+fn an_alignment_is_refused_with_the_largest_one() {
+    let (provider, _) = pair();
+    let layout = std::alloc::Layout::from_size_align(1, 8192).unwrap();
+    assert_says(&provider.alloc_layout(layout).unwrap_err(), &["8192", "4096"]);
+}
+
+#[test]
+fn errors_of_sharing_name_peer_provider_and_remedy() {
+    let (provider, client) = pair();
+    let peer = client.connect(provider.id()).unwrap();
+    let buffer = message(&provider, 1, 1);
+    let id = provider.id().to_string();
+    let grants: Vec<_> = (0..7).map(|_| buffer.grant(peer).unwrap()).collect();
+    assert_says(&buffer.grant(peer).unwrap_err(), &["7 grants", &id]);
+    let (other, _) = pair();
+    let other_id = other.id().to_string();
+    assert_says(&message(&other, 1, 1).grant(peer).unwrap_err(), &[&id, &other_id]);
+    drop((client, grants));
+    assert_says(&buffer.grant(peer).unwrap_err(), &["gone", &id]);
+    assert_says(&ShareError::TooManyShared { max: 5 }, &["5 records", "trim", "max_shared"]);
+}
+
+#[test]
+fn errors_of_attaching_say_what_to_do() {
+    let (provider, client) = pair();
+    let buffer = message(&provider, 1, 1);
+    let descriptor = buffer.descriptor().unwrap();
+    assert!(buffer.try_into_mut().is_ok());
+    let stale = client.attach(&descriptor).unwrap_err();
+    assert!(matches!(stale, AttachError::Stale) && stale.source().is_none());
+    assert_says(&stale, &["stale", "grant", "keep"]);
+    let object = format!("/dev/shm/it-nobody.{}.ctl", provider.id());
+    let stranger = Client::builder().name_prefix("it-nobody").build().unwrap();
+    assert_says(&stranger.attach(&descriptor).unwrap_err(), &[&object, &provider.id().to_string(), "name_prefix"]);
+    let uid = Client::builder().owner_uid(12345).build().unwrap();
+    assert_says(&uid.attach(&descriptor).unwrap_err(), &["12345", "owner_uid", ".ctl"]);
+}
+
+#[test]
+fn errors_of_decoding_tell_what_came() {
+    let error = shm_pool::Descriptor::from_bytes([0xab; 32]).unwrap_err();
+    assert_eq!(error, DescriptorError::Magic { found: 0xabab });
+    assert_says(&error, &["0xabab"]);
+    assert_says(&DescriptorError::Version { found: 2, supported: 1 }, &["2", "1", "version"]);
+    assert_says(&DescriptorError::Checksum { found: 1, expected: 2 }, &["0x0001", "0x0002"]);
+}
+
+#[test]
+fn errors_of_building_name_option_value_and_range() {
+    let error = builder().max_bytes(1).build().unwrap_err();
+    assert_says(&error, &["max_bytes", "1", "65536", "bytes"]);
+    assert_says(&builder().name_prefix("a/b").build().unwrap_err(), &["a/b", "64", "A-Z"]);
+    assert_says(&builder().mode(0o777).build().unwrap_err(), &["0o777", "0o600"]);
+}
+
+#[test]
+fn a_length_above_the_capacity_names_both() {
+    let (provider, _) = pair();
+    let mut buffer = provider.alloc(100).unwrap();
+    let error = buffer.set_len(1 << 20).unwrap_err();
+    assert_says(&error, &["1048576", &buffer.capacity().to_string()]);
+}
+
+#[test]
+fn errors_can_be_boxed_and_sent() {
+    fn is_error<T: Error + Send + Sync + 'static>() {}
+    is_error::<shm_pool::AllocError>();
+    is_error::<shm_pool::AllocErrorKind>();
+    is_error::<shm_pool::BuildError>();
+    is_error::<AttachError>();
+    is_error::<ShareError>();
+    is_error::<DescriptorError>();
+    is_error::<shm_pool::CapacityError>();
+    is_error::<OsError>();
+}

@@ -1,0 +1,199 @@
+//! Grants: a message in flight to a known receiver is not lost, and is for that receiver only.
+
+use crate::support::{address, holds, message, pair, provider};
+use shm_pool::{AttachError, Client, PeerId, Provider, ShareError};
+
+/// Lengths in an arena, and in a segment of its own.
+const LENGTHS: [usize; 2] = [100, 1 << 20];
+
+fn connected() -> (Provider, Client, PeerId) {
+    let (provider, client) = pair();
+    let peer = client.connect(provider.id()).unwrap();
+    (provider, client, peer)
+}
+
+#[test]
+fn a_granted_message_waits_for_its_receiver() {
+    for len in LENGTHS {
+        let (provider, client, peer) = connected();
+        let buffer = message(&provider, len, 1);
+        let first = address(&buffer);
+        let granted = buffer.grant(peer).unwrap();
+        assert_eq!(granted.granted_to(), Some(peer.slot()));
+        drop(buffer);
+        assert!(provider.stats().bytes_leased >= len, "a grant in flight is not counted as leased");
+        for stamp in 2..100 {
+            assert_ne!(address(&message(&provider, len, stamp)), first, "a message was lost in flight");
+        }
+        let view = client.attach(&granted).unwrap();
+        assert!(holds(&view, 1));
+        assert_ne!(address(&provider.alloc(len).unwrap()), first, "the grant is gone but the view is not guarded");
+        drop(view);
+        let stats = provider.stats();
+        assert_eq!((stats.bytes_leased, stats.bytes_in_use), (0, 0), "the lease outlives grant and view");
+        provider.trim();
+        assert_eq!(provider.stats().bytes_held, 0, "the memory is lost after grant and view");
+    }
+}
+
+#[test]
+fn a_grant_is_taken_up_once() {
+    let (provider, client, peer) = connected();
+    let buffer = message(&provider, 100, 1);
+    let granted = buffer.grant(peer).unwrap();
+    let view = client.attach(&granted).unwrap();
+    let second = client.attach(&granted);
+    assert!(matches!(second, Err(AttachError::NotGranted)), "one grant was taken up twice: {second:?}");
+    assert!(holds(&view, 1));
+    drop(view);
+    assert!(matches!(client.attach(&granted), Err(AttachError::NotGranted)), "a used grant works again");
+    assert!(!buffer.is_leased());
+    assert!(client.attach(&buffer.descriptor().unwrap()).is_ok(), "a grant shut the message off for everybody else");
+}
+
+#[test]
+fn a_grant_is_for_its_peer_only() {
+    let (provider, client, peer) = connected();
+    let thief = Client::new();
+    let own = thief.connect(provider.id()).unwrap().slot();
+    let buffer = message(&provider, 100, 1);
+    let granted = buffer.grant(peer).unwrap();
+    let Err(AttachError::OtherPeer { slot, own: told }) = thief.attach(&granted) else {
+        panic!("a grant was taken up by another client");
+    };
+    assert_eq!((slot, told), (peer.slot(), own));
+    assert!(holds(&client.attach(&granted).unwrap(), 1), "the refused client spent the grant");
+}
+
+#[test]
+fn each_grant_holds_the_message_by_itself() {
+    let (provider, client, peer) = connected();
+    let other = Client::new();
+    let other_peer = other.connect(provider.id()).unwrap();
+    let buffer = message(&provider, 100, 1);
+    let granted = [peer, peer, other_peer].map(|peer| buffer.grant(peer).unwrap());
+    drop(buffer);
+    drop(client.attach(&granted[0]).unwrap());
+    drop(client.attach(&granted[1]).unwrap());
+    assert!(provider.stats().bytes_leased > 0, "the last grant went with the others");
+    assert!(holds(&other.attach(&granted[2]).unwrap(), 1));
+    assert_eq!(provider.stats().bytes_leased, 0);
+}
+
+#[test]
+fn an_eighth_grant_to_the_same_peer_is_refused() {
+    let (provider, client, peer) = connected();
+    let buffer = message(&provider, 100, 1);
+    let granted = [(); 7].map(|()| buffer.grant(peer).unwrap());
+    assert_eq!(buffer.grant(peer), Err(ShareError::TooManyGrants { peer, max: 7 }));
+    let other = Client::new();
+    let theirs = buffer.grant(other.connect(provider.id()).unwrap()).unwrap();
+    let views = granted.map(|granted| client.attach(&granted).unwrap());
+    assert!(buffer.grant(peer).is_ok(), "grants that were taken up still count");
+    drop(views);
+    drop(other.attach(&theirs).unwrap());
+    drop(client);
+    assert!(buffer.try_into_mut().is_ok(), "the refused grant left a lease behind");
+}
+
+#[test]
+fn a_grant_to_a_peer_that_has_gone_is_refused() {
+    let (provider, client, peer) = connected();
+    let buffer = message(&provider, 100, 1);
+    drop(client);
+    assert_eq!(buffer.grant(peer), Err(ShareError::PeerGone(peer)));
+    let successor = Client::new();
+    let new = successor.connect(provider.id()).unwrap();
+    assert_eq!(new.slot(), peer.slot(), "the test needs the slot again");
+    assert_eq!(buffer.grant(peer), Err(ShareError::PeerGone(peer)), "the slot's next peer got the last one's message");
+    assert!(holds(&successor.attach(&buffer.grant(new).unwrap()).unwrap(), 1));
+    assert!(buffer.try_into_mut().is_ok(), "a refused grant left a lease behind");
+}
+
+#[test]
+fn a_grant_to_another_providers_peer_is_refused() {
+    let (owner, _client, peer) = connected();
+    let other = provider();
+    let buffer = message(&other, 100, 1);
+    assert_eq!(buffer.grant(peer), Err(ShareError::OtherProvider { peer, provider: other.id() }));
+    assert!(!buffer.is_leased());
+    assert_eq!(peer.provider(), owner.id());
+}
+
+#[test]
+fn a_made_up_peer_is_refused() {
+    let (provider, _client, peer) = connected();
+    let buffer = message(&provider, 100, 1);
+    assert_eq!(PeerId::from_bytes(peer.to_bytes()), peer);
+    for slot in [0, 1, 63, 64, 255] {
+        for change in [1, 2, 1 << 40, u64::MAX] {
+            let mut bytes = peer.to_bytes();
+            let epoch = u64::from_le_bytes(std::array::from_fn(|at| bytes[8 + at])) ^ change;
+            bytes[8..16].copy_from_slice(&epoch.to_le_bytes());
+            bytes[16] = slot;
+            let made_up = PeerId::from_bytes(bytes);
+            assert!(matches!(buffer.grant(made_up), Err(ShareError::PeerGone(_))), "{made_up:?} got a grant");
+        }
+    }
+    assert!(buffer.try_into_mut().is_ok(), "a refused grant left a lease behind");
+}
+
+#[test]
+fn grants_of_a_dropped_client_are_taken_back() {
+    for len in LENGTHS {
+        let (provider, client, peer) = connected();
+        let buffers: Vec<_> = (0..5).map(|stamp| message(&provider, len, stamp)).collect();
+        let granted: Vec<_> = buffers.iter().map(|buffer| buffer.grant(peer).unwrap()).collect();
+        let view = client.attach(&granted[0]).unwrap();
+        drop(buffers);
+        drop(client);
+        assert!(holds(&view, 0));
+        drop(view);
+        assert_eq!(provider.stats().bytes_leased, 0, "a grant that nobody can take up holds memory for ever");
+        provider.trim();
+        assert_eq!(provider.stats().bytes_held, 0);
+    }
+}
+
+#[test]
+fn living_peers_lose_nothing_when_the_owner_looks_for_dead_ones() {
+    let (provider, client, peer) = connected();
+    let buffers = [1, 2].map(|stamp| message(&provider, 100, stamp));
+    let view = client.attach(&buffers[0].descriptor().unwrap()).unwrap();
+    let granted = buffers[1].grant(peer).unwrap();
+    drop(buffers);
+    assert_eq!(provider.reclaim(), 0, "a living peer was taken for dead");
+    assert_eq!(provider.trim(), 0, "a living peer's chunks were taken back");
+    assert!(holds(&view, 1));
+    assert!(holds(&client.attach(&granted).unwrap(), 2), "a living peer's grant was taken back");
+}
+
+#[test]
+fn a_grant_outlives_the_provider() {
+    for len in LENGTHS {
+        let (provider, client, peer) = connected();
+        let buffer = message(&provider, len, 1);
+        let first = client.attach(&buffer.grant(peer).unwrap()).unwrap();
+        drop(provider);
+        let granted = buffer.grant(peer).unwrap();
+        let second = client.attach(&granted).unwrap();
+        drop(buffer);
+        assert!(holds(&first, 1) && holds(&second, 1));
+    }
+}
+
+#[test]
+fn a_grant_of_an_earlier_message_does_not_open_a_later_one() {
+    let (provider, client, peer) = connected();
+    let buffer = message(&provider, 100, 1);
+    let first = address(&buffer);
+    let old = buffer.grant(peer).unwrap();
+    drop(client.attach(&old).unwrap());
+    drop(buffer);
+    let buffer = message(&provider, 100, 2);
+    assert_eq!(address(&buffer), first, "the test needs the chunk again");
+    let new = buffer.grant(peer).unwrap();
+    assert!(matches!(client.attach(&old), Err(AttachError::Stale)), "an old grant opens a new message");
+    assert!(holds(&client.attach(&new).unwrap(), 2), "the refused attach spent the new grant");
+    assert!(provider.alloc(100).is_ok());
+}

@@ -1,0 +1,18 @@
+//! The crate as a user sees it, owner and peer in one process: every test goes through the public interface only.
+
+mod builder;
+mod cap;
+mod closing;
+mod descriptors;
+mod errors;
+mod grants;
+mod lifetime;
+mod mappings;
+mod model;
+mod pooling;
+mod races;
+mod readers;
+mod sharing;
+mod sizes;
+mod support;
+mod trading;

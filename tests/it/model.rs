@@ -1,0 +1,357 @@
+//! Random histories of one provider and one client against a plain model: the live handles, each with the message that it
+//! must show.
+
+use crate::support::{address, builder, holds, idle, write};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
+use shm_pool::{AllocError, AllocErrorKind, AttachError, Client, Descriptor, PeerId, Provider};
+use shm_pool::{ShareError, ShmBuf, ShmBufMut, ShmView};
+use std::alloc::Layout;
+
+const ARENA: usize = 256 << 10;
+
+/// The largest chunk that is carved from an arena; larger ones are segments of their own.
+const LARGEST_CARVED: usize = ARENA / 16;
+
+/// Not the size of a class.
+const MAX_ALLOC: usize = 72 << 10;
+
+const EDGES: [usize; 6] = [0, 64, LARGEST_CARVED, LARGEST_CARVED + 1, MAX_ALLOC, MAX_ALLOC + 1];
+
+/// What may happen next. A number picks one of the handles, descriptors or grants that there are.
+#[derive(Clone, Debug)]
+enum Step {
+    Alloc { len: usize, align: usize },
+    Freeze(usize),
+    Clone(usize),
+    Describe(usize),
+    Grant(usize),
+    Attach(usize),
+    Accept(usize),
+    IntoMut(usize),
+    Drop(usize),
+    Reserve { len: usize, count: usize },
+    Trim,
+    ClientTrim,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let len = || prop_oneof![3 => 0..300usize, 2 => 300..5000usize, 2 => 5000..MAX_ALLOC, 1 => select(&EDGES[..])];
+    let pick = || 0..64usize;
+    prop_oneof![
+        8 => len().prop_map(|len| Step::Alloc { len, align: 1 }),
+        2 => (len(), 0..13u32).prop_map(|(len, shift)| Step::Alloc { len, align: 1 << shift }),
+        6 => pick().prop_map(Step::Freeze),
+        3 => pick().prop_map(Step::Clone),
+        5 => pick().prop_map(Step::Describe),
+        3 => pick().prop_map(Step::Grant),
+        6 => pick().prop_map(Step::Attach),
+        3 => pick().prop_map(Step::Accept),
+        3 => pick().prop_map(Step::IntoMut),
+        9 => pick().prop_map(Step::Drop),
+        1 => (len(), 0..4usize).prop_map(|(len, count)| Step::Reserve { len, count }),
+        1 => Just(Step::Trim),
+        1 => Just(Step::ClientTrim),
+    ]
+}
+
+enum Handle {
+    Mut(ShmBufMut),
+    Frozen(ShmBuf),
+    View(ShmView),
+}
+
+impl Handle {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Mut(buffer) => buffer,
+            Self::Frozen(buffer) => buffer,
+            Self::View(view) => view,
+        }
+    }
+
+    fn is_owners(&self) -> bool {
+        !matches!(self, Self::View(_))
+    }
+}
+
+/// What was written into a chunk at one time.
+struct Message {
+    stamp: u64,
+    len: usize,
+    /// Where its chunk is in the owner, and how large.
+    start: usize,
+    capacity: usize,
+    /// Its chunk was taken back for writing: its descriptors must be stale from then on.
+    is_closed: bool,
+    /// Its descriptors may be stale, although it is alive.
+    is_doubtful: bool,
+}
+
+/// The system and its model. Messages are named by their index and stay in the list when they are gone.
+struct World {
+    provider: Provider,
+    client: Client,
+    peer: PeerId,
+    max_idle: usize,
+    messages: Vec<Message>,
+    handles: Vec<(usize, Handle)>,
+    descriptors: Vec<(usize, Descriptor)>,
+    /// Grants that were not taken up.
+    grants: Vec<(usize, Descriptor)>,
+}
+
+impl World {
+    fn new(max_bytes: usize, max_idle: usize) -> Self {
+        let builder = builder().max_shared(512).max_bytes(max_bytes).max_alloc(MAX_ALLOC).arena_size(ARENA);
+        let provider = builder.max_idle_per_class(max_idle).build().unwrap();
+        let client = Client::new();
+        let peer = client.connect(provider.id()).unwrap();
+        let (messages, handles) = (Vec::new(), Vec::new());
+        Self { provider, client, peer, max_idle, messages, handles, descriptors: Vec::new(), grants: Vec::new() }
+    }
+
+    fn run(&mut self, step: &Step) {
+        match *step {
+            Step::Alloc { len, align } => self.alloc(len, align),
+            Step::Reserve { len, count } => self.reserve(len, count),
+            Step::Trim => self.trim(),
+            Step::ClientTrim => drop(self.client.trim()),
+            Step::Attach(pick) if !self.descriptors.is_empty() => self.attach(pick % self.descriptors.len()),
+            Step::Accept(pick) if !self.grants.is_empty() => self.accept(pick % self.grants.len()),
+            Step::Attach(_) | Step::Accept(_) => {}
+            _ if self.handles.is_empty() => {}
+            Step::Freeze(pick) => self.replace(pick, Self::freeze),
+            Step::IntoMut(pick) => self.replace(pick, Self::back_to_mut),
+            Step::Clone(pick) => self.clone_handle(pick % self.handles.len()),
+            Step::Describe(pick) => self.describe(pick % self.handles.len()),
+            Step::Grant(pick) => self.grant(pick % self.handles.len()),
+            Step::Drop(pick) => drop(self.handles.swap_remove(pick % self.handles.len())),
+        }
+    }
+
+    // ---- the owner's steps -----------------------------------------------------------------------------------
+
+    fn alloc(&mut self, len: usize, align: usize) {
+        let layout = Layout::from_size_align(len, align).unwrap();
+        let allocated = if align == 1 { self.provider.alloc(len) } else { self.provider.alloc_layout(layout) };
+        match allocated {
+            Ok(buffer) => {
+                assert!(len <= MAX_ALLOC && buffer.len() == len && buffer.capacity() >= len);
+                assert_eq!(address(&buffer) % align.max(64), 0);
+                self.begin(buffer);
+            }
+            Err(error) if error.is_exhausted() => {
+                let (in_use, leased) = (self.bytes(true), self.bytes(false));
+                let stats = self.provider.stats();
+                assert_eq!(idle(&stats), 0, "refused although chunks are idle");
+                let AllocErrorKind::Exhausted { max_bytes, in_use: told, idle, leased: lent, .. } = *error.kind()
+                else {
+                    panic!("{error}")
+                };
+                assert_eq!((told, lent), (in_use, leased), "(in use, leased) of the refusal");
+                assert_eq!((max_bytes, told + lent + idle), (stats.max_bytes, stats.bytes_held));
+                self.assert_full(len, 1);
+            }
+            Err(error) => Self::assert_too_large(&error, len),
+        }
+    }
+
+    fn reserve(&mut self, len: usize, count: usize) {
+        match self.provider.reserve(len, count) {
+            Ok(()) => assert!(len <= MAX_ALLOC && count <= self.max_idle),
+            Err(error) if matches!(error.kind(), AllocErrorKind::ReserveTooMany { .. }) => {
+                assert!(count > self.max_idle);
+            }
+            Err(error) if error.is_exhausted() => self.assert_full(len, count),
+            Err(error) => Self::assert_too_large(&error, len),
+        }
+    }
+
+    fn assert_too_large(error: &AllocError, len: usize) {
+        assert!(matches!(error.kind(), AllocErrorKind::TooLarge { .. }) && len > MAX_ALLOC, "{len} bytes: {error}");
+    }
+
+    /// There is no room for `count` chunks of `len` bytes even when everything idle is given back.
+    fn assert_full(&self, len: usize, count: usize) {
+        self.trim();
+        let stats = self.provider.stats();
+        let own = (len + len / 4).next_multiple_of(4096) * count;
+        let needed = if len <= LARGEST_CARVED { ARENA } else { own };
+        assert!(stats.bytes_held + needed > stats.max_bytes, "{len} bytes refused with {} held", stats.bytes_held);
+    }
+
+    /// Everything idle is given back, and nothing else.
+    fn trim(&self) {
+        let before = self.provider.stats().bytes_held;
+        let given_back = self.provider.trim();
+        let stats = self.provider.stats();
+        assert_eq!((stats.bytes_held, idle(&stats)), (before - given_back, 0));
+        let sizes = || self.alive().map(|message| self.messages[message].capacity);
+        let own: usize = sizes().filter(|&size| size > LARGEST_CARVED).sum();
+        let carved = sizes().filter(|&size| size <= LARGEST_CARVED).count();
+        assert_eq!(stats.bytes_held, own + stats.arenas * ARENA);
+        assert!(stats.arenas <= carved, "{} arenas are held for {carved} chunks", stats.arenas);
+    }
+
+    /// Fills a buffer with a message of its own.
+    fn begin(&mut self, mut buffer: ShmBufMut) {
+        let stamp = 0x9e37_79b9_7f4a_7c15u64.wrapping_mul(self.messages.len() as u64 + 1);
+        write(&mut buffer, stamp);
+        let (start, len, capacity) = (address(&buffer), buffer.len(), buffer.capacity());
+        self.handles.push((self.messages.len(), Handle::Mut(buffer)));
+        self.messages.push(Message { stamp, len, start, capacity, is_closed: false, is_doubtful: false });
+    }
+
+    /// Takes a handle out for a step that consumes it.
+    fn replace(&mut self, pick: usize, step: fn(&mut Self, usize, Handle)) {
+        let (message, handle) = self.handles.swap_remove(pick % self.handles.len());
+        step(self, message, handle);
+    }
+
+    fn freeze(&mut self, message: usize, handle: Handle) {
+        let handle = if let Handle::Mut(buffer) = handle { Handle::Frozen(buffer.freeze()) } else { handle };
+        self.handles.push((message, handle));
+    }
+
+    fn back_to_mut(&mut self, message: usize, handle: Handle) {
+        let Handle::Frozen(buffer) = handle else { return self.handles.push((message, handle)) };
+        let is_free = !self.is_alive(message);
+        match buffer.try_into_mut() {
+            Ok(buffer) => {
+                assert!(is_free, "writable, though a clone, a view or a grant is there");
+                assert!(holds(&buffer, self.messages[message].stamp) && buffer.len() == self.messages[message].len);
+                self.messages[message].is_closed = true;
+                self.begin(buffer);
+            }
+            Err(buffer) => {
+                assert!(!is_free, "not writable, though this is the only handle");
+                self.messages[message].is_doubtful = true;
+                self.handles.push((message, Handle::Frozen(buffer)));
+            }
+        }
+    }
+
+    fn clone_handle(&mut self, at: usize) {
+        let (message, handle) = &self.handles[at];
+        let clone = match handle {
+            Handle::Mut(_) => return,
+            Handle::Frozen(buffer) => Handle::Frozen(buffer.clone()),
+            Handle::View(view) => Handle::View(view.try_clone().unwrap()),
+        };
+        self.handles.push((*message, clone));
+    }
+
+    fn describe(&mut self, at: usize) {
+        if let (message, Handle::Frozen(buffer)) = &self.handles[at] {
+            self.descriptors.push((*message, buffer.descriptor().unwrap()));
+        }
+    }
+
+    fn grant(&mut self, at: usize) {
+        let (message, Handle::Frozen(buffer)) = &self.handles[at] else { return };
+        let pending = self.grants.iter().filter(|grant| grant.0 == *message).count();
+        match buffer.grant(self.peer) {
+            Ok(descriptor) => self.grants.push((*message, descriptor)),
+            Err(error) => assert_eq!((error, pending), (ShareError::TooManyGrants { peer: self.peer, max: 7 }, 7)),
+        }
+    }
+
+    // ---- the peer's steps ------------------------------------------------------------------------------------
+
+    fn attach(&mut self, at: usize) {
+        let (message, descriptor) = self.descriptors[at];
+        let Message { is_closed, is_doubtful, .. } = self.messages[message];
+        let is_sure = self.is_alive(message) && !is_doubtful;
+        match self.client.attach(&descriptor) {
+            Ok(view) => {
+                assert!(!is_closed, "a message that was taken back for writing is attached");
+                self.handles.push((message, Handle::View(view)));
+            }
+            Err(AttachError::Stale) => assert!(is_closed || !is_sure, "a message that is alive is stale"),
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn accept(&mut self, at: usize) {
+        let (message, descriptor) = self.grants.swap_remove(at);
+        let view = self.client.attach(&descriptor).expect("a grant holds its message");
+        if self.grants.iter().all(|grant| grant.0 != message) {
+            let second = self.client.attach(&descriptor);
+            assert!(matches!(second, Err(AttachError::NotGranted)), "a grant is taken up twice: {second:?}");
+        }
+        self.handles.push((message, Handle::View(view)));
+    }
+
+    // ---- the model -------------------------------------------------------------------------------------------
+
+    fn is_alive(&self, message: usize) -> bool {
+        let handles = self.handles.iter().map(|handle| handle.0);
+        handles.chain(self.grants.iter().map(|grant| grant.0)).any(|alive| alive == message)
+    }
+
+    fn is_owned(&self, message: usize) -> bool {
+        self.handles.iter().any(|(of, handle)| *of == message && handle.is_owners())
+    }
+
+    fn alive(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.messages.len()).filter(|&message| self.is_alive(message))
+    }
+
+    /// Bytes of the chunks that the owner has handles of, or of those that only leases hold.
+    fn bytes(&self, owned: bool) -> usize {
+        self.alive()
+            .filter(|&message| self.is_owned(message) == owned)
+            .map(|message| self.messages[message].capacity)
+            .sum()
+    }
+
+    fn check(&self) {
+        for (message, handle) in &self.handles {
+            let Message { stamp, len, .. } = self.messages[*message];
+            let bytes = handle.bytes();
+            assert!(bytes.len() == len && holds(bytes, stamp), "a handle shows another message than its own");
+        }
+        let range = |message: usize| (self.messages[message].start, self.messages[message].capacity);
+        let mut ranges: Vec<(usize, usize)> = self.alive().map(range).collect();
+        ranges.sort_unstable();
+        assert!(ranges.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0), "two live messages share memory");
+
+        let stats = self.provider.stats();
+        let bytes = (stats.bytes_in_use, stats.bytes_leased);
+        assert_eq!(bytes, (self.bytes(true), self.bytes(false)), "bytes (in use, leased) of the statistics");
+        for class in &stats.classes {
+            assert_eq!(class.chunks, class.in_use + class.idle + class.leased, "{class:?}");
+        }
+        assert!(stats.bytes_held <= stats.peak_bytes_held && stats.peak_bytes_held <= stats.max_bytes);
+    }
+
+    /// Drops everything in the order it came and finds nothing left.
+    fn end(mut self) {
+        self.handles.drain(..).for_each(drop);
+        drop(self.client);
+        let stats = self.provider.stats();
+        assert_eq!((stats.bytes_in_use, stats.bytes_leased), (0, 0), "something outlives its last handle");
+        self.provider.trim();
+        assert_eq!(self.provider.stats().bytes_held, 0, "memory is lost");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_history_agrees_with_the_model(
+        max_bytes in select(&[256 << 10, 512 << 10, 1 << 20][..]),
+        max_idle in select(&[0, 1, 2, 8][..]),
+        steps in vec(step(), 1..120),
+    ) {
+        let mut world = World::new(max_bytes, max_idle);
+        for step in &steps {
+            world.run(step);
+            world.check();
+        }
+        world.end();
+    }
+}

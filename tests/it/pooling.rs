@@ -1,0 +1,203 @@
+//! Chunks come back to the pool and are used again; no more of them are kept than the cap allows.
+
+use crate::support::{address, builder, idle, pair, provider};
+use shm_pool::{AllocErrorKind, Provider, ShmBuf, ShmBufMut};
+
+/// Lengths of chunks from an arena, and of segments of their own.
+const LENGTHS: [usize; 5] = [0, 64, 5000, 1 << 20, 5 << 20];
+
+#[test]
+fn a_dropped_buffer_is_the_next_one_of_its_class() {
+    let provider = provider();
+    for len in LENGTHS {
+        let first = address(&provider.alloc(len).unwrap());
+        let created = provider.stats().segments_created;
+        for _ in 0..100 {
+            assert_eq!(
+                address(&provider.alloc(len).unwrap()),
+                first,
+                "{len} bytes: a fresh chunk instead of the idle one"
+            );
+        }
+        assert_eq!(provider.stats().segments_created, created, "{len} bytes: steady state creates segments");
+    }
+}
+
+#[test]
+fn a_message_that_was_shared_is_recycled_too() {
+    let (provider, client) = pair();
+    for len in LENGTHS {
+        let first = address(&provider.alloc(len).unwrap());
+        let created = provider.stats().segments_created;
+        for round in 0..100 {
+            let message = provider.alloc(len).unwrap().freeze();
+            assert_eq!(address(&message), first, "{len} bytes: a fresh chunk instead of the one whose leases ended");
+            let view = client.attach(&message.descriptor().unwrap()).unwrap();
+            if round % 2 == 0 {
+                drop(message);
+                drop(view);
+            } else {
+                drop(view);
+                drop(message);
+            }
+        }
+        assert_eq!(provider.stats().segments_created, created, "{len} bytes: steady state creates segments");
+    }
+}
+
+#[test]
+fn the_chunk_dropped_last_is_taken_next() {
+    let provider = provider();
+    for len in LENGTHS {
+        provider.reserve(len, 4).unwrap();
+        let warm = address(&provider.alloc(len).unwrap());
+        assert_eq!(address(&provider.alloc(len).unwrap()), warm, "{len} bytes: a cold chunk of the queue came first");
+        let (first, last) = (provider.alloc(len).unwrap(), provider.alloc(len).unwrap());
+        let warm = address(&last);
+        drop(first);
+        drop(last);
+        assert_eq!(address(&provider.alloc(len).unwrap()), warm, "{len} bytes: not the chunk that was dropped last");
+    }
+}
+
+/// Drops `count` buffers of which `ready` made something, and tells how many the pool kept.
+fn kept(cap: usize, len: usize, count: usize, ready: fn(usize, ShmBufMut) -> ShmBuf) -> (Provider, usize) {
+    let provider = builder().max_idle_per_class(cap).build().unwrap();
+    let live: Vec<ShmBuf> = (0..count).map(|at| ready(at, provider.alloc(len).unwrap())).collect();
+    drop(live);
+    let stats = provider.stats();
+    (provider, idle(&stats))
+}
+
+fn unshared(_: usize, buffer: ShmBufMut) -> ShmBuf {
+    buffer.freeze()
+}
+
+fn shared(_: usize, buffer: ShmBufMut) -> ShmBuf {
+    let message = buffer.freeze();
+    message.descriptor().unwrap();
+    message
+}
+
+fn every_other_shared(at: usize, buffer: ShmBufMut) -> ShmBuf {
+    [unshared, shared][at % 2](at, buffer)
+}
+
+fn the_last_ones_shared(at: usize, buffer: ShmBufMut) -> ShmBuf {
+    [unshared, shared][usize::from(at >= 10)](at, buffer)
+}
+
+#[test]
+fn no_more_idle_chunks_are_kept_than_the_cap_however_they_were_used() {
+    for cap in [0, 1, 2, 8] {
+        for len in [100, 1 << 20] {
+            for ready in [unshared, shared, every_other_shared, the_last_ones_shared] {
+                let (provider, idle) = kept(cap, len, 20, ready);
+                assert!(idle <= cap, "{idle} idle chunks of {len} bytes, the cap is {cap}");
+                assert_eq!(provider.stats().bytes_in_use, 0, "a dropped buffer still counts as in use");
+            }
+            let (_, idle) = kept(cap, len, 20, unshared);
+            assert_eq!(idle, cap, "the cap is not made use of for {len} bytes");
+        }
+    }
+}
+
+#[test]
+fn with_a_cap_of_zero_nothing_is_kept() {
+    for len in [100, 1 << 20] {
+        for ready in [unshared, shared] {
+            let (provider, _) = kept(0, len, 3, ready);
+            assert_eq!(provider.stats().bytes_held, 0, "memory for {len} bytes is held and nobody uses it");
+            let again = provider.alloc(len).unwrap();
+            assert_eq!(again.len(), len, "the pool works on after everything was given back");
+        }
+    }
+}
+
+#[test]
+fn buffers_dropped_unfrozen_obey_the_cap() {
+    for cap in [0, 1, 8] {
+        let provider = builder().max_idle_per_class(cap).build().unwrap();
+        let live: Vec<ShmBufMut> = (0..20).map(|_| provider.alloc(1000).unwrap()).collect();
+        drop(live);
+        assert_eq!(idle(&provider.stats()), cap);
+    }
+}
+
+#[test]
+fn reserved_chunks_are_idle_and_the_next_allocations_are_hits() {
+    for len in LENGTHS {
+        let provider = provider();
+        let before = provider.stats();
+        provider.reserve(len, 5).unwrap();
+        let reserved = provider.stats();
+        assert_eq!(idle(&reserved) - idle(&before), 5, "{len} bytes: not as many idle chunks as were reserved");
+        assert_eq!(reserved.misses() - before.misses(), 5, "{len} bytes: a reservation counts the chunks it makes");
+        let live: Vec<ShmBufMut> = (0..5).map(|_| provider.alloc(len).unwrap()).collect();
+        let after = provider.stats();
+        assert_eq!(
+            after.misses(),
+            reserved.misses(),
+            "{len} bytes: an allocation made a chunk despite the reservation"
+        );
+        assert_eq!(after.hits() - before.hits(), 5, "{len} bytes: allocations from the reservation are hits");
+        assert_eq!(after.segments_created, reserved.segments_created, "{len} bytes: a segment was made despite it");
+        drop(live);
+    }
+}
+
+#[test]
+fn reserving_what_is_there_already_makes_nothing() {
+    let provider = provider();
+    provider.reserve(1000, 8).unwrap();
+    let before = provider.stats();
+    for count in [8, 3, 0] {
+        provider.reserve(1000, count).unwrap();
+        assert_eq!(provider.stats(), before, "reserving {count} of 8 idle chunks changed something");
+    }
+}
+
+#[test]
+fn reserving_more_than_is_kept_is_refused() {
+    for cap in [0, 1, 8] {
+        let provider = builder().max_idle_per_class(cap).build().unwrap();
+        provider.reserve(1000, cap).unwrap();
+        let error = provider.reserve(1000, cap + 1).unwrap_err();
+        let AllocErrorKind::ReserveTooMany { count, max } = *error.kind() else { panic!("{error}") };
+        assert_eq!((count, max), (cap + 1, cap));
+    }
+}
+
+#[test]
+fn trim_gives_every_idle_byte_back_and_says_how_many() {
+    let provider = provider();
+    for len in LENGTHS {
+        provider.reserve(len, 8).unwrap();
+    }
+    let held = provider.stats().bytes_held;
+    assert!(held > 8 << 20, "there is something to give back");
+    assert_eq!(provider.trim(), held, "what trim says is not what was held");
+    let stats = provider.stats();
+    assert_eq!((stats.bytes_held, stats.segments, stats.arenas), (0, 0, 0), "trim kept something");
+    assert_eq!(provider.trim(), 0, "there is nothing to give back twice");
+}
+
+#[test]
+fn trim_leaves_alone_what_is_in_use_or_leased() {
+    let (provider, client) = pair();
+    let small = provider.alloc(100).unwrap();
+    let arena = provider.stats().bytes_held;
+    let large = provider.alloc(1 << 20).unwrap().freeze();
+    let leased = provider.alloc(2 << 20).unwrap().freeze();
+    let view = client.attach(&leased.descriptor().unwrap()).unwrap();
+    drop(leased);
+    drop(provider.alloc(3 << 20).unwrap());
+    assert_eq!(provider.trim(), 3 << 20, "only the idle chunk is given back");
+    assert_eq!(provider.stats().bytes_held, arena + (3 << 20));
+    drop(view);
+    assert_eq!(provider.trim(), 2 << 20, "the chunk whose lease has ended is given back");
+    drop(small);
+    assert_eq!(provider.trim(), arena, "the arena that nobody uses any more is given back");
+    drop(large);
+    assert_eq!(provider.trim(), 1 << 20);
+}

@@ -1,0 +1,145 @@
+//! Readers that race with recycling, grants that race with leaving peers, threads that meet in one client.
+
+use crate::support::{builder, holds, message};
+use crossbeam_queue::ArrayQueue;
+use parking_lot::Mutex;
+use shm_pool::{AttachError, Client, Descriptor, PeerId, Provider, ShareError, ShmView};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+/// Set when a thread is through, also by a failure, so that no other one waits for it for ever.
+#[derive(Default)]
+struct Over(AtomicBool);
+
+struct SetOnDrop<'a>(&'a Over);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0 .0.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Over {
+    fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn on_drop(&self) -> SetOnDrop<'_> {
+        SetOnDrop(self)
+    }
+}
+
+/// No lease is left, and no memory is lost.
+fn assert_all_back(provider: &Provider, what: &str) {
+    let stats = provider.stats();
+    assert_eq!((stats.bytes_in_use, stats.bytes_leased), (0, 0), "{what}: a lease is left");
+    provider.trim();
+    assert_eq!(provider.stats().bytes_held, 0, "{what}: memory is lost");
+}
+
+/// The newest message. Nobody keeps it: a reader is in time, or too late, or in between.
+type Newest = Mutex<Option<(Descriptor, u64)>>;
+
+fn publish(provider: &Provider, len: usize, newest: &Newest, over: &Over) {
+    let _through = over.on_drop();
+    for stamp in (0..).take_while(|_| !over.is_set()) {
+        let message = message(provider, len, stamp);
+        *newest.lock() = Some((message.descriptor().unwrap(), stamp));
+        thread::yield_now();
+    }
+}
+
+fn read(client: &Client, newest: &Newest, over: &Over) {
+    let mut read = 0;
+    while read < 300 && !over.is_set() {
+        let Some((descriptor, stamp)) = *newest.lock() else { continue };
+        match client.attach(&descriptor) {
+            Ok(view) => {
+                assert!(holds(&view, stamp), "another message's bytes");
+                thread::yield_now();
+                assert!(holds(&view, stamp), "the message was recycled under its reader");
+                read += 1;
+            }
+            Err(AttachError::Stale) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[test]
+fn readers_that_race_with_recycling_see_their_message_or_none() {
+    for len in [64, 3000, 300_000] {
+        let provider = builder().max_idle_per_class(2).build().unwrap();
+        let (newest, shared, over) = (Newest::default(), Client::new(), Over::default());
+        thread::scope(|scope| {
+            scope.spawn(|| publish(&provider, len, &newest, &over));
+            let _through = over.on_drop();
+            let readers = [(); 3].map(|()| {
+                scope.spawn(|| {
+                    read(&shared, &newest, &over);
+                    read(&Client::new(), &newest, &over);
+                })
+            });
+            readers.into_iter().for_each(|reader| reader.join().unwrap());
+        });
+        assert_all_back(&provider, &format!("{len} bytes"));
+    }
+}
+
+fn send_grants(provider: &Provider, peer: &Mutex<Option<PeerId>>, sent: &ArrayQueue<Descriptor>, over: &Over) {
+    let _through = over.on_drop();
+    for stamp in (0..).take_while(|_| !over.is_set()) {
+        let message = message(provider, 1000, stamp);
+        let Some(peer) = *peer.lock() else { continue };
+        match message.grant(peer) {
+            Ok(granted) => {
+                sent.force_push(granted);
+            }
+            // A peer that takes its time may have all of them.
+            Err(ShareError::TooManyShared { .. }) => thread::yield_now(),
+            Err(error) => assert_eq!(error, ShareError::PeerGone(peer)),
+        }
+    }
+}
+
+fn come_and_go(provider: &Provider, peer: &Mutex<Option<PeerId>>, sent: &ArrayQueue<Descriptor>) {
+    for _ in 0..1000 {
+        let client = Client::new();
+        *peer.lock() = Some(client.connect(provider.id()).unwrap());
+        for granted in (0..4).filter_map(|_| sent.pop()) {
+            match client.attach(&granted) {
+                Ok(view) => assert_eq!(view[8..], view[..992], "a torn message"),
+                Err(AttachError::OtherPeer { .. } | AttachError::NotGranted | AttachError::Stale) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn grants_that_race_with_leaving_peers_are_taken_back() {
+    let provider = builder().build().unwrap();
+    let (peer, sent, over) = (Mutex::default(), ArrayQueue::new(4), Over::default());
+    thread::scope(|scope| {
+        scope.spawn(|| send_grants(&provider, &peer, &sent, &over));
+        let _through = over.on_drop();
+        let peers = [(); 2].map(|()| scope.spawn(|| come_and_go(&provider, &peer, &sent)));
+        peers.into_iter().for_each(|peer| peer.join().unwrap());
+    });
+    assert_all_back(&provider, "grants");
+}
+
+#[test]
+fn threads_of_one_client_meet_in_the_same_new_segment() {
+    let (provider, client) = (builder().max_idle_per_class(0).build().unwrap(), Client::new());
+    for stamp in 0..200 {
+        let message = message(&provider, 1 << 16, stamp);
+        let descriptor = message.descriptor().unwrap();
+        let views: Vec<ShmView> = thread::scope(|scope| {
+            let threads = [(); 3].map(|()| scope.spawn(|| client.attach(&descriptor).unwrap()));
+            threads.map(|thread| thread.join().unwrap()).into()
+        });
+        assert!(views.iter().all(|view| holds(view, stamp)));
+        assert_eq!(client.mapped_segments(), 1, "the segment is mapped twice, or an old one is kept");
+    }
+}

@@ -1,0 +1,115 @@
+//! What the topics share: providers that are cheap to build, patterns to write and find again, and a look at what the
+//! process and /dev/shm hold.
+
+use shm_pool::{Client, Descriptor, DescriptorError, Provider, ProviderBuilder, ShmBuf, Stats};
+use std::fs;
+
+/// What [`files`] finds when everything was cleaned up.
+pub(crate) const NONE: [&str; 0] = [];
+
+/// A builder of providers whose control object is small.
+pub(crate) fn builder() -> ProviderBuilder {
+    Provider::builder().max_shared(64)
+}
+
+/// A provider with otherwise default options.
+pub(crate) fn provider() -> Provider {
+    builder().build().unwrap()
+}
+
+/// A provider and a client.
+pub(crate) fn pair() -> (Provider, Client) {
+    (provider(), Client::new())
+}
+
+/// A name prefix that no other test, and no other run, uses.
+pub(crate) fn unique_prefix(test: &str) -> String {
+    format!("it-{}-{test}", std::process::id())
+}
+
+/// A message of `len` bytes with a pattern that is made from `stamp`.
+pub(crate) fn message(provider: &Provider, len: usize, stamp: u64) -> ShmBuf {
+    let mut buffer = provider.alloc(len).unwrap();
+    write(&mut buffer, stamp);
+    buffer.freeze()
+}
+
+/// Fills `bytes` with `stamp`, over and over.
+pub(crate) fn write(bytes: &mut [u8], stamp: u64) {
+    let head = bytes.len().min(8);
+    bytes[..head].copy_from_slice(&stamp.to_le_bytes()[..head]);
+    let mut written = head;
+    while written < bytes.len() {
+        let step = written.min(bytes.len() - written);
+        bytes.copy_within(..step, written);
+        written += step;
+    }
+}
+
+/// Are `bytes` what [`write`] made of `stamp`?
+pub(crate) fn holds(bytes: &[u8], stamp: u64) -> bool {
+    let head = bytes.len().min(8);
+    bytes[..head] == stamp.to_le_bytes()[..head] && bytes[head..] == bytes[..bytes.len() - head]
+}
+
+/// The address of the first byte.
+pub(crate) fn address(bytes: &[u8]) -> usize {
+    bytes.as_ptr() as usize
+}
+
+/// Idle chunks over all classes.
+pub(crate) fn idle(stats: &Stats) -> usize {
+    stats.classes.iter().map(|class| class.idle).sum()
+}
+
+/// Names under /dev/shm that contain `text`, sorted.
+pub(crate) fn files(text: &str) -> Vec<String> {
+    let entries = fs::read_dir("/dev/shm").unwrap();
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let mut found: Vec<String> = names.filter(|name| name.contains(text)).collect();
+    found.sort();
+    found
+}
+
+/// How many mappings of this process are of files whose name contains `text`, deleted ones included.
+pub(crate) fn mappings(text: &str) -> usize {
+    fs::read_to_string("/proc/self/maps").unwrap().lines().filter(|line| line.contains(text)).count()
+}
+
+/// What the object of a provider's `serial`th segment is called, up to the prefix.
+pub(crate) fn segment(provider: &Provider, serial: u64) -> String {
+    format!(".{}.{serial:x}", provider.id())
+}
+
+/// Makes bytes that claim to be a descriptor pass the checksum, as a forger would. `None` if the magic number or the
+/// version is wrong.
+pub(crate) fn forge(mut bytes: [u8; Descriptor::SIZE]) -> Option<Descriptor> {
+    if let Err(DescriptorError::Checksum { expected, .. }) = Descriptor::from_bytes(bytes) {
+        bytes[30..].copy_from_slice(&expected.to_le_bytes());
+    }
+    Descriptor::from_bytes(bytes).ok()
+}
+
+/// Random numbers that are the same in every run: Vigna's SplitMix64.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    /// A number below `end`.
+    pub(crate) fn below(&mut self, end: usize) -> usize {
+        (self.next() % end as u64) as usize
+    }
+}
+
+/// How many open files of this process have a name that contains `text`, deleted ones included.
+pub(crate) fn open_files(text: &str) -> usize {
+    let entries = fs::read_dir("/proc/self/fd").unwrap();
+    let names = entries.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+    names.filter(|name| name.to_string_lossy().contains(text)).count()
+}

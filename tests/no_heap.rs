@@ -1,0 +1,144 @@
+//! In steady state nothing touches the heap: not one allocation and not one free, counted by the global allocator.
+//!
+//! Counts are per thread, so that tests running beside each other do not count each other's.
+
+use shm_pool::{Client, Provider, ShmBuf, ShmBufMut, ShmView};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+thread_local! {
+    static ALLOCATED: Cell<u64> = const { Cell::new(0) };
+    static FREED: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The system's allocator, counted.
+struct Counting;
+
+// SAFETY: every call goes on to the system's allocator unchanged. The counters are constant-initialised cells without a
+// destructor, so counting neither allocates nor panics.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATED.set(ALLOCATED.get() + 1);
+        // SAFETY: the caller's contract is the callee's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        FREED.set(FREED.get() + 1);
+        // SAFETY: the caller's contract is the callee's.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// One size of each kind: the smallest chunk, odd and even ones of an arena, and segments of their own.
+const SIZES: [usize; 6] = [0, 64, 1000, 4096, 1 << 20, 3 << 20];
+
+/// How many rounds go before counting: enough for everything that is done only now and then.
+const WARM_UP: usize = 1000;
+
+fn provider() -> Provider {
+    Provider::builder().max_shared(64).build().unwrap()
+}
+
+/// Runs `round` `rounds` times after a warm-up, and fails if any of them touched the heap.
+fn assert_no_heap(what: &str, rounds: usize, mut round: impl FnMut()) {
+    (0..WARM_UP).for_each(|_| round());
+    let before = (ALLOCATED.get(), FREED.get());
+    (0..rounds).for_each(|_| round());
+    let counts = (ALLOCATED.get() - before.0, FREED.get() - before.1);
+    assert_eq!(counts, (0, 0), "heap (allocations, frees) in {rounds} rounds of: {what}");
+}
+
+#[test]
+fn the_counter_sees_an_allocation_and_a_free() {
+    let before = (ALLOCATED.get(), FREED.get());
+    drop(std::hint::black_box(Box::new(1)));
+    assert_eq!(
+        (ALLOCATED.get() - before.0, FREED.get() - before.1),
+        (1, 1),
+        "every zero of this suite would be hollow"
+    );
+}
+
+#[test]
+fn a_million_buffers_are_allocated_and_dropped_without_the_heap() {
+    let provider = provider();
+    for len in SIZES {
+        assert_no_heap("alloc, drop", 1_000_000 / SIZES.len(), || drop(provider.alloc(len).unwrap()));
+    }
+}
+
+#[test]
+fn messages_are_frozen_cloned_and_dropped_without_the_heap() {
+    let provider = provider();
+    for len in SIZES {
+        assert_no_heap("alloc, freeze, clone, drop", 20_000, || {
+            let message = provider.alloc(len).unwrap().freeze();
+            drop(message.clone());
+        });
+        assert_no_heap("alloc, freeze, back to writing, drop", 20_000, || {
+            drop(provider.alloc(len).unwrap().freeze().try_into_mut().unwrap());
+        });
+    }
+}
+
+#[test]
+fn bursts_of_live_buffers_go_through_the_queue_without_the_heap() {
+    let provider = provider();
+    for len in SIZES {
+        assert_no_heap("four buffers at a time", 20_000, || {
+            let _burst: [ShmBufMut; 4] = std::array::from_fn(|_| provider.alloc(len).unwrap());
+        });
+    }
+}
+
+#[test]
+fn messages_are_shared_read_and_recycled_without_the_heap() {
+    let (provider, client) = (provider(), Client::new());
+    for len in SIZES {
+        assert_no_heap("descriptor, attach, buffer dropped first", 20_000, || {
+            let message = provider.alloc(len).unwrap().freeze();
+            let view = client.attach(&message.descriptor().unwrap()).unwrap();
+            drop(message);
+            drop(view);
+        });
+        assert_no_heap("descriptor, attach, view dropped first", 20_000, || {
+            let message = provider.alloc(len).unwrap().freeze();
+            let view = client.attach(&message.descriptor().unwrap()).unwrap();
+            drop(view.try_clone().unwrap());
+            drop(view);
+            drop(message);
+        });
+    }
+}
+
+#[test]
+fn bursts_of_shared_messages_are_recycled_without_the_heap() {
+    let (provider, client) = (provider(), Client::new());
+    for len in SIZES {
+        // An odd number, to meet work done every so many allocations at every place in the burst.
+        assert_no_heap("five shared messages at a time", 20_000, || {
+            let burst: [ShmBuf; 5] = std::array::from_fn(|_| provider.alloc(len).unwrap().freeze());
+            let _views: [ShmView; 5] =
+                std::array::from_fn(|at| client.attach(&burst[at].descriptor().unwrap()).unwrap());
+            drop(burst);
+        });
+    }
+}
+
+#[test]
+fn messages_are_granted_and_taken_up_without_the_heap() {
+    let (provider, client) = (provider(), Client::new());
+    let peer = client.connect(provider.id()).unwrap();
+    for len in SIZES {
+        assert_no_heap("grant, drop the buffer, attach, drop the view", 20_000, || {
+            let message = provider.alloc(len).unwrap().freeze();
+            let granted = message.grant(peer).unwrap();
+            drop(message);
+            drop(client.attach(&granted).unwrap());
+        });
+    }
+}

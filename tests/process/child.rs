@@ -1,0 +1,128 @@
+//! Child processes: how one is started, asked, killed; and the test that is a child's whole program.
+
+use crate::wire::{Link, Message};
+use crate::{sys, ROLES};
+use std::io;
+use std::os::fd::AsFd;
+use std::panic;
+use std::process::{self, Command, ExitStatus, Stdio};
+
+/// Names a child's role and its arguments, separated by colons. Absent in a run by hand.
+const VARIABLE: &str = "SHM_POOL_TEST_ROLE";
+
+/// A child process. Killed and reaped when this is dropped.
+pub(crate) struct Child {
+    process: process::Child,
+    link: Link,
+    role: String,
+}
+
+impl Child {
+    /// Starts a child in a role.
+    pub(crate) fn start(role: &str, arguments: &[&str]) -> Self {
+        Self::start_with(role, arguments, |_| ()).expect("a child process")
+    }
+
+    /// Starts a child in a role, after `prepare` changed how.
+    pub(crate) fn start_with(role: &str, arguments: &[&str], prepare: impl FnOnce(&mut Command)) -> io::Result<Self> {
+        let (link, theirs) = Link::pair();
+        let value = [&[role], arguments].concat().join(":");
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["child::entry", "--exact", "--nocapture", "--test-threads=1"]).env(VARIABLE, value);
+        // libtest prints to the standard output, so the socket is the standard input.
+        command.stdin(Stdio::from(theirs)).stdout(Stdio::null());
+        prepare(&mut command);
+        Ok(Self { process: command.spawn()?, link, role: role.to_owned() })
+    }
+
+    /// Sends a message and waits for the answer.
+    pub(crate) fn ask(&self, message: &Message) -> Message {
+        self.tell(message);
+        self.hear()
+    }
+
+    /// Sends a message.
+    pub(crate) fn tell(&self, message: &Message) {
+        self.link.send(message);
+    }
+
+    /// Waits for a message. Fails the test if the child panics, ends or hangs instead.
+    pub(crate) fn hear(&self) -> Message {
+        match self.next() {
+            Some(message) => message,
+            None => panic!("child {:?} ended without an answer", self.role),
+        }
+    }
+
+    /// Waits for the child to do its part without a complaint.
+    pub(crate) fn expect_done(&self) {
+        assert_eq!(self.hear(), Message::Done, "child {:?}", self.role);
+    }
+
+    /// Waits for the child to end by itself, without another word, and tells how.
+    pub(crate) fn ended(mut self) -> ExitStatus {
+        if let Some(message) = self.next() {
+            panic!("child {:?} was to end, but says {message:?}", self.role);
+        }
+        // The socket closed, so the process is ending; nothing is waited for that could hang.
+        self.process.wait().expect("a child that was not reaped yet")
+    }
+
+    /// Waits for the role to end as it should.
+    pub(crate) fn finish(self) {
+        let status = self.ended();
+        assert!(status.success(), "{status}");
+    }
+
+    /// Tells the child that nothing more comes, and waits for its role to end as it should.
+    pub(crate) fn shut_down(self) {
+        self.link.end();
+        self.finish();
+    }
+
+    /// SIGKILL, now. When this returns, the process is gone.
+    pub(crate) fn kill(self) {
+        drop(self);
+    }
+
+    /// As [`kill`](Self::kill), but the socket lives on: what the child has forked may have the other end.
+    pub(crate) fn kill_but_keep_link(mut self) -> Link {
+        let (link, _) = Link::pair();
+        std::mem::replace(&mut self.link, link)
+    }
+
+    fn next(&self) -> Option<Message> {
+        match self.link.receive() {
+            Ok(Some(Message::Panicked(text))) => panic!("child {:?} failed: {text}", self.role),
+            Ok(message) => message,
+            Err(error) => panic!("child {:?} hangs: no answer before the deadline ({error})", self.role),
+        }
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        // Both fail only if it was killed and reaped already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// The program of every child. In a run by hand it does nothing.
+#[test]
+fn entry() {
+    let Ok(value) = std::env::var(VARIABLE) else { return };
+    sys::be_a_child();
+    let parts: Vec<&str> = value.split(':').collect();
+    let role = ROLES.iter().find(|(name, _)| *name == parts[0]).expect("a role of that name").1;
+    let socket = || io::stdin().as_fd().try_clone_to_owned().expect("the standard input is a socket");
+    let to_report = Link::of_child(socket());
+    panic::set_hook(Box::new(move |info| to_report.send(&Message::Panicked(info.to_string()))));
+    role(&Link::of_child(socket()), &parts[1..]);
+}
+
+/// Tells why a test cannot be done here. Where everything is set up for tests, that is a failure.
+pub(crate) fn skip(reason: &str) {
+    assert!(std::env::var("CI").as_deref() != Ok("true"), "cannot be skipped in CI: {reason}");
+    println!("SKIPPED: {reason}");
+}

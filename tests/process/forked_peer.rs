@@ -1,0 +1,128 @@
+//! A peer that forks: the child has no leases and no slot of its parent's (D11).
+
+use crate::child::Child;
+use crate::shm::{self, Names};
+use crate::sys;
+use crate::wire::{Link, Message};
+use shm_pool::{AttachError, Client, Descriptor, PeerId, ShmView};
+use std::time::{Duration, Instant};
+
+const LEN: usize = 200_000;
+
+/// Otherwise the forked child's exit ends leases that its parent relies on, and the parent reads torn messages.
+#[test]
+fn a_forked_child_of_a_peer_gives_back_no_lease_of_its_parent() {
+    let names = Names::new("fork-peer");
+    let provider = names.provider().max_bytes(1 << 20).build().unwrap();
+    let mut buffer = provider.alloc(LEN).unwrap();
+    shm::fill(&mut buffer, 1);
+    let message = buffer.freeze();
+    let peer = Child::start("forked-peer", &[names.prefix()]);
+    let id = connected(&peer, message.descriptor().unwrap());
+    let granted = message.grant(id).unwrap();
+    drop(message);
+    peer.tell(&Message::Sent(granted));
+    peer.expect_done(); // it has forked, and the forked child has dropped everything and ended
+
+    assert!(provider.stats().bytes_leased >= LEN, "the parent's lease and grant are there");
+    let mut others: Vec<_> = std::iter::from_fn(|| provider.alloc(LEN).ok()).collect();
+    others.iter_mut().for_each(|buffer| buffer.fill(0));
+    let still_granted = others.remove(0).freeze().grant(id);
+    assert!(still_granted.is_ok(), "the parent's slot is its own still: {still_granted:?}");
+    peer.tell(&Message::Go);
+    peer.expect_done(); // it has compared and dropped its view, and taken up its grant and dropped that
+    assert!(provider.stats().bytes_leased < 2 * LEN, "only the last grant is left");
+    peer.shut_down();
+    provider.trim();
+    assert_eq!(provider.stats().bytes_leased, 0);
+}
+
+/// Otherwise a peer that is killed while what it forked lives on is lost for good: at the latest when that has ended as
+/// well, its memory must come back.
+#[test]
+fn what_a_killed_peer_leased_comes_back_when_all_that_it_forked_has_ended() {
+    let names = Names::new("fork-killed");
+    let provider = names.provider().max_bytes(1 << 20).build().unwrap();
+    let mut buffer = provider.alloc(LEN).unwrap();
+    shm::fill(&mut buffer, 1);
+    let message = buffer.freeze();
+    let peer = Child::start("forked-peer-killed", &[names.prefix()]);
+    connected(&peer, message.descriptor().unwrap());
+    drop(message);
+    peer.expect_done(); // it has forked
+    let link = peer.kill_but_keep_link();
+    provider.trim();
+    link.end(); // now the forked child ends too, and its parent cannot tell when
+    let start = Instant::now();
+    while provider.stats().bytes_leased > 0 {
+        provider.trim();
+        assert!(start.elapsed() < Duration::from_secs(60), "the lease of a killed peer is never given back");
+        std::thread::yield_now();
+    }
+    assert_eq!(provider.stats().bytes_held, 0);
+}
+
+fn connected(peer: &Child, descriptor: Descriptor) -> PeerId {
+    match peer.ask(&Message::Sent(descriptor)) {
+        Message::Peer(id) => id,
+        other => panic!("not an id: {other:?}"),
+    }
+}
+
+fn received(link: &Link) -> Descriptor {
+    match link.receive().unwrap() {
+        Some(Message::Sent(descriptor)) => descriptor,
+        other => panic!("not a descriptor: {other:?}"),
+    }
+}
+
+/// Attaches to the first message that comes, and answers with its own id.
+fn attached(link: &Link, prefix: &str) -> (Client, ShmView, Descriptor) {
+    let client = shm::client(prefix);
+    let descriptor = received(link);
+    let view = client.attach(&descriptor).unwrap();
+    link.send(&Message::Peer(client.connect(descriptor.provider()).unwrap()));
+    (client, view, descriptor)
+}
+
+/// The role of the peer that forks and goes on.
+pub(crate) fn role(link: &Link, arguments: &[&str]) {
+    let prefix = arguments[0];
+    let (client, view, descriptor) = attached(link, prefix);
+    let granted = received(link);
+    let Some(forked) = sys::fork() else {
+        sys::end_with(move || in_the_forked_child(client, view, descriptor, granted, prefix))
+    };
+    forked.finish();
+    link.send(&Message::Done);
+
+    assert_eq!(link.receive().unwrap(), Some(Message::Go));
+    shm::check(&view, 1).unwrap();
+    drop(view);
+    shm::check(&client.attach(&granted).unwrap(), 1).unwrap();
+    link.send(&Message::Done);
+    assert_eq!(link.receive().unwrap(), None);
+}
+
+fn in_the_forked_child(client: Client, view: ShmView, descriptor: Descriptor, granted: Descriptor, prefix: &str) {
+    assert!(matches!(client.attach(&descriptor), Err(AttachError::Forked)));
+    assert!(matches!(client.attach(&granted), Err(AttachError::Forked)));
+    assert!(matches!(client.connect(descriptor.provider()), Err(AttachError::Forked)));
+    assert!(matches!(view.try_clone(), Err(AttachError::Forked)));
+    assert_eq!(client.trim(), 0);
+    shm::check(&view, 1).unwrap();
+    drop((view, client));
+    // A client of its own is another peer than its parent's.
+    let own = shm::client(prefix);
+    let refused = own.attach(&granted).unwrap_err();
+    assert!(matches!(refused, AttachError::OtherPeer { .. }), "{refused}");
+    shm::check(&own.attach(&descriptor).unwrap(), 1).unwrap();
+}
+
+/// The role of the peer that forks and is killed.
+pub(crate) fn killed_role(link: &Link, arguments: &[&str]) {
+    let _handles = attached(link, arguments[0]);
+    let Some(forked) = sys::fork() else { sys::end_with(|| assert_eq!(link.receive().unwrap(), None)) };
+    link.send(&Message::Done);
+    forked.finish();
+}

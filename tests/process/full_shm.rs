@@ -1,0 +1,81 @@
+//! A /dev/shm that is full: an error that says so when memory is asked for, and never a signal when it is used (D9).
+
+use crate::child::{self, Child};
+use crate::shm::{self, Names};
+use crate::sys;
+use crate::wire::{Link, Message};
+use shm_pool::{AllocError, AllocErrorKind, BuildError, OsError, Provider};
+
+const LEN: usize = 256 << 10;
+
+/// Otherwise a container with the usual small /dev/shm kills the process at the first touch of a page, or a failed
+/// allocation uses up what is left.
+#[test]
+fn a_full_dev_shm_is_an_error_with_a_remedy_and_never_a_signal() {
+    let names = Names::new("full");
+    match Child::start_with("full-shm", &[names.prefix()], sys::give_small_shm) {
+        Ok(child) => {
+            child.expect_done();
+            child.finish();
+        }
+        Err(error) => child::skip(&format!("no mount namespace of our own: {error}")),
+    }
+}
+
+fn assert_is_full(error: &OsError, bytes: usize) {
+    assert_eq!((error.errno(), error.bytes()), (Some(libc::ENOSPC), bytes), "{error}");
+    assert!(error.object().starts_with("/dev/shm/"), "{error}");
+    let text = error.to_string();
+    assert!(["/dev/shm has ", " bytes free", "enlarge it"].iter().all(|words| text.contains(words)), "{text}");
+}
+
+fn os(error: &AllocError) -> &OsError {
+    match error.kind() {
+        AllocErrorKind::Os(error) => error,
+        _ => panic!("{error}"),
+    }
+}
+
+/// The role, in a process whose /dev/shm has 4 MiB.
+pub(crate) fn role(link: &Link, arguments: &[&str]) {
+    let prefix = arguments[0];
+    let builder = || Provider::builder().name_prefix(prefix).max_bytes(1 << 30).arena_size(64 << 10);
+    let provider = builder().max_shared(64).build().unwrap();
+    let mut large = Vec::new();
+    let error = loop {
+        match provider.alloc(LEN) {
+            Ok(buffer) => large.push(buffer),
+            Err(error) => break error,
+        }
+    };
+    assert_is_full(os(&error), LEN);
+    assert!((10..16).contains(&large.len()), "{} of them fit 4 MiB", large.len());
+    assert_eq!(shm::objects(prefix).len(), 1 + large.len(), "the failed one is not left half-made");
+    assert_eq!(provider.stats().bytes_held, large.len() * LEN, "nor accounted for");
+
+    // Arenas take the rest.
+    let mut small: Vec<_> = std::iter::from_fn(|| provider.alloc(4 << 10).ok()).collect();
+    assert_is_full(os(&provider.alloc(4 << 10).unwrap_err()), 64 << 10);
+    assert_is_full(os(&provider.reserve(LEN, 1).unwrap_err()), LEN);
+    let objects = shm::objects(prefix);
+    let BuildError::Os(error) = builder().max_shared(4096).build().unwrap_err() else { panic!("another error") };
+    assert_is_full(&error, error.bytes());
+    assert_eq!(shm::objects(prefix), objects, "a provider that could not be built leaves nothing");
+
+    for (seed, buffer) in large.iter_mut().chain(&mut small).enumerate() {
+        shm::fill(buffer, seed as u64);
+    }
+    for (seed, buffer) in large.iter().chain(&small).enumerate() {
+        shm::check(buffer, seed as u64).unwrap();
+    }
+
+    drop(large.pop());
+    large.push(provider.alloc(LEN).expect("the same class: the chunk that was dropped"));
+    drop(large.pop());
+    small.push(provider.alloc(4 << 10).expect("another class: its memory goes to a new arena"));
+    drop((large, small));
+    provider.alloc(3 << 20).expect("all that is idle makes room for one large buffer").fill(1);
+    drop(provider);
+    assert_eq!(shm::objects(prefix), [""; 0]);
+    link.send(&Message::Done);
+}

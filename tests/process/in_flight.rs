@@ -1,0 +1,107 @@
+//! Messages whose descriptor is on its way, with no holder yet (D7): granted, kept until confirmed, or lost visibly.
+
+use crate::peer::Peer;
+use crate::shm::{self, Names};
+use shm_pool::{Provider, ShmBuf};
+
+const LEN: usize = 256 << 10;
+const POOL: usize = 1 << 20;
+
+fn provider(names: &Names) -> Provider {
+    names.provider().max_bytes(POOL).arena_size(64 << 10).build().unwrap()
+}
+
+fn message(provider: &Provider, seed: u64) -> ShmBuf {
+    let mut buffer = provider.alloc(LEN).unwrap();
+    shm::fill(&mut buffer, seed);
+    buffer.freeze()
+}
+
+/// Uses all memory that may be used, many times over.
+fn overwrite_all_that_is_free(provider: &Provider) {
+    for pattern in 0..20 {
+        let mut all: Vec<_> = std::iter::from_fn(|| provider.alloc(LEN).ok()).collect();
+        all.iter_mut().for_each(|buffer| buffer.fill(pattern));
+        for buffer in all {
+            buffer.freeze().descriptor().unwrap();
+        }
+    }
+}
+
+/// Otherwise a message is lost, or overwritten, between its sender's drop and its receiver's attach.
+#[test]
+fn a_granted_message_waits_for_its_receiver_and_for_nobody_else() {
+    let names = Names::new("grant");
+    let provider = provider(&names);
+    let (receiver, stranger) = (Peer::start(names.prefix()), Peer::start(names.prefix()));
+    let id = receiver.connect(provider.id()).unwrap();
+    assert_eq!(receiver.connect(provider.id()), Ok(id), "a second connection is the same peer");
+    stranger.connect(provider.id()).unwrap();
+
+    let granted = message(&provider, 1);
+    let descriptor = granted.grant(id).unwrap();
+    drop(granted); // from here on only the grant holds it
+    overwrite_all_that_is_free(&provider);
+
+    let refused = stranger.attach(descriptor, 1).unwrap_err();
+    assert!(refused.starts_with("OtherPeer"), "{refused}");
+    let view = receiver.attach(descriptor, 1).unwrap();
+    let again = receiver.attach(descriptor, 1).unwrap_err();
+    assert_eq!(again, "NotGranted", "one grant is one view");
+    overwrite_all_that_is_free(&provider);
+    receiver.check(view);
+
+    receiver.release(view);
+    assert_eq!(provider.stats().bytes_leased, 0, "the grant and the lease are one");
+    overwrite_all_that_is_free(&provider);
+    let late = receiver.attach(descriptor, 1).unwrap_err();
+    assert!(late == "Stale", "the descriptor names nothing any more, but gives {late}");
+}
+
+/// Otherwise a broadcaster that keeps its buffer until all have confirmed loses it all the same.
+#[test]
+fn a_message_kept_until_confirmed_reaches_all_its_receivers() {
+    let names = Names::new("confirm");
+    let provider = provider(&names);
+    let receivers = [(); 3].map(|()| Peer::start(names.prefix()));
+    let kept = message(&provider, 2);
+    let descriptor = kept.descriptor().unwrap();
+    let attach = |receiver: &Peer| {
+        overwrite_all_that_is_free(&provider);
+        receiver.attach(descriptor, 2).unwrap() // the answer is the confirmation
+    };
+    let views: Vec<_> = receivers.iter().map(attach).collect();
+    drop(kept);
+    overwrite_all_that_is_free(&provider);
+    for (receiver, view) in receivers.iter().zip(views) {
+        receiver.check(view);
+        assert_eq!(provider.stats().bytes_leased, LEN, "held until the last of them lets go");
+        receiver.release(view);
+    }
+    assert_eq!(provider.stats().bytes_leased, 0);
+}
+
+/// Otherwise a receiver that comes too late reads another message and takes it for its own.
+#[test]
+fn a_message_that_nobody_keeps_is_stale_and_never_another_one() {
+    let names = Names::new("late");
+    let provider = provider(&names);
+    let receiver = Peer::start(names.prefix());
+    let lost = message(&provider, 3);
+    let descriptor = lost.descriptor().unwrap();
+    drop(lost);
+    overwrite_all_that_is_free(&provider);
+    assert_eq!(receiver.attach(descriptor, 3).unwrap_err(), "Stale");
+    assert_eq!(provider.stats().bytes_leased, 0, "a refused attach leaves no lease");
+}
+
+/// Otherwise a receiver meets memory of a provider that has other names, and takes it for its provider's.
+#[test]
+fn a_client_with_another_prefix_finds_no_provider() {
+    let names = Names::new("prefix");
+    let provider = provider(&names);
+    let message = message(&provider, 4);
+    let elsewhere = Peer::start("proc-elsewhere");
+    let refused = elsewhere.attach(message.descriptor().unwrap(), 4).unwrap_err();
+    assert!(refused.starts_with("NoProvider"), "{refused}");
+}

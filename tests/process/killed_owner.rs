@@ -1,0 +1,95 @@
+//! An owner that is killed while a peer holds views: what is mapped stays good, and the peer can let it go.
+
+use crate::child::Child;
+use crate::peer::Peer;
+use crate::shm::{self, Names};
+use crate::wire::{Link, Message};
+use shm_pool::{Descriptor, Provider, ProviderId};
+
+/// A message of its own segment, and one in an arena.
+const LENGTHS: [usize; 2] = [1 << 20, 4 << 10];
+
+/// The role: builds a provider with the prefix, publishes one message of each length, and keeps them.
+pub(crate) fn role(link: &Link, arguments: &[&str]) {
+    let provider = Provider::builder().name_prefix(arguments[0]).build().unwrap();
+    link.send(&Message::Provider(provider.id()));
+    let messages = LENGTHS.map(|len| {
+        let mut buffer = provider.alloc(len).unwrap();
+        shm::fill(&mut buffer, len as u64);
+        buffer.freeze()
+    });
+    messages.iter().for_each(|message| link.send(&Message::Sent(message.descriptor().unwrap())));
+    while link.receive().unwrap().is_some() {}
+}
+
+fn start(names: &Names) -> (Child, ProviderId, [Descriptor; 2]) {
+    let owner = Child::start("owner", &[names.prefix()]);
+    let Message::Provider(id) = owner.hear() else { panic!("the owner tells its id first") };
+    let descriptors = LENGTHS.map(|_| match owner.hear() {
+        Message::Sent(descriptor) => descriptor,
+        other => panic!("not a descriptor: {other:?}"),
+    });
+    (owner, id, descriptors)
+}
+
+/// Otherwise a crash of the publisher takes its readers with it, or they wait for ever on one that is gone.
+#[test]
+fn views_outlive_a_killed_owner_and_new_peers_are_told_that_it_is_dead() {
+    let names = Names::new("owner-dead");
+    let (owner, id, descriptors) = start(&names);
+    let peer = Peer::start(names.prefix());
+    let attach = |descriptor: Descriptor| peer.attach(descriptor, descriptor.payload_len()).unwrap();
+    let views = descriptors.map(attach);
+    assert_eq!(peer.trim(), 0, "the owner lives, and all its segments exist");
+    owner.kill();
+
+    views.iter().for_each(|&view| peer.check(view));
+    let another = descriptors.map(attach);
+    let newcomer = Peer::start(names.prefix());
+    let refused = newcomer.connect(id).unwrap_err();
+    assert!(refused.starts_with("NotAProvider") && refused.contains("owner is dead"), "{refused}");
+    assert_eq!(newcomer.mappings(), 0, "a refused peer keeps no mapping");
+
+    views.iter().chain(&another).for_each(|&view| peer.release(view));
+    assert_eq!(peer.trim(), 3, "the control object and two segments");
+    assert_eq!((peer.segments(), peer.mappings()), (0, 0));
+    let refused = peer.connect(id).unwrap_err();
+    assert!(refused.contains("owner is dead"), "{refused}");
+    assert_eq!(names.sweep().len(), 3);
+    let refused = peer.connect(id).unwrap_err();
+    assert!(refused.starts_with("NoProvider"), "{refused}");
+}
+
+/// Otherwise `Client::trim` unmaps what a view still reads, or what it left for the view stays for ever.
+#[test]
+fn a_trim_after_the_owner_was_killed_leaves_held_views_alone() {
+    let names = Names::new("owner-trim");
+    let (owner, _, descriptors) = start(&names);
+    let peer = Peer::start(names.prefix());
+    let views = descriptors.map(|descriptor| peer.attach(descriptor, descriptor.payload_len()).unwrap());
+    owner.kill();
+    assert_eq!(peer.trim(), 3);
+    assert_eq!(peer.segments(), 0);
+    views.iter().for_each(|&view| peer.check(view));
+    assert_eq!(names.sweep().len(), 3, "a swept object stays mapped where it is read");
+    views.iter().for_each(|&view| peer.check(view));
+    views.iter().for_each(|&view| peer.release(view));
+    assert_eq!(peer.mappings(), 0, "what the views needed is let go with them");
+}
+
+/// Otherwise an owner that ends as it should is taken for a dead one, or leaves objects behind.
+#[test]
+fn views_outlive_an_owner_that_ends_by_itself() {
+    let names = Names::new("owner-ends");
+    let (owner, id, descriptors) = start(&names);
+    let peer = Peer::start(names.prefix());
+    let views = descriptors.map(|descriptor| peer.attach(descriptor, descriptor.payload_len()).unwrap());
+    owner.shut_down();
+    assert_eq!(shm::objects(names.prefix()), [""; 0], "it has removed its objects");
+    views.iter().for_each(|&view| peer.check(view));
+    let newcomer = Peer::start(names.prefix()).connect(id).unwrap_err();
+    assert!(newcomer.starts_with("NoProvider"), "{newcomer}");
+    views.iter().for_each(|&view| peer.release(view));
+    peer.trim();
+    assert_eq!((peer.segments(), peer.mappings()), (0, 0));
+}

@@ -1,0 +1,140 @@
+//! A peer that is killed with views and grants: the owner gets its memory back, and nobody else loses any (D4, D5).
+
+use crate::peer::{Peer, View};
+use crate::shm::{self, Names};
+use shm_pool::{AllocErrorKind, PeerId, Provider, ShareError, ShmBuf};
+
+/// Most views of one message in one client, and most grants of it to one peer.
+const VIEWS: usize = 31;
+const GRANTS: usize = 7;
+
+/// How many messages nobody but the victim leases, and how many others do.
+const LOST: usize = 2;
+const KEPT: usize = 2;
+
+/// A provider whose cap is reached: its messages are leased by peers or in the hands of the owner.
+struct Scene {
+    provider: Provider,
+    len: usize,
+    victim: Option<Peer>,
+    victim_id: PeerId,
+    survivors: [(Peer, View); KEPT],
+    held: Vec<ShmBuf>,
+}
+
+impl Scene {
+    fn new(names: &Names, len: usize, max_bytes: usize) -> Self {
+        let provider = names.provider().max_bytes(max_bytes).arena_size(64 << 10).build().unwrap();
+        let victim = Peer::start(names.prefix());
+        let victim_id = victim.connect(provider.id()).unwrap();
+        // As many views and grants as there can be: the victim's counters are full.
+        let (viewed, granted) = (message(&provider, len, 0), message(&provider, len, 1));
+        for _ in 0..VIEWS {
+            victim.attach(viewed.descriptor().unwrap(), 0).unwrap();
+        }
+        for _ in 0..GRANTS {
+            viewed.grant(victim_id).unwrap();
+            granted.grant(victim_id).unwrap();
+        }
+        let one_more = granted.grant(victim_id).unwrap_err();
+        assert_eq!(one_more, ShareError::TooManyGrants { peer: victim_id, max: GRANTS });
+        // The survivors' messages are the victim's too.
+        let survivors = [2, 3].map(|seed| {
+            let survivor = Peer::start(names.prefix());
+            let message = message(&provider, len, seed);
+            victim.attach(message.descriptor().unwrap(), seed).unwrap();
+            message.grant(victim_id).unwrap();
+            let view = survivor.attach(message.descriptor().unwrap(), seed).unwrap();
+            (survivor, view)
+        });
+        drop((viewed, granted));
+        let held: Vec<_> = std::iter::from_fn(|| provider.alloc(len).ok().map(ShmBuf::from)).collect();
+        let scene = Self { provider, len, victim: Some(victim), victim_id, survivors, held };
+        scene.assert_exhausted(LOST + KEPT);
+        scene
+    }
+
+    fn kill_the_victim(&mut self) {
+        self.victim.take().expect("a victim that lives").kill();
+    }
+
+    fn assert_exhausted(&self, leased_messages: usize) {
+        let error = self.provider.alloc(self.len).expect_err("the cap is reached");
+        let AllocErrorKind::Exhausted { leased, .. } = *error.kind() else { panic!("{error}") };
+        assert_eq!(leased, leased_messages * self.len);
+    }
+
+    /// What was the victim's alone can be used, and what the survivors hold cannot, until they let go.
+    fn assert_only_the_victims_memory_is_free(mut self) {
+        for _ in 0..LOST {
+            let mut buffer = self.provider.alloc(self.len).unwrap();
+            buffer.fill(0xee);
+            self.held.push(buffer.freeze());
+        }
+        self.assert_exhausted(KEPT);
+        self.survivors.iter().for_each(|(survivor, view)| survivor.check(*view));
+        let refused = self.held[0].grant(self.victim_id).unwrap_err();
+        assert_eq!(refused, ShareError::PeerGone(self.victim_id), "a grant to the dead would be lost");
+        self.survivors.iter().for_each(|(survivor, view)| survivor.release(*view));
+        let last = [(); KEPT].map(|()| self.provider.alloc(self.len).unwrap());
+        self.assert_exhausted(0);
+        drop(last);
+    }
+}
+
+fn message(provider: &Provider, len: usize, seed: u64) -> ShmBuf {
+    let mut buffer = provider.alloc(len).unwrap();
+    shm::fill(&mut buffer, seed);
+    buffer.freeze()
+}
+
+/// Otherwise each crash of a peer costs the owner segments for ever, and in the end the cap.
+#[test]
+fn an_allocation_that_needs_them_gets_the_segments_of_a_killed_peer() {
+    let names = Names::new("killed-large");
+    let mut scene = Scene::new(&names, 256 << 10, 2 << 20);
+    scene.kill_the_victim();
+    scene.assert_only_the_victims_memory_is_free();
+}
+
+/// Otherwise each crash of a peer costs the owner chunks of its arenas for ever.
+#[test]
+fn an_allocation_that_needs_them_gets_the_arena_chunks_of_a_killed_peer() {
+    let names = Names::new("killed-small");
+    let mut scene = Scene::new(&names, 4 << 10, 64 << 10);
+    scene.kill_the_victim();
+    scene.assert_only_the_victims_memory_is_free();
+}
+
+/// Otherwise a killed peer's memory stays away from the rest of the system until its owner happens to need it.
+#[test]
+fn a_trim_gives_the_segments_of_a_killed_peer_to_the_system() {
+    let names = Names::new("killed-trim");
+    let mut scene = Scene::new(&names, 256 << 10, 2 << 20);
+    let before = scene.provider.stats();
+    assert_eq!(scene.provider.trim(), 0, "nothing is free while the victim lives");
+    scene.kill_the_victim();
+    assert_eq!(scene.provider.trim(), LOST * scene.len);
+    let after = scene.provider.stats();
+    assert_eq!(after.bytes_held, before.bytes_held - LOST * scene.len);
+    assert_eq!(after.bytes_leased, KEPT * scene.len);
+    scene.assert_only_the_victims_memory_is_free();
+}
+
+/// Otherwise an owner that trims under a living peer's eyes takes what that peer reads.
+#[test]
+fn a_trim_while_the_peer_lives_takes_nothing_from_it() {
+    let names = Names::new("killed-not");
+    let provider = names.provider().max_bytes(1 << 20).build().unwrap();
+    let peer = Peer::start(names.prefix());
+    let id = peer.connect(provider.id()).unwrap();
+    let (viewed, granted) = (message(&provider, 100_000, 1), message(&provider, 100_000, 2));
+    let view = peer.attach(viewed.descriptor().unwrap(), 1).unwrap();
+    let descriptor = granted.grant(id).unwrap();
+    drop((viewed, granted));
+    provider.trim();
+    let mut all: Vec<_> = std::iter::from_fn(|| provider.alloc(100_000).ok()).collect();
+    all.iter_mut().for_each(|buffer| buffer.fill(0));
+    peer.check(view);
+    peer.attach(descriptor, 2).unwrap();
+}

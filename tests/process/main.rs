@@ -1,0 +1,50 @@
+//! The library between real processes: peers and owners that are slow, killed, forked, of another user, out of memory
+//! or out of descriptors; and what no process may see, a system call on the warm path.
+//!
+//! A child is this very test binary, started again with the one test [`child::entry`] and with an environment variable
+//! that names its role. The test and its child talk over a socket, the child's standard input. Nothing here waits for
+//! a time to pass: every step is an answer, and an answer that does not come in time fails the test.
+//!
+//! Each test has a name prefix of its own and leaves /dev/shm as it was, which it checks itself ([`shm::Names`]).
+
+mod child;
+mod peer;
+mod shm;
+mod sys;
+mod wire;
+
+mod descriptors;
+mod forked_owner;
+mod forked_peer;
+mod full_shm;
+mod in_flight;
+mod killed_owner;
+mod killed_peer;
+mod rejects;
+mod rejects_segment;
+mod slots;
+mod slow_peer;
+mod users;
+mod warm_path;
+mod warm_threads;
+
+/// What a child does: its end of the socket, and the arguments of the role.
+type Role = fn(&wire::Link, &[&str]);
+
+/// All roles by name.
+const ROLES: &[(&str, Role)] = &[
+    ("descriptors-of-an-owner", descriptors::owner),
+    ("descriptors-of-a-peer", descriptors::peer),
+    ("forked-owner", forked_owner::role),
+    ("forked-peer", forked_peer::role),
+    ("forked-peer-killed", forked_peer::killed_role),
+    ("full-shm", full_shm::role),
+    ("owner", killed_owner::role),
+    ("peer", peer::role),
+    ("rejects", rejects::role),
+    ("rejects-segment", rejects_segment::role),
+    ("stranger", users::role),
+    ("warm-path", warm_path::role),
+    ("warm-path-without-a-pool", warm_path::control_role),
+    ("warm-threads", warm_threads::role),
+];

@@ -1,0 +1,127 @@
+//! A peer in a process of its own that does what the test asks: attaches, compares, lets go.
+
+use crate::child::Child;
+use crate::shm;
+use crate::wire::{Link, Message};
+use shm_pool::{AttachError, Client, Descriptor, PeerId, ProviderId, ShmView};
+
+/// The test's handle of such a peer.
+pub(crate) struct Peer {
+    child: Child,
+}
+
+/// The number of a view in a peer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct View(u64);
+
+impl Peer {
+    /// Starts a peer for providers with this prefix.
+    pub(crate) fn start(prefix: &str) -> Self {
+        Self { child: Child::start("peer", &[prefix]) }
+    }
+
+    /// A child whose role ends in [`serve`].
+    pub(crate) fn of(child: Child) -> Self {
+        Self { child }
+    }
+
+    /// `Client::connect`; the error is the debug text of the library's.
+    pub(crate) fn connect(&self, provider: ProviderId) -> Result<PeerId, String> {
+        match self.child.ask(&Message::Connect(provider)) {
+            Message::Peer(peer) => Ok(peer),
+            other => refused(other),
+        }
+    }
+
+    /// `Client::attach`, and a comparison of all bytes.
+    pub(crate) fn attach(&self, descriptor: Descriptor, seed: u64) -> Result<View, String> {
+        match self.child.ask(&Message::Attach(descriptor, seed)) {
+            Message::Number(view) => Ok(View(view)),
+            other => refused(other),
+        }
+    }
+
+    /// Has the peer compare every byte of a view again.
+    pub(crate) fn check(&self, view: View) {
+        assert_eq!(self.child.ask(&Message::Check(view.0)), Message::Done, "a view changed while it was held");
+    }
+
+    /// Drops a view.
+    pub(crate) fn release(&self, view: View) {
+        assert_eq!(self.child.ask(&Message::Release(view.0)), Message::Done);
+    }
+
+    /// `Client::trim`.
+    pub(crate) fn trim(&self) -> u64 {
+        self.number(&Message::Trim)
+    }
+
+    /// `Client::mapped_segments`.
+    pub(crate) fn segments(&self) -> u64 {
+        self.number(&Message::Segments)
+    }
+
+    /// How many objects of the test's providers the process has mapped, by its /proc/self/maps.
+    pub(crate) fn mappings(&self) -> u64 {
+        self.number(&Message::Mappings)
+    }
+
+    /// SIGKILL. When this returns, the process is gone.
+    pub(crate) fn kill(self) {
+        self.child.kill();
+    }
+
+    fn number(&self, question: &Message) -> u64 {
+        match self.child.ask(question) {
+            Message::Number(number) => number,
+            other => panic!("{question:?} was answered by {other:?}"),
+        }
+    }
+}
+
+fn refused<T>(message: Message) -> Result<T, String> {
+    match message {
+        Message::Refused(text) => Err(text),
+        other => panic!("neither an answer nor an error: {other:?}"),
+    }
+}
+
+/// The role: arguments are the prefix.
+pub(crate) fn role(link: &Link, arguments: &[&str]) {
+    serve(link, &shm::client(arguments[0]), arguments[0]);
+}
+
+/// Answers the test's questions until it has none.
+pub(crate) fn serve(link: &Link, client: &Client, prefix: &str) {
+    let mut views: Vec<Option<(ShmView, u64)>> = Vec::new();
+    while let Some(question) = link.receive().expect("the child waits without a deadline") {
+        link.send(&answer(&question, client, prefix, &mut views));
+    }
+}
+
+fn answer(question: &Message, client: &Client, prefix: &str, views: &mut Vec<Option<(ShmView, u64)>>) -> Message {
+    let refused = |error: AttachError| Message::Refused(format!("{error:?}"));
+    match *question {
+        Message::Connect(provider) => client.connect(provider).map_or_else(refused, Message::Peer),
+        Message::Attach(ref descriptor, seed) => match client.attach(descriptor) {
+            Ok(view) => {
+                shm::check(&view, seed).expect("a message is whole from the first look on");
+                views.push(Some((view, seed)));
+                Message::Number(views.len() as u64 - 1)
+            }
+            Err(error) => refused(error),
+        },
+        Message::Check(view) => {
+            let (view, seed) = views[view as usize].as_ref().expect("a view that is still held");
+            shm::check(view, *seed).map_or_else(Message::Refused, |()| Message::Done)
+        }
+        Message::Release(view) => {
+            views[view as usize].take().expect("a view that is still held");
+            Message::Done
+        }
+        Message::Trim => Message::Number(client.trim() as u64),
+        Message::Segments => Message::Number(client.mapped_segments() as u64),
+        Message::Mappings => Message::Number(shm::mappings(prefix) as u64),
+        ref other => panic!("not a question: {other:?}"),
+    }
+}

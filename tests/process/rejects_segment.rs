@@ -1,0 +1,183 @@
+//! Garbage behind a genuine control object: in a message's record, and under its segment's name (D10, I2).
+
+use crate::child::Child;
+use crate::shm::{self, Names};
+use crate::sys;
+use crate::wire::{Link, Message};
+use shm_pool::{AttachError, Descriptor, Provider, ShmBuf};
+use std::fs::{self, File, OpenOptions};
+use std::hint::black_box;
+use std::os::unix::fs::{symlink, FileExt};
+use std::path::PathBuf;
+
+const LEN: usize = 100_000;
+
+/// Otherwise a process that writes garbage into a message's record makes others read outside of their mappings.
+#[test]
+fn a_record_is_not_believed_before_it_is_checked() {
+    run("record");
+}
+
+/// Otherwise a file that somebody put under a segment's name is read as if it were the message.
+#[test]
+fn what_is_under_a_segments_name_is_checked_before_it_is_mapped() {
+    run("file");
+}
+
+/// Otherwise anybody who can put a pipe there stops a peer for ever.
+#[test]
+fn a_pipe_under_a_segments_name_is_refused_without_a_wait() {
+    run("pipe");
+}
+
+/// Otherwise one process that runs wild takes the owner and all its peers with it.
+#[test]
+fn garbage_all_over_a_control_object_crashes_nobody() {
+    run("garbage");
+}
+
+/// In a child, so that a crash or a stop of it fails the test.
+fn run(what: &str) {
+    let names = Names::new(&format!("rejects-{what}"));
+    let child = Child::start("rejects-segment", &[names.prefix(), what]);
+    child.expect_done();
+    child.finish();
+}
+
+struct Scene<'a> {
+    prefix: &'a str,
+    provider: Provider,
+    message: ShmBuf,
+    descriptor: Descriptor,
+    control: File,
+    segment: PathBuf,
+}
+
+impl Scene<'_> {
+    fn new(prefix: &str) -> Scene<'_> {
+        let builder = Provider::builder().name_prefix(prefix).max_bytes(4 << 20).max_shared(8).arena_size(64 << 10);
+        let provider = builder.build().unwrap();
+        let mut buffer = provider.alloc(LEN).unwrap();
+        shm::fill(&mut buffer, 1);
+        let message = buffer.freeze();
+        let descriptor = message.descriptor().unwrap();
+        let objects = shm::objects(prefix);
+        let is_control = |name: &&String| name.ends_with(".ctl");
+        let control = shm::path(objects.iter().find(is_control).expect("a control object"));
+        let control = OpenOptions::new().read(true).write(true).open(control).unwrap();
+        let segment = shm::path(objects.iter().find(|name| !is_control(name)).expect("the message's segment"));
+        Scene { prefix, provider, message, descriptor, control, segment }
+    }
+
+    /// What a client that has nothing mapped yet makes of the message: an error, or bytes that can be read.
+    fn attach(&self) -> Result<usize, AttachError> {
+        let result = shm::client(self.prefix).attach(&self.descriptor).map(|view| {
+            black_box(view.iter().fold(0u8, |sum, byte| sum ^ byte));
+            view.len()
+        });
+        assert!(!self.message.is_leased(), "a lease was kept: {result:?}");
+        result
+    }
+}
+
+pub(crate) fn role(link: &Link, arguments: &[&str]) {
+    let scene = Scene::new(arguments[0]);
+    assert_eq!(scene.attach().unwrap(), LEN);
+    match arguments[1] {
+        "record" => damaged_records(&scene),
+        "file" => replaced_segments(&scene),
+        "pipe" => a_pipe(&scene),
+        _ => return garbage_everywhere(&scene, link),
+    }
+    assert_eq!(scene.attach().unwrap(), LEN, "all is as it was");
+    drop(scene);
+    link.send(&Message::Done);
+}
+
+/// The words that follow the generation say where the message is.
+fn damaged_records(scene: &Scene<'_>) {
+    let mut content = vec![0; scene.control.metadata().unwrap().len() as usize];
+    scene.control.read_exact_at(&mut content, 0).unwrap();
+    let generation = &scene.descriptor.to_bytes()[16..24];
+    let found = content.chunks(8).position(|word| word == generation).expect("the message's record") * 8;
+    let values = (0..64).map(|bit| 1 << bit).chain([0, LEN as u64, LEN as u64 + 1, i64::MAX as u64, u64::MAX]);
+    let mut refused = 0;
+    for value in values {
+        for word in 0..=4 {
+            let at = found + word * 8;
+            scene.control.write_all_at(&value.to_le_bytes(), at as u64).unwrap();
+            match scene.attach() {
+                Ok(len) => assert_eq!(len, LEN),
+                Err(AttachError::Os(error)) => panic!("word {word} is {value:#x} and goes into a call: {error}"),
+                Err(_) => refused += 1,
+            }
+            scene.control.write_all_at(&content[at..at + 8], at as u64).unwrap();
+        }
+    }
+    assert!(refused > 250, "the words were not those of the record: {refused}");
+}
+
+fn replaced_segments(scene: &Scene<'_>) {
+    let (segment, aside) = (&scene.segment, scene.segment.with_extension("aside"));
+    fs::rename(segment, &aside).unwrap();
+    let error = || scene.attach().expect_err("not the owner's segment");
+    let missing = error();
+    assert!(
+        matches!(missing, AttachError::Closed { .. }),
+        "only a closed provider takes a leased segment away: {missing:?}"
+    );
+    for (len, words) in [(0, "empty"), (1, "outside"), (4096, "outside"), (LEN as u64 - 1, "outside")] {
+        File::create(segment).unwrap().set_len(len).unwrap();
+        let error = error();
+        assert!(error.to_string().contains(words), "{len} bytes: {error}");
+    }
+    fs::remove_file(segment).unwrap();
+
+    symlink(&aside, segment).unwrap();
+    let link = error();
+    assert!(matches!(&link, AttachError::Os(error) if error.errno() == Some(libc::ELOOP)), "{link:?}");
+    fs::remove_file(segment).unwrap();
+    fs::create_dir(segment).unwrap();
+    let directory = error();
+    assert!(matches!(directory, AttachError::NotAProvider { .. }), "{directory:?}");
+    fs::remove_dir(segment).unwrap();
+    fs::rename(&aside, segment).unwrap();
+}
+
+fn a_pipe(scene: &Scene<'_>) {
+    let (segment, aside) = (&scene.segment, scene.segment.with_extension("aside"));
+    fs::rename(segment, &aside).unwrap();
+    sys::make_pipe(segment);
+    let pipe = scene.attach().expect_err("not the owner's segment");
+    assert!(matches!(pipe, AttachError::NotAProvider { .. }), "{pipe:?}");
+    fs::rename(&aside, segment).unwrap();
+}
+
+/// Whatever another process writes into the control object: nobody crashes, stops or reads outside of a mapping. What
+/// is refused, and how, does not matter.
+fn garbage_everywhere(scene: &Scene<'_>, link: &Link) {
+    let Scene { prefix, provider, message, descriptor, control, .. } = scene;
+    let client = shm::client(prefix);
+    let id = client.connect(provider.id()).unwrap();
+    let view = client.attach(descriptor).unwrap();
+    let mut garbage = vec![0; control.metadata().unwrap().len() as usize - 32];
+    for seed in 0..200 {
+        shm::fill(&mut garbage, seed);
+        control.write_all_at(&garbage, 32).unwrap();
+        let _ = client.attach(descriptor);
+        let _ = view.try_clone();
+        let _ = shm::client(prefix).attach(descriptor);
+        let _ = message.grant(id);
+        for len in [64, LEN] {
+            if let Ok(mut buffer) = provider.alloc(len) {
+                buffer.fill(seed as u8);
+                let _ = buffer.freeze().descriptor().map(|descriptor| client.attach(&descriptor));
+            }
+        }
+        client.trim();
+        provider.trim();
+        provider.stats();
+        shm::check(message, 1).expect("what the owner holds is its own");
+    }
+    link.send(&Message::Done);
+}

@@ -1,0 +1,69 @@
+//! The 64 peer slots of a provider: a killed peer's is free at once, and its id is nobody's (D5).
+
+use crate::peer::Peer;
+use crate::shm::{self, Names};
+use shm_pool::{AttachError, Client, ShareError};
+
+const PEERS: usize = 64;
+
+/// Otherwise a provider whose peers crash and restart has no place for them some day, or mistakes a new peer for a dead
+/// one that it had granted messages to.
+#[test]
+fn the_slot_of_a_killed_peer_is_taken_by_the_next_one() {
+    let names = Names::new("slots");
+    let provider = names.provider().build().unwrap();
+    let victim = Peer::start(names.prefix());
+    let dead = victim.connect(provider.id()).unwrap();
+    let clients: Vec<Client> = (1..PEERS).map(|_| names.client()).collect();
+    let ids: Vec<_> = clients.iter().map(|client| client.connect(provider.id()).unwrap()).collect();
+    let one_more = names.client();
+    let refused = one_more.connect(provider.id()).unwrap_err();
+    assert!(matches!(refused, AttachError::TooManyPeers { max: PEERS, .. }), "{refused}");
+
+    let mut buffer = provider.alloc(20_000).unwrap();
+    shm::fill(&mut buffer, 1);
+    let message = buffer.freeze();
+    victim.attach(message.descriptor().unwrap(), 1).unwrap();
+    let untaken = message.grant(dead).unwrap();
+    victim.kill();
+
+    let living = one_more.connect(provider.id()).unwrap();
+    assert_eq!(living.slot(), dead.slot(), "there is no other");
+    assert!(!message.is_leased(), "who takes a slot over clears what its last peer held");
+    assert_eq!(message.grant(dead), Err(ShareError::PeerGone(dead)), "the dead one's id is not the new one's");
+    assert!(!message.is_leased(), "a refused grant leaves nothing");
+    let refused = one_more.attach(&untaken).unwrap_err();
+    assert!(matches!(refused, AttachError::NotGranted), "a grant is not inherited: {refused}");
+
+    for (client, id) in clients.iter().zip(ids) {
+        let view = client.attach(&message.grant(id).unwrap()).unwrap();
+        shm::check(&view, 1).unwrap();
+    }
+    let view = one_more.attach(&message.grant(living).unwrap()).unwrap();
+    assert!(message.is_leased());
+    drop(view);
+    assert!(!message.is_leased());
+}
+
+/// Otherwise a peer that restarts faster than it did its work uses up slots.
+#[test]
+fn peers_that_are_killed_one_after_the_other_need_one_slot() {
+    let names = Names::new("slots-again");
+    let provider = names.provider().build().unwrap();
+    let mut buffer = provider.alloc(5_000).unwrap();
+    shm::fill(&mut buffer, 9);
+    let message = buffer.freeze();
+    let mut ids = Vec::new();
+    for _ in 0..5 {
+        let peer = Peer::start(names.prefix());
+        peer.attach(message.descriptor().unwrap(), 9).unwrap();
+        ids.push(peer.connect(provider.id()).unwrap());
+        peer.kill();
+    }
+    assert!(ids.iter().all(|id| id.slot() == ids[0].slot()), "{ids:?}");
+    assert!(message.is_leased(), "nobody has looked since the last one died");
+    drop(message);
+    assert_eq!(provider.stats().bytes_leased, provider.stats().classes[0].size);
+    provider.trim();
+    assert_eq!(provider.stats().bytes_held, 0);
+}

@@ -1,0 +1,91 @@
+//! Peers of another user: kept out by default, let in when both sides say so (D10).
+
+use crate::child::{self, Child};
+use crate::peer::{self, Peer};
+use crate::shm::{self, Names};
+use crate::sys;
+use crate::wire::{Link, Message};
+use shm_pool::{Client, Provider, ShmBuf};
+use std::os::unix::fs::PermissionsExt;
+
+/// Nobody, on most systems. Any user but root will do.
+const STRANGER: u32 = 65_534;
+
+/// The role: arguments are the prefix and the user whose providers are trusted, or nothing.
+pub(crate) fn role(link: &Link, arguments: &[&str]) {
+    let builder = Client::builder().name_prefix(arguments[0]);
+    if let Err(error) = sys::become_user(STRANGER) {
+        return link.send(&Message::Refused(error.to_string()));
+    }
+    link.send(&Message::Done);
+    let builder = arguments[1].parse().map_or(builder.clone(), |uid| builder.owner_uid(uid));
+    peer::serve(link, &builder.build().unwrap(), arguments[0]);
+}
+
+/// A peer of another user. `None`: not possible here.
+fn stranger(names: &Names, trusted: &str) -> Option<Peer> {
+    if !sys::is_root() {
+        println!("SKIPPED: only root can be another user");
+        return None;
+    }
+    let child = Child::start("stranger", &[names.prefix(), trusted]);
+    match child.hear() {
+        Message::Done => Some(Peer::of(child)),
+        refused => {
+            child::skip(&format!("there is no other user: {refused:?}"));
+            None
+        }
+    }
+}
+
+fn message(provider: &Provider) -> ShmBuf {
+    let mut buffer = provider.alloc(100_000).unwrap();
+    shm::fill(&mut buffer, 1);
+    buffer.freeze()
+}
+
+/// Otherwise messages can be read by every user of the machine.
+#[test]
+fn by_default_another_user_is_denied() {
+    let names = Names::new("user-default");
+    let provider = names.provider().build().unwrap();
+    let message = message(&provider);
+    let Some(stranger) = stranger(&names, "0") else { return };
+    let refused = stranger.attach(message.descriptor().unwrap(), 1).unwrap_err();
+    assert!(refused.starts_with("Os(") && refused.contains(&format!("code: {}", libc::EACCES)), "{refused}");
+    assert!(refused.contains("ProviderBuilder::mode"), "the error says what can be done: {refused}");
+}
+
+/// Otherwise a provider that is open to all can still not be used by them.
+#[test]
+fn an_open_mode_lets_another_user_in_that_trusts_the_owner() {
+    let names = Names::new("user-open");
+    let provider = names.provider().mode(0o666).build().unwrap();
+    let message = message(&provider);
+    for name in shm::objects(names.prefix()) {
+        let mode = shm::path(&name).metadata().unwrap().permissions().mode() & 0o777;
+        let expected = if name.ends_with(".ctl") { 0o666 } else { 0o644 };
+        assert_eq!(mode, expected, "{name}: payload is the owner's to write, leases are everybody's");
+    }
+    let Some(stranger) = stranger(&names, "0") else { return };
+    let id = stranger.connect(provider.id()).unwrap();
+    let view = stranger.attach(message.grant(id).unwrap(), 1).unwrap();
+    drop(message);
+    assert!(provider.stats().bytes_leased > 0);
+    stranger.check(view);
+    stranger.release(view);
+    assert_eq!(provider.stats().bytes_leased, 0);
+}
+
+/// Otherwise any user can put a control object in place of a provider's and feed its peers.
+#[test]
+fn a_provider_of_another_user_is_not_trusted_unless_it_is_named() {
+    let names = Names::new("user-trust");
+    let provider = names.provider().mode(0o666).build().unwrap();
+    let message = message(&provider);
+    for trusted in ["", "1"] {
+        let Some(stranger) = stranger(&names, trusted) else { return };
+        let refused = stranger.attach(message.descriptor().unwrap(), 1).unwrap_err();
+        assert!(refused.starts_with("WrongUid"), "{refused}");
+    }
+}

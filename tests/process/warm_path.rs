@@ -1,0 +1,111 @@
+//! The warm path makes no system call: a thread that may make none goes on allocating, sharing and dropping.
+
+use crate::child::Child;
+use crate::shm::{self, Names};
+use crate::sys;
+use crate::wire::{Link, Message};
+use shm_pool::{Client, PeerId, Provider, ProviderBuilder, ShmBuf};
+use std::alloc::Layout;
+use std::os::fd::AsRawFd;
+use std::os::unix::process::ExitStatusExt;
+
+const CYCLES: usize = 1_000_000;
+const SIZES: [usize; 5] = [64, 4 << 10, 64 << 10, 1 << 20, 16 << 20];
+/// Sizes that several buffers are held of at a time.
+const SMALLER: [usize; 4] = [64, 4 << 10, 64 << 10, 1 << 20];
+
+/// Otherwise a publisher in steady state waits for the kernel: a mapping, a lock or the heap is on its path.
+#[test]
+fn a_million_warm_cycles_of_one_thread_make_no_system_call() {
+    let names = Names::new("warm");
+    let child = Child::start("warm-path", &[names.prefix()]);
+    child.expect_done();
+    child.kill();
+    // A process that can make no system call cannot remove its objects either.
+    assert!(!names.sweep().is_empty());
+}
+
+/// Otherwise the test above could not fail: the same calls, with nothing kept idle, must be the end of the child.
+#[test]
+fn without_idle_memory_the_first_system_call_is_fatal() {
+    let names = Names::new("cold");
+    let status = Child::start("warm-path-without-a-pool", &[names.prefix()]).ended();
+    assert_eq!(status.signal(), Some(libc::SIGSYS), "{status}");
+    names.sweep();
+}
+
+pub(crate) fn role(link: &Link, arguments: &[&str]) {
+    // Long enough that each chunk of each class has been in each place, and shared once.
+    run(link, arguments[0], Provider::builder(), 200);
+}
+
+pub(crate) fn control_role(link: &Link, arguments: &[&str]) {
+    run(link, arguments[0], Provider::builder().max_idle_per_class(0), 1);
+}
+
+fn run(link: &Link, prefix: &str, builder: ProviderBuilder, warm_up: usize) {
+    let provider = builder.name_prefix(prefix).build().unwrap();
+    let client = shm::client(prefix);
+    let peer = client.connect(provider.id()).unwrap();
+    let (socket, good, bad) = (link.as_raw_fd(), Message::Done.to_frame(), Message::Trim.to_frame());
+    let round = || round(&provider, &client, peer);
+    (0..warm_up).for_each(|_| assert!(round().is_some()));
+    sys::forbid_all_calls_but(&sys::STRICT).unwrap();
+    let mut cycles = 0;
+    while cycles < CYCLES {
+        match round() {
+            Some(count) => cycles += count,
+            None => {
+                sys::write(socket, &bad);
+                sys::exit_thread();
+            }
+        }
+    }
+    sys::write(socket, &good);
+    sys::exit_thread();
+}
+
+/// One of each; returns how many buffers were allocated and dropped, or `None` at any error.
+fn round(provider: &Provider, client: &Client, peer: PeerId) -> Option<usize> {
+    let mut count = 0;
+    for size in SIZES {
+        let mut buffer = provider.alloc(size).ok()?; // the hot slot
+        *buffer.last_mut()? = 1;
+        drop(buffer);
+        let layout = Layout::from_size_align(size, Provider::MAX_ALIGN).ok()?;
+        let aligned = provider.alloc_layout(layout).ok()?;
+        let message = aligned.freeze();
+        let clone = message.clone();
+        drop(message);
+        drop(clone);
+        shared(provider, client, peer, size)?;
+        count += 5;
+    }
+    for size in SMALLER {
+        let burst = [(); 6].map(|()| provider.alloc(size)); // the hot slot and the idle queue
+        count += burst.iter().flatten().count();
+        let frozen = burst.map(|buffer| buffer.ok().map(|buffer| buffer.freeze()));
+        if frozen.iter().flatten().count() != 6 {
+            return None;
+        }
+        frozen.into_iter().for_each(drop);
+    }
+    Some(count)
+}
+
+/// Descriptor and attach, dropped in both orders, and a grant.
+fn shared(provider: &Provider, client: &Client, peer: PeerId, size: usize) -> Option<()> {
+    let message = || provider.alloc(size).ok().map(ShmBuf::from);
+    let owner_first = message()?;
+    let view = client.attach(&owner_first.descriptor().ok()?).ok()?;
+    drop(owner_first);
+    drop(view);
+    let peer_first = message()?;
+    drop(client.attach(&peer_first.descriptor().ok()?).ok()?);
+    drop(peer_first);
+    let granted = message()?;
+    let descriptor = granted.grant(peer).ok()?;
+    drop(granted);
+    drop(client.attach(&descriptor).ok()?);
+    Some(())
+}
