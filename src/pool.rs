@@ -243,17 +243,23 @@ impl Pool {
                 Ok(memory) => return Ok(self.register(class, memory)),
                 Err(failure) => failure,
             };
-            let given_back = self.shelves[class].take_hot().or_else(|| self.take_idle(class));
-            if let Some(chunk) = given_back.or_else(|| self.take_lent(class, usize::MAX)) {
+            if let Some(chunk) = self.take_any(class) {
                 return Ok(chunk);
             }
             if !self.make_room(class) {
-                return Err(match failure {
+                // Another thread may have given one back meanwhile.
+                return self.take_any(class).ok_or_else(|| match failure {
                     NoMemory::Cap => self.exhausted(class),
                     NoMemory::Os(error) => error.into(),
                 });
             }
         }
+    }
+
+    /// Takes any chunk of a class that is free, however long it takes to find.
+    fn take_any(&self, class: usize) -> Option<NonNull<Chunk>> {
+        let idle = self.shelves[class].take_hot().or_else(|| self.take_idle(class));
+        idle.or_else(|| self.take_lent(class, usize::MAX))
     }
 
     fn register(self: &Arc<Self>, class: usize, memory: Memory) -> NonNull<Chunk> {

@@ -11,6 +11,9 @@ use std::os::fd::{AsRawFd, FromRawFd};
 /// How often an interrupted call is started over.
 const EINTR_RETRIES: usize = 64;
 
+/// How much memory is reserved by one call, in bytes.
+const RESERVE_STEP: usize = 4 << 20;
+
 /// Size and alignment of a page that every Linux machine's page is a multiple of, in bytes.
 pub(crate) const PAGE: usize = 4096;
 
@@ -156,15 +159,25 @@ pub(crate) fn shm_open(name: &Name, flags: i32, mode: u32) -> io::Result<File> {
 }
 
 /// Gives the object its length and its memory.
+///
+/// In one call, so that what can never fit is refused before anything is taken; and if a signal comes, in steps, because
+/// tmpfs then gives up all that a call has reserved: a program with a timer would never get a large segment.
 pub(crate) fn reserve(fd: &File, len: usize) -> io::Result<()> {
-    let len = libc::off_t::try_from(len).map_err(|_| io::Error::from_raw_os_error(libc::EFBIG))?;
-    retry(|| {
-        // SAFETY: the descriptor is open. On tmpfs an interrupted call gives back what it had reserved.
-        match unsafe { libc::posix_fallocate(fd.as_raw_fd(), 0, len) } {
-            0 => Ok(()),
-            errno => Err(io::Error::from_raw_os_error(errno)),
-        }
-    })
+    match fallocate(fd, 0, len) {
+        Err(error) if error.raw_os_error() == Some(libc::EINTR) => (0..len)
+            .step_by(RESERVE_STEP)
+            .try_for_each(|start| retry(|| fallocate(fd, start, RESERVE_STEP.min(len - start)))),
+        result => result,
+    }
+}
+
+fn fallocate(fd: &File, start: usize, len: usize) -> io::Result<()> {
+    let offset = |bytes| libc::off_t::try_from(bytes).map_err(|_| io::Error::from_raw_os_error(libc::EFBIG));
+    // SAFETY: the descriptor is open.
+    match unsafe { libc::posix_fallocate(fd.as_raw_fd(), offset(start)?, offset(len)?) } {
+        0 => Ok(()),
+        errno => Err(io::Error::from_raw_os_error(errno)),
+    }
 }
 
 pub(crate) fn check(result: i32) -> io::Result<()> {

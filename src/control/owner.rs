@@ -204,6 +204,8 @@ impl OwnerControl {
 impl Drop for OwnerControl {
     fn drop(&mut self) {
         self.view.header().state.store(CLOSED, Ordering::Release);
+        // Explicitly, because a forked child may have a copy of the descriptor.
+        let _ = unlock(&self.locks, OWNER_BYTE);
     }
 }
 

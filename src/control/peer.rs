@@ -5,7 +5,7 @@ use crate::descriptor::{PeerId, ProviderId};
 use crate::error::AttachError;
 use crate::fork;
 use crate::lease::{Record, PEERS};
-use crate::posix::{is_locked, try_lock};
+use crate::posix::{is_locked, try_lock, unlock};
 use crate::segment::{Access, Foreign};
 use std::fs::File;
 use std::mem::size_of;
@@ -119,10 +119,13 @@ impl PeerControl {
 
 impl Drop for PeerControl {
     fn drop(&mut self) {
-        // The last view is gone; what the lanes still hold are grants that nobody will take up. The slot's lock goes
-        // with `locks`, after this. In a forked child the slot is the parent's.
+        // In a forked child the slot is the parent's.
         if self.is_ours() {
+            // The last view is gone; what the lanes still hold are grants that nobody will take up.
             self.view.vacate(self.slot());
+            // Explicitly, and not with the file: a forked child may still have a copy of the descriptor. Should it fail,
+            // the slot stays taken until that child ends.
+            let _ = unlock(&self.locks, peer_byte(self.slot()));
         }
     }
 }

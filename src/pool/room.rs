@@ -4,12 +4,13 @@ use super::Pool;
 use crate::error::{AllocError, AllocErrorKind};
 
 impl Pool {
-    /// Frees a little memory for the sake of `class`; `false` if there is none to free.
+    /// Frees a little memory for the sake of `class`, whose own chunks were found to be in use; `false` if there is none to
+    /// free.
     pub(super) fn make_room(&self, class: usize) -> bool {
         let others = || (0..self.shelves.len()).rev().filter(|&other| other != class);
         self.drop_empty_arenas() > 0
             || others().any(|other| self.destroy_idle(other))
-            || (0..self.shelves.len()).rev().any(|other| self.trim_lent(other, 0) > 0)
+            || others().any(|other| self.trim_lent(other, 0) > 0)
             || self.control.reclaim() > 0
     }
 

@@ -4,7 +4,7 @@ use crate::child::Child;
 use crate::shm::{self, Names};
 use crate::sys;
 use crate::wire::{Link, Message};
-use shm_pool::{AttachError, Client, Descriptor, PeerId, ShmView};
+use shm_pool::{AttachError, Client, Descriptor, PeerId, Provider, ShmView};
 use std::time::{Duration, Instant};
 
 const LEN: usize = 200_000;
@@ -60,6 +60,15 @@ fn what_a_killed_peer_leased_comes_back_when_all_that_it_forked_has_ended() {
         std::thread::yield_now();
     }
     assert_eq!(provider.stats().bytes_held, 0);
+}
+
+/// Otherwise a process that forked once, or starts a program now and then, uses up the slots of its providers.
+#[test]
+fn a_dropped_client_gives_its_slot_back_though_a_forked_child_lives() {
+    let names = Names::new("fork-drop");
+    let child = Child::start("forked-peer-drops", &[names.prefix()]);
+    child.expect_done();
+    child.finish();
 }
 
 fn connected(peer: &Child, descriptor: Descriptor) -> PeerId {
@@ -125,4 +134,20 @@ pub(crate) fn killed_role(link: &Link, arguments: &[&str]) {
     let Some(forked) = sys::fork() else { sys::end_with(|| assert_eq!(link.receive().unwrap(), None)) };
     link.send(&Message::Done);
     forked.finish();
+}
+
+/// The role of the peer that forks and then drops its client.
+pub(crate) fn drop_role(link: &Link, arguments: &[&str]) {
+    let prefix = arguments[0];
+    let provider = Provider::builder().name_prefix(prefix).build().unwrap();
+    let connect = |client: &Client| client.connect(provider.id()).unwrap();
+    let client = shm::client(prefix);
+    let first = connect(&client);
+    let Some(forked) = sys::fork() else { sys::end_with(|| assert_eq!(link.receive().unwrap(), None)) };
+    drop(client);
+    let second = connect(&shm::client(prefix));
+    assert_eq!(second.slot(), first.slot(), "the first free slot");
+    assert_ne!(second, first);
+    drop(forked);
+    link.send(&Message::Done);
 }

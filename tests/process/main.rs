@@ -37,6 +37,7 @@ const ROLES: &[(&str, Role)] = &[
     ("descriptors-of-a-peer", descriptors::peer),
     ("forked-owner", forked_owner::role),
     ("forked-peer", forked_peer::role),
+    ("forked-peer-drops", forked_peer::drop_role),
     ("forked-peer-killed", forked_peer::killed_role),
     ("full-shm", full_shm::role),
     ("owner", killed_owner::role),

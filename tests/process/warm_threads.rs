@@ -6,7 +6,6 @@ use crate::sys;
 use crate::wire::{Link, Message};
 use crossbeam_queue::ArrayQueue;
 use shm_pool::{Client, Provider, ShmBuf};
-use std::hint;
 use std::os::fd::AsRawFd;
 use std::sync::Barrier;
 use std::thread;
@@ -61,8 +60,8 @@ fn run(shared: &Shared, side: usize, socket: i32) -> ! {
     let (good, bad) = (Message::Done.to_frame(), Message::Trim.to_frame());
     assert!(exchange(shared, side, WARM_UP).is_some());
     shared.barrier.wait();
-    // crossbeam's queue gives its time slice away when another thread was stopped in the middle of the same place of
-    // the queue: that is how it waits, here as in the library, and it is no other call.
+    // Giving up the time slice is how these threads wait for each other, and how crossbeam's queue waits for a thread
+    // that was stopped in the middle of a push or pop. It is the one call more than one thread alone may make.
     let allowed = [&sys::STRICT[..], &[libc::SYS_sched_yield]].concat();
     sys::forbid_all_calls_but(&allowed).unwrap();
     let is_good = exchange(shared, side, MESSAGES).is_some();
@@ -76,6 +75,7 @@ fn exchange(shared: &Shared, side: usize, count: usize) -> Option<()> {
     let (mut sent, mut received) = (0, 0);
     let mut waiting = None;
     while sent < count || received < count {
+        let before = (sent, received, waiting.is_some());
         if let Some((number, message)) = inbox.pop() {
             receive(shared, received, number, message)?;
             received += 1;
@@ -87,10 +87,13 @@ fn exchange(shared: &Shared, side: usize, count: usize) -> Option<()> {
             sent += 1;
         }
         waiting = waiting.and_then(|parcel| outbox.push(parcel).err());
-        hint::spin_loop();
+        if before == (sent, received, waiting.is_some()) {
+            thread::yield_now();
+        }
     }
     while let Some(parcel) = waiting {
         waiting = outbox.push(parcel).err();
+        thread::yield_now();
     }
     Some(())
 }

@@ -1,0 +1,252 @@
+//! What is measured. A subject is built once and then runs batches; Criterion and the table of ratios time the same
+//! batches.
+
+use crate::hand_off;
+use crossbeam_queue::ArrayQueue;
+use parking_lot::Mutex;
+use shm_pool::{Client, Descriptor, PeerId, Provider, ShmBuf, ShmBufMut};
+use std::alloc::Layout;
+use std::hint::black_box;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+use talc::base::Talc;
+use talc::source::Manual;
+use talc::DefaultBinning;
+
+pub(crate) const KIB: usize = 1 << 10;
+pub(crate) const MIB: usize = 1 << 20;
+
+const PAGE: usize = 4096;
+const BURST: usize = 4;
+const TALC_ARENA: usize = 16 * MIB;
+
+/// Runs an operation that many times.
+pub(crate) type Batch = Box<dyn FnMut(u64) -> Timed>;
+
+/// How long a batch took.
+pub(crate) struct Timed {
+    pub(crate) elapsed: Duration,
+    /// A thread was seen to lack a core, so that the scheduler was measured too.
+    pub(crate) is_disturbed: bool,
+}
+
+/// One benchmark.
+pub(crate) struct Subject {
+    /// Criterion's function and parameter, with a slash between.
+    pub(crate) id: &'static str,
+    /// Buffers that one operation allocates and drops.
+    pub(crate) buffers: u64,
+    pub(crate) build: fn() -> Batch,
+}
+
+const fn subject(id: &'static str, build: fn() -> Batch) -> Subject {
+    Subject { id, buffers: 1, build }
+}
+
+/// In the order in which they run. Floors come directly before what is compared with them, because a machine's speed
+/// drifts. What starts threads comes last, because glibc's malloc is faster in a process that never had a second one.
+pub(crate) const ALL: &[Subject] = &[
+    subject("floor/two_rmw", two_rmw),
+    subject("floor/array_queue", array_queue),
+    subject("warm/64B", || warm(64)),
+    subject("warm/4KiB", || warm(4 * KIB)),
+    subject("warm/64KiB", || warm(64 * KIB)),
+    subject("warm/1MiB", || warm(MIB)),
+    subject("warm/16MiB", || warm(16 * MIB)),
+    subject("malloc/1MiB", malloc),
+    subject("talc/1MiB", talc),
+    subject("frozen/1MiB", frozen),
+    Subject { id: "burst/1MiB", buffers: BURST as u64, build: burst },
+    subject("shared/1MiB", || shared(pass_by_reference)),
+    subject("shared_codec/1MiB", || shared(pass_by_bytes)),
+    subject("shared_grant/1MiB", || shared(pass_by_grant)),
+    subject("warm_fill/1MiB", warm_fill),
+    subject("cold/1MiB", cold),
+    subject("floor/cross_thread", hand_off::tokens),
+    subject("cross_thread/1MiB", hand_off::buffers),
+    subject("malloc_threads/1MiB", malloc_threads),
+];
+
+/// Times `count` runs. What an operation returns is dropped within the time.
+#[inline]
+fn time<T>(count: u64, mut operation: impl FnMut() -> T) -> Timed {
+    let start = Instant::now();
+    for _ in 0..count {
+        black_box(operation());
+    }
+    Timed { elapsed: start.elapsed(), is_disturbed: false }
+}
+
+/// Runs a batch that must make no new chunk, and so, where one chunk exists, must use that one each time.
+pub(crate) fn steady(provider: &Provider, batch: impl FnOnce() -> Timed) -> Timed {
+    let made = || {
+        let stats = provider.stats();
+        (stats.segments_created, stats.misses())
+    };
+    let before = made();
+    let timed = batch();
+    assert_eq!(made(), before, "a chunk was made while only reuse was to be measured");
+    timed
+}
+
+/// A provider with idle chunks for `len` bytes, their pages faulted in.
+pub(crate) fn provider_with(len: usize, chunks: usize) -> Provider {
+    let provider = Provider::builder().max_idle_per_class(chunks).build().expect("a provider");
+    provider.reserve(len, chunks).expect("room for the chunks in /dev/shm");
+    provider
+}
+
+#[inline]
+fn alloc(provider: &Provider, len: usize) -> ShmBufMut {
+    provider.alloc(black_box(len)).expect("an idle chunk, or room for a new one")
+}
+
+/// The least that taking and putting back a pointer atomically can cost.
+fn two_rmw() -> Batch {
+    let slot = AtomicUsize::new(1);
+    Box::new(move |count| {
+        time(count, || {
+            let taken = black_box(slot.swap(0, Ordering::Acquire));
+            slot.swap(taken, Ordering::Release)
+        })
+    })
+}
+
+/// The least that a pool made of a lock-free queue can cost.
+fn array_queue() -> Batch {
+    let queue = ArrayQueue::new(8);
+    queue.push(1usize).expect("a free slot");
+    Box::new(move |count| {
+        time(count, || {
+            let taken = black_box(queue.pop().expect("the one entry"));
+            queue.push(black_box(taken)).expect("a free slot");
+        })
+    })
+}
+
+/// Allocated and dropped, never shared.
+fn warm(len: usize) -> Batch {
+    let provider = provider_with(len, 1);
+    Box::new(move |count| steady(&provider, || time(count, || alloc(&provider, len))))
+}
+
+/// As `warm`, and every byte written: what a message costs before anybody reads it.
+fn warm_fill() -> Batch {
+    let provider = provider_with(MIB, 1);
+    let operation = |provider: &Provider| {
+        let mut buffer = alloc(provider, MIB);
+        buffer.fill(black_box(7));
+        buffer
+    };
+    Box::new(move |count| steady(&provider, || time(count, || operation(&provider))))
+}
+
+/// As `warm`, through the handle that can be cloned.
+fn frozen() -> Batch {
+    let provider = provider_with(MIB, 1);
+    Box::new(move |count| steady(&provider, || time(count, || alloc(&provider, MIB).freeze())))
+}
+
+/// Several alive at a time: all but one come from the queue behind the hot slot.
+fn burst() -> Batch {
+    let provider = provider_with(MIB, BURST);
+    let operation = |provider: &Provider| -> [ShmBufMut; BURST] { std::array::from_fn(|_| alloc(provider, MIB)) };
+    Box::new(move |count| steady(&provider, || time(count, || operation(&provider))))
+}
+
+/// A segment created, faulted in and destroyed: what a message costs without a pool.
+fn cold() -> Batch {
+    let provider = Provider::builder().max_idle_per_class(0).build().expect("a provider");
+    let operation = |provider: &Provider| {
+        let mut buffer = alloc(provider, MIB);
+        buffer.chunks_mut(PAGE).for_each(|page| page[0] = 1);
+        buffer
+    };
+    Box::new(move |count| {
+        let created = || provider.stats().segments_created;
+        let before = created();
+        let timed = time(count, || operation(&provider));
+        assert_eq!(created() - before, count, "a segment was reused where a fresh one was to be measured");
+        timed
+    })
+}
+
+/// Allocated, frozen, and read through a client that has the segment mapped.
+///
+/// Owner and client are one process here. The protocol is the same as between two, but the lease's cache line stays in
+/// one core: this is the instructions' cost, not the coherence traffic's.
+fn shared(pass: impl Fn(&Client, PeerId, ShmBuf) + 'static) -> Batch {
+    let provider = provider_with(MIB, 1);
+    let client = Client::new();
+    let peer = client.connect(provider.id()).expect("a connection");
+    pass(&client, peer, alloc(&provider, MIB).freeze()); // maps the segment
+    Box::new(move |count| {
+        let timed = steady(&provider, || time(count, || pass(&client, peer, alloc(&provider, MIB).freeze())));
+        assert_eq!(client.mapped_segments(), 1, "the cached mapping was to be used each time");
+        timed
+    })
+}
+
+#[inline]
+fn pass_by_reference(client: &Client, _: PeerId, message: ShmBuf) {
+    let descriptor = message.descriptor().expect("a record");
+    drop(black_box(client.attach(black_box(&descriptor)).expect("a live message")));
+}
+
+#[inline]
+fn pass_by_bytes(client: &Client, _: PeerId, message: ShmBuf) {
+    let bytes = black_box(message.descriptor().expect("a record").to_bytes());
+    let descriptor = Descriptor::from_bytes(bytes).expect("the bytes of a descriptor");
+    drop(black_box(client.attach(&descriptor).expect("a live message")));
+}
+
+/// Only the grant keeps the message between the owner's drop and the attach.
+#[inline]
+fn pass_by_grant(client: &Client, peer: PeerId, message: ShmBuf) {
+    let descriptor = message.grant(peer).expect("a connected peer");
+    drop(message);
+    drop(black_box(client.attach(black_box(&descriptor)).expect("a granted message")));
+}
+
+/// glibc's malloc and free.
+///
+/// The first free of a block that was mapped for itself raises glibc's mmap threshold above its size, so that later
+/// ones come from the heap: no system call, no fault. That is the honest peer of a warm pool. In a process that has not
+/// started a thread yet glibc does not even lock: malloc at its fastest, where the pool pays for being thread-safe.
+fn malloc() -> Batch {
+    Box::new(|count| {
+        time(count, || {
+            // SAFETY: any size may be asked for.
+            let block = black_box(unsafe { libc::malloc(black_box(MIB)) });
+            // SAFETY: null, or just allocated and freed once.
+            unsafe { libc::free(block) };
+        })
+    })
+}
+
+/// The same in a process that has had a second thread, as most that publish have: glibc locks from then on.
+fn malloc_threads() -> Batch {
+    thread::spawn(|| ()).join().expect("a thread that does nothing");
+    malloc()
+}
+
+/// An arena that was created and faulted in before, managed by talc behind a lock: shared memory without a pool.
+fn talc() -> Batch {
+    let mut arena = provider_with(TALC_ARENA, 1).alloc(TALC_ARENA).expect("the reserved chunk");
+    let mut talc = Talc::<_, DefaultBinning>::new(Manual);
+    // SAFETY: nothing else reads or writes the arena, and the batch keeps it for as long as `talc`.
+    unsafe { talc.claim(arena.as_mut_ptr(), TALC_ARENA) }.expect("an arena that is large enough");
+    let talc = Mutex::new(talc);
+    let layout = Layout::from_size_align(MIB, 64).expect("a power of two");
+    Box::new(move |count| {
+        let _kept = &arena;
+        time(count, || {
+            let layout = black_box(layout);
+            // SAFETY: the size is not zero.
+            let block = black_box(unsafe { talc.lock().allocate(layout) }).expect("room in the arena");
+            // SAFETY: just allocated with this layout, and freed once.
+            unsafe { talc.lock().deallocate(block.as_ptr(), layout) };
+        })
+    })
+}
