@@ -83,7 +83,7 @@
 //!
 //! Allocating and dropping a buffer whose class has an idle chunk: one atomic exchange each, or one operation on
 //! crossbeam's `ArrayQueue` when the hot slot is taken. The queue has no lock, but a thread that is stopped in the middle of
-//! an operation can delay another one at the same queue slot. Attaching takes a reader lock of the client's own
+//! an operation can delay another one at the same queue slot, which then spins, and yields if that takes long. Attaching takes a reader lock of the client's own
 //! table. Creating and destroying chunks, the first descriptor of a chunk, [`Provider::stats`] and mapping a new
 //! segment take locks.
 //!

@@ -145,13 +145,13 @@ impl<T: Send> Shelf<T> {
     /// Gives a chunk that nobody leases to the queue. The same contract as [`Shelf::give`].
     #[inline(never)]
     pub(crate) fn give_idle(&self, chunk: NonNull<T>) -> Result<(), NonNull<T>> {
-        push(self.idle.get(), chunk)
+        push(self.idle.get().map(Box::as_ref), chunk)
     }
 
     /// Gives a chunk back that peers still lease. `Err` returns it: the shelf is closed. The same contract as
     /// [`Shelf::give`] otherwise.
     pub(crate) fn give_lent(&self, chunk: NonNull<T>) -> Result<(), NonNull<T>> {
-        push(self.lent.get(), chunk)
+        push(self.lent.get().map(Box::as_ref), chunk)
     }
 
     /// How many idle chunks there are, hot slot and queue together. A snapshot.
@@ -178,7 +178,7 @@ impl<T: Send> Shelf<T> {
 }
 
 #[inline]
-fn take<T: Send>(queue: &Queue<T>) -> Option<NonNull<T>> {
+fn take<T: Send>(queue: &ArrayQueue<Ticket<T>>) -> Option<NonNull<T>> {
     // A look first: `pop` finds out that a queue is empty by a full fence.
     if queue.is_empty() {
         return None;
@@ -187,7 +187,7 @@ fn take<T: Send>(queue: &Queue<T>) -> Option<NonNull<T>> {
 }
 
 #[inline]
-fn push<T: Send>(queue: Option<&Queue<T>>, chunk: NonNull<T>) -> Result<(), NonNull<T>> {
+fn push<T: Send>(queue: Option<&ArrayQueue<Ticket<T>>>, chunk: NonNull<T>) -> Result<(), NonNull<T>> {
     match queue {
         Some(queue) => queue.push(Ticket(Some(chunk))).map_err(|_| chunk),
         None => Err(chunk),
@@ -196,7 +196,7 @@ fn push<T: Send>(queue: Option<&Queue<T>>, chunk: NonNull<T>) -> Result<(), NonN
 
 /// Leaves `queue` full of seals. Each round that is disturbed by a give has taken a chunk out, and there are finitely
 /// many chunks, so this ends.
-fn seal_queue<T: Send>(queue: &Queue<T>, destroy: &mut impl FnMut(NonNull<T>)) {
+fn seal_queue<T: Send>(queue: &ArrayQueue<Ticket<T>>, destroy: &mut impl FnMut(NonNull<T>)) {
     loop {
         while let Some(Ticket(found)) = queue.pop() {
             if let Some(chunk) = found {

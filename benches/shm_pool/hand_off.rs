@@ -21,7 +21,7 @@ const SUPPLY: usize = 2 * BELT;
 const SPINS: u32 = 300;
 
 /// Longest run of messages between two looks at whether both threads had a core; well below a scheduler's time slice.
-const PIECE: u64 = 5000;
+pub(crate) const PIECE: u64 = 5000;
 
 /// How often a disturbed piece is run again before it is taken as it is.
 const RETRIES: usize = 4;

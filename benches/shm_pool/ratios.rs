@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+use crate::hand_off::PIECE;
 use crate::{subjects, GROUP};
 use serde_json::Value;
 use std::env;
@@ -22,7 +23,7 @@ const ROUNDS: usize = 200;
 /// About how long such a batch takes: many times the clock's resolution, and mostly less than a scheduler's time slice.
 const BATCH: Duration = Duration::from_micros(500);
 
-const ROWS: &[Row] = &[
+static ROWS: &[Row] = &[
     Row { over: "warm/64B", under: "floor/array_queue", goal: Goal::AtMost(1.25) },
     Row { over: "warm/4KiB", under: "floor/array_queue", goal: Goal::AtMost(1.25) },
     Row { over: "warm/64KiB", under: "floor/array_queue", goal: Goal::AtMost(1.25) },
@@ -140,9 +141,8 @@ impl Comparisons {
         println!();
         println!("interleaved: ratio of medians; both sides in turn, {ROUNDS} batches each of about {BATCH:?}.");
         println!("Criterion: ratio of the estimates printed above, which were taken one after the other.");
-        println!(
-            "cross_thread and its floor: time per message between two threads, each with a core; else one thread."
-        );
+        println!("cross_thread and its floor: time per message between two threads; all else runs in one.");
+        println!("    Runs of up to {PIECE} messages in which a thread was seen to lack a core were repeated, on both sides.");
         println!("malloc: before the process has started a thread, so without a lock. malloc_threads: after.");
     }
 
