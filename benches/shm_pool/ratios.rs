@@ -142,7 +142,7 @@ impl Comparisons {
         println!("interleaved: ratio of medians; both sides in turn, {ROUNDS} batches each of about {BATCH:?}.");
         println!("Criterion: ratio of the estimates printed above, which were taken one after the other.");
         println!("cross_thread and its floor: time per message between two threads; all else runs in one.");
-        println!("    Runs of up to {PIECE} messages in which a thread was seen to lack a core were repeated, on both sides.");
+        println!("    Pieces of {PIECE} messages in which a thread lacked a core were repeated, on both sides.");
         println!("malloc: before the process has started a thread, so without a lock. malloc_threads: after.");
     }
 
