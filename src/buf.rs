@@ -206,7 +206,8 @@ impl ShmBuf {
     }
 
     /// Adds a lease on behalf of `peer`, and returns a descriptor that this peer, and nobody else, can attach to, once.
-    /// The message stays until the peer has attached and dropped its view, or has gone.
+    /// The message stays until the peer has attached and dropped its view, or has gone; or until the provider and its last
+    /// buffer are gone.
     ///
     /// # Errors
     ///

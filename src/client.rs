@@ -130,7 +130,11 @@ impl Client {
         if let Some(entry) = self.table.read().find(provider) {
             return Ok(entry.remote.control.id());
         }
-        let control = PeerControl::connect(&self.prefix, provider, self.uid)?;
+        let control = match PeerControl::connect(&self.prefix, provider, self.uid) {
+            Ok(control) => control,
+            // Another thread may have taken the last slot, for this client.
+            Err(error) => return self.table.read().find(provider).map(|entry| entry.remote.control.id()).ok_or(error),
+        };
         let id = control.id();
         let remote = Arc::new(Remote::new(control, &self.table));
         // A publisher that was restarted has a new id: let go of the old one.

@@ -37,6 +37,7 @@
 //! |---|---|---|
 //! | owner publishes: generation, Release | A3, Acquire | place and payload, whatever transport carried the descriptor |
 //! | peer gives a lease back: lane, Release | R1 and R4, Acquire | that the peer has done reading, so the owner may write |
+//! | owner grants: lane, Release | peer takes the grant up: lane, Acquire | the generation that the grant is for |
 //! | R3 fence | A2 fence | (either order) the store before the one to the load after the other |
 //!
 //! Other peers' operations on the same word are read-modify-writes and continue the release sequence.
@@ -105,6 +106,12 @@ pub(crate) struct Record {
 #[cfg(not(all(test, loom)))]
 const _: () = assert!(std::mem::size_of::<Record>() == 128 && PEERS / LANES * 8 == 64);
 
+/// Even, and not that of a record that no chunk ever had: can a descriptor carry it?
+#[inline]
+fn is_published(generation: u64) -> bool {
+    generation != 0 && generation % 2 == 0
+}
+
 /// A peer's lane: which word, and how far to shift.
 #[inline]
 fn lane(slot: usize) -> (usize, u32) {
@@ -131,7 +138,11 @@ impl Record {
     /// Takes a lease for the peer in `slot` if the chunk is still in `generation`, and tells where the bytes are.
     #[inline]
     pub(crate) fn attach(&self, slot: usize, generation: u64) -> Result<Place, Refused> {
-        self.change(slot, |lane| (lane % GRANT < MAX_LEASES).then_some(lane + 1).ok_or(Refused::Full))?; // A1
+        // Before A1, so that what no owner ever sent touches no lane.
+        if !is_published(generation) {
+            return Err(Refused::Stale);
+        }
+        self.renew(slot)?; // A1
         fence(Ordering::SeqCst); // A2, partner of R3
         match self.place_in(generation) {
             Some(place) => Ok(place),
@@ -144,7 +155,9 @@ impl Record {
 
     /// Turns a grant for the peer in `slot` into a lease, if it is for `generation`.
     ///
-    /// No fence: a pending grant holds the chunk in its generation, and taking it up never lets the lane be zero.
+    /// No fence: a pending grant holds the chunk in its generation, and taking it up never lets the lane be zero. But the
+    /// grant that is found may be one for a later message, if this descriptor was delivered twice; Acquire on the change makes
+    /// the second look at the generation see that.
     #[inline]
     pub(crate) fn accept(&self, slot: usize, generation: u64) -> Result<Place, Refused> {
         if self.place_in(generation).is_none() {
@@ -159,14 +172,22 @@ impl Record {
             Some(place) => Ok(place),
             None => {
                 // Between the look and the change the chunk went through a recycle and got a new grant, which is not
-                // this descriptor's: put it back.
-                let _ = self.change(slot, |lane| Ok(lane.wrapping_sub(1).wrapping_add(GRANT) & 0xff));
+                // this descriptor's.
+                self.put_back(slot);
                 Err(Refused::Stale)
             }
         }
     }
 
-    /// One more lease for a peer that already holds one. `Full` at the limit.
+    /// Turns a lease back into the grant that it was taken from. With the most grants pending already, those hold the chunk.
+    pub(crate) fn put_back(&self, slot: usize) {
+        let _ = self.change(slot, |lane| {
+            let grants = (lane / GRANT + 1).min(MAX_GRANTS);
+            Ok(grants * GRANT + (lane % GRANT).saturating_sub(1))
+        });
+    }
+
+    /// One more lease. `Full` at the limit.
     pub(crate) fn renew(&self, slot: usize) -> Result<(), Refused> {
         self.change(slot, |lane| (lane % GRANT < MAX_LEASES).then_some(lane + 1).ok_or(Refused::Full))
     }
@@ -182,8 +203,8 @@ impl Record {
     #[inline]
     fn place_in(&self, generation: u64) -> Option<Place> {
         // A3. Acquire: partner of `publish`. Relaxed after it: the owner writes a place only while the generation is
-        // odd and no lease is held.
-        (self.generation.load(Ordering::Acquire) == generation).then(|| Place {
+        // odd, and while a lease is held only the same place again.
+        (self.generation.load(Ordering::Acquire) == generation && is_published(generation)).then(|| Place {
             segment: self.segment.load(Ordering::Relaxed),
             index: self.index.load(Ordering::Relaxed),
             offset: self.offset.load(Ordering::Relaxed),
@@ -260,9 +281,8 @@ impl Record {
         loop {
             let lane = next(old >> shift & 0xff)?;
             let new = old & !(0xff << shift) | (lane & 0xff) << shift;
-            // Relaxed: what an attach must see comes through its fence and the generation; what the owner must see comes
-            // through `release`, whose sequence this continues.
-            match word.compare_exchange_weak(old, new, Ordering::Relaxed, Ordering::Relaxed) {
+            // AcqRel: Release in `grant`, Acquire in `accept`: who takes a grant up sees the generation it was for.
+            match word.compare_exchange_weak(old, new, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return Ok(()),
                 Err(now) => old = now,
             }

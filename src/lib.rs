@@ -107,7 +107,9 @@
 //! | alignment | 4096 bytes | [`AllocErrorKind::UnsupportedAlignment`] |
 //!
 //! Linux only. A process forked by a raw `clone` system call must not use handles it inherited; one made by `fork` finds
-//! them inert.
+//! them inert: their drop does nothing, and allocating or attaching is an error. The bytes behind them stay shared with the parent,
+//! which may use them again: a forked child must not read or write through handles that it inherited. While a forked child that
+//! never calls `exec` lives, the kernel does not see its killed parent's locks as free.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("shm-pool needs Linux: open file description locks and a tmpfs at /dev/shm");

@@ -38,6 +38,9 @@ use std::sync::Arc;
 /// How many lent chunks are looked at before a new one is made.
 const LENT_TRIES: usize = 8;
 
+/// How many further names are tried for a segment if the first is taken.
+const NAME_TRIES: usize = 16;
+
 /// Every so many searches of a lent queue, all of it is searched for more idle chunks than the idle cap allows.
 const SEARCHES_PER_TRIM: u64 = 64;
 
@@ -54,6 +57,7 @@ pub(crate) struct Pool {
     arenas: Arenas,
     registry: Mutex<Vec<Registered>>,
     first_share: Mutex<()>,
+    growing: Mutex<()>,
     /// The next segment's serial number; 0 is none.
     serials: AtomicU64,
     prefix: String,
@@ -92,6 +96,16 @@ enum NoMemory {
     Os(OsError),
 }
 
+impl NoMemory {
+    /// Can giving memory back help?
+    fn is_for_want_of_memory(&self) -> bool {
+        match self {
+            Self::Cap => true,
+            Self::Os(error) => matches!(error.errno(), Some(libc::ENOSPC | libc::ENOMEM)),
+        }
+    }
+}
+
 impl Pool {
     pub(crate) fn new(limits: Limits, prefix: String, control: OwnerControl) -> Arc<Self> {
         let kinds: Box<[Kind]> = limits.kinds().into();
@@ -107,6 +121,7 @@ impl Pool {
             arenas: Arenas::new(),
             registry: Mutex::new(Vec::new()),
             first_share: Mutex::new(()),
+            growing: Mutex::new(()),
             serials: AtomicU64::new(1),
             prefix,
             control,
@@ -246,7 +261,7 @@ impl Pool {
             if let Some(chunk) = self.take_any(class) {
                 return Ok(chunk);
             }
-            if !self.make_room(class) {
+            if !failure.is_for_want_of_memory() || !self.make_room(class) {
                 // Another thread may have given one back meanwhile.
                 return self.take_any(class).ok_or_else(|| match failure {
                     NoMemory::Cap => self.exhausted(class),
@@ -281,6 +296,11 @@ impl Pool {
         if let Some(carved) = self.arenas.carve(kind.layout) {
             return Ok(Memory::Carved(carved));
         }
+        // One thread at a time makes an arena; the others find room in it instead of finding the cap reached.
+        let _one_at_a_time = self.growing.lock();
+        if let Some(carved) = self.arenas.carve(kind.layout) {
+            return Ok(Memory::Carved(carved));
+        }
         let arena = self.new_segment(self.limits.arena_size)?;
         self.arenas.add_and_carve(arena, kind.layout).map(Memory::Carved).ok_or(NoMemory::Cap)
     }
@@ -289,12 +309,10 @@ impl Pool {
         if !self.budget.set_aside(len) {
             return Err(NoMemory::Cap);
         }
-        let serial = self.serials.fetch_add(1, Ordering::Relaxed);
-        let name = segment_name(&self.prefix, self.control.id(), serial);
-        match Segment::create(name, len, self.limits.segment_mode) {
-            Ok(segment) => {
+        match self.create_segment(len) {
+            Ok(payload) => {
                 self.budget.count_segment();
-                Ok(Arc::new(Payload::new(segment, serial)))
+                Ok(Arc::new(payload))
             }
             Err(error) => {
                 self.budget.give_up(len);
@@ -303,7 +321,26 @@ impl Pool {
         }
     }
 
+    fn create_segment(&self, len: usize) -> Result<Payload, OsError> {
+        let mut tries = 0;
+        loop {
+            let serial = self.serials.fetch_add(1, Ordering::Relaxed);
+            let name = segment_name(&self.prefix, self.control.id(), serial);
+            match Segment::create(name, len, self.limits.segment_mode) {
+                // Somebody has put another file there; the next number is as good.
+                Err(error) if error.errno() == Some(libc::EEXIST) && tries < NAME_TRIES => tries += 1,
+                result => return result.map(|segment| Payload::new(segment, serial)),
+            }
+        }
+    }
+
+    /// Gives a segment back that no peer leases a chunk of. Peers may still have it mapped, and would keep its memory.
     fn drop_segment(&self, payload: Arc<Payload>) {
+        payload.segment().mapping().discard();
+        self.unmap_segment(payload);
+    }
+
+    fn unmap_segment(&self, payload: Arc<Payload>) {
         let len = payload.len();
         drop(payload);
         self.budget.give_back(len);
@@ -388,7 +425,8 @@ impl Pool {
             pool.control.release_record(record, is_free.then_some(generation), remains.memory.payload());
         }
         match remains.memory {
-            Memory::Whole(payload) => pool.drop_segment(payload),
+            Memory::Whole(payload) if is_free => pool.drop_segment(payload),
+            Memory::Whole(payload) => pool.unmap_segment(payload),
             Memory::Carved(carved) if is_free => {
                 pool.arenas.free(carved);
                 if pool.limits.max_idle == 0 {

@@ -102,6 +102,9 @@ impl Drop for Link {
     }
 }
 
+/// The call that takes locks, for errors.
+pub(crate) const LOCK: &str = "fcntl(F_OFD_SETLK)";
+
 /// Tries to take the exclusive OFD lock on one byte of an object: `true` if nobody else has it, and now we do.
 ///
 /// The kernel drops it with the last descriptor of this open file description, so also when the process dies.

@@ -9,7 +9,7 @@
 //!   it the lock, also in a forked child that has closed every descriptor.
 
 use crate::error::{AttachError, OsError};
-use crate::posix::{page_size, reserve, shm_open, try_lock, Link, Name};
+use crate::posix::{page_size, reserve, shm_open, try_lock, Link, Name, LOCK};
 use std::fs::{File, Permissions};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -72,6 +72,13 @@ impl Mapping {
         NonNull::new(unsafe { self.base.as_ptr().add(offset as usize) })
     }
 
+    /// Gives the memory back to the system now, although other processes may still have it mapped. The content is lost; the
+    /// length stays (I4). Only for memory that nobody reads any more. Best effort.
+    pub(crate) fn discard(&self) {
+        // SAFETY: the range is this mapping; who touches it afterwards finds zeros.
+        unsafe { libc::madvise(self.base.as_ptr().cast(), self.len, libc::MADV_REMOVE) };
+    }
+
     /// Makes every page present for writing, so that the first message does not fault. The content stays.
     ///
     /// Only for memory that nobody else writes at the time. Best effort: the pages are reserved in any case.
@@ -122,7 +129,11 @@ impl Segment {
     pub(crate) fn create_locked(name: Name, len: usize, mode: u32, byte: usize) -> Result<(Self, File), OsError> {
         let (file, link) = create_file(name, len, mode)?;
         let name = link.name();
-        try_lock(&file, byte).map_err(|error| name.error("fcntl(F_OFD_SETLK)", len, error))?;
+        match try_lock(&file, byte) {
+            Ok(true) => {}
+            Ok(false) => return Err(name.error(LOCK, len, io::Error::from_raw_os_error(libc::EAGAIN))),
+            Err(error) => return Err(name.error(LOCK, len, error)),
+        }
         let to_map = shm_open(name, libc::O_RDWR, 0).map_err(|error| name.error("shm_open", len, error))?;
         Ok((Self::fill(&to_map, link, len)?, file))
     }

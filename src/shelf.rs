@@ -135,7 +135,7 @@ impl<T: Send> Shelf<T> {
         while seen != Self::SEAL {
             // AcqRel: what displaces an older chunk takes that one.
             match self.hot.compare_exchange_weak(seen, chunk.as_ptr(), Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => return NonNull::new(seen).map_or(Ok(()), |displaced| self.give_idle(displaced)),
+                Ok(old) => return NonNull::new(old).map_or(Ok(()), |displaced| self.give_idle(displaced)),
                 Err(now) => seen = now,
             }
         }

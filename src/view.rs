@@ -14,6 +14,8 @@ use std::sync::Arc;
 pub(crate) struct Lease<'a> {
     control: &'a PeerControl,
     record: u32,
+    /// Was it taken from a grant? Then an attach that fails puts the grant back.
+    from_grant: bool,
 }
 
 impl<'a> Lease<'a> {
@@ -31,7 +33,10 @@ impl<'a> Lease<'a> {
             Some(granted) => return Err(AttachError::OtherPeer { slot: granted, own: slot as u8 }),
         };
         match taken {
-            Ok(place) => Ok((Lease { control, record: descriptor.record }, place)),
+            Ok(place) => {
+                let (record, from_grant) = (descriptor.record, descriptor.granted.is_some());
+                Ok((Lease { control, record, from_grant }, place))
+            }
             Err(Refused::Stale) => Err(AttachError::Stale),
             Err(Refused::Full) => Err(AttachError::TooManyLeases { max: MAX_LEASES as usize }),
             Err(Refused::NotGranted) => Err(AttachError::NotGranted),
@@ -40,7 +45,7 @@ impl<'a> Lease<'a> {
 
     /// The same lease, borrowed from another reference to the same control object.
     pub(crate) fn moved_to(self, control: &PeerControl) -> Lease<'_> {
-        let moved = Lease { control, record: self.record };
+        let moved = Lease { control, record: self.record, from_grant: self.from_grant };
         std::mem::forget(self);
         moved
     }
@@ -48,7 +53,11 @@ impl<'a> Lease<'a> {
 
 impl Drop for Lease<'_> {
     fn drop(&mut self) {
-        self.control.release(self.record);
+        if self.from_grant {
+            self.control.put_back(self.record);
+        } else {
+            self.control.release(self.record);
+        }
     }
 }
 

@@ -13,9 +13,15 @@
 //!
 //! # A slot's epoch
 //!
-//! Even: the peer that connected with this epoch has the slot. Odd: nobody has it. Whoever holds the slot's lock moves
-//! the epoch on, then (full fence) clears the slot's lanes: a peer that connects, a peer that leaves, or the owner when
-//! it finds the lock free. A grant adds to the lane, then (full fence) looks at the epoch; so a grant to a peer that is
+//! | epoch modulo 4 | the slot |
+//! |---|---|
+//! | 0 | is that of the peer that connected with this epoch |
+//! | 1 | is being vacated, or was when its process was killed |
+//! | 3 | is nobody's, and its lanes are clear |
+//!
+//! Whoever holds the slot's lock vacates it: moves the epoch on, then (full fence) clears the slot's lanes. That is a peer that
+//! connects, a peer that leaves, or the owner when it finds the lock free; in the owner one thread at a time, for a process does
+//! not exclude itself by its own lock. A grant adds to the lane, then (full fence) looks at the epoch; so a grant to a peer that is
 //! gone is cleared by the one side or taken back by the other.
 //!
 //! # Orderings
@@ -60,6 +66,10 @@ fn peer_byte(slot: usize) -> usize {
 /// Values of [`Header::state`]; 0 is a control object that is not complete.
 const OPEN: u32 = 1;
 const CLOSED: u32 = 2;
+
+/// An epoch modulo 4; 0 is a slot that is taken.
+const VACATING: u64 = 1;
+const VACANT: u64 = 3;
 
 /// The first page. Only atomics: other processes may write at any time.
 #[repr(C)]
@@ -139,15 +149,16 @@ impl View {
         Some(unsafe { &*record.cast() })
     }
 
-    /// Moves the slot's epoch to an odd value and clears its lanes. The caller holds the slot's lock. Returns the new
-    /// epoch and how many records the slot still held.
-    fn vacate(&self, slot: usize) -> (u64, usize) {
+    /// Makes the slot nobody's and clears its lanes in the first `used` records. The caller holds the slot's lock. Returns the
+    /// new epoch and how many records the slot still held.
+    fn vacate(&self, slot: usize, used: u32) -> (u64, usize) {
         let epoch = &self.header().epochs[slot];
-        let odd = epoch.load(Ordering::Relaxed) | 1;
-        epoch.store(odd, Ordering::Relaxed);
+        let base = epoch.load(Ordering::Relaxed) / 4 * 4;
+        epoch.store(base + VACATING, Ordering::Relaxed);
         fence(Ordering::SeqCst); // partner: the fence in `OwnerControl::grant`
-        let used = (self.header().high_water.load(Ordering::Acquire) as usize).min(self.records);
-        let cleared = (0..used as u32).filter_map(|index| self.record(index)).filter(|record| record.clear(slot));
-        (odd, cleared.count())
+        let records = (0..used).filter_map(|index| self.record(index));
+        let cleared = records.filter(|record| record.clear(slot)).count();
+        epoch.store(base + VACANT, Ordering::Release);
+        (base + VACANT, cleared)
     }
 }

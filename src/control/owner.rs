@@ -3,7 +3,7 @@
 //! What the owner needs to know it keeps in private memory (`Books`, the chunks' own generations) and never reads back
 //! from the control object, which peers can write.
 
-use super::{control_name, control_size, peer_byte, View, CLOSED, MAGIC, OPEN, OWNER_BYTE, VERSION};
+use super::{control_name, control_size, peer_byte, View, CLOSED, MAGIC, OPEN, OWNER_BYTE, VACANT, VERSION};
 use crate::descriptor::{PeerId, ProviderId};
 use crate::error::{OsError, ShareError};
 use crate::lease::{Record, MAX_GRANTS, PEERS};
@@ -30,6 +30,8 @@ pub(crate) struct OwnerControl {
     /// gone may have to take itself back, and must not take another peer's: so the first grant of a new epoch waits
     /// until none of an older one is under way.
     gates: [AtomicU64; PEERS],
+    /// Held while slots of the dead are vacated: the kernel's locks do not exclude two threads of one process.
+    reclaiming: Mutex<()>,
 }
 
 /// Which records and which entries of the segment table are free.
@@ -58,11 +60,11 @@ impl OwnerControl {
         header.version.store(VERSION, Ordering::Relaxed);
         header.provider.store(id.0, Ordering::Relaxed);
         header.records.store(records as u32, Ordering::Relaxed);
-        header.epochs.iter().for_each(|epoch| epoch.store(1, Ordering::Relaxed));
+        header.epochs.iter().for_each(|epoch| epoch.store(VACANT, Ordering::Relaxed));
         header.state.store(OPEN, Ordering::Release);
         let books = Mutex::new(Books { used: Vec::new(), fresh: 0, seed, unlisted: Vec::new(), listed: 0 });
         let gates = std::array::from_fn(|_| AtomicU64::new(0));
-        Ok(Self { view, _link: link, locks, id, books, gates })
+        Ok(Self { view, _link: link, locks, id, books, gates, reclaiming: Mutex::new(()) })
     }
 
     /// The provider's id.
@@ -139,8 +141,8 @@ impl OwnerControl {
             return Err(ShareError::OtherProvider { peer, provider: self.id });
         }
         let Some(gate) = self.gates.get(slot) else { return gone };
-        // An odd epoch is nobody's.
-        if peer.epoch % 2 == 1 || !self.enter(gate, slot, peer.epoch) {
+        // Only a peer's epoch is a multiple of 4.
+        if peer.epoch % 4 != 0 || !self.enter(gate, slot, peer.epoch) {
             return gone;
         }
         let granted = record.grant(slot);
@@ -185,16 +187,19 @@ impl OwnerControl {
 
     /// Takes back the leases of peers that are gone. Returns how many records they still held.
     pub(crate) fn reclaim(&self) -> usize {
-        let is_taken = |slot: &usize| self.view.header().epochs[*slot].load(Ordering::Relaxed) % 2 == 0;
-        (0..PEERS).filter(is_taken).map(|slot| self.reclaim_slot(slot)).sum()
+        let _one_at_a_time = self.reclaiming.lock();
+        (0..PEERS).map(|slot| self.reclaim_slot(slot)).sum()
     }
 
     fn reclaim_slot(&self, slot: usize) -> usize {
+        let is_vacant = || self.view.header().epochs[slot].load(Ordering::Relaxed) % 4 == VACANT;
         // With the lock in hand nobody can connect in this slot meanwhile.
-        if !matches!(try_lock(&self.locks, peer_byte(slot)), Ok(true)) {
+        if is_vacant() || !matches!(try_lock(&self.locks, peer_byte(slot)), Ok(true)) {
             return 0;
         }
-        let (_, cleared) = self.view.vacate(slot);
+        // Not the shared high water, which a peer can write.
+        let used = self.books.lock().fresh;
+        let cleared = if is_vacant() { 0 } else { self.view.vacate(slot, used).1 };
         // Failing to unlock would only make the slot look taken until this process ends.
         let _ = unlock(&self.locks, peer_byte(slot));
         cleared

@@ -5,9 +5,10 @@ use crate::descriptor::{PeerId, ProviderId};
 use crate::error::AttachError;
 use crate::fork;
 use crate::lease::{Record, PEERS};
-use crate::posix::{is_locked, try_lock, unlock};
+use crate::posix::{is_locked, try_lock, unlock, LOCK};
 use crate::segment::{Access, Foreign};
 use std::fs::File;
+use std::io;
 use std::mem::size_of;
 use std::sync::atomic::Ordering;
 
@@ -59,12 +60,13 @@ impl PeerControl {
         if !is_locked(&locks, OWNER_BYTE) {
             return Err(bad("its owner is dead"));
         }
-        let Some(slot) = (0..PEERS).find(|&slot| matches!(try_lock(&locks, peer_byte(slot)), Ok(true))) else {
+        let Some(slot) = free_slot(&locks).map_err(|error| control_name(prefix, provider).error(LOCK, 0, error))?
+        else {
             return Err(AttachError::TooManyPeers { provider, max: PEERS });
         };
         // The slot's last peer may have died: clear what it left, then take over.
-        let (odd, _) = view.vacate(slot);
-        let epoch = odd.wrapping_add(1);
+        let (vacant, _) = view.vacate(slot, view.header().high_water.load(Ordering::Acquire).min(records as u32));
+        let epoch = vacant.wrapping_add(1);
         view.header().epochs[slot].store(epoch, Ordering::Release);
         let id = PeerId { provider, slot: slot as u8, epoch };
         Ok(Self { view, locks, id, fork_epoch: fork::epoch() })
@@ -106,6 +108,13 @@ impl PeerControl {
         }
     }
 
+    /// Turns one lease of this peer back into a grant.
+    pub(crate) fn put_back(&self, record: u32) {
+        if let Some(record) = self.record(record) {
+            record.put_back(self.slot());
+        }
+    }
+
     /// Has the owner destroyed the segment? A hint: it decides about unmapping only.
     pub(crate) fn is_retired(&self, index: u64, serial: u64) -> bool {
         self.view.segment_entry(index).map_or(true, |entry| entry.load(Ordering::Relaxed) != serial)
@@ -117,12 +126,23 @@ impl PeerControl {
     }
 }
 
+/// Takes the lock of the first slot that nobody has.
+fn free_slot(locks: &File) -> io::Result<Option<usize>> {
+    for slot in 0..PEERS {
+        if try_lock(locks, peer_byte(slot))? {
+            return Ok(Some(slot));
+        }
+    }
+    Ok(None)
+}
+
 impl Drop for PeerControl {
     fn drop(&mut self) {
         // In a forked child the slot is the parent's.
         if self.is_ours() {
             // The last view is gone; what the lanes still hold are grants that nobody will take up.
-            self.view.vacate(self.slot());
+            let used = self.view.header().high_water.load(Ordering::Acquire).min(self.records());
+            self.view.vacate(self.slot(), used);
             // Explicitly, and not with the file: a forked child may still have a copy of the descriptor. Should it fail,
             // the slot stays taken until that child ends.
             let _ = unlock(&self.locks, peer_byte(self.slot()));

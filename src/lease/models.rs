@@ -135,3 +135,34 @@ fn clearing_one_lane_leaves_the_others_alone() {
         assert!(!chunk.record.is_leased());
     });
 }
+
+/// At-least-once transports deliver a descriptor twice: the second time it may find a grant for a later message, and must not
+/// take it up.
+#[test]
+fn a_granted_descriptor_that_comes_twice_gets_no_other_message() {
+    loom::model(|| {
+        let chunk = chunk();
+        write(&chunk, 2);
+        chunk.record.publish(2, PLACE);
+        chunk.record.grant(5).unwrap();
+        let peer = {
+            let chunk = chunk.clone();
+            thread::spawn(move || {
+                for _ in 0..2 {
+                    if chunk.record.accept(5, 2).is_ok() {
+                        // SAFETY: loom checks that nobody writes now.
+                        chunk.payload.with(|bytes| assert_eq!(unsafe { *bytes }, 2, "another message's bytes"));
+                        chunk.record.release(5);
+                    }
+                }
+            })
+        };
+        let mut generation = 2;
+        if chunk.record.recycle(&mut generation) {
+            write(&chunk, 4);
+            chunk.record.publish(4, PLACE);
+            chunk.record.grant(5).unwrap();
+        }
+        peer.join().unwrap();
+    });
+}
