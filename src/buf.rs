@@ -141,9 +141,7 @@ impl AsMut<[u8]> for ShmBufMut {
 impl Drop for ShmBufMut {
     #[inline]
     fn drop(&mut self) {
-        if self.chunk().is_ours() {
-            Pool::give(self.chunk);
-        }
+        Pool::give(self.chunk);
     }
 }
 

@@ -74,7 +74,11 @@ pub(crate) enum Place {
     Lent = 2,
 }
 
-/// See the module's text. The first cache line is all that the warm path touches.
+/// See the module's text.
+///
+/// The first cache line is what every drop reads. Nothing in it changes while a chunk goes round between the same two threads,
+/// so both keep it in their caches. What changes with each use is kept apart, and out of reach of the prefetcher that fetches
+/// lines in pairs.
 #[repr(C, align(64))]
 pub(crate) struct Chunk {
     shelf: NonNull<Shelf<Chunk>>,
@@ -82,18 +86,25 @@ pub(crate) struct Chunk {
     capacity: usize,
     /// Handles of a frozen chunk. 1 whenever the chunk is anywhere else.
     refs: AtomicUsize,
-    /// How often it was taken. Written by the holder with a load and a store.
-    uses: AtomicU64,
+    /// The token of the thread that took it last.
+    taker: AtomicU64,
     fork_epoch: u32,
     record: AtomicU32,
     /// The owner's own copy: odd while closed to peers, even while published. 0 before the first time.
     generation: AtomicU64,
     /// Was it published since it was taken? Then leases decide when it is free.
     shared: AtomicBool,
+    rest: Rest,
+}
+
+#[repr(C, align(128))]
+struct Rest {
+    /// How often the chunk was taken. Written by the holder with a load and a store.
+    uses: AtomicU64,
     /// A [`Place`].
     place: AtomicU8,
     /// Its index in the pool's registry, guarded by the registry's lock.
-    pub(crate) registered: AtomicUsize,
+    registered: AtomicUsize,
     class: usize,
     memory: Memory,
     pool: Arc<Pool>,
@@ -122,16 +133,19 @@ impl Chunk {
             data: memory.start(),
             capacity: memory.len(),
             refs: AtomicUsize::new(1),
-            uses: AtomicU64::new(0),
+            taker: AtomicU64::new(fork::NOBODY),
             fork_epoch: fork::epoch(),
             record: AtomicU32::new(NO_RECORD),
             generation: AtomicU64::new(0),
             shared: AtomicBool::new(false),
-            place: AtomicU8::new(Place::Elsewhere as u8),
-            registered: AtomicUsize::new(usize::MAX),
-            class,
-            memory,
-            pool,
+            rest: Rest {
+                uses: AtomicU64::new(0),
+                place: AtomicU8::new(Place::Elsewhere as u8),
+                registered: AtomicUsize::new(usize::MAX),
+                class,
+                memory,
+                pool,
+            },
         });
         NonNull::from(Box::leak(chunk))
     }
@@ -145,9 +159,9 @@ impl Chunk {
         // SAFETY: made by `new` with `Box::leak`; exclusive by the caller's contract.
         let chunk = *unsafe { Box::from_raw(chunk.as_ptr()) };
         let (record, generation) = (chunk.record.into_inner(), chunk.generation.into_inner());
-        let uses = chunk.uses.into_inner();
         let record = (record != NO_RECORD).then_some((record, generation));
-        Remains { pool: chunk.pool, memory: chunk.memory, class: chunk.class, uses, record }
+        let Rest { pool, memory, class, uses, .. } = chunk.rest;
+        Remains { pool, memory, class, uses: uses.into_inner(), record }
     }
 
     #[inline]
@@ -162,20 +176,20 @@ impl Chunk {
     }
 
     pub(crate) fn class(&self) -> usize {
-        self.class
+        self.rest.class
     }
 
     pub(crate) fn memory(&self) -> &Memory {
-        &self.memory
+        &self.rest.memory
     }
 
     pub(crate) fn pool(&self) -> &Arc<Pool> {
-        &self.pool
+        &self.rest.pool
     }
 
     #[inline]
     pub(crate) fn shelf(&self) -> &Shelf<Chunk> {
-        // SAFETY: the shelf is part of the pool, which `self.pool` keeps alive and in place.
+        // SAFETY: the shelf is part of the pool, which `pool` keeps alive and in place.
         unsafe { self.shelf.as_ref() }
     }
 
@@ -185,14 +199,36 @@ impl Chunk {
         self.fork_epoch == fork::epoch()
     }
 
+    /// Did this thread take the chunk last, and is this process the one that made it?
+    #[inline]
+    pub(crate) fn was_taken_here(&self) -> bool {
+        self.taker.load(Ordering::Relaxed) == fork::token()
+    }
+
+    /// Remembers that this thread took the chunk.
+    pub(crate) fn set_taker(&self) {
+        self.taker.store(fork::own_token(), Ordering::Relaxed);
+    }
+
     /// Counts an allocation. The caller has just taken the chunk.
     #[inline]
     pub(crate) fn count_use(&self) {
-        self.uses.store(self.uses.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        let uses = &self.rest.uses;
+        uses.store(uses.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
     pub(crate) fn uses(&self) -> u64 {
-        self.uses.load(Ordering::Relaxed)
+        self.rest.uses.load(Ordering::Relaxed)
+    }
+
+    /// Its index in the pool's registry. The caller holds the registry's lock.
+    pub(crate) fn registered(&self) -> usize {
+        self.rest.registered.load(Ordering::Relaxed)
+    }
+
+    /// Notes its index in the pool's registry. The caller holds the registry's lock.
+    pub(crate) fn set_registered(&self, at: usize) {
+        self.rest.registered.store(at, Ordering::Relaxed);
     }
 
     // ---- handles of a frozen chunk ---------------------------------------------------------------------------
@@ -241,16 +277,16 @@ impl Chunk {
     pub(crate) fn share(&self, len: usize) -> Result<(u32, u64), ShareError> {
         let mut generation = self.generation.load(Ordering::Acquire);
         if generation == 0 {
-            generation = self.pool.prepare_to_share(self)?;
+            generation = self.pool().prepare_to_share(self)?;
         }
         let record = self.record.load(Ordering::Relaxed);
         if generation % 2 == 1 {
             generation += 1;
-            let payload = self.memory.payload();
+            let payload = self.memory().payload();
             let place = PlaceOfBytes {
                 segment: payload.serial(),
                 index: payload.index().map_or(u64::MAX, u64::from),
-                offset: self.memory.offset() as u64,
+                offset: self.memory().offset() as u64,
                 len: len as u64,
             };
             self.shared.store(true, Ordering::Relaxed);
@@ -265,7 +301,7 @@ impl Chunk {
     /// The record, if one was claimed.
     #[inline]
     pub(crate) fn record(&self) -> Option<&Record> {
-        self.pool.control().record(self.record.load(Ordering::Relaxed))
+        self.pool().control().record(self.record.load(Ordering::Relaxed))
     }
 
     /// The owner's copy of the generation; 0 if no record was claimed.
@@ -303,12 +339,12 @@ impl Chunk {
     /// Remembers where the chunk is, for statistics.
     #[inline]
     pub(crate) fn set_place(&self, place: Place) {
-        self.place.store(place as u8, Ordering::Relaxed);
+        self.rest.place.store(place as u8, Ordering::Relaxed);
     }
 
     /// Where the chunk is. A snapshot.
     pub(crate) fn place(&self) -> Place {
-        match self.place.load(Ordering::Relaxed) {
+        match self.rest.place.load(Ordering::Relaxed) {
             1 => Place::Idle,
             2 => Place::Lent,
             _ => Place::Elsewhere,

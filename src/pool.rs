@@ -283,7 +283,7 @@ impl Pool {
         let chunk = Chunk::new(self.clone(), class, memory);
         let mut registry = self.registry.lock();
         // SAFETY: just made.
-        unsafe { chunk.as_ref() }.registered.store(registry.len(), Ordering::Relaxed);
+        unsafe { chunk.as_ref() }.set_registered(registry.len());
         registry.push(Registered(chunk));
         chunk
     }
@@ -366,11 +366,30 @@ impl Pool {
     // ---- give back -------------------------------------------------------------------------------------------
 
     /// Gives back a chunk that was never shared since it was taken. The caller holds it exclusively, and afterwards
-    /// neither the chunk nor the pool may be touched.
+    /// neither the chunk nor the pool may be touched. Does nothing in a forked child.
     #[inline]
     pub(crate) fn give(chunk: NonNull<Chunk>) {
         // SAFETY: the caller holds the chunk (I3).
-        if let Err(chunk) = unsafe { chunk.as_ref() }.shelf().give(chunk) {
+        let this = unsafe { chunk.as_ref() };
+        if !this.was_taken_here() {
+            return Self::give_elsewhere(chunk);
+        }
+        if let Err(chunk) = this.shelf().give(chunk) {
+            Self::destroy(chunk);
+        }
+    }
+
+    /// Gives back a chunk that another thread took. It goes to the queue, because the hot slot's cache line would go to and fro
+    /// between the two threads with every message; and its bytes are not in the other one's cache anyway.
+    #[inline(never)]
+    fn give_elsewhere(chunk: NonNull<Chunk>) {
+        // SAFETY: the caller holds the chunk (I3).
+        let this = unsafe { chunk.as_ref() };
+        if !this.is_ours() {
+            return;
+        }
+        let given = this.shelf().give_idle(chunk).or_else(|chunk| this.shelf().give(chunk));
+        if let Err(chunk) = given {
             Self::destroy(chunk);
         }
     }
@@ -411,10 +430,10 @@ impl Pool {
         let is_free = this.recycle();
         {
             let mut registry = this.pool().registry.lock();
-            let at = this.registered.load(Ordering::Relaxed);
+            let at = this.registered();
             registry.swap_remove(at);
             if let Some(moved) = registry.get(at) {
-                moved.chunk().registered.store(at, Ordering::Relaxed);
+                moved.chunk().set_registered(at);
             }
         }
         // SAFETY: exclusive, and no longer registered.

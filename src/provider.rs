@@ -221,11 +221,11 @@ impl Provider {
     /// [`AllocErrorKind::Forked`] in a forked child.
     #[inline]
     pub fn alloc(&self, len: usize) -> Result<ShmBufMut, AllocError> {
-        if len <= self.max_alloc && self.pool.is_ours() {
+        if len <= self.max_alloc {
             let class = class_of(len);
             if let Some(chunk) = self.pool.shelves().get(class).and_then(|shelf| shelf.take_hot()) {
                 // SAFETY: just taken (I3); the class holds `len`.
-                return Ok(unsafe { hand_out(chunk, len) });
+                return unsafe { self.hand_out(chunk, len) };
             }
         }
         self.alloc_slow(len)
@@ -254,7 +254,7 @@ impl Provider {
         let class = self.pool.page_aligned(class_of(len));
         if let Some(chunk) = self.pool.shelf(class).take_hot() {
             // SAFETY: just taken (I3); the class holds `len`.
-            return Ok(unsafe { hand_out(chunk, len) });
+            return unsafe { self.hand_out(chunk, len) };
         }
         self.take(class, len)
     }
@@ -341,7 +341,33 @@ impl Provider {
     fn take(&self, class: usize, len: usize) -> Result<ShmBufMut, AllocError> {
         let chunk = self.pool.take_slow(class)?;
         // SAFETY: just taken (I3); the class holds `len`.
-        Ok(unsafe { hand_out(chunk, len) })
+        unsafe { self.hand_out(chunk, len) }
+    }
+
+    /// # Safety
+    ///
+    /// The chunk was just taken, and its class holds `len`.
+    #[inline]
+    unsafe fn hand_out(&self, chunk: NonNull<Chunk>, len: usize) -> Result<ShmBufMut, AllocError> {
+        // SAFETY: exclusively the caller's (I3).
+        let this = unsafe { chunk.as_ref() };
+        if !this.was_taken_here() {
+            self.set_taker(this)?;
+        }
+        this.count_use();
+        // SAFETY: exclusive; closed to peers, because it came from the shelf as idle or was recycled.
+        Ok(unsafe { ShmBufMut::new(chunk, len) })
+    }
+
+    /// For a chunk that another thread took the last time, or the other side of a fork: then it is lost to this side's copy of
+    /// the pool, which is of no use anyway.
+    #[inline(never)]
+    fn set_taker(&self, chunk: &Chunk) -> Result<(), AllocError> {
+        if !self.pool.is_ours() {
+            return Err(AllocErrorKind::Forked.into());
+        }
+        chunk.set_taker();
+        Ok(())
     }
 }
 
@@ -352,17 +378,6 @@ impl Drop for Reserved {
     fn drop(&mut self) {
         Pool::give(self.0);
     }
-}
-
-/// # Safety
-///
-/// The chunk was just taken, and its class holds `len`.
-#[inline]
-unsafe fn hand_out(chunk: NonNull<Chunk>, len: usize) -> ShmBufMut {
-    // SAFETY: exclusively the caller's (I3).
-    unsafe { chunk.as_ref() }.count_use();
-    // SAFETY: exclusive; closed to peers, because it came from the shelf as idle or was recycled.
-    unsafe { ShmBufMut::new(chunk, len) }
 }
 
 impl Drop for Provider {

@@ -49,13 +49,18 @@ fn queue<T: Send>(capacity: usize) -> Queue<T> {
 }
 
 /// The idle places of one size class. See the module's text.
-#[repr(align(128))]
+///
+/// The hot slot has a pair of cache lines of its own: the queues' addresses are read by threads that give back what another
+/// one took, and that one should keep its hot slot in its cache.
+#[repr(C, align(128))]
 pub(crate) struct Shelf<T> {
-    hot: AtomicPtr<T>,
-    /// Boxed, so that the hot slots of all classes lie close together.
+    hot: Hot<T>,
     idle: OnceLock<Queue<T>>,
     lent: OnceLock<Queue<T>>,
 }
+
+#[repr(align(128))]
+struct Hot<T>(AtomicPtr<T>);
 
 impl<T: Send> Shelf<T> {
     /// The value of a sealed hot slot: not null, and below the address of any chunk.
@@ -64,7 +69,7 @@ impl<T: Send> Shelf<T> {
     /// A shelf that takes one chunk in its hot slot, or none at all if `keeps_nothing`.
     pub(crate) fn new(keeps_nothing: bool) -> Self {
         let hot = if keeps_nothing { Self::SEAL } else { ptr::null_mut() };
-        Self { hot: AtomicPtr::new(hot), idle: OnceLock::new(), lent: OnceLock::new() }
+        Self { hot: Hot(AtomicPtr::new(hot)), idle: OnceLock::new(), lent: OnceLock::new() }
     }
 
     /// Makes room for `capacity` idle chunks beside the hot slot. Called off the warm path, before the first give.
@@ -82,7 +87,7 @@ impl<T: Send> Shelf<T> {
     /// Takes the chunk in the hot slot.
     #[inline]
     pub(crate) fn take_hot(&self) -> Option<NonNull<T>> {
-        let found = self.hot.swap(ptr::null_mut(), Ordering::Acquire);
+        let found = self.hot.0.swap(ptr::null_mut(), Ordering::Acquire);
         if Self::is_chunk(found) {
             return NonNull::new(found);
         }
@@ -96,7 +101,7 @@ impl<T: Send> Shelf<T> {
     /// a shelf that keeps nothing: a give may have used the gap, and then the take has found a chunk after all.
     #[cold]
     fn seal_hot(&self) -> Option<NonNull<T>> {
-        let found = self.hot.swap(Self::SEAL, Ordering::Acquire);
+        let found = self.hot.0.swap(Self::SEAL, Ordering::Acquire);
         NonNull::new(found).filter(|_| Self::is_chunk(found))
     }
 
@@ -123,7 +128,7 @@ impl<T: Send> Shelf<T> {
     #[inline]
     pub(crate) fn give(&self, chunk: NonNull<T>) -> Result<(), NonNull<T>> {
         // The slot is empty, most of the time; looking first would cost the warm path more than it saves the others.
-        match self.hot.compare_exchange(ptr::null_mut(), chunk.as_ptr(), Ordering::Release, Ordering::Relaxed) {
+        match self.hot.0.compare_exchange(ptr::null_mut(), chunk.as_ptr(), Ordering::Release, Ordering::Relaxed) {
             Ok(_) => Ok(()),
             Err(seen) => self.displace(seen, chunk),
         }
@@ -134,7 +139,7 @@ impl<T: Send> Shelf<T> {
     fn displace(&self, mut seen: *mut T, chunk: NonNull<T>) -> Result<(), NonNull<T>> {
         while seen != Self::SEAL {
             // AcqRel: what displaces an older chunk takes that one.
-            match self.hot.compare_exchange_weak(seen, chunk.as_ptr(), Ordering::AcqRel, Ordering::Relaxed) {
+            match self.hot.0.compare_exchange_weak(seen, chunk.as_ptr(), Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(old) => return NonNull::new(old).map_or(Ok(()), |displaced| self.give_idle(displaced)),
                 Err(now) => seen = now,
             }
@@ -156,7 +161,7 @@ impl<T: Send> Shelf<T> {
 
     /// How many idle chunks there are, hot slot and queue together. A snapshot.
     pub(crate) fn idle_count(&self) -> usize {
-        usize::from(Self::is_chunk(self.hot.load(Ordering::Relaxed))) + self.idle.get().map_or(0, |queue| queue.len())
+        usize::from(Self::is_chunk(self.hot.0.load(Ordering::Relaxed))) + self.idle.get().map_or(0, |queue| queue.len())
     }
 
     /// How many chunks were given back and may be leased. A snapshot.
@@ -179,10 +184,6 @@ impl<T: Send> Shelf<T> {
 
 #[inline]
 fn take<T: Send>(queue: &ArrayQueue<Ticket<T>>) -> Option<NonNull<T>> {
-    // A look first: `pop` finds out that a queue is empty by a full fence.
-    if queue.is_empty() {
-        return None;
-    }
     queue.pop()?.0
 }
 
