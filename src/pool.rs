@@ -463,3 +463,10 @@ impl Pool {
         self.shelves.iter().for_each(|shelf| shelf.close(Self::destroy));
     }
 }
+
+impl Drop for Pool {
+    /// All chunks are destroyed, but for those that peers still read in arenas: those arenas keep their bytes.
+    fn drop(&mut self) {
+        self.drop_empty_arenas();
+    }
+}

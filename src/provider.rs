@@ -84,7 +84,8 @@ impl ProviderBuilder {
 
     /// How many chunks peers can know at a time, from 1 to 1,048,576; default 4096. Each takes 136 bytes of /dev/shm from
     /// the start. A chunk that was shared once counts until its memory goes back to the system, so idle ones count too;
-    /// [`Provider::trim`] frees those.
+    /// [`Provider::trim`] frees those. Each size class that was ever shared takes 16 bytes of heap for each, too, for the queue
+    /// that then always has room.
     pub fn max_shared(mut self, chunks: usize) -> Self {
         self.max_shared = chunks;
         self

@@ -1,6 +1,6 @@
 //! Grants: a message in flight to a known receiver is not lost, and is for that receiver only.
 
-use crate::support::{address, holds, message, pair, provider};
+use crate::support::{address, forge, holds, message, pair, provider};
 use shm_pool::{AttachError, Client, PeerId, Provider, ShareError};
 
 /// Lengths in an arena, and in a segment of its own.
@@ -196,4 +196,26 @@ fn a_grant_of_an_earlier_message_does_not_open_a_later_one() {
     assert!(matches!(client.attach(&old), Err(AttachError::Stale)), "an old grant opens a new message");
     assert!(holds(&client.attach(&new).unwrap(), 2), "the refused attach spent the new grant");
     assert!(provider.alloc(100).is_ok());
+}
+
+/// A grant is spent by the view that it was made for, and by nothing else: an attach that fails on the way leaves it.
+#[test]
+fn a_failed_attach_does_not_spend_the_grant() {
+    for len in LENGTHS {
+        let (provider, client, peer) = connected();
+        let buffer = message(&provider, len, 1);
+        let granted = buffer.grant(peer).unwrap();
+        drop(buffer);
+        let mut bytes = granted.to_bytes();
+        bytes[24] ^= 1;
+        let damaged = forge(bytes).unwrap();
+        for _ in 0..40 {
+            let refused = client.attach(&damaged);
+            assert!(matches!(refused, Err(AttachError::WrongLength { .. })), "{refused:?}");
+        }
+        assert!(provider.stats().bytes_leased >= len, "the message lost its grant");
+        drop(provider.alloc(len).unwrap());
+        assert!(holds(&client.attach(&granted).unwrap(), 1));
+        assert_eq!(provider.stats().bytes_leased, 0, "the failed ones left leases behind");
+    }
 }

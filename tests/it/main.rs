@@ -9,6 +9,8 @@ mod grants;
 mod lifetime;
 mod mappings;
 mod model;
+mod occupied_names;
+mod odd_generations;
 mod pooling;
 mod races;
 mod readers;

@@ -5,6 +5,7 @@ use crossbeam_queue::ArrayQueue;
 use parking_lot::Mutex;
 use shm_pool::{AttachError, Client, Descriptor, PeerId, Provider, ShareError, ShmView};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Barrier;
 use std::thread;
 
 /// Set when a thread is through, also by a failure, so that no other one waits for it for ever.
@@ -141,5 +142,28 @@ fn threads_of_one_client_meet_in_the_same_new_segment() {
         });
         assert!(views.iter().all(|view| holds(view, stamp)));
         assert_eq!(client.mapped_segments(), 1, "the segment is mapped twice, or an old one is kept");
+    }
+}
+
+/// Under a cap of one arena there is room for the small buffers of all threads, also for that of a thread which comes
+/// while another one makes the arena.
+#[test]
+fn threads_that_need_the_same_new_arena_all_find_room_in_it() {
+    const ARENA: usize = 64 << 10;
+    for _ in 0..300 {
+        let provider = builder().max_bytes(ARENA).arena_size(ARENA).build().unwrap();
+        let start = Barrier::new(2);
+        let results = thread::scope(|scope| {
+            let threads = [(); 2].map(|()| {
+                scope.spawn(|| {
+                    start.wait();
+                    provider.alloc(100)
+                })
+            });
+            threads.map(|thread| thread.join().unwrap())
+        });
+        let buffers = results.map(|result| result.unwrap_or_else(|error| panic!("there is room: {error}")));
+        assert_eq!((provider.stats().arenas, provider.stats().bytes_held), (1, ARENA));
+        drop(buffers);
     }
 }

@@ -27,6 +27,12 @@ fn a_peer_keeps_no_descriptor_per_segment_and_reports_when_it_gets_none() {
     run("descriptors-of-a-peer", "fds-peer");
 }
 
+/// Otherwise a message that was granted is lost when its receiver has no descriptor left for a moment.
+#[test]
+fn a_grant_waits_until_its_peer_has_descriptors_again() {
+    run("descriptors-of-a-receiver", "fds-grant");
+}
+
 fn run(role: &str, test: &str) {
     let names = Names::new(test);
     let child = Child::start(role, &[names.prefix()]);
@@ -122,5 +128,33 @@ pub(crate) fn peer(link: &Link, arguments: &[&str]) {
     warm.expect("attaching to what is mapped needs no descriptor");
     drop(client);
     assert_eq!((shm::open_descriptors(), shm::mappings(prefix)), before);
+    link.send(&Message::Done);
+}
+
+pub(crate) fn receiver(link: &Link, arguments: &[&str]) {
+    let prefix = arguments[0];
+    let provider = builder(prefix).build().unwrap();
+    let client = shm::client(prefix);
+    let id = client.connect(provider.id()).unwrap();
+    for len in [LEN, 64] {
+        let mut buffer = provider.alloc(len).unwrap();
+        shm::fill(&mut buffer, 1);
+        let message = buffer.freeze();
+        let granted = message.grant(id).unwrap();
+        drop(message); // from here on only the grant holds it
+        for _ in 0..3 {
+            let Err(AttachError::Os(error)) = with_only(0, || client.attach(&granted)) else { panic!("another error") };
+            assert_no_descriptor_left(&error);
+        }
+        let stats = provider.stats();
+        assert_eq!((stats.bytes_in_use, stats.bytes_leased), (0, len), "the grant still holds the message");
+        provider.alloc(len).unwrap().freeze().descriptor().unwrap();
+        let view = client.attach(&granted).expect("the grant was not spent");
+        shm::check(&view, 1).unwrap();
+        let again = client.attach(&granted).unwrap_err();
+        assert!(matches!(again, AttachError::NotGranted), "one grant is one view: {again}");
+        drop(view);
+        assert_eq!(provider.stats().bytes_leased, 0);
+    }
     link.send(&Message::Done);
 }

@@ -17,9 +17,12 @@ mod descriptors;
 mod forked_owner;
 mod forked_peer;
 mod full_shm;
+mod given_back;
 mod in_flight;
 mod killed_owner;
 mod killed_peer;
+mod leaving_peer;
+mod reclaim_race;
 mod rejects;
 mod rejects_segment;
 mod slots;
@@ -35,13 +38,17 @@ type Role = fn(&wire::Link, &[&str]);
 const ROLES: &[(&str, Role)] = &[
     ("descriptors-of-an-owner", descriptors::owner),
     ("descriptors-of-a-peer", descriptors::peer),
+    ("descriptors-of-a-receiver", descriptors::receiver),
     ("forked-owner", forked_owner::role),
     ("forked-peer", forked_peer::role),
     ("forked-peer-drops", forked_peer::drop_role),
     ("forked-peer-killed", forked_peer::killed_role),
     ("full-shm", full_shm::role),
+    ("given-back", given_back::role),
     ("owner", killed_owner::role),
     ("peer", peer::role),
+    ("reclaimed", reclaim_race::peers),
+    ("reclaims", reclaim_race::role),
     ("rejects", rejects::role),
     ("rejects-segment", rejects_segment::role),
     ("stranger", users::role),

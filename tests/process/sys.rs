@@ -7,6 +7,8 @@ use std::os::unix::process::CommandExt;
 use std::panic::{self, AssertUnwindSafe};
 use std::process::Command;
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 /// After this many seconds the kernel ends a child that its test has lost sight of.
 const LIFETIME: u32 = 300;
@@ -46,6 +48,46 @@ pub(crate) fn exit_thread() -> ! {
     // SAFETY: the thread's stack is never returned to; what others borrow from it, if anything, stays in place.
     unsafe { libc::syscall(libc::SYS_exit, 0) };
     unreachable!("a thread returned from its exit")
+}
+
+/// The calling thread, for [`stop`].
+pub(crate) fn this_thread() -> libc::pthread_t {
+    // SAFETY: no preconditions.
+    unsafe { libc::pthread_self() }
+}
+
+/// Is the thread that was to be stopped in [`stand_still`]?
+static STANDS_STILL: AtomicBool = AtomicBool::new(false);
+
+/// A thread that stands still until this is dropped.
+pub(crate) struct Stopped(());
+
+/// Stops a thread that lives wherever it is, for as long as the answer is kept. One at a time in a process; and what
+/// the thread may have locked then, the caller must not need.
+pub(crate) fn stop(thread: libc::pthread_t) -> Stopped {
+    let handler = stand_still as extern "C" fn(c_int);
+    // SAFETY: the handler does only what a handler may do.
+    unsafe { libc::signal(libc::SIGUSR1, handler as libc::sighandler_t) };
+    // SAFETY: the thread lives, by the contract above.
+    assert_eq!(unsafe { libc::pthread_kill(thread, libc::SIGUSR1) }, 0, "a signal to a thread that lives");
+    while !STANDS_STILL.load(Ordering::Acquire) {
+        thread::yield_now();
+    }
+    Stopped(())
+}
+
+extern "C" fn stand_still(_signal: c_int) {
+    STANDS_STILL.store(true, Ordering::Release);
+    while STANDS_STILL.load(Ordering::Acquire) {
+        // SAFETY: no preconditions. It never fails, and so leaves the thread's errno alone.
+        unsafe { libc::sched_yield() };
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        STANDS_STILL.store(false, Ordering::Release);
+    }
 }
 
 /// A forked child. Killed and reaped when this is dropped.

@@ -1,0 +1,136 @@
+//! Memory of segments that their owner destroys: it goes back to the system at once, although peers still have it
+//! mapped, unless one of them reads it.
+
+use crate::child::{self, Child};
+use crate::peer::{Peer, View};
+use crate::shm::{self, Names};
+use crate::sys;
+use crate::wire::{Link, Message};
+use shm_pool::{Provider, ProviderBuilder, ShmBuf};
+use std::fs::{File, Metadata};
+use std::os::unix::fs::MetadataExt;
+
+/// The length of a segment of its own, and of a chunk in an arena.
+const LENGTHS: [usize; 2] = [512 << 10, 4 << 10];
+const ARENA: usize = 256 << 10;
+
+fn message(provider: &Provider, len: usize, seed: u64) -> ShmBuf {
+    let mut buffer = provider.alloc(len).unwrap();
+    shm::fill(&mut buffer, seed);
+    buffer.freeze()
+}
+
+fn builder(names: &Names) -> ProviderBuilder {
+    names.provider().max_bytes(8 << 20).arena_size(ARENA)
+}
+
+/// The only segment there is. Like a mapping, an open file keeps a removed object's memory.
+fn segment(names: &Names) -> File {
+    let objects = shm::objects(names.prefix());
+    let mut segments = objects.iter().filter(|name| !name.ends_with(".ctl"));
+    let segment = File::open(shm::path(segments.next().expect("a segment"))).unwrap();
+    assert_eq!(segments.next(), None, "one segment is enough");
+    segment
+}
+
+fn metadata(segment: &File) -> Metadata {
+    segment.metadata().unwrap()
+}
+
+/// Bytes of memory that an object has.
+fn memory(segment: &File) -> u64 {
+    metadata(segment).blocks() * 512
+}
+
+/// A peer that has read the message, let it go, and kept its segment mapped.
+fn reader_of(names: &Names, message: &ShmBuf, seed: u64) -> Peer {
+    let peer = Peer::start(names.prefix());
+    let view = peer.attach(message.descriptor().unwrap(), seed).unwrap();
+    peer.release(view);
+    assert_eq!(peer.segments(), 1);
+    peer
+}
+
+/// Otherwise each peer that reads seldom keeps memory from the system which its owner has given up, and which no cap
+/// counts.
+#[test]
+fn a_mapping_alone_keeps_no_memory_of_a_destroyed_segment() {
+    type Destroy = fn(Provider) -> Option<Provider>;
+    let ways: [(&str, usize, Destroy); 3] = [
+        ("trimmed", 4, |provider| {
+            provider.trim();
+            Some(provider)
+        }),
+        ("kept-nothing", 0, Some),
+        ("closed", 4, |_| None),
+    ];
+    for (len, (how, max_idle, destroy)) in LENGTHS.into_iter().flat_map(|len| ways.map(|way| (len, way))) {
+        let names = Names::new(&format!("back-{len}-{how}"));
+        let provider = builder(&names).max_idle_per_class(max_idle).build().unwrap();
+        let message = message(&provider, len, 1);
+        let peer = reader_of(&names, &message, 1);
+        let segment = segment(&names);
+        let size = metadata(&segment).len();
+        assert!(memory(&segment) >= size && size >= len as u64, "memory is reserved from the start");
+        drop(message);
+        let open = destroy(provider);
+        assert_eq!(open.as_ref().map_or(0, |provider| provider.stats().bytes_held), 0);
+        assert_eq!(metadata(&segment).nlink(), 0, "the segment is destroyed");
+        assert_eq!(peer.mappings(), 2, "the peer has it mapped, and the control object");
+        assert_eq!(memory(&segment), 0, "{len} bytes, {how}: kept by a peer that does not read");
+        assert_eq!(metadata(&segment).len(), size, "a peer that touched it would get a signal");
+        let closed = if open.is_none() { 1 } else { 0 };
+        assert_eq!(peer.trim(), 1 + closed, "the segment, and the control object of a provider that has closed");
+    }
+}
+
+/// Otherwise a provider that closes, or one reader that has done, takes the bytes from under another reader's eyes.
+#[test]
+fn a_view_keeps_every_byte_of_a_destroyed_segment() {
+    for len in LENGTHS {
+        let names = Names::new(&format!("back-view-{len}"));
+        let provider = builder(&names).build().unwrap();
+        let read = message(&provider, len, 2);
+        let done = reader_of(&names, &read, 2);
+        let reader = Peer::start(names.prefix());
+        let view: View = reader.attach(read.descriptor().unwrap(), 2).unwrap();
+        let segment = segment(&names);
+        let before = memory(&segment);
+        drop(read);
+        provider.trim();
+        assert_eq!((metadata(&segment).nlink(), memory(&segment)), (1, before), "a trim leaves it alone");
+        drop(provider);
+        assert_eq!((metadata(&segment).nlink(), memory(&segment)), (0, before), "{len} bytes: closed under a reader");
+        reader.check(view);
+        reader.release(view);
+        drop((reader, done));
+    }
+}
+
+/// Otherwise, where /dev/shm is small, one peer that has mapped a large message stops its owner from making another.
+#[test]
+fn what_a_peer_has_only_mapped_makes_room_in_a_small_dev_shm() {
+    let names = Names::new("back-small");
+    match Child::start_with("given-back", &[names.prefix()], sys::give_small_shm) {
+        Ok(child) => {
+            child.expect_done();
+            child.finish();
+        }
+        Err(error) => child::skip(&format!("no mount namespace of our own: {error}")),
+    }
+}
+
+/// The role, in a process whose /dev/shm has 4 MiB; the peer is started by it, and finds the same one.
+pub(crate) fn role(link: &Link, arguments: &[&str]) {
+    let prefix = arguments[0];
+    let provider = Provider::builder().name_prefix(prefix).max_bytes(1 << 30).max_shared(64).build().unwrap();
+    let peer = Peer::start(prefix);
+    for (seed, len) in [3 << 20, 2 << 20, 3 << 20].into_iter().enumerate() {
+        let message = message(&provider, len, seed as u64);
+        let view = peer.attach(message.descriptor().unwrap(), seed as u64).unwrap();
+        peer.release(view);
+    }
+    drop((peer, provider));
+    assert_eq!(shm::objects(prefix), [""; 0]);
+    link.send(&Message::Done);
+}

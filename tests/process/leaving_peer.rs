@@ -1,0 +1,114 @@
+//! Peers that die while they leave, ids of peers that have left, and a header that does not tell how many messages
+//! there are: the owner gets back what the dead held, and the next peer in their slot gets none of it.
+
+use crate::peer::Peer;
+use crate::shm::{self, Names};
+use shm_pool::{PeerId, Provider, ProviderId, ShareError, ShmBuf};
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+
+/// Where the header of a control object says how many records were ever used, and which epoch each slot has.
+const HIGH_WATER: u64 = 28;
+const EPOCHS: u64 = 32;
+
+fn message(provider: &Provider, seed: u64) -> ShmBuf {
+    let mut buffer = provider.alloc(5_000).unwrap();
+    shm::fill(&mut buffer, seed);
+    buffer.freeze()
+}
+
+fn control(names: &Names, provider: ProviderId) -> File {
+    let path = shm::path(&format!("{}.{provider}.ctl", names.prefix()));
+    OpenOptions::new().read(true).write(true).open(path).expect("the control object has its documented name")
+}
+
+fn epoch(peer: PeerId) -> u64 {
+    let bytes = peer.to_bytes();
+    u64::from_le_bytes(std::array::from_fn(|at| bytes[8 + at]))
+}
+
+fn with_epoch(peer: PeerId, epoch: u64) -> PeerId {
+    let mut bytes = peer.to_bytes();
+    bytes[8..16].copy_from_slice(&epoch.to_le_bytes());
+    PeerId::from_bytes(bytes)
+}
+
+/// Otherwise what a peer held is lost to the owner if the peer is killed in the middle of its leaving, until by chance
+/// another peer comes to the same slot.
+#[test]
+fn a_peer_that_was_killed_while_it_left_is_found_dead() {
+    let names = Names::new("leaving");
+    let provider = names.provider().build().unwrap();
+    let control = control(&names, provider.id());
+    let victim = Peer::start(names.prefix());
+    let dead = victim.connect(provider.id()).unwrap();
+    let (read, granted) = (message(&provider, 1), message(&provider, 2));
+    victim.attach(read.descriptor().unwrap(), 1).unwrap();
+    let untaken = granted.grant(dead).unwrap();
+    victim.kill();
+    // The first step of leaving, after which it did not come to the second one.
+    let at = EPOCHS + 8 * u64::from(dead.slot());
+    let mut word = [0; 8];
+    control.read_exact_at(&mut word, at).unwrap();
+    assert_eq!(u64::from_le_bytes(word), epoch(dead), "the header has the slot's epoch elsewhere");
+    control.write_all_at(&(epoch(dead) + 1).to_le_bytes(), at).unwrap();
+
+    assert!(read.is_leased() && granted.is_leased(), "nobody has looked yet");
+    assert_eq!(granted.grant(dead), Err(ShareError::PeerGone(dead)), "it had begun to leave");
+    assert_eq!((provider.reclaim(), provider.reclaim()), (2, 0), "both messages, and once");
+    assert!(!read.is_leased() && !granted.is_leased());
+
+    let next = Peer::start(names.prefix());
+    let living = next.connect(provider.id()).unwrap();
+    assert_eq!(living.slot(), dead.slot(), "the test needs the slot again");
+    assert_eq!(next.attach(untaken, 2).unwrap_err(), "NotGranted", "a grant is not inherited");
+    assert_eq!(granted.grant(dead), Err(ShareError::PeerGone(dead)));
+    let own = granted.grant(living).unwrap();
+    assert_eq!(provider.reclaim(), 0, "the slot is a living peer's now");
+    let view = next.attach(own, 2).expect("the living peer's grant is there");
+    assert!(granted.is_leased());
+    next.release(view);
+    assert!(!granted.is_leased());
+}
+
+/// Otherwise a grant to an id that was made up, or damaged, is nobody's, and its message is never free again.
+#[test]
+fn a_slot_that_nobody_has_gets_no_grant_by_any_epoch() {
+    let names = Names::new("leaving-ids");
+    let provider = names.provider().build().unwrap();
+    let message = message(&provider, 3);
+    let peer = Peer::start(names.prefix());
+    let id = peer.connect(provider.id()).unwrap();
+    peer.kill();
+    provider.reclaim();
+    let mut never_taken = id.to_bytes();
+    never_taken[16] = 63;
+    let never_taken = PeerId::from_bytes(never_taken);
+    for epoch in (0..=epoch(id) + 8).chain([u64::MAX, u64::MAX - 3, 1 << 48, 3 << 48]) {
+        for id in [with_epoch(id, epoch), with_epoch(never_taken, epoch)] {
+            assert_eq!(message.grant(id), Err(ShareError::PeerGone(id)));
+            assert!(!message.is_leased(), "a refused grant leaves nothing");
+        }
+    }
+}
+
+/// Otherwise a peer that runs wild and dies makes the owner look for its leases in too few records, and the messages of
+/// all that die after it are never free again.
+#[test]
+fn the_owner_knows_by_itself_where_to_look_for_leases_of_the_dead() {
+    let names = Names::new("leaving-wild");
+    let provider = names.provider().build().unwrap();
+    let messages: Vec<_> = (0..5).map(|seed| message(&provider, seed)).collect();
+    let victim = Peer::start(names.prefix());
+    for (seed, message) in (0..).zip(&messages) {
+        victim.attach(message.descriptor().unwrap(), seed).unwrap();
+    }
+    let control = control(&names, provider.id());
+    let mut word = [0; 4];
+    control.read_exact_at(&mut word, HIGH_WATER).unwrap();
+    assert_eq!(u32::from_le_bytes(word), 5, "the header has the number of used records elsewhere");
+    control.write_all_at(&[0; 4], HIGH_WATER).unwrap();
+    victim.kill();
+    assert_eq!(provider.reclaim(), messages.len());
+    assert!(messages.iter().all(|message| !message.is_leased()));
+}
