@@ -3,6 +3,11 @@
 //! Under `--cfg loom` the unit tests replace atomics and fences by loom's, and `ArrayQueue`, which loom cannot look
 //! into, by a queue of single slots that promises no more than the real one does: a push releases, a pop acquires,
 //! and nothing else is ordered.
+//!
+//! Loom decides what to interleave by the *last* access to each atomic. A thread's own load hides an earlier one of another thread
+//! from it, so that it leaves out the orders in which a compare-exchange after that load comes first. The model's
+//! `AtomicU64` therefore announces each access by a relaxed read-modify-write of a companion, which orders no memory, and
+//! which makes any two accesses of different threads a choice.
 
 #[cfg(not(all(test, loom)))]
 pub(crate) use {
@@ -12,14 +17,59 @@ pub(crate) use {
 
 #[cfg(all(test, loom))]
 pub(crate) use {
-    loom::sync::atomic::{fence, AtomicPtr, AtomicU64, Ordering},
-    model::ArrayQueue,
+    loom::sync::atomic::{fence, AtomicPtr, Ordering},
+    model::{ArrayQueue, AtomicU64},
 };
 
 #[cfg(all(test, loom))]
 mod model {
     use super::{AtomicPtr, Ordering};
+    use loom::sync::atomic;
     use std::ptr;
+
+    /// See the module's text.
+    pub(crate) struct AtomicU64 {
+        value: atomic::AtomicU64,
+        companion: atomic::AtomicU8,
+    }
+
+    impl AtomicU64 {
+        pub(crate) fn new(value: u64) -> Self {
+            Self { value: atomic::AtomicU64::new(value), companion: atomic::AtomicU8::new(0) }
+        }
+
+        /// To be called before each access.
+        fn value(&self) -> &atomic::AtomicU64 {
+            self.companion.fetch_add(0, Ordering::Relaxed);
+            &self.value
+        }
+
+        pub(crate) fn load(&self, order: Ordering) -> u64 {
+            self.value().load(order)
+        }
+
+        pub(crate) fn store(&self, value: u64, order: Ordering) {
+            self.value().store(value, order);
+        }
+
+        pub(crate) fn fetch_sub(&self, value: u64, order: Ordering) -> u64 {
+            self.value().fetch_sub(value, order)
+        }
+
+        pub(crate) fn fetch_and(&self, value: u64, order: Ordering) -> u64 {
+            self.value().fetch_and(value, order)
+        }
+
+        pub(crate) fn compare_exchange_weak(
+            &self,
+            current: u64,
+            new: u64,
+            success: Ordering,
+            failure: Ordering,
+        ) -> Result<u64, u64> {
+            self.value().compare_exchange_weak(current, new, success, failure)
+        }
+    }
 
     /// A bounded bag. Weaker than a FIFO queue on purpose: what holds for it holds for any order.
     pub(crate) struct ArrayQueue<T> {
@@ -37,10 +87,6 @@ mod model {
 
         pub(crate) fn len(&self) -> usize {
             self.slots.iter().filter(|slot| !slot.load(Ordering::Relaxed).is_null()).count()
-        }
-
-        pub(crate) fn is_empty(&self) -> bool {
-            self.len() == 0
         }
 
         pub(crate) fn push(&self, value: T) -> Result<(), T> {
