@@ -34,6 +34,7 @@
 
 use crate::sync::{ArrayQueue, AtomicPtr, Ordering};
 use std::ptr::{self, NonNull};
+use std::sync::atomic::AtomicBool;
 use std::sync::OnceLock;
 
 /// A chunk on its way through a queue; `None` is a seal.
@@ -55,6 +56,9 @@ fn queue<T: Send>(capacity: usize) -> Queue<T> {
 #[repr(C, align(128))]
 pub(crate) struct Shelf<T> {
     hot: Hot<T>,
+    /// Did the last take find its chunk in the idle queue, not in the hot slot? Then the next one looks before it swaps: where
+    /// one thread takes and another gives back the slot stays empty, and a swap would wait for all stores before it. A hint.
+    uses_queue: AtomicBool,
     idle: OnceLock<Queue<T>>,
     lent: OnceLock<Queue<T>>,
 }
@@ -69,7 +73,12 @@ impl<T: Send> Shelf<T> {
     /// A shelf that takes one chunk in its hot slot, or none at all if `keeps_nothing`.
     pub(crate) fn new(keeps_nothing: bool) -> Self {
         let hot = if keeps_nothing { Self::SEAL } else { ptr::null_mut() };
-        Self { hot: Hot(AtomicPtr::new(hot)), idle: OnceLock::new(), lent: OnceLock::new() }
+        Self {
+            hot: Hot(AtomicPtr::new(hot)),
+            uses_queue: AtomicBool::new(false),
+            idle: OnceLock::new(),
+            lent: OnceLock::new(),
+        }
     }
 
     /// Makes room for `capacity` idle chunks beside the hot slot. Called off the warm path, before the first give.
@@ -87,6 +96,12 @@ impl<T: Send> Shelf<T> {
     /// Takes the chunk in the hot slot.
     #[inline]
     pub(crate) fn take_hot(&self) -> Option<NonNull<T>> {
+        if self.uses_queue.load(Ordering::Relaxed) {
+            if self.hot.0.load(Ordering::Relaxed).is_null() {
+                return None;
+            }
+            self.uses_queue.store(false, Ordering::Relaxed);
+        }
         let found = self.hot.0.swap(ptr::null_mut(), Ordering::Acquire);
         if Self::is_chunk(found) {
             return NonNull::new(found);
@@ -113,7 +128,11 @@ impl<T: Send> Shelf<T> {
 
     /// Takes the oldest chunk of the idle queue.
     pub(crate) fn take_idle(&self) -> Option<NonNull<T>> {
-        take(self.idle.get()?)
+        let found = take(self.idle.get()?)?;
+        if !self.uses_queue.load(Ordering::Relaxed) {
+            self.uses_queue.store(true, Ordering::Relaxed);
+        }
+        Some(found)
     }
 
     /// Takes the chunk that was lent longest ago.
