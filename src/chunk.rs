@@ -301,7 +301,7 @@ impl Chunk {
     /// The record, if one was claimed.
     #[inline]
     pub(crate) fn record(&self) -> Option<&Record> {
-        self.pool().control().record(self.record.load(Ordering::Relaxed))
+        self.pool().control()?.record(self.record.load(Ordering::Relaxed))
     }
 
     /// The owner's copy of the generation; 0 if no record was claimed.

@@ -135,6 +135,7 @@ mod posix;
 mod provider;
 mod segment;
 mod shelf;
+mod source;
 mod stats;
 mod sync;
 mod view;
