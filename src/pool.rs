@@ -72,6 +72,8 @@ struct Tally {
     past_uses: AtomicU64,
     /// Searches of the lent queue.
     searches: AtomicU64,
+    /// The value of `chunks` when `note_size` was called.
+    noted: AtomicUsize,
 }
 
 /// A chunk in the registry, which lists all that exist, for statistics.
@@ -206,6 +208,27 @@ impl Pool {
             return Ok(chunk);
         }
         self.make(class)
+    }
+
+    /// Takes an idle chunk of a class, if there is one; makes none.
+    #[cfg(feature = "zenoh")]
+    pub(crate) fn take_ready(&self, class: usize) -> Option<NonNull<Chunk>> {
+        self.take_idle(class).or_else(|| self.shelves[class].take_hot())
+    }
+
+    /// Has a class grown by one `share`th of itself since [`note_size`](Self::note_size)?
+    #[cfg(feature = "zenoh")]
+    pub(crate) fn has_grown(&self, class: usize, share: usize) -> bool {
+        let tally = &self.tallies[class];
+        let (now, noted) = (tally.chunks.load(Ordering::Relaxed), tally.noted.load(Ordering::Relaxed));
+        now >= noted + noted / share
+    }
+
+    /// Notes how many chunks a class has, in use or idle.
+    #[cfg(feature = "zenoh")]
+    pub(crate) fn note_size(&self, class: usize) {
+        let tally = &self.tallies[class];
+        tally.noted.store(tally.chunks.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
     /// Takes the chunk that has been idle longest.
@@ -409,8 +432,11 @@ impl Pool {
         if !this.is_ours() {
             return;
         }
-        let given = this.shelf().give_idle(chunk).or_else(|chunk| this.shelf().give(chunk));
-        if let Err(chunk) = given {
+        // Step by step: after a give that succeeded not even a reference to the chunk may be made.
+        let Err(chunk) = this.shelf().give_idle(chunk) else { return };
+        // SAFETY: refused, so the caller still holds it.
+        let this = unsafe { chunk.as_ref() };
+        if let Err(chunk) = this.shelf().give(chunk) {
             Self::destroy(chunk);
         }
     }
@@ -494,7 +520,7 @@ impl Pool {
 }
 
 impl Drop for Pool {
-    /// All chunks are destroyed, but for those that peers still read in arenas: those arenas keep their bytes.
+    /// All chunks are destroyed. Arenas that have given none to peers who still read it give their memory back.
     fn drop(&mut self) {
         self.drop_empty_arenas();
     }
