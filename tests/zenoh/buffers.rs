@@ -85,6 +85,8 @@ fn two_providers_may_share_a_pool() {
     let messages = [&providers[0], &providers[1]].map(|provider| alloc::<Collecting>(provider, LARGE, 3).unwrap());
     assert_ne!(messages[0].as_ptr(), messages[1].as_ptr());
     drop(messages);
-    providers.iter().for_each(|provider| drop(provider.garbage_collect()));
+    for provider in &providers {
+        provider.garbage_collect();
+    }
     assert_all_back(&backend);
 }

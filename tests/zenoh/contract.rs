@@ -43,13 +43,15 @@ fn a_stock_receiver_finds_the_bytes() {
     for (mut chunk, byte) in chunks.into_iter().zip(1u8..) {
         let len = chunk.descriptor.len.get();
         // SAFETY: allocated, and nobody else has it.
-        unsafe { chunk.data.ptr_mut().write_bytes(byte, len) };
+        let ours = unsafe { chunk.data.ptr_mut() };
+        // SAFETY: as above; the chunk has `len` bytes.
+        unsafe { ours.write_bytes(byte, len) };
         let mapped = PosixShmClient.attach(chunk.descriptor.segment).unwrap();
         let start = mapped.map(chunk.descriptor.chunk).unwrap();
         // SAFETY: the chunk lies within the segment that `mapped` keeps.
         let bytes = unsafe { std::slice::from_raw_parts(start, len) };
         assert!(bytes.iter().all(|&found| found == byte));
-        assert_ne!(start, unsafe { chunk.data.ptr_mut() }, "the receiver has a mapping of its own");
+        assert_ne!(start, ours, "the receiver has a mapping of its own");
         backend.free(&chunk.descriptor);
     }
 }

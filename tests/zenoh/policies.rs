@@ -72,7 +72,7 @@ fn defragmenting_is_allowed_and_tells_the_largest_message() {
     }
     provider.garbage_collect();
     let largest = provider.defragment();
-    assert!(largest >= (CAP - LARGE) * 4 / 5 && largest <= CAP - LARGE, "{largest}");
+    assert!(((CAP - LARGE) * 4 / 5..=CAP - LARGE).contains(&largest), "{largest}");
     assert_eq!(provider.available(), CAP - LARGE);
     let most = alloc::<JustAlloc>(&provider, largest, 2).expect("as it said");
     assert!(alloc::<JustAlloc>(&provider, LARGE * 4, 2).is_err());
