@@ -59,7 +59,7 @@ impl Memory {
     }
 
     /// Bytes from the segment's start.
-    pub(crate) fn offset(&self) -> usize {
+    fn offset(&self) -> usize {
         self.start().as_ptr() as usize - self.payload().segment().mapping().base().as_ptr() as usize
     }
 }
@@ -106,6 +106,10 @@ struct Rest {
     /// Its index in the pool's registry, guarded by the registry's lock.
     registered: AtomicUsize,
     class: usize,
+    /// Bytes from the segment's start.
+    offset: usize,
+    /// The segment's serial number.
+    serial: u64,
     memory: Memory,
     pool: Arc<Pool>,
 }
@@ -143,6 +147,8 @@ impl Chunk {
                 place: AtomicU8::new(Place::Elsewhere as u8),
                 registered: AtomicUsize::new(usize::MAX),
                 class,
+                offset: memory.offset(),
+                serial: memory.payload().serial(),
                 memory,
                 pool,
             },
@@ -183,6 +189,19 @@ impl Chunk {
         &self.rest.memory
     }
 
+    /// Bytes from the segment's start.
+    #[inline]
+    pub(crate) fn offset(&self) -> usize {
+        self.rest.offset
+    }
+
+    /// The segment's serial number.
+    #[inline]
+    pub(crate) fn serial(&self) -> u64 {
+        self.rest.serial
+    }
+
+    #[inline]
     pub(crate) fn pool(&self) -> &Arc<Pool> {
         &self.rest.pool
     }
@@ -284,9 +303,9 @@ impl Chunk {
             generation += 1;
             let payload = self.memory().payload();
             let place = PlaceOfBytes {
-                segment: payload.serial(),
+                segment: self.serial(),
                 index: payload.index().map_or(u64::MAX, u64::from),
-                offset: self.memory().offset() as u64,
+                offset: self.offset() as u64,
                 len: len as u64,
             };
             self.shared.store(true, Ordering::Relaxed);

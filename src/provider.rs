@@ -270,7 +270,7 @@ impl Provider {
             this.count_use(); // as misses count it too
         }
         let memory = this.memory();
-        memory.payload().segment().mapping().populate(memory.offset(), this.capacity());
+        memory.payload().segment().mapping().populate(this.offset(), this.capacity());
         Ok(reserved)
     }
 

@@ -72,9 +72,8 @@ pub(super) struct Key {
 
 impl Key {
     pub(super) fn of(chunk: &Chunk) -> Self {
-        let memory = chunk.memory();
         // Ids come from `Books::claim` and have 32 bits; segments have at most 4 GiB, so offsets do too.
-        Self { segment: memory.payload().serial() as u32, offset: memory.offset() as u32 }
+        Self { segment: chunk.serial() as u32, offset: chunk.offset() as u32 }
     }
 }
 
@@ -112,13 +111,20 @@ impl Books {
     /// Notes that a chunk is out. The caller holds it exclusively, and gives it up to the one who takes it out again.
     #[inline]
     pub(super) fn put(&self, chunk: NonNull<Chunk>, key: Key) {
-        if key.offset != 0 {
-            let cells = || (0..self.arena_size.div_ceil(SPACING)).map(|_| cell()).collect();
-            self.slot(key.segment).carved.get_or_init(cells);
-        }
-        if let Some(cell) = self.cell(key) {
+        let slot = self.slot(key.segment);
+        let cell = match key.offset as usize / SPACING {
+            0 => Some(&slot.whole),
+            at => slot.carved.get_or_init(|| self.cells()).get(at),
+        };
+        // There is one for each chunk that can be.
+        if let Some(cell) = cell {
             cell.store(chunk.as_ptr(), Ordering::Release);
         }
+    }
+
+    #[cold]
+    fn cells(&self) -> Box<[Cell]> {
+        (0..self.arena_size.div_ceil(SPACING)).map(|_| cell()).collect()
     }
 
     /// Takes the chunk out that a descriptor names, if there is one and its capacity is `len`. Then it is the caller's.
