@@ -199,7 +199,7 @@ impl ShmBuf {
             return Err(ShareError::Forked);
         }
         let (record, generation) = chunk.share(self.len)?;
-        let provider = chunk.pool().control().id();
+        let provider = chunk.pool().id();
         Ok(Descriptor { provider, record, generation, len: self.len as u64, granted: None })
     }
 
@@ -215,8 +215,8 @@ impl ShmBuf {
     pub fn grant(&self, peer: PeerId) -> Result<Descriptor, ShareError> {
         let descriptor = self.descriptor()?;
         let chunk = self.chunk();
-        if let Some(record) = chunk.record() {
-            chunk.pool().control().grant(record, peer)?;
+        if let (Some(record), Some(control)) = (chunk.record(), chunk.pool().control()) {
+            control.grant(record, peer)?;
         }
         Ok(Descriptor { granted: Some(peer.slot), ..descriptor })
     }

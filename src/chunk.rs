@@ -76,8 +76,8 @@ pub(crate) enum Place {
 
 /// See the module's text.
 ///
-/// The first cache line is what every drop reads. Nothing in it changes while a chunk goes round between the same two threads,
-/// so both keep it in their caches. What changes with each use is kept apart, and out of reach of the prefetcher that fetches
+/// The first cache line is what every drop reads. Nothing in it changes while one thread takes a chunk and another gives it
+/// back, never shared, again and again; so both keep it in their caches. What changes with each use is kept apart, and out of reach of the prefetcher that fetches
 /// lines in pairs.
 #[repr(C, align(64))]
 pub(crate) struct Chunk {
@@ -301,7 +301,7 @@ impl Chunk {
     /// The record, if one was claimed.
     #[inline]
     pub(crate) fn record(&self) -> Option<&Record> {
-        self.pool().control().record(self.record.load(Ordering::Relaxed))
+        self.pool().control()?.record(self.record.load(Ordering::Relaxed))
     }
 
     /// The owner's copy of the generation; 0 if no record was claimed.

@@ -278,7 +278,8 @@ pub enum AttachError {
         /// This client's slot.
         own: u8,
     },
-    /// The grant was taken up already, or taken back.
+    /// The grant was taken up already, or taken back. If the transport may deliver a descriptor twice, try once more: a duplicate
+    /// of an older one that is refused in another thread can hold this one's grant for an instant.
     #[error("no grant of this message is left to take up: each can be attached once")]
     NotGranted,
     /// This client has the largest number of views of one chunk.

@@ -8,7 +8,7 @@
 //! it away from the thread that forked, the only one that goes on in the child. So what remembers the token of the current
 //! thread was made by this thread, on this side of every fork.
 //!
-//! Not seen: a child made by a raw `clone` system call, which runs no `pthread_atfork` handler. Such a child must not
+//! Not seen: a child made by a raw `clone` system call, `_Fork` or `vfork`, which run no `pthread_atfork` handler. Such a child must not
 //! use handles that it inherited.
 
 use std::cell::Cell;
@@ -57,7 +57,8 @@ pub(crate) fn own_token() -> u64 {
 pub(crate) fn watch() {
     static WATCH: Once = Once::new();
     WATCH.call_once(|| {
-        // SAFETY: the handler does one relaxed atomic addition and one store, which are async-signal-safe. If registration fails for
+        // SAFETY: the handler does one relaxed atomic addition and one store to a thread-local, for which a library that was
+        // loaded at run time may need glibc's malloc, and that works in a forked child. If registration fails for
         // lack of memory, forks go unnoticed; nothing else depends on it.
         unsafe { libc::pthread_atfork(None, None, Some(moved_on)) };
     });

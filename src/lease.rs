@@ -179,7 +179,8 @@ impl Record {
         }
     }
 
-    /// Turns a lease back into the grant that it was taken from. With the most grants pending already, those hold the chunk.
+    /// Turns a lease back into the grant that it was taken from. If the most grants are pending again by now, this one is lost:
+    /// they hold the chunk, but the last of their receivers will be refused.
     pub(crate) fn put_back(&self, slot: usize) {
         let _ = self.change(slot, |lane| {
             let grants = (lane / GRANT + 1).min(MAX_GRANTS);

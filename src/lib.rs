@@ -90,8 +90,8 @@
 //! # Threat model
 //!
 //! Processes that follow the protocol cannot harm each other by crashing at any instruction. Payload is read-only for peers. A
-//! peer that writes garbage into the control object can make messages be reused early (their readers see torn bytes) or
-//! never; it cannot make the owner, or another peer, access memory out of bounds: neither believes what it reads there
+//! peer that writes garbage into the control object can make messages be reused early (their readers see torn bytes, or
+//! get a signal if the memory went back to the system) or never; it cannot make the owner, or another peer, access memory out of bounds: neither believes what it reads there
 //! before it is checked against private knowledge. Objects are created with mode 0600 unless the builder says otherwise,
 //! and refused if they belong to another user.
 //!
@@ -135,9 +135,12 @@ mod posix;
 mod provider;
 mod segment;
 mod shelf;
+mod source;
 mod stats;
 mod sync;
 mod view;
+#[cfg(feature = "zenoh")]
+pub mod zenoh;
 
 pub use buf::{ShmBuf, ShmBufMut};
 pub use client::{Client, ClientBuilder};

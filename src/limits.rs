@@ -5,7 +5,9 @@
 
 use crate::arena::Arenas;
 use crate::class::{class_of, size_of_class, MIN_SIZE};
-use crate::posix::{round_to_pages, PAGE};
+use crate::descriptor::MAX_LEN;
+use crate::error::BuildError;
+use crate::posix::{page_size, round_to_pages, PAGE};
 use std::alloc::Layout;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -16,7 +18,13 @@ const ARENA_SHARE: usize = 16;
 const LEAST_CARVED: usize = 16 << 10;
 
 /// The smallest arena in bytes.
-pub(crate) const MIN_ARENA: usize = 64 << 10;
+const MIN_ARENA: usize = 64 << 10;
+
+/// The arena's size in bytes unless told otherwise, or if it is less, a quarter of the cap.
+const DEFAULT_ARENA: usize = 4 << 20;
+
+/// Most idle chunks of a class that can be asked for.
+const MAX_IDLE: usize = 1 << 20;
 
 /// The checked options. All sizes are in bytes and, but for the counts, multiples of the page size.
 #[derive(Clone, Debug)]
@@ -25,7 +33,20 @@ pub(crate) struct Limits {
     pub(crate) max_alloc: usize,
     pub(crate) max_idle: usize,
     pub(crate) arena_size: usize,
-    pub(crate) segment_mode: u32,
+}
+
+/// Is an option's value in its range?
+pub(crate) fn range(
+    option: &'static str,
+    value: usize,
+    min: usize,
+    max: usize,
+    unit: &'static str,
+) -> Result<(), BuildError> {
+    if (min..=max).contains(&value) {
+        return Ok(());
+    }
+    Err(BuildError::OutOfRange { option, value, min, max, unit })
 }
 
 /// What the chunks of one class look like.
@@ -38,6 +59,27 @@ pub(crate) struct Kind {
 }
 
 impl Limits {
+    /// Checks the options, all in bytes but for `max_idle`, and fills in the defaults.
+    pub(crate) fn new(
+        max_bytes: usize,
+        max_alloc: Option<usize>,
+        max_idle: usize,
+        arena_size: Option<usize>,
+    ) -> Result<Self, BuildError> {
+        let page = page_size();
+        range("max_bytes", max_bytes, MIN_ARENA.max(page), MAX_LEN, " bytes")?;
+        let max_bytes = max_bytes / page * page;
+        let max_alloc = max_alloc.unwrap_or(max_bytes);
+        range("max_alloc", max_alloc, 1, max_bytes, " bytes (max_bytes)")?;
+        let default_arena = DEFAULT_ARENA.min(max_bytes / 4).max(MIN_ARENA).min(max_bytes);
+        let arena_size = arena_size.unwrap_or(default_arena);
+        range("arena_size", arena_size, MIN_ARENA, max_bytes, " bytes (max_bytes)")?;
+        range("max_idle_per_class", max_idle, 0, MAX_IDLE, " chunks")?;
+        // Both are at most `max_bytes`, which is whole pages, so rounding up keeps them so.
+        let pages = |bytes| round_to_pages(bytes).unwrap_or(max_bytes);
+        Ok(Self { max_bytes, max_alloc: pages(max_alloc), max_idle, arena_size: pages(arena_size) })
+    }
+
     /// Number of classes of ordinary alignment: enough for `max_alloc`.
     pub(crate) fn classes(&self) -> usize {
         class_of(self.max_alloc) + 1
@@ -128,7 +170,7 @@ mod tests {
     #[test]
     fn the_table_holds_every_length_up_to_the_largest_at_every_alignment() {
         for (max_alloc, arena_size) in [(4096, 1 << 16), (1 << 20, 1 << 22), (5 * 4096, 1 << 20)] {
-            let limits = Limits { max_bytes: 1 << 30, max_alloc, max_idle: 8, arena_size, segment_mode: 0o600 };
+            let limits = Limits { max_bytes: 1 << 30, max_alloc, max_idle: 8, arena_size };
             let kinds = limits.kinds();
             let lines = &kinds[..limits.classes()];
             assert_eq!(lines.last().map(|kind| kind.layout.size()), Some(max_alloc));

@@ -22,24 +22,22 @@ mod room;
 
 use crate::arena::Arenas;
 use crate::chunk::{Chunk, Memory, Place};
-use crate::control::{segment_name, OwnerControl};
-use crate::error::{AllocError, OsError, ShareError};
+use crate::control::OwnerControl;
+use crate::descriptor::ProviderId;
+use crate::error::{AllocError, AllocErrorKind, OsError, ShareError};
 use crate::fork;
 use crate::limits::{Budget, Kind, Limits};
 use crate::payload::Payload;
 use crate::posix::round_to_pages;
-use crate::segment::Segment;
 use crate::shelf::Shelf;
+use crate::source::Source;
 use parking_lot::Mutex;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
 
 /// How many lent chunks are looked at before a new one is made.
 const LENT_TRIES: usize = 8;
-
-/// How many further names are tried for a segment if the first is taken.
-const NAME_TRIES: usize = 16;
 
 /// Every so many searches of a lent queue, all of it is searched for more idle chunks than the idle cap allows.
 const SEARCHES_PER_TRIM: u64 = 64;
@@ -58,10 +56,9 @@ pub(crate) struct Pool {
     registry: Mutex<Vec<Registered>>,
     first_share: Mutex<()>,
     growing: Mutex<()>,
-    /// The next segment's serial number; 0 is none.
-    serials: AtomicU64,
-    prefix: String,
-    control: OwnerControl,
+    source: Box<dyn Source>,
+    /// Where peers count their leases; `None` if somebody else counts who reads a chunk.
+    control: Option<OwnerControl>,
 }
 
 /// Counts of one class that change on cold paths only.
@@ -69,10 +66,14 @@ pub(crate) struct Pool {
 struct Tally {
     /// Chunks made.
     misses: AtomicU64,
+    /// Chunks that exist.
+    chunks: AtomicUsize,
     /// Uses of chunks that are destroyed.
     past_uses: AtomicU64,
     /// Searches of the lent queue.
     searches: AtomicU64,
+    /// The value of `chunks` when `note_size` was called.
+    noted: AtomicUsize,
 }
 
 /// A chunk in the registry, which lists all that exist, for statistics.
@@ -107,7 +108,7 @@ impl NoMemory {
 }
 
 impl Pool {
-    pub(crate) fn new(limits: Limits, prefix: String, control: OwnerControl) -> Arc<Self> {
+    pub(crate) fn new(limits: Limits, source: Box<dyn Source>, control: Option<OwnerControl>) -> Arc<Self> {
         let kinds: Box<[Kind]> = limits.kinds().into();
         let shelves = kinds.iter().map(|_| Shelf::new(limits.max_idle == 0)).collect();
         Arc::new(Self {
@@ -122,8 +123,7 @@ impl Pool {
             registry: Mutex::new(Vec::new()),
             first_share: Mutex::new(()),
             growing: Mutex::new(()),
-            serials: AtomicU64::new(1),
-            prefix,
+            source,
             control,
         })
     }
@@ -153,8 +153,13 @@ impl Pool {
         &self.limits
     }
 
-    pub(crate) fn control(&self) -> &OwnerControl {
-        &self.control
+    pub(crate) fn control(&self) -> Option<&OwnerControl> {
+        self.control.as_ref()
+    }
+
+    /// The id that peers know the pool by; 0 if there are none.
+    pub(crate) fn id(&self) -> ProviderId {
+        self.control().map_or(ProviderId(0), OwnerControl::id)
     }
 
     /// Is this process the one that built the pool, and not a forked child?
@@ -164,6 +169,34 @@ impl Pool {
     }
 
     // ---- take ------------------------------------------------------------------------------------------------
+
+    /// Makes a chunk that was just taken this thread's, and counts the use.
+    ///
+    /// In a forked child the chunk is lost to this side's copy of the pool, which is of no use anyway.
+    ///
+    /// # Safety
+    ///
+    /// The caller holds the chunk exclusively (I3).
+    #[inline]
+    pub(crate) unsafe fn adopt(&self, chunk: NonNull<Chunk>) -> Result<(), AllocError> {
+        // SAFETY: by the caller's contract.
+        let chunk = unsafe { chunk.as_ref() };
+        if !chunk.was_taken_here() {
+            self.set_taker(chunk)?;
+        }
+        chunk.count_use();
+        Ok(())
+    }
+
+    /// For a chunk that another thread took the last time, or the other side of a fork.
+    #[inline(never)]
+    fn set_taker(&self, chunk: &Chunk) -> Result<(), AllocError> {
+        if !self.is_ours() {
+            return Err(AllocErrorKind::Forked.into());
+        }
+        chunk.set_taker();
+        Ok(())
+    }
 
     /// Takes a chunk when the hot slot had none.
     #[inline(never)]
@@ -175,6 +208,27 @@ impl Pool {
             return Ok(chunk);
         }
         self.make(class)
+    }
+
+    /// Takes an idle chunk of a class, if there is one; makes none.
+    #[cfg(feature = "zenoh")]
+    pub(crate) fn take_ready(&self, class: usize) -> Option<NonNull<Chunk>> {
+        self.take_idle(class).or_else(|| self.shelves[class].take_hot())
+    }
+
+    /// Has a class grown by one `share`th of itself since [`note_size`](Self::note_size)?
+    #[cfg(feature = "zenoh")]
+    pub(crate) fn has_grown(&self, class: usize, share: usize) -> bool {
+        let tally = &self.tallies[class];
+        let (now, noted) = (tally.chunks.load(Ordering::Relaxed), tally.noted.load(Ordering::Relaxed));
+        now >= noted + noted / share
+    }
+
+    /// Notes how many chunks a class has, in use or idle.
+    #[cfg(feature = "zenoh")]
+    pub(crate) fn note_size(&self, class: usize) {
+        let tally = &self.tallies[class];
+        tally.noted.store(tally.chunks.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
     /// Takes the chunk that has been idle longest.
@@ -280,6 +334,7 @@ impl Pool {
     fn register(self: &Arc<Self>, class: usize, memory: Memory) -> NonNull<Chunk> {
         self.shelves[class].open_idle(self.limits.max_idle.saturating_sub(1));
         self.tallies[class].misses.fetch_add(1, Ordering::Relaxed);
+        self.tallies[class].chunks.fetch_add(1, Ordering::Relaxed);
         let chunk = Chunk::new(self.clone(), class, memory);
         let mut registry = self.registry.lock();
         // SAFETY: just made.
@@ -309,7 +364,7 @@ impl Pool {
         if !self.budget.set_aside(len) {
             return Err(NoMemory::Cap);
         }
-        match self.create_segment(len) {
+        match self.source.create(len) {
             Ok(payload) => {
                 self.budget.count_segment();
                 Ok(Arc::new(payload))
@@ -321,19 +376,6 @@ impl Pool {
         }
     }
 
-    fn create_segment(&self, len: usize) -> Result<Payload, OsError> {
-        let mut tries = 0;
-        loop {
-            let serial = self.serials.fetch_add(1, Ordering::Relaxed);
-            let name = segment_name(&self.prefix, self.control.id(), serial);
-            match Segment::create(name, len, self.limits.segment_mode) {
-                // Somebody has put another file there; the next number is as good.
-                Err(error) if error.errno() == Some(libc::EEXIST) && tries < NAME_TRIES => tries += 1,
-                result => return result.map(|segment| Payload::new(segment, serial)),
-            }
-        }
-    }
-
     /// Gives a segment back that no peer leases a chunk of. Peers may still have it mapped, and would keep its memory.
     fn drop_segment(&self, payload: Arc<Payload>) {
         payload.segment().mapping().discard();
@@ -341,8 +383,9 @@ impl Pool {
     }
 
     fn unmap_segment(&self, payload: Arc<Payload>) {
-        let len = payload.len();
+        let (len, serial) = (payload.len(), payload.serial());
         drop(payload);
+        self.source.retired(serial);
         self.budget.give_back(len);
     }
 
@@ -356,9 +399,10 @@ impl Pool {
         if generation != 0 {
             return Ok(generation);
         }
-        let (record, generation) = self.control.claim_record(chunk.memory().payload())?;
+        let control = self.control().ok_or(ShareError::TooManyShared { max: 0 })?;
+        let (record, generation) = control.claim_record(chunk.memory().payload())?;
         // Room for every record there is: the queue is never full unless it is sealed.
-        self.shelves[chunk.class()].open_lent(self.control.records());
+        self.shelves[chunk.class()].open_lent(control.records());
         chunk.set_record(record, generation);
         Ok(generation)
     }
@@ -388,8 +432,11 @@ impl Pool {
         if !this.is_ours() {
             return;
         }
-        let given = this.shelf().give_idle(chunk).or_else(|chunk| this.shelf().give(chunk));
-        if let Err(chunk) = given {
+        // Step by step: after a give that succeeded not even a reference to the chunk may be made.
+        let Err(chunk) = this.shelf().give_idle(chunk) else { return };
+        // SAFETY: refused, so the caller still holds it.
+        let this = unsafe { chunk.as_ref() };
+        if let Err(chunk) = this.shelf().give(chunk) {
             Self::destroy(chunk);
         }
     }
@@ -426,8 +473,14 @@ impl Pool {
     #[cold]
     pub(crate) fn destroy(chunk: NonNull<Chunk>) {
         // SAFETY: the caller holds the chunk (I3).
+        let is_free = unsafe { chunk.as_ref() }.recycle();
+        Self::dispose(chunk, is_free);
+    }
+
+    /// As [`destroy`](Self::destroy); the bytes are left as they are if they are not free, because somebody may read them.
+    pub(crate) fn dispose(chunk: NonNull<Chunk>, is_free: bool) {
+        // SAFETY: the caller holds the chunk (I3).
         let this = unsafe { chunk.as_ref() };
-        let is_free = this.recycle();
         {
             let mut registry = this.pool().registry.lock();
             let at = this.registered();
@@ -439,9 +492,11 @@ impl Pool {
         // SAFETY: exclusive, and no longer registered.
         let remains = unsafe { Chunk::dismantle(chunk) };
         let pool = remains.pool;
-        pool.tallies[remains.class].past_uses.fetch_add(remains.uses, Ordering::Relaxed);
-        if let Some((record, generation)) = remains.record {
-            pool.control.release_record(record, is_free.then_some(generation), remains.memory.payload());
+        let tally = &pool.tallies[remains.class];
+        tally.past_uses.fetch_add(remains.uses, Ordering::Relaxed);
+        tally.chunks.fetch_sub(1, Ordering::Relaxed);
+        if let (Some((record, generation)), Some(control)) = (remains.record, pool.control()) {
+            control.release_record(record, is_free.then_some(generation), remains.memory.payload());
         }
         match remains.memory {
             Memory::Whole(payload) if is_free => pool.drop_segment(payload),
@@ -465,7 +520,7 @@ impl Pool {
 }
 
 impl Drop for Pool {
-    /// All chunks are destroyed, but for those that peers still read in arenas: those arenas keep their bytes.
+    /// All chunks are destroyed. Arenas that have given none to peers who still read it give their memory back.
     fn drop(&mut self) {
         self.drop_empty_arenas();
     }

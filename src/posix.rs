@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::fs::MetadataExt;
 
 /// How often an interrupted call is started over.
 const EINTR_RETRIES: usize = 64;
@@ -80,12 +81,25 @@ impl Name {
 pub(crate) struct Link {
     name: Name,
     epoch: u32,
+    /// The file, under a shared `flock`, if the name is to stay for as long as anybody has such a lock.
+    counted: Option<File>,
 }
 
 impl Link {
     /// `name` was just created by this process.
     pub(crate) fn new(name: Name) -> Self {
-        Self { name, epoch: fork::epoch() }
+        Self { name, epoch: fork::epoch(), counted: None }
+    }
+
+    /// From now on the name stays for as long as anybody has a shared `flock` on the file, and whoever gives the last one back
+    /// unlinks it; as zenoh does. `EWOULDBLOCK`: somebody thinks that nobody has one, and is about to unlink it.
+    #[cfg(feature = "zenoh")]
+    pub(crate) fn count_by_flock(&mut self, file: File) -> io::Result<()> {
+        let locked = flock(&file, libc::LOCK_SH);
+        let is_linked = is_linked(&file);
+        self.counted = Some(file);
+        locked?;
+        is_linked?.then_some(()).ok_or_else(|| io::Error::from_raw_os_error(libc::EWOULDBLOCK))
     }
 
     pub(crate) fn name(&self) -> &Name {
@@ -95,11 +109,26 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        if self.epoch == fork::epoch() {
+        let is_last = |file: &File| flock(file, libc::LOCK_EX).is_ok() && is_linked(file).unwrap_or(false);
+        if self.epoch == fork::epoch() && self.counted.as_ref().map_or(true, is_last) {
             // SAFETY: the name is a NUL-terminated string. Failure means that somebody else removed it already.
             unsafe { libc::shm_unlink(self.name.0.as_ptr()) };
         }
     }
+}
+
+/// Has the file a name? Asked by the one who holds its `flock`, after whom nobody unlinks it.
+fn is_linked(file: &File) -> io::Result<bool> {
+    Ok(file.metadata()?.nlink() > 0)
+}
+
+/// Takes the `flock` of a file, shared or exclusive, if that is possible at once. The kernel drops it with the last descriptor of
+/// this open file description.
+fn flock(file: &File, kind: i32) -> io::Result<()> {
+    retry(|| {
+        // SAFETY: the descriptor is open.
+        check(unsafe { libc::flock(file.as_raw_fd(), kind | libc::LOCK_NB) })
+    })
 }
 
 /// The call that takes locks, for errors.

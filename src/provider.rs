@@ -4,12 +4,13 @@ use crate::buf::ShmBufMut;
 use crate::chunk::Chunk;
 use crate::class::{class_of, MIN_SIZE};
 use crate::control::{OwnerControl, MAX_RECORDS};
-use crate::descriptor::{ProviderId, MAX_LEN};
+use crate::descriptor::ProviderId;
 use crate::error::{AllocError, AllocErrorKind, BuildError};
 use crate::fork;
-use crate::limits::{Limits, MIN_ARENA};
+use crate::limits::{range, Limits};
 use crate::pool::Pool;
-use crate::posix::{page_size, round_to_pages, PAGE};
+use crate::posix::PAGE;
+use crate::source::Numbered;
 use crate::stats::Stats;
 use std::alloc::Layout;
 use std::mem::ManuallyDrop;
@@ -22,11 +23,9 @@ pub(crate) const MAX_PREFIX: usize = 64;
 /// The name prefix that providers and clients have unless told otherwise.
 pub(crate) const DEFAULT_PREFIX: &str = "shm_pool";
 
-const DEFAULT_ARENA: usize = 4 << 20;
 const DEFAULT_MAX_BYTES: usize = 1 << 30;
 const DEFAULT_MAX_IDLE: usize = 8;
 const DEFAULT_MAX_SHARED: usize = 4096;
-const MAX_IDLE: usize = 1 << 20;
 
 /// Options of a [`Provider`]. Start with [`Provider::builder`]; every option has a default.
 #[derive(Clone, Debug)]
@@ -120,47 +119,20 @@ impl ProviderBuilder {
     ///
     /// [`BuildError`] if an option or a combination is out of range, or the system refuses the control object.
     pub fn build(self) -> Result<Provider, BuildError> {
-        let limits = self.limits()?;
+        let limits = Limits::new(self.max_bytes, self.max_alloc, self.max_idle_per_class, self.arena_size)?;
+        if self.mode & !0o666 != 0 || self.mode & 0o600 != 0o600 {
+            return Err(BuildError::Mode { mode: self.mode });
+        }
         range("max_shared", self.max_shared, 1, MAX_RECORDS, " chunks")?;
         check_prefix(&self.name_prefix)?;
         fork::watch();
         let id = ProviderId(getrandom::u64().map_err(BuildError::Random)?);
         let seed = getrandom::u64().map_err(BuildError::Random)?;
         let control = OwnerControl::create(&self.name_prefix, id, self.max_shared, self.mode, seed)?;
-        let pool = Pool::new(limits, self.name_prefix, control);
+        let segments = Numbered::new(self.name_prefix, id, self.mode & 0o644);
+        let pool = Pool::new(limits, Box::new(segments), Some(control));
         Ok(Provider { max_alloc: pool.limits().max_alloc, pool: ManuallyDrop::new(pool) })
     }
-
-    fn limits(&self) -> Result<Limits, BuildError> {
-        let page = page_size();
-        range("max_bytes", self.max_bytes, MIN_ARENA.max(page), MAX_LEN, " bytes")?;
-        let max_bytes = self.max_bytes / page * page;
-        let max_alloc = self.max_alloc.unwrap_or(max_bytes);
-        range("max_alloc", max_alloc, 1, max_bytes, " bytes (max_bytes)")?;
-        let default_arena = DEFAULT_ARENA.min(max_bytes / 4).max(MIN_ARENA).min(max_bytes);
-        let arena_size = self.arena_size.unwrap_or(default_arena);
-        range("arena_size", arena_size, MIN_ARENA, max_bytes, " bytes (max_bytes)")?;
-        range("max_idle_per_class", self.max_idle_per_class, 0, MAX_IDLE, " chunks")?;
-        if self.mode & !0o666 != 0 || self.mode & 0o600 != 0o600 {
-            return Err(BuildError::Mode { mode: self.mode });
-        }
-        // Both are at most `max_bytes`, which is whole pages, so rounding up keeps them so.
-        let pages = |bytes| round_to_pages(bytes).unwrap_or(max_bytes);
-        Ok(Limits {
-            max_bytes,
-            max_alloc: pages(max_alloc),
-            max_idle: self.max_idle_per_class,
-            arena_size: pages(arena_size),
-            segment_mode: self.mode & 0o644,
-        })
-    }
-}
-
-fn range(option: &'static str, value: usize, min: usize, max: usize, unit: &'static str) -> Result<(), BuildError> {
-    if (min..=max).contains(&value) {
-        return Ok(());
-    }
-    Err(BuildError::OutOfRange { option, value, min, max, unit })
 }
 
 /// Is it fit to start a file name?
@@ -208,7 +180,7 @@ impl Provider {
 
     /// The id that peers connect by, part of every descriptor.
     pub fn id(&self) -> ProviderId {
-        self.pool.control().id()
+        self.pool.id()
     }
 
     /// Allocates `len` bytes, aligned to 64. Any length from 0 to the largest allocation; the content is unspecified.
@@ -316,7 +288,7 @@ impl Provider {
     /// when memory runs out; call it to see the leases of the dead out of [`stats`](Self::stats).
     pub fn reclaim(&self) -> usize {
         if self.pool.is_ours() {
-            self.pool.control().reclaim()
+            self.pool.reclaim()
         } else {
             0
         }
@@ -350,25 +322,10 @@ impl Provider {
     /// The chunk was just taken, and its class holds `len`.
     #[inline]
     unsafe fn hand_out(&self, chunk: NonNull<Chunk>, len: usize) -> Result<ShmBufMut, AllocError> {
-        // SAFETY: exclusively the caller's (I3).
-        let this = unsafe { chunk.as_ref() };
-        if !this.was_taken_here() {
-            self.set_taker(this)?;
-        }
-        this.count_use();
+        // SAFETY: just taken (I3).
+        unsafe { self.pool.adopt(chunk) }?;
         // SAFETY: exclusive; closed to peers, because it came from the shelf as idle or was recycled.
         Ok(unsafe { ShmBufMut::new(chunk, len) })
-    }
-
-    /// For a chunk that another thread took the last time, or the other side of a fork: then it is lost to this side's copy of
-    /// the pool, which is of no use anyway.
-    #[inline(never)]
-    fn set_taker(&self, chunk: &Chunk) -> Result<(), AllocError> {
-        if !self.pool.is_ours() {
-            return Err(AllocErrorKind::Forked.into());
-        }
-        chunk.set_taker();
-        Ok(())
     }
 }
 

@@ -73,9 +73,10 @@ impl Mapping {
     }
 
     /// Gives the memory back to the system now, although other processes may still have it mapped. The content is lost; the
-    /// length stays (I4). Only for memory that nobody reads any more. Best effort.
+    /// length stays (I4). Only for memory that nobody reads any more. Best effort: the kernel refuses if a process has locked it.
     pub(crate) fn discard(&self) {
-        // SAFETY: the range is this mapping; who touches it afterwards finds zeros.
+        // SAFETY: the range is this mapping. Who touches it afterwards, against the protocol, finds zeros, or a signal if
+        // /dev/shm is full.
         unsafe { libc::madvise(self.base.as_ptr().cast(), self.len, libc::MADV_REMOVE) };
     }
 
@@ -136,6 +137,16 @@ impl Segment {
         }
         let to_map = shm_open(name, libc::O_RDWR, 0).map_err(|error| name.error("shm_open", len, error))?;
         Ok((Self::fill(&to_map, link, len)?, file))
+    }
+
+    /// Creates an object whose name stays for as long as anybody has a shared `flock` on it.
+    #[cfg(feature = "zenoh")]
+    pub(crate) fn create_counted(name: Name, len: usize, mode: u32) -> Result<Self, OsError> {
+        let (file, mut link) = create_file(name, len, mode)?;
+        let name = link.name().clone();
+        let locked = file.try_clone().map_err(|error| name.error("fcntl(F_DUPFD_CLOEXEC)", len, error))?;
+        link.count_by_flock(locked).map_err(|error| name.error("flock", len, error))?;
+        Self::fill(&file, link, len)
     }
 
     fn fill(file: &File, link: Link, len: usize) -> Result<Self, OsError> {

@@ -56,8 +56,8 @@ fn queue<T: Send>(capacity: usize) -> Queue<T> {
 #[repr(C, align(128))]
 pub(crate) struct Shelf<T> {
     hot: Hot<T>,
-    /// Did the last take find its chunk in the idle queue, not in the hot slot? Then the next one looks before it swaps: where
-    /// one thread takes and another gives back the slot stays empty, and a swap would wait for all stores before it. A hint.
+    /// Was the idle queue taken from since the hot slot was last found full? Then a take looks before it swaps: where one
+    /// thread takes and another gives back the slot stays empty, and a swap would wait for all stores before it. A hint.
     uses_queue: AtomicBool,
     idle: OnceLock<Queue<T>>,
     lent: OnceLock<Queue<T>>,

@@ -1,6 +1,7 @@
 //! Making room under the cap, giving idle memory back, and what is said when there is no room to be made.
 
 use super::Pool;
+use crate::control::OwnerControl;
 use crate::error::{AllocError, AllocErrorKind};
 
 impl Pool {
@@ -11,7 +12,12 @@ impl Pool {
         self.drop_empty_arenas() > 0
             || others().any(|other| self.destroy_idle(other))
             || others().any(|other| self.trim_lent(other, 0) > 0)
-            || self.control.reclaim() > 0
+            || self.reclaim() > 0
+    }
+
+    /// Takes back what dead peers leased. Returns how many chunks they still held.
+    pub(crate) fn reclaim(&self) -> usize {
+        self.control().map_or(0, OwnerControl::reclaim)
     }
 
     pub(super) fn drop_empty_arenas(&self) -> usize {
@@ -30,7 +36,7 @@ impl Pool {
     /// Gives all idle memory back to the system. Returns how many bytes that was.
     pub(crate) fn trim(&self) -> usize {
         let before = self.budget.held();
-        self.control.reclaim();
+        self.reclaim();
         for class in 0..self.shelves.len() {
             // Bounded: other threads may go on giving back.
             (0..self.shelves[class].idle_count()).take_while(|_| self.destroy_idle(class)).count();

@@ -1,0 +1,52 @@
+//! Where a pool's segments come from: how they are named and created.
+
+#![forbid(unsafe_code)]
+
+use crate::control::segment_name;
+use crate::descriptor::ProviderId;
+use crate::error::OsError;
+use crate::payload::Payload;
+use crate::segment::Segment;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How many further names are tried for a segment if the first is taken.
+const NAME_TRIES: usize = 16;
+
+/// Makes a pool's segments.
+pub(crate) trait Source: Send + Sync {
+    /// Creates a segment of `len` bytes.
+    fn create(&self, len: usize) -> Result<Payload, OsError>;
+
+    /// The pool holds the segment with this serial number no longer.
+    fn retired(&self, _serial: u64) {}
+}
+
+/// Segments that a provider numbers, for peers that know them by its control object.
+pub(crate) struct Numbered {
+    prefix: String,
+    provider: ProviderId,
+    mode: u32,
+    /// The next segment's serial number; 0 is none.
+    next: AtomicU64,
+}
+
+impl Numbered {
+    pub(crate) fn new(prefix: String, provider: ProviderId, mode: u32) -> Self {
+        Self { prefix, provider, mode, next: AtomicU64::new(1) }
+    }
+}
+
+impl Source for Numbered {
+    fn create(&self, len: usize) -> Result<Payload, OsError> {
+        let mut tries = 0;
+        loop {
+            let serial = self.next.fetch_add(1, Ordering::Relaxed);
+            let name = segment_name(&self.prefix, self.provider, serial);
+            match Segment::create(name, len, self.mode) {
+                // Somebody has put another file there; the next number is as good.
+                Err(error) if error.errno() == Some(libc::EEXIST) && tries < NAME_TRIES => tries += 1,
+                result => return result.map(|segment| Payload::new(segment, serial)),
+            }
+        }
+    }
+}

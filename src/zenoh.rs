@@ -1,0 +1,363 @@
+//! A backend for zenoh's own `ShmProvider`: a zenoh publisher changes where its provider comes from, and its receivers, in
+//! whatever language, change nothing. Feature `zenoh`.
+//!
+//! # Before and after
+//!
+//! A stock publisher:
+//!
+//! ```no_run
+//! # fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+//! use zenoh::shm::{BlockOn, GarbageCollect, ShmProviderBuilder};
+//! use zenoh::Wait;
+//!
+//! let session = zenoh::open(zenoh::Config::default()).wait()?;
+//! let publisher = session.declare_publisher("camera/front").wait()?;
+//! let provider = ShmProviderBuilder::default_backend(64 << 20).wait()?;
+//! let mut frame = provider.alloc(1 << 20).with_policy::<BlockOn<GarbageCollect>>().wait()?;
+//! frame[..5].copy_from_slice(b"image");
+//! publisher.put(frame).wait()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The same on this crate's pool. Only the line that makes the provider is another one:
+//!
+//! ```no_run
+//! # fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+//! use zenoh::shm::{BlockOn, GarbageCollect};
+//! use zenoh::Wait;
+//!
+//! let session = zenoh::open(zenoh::Config::default()).wait()?;
+//! let publisher = session.declare_publisher("camera/front").wait()?;
+//! let provider = shm_pool::zenoh::PoolBackend::builder().max_bytes(64 << 20).build()?.provider();
+//! let mut frame = provider.alloc(1 << 20).with_policy::<BlockOn<GarbageCollect>>().wait()?;
+//! frame[..5].copy_from_slice(b"image");
+//! publisher.put(frame).wait()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Who counts the readers
+//!
+//! zenoh does, in metadata of its own, and this module never counts twice: a chunk comes back when zenoh says so
+//! ([`ShmProviderBackend::free`]), not when the publisher's buffer is dropped. What zenoh says is checked against the owner's own
+//! record of what is out; a descriptor that names nothing is logged and ignored.
+//!
+//! # Collecting early
+//!
+//! zenoh looks for messages that everybody has read only when an allocation has failed. A backend that grows up to its cap before
+//! it fails would therefore fill all of it, and each message would go to memory that has long left the cache. So
+//! when a size class has no idle chunk, the backend asks the provider to collect, and makes a new chunk only if that brought none
+//! back. It does not ask again before the class has grown by an eighth, so that collecting, which looks at
+//! all messages in flight, costs little even if a slow subscriber holds thousands. The footprint stays near what is in flight.
+//! This needs the provider that [`PoolBackend::provider`] makes; around a backend that was given to
+//! `ShmProviderBuilder::backend` nothing is collected before the cap is reached.
+//!
+//! # When processes die
+//!
+//! * The publisher is killed: the kernel drops its locks, and the next zenoh process that starts (or
+//!   `zenoh::shm::cleanup_orphaned_shm_segments`, which [`PoolBackendBuilder::build`] calls) unlinks its segments. Receivers that
+//!   run keep what they have mapped, and its memory, until they end: zenoh's receivers never let a segment go.
+//! * A receiver is killed while it holds messages: zenoh's count of their readers stays too high for ever, so they do not come back
+//!   by themselves. Remedy: when you know that a receiver has died (its liveliness token is gone, say), call
+//!   `ShmProvider::garbage_collect_unsafe`. It takes back every message that no living process has confirmed for 100 ms;
+//!   it is unsafe because that may be one that a living receiver without CPU still reads.
+
+mod books;
+mod segments;
+
+use crate::class::{class_of, size_of_class, MIN_SIZE};
+use crate::error::{AllocError, BuildError};
+use crate::fork;
+use crate::limits::{range, Limits};
+use crate::pool::Pool;
+use crate::posix::PAGE;
+use crate::stats::Stats;
+use books::{Books, Key, FIRST_ID};
+use segments::Segments;
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::num::NonZeroUsize;
+use std::ptr::NonNull;
+use std::sync::{Arc, OnceLock, Weak};
+use zenoh::shm::{
+    cleanup_orphaned_shm_segments, AllocatedChunk, ChunkAllocResult, ChunkDescriptor, MemoryLayout, ProtocolID,
+    PtrInSegment, ShmProvider, ShmProviderBackend, ShmProviderBuilder, WithProtocolID, ZAllocError, ZLayoutError,
+};
+use zenoh::Wait;
+
+const DEFAULT_MAX_BYTES: usize = 1 << 30;
+const DEFAULT_MAX_IDLE: usize = 64;
+
+/// zenoh's number for its own POSIX segments.
+const POSIX_PROTOCOL: ProtocolID = 0;
+
+/// zenoh numbers the bytes of a segment by 32 bits.
+const MAX_SEGMENT: usize = 1 << 32;
+
+/// A class that has grown by this part of itself since the last collection has earned the next.
+const GROWTH_SHARE: usize = 8;
+
+/// Options of a [`PoolBackend`]. Start with [`PoolBackend::builder`]; every option has a default.
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until `build` is called"]
+pub struct PoolBackendBuilder {
+    max_bytes: usize,
+    max_alloc: Option<usize>,
+    max_idle_per_class: usize,
+    arena_size: Option<usize>,
+    collect_early: bool,
+}
+
+impl PoolBackendBuilder {
+    /// The cap on memory, in bytes; at least 64 KiB, rounded down to whole pages; default 1 GiB. A cap and not a reservation: memory is
+    /// taken when it is needed.
+    pub fn max_bytes(mut self, bytes: usize) -> Self {
+        self.max_bytes = bytes;
+        self
+    }
+
+    /// The largest message, in bytes; at most [`max_bytes`](Self::max_bytes) and 4 GiB. Default: as large as these allow.
+    pub fn max_alloc(mut self, bytes: usize) -> Self {
+        self.max_alloc = Some(bytes);
+        self
+    }
+
+    /// How many idle chunks of each size class are kept, from 0 to 1,048,576; default 64.
+    ///
+    /// More than an ordinary provider keeps, because zenoh gives messages back many at a time, and because its receivers keep a
+    /// segment's file and mapping for as long as they run, though not its memory: segments should not come and go.
+    pub fn max_idle_per_class(mut self, chunks: usize) -> Self {
+        self.max_idle_per_class = chunks;
+        self
+    }
+
+    /// The size of the arenas out of which small messages are carved, in bytes: at least 64 KiB, at most
+    /// [`max_bytes`](Self::max_bytes) and 4 GiB; default 4 MiB, or a quarter of the cap if that is less. Messages above a sixteenth of
+    /// it get segments of their own.
+    pub fn arena_size(mut self, bytes: usize) -> Self {
+        self.arena_size = Some(bytes);
+        self
+    }
+
+    /// Whether to collect what has been read before memory is made, and not only when the cap is reached; default `true`. See the
+    /// [module's text](self#collecting-early).
+    pub fn collect_early(mut self, early: bool) -> Self {
+        self.collect_early = early;
+        self
+    }
+
+    /// Makes the backend, and no segment yet. Removes segments that dead zenoh processes have left.
+    ///
+    /// # Errors
+    ///
+    /// [`BuildError`] if an option or a combination is out of range, or the system has no random bits.
+    pub fn build(self) -> Result<PoolBackend, BuildError> {
+        let largest = self.max_bytes.min(MAX_SEGMENT);
+        let max_alloc = self.max_alloc.unwrap_or(largest);
+        let limits = Limits::new(self.max_bytes, Some(max_alloc), self.max_idle_per_class, self.arena_size)?;
+        range("max_alloc", limits.max_alloc, 1, MAX_SEGMENT, " bytes")?;
+        range("arena_size", limits.arena_size, 1, MAX_SEGMENT, " bytes")?;
+        fork::watch();
+        let first = getrandom::u32().map_err(BuildError::Random)?.max(FIRST_ID);
+        cleanup_orphaned_shm_segments();
+        let books = Arc::new(Books::new(limits.arena_size));
+        let segments = Segments::new(books.clone(), first);
+        let max_alloc = limits.max_alloc;
+        let pool = ManuallyDrop::new(Pool::new(limits, Box::new(segments), None));
+        let collector = OnceLock::new();
+        Ok(PoolBackend(Arc::new(Core { pool, books, max_alloc, collect_early: self.collect_early, collector })))
+    }
+}
+
+/// A pool as the backend of zenoh's `ShmProvider`. Clones share the pool; see the [module's text](self).
+///
+/// When the last clone is dropped, with the providers that have one, its idle memory goes back to the system. Messages that
+/// are still out stay good where they are held.
+#[derive(Clone)]
+pub struct PoolBackend(Arc<Core>);
+
+struct Core {
+    pool: ManuallyDrop<Arc<Pool>>,
+    books: Arc<Books>,
+    max_alloc: usize,
+    collect_early: bool,
+    /// The provider that is asked to collect.
+    collector: OnceLock<Weak<ShmProvider<PoolBackend>>>,
+}
+
+impl PoolBackend {
+    /// Starts with the defaults.
+    pub fn builder() -> PoolBackendBuilder {
+        PoolBackendBuilder {
+            max_bytes: DEFAULT_MAX_BYTES,
+            max_alloc: None,
+            max_idle_per_class: DEFAULT_MAX_IDLE,
+            arena_size: None,
+            collect_early: true,
+        }
+    }
+
+    /// A provider on this backend, which collects early: the first that is made so does for all that share the pool.
+    pub fn provider(&self) -> Arc<ShmProvider<Self>> {
+        let provider = Arc::new(ShmProviderBuilder::backend(self.clone()).wait());
+        // A later one finds it set already, by a provider that may be gone: then nothing is collected early.
+        let _ = self.0.collector.set(Arc::downgrade(&provider));
+        provider
+    }
+
+    /// What the pool holds and has done. Messages in flight count as in use, whoever reads them.
+    pub fn stats(&self) -> Stats {
+        self.0.pool.stats()
+    }
+
+    /// Gives all idle memory back to the system. Returns how many bytes that was.
+    pub fn trim(&self) -> usize {
+        if self.0.pool.is_ours() {
+            self.0.pool.trim()
+        } else {
+            0
+        }
+    }
+}
+
+impl Core {
+    /// The class for a layout; `None` if it is too large, or its alignment is.
+    #[inline]
+    fn class(&self, layout: &MemoryLayout) -> Option<usize> {
+        let (size, align) = (layout.size().get(), layout.alignment().get_alignment_value().get());
+        if size > self.max_alloc || align > PAGE {
+            return None;
+        }
+        let class = class_of(size);
+        Some(if align <= MIN_SIZE { class } else { self.pool.page_aligned(class) })
+    }
+
+    /// Takes a chunk of a class that has none in its hot slot.
+    #[inline(never)]
+    fn take_slow(&self, class: usize) -> Result<NonNull<crate::chunk::Chunk>, AllocError> {
+        let pool = &self.pool;
+        if let Some(chunk) = pool.take_ready(class) {
+            return Ok(chunk);
+        }
+        if self.collect_early && pool.has_grown(class, GROWTH_SHARE) && self.collect() {
+            pool.note_size(class);
+            if let Some(chunk) = pool.take_ready(class) {
+                return Ok(chunk);
+            }
+        }
+        match pool.take_slow(class) {
+            // What is read by now may be enough, if not in one piece: so not only a policy decides whether to try again.
+            Err(error) if error.is_exhausted() && self.collect() => pool.take_slow(class),
+            result => result,
+        }
+    }
+
+    /// Has zenoh give back what everybody has read; `false` if it cannot be asked.
+    fn collect(&self) -> bool {
+        let provider = self.collector.get().and_then(Weak::upgrade);
+        provider.map(|provider| provider.garbage_collect()).is_some()
+    }
+}
+
+impl WithProtocolID for PoolBackend {
+    /// zenoh's own POSIX segments, which every receiver can map.
+    fn id(&self) -> ProtocolID {
+        POSIX_PROTOCOL
+    }
+}
+
+impl ShmProviderBackend for PoolBackend {
+    #[inline]
+    fn alloc(&self, layout: &MemoryLayout) -> ChunkAllocResult {
+        let core = &*self.0;
+        let Some(class) = core.class(layout) else {
+            tracing::warn!(%layout, max_alloc = core.max_alloc, "a layout that the pool cannot serve");
+            return Err(ZAllocError::Other);
+        };
+        let taken = core.pool.shelf(class).take_hot().map_or_else(|| core.take_slow(class), Ok);
+        // SAFETY: just taken (I3).
+        let adopted = taken.and_then(|chunk| unsafe { core.pool.adopt(chunk) }.map(|()| chunk));
+        let chunk = adopted.map_err(|error| refused(layout, &error))?;
+        // SAFETY: as above.
+        let this = unsafe { chunk.as_ref() };
+        let key = Key::of(this);
+        let len = NonZeroUsize::new(this.capacity()).unwrap_or(NonZeroUsize::MIN);
+        let data = PtrInSegment::new(this.data().as_ptr(), this.memory().payload().clone());
+        core.books.put(chunk, key);
+        Ok(AllocatedChunk { descriptor: ChunkDescriptor::new(key.segment, key.offset, len), data })
+    }
+
+    #[inline]
+    fn free(&self, chunk: &ChunkDescriptor) {
+        let key = Key { segment: chunk.segment, offset: chunk.chunk };
+        match self.0.books.take(key, chunk.len.get()) {
+            Some(chunk) => Pool::give(chunk),
+            None => tracing::error!(?chunk, "freed a chunk that is not out; ignored"),
+        }
+    }
+
+    /// Gives all idle memory back to the system, and tells how large a message fits under the cap now.
+    fn defragment(&self) -> usize {
+        self.trim();
+        let core = &*self.0;
+        let free = self.stats().max_bytes.saturating_sub(self.stats().bytes_held).min(core.max_alloc);
+        // The largest class that fits; a class above the largest message is cut to it.
+        let class = class_of(free);
+        match size_of_class(class) {
+            size if size <= free || free == core.max_alloc => free,
+            _ => class.checked_sub(1).map_or(0, size_of_class),
+        }
+    }
+
+    /// Bytes under the cap that no message is in: idle, or not taken from the system. Not all of it need fit in one piece.
+    fn available(&self) -> usize {
+        let stats = self.stats();
+        stats.max_bytes.saturating_sub(stats.bytes_in_use)
+    }
+
+    fn layout_for(&self, layout: MemoryLayout) -> Result<MemoryLayout, ZLayoutError> {
+        if self.0.class(&layout).is_some() {
+            return Ok(layout);
+        }
+        tracing::warn!(%layout, max_alloc = self.0.max_alloc, max_align = PAGE, "a layout that the pool cannot serve");
+        Err(ZLayoutError::ProviderIncompatibleLayout)
+    }
+}
+
+/// What zenoh is told when there is no memory; the log gets the reason.
+#[cold]
+fn refused(layout: &MemoryLayout, error: &AllocError) -> ZAllocError {
+    if error.is_exhausted() {
+        // An ordinary thing: policies wait for memory and try again.
+        tracing::debug!(%layout, %error, "no memory for a message");
+        return ZAllocError::OutOfMemory;
+    }
+    tracing::error!(%layout, %error, "no memory for a message");
+    match error.kind() {
+        crate::AllocErrorKind::Os(os) if matches!(os.errno(), Some(libc::ENOSPC | libc::ENOMEM)) => {
+            ZAllocError::OutOfMemory
+        }
+        _ => ZAllocError::Other,
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        // A forked child owns nothing: its copy of the pool is left as it is.
+        if !self.pool.is_ours() {
+            return;
+        }
+        self.pool.close();
+        // Somebody may read these for as long as they like; their segments stay until the last buffer here is gone.
+        self.books.take_all().for_each(|chunk| Pool::dispose(chunk, false));
+        // SAFETY: dropped here and never used again.
+        unsafe { ManuallyDrop::drop(&mut self.pool) };
+    }
+}
+
+impl fmt::Debug for PoolBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PoolBackend").field("limits", self.0.pool.limits()).finish()
+    }
+}
