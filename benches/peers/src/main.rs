@@ -1,0 +1,117 @@
+//! What a message costs with this library, and what it costs with others, measured side by side in one run.
+//!
+//! Run with `cargo run --release --manifest-path benches/peers/Cargo.toml`; it prints tables and the ratios that the crate
+//! promises, and draws `peers.svg`. With `--quick` it only checks that everything works. What a peer cannot do is a row
+//! that says why, and a goal that is missed is a result: neither is an error.
+//!
+//! | file | its one job |
+//! |---|---|
+//! | `main.rs` | runs one after the other |
+//! | `source.rs` | what every peer can do |
+//! | `zenoh_peers.rs` | zenoh's providers and backends |
+//! | `iceoryx.rs` | iceoryx2's publisher |
+//! | `plain.rs` | the library by itself, and malloc |
+//! | `workload.rs` | one message after the other, and the mixture |
+//! | `contenders.rs` | who takes part in which |
+//! | `measure.rs` | measures in turn |
+//! | `footprint.rs` | what memory a peer takes |
+//! | `machine.rs` | what the figures were taken on |
+//! | `report.rs` | the tables |
+//! | `ratios.rs` | the ratios and their goals |
+//! | `chart.rs` | the chart |
+
+mod chart;
+mod contenders;
+mod footprint;
+mod iceoryx;
+mod machine;
+mod measure;
+mod plain;
+mod ratios;
+mod report;
+mod source;
+mod workload;
+mod zenoh_peers;
+
+use clap::Parser;
+use machine::Machine;
+use measure::{interleave, Effort};
+use report::{print_footprints, print_rows, Sized};
+use std::error::Error;
+use std::path::PathBuf;
+use workload::{FRAME, LIVE, MIXTURE};
+use zenoh_peers::SEGMENT;
+
+const SIZES: [(usize, &str); 5] =
+    [(64, "64 B"), (4 << 10, "4 KiB"), (64 << 10, "64 KiB"), (1 << 20, "1 MiB"), (8 << 20, "8 MiB")];
+
+/// Measures shm-pool next to zenoh's shared-memory backends, iceoryx2 and malloc.
+#[derive(Parser)]
+struct Arguments {
+    /// Few rounds: shows that everything works, compares every byte, draws no chart.
+    #[arg(long)]
+    quick: bool,
+
+    /// Where the chart goes.
+    #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/peers.svg"))]
+    svg: PathBuf,
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments = Arguments::parse();
+    let effort = if arguments.quick { Effort::QUICK } else { Effort::FULL };
+    let machine = Machine::now();
+    machine.print();
+    print_notes(effort);
+    if let Err(reason) = zenoh_peers::start() {
+        println!("zenoh cannot start: {reason}\n");
+    }
+
+    let footprints = contenders::footprints(effort.is_quick);
+    let sizes: Vec<Sized> = SIZES.into_iter().map(|(len, name)| one_by_one(len, name, effort)).collect();
+    let mixed = interleave(contenders::mixed(effort.is_quick), effort.mixed_rounds, Some(MIXTURE as u64));
+    print_rows("mixture, per message", &mixed);
+    print_footprints(&footprints);
+    if effort.is_quick {
+        println!("--quick: everything ran. These figures are not to be used; no ratios, no chart.");
+        return Ok(());
+    }
+    ratios::print(&sizes, &mixed);
+    chart::write(&arguments.svg, &sizes, &format!("{}; {}", machine.caption(), machine::versions()))?;
+    println!("chart: {}", arguments.svg.display());
+    Ok(())
+}
+
+fn one_by_one(len: usize, name: &'static str, effort: Effort) -> Sized {
+    let count = effort.is_quick.then_some(100);
+    let rows = interleave(contenders::one_by_one_of(len), effort.rounds, count);
+    print_rows(&format!("alloc + drop, {name}"), &rows);
+    Sized { len, name, rows }
+}
+
+fn print_notes(effort: Effort) {
+    println!("rounds   {}, of the mixture {}; all contenders in turn in each", effort.rounds, effort.mixed_rounds);
+    println!();
+    println!("Everybody has {} MiB: a stock backend as one segment, ours as a cap. Nothing is logged.", SEGMENT >> 20);
+    println!(
+        "Compared is what the publishing process pays to get memory for a message and to give it back. Not compared:"
+    );
+    println!(
+        "sending, receiving, the first message of a length. malloc's memory is private, so it is a floor, not a rival;"
+    );
+    println!(
+        "the process has threads, so malloc locks. iceoryx2 loans a sample and drops it unsent, which spares it a"
+    );
+    println!(
+        "receiver's bookkeeping but not its own. zenoh's provider gets memory back only when it collects garbage: by"
+    );
+    println!(
+        "its policy when an allocation fails, and here also at the end of each batch, within the time. Its thread that"
+    );
+    println!("confirms live messages runs on another core, uncounted.");
+    println!(
+        "mixture: camera frames of {:.0} MB, point clouds of about 1 MB, telemetry of 100 to 4000 B, as",
+        FRAME as f64 / 1e6
+    );
+    println!("1 : 1 : 6 in one pseudo-random order for all; {LIVE} messages live, every byte of each written.\n");
+}
