@@ -1,6 +1,8 @@
 //! iceoryx2: a publisher of byte slices, which loans a sample and drops it unsent.
 
+use crate::child;
 use crate::source::Source;
+use iceoryx2::config::Config;
 use iceoryx2::port::publisher::Publisher;
 use iceoryx2::port::LoanError;
 use iceoryx2::prelude::*;
@@ -8,10 +10,22 @@ use iceoryx2::sample_mut::SampleMut;
 use iceoryx2::sample_mut_uninit::SampleMutUninit;
 use std::fmt::Display;
 use std::mem::MaybeUninit;
-use std::process;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path as StdPath;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::OnceLock;
 
+static CONFIG: OnceLock<Config> = OnceLock::new();
 static SERVICES: AtomicUsize = AtomicUsize::new(0);
+
+/// Keeps iceoryx2 quiet, and away from the machine's other iceoryx2 processes: its files go to `scratch`.
+pub(crate) fn start(scratch: &StdPath) -> Result<(), String> {
+    set_log_level(LogLevel::Fatal);
+    let mut config = Config::default();
+    config.global.set_root_path(&Path::new(scratch.as_os_str().as_bytes()).map_err(text)?);
+    config.global.prefix = FileName::new(child::prefix(scratch).as_bytes()).map_err(text)?;
+    CONFIG.set(config).map_err(|_| "started twice".to_owned())
+}
 
 pub(crate) struct Iceoryx {
     publisher: Publisher<ipc::Service, [u8], ()>,
@@ -23,10 +37,10 @@ impl Iceoryx {
     /// For messages of up to `max_len` bytes, of which at most `live` exist at a time. The service is as small as it can be,
     /// because iceoryx2 makes samples for all its subscribers in advance.
     pub(crate) fn new(max_len: usize, live: usize) -> Result<Self, String> {
-        set_log_level(LogLevel::Fatal);
-        let node = NodeBuilder::new().create::<ipc::Service>().map_err(text)?;
+        let config = CONFIG.get().ok_or("not started")?;
+        let node = NodeBuilder::new().config(config).create::<ipc::Service>().map_err(text)?;
         let service = SERVICES.fetch_add(1, Ordering::Relaxed);
-        let name = format!("shm-pool-peers/{}/{service}", process::id());
+        let name = format!("peers/{service}");
         let service = node
             .service_builder(&name.as_str().try_into().map_err(text)?)
             .publish_subscribe::<[u8]>()

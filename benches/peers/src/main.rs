@@ -7,6 +7,7 @@
 //! | file | its one job |
 //! |---|---|
 //! | `main.rs` | runs one after the other |
+//! | `child.rs` | does so in a child process, and cleans up after it |
 //! | `source.rs` | what every peer can do |
 //! | `zenoh_peers.rs` | zenoh's providers and backends |
 //! | `iceoryx.rs` | iceoryx2's publisher |
@@ -21,6 +22,7 @@
 //! | `chart.rs` | the chart |
 
 mod chart;
+mod child;
 mod contenders;
 mod footprint;
 mod iceoryx;
@@ -38,7 +40,8 @@ use machine::Machine;
 use measure::{interleave, Effort};
 use report::{print_footprints, print_rows, Sized};
 use std::error::Error;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use workload::{FRAME, LIVE, MIXTURE};
 use zenoh_peers::SEGMENT;
 
@@ -55,16 +58,30 @@ struct Arguments {
     /// Where the chart goes.
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/peers.svg"))]
     svg: PathBuf,
+
+    /// Given to the child process: where the peers' files go.
+    #[arg(long, hide = true)]
+    scratch: Option<PathBuf>,
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> Result<ExitCode, Box<dyn Error>> {
     let arguments = Arguments::parse();
+    match &arguments.scratch {
+        Some(scratch) => measure_all(&arguments, scratch).map(|()| ExitCode::SUCCESS),
+        None => child::run(),
+    }
+}
+
+fn measure_all(arguments: &Arguments, scratch: &Path) -> Result<(), Box<dyn Error>> {
     let effort = if arguments.quick { Effort::QUICK } else { Effort::FULL };
     let machine = Machine::now();
     machine.print();
     print_notes(effort);
     if let Err(reason) = zenoh_peers::start() {
         println!("zenoh cannot start: {reason}\n");
+    }
+    if let Err(reason) = iceoryx::start(scratch) {
+        println!("iceoryx2 cannot start: {reason}\n");
     }
 
     let footprints = contenders::footprints(effort.is_quick);
