@@ -1,8 +1,8 @@
 //! Runs the measurements in a child process, so that what the peers leave behind in /dev/shm can be removed when it has
 //! ended.
 //!
-//! zenoh leaves the segment of its metadata to the next zenoh process to remove, and iceoryx2 leaves the object by which nodes
-//! find each other.
+//! zenoh leaves the segment of its metadata for the next zenoh process to remove, and iceoryx2 leaves the object by
+//! which nodes find each other.
 
 use std::env;
 use std::error::Error;
@@ -13,7 +13,7 @@ use zenoh::shm::cleanup_orphaned_shm_segments;
 
 const SHM: &str = "/dev/shm";
 
-/// Runs this program once more, with the same arguments and a directory to work in, and cleans up. Returns its exit code.
+/// Runs this program once more, with the same arguments and a directory to work in, and cleans up.
 pub(crate) fn run() -> Result<ExitCode, Box<dyn Error>> {
     let scratch = env::temp_dir().join(format!("shm_pool_peers_{}", process::id()));
     fs::create_dir(&scratch)?;

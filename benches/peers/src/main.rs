@@ -1,8 +1,8 @@
 //! What a message costs with this library, and what it costs with others, measured side by side in one run.
 //!
-//! Run with `cargo run --release --manifest-path benches/peers/Cargo.toml`; it prints tables and the ratios that the crate
-//! promises, and draws `peers.svg`. With `--quick` it only checks that everything works. What a peer cannot do is a row
-//! that says why, and a goal that is missed is a result: neither is an error.
+//! Run with `cargo run --release --manifest-path benches/peers/Cargo.toml`; it prints tables and the ratios that the
+//! crate promises, and draws `peers.svg`. With `-- --quick` behind that it only checks that everything works. What a
+//! peer cannot do is a row that says why, and a goal that is missed is a result: neither is an error.
 //!
 //! | file | its one job |
 //! |---|---|
@@ -17,6 +17,7 @@
 //! | `measure.rs` | measures in turn |
 //! | `footprint.rs` | what memory a peer takes |
 //! | `machine.rs` | what the figures were taken on |
+//! | `notes.rs` | what is compared and what is not |
 //! | `report.rs` | the tables |
 //! | `ratios.rs` | the ratios and their goals |
 //! | `chart.rs` | the chart |
@@ -28,6 +29,7 @@ mod footprint;
 mod iceoryx;
 mod machine;
 mod measure;
+mod notes;
 mod plain;
 mod ratios;
 mod report;
@@ -42,8 +44,7 @@ use report::{print_footprints, print_rows, Sized};
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use workload::{FRAME, LIVE, MIXTURE};
-use zenoh_peers::SEGMENT;
+use workload::MIXTURE;
 
 const SIZES: [(usize, &str); 5] =
     [(64, "64 B"), (4 << 10, "4 KiB"), (64 << 10, "64 KiB"), (1 << 20, "1 MiB"), (8 << 20, "8 MiB")];
@@ -76,7 +77,7 @@ fn measure_all(arguments: &Arguments, scratch: &Path) -> Result<(), Box<dyn Erro
     let effort = if arguments.quick { Effort::QUICK } else { Effort::FULL };
     let machine = Machine::now();
     machine.print();
-    print_notes(effort);
+    notes::print(effort);
     if let Err(reason) = zenoh_peers::start() {
         println!("zenoh cannot start: {reason}\n");
     }
@@ -104,31 +105,4 @@ fn one_by_one(len: usize, name: &'static str, effort: Effort) -> Sized {
     let rows = interleave(contenders::one_by_one_of(len), effort.rounds, count);
     print_rows(&format!("alloc + drop, {name}"), &rows);
     Sized { len, name, rows }
-}
-
-fn print_notes(effort: Effort) {
-    println!("rounds   {}, of the mixture {}; all contenders in turn in each", effort.rounds, effort.mixed_rounds);
-    println!();
-    println!("Everybody has {} MiB: a stock backend as one segment, ours as a cap. Nothing is logged.", SEGMENT >> 20);
-    println!(
-        "Compared is what the publishing process pays to get memory for a message and to give it back. Not compared:"
-    );
-    println!(
-        "sending, receiving, the first message of a length. malloc's memory is private, so it is a floor, not a rival;"
-    );
-    println!(
-        "the process has threads, so malloc locks. iceoryx2 loans a sample and drops it unsent, which spares it a"
-    );
-    println!(
-        "receiver's bookkeeping but not its own. zenoh's provider gets memory back only when it collects garbage: by"
-    );
-    println!(
-        "its policy when an allocation fails, and here also at the end of each batch, within the time. Its thread that"
-    );
-    println!("confirms live messages runs on another core, uncounted.");
-    println!(
-        "mixture: camera frames of {:.0} MB, point clouds of about 1 MB, telemetry of 100 to 4000 B, as",
-        FRAME as f64 / 1e6
-    );
-    println!("1 : 1 : 6 in one pseudo-random order for all; {LIVE} messages live, every byte of each written.\n");
 }

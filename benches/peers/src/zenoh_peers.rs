@@ -19,9 +19,9 @@ use zenoh::Wait;
 /// The one segment that each stock backend gets, and the cap that ours gets.
 pub(crate) const SEGMENT: usize = 64 << 20;
 
-/// A provider collects garbage at most once per attempt, and gives up if the largest chunk that this freed is too small,
-/// although several together may have made room. zenoh's `BlockOn` then sleeps for a millisecond and tries again; so do
-/// we, without the sleep.
+/// A provider collects garbage at most once per attempt, and gives up if the largest chunk that this freed is too
+/// small, although several together may have made room. zenoh's `BlockOn` then sleeps for a millisecond and tries
+/// again; so do we, without the sleep.
 const ATTEMPTS: usize = 3;
 
 /// For messages of one length.
@@ -118,9 +118,12 @@ pub(crate) fn binary_heap() -> Result<PosixShmProviderBackendBinaryHeap, String>
     PosixShmProviderBackendBinaryHeap::builder(SEGMENT).wait().map_err(refused)
 }
 
-/// zenoh locks the whole segment into memory, which the limit on locked memory may not allow.
+/// zenoh locks the whole segment, which the limit on locked memory may not allow.
 fn refused(error: impl Display) -> String {
-    format!("no segment ({error}); zenoh needs to lock {} MiB in memory", SEGMENT >> 20)
+    let error = error.to_string();
+    // Its errors end with the line of zenoh's source that they come from.
+    let error = error.split(" at /").next().unwrap_or_default();
+    format!("{error}; zenoh locks all {} MiB into memory, see limits above", SEGMENT >> 20)
 }
 
 fn text(error: impl Display) -> String {
@@ -129,7 +132,7 @@ fn text(error: impl Display) -> String {
 
 /// Has zenoh start its threads and create the metadata that all providers share, so that no peer pays for it alone.
 pub(crate) fn start() -> Result<(), String> {
-    let source = Zenoh::<_, Collect>::stock(talc()?);
+    let source = Zenoh::<_, Collect>::ours(true)?;
     let message = source.take(1).map_err(text)?;
     drop(message);
     source.settle();
