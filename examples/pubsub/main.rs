@@ -18,7 +18,7 @@
 //! | `process.rs` | the publisher's end of one subscriber: start it, follow it, end it |
 //! | `wire.rs` | what goes over the socket |
 //! | `source.rs` | which bytes are in which message |
-//! | `options.rs`, `report.rs` | the command line, the table at the end |
+//! | `options.rs`, `report.rs`, `units.rs` | the command line, the table at the end, sizes as people write them |
 //!
 //! The exit code is 0 only if every subscriber saw every message, unchanged and in time, and nothing is left behind.
 
@@ -30,6 +30,7 @@ mod publisher;
 mod report;
 mod source;
 mod subscriber;
+mod units;
 mod wire;
 
 use clap::Parser;

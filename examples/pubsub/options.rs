@@ -1,12 +1,11 @@
-//! The command line: options, their limits, and sizes as people write them.
+//! The command line: options and their limits.
 
+use crate::units::{parse_size, Bytes};
 use crate::Result;
 use clap::Parser;
 use shm_pool::ProviderId;
 use std::fmt;
 use std::path::PathBuf;
-
-const UNITS: [(&str, usize); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
 
 /// The subscriber that is slow on purpose.
 const SLOW: u8 = 0;
@@ -139,30 +138,5 @@ impl Options {
             .into());
         }
         Ok(())
-    }
-}
-
-fn parse_size(text: &str) -> std::result::Result<usize, String> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit = &text[digits.len()..];
-    let known = UNITS.iter().find(|(name, _)| unit.eq_ignore_ascii_case(name));
-    let factor = match known {
-        Some((_, factor)) => *factor,
-        None if unit.is_empty() => 1,
-        None => return Err(format!("unit {unit:?} is none of B, KiB, MiB, GiB")),
-    };
-    let number: usize = digits.parse().map_err(|_| format!("{digits:?} is not a whole number of bytes"))?;
-    number.checked_mul(factor).ok_or_else(|| "more bytes than this machine can address".to_owned())
-}
-
-/// A number of bytes, with the largest unit that it has at least one of.
-pub(crate) struct Bytes(pub(crate) u64);
-
-impl fmt::Display for Bytes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (name, factor) = UNITS.into_iter().find(|&(_, factor)| self.0 >= factor as u64).unwrap_or(("B", 1));
-        let number = format!("{:.2}", self.0 as f64 / factor as f64);
-        let number = number.trim_end_matches('0').trim_end_matches('.');
-        f.pad(&format!("{number} {name}"))
     }
 }

@@ -1,9 +1,9 @@
 //! What came out of a run: the table, and what was wrong.
 
-use crate::options::{Bytes, Options};
+use crate::options::Options;
+use crate::units::{align, grouped, Bytes};
 use crate::wire::Summary;
 use shm_pool::Stats;
-use std::fmt::Write;
 use std::path::Path;
 use std::time::Duration;
 
@@ -133,35 +133,4 @@ impl Report {
         });
         std::iter::once(head).chain(rows).collect()
     }
-}
-
-/// Rows as lines: the first column to the left, the others to the right.
-fn align(rows: &[Vec<String>]) -> String {
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(String::len).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    let mut text = String::new();
-    for row in rows {
-        let mut line = String::new();
-        for (column, (cell, &width)) in row.iter().zip(&widths).enumerate() {
-            // Writing to a string cannot fail.
-            let _ = if column == 0 { write!(line, "{cell:<width$}") } else { write!(line, "  {cell:>width$}") };
-        }
-        text.push_str(line.trim_end());
-        text.push('\n');
-    }
-    text
-}
-
-/// The number with a comma at every three digits.
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at) % 3 == 0 {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
