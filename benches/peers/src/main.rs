@@ -1,0 +1,108 @@
+//! What a message costs with this library, and what it costs with others, measured side by side in one run.
+//!
+//! Run with `cargo run --release --manifest-path benches/peers/Cargo.toml`; it prints tables and the ratios that the
+//! crate promises, and draws `peers.svg`. With `-- --quick` behind that it only checks that everything works. What a
+//! peer cannot do is a row that says why, and a goal that is missed is a result: neither is an error.
+//!
+//! | file | its one job |
+//! |---|---|
+//! | `main.rs` | runs one after the other |
+//! | `child.rs` | does so in a child process, and cleans up after it |
+//! | `source.rs` | what every peer can do |
+//! | `zenoh_peers.rs` | zenoh's providers and backends |
+//! | `iceoryx.rs` | iceoryx2's publisher |
+//! | `plain.rs` | the library by itself, and malloc |
+//! | `workload.rs` | one message after the other, and the mixture |
+//! | `contenders.rs` | who takes part in which |
+//! | `measure.rs` | measures in turn |
+//! | `footprint.rs` | what memory a peer takes |
+//! | `machine.rs` | what the figures were taken on |
+//! | `notes.rs` | what is compared and what is not |
+//! | `report.rs` | the tables |
+//! | `ratios.rs` | the ratios and their goals |
+//! | `chart.rs` | the chart |
+
+mod chart;
+mod child;
+mod contenders;
+mod footprint;
+mod iceoryx;
+mod machine;
+mod measure;
+mod notes;
+mod plain;
+mod ratios;
+mod report;
+mod source;
+mod workload;
+mod zenoh_peers;
+
+use clap::Parser;
+use machine::Machine;
+use measure::{interleave, Effort};
+use report::{print_footprints, print_rows, Sized};
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use workload::MIXTURE;
+
+const SIZES: [(usize, &str); 5] =
+    [(64, "64 B"), (4 << 10, "4 KiB"), (64 << 10, "64 KiB"), (1 << 20, "1 MiB"), (8 << 20, "8 MiB")];
+
+/// Measures shm-pool next to zenoh's shared-memory backends, iceoryx2 and malloc.
+#[derive(Parser)]
+struct Arguments {
+    /// Few rounds: shows that everything works, compares every byte, draws no chart.
+    #[arg(long)]
+    quick: bool,
+
+    /// Where the chart goes.
+    #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/peers.svg"))]
+    svg: PathBuf,
+
+    /// Given to the child process: where the peers' files go.
+    #[arg(long, hide = true)]
+    scratch: Option<PathBuf>,
+}
+
+fn main() -> Result<ExitCode, Box<dyn Error>> {
+    let arguments = Arguments::parse();
+    match &arguments.scratch {
+        Some(scratch) => measure_all(&arguments, scratch).map(|()| ExitCode::SUCCESS),
+        None => child::run(),
+    }
+}
+
+fn measure_all(arguments: &Arguments, scratch: &Path) -> Result<(), Box<dyn Error>> {
+    let effort = if arguments.quick { Effort::QUICK } else { Effort::FULL };
+    let machine = Machine::now();
+    machine.print();
+    notes::print(effort);
+    if let Err(reason) = zenoh_peers::start() {
+        println!("zenoh cannot start: {reason}\n");
+    }
+    if let Err(reason) = iceoryx::start(scratch) {
+        println!("iceoryx2 cannot start: {reason}\n");
+    }
+
+    let footprints = contenders::footprints(effort.is_quick);
+    let sizes: Vec<Sized> = SIZES.into_iter().map(|(len, name)| one_by_one(len, name, effort)).collect();
+    let mixed = interleave(contenders::mixed(effort.is_quick), effort.mixed_rounds, Some(MIXTURE as u64));
+    print_rows("mixture, per message", &mixed);
+    print_footprints(&footprints);
+    if effort.is_quick {
+        println!("--quick: everything ran. These figures are not to be used; no ratios, no chart.");
+        return Ok(());
+    }
+    ratios::print(&sizes, &mixed);
+    chart::write(&arguments.svg, &sizes, &format!("{}; {}", machine.caption(), machine::versions()))?;
+    println!("chart: {}", arguments.svg.display());
+    Ok(())
+}
+
+fn one_by_one(len: usize, name: &'static str, effort: Effort) -> Sized {
+    let count = effort.is_quick.then_some(100);
+    let rows = interleave(contenders::one_by_one_of(len), effort.rounds, count);
+    print_rows(&format!("alloc + drop, {name}"), &rows);
+    Sized { len, name, rows }
+}
