@@ -72,8 +72,9 @@ struct Tally {
     past_uses: AtomicU64,
     /// Searches of the lent queue.
     searches: AtomicU64,
-    /// The value of `chunks` when `note_size` was called.
-    noted: AtomicUsize,
+    /// The number of chunks from which on a miss collects first.
+    #[cfg(feature = "zenoh")]
+    collect_at: AtomicUsize,
 }
 
 /// A chunk in the registry, which lists all that exist, for statistics.
@@ -216,19 +217,21 @@ impl Pool {
         self.take_idle(class).or_else(|| self.shelves[class].take_hot())
     }
 
-    /// Has a class grown by one `share`th of itself since [`note_size`](Self::note_size)?
+    /// Is it time to collect, rather than to make another chunk of a class? See [`note_collection`](Self::note_collection).
     #[cfg(feature = "zenoh")]
-    pub(crate) fn has_grown(&self, class: usize, share: usize) -> bool {
+    pub(crate) fn is_collection_due(&self, class: usize) -> bool {
         let tally = &self.tallies[class];
-        let (now, noted) = (tally.chunks.load(Ordering::Relaxed), tally.noted.load(Ordering::Relaxed));
-        now >= noted + noted / share
+        tally.chunks.load(Ordering::Relaxed) >= tally.collect_at.load(Ordering::Relaxed)
     }
 
-    /// Notes how many chunks a class has, in use or idle.
+    /// Chunks in use were just collected. The next time is when the idle ones are used up, if they are at least one `share`th of
+    /// the class by now; otherwise first what is missing to that is made.
     #[cfg(feature = "zenoh")]
-    pub(crate) fn note_size(&self, class: usize) {
+    pub(crate) fn note_collection(&self, class: usize, share: usize) {
         let tally = &self.tallies[class];
-        tally.noted.store(tally.chunks.load(Ordering::Relaxed), Ordering::Relaxed);
+        let chunks = tally.chunks.load(Ordering::Relaxed);
+        let missing = (chunks / share).saturating_sub(self.shelves[class].idle_count());
+        tally.collect_at.store(chunks + missing, Ordering::Relaxed);
     }
 
     /// Takes the chunk that has been idle longest.

@@ -48,8 +48,9 @@
 //! zenoh looks for messages that everybody has read only when an allocation has failed. A backend that grows up to its cap before
 //! it fails would therefore fill all of it, and each message would go to memory that has long left the cache. So
 //! when a size class has no idle chunk, the backend asks the provider to collect, and makes a new chunk only if that brought none
-//! back. It does not ask again before the class has grown by an eighth, so that collecting, which looks at
-//! all messages in flight, costs little even if a slow subscriber holds thousands. The footprint stays near what is in flight.
+//! back. Where a collection makes less than an eighth of the class idle, the class grows by what is missing before the next
+//! one: collecting looks at all messages in flight, and would cost much for little where a slow subscriber holds thousands. So the
+//! footprint stays within a seventh of what is in flight.
 //! This needs the provider that [`PoolBackend::provider`] makes; around a backend that was given to
 //! `ShmProviderBuilder::backend` nothing is collected before the cap is reached.
 //!
@@ -74,12 +75,13 @@ use crate::pool::Pool;
 use crate::posix::PAGE;
 use crate::stats::Stats;
 use books::{Books, Key, FIRST_ID};
+use parking_lot::Mutex;
 use segments::Segments;
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::num::NonZeroUsize;
 use std::ptr::NonNull;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use zenoh::shm::{
     cleanup_orphaned_shm_segments, AllocatedChunk, ChunkAllocResult, ChunkDescriptor, MemoryLayout, ProtocolID,
     PtrInSegment, ShmProvider, ShmProviderBackend, ShmProviderBuilder, WithProtocolID, ZAllocError, ZLayoutError,
@@ -95,8 +97,8 @@ const POSIX_PROTOCOL: ProtocolID = 0;
 /// zenoh numbers the bytes of a segment by 32 bits.
 const MAX_SEGMENT: usize = 1 << 32;
 
-/// A class that has grown by this part of itself since the last collection has earned the next.
-const GROWTH_SHARE: usize = 8;
+/// A collection is worth its time if it makes this part of a class idle.
+const YIELD_SHARE: usize = 8;
 
 /// Options of a [`PoolBackend`]. Start with [`PoolBackend::builder`]; every option has a default.
 #[derive(Clone, Debug)]
@@ -165,7 +167,7 @@ impl PoolBackendBuilder {
         let segments = Segments::new(books.clone(), first);
         let max_alloc = limits.max_alloc;
         let pool = ManuallyDrop::new(Pool::new(limits, Box::new(segments), None));
-        let collector = OnceLock::new();
+        let collector = Mutex::new(Weak::new());
         Ok(PoolBackend(Arc::new(Core { pool, books, max_alloc, collect_early: self.collect_early, collector })))
     }
 }
@@ -183,7 +185,7 @@ struct Core {
     max_alloc: usize,
     collect_early: bool,
     /// The provider that is asked to collect.
-    collector: OnceLock<Weak<ShmProvider<PoolBackend>>>,
+    collector: Mutex<Weak<ShmProvider<PoolBackend>>>,
 }
 
 impl PoolBackend {
@@ -198,11 +200,14 @@ impl PoolBackend {
         }
     }
 
-    /// A provider on this backend, which collects early: the first that is made so does for all that share the pool.
+    /// A provider on this backend, which collects early: the oldest one that there is does so for all that share the pool.
     pub fn provider(&self) -> Arc<ShmProvider<Self>> {
         let provider = Arc::new(ShmProviderBuilder::backend(self.clone()).wait());
-        // A later one finds it set already, by a provider that may be gone: then nothing is collected early.
-        let _ = self.0.collector.set(Arc::downgrade(&provider));
+        let mut collector = self.0.collector.lock();
+        if collector.strong_count() == 0 {
+            *collector = Arc::downgrade(&provider);
+        }
+        drop(collector);
         provider
     }
 
@@ -240,8 +245,8 @@ impl Core {
         if let Some(chunk) = pool.take_ready(class) {
             return Ok(chunk);
         }
-        if self.collect_early && pool.has_grown(class, GROWTH_SHARE) && self.collect() {
-            pool.note_size(class);
+        if self.collect_early && pool.is_collection_due(class) && self.collect() {
+            pool.note_collection(class, YIELD_SHARE);
             if let Some(chunk) = pool.take_ready(class) {
                 return Ok(chunk);
             }
@@ -255,7 +260,8 @@ impl Core {
 
     /// Has zenoh give back what everybody has read; `false` if it cannot be asked.
     fn collect(&self) -> bool {
-        let provider = self.collector.get().and_then(Weak::upgrade);
+        // Not under the lock: zenoh takes one of its own, and frees.
+        let provider = self.collector.lock().upgrade();
         provider.map(|provider| provider.garbage_collect()).is_some()
     }
 }

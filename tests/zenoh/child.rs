@@ -1,0 +1,94 @@
+//! Child processes that speak zenoh: this test binary, started again with the one test [`entry`] and a variable that names its role.
+//! Parent and child talk in lines over a socket, the child's standard input; an answer that does not come in time fails
+//! the test.
+
+use crate::killed;
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{self, Command, Stdio};
+use std::time::Duration;
+
+const VARIABLE: &str = "SHM_POOL_ZENOH_ROLE";
+
+/// Longest time that a step may take on a machine under load.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// One end of the socket.
+pub(crate) struct Link {
+    lines: BufReader<UnixStream>,
+}
+
+impl Link {
+    fn new(socket: UnixStream) -> Self {
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        Self { lines: BufReader::new(socket) }
+    }
+
+    pub(crate) fn say(&mut self, line: &str) {
+        self.lines.get_mut().write_all(format!("{line}\n").as_bytes()).unwrap();
+    }
+
+    /// The next line; empty when the other end has closed.
+    pub(crate) fn hear(&mut self) -> String {
+        let mut line = String::new();
+        self.lines.read_line(&mut line).expect("a line within the time");
+        line.trim_end().to_owned()
+    }
+
+    /// Waits for exactly this line.
+    pub(crate) fn expect(&mut self, line: &str) {
+        assert_eq!(self.hear(), line);
+    }
+}
+
+/// A child process. Killed and reaped when this is dropped.
+pub(crate) struct Child {
+    process: process::Child,
+    pub(crate) link: Link,
+}
+
+impl Child {
+    /// Starts a child in a role.
+    pub(crate) fn start(role: &str, arguments: &[&str]) -> Self {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["child::entry", "--exact", "--nocapture", "--test-threads=1"]);
+        command.env(VARIABLE, [&[role], arguments].concat().join(" "));
+        command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null());
+        Self { process: command.spawn().unwrap(), link: Link::new(ours) }
+    }
+
+    /// SIGKILL. When this returns, the process is gone.
+    pub(crate) fn kill(self) {
+        drop(self);
+    }
+
+    /// Asks the child to end, and waits until it has.
+    pub(crate) fn end(mut self) {
+        self.link.say("end");
+        assert_eq!(self.link.hear(), "", "the child says nothing more");
+        assert!(self.process.wait().unwrap().success());
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// A child's whole program. Does nothing in a run by hand.
+#[test]
+fn entry() {
+    let Ok(role) = std::env::var(VARIABLE) else { return };
+    let arguments: Vec<&str> = role.split(' ').collect();
+    let socket = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
+    let mut link = Link::new(UnixStream::from(socket));
+    match arguments[..] {
+        ["receiver"] => killed::receiver(&mut link),
+        ["publisher", endpoint, len, byte] => killed::publisher(&mut link, endpoint, len, byte),
+        _ => panic!("no role {role:?}"),
+    }
+}

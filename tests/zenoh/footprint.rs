@@ -1,0 +1,67 @@
+//! How much memory the pool takes for what is in flight.
+
+use crate::support::{alloc, assert_all_back, builder, Collecting, Provider, CAP, LARGE, SMALL};
+use shm_pool::zenoh::PoolBackend;
+use std::collections::VecDeque;
+use zenoh::shm::{JustAlloc, ShmProviderBuilder};
+use zenoh::Wait;
+
+/// Publishes `count` messages of which the last `depth` are in flight.
+fn publish(provider: &Provider, len: usize, depth: usize, count: usize) {
+    let mut in_flight = VecDeque::new();
+    for number in 0..count {
+        in_flight.push_back(alloc::<JustAlloc>(provider, len, number as u8).unwrap());
+        if in_flight.len() > depth {
+            let oldest = in_flight.pop_front().unwrap();
+            assert!(oldest.iter().all(|&byte| byte == (number - depth) as u8));
+        }
+    }
+}
+
+fn peak(backend: &PoolBackend) -> usize {
+    backend.stats().peak_bytes_held
+}
+
+/// Without a policy that collects, and without one that has to wait for the cap.
+#[test]
+fn memory_follows_what_is_in_flight_and_not_the_cap() {
+    for depth in [0, 1, 4] {
+        let backend = builder().build().unwrap();
+        publish(&backend.provider(), LARGE, depth, 500);
+        assert!(peak(&backend) <= (depth + 2) * LARGE, "{depth} in flight: {} bytes", peak(&backend));
+        assert_eq!(backend.stats().segments_created as usize, peak(&backend) / LARGE, "nothing comes and goes");
+    }
+}
+
+#[test]
+fn many_in_flight_cost_a_seventh_more() {
+    let backend = builder().build().unwrap();
+    publish(&backend.provider(), SMALL, 800, 20_000);
+    let chunks: usize = backend.stats().classes.iter().map(|class| class.chunks).sum();
+    assert!((801..=801 + 801 / 7 + 2).contains(&chunks), "{chunks} chunks for 801 messages");
+}
+
+/// What the option is for: without it the pool grows up to the cap before zenoh looks.
+#[test]
+fn collecting_late_fills_the_cap() {
+    let backend = builder().collect_early(false).build().unwrap();
+    publish(&backend.provider(), LARGE, 1, 500);
+    assert_eq!(peak(&backend), CAP);
+    let stock = builder().build().unwrap();
+    let provider = ShmProviderBuilder::backend(stock.clone()).wait();
+    for _ in 0..500 {
+        drop(provider.alloc(LARGE).with_policy::<Collecting>().wait().unwrap());
+    }
+    assert_eq!(peak(&stock), CAP, "a provider that was made elsewhere is not known to the backend");
+}
+
+#[test]
+fn another_provider_collects_when_the_first_has_gone() {
+    let backend = builder().build().unwrap();
+    drop(backend.provider());
+    let second = backend.provider();
+    publish(&second, LARGE, 1, 100);
+    assert!(peak(&backend) <= 3 * LARGE);
+    second.garbage_collect();
+    assert_all_back(&backend);
+}
