@@ -255,6 +255,6 @@ mod tests {
                 missed.push(bit);
             }
         }
-        assert_eq!(missed, [], "flipped bits that went unnoticed");
+        assert!(missed.is_empty(), "flipped bits that went unnoticed: {missed:?}");
     }
 }

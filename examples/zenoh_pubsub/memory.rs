@@ -63,7 +63,11 @@ impl Memory {
             }
         };
         if in_use > 0 {
-            return Err(format!("leak: {} are in use when nobody has a message", Bytes(in_use as u64)).into());
+            return Err(format!(
+                "leak: {} are in use when every subscriber has left, or lost its connection",
+                Bytes(in_use as u64)
+            )
+            .into());
         }
         Ok(())
     }

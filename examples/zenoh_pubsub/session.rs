@@ -43,7 +43,7 @@ pub(crate) fn connect(endpoint: &str) -> Result<Session> {
     // Without these a peer goes on trying in the background, and its program waits for messages that cannot come.
     config.insert_json5("connect/timeout_ms", "5000")?;
     config.insert_json5("connect/exit_on_failure", "true")?;
-    Ok(zenoh::open(config).wait()?)
+    zenoh::open(config).wait()
 }
 
 fn config() -> Result<Config> {
@@ -82,7 +82,8 @@ impl Stamp {
 
     pub(crate) fn from_attachment(attachment: Option<&ZBytes>) -> Result<Self> {
         let bytes = attachment.ok_or("a message came without a stamp")?.to_bytes();
-        let (number, sent) = bytes.split_at_checked(8).ok_or("a message's stamp is too short")?;
+        let bytes: [u8; 16] = bytes.as_ref().try_into().map_err(|_| "a message's stamp has not 16 bytes")?;
+        let (number, sent) = bytes.split_at(8);
         Ok(Self { number: u64::from_le_bytes(number.try_into()?), sent: u64::from_le_bytes(sent.try_into()?) })
     }
 }

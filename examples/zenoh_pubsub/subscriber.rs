@@ -65,7 +65,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     subscription.undeclare().wait()?;
     // Tells the publisher that this subscriber holds nothing any more.
     token.undeclare().wait()?;
-    Ok(session.close().wait()?)
+    session.close().wait()
 }
 
 struct Reader<'a> {
