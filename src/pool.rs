@@ -18,17 +18,16 @@
 //! dropped, is exclusively the caller's (I3).
 
 mod count;
+mod make;
 mod room;
 
 use crate::arena::Arenas;
 use crate::chunk::{Chunk, Memory, Place};
 use crate::control::OwnerControl;
 use crate::descriptor::ProviderId;
-use crate::error::{AllocError, AllocErrorKind, OsError, ShareError};
+use crate::error::{AllocError, AllocErrorKind, ShareError};
 use crate::fork;
 use crate::limits::{Budget, Kind, Limits};
-use crate::payload::Payload;
-use crate::posix::round_to_pages;
 use crate::shelf::Shelf;
 use crate::source::Source;
 use parking_lot::Mutex;
@@ -87,24 +86,6 @@ impl Registered {
     fn chunk(&self) -> &Chunk {
         // SAFETY: a chunk leaves the registry, under its lock, before it is destroyed.
         unsafe { self.0.as_ref() }
-    }
-}
-
-/// Why there is no memory for a new chunk.
-enum NoMemory {
-    /// It does not fit under the cap.
-    Cap,
-    /// The system refused.
-    Os(OsError),
-}
-
-impl NoMemory {
-    /// Can giving memory back help?
-    fn is_for_want_of_memory(&self) -> bool {
-        match self {
-            Self::Cap => true,
-            Self::Os(error) => matches!(error.errno(), Some(libc::ENOSPC | libc::ENOMEM)),
-        }
     }
 }
 
@@ -303,93 +284,6 @@ impl Pool {
             }
         }
         destroyed
-    }
-
-    // ---- make ------------------------------------------------------------------------------------------------
-
-    /// Makes a chunk, and room for it if need be.
-    #[cold]
-    pub(crate) fn make(self: &Arc<Self>, class: usize) -> Result<NonNull<Chunk>, AllocError> {
-        loop {
-            let failure = match self.find_memory(self.kinds[class]) {
-                Ok(memory) => return Ok(self.register(class, memory)),
-                Err(failure) => failure,
-            };
-            if let Some(chunk) = self.take_any(class) {
-                return Ok(chunk);
-            }
-            if !failure.is_for_want_of_memory() || !self.make_room(class) {
-                // Another thread may have given one back meanwhile.
-                return self.take_any(class).ok_or_else(|| match failure {
-                    NoMemory::Cap => self.exhausted(class),
-                    NoMemory::Os(error) => error.into(),
-                });
-            }
-        }
-    }
-
-    /// Takes any chunk of a class that is free, however long it takes to find.
-    fn take_any(&self, class: usize) -> Option<NonNull<Chunk>> {
-        let idle = self.shelves[class].take_hot().or_else(|| self.take_idle(class));
-        idle.or_else(|| self.take_lent(class, usize::MAX))
-    }
-
-    fn register(self: &Arc<Self>, class: usize, memory: Memory) -> NonNull<Chunk> {
-        self.shelves[class].open_idle(self.limits.max_idle.saturating_sub(1));
-        self.tallies[class].misses.fetch_add(1, Ordering::Relaxed);
-        self.tallies[class].chunks.fetch_add(1, Ordering::Relaxed);
-        let chunk = Chunk::new(self.clone(), class, memory);
-        let mut registry = self.registry.lock();
-        // SAFETY: just made.
-        unsafe { chunk.as_ref() }.set_registered(registry.len());
-        registry.push(Registered(chunk));
-        chunk
-    }
-
-    fn find_memory(&self, kind: Kind) -> Result<Memory, NoMemory> {
-        if !kind.is_carved {
-            let len = round_to_pages(kind.layout.size()).ok_or(NoMemory::Cap)?;
-            return self.new_segment(len).map(Memory::Whole);
-        }
-        if let Some(carved) = self.arenas.carve(kind.layout) {
-            return Ok(Memory::Carved(carved));
-        }
-        // One thread at a time makes an arena; the others find room in it instead of finding the cap reached.
-        let _one_at_a_time = self.growing.lock();
-        if let Some(carved) = self.arenas.carve(kind.layout) {
-            return Ok(Memory::Carved(carved));
-        }
-        let arena = self.new_segment(self.limits.arena_size)?;
-        self.arenas.add_and_carve(arena, kind.layout).map(Memory::Carved).ok_or(NoMemory::Cap)
-    }
-
-    fn new_segment(&self, len: usize) -> Result<Arc<Payload>, NoMemory> {
-        if !self.budget.set_aside(len) {
-            return Err(NoMemory::Cap);
-        }
-        match self.source.create(len) {
-            Ok(payload) => {
-                self.budget.count_segment();
-                Ok(Arc::new(payload))
-            }
-            Err(error) => {
-                self.budget.give_up(len);
-                Err(NoMemory::Os(error))
-            }
-        }
-    }
-
-    /// Gives a segment back that no peer leases a chunk of. Peers may still have it mapped, and would keep its memory.
-    fn drop_segment(&self, payload: Arc<Payload>) {
-        payload.segment().mapping().discard();
-        self.unmap_segment(payload);
-    }
-
-    fn unmap_segment(&self, payload: Arc<Payload>) {
-        let (len, serial) = (payload.len(), payload.serial());
-        drop(payload);
-        self.source.retired(serial);
-        self.budget.give_back(len);
     }
 
     // ---- share -----------------------------------------------------------------------------------------------
