@@ -65,3 +65,52 @@ impl Source for Segments {
         self.books.release(serial as u32);
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::posix::PAGE;
+    use std::path::Path;
+
+    /// Ids that nobody else is likely to draw, whatever runs beside this.
+    fn first_id() -> u32 {
+        getrandom::u32().unwrap() | 1 << 31
+    }
+
+    fn path(id: u32) -> String {
+        name(id).path()
+    }
+
+    /// A receiver may have the other segment of that name in its cache for as long as it runs.
+    #[test]
+    fn a_name_that_is_taken_is_passed_over() {
+        let books = Arc::new(Books::new(PAGE));
+        let first = first_id();
+        std::fs::write(path(first), "somebody else's").unwrap();
+        let segments = Segments::new(books, first);
+        let payload = segments.create(PAGE).unwrap();
+        assert_eq!(payload.serial(), u64::from(first) + 1);
+        drop(payload);
+        assert_eq!(std::fs::read(path(first)).unwrap(), b"somebody else's");
+        std::fs::remove_file(path(first)).unwrap();
+        assert!(!Path::new(&path(first + 1)).exists());
+    }
+
+    #[test]
+    fn small_ids_are_left_to_others_when_the_count_starts_over() {
+        let segments = Segments::new(Arc::new(Books::new(PAGE)), u32::MAX);
+        let serials = [(); 3].map(|()| segments.create(PAGE).unwrap()).map(|payload| payload.serial());
+        assert!(serials.iter().all(|&serial| serial >= u64::from(FIRST_ID)), "{serials:?}");
+    }
+
+    #[test]
+    fn a_segment_that_cannot_be_leaves_nothing() {
+        let books = Arc::new(Books::new(PAGE));
+        let first = first_id();
+        let segments = Segments::new(books.clone(), first);
+        let error = segments.create(1 << 50).err().unwrap();
+        assert_eq!((error.call(), error.bytes()), ("posix_fallocate", 1 << 50));
+        assert!(!Path::new(&path(first)).exists());
+        assert!(books.claim(first), "its slot is free again");
+    }
+}
