@@ -1,7 +1,8 @@
 //! Arenas: segments out of which talc carves the chunks of the small classes. The only file that names talc.
 //!
 //! Each arena has a talc of its own, so that an arena whose chunks have all come back can be given to the system.
-//! Talc keeps its free lists inside the arena; peers map payload read-only, so they cannot damage them.
+//! Talc keeps its free lists inside the arena; a provider's peers map payload read-only, so they cannot damage them. (zenoh's
+//! receivers can, see `zenoh`.)
 //!
 //! All of this is off the warm path, behind one mutex: a chunk is carved once and then lives in its pool.
 

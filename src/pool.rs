@@ -41,6 +41,9 @@ const LENT_TRIES: usize = 8;
 /// Every so many searches of a lent queue, all of it is searched for more idle chunks than the idle cap allows.
 const SEARCHES_PER_TRIM: u64 = 64;
 
+/// A collection is worth its time if it makes this part of a class idle.
+const YIELD_SHARE: usize = 8;
+
 /// See the module's text.
 pub(crate) struct Pool {
     shelves: Box<[Shelf<Chunk>]>,
@@ -72,7 +75,6 @@ struct Tally {
     /// Searches of the lent queue.
     searches: AtomicU64,
     /// The number of chunks from which on a miss collects first.
-    #[cfg(feature = "zenoh")]
     collect_at: AtomicUsize,
 }
 
@@ -205,13 +207,13 @@ impl Pool {
         tally.chunks.load(Ordering::Relaxed) >= tally.collect_at.load(Ordering::Relaxed)
     }
 
-    /// Chunks in use were just collected. The next time is when the idle ones are used up, if they are at least one `share`th of
+    /// Chunks in use were just collected. The next time is when the idle ones are used up, if they are a [`YIELD_SHARE`]th of
     /// the class by now; otherwise first what is missing to that is made.
     #[cfg(feature = "zenoh")]
-    pub(crate) fn note_collection(&self, class: usize, share: usize) {
+    pub(crate) fn note_collection(&self, class: usize) {
         let tally = &self.tallies[class];
         let chunks = tally.chunks.load(Ordering::Relaxed);
-        let missing = (chunks / share).saturating_sub(self.shelves[class].idle_count());
+        let missing = (chunks / YIELD_SHARE).saturating_sub(self.shelves[class].idle_count());
         tally.collect_at.store(chunks + missing, Ordering::Relaxed);
     }
 
@@ -391,7 +393,9 @@ impl Pool {
         let pool = remains.pool;
         let tally = &pool.tallies[remains.class];
         tally.past_uses.fetch_add(remains.uses, Ordering::Relaxed);
-        tally.chunks.fetch_sub(1, Ordering::Relaxed);
+        let left = tally.chunks.fetch_sub(1, Ordering::Relaxed) - 1;
+        // A class that has become smaller is collected the sooner.
+        tally.collect_at.fetch_min(left + left / YIELD_SHARE, Ordering::Relaxed);
         if let (Some((record, generation)), Some(control)) = (remains.record, pool.control()) {
             control.release_record(record, is_free.then_some(generation), remains.memory.payload());
         }

@@ -81,8 +81,8 @@ impl Name {
 pub(crate) struct Link {
     name: Name,
     epoch: u32,
-    /// The file, under a shared `flock`, if the name is to stay for as long as anybody has such a lock.
-    counted: Option<File>,
+    /// The file, if the name is to stay for as long as anybody has a shared `flock` on it.
+    counted: Option<Inode>,
 }
 
 impl Link {
@@ -91,15 +91,25 @@ impl Link {
         Self { name, epoch: fork::epoch(), counted: None }
     }
 
-    /// From now on the name stays for as long as anybody has a shared `flock` on the file, and whoever gives the last one back
-    /// unlinks it; as zenoh does. `EWOULDBLOCK`: somebody thinks that nobody has one, and is about to unlink it.
+    /// Gives `file`, which has no name yet and is under a shared `flock`, its name. The name stays for as long as anybody has such
+    /// a lock, and whoever gives the last one back unlinks it; as zenoh does.
     #[cfg(feature = "zenoh")]
-    pub(crate) fn count_by_flock(&mut self, file: File) -> io::Result<()> {
-        let locked = flock(&file, libc::LOCK_SH);
-        let is_linked = is_linked(&file);
-        self.counted = Some(file);
-        locked?;
-        is_linked?.then_some(()).ok_or_else(|| io::Error::from_raw_os_error(libc::EWOULDBLOCK))
+    pub(crate) fn counted(name: Name, file: &File) -> io::Result<Self> {
+        let inode = inode(file)?;
+        // In one step, so that nobody ever finds the name without the lock, and takes it for a dead process's.
+        let from = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+        let to = CString::new(name.path())?;
+        let (here, follow) = (libc::AT_FDCWD, libc::AT_SYMLINK_FOLLOW);
+        // SAFETY: both names are NUL-terminated strings.
+        check(unsafe { libc::linkat(here, from.as_ptr(), here, to.as_ptr(), follow) })?;
+        Ok(Self { name, epoch: fork::epoch(), counted: Some(inode) })
+    }
+
+    /// Is the name still this object's, and has nobody else a lock on it? If so, this one's is exclusive while the result lives.
+    fn last(&self, counted: Inode) -> io::Result<Option<File>> {
+        let file = shm_open(&self.name, libc::O_RDWR, 0)?;
+        flock(&file, libc::LOCK_EX)?;
+        Ok((inode(&file)? == counted).then_some(file))
     }
 
     pub(crate) fn name(&self) -> &Name {
@@ -109,17 +119,38 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        let is_last = |file: &File| flock(file, libc::LOCK_EX).is_ok() && is_linked(file).unwrap_or(false);
-        if self.epoch == fork::epoch() && self.counted.as_ref().map_or(true, is_last) {
+        if self.epoch != fork::epoch() {
+            return;
+        }
+        // Held until the name is gone: who opens it meanwhile finds it locked.
+        let lock = self.counted.map(|counted| self.last(counted));
+        if lock.as_ref().map_or(true, |last| matches!(last, Ok(Some(_)))) {
             // SAFETY: the name is a NUL-terminated string. Failure means that somebody else removed it already.
             unsafe { libc::shm_unlink(self.name.0.as_ptr()) };
         }
     }
 }
 
-/// Has the file a name? Asked by the one who holds its `flock`, after whom nobody unlinks it.
-fn is_linked(file: &File) -> io::Result<bool> {
-    Ok(file.metadata()?.nlink() > 0)
+/// Device and number: what file it is, whatever its name.
+type Inode = (u64, u64);
+
+fn inode(file: &File) -> io::Result<Inode> {
+    file.metadata().map(|data| (data.dev(), data.ino()))
+}
+
+/// Creates a file under /dev/shm without a name, under a shared `flock`. The lock lasts as long as the file is open or mapped.
+#[cfg(feature = "zenoh")]
+pub(crate) fn create_nameless(mode: u32) -> io::Result<File> {
+    let file = retry(|| {
+        let flags = libc::O_TMPFILE | libc::O_RDWR | libc::O_CLOEXEC;
+        // SAFETY: the path is a NUL-terminated string.
+        let fd = unsafe { libc::open(b"/dev/shm\0".as_ptr().cast(), flags, mode) };
+        check(fd)?;
+        // SAFETY: open returned a new descriptor that nobody else owns.
+        Ok(unsafe { File::from_raw_fd(fd) })
+    })?;
+    flock(&file, libc::LOCK_SH)?;
+    Ok(file)
 }
 
 /// Takes the `flock` of a file, shared or exclusive, if that is possible at once. The kernel drops it with the last descriptor of

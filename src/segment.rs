@@ -5,10 +5,12 @@
 //! * Every step that fails undoes the earlier ones: descriptors, mappings and names are values that clean up on drop.
 //! * An object's length never changes once it is mapped (invariant I4).
 //! * A name is unlinked by the process that created it and by nobody else (I7); a forked child's copy does nothing.
-//! * An open file description that holds a lock is never the one that is mapped: a mapping keeps its description, and with
+//! * An open file description that holds a provider's or a peer's lock is never the one that is mapped: a mapping keeps its description, and with
 //!   it the lock, also in a forked child that has closed every descriptor.
 
 use crate::error::{AttachError, OsError};
+#[cfg(feature = "zenoh")]
+use crate::posix::create_nameless;
 use crate::posix::{page_size, reserve, shm_open, try_lock, Link, Name, LOCK};
 use std::fs::{File, Permissions};
 use std::io;
@@ -139,14 +141,21 @@ impl Segment {
         Ok((Self::fill(&to_map, link, len)?, file))
     }
 
-    /// Creates an object whose name stays for as long as anybody has a shared `flock` on it.
+    /// Creates an object whose name stays for as long as anybody has a shared `flock` on it. Its mapping keeps this process's
+    /// lock, and no descriptor stays open.
     #[cfg(feature = "zenoh")]
     pub(crate) fn create_counted(name: Name, len: usize, mode: u32) -> Result<Self, OsError> {
-        let (file, mut link) = create_file(name, len, mode)?;
-        let name = link.name().clone();
-        let locked = file.try_clone().map_err(|error| name.error("fcntl(F_DUPFD_CLOEXEC)", len, error))?;
-        link.count_by_flock(locked).map_err(|error| name.error("flock", len, error))?;
-        Self::fill(&file, link, len)
+        let failed = |call| move |error| (call, error);
+        let create = || {
+            let file = create_nameless(mode).map_err(failed("open(O_TMPFILE)"))?;
+            file.set_permissions(Permissions::from_mode(mode)).map_err(failed("fchmod"))?;
+            reserve(&file, len).map_err(failed("posix_fallocate"))?;
+            Ok(file)
+        };
+        let file = create().map_err(|(call, error): (_, io::Error)| name.error(call, len, error))?;
+        let mapping = Mapping::new(&file, &name, len, Access::ReadWrite)?;
+        let link = Link::counted(name.clone(), &file).map_err(|error| name.error("linkat", len, error))?;
+        Ok(Self { mapping, link })
     }
 
     fn fill(file: &File, link: Link, len: usize) -> Result<Self, OsError> {

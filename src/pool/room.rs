@@ -3,6 +3,8 @@
 use super::Pool;
 use crate::control::OwnerControl;
 use crate::error::{AllocError, AllocErrorKind};
+#[cfg(feature = "zenoh")]
+use crate::limits::Kind;
 
 impl Pool {
     /// Frees a little memory for the sake of `class`, whose own chunks were found to be in use; `false` if there is none to
@@ -44,6 +46,16 @@ impl Pool {
         }
         self.drop_empty_arenas();
         before.saturating_sub(self.budget.held())
+    }
+
+    /// The largest allocation that surely fits under the cap as it is.
+    #[cfg(feature = "zenoh")]
+    pub(crate) fn largest_that_fits(&self) -> usize {
+        let free = self.budget.max().saturating_sub(self.budget.held());
+        // A small one may fit into an arena that there is, but nobody knows without trying.
+        let fits =
+            |kind: &&Kind| if kind.is_carved { self.limits.arena_size <= free } else { kind.layout.size() <= free };
+        self.kinds[..self.classes].iter().filter(fits).map(|kind| kind.layout.size()).max().unwrap_or(0)
     }
 
     #[cold]

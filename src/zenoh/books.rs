@@ -6,9 +6,10 @@
 //!
 //! # Segment ids
 //!
-//! Receivers cache a segment by its id for as long as they run. An id is therefore counted up from a random start and comes
-//! again only after 2^32 segments; and it is not taken from a dead publisher as long as a receiver has that one's segment,
-//! because the receiver's lock keeps the name, and creating it again fails. The low bits of an id number its slot here.
+//! Receivers cache a segment by its id for as long as they run, so that an id must not come again. The low 12 bits of an id number
+//! its slot here, and the others are counted up from a random start, one for each segment. They start over after a million
+//! segments; but an id is not taken from anybody, dead or alive, as long as a receiver has that segment, because the
+//! receiver's lock keeps the name, and creating it again fails.
 //!
 //! # Orderings
 //!
@@ -28,8 +29,14 @@ pub(super) const SLOTS: usize = 4096;
 /// Chunks in an arena begin at least this many bytes apart: the smallest one, and talc's tag up to the next line.
 const SPACING: usize = 128;
 
-/// Ids below are left to others, as stable names for instance.
-pub(super) const FIRST_ID: u32 = 1 << 16;
+/// log2 of [`SLOTS`].
+const SLOT_BITS: u32 = SLOTS.trailing_zeros();
+
+/// Counts below this make ids of at most 16 bits, which are left to others: zenoh gives its own metadata such names.
+const FIRST_COUNT: u32 = 1 << (16 - SLOT_BITS);
+
+/// How many counts there are.
+const COUNTS: u32 = (1 << (32 - SLOT_BITS)) - FIRST_COUNT;
 
 /// No segment.
 const VACANT: u32 = 0;
@@ -51,7 +58,7 @@ struct Slot {
 
 impl Slot {
     fn cells(&self) -> impl Iterator<Item = &Cell> {
-        std::iter::once(&self.whole).chain(self.carved.get().into_iter().flatten())
+        std::iter::once(&self.whole).chain(self.carved.get().into_iter().flat_map(|cells| cells.iter()))
     }
 }
 
@@ -87,9 +94,21 @@ impl Books {
         &self.slots[id as usize % SLOTS]
     }
 
-    /// Sets an id's slot aside; `false` if it is taken, or the id is not to be used.
-    pub(super) fn claim(&self, id: u32) -> bool {
-        id >= FIRST_ID && self.slot(id).id.compare_exchange(VACANT, id, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    /// Sets a slot aside for a segment of `len` bytes, and returns its id; `None` if all are taken.
+    ///
+    /// Arenas get the last free slot and others the first, so that there are no more tables of cells than arenas at a time.
+    pub(super) fn claim(&self, count: u32, len: usize) -> Option<u32> {
+        let high = (count % COUNTS + FIRST_COUNT) << SLOT_BITS;
+        let try_slot = |slot: usize| {
+            let id = high | slot as u32;
+            let claimed = self.slots[slot].id.compare_exchange(VACANT, id, Ordering::Relaxed, Ordering::Relaxed);
+            claimed.ok().map(|_| id)
+        };
+        if len == self.arena_size {
+            (0..SLOTS).rev().find_map(try_slot)
+        } else {
+            (0..SLOTS).find_map(try_slot)
+        }
     }
 
     /// The segment with this id is gone, or never came to be.

@@ -7,7 +7,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::books::{Books, FIRST_ID, SLOTS};
+use super::books::{Books, SLOTS};
 use crate::error::OsError;
 use crate::payload::Payload;
 use crate::posix::Name;
@@ -16,6 +16,9 @@ use crate::source::Source;
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
+
+/// How many names are tried before it is somebody's intention that they are taken.
+const NAME_TRIES: usize = 100;
 
 /// What zenoh gives its own segments.
 const MODE: u32 = 0o600;
@@ -27,7 +30,7 @@ pub(super) struct Segments {
 }
 
 impl Segments {
-    /// Ids are counted up from `first`.
+    /// `first` is where the ids start to be counted up from.
     pub(super) fn new(books: Arc<Books>, first: u32) -> Self {
         Self { books, next: AtomicU32::new(first) }
     }
@@ -39,18 +42,14 @@ fn name(id: u32) -> Name {
 
 impl Source for Segments {
     fn create(&self, len: usize) -> Result<Payload, OsError> {
-        // As many ids in a row as there are slots, and some more where others have the names or ids are skipped.
-        for _ in 0..FIRST_ID as usize + 2 * SLOTS {
-            let id = self.next.fetch_add(1, Ordering::Relaxed);
-            if !self.books.claim(id) {
-                continue;
-            }
+        for _ in 0..NAME_TRIES {
+            let Some(id) = self.books.claim(self.next.fetch_add(1, Ordering::Relaxed), len) else { break };
             match Segment::create_counted(name(id), len, MODE) {
                 Ok(segment) => return Ok(Payload::new(segment, id.into())),
                 Err(error) => {
                     self.books.release(id);
-                    // Somebody else has the name, or a zenoh process has just swept it, because it saw no lock yet.
-                    if !matches!(error.errno(), Some(libc::EEXIST | libc::EWOULDBLOCK)) {
+                    // Another process has the name, or a receiver still has a dead one's.
+                    if error.errno() != Some(libc::EEXIST) {
                         return Err(error);
                     }
                 }
@@ -72,45 +71,59 @@ mod tests {
     use crate::posix::PAGE;
     use std::path::Path;
 
-    /// Ids that nobody else is likely to draw, whatever runs beside this.
-    fn first_id() -> u32 {
-        getrandom::u32().unwrap() | 1 << 31
-    }
-
     fn path(id: u32) -> String {
         name(id).path()
+    }
+
+    fn segments() -> (Arc<Books>, Segments) {
+        let books = Arc::new(Books::new(2 * PAGE));
+        (books.clone(), Segments::new(books, getrandom::u32().unwrap()))
     }
 
     /// A receiver may have the other segment of that name in its cache for as long as it runs.
     #[test]
     fn a_name_that_is_taken_is_passed_over() {
-        let books = Arc::new(Books::new(PAGE));
-        let first = first_id();
-        std::fs::write(path(first), "somebody else's").unwrap();
-        let segments = Segments::new(books, first);
+        let (books, segments) = segments();
+        let next = segments.next.load(Ordering::Relaxed);
+        let taken = books.claim(next, PAGE).unwrap();
+        books.release(taken);
+        std::fs::write(path(taken), "somebody else's").unwrap();
         let payload = segments.create(PAGE).unwrap();
-        assert_eq!(payload.serial(), u64::from(first) + 1);
+        assert_ne!(payload.serial(), u64::from(taken));
+        assert_eq!(std::fs::read(path(taken)).unwrap(), b"somebody else's");
         drop(payload);
-        assert_eq!(std::fs::read(path(first)).unwrap(), b"somebody else's");
-        std::fs::remove_file(path(first)).unwrap();
-        assert!(!Path::new(&path(first + 1)).exists());
+        std::fs::remove_file(path(taken)).unwrap();
     }
 
     #[test]
-    fn small_ids_are_left_to_others_when_the_count_starts_over() {
-        let segments = Segments::new(Arc::new(Books::new(PAGE)), u32::MAX);
-        let serials = [(); 3].map(|()| segments.create(PAGE).unwrap()).map(|payload| payload.serial());
-        assert!(serials.iter().all(|&serial| serial >= u64::from(FIRST_ID)), "{serials:?}");
+    fn small_ids_are_left_to_others() {
+        let books = Books::new(2 * PAGE);
+        for count in [0, 1, u32::MAX, 1 << 20, (1 << 20) - 1, (1 << 20) - 17] {
+            let id = books.claim(count, PAGE).unwrap();
+            assert!(id >= 1 << 16, "{count} gives {id}");
+        }
     }
 
     #[test]
     fn a_segment_that_cannot_be_leaves_nothing() {
-        let books = Arc::new(Books::new(PAGE));
-        let first = first_id();
-        let segments = Segments::new(books.clone(), first);
+        let (books, segments) = segments();
+        let next = segments.next.load(Ordering::Relaxed);
         let error = segments.create(1 << 50).err().unwrap();
         assert_eq!((error.call(), error.bytes()), ("posix_fallocate", 1 << 50));
-        assert!(!Path::new(&path(first)).exists());
-        assert!(books.claim(first), "its slot is free again");
+        let id = books.claim(next, 1 << 50).expect("its slot is free again");
+        assert!(!Path::new(&path(id)).exists());
+    }
+
+    #[test]
+    fn a_segment_takes_no_descriptor_and_goes_with_its_name() {
+        let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+        let (_books, segments) = segments();
+        let payload = segments.create(PAGE).unwrap();
+        let path = path(payload.serial() as u32);
+        let is_it = |target: std::path::PathBuf| target == Path::new(&path);
+        assert!(!descriptors().any(|fd| std::fs::read_link(fd.path()).is_ok_and(is_it)));
+        assert!(Path::new(&path).exists());
+        drop(payload);
+        assert!(!Path::new(&path).exists());
     }
 }

@@ -75,3 +75,30 @@ proptest! {
         assert_all_back(&backend);
     }
 }
+
+/// A forked child makes no segment, takes no lock and gives nothing back.
+#[test]
+fn a_forked_child_gets_nothing() {
+    let backend = backend();
+    let provider = backend.provider();
+    let idle = backend.alloc(&layout(LARGE, 1)).unwrap();
+    let out = backend.alloc(&layout(SMALL, 1)).unwrap();
+    backend.free(&idle.descriptor);
+    let before = backend.stats();
+    // SAFETY: the child only calls what is under test, and ends at once.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        backend.free(&out.descriptor);
+        let got_nothing = [SMALL, LARGE, 2 * LARGE].into_iter().all(|size| backend.alloc(&layout(size, 1)).is_err());
+        // SAFETY: ends the process without running what belongs to the parent.
+        unsafe { libc::_exit(if got_nothing && backend.trim() == 0 { 0 } else { 1 }) };
+    }
+    let mut status = 0;
+    // SAFETY: the child was just made, and `status` is written before it is read.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(status, 0);
+    assert_eq!(backend.stats(), before);
+    backend.free(&out.descriptor);
+    drop(provider);
+    assert_all_back(&backend);
+}
