@@ -79,6 +79,14 @@ pub enum BuildError {
     /// The operating system gave no random numbers for the provider's id.
     #[error("no random bits for the provider's id: {0}")]
     Random(getrandom::Error),
+    /// Other processes swept the control object away while it was made, time after time.
+    #[error("{object} was removed {tries} times while it was made; do not sweep in a loop")]
+    Swept {
+        /// The last one's path.
+        object: String,
+        /// How often.
+        tries: usize,
+    },
     /// The control object could not be created.
     #[error(transparent)]
     Os(#[from] OsError),
@@ -299,6 +307,12 @@ pub enum AttachError {
     /// The provider has closed and taken the message's memory away.
     #[error("provider {provider} has closed; connect to its successor")]
     Closed {
+        /// The provider.
+        provider: ProviderId,
+    },
+    /// The provider's process has died. Views that are held stay good.
+    #[error("provider {provider} has died; connect to its successor")]
+    OwnerDied {
         /// The provider.
         provider: ProviderId,
     },

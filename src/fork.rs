@@ -11,6 +11,7 @@
 //! Not seen: a child made by a raw `clone` system call, `_Fork` or `vfork`, which run no `pthread_atfork` handler. Such a child must not
 //! use handles that it inherited.
 
+use crate::locks;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::Once;
@@ -53,18 +54,28 @@ pub(crate) fn own_token() -> u64 {
     })
 }
 
-/// Makes sure that a fork moves the epoch on. Called before anything that remembers an epoch is made.
+/// Makes sure that a fork moves the epoch on and closes the child's copies of locks. Called before anything that remembers an
+/// epoch is made.
 pub(crate) fn watch() {
     static WATCH: Once = Once::new();
     WATCH.call_once(|| {
-        // SAFETY: the handler does one relaxed atomic addition and one store to a thread-local, for which a library that was
-        // loaded at run time may need glibc's malloc, and that works in a forked child. If registration fails for
-        // lack of memory, forks go unnoticed; nothing else depends on it.
-        unsafe { libc::pthread_atfork(None, None, Some(moved_on)) };
+        // SAFETY: the handlers lock, unlock, close descriptors, do one relaxed atomic addition, and use thread-locals, for which a
+        // library that was loaded at run time may need glibc's malloc; all of that works in a forked child. If registration
+        // fails for lack of memory, forks go unnoticed; nothing else depends on it.
+        unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
     });
 }
 
-extern "C" fn moved_on() {
+extern "C" fn before() {
+    locks::before_fork();
+}
+
+extern "C" fn in_parent() {
+    locks::after_fork_in_parent();
+}
+
+extern "C" fn in_child() {
     EPOCH.fetch_add(1, Ordering::Relaxed);
     TOKEN.with(|token| token.set(NO_TOKEN));
+    locks::after_fork_in_child();
 }

@@ -129,6 +129,7 @@ mod error;
 mod fork;
 mod lease;
 mod limits;
+mod locks;
 mod payload;
 mod pool;
 mod posix;
@@ -137,6 +138,7 @@ mod segment;
 mod shelf;
 mod source;
 mod stats;
+mod sweep;
 mod sync;
 mod view;
 #[cfg(feature = "zenoh")]
@@ -150,6 +152,7 @@ pub use error::{
 };
 pub use provider::{Provider, ProviderBuilder};
 pub use stats::{ClassStats, Stats};
+pub use sweep::Swept;
 pub use view::ShmView;
 
 #[cfg(doctest)]

@@ -1,4 +1,4 @@
-//! The system calls on names under /dev/shm: open, reserve, lock, unlink, with retries and errors that say what to do.
+//! The system calls on names under /dev/shm: open, reserve, unlink, with retries and errors that say what to do.
 
 use crate::error::OsError;
 use crate::fork;
@@ -14,6 +14,9 @@ const EINTR_RETRIES: usize = 64;
 
 /// How much memory is reserved by one call, in bytes.
 const RESERVE_STEP: usize = 4 << 20;
+
+/// Where shared-memory objects have their names.
+pub(crate) const DIRECTORY: &str = "/dev/shm";
 
 /// Size and alignment of a page that every Linux machine's page is a multiple of, in bytes.
 pub(crate) const PAGE: usize = 4096;
@@ -51,7 +54,12 @@ impl Name {
 
     /// The path that a user looks for.
     pub(crate) fn path(&self) -> String {
-        format!("/dev/shm{}", self.0.to_string_lossy())
+        format!("{DIRECTORY}{}", self.0.to_string_lossy())
+    }
+
+    pub(crate) fn unlink(&self) -> io::Result<()> {
+        // SAFETY: the name is a NUL-terminated string.
+        check(unsafe { libc::shm_unlink(self.0.as_ptr()) })
     }
 
     /// An error that tells what the number means here and what the user can do.
@@ -125,8 +133,8 @@ impl Drop for Link {
         // Held until the name is gone: who opens it meanwhile finds it locked.
         let lock = self.counted.map(|counted| self.last(counted));
         if lock.as_ref().map_or(true, |last| matches!(last, Ok(Some(_)))) {
-            // SAFETY: the name is a NUL-terminated string. Failure means that somebody else removed it already.
-            unsafe { libc::shm_unlink(self.name.0.as_ptr()) };
+            // Failure means that somebody else removed it already.
+            let _ = self.name.unlink();
         }
     }
 }
@@ -159,51 +167,6 @@ fn flock(file: &File, kind: i32) -> io::Result<()> {
     retry(|| {
         // SAFETY: the descriptor is open.
         check(unsafe { libc::flock(file.as_raw_fd(), kind | libc::LOCK_NB) })
-    })
-}
-
-/// The call that takes locks, for errors.
-pub(crate) const LOCK: &str = "fcntl(F_OFD_SETLK)";
-
-/// Tries to take the exclusive OFD lock on one byte of an object: `true` if nobody else has it, and now we do.
-///
-/// The kernel drops it with the last descriptor of this open file description, so also when the process dies.
-pub(crate) fn try_lock(fd: &File, byte: usize) -> io::Result<bool> {
-    match set_lock(fd, byte, libc::F_WRLCK) {
-        Ok(()) => Ok(true),
-        Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
-        Err(error) => Err(error),
-    }
-}
-
-/// Gives the lock on one byte back.
-pub(crate) fn unlock(fd: &File, byte: usize) -> io::Result<()> {
-    set_lock(fd, byte, libc::F_UNLCK)
-}
-
-/// Does anybody else hold the lock on one byte? `true` also if the kernel does not say.
-pub(crate) fn is_locked(fd: &File, byte: usize) -> bool {
-    let mut lock = byte_lock(byte, libc::F_WRLCK);
-    // SAFETY: the descriptor is open and `lock` is a valid `flock` with l_pid 0, as OFD locks require.
-    let result = check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_GETLK, &mut lock) });
-    result.is_err() || lock.l_type != libc::F_UNLCK as libc::c_short
-}
-
-fn byte_lock(byte: usize, kind: i32) -> libc::flock {
-    // SAFETY: all-zero bytes are a valid `flock`.
-    let mut lock: libc::flock = unsafe { MaybeUninit::zeroed().assume_init() };
-    lock.l_type = kind as libc::c_short;
-    lock.l_whence = libc::SEEK_SET as libc::c_short;
-    lock.l_start = byte as libc::off_t;
-    lock.l_len = 1;
-    lock
-}
-
-fn set_lock(fd: &File, byte: usize, kind: i32) -> io::Result<()> {
-    let lock = byte_lock(byte, kind);
-    retry(|| {
-        // SAFETY: the descriptor is open and `lock` is a valid `flock` with l_pid 0, as OFD locks require.
-        check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_SETLK, &lock) })
     })
 }
 
@@ -251,7 +214,7 @@ pub(crate) fn check(result: i32) -> io::Result<()> {
 }
 
 /// Starts an interrupted call over, a bounded number of times.
-fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+pub(crate) fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     for _ in 0..EINTR_RETRIES {
         match call() {
             Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}

@@ -3,7 +3,7 @@
 use crate::buf::ShmBufMut;
 use crate::chunk::Chunk;
 use crate::class::{class_of, MIN_SIZE};
-use crate::control::{OwnerControl, MAX_RECORDS};
+use crate::control::{control_name, OwnerControl, MAX_RECORDS};
 use crate::descriptor::ProviderId;
 use crate::error::{AllocError, AllocErrorKind, BuildError};
 use crate::fork;
@@ -12,6 +12,7 @@ use crate::pool::Pool;
 use crate::posix::PAGE;
 use crate::source::Numbered;
 use crate::stats::Stats;
+use crate::sweep::{self, Swept};
 use std::alloc::Layout;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
@@ -22,6 +23,9 @@ pub(crate) const MAX_PREFIX: usize = 64;
 
 /// The name prefix that providers and clients have unless told otherwise.
 pub(crate) const DEFAULT_PREFIX: &str = "shm_pool";
+
+/// How often the control object may be swept away while it is made.
+const SWEPT_TRIES: usize = 16;
 
 const DEFAULT_MAX_BYTES: usize = 1 << 30;
 const DEFAULT_MAX_IDLE: usize = 8;
@@ -113,11 +117,13 @@ impl ProviderBuilder {
         self
     }
 
-    /// Creates the provider: its control object, and no payload memory yet.
+    /// Creates the provider: its control object, and no payload memory yet. First it removes what providers of this prefix that
+    /// were killed have left behind, as [`sweep`](Self::sweep) does.
     ///
     /// # Errors
     ///
-    /// [`BuildError`] if an option or a combination is out of range, or the system refuses the control object.
+    /// [`BuildError`] if an option or a combination is out of range, or the system refuses the control object. That something
+    /// cannot be swept is no error.
     pub fn build(self) -> Result<Provider, BuildError> {
         let limits = Limits::new(self.max_bytes, self.max_alloc, self.max_idle_per_class, self.arena_size)?;
         if self.mode & !0o666 != 0 || self.mode & 0o600 != 0o600 {
@@ -126,12 +132,47 @@ impl ProviderBuilder {
         range("max_shared", self.max_shared, 1, MAX_RECORDS, " chunks")?;
         check_prefix(&self.name_prefix)?;
         fork::watch();
-        let id = ProviderId(getrandom::u64().map_err(BuildError::Random)?);
-        let seed = getrandom::u64().map_err(BuildError::Random)?;
-        let control = OwnerControl::create(&self.name_prefix, id, self.max_shared, self.mode, seed)?;
-        let segments = Numbered::new(self.name_prefix, id, self.mode & 0o644);
+        let _ = sweep::sweep(&self.name_prefix);
+        let control = self.create_control()?;
+        let segments = Numbered::new(self.name_prefix, control.id(), self.mode & 0o644);
         let pool = Pool::new(limits, Box::new(segments), Some(control));
         Ok(Provider { max_alloc: pool.limits().max_alloc, pool: ManuallyDrop::new(pool) })
+    }
+
+    fn create_control(&self) -> Result<OwnerControl, BuildError> {
+        let mut tries = 1;
+        loop {
+            let id = ProviderId(getrandom::u64().map_err(BuildError::Random)?);
+            let seed = getrandom::u64().map_err(BuildError::Random)?;
+            match OwnerControl::create(&self.name_prefix, id, self.max_shared, self.mode, seed)? {
+                Some(control) => return Ok(control),
+                None if tries < SWEPT_TRIES => tries += 1,
+                None => return Err(BuildError::Swept { object: control_name(&self.name_prefix, id).path(), tries }),
+            }
+        }
+    }
+
+    /// Removes from /dev/shm what providers of this [`name_prefix`](Self::name_prefix) that were killed have left behind: objects of this
+    /// user whose owner's lock nobody holds. Those of living providers stay, and so does what their peers read: a mapping
+    /// keeps its memory. Any number of processes may sweep at the same time, and be killed at it.
+    ///
+    /// [`build`](Self::build) does it without being asked.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let swept = shm_pool::Provider::builder().name_prefix("camera").sweep()?;
+    /// println!("{} objects, {} bytes", swept.objects, swept.bytes);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`BuildError::Prefix`] for a prefix that no provider can have, [`BuildError::Os`] if /dev/shm cannot be read. An object
+    /// that cannot be removed is left for the next sweep.
+    pub fn sweep(&self) -> Result<Swept, BuildError> {
+        check_prefix(&self.name_prefix)?;
+        Ok(sweep::sweep(&self.name_prefix)?)
     }
 }
 

@@ -5,13 +5,13 @@
 //! * Every step that fails undoes the earlier ones: descriptors, mappings and names are values that clean up on drop.
 //! * An object's length never changes once it is mapped (invariant I4).
 //! * A name is unlinked by the process that created it and by nobody else (I7); a forked child's copy does nothing.
-//! * An open file description that holds a provider's or a peer's lock is never the one that is mapped: a mapping keeps its description, and with
-//!   it the lock, also in a forked child that has closed every descriptor.
+//! * An open file description that holds a provider's or a peer's lock is never the one that is mapped (see `locks`).
 
 use crate::error::{AttachError, OsError};
+use crate::locks::{LockFile, LOCK};
 #[cfg(feature = "zenoh")]
 use crate::posix::create_nameless;
-use crate::posix::{page_size, reserve, shm_open, try_lock, Link, Name, LOCK};
+use crate::posix::{page_size, reserve, shm_open, Link, Name};
 use std::fs::{File, Permissions};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -124,21 +124,31 @@ impl Segment {
     /// Creates an object of `len` bytes (a multiple of the page size), reserves its memory and maps it. The content
     /// is zero. `mode` is exact, whatever the umask.
     pub(crate) fn create(name: Name, len: usize, mode: u32) -> Result<Self, OsError> {
-        let (file, link) = create_file(name, len, mode)?;
+        let file = shm_create(&name).map_err(|error| name.error("shm_open", len, error))?;
+        let link = Link::new(name);
+        set_mode(&file, mode).map_err(|error| link.name().error("fchmod", len, error))?;
         Self::fill(&file, link, len)
     }
 
-    /// As [`create`](Self::create), with one byte locked before anything else. The lock lasts as long as the file.
-    pub(crate) fn create_locked(name: Name, len: usize, mode: u32, byte: usize) -> Result<(Self, File), OsError> {
-        let (file, link) = create_file(name, len, mode)?;
+    /// As [`create`](Self::create), with one byte locked before anything else. `None` if a sweep got in between: it found the
+    /// object before it was locked, and removes it.
+    pub(crate) fn create_locked(
+        name: Name,
+        len: usize,
+        mode: u32,
+        byte: usize,
+    ) -> Result<Option<(Self, LockFile)>, OsError> {
+        let locks = LockFile::open(|| shm_create(&name)).map_err(|error| name.error("shm_open", len, error))?;
+        let link = Link::new(name);
         let name = link.name();
-        match try_lock(&file, byte) {
-            Ok(true) => {}
-            Ok(false) => return Err(name.error(LOCK, len, io::Error::from_raw_os_error(libc::EAGAIN))),
-            Err(error) => return Err(name.error(LOCK, len, error)),
+        let failed = |call| move |error| name.error(call, len, error);
+        let is_ours = locks.try_lock(byte).map_err(failed(LOCK))?;
+        if !is_ours || !is_linked(locks.file()).map_err(failed("fstat"))? {
+            return Ok(None);
         }
-        let to_map = shm_open(name, libc::O_RDWR, 0).map_err(|error| name.error("shm_open", len, error))?;
-        Ok((Self::fill(&to_map, link, len)?, file))
+        set_mode(locks.file(), mode).map_err(failed("fchmod"))?;
+        let to_map = shm_open(name, libc::O_RDWR, 0).map_err(failed("shm_open"))?;
+        Ok(Some((Self::fill(&to_map, link, len)?, locks)))
     }
 
     /// Creates an object whose name stays for as long as anybody has a shared `flock` on it. Its mapping keeps this process's
@@ -148,7 +158,7 @@ impl Segment {
         let failed = |call| move |error| (call, error);
         let create = || {
             let file = create_nameless(mode).map_err(failed("open(O_TMPFILE)"))?;
-            file.set_permissions(Permissions::from_mode(mode)).map_err(failed("fchmod"))?;
+            set_mode(&file, mode).map_err(failed("fchmod"))?;
             reserve(&file, len).map_err(failed("posix_fallocate"))?;
             Ok(file)
         };
@@ -175,14 +185,18 @@ impl Segment {
     }
 }
 
-fn create_file(name: Name, len: usize, mode: u32) -> Result<(File, Link), OsError> {
-    let file = shm_open(&name, libc::O_CREAT | libc::O_EXCL | libc::O_RDWR, 0o600)
-        .map_err(|error| name.error("shm_open", len, error))?;
-    let link = Link::new(name);
-    // Exact, whatever the umask.
-    let permissions = Permissions::from_mode(mode);
-    file.set_permissions(permissions).map_err(|error| link.name().error("fchmod", len, error))?;
-    Ok((file, link))
+fn shm_create(name: &Name) -> io::Result<File> {
+    shm_open(name, libc::O_CREAT | libc::O_EXCL | libc::O_RDWR, 0o600)
+}
+
+/// Exact, whatever the umask.
+fn set_mode(file: &File, mode: u32) -> io::Result<()> {
+    file.set_permissions(Permissions::from_mode(mode))
+}
+
+/// Has the object a name? Asked with its lock in hand, without which nobody else unlinks it.
+fn is_linked(file: &File) -> io::Result<bool> {
+    Ok(file.metadata()?.nlink() > 0)
 }
 
 /// An object of another process, checked for type and owner.
@@ -218,11 +232,11 @@ impl Foreign {
     }
 
     /// Another open file description of the same object, to hold locks.
-    pub(crate) fn open_for_locks(&self) -> Result<File, AttachError> {
+    pub(crate) fn open_for_locks(&self) -> Result<LockFile, AttachError> {
         let failed = |call| move |error| self.name.error(call, self.len, error);
-        let again = shm_open(&self.name, libc::O_RDWR, 0).map_err(failed("shm_open"))?;
+        let again = LockFile::open(|| shm_open(&self.name, libc::O_RDWR, 0)).map_err(failed("shm_open"))?;
         let inode = |file: &File| file.metadata().map(|data| (data.dev(), data.ino()));
-        if inode(&again).map_err(failed("fstat"))? != inode(&self.file).map_err(failed("fstat"))? {
+        if inode(again.file()).map_err(failed("fstat"))? != inode(&self.file).map_err(failed("fstat"))? {
             let reason = "another object took its name while it was opened";
             return Err(AttachError::NotAProvider { object: self.name.path(), reason });
         }
@@ -233,7 +247,7 @@ impl Foreign {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::posix::{effective_uid, is_locked, PAGE};
+    use crate::posix::{effective_uid, PAGE};
     use std::path::Path;
 
     fn name(what: &str) -> Name {
@@ -278,14 +292,14 @@ mod tests {
 
     #[test]
     fn a_lock_is_held_against_another_opening_of_the_same_process() {
-        let (_segment, ours) = Segment::create_locked(name("lock"), PAGE, 0o600, 1).unwrap();
+        let (_segment, ours) = Segment::create_locked(name("lock"), PAGE, 0o600, 1).unwrap().unwrap();
         let other = Foreign::open(name("lock"), Access::ReadWrite, effective_uid()).unwrap();
         let _mapped = other.map(Access::ReadWrite).unwrap();
         let theirs = other.open_for_locks().unwrap();
-        assert!(!try_lock(&theirs, 1).unwrap());
-        assert!(is_locked(&theirs, 1) && !is_locked(&ours, 1), "a lock is not in its own holder's way");
-        assert!(try_lock(&theirs, 2).unwrap(), "bytes are independent");
+        assert!(!theirs.try_lock(1).unwrap());
+        assert!(theirs.is_locked(1) && !ours.is_locked(1), "a lock is not in its own holder's way");
+        assert!(theirs.try_lock(2).unwrap(), "bytes are independent");
         drop(ours);
-        assert!(!is_locked(&theirs, 1), "closing the descriptor gives the lock back, mapped or not");
+        assert!(!theirs.is_locked(1), "closing the descriptor gives the lock back, mapped or not");
     }
 }

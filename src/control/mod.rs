@@ -33,9 +33,11 @@
 //! | who moves an epoch on, SeqCst fence after | a grant, SeqCst fence before the look | one sees the other (as in `lease`) |
 //! | owner: segment entry, Relaxed | peer: Relaxed | only a hint to unmap; never decides about access |
 
+mod dead;
 mod owner;
 mod peer;
 
+pub(crate) use dead::{owner, Owner};
 pub(crate) use owner::OwnerControl;
 pub(crate) use peer::PeerControl;
 

@@ -7,11 +7,11 @@ use super::{control_name, control_size, peer_byte, View, CLOSED, MAGIC, OPEN, OW
 use crate::descriptor::{PeerId, ProviderId};
 use crate::error::{OsError, ShareError};
 use crate::lease::{Record, MAX_GRANTS, PEERS};
+use crate::locks::LockFile;
 use crate::payload::Payload;
-use crate::posix::{round_to_pages, try_lock, unlock, Link};
+use crate::posix::{round_to_pages, Link};
 use crate::segment::Segment;
 use parking_lot::Mutex;
-use std::fs::File;
 use std::sync::atomic::{fence, AtomicU64, Ordering};
 
 /// Bits of a gate that count the grants under way.
@@ -23,7 +23,7 @@ pub(crate) struct OwnerControl {
     /// Unlinks the name on drop.
     _link: Link,
     /// Holds the owner's lock.
-    locks: File,
+    locks: LockFile,
     id: ProviderId,
     books: Mutex<Books>,
     /// Per peer slot: the epoch that grants are admitted for, and how many are under way. A grant that finds its peer
@@ -48,11 +48,18 @@ struct Books {
 }
 
 impl OwnerControl {
-    /// Creates the control object, locked by this process, with all records free.
-    pub(crate) fn create(prefix: &str, id: ProviderId, records: usize, mode: u32, seed: u64) -> Result<Self, OsError> {
+    /// Creates the control object, locked by this process, with all records free. `None` if a sweep took it for a dead owner's
+    /// before it was locked.
+    pub(crate) fn create(
+        prefix: &str,
+        id: ProviderId,
+        records: usize,
+        mode: u32,
+        seed: u64,
+    ) -> Result<Option<Self>, OsError> {
         let name = control_name(prefix, id);
         let len = round_to_pages(control_size(records)).unwrap_or(usize::MAX);
-        let (segment, locks) = Segment::create_locked(name, len, mode, OWNER_BYTE)?;
+        let Some((segment, locks)) = Segment::create_locked(name, len, mode, OWNER_BYTE)? else { return Ok(None) };
         let (mapping, link) = segment.into_parts();
         let view = View { mapping, records };
         let header = view.header();
@@ -64,7 +71,7 @@ impl OwnerControl {
         header.state.store(OPEN, Ordering::Release);
         let books = Mutex::new(Books { used: Vec::new(), fresh: 0, seed, unlisted: Vec::new(), listed: 0 });
         let gates = std::array::from_fn(|_| AtomicU64::new(0));
-        Ok(Self { view, _link: link, locks, id, books, gates, reclaiming: Mutex::new(()) })
+        Ok(Some(Self { view, _link: link, locks, id, books, gates, reclaiming: Mutex::new(()) }))
     }
 
     /// The provider's id.
@@ -194,14 +201,14 @@ impl OwnerControl {
     fn reclaim_slot(&self, slot: usize) -> usize {
         let is_vacant = || self.view.header().epochs[slot].load(Ordering::Relaxed) % 4 == VACANT;
         // With the lock in hand nobody can connect in this slot meanwhile.
-        if is_vacant() || !matches!(try_lock(&self.locks, peer_byte(slot)), Ok(true)) {
+        if is_vacant() || !matches!(self.locks.try_lock(peer_byte(slot)), Ok(true)) {
             return 0;
         }
         // Not the shared high water, which a peer can write.
         let used = self.books.lock().fresh;
         let cleared = if is_vacant() { 0 } else { self.view.vacate(slot, used).1 };
         // Failing to unlock would only make the slot look taken until this process ends.
-        let _ = unlock(&self.locks, peer_byte(slot));
+        let _ = self.locks.unlock(peer_byte(slot));
         cleared
     }
 }
@@ -209,8 +216,8 @@ impl OwnerControl {
 impl Drop for OwnerControl {
     fn drop(&mut self) {
         self.view.header().state.store(CLOSED, Ordering::Release);
-        // Explicitly, because a forked child may have a copy of the descriptor.
-        let _ = unlock(&self.locks, OWNER_BYTE);
+        // Explicitly, because a child made by a raw `clone` may have a copy of the descriptor.
+        let _ = self.locks.unlock(OWNER_BYTE);
     }
 }
 

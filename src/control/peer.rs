@@ -5,9 +5,8 @@ use crate::descriptor::{PeerId, ProviderId};
 use crate::error::AttachError;
 use crate::fork;
 use crate::lease::{Record, PEERS};
-use crate::posix::{is_locked, try_lock, unlock, LOCK};
+use crate::locks::{LockFile, LOCK};
 use crate::segment::{Access, Foreign};
-use std::fs::File;
 use std::io;
 use std::mem::size_of;
 use std::sync::atomic::Ordering;
@@ -16,7 +15,7 @@ use std::sync::atomic::Ordering;
 pub(crate) struct PeerControl {
     view: View,
     /// Holds the lock of the slot.
-    locks: File,
+    locks: LockFile,
     id: PeerId,
     fork_epoch: u32,
 }
@@ -57,8 +56,8 @@ impl PeerControl {
         let View { mapping, .. } = view;
         let view = View::new(mapping, records).ok_or_else(|| bad("its size does not match its header"))?;
         let locks = foreign.open_for_locks()?;
-        if !is_locked(&locks, OWNER_BYTE) {
-            return Err(bad("its owner is dead"));
+        if !locks.is_locked(OWNER_BYTE) {
+            return Err(AttachError::OwnerDied { provider });
         }
         let Some(slot) = free_slot(&locks).map_err(|error| control_name(prefix, provider).error(LOCK, 0, error))?
         else {
@@ -122,14 +121,14 @@ impl PeerControl {
 
     /// Has the owner closed its side, or died?
     pub(crate) fn is_abandoned(&self) -> bool {
-        self.view.header().state.load(Ordering::Relaxed) != OPEN || !is_locked(&self.locks, OWNER_BYTE)
+        self.view.header().state.load(Ordering::Relaxed) != OPEN || !self.locks.is_locked(OWNER_BYTE)
     }
 }
 
 /// Takes the lock of the first slot that nobody has.
-fn free_slot(locks: &File) -> io::Result<Option<usize>> {
+fn free_slot(locks: &LockFile) -> io::Result<Option<usize>> {
     for slot in 0..PEERS {
-        if try_lock(locks, peer_byte(slot))? {
+        if locks.try_lock(peer_byte(slot))? {
             return Ok(Some(slot));
         }
     }
@@ -143,9 +142,9 @@ impl Drop for PeerControl {
             // The last view is gone; what the lanes still hold are grants that nobody will take up.
             let used = self.view.header().high_water.load(Ordering::Acquire).min(self.records());
             self.view.vacate(self.slot(), used);
-            // Explicitly, and not with the file: a forked child may still have a copy of the descriptor. Should it fail,
-            // the slot stays taken until that child ends.
-            let _ = unlock(&self.locks, peer_byte(self.slot()));
+            // Explicitly, and not with the file: a child made by a raw `clone` may still have a copy of the descriptor. Should it
+            // fail, the slot stays taken until that child ends.
+            let _ = self.locks.unlock(peer_byte(self.slot()));
         }
     }
 }

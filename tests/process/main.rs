@@ -27,6 +27,7 @@ mod rejects;
 mod rejects_segment;
 mod slots;
 mod slow_peer;
+mod sweep;
 mod users;
 mod warm_path;
 mod warm_threads;
@@ -46,6 +47,8 @@ const ROLES: &[(&str, Role)] = &[
     ("full-shm", full_shm::role),
     ("given-back", given_back::role),
     ("owner", killed_owner::role),
+    ("owner-forks", sweep::forking_role),
+    ("owner-swept", sweep::role),
     ("peer", peer::role),
     ("reclaimed", reclaim_race::peers),
     ("reclaims", reclaim_race::role),

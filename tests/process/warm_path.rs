@@ -22,7 +22,7 @@ fn a_million_warm_cycles_of_one_thread_make_no_system_call() {
     child.expect_done();
     child.kill();
     // A process that can make no system call cannot remove its objects either.
-    assert!(!names.sweep().is_empty());
+    assert!(names.sweep() > 0);
 }
 
 /// Otherwise the test above could not fail: the same calls, with nothing kept idle, must be the end of the child.

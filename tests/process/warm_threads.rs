@@ -25,7 +25,7 @@ fn two_threads_hand_buffers_over_without_a_system_call() {
     child.expect_done();
     child.expect_done();
     child.kill();
-    assert!(!names.sweep().is_empty());
+    assert!(names.sweep() > 0);
 }
 
 /// What both threads use.

@@ -1,0 +1,39 @@
+//! A sweep's side of the control object: is its owner dead?
+
+use super::{control_name, View, CLOSED, OWNER_BYTE};
+use crate::descriptor::ProviderId;
+use crate::error::AttachError;
+use crate::locks::LockFile;
+use crate::segment::{Access, Foreign};
+use std::sync::atomic::Ordering;
+
+/// What became of an owner.
+pub(crate) enum Owner {
+    Alive,
+    /// With its lock, which is ours for as long as this value lives.
+    Dead(LockFile),
+    /// It has no control object under this name.
+    Gone,
+}
+
+/// Looks after the owner of a control object, which must be a regular file of user `uid`. A dead one's is closed, for peers that
+/// have it mapped.
+pub(crate) fn owner(prefix: &str, provider: ProviderId, uid: u32) -> Result<Owner, AttachError> {
+    match lock(prefix, provider, uid) {
+        Err(AttachError::Os(error)) if error.errno() == Some(libc::ENOENT) => Ok(Owner::Gone),
+        result => Ok(result?.map_or(Owner::Alive, Owner::Dead)),
+    }
+}
+
+fn lock(prefix: &str, provider: ProviderId, uid: u32) -> Result<Option<LockFile>, AttachError> {
+    let foreign = Foreign::open(control_name(prefix, provider), Access::ReadWrite, uid)?;
+    let locks = foreign.open_for_locks()?;
+    if !matches!(locks.try_lock(OWNER_BYTE), Ok(true)) {
+        return Ok(None);
+    }
+    // It may have died before it gave the object its length.
+    if let Some(view) = foreign.map(Access::ReadWrite).ok().and_then(|mapping| View::new(mapping, 1)) {
+        view.header().state.store(CLOSED, Ordering::Release);
+    }
+    Ok(Some(locks))
+}

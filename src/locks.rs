@@ -1,0 +1,137 @@
+//! The locks that tell who is alive: open file description (OFD) locks on single bytes of an object.
+//!
+//! The kernel drops a lock with the last reference to the open file description that took it. That may be a descriptor, or
+//! a mapping; and a forked child inherits both. So that a lock ends with the process that took it, whatever that has forked:
+//!
+//! * a [`LockFile`] is never mapped;
+//! * a forked child closes its copy before `fork` returns there. That is why each is listed (`OPEN`) from before its lock is
+//!   taken until it is closed, and why no thread opens or closes one while another one forks.
+//!
+//! Not seen, as in [`fork`]: a child made by a raw `clone` system call, `_Fork` or `vfork`. As long as it lives and
+//! has not called `exec`, which closes its copies, its parent's locks are held.
+
+use crate::fork;
+use crate::posix::{check, retry};
+use std::cell::Cell;
+use std::fs::File;
+use std::io;
+use std::mem::{ManuallyDrop, MaybeUninit};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The call that takes locks, for errors.
+pub(crate) const LOCK: &str = "fcntl(F_OFD_SETLK)";
+
+/// The descriptors of all that are open in this process. The standard library's lock and not parking_lot's: a forked child must be
+/// able to unlock it, and the waiters that parking_lot would look for are not in the child.
+static OPEN: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
+
+thread_local! {
+    /// The lock of `OPEN`, from just before this thread forks until just after.
+    static FORKING: Cell<Option<ManuallyDrop<MutexGuard<'static, Vec<RawFd>>>>> = const { Cell::new(None) };
+}
+
+fn open_files() -> MutexGuard<'static, Vec<RawFd>> {
+    // A list of numbers is whole at any time.
+    OPEN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// An object, opened to hold locks on it, by this process and by nothing that it forks.
+#[derive(Debug)]
+pub(crate) struct LockFile {
+    file: ManuallyDrop<File>,
+    epoch: u32,
+}
+
+impl LockFile {
+    /// `open` makes a new open file description.
+    pub(crate) fn open(open: impl FnOnce() -> io::Result<File>) -> io::Result<Self> {
+        fork::watch();
+        let mut list = open_files();
+        list.try_reserve(1).map_err(|_| io::Error::from_raw_os_error(libc::ENOMEM))?;
+        let file = open()?;
+        list.push(file.as_raw_fd());
+        Ok(Self { file: ManuallyDrop::new(file), epoch: fork::epoch() })
+    }
+
+    /// The object, to ask about it.
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Tries to take the exclusive lock on one byte: `true` if nobody else has it, and now we do.
+    pub(crate) fn try_lock(&self, byte: usize) -> io::Result<bool> {
+        match self.set_lock(byte, libc::F_WRLCK) {
+            Ok(()) => Ok(true),
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Gives the lock on one byte back.
+    pub(crate) fn unlock(&self, byte: usize) -> io::Result<()> {
+        self.set_lock(byte, libc::F_UNLCK)
+    }
+
+    /// Does anybody else hold the lock on one byte? `true` also if the kernel does not say.
+    pub(crate) fn is_locked(&self, byte: usize) -> bool {
+        let mut lock = byte_lock(byte, libc::F_WRLCK);
+        // SAFETY: the descriptor is open and `lock` is a valid `flock` with l_pid 0, as OFD locks require.
+        let result = check(unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_OFD_GETLK, &mut lock) });
+        result.is_err() || lock.l_type != libc::F_UNLCK as libc::c_short
+    }
+
+    fn set_lock(&self, byte: usize, kind: i32) -> io::Result<()> {
+        let lock = byte_lock(byte, kind);
+        retry(|| {
+            // SAFETY: the descriptor is open and `lock` is a valid `flock` with l_pid 0, as OFD locks require.
+            check(unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_OFD_SETLK, &lock) })
+        })
+    }
+}
+
+impl Drop for LockFile {
+    fn drop(&mut self) {
+        // In a forked child it was closed already, and the number may be another file's by now.
+        if self.epoch == fork::epoch() {
+            let mut list = open_files();
+            list.retain(|&fd| fd != self.file.as_raw_fd());
+            // SAFETY: dropped here and never used again.
+            unsafe { ManuallyDrop::drop(&mut self.file) };
+        }
+    }
+}
+
+fn byte_lock(byte: usize, kind: i32) -> libc::flock {
+    // SAFETY: all-zero bytes are a valid `flock`.
+    let mut lock: libc::flock = unsafe { MaybeUninit::zeroed().assume_init() };
+    lock.l_type = kind as libc::c_short;
+    lock.l_whence = libc::SEEK_SET as libc::c_short;
+    lock.l_start = byte as libc::off_t;
+    lock.l_len = 1;
+    lock
+}
+
+/// Before this thread forks: no other thread is about to open or close a lock file.
+pub(crate) fn before_fork() {
+    let _ = FORKING.try_with(|forking| forking.set(Some(ManuallyDrop::new(open_files()))));
+}
+
+/// After the fork, in the parent.
+pub(crate) fn after_fork_in_parent() {
+    drop(take_forking());
+}
+
+/// After the fork, in the child: makes only calls that are allowed there.
+pub(crate) fn after_fork_in_child() {
+    let Some(mut list) = take_forking() else { return };
+    for &fd in list.iter() {
+        // SAFETY: a copy of the parent's descriptor. The `LockFile` that it belongs to finds another epoch, and leaves it alone.
+        unsafe { libc::close(fd) };
+    }
+    list.clear();
+}
+
+fn take_forking() -> Option<MutexGuard<'static, Vec<RawFd>>> {
+    FORKING.try_with(Cell::take).ok().flatten().map(ManuallyDrop::into_inner)
+}

@@ -1,0 +1,121 @@
+//! Removes what killed owners have left under /dev/shm.
+//!
+//! An owner locks a byte of its control object before it makes anything else, and holds the lock until it has removed
+//! everything else (see `locks`). So who gets the lock of a control object, has a dead owner's before him, or one that was created
+//! this instant and not locked yet: its owner finds the lock taken, or its object gone, and starts over under another name. With the
+//! lock in hand a sweep
+//!
+//! 1. marks the control object as closed, for peers that have it mapped,
+//! 2. unlinks the owner's segments,
+//! 3. unlinks the control object.
+//!
+//! Killed at any step, the kernel drops its lock, and the next sweep begins with what is left. A segment whose control object is not
+//! there is a dead owner's as well: living ones make it first and remove it last.
+//!
+//! Never touched: what belongs to another user, and what is no regular file. No content is read.
+
+#![forbid(unsafe_code)]
+
+use crate::control::{control_name, owner, Owner};
+use crate::descriptor::ProviderId;
+use crate::error::OsError;
+use crate::posix::{effective_uid, Name, DIRECTORY};
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+/// What a [`sweep`](crate::ProviderBuilder::sweep) has removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Swept {
+    /// Objects, control objects included.
+    pub objects: usize,
+    /// Memory that they had, in bytes. What peers still have mapped goes back to the system when they let it go.
+    pub bytes: u64,
+}
+
+impl Swept {
+    /// Unlinks an object of a dead owner, if it is a regular file of user `uid`.
+    fn remove(&mut self, name: &Name, uid: u32) {
+        let Ok(metadata) = fs::symlink_metadata(name.path()) else { return };
+        if metadata.is_file() && metadata.uid() == uid && name.unlink().is_ok() {
+            self.objects += 1;
+            // Blocks are of 512 bytes, whatever the file system's block size.
+            self.bytes += metadata.blocks() * 512;
+        }
+    }
+}
+
+/// Removes what dead owners with this prefix have left.
+pub(crate) fn sweep(prefix: &str) -> Result<Swept, OsError> {
+    let uid = effective_uid();
+    let mut swept = Swept::default();
+    for (provider, segments) in objects(prefix)? {
+        // Held until everything is removed.
+        let _lock = match owner(prefix, provider, uid) {
+            Ok(Owner::Dead(lock)) => Some(lock),
+            Ok(Owner::Gone) => None,
+            Ok(Owner::Alive) | Err(_) => continue,
+        };
+        segments.iter().chain([&control_name(prefix, provider)]).for_each(|object| swept.remove(object, uid));
+    }
+    Ok(swept)
+}
+
+/// The providers with this prefix of which there is an object, and the names of their segments.
+fn objects(prefix: &str) -> Result<BTreeMap<ProviderId, Vec<Name>>, OsError> {
+    let failed = |error| OsError::new("readdir", DIRECTORY, 0, error, String::new());
+    let mut found = BTreeMap::<_, Vec<_>>::new();
+    for entry in fs::read_dir(DIRECTORY).map_err(failed)? {
+        let file = entry.map_err(failed)?.file_name();
+        let Some(file) = file.to_str() else { continue };
+        let Some((provider, object)) = parse(prefix, file) else { continue };
+        let segments = found.entry(provider).or_default();
+        if let Object::Segment = object {
+            segments.push(Name::new(file));
+        }
+    }
+    Ok(found)
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Object {
+    Control,
+    Segment,
+}
+
+/// Whose object is it, and what? The inverse of `control_name` and `segment_name`; `None` for names that those do not give.
+fn parse(prefix: &str, file: &str) -> Option<(ProviderId, Object)> {
+    let (provider, object) = file.strip_prefix(prefix)?.strip_prefix('.')?.split_once('.')?;
+    let provider = Some(ProviderId(hexadecimal(provider)?)).filter(|id| id.to_string() == provider)?;
+    if object == "ctl" {
+        return Some((provider, Object::Control));
+    }
+    hexadecimal(object).filter(|serial| format!("{serial:x}") == object)?;
+    Some((provider, Object::Segment))
+}
+
+fn hexadecimal(text: &str) -> Option<u64> {
+    u64::from_str_radix(text, 16).ok()
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::control::segment_name;
+
+    #[test]
+    fn names_are_recognised_and_others_are_not() {
+        let id = ProviderId(0x0123_4567_89ab_cdef);
+        let file = |name: Name| name.path().rsplit('/').next().unwrap().to_owned();
+        assert_eq!(parse("a", &file(control_name("a", id))), Some((id, Object::Control)));
+        assert_eq!(parse("a", &file(segment_name("a", id, 0x2f))), Some((id, Object::Segment)));
+        let others = ["a.ctl", "a.0123456789abcdef", "a.0123456789abcdef.CTL", "a.0123456789ABCDEF.ctl", "a.123.ctl"];
+        let more =
+            ["b.0123456789abcdef.ctl", "a.0123456789abcdef.+1", "a.0123456789abcdef.01", "a.0123456789abcdef.1.2"];
+        for other in others.iter().chain(&more) {
+            assert_eq!(parse("a", other), None, "{other}");
+        }
+        assert_eq!(parse("a", "aa.0123456789abcdef.ctl"), None, "another prefix");
+    }
+}

@@ -1,0 +1,211 @@
+//! What killed owners leave in /dev/shm: removed by the next provider, or by a sweep, and nothing else is touched.
+
+use crate::child::Child;
+use crate::peer::Peer;
+use crate::shm::{self, Names};
+use crate::sys;
+use crate::wire::{Link, Message};
+use shm_pool::{Client, Descriptor, Provider, ProviderBuilder};
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+/// Ids that the tests make up.
+const MADE_UP: u64 = 0x0123_4567_89ab_cd00;
+
+/// The role: publishes some messages under the prefix, tells the first, and waits.
+pub(crate) fn role(link: &Link, arguments: &[&str]) {
+    let _messages = publish(link, arguments[0]);
+    assert_eq!(link.receive().unwrap(), None);
+}
+
+/// The role of an owner that forks: the forked child tells the message.
+pub(crate) fn forking_role(link: &Link, arguments: &[&str]) {
+    let (quiet, _) = Link::pair();
+    let messages = publish(&quiet, arguments[0]);
+    let Some(forked) = sys::fork() else {
+        sys::end_with(|| {
+            link.send(&Message::Sent(messages.1[0].descriptor));
+            assert_eq!(link.receive().unwrap(), Some(Message::Go));
+            link.send(&Message::Done);
+        })
+    };
+    forked.finish();
+}
+
+struct Published {
+    descriptor: Descriptor,
+    _message: shm_pool::ShmBuf,
+}
+
+/// A control object, three segments and an arena.
+fn publish(link: &Link, prefix: &str) -> (Provider, Vec<Published>) {
+    let provider = builder(prefix).build().unwrap();
+    let lengths = [100_000, 100_000, 200_000, 1_000];
+    let messages: Vec<_> = lengths.iter().map(|&len| published(&provider, len)).collect();
+    link.send(&Message::Sent(messages[0].descriptor));
+    (provider, messages)
+}
+
+fn published(provider: &Provider, len: usize) -> Published {
+    let mut buffer = provider.alloc(len).unwrap();
+    shm::fill(&mut buffer, len as u64);
+    let message = buffer.freeze();
+    Published { descriptor: message.descriptor().unwrap(), _message: message }
+}
+
+const OBJECTS: usize = 5;
+
+fn builder(prefix: &str) -> ProviderBuilder {
+    Provider::builder().name_prefix(prefix).max_bytes(1 << 20).arena_size(64 << 10).max_shared(64)
+}
+
+fn first_message(owner: &Child) -> Descriptor {
+    match owner.hear() {
+        Message::Sent(descriptor) => descriptor,
+        other => panic!("not a descriptor: {other:?}"),
+    }
+}
+
+fn killed_owner(names: &Names) -> Descriptor {
+    let owner = Child::start("owner-swept", &[names.prefix()]);
+    let descriptor = first_message(&owner);
+    owner.kill();
+    descriptor
+}
+
+/// Otherwise every crash of a publisher costs memory until the machine is started anew.
+#[test]
+fn the_next_provider_removes_what_a_killed_owner_left() {
+    let names = Names::new("sweep-build");
+    let descriptor = killed_owner(&names);
+    assert_eq!(shm::objects(names.prefix()).len(), OBJECTS);
+    let refused = names.client().attach(&descriptor).unwrap_err();
+    assert!(matches!(refused, shm_pool::AttachError::OwnerDied { .. }), "{refused}");
+    let provider = builder(names.prefix()).build().unwrap();
+    assert_eq!(shm::objects(names.prefix()).len(), 1, "its own control object");
+    let refused = names.client().attach(&descriptor).unwrap_err();
+    assert!(matches!(refused, shm_pool::AttachError::NoProvider { .. }), "{refused}");
+    drop(provider);
+}
+
+/// Otherwise a sweep takes the memory of a publisher that lives, or of readers that go on reading.
+#[test]
+fn a_sweep_takes_the_dead_owners_objects_alone_and_not_from_its_readers() {
+    let names = Names::new("sweep-alone");
+    let living = builder(names.prefix()).build().unwrap();
+    let kept = published(&living, 100_000);
+    let elsewhere = Names::new("sweep-alone-2");
+    let neighbour = builder(elsewhere.prefix()).build().unwrap();
+    let kept_elsewhere = published(&neighbour, 1_000);
+
+    let owner = Child::start("owner-swept", &[names.prefix()]);
+    let descriptor = first_message(&owner);
+    let peer = Peer::start(names.prefix());
+    let view = peer.attach(descriptor, 100_000).unwrap();
+    assert_eq!(builder(names.prefix()).sweep().unwrap().objects, 0, "all owners live");
+    owner.kill();
+    let swept = builder(names.prefix()).sweep().unwrap();
+    assert_eq!(swept.objects, OBJECTS);
+    assert!(swept.bytes >= 100_000 * 2 + 200_000 + 1_000, "{swept:?}");
+    assert_eq!(builder(names.prefix()).sweep().unwrap().objects, 0, "all is swept");
+
+    peer.check(view);
+    peer.release(view);
+    assert_eq!(peer.trim(), 2, "its owner is gone: the control object and a segment");
+    let client = names.client();
+    shm::check(&client.attach(&kept.descriptor).unwrap(), 100_000).unwrap();
+    shm::check(&elsewhere.client().attach(&kept_elsewhere.descriptor).unwrap(), 1_000).unwrap();
+    shm::check(&published(&living, 200_000)._message, 200_000).unwrap();
+}
+
+/// Otherwise an owner that was killed while it made or removed an object leaves that for ever.
+#[test]
+fn half_made_and_half_removed_objects_are_swept() {
+    let names = Names::new("sweep-half");
+    let object = |what: &str| shm::path(&format!("{}.{:016x}.{what}", names.prefix(), MADE_UP));
+    // Killed after shm_open, or after posix_fallocate; the control object removed already; a truncated header.
+    let states: [&[(&str, usize)]; 4] =
+        [&[("ctl", 0)], &[("ctl", 8192), ("1", 0)], &[("2a", 4096), ("ffffffffffffffff", 0)], &[("ctl", 17), ("3", 9)]];
+    for state in states {
+        state.iter().for_each(|&(what, len)| fs::write(object(what), vec![0; len]).unwrap());
+        assert_eq!(names.sweep(), state.len(), "{state:?}");
+        assert_eq!(shm::objects(names.prefix()), [""; 0], "{state:?}");
+    }
+}
+
+/// Otherwise a sweep follows or removes what somebody else has put under a name like ours.
+#[test]
+fn what_is_not_ours_is_left_alone() {
+    let names = Names::new("sweep-not");
+    let file = |what: &str| format!("{}.{what}", names.prefix());
+    let id = |last: u64| format!("{:016x}", MADE_UP + last);
+    let target = shm::path(&file("target"));
+    fs::write(&target, b"keep").unwrap();
+    let others = ["notes", "0123.ctl", "0123456789abcdef.ctl.bak", "0123456789abcdef.01", "0123456789ABCDEF.ctl"];
+    others.iter().for_each(|other| fs::write(shm::path(&file(other)), b"keep").unwrap());
+    symlink(&target, shm::path(&file(&format!("{}.ctl", id(1))))).unwrap();
+    fs::create_dir(shm::path(&file(&format!("{}.ctl", id(2))))).unwrap();
+    sys::make_pipe(&shm::path(&file(&format!("{}.ctl", id(3)))));
+    symlink(&target, shm::path(&file(&format!("{}.5", id(4))))).unwrap();
+    fs::create_dir(shm::path(&file(&format!("{}.6", id(5))))).unwrap();
+    let before = shm::objects(names.prefix());
+    assert_eq!(names.sweep(), 0);
+    assert_eq!(shm::objects(names.prefix()), before);
+    assert_eq!(fs::read(&target).unwrap(), b"keep");
+    drop(names.provider().build().unwrap());
+    assert_eq!(shm::objects(names.prefix()), before);
+    for name in before {
+        let path = shm::path(&name);
+        fs::remove_file(&path).or_else(|_| fs::remove_dir(&path)).unwrap();
+    }
+}
+
+/// Otherwise several publishers that start after a crash remove each other's new objects, or trip over what another one removes.
+#[test]
+fn many_sweep_while_others_start_and_end() {
+    let names = Names::new("sweep-many");
+    for _ in 0..4 {
+        killed_owner(&names);
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !over.load(Ordering::Relaxed) {
+                        names.provider().sweep().unwrap();
+                    }
+                });
+            }
+            let builders: Vec<_> = (0..2).map(|_| scope.spawn(|| start_and_end(names.prefix()))).collect();
+            // Whether they panic or not.
+            let results: Vec<_> = builders.into_iter().map(|builder| builder.join()).collect();
+            over.store(true, Ordering::Relaxed);
+            results.into_iter().for_each(|result| result.unwrap());
+        });
+        assert_eq!(shm::objects(names.prefix()), [""; 0]);
+    }
+}
+
+fn start_and_end(prefix: &str) {
+    for _ in 0..100 {
+        let provider = builder(prefix).build().unwrap();
+        let message = published(&provider, 70_000);
+        let client: Client = shm::client(prefix);
+        shm::check(&client.attach(&message.descriptor).unwrap(), 70_000).unwrap();
+    }
+}
+
+/// Otherwise an owner that has forked, to start a helper for instance, looks alive when it is dead.
+#[test]
+fn a_killed_owner_is_found_dead_though_its_forked_child_lives() {
+    let names = Names::new("sweep-fork");
+    let owner = Child::start("owner-forks", &[names.prefix()]);
+    let descriptor = first_message(&owner);
+    let link = owner.kill_but_keep_link();
+    let refused = names.client().attach(&descriptor).unwrap_err();
+    assert!(matches!(refused, shm_pool::AttachError::OwnerDied { .. }), "{refused}");
+    assert_eq!(names.sweep(), OBJECTS);
+    link.send(&Message::Go);
+    assert_eq!(link.receive().unwrap(), Some(Message::Done), "the forked child has lived all the time");
+}
