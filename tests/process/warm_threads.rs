@@ -12,7 +12,7 @@ use std::thread;
 
 const SIZES: [usize; 3] = [64, 4 << 10, 300 << 10];
 const WARM_UP: usize = 2_000;
-const MESSAGES: usize = 200_000;
+const MESSAGES: usize = 30_000;
 /// More chunks than two threads and two queues can hold at a time.
 const CHUNKS: usize = 24;
 
