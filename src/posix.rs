@@ -99,18 +99,19 @@ impl Link {
         Self { name, epoch: fork::epoch(), counted: None }
     }
 
-    /// Gives `file`, which has no name yet and is under a shared `flock`, its name. The name stays for as long as anybody has such
-    /// a lock, and whoever gives the last one back unlinks it; as zenoh does.
+    /// From now on the name stays for as long as anybody has a shared `flock` on `file`, which it was created for; whoever gives
+    /// the last one back unlinks it, as zenoh does.
     #[cfg(feature = "zenoh")]
-    pub(crate) fn counted(name: Name, file: &File) -> io::Result<Self> {
-        let inode = inode(file)?;
-        // In one step, so that nobody ever finds the name without the lock, and takes it for a dead process's.
-        let from = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
-        let to = CString::new(name.path())?;
-        let (here, follow) = (libc::AT_FDCWD, libc::AT_SYMLINK_FOLLOW);
-        // SAFETY: both names are NUL-terminated strings.
-        check(unsafe { libc::linkat(here, from.as_ptr(), here, to.as_ptr(), follow) })?;
-        Ok(Self { name, epoch: fork::epoch(), counted: Some(inode) })
+    pub(crate) fn count_by_flock(&mut self, file: &File) -> io::Result<()> {
+        self.counted = Some(inode(file)?);
+        Ok(())
+    }
+
+    /// The name is no longer ours to unlink.
+    #[cfg(feature = "zenoh")]
+    pub(crate) fn disown(self) {
+        // Leaks the name's few bytes. This happens when a sweep comes within the instant in which an object is made.
+        std::mem::forget(self);
     }
 
     /// Is the name still this object's, and has nobody else a lock on it? If so, this one's is exclusive while the result lives.
@@ -146,24 +147,9 @@ fn inode(file: &File) -> io::Result<Inode> {
     file.metadata().map(|data| (data.dev(), data.ino()))
 }
 
-/// Creates a file under /dev/shm without a name, under a shared `flock`. The lock lasts as long as the file is open or mapped.
-#[cfg(feature = "zenoh")]
-pub(crate) fn create_nameless(mode: u32) -> io::Result<File> {
-    let file = retry(|| {
-        let flags = libc::O_TMPFILE | libc::O_RDWR | libc::O_CLOEXEC;
-        // SAFETY: the path is a NUL-terminated string.
-        let fd = unsafe { libc::open(b"/dev/shm\0".as_ptr().cast(), flags, mode) };
-        check(fd)?;
-        // SAFETY: open returned a new descriptor that nobody else owns.
-        Ok(unsafe { File::from_raw_fd(fd) })
-    })?;
-    flock(&file, libc::LOCK_SH)?;
-    Ok(file)
-}
-
 /// Takes the `flock` of a file, shared or exclusive, if that is possible at once. The kernel drops it with the last descriptor of
 /// this open file description.
-fn flock(file: &File, kind: i32) -> io::Result<()> {
+pub(crate) fn flock(file: &File, kind: i32) -> io::Result<()> {
     retry(|| {
         // SAFETY: the descriptor is open.
         check(unsafe { libc::flock(file.as_raw_fd(), kind | libc::LOCK_NB) })

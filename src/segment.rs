@@ -10,7 +10,7 @@
 use crate::error::{AttachError, OsError};
 use crate::locks::{LockFile, LOCK};
 #[cfg(feature = "zenoh")]
-use crate::posix::create_nameless;
+use crate::posix::flock;
 use crate::posix::{page_size, reserve, shm_open, Link, Name};
 use std::fs::{File, Permissions};
 use std::io;
@@ -152,20 +152,28 @@ impl Segment {
     }
 
     /// Creates an object whose name stays for as long as anybody has a shared `flock` on it. Its mapping keeps this process's
-    /// lock, and no descriptor stays open.
+    /// lock, and no descriptor stays open. `None` if a sweep of zenoh's got in between, as in
+    /// [`create_locked`](Self::create_locked).
     #[cfg(feature = "zenoh")]
-    pub(crate) fn create_counted(name: Name, len: usize, mode: u32) -> Result<Self, OsError> {
-        let failed = |call| move |error| (call, error);
-        let create = || {
-            let file = create_nameless(mode).map_err(failed("open(O_TMPFILE)"))?;
-            set_mode(&file, mode).map_err(failed("fchmod"))?;
-            reserve(&file, len).map_err(failed("posix_fallocate"))?;
-            Ok(file)
+    pub(crate) fn create_counted(name: Name, len: usize, mode: u32) -> Result<Option<Self>, OsError> {
+        let file = shm_create(&name).map_err(|error| name.error("shm_open", len, error))?;
+        let link = Link::new(name.clone());
+        let failed = |call| {
+            let name = &name;
+            move |error| name.error(call, len, error)
         };
-        let file = create().map_err(|(call, error): (_, io::Error)| name.error(call, len, error))?;
-        let mapping = Mapping::new(&file, &name, len, Access::ReadWrite)?;
-        let link = Link::counted(name.clone(), &file).map_err(|error| name.error("linkat", len, error))?;
-        Ok(Self { mapping, link })
+        let is_ours = match flock(&file, libc::LOCK_SH) {
+            Err(error) if error.raw_os_error() == Some(libc::EWOULDBLOCK) => false,
+            result => result.and_then(|()| is_linked(&file)).map_err(failed("flock"))?,
+        };
+        if !is_ours {
+            link.disown();
+            return Ok(None);
+        }
+        set_mode(&file, mode).map_err(failed("fchmod"))?;
+        let mut segment = Self::fill(&file, link, len)?;
+        segment.link.count_by_flock(&file).map_err(failed("fstat"))?;
+        Ok(Some(segment))
     }
 
     fn fill(file: &File, link: Link, len: usize) -> Result<Self, OsError> {

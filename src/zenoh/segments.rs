@@ -45,7 +45,8 @@ impl Source for Segments {
         for _ in 0..NAME_TRIES {
             let Some(id) = self.books.claim(self.next.fetch_add(1, Ordering::Relaxed), len) else { break };
             match Segment::create_counted(name(id), len, MODE) {
-                Ok(segment) => return Ok(Payload::new(segment, id.into())),
+                Ok(Some(segment)) => return Ok(Payload::new(segment, id.into())),
+                Ok(None) => self.books.release(id),
                 Err(error) => {
                     self.books.release(id);
                     // Another process has the name, or a receiver still has a dead one's.
