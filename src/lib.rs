@@ -59,6 +59,7 @@
 //! | *descriptor* | 32 plain bytes that name a message |
 //! | *create*, *attach* | what an owner does with an object, and what a peer does |
 //! | *reclaim* | taking back the leases of a peer that is gone |
+//! | *sweep* | removing the objects of an owner that is gone |
 //!
 //! # How a message is kept until it is read
 //!
@@ -77,7 +78,7 @@
 //! 5. No Rust reference exists to bytes that another process may write at that time: `&mut [u8]` only from a [`ShmBufMut`],
 //!    which no peer can attach to; `&[u8]` only while a [`ShmBuf`] or [`ShmView`] is held.
 //! 6. After its provider is dropped, every chunk is destroyed exactly once, and with the last one the pool.
-//! 7. Each name under /dev/shm is unlinked by the process that created it.
+//! 7. Each name under /dev/shm is unlinked by the process that created it, or by a sweep that holds the dead owner's lock.
 //!
 //! # What is lock-free
 //!
@@ -108,8 +109,8 @@
 //!
 //! Linux only. A process forked by a raw `clone` system call must not use handles it inherited; one made by `fork` finds
 //! them inert: their drop does nothing, and allocating or attaching is an error. The bytes behind them stay shared with the parent,
-//! which may use them again: a forked child must not read or write through handles that it inherited. While a forked child that
-//! never calls `exec` lives, the kernel does not see its killed parent's locks as free.
+//! which may use them again: a forked child must not read or write through handles that it inherited. It keeps none of its
+//! parent's locks, so that a killed parent is found dead; while a child of a raw `clone` lives that has not called `exec`, it is not.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("shm-pool needs Linux: open file description locks and a tmpfs at /dev/shm");

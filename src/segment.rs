@@ -4,7 +4,7 @@
 //!   never a SIGBUS at the first touch.
 //! * Every step that fails undoes the earlier ones: descriptors, mappings and names are values that clean up on drop.
 //! * An object's length never changes once it is mapped (invariant I4).
-//! * A name is unlinked by the process that created it and by nobody else (I7); a forked child's copy does nothing.
+//! * A name is unlinked by the process that created it, or by a sweep (I7); a forked child's copy does nothing.
 //! * An open file description that holds a provider's or a peer's lock is never the one that is mapped (see `locks`).
 
 use crate::error::{AttachError, OsError};
