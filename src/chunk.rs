@@ -88,10 +88,10 @@ pub(crate) struct Chunk {
     refs: AtomicUsize,
     /// The token of the thread that took it last.
     taker: AtomicU64,
-    fork_epoch: u32,
-    record: AtomicU32,
     /// The owner's own copy: odd while closed to peers, even while published. 0 before the first time.
     generation: AtomicU64,
+    fork_epoch: u64,
+    record: AtomicU32,
     /// Was it published since it was taken? Then leases decide when it is free.
     shared: AtomicBool,
     rest: Rest,

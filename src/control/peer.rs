@@ -17,7 +17,7 @@ pub(crate) struct PeerControl {
     /// Holds the lock of the slot.
     locks: LockFile,
     id: PeerId,
-    fork_epoch: u32,
+    fork_epoch: u64,
 }
 
 impl PeerControl {
