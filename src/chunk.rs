@@ -23,6 +23,9 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering};
 use std::sync::Arc;
 
+/// Most handles of a frozen chunk.
+pub(crate) const MAX_HANDLES: usize = isize::MAX as usize;
+
 /// No record was claimed yet.
 const NO_RECORD: u32 = u32::MAX;
 
@@ -255,7 +258,17 @@ impl Chunk {
     /// One more handle. The caller has one.
     #[inline]
     pub(crate) fn add_handle(&self) {
-        self.refs.fetch_add(1, Ordering::Relaxed);
+        // As `Arc` does it: so many handles are only there if they are forgotten, and a count that started over would free a chunk
+        // that is in use. The other half of the numbers is for threads that pass the limit at the same time.
+        if self.refs.fetch_add(1, Ordering::Relaxed) > MAX_HANDLES {
+            std::process::abort();
+        }
+    }
+
+    /// Makes the count of handles another one.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn set_handles(&self, count: usize) {
+        self.refs.store(count, Ordering::Relaxed);
     }
 
     /// Is the caller's handle the only one?
