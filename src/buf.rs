@@ -301,7 +301,7 @@ impl fmt::Debug for ShmBuf {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use crate::chunk::MAX_HANDLES;
-    use crate::Provider;
+    use crate::{Client, Provider};
     use std::os::unix::process::ExitStatusExt;
     use std::process::Command;
 
@@ -336,5 +336,29 @@ mod tests {
         let last = message.clone();
         eprintln!("the last one");
         std::mem::forget((message.clone(), last, message));
+    }
+
+    /// Otherwise the owner of a message that is 20,000 years old panics, or takes a second record for the same chunk and sends
+    /// descriptors that nobody can attach to.
+    #[test]
+    fn a_chunk_is_shared_on_after_the_last_generation() {
+        let provider = Provider::builder().max_shared(1).build().unwrap();
+        let client = Client::new();
+        let message = provider.alloc(1).unwrap().freeze();
+        let first = message.descriptor().unwrap();
+        let mut buffer = message.try_into_mut().expect("nobody leases it");
+        // As if it had been shared as often as there are generations.
+        buffer.chunk().record().unwrap().close_at(u64::MAX - 2);
+        buffer.chunk().set_record(first.record, u64::MAX - 2);
+        for generation in [u64::MAX - 1, 2, 4] {
+            buffer[0] = generation as u8;
+            let message = buffer.freeze();
+            let descriptor = message.descriptor().unwrap();
+            assert_eq!((descriptor.record, descriptor.generation), (first.record, generation));
+            assert_eq!(client.attach(&descriptor).unwrap()[0], generation as u8);
+            assert!(client.attach(&first).is_err());
+            buffer = message.try_into_mut().expect("nobody leases it");
+            assert!(client.attach(&descriptor).is_err(), "a message that can be written");
+        }
     }
 }

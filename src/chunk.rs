@@ -15,7 +15,7 @@
 use crate::arena::Carved;
 use crate::error::ShareError;
 use crate::fork;
-use crate::lease::{Place as PlaceOfBytes, Record};
+use crate::lease::{published_after, Place as PlaceOfBytes, Record};
 use crate::payload::Payload;
 use crate::pool::Pool;
 use crate::shelf::Shelf;
@@ -313,7 +313,7 @@ impl Chunk {
         }
         let record = self.record.load(Ordering::Relaxed);
         if generation % 2 == 1 {
-            generation += 1;
+            generation = published_after(generation);
             let payload = self.memory().payload();
             let place = PlaceOfBytes {
                 segment: self.serial(),
