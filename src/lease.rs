@@ -47,6 +47,8 @@
 //! A peer that dies leaves its own lane too high, never too low, and nothing else: the lane is cleared when its slot
 //! is found dead (see `control`). An owner that dies leaves records that nobody will recycle.
 
+#[cfg(all(test, not(loom)))]
+mod edges;
 #[cfg(all(test, loom))]
 mod models;
 

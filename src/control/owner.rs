@@ -3,6 +3,9 @@
 //! What the owner needs to know it keeps in private memory (`Books`, the chunks' own generations) and never reads back
 //! from the control object, which peers can write.
 
+#[cfg(all(test, not(loom)))]
+mod edges;
+
 use super::{control_name, control_size, peer_byte, View, CLOSED, MAGIC, OPEN, OWNER_BYTE, VACANT, VERSION};
 use crate::descriptor::{PeerId, ProviderId};
 use crate::error::{OsError, ShareError};
