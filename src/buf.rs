@@ -319,9 +319,9 @@ mod tests {
         let name = "buf::tests::more_clones_than_can_be_counted_end_the_process";
         let mut command = Command::new(std::env::current_exe().unwrap());
         let output = command.args([name, "--exact", "--nocapture"]).env(VARIABLE, &prefix).output().unwrap();
+        let swept = Provider::builder().name_prefix(prefix).sweep().unwrap();
         assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{output:?}");
         assert!(String::from_utf8_lossy(&output.stderr).contains("the last one"), "{output:?}");
-        let swept = Provider::builder().name_prefix(prefix).sweep().unwrap();
         assert_eq!(swept.objects, 2, "the control object and the arena of the process that is gone");
     }
 
