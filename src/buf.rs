@@ -244,6 +244,7 @@ impl ShmBuf {
 }
 
 impl Clone for ShmBuf {
+    /// Aborts the process above `isize::MAX` clones, as [`Arc`](std::sync::Arc) does: nobody has so many and drops them.
     #[inline]
     fn clone(&self) -> Self {
         self.chunk().add_handle();
@@ -294,5 +295,70 @@ impl Drop for ShmBuf {
 impl fmt::Debug for ShmBuf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ShmBuf").field("len", &self.len).field("capacity", &self.capacity()).finish()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use crate::chunk::MAX_HANDLES;
+    use crate::{Client, Provider};
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+
+    /// Set in the process that clones one too many.
+    const VARIABLE: &str = "SHM_POOL_TEST_TOO_MANY_CLONES";
+
+    /// Otherwise a program that forgets clones in a loop frees, one day, a message that others read: undefined behaviour without
+    /// a line of unsafe code.
+    #[test]
+    fn more_clones_than_can_be_counted_end_the_process() {
+        if let Ok(prefix) = std::env::var(VARIABLE) {
+            return clone_too_often(&prefix);
+        }
+        let prefix = format!("shm_pool-unit-{}-clones", std::process::id());
+        let name = "buf::tests::more_clones_than_can_be_counted_end_the_process";
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        let output = command.args([name, "--exact", "--nocapture"]).env(VARIABLE, &prefix).output().unwrap();
+        let swept = Provider::builder().name_prefix(prefix).sweep().unwrap();
+        assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("the last one"), "{output:?}");
+        assert_eq!(swept.objects, 2, "the control object and the arena of the process that is gone");
+    }
+
+    fn clone_too_often(prefix: &str) {
+        // No core file.
+        let limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: a valid structure.
+        unsafe { libc::setrlimit(libc::RLIMIT_CORE, &limit) };
+        let provider = Provider::builder().name_prefix(prefix).max_shared(1).build().unwrap();
+        let message = provider.alloc(1).unwrap().freeze();
+        message.chunk().set_handles(MAX_HANDLES);
+        let last = message.clone();
+        eprintln!("the last one");
+        std::mem::forget((message.clone(), last, message));
+    }
+
+    /// Otherwise the owner of a message that is 20,000 years old panics, or takes a second record for the same chunk and sends
+    /// descriptors that nobody can attach to.
+    #[test]
+    fn a_chunk_is_shared_on_after_the_last_generation() {
+        let provider = Provider::builder().max_shared(1).build().unwrap();
+        let client = Client::new();
+        let message = provider.alloc(1).unwrap().freeze();
+        let first = message.descriptor().unwrap();
+        let mut buffer = message.try_into_mut().expect("nobody leases it");
+        // As if it had been shared as often as there are generations.
+        buffer.chunk().record().unwrap().close_at(u64::MAX - 2);
+        buffer.chunk().set_record(first.record, u64::MAX - 2);
+        for generation in [u64::MAX - 1, 2, 4] {
+            buffer[0] = generation as u8;
+            let message = buffer.freeze();
+            let descriptor = message.descriptor().unwrap();
+            assert_eq!((descriptor.record, descriptor.generation), (first.record, generation));
+            assert_eq!(client.attach(&descriptor).unwrap()[0], generation as u8);
+            assert!(client.attach(&first).is_err());
+            buffer = message.try_into_mut().expect("nobody leases it");
+            assert!(client.attach(&descriptor).is_err(), "a message that can be written");
+        }
     }
 }

@@ -15,13 +15,16 @@
 use crate::arena::Carved;
 use crate::error::ShareError;
 use crate::fork;
-use crate::lease::{Place as PlaceOfBytes, Record};
+use crate::lease::{published_after, Place as PlaceOfBytes, Record};
 use crate::payload::Payload;
 use crate::pool::Pool;
 use crate::shelf::Shelf;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering};
 use std::sync::Arc;
+
+/// Most handles of a frozen chunk.
+pub(crate) const MAX_HANDLES: usize = isize::MAX as usize;
 
 /// No record was claimed yet.
 const NO_RECORD: u32 = u32::MAX;
@@ -88,10 +91,10 @@ pub(crate) struct Chunk {
     refs: AtomicUsize,
     /// The token of the thread that took it last.
     taker: AtomicU64,
-    fork_epoch: u32,
-    record: AtomicU32,
     /// The owner's own copy: odd while closed to peers, even while published. 0 before the first time.
     generation: AtomicU64,
+    fork_epoch: u64,
+    record: AtomicU32,
     /// Was it published since it was taken? Then leases decide when it is free.
     shared: AtomicBool,
     rest: Rest,
@@ -255,7 +258,17 @@ impl Chunk {
     /// One more handle. The caller has one.
     #[inline]
     pub(crate) fn add_handle(&self) {
-        self.refs.fetch_add(1, Ordering::Relaxed);
+        // As `Arc` does it: so many handles are only there if they are forgotten, and a count that started over would free a chunk
+        // that is in use. The other half of the numbers is for threads that pass the limit at the same time.
+        if self.refs.fetch_add(1, Ordering::Relaxed) > MAX_HANDLES {
+            std::process::abort();
+        }
+    }
+
+    /// Makes the count of handles another one.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn set_handles(&self, count: usize) {
+        self.refs.store(count, Ordering::Relaxed);
     }
 
     /// Is the caller's handle the only one?
@@ -300,7 +313,7 @@ impl Chunk {
         }
         let record = self.record.load(Ordering::Relaxed);
         if generation % 2 == 1 {
-            generation += 1;
+            generation = published_after(generation);
             let payload = self.memory().payload();
             let place = PlaceOfBytes {
                 segment: self.serial(),

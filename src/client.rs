@@ -94,7 +94,7 @@ impl ClientBuilder {
 pub struct Client {
     prefix: String,
     uid: u32,
-    fork_epoch: u32,
+    fork_epoch: u64,
     table: Arc<RwLock<Table>>,
 }
 

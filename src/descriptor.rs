@@ -244,6 +244,18 @@ mod tests {
         }
     }
 
+    /// Otherwise the longest messages of the largest provider arrive shorter than they are, or as damage.
+    #[test]
+    fn every_field_round_trips_at_its_limits() {
+        for (number, granted) in [(0, None), (0, Some(0)), (u64::MAX, Some(63)), (u64::MAX, Some(254))] {
+            let (provider, record) = (ProviderId(number), number as u32);
+            for len in [0, 1, MAX_LEN as u64 - 1, MAX_LEN as u64] {
+                let descriptor = Descriptor { provider, record, generation: number, len, granted };
+                assert_eq!(Descriptor::from_bytes(descriptor.to_bytes()), Ok(descriptor));
+            }
+        }
+    }
+
     #[test]
     fn a_single_flipped_bit_is_found() {
         let descriptor = Descriptor { provider: ProviderId(7), record: 3, generation: 8, len: 4096, granted: Some(0) };

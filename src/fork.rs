@@ -13,10 +13,11 @@
 
 use crate::locks;
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Once;
 
-static EPOCH: AtomicU32 = AtomicU32::new(0);
+/// How many forks there were from the process that `exec` started down to this one. 64 bits: 2^32 forks of forks take only days.
+static EPOCH: AtomicU64 = AtomicU64::new(0);
 
 /// The last token that was given out.
 static TOKENS: AtomicU64 = AtomicU64::new(0);
@@ -33,7 +34,7 @@ pub(crate) const NOBODY: u64 = u64::MAX;
 
 /// The epoch of this process. Relaxed: only a fork changes it, and then there is one thread.
 #[inline]
-pub(crate) fn epoch() -> u32 {
+pub(crate) fn epoch() -> u64 {
     EPOCH.load(Ordering::Relaxed)
 }
 
@@ -78,4 +79,41 @@ extern "C" fn in_child() {
     EPOCH.fetch_add(1, Ordering::Relaxed);
     TOKEN.with(|token| token.set(NO_TOKEN));
     locks::after_fork_in_child();
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// Runs `body` in a forked child and tells whether its answer was yes. `body` takes no lock and touches no heap: in the
+    /// child they may be as another thread of the parent left them.
+    fn in_child_of_this(body: impl FnOnce() -> bool) -> bool {
+        // SAFETY: see above.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            let code = i32::from(!body());
+            // SAFETY: no preconditions.
+            unsafe { libc::_exit(code) }
+        }
+        let mut status = 0;
+        // SAFETY: a valid place to write to.
+        let waited = unsafe { libc::waitpid(pid, &mut status, 0) };
+        pid > 0 && waited == pid && status == 0
+    }
+
+    /// Otherwise a process that comes after 2^32 forks, each of the one before, takes the handles that it inherited for its own,
+    /// and writes what their owner writes.
+    #[test]
+    fn epochs_do_not_start_over_after_32_bits() {
+        watch();
+        let before = epoch();
+        let is_another = || {
+            assert_eq!(epoch(), before + 1, "the fork was noticed");
+            // As after so many forks.
+            EPOCH.store(before + u64::from(u32::MAX), Ordering::Relaxed);
+            in_child_of_this(|| epoch() != before && epoch() as u32 == before as u32)
+        };
+        assert!(in_child_of_this(is_another));
+        assert_eq!(epoch(), before, "the parent does not notice");
+    }
 }

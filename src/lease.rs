@@ -15,7 +15,7 @@
 //! state, any number of times.
 //!
 //! The *place*, written by the owner alone: the generation, and where the bytes are. The generation is odd while the
-//! chunk is closed to peers and even while it is published; it only grows.
+//! chunk is closed to peers and even while it is published; it only grows (but see [`published_after`]).
 //!
 //! # Attach and recycle
 //!
@@ -47,6 +47,8 @@
 //! A peer that dies leaves its own lane too high, never too low, and nothing else: the lane is cleared when its slot
 //! is found dead (see `control`). An owner that dies leaves records that nobody will recycle.
 
+#[cfg(all(test, not(loom)))]
+mod edges;
 #[cfg(all(test, loom))]
 mod models;
 
@@ -110,6 +112,16 @@ const _: () = assert!(std::mem::size_of::<Record>() == 128 && PEERS / LANES * 8 
 #[inline]
 fn is_published(generation: u64) -> bool {
     generation != 0 && generation % 2 == 0
+}
+
+/// The generation in which a chunk that is closed at `odd` is published next.
+///
+/// After the last one, which is some 20,000 years away, they start over. A descriptor of then meets the same generation again after
+/// another 29,000 years.
+#[inline]
+pub(crate) fn published_after(odd: u64) -> u64 {
+    // Not 0, which is that of a record that no chunk ever had.
+    odd.wrapping_add(1).max(2)
 }
 
 /// A peer's lane: which word, and how far to shift.
@@ -215,7 +227,7 @@ impl Record {
 
     // ---- the owner's side ------------------------------------------------------------------------------------
 
-    /// Opens a closed chunk to peers in `generation`, which is even and larger than all before. Two threads that
+    /// Opens a closed chunk to peers in `generation`, which is [`published_after`] the one it is closed at. Two threads that
     /// share the chunk may publish the same at the same time.
     pub(crate) fn publish(&self, generation: u64, place: Place) {
         self.segment.store(place.segment, Ordering::Relaxed);

@@ -106,6 +106,20 @@
 //! | chunks shared at a time | [`ProviderBuilder::max_shared`], at most 1,048,576 | [`ShareError::TooManyShared`] |
 //! | payload held | [`ProviderBuilder::max_bytes`] | [`AllocErrorKind::Exhausted`] |
 //! | alignment | 4096 bytes | [`AllocErrorKind::UnsupportedAlignment`] |
+//! | a message, as a descriptor names it | 2^48 - 1 bytes, to which [`ProviderBuilder::max_bytes`] is held | [`BuildError::OutOfRange`] |
+//! | idle chunks of a size class | [`ProviderBuilder::max_idle_per_class`], at most 1,048,576 | what is dropped goes back to the system |
+//! | name prefix | 64 bytes | [`BuildError::Prefix`] |
+//! | threads granting to one peer at the same moment | 65,535 | the next one waits for one of them |
+//! | clones of one [`ShmBuf`] | `isize::MAX` | the process aborts, as with [`Arc`](std::sync::Arc) |
+//!
+//! And numbers that no program lives to see the end of:
+//!
+//! | what | how many | at most | at the end |
+//! |---|---|---|---|
+//! | messages in one chunk | at least 3 × 2^61: generations start at random below 2^62, and each message takes two | 10 million a second: 21,900 years | generations start over; a descriptor from before can be taken for a later one's |
+//! | connections in one peer slot | 2^62: an epoch takes four | 100,000 a second: 1.4 million years | epochs start over; likewise a [`PeerId`] |
+//! | segments of one provider | 2^64 - 1 | 100,000 a second: 5.8 million years | serial numbers start over, and pass by those in use |
+//! | forks, each by the child of the one before | 2^64 | 20,000 a second: 29 million years | a handle that was inherited through all of them looks like an own one |
 //!
 //! Linux only. A process forked by a raw `clone` system call must not use handles it inherited; one made by `fork` finds
 //! them inert: their drop does nothing, and allocating or attaching is an error. The bytes behind them stay shared with the parent,

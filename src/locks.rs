@@ -40,7 +40,7 @@ fn open_files() -> MutexGuard<'static, Vec<RawFd>> {
 #[derive(Debug)]
 pub(crate) struct LockFile {
     file: ManuallyDrop<File>,
-    epoch: u32,
+    epoch: u64,
 }
 
 impl LockFile {

@@ -49,7 +49,7 @@ pub(crate) struct Pool {
     shelves: Box<[Shelf<Chunk>]>,
     /// The classes from here on are the page-aligned ones.
     classes: usize,
-    fork_epoch: u32,
+    fork_epoch: u64,
     kinds: Box<[Kind]>,
     tallies: Box<[Tally]>,
     limits: Limits,

@@ -88,7 +88,7 @@ impl Name {
 /// A name that this process created, unlinked on drop.
 pub(crate) struct Link {
     name: Name,
-    epoch: u32,
+    epoch: u64,
     /// The file, if the name is to stay for as long as anybody has a shared `flock` on it.
     counted: Option<Inode>,
 }

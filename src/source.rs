@@ -41,6 +41,10 @@ impl Source for Numbered {
         let mut tries = 0;
         loop {
             let serial = self.next.fetch_add(1, Ordering::Relaxed);
+            // After the last number they start over; 0 stands for no segment where they are listed.
+            if serial == 0 {
+                continue;
+            }
             let name = segment_name(&self.prefix, self.provider, serial);
             match Segment::create(name, len, self.mode) {
                 // Somebody has put another file there; the next number is as good.
@@ -48,5 +52,28 @@ impl Source for Numbered {
                 result => return result.map(|segment| Payload::new(segment, serial)),
             }
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::posix::PAGE;
+
+    /// Otherwise a segment gets the number that stands for none, and its peers keep it mapped for ever.
+    #[test]
+    fn numbers_start_over_after_the_last_one_and_leave_zero_out() {
+        let prefix = format!("shm_pool-unit-{}-serial", std::process::id());
+        let source = Numbered::new(prefix, ProviderId(8), 0o600);
+        source.next.store(u64::MAX - 1, Ordering::Relaxed);
+        let segments = [(); 4].map(|()| source.create(PAGE).unwrap());
+        assert_eq!(segments.each_ref().map(Payload::serial), [u64::MAX - 1, u64::MAX, 1, 2]);
+        drop(segments);
+        source.next.store(u64::MAX, Ordering::Relaxed);
+        let kept = [(); 2].map(|()| source.create(PAGE).unwrap());
+        source.next.store(u64::MAX, Ordering::Relaxed);
+        let others = [(); 2].map(|()| source.create(PAGE).map(|segment| segment.serial()));
+        assert!(matches!(others, [Ok(2), Ok(3)]), "numbers that are in use are passed by: {others:?}");
+        assert_eq!(kept.map(|segment| segment.serial()), [u64::MAX, 1]);
     }
 }

@@ -3,6 +3,9 @@
 //! What the owner needs to know it keeps in private memory (`Books`, the chunks' own generations) and never reads back
 //! from the control object, which peers can write.
 
+#[cfg(all(test, not(loom)))]
+mod edges;
+
 use super::{control_name, control_size, peer_byte, View, CLOSED, MAGIC, OPEN, OWNER_BYTE, VACANT, VERSION};
 use crate::descriptor::{PeerId, ProviderId};
 use crate::error::{OsError, ShareError};
@@ -17,6 +20,9 @@ use std::sync::atomic::{fence, AtomicU64, Ordering};
 /// Bits of a gate that count the grants under way.
 const UNDER_WAY: u32 = 16;
 
+/// Most grants under way in one gate: more would be counted as an epoch.
+const MAX_UNDER_WAY: u64 = (1 << UNDER_WAY) - 1;
+
 /// See the module's text.
 pub(crate) struct OwnerControl {
     view: View,
@@ -28,7 +34,8 @@ pub(crate) struct OwnerControl {
     books: Mutex<Books>,
     /// Per peer slot: the epoch that grants are admitted for, and how many are under way. A grant that finds its peer
     /// gone may have to take itself back, and must not take another peer's: so the first grant of a new epoch waits
-    /// until none of an older one is under way.
+    /// until none of an older one is under way. Of an epoch, 48 bits are kept: enough to tell it from all that a grant can have
+    /// begun under, and the whole of it is compared before the grant counts.
     gates: [AtomicU64; PEERS],
     /// Held while slots of the dead are vacated: the kernel's locks do not exclude two threads of one process.
     reclaiming: Mutex<()>,
@@ -172,17 +179,17 @@ impl OwnerControl {
         let mine = epoch << UNDER_WAY;
         let mut seen = gate.load(Ordering::Relaxed);
         loop {
-            let next = if seen >> UNDER_WAY << UNDER_WAY == mine {
-                seen + 1
-            } else if self.view.header().epochs[slot].load(Ordering::Relaxed) != epoch {
-                return false;
-            } else if seen == seen >> UNDER_WAY << UNDER_WAY {
-                mine + 1
-            } else {
-                // A grant to the slot's last peer is about to end.
-                std::thread::yield_now();
-                seen = gate.load(Ordering::Relaxed);
-                continue;
+            let is_open = seen & !MAX_UNDER_WAY == mine;
+            let next = match seen & MAX_UNDER_WAY {
+                under_way if is_open && under_way < MAX_UNDER_WAY => seen + 1,
+                _ if !is_open && self.view.header().epochs[slot].load(Ordering::Relaxed) != epoch => return false,
+                0 => mine + 1,
+                // A grant to the slot's last peer is about to end, or one of very many.
+                _ => {
+                    std::thread::yield_now();
+                    seen = gate.load(Ordering::Relaxed);
+                    continue;
+                }
             };
             // Acquire: partner of the Release that ends a grant.
             match gate.compare_exchange_weak(seen, next, Ordering::Acquire, Ordering::Relaxed) {
@@ -223,7 +230,7 @@ impl Drop for OwnerControl {
 
 /// An odd generation that is different from record to record and from provider to provider, so that a descriptor that
 /// was damaged or made up does not meet the right one by counting from 1. The top bits are clear: at 10 million
-/// messages a second in one record, 2^62 steps of two last more than 10,000 years.
+/// messages a second in one record, what is left, 3 * 2^61 steps of two, lasts 21,900 years. Then see `lease::published_after`.
 fn first_generation(seed: u64, index: u32) -> u64 {
     // The increment of SplitMix64, an odd number near 2^64 divided by the golden ratio.
     (seed ^ u64::from(index).wrapping_mul(0x9e37_79b9_7f4a_7c15)) >> 2 | 1

@@ -17,7 +17,7 @@ pub(crate) struct PeerControl {
     /// Holds the lock of the slot.
     locks: LockFile,
     id: PeerId,
-    fork_epoch: u32,
+    fork_epoch: u64,
 }
 
 impl PeerControl {
@@ -69,6 +69,14 @@ impl PeerControl {
         view.header().epochs[slot].store(epoch, Ordering::Release);
         let id = PeerId { provider, slot: slot as u8, epoch };
         Ok(Self { view, locks, id, fork_epoch: fork::epoch() })
+    }
+
+    /// Leaves nothing but what the kernel takes back when a process ends: the lock.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn die(mut self) {
+        self.locks.unlock(peer_byte(self.slot())).expect("a lock that is held");
+        // What the drop does is left out as for a forked child's copy; and the locks' own, which is another value, is not.
+        self.fork_epoch = self.fork_epoch.wrapping_add(1);
     }
 
     /// Who this peer is to the owner.

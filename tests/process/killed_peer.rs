@@ -1,8 +1,11 @@
-//! A peer that is killed with views and grants: the owner gets its memory back, and nobody else loses any (D4, D5).
+//! A peer that is killed with views and grants, or ends in another way without letting go: the owner gets its memory back, and
+//! nobody else loses any (D4, D5).
 
 use crate::peer::{Peer, View};
 use crate::shm::{self, Names};
+use crate::sys::spaces::Ending;
 use shm_pool::{AllocErrorKind, PeerId, Provider, ShareError, ShmBuf};
+use std::os::unix::process::ExitStatusExt;
 
 /// Most views of one message in one client, and most grants of it to one peer.
 const VIEWS: usize = 31;
@@ -56,6 +59,18 @@ impl Scene {
 
     fn kill_the_victim(&mut self) {
         self.victim.take().expect("a victim that lives").kill();
+    }
+
+    /// The victim ends itself, with all that it holds.
+    fn end_the_victim(&mut self, how: Ending) {
+        let status = self.victim.take().expect("a victim that lives").end(how);
+        let expected = match how {
+            Ending::Kill => (None, Some(libc::SIGKILL)),
+            Ending::Abort => (None, Some(libc::SIGABRT)),
+            Ending::Exit => (Some(0), None),
+            Ending::Fault => (None, Some(libc::SIGSEGV)),
+        };
+        assert_eq!((status.code(), status.signal()), expected, "{how:?}");
     }
 
     fn assert_exhausted(&self, leased_messages: usize) {
@@ -137,4 +152,33 @@ fn a_trim_while_the_peer_lives_takes_nothing_from_it() {
     all.iter_mut().for_each(|buffer| buffer.fill(0));
     peer.check(view);
     peer.attach(descriptor, 2).unwrap();
+}
+
+/// Otherwise a peer that crashes, or leaves by `exit` as C programs do, costs more than one that is killed.
+#[test]
+fn however_a_peer_ends_the_allocation_that_needs_it_gets_its_memory() {
+    for how in Ending::ALL {
+        let names = Names::new(&format!("ends-{how:?}"));
+        let mut scene = Scene::new(&names, 256 << 10, 2 << 20);
+        scene.end_the_victim(how);
+        scene.assert_only_the_victims_memory_is_free();
+    }
+}
+
+/// Otherwise an owner that asks for it does not get the leases of the dead, or gets living peers' with them.
+#[test]
+fn however_a_peer_ends_a_reclaim_takes_back_its_leases_and_nobody_elses() {
+    for how in Ending::ALL {
+        let names = Names::new(&format!("reclaimed-{how:?}"));
+        let mut scene = Scene::new(&names, 4 << 10, 64 << 10);
+        assert_eq!(scene.provider.reclaim(), 0, "everybody lives");
+        assert_eq!(scene.provider.stats().bytes_leased, (LOST + KEPT) * scene.len);
+        scene.end_the_victim(how);
+        assert_eq!(scene.provider.stats().bytes_leased, (LOST + KEPT) * scene.len, "nobody has looked yet");
+        assert_eq!(scene.provider.reclaim(), LOST + KEPT, "{how:?}: each message once, however often it was leased");
+        assert_eq!(scene.provider.reclaim(), 0, "all was found at once");
+        assert_eq!(scene.provider.stats().bytes_leased, KEPT * scene.len, "{how:?}: what the survivors hold");
+        scene.survivors.iter().for_each(|(survivor, view)| survivor.check(*view));
+        scene.assert_only_the_victims_memory_is_free();
+    }
 }

@@ -22,6 +22,7 @@ mod in_flight;
 mod killed_owner;
 mod killed_peer;
 mod leaving_peer;
+mod namespaces;
 mod reclaim_race;
 mod rejects;
 mod rejects_segment;
@@ -46,6 +47,7 @@ const ROLES: &[(&str, Role)] = &[
     ("forked-peer-killed", forked_peer::killed_role),
     ("full-shm", full_shm::role),
     ("given-back", given_back::role),
+    ("other-namespaces", namespaces::role),
     ("owner", killed_owner::role),
     ("owner-forks", sweep::forking_role),
     ("owner-swept", sweep::role),

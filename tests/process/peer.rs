@@ -2,8 +2,10 @@
 
 use crate::child::Child;
 use crate::shm;
+use crate::sys::spaces::Ending;
 use crate::wire::{Link, Message};
 use shm_pool::{AttachError, Client, Descriptor, PeerId, ProviderId, ShmView};
+use std::process::ExitStatus;
 
 /// The test's handle of such a peer.
 pub(crate) struct Peer {
@@ -71,6 +73,32 @@ impl Peer {
         self.child.kill();
     }
 
+    /// Has the peer end itself, and waits until it is gone.
+    pub(crate) fn end(self, how: Ending) -> ExitStatus {
+        self.child.tell(&Message::End(how));
+        self.child.ended()
+    }
+
+    /// Ends the peer as it should: it drops its views and its client.
+    pub(crate) fn leave(self) {
+        self.child.shut_down();
+    }
+
+    /// The process.
+    pub(crate) fn child(&self) -> &Child {
+        &self.child
+    }
+
+    /// The process.
+    pub(crate) fn into_child(self) -> Child {
+        self.child
+    }
+
+    /// The next step of a role that is more than a peer's.
+    pub(crate) fn go(&self) -> u64 {
+        self.number(&Message::Go)
+    }
+
     fn number(&self, question: &Message) -> u64 {
         match self.child.ask(question) {
             Message::Number(number) => number,
@@ -93,13 +121,17 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
 
 /// Answers the test's questions until it has none.
 pub(crate) fn serve(link: &Link, client: &Client, prefix: &str) {
-    let mut views: Vec<Option<(ShmView, u64)>> = Vec::new();
+    let mut views = Views::new();
     while let Some(question) = link.receive().expect("the child waits without a deadline") {
         link.send(&answer(&question, client, prefix, &mut views));
     }
 }
 
-fn answer(question: &Message, client: &Client, prefix: &str, views: &mut Vec<Option<(ShmView, u64)>>) -> Message {
+/// The views that a peer has, or had, by their numbers, and how each message was filled.
+pub(crate) type Views = Vec<Option<(ShmView, u64)>>;
+
+/// What a peer does when it is asked.
+pub(crate) fn answer(question: &Message, client: &Client, prefix: &str, views: &mut Views) -> Message {
     let refused = |error: AttachError| Message::Refused(format!("{error:?}"));
     match *question {
         Message::Connect(provider) => client.connect(provider).map_or_else(refused, Message::Peer),
@@ -122,6 +154,7 @@ fn answer(question: &Message, client: &Client, prefix: &str, views: &mut Vec<Opt
         Message::Trim => Message::Number(client.trim() as u64),
         Message::Segments => Message::Number(client.mapped_segments() as u64),
         Message::Mappings => Message::Number(shm::mappings(prefix) as u64),
+        Message::End(how) => how.end(),
         ref other => panic!("not a question: {other:?}"),
     }
 }

@@ -67,3 +67,42 @@ fn peers_that_are_killed_one_after_the_other_need_one_slot() {
     provider.trim();
     assert_eq!(provider.stats().bytes_held, 0);
 }
+
+/// Otherwise a provider whose 64 slots are taken by processes lets one more in on another's place, or keeps it out when there is
+/// one.
+#[test]
+fn the_65th_process_gets_the_slot_of_one_that_was_killed_or_has_left() {
+    let names = Names::new("slots-65");
+    let provider = names.provider().build().unwrap();
+    let mut buffer = provider.alloc(5_000).unwrap();
+    shm::fill(&mut buffer, 65);
+    let message = buffer.freeze();
+    let descriptor = message.descriptor().unwrap();
+    let mut peers: Vec<Option<Peer>> = (0..PEERS).map(|_| Some(Peer::start(names.prefix()))).collect();
+    let connected = peers.iter().flatten().map(|peer| peer.connect(provider.id()).unwrap().slot());
+    assert!(connected.eq(0..PEERS as u8), "one slot each, the first that is free");
+    let views: Vec<_> = peers.iter().flatten().map(|peer| peer.attach(descriptor, 65).unwrap()).collect();
+
+    type Goes = fn(Peer);
+    let ways: [(usize, Goes); 3] = [(40, Peer::kill), (63, Peer::leave), (0, Peer::kill)];
+    let late = Peer::start(names.prefix());
+    let mut latecomers = vec![late];
+    for (slot, goes) in ways {
+        let late = latecomers.last().expect("one was pushed");
+        for refused in [late.connect(provider.id()).unwrap_err(), late.attach(descriptor, 65).unwrap_err()] {
+            assert!(refused.starts_with("TooManyPeers") && refused.contains("max: 64"), "{refused}");
+        }
+        assert_eq!(late.mappings(), 0, "a refused peer keeps no mapping");
+        goes(peers[slot].take().expect("each slot is left once"));
+        assert_eq!(usize::from(late.connect(provider.id()).unwrap().slot()), slot, "there is no other");
+        late.attach(descriptor, 65).unwrap();
+        latecomers.push(Peer::start(names.prefix()));
+    }
+    assert_eq!(provider.reclaim(), 0, "who took the slots has cleared them");
+    for (peer, view) in peers.iter().zip(&views) {
+        peer.iter().for_each(|peer| peer.check(*view));
+    }
+    drop((peers, latecomers));
+    assert_eq!(provider.reclaim(), PEERS, "all were killed with a view of the message");
+    assert!(!message.is_leased());
+}

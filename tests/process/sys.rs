@@ -1,4 +1,6 @@
-//! The system calls that the standard library does not offer. The only unsafe code of these tests.
+//! The system calls that the standard library does not offer. With its part `spaces` the only unsafe code of these tests.
+
+pub(crate) mod spaces;
 
 use std::io;
 use std::os::fd::RawFd;

@@ -1,5 +1,6 @@
 //! What a test and its child say to each other: typed messages on a stream socket.
 
+use crate::sys::spaces::Ending;
 use shm_pool::{Descriptor, PeerId, ProviderId};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -43,6 +44,8 @@ pub(crate) enum Message {
     Refused(String),
     /// The child panicked, where and why.
     Panicked(String),
+    /// End in this way. Not answered.
+    End(Ending),
 }
 
 impl Message {
@@ -65,6 +68,7 @@ impl Message {
             Self::Sent(descriptor) => (12, descriptor.to_bytes().to_vec()),
             Self::Refused(text) => (13, text.as_bytes().to_vec()),
             Self::Panicked(text) => (14, text.as_bytes().to_vec()),
+            Self::End(how) => (15, vec![*how as u8]),
         };
         let len = u32::try_from(1 + body.len()).expect("messages are short");
         [&len.to_le_bytes()[..], &[tag], &body].concat()
@@ -90,6 +94,7 @@ impl Message {
             12 => Self::Sent(descriptor(body)),
             13 => Self::Refused(text()),
             14 => Self::Panicked(text()),
+            15 => Self::End(Ending::ALL[usize::from(body[0])]),
             _ => panic!("no message has tag {tag}"),
         }
     }

@@ -1,0 +1,132 @@
+//! A record at its limits: every value of a lane, under every operation; and generations at the last one.
+
+use super::*;
+
+const PLACE: Place = Place { segment: 1, index: 2, offset: 3, len: 4 };
+const GENERATION: u64 = 42;
+
+/// Slots at both ends of a word, in the middle of one, and in the last one.
+const SLOTS: [usize; 5] = [0, 3, 7, 8, PEERS - 1];
+
+fn published() -> Record {
+    let record = Record::new();
+    record.close_at(GENERATION - 1);
+    record.publish(GENERATION, PLACE);
+    record
+}
+
+/// A record in which one slot's lane is `value`, and all others are `neighbours`.
+fn record(slot: usize, value: u64, neighbours: u64) -> Record {
+    let record = published();
+    for peer in 0..PEERS {
+        let value = if peer == slot { value } else { neighbours };
+        record.change(peer, |_| Ok(value)).unwrap();
+    }
+    record
+}
+
+fn lane_of(record: &Record, slot: usize) -> u64 {
+    let (word, shift) = lane(slot);
+    record.lanes[word].load(Ordering::Relaxed) >> shift & 0xff
+}
+
+/// What an operation makes of a lane. `None`: it is refused and changes nothing.
+type Expected = fn(grants: u64, leases: u64) -> Option<(u64, u64)>;
+
+type Operation = fn(&Record, usize) -> Result<(), Refused>;
+
+/// Otherwise a counter that is full spills over into the other one of its peer, or into another peer's, and somebody's
+/// message is used again while it is read.
+#[test]
+fn no_operation_on_any_lane_spills_over() {
+    let operations: [(&str, Operation, Expected); 8] = [
+        (
+            "attach",
+            |record, slot| record.attach(slot, GENERATION).map(drop),
+            |grants, leases| (leases < MAX_LEASES).then_some((grants, leases + 1)),
+        ),
+        ("attach too late", |record, slot| record.attach(slot, GENERATION - 2).map(drop), |_, _| None),
+        (
+            "renew",
+            |record, slot| record.renew(slot),
+            |grants, leases| (leases < MAX_LEASES).then_some((grants, leases + 1)),
+        ),
+        (
+            "accept",
+            |record, slot| record.accept(slot, GENERATION).map(drop),
+            |grants, leases| (grants > 0 && leases < MAX_LEASES).then(|| (grants - 1, leases + 1)),
+        ),
+        ("accept too late", |record, slot| record.accept(slot, GENERATION - 2).map(drop), |_, _| None),
+        (
+            "grant",
+            |record, slot| record.grant(slot),
+            |grants, leases| (grants < MAX_GRANTS).then_some((grants + 1, leases)),
+        ),
+        (
+            "put back",
+            |record, slot| {
+                record.put_back(slot);
+                Ok(())
+            },
+            |grants, leases| Some(((grants + 1).min(MAX_GRANTS), leases.saturating_sub(1))),
+        ),
+        (
+            "clear",
+            |record, slot| record.clear(slot).then_some(()).ok_or(Refused::Stale),
+            |grants, leases| (grants + leases > 0).then_some((0, 0)),
+        ),
+    ];
+    for (name, operation, expected) in operations {
+        for (value, slot) in (0..=0xff).flat_map(|value| SLOTS.map(|slot| (value, slot))) {
+            let next = expected(value / GRANT, value % GRANT);
+            for neighbours in [0, 0xff] {
+                let record = record(slot, value, neighbours);
+                assert_eq!(operation(&record, slot).is_ok(), next.is_some(), "{name} of lane {value:#04x}");
+                let lane = next.map_or(value, |(grants, leases)| grants * GRANT + leases);
+                assert_eq!(lane_of(&record, slot), lane, "{name} of lane {value:#04x} in slot {slot}");
+                let mut others = (0..PEERS).filter(|&other| other != slot);
+                let is_alone = others.all(|other| lane_of(&record, other) == neighbours);
+                assert!(is_alone, "{name} of lane {value:#04x} in slot {slot} changed another one's");
+            }
+        }
+    }
+}
+
+/// Otherwise a full lane loses a lease, or a grant, when its peer lets go of one.
+#[test]
+fn a_lane_counts_down_from_its_limits_to_zero() {
+    for slot in SLOTS {
+        let record = record(slot, MAX_GRANTS * GRANT + MAX_LEASES, 0);
+        for left in (0..MAX_LEASES).rev() {
+            record.release(slot);
+            assert_eq!(lane_of(&record, slot), MAX_GRANTS * GRANT + left);
+        }
+        for left in (0..MAX_GRANTS).rev() {
+            record.revoke(slot);
+            assert_eq!(lane_of(&record, slot), left * GRANT);
+        }
+        record.revoke(slot);
+        assert!(!record.is_leased(), "there was nothing left to revoke");
+    }
+}
+
+/// Otherwise the owner of a record that is 20,000 years old panics, or publishes a message in a generation that nobody can
+/// attach to and that stands for a chunk without a record.
+#[test]
+fn generations_start_over_after_the_last_one() {
+    assert_eq!([1, 41, u64::MAX - 2, u64::MAX].map(published_after), [2, 42, u64::MAX - 1, 2]);
+    let record = Record::new();
+    let mut generation = u64::MAX - 1;
+    record.publish(generation, PLACE);
+    assert_eq!(record.attach(5, generation), Ok(PLACE), "the last generation is as good as any");
+    assert!(!record.recycle(&mut generation));
+    record.release(5);
+    assert!(record.recycle(&mut generation));
+    assert_eq!(generation, u64::MAX);
+    assert_eq!(record.attach(5, u64::MAX), Err(Refused::Stale), "no descriptor names a closed chunk");
+    generation = published_after(generation);
+    record.publish(generation, PLACE);
+    assert_eq!(record.attach(5, u64::MAX - 1), Err(Refused::Stale));
+    assert_eq!(record.attach(5, 0), Err(Refused::Stale));
+    assert_eq!(record.attach(5, generation), Ok(PLACE));
+}

@@ -1,0 +1,218 @@
+//! Owners and peers in other PID and mount namespaces, as in containers that share /dev/shm: who is alive is told by locks, and not
+//! by process ids, which mean something else there (D5).
+
+use crate::child::{self, Child};
+use crate::killed_owner;
+use crate::peer::{self, Peer, Views};
+use crate::shm::{self, Names};
+use crate::sys::{self, spaces};
+use crate::wire::{Link, Message};
+use shm_pool::{AttachError, Descriptor, Provider, ProviderId, ShareError, ShmBuf};
+
+/// What an owner has: a control object, and two segments.
+const OBJECTS: u64 = 3;
+
+/// The role: forks process 1 of another PID namespace, tells its id in this one, and later that it has ended.
+pub(crate) fn role(link: &Link, arguments: &[&str]) {
+    if let Err(error) = spaces::leave_pid_namespace() {
+        return link.send(&Message::Refused(error.to_string()));
+    }
+    let Some(forked) = sys::fork() else { sys::end_with(|| process_1(link, arguments)) };
+    link.send(&Message::Number(forked.id()));
+    forked.wait();
+    link.send(&Message::Done);
+}
+
+fn process_1(link: &Link, arguments: &[&str]) {
+    spaces::end_with_parent();
+    assert_eq!(link.receive().unwrap(), Some(Message::Go));
+    assert_eq!(std::process::id(), 1, "not another PID namespace");
+    match arguments[1] {
+        "peer" => observe(link, arguments[0]),
+        "owner" => killed_owner::role(link, arguments),
+        _ => reclaim(link, arguments[0]),
+    }
+}
+
+/// A peer that sweeps when it is told to go on.
+fn observe(link: &Link, prefix: &str) {
+    let (client, mut views) = (shm::client(prefix), Views::new());
+    while let Some(question) = link.receive().unwrap() {
+        link.send(&match question {
+            Message::Go => Message::Number(Provider::builder().name_prefix(prefix).sweep().unwrap().objects as u64),
+            question => peer::answer(&question, &client, prefix, &mut views),
+        });
+    }
+}
+
+/// An owner that drops its message, and then looks for dead peers each time when it is told to go on.
+fn reclaim(link: &Link, prefix: &str) {
+    let provider = Provider::builder().name_prefix(prefix).build().unwrap();
+    let message = message(&provider, 5);
+    link.send(&Message::Sent(message.descriptor().unwrap()));
+    while let Some(question) = link.receive().unwrap() {
+        assert_eq!(question, Message::Go);
+        link.send(&Message::Number(provider.reclaim() as u64));
+    }
+}
+
+fn message(provider: &Provider, seed: u64) -> ShmBuf {
+    let mut buffer = provider.alloc(100_000).unwrap();
+    shm::fill(&mut buffer, seed);
+    buffer.freeze()
+}
+
+fn skip(reason: &str) {
+    child::skip(&format!("no namespaces of our own: {reason}"));
+}
+
+/// A process 1, and the child that has forked it.
+struct Elsewhere {
+    peer: Peer,
+    id: u64,
+}
+
+impl Elsewhere {
+    /// `None`: not possible here.
+    fn start(names: &Names, what: &str) -> Option<Self> {
+        let child = Child::start_with("other-namespaces", &[names.prefix(), what], spaces::leave_mount_namespace);
+        let child = child.map_err(|error| skip(&error.to_string())).ok()?;
+        match child.hear() {
+            Message::Number(id) => {
+                child.tell(&Message::Go);
+                Some(Self { peer: Peer::of(child), id })
+            }
+            refused => {
+                skip(&format!("{refused:?}"));
+                None
+            }
+        }
+    }
+
+    /// SIGKILL. When this returns, process 1 is gone.
+    fn kill(self) {
+        spaces::kill(self.id);
+        let child = self.peer.into_child();
+        child.expect_done();
+        child.finish();
+    }
+
+    fn go(&self) -> u64 {
+        self.peer.go()
+    }
+}
+
+/// Otherwise a subscriber in a container loses what it reads, because no process of its id is seen; or what it held when it was
+/// killed is lost, because some other process has that id.
+#[test]
+fn a_peer_in_another_pid_namespace_is_seen_alive_and_dead() {
+    let names = Names::new("spaces-peer");
+    let provider = names.provider().build().unwrap();
+    let Some(elsewhere) = Elsewhere::start(&names, "peer") else { return };
+    let id = elsewhere.peer.connect(provider.id()).unwrap();
+    let (read, granted) = (message(&provider, 1), message(&provider, 2));
+    let view = elsewhere.peer.attach(read.descriptor().unwrap(), 1).unwrap();
+    let grant = granted.grant(id).unwrap();
+
+    let neighbour = names.client();
+    assert_ne!(neighbour.connect(provider.id()).unwrap().slot(), id.slot(), "the slot of one that lives");
+    assert_eq!(provider.reclaim(), 0, "it lives");
+    assert!(read.is_leased() && granted.is_leased());
+    elsewhere.peer.check(view);
+    elsewhere.peer.attach(grant, 2).expect("its grant is there");
+
+    let kept = neighbour.attach(&read.descriptor().unwrap()).unwrap();
+    elsewhere.kill();
+    assert_eq!((provider.reclaim(), provider.reclaim()), (2, 0), "both messages, and once");
+    assert!(!granted.is_leased() && read.is_leased(), "the neighbour has its view still");
+    shm::check(&kept, 1).unwrap();
+    drop(kept);
+    assert!(!read.is_leased());
+    assert_eq!(granted.grant(id), Err(ShareError::PeerGone(id)));
+    assert_eq!(names.client().connect(provider.id()).unwrap().slot(), id.slot(), "its slot is free");
+}
+
+fn provider_and_messages(owner: &Child) -> (ProviderId, [Descriptor; 2]) {
+    let Message::Provider(id) = owner.hear() else { panic!("the owner tells its id first") };
+    let message = |_| match owner.hear() {
+        Message::Sent(descriptor) => descriptor,
+        other => panic!("not a descriptor: {other:?}"),
+    };
+    (id, [0, 1].map(message))
+}
+
+/// Otherwise a publisher in a container is swept away while it works, or what it left when it was killed stays for ever.
+#[test]
+fn an_owner_in_another_pid_namespace_is_seen_alive_and_dead() {
+    let names = Names::new("spaces-owner");
+    let Some(elsewhere) = Elsewhere::start(&names, "owner") else { return };
+    let (id, descriptors) = provider_and_messages(elsewhere.peer.child());
+    assert_eq!(names.sweep(), 0, "it lives");
+    let peer = Peer::start(names.prefix());
+    let views = descriptors.map(|descriptor| peer.attach(descriptor, descriptor.payload_len()).unwrap());
+    assert_eq!(peer.trim(), 0, "it lives");
+    drop(names.provider().build().unwrap());
+    assert_eq!(shm::objects(names.prefix()).len() as u64, OBJECTS, "the next build sweeps nothing that lives");
+
+    elsewhere.kill();
+    views.iter().for_each(|&view| peer.check(view));
+    let refused = names.client().connect(id).unwrap_err();
+    assert!(matches!(refused, AttachError::OwnerDied { .. }), "{refused}");
+    assert_eq!(peer.trim(), OBJECTS, "its peers see that it is dead");
+    assert_eq!(names.sweep() as u64, OBJECTS);
+    views.iter().for_each(|&view| peer.check(view));
+}
+
+/// Otherwise a process in a container sweeps away what a publisher outside is at, or cannot tell that it is dead.
+#[test]
+fn from_another_pid_namespace_an_owner_is_seen_alive_and_dead() {
+    let names = Names::new("spaces-sees");
+    let owner = Child::start("owner", &[names.prefix()]);
+    let (id, descriptors) = provider_and_messages(&owner);
+    let Some(elsewhere) = Elsewhere::start(&names, "peer") else { return owner.shut_down() };
+    let views = descriptors.map(|descriptor| elsewhere.peer.attach(descriptor, descriptor.payload_len()).unwrap());
+    assert_eq!((elsewhere.go(), elsewhere.peer.trim()), (0, 0), "it lives");
+    owner.kill();
+    views.iter().for_each(|&view| elsewhere.peer.check(view));
+    assert_eq!(elsewhere.peer.trim(), OBJECTS);
+    let refused = elsewhere.peer.connect(id).unwrap_err();
+    assert!(refused.starts_with("OwnerDied"), "{refused}");
+    assert_eq!((elsewhere.go(), elsewhere.go()), (OBJECTS, 0), "all is swept, and once");
+    views.iter().for_each(|&view| elsewhere.peer.check(view));
+}
+
+/// Otherwise a publisher in a container takes messages back from subscribers outside, or keeps those of dead ones.
+#[test]
+fn from_another_pid_namespace_peers_are_seen_alive_and_dead() {
+    let names = Names::new("spaces-reclaims");
+    let Some(elsewhere) = Elsewhere::start(&names, "reclaims") else { return };
+    let Message::Sent(descriptor) = elsewhere.peer.child().hear() else { panic!("not a descriptor") };
+    let [victim, survivor] = [(); 2].map(|()| Peer::start(names.prefix()));
+    let view = survivor.attach(descriptor, 5).unwrap();
+    victim.attach(descriptor, 5).unwrap();
+    assert_eq!(elsewhere.go(), 0, "both live");
+    victim.kill();
+    assert_eq!((elsewhere.go(), elsewhere.go()), (1, 0), "the victim's message, once");
+    survivor.check(view);
+    elsewhere.kill();
+    assert_eq!(names.sweep(), 2, "the control object and a segment");
+    survivor.check(view);
+}
+
+/// Otherwise a peer whose /dev/shm is not its owner's, as in containers that share none, gets no hint why nothing arrives.
+#[test]
+fn a_peer_with_another_dev_shm_is_told_that_there_is_no_provider() {
+    let names = Names::new("spaces-shm");
+    let provider = names.provider().build().unwrap();
+    let message = message(&provider, 3);
+    let peer = match Child::start_with("peer", &[names.prefix()], sys::give_small_shm) {
+        Ok(child) => Peer::of(child),
+        Err(error) => return child::skip(&format!("no mount namespace of our own: {error}")),
+    };
+    for refused in
+        [peer.connect(provider.id()).unwrap_err(), peer.attach(message.descriptor().unwrap(), 3).unwrap_err()]
+    {
+        assert!(refused.starts_with("NoProvider"), "{refused}");
+    }
+    assert_eq!(peer.mappings(), 0);
+}

@@ -1,0 +1,106 @@
+//! Namespaces of processes, how a process ends, and what it may map.
+
+use super::{check, is_root, mount, set_limit, Forked};
+use std::io;
+use std::process::Command;
+
+/// Gives the process to be started a mount namespace of its own, in which /dev/shm is mounted once more, with the same files; and
+/// the right to leave its PID namespace. Starting it fails where that is not permitted.
+pub(crate) fn leave_mount_namespace(command: &mut Command) {
+    // SAFETY: no preconditions.
+    let (is_root, uid, gid) = (is_root(), unsafe { libc::geteuid() }, unsafe { libc::getegid() });
+    // There it is root, and stays so when it begins its program; outside it is who it was.
+    let maps = [("/proc/self/setgroups", "deny".to_owned()), ("/proc/self/uid_map", format!("0 {uid} 1"))];
+    let maps = maps.into_iter().chain([("/proc/self/gid_map", format!("0 {gid} 1"))]).collect::<Vec<_>>();
+    let prepare = move || {
+        let user = if is_root { 0 } else { libc::CLONE_NEWUSER };
+        // SAFETY: the process has one thread.
+        check(unsafe { libc::unshare(user | libc::CLONE_NEWNS) })?;
+        if !is_root {
+            maps.iter().try_for_each(|(path, text)| std::fs::write(path, text))?;
+        }
+        mount(b"none\0", b"/\0", libc::MS_REC | libc::MS_PRIVATE, b"\0")?;
+        mount(b"/dev/shm\0", b"/dev/shm\0", libc::MS_BIND, b"\0")
+    };
+    // SAFETY: between fork and exec this makes system calls only; `fs::write` of a short path needs no heap.
+    unsafe { std::os::unix::process::CommandExt::pre_exec(command, prepare) };
+}
+
+/// The next process that this thread forks is process 1 of another PID namespace. Afterwards it can start no thread.
+pub(crate) fn leave_pid_namespace() -> io::Result<()> {
+    // SAFETY: numbers only; nothing that lives changes its namespace.
+    check(unsafe { libc::unshare(libc::CLONE_NEWPID) })
+}
+
+/// This process ends when the one ends that it was forked from.
+pub(crate) fn end_with_parent() {
+    // SAFETY: this option takes a number only.
+    check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) }).expect("a signal that exists");
+}
+
+impl Forked {
+    /// The id by which this process, and the one that it was started by, know the child.
+    pub(crate) fn id(&self) -> u64 {
+        u64::from(self.0.unsigned_abs())
+    }
+
+    /// Waits until the child has ended, in whatever way.
+    pub(crate) fn wait(self) {
+        let mut status = 0;
+        // SAFETY: the status is a valid place to write to.
+        let waited = unsafe { libc::waitpid(self.0, &mut status, 0) };
+        assert_eq!(waited, self.0, "a child that was not reaped yet");
+        std::mem::forget(self);
+    }
+}
+
+/// SIGKILL, to a process that somebody else reaps, and not before.
+pub(crate) fn kill(id: u64) {
+    let id = i32::try_from(id).expect("the id of a process");
+    // SAFETY: not reaped yet, by the contract above: the id is its own.
+    check(unsafe { libc::kill(id, libc::SIGKILL) }).expect("a process of this user");
+}
+
+/// A way for a process to end that runs no destructor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// What a test does to it from outside.
+    Kill,
+    Abort,
+    /// By `exit`, which runs what `atexit` has registered.
+    Exit,
+    /// By a write to an address where nothing is.
+    Fault,
+}
+
+impl Ending {
+    pub(crate) const ALL: [Self; 4] = [Self::Kill, Self::Abort, Self::Exit, Self::Fault];
+
+    /// Ends this process.
+    pub(crate) fn end(self) -> ! {
+        match self {
+            Self::Kill => kill(u64::from(std::process::id())),
+            Self::Abort => std::process::abort(),
+            Self::Exit => std::process::exit(0),
+            // The standard library's handler finds no guard page there, and lets the kernel have it again by default.
+            // SAFETY: this is undefined to the compiler but for being volatile; the page at 0 is never mapped.
+            Self::Fault => unsafe { std::ptr::without_provenance_mut::<u8>(8).write_volatile(0) },
+        }
+        unreachable!("a process outlived its end");
+    }
+}
+
+/// Calls `body` while this process can map no more than `bytes` in addition. What it needs of the heap is little.
+pub(crate) fn with_address_space<T>(bytes: u64, body: impl FnOnce() -> T) -> T {
+    let pages = std::fs::read_to_string("/proc/self/statm").expect("/proc");
+    let pages: u64 = pages.split(' ').next().and_then(|size| size.parse().ok()).expect("the size in pages");
+    set_limit(libc::RLIMIT_AS, pages * 4096 + bytes);
+    let result = body();
+    set_limit(libc::RLIMIT_AS, libc::RLIM_INFINITY);
+    result
+}
+
+/// Makes a file another user's. Only root can.
+pub(crate) fn give_away(path: &std::path::Path, user: u32) -> io::Result<()> {
+    std::os::unix::fs::chown(path, Some(user), None)
+}
