@@ -133,7 +133,7 @@ fn lane(slot: usize) -> (usize, u32) {
 impl Record {
     /// A record in private memory, for the models.
     #[cfg(test)]
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let zero = || AtomicU64::new(0);
         Self {
             lanes: std::array::from_fn(|_| zero()),

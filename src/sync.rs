@@ -13,11 +13,13 @@
 pub(crate) use {
     crossbeam_queue::ArrayQueue,
     std::sync::atomic::{fence, AtomicPtr, AtomicU64, Ordering},
+    std::thread::yield_now,
 };
 
 #[cfg(all(test, loom))]
 pub(crate) use {
     loom::sync::atomic::{fence, AtomicPtr, Ordering},
+    loom::thread::yield_now,
     model::{ArrayQueue, AtomicU64},
 };
 

@@ -11,31 +11,18 @@
 //! The kernel says who is alive: it drops a process's locks when the process ends, however it ends. No heartbeat, no
 //! process ids.
 //!
-//! # A slot's epoch
-//!
-//! | epoch modulo 4 | the slot |
-//! |---|---|
-//! | 0 | is that of the peer that connected with this epoch |
-//! | 1 | is being vacated, or was when its process was killed |
-//! | 3 | is nobody's, and its lanes are clear |
-//!
-//! Whoever holds the slot's lock vacates it: moves the epoch on, then (full fence) clears the slot's lanes. That is a peer that
-//! connects, a peer that leaves, or the owner when it finds the lock free; in the owner one thread at a time, for a process does
-//! not exclude itself by its own lock. A grant adds to the lane, then (full fence) looks at the epoch; so a grant to a peer that is
-//! gone is cleared by the one side or taken back by the other.
-//!
 //! # Orderings
 //!
 //! | writer | reader | what becomes visible |
 //! |---|---|---|
 //! | owner: state = open, Release | peer connects: Acquire | the whole header |
 //! | owner: high water, Release | who clears a slot: Acquire | that records below it may be in use |
-//! | who moves an epoch on, SeqCst fence after | a grant, SeqCst fence before the look | one sees the other (as in `lease`) |
 //! | owner: segment entry, Relaxed | peer: Relaxed | only a hint to unmap; never decides about access |
 
 mod dead;
 mod owner;
 mod peer;
+mod slot;
 
 pub(crate) use dead::{owner, Owner};
 pub(crate) use owner::OwnerControl;
@@ -45,8 +32,9 @@ use crate::descriptor::ProviderId;
 use crate::lease::{Record, PEERS};
 use crate::posix::{Name, PAGE};
 use crate::segment::Mapping;
-use std::mem::{align_of, size_of};
-use std::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
+use slot::Epoch;
+use std::mem::size_of;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// "SHMPOOL" and a zero.
 const MAGIC: u64 = u64::from_le_bytes(*b"SHMPOOL\0");
@@ -69,10 +57,6 @@ fn peer_byte(slot: usize) -> usize {
 const OPEN: u32 = 1;
 const CLOSED: u32 = 2;
 
-/// An epoch modulo 4; 0 is a slot that is taken.
-const VACATING: u64 = 1;
-const VACANT: u64 = 3;
-
 /// The first page. Only atomics: other processes may write at any time.
 #[repr(C)]
 struct Header {
@@ -83,10 +67,11 @@ struct Header {
     records: AtomicU32,
     /// Records below this number may have been used.
     high_water: AtomicU32,
-    epochs: [AtomicU64; PEERS],
+    epochs: [Epoch; PEERS],
 }
 
-const _: () = assert!(size_of::<Header>() <= PAGE && PAGE % align_of::<Record>() == 0);
+#[cfg(not(all(test, loom)))]
+const _: () = assert!(size_of::<Header>() <= PAGE && PAGE % std::mem::align_of::<Record>() == 0);
 
 /// The name of the control object of a provider.
 pub(crate) fn control_name(prefix: &str, provider: ProviderId) -> Name {
@@ -151,16 +136,10 @@ impl View {
         Some(unsafe { &*record.cast() })
     }
 
-    /// Makes the slot nobody's and clears its lanes in the first `used` records. The caller holds the slot's lock. Returns the
-    /// new epoch and how many records the slot still held.
-    fn vacate(&self, slot: usize, used: u32) -> (u64, usize) {
-        let epoch = &self.header().epochs[slot];
-        let base = epoch.load(Ordering::Relaxed) / 4 * 4;
-        epoch.store(base + VACATING, Ordering::Relaxed);
-        fence(Ordering::SeqCst); // partner: the fence in `OwnerControl::grant`
+    /// Makes the slot nobody's and clears its lanes in the first `used` records. The caller holds the slot's lock. Returns how
+    /// many records the slot still held.
+    fn vacate(&self, slot: usize, used: u32) -> usize {
         let records = (0..used).filter_map(|index| self.record(index));
-        let cleared = records.filter(|record| record.clear(slot)).count();
-        epoch.store(base + VACANT, Ordering::Release);
-        (base + VACANT, cleared)
+        self.header().epochs[slot].vacate(|| records.filter(|record| record.clear(slot)).count())
     }
 }

@@ -6,7 +6,8 @@
 #[cfg(all(test, not(loom)))]
 mod edges;
 
-use super::{control_name, control_size, peer_byte, View, CLOSED, MAGIC, OPEN, OWNER_BYTE, VACANT, VERSION};
+use super::slot::{Epoch, Gate, NotGranted};
+use super::{control_name, control_size, peer_byte, View, CLOSED, MAGIC, OPEN, OWNER_BYTE, VERSION};
 use crate::descriptor::{PeerId, ProviderId};
 use crate::error::{OsError, ShareError};
 use crate::lease::{Record, MAX_GRANTS, PEERS};
@@ -15,13 +16,7 @@ use crate::payload::Payload;
 use crate::posix::{round_to_pages, Link};
 use crate::segment::Segment;
 use parking_lot::Mutex;
-use std::sync::atomic::{fence, AtomicU64, Ordering};
-
-/// Bits of a gate that count the grants under way.
-const UNDER_WAY: u32 = 16;
-
-/// Most grants under way in one gate: more would be counted as an epoch.
-const MAX_UNDER_WAY: u64 = (1 << UNDER_WAY) - 1;
+use std::sync::atomic::Ordering;
 
 /// See the module's text.
 pub(crate) struct OwnerControl {
@@ -32,11 +27,8 @@ pub(crate) struct OwnerControl {
     locks: LockFile,
     id: ProviderId,
     books: Mutex<Books>,
-    /// Per peer slot: the epoch that grants are admitted for, and how many are under way. A grant that finds its peer
-    /// gone may have to take itself back, and must not take another peer's: so the first grant of a new epoch waits
-    /// until none of an older one is under way. Of an epoch, 48 bits are kept: enough to tell it from all that a grant can have
-    /// begun under, and the whole of it is compared before the grant counts.
-    gates: [AtomicU64; PEERS],
+    /// One per peer slot.
+    gates: [Gate; PEERS],
     /// Held while slots of the dead are vacated: the kernel's locks do not exclude two threads of one process.
     reclaiming: Mutex<()>,
 }
@@ -74,10 +66,10 @@ impl OwnerControl {
         header.version.store(VERSION, Ordering::Relaxed);
         header.provider.store(id.0, Ordering::Relaxed);
         header.records.store(records as u32, Ordering::Relaxed);
-        header.epochs.iter().for_each(|epoch| epoch.store(VACANT, Ordering::Relaxed));
+        header.epochs.iter().for_each(Epoch::start);
         header.state.store(OPEN, Ordering::Release);
         let books = Mutex::new(Books { used: Vec::new(), fresh: 0, seed, unlisted: Vec::new(), listed: 0 });
-        let gates = std::array::from_fn(|_| AtomicU64::new(0));
+        let gates = std::array::from_fn(|_| Gate::new());
         Ok(Some(Self { view, _link: link, locks, id, books, gates, reclaiming: Mutex::new(()) }))
     }
 
@@ -149,54 +141,15 @@ impl OwnerControl {
 
     /// Adds a lease on `record` on behalf of `peer`. The caller holds the chunk, published.
     pub(crate) fn grant(&self, record: &Record, peer: PeerId) -> Result<(), ShareError> {
-        let slot = usize::from(peer.slot);
-        let gone = Err(ShareError::PeerGone(peer));
         if peer.provider != self.id {
             return Err(ShareError::OtherProvider { peer, provider: self.id });
         }
-        let Some(gate) = self.gates.get(slot) else { return gone };
-        // Only a peer's epoch is a multiple of 4.
-        if peer.epoch % 4 != 0 || !self.enter(gate, slot, peer.epoch) {
-            return gone;
-        }
-        let granted = record.grant(slot);
-        fence(Ordering::SeqCst); // partner: the fence in `View::vacate`
-        let is_there = self.view.header().epochs[slot].load(Ordering::Relaxed) == peer.epoch;
-        if granted.is_ok() && !is_there {
-            record.revoke(slot);
-        }
-        // Release: what was taken back is back before the gate opens for another epoch.
-        gate.fetch_sub(1, Ordering::Release);
-        match granted {
-            _ if !is_there => gone,
-            Ok(()) => Ok(()),
-            Err(_) => Err(ShareError::TooManyGrants { peer, max: MAX_GRANTS as usize }),
-        }
-    }
-
-    /// Counts a grant as under way if the gate is, or can be made, that of `epoch`.
-    fn enter(&self, gate: &AtomicU64, slot: usize, epoch: u64) -> bool {
-        let mine = epoch << UNDER_WAY;
-        let mut seen = gate.load(Ordering::Relaxed);
-        loop {
-            let is_open = seen & !MAX_UNDER_WAY == mine;
-            let next = match seen & MAX_UNDER_WAY {
-                under_way if is_open && under_way < MAX_UNDER_WAY => seen + 1,
-                _ if !is_open && self.view.header().epochs[slot].load(Ordering::Relaxed) != epoch => return false,
-                0 => mine + 1,
-                // A grant to the slot's last peer is about to end, or one of very many.
-                _ => {
-                    std::thread::yield_now();
-                    seen = gate.load(Ordering::Relaxed);
-                    continue;
-                }
-            };
-            // Acquire: partner of the Release that ends a grant.
-            match gate.compare_exchange_weak(seen, next, Ordering::Acquire, Ordering::Relaxed) {
-                Ok(_) => return true,
-                Err(now) => seen = now,
-            }
-        }
+        let slot = usize::from(peer.slot);
+        let Some(gate) = self.gates.get(slot) else { return Err(ShareError::PeerGone(peer)) };
+        gate.grant(&self.view.header().epochs[slot], peer.epoch, record, slot).map_err(|error| match error {
+            NotGranted::Gone => ShareError::PeerGone(peer),
+            NotGranted::Full => ShareError::TooManyGrants { peer, max: MAX_GRANTS as usize },
+        })
     }
 
     /// Takes back the leases of peers that are gone. Returns how many records they still held.
@@ -206,14 +159,14 @@ impl OwnerControl {
     }
 
     fn reclaim_slot(&self, slot: usize) -> usize {
-        let is_vacant = || self.view.header().epochs[slot].load(Ordering::Relaxed) % 4 == VACANT;
+        let epoch = &self.view.header().epochs[slot];
         // With the lock in hand nobody can connect in this slot meanwhile.
-        if is_vacant() || !matches!(self.locks.try_lock(peer_byte(slot)), Ok(true)) {
+        if epoch.is_vacant() || !matches!(self.locks.try_lock(peer_byte(slot)), Ok(true)) {
             return 0;
         }
         // Not the shared high water, which a peer can write.
         let used = self.books.lock().fresh;
-        let cleared = if is_vacant() { 0 } else { self.view.vacate(slot, used).1 };
+        let cleared = if epoch.is_vacant() { 0 } else { self.view.vacate(slot, used) };
         // Failing to unlock would only make the slot look taken until this process ends.
         let _ = self.locks.unlock(peer_byte(slot));
         cleared

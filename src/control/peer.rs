@@ -64,9 +64,8 @@ impl PeerControl {
             return Err(AttachError::TooManyPeers { provider, max: PEERS });
         };
         // The slot's last peer may have died: clear what it left, then take over.
-        let (vacant, _) = view.vacate(slot, view.header().high_water.load(Ordering::Acquire).min(records as u32));
-        let epoch = vacant.wrapping_add(1);
-        view.header().epochs[slot].store(epoch, Ordering::Release);
+        view.vacate(slot, view.header().high_water.load(Ordering::Acquire).min(records as u32));
+        let epoch = view.header().epochs[slot].occupy();
         let id = PeerId { provider, slot: slot as u8, epoch };
         Ok(Self { view, locks, id, fork_epoch: fork::epoch() })
     }

@@ -1,6 +1,7 @@
 //! Slots, epochs and gates at their limits. Each test plays both sides, on a control object of its own.
 
 use super::*;
+use crate::control::slot::{MAX_UNDER_WAY, UNDER_WAY, VACANT};
 use crate::control::PeerControl;
 use crate::error::AttachError;
 use crate::lease::{published_after, Place};
@@ -36,7 +37,7 @@ impl Scene {
 
     /// A peer in slot 0 that comes after one with this epoch.
     fn connect_after(&self, epoch: u64) -> PeerControl {
-        self.owner.view.header().epochs[0].store(epoch | VACANT, Ordering::Relaxed);
+        self.owner.view.header().epochs[0].0.store(epoch | VACANT, Ordering::Relaxed);
         let peer = self.connect().unwrap();
         assert_eq!((peer.slot(), peer.id().epoch), (0, epoch.wrapping_add(4)));
         peer
@@ -121,7 +122,7 @@ fn a_gate_that_counts_as_many_as_it_can_lets_the_next_one_wait() {
     let scene = Scene::new("gate-full");
     let peer = scene.connect().unwrap();
     let full = peer.id().epoch << UNDER_WAY | MAX_UNDER_WAY;
-    scene.owner.gates[0].store(full, Ordering::Relaxed);
+    scene.owner.gates[0].0.store(full, Ordering::Relaxed);
     let (begins, has_room) = (AtomicBool::new(false), AtomicBool::new(false));
     thread::scope(|scope| {
         let granted = scope.spawn(|| {
@@ -134,14 +135,14 @@ fn a_gate_that_counts_as_many_as_it_can_lets_the_next_one_wait() {
             thread::yield_now();
         }
         for _ in 0..10_000 {
-            assert_eq!(scene.owner.gates[0].load(Ordering::Relaxed), full, "the count went into the epoch");
+            assert_eq!(scene.owner.gates[0].0.load(Ordering::Relaxed), full, "the count went into the epoch");
             thread::yield_now();
         }
         has_room.store(true, Ordering::Release);
-        scene.owner.gates[0].fetch_sub(1, Ordering::Release);
+        scene.owner.gates[0].0.fetch_sub(1, Ordering::Release);
         granted.join().unwrap();
     });
-    assert_eq!(scene.owner.gates[0].load(Ordering::Relaxed), full - 1);
+    assert_eq!(scene.owner.gates[0].0.load(Ordering::Relaxed), full - 1);
     assert!(scene.accept(0));
 }
 
