@@ -39,6 +39,8 @@ pub(crate) enum Message {
     Peer(PeerId),
     /// The name of a message.
     Sent(Descriptor),
+    /// Run a program that these bytes say. Answered by `Done`.
+    Program(Vec<u8>),
     /// It did not go well, in words.
     Refused(String),
     /// The child panicked, where and why.
@@ -65,6 +67,7 @@ impl Message {
             Self::Sent(descriptor) => (12, descriptor.to_bytes().to_vec()),
             Self::Refused(text) => (13, text.as_bytes().to_vec()),
             Self::Panicked(text) => (14, text.as_bytes().to_vec()),
+            Self::Program(bytes) => (15, bytes.clone()),
         };
         let len = u32::try_from(1 + body.len()).expect("messages are short");
         [&len.to_le_bytes()[..], &[tag], &body].concat()
@@ -90,6 +93,7 @@ impl Message {
             12 => Self::Sent(descriptor(body)),
             13 => Self::Refused(text()),
             14 => Self::Panicked(text()),
+            15 => Self::Program(body.to_vec()),
             _ => panic!("no message has tag {tag}"),
         }
     }
