@@ -33,6 +33,8 @@ impl Pool {
     /// Makes a chunk, and room for it if need be.
     #[cold]
     pub(crate) fn make(self: &Arc<Self>, class: usize) -> Result<NonNull<Chunk>, AllocError> {
+        // Once: a process that writes garbage can make it look as if there were more to take back, again and again.
+        let mut may_reclaim = true;
         loop {
             let failure = match self.find_memory(self.kinds[class]) {
                 Ok(memory) => return Ok(self.register(class, memory)),
@@ -41,7 +43,7 @@ impl Pool {
             if let Some(chunk) = self.take_any(class) {
                 return Ok(chunk);
             }
-            if !failure.is_for_want_of_memory() || !self.make_room(class) {
+            if !failure.is_for_want_of_memory() || !self.make_room(class, &mut may_reclaim) {
                 // Another thread may have given one back meanwhile.
                 return self.take_any(class).ok_or_else(|| match failure {
                     NoMemory::Cap => self.exhausted(class),

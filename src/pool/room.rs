@@ -8,13 +8,13 @@ use crate::limits::Kind;
 
 impl Pool {
     /// Frees a little memory for the sake of `class`, whose own chunks were found to be in use; `false` if there is none to
-    /// free.
-    pub(super) fn make_room(&self, class: usize) -> bool {
+    /// free. At last, and if it may, takes back what dead peers leased, and may not do so again.
+    pub(super) fn make_room(&self, class: usize, may_reclaim: &mut bool) -> bool {
         let others = || (0..self.shelves.len()).rev().filter(|&other| other != class);
         self.drop_empty_arenas() > 0
             || others().any(|other| self.destroy_idle(other))
             || others().any(|other| self.trim_lent(other, 0) > 0)
-            || self.reclaim() > 0
+            || std::mem::take(may_reclaim) && self.reclaim() > 0
     }
 
     /// Takes back what dead peers leased. Returns how many chunks they still held.

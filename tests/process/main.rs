@@ -18,6 +18,9 @@ mod forked_owner;
 mod forked_peer;
 mod full_shm;
 mod given_back;
+mod hostile;
+mod hostile_bytes;
+mod hostile_writer;
 mod in_flight;
 mod killed_owner;
 mod killed_peer;
@@ -47,6 +50,8 @@ const ROLES: &[(&str, Role)] = &[
     ("forked-peer-killed", forked_peer::killed_role),
     ("full-shm", full_shm::role),
     ("given-back", given_back::role),
+    ("hostile-bytes", hostile_bytes::role),
+    ("hostile-writer", hostile_writer::role),
     ("other-namespaces", namespaces::role),
     ("owner", killed_owner::role),
     ("owner-forks", sweep::forking_role),

@@ -40,6 +40,8 @@ pub(crate) enum Message {
     Peer(PeerId),
     /// The name of a message.
     Sent(Descriptor),
+    /// Run a program that these bytes say. Answered by `Done`.
+    Program(Vec<u8>),
     /// It did not go well, in words.
     Refused(String),
     /// The child panicked, where and why.
@@ -69,6 +71,7 @@ impl Message {
             Self::Refused(text) => (13, text.as_bytes().to_vec()),
             Self::Panicked(text) => (14, text.as_bytes().to_vec()),
             Self::End(how) => (15, vec![*how as u8]),
+            Self::Program(bytes) => (16, bytes.clone()),
         };
         let len = u32::try_from(1 + body.len()).expect("messages are short");
         [&len.to_le_bytes()[..], &[tag], &body].concat()
@@ -95,6 +98,7 @@ impl Message {
             13 => Self::Refused(text()),
             14 => Self::Panicked(text()),
             15 => Self::End(Ending::ALL[usize::from(body[0])]),
+            16 => Self::Program(body.to_vec()),
             _ => panic!("no message has tag {tag}"),
         }
     }

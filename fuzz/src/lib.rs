@@ -1,0 +1,19 @@
+//! The same hostile programs as in the library's tests, for the fuzz targets.
+
+#[path = "../../tests/process/hostile/mod.rs"]
+mod hostile;
+
+/// A prefix that no other process uses.
+fn prefix(target: &str) -> String {
+    format!("shm_pool-fuzz-{target}-{}", std::process::id())
+}
+
+macro_rules! targets {
+    ($($target:ident)*) => {$(
+        pub fn $target(bytes: &[u8]) {
+            hostile::$target(&prefix(stringify!($target)), bytes);
+        }
+    )*};
+}
+
+targets!(control descriptor foreign);

@@ -1,0 +1,125 @@
+//! Descriptors and peer ids that nobody sent, against a provider that nobody attacks otherwise: what opens, opens the whole of a
+//! message that was published, and what is refused leaves nothing behind.
+
+use super::forgery::{forge, sign, Change};
+use super::layout::RECORDS;
+use super::outside;
+use arbitrary::Arbitrary;
+use shm_pool::{AttachError, Client, Descriptor, PeerId, Provider, ShareError, ShmBuf};
+use std::hint::black_box;
+
+/// Of published messages: nothing, a chunk of an arena, a segment.
+const LENGTHS: [usize; 3] = [0, 1000, 70_000];
+
+/// See the module's text.
+#[derive(Arbitrary, Clone, Debug)]
+pub(crate) struct Forgeries(Vec<Forgery>);
+
+#[derive(Arbitrary, Clone, Debug)]
+enum Forgery {
+    /// A descriptor, as it came.
+    Raw([u8; Descriptor::SIZE]),
+    /// A descriptor, with the right checksum.
+    Signed([u8; Descriptor::SIZE]),
+    /// One that was sent, with changes.
+    Changed(u8, Vec<Change>),
+    /// The id of a peer; the message is granted to it.
+    Peer([u8; PeerId::SIZE]),
+    /// The client's own, with changes to some bytes.
+    ChangedPeer(Vec<(u8, u8)>),
+}
+
+struct Scene {
+    provider: Provider,
+    messages: Vec<ShmBuf>,
+    sent: Vec<Descriptor>,
+    client: Client,
+    peer: PeerId,
+}
+
+impl Forgeries {
+    /// Tries them with a provider and a client of this prefix, which nobody else uses.
+    pub(crate) fn run(&self, prefix: &str) {
+        let scene = Scene::new(prefix);
+        self.0.iter().for_each(|forgery| scene.try_out(forgery));
+        scene.end();
+        outside::assert_nothing_left(prefix);
+    }
+}
+
+impl Scene {
+    fn new(prefix: &str) -> Self {
+        let builder = Provider::builder().name_prefix(prefix).max_bytes(1 << 20).arena_size(64 << 10);
+        let provider = builder.max_shared(RECORDS as usize).build().expect("a provider");
+        let publish = |(nth, &len): (usize, &usize)| {
+            let mut buffer = provider.alloc(len).expect("room");
+            buffer.fill(nth as u8);
+            buffer.freeze()
+        };
+        let messages: Vec<ShmBuf> = LENGTHS.iter().enumerate().map(publish).collect();
+        let sent = messages.iter().map(|message| message.descriptor().expect("a record")).collect();
+        let client = Client::builder().name_prefix(prefix).build().expect("a client");
+        let peer = client.connect(provider.id()).expect("a slot");
+        Self { provider, messages, sent, client, peer }
+    }
+
+    fn try_out(&self, forgery: &Forgery) {
+        match forgery {
+            Forgery::Raw(bytes) => match Descriptor::from_bytes(*bytes) {
+                Ok(descriptor) => self.attach(&descriptor),
+                Err(error) => drop(black_box(error.to_string())),
+            },
+            Forgery::Signed(bytes) => sign(*bytes).iter().for_each(|descriptor| self.attach(descriptor)),
+            Forgery::Changed(pick, changes) => {
+                let seen = &self.sent[usize::from(*pick) % self.sent.len()];
+                forge(seen, changes).iter().for_each(|descriptor| self.attach(descriptor));
+            }
+            Forgery::Peer(bytes) => self.grant(PeerId::from_bytes(*bytes)),
+            Forgery::ChangedPeer(changes) => {
+                let mut bytes = self.peer.to_bytes();
+                changes.iter().for_each(|(at, byte)| bytes[usize::from(*at) % PeerId::SIZE] = *byte);
+                self.grant(PeerId::from_bytes(bytes));
+            }
+        }
+    }
+
+    fn attach(&self, descriptor: &Descriptor) {
+        match self.client.attach(descriptor) {
+            Ok(view) => {
+                let is_message = |message: &ShmBuf| view[..] == message[..];
+                assert!(self.messages.iter().any(is_message), "{descriptor:?} opens what was never sent");
+                assert_eq!(view.len() as u64, descriptor.payload_len());
+            }
+            Err(error) => {
+                assert!(!matches!(error, AttachError::Os(_)), "{descriptor:?} goes into a system call: {error}");
+                black_box(error.to_string());
+            }
+        }
+        assert!(self.messages.iter().all(|message| !message.is_leased()), "{descriptor:?} leaves a lease behind");
+    }
+
+    fn grant(&self, peer: PeerId) {
+        let message = &self.messages[1];
+        match message.grant(peer) {
+            Ok(granted) => {
+                assert_eq!(peer, self.peer, "a grant to a peer that is not there");
+                assert_eq!(self.client.attach(&granted).expect("a grant")[..], message[..]);
+            }
+            Err(error) => {
+                let is_right = matches!(error, ShareError::PeerGone(_) | ShareError::OtherProvider { .. });
+                assert!(is_right && peer != self.peer, "{error}");
+            }
+        }
+        assert!(!message.is_leased(), "{peer:?} leaves a lease behind");
+    }
+
+    fn end(self) {
+        let Self { provider, messages, client, .. } = self;
+        for message in messages {
+            assert!(message.try_into_mut().is_ok(), "nobody has a lease");
+        }
+        provider.trim();
+        assert_eq!(provider.stats().bytes_held, 0);
+        drop(client);
+    }
+}

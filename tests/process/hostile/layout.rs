@@ -1,0 +1,138 @@
+//! Where the words of a control object are, and what a hostile process writes into them.
+//!
+//! Offsets as `src/control/mod.rs` draws them. Were they wrong, the programs would still be hostile, only less to the point.
+
+use arbitrary::Arbitrary;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// How many records the providers of these programs have.
+pub(crate) const RECORDS: u64 = 16;
+
+const PAGE: u64 = 4096;
+const RECORD: u64 = 128;
+const EPOCHS_OFFSET: u64 = 32;
+
+/// One 64-bit word of a control object.
+#[derive(Arbitrary, Clone, Copy, Debug)]
+pub(crate) enum Word {
+    /// Magic; version and state; provider; records and high water.
+    Head(u8),
+    Epoch(u8),
+    /// Of the table of segments.
+    Entry(u8),
+    Lanes {
+        record: u8,
+        word: u8,
+    },
+    Generation(u8),
+    /// The four words that say where a record's bytes are.
+    Place {
+        record: u8,
+        word: u8,
+    },
+    Any(u16),
+}
+
+/// What is written into a word.
+#[derive(Arbitrary, Clone, Copy, Debug)]
+pub(crate) enum Value {
+    Zero,
+    Ones,
+    Small(u8),
+    Bit(u8),
+    Any(u64),
+    /// What the word is, and a little more or less.
+    Plus(i8),
+    /// What another word is: garbage that looks genuine.
+    CopyOf(Word),
+}
+
+/// One hostile write.
+#[derive(Arbitrary, Clone, Debug)]
+pub(crate) enum Write {
+    Word(Word, Value),
+    /// One byte: a lane, for example.
+    Byte(u16, u8),
+    Bytes(u16, Vec<u8>),
+    Fill {
+        from: u16,
+        len: u16,
+        byte: u8,
+    },
+}
+
+/// A control object, as any process of its user can open it. Its length stays as it is.
+pub(crate) struct Control {
+    file: File,
+    len: u64,
+    records: u64,
+}
+
+impl Control {
+    pub(crate) fn open(path: &Path, records: u64) -> Self {
+        let file = OpenOptions::new().read(true).write(true).open(path).expect("a control object");
+        let len = file.metadata().expect("an open file").len();
+        Self { file, len, records }
+    }
+
+    fn offset(&self, word: Word) -> u64 {
+        let records = (PAGE + self.records * 8).next_multiple_of(PAGE);
+        let record = |index: u8| records + u64::from(index) % self.records * RECORD;
+        let at = match word {
+            Word::Head(word) => u64::from(word) % 4 * 8,
+            Word::Epoch(slot) => EPOCHS_OFFSET + u64::from(slot) % 64 * 8,
+            Word::Entry(index) => PAGE + u64::from(index) % self.records * 8,
+            Word::Lanes { record: of, word } => record(of) + u64::from(word) % 8 * 8,
+            Word::Generation(of) => record(of) + 64,
+            Word::Place { record: of, word } => record(of) + 72 + u64::from(word) % 4 * 8,
+            Word::Any(at) => u64::from(at) * 8,
+        };
+        at % (self.len - 7)
+    }
+
+    pub(crate) fn apply(&self, write: &Write) {
+        match write {
+            Write::Word(word, value) => self.set(*word, self.value(*word, *value)),
+            Write::Byte(at, byte) => self.write(u64::from(*at), &[*byte]),
+            Write::Bytes(at, bytes) => self.write(u64::from(*at), bytes),
+            Write::Fill { from, len, byte } => self.write(u64::from(*from), &vec![*byte; usize::from(*len)]),
+        }
+    }
+
+    pub(crate) fn set(&self, word: Word, value: u64) {
+        self.write(self.offset(word), &value.to_le_bytes());
+    }
+
+    /// So many bytes from a word on, in one call.
+    #[cfg(test)]
+    pub(crate) fn fill(&self, from: Word, len: usize, byte: u8) {
+        self.write(self.offset(from), &vec![byte; len]);
+    }
+
+    pub(crate) fn get(&self, word: Word) -> u64 {
+        let mut bytes = [0; 8];
+        self.file.read_exact_at(&mut bytes, self.offset(word)).expect("a word within the file");
+        u64::from_le_bytes(bytes)
+    }
+
+    fn value(&self, word: Word, value: Value) -> u64 {
+        match value {
+            Value::Zero => 0,
+            Value::Ones => u64::MAX,
+            Value::Small(small) => small.into(),
+            Value::Bit(bit) => 1 << (bit % 64),
+            Value::Any(any) => any,
+            Value::Plus(step) => self.get(word).wrapping_add_signed(step.into()),
+            Value::CopyOf(other) => self.get(other),
+        }
+    }
+
+    /// Writes as much as fits.
+    fn write(&self, at: u64, bytes: &[u8]) {
+        let at = at % self.len;
+        let fits = bytes.len().min((self.len - at) as usize);
+        self.file.write_all_at(&bytes[..fits], at).expect("a write within the file");
+    }
+}

@@ -1,0 +1,42 @@
+//! What a process of the same user that does not follow the protocol can do to an owner and its peers, as programs that are read
+//! from any bytes: the tests draw the bytes at random, and the fuzzers in `fuzz/`, which include these files, let coverage choose
+//! them. Each panics if a promise is broken.
+
+mod descriptors;
+mod foreign;
+mod forgery;
+mod layout;
+mod outside;
+mod owner;
+mod peers;
+mod program;
+
+#[cfg(test)]
+pub(crate) use layout::{Control, Word};
+
+use arbitrary::{Arbitrary, Unstructured};
+
+/// An owner, its peers, and garbage all over the control object.
+pub(crate) fn control(prefix: &str, bytes: &[u8]) {
+    if let Some(program) = read::<program::Program>(bytes) {
+        program.run(prefix);
+    }
+}
+
+/// Descriptors and peer ids that nobody sent.
+pub(crate) fn descriptor(prefix: &str, bytes: &[u8]) {
+    if let Some(forgeries) = read::<descriptors::Forgeries>(bytes) {
+        forgeries.run(prefix);
+    }
+}
+
+/// Files of any name, kind and content beside a living owner.
+pub(crate) fn foreign(prefix: &str, bytes: &[u8]) {
+    if let Some(objects) = read::<foreign::Objects>(bytes) {
+        objects.run(prefix);
+    }
+}
+
+fn read<'a, T: Arbitrary<'a>>(bytes: &'a [u8]) -> Option<T> {
+    T::arbitrary_take_rest(Unstructured::new(bytes)).ok()
+}

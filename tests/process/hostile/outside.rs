@@ -1,0 +1,59 @@
+//! What the kernel says: files, mappings and open files with a prefix, asked from outside of the library.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Files under /dev/shm that start with `prefix` and a dot.
+pub(crate) fn files(prefix: &str) -> Vec<PathBuf> {
+    let start = format!("{prefix}.");
+    let entries = fs::read_dir("/dev/shm").expect("a directory /dev/shm").filter_map(Result::ok);
+    entries
+        .filter(|entry| entry.file_name().as_encoded_bytes().starts_with(start.as_bytes()))
+        .map(|e| e.path())
+        .collect()
+}
+
+/// Removes what is no directory, or an empty one.
+pub(crate) fn remove(path: &Path) {
+    // Somebody else may have swept it away.
+    let _ = fs::remove_file(path).or_else(|_| fs::remove_dir(path));
+}
+
+/// Lies a slice in one readable mapping of an object with this prefix, and in a writable one if that is asked?
+pub(crate) fn is_mapped(bytes: &[u8], prefix: &str, writable: bool) -> bool {
+    let (start, end) = (bytes.as_ptr() as usize, bytes.as_ptr() as usize + bytes.len());
+    mappings(prefix)
+        .iter()
+        .any(|mapping| mapping.start <= start && end <= mapping.end && (!writable || mapping.is_writable))
+}
+
+/// Nothing with this prefix is left: no file, no mapping, no open file.
+pub(crate) fn assert_nothing_left(prefix: &str) {
+    let files = files(prefix);
+    assert!(files.is_empty(), "left in /dev/shm: {files:?}");
+    assert_eq!(mappings(prefix).len(), 0, "mappings that are left");
+    let open = fs::read_dir("/proc/self/fd").expect("/proc").filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+    let left: Vec<PathBuf> = open.filter(|path| path.to_string_lossy().contains(&format!("/{prefix}."))).collect();
+    assert!(left.is_empty(), "open files that are left: {left:?}");
+}
+
+struct Mapping {
+    start: usize,
+    end: usize,
+    is_writable: bool,
+}
+
+fn mappings(prefix: &str) -> Vec<Mapping> {
+    let maps = fs::read_to_string("/proc/self/maps").expect("/proc");
+    let name = format!("/dev/shm/{prefix}.");
+    maps.lines().filter(|line| line.contains(&name)).map(|line| Mapping::parse(line).expect("a line of maps")).collect()
+}
+
+impl Mapping {
+    fn parse(line: &str) -> Option<Self> {
+        let (range, rest) = line.split_once(' ')?;
+        let (start, end) = range.split_once('-')?;
+        let address = |text| usize::from_str_radix(text, 16).ok();
+        Some(Self { start: address(start)?, end: address(end)?, is_writable: rest.starts_with("rw") })
+    }
+}

@@ -1,0 +1,104 @@
+//! Peers under attack: clients that follow the protocol, in a control object that somebody else writes to. A view has the length
+//! that its descriptor says, and lies within what is mapped.
+
+use super::outside;
+use shm_pool::{AttachError, Client, Descriptor, PeerId, ProviderId, ShmView};
+use std::hint::black_box;
+
+const MAX_CLIENTS: usize = 6;
+const MAX_VIEWS: usize = 48;
+
+/// A view of at most so many bytes is read as a whole, a longer one at its ends.
+const READ: usize = 128 << 10;
+
+pub(crate) struct Peers {
+    prefix: String,
+    clients: Vec<Client>,
+    views: Vec<ShmView>,
+}
+
+impl Peers {
+    pub(crate) fn new(prefix: &str) -> Self {
+        let mut this = Self { prefix: prefix.to_owned(), clients: Vec::new(), views: Vec::new() };
+        this.come();
+        this
+    }
+
+    /// A new client.
+    pub(crate) fn come(&mut self) {
+        if self.clients.len() < MAX_CLIENTS {
+            self.clients.push(Client::builder().name_prefix(&self.prefix).build().expect("a client"));
+        }
+    }
+
+    /// A client goes; its views stay.
+    pub(crate) fn go(&mut self, pick: u8) {
+        if self.clients.len() > 1 {
+            self.clients.swap_remove(usize::from(pick) % self.clients.len());
+        }
+    }
+
+    pub(crate) fn connect(&self, pick: u8, provider: ProviderId) -> Option<PeerId> {
+        self.client(pick).connect(provider).map_err(|error| check_error(&error)).ok()
+    }
+
+    pub(crate) fn attach(&mut self, pick: u8, descriptor: &Descriptor) {
+        match self.client(pick).attach(descriptor) {
+            Ok(view) => {
+                assert_eq!(view.len() as u64, descriptor.payload_len());
+                assert!(view.is_empty() || outside::is_mapped(&view, &self.prefix, false), "a view of other memory");
+                self.keep(view);
+            }
+            Err(error) => check_error(&error),
+        }
+    }
+
+    pub(crate) fn clone_view(&mut self, pick: u8) {
+        let Some(view) = self.views.get(usize::from(pick) % self.views.len().max(1)) else { return };
+        match view.try_clone() {
+            Ok(clone) => {
+                assert_eq!((clone.as_ptr(), clone.len()), (view.as_ptr(), view.len()));
+                self.keep(clone);
+            }
+            Err(error) => check_error(&error),
+        }
+    }
+
+    pub(crate) fn drop_view(&mut self, pick: u8) {
+        if !self.views.is_empty() {
+            read(&self.views.swap_remove(usize::from(pick) % self.views.len()));
+        }
+    }
+
+    pub(crate) fn trim(&self, pick: u8) {
+        self.client(pick).trim();
+    }
+
+    pub(crate) fn read_all(&self) {
+        self.views.iter().for_each(read);
+    }
+
+    fn keep(&mut self, view: ShmView) {
+        read(&view);
+        if self.views.len() < MAX_VIEWS {
+            self.views.push(view);
+        }
+    }
+
+    fn client(&self, pick: u8) -> &Client {
+        &self.clients[usize::from(pick) % self.clients.len()]
+    }
+}
+
+/// What the bytes are does not matter: they may have been used again.
+fn read(view: &ShmView) {
+    let end = view.len().saturating_sub(1);
+    let part = if view.len() <= READ { &view[..] } else { &view[..1] };
+    black_box(part.iter().fold(0, |sum, byte| sum ^ byte) ^ view.get(end).copied().unwrap_or(0));
+}
+
+/// Nothing that is read from shared memory goes into a system call unchecked.
+fn check_error(error: &AttachError) {
+    assert!(!matches!(error, AttachError::Os(_)), "{error}");
+    black_box(error.to_string());
+}

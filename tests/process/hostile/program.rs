@@ -1,0 +1,214 @@
+//! A program: what an owner, its peers and a hostile writer do, in any order.
+
+use super::forgery::{forge, sign, Change};
+use super::layout::{Control, Write, RECORDS};
+use super::outside;
+use super::owner::Owner;
+use super::peers::Peers;
+use arbitrary::Arbitrary;
+use shm_pool::{Descriptor, PeerId};
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+/// Steps of one program that are done.
+const MAX_STEPS: usize = 200;
+
+/// Files that are put under names of segments: fewer than a provider passes by before it gives up.
+const MAX_PLANTED: usize = 12;
+
+/// See the module's text.
+#[derive(Arbitrary, Clone, Debug)]
+pub(crate) struct Program {
+    max_idle: u8,
+    provider_goes_first: bool,
+    /// Written over and over by another thread, from before the first step until everything is gone.
+    storm: Vec<Write>,
+    steps: Vec<Step>,
+}
+
+/// One step. A number picks one of the buffers, clients, views, descriptors or peers that there are.
+#[derive(Arbitrary, Clone, Debug)]
+enum Step {
+    Alloc(Size),
+    Reserve(Size, u8),
+    Freeze(u8),
+    Clone(u8),
+    TakeBack(u8),
+    Drop(u8),
+    /// Fill, freeze, describe and drop at once: the usual life of a message.
+    Publish(Size),
+    Describe(u8),
+    Grant {
+        buffer: u8,
+        peer: u8,
+    },
+    GrantTo {
+        buffer: u8,
+        peer: [u8; PeerId::SIZE],
+    },
+    Trim,
+    Reclaim,
+    Come,
+    Go(u8),
+    Connect(u8),
+    Attach {
+        client: u8,
+        descriptor: u8,
+    },
+    Forge {
+        client: u8,
+        descriptor: u8,
+        changes: [Change; 2],
+    },
+    AttachAny {
+        client: u8,
+        bytes: [u8; Descriptor::SIZE],
+    },
+    CloneView(u8),
+    DropView(u8),
+    ClientTrim(u8),
+    Write(Write),
+    /// A file under the name of one of the provider's segments.
+    Plant {
+        serial: u8,
+        len: u32,
+    },
+}
+
+#[derive(Arbitrary, Clone, Copy, Debug)]
+struct Size(u16);
+
+impl Size {
+    /// Small ones more often than large ones, up to more than the provider allows.
+    fn bytes(self) -> usize {
+        let Self(number) = self;
+        let step = usize::from(number / 4);
+        match number % 4 {
+            0 | 1 => step % 300,
+            2 => step % 6000,
+            _ => step * 37,
+        }
+    }
+}
+
+impl Program {
+    /// Runs it with providers and clients of this prefix, which nobody else uses.
+    pub(crate) fn run(&self, prefix: &str) {
+        let owner = Owner::new(prefix, self.max_idle);
+        let path = PathBuf::from(format!("/dev/shm/{prefix}.{}.ctl", owner.provider().id()));
+        let storm = Control::open(&path, RECORDS);
+        let is_over = AtomicBool::new(false);
+        let rage = || {
+            while !is_over.load(Ordering::Relaxed) {
+                self.storm.iter().for_each(|write| storm.apply(write));
+            }
+        };
+        thread::scope(|scope| {
+            // Also if a check fails; otherwise the scope would wait for ever.
+            let _calm = Calm(&is_over);
+            if !self.storm.is_empty() {
+                scope.spawn(rage);
+            }
+            let mut world = World::new(prefix, owner, Control::open(&path, RECORDS));
+            self.steps.iter().take(MAX_STEPS).for_each(|step| world.run(step));
+            world.end(self.provider_goes_first);
+        });
+        drop(storm);
+        outside::assert_nothing_left(prefix);
+    }
+}
+
+/// Ends the storm when dropped.
+struct Calm<'a>(&'a AtomicBool);
+
+impl Drop for Calm<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+struct World {
+    prefix: String,
+    owner: Owner,
+    peers: Peers,
+    control: Control,
+    descriptors: Vec<Descriptor>,
+    ids: Vec<PeerId>,
+    planted: Vec<PathBuf>,
+}
+
+impl World {
+    fn new(prefix: &str, owner: Owner, control: Control) -> Self {
+        let (prefix, peers) = (prefix.to_owned(), Peers::new(prefix));
+        Self { prefix, owner, peers, control, descriptors: Vec::new(), ids: Vec::new(), planted: Vec::new() }
+    }
+
+    fn run(&mut self, step: &Step) {
+        match *step {
+            Step::Alloc(size) => self.owner.alloc(size.bytes()),
+            Step::Reserve(size, count) => self.owner.reserve(size.bytes(), count),
+            Step::Freeze(pick) => self.owner.freeze(pick),
+            Step::Clone(pick) => self.owner.clone(pick),
+            Step::TakeBack(pick) => self.owner.take_back(pick),
+            Step::Drop(pick) => self.owner.drop(pick),
+            Step::Publish(size) => self.descriptors.extend(self.owner.publish(size.bytes())),
+            Step::Describe(pick) => self.descriptors.extend(self.owner.describe(pick)),
+            Step::Grant { buffer, peer } => {
+                let id = self.ids.get(usize::from(peer) % self.ids.len().max(1));
+                self.descriptors.extend(id.and_then(|&id| self.owner.grant(buffer, id)));
+            }
+            Step::GrantTo { buffer, mut peer } => {
+                // Otherwise it is refused for the provider alone.
+                peer[..8].copy_from_slice(&self.owner.provider().id().to_u64().to_le_bytes());
+                self.descriptors.extend(self.owner.grant(buffer, PeerId::from_bytes(peer)));
+            }
+            Step::Trim => drop(self.owner.provider().trim()),
+            Step::Reclaim => drop(self.owner.provider().reclaim()),
+            Step::Come => self.peers.come(),
+            Step::Go(pick) => self.peers.go(pick),
+            Step::Connect(pick) => self.ids.extend(self.peers.connect(pick, self.owner.provider().id())),
+            Step::Attach { client, descriptor } => self.attach(client, descriptor, &[]),
+            Step::Forge { client, descriptor, changes } => self.attach(client, descriptor, &changes),
+            Step::AttachAny { client, bytes } => {
+                if let Some(descriptor) = sign(bytes) {
+                    self.peers.attach(client, &descriptor);
+                }
+            }
+            Step::CloneView(pick) => self.peers.clone_view(pick),
+            Step::DropView(pick) => self.peers.drop_view(pick),
+            Step::ClientTrim(pick) => self.peers.trim(pick),
+            Step::Write(ref write) => self.control.apply(write),
+            Step::Plant { serial, len } => self.plant(serial, len),
+        }
+        self.owner.check();
+    }
+
+    fn attach(&mut self, client: u8, pick: u8, changes: &[Change]) {
+        let Some(seen) = self.descriptors.get(usize::from(pick) % self.descriptors.len().max(1)) else { return };
+        if let Some(descriptor) = forge(seen, changes) {
+            self.peers.attach(client, &descriptor);
+        }
+    }
+
+    fn plant(&mut self, serial: u8, len: u32) {
+        if self.planted.len() == MAX_PLANTED {
+            return;
+        }
+        let path = PathBuf::from(format!("/dev/shm/{}.{}.{serial:x}", self.prefix, self.owner.provider().id()));
+        // One that is there is somebody's, and its length must stay.
+        if let Ok(file) = File::options().write(true).create_new(true).open(&path) {
+            file.set_len(u64::from(len) % (1 << 24)).expect("a sparse file");
+            self.planted.push(path);
+        }
+    }
+
+    fn end(self, provider_first: bool) {
+        let Self { owner, peers, planted, .. } = self;
+        owner.end(provider_first);
+        peers.read_all();
+        drop(peers);
+        planted.iter().for_each(|path| outside::remove(path));
+    }
+}

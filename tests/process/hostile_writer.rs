@@ -1,0 +1,75 @@
+//! A writer that does not stop: what it writes is no worse than other garbage, but it writes it again whenever somebody has
+//! put it right. Nobody waits for it to give up.
+
+use crate::child::Child;
+use crate::hostile::{Control, Word};
+use crate::shm::{self, Names};
+use crate::wire::{Link, Message};
+use shm_pool::{Provider, ShmBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+
+const LEN: usize = 300_000;
+const ALLOCATIONS: usize = 100;
+
+/// Messages that are shared: enough for a search among the dead to take so long that the writer runs meanwhile, also where other
+/// programs want the same processors.
+const SHARED: usize = 4000;
+
+/// Slots of peers that never were. The first one is a living peer's.
+const DEAD: std::ops::Range<u8> = 1..64;
+
+/// Otherwise a process that goes on leasing on behalf of dead peers keeps an allocation in an endless search for memory:
+/// what was just taken back from the dead looked like room that was made.
+#[test]
+fn leases_of_the_dead_that_come_back_do_not_keep_an_allocation() {
+    let names = Names::new("hostile-writer");
+    let child = Child::start("hostile-writer", &[names.prefix()]);
+    child.expect_done();
+    child.finish();
+}
+
+pub(crate) fn role(link: &Link, arguments: &[&str]) {
+    let prefix = arguments[0];
+    let builder = Provider::builder().name_prefix(prefix).max_shared(SHARED + 1).max_bytes(1 << 20).arena_size(1 << 19);
+    let provider = builder.build().unwrap();
+    let message = provider.alloc(LEN).unwrap().freeze();
+    message.descriptor().unwrap();
+    let shared: Vec<ShmBuf> = (0..SHARED).map(|_| provider.alloc(64).unwrap().freeze()).collect();
+    assert!(shared.iter().all(|message| message.descriptor().is_ok()));
+    let client = shm::client(prefix);
+    let view = client.attach(&message.descriptor().unwrap()).unwrap();
+    drop(message); // and there is no room for another one while the view exists
+    let control = Control::open(&shm::path(&format!("{prefix}.{}.ctl", provider.id())), SHARED as u64 + 1);
+    let is_over = AtomicBool::new(false);
+    let searches = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                resurrect(&control, &searches);
+            }
+        });
+        for allocations in 1..=ALLOCATIONS {
+            let refused = provider.alloc(LEN).is_err_and(|error| error.is_exhausted());
+            // The first time was nobody's search: the slots were never taken.
+            let searches = searches.load(Ordering::Relaxed).saturating_sub(1);
+            // Before the assertion, or the writer would outlive it.
+            is_over.store(!refused || searches > allocations || allocations == ALLOCATIONS, Ordering::Relaxed);
+            assert!(refused, "the view is overwritten");
+            assert!(searches <= allocations, "{searches} searches among the dead by {allocations} allocations");
+        }
+    });
+    assert!(searches.into_inner() > 1, "the writer never met a search");
+    drop((view, client, shared, provider));
+    link.send(&Message::Done);
+}
+
+/// When the first of them was found dead, so that a search goes on, has each of them lease the message again.
+fn resurrect(control: &Control, searches: &AtomicUsize) {
+    let is_searched = control.get(Word::Epoch(DEAD.start)) % 4 == 3;
+    if is_searched {
+        searches.fetch_add(1, Ordering::Relaxed);
+        control.fill(Word::Lanes { record: 0, word: 0 }, 64, 1);
+        control.fill(Word::Epoch(DEAD.start), DEAD.len() * 8, 0);
+    }
+}
