@@ -20,7 +20,7 @@
 mod run;
 
 use clap::Parser;
-use run::{Plan, Until};
+use run::Plan;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -28,8 +28,8 @@ use std::time::Duration;
 #[derive(Parser, Debug)]
 #[command(name = "chaos")]
 struct Options {
-    /// End after so many kills [default: 1000]
-    #[arg(long, value_name = "N", conflicts_with = "seconds")]
+    /// End after so many kills [default: 1000, if no time is given]
+    #[arg(long, value_name = "N")]
     kills: Option<u64>,
 
     /// End after so many seconds
@@ -57,7 +57,7 @@ struct Options {
     largest: u32,
 
     /// Cap on each owner's payload memory, in lengths of the longest message
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(4..=64))]
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(4..=64))]
     room: u32,
 }
 
@@ -66,10 +66,8 @@ fn main() -> ExitCode {
     let options = Options::parse();
     let largest = options.largest as usize * 1024;
     let plan = Plan {
-        until: match (options.kills, options.seconds) {
-            (None, Some(seconds)) => Until::Elapsed(Duration::from_secs(seconds)),
-            (kills, _) => Until::Kills(kills.unwrap_or(1000)),
-        },
+        kills: options.kills.unwrap_or(if options.seconds.is_some() { u64::MAX } else { 1000 }),
+        time: options.seconds.map_or(Duration::MAX, Duration::from_secs),
         seed: options.seed.unwrap_or_else(|| fastrand::u64(..)),
         owners: options.owners.into(),
         peers: options.peers.into(),

@@ -5,7 +5,7 @@ use super::footprint::{self, Footprint};
 use super::tally::Tally;
 use super::wire::{Command, Exit, Quiet, Word};
 use super::worker::Kind;
-use super::{Plan, Until};
+use super::Plan;
 use shm_pool::Provider;
 use std::time::{Duration, Instant};
 
@@ -79,10 +79,7 @@ impl Conductor<'_> {
     }
 
     fn is_over(&self) -> bool {
-        match self.plan.until {
-            Until::Kills(kills) => self.crew.tally.kills() >= kills,
-            Until::Elapsed(time) => self.start.elapsed() >= time,
-        }
+        self.crew.tally.kills() >= self.plan.kills || self.start.elapsed() >= self.plan.time
     }
 
     /// The veterans, the first owner and the first peer, are spared until its end.

@@ -160,7 +160,11 @@ impl Crew {
     fn note(&mut self, (post, life, word): Event) -> Result<(), String> {
         match word {
             Some(Word::Published(published)) => self.tally.published += published,
-            Some(Word::Seen(seen)) => self.tally.seen += seen,
+            Some(Word::Seen(seen)) if seen.torn == 0 => self.tally.seen += seen,
+            Some(Word::Seen(seen)) => {
+                self.tally.seen += seen;
+                return Err(format!("{post:?} has seen torn messages; it said which on the standard error"));
+            }
             Some(Word::Failed) => return Err(format!("{post:?} failed; it said why on the standard error")),
             _ => {}
         }

@@ -31,19 +31,12 @@ pub(crate) use worker::play_role;
 
 use std::time::Duration;
 
-/// When a run is over.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Until {
-    /// So many processes were killed.
-    Kills(u64),
-    /// So much time has passed.
-    Elapsed(Duration),
-}
-
 /// What a run is like.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
-    pub(crate) until: Until,
+    /// The run is over after so many kills, or so much time.
+    pub(crate) kills: u64,
+    pub(crate) time: Duration,
     /// Settles what is decided at random, but not how the processes' steps interleave.
     pub(crate) seed: u64,
     pub(crate) owners: usize,
