@@ -7,6 +7,9 @@
 //! * a forked child closes its copy before `fork` returns there. That is why each is listed (`OPEN`) from before its lock is
 //!   taken until it is closed, and why no thread opens or closes one while another one forks.
 //!
+//! Who lives has an exclusive lock. A shared one is a sweep's: it keeps everybody from taking the exclusive one, and nobody takes
+//! it for a sign of life.
+//!
 //! Not seen, as in [`fork`]: a child made by a raw `clone` system call, `_Fork` or `vfork`. As long as it lives and
 //! has not called `exec`, which closes its copies, its parent's locks are held.
 
@@ -59,9 +62,19 @@ impl LockFile {
         &self.file
     }
 
-    /// Tries to take the exclusive lock on one byte: `true` if nobody else has it, and now we do.
+    /// Tries to take the exclusive lock on one byte: `true` if nobody else has a lock on it, and now we have.
     pub(crate) fn try_lock(&self, byte: usize) -> io::Result<bool> {
-        match self.set_lock(byte, libc::F_WRLCK) {
+        self.try_set_lock(byte, libc::F_WRLCK)
+    }
+
+    /// Tries to take a shared lock on one byte: `true` if nobody else has the exclusive one, and as long as we have this nobody
+    /// gets it.
+    pub(crate) fn try_lock_shared(&self, byte: usize) -> io::Result<bool> {
+        self.try_set_lock(byte, libc::F_RDLCK)
+    }
+
+    fn try_set_lock(&self, byte: usize, kind: i32) -> io::Result<bool> {
+        match self.set_lock(byte, kind) {
             Ok(()) => Ok(true),
             Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
             Err(error) => Err(error),
@@ -73,9 +86,10 @@ impl LockFile {
         self.set_lock(byte, libc::F_UNLCK)
     }
 
-    /// Does anybody else hold the lock on one byte? `true` also if the kernel does not say.
+    /// Does anybody else hold the exclusive lock on one byte? `true` also if the kernel does not say.
     pub(crate) fn is_locked(&self, byte: usize) -> bool {
-        let mut lock = byte_lock(byte, libc::F_WRLCK);
+        // The question is whether a shared lock could be had.
+        let mut lock = byte_lock(byte, libc::F_RDLCK);
         // SAFETY: the descriptor is open and `lock` is a valid `flock` with l_pid 0, as OFD locks require.
         let result = check(unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_OFD_GETLK, &mut lock) });
         result.is_err() || lock.l_type != libc::F_UNLCK as libc::c_short

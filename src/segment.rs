@@ -309,5 +309,9 @@ mod tests {
         assert!(theirs.try_lock(2).unwrap(), "bytes are independent");
         drop(ours);
         assert!(!theirs.is_locked(1), "closing the descriptor gives the lock back, mapped or not");
+        let third = other.open_for_locks().unwrap();
+        assert!(theirs.try_lock_shared(3).unwrap() && third.try_lock_shared(3).unwrap());
+        assert!(!third.is_locked(3), "a shared lock is no sign of life");
+        assert!(!third.try_lock(3).unwrap(), "and yet the exclusive one is not to be had beside it");
     }
 }

@@ -1,15 +1,15 @@
 //! Removes what killed owners have left under /dev/shm.
 //!
-//! An owner locks a byte of its control object before it makes anything else, and holds the lock until it has removed
-//! everything else (see `locks`). So who gets the lock of a control object, has a dead owner's before him, or one that was created
-//! this instant and not locked yet: its owner finds the lock taken, or its object gone, and starts over under another name. With the
-//! lock in hand a sweep
+//! An owner takes the exclusive lock on a byte of its control object before it makes anything else, and holds it until it has removed
+//! everything else (see `locks`). So who gets a shared lock on that byte has a dead owner's object before him, or one that was
+//! created this instant and not locked yet: its owner finds it locked, or its object gone, and starts over under another name. With
+//! the shared lock in hand, and perhaps other sweeps beside it that do the same, a sweep
 //!
 //! 1. marks the control object as closed, for peers that have it mapped,
 //! 2. unlinks the owner's segments,
 //! 3. unlinks the control object.
 //!
-//! Killed at any step, the kernel drops its lock, and the next sweep begins with what is left. A segment whose control object is not
+//! If it is killed at any step, the kernel drops its lock, and the next sweep begins with what is left. A segment whose control object is not
 //! there is a dead owner's as well: living ones make it first and remove it last.
 //!
 //! Never touched: what belongs to another user, and what is no regular file. No content is read.

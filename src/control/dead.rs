@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 /// What became of an owner.
 pub(crate) enum Owner {
     Alive,
-    /// With its lock, which is ours for as long as this value lives.
+    /// With a shared lock on its byte, for as long as this value lives: nobody else gets the exclusive one.
     Dead(LockFile),
     /// It has no control object under this name.
     Gone,
@@ -28,7 +28,8 @@ pub(crate) fn owner(prefix: &str, provider: ProviderId, uid: u32) -> Result<Owne
 fn lock(prefix: &str, provider: ProviderId, uid: u32) -> Result<Option<LockFile>, AttachError> {
     let foreign = Foreign::open(control_name(prefix, provider), Access::ReadWrite, uid)?;
     let locks = foreign.open_for_locks()?;
-    if !matches!(locks.try_lock(OWNER_BYTE), Ok(true)) {
+    // Shared, for a peer that connects at this moment asks whether the exclusive one is held.
+    if !matches!(locks.try_lock_shared(OWNER_BYTE), Ok(true)) {
         return Ok(None);
     }
     // It may have died before it gave the object its length.

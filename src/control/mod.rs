@@ -5,7 +5,7 @@
 //!   offset 4096   one u64 per record: serial numbers of the segments that peers may map, 0 where there is none
 //!   page-aligned  one Record of 128 bytes per shared chunk: lanes, generation, place (see `lease`)
 //!
-//!   locked bytes (OFD locks, held for life):  0 the owner,  1 + slot the peer in that slot
+//!   locked bytes (exclusive OFD locks, held for life):  0 the owner,  1 + slot the peer in that slot
 //! ```
 //!
 //! The kernel says who is alive: it drops a process's locks when the process ends, however it ends. No heartbeat, no

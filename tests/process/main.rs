@@ -32,6 +32,7 @@ mod rejects_segment;
 mod slots;
 mod slow_peer;
 mod sweep;
+mod swept_at_connect;
 mod users;
 mod warm_path;
 mod warm_threads;

@@ -1,0 +1,69 @@
+//! A short run of the example `chaos`: owners and peers killed at random moments. The long one is
+//! `cargo run --release --example chaos -- --kills 10000`.
+//!
+//! The workers are this very test binary, started again with the one test [`worker`] and an environment variable.
+
+#[path = "../examples/chaos/run/mod.rs"]
+mod run;
+
+use run::payload::{self, Identity};
+use run::Plan;
+use std::time::Duration;
+
+/// The program of every worker. In a run by hand it does nothing.
+#[test]
+fn worker() {
+    run::play_role();
+}
+
+/// Otherwise a process that is killed at the wrong moment, or a publisher or subscriber that is restarted, leaves leases, memory,
+/// files, descriptors or mappings behind, or lets a reader see bytes of another message.
+#[test]
+fn nothing_is_lost_leaked_or_torn_by_a_hundred_kills() {
+    let plan = Plan {
+        kills: 100,
+        time: Duration::MAX,
+        seed: fastrand::u64(..),
+        owners: 2,
+        peers: 4,
+        largest: 512 << 10,
+        max_bytes: 2 << 20,
+        era: 60,
+        worker_args: &["worker", "--exact", "--nocapture", "--test-threads=1"],
+    };
+    println!("{plan:?}");
+    let tally = run::run(&plan);
+    println!("{tally}");
+    assert!(tally.problems.is_empty(), "seed {}: {:?}", plan.seed, tally.problems);
+    assert!(tally.owners_killed > 0 && tally.peers_killed > 0 && tally.kills() >= 100);
+    assert!(tally.published.messages > 0 && tally.seen.messages > 0 && tally.checks_alone > 0);
+}
+
+/// Otherwise the run above would find no message torn, whatever was in it.
+#[test]
+fn a_message_that_was_changed_anywhere_is_found_out() {
+    let identity = Identity { provider: 7, sequence: 1 };
+    for len in payload::SHORTEST..=64 {
+        let mut bytes = vec![0; len];
+        payload::fill(&mut bytes, identity);
+        assert_eq!(payload::check(&bytes, identity), Ok(()));
+        for at in 0..len {
+            bytes[at] ^= 1;
+            assert!(payload::check(&bytes, identity).is_err(), "byte {at} of {len}");
+            bytes[at] ^= 1;
+        }
+    }
+}
+
+/// Otherwise a message that was overwritten by the next one, wholly or in part, would pass.
+#[test]
+fn another_message_and_a_mixture_of_two_are_found_out() {
+    let [mine, next] = [1, 2].map(|sequence| Identity { provider: 7, sequence });
+    let (mut bytes, mut other) = (vec![0; 4096], vec![0; 4096]);
+    payload::fill(&mut bytes, mine);
+    payload::fill(&mut other, next);
+    for copied in (8..=bytes.len()).step_by(8) {
+        bytes[..copied].copy_from_slice(&other[..copied]);
+        assert!(payload::check(&bytes, mine).is_err(), "the first {copied} bytes are the next message's");
+    }
+}
