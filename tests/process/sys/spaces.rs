@@ -104,3 +104,13 @@ pub(crate) fn with_address_space<T>(bytes: u64, body: impl FnOnce() -> T) -> T {
 pub(crate) fn give_away(path: &std::path::Path, user: u32) -> io::Result<()> {
     std::os::unix::fs::chown(path, Some(user), None)
 }
+
+/// How many bytes of /dev/shm are free.
+pub(crate) fn free_shm() -> u64 {
+    let mut stat = std::mem::MaybeUninit::<libc::statvfs>::uninit();
+    // SAFETY: a NUL-terminated string, and a valid place to write to.
+    check(unsafe { libc::statvfs(c"/dev/shm".as_ptr(), stat.as_mut_ptr()) }).expect("a directory /dev/shm");
+    // SAFETY: the call succeeded, so it filled the structure.
+    let stat = unsafe { stat.assume_init() };
+    stat.f_bfree * stat.f_frsize
+}
