@@ -61,11 +61,13 @@ impl LockFile {
 
     /// Tries to take the exclusive lock on one byte: `true` if nobody else has it, and now we do.
     pub(crate) fn try_lock(&self, byte: usize) -> io::Result<bool> {
-        match self.set_lock(byte, libc::F_WRLCK) {
-            Ok(()) => Ok(true),
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
-            Err(error) => Err(error),
-        }
+        self.try_set(byte, libc::F_WRLCK)
+    }
+
+    /// As [`try_lock`](Self::try_lock), for a moment only, which others can tell from a lock that is held for life: the lock is a shared
+    /// one.
+    pub(crate) fn try_lock_for_a_moment(&self, byte: usize) -> io::Result<bool> {
+        self.try_set(byte, libc::F_RDLCK)
     }
 
     /// Gives the lock on one byte back.
@@ -75,10 +77,29 @@ impl LockFile {
 
     /// Does anybody else hold the lock on one byte? `true` also if the kernel does not say.
     pub(crate) fn is_locked(&self, byte: usize) -> bool {
+        self.held_by_others(byte) != libc::F_UNLCK
+    }
+
+    /// Does anybody else hold the lock on one byte, and not [for a moment](Self::try_lock_for_a_moment)? `true` also if the kernel does
+    /// not say.
+    pub(crate) fn is_locked_for_life(&self, byte: usize) -> bool {
+        self.held_by_others(byte) == libc::F_WRLCK
+    }
+
+    /// The kind of lock that somebody else holds on one byte.
+    fn held_by_others(&self, byte: usize) -> i32 {
         let mut lock = byte_lock(byte, libc::F_WRLCK);
         // SAFETY: the descriptor is open and `lock` is a valid `flock` with l_pid 0, as OFD locks require.
         let result = check(unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_OFD_GETLK, &mut lock) });
-        result.is_err() || lock.l_type != libc::F_UNLCK as libc::c_short
+        result.map_or(libc::F_WRLCK, |()| i32::from(lock.l_type))
+    }
+
+    fn try_set(&self, byte: usize, kind: i32) -> io::Result<bool> {
+        match self.set_lock(byte, kind) {
+            Ok(()) => Ok(true),
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     fn set_lock(&self, byte: usize, kind: i32) -> io::Result<()> {

@@ -208,7 +208,7 @@ impl OwnerControl {
     fn reclaim_slot(&self, slot: usize) -> usize {
         let is_vacant = || self.view.header().epochs[slot].load(Ordering::Relaxed) % 4 == VACANT;
         // With the lock in hand nobody can connect in this slot meanwhile.
-        if is_vacant() || !matches!(self.locks.try_lock(peer_byte(slot)), Ok(true)) {
+        if is_vacant() || !matches!(self.locks.try_lock_for_a_moment(peer_byte(slot)), Ok(true)) {
             return 0;
         }
         // Not the shared high water, which a peer can write.
