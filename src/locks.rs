@@ -7,8 +7,8 @@
 //! * a forked child closes its copy before `fork` returns there. That is why each is listed (`OPEN`) from before its lock is
 //!   taken until it is closed, and why no thread opens or closes one while another one forks.
 //!
-//! Who lives has an exclusive lock. A shared one is a sweep's: it keeps everybody from taking the exclusive one, and nobody takes
-//! it for a sign of life.
+//! Who lives has an exclusive lock. A shared one is held for a moment, by a sweep on a dead owner's byte and by an owner on a dead
+//! peer's, while they clear up: it keeps everybody from taking the exclusive one, and nobody takes it for a sign of life.
 //!
 //! Not seen, as in [`fork`]: a child made by a raw `clone` system call, `_Fork` or `vfork`. As long as it lives and
 //! has not called `exec`, which closes its copies, its parent's locks are held.

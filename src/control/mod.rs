@@ -8,6 +8,9 @@
 //!   locked bytes (exclusive OFD locks, held for life):  0 the owner,  1 + slot the peer in that slot
 //! ```
 //!
+//! A peer locks its byte for writing. The owner locks one for reading, for the moment in which it clears a dead peer's slot; so that
+//! who connects meanwhile can tell that the slot is about to be free.
+//!
 //! The kernel says who is alive: it drops a process's locks when the process ends, however it ends. No heartbeat, no
 //! process ids.
 //!

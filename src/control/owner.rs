@@ -161,7 +161,7 @@ impl OwnerControl {
     fn reclaim_slot(&self, slot: usize) -> usize {
         let epoch = &self.view.header().epochs[slot];
         // With the lock in hand nobody can connect in this slot meanwhile.
-        if epoch.is_vacant() || !matches!(self.locks.try_lock(peer_byte(slot)), Ok(true)) {
+        if epoch.is_vacant() || !matches!(self.locks.try_lock_shared(peer_byte(slot)), Ok(true)) {
             return 0;
         }
         // Not the shared high water, which a peer can write.

@@ -10,6 +10,13 @@ use crate::segment::{Access, Foreign};
 use std::io;
 use std::mem::size_of;
 use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
+
+/// How often it is looked whether the owner has cleared a slot, and how long is waited in between. Clearing the most records that
+/// there can be takes some 100 ms.
+const CLEARING_TRIES: usize = 1_000;
+const CLEARING_STEP: Duration = Duration::from_micros(100);
 
 /// See the module's text. Gives its slot back on drop.
 pub(crate) struct PeerControl {
@@ -134,12 +141,19 @@ impl PeerControl {
     }
 }
 
-/// Takes the lock of the first slot that nobody has.
+/// Takes the lock of the first slot that no peer has. One that the owner is clearing is waited for, but not for ever: the owner may
+/// have been stopped at it.
 fn free_slot(locks: &LockFile) -> io::Result<Option<usize>> {
-    for slot in 0..PEERS {
-        if locks.try_lock(peer_byte(slot))? {
-            return Ok(Some(slot));
+    for _ in 0..CLEARING_TRIES {
+        for slot in 0..PEERS {
+            if locks.try_lock(peer_byte(slot))? {
+                return Ok(Some(slot));
+            }
         }
+        if (0..PEERS).all(|slot| locks.is_locked(peer_byte(slot))) {
+            break;
+        }
+        thread::sleep(CLEARING_STEP);
     }
     Ok(None)
 }

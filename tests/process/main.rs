@@ -13,6 +13,7 @@ mod shm;
 mod sys;
 mod wire;
 
+mod address_space;
 mod descriptors;
 mod forked_owner;
 mod forked_peer;
@@ -31,6 +32,8 @@ mod rejects;
 mod rejects_segment;
 mod slots;
 mod slow_peer;
+mod small_shm;
+mod storms;
 mod sweep;
 mod swept_at_connect;
 mod users;
@@ -42,6 +45,8 @@ type Role = fn(&wire::Link, &[&str]);
 
 /// All roles by name.
 const ROLES: &[(&str, Role)] = &[
+    ("address-space-of-a-peer", address_space::peer),
+    ("address-space-of-an-owner", address_space::owner),
     ("descriptors-of-an-owner", descriptors::owner),
     ("descriptors-of-a-peer", descriptors::peer),
     ("descriptors-of-a-receiver", descriptors::receiver),
@@ -62,6 +67,9 @@ const ROLES: &[(&str, Role)] = &[
     ("reclaims", reclaim_race::role),
     ("rejects", rejects::role),
     ("rejects-segment", rejects_segment::role),
+    ("small-shm", small_shm::role),
+    ("storm-publisher", storms::publisher),
+    ("storm-subscriber", storms::subscriber),
     ("stranger", users::role),
     ("warm-path", warm_path::role),
     ("warm-path-without-a-pool", warm_path::control_role),

@@ -7,7 +7,8 @@ use crate::wire::{Link, Message};
 use shm_pool::{AttachError, Descriptor, Provider, ShmBuf};
 use std::fs::{self, File, OpenOptions};
 use std::hint::black_box;
-use std::os::unix::fs::{symlink, FileExt};
+use std::os::unix::fs::{chown, symlink, FileExt};
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 
 const LEN: usize = 100_000;
@@ -24,9 +25,9 @@ fn what_is_under_a_segments_name_is_checked_before_it_is_mapped() {
     run("file");
 }
 
-/// Otherwise anybody who can put a pipe there stops a peer for ever.
+/// Otherwise anybody who can put a pipe, or a socket, there stops a peer for ever.
 #[test]
-fn a_pipe_under_a_segments_name_is_refused_without_a_wait() {
+fn a_pipe_or_a_socket_under_a_segments_name_is_refused_without_a_wait() {
     run("pipe");
 }
 
@@ -34,6 +35,21 @@ fn a_pipe_under_a_segments_name_is_refused_without_a_wait() {
 #[test]
 fn garbage_all_over_a_control_object_crashes_nobody() {
     run("garbage");
+}
+
+/// Otherwise a segment that lost its end since its peer has connected is a signal when the peer reads that.
+#[test]
+fn a_segment_that_was_truncated_before_it_is_mapped_is_refused() {
+    run("truncated");
+}
+
+/// Otherwise any user who can put a file in place of a provider's feeds its peers.
+#[test]
+fn objects_of_another_user_are_refused() {
+    if !sys::is_root() {
+        return println!("SKIPPED: only root can give files away");
+    }
+    run("stranger");
 }
 
 /// In a child, so that a crash or a stop of it fails the test.
@@ -87,6 +103,8 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
         "record" => damaged_records(&scene),
         "file" => replaced_segments(&scene),
         "pipe" => a_pipe(&scene),
+        "truncated" => truncated(&scene),
+        "stranger" => another_users(&scene),
         _ => return garbage_everywhere(&scene, link),
     }
     assert_eq!(scene.attach().unwrap(), LEN, "all is as it was");
@@ -144,12 +162,67 @@ fn replaced_segments(scene: &Scene<'_>) {
     fs::rename(&aside, segment).unwrap();
 }
 
+fn truncated(scene: &Scene<'_>) {
+    // It has the control object and another segment mapped when the message's is cut.
+    let client = shm::client(scene.prefix);
+    let mut small = scene.provider.alloc(64).unwrap();
+    shm::fill(&mut small, 2);
+    let small = small.freeze();
+    let kept = client.attach(&small.descriptor().unwrap()).unwrap();
+    let segment = OpenOptions::new().write(true).open(&scene.segment).unwrap();
+    let whole = segment.metadata().unwrap().len();
+    let mappings = shm::mappings(scene.prefix);
+    for len in [0, 1, 4096, 24 * 4096, LEN as u64 - 1] {
+        segment.set_len(len).unwrap();
+        for result in [client.attach(&scene.descriptor).map(|view| view.len()), scene.attach()] {
+            match result.expect_err("a message that is not all there") {
+                AttachError::Damaged { what, .. } => {
+                    assert!(len > 0 && what.contains("outside"), "{len} bytes: {what}")
+                }
+                AttachError::NotAProvider { reason, .. } => assert!(len == 0 && reason.contains("empty"), "{reason}"),
+                error => panic!("{len} bytes: {error:?}"),
+            }
+        }
+        assert!(!scene.message.is_leased(), "{len} bytes: a lease was kept");
+        client.trim();
+    }
+    assert!(shm::mappings(scene.prefix) <= mappings + 1, "a mapping for each refusal");
+    segment.set_len(whole).unwrap();
+    shm::check(&kept, 2).unwrap();
+}
+
+fn another_users(scene: &Scene<'_>) {
+    const STRANGER: u32 = 65_534;
+    let objects = shm::objects(scene.prefix);
+    let connected = shm::client(scene.prefix);
+    connected.connect(scene.provider.id()).unwrap();
+    for path in objects.iter().map(|name| shm::path(name)) {
+        chown(&path, Some(STRANGER), None).unwrap();
+        let mut results = vec![scene.attach()];
+        // Who is connected opens segments only.
+        if path == scene.segment {
+            results.push(connected.attach(&scene.descriptor).map(|view| view.len()));
+        }
+        chown(&path, Some(0), None).unwrap();
+        for result in results {
+            let Err(AttachError::WrongUid { found, expected, object }) = result else { panic!("{path:?}: {result:?}") };
+            assert_eq!((found, expected, object), (STRANGER, 0, path.display().to_string()));
+        }
+        assert!(!scene.message.is_leased(), "a lease was kept");
+    }
+}
+
 fn a_pipe(scene: &Scene<'_>) {
     let (segment, aside) = (&scene.segment, scene.segment.with_extension("aside"));
     fs::rename(segment, &aside).unwrap();
     sys::make_pipe(segment);
     let pipe = scene.attach().expect_err("not the owner's segment");
     assert!(matches!(pipe, AttachError::NotAProvider { .. }), "{pipe:?}");
+    fs::remove_file(segment).unwrap();
+    let socket = UnixListener::bind(segment).unwrap();
+    let refused = scene.attach().expect_err("not the owner's segment");
+    assert!(matches!(&refused, AttachError::Os(error) if error.errno() == Some(libc::ENXIO)), "{refused:?}");
+    drop(socket);
     fs::rename(&aside, segment).unwrap();
 }
 

@@ -7,10 +7,13 @@ use crate::error::AttachError;
 use crate::lease::{published_after, Place};
 use crate::posix::effective_uid;
 use std::sync::atomic::AtomicBool;
+use std::sync::Barrier;
 use std::thread;
 
 /// What of an epoch a gate does not keep.
 const BEYOND_THE_GATE: u64 = 1 << (u64::BITS - UNDER_WAY);
+
+const RECORDS: usize = 4096;
 
 struct Scene {
     owner: OwnerControl,
@@ -23,8 +26,9 @@ struct Scene {
 impl Scene {
     fn new(test: &str) -> Self {
         let prefix = format!("shm_pool-unit-{}-{test}", std::process::id());
-        let owner =
-            OwnerControl::create(&prefix, ProviderId(7), 4, 0o600, 1).unwrap().expect("nobody sweeps this prefix");
+        let owner = OwnerControl::create(&prefix, ProviderId(7), RECORDS, 0o600, 1)
+            .unwrap()
+            .expect("nobody sweeps this prefix");
         let (record, closed) = owner.fresh_record(&mut owner.books.lock()).unwrap();
         let generation = published_after(closed);
         owner.record(record).unwrap().publish(generation, Place { segment: 1, index: 0, offset: 0, len: 1 });
@@ -163,4 +167,38 @@ fn the_last_slot_is_taken_once_and_is_there_when_it_is_given_back() {
         peers.sort_by_key(PeerControl::slot);
         assert!(refused(&scene));
     }
+}
+
+/// Otherwise the 65th peer is turned away for no reason but that the owner, just then, clears the slot of one that is dead.
+#[test]
+fn a_slot_that_the_owner_is_about_to_clear_is_waited_for() {
+    let scene = Scene::new("clearing");
+    // So that clearing takes a while.
+    scene.owner.books.lock().fresh = RECORDS as u32;
+    let others: Vec<_> = (1..PEERS).map(|_| scene.connect().unwrap()).collect();
+    for nth in 0..500 {
+        scene.connect().unwrap().die();
+        let both = Barrier::new(2);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                both.wait();
+                scene.owner.reclaim();
+            });
+            both.wait();
+            let connected = scene.connect().map(|peer| peer.slot());
+            assert_eq!(connected.map_err(|error| error.to_string()), Ok(PEERS - 1), "the {nth}th time");
+        });
+    }
+    drop(others);
+}
+
+/// Otherwise an owner that is stopped, by a debugger for instance, while it clears a slot stops who connects, too.
+#[test]
+fn a_slot_that_is_cleared_for_ever_is_not_waited_for() {
+    let scene = Scene::new("clearing-stopped");
+    let _others: Vec<_> = (1..PEERS).map(|_| scene.connect().unwrap()).collect();
+    assert!(scene.owner.locks.try_lock_shared(peer_byte(PEERS - 1)).unwrap());
+    assert!(matches!(scene.connect(), Err(AttachError::TooManyPeers { .. })));
+    scene.owner.locks.unlock(peer_byte(PEERS - 1)).unwrap();
+    assert_eq!(scene.connect().unwrap().slot(), PEERS - 1);
 }

@@ -3,6 +3,7 @@
 use super::{check, is_root, mount, set_limit, Forked};
 use std::io;
 use std::process::Command;
+use std::ptr;
 
 /// Gives the process to be started a mount namespace of its own, in which /dev/shm is mounted once more, with the same files; and
 /// the right to leave its PID namespace. Starting it fails where that is not permitted.
@@ -69,7 +70,7 @@ pub(crate) enum Ending {
     Abort,
     /// By `exit`, which runs what `atexit` has registered.
     Exit,
-    /// By a write to an address where nothing is.
+    /// By a write to memory that may not be touched.
     Fault,
 }
 
@@ -82,12 +83,19 @@ impl Ending {
             Self::Kill => kill(u64::from(std::process::id())),
             Self::Abort => std::process::abort(),
             Self::Exit => std::process::exit(0),
-            // The standard library's handler finds no guard page there, and lets the kernel have it again by default.
-            // SAFETY: this is undefined to the compiler but for being volatile; the page at 0 is never mapped.
-            Self::Fault => unsafe { std::ptr::without_provenance_mut::<u8>(8).write_volatile(0) },
+            Self::Fault => fault(),
         }
         unreachable!("a process outlived its end");
     }
+}
+
+fn fault() {
+    let (len, flags) = (4096, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a new mapping, which nobody may touch.
+    let page = unsafe { libc::mmap(ptr::null_mut(), len, libc::PROT_NONE, flags, -1, 0) };
+    assert_ne!(page, libc::MAP_FAILED, "{}", io::Error::last_os_error());
+    // SAFETY: nothing of this program is there; the kernel ends the process.
+    unsafe { page.cast::<u8>().write_volatile(0) };
 }
 
 /// Calls `body` while this process can map no more than `bytes` in addition. What it needs of the heap is little.
@@ -100,7 +108,12 @@ pub(crate) fn with_address_space<T>(bytes: u64, body: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Makes a file another user's. Only root can.
-pub(crate) fn give_away(path: &std::path::Path, user: u32) -> io::Result<()> {
-    std::os::unix::fs::chown(path, Some(user), None)
+/// How many bytes of /dev/shm are free.
+pub(crate) fn free_shm() -> u64 {
+    let mut stat = std::mem::MaybeUninit::<libc::statvfs>::uninit();
+    // SAFETY: a NUL-terminated string, and a valid place to write to.
+    check(unsafe { libc::statvfs(b"/dev/shm\0".as_ptr().cast(), stat.as_mut_ptr()) }).expect("a directory /dev/shm");
+    // SAFETY: the call succeeded, so it filled the structure.
+    let stat = unsafe { stat.assume_init() };
+    stat.f_bfree * stat.f_frsize
 }

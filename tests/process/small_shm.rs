@@ -1,0 +1,208 @@
+//! A real /dev/shm of 4 MiB that is filled, freed and used again: nothing is lost from round to round, what peers read stays, and
+//! what killed owners left makes room (D9). What a full one does to a single call is in `full_shm`.
+
+use crate::child::{self, Child};
+use crate::peer::{Peer, View};
+use crate::shm::{self, Names};
+use crate::sys::{self, spaces};
+use crate::wire::{Link, Message};
+use shm_pool::{AllocErrorKind, BuildError, Provider, ProviderBuilder, ShmBuf, ShmBufMut};
+use std::thread;
+
+/// Sizes of segments of their own, and of a chunk in an arena.
+const LENGTHS: [usize; 4] = [256 << 10, 4 << 10, 1 << 20, 100_000];
+const ROUNDS: usize = 40;
+
+/// Otherwise each time that /dev/shm is full costs some of it, until the process is started anew.
+#[test]
+fn a_small_dev_shm_is_filled_and_freed_again_and_again() {
+    run("rounds");
+}
+
+/// Otherwise a full /dev/shm takes messages from under their readers' eyes, or is full for good once they have done.
+#[test]
+fn readers_keep_what_they_have_while_dev_shm_is_full_and_make_room_when_they_go() {
+    run("leased");
+}
+
+/// Otherwise a publisher that is restarted where /dev/shm is small does not find the room that it had before.
+#[test]
+fn what_killed_owners_left_makes_room_for_the_next_one() {
+    run("swept");
+}
+
+/// Otherwise threads that all find /dev/shm full lose memory to each other, or wait for ever.
+#[test]
+fn threads_that_share_a_full_dev_shm_lose_none_of_it() {
+    run("threads");
+}
+
+fn run(what: &str) {
+    let names = Names::new(&format!("small-{what}"));
+    match Child::start_with("small-shm", &[names.prefix(), what], sys::give_small_shm) {
+        Ok(child) => {
+            child.expect_done();
+            child.finish();
+        }
+        Err(error) => child::skip(&format!("no mount namespace of our own: {error}")),
+    }
+}
+
+/// The role, in a process whose /dev/shm has 4 MiB; peers and owners that it starts find the same one.
+pub(crate) fn role(link: &Link, arguments: &[&str]) {
+    let prefix = arguments[0];
+    let empty = spaces::free_shm();
+    match arguments[1] {
+        "rounds" => rounds(prefix),
+        "leased" => leased(prefix),
+        "swept" => swept(prefix),
+        "threads" => threads(prefix),
+        // The owner that "swept" kills.
+        _ => return fill_and_wait(link, prefix),
+    }
+    assert_eq!((shm::objects(prefix), shm::mappings(prefix)), (vec![], 0));
+    assert_eq!(spaces::free_shm(), empty, "memory of /dev/shm was lost");
+    link.send(&Message::Done);
+}
+
+fn builder(prefix: &str) -> ProviderBuilder {
+    Provider::builder().name_prefix(prefix).max_bytes(1 << 30).arena_size(64 << 10).max_shared(64)
+}
+
+/// Allocates until the system has no more, which must be told as such. Fills each buffer with its number.
+fn fill(provider: &Provider, len: usize) -> Vec<ShmBufMut> {
+    let mut all = Vec::new();
+    loop {
+        match provider.alloc(len) {
+            Ok(mut buffer) => {
+                buffer.fill(all.len() as u8);
+                all.push(buffer);
+            }
+            Err(error) => {
+                let AllocErrorKind::Os(error) = error.kind() else { panic!("{error}") };
+                assert_eq!((error.call(), error.errno()), ("posix_fallocate", Some(libc::ENOSPC)), "{error}");
+                return all;
+            }
+        }
+    }
+}
+
+/// Has each buffer still what [`fill`] put there?
+fn assert_whole(all: &[ShmBufMut]) {
+    let is_whole =
+        |(number, bytes): (usize, &ShmBufMut)| bytes[0] == number as u8 && bytes[1..] == bytes[..bytes.len() - 1];
+    assert!(all.iter().enumerate().all(is_whole), "a buffer was changed by somebody else");
+}
+
+fn rounds(prefix: &str) {
+    let provider = builder(prefix).build().unwrap();
+    let (built, descriptors) = (spaces::free_shm(), shm::open_descriptors());
+    let mut counts = [0; LENGTHS.len()];
+    for round in 0..ROUNDS {
+        let at = round % LENGTHS.len();
+        // What is idle of the last round's class is in the way, and must go by itself; every other time.
+        if round / LENGTHS.len() % 2 == 0 {
+            provider.trim();
+            assert_eq!((spaces::free_shm(), provider.stats().bytes_held), (built, 0), "round {round}");
+        }
+        let mut all = fill(&provider, LENGTHS[at]);
+        let count = counts[at].max(all.len());
+        assert_eq!(all.len(), count, "round {round}: fewer than at first");
+        counts[at] = count;
+        assert_whole(&all);
+        // The very next allocation after room was made, in every class.
+        for len in LENGTHS {
+            all.truncate(all.len().saturating_sub(1 + len / LENGTHS[at]));
+            provider.alloc(len).unwrap_or_else(|error| panic!("round {round}, {len} bytes: {error}")).fill(1);
+        }
+    }
+    assert!(counts.iter().zip(LENGTHS).all(|(count, len)| count * len > 2 << 20), "most of 4 MiB: {counts:?}");
+    provider.trim();
+    assert_eq!((spaces::free_shm(), shm::objects(prefix).len()), (built, 1));
+    assert_eq!((shm::open_descriptors(), shm::mappings(prefix)), (descriptors, 1));
+}
+
+/// A message of which a peer has a view.
+fn read(peer: &Peer, provider: &Provider, len: usize, seed: u64) -> View {
+    let mut buffer = provider.alloc(len).unwrap();
+    shm::fill(&mut buffer, seed);
+    peer.attach(buffer.freeze().descriptor().unwrap(), seed).unwrap()
+}
+
+fn leased(prefix: &str) {
+    const LARGE: usize = 512 << 10;
+    let provider = builder(prefix).build().unwrap();
+    let built = spaces::free_shm();
+    for round in 0..5 {
+        let [goes, dies] = [(); 2].map(|()| Peer::start(prefix));
+        // Each peer has a segment of its own, and a message in an arena.
+        let views = [LARGE, 4 << 10].map(|len| read(&goes, &provider, len, round));
+        let lost = [LARGE, 4 << 10].map(|len| read(&dies, &provider, len, round + 100));
+        let mut held: Vec<_> =
+            [256 << 10, 32 << 10, 4 << 10].into_iter().flat_map(|len| fill(&provider, len)).collect();
+        assert!(fill(&provider, LARGE).is_empty(), "everything is taken, or read");
+        goes.release(views[0]);
+        held.extend(fill(&provider, LARGE));
+        assert_eq!(provider.stats().bytes_leased, LARGE + 2 * (4 << 10), "round {round}: of one that lives");
+        lost.iter().for_each(|&view| dies.check(view));
+        dies.kill();
+        let last = fill(&provider, LARGE);
+        assert_eq!(last.len(), 1, "round {round}: what the killed peer read makes room");
+        assert_eq!(provider.stats().bytes_leased, 4 << 10, "round {round}: of one that lives");
+        goes.check(views[1]);
+        goes.release(views[1]);
+        drop((held, last));
+        provider.trim();
+        assert_eq!((spaces::free_shm(), provider.stats().bytes_held), (built, 0), "round {round}");
+        // It has everything mapped still, and keeps no memory by that.
+        drop(goes);
+    }
+}
+
+/// The role of an owner that is killed with /dev/shm full.
+fn fill_and_wait(link: &Link, prefix: &str) {
+    let provider = builder(prefix).build().unwrap();
+    let mut all: Vec<ShmBufMut> = [256 << 10, 4 << 10].into_iter().flat_map(|len| fill(&provider, len)).collect();
+    shm::fill(&mut all[0], 0);
+    let all: Vec<ShmBuf> = all.into_iter().map(ShmBuf::from).collect();
+    link.send(&Message::Sent(all[0].descriptor().unwrap()));
+    assert_eq!(link.receive().unwrap(), None);
+}
+
+fn swept(prefix: &str) {
+    for _ in 0..5 {
+        let owner = Child::start("small-shm", &[prefix, "fill"]);
+        let Message::Sent(descriptor) = owner.hear() else { panic!("not a descriptor") };
+        let peer = Peer::start(prefix);
+        let view = peer.attach(descriptor, 0).unwrap();
+        let objects = shm::objects(prefix);
+        // A control object of more than a megabyte.
+        let next = || builder(prefix).max_shared(8192).build();
+        let BuildError::Os(error) = next().unwrap_err() else { panic!("another error") };
+        assert_eq!(error.errno(), Some(libc::ENOSPC), "the owner lives: {error}");
+        assert_eq!(shm::objects(prefix), objects, "a provider that could not be built leaves nothing");
+        owner.kill();
+        let provider = next().expect("what the killed owner left makes room");
+        assert_eq!(shm::objects(prefix).len(), 1);
+        assert!(fill(&provider, 1 << 20).len() >= 2, "and not only for that");
+        peer.check(view);
+    }
+}
+
+fn threads(prefix: &str) {
+    let provider = builder(prefix).build().unwrap();
+    let built = spaces::free_shm();
+    thread::scope(|scope| {
+        for len in [256 << 10, 100_000, 32 << 10, 4 << 10] {
+            let provider = &provider;
+            scope.spawn(move || {
+                for _ in 0..20 {
+                    assert_whole(&fill(provider, len));
+                }
+            });
+        }
+    });
+    provider.trim();
+    assert_eq!((spaces::free_shm(), provider.stats().bytes_held, shm::objects(prefix).len()), (built, 0, 1));
+    assert!(fill(&provider, 256 << 10).len() >= 14, "all of it can be used by one thread again");
+}

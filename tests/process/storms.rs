@@ -1,0 +1,235 @@
+//! Restart storms: processes are killed and started again, time after time, and who goes on running grows by nothing: no file, no
+//! descriptor, no mapping, no memory.
+
+use crate::child::Child;
+use crate::shm::{self, Names};
+use crate::wire::{Link, Message};
+use shm_pool::{Client, Descriptor, PeerId, Provider, ProviderId, ShmBuf, ShmView};
+use std::fs;
+
+/// A message of its own segment, and one in an arena.
+const LENGTHS: [usize; 2] = [70_000, 4 << 10];
+
+/// What a publisher has: a control object, an arena, the large message that is read, and the one that is made meanwhile.
+const OBJECTS: usize = 4;
+
+/// Restarts before the first measurement, and between that and the last one: both at the same point of three that take turns.
+const WARM_UP: usize = 12;
+const RESTARTS: usize = 42;
+
+/// How much the resident memory may differ, in KiB: less than one of the arenas, or of the larger messages, of each restart.
+const SLACK: u64 = 1 << 10;
+
+/// What a process has.
+#[derive(Debug)]
+struct Footprint {
+    descriptors: u64,
+    mappings: u64,
+    resident: u64,
+}
+
+impl Footprint {
+    /// Of this process.
+    fn tell(link: &Link, prefix: &str) {
+        let status = fs::read_to_string("/proc/self/status").expect("/proc");
+        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line VmRSS");
+        let resident = resident.trim().trim_end_matches(" kB").parse().expect("a number of KiB");
+        for number in [shm::open_descriptors() as u64, shm::mappings(prefix) as u64, resident] {
+            link.send(&Message::Number(number));
+        }
+    }
+
+    /// Of a child.
+    fn of(child: &Child) -> Self {
+        child.tell(&Message::Mappings);
+        let number = |_| match child.hear() {
+            Message::Number(number) => number,
+            other => panic!("not a number: {other:?}"),
+        };
+        let [descriptors, mappings, resident] = [0, 1, 2].map(number);
+        Self { descriptors, mappings, resident }
+    }
+
+    fn assert_no_growth_to(&self, end: &Self) {
+        assert_eq!((end.descriptors, end.mappings), (self.descriptors, self.mappings), "{self:?} became {end:?}");
+        assert!(end.resident <= self.resident + SLACK, "{self:?} became {end:?} over {RESTARTS} restarts");
+    }
+}
+
+/// The role of a subscriber: one client for ever, which connects, attaches and holds the last two messages.
+pub(crate) fn subscriber(link: &Link, arguments: &[&str]) {
+    let client: Client = shm::client(arguments[0]);
+    let mut views: Vec<ShmView> = Vec::new();
+    while let Some(question) = link.receive().unwrap() {
+        match question {
+            Message::Connect(provider) => link.send(&Message::Peer(client.connect(provider).unwrap())),
+            Message::Attach(descriptor, seed) => {
+                let view = client.attach(&descriptor).unwrap();
+                shm::check(&view, seed).unwrap();
+                views.push(view);
+                views.drain(..views.len().saturating_sub(LENGTHS.len()));
+                link.send(&Message::Done);
+            }
+            Message::Mappings => Footprint::tell(link, arguments[0]),
+            other => panic!("not a question: {other:?}"),
+        }
+    }
+}
+
+/// The role of a publisher: when it is told to go on it publishes one message of each length, and keeps them until the next time. From
+/// when it knows a peer, until all is done with that one, it grants them to it.
+pub(crate) fn publisher(link: &Link, arguments: &[&str]) {
+    let builder = Provider::builder().name_prefix(arguments[0]).arena_size(256 << 10).max_shared(16);
+    let provider = builder.max_bytes(1 << 20).build().unwrap();
+    link.send(&Message::Provider(provider.id()));
+    let (mut kept, mut seed): (Vec<ShmBuf>, u64) = (Vec::new(), 0);
+    let mut peer: Option<PeerId> = None;
+    while let Some(question) = link.receive().unwrap() {
+        match question {
+            Message::Peer(id) => peer = Some(id),
+            Message::Done => peer = None,
+            Message::Go => {
+                kept.clear();
+                for len in LENGTHS {
+                    let mut buffer = provider.alloc(len).unwrap();
+                    shm::fill(&mut buffer, seed);
+                    let message = buffer.freeze();
+                    let granted = peer.and_then(|peer| message.grant(peer).ok());
+                    link.send(&Message::Sent(granted.unwrap_or_else(|| message.descriptor().unwrap())));
+                    link.send(&Message::Number(seed));
+                    seed += 1;
+                    kept.push(message);
+                }
+            }
+            Message::Mappings => Footprint::tell(link, arguments[0]),
+            other => panic!("not a question: {other:?}"),
+        }
+    }
+}
+
+fn start_publisher(names: &Names) -> (Child, ProviderId) {
+    let publisher = Child::start("storm-publisher", &[names.prefix()]);
+    let Message::Provider(id) = publisher.hear() else { panic!("a publisher tells its id first") };
+    (publisher, id)
+}
+
+fn start_subscriber(names: &Names) -> Child {
+    Child::start("storm-subscriber", &[names.prefix()])
+}
+
+/// Tells the publisher who the subscriber is, so that its messages are granted.
+fn introduce(subscriber: &Child, publisher: &Child, provider: ProviderId) {
+    let peer = subscriber.ask(&Message::Connect(provider));
+    assert!(matches!(peer, Message::Peer(_)), "{peer:?}");
+    publisher.tell(&peer);
+}
+
+/// The messages that the publisher sends when it is told to.
+fn publish(publisher: &Child) -> [(Descriptor, u64); LENGTHS.len()] {
+    publisher.tell(&Message::Go);
+    LENGTHS.map(|_| match (publisher.hear(), publisher.hear()) {
+        (Message::Sent(descriptor), Message::Number(seed)) => (descriptor, seed),
+        other => panic!("not a message: {other:?}"),
+    })
+}
+
+/// Some messages from the publisher to the subscriber.
+fn exchange(publisher: &Child, subscriber: &Child) {
+    for _ in 0..3 {
+        for (descriptor, seed) in publish(publisher) {
+            assert_eq!(subscriber.ask(&Message::Attach(descriptor, seed)), Message::Done);
+        }
+    }
+}
+
+/// Otherwise a subscriber that outlives its publishers, as a recorder does, has a descriptor, a mapping or memory more for each
+/// of them, and /dev/shm files.
+#[test]
+fn a_subscriber_does_not_grow_by_killed_publishers() {
+    let names = Names::new("storm-sub");
+    let subscriber = start_subscriber(&names);
+    let mut start = None;
+    for restart in 0..=WARM_UP + RESTARTS {
+        let (publisher, id) = start_publisher(&names);
+        if restart % 2 == 0 {
+            introduce(&subscriber, &publisher, id);
+        }
+        exchange(&publisher, &subscriber);
+        assert_eq!(shm::objects(names.prefix()).len(), OBJECTS, "those of the publisher that lives");
+        if restart == WARM_UP {
+            start = Some(Footprint::of(&subscriber));
+        }
+        if restart == WARM_UP + RESTARTS {
+            start.take().expect("measured before").assert_no_growth_to(&Footprint::of(&subscriber));
+        }
+        publisher.kill();
+    }
+    subscriber.shut_down();
+    assert_eq!(names.sweep(), OBJECTS, "those of the last publisher");
+}
+
+/// Otherwise a publisher has memory or a slot less for each subscriber that was killed, until nobody can read it.
+#[test]
+fn a_publisher_does_not_grow_by_killed_subscribers() {
+    let names = Names::new("storm-pub");
+    let (publisher, id) = start_publisher(&names);
+    let mut start = None;
+    // More restarts than there are slots: some of the killed ones had grants.
+    for restart in 0..=WARM_UP + 2 * RESTARTS {
+        let subscriber = start_subscriber(&names);
+        introduce(&subscriber, &publisher, id);
+        exchange(&publisher, &subscriber);
+        // On their way to the subscriber when it is killed.
+        publish(&publisher);
+        subscriber.kill();
+        if restart == WARM_UP {
+            start = Some((Footprint::of(&publisher), shm::objects(names.prefix())));
+        }
+    }
+    let (start, objects) = start.expect("measured before");
+    start.assert_no_growth_to(&Footprint::of(&publisher));
+    assert_eq!(shm::objects(names.prefix()).len(), objects.len());
+    publisher.shut_down();
+}
+
+/// Otherwise what one side's restart leaves is there when the other side restarts too, and adds up.
+#[test]
+fn nothing_adds_up_when_both_sides_restart_in_turn() {
+    let names = Names::new("storm-both");
+    let (mut publisher, mut id) = start_publisher(&names);
+    let mut subscriber = start_subscriber(&names);
+    let witness = start_subscriber(&names);
+    let mut start = None;
+    for restart in 0..=WARM_UP + RESTARTS {
+        introduce(&subscriber, &publisher, id);
+        exchange(&publisher, &subscriber);
+        publisher.tell(&Message::Done);
+        exchange(&publisher, &witness);
+        // The two read different messages.
+        assert_eq!(shm::objects(names.prefix()).len(), OBJECTS + 1, "those of the publisher that lives");
+        if restart == WARM_UP {
+            start = Some(Footprint::of(&witness));
+        }
+        if restart == WARM_UP + RESTARTS {
+            start.take().expect("measured before").assert_no_growth_to(&Footprint::of(&witness));
+        }
+        match restart % 3 {
+            0 => {
+                publisher.kill();
+                (publisher, id) = start_publisher(&names);
+            }
+            1 => {
+                subscriber.kill();
+                subscriber = start_subscriber(&names);
+            }
+            _ => {
+                subscriber.kill();
+                publisher.kill();
+                subscriber = start_subscriber(&names);
+                (publisher, id) = start_publisher(&names);
+            }
+        }
+    }
+    publisher.shut_down();
+    assert_eq!(shm::objects(names.prefix()), [""; 0], "the last publisher has ended as it should");
+}
