@@ -60,7 +60,7 @@ impl ClientBuilder {
     /// [`BuildError::Prefix`] if the prefix cannot be part of a file name.
     pub fn build(self) -> Result<Client, BuildError> {
         check_prefix(&self.name_prefix)?;
-        fork::watch();
+        watch_forks();
         Ok(Client {
             prefix: self.name_prefix,
             uid: self.owner_uid.unwrap_or_else(effective_uid),
@@ -108,7 +108,7 @@ impl Client {
     /// A client with the default options.
     pub fn new() -> Self {
         let builder = Self::builder();
-        fork::watch();
+        watch_forks();
         let (uid, fork_epoch) = (effective_uid(), fork::epoch());
         Self { prefix: builder.name_prefix, uid, fork_epoch, table: Arc::default() }
     }
@@ -123,8 +123,9 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`AttachError::NoProvider`], [`AttachError::NotAProvider`], [`AttachError::WrongUid`] or
-    /// [`AttachError::TooManyPeers`]; [`AttachError::Forked`] in a forked child; [`AttachError::Os`].
+    /// [`AttachError::NoProvider`], [`AttachError::Closed`] or [`AttachError::OwnerDied`] if it is gone;
+    /// [`AttachError::NotAProvider`], [`AttachError::WrongUid`] or [`AttachError::TooManyPeers`]; [`AttachError::Forked`] in a
+    /// forked child; [`AttachError::Os`].
     pub fn connect(&self, provider: ProviderId) -> Result<PeerId, AttachError> {
         self.check_fork()?;
         if let Some(entry) = self.table.read().find(provider) {
@@ -227,8 +228,12 @@ impl Client {
         retired.len() + abandoned.iter().map(|entry| 1 + entry.segment_count()).sum::<usize>()
     }
 
-    /// How many segments are mapped by the table now, over all providers.
+    /// How many segments are mapped by the table now, over all providers; 0 in a forked child.
     pub fn mapped_segments(&self) -> usize {
+        // Its lock may be held by a thread that does not exist there.
+        if self.check_fork().is_err() {
+            return 0;
+        }
         self.table.read().entries.iter().map(Entry::segment_count).sum()
     }
 
@@ -242,9 +247,17 @@ impl Client {
     }
 }
 
+/// From now on a fork is noticed. If the system has no memory for that, connecting says so.
+fn watch_forks() {
+    let _ = fork::watch();
+}
+
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let providers: Vec<ProviderId> = self.table.read().entries.iter().map(Entry::provider).collect();
+        let providers: Vec<ProviderId> = match self.check_fork() {
+            Ok(()) => self.table.read().entries.iter().map(Entry::provider).collect(),
+            Err(_) => Vec::new(),
+        };
         f.debug_struct("Client").field("prefix", &self.prefix).field("providers", &providers).finish()
     }
 }

@@ -304,7 +304,7 @@ pub enum AttachError {
         /// The control object's path.
         object: String,
     },
-    /// The provider has closed and taken the message's memory away.
+    /// The provider has closed, or died and was swept, and has taken the message's memory away.
     #[error("provider {provider} has closed; connect to its successor")]
     Closed {
         /// The provider.

@@ -9,12 +9,13 @@
 //! thread was made by this thread, on this side of every fork.
 //!
 //! Not seen: a child made by a raw `clone` system call, `_Fork` or `vfork`, which run no `pthread_atfork` handler. Such a child must not
-//! use handles that it inherited.
+//! use handles that it inherited. And a `fork` in a signal handler may wait for ever, if the signal came while this thread opened or
+//! closed a lock file; POSIX allows it there no longer.
 
 use crate::locks;
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::Once;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// How many forks there were from the process that `exec` started down to this one. 64 bits: 2^32 forks of forks take only days.
 static EPOCH: AtomicU64 = AtomicU64::new(0);
@@ -57,14 +58,22 @@ pub(crate) fn own_token() -> u64 {
 
 /// Makes sure that a fork moves the epoch on and closes the child's copies of locks. Called before anything that remembers an
 /// epoch is made.
-pub(crate) fn watch() {
-    static WATCH: Once = Once::new();
-    WATCH.call_once(|| {
-        // SAFETY: the handlers lock, unlock, close descriptors, do one relaxed atomic addition, and use thread-locals, for which a
-        // library that was loaded at run time may need glibc's malloc; all of that works in a forked child. If registration
-        // fails for lack of memory, forks go unnoticed; nothing else depends on it.
-        unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
-    });
+pub(crate) fn watch() -> io::Result<()> {
+    static IS_WATCHED: AtomicBool = AtomicBool::new(false);
+    // Not a `Once`: a forked child would wait for ever for a thread of its parent that was just registering. Two threads that come
+    // at the same time may both register; the handlers may run twice.
+    if IS_WATCHED.load(Ordering::Acquire) {
+        return Ok(());
+    }
+    // SAFETY: the handlers lock, unlock, close descriptors, do one relaxed atomic addition, and use thread-locals, for which a
+    // library that was loaded at run time may need glibc's malloc; all of that works in a forked child.
+    match unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) } {
+        0 => {
+            IS_WATCHED.store(true, Ordering::Release);
+            Ok(())
+        }
+        errno => Err(io::Error::from_raw_os_error(errno)),
+    }
 }
 
 extern "C" fn before() {
@@ -105,7 +114,7 @@ mod tests {
     /// and writes what their owner writes.
     #[test]
     fn epochs_do_not_start_over_after_32_bits() {
-        watch();
+        watch().unwrap();
         let before = epoch();
         let is_another = || {
             assert_eq!(epoch(), before + 1, "the fork was noticed");

@@ -78,23 +78,25 @@
 //! 5. No Rust reference exists to bytes that another process may write at that time: `&mut [u8]` only from a [`ShmBufMut`],
 //!    which no peer can attach to; `&[u8]` only while a [`ShmBuf`] or [`ShmView`] is held.
 //! 6. After its provider is dropped, every chunk is destroyed exactly once, and with the last one the pool.
-//! 7. Each name under /dev/shm is unlinked by the process that created it, or by a sweep that holds the dead owner's lock.
+//! 7. Each name under /dev/shm is unlinked by the process that created it, or by a sweep that holds the dead owner's lock or finds
+//!    its control object gone. (Those of `zenoh::PoolBackend` by zenoh's rules.)
 //!
 //! # What is lock-free
 //!
 //! Allocating and dropping a buffer whose class has an idle chunk: one atomic exchange each, or one operation on
 //! crossbeam's `ArrayQueue` when the hot slot is taken. The queue has no lock, but a thread that is stopped in the middle of
-//! an operation can delay another one at the same queue slot, which then spins, and yields if that takes long. Attaching takes a reader lock of the client's own
-//! table. Creating and destroying chunks, the first descriptor of a chunk, [`Provider::stats`] and mapping a new
-//! segment take locks.
+//! an operation can delay another one at the same queue slot, which then spins, and yields if that takes long. Attaching takes
+//! a reader lock of the client's own table. Creating and destroying chunks, the first descriptor of a chunk,
+//! [`Provider::stats`] and mapping a new segment take locks.
 //!
 //! # Threat model
 //!
 //! Processes that follow the protocol cannot harm each other by crashing at any instruction. Payload is read-only for peers. A
 //! peer that writes garbage into the control object can make messages be reused early (their readers see torn bytes, or
-//! get a signal if the memory went back to the system) or never; it cannot make the owner, or another peer, access memory out of bounds: neither believes what it reads there
-//! before it is checked against private knowledge. Objects are created with mode 0600 unless the builder says otherwise,
-//! and refused if they belong to another user.
+//! get a signal if the memory went back to the system) or never; it cannot make the owner, or another peer, access memory
+//! out of bounds: neither believes what it reads there before it is checked against private knowledge. (It can also
+//! truncate the control object, which no check can forestall: whoever has it mapped then gets SIGBUS.) Objects are created
+//! with mode 0600 unless the builder says otherwise, and refused if they belong to another user.
 //!
 //! # Limits
 //!
@@ -121,10 +123,10 @@
 //! | segments of one provider | 2^64 - 1 | 100,000 a second: 5.8 million years | serial numbers start over, and pass by those in use |
 //! | forks, each by the child of the one before | 2^64 | 20,000 a second: 29 million years | a handle that was inherited through all of them looks like an own one |
 //!
-//! Linux only. A process forked by a raw `clone` system call must not use handles it inherited; one made by `fork` finds
+//! Linux only. A process forked by a raw `clone` system call must not use handles it inherited; one made by `fork`, which must not be called in a signal handler, finds
 //! them inert: their drop does nothing, and allocating or attaching is an error. The bytes behind them stay shared with the parent,
 //! which may use them again: a forked child must not read or write through handles that it inherited. It keeps none of its
-//! parent's locks, so that a killed parent is found dead; while a child of a raw `clone` lives that has not called `exec`, it is not.
+//! parent's locks, so that a killed parent is found dead (but see `zenoh` for its backend); while a child of a raw `clone` lives that has not called `exec`, it is not.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("shm-pool needs Linux: open file description locks and a tmpfs at /dev/shm");

@@ -4,11 +4,13 @@
 //! a mapping; and a forked child inherits both. So that a lock ends with the process that took it, whatever that has forked:
 //!
 //! * a [`LockFile`] is never mapped;
-//! * a forked child closes its copy before `fork` returns there. That is why each is listed (`OPEN`) from before its lock is
+//! * a forked child closes its copy before `fork` returns there. That is why each is listed (`LOCK_FILES`) from before its lock is
 //!   taken until it is closed, and why no thread opens or closes one while another one forks.
 //!
 //! Who lives has an exclusive lock. A shared one is held for a moment, by a sweep on a dead owner's byte and by an owner on a dead
 //! peer's, while they clear up: it keeps everybody from taking the exclusive one, and nobody takes it for a sign of life.
+//!
+//! Other descriptors that another thread has open at the fork, to map an object, stay open in the child; they hold no locks.
 //!
 //! Not seen, as in [`fork`]: a child made by a raw `clone` system call, `_Fork` or `vfork`. As long as it lives and
 //! has not called `exec`, which closes its copies, its parent's locks are held.
@@ -27,34 +29,35 @@ pub(crate) const LOCK: &str = "fcntl(F_OFD_SETLK)";
 
 /// The descriptors of all that are open in this process. The standard library's lock and not parking_lot's: a forked child must be
 /// able to unlock it, and the waiters that parking_lot would look for are not in the child.
-static OPEN: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
+static LOCK_FILES: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
 
 thread_local! {
-    /// The lock of `OPEN`, from just before this thread forks until just after.
+    /// The lock of `LOCK_FILES`, from just before this thread forks until just after. Without a destructor, so that it can be used at
+    /// any time.
     static FORKING: Cell<Option<ManuallyDrop<MutexGuard<'static, Vec<RawFd>>>>> = const { Cell::new(None) };
 }
 
-fn open_files() -> MutexGuard<'static, Vec<RawFd>> {
+fn lock_files() -> MutexGuard<'static, Vec<RawFd>> {
     // A list of numbers is whole at any time.
-    OPEN.lock().unwrap_or_else(PoisonError::into_inner)
+    LOCK_FILES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// An object, opened to hold locks on it, by this process and by nothing that it forks.
 #[derive(Debug)]
 pub(crate) struct LockFile {
     file: ManuallyDrop<File>,
-    epoch: u64,
+    fork_epoch: u64,
 }
 
 impl LockFile {
     /// `open` makes a new open file description.
     pub(crate) fn open(open: impl FnOnce() -> io::Result<File>) -> io::Result<Self> {
-        fork::watch();
-        let mut list = open_files();
+        fork::watch()?;
+        let mut list = lock_files();
         list.try_reserve(1).map_err(|_| io::Error::from_raw_os_error(libc::ENOMEM))?;
         let file = open()?;
         list.push(file.as_raw_fd());
-        Ok(Self { file: ManuallyDrop::new(file), epoch: fork::epoch() })
+        Ok(Self { file: ManuallyDrop::new(file), fork_epoch: fork::epoch() })
     }
 
     /// The object, to ask about it.
@@ -81,9 +84,17 @@ impl LockFile {
         }
     }
 
-    /// Gives the lock on one byte back.
+    /// Gives the lock on one byte back. In a forked child there is nothing to give back: its copy was closed.
     pub(crate) fn unlock(&self, byte: usize) -> io::Result<()> {
-        self.set_lock(byte, libc::F_UNLCK)
+        if self.is_ours() {
+            self.set_lock(byte, libc::F_UNLCK)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn is_ours(&self) -> bool {
+        self.fork_epoch == fork::epoch()
     }
 
     /// Does anybody else hold the exclusive lock on one byte? `true` also if the kernel does not say.
@@ -107,10 +118,10 @@ impl LockFile {
 impl Drop for LockFile {
     fn drop(&mut self) {
         // In a forked child it was closed already, and the number may be another file's by now.
-        if self.epoch == fork::epoch() {
-            let mut list = open_files();
+        if self.is_ours() {
+            let mut list = lock_files();
             list.retain(|&fd| fd != self.file.as_raw_fd());
-            // SAFETY: dropped here and never used again.
+            // SAFETY: dropped here and never used again; and no fork has closed the descriptor, so that the number is its own.
             unsafe { ManuallyDrop::drop(&mut self.file) };
         }
     }
@@ -126,9 +137,12 @@ fn byte_lock(byte: usize, kind: i32) -> libc::flock {
     lock
 }
 
-/// Before this thread forks: no other thread is about to open or close a lock file.
+/// Before this thread forks: no other thread is about to open or close a lock file. May be called twice, as may the other two.
 pub(crate) fn before_fork() {
-    let _ = FORKING.try_with(|forking| forking.set(Some(ManuallyDrop::new(open_files()))));
+    FORKING.with(|forking| {
+        let held = forking.take().unwrap_or_else(|| ManuallyDrop::new(lock_files()));
+        forking.set(Some(held));
+    });
 }
 
 /// After the fork, in the parent.
@@ -147,5 +161,5 @@ pub(crate) fn after_fork_in_child() {
 }
 
 fn take_forking() -> Option<MutexGuard<'static, Vec<RawFd>>> {
-    FORKING.try_with(Cell::take).ok().flatten().map(ManuallyDrop::into_inner)
+    FORKING.with(Cell::take).map(ManuallyDrop::into_inner)
 }

@@ -409,8 +409,9 @@ impl Pool {
                 }
             }
             // The pool is closed, and a peer still reads: talc would write its links into those bytes. The arena goes
-            // with the pool; the peer keeps its mapping.
-            Memory::Carved(_) => {}
+            // with the pool; the peer keeps its mapping. Dropped here and not after `pool`: if this is the last chunk, its arena
+            // is removed before the control object is (see `sweep`).
+            Memory::Carved(carved) => drop(carved),
         }
     }
 

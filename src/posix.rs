@@ -88,7 +88,7 @@ impl Name {
 /// A name that this process created, unlinked on drop.
 pub(crate) struct Link {
     name: Name,
-    epoch: u64,
+    fork_epoch: u64,
     /// The file, if the name is to stay for as long as anybody has a shared `flock` on it.
     counted: Option<Inode>,
 }
@@ -96,7 +96,7 @@ pub(crate) struct Link {
 impl Link {
     /// `name` was just created by this process.
     pub(crate) fn new(name: Name) -> Self {
-        Self { name, epoch: fork::epoch(), counted: None }
+        Self { name, fork_epoch: fork::epoch(), counted: None }
     }
 
     /// From now on the name stays for as long as anybody has a shared `flock` on `file`, which it was created for; whoever gives
@@ -128,7 +128,7 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        if self.epoch != fork::epoch() {
+        if self.fork_epoch != fork::epoch() {
             return;
         }
         // Held until the name is gone: who opens it meanwhile finds it locked.
@@ -143,7 +143,7 @@ impl Drop for Link {
 /// Device and number: what file it is, whatever its name.
 type Inode = (u64, u64);
 
-fn inode(file: &File) -> io::Result<Inode> {
+pub(crate) fn inode(file: &File) -> io::Result<Inode> {
     file.metadata().map(|data| (data.dev(), data.ino()))
 }
 

@@ -6,7 +6,6 @@ use crate::class::{class_of, MIN_SIZE};
 use crate::control::{control_name, OwnerControl, MAX_RECORDS};
 use crate::descriptor::ProviderId;
 use crate::error::{AllocError, AllocErrorKind, BuildError};
-use crate::fork;
 use crate::limits::{range, Limits};
 use crate::pool::Pool;
 use crate::posix::PAGE;
@@ -131,7 +130,6 @@ impl ProviderBuilder {
         }
         range("max_shared", self.max_shared, 1, MAX_RECORDS, " chunks")?;
         check_prefix(&self.name_prefix)?;
-        fork::watch();
         let _ = sweep::sweep(&self.name_prefix);
         let control = self.create_control()?;
         let segments = Numbered::new(self.name_prefix, control.id(), self.mode & 0o644);
@@ -155,6 +153,9 @@ impl ProviderBuilder {
     /// Removes from /dev/shm what providers of this [`name_prefix`](Self::name_prefix) that were killed have left behind: objects of this
     /// user whose owner's lock nobody holds. Those of living providers stay, and so does what their peers read: a mapping
     /// keeps its memory. Any number of processes may sweep at the same time, and be killed at it.
+    ///
+    /// Segments whose control object is gone count as a dead owner's. So do not remove a living provider's control object by hand:
+    /// the next sweep takes the segments, and peers that have not mapped them get [`AttachError::Closed`](crate::AttachError::Closed).
     ///
     /// [`build`](Self::build) does it without being asked.
     ///

@@ -11,7 +11,7 @@ use crate::error::{AttachError, OsError};
 use crate::locks::{LockFile, LOCK};
 #[cfg(feature = "zenoh")]
 use crate::posix::flock;
-use crate::posix::{page_size, reserve, shm_open, Link, Name};
+use crate::posix::{inode, page_size, reserve, shm_open, Link, Name};
 use std::fs::{File, Permissions};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -164,9 +164,9 @@ impl Segment {
         };
         let is_ours = match flock(&file, libc::LOCK_SH) {
             Err(error) if error.raw_os_error() == Some(libc::EWOULDBLOCK) => false,
-            result => result.and_then(|()| is_linked(&file)).map_err(failed("flock"))?,
+            result => result.map(|()| true).map_err(failed("flock"))?,
         };
-        if !is_ours {
+        if !is_ours || !is_linked(&file).map_err(failed("fstat"))? {
             link.disown();
             return Ok(None);
         }
@@ -243,7 +243,6 @@ impl Foreign {
     pub(crate) fn open_for_locks(&self) -> Result<LockFile, AttachError> {
         let failed = |call| move |error| self.name.error(call, self.len, error);
         let again = LockFile::open(|| shm_open(&self.name, libc::O_RDWR, 0)).map_err(failed("shm_open"))?;
-        let inode = |file: &File| file.metadata().map(|data| (data.dev(), data.ino()));
         if inode(again.file()).map_err(failed("fstat"))? != inode(&self.file).map_err(failed("fstat"))? {
             let reason = "another object took its name while it was opened";
             return Err(AttachError::NotAProvider { object: self.name.path(), reason });

@@ -1,9 +1,9 @@
 //! Removes what killed owners have left under /dev/shm.
 //!
 //! An owner takes the exclusive lock on a byte of its control object before it makes anything else, and holds it until it has removed
-//! everything else (see `locks`). So who gets a shared lock on that byte has a dead owner's object before him, or one that was
-//! created this instant and not locked yet: its owner finds it locked, or its object gone, and starts over under another name. With
-//! the shared lock in hand, and perhaps other sweeps beside it that do the same, a sweep
+//! everything else (see `locks`). So an object whose byte a sweep can lock, by a shared lock, is a dead owner's; or it was created
+//! this instant and is not locked yet, and then its owner finds it locked, or gone, and starts over under another name. With the
+//! shared lock in hand, and perhaps other sweeps beside it that do the same, a sweep
 //!
 //! 1. marks the control object as closed, for peers that have it mapped,
 //! 2. unlinks the owner's segments,
@@ -12,7 +12,7 @@
 //! If it is killed at any step, the kernel drops its lock, and the next sweep begins with what is left. A segment whose control object is not
 //! there is a dead owner's as well: living ones make it first and remove it last.
 //!
-//! Never touched: what belongs to another user, and what is no regular file. No content is read.
+//! Never touched: what belongs to another user, and what is no regular file. No content is read, and none is written but that mark.
 
 #![forbid(unsafe_code)]
 
@@ -20,7 +20,7 @@ use crate::control::{control_name, owner, Owner};
 use crate::descriptor::ProviderId;
 use crate::error::OsError;
 use crate::posix::{effective_uid, Name, DIRECTORY};
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
@@ -50,35 +50,35 @@ impl Swept {
 pub(crate) fn sweep(prefix: &str) -> Result<Swept, OsError> {
     let uid = effective_uid();
     let mut swept = Swept::default();
-    for (provider, segments) in objects(prefix)? {
-        // Held until everything is removed.
-        let _lock = match owner(prefix, provider, uid) {
-            Ok(Owner::Dead(lock)) => Some(lock),
-            Ok(Owner::Gone) => None,
+    let providers: BTreeSet<ProviderId> = objects(prefix)?.into_iter().map(|(provider, ..)| provider).collect();
+    for provider in providers {
+        // The lock is held until everything is removed.
+        let (_lock, control) = match owner(prefix, provider, uid) {
+            Ok(Owner::Dead(lock)) => (Some(lock), Some(control_name(prefix, provider))),
+            Ok(Owner::Gone) => (None, None),
             Ok(Owner::Alive) | Err(_) => continue,
         };
-        segments.iter().chain([&control_name(prefix, provider)]).for_each(|object| swept.remove(object, uid));
+        // Listed again: it may have made more before it died.
+        let is_its_segment = |(owner, object, _): &(_, _, _)| (*owner, *object) == (provider, Object::Segment);
+        let segments = objects(prefix)?.into_iter().filter(is_its_segment).map(|(.., name)| name);
+        segments.chain(control).for_each(|object| swept.remove(&object, uid));
     }
     Ok(swept)
 }
 
-/// The providers with this prefix of which there is an object, and the names of their segments.
-fn objects(prefix: &str) -> Result<BTreeMap<ProviderId, Vec<Name>>, OsError> {
+/// The objects of all providers with this prefix.
+fn objects(prefix: &str) -> Result<Vec<(ProviderId, Object, Name)>, OsError> {
     let failed = |error| OsError::new("readdir", DIRECTORY, 0, error, String::new());
-    let mut found = BTreeMap::<_, Vec<_>>::new();
+    let mut found = Vec::new();
     for entry in fs::read_dir(DIRECTORY).map_err(failed)? {
         let file = entry.map_err(failed)?.file_name();
         let Some(file) = file.to_str() else { continue };
-        let Some((provider, object)) = parse(prefix, file) else { continue };
-        let segments = found.entry(provider).or_default();
-        if let Object::Segment = object {
-            segments.push(Name::new(file));
-        }
+        found.extend(parse(prefix, file).map(|(provider, object)| (provider, object, Name::new(file))));
     }
     Ok(found)
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Object {
     Control,
     Segment,

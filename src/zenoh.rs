@@ -80,14 +80,15 @@
 //! * A receiver's limits of open files and of locked memory (`ulimit -n`, `ulimit -l`) must allow for every segment that it has ever
 //!   seen, because zenoh keeps each open, mapped and locked.
 //! * A forked child of the publisher allocates nothing and gives nothing back. While it lives without calling `exec`, the
-//!   segments that it has inherited look alive.
+//!   segments that it has inherited look alive; those that the publisher gives up meanwhile lose their memory but keep their
+//!   names, until a zenoh process starts or ends after the child.
 
 mod books;
 mod segments;
 
 use crate::chunk::Chunk;
 use crate::class::{class_of, MIN_SIZE};
-use crate::error::{AllocError, AllocErrorKind, BuildError};
+use crate::error::{AllocError, AllocErrorKind, BuildError, OsError};
 use crate::fork;
 use crate::limits::{range, Limits};
 use crate::pool::Pool;
@@ -176,7 +177,7 @@ impl PoolBackendBuilder {
         let limits = Limits::new(self.max_bytes, Some(max_alloc), self.max_idle_per_class, self.arena_size)?;
         range("max_alloc", limits.max_alloc, 1, MAX_SEGMENT, " bytes")?;
         range("arena_size", limits.arena_size, 1, MAX_SEGMENT, " bytes")?;
-        fork::watch();
+        fork::watch().map_err(|error| OsError::new("pthread_atfork", "this process", 0, error, String::new()))?;
         let first = getrandom::u32().map_err(BuildError::Random)?;
         cleanup_orphaned_shm_segments();
         let books = Arc::new(Books::new(limits.arena_size));

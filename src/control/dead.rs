@@ -1,11 +1,14 @@
 //! A sweep's side of the control object: is its owner dead?
 
-use super::{control_name, View, CLOSED, OWNER_BYTE};
+#![forbid(unsafe_code)]
+
+use super::{control_name, CLOSED, OWNER_BYTE, STATE_OFFSET};
 use crate::descriptor::ProviderId;
 use crate::error::AttachError;
 use crate::locks::LockFile;
+use crate::posix::PAGE;
 use crate::segment::{Access, Foreign};
-use std::sync::atomic::Ordering;
+use std::os::unix::fs::FileExt;
 
 /// What became of an owner.
 pub(crate) enum Owner {
@@ -16,7 +19,7 @@ pub(crate) enum Owner {
     Gone,
 }
 
-/// Looks after the owner of a control object, which must be a regular file of user `uid`. A dead one's is closed, for peers that
+/// Finds out about the owner of a control object, which must be a regular file of user `uid`. A dead one's is closed, for peers that
 /// have it mapped.
 pub(crate) fn owner(prefix: &str, provider: ProviderId, uid: u32) -> Result<Owner, AttachError> {
     match lock(prefix, provider, uid) {
@@ -32,9 +35,10 @@ fn lock(prefix: &str, provider: ProviderId, uid: u32) -> Result<Option<LockFile>
     if !matches!(locks.try_lock_shared(OWNER_BYTE), Ok(true)) {
         return Ok(None);
     }
-    // It may have died before it gave the object its length.
-    if let Some(view) = foreign.map(Access::ReadWrite).ok().and_then(|mapping| View::new(mapping, 1)) {
-        view.header().state.store(CLOSED, Ordering::Release);
+    // It may have died before it gave the object its length. Written and not stored: the file of somebody who only looks like an
+    // owner may have no memory there, which would be a signal. Should it fail, peers find the lock free.
+    if foreign.len >= PAGE {
+        let _ = locks.file().write_all_at(&CLOSED.to_ne_bytes(), STATE_OFFSET);
     }
     Ok(Some(locks))
 }

@@ -8,8 +8,8 @@
 //!   locked bytes (exclusive OFD locks, held for life):  0 the owner,  1 + slot the peer in that slot
 //! ```
 //!
-//! A peer locks its byte for writing. The owner locks one for reading, for the moment in which it clears a dead peer's slot; so that
-//! who connects meanwhile can tell that the slot is about to be free.
+//! While an owner clears a dead peer's slot it has a shared lock on the peer's byte, so that who connects meanwhile can tell that the
+//! slot is about to be free.
 //!
 //! The kernel says who is alive: it drops a process's locks when the process ends, however it ends. No heartbeat, no
 //! process ids.
@@ -20,6 +20,7 @@
 //! |---|---|---|
 //! | owner: state = open, Release | peer connects: Acquire | the whole header |
 //! | owner: high water, Release | who clears a slot: Acquire | that records below it may be in use |
+//! | who has a slot's or the owner's lock: anything, then unlock or end | who gets the lock next: its system call | what was written under the lock; the kernel orders the two |
 //! | owner: segment entry, Relaxed | peer: Relaxed | only a hint to unmap; never decides about access |
 
 mod dead;
@@ -55,6 +56,9 @@ const OWNER_BYTE: usize = 0;
 fn peer_byte(slot: usize) -> usize {
     1 + slot
 }
+
+/// Where [`Header::state`] is.
+const STATE_OFFSET: u64 = 12;
 
 /// Values of [`Header::state`]; 0 is a control object that is not complete.
 const OPEN: u32 = 1;
@@ -144,5 +148,19 @@ impl View {
     fn vacate(&self, slot: usize, used: u32) -> usize {
         let records = (0..used).filter_map(|index| self.record(index));
         self.header().epochs[slot].vacate(|| records.filter(|record| record.clear(slot)).count())
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// Otherwise a sweep damages the control object instead of closing it.
+    #[test]
+    fn the_state_is_where_it_is_written() {
+        // SAFETY: zero bytes are a valid header of atomics.
+        let header: Header = unsafe { std::mem::zeroed() };
+        let distance = std::ptr::addr_of!(header.state) as usize - std::ptr::addr_of!(header) as usize;
+        assert_eq!(distance as u64, STATE_OFFSET);
     }
 }

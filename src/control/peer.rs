@@ -48,7 +48,7 @@ impl PeerControl {
         let header = view.header();
         match header.state.load(Ordering::Acquire) {
             OPEN => {}
-            CLOSED => return Err(bad("its owner has closed it")),
+            CLOSED => return Err(AttachError::Closed { provider }),
             _ => return Err(bad("its owner has not finished making it")),
         }
         if header.magic.load(Ordering::Relaxed) != MAGIC {

@@ -1,7 +1,8 @@
 //! Segments as zenoh's receivers expect them: named `<id>.zenoh`, mode 0600, without a header, under a shared `flock`.
 //!
 //! The lock is what tells zenoh's processes that a segment is in use: each of them unlinks those that it can lock exclusively,
-//! when it starts and when it ends. Whoever gives the last shared lock back unlinks the name, as zenoh itself does. A
+//! when it starts and when it ends. Whoever gives the last shared lock back unlinks the name, as zenoh itself does; or
+//! else the next zenoh process does, as after a publisher that has forked: its child has the mapping, and so the lock. A
 //! segment that the pool gives up while receivers still have it mapped loses its memory at once (see `Pool`), and keeps its
 //! name, so that nobody makes another one by that name, until the last of the receivers ends.
 

@@ -52,6 +52,7 @@ fn error_of(prefix: &str, content: &[u8]) -> AttachError {
 fn assert_reason(error: &AttachError, words: &str) {
     let reason = match error {
         AttachError::NotAProvider { reason, .. } => reason,
+        AttachError::Closed { .. } => "closed",
         AttachError::OwnerDied { .. } => "dead", // everything else is as it should be
         _ => panic!("{error:?}"),
     };

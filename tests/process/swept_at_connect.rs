@@ -37,7 +37,7 @@ fn who_connects_to_a_dead_owner_while_it_is_swept_is_told_so() {
             }
         });
         let error = connected.expect_err("a connection to a dead owner");
-        let is_typed = matches!(error, AttachError::NoProvider { .. } | AttachError::NotAProvider { .. });
+        let is_typed = matches!(error, AttachError::NoProvider { .. } | AttachError::Closed { .. });
         assert!(is_typed, "owner {owner}: {error:?}");
     }
     assert!(names.client().connect(provider.id()).is_ok(), "the living one is not swept");
