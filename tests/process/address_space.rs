@@ -94,6 +94,10 @@ pub(crate) fn peer(link: &Link, arguments: &[&str]) {
     let id = client.connect(provider.id()).unwrap();
     assert_eq!(id.slot(), 0, "a connection that was given up has kept its slot");
     let connected = state(prefix);
+    for _ in 0..ROUNDS {
+        assert_refused(with_address_space(LITTLE, || client.attach(&descriptor).map(drop)), &connected);
+        assert!(!message.is_leased(), "an attach that failed has kept a lease");
+    }
     let granted = message.grant(id).unwrap();
     for _ in 0..ROUNDS {
         assert_refused(with_address_space(LITTLE, || client.attach(&granted).map(drop)), &connected);
@@ -104,7 +108,7 @@ pub(crate) fn peer(link: &Link, arguments: &[&str]) {
     drop(again.expect("what is mapped needs no more"));
     shm::check(&view, 1).unwrap();
     drop(view);
-    assert!(!message.is_leased(), "an attach that failed has kept a lease");
+    assert!(!message.is_leased());
     drop((message, provider, client));
     assert_eq!((shm::objects(prefix), shm::mappings(prefix)), (vec![], 0));
     link.send(&Message::Done);
