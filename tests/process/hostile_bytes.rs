@@ -17,19 +17,19 @@ const MAX_LEN: usize = 2000;
 /// Otherwise one process that runs wild takes the owner of a control object and all its peers with it.
 #[test]
 fn whatever_is_written_into_a_control_object_the_others_stay_whole() {
-    run_at_random("control", 400);
+    run_at_random("control", 80);
 }
 
 /// Otherwise who can send 32 bytes reads what nobody sent, or crashes the receiver, or holds memory for ever.
 #[test]
 fn a_descriptor_that_nobody_sent_opens_nothing_else() {
-    run_at_random("descriptor", 200);
+    run_at_random("descriptor", 60);
 }
 
 /// Otherwise who can put a file into /dev/shm crashes or stops those who look there, or has a living owner swept away.
 #[test]
 fn files_of_any_kind_do_not_disturb_a_living_owner() {
-    run_at_random("foreign", 200);
+    run_at_random("foreign", 60);
 }
 
 /// Draws programs and runs them in a child, a new one after each failure.

@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 /// How many records the providers of these programs have.
-pub(crate) const RECORDS: u64 = 16;
+pub(crate) const RECORDS: u64 = 8;
 
 const PAGE: u64 = 4096;
 const RECORD: u64 = 128;
