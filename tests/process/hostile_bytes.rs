@@ -48,7 +48,9 @@ fn run_at_random(target: &str, cases: u32) {
         child.replace(Some(running));
         Ok(())
     };
-    let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
+    // A program that hangs takes the deadline's time at each step that makes it smaller.
+    let config =
+        ProptestConfig { cases, failure_persistence: None, max_shrink_time: 30_000, ..ProptestConfig::default() };
     let result = TestRunner::new(config).run(&vec(any::<u8>(), 0..MAX_LEN), run);
     child.take().expect("the last child").shut_down();
     result.unwrap_or_else(|error| panic!("{error}"));
