@@ -17,19 +17,19 @@ const MAX_LEN: usize = 2000;
 /// Otherwise one process that runs wild takes the owner of a control object and all its peers with it.
 #[test]
 fn whatever_is_written_into_a_control_object_the_others_stay_whole() {
-    run_at_random("control", 400);
+    run_at_random("control", 80);
 }
 
 /// Otherwise who can send 32 bytes reads what nobody sent, or crashes the receiver, or holds memory for ever.
 #[test]
 fn a_descriptor_that_nobody_sent_opens_nothing_else() {
-    run_at_random("descriptor", 200);
+    run_at_random("descriptor", 60);
 }
 
 /// Otherwise who can put a file into /dev/shm crashes or stops those who look there, or has a living owner swept away.
 #[test]
 fn files_of_any_kind_do_not_disturb_a_living_owner() {
-    run_at_random("foreign", 200);
+    run_at_random("foreign", 60);
 }
 
 /// Draws programs and runs them in a child, a new one after each failure.
@@ -48,7 +48,9 @@ fn run_at_random(target: &str, cases: u32) {
         child.replace(Some(running));
         Ok(())
     };
-    let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
+    // A program that hangs takes the deadline's time at each step that makes it smaller.
+    let config =
+        ProptestConfig { cases, failure_persistence: None, max_shrink_time: 30_000, ..ProptestConfig::default() };
     let result = TestRunner::new(config).run(&vec(any::<u8>(), 0..MAX_LEN), run);
     child.take().expect("the last child").shut_down();
     result.unwrap_or_else(|error| panic!("{error}"));

@@ -4,7 +4,7 @@
 use super::forgery::{forge, sign, Change};
 use super::layout::RECORDS;
 use super::outside;
-use arbitrary::Arbitrary;
+use arbitrary::{Arbitrary, Unstructured};
 use shm_pool::{AttachError, Client, Descriptor, PeerId, Provider, ShareError, ShmBuf};
 use std::hint::black_box;
 
@@ -12,8 +12,19 @@ use std::hint::black_box;
 const LENGTHS: [usize; 3] = [0, 1000, 70_000];
 
 /// See the module's text.
-#[derive(Arbitrary, Clone, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Forgeries(Vec<Forgery>);
+
+impl<'a> Arbitrary<'a> for Forgeries {
+    /// As many as the bytes give.
+    fn arbitrary(bytes: &mut Unstructured<'a>) -> arbitrary::Result<Self> {
+        let mut forgeries = Vec::new();
+        while !bytes.is_empty() {
+            forgeries.push(bytes.arbitrary()?);
+        }
+        Ok(Self(forgeries))
+    }
+}
 
 #[derive(Arbitrary, Clone, Debug)]
 enum Forgery {

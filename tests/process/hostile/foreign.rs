@@ -3,7 +3,7 @@
 
 use super::layout::{Control, Write, RECORDS};
 use super::outside;
-use arbitrary::Arbitrary;
+use arbitrary::{Arbitrary, Unstructured};
 use shm_pool::{AttachError, Client, Descriptor, Provider, ProviderId, ShmBuf};
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -19,7 +19,7 @@ const MAX_OBJECTS: usize = 12;
 const MAX_LEN: u32 = 1 << 22;
 
 /// See the module's text.
-#[derive(Arbitrary, Clone, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Objects {
     objects: Vec<Object>,
     /// Tried at each of the providers that there seem to be.
@@ -27,6 +27,18 @@ pub(crate) struct Objects {
     generation: u64,
     len: u16,
     is_swept_first: bool,
+}
+
+impl<'a> Arbitrary<'a> for Objects {
+    /// As many as the bytes give.
+    fn arbitrary(bytes: &mut Unstructured<'a>) -> arbitrary::Result<Self> {
+        let (record, generation, len, is_swept_first) = bytes.arbitrary()?;
+        let mut objects = Vec::new();
+        while !bytes.is_empty() && objects.len() < MAX_OBJECTS {
+            objects.push(bytes.arbitrary()?);
+        }
+        Ok(Self { objects, record, generation, len, is_swept_first })
+    }
 }
 
 #[derive(Arbitrary, Clone, Debug)]
@@ -73,13 +85,12 @@ impl Objects {
     pub(crate) fn run(&self, prefix: &str) {
         let scene = Scene::new(prefix);
         let living = outside::files(prefix);
-        let objects = || self.objects.iter().take(MAX_OBJECTS);
-        objects().for_each(|object| scene.make(object));
+        self.objects.iter().for_each(|object| scene.make(object));
         if self.is_swept_first {
             scene.sweep();
         }
         let client = Client::builder().name_prefix(prefix).build().expect("a client");
-        for object in objects() {
+        for object in &self.objects {
             if let Name::Control(id) | Name::Segment(id, _) = &object.name {
                 self.visit(&client, id.number(&scene.provider));
             }

@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 /// How many records the providers of these programs have.
-pub(crate) const RECORDS: u64 = 16;
+pub(crate) const RECORDS: u64 = 8;
 
 const PAGE: u64 = 4096;
 const RECORD: u64 = 128;
@@ -43,6 +43,8 @@ pub(crate) enum Value {
     Small(u8),
     Bit(u8),
     Any(u64),
+    /// Of two 32-bit numbers.
+    Halves(u16, u16),
     /// What the word is, and a little more or less.
     Plus(i8),
     /// What another word is: garbage that looks genuine.
@@ -124,6 +126,7 @@ impl Control {
             Value::Small(small) => small.into(),
             Value::Bit(bit) => 1 << (bit % 64),
             Value::Any(any) => any,
+            Value::Halves(low, high) => u64::from(high) << 32 | u64::from(low),
             Value::Plus(step) => self.get(word).wrapping_add_signed(step.into()),
             Value::CopyOf(other) => self.get(other),
         }

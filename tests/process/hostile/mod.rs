@@ -38,5 +38,5 @@ pub(crate) fn foreign(prefix: &str, bytes: &[u8]) {
 }
 
 fn read<'a, T: Arbitrary<'a>>(bytes: &'a [u8]) -> Option<T> {
-    T::arbitrary_take_rest(Unstructured::new(bytes)).ok()
+    T::arbitrary(&mut Unstructured::new(bytes)).ok()
 }

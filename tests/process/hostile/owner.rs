@@ -147,15 +147,17 @@ impl Owner {
         }
     }
 
-    /// Fills, freezes, describes and drops a message.
-    pub(crate) fn publish(&mut self, len: usize) -> Option<Descriptor> {
+    /// Fills, freezes and describes a message, and drops it unless it is to be kept.
+    pub(crate) fn publish(&mut self, len: usize, is_kept: bool) -> Option<Descriptor> {
         let before = self.held.len();
         self.alloc(len);
         let last = (self.held.len() > before).then_some(before)?;
         // Freezing and dropping swap with the last one, which it is.
         self.freeze(last as u8);
         let descriptor = self.describe(last as u8);
-        self.drop(last as u8);
+        if !is_kept {
+            self.drop(last as u8);
+        }
         descriptor
     }
 

@@ -38,6 +38,11 @@ impl Peers {
         }
     }
 
+    /// The client that came last.
+    pub(crate) fn connect_last(&self, provider: ProviderId) -> Option<PeerId> {
+        self.connect(self.clients.len() as u8 - 1, provider)
+    }
+
     pub(crate) fn connect(&self, pick: u8, provider: ProviderId) -> Option<PeerId> {
         self.client(pick).connect(provider).map_err(|error| check_error(&error)).ok()
     }

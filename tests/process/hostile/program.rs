@@ -1,25 +1,28 @@
 //! A program: what an owner, its peers and a hostile writer do, in any order.
 
 use super::forgery::{forge, sign, Change};
-use super::layout::{Control, Write, RECORDS};
+use super::layout::{Control, Value, Word, Write, RECORDS};
 use super::outside;
 use super::owner::Owner;
 use super::peers::Peers;
-use arbitrary::Arbitrary;
+use arbitrary::{Arbitrary, Unstructured};
 use shm_pool::{Descriptor, PeerId};
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-/// Steps of one program that are done.
+/// Steps of one program at most.
 const MAX_STEPS: usize = 200;
 
 /// Files that are put under names of segments: fewer than a provider passes by before it gives up.
 const MAX_PLANTED: usize = 12;
 
+/// Descriptors that are remembered, the last ones: older ones are stale.
+const REMEMBERED: usize = 8;
+
 /// See the module's text.
-#[derive(Arbitrary, Clone, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Program {
     max_idle: u8,
     provider_goes_first: bool,
@@ -37,8 +40,8 @@ enum Step {
     Clone(u8),
     TakeBack(u8),
     Drop(u8),
-    /// Fill, freeze, describe and drop at once: the usual life of a message.
-    Publish(Size),
+    /// Fill, freeze, describe and perhaps drop at once: the usual life of a message.
+    Publish(Size, bool),
     Describe(u8),
     Grant {
         buffer: u8,
@@ -69,12 +72,39 @@ enum Step {
     CloneView(u8),
     DropView(u8),
     ClientTrim(u8),
+    /// A write into the record of a descriptor that is attached to then; what was there may come back.
+    Mislead {
+        client: u8,
+        descriptor: u8,
+        word: u8,
+        value: Value,
+        is_undone: bool,
+    },
+    /// A write into the header, for a new client that connects then; what was there comes back.
+    Welcome {
+        word: u8,
+        value: Value,
+    },
     Write(Write),
     /// A file under the name of one of the provider's segments.
     Plant {
         serial: u8,
         len: u32,
     },
+}
+
+impl<'a> Arbitrary<'a> for Program {
+    /// By hand, because what is derived would end at each step with even odds.
+    fn arbitrary(bytes: &mut Unstructured<'a>) -> arbitrary::Result<Self> {
+        let (max_idle, provider_goes_first) = bytes.arbitrary()?;
+        let storm =
+            (0..bytes.arbitrary::<u8>()?.saturating_sub(250)).map(|_| bytes.arbitrary()).collect::<Result<_, _>>()?;
+        let mut steps = Vec::new();
+        while !bytes.is_empty() && steps.len() < MAX_STEPS {
+            steps.push(bytes.arbitrary()?);
+        }
+        Ok(Self { max_idle, provider_goes_first, storm, steps })
+    }
 }
 
 #[derive(Arbitrary, Clone, Copy, Debug)]
@@ -112,7 +142,7 @@ impl Program {
                 scope.spawn(rage);
             }
             let mut world = World::new(prefix, owner, Control::open(&path, RECORDS));
-            self.steps.iter().take(MAX_STEPS).for_each(|step| world.run(step));
+            self.steps.iter().for_each(|step| world.run(step));
             world.end(self.provider_goes_first);
         });
         drop(storm);
@@ -153,7 +183,7 @@ impl World {
             Step::Clone(pick) => self.owner.clone(pick),
             Step::TakeBack(pick) => self.owner.take_back(pick),
             Step::Drop(pick) => self.owner.drop(pick),
-            Step::Publish(size) => self.descriptors.extend(self.owner.publish(size.bytes())),
+            Step::Publish(size, is_kept) => self.descriptors.extend(self.owner.publish(size.bytes(), is_kept)),
             Step::Describe(pick) => self.descriptors.extend(self.owner.describe(pick)),
             Step::Grant { buffer, peer } => {
                 let id = self.ids.get(usize::from(peer) % self.ids.len().max(1));
@@ -179,15 +209,43 @@ impl World {
             Step::CloneView(pick) => self.peers.clone_view(pick),
             Step::DropView(pick) => self.peers.drop_view(pick),
             Step::ClientTrim(pick) => self.peers.trim(pick),
+            Step::Mislead { client, descriptor, word, value, is_undone } => {
+                let Some(seen) = self.seen(descriptor) else { return };
+                let record = seen.to_bytes()[4];
+                let word =
+                    if word % 5 == 4 { Word::Generation(record) } else { Word::Place { record, word: word % 5 } };
+                let before = self.control.get(word);
+                self.control.apply(&Write::Word(word, value));
+                self.peers.attach(client, &seen);
+                if is_undone {
+                    self.control.set(word, before);
+                }
+            }
+            Step::Welcome { word, value } => {
+                let word = if word < 200 { Word::Head(word) } else { Word::Epoch(word % 8) };
+                let before = self.control.get(word);
+                self.control.apply(&Write::Word(word, value));
+                self.peers.go(0);
+                self.peers.come();
+                self.ids.extend(self.peers.connect_last(self.owner.provider().id()));
+                if matches!(word, Word::Head(_)) {
+                    self.control.set(word, before);
+                }
+            }
             Step::Write(ref write) => self.control.apply(write),
             Step::Plant { serial, len } => self.plant(serial, len),
         }
         self.owner.check();
+        self.descriptors.drain(..self.descriptors.len().saturating_sub(REMEMBERED));
+        self.ids.drain(..self.ids.len().saturating_sub(REMEMBERED));
+    }
+
+    fn seen(&self, pick: u8) -> Option<Descriptor> {
+        self.descriptors.get(usize::from(pick) % self.descriptors.len().max(1)).copied()
     }
 
     fn attach(&mut self, client: u8, pick: u8, changes: &[Change]) {
-        let Some(seen) = self.descriptors.get(usize::from(pick) % self.descriptors.len().max(1)) else { return };
-        if let Some(descriptor) = forge(seen, changes) {
+        if let Some(descriptor) = self.seen(pick).and_then(|seen| forge(&seen, changes)) {
             self.peers.attach(client, &descriptor);
         }
     }
