@@ -66,8 +66,8 @@ fn main() -> ExitCode {
     let options = Options::parse();
     let largest = options.largest as usize * 1024;
     let plan = Plan {
-        kills: options.kills.unwrap_or(if options.seconds.is_some() { u64::MAX } else { 1000 }),
-        time: options.seconds.map_or(Duration::MAX, Duration::from_secs),
+        kills: options.kills.or(options.seconds.is_none().then_some(1000)),
+        time: options.seconds.map(Duration::from_secs),
         seed: options.seed.unwrap_or_else(|| fastrand::u64(..)),
         owners: options.owners.into(),
         peers: options.peers.into(),

@@ -79,7 +79,8 @@ impl Conductor<'_> {
     }
 
     fn is_over(&self) -> bool {
-        self.crew.tally.kills() >= self.plan.kills || self.start.elapsed() >= self.plan.time
+        let is_enough = self.plan.kills.is_some_and(|kills| self.crew.tally.kills() >= kills);
+        is_enough || self.plan.time.is_some_and(|time| self.start.elapsed() >= time)
     }
 
     /// The veterans, the first owner and the first peer, are spared until its end.

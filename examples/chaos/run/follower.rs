@@ -122,10 +122,11 @@ impl Follower {
                         Some(view) => self.read(view, Identity { provider: id, sequence }, may_hold),
                         None => self.seen.stale += 1,
                     }
+                    self.do_something_else(client);
+                    // After that, this thread does nothing more that could be seen from outside.
                     if !may_hold {
                         confirm();
                     }
-                    self.do_something_else(client);
                 }
             }
         }

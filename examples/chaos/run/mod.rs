@@ -35,8 +35,8 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     /// The run is over after so many kills, or so much time.
-    pub(crate) kills: u64,
-    pub(crate) time: Duration,
+    pub(crate) kills: Option<u64>,
+    pub(crate) time: Option<Duration>,
     /// Settles what is decided at random, but not how the processes' steps interleave.
     pub(crate) seed: u64,
     pub(crate) owners: usize,
