@@ -51,23 +51,33 @@ impl Path {
         self.own.len() + 1
     }
 
-    /// Leads a child from its first mark to a point. `false` if it took another way.
+    /// Leads a child from its first mark to a point. `false` if it took another way, and is at its second mark.
+    ///
+    /// A way can be a little longer, where what it depends on changes: the other names in /dev/shm. Then the point is where the
+    /// child next comes to the same instruction.
     pub(crate) fn lead(&self, tracee: &Tracee, point: usize) -> bool {
         let Some(&Lead { at, passes }) = self.leads.get(point) else { return tracee.go(Pace::Run) == Stop::Mark };
         let program = tracee.program();
-        let is_there = |at: usize| tracee.ip() == program.base + self.own[at];
         if !tracee.run_to(program.base + self.own[at], passes) {
             return false;
         }
-        for _ in at..point {
-            while {
-                if tracee.go(Pace::Step) != Stop::Trap {
-                    return false;
-                }
-                !program.contains(tracee.ip())
-            } {}
+        let next = || loop {
+            match tracee.go(Pace::Step) {
+                Stop::Trap if program.contains(tracee.ip()) => return true,
+                Stop::Trap => {}
+                _ => return false,
+            }
+        };
+        let goal = program.base + self.own[point];
+        if !(at..point).all(|_| next()) {
+            return false;
         }
-        is_there(point)
+        while tracee.ip() != goal {
+            if !next() {
+                return false;
+            }
+        }
+        true
     }
 
     /// What is at a point, for addr2line.
