@@ -25,12 +25,14 @@ impl PeerControl {
     pub(crate) fn connect(prefix: &str, provider: ProviderId, uid: u32) -> Result<Self, AttachError> {
         let name = control_name(prefix, provider);
         let object = name.path();
-        let foreign = Foreign::open(name, Access::ReadWrite, uid).map_err(|error| match error {
+        // It can close between any two steps.
+        let gone = |error| match error {
             AttachError::Os(error) if error.errno() == Some(libc::ENOENT) => {
                 AttachError::NoProvider { provider, object: object.clone() }
             }
             other => other,
-        })?;
+        };
+        let foreign = Foreign::open(name, Access::ReadWrite, uid).map_err(gone)?;
         let bad = |reason| AttachError::NotAProvider { object: object.clone(), reason };
         if foreign.len < size_of::<Header>() {
             return Err(bad("it is too small for a header; its owner died while it made it, or has not finished"));
@@ -55,7 +57,7 @@ impl PeerControl {
         let records = header.records.load(Ordering::Relaxed) as usize;
         let View { mapping, .. } = view;
         let view = View::new(mapping, records).ok_or_else(|| bad("its size does not match its header"))?;
-        let locks = foreign.open_for_locks()?;
+        let locks = foreign.open_for_locks().map_err(gone)?;
         if !locks.is_locked(OWNER_BYTE) {
             return Err(AttachError::OwnerDied { provider });
         }
