@@ -25,6 +25,9 @@ mod sys;
 #[path = "../process/wire.rs"]
 mod wire;
 
+mod calls;
+mod failing_calls;
+mod fallible;
 mod kill_points;
 mod killed_owner;
 mod killed_peer;
@@ -38,6 +41,7 @@ type Role = fn(&wire::Link, &[&str]);
 
 /// All roles by name.
 const ROLES: &[(&str, Role)] = &[
+    ("fallible", fallible::role),
     ("idle", kill_points::idle_role),
     ("killed-owner", killed_owner::role),
     ("killed-peer", killed_peer::role),

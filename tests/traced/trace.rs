@@ -104,10 +104,19 @@ impl Tracee {
             Pace::Call => libc::PTRACE_SYSCALL,
             Pace::Run => libc::PTRACE_CONT,
         };
+        self.resume(request);
+        wait(self.pid)
+    }
+
+    fn resume(&self, request: libc::c_uint) {
         let none = ptr::null_mut::<libc::c_void>();
         // SAFETY: the child stands still; this request takes no addresses, and no signal is delivered.
         check(unsafe { libc::ptrace(request, self.pid, none, none) }).expect("a child that stands still");
-        wait(self.pid)
+    }
+
+    /// Lets the child go on, and does not wait.
+    pub(crate) fn let_go(&self) {
+        self.resume(libc::PTRACE_CONT);
     }
 
     /// Its registers.
