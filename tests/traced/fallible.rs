@@ -77,7 +77,10 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
                 drop([LARGE, SMALL].map(|len| published(&provider, len)));
                 built.replace(Some(provider));
             };
-            attempt.twice_after(prepare, || Ok(drop(built.take())));
+            attempt.twice_after(prepare, || {
+                drop(built.take());
+                Ok(())
+            });
         }
         "connect" => {
             let (client, descriptor) = (shm::client(prefix), descriptor(link));
@@ -90,7 +93,10 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
                 client.attach(&descriptor).unwrap();
                 connected.replace(Some(client));
             };
-            attempt.twice_after(prepare, || Ok(drop(connected.take())));
+            attempt.twice_after(prepare, || {
+                drop(connected.take());
+                Ok(())
+            });
         }
         "attach" | "accept" => {
             let (client, sent) = (shm::client(prefix), descriptor(link));

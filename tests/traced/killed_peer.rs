@@ -151,7 +151,7 @@ impl Scene for Stage {
                 victim.child.tell(&Message::Sent(descriptor));
             }
         }
-        let views = messages.each_ref().map(|message| survivor.attach(&message.descriptor().unwrap()).unwrap());
+        let views = [0, 1, 2].map(|at: usize| survivor.attach(&messages[at].descriptor().unwrap()).unwrap());
         self.round = Some(Round { provider, _survivor: survivor, views });
         victim
     }

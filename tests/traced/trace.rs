@@ -31,7 +31,7 @@ pub(crate) fn marked<T>(operation: impl FnOnce() -> T) -> T {
 #[inline(never)]
 fn mark() {
     // SAFETY: numbers only. Stops this thread and nothing else, for the tracer does not deliver the signal.
-    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), this_thread(), libc::SIGSTOP) };
+    unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), this_thread(), libc::SIGSTOP) };
 }
 
 fn this_thread() -> libc::pid_t {
@@ -146,7 +146,7 @@ impl Tracee {
     }
 
     fn transfer<T>(&self, request: libc::c_uint, set: usize, value: &mut T) {
-        let base = ptr::from_mut(value).cast();
+        let base = (value as *mut T).cast();
         let mut area = libc::iovec { iov_base: base, iov_len: size_of::<T>() };
         // SAFETY: the child stands still, and the area is the whole of `value`, which holds any bits.
         check(unsafe { libc::ptrace(request, self.pid, set, &mut area) })
