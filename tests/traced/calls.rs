@@ -1,0 +1,170 @@
+//! Which system calls can fail, and how: the errors that each is made to give.
+
+#![forbid(unsafe_code)]
+
+use crate::trace::{Registers, Tracee};
+use libc::c_long;
+
+/// A system call that an operation makes.
+#[derive(Clone, Debug)]
+pub(crate) struct Call {
+    pub(crate) number: c_long,
+    pub(crate) name: &'static str,
+    /// What it is about, as far as that is the same in every run.
+    pub(crate) about: &'static str,
+    /// The errors that it can give.
+    pub(crate) errors: &'static [i32],
+}
+
+/// What cannot fail, whatever the machine's state; or what only fails when the heap is exhausted (`brk`, `mprotect`, mappings of no
+/// file), which ends a Rust program by the choice of its allocator and not of this crate; or what waits for another thread
+/// (`futex`), which returns early at any time, and whose callers are made for that. And what marks an operation for the tracer.
+const NEVER_FAIL: &[c_long] = &[
+    libc::SYS_brk,
+    libc::SYS_mprotect,
+    libc::SYS_mremap,
+    libc::SYS_futex,
+    libc::SYS_getpid,
+    libc::SYS_gettid,
+    libc::SYS_geteuid,
+    libc::SYS_tgkill,
+    libc::SYS_sched_yield,
+    libc::SYS_rt_sigprocmask,
+];
+
+/// `close` lets the descriptor go even if it tells an error, so it is done, and only its result is another one.
+pub(crate) fn is_done_anyway(number: c_long) -> bool {
+    number == libc::SYS_close
+}
+
+/// Calls that take back, and whose errors nobody can do anything about: what they were to remove may stay, until the process ends
+/// or the next sweep.
+pub(crate) fn takes_back(number: c_long) -> bool {
+    is_unlink(number) || [libc::SYS_munmap, libc::SYS_close].contains(&number)
+}
+
+/// Started over for as long as they are interrupted, by the standard library and by `getrandom`. On what this crate calls them
+/// for, no kernel ever interrupts them: a tmpfs, and a few bytes.
+pub(crate) fn is_retried_for_ever(number: c_long) -> bool {
+    [libc::SYS_fchmod, libc::SYS_getrandom].contains(&number)
+}
+
+#[cfg(target_arch = "x86_64")]
+const POLL: c_long = libc::SYS_poll;
+#[cfg(not(target_arch = "x86_64"))]
+const POLL: c_long = libc::SYS_ppoll;
+
+#[cfg(target_arch = "x86_64")]
+fn is_unlink(number: c_long) -> bool {
+    [libc::SYS_unlink, libc::SYS_unlinkat].contains(&number)
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn is_unlink(number: c_long) -> bool {
+    number == libc::SYS_unlinkat
+}
+
+impl Call {
+    /// The call at whose beginning a child stands; `None` if it cannot fail.
+    pub(crate) fn at(tracee: &Tracee, registers: &Registers) -> Option<Self> {
+        let (number, arguments) = (registers.call(), registers.arguments());
+        let is_of_no_file = number == libc::SYS_mmap && arguments[4] as i32 == -1;
+        if NEVER_FAIL.contains(&number) || is_of_no_file {
+            return None;
+        }
+        let call = |name, about, errors| Some(Self { number, name, about, errors });
+        match number {
+            libc::SYS_openat => {
+                let (path, flags) = (tracee.text(arguments[1]), arguments[2] as i32);
+                let (about, errors) = opening(&path, flags);
+                call("openat", about, errors)
+            }
+            libc::SYS_fcntl => {
+                let (about, errors) = controlling(arguments[1] as i32);
+                call("fcntl", about, errors)
+            }
+            libc::SYS_fallocate => {
+                call("fallocate", "", &[libc::ENOSPC, libc::EINTR, libc::ENOMEM, libc::EFBIG, libc::EDQUOT])
+            }
+            libc::SYS_mmap => call("mmap", "", &[libc::ENOMEM, libc::EAGAIN, libc::EPERM]),
+            libc::SYS_munmap => call("munmap", "", &[libc::ENOMEM]),
+            libc::SYS_madvise => call("madvise", "", &[libc::EINVAL, libc::ENOMEM, libc::EAGAIN, libc::EPERM]),
+            // Other errors are those of a disk that is written to late; the standard library panics at them.
+            libc::SYS_close => call("close", "", &[libc::EINTR]),
+            libc::SYS_fstat => call("fstat", "", &[libc::ENOMEM]),
+            // Without a path it is fstat.
+            libc::SYS_newfstatat | libc::SYS_statx if tracee.text(arguments[1]).is_empty() => {
+                call("stat", "descriptor", &[libc::ENOMEM])
+            }
+            libc::SYS_newfstatat | libc::SYS_statx => call("stat", "path", &[libc::ENOMEM, libc::EACCES, libc::ENOENT]),
+            libc::SYS_fchmod => call("fchmod", "", &[libc::EPERM, libc::EINTR, libc::EROFS]),
+            libc::SYS_getrandom => call("getrandom", "", &[libc::EINTR, libc::ENOSYS, libc::EAGAIN]),
+            libc::SYS_getdents64 => call("getdents64", "", &[libc::EINTR, libc::ENOMEM, libc::ENOENT]),
+            // On the files that stand in for `getrandom`.
+            libc::SYS_read => call("read", "random", &[]),
+            POLL => call("poll", "random", &[]),
+            // For the text of an error that is there already.
+            libc::SYS_statfs => call("statfs", "", &[]),
+            number if is_unlink(number) => call("unlink", "", &[libc::ENOENT, libc::EACCES, libc::EROFS]),
+            number => panic!("system call {number} is new here: which errors can it give?"),
+        }
+    }
+}
+
+fn opening(path: &str, flags: i32) -> (&'static str, &'static [i32]) {
+    use libc::{EACCES, EEXIST, EINTR, EMFILE, ENFILE, ENOENT, ENOMEM, ENOSPC};
+    let is_control = path.ends_with(".ctl");
+    if flags & libc::O_CREAT != 0 {
+        let about = if is_control { "create control" } else { "create segment" };
+        return (about, &[EACCES, EMFILE, ENFILE, ENOSPC, ENOMEM, EINTR, EEXIST]);
+    }
+    if flags & libc::O_DIRECTORY != 0 {
+        return ("directory", &[EACCES, EMFILE, ENFILE, ENOMEM, EINTR]);
+    }
+    // What the crate `getrandom` does on a kernel without the call.
+    if path.starts_with("/dev/") && path.ends_with("random") {
+        return ("random", &[]);
+    }
+    assert!(path.starts_with("/dev/shm/"), "{path} is opened");
+    let about = if is_control { "control" } else { "segment" };
+    (about, &[EACCES, EMFILE, ENFILE, ENOMEM, EINTR, ENOENT])
+}
+
+fn controlling(command: i32) -> (&'static str, &'static [i32]) {
+    match command {
+        libc::F_OFD_SETLK => ("set lock", &[libc::ENOLCK, libc::EINTR, libc::EAGAIN]),
+        libc::F_OFD_GETLK => ("get lock", &[libc::ENOLCK, libc::EINTR]),
+        // The standard library's debug assertion, and the C library's look at a directory: they take no memory.
+        libc::F_GETFD | libc::F_GETFL => ("flags", &[]),
+        other => panic!("fcntl command {other} is new here: which errors can it give?"),
+    }
+}
+
+/// Does a child that makes this call say that it panicked?
+pub(crate) fn is_complaint(number: c_long) -> bool {
+    [libc::SYS_sendto, libc::SYS_write].contains(&number)
+}
+
+/// The name of an error number.
+pub(crate) fn error_name(errno: i32) -> String {
+    let names: &[(i32, &str)] = &[
+        (libc::EACCES, "EACCES"),
+        (libc::EAGAIN, "EAGAIN"),
+        (libc::EDQUOT, "EDQUOT"),
+        (libc::EEXIST, "EEXIST"),
+        (libc::EFBIG, "EFBIG"),
+        (libc::EINTR, "EINTR"),
+        (libc::EINVAL, "EINVAL"),
+        (libc::EIO, "EIO"),
+        (libc::EMFILE, "EMFILE"),
+        (libc::ENFILE, "ENFILE"),
+        (libc::ENOENT, "ENOENT"),
+        (libc::ENOLCK, "ENOLCK"),
+        (libc::ENOMEM, "ENOMEM"),
+        (libc::ENOSPC, "ENOSPC"),
+        (libc::ENOSYS, "ENOSYS"),
+        (libc::EPERM, "EPERM"),
+        (libc::EROFS, "EROFS"),
+    ];
+    names.iter().find(|(number, _)| *number == errno).map_or(errno.to_string(), |(_, name)| (*name).to_owned())
+}

@@ -1,0 +1,232 @@
+//! Every system call of an operation fails once, in every way that it can: the operation tells so or does without, what it had
+//! done before is undone, and the next attempt works.
+
+#![forbid(unsafe_code)]
+
+use crate::calls::{error_name, is_complaint, is_done_anyway, is_retried_for_ever, takes_back, Call};
+use crate::fallible::Footprint;
+use crate::kill_points::{is_possible, Victim};
+use crate::owner_operations::{builder, published, LARGE, SMALL};
+use crate::shm::{self, Names};
+use crate::table::Table;
+use crate::trace::{stay_on_one_processor, Pace, Stop, Tracee};
+use crate::wire::Message;
+use shm_pool::{Descriptor, Provider, ShmBuf};
+use std::fs;
+
+const OPERATIONS: &[&str] = &[
+    "build",
+    "sweep",
+    "alloc, a segment",
+    "alloc, an arena",
+    "reserve",
+    "trim",
+    "close",
+    "connect",
+    "disconnect",
+    "attach",
+    "accept",
+];
+
+/// Those of a peer.
+const IN_PEERS: &[&str] = &["connect", "disconnect", "attach", "accept"];
+
+/// How often a call is interrupted that is interrupted for ever: more often than anything bounded tries.
+const FOR_EVER: usize = 1000;
+
+/// How an operation is disturbed.
+#[derive(Clone, Copy)]
+struct Fault {
+    /// Which of the calls that can fail.
+    at: usize,
+    errno: i32,
+    /// Does every later call of the same kind fail, too?
+    again: bool,
+}
+
+/// What came of an operation.
+struct Outcome {
+    error: Option<String>,
+    before: Footprint,
+    after: Footprint,
+    calls: Vec<Call>,
+    /// How many calls failed.
+    failed: usize,
+}
+
+/// Otherwise a limit or a full machine leaves half-made objects, open descriptors or mappings behind, ends the process, or makes the
+/// operation useless for good.
+#[test]
+fn every_system_call_fails_once() {
+    if !is_possible() {
+        return;
+    }
+    stay_on_one_processor();
+    let mut table = Table::new(&["operation", "call", "on", "nth", "error", "result"]);
+    let mut count = 0;
+    for operation in OPERATIONS {
+        let usual = run(operation, None);
+        assert_eq!(usual.error, None);
+        for (at, call) in usual.calls.iter().enumerate() {
+            let nth = 1 + usual.calls[..at].iter().filter(|earlier| earlier.number == call.number).count();
+            let once = call.errors.iter().map(|&errno| Fault { at, errno, again: false });
+            let interrupted =
+                call.errors.contains(&libc::EINTR).then_some(Fault { at, errno: libc::EINTR, again: true });
+            for fault in once.chain(interrupted) {
+                let error = error_name(fault.errno) + if fault.again { " for ever" } else { "" };
+                let result = judge(operation, call, fault, &usual);
+                table.row(&[operation, &call.name, &call.about, &nth, &error, &result]);
+                count += 1;
+            }
+        }
+    }
+    table.print();
+    println!("{count} failures of system calls");
+}
+
+/// Does an operation with a fault, and tells the result in a word.
+fn judge(operation: &str, call: &Call, fault: Fault, usual: &Outcome) -> String {
+    let what = format!("{operation}, {call:?} {} (for ever: {})", error_name(fault.errno), fault.again);
+    println!("{what}");
+    let outcome = run(operation, Some(fault));
+    assert!(outcome.failed > 0, "{what}: was not called");
+    assert!(outcome.failed < FOR_EVER || is_retried_for_ever(call.number), "{what}: is tried for ever");
+    if let Some(error) = outcome.error {
+        assert_eq!(outcome.after, outcome.before, "{what}: {error}, and not undone");
+        assert!(is_told(&error, fault.errno, operation), "{what}: {error}");
+        return error;
+    }
+    if outcome.after == usual.after {
+        return "done".to_owned();
+    }
+    // A sweep leaves what it cannot open or lock for the next one; and what cannot be taken back stays.
+    let may_leave = takes_back(call.number) || operation == "sweep";
+    assert!(may_leave, "{what}: {:?} instead of {:?}", outcome.after, usual.after);
+    format!("done, but leaves {:?}", difference(outcome.after, usual.after))
+}
+
+/// Is it the error of the call, or what that means to the user?
+fn is_told(error: &str, errno: i32, operation: &str) -> bool {
+    match (errno, operation) {
+        // An object that is gone: its owner has closed meanwhile.
+        (libc::ENOENT, "connect") => error == "NoProvider",
+        (libc::ENOENT, "attach" | "accept") => error == "Closed",
+        _ => error == "Random" || error.split(' ').next() == Some(&error_name(errno)),
+    }
+}
+
+fn difference(more: Footprint, less: Footprint) -> (usize, usize, usize) {
+    (more.objects - less.objects, more.mappings - less.mappings, more.descriptors - less.descriptors)
+}
+
+/// Does an operation in a child.
+fn run(operation: &str, fault: Option<Fault>) -> Outcome {
+    let names = Names::new(&format!("traced-call-{}", operation.replace([',', ' '], "")));
+    let others = Others::new(&names, operation);
+    let victim = Victim::start("fallible", &[operation, names.prefix()]);
+    others.tell(&victim, operation);
+    let tracee = victim.at_first_mark();
+    let Some((calls, failed)) = disturb(&tracee, fault) else {
+        // It says why.
+        panic!("{operation} was lost: {:?}", victim.child.hear());
+    };
+    tracee.let_go();
+    let error = match victim.child.hear() {
+        Message::Done => None,
+        Message::Refused(error) => Some(error),
+        other => panic!("not an outcome: {other:?}"),
+    };
+    let (before, after) = (Footprint::hear(&victim.child), Footprint::hear(&victim.child));
+    victim.child.expect_done();
+    drop(victim);
+    if fault.is_some_and(|fault| calls.get(fault.at).is_some_and(|call| takes_back(call.number))) {
+        names.sweep();
+    }
+    assert_eq!(shm::objects(names.prefix()).len(), if others.living.is_some() { 2 } else { 0 });
+    Outcome { error, before, after, calls, failed }
+}
+
+/// Leads a child from its first mark to its second one, and lets calls fail on the way. Tells which ones could have, and how many
+/// did; `None` if the child is lost.
+fn disturb(tracee: &Tracee, fault: Option<Fault>) -> Option<(Vec<Call>, usize)> {
+    let (mut calls, mut failed) = (Vec::new(), 0);
+    loop {
+        match tracee.go(Pace::Call) {
+            Stop::Call => {}
+            Stop::Mark => return Some((calls, failed)),
+            Stop::Trap | Stop::Lost(_) => return None,
+        }
+        let registers = tracee.registers();
+        if is_complaint(registers.call()) {
+            tracee.let_go();
+            return None;
+        }
+        let call = Call::at(tracee, &registers);
+        let error = fault.filter(|fault| fails(*fault, &calls, call.as_ref(), failed)).map(|fault| fault.errno);
+        if let Some(errno) = error {
+            failed += 1;
+            fail(tracee, call.as_ref(), errno)?;
+        } else if tracee.go(Pace::Call) != Stop::Call {
+            return None;
+        }
+        calls.extend(call.filter(|call| !call.errors.is_empty()));
+    }
+}
+
+fn fails(fault: Fault, calls: &[Call], call: Option<&Call>, failed: usize) -> bool {
+    let Some(call) = call.filter(|call| !call.errors.is_empty()) else { return false };
+    match calls.get(fault.at) {
+        None => calls.len() == fault.at,
+        Some(first) => fault.again && first.number == call.number && failed < FOR_EVER,
+    }
+}
+
+/// Makes the kernel skip a call, and its caller see an error.
+fn fail(tracee: &Tracee, call: Option<&Call>, errno: i32) -> Option<()> {
+    if !call.is_some_and(|call| is_done_anyway(call.number)) {
+        tracee.skip_call();
+    }
+    if tracee.go(Pace::Call) != Stop::Call {
+        return None;
+    }
+    tracee.set_registers(tracee.registers().returning(-i64::from(errno)));
+    Some(())
+}
+
+/// What an operation needs of others.
+struct Others {
+    /// A provider, and a message of it.
+    living: Option<(Provider, ShmBuf, Descriptor)>,
+}
+
+impl Others {
+    fn new(names: &Names, operation: &str) -> Self {
+        let build = || builder(names.prefix()).build().unwrap();
+        if operation == "sweep" {
+            // The objects of a dead owner: as they were, and nobody's lock on them.
+            let owner = build();
+            let messages = [LARGE, SMALL].map(|len| published(&owner, len));
+            let read = |name: String| (shm::path(&name), fs::read(shm::path(&name)).unwrap());
+            let remains: Vec<_> = shm::objects(names.prefix()).into_iter().map(read).collect();
+            drop((messages, owner));
+            remains.iter().for_each(|(path, bytes)| fs::write(path, bytes).unwrap());
+        }
+        let publish = || {
+            let provider = build();
+            let (message, descriptor) = published(&provider, SMALL);
+            (provider, message, descriptor)
+        };
+        Self { living: IN_PEERS.contains(&operation).then(publish) }
+    }
+
+    fn tell(&self, victim: &Victim, operation: &str) {
+        let Some((_, message, descriptor)) = &self.living else { return };
+        victim.child.tell(&Message::Sent(*descriptor));
+        if matches!(operation, "attach" | "accept") {
+            let Message::Peer(peer) = victim.child.hear() else { panic!("the victim tells who it is") };
+            // Once for each attempt, and none is lost by an attempt that fails.
+            let granted = [(); 2].map(|()| message.grant(peer).unwrap());
+            victim.child.tell(&Message::Sent(granted[0]));
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Operations of which a system call fails, in a child: what they tell, what they leave, and that they work the next time.
+
+#![forbid(unsafe_code)]
+
+use crate::child::Child;
+use crate::kill_points::introduce;
+use crate::owner_operations::{builder, published, LARGE, SMALL};
+use crate::shm;
+use crate::trace::marked;
+use crate::wire::{Link, Message};
+use shm_pool::{AllocError, AllocErrorKind, AttachError, BuildError, Descriptor, OsError};
+use std::cell::RefCell;
+use std::fs;
+
+/// What a process has of the objects with a prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Footprint {
+    pub(crate) objects: usize,
+    pub(crate) mappings: usize,
+    pub(crate) descriptors: usize,
+}
+
+impl Footprint {
+    fn now(prefix: &str) -> Self {
+        let descriptors = fs::read_dir("/proc/self/fd").unwrap();
+        // The directory itself too, for a sweep reads it.
+        let paths = descriptors.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+        let descriptors = paths.filter(|path| path.starts_with("/dev/shm")).count();
+        Self { objects: shm::objects(prefix).len(), mappings: shm::mappings(prefix), descriptors }
+    }
+
+    /// What a child has sent.
+    pub(crate) fn hear(child: &Child) -> Self {
+        let [objects, mappings, descriptors] = [(); 3].map(|()| match child.hear() {
+            Message::Number(count) => count as usize,
+            other => panic!("not a count: {other:?}"),
+        });
+        Self { objects, mappings, descriptors }
+    }
+
+    fn send(self, link: &Link) {
+        let counts = [self.objects, self.mappings, self.descriptors];
+        counts.iter().for_each(|&count| link.send(&Message::Number(count as u64)));
+    }
+}
+
+/// The role: arguments are the operation and the prefix.
+pub(crate) fn role(link: &Link, arguments: &[&str]) {
+    introduce(link);
+    let (operation, prefix) = (arguments[0], arguments[1]);
+    let attempt = Attempt { link, prefix };
+    let provider = || builder(prefix).build().unwrap();
+    match operation {
+        "build" => attempt.twice(|| builder(prefix).build().map_err(build_error)),
+        "sweep" => attempt.twice(|| builder(prefix).sweep().map_err(build_error)),
+        "alloc, a segment" => {
+            let provider = provider();
+            attempt.twice(|| provider.alloc(LARGE).map_err(alloc_error));
+        }
+        "alloc, an arena" => {
+            let provider = provider();
+            attempt.twice(|| provider.alloc(SMALL).map_err(alloc_error));
+        }
+        "reserve" => {
+            let provider = provider();
+            attempt.twice(|| provider.reserve(LARGE, 1).map_err(alloc_error));
+        }
+        "trim" => {
+            let provider = provider();
+            let fill = || drop([LARGE, SMALL].map(|len| provider.alloc(len).unwrap()));
+            attempt.twice_after(fill, || Ok(provider.trim()));
+        }
+        "close" => {
+            let built = RefCell::new(None);
+            let prepare = || {
+                let provider = provider();
+                drop([LARGE, SMALL].map(|len| published(&provider, len)));
+                built.replace(Some(provider));
+            };
+            attempt.twice_after(prepare, || {
+                drop(built.take());
+                Ok(())
+            });
+        }
+        "connect" => {
+            let (client, descriptor) = (shm::client(prefix), descriptor(link));
+            attempt.twice(|| client.connect(descriptor.provider()).map_err(attach_error));
+        }
+        "disconnect" => {
+            let (connected, descriptor) = (RefCell::new(None), descriptor(link));
+            let prepare = || {
+                let client = shm::client(prefix);
+                client.attach(&descriptor).unwrap();
+                connected.replace(Some(client));
+            };
+            attempt.twice_after(prepare, || {
+                drop(connected.take());
+                Ok(())
+            });
+        }
+        "attach" | "accept" => {
+            let (client, sent) = (shm::client(prefix), descriptor(link));
+            link.send(&Message::Peer(client.connect(sent.provider()).unwrap()));
+            let granted = descriptor(link);
+            let descriptor = if operation == "attach" { sent } else { granted };
+            attempt.twice(|| client.attach(&descriptor).map_err(attach_error));
+        }
+        other => panic!("no operation {other:?}"),
+    }
+    link.send(&Message::Done);
+}
+
+fn descriptor(link: &Link) -> Descriptor {
+    match link.receive().unwrap() {
+        Some(Message::Sent(descriptor)) => descriptor,
+        other => panic!("not a descriptor: {other:?}"),
+    }
+}
+
+struct Attempt<'a> {
+    link: &'a Link,
+    prefix: &'a str,
+}
+
+impl Attempt<'_> {
+    /// Once between the marks, and tells what came of it; and once again, which must work.
+    fn twice<T>(&self, operation: impl FnMut() -> Result<T, String>) {
+        self.twice_after(|| (), operation);
+    }
+
+    /// As [`twice`](Self::twice), each time after what the operation needs.
+    fn twice_after<T>(&self, mut prepare: impl FnMut(), mut operation: impl FnMut() -> Result<T, String>) {
+        prepare();
+        let before = Footprint::now(self.prefix);
+        let first = marked(&mut operation);
+        let after = Footprint::now(self.prefix);
+        let outcome = first.as_ref().map_or_else(|error| Message::Refused(error.clone()), |_| Message::Done);
+        self.link.send(&outcome);
+        before.send(self.link);
+        after.send(self.link);
+        drop(first);
+        prepare();
+        operation().expect("the next attempt");
+    }
+}
+
+fn os_error(error: &OsError) -> String {
+    format!("{} of {}", crate::calls::error_name(error.errno().unwrap_or(0)), error.call())
+}
+
+fn build_error(error: BuildError) -> String {
+    match error {
+        BuildError::Os(error) => os_error(&error),
+        other => variant(&other),
+    }
+}
+
+fn alloc_error(error: AllocError) -> String {
+    match error.kind() {
+        AllocErrorKind::Os(error) => os_error(error),
+        other => variant(other),
+    }
+}
+
+fn attach_error(error: AttachError) -> String {
+    match error {
+        AttachError::Os(error) => os_error(&error),
+        other => variant(&other),
+    }
+}
+
+/// The name of an error's variant.
+fn variant(error: &dyn std::fmt::Debug) -> String {
+    let text = format!("{error:?}");
+    text.split([' ', '(', '{']).next().unwrap_or_default().to_owned()
+}

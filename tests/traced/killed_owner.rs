@@ -1,0 +1,190 @@
+//! An owner that is killed at every instruction of what it does: its readers read on, newcomers are told, and a sweep removes
+//! what it leaves and nothing else.
+
+#![forbid(unsafe_code)]
+
+use crate::kill_points::{self, introduce, Scene, Victim};
+use crate::owner_operations::{builder, published, ARENA, LARGE, SMALL};
+use crate::peer::Peer;
+use crate::shm::{self, Names};
+use crate::wire::Message;
+use shm_pool::{AttachError, Client, Descriptor, Provider, ProviderId, ShmBuf, ShmView};
+use std::fs;
+
+const OPERATIONS: &[&str] = &[
+    "owner: build",
+    "owner: build over remains",
+    "owner: alloc, a segment",
+    "owner: alloc, an arena",
+    "owner: alloc, carved",
+    "owner: alloc, warm",
+    "owner: reserve",
+    "owner: freeze, descriptor",
+    "owner: descriptor, again",
+    "owner: grant",
+    "owner: drop, never shared",
+    "owner: drop, shared",
+    "owner: drop, leased",
+    "owner: trim",
+    "owner: reclaim",
+    "owner: close",
+    "owner: drop the last buffer",
+    "owner: sweep",
+];
+
+/// Otherwise an owner that crashes at the wrong moment leaves memory that nobody ever removes, takes its readers' messages with
+/// it, or its successor removes what belongs to the living.
+#[test]
+fn an_owner_is_killed_at_every_instruction() {
+    kill_points::sweep(OPERATIONS, &mut Stage::new());
+}
+
+/// The role: arguments are the operation and the prefix.
+pub(crate) fn role(link: &crate::wire::Link, arguments: &[&str]) {
+    introduce(link);
+    crate::owner_operations::operate(link, arguments[0], arguments[1]);
+}
+
+/// Another owner, which lives, with the same prefix.
+struct Stage {
+    message: ShmBuf,
+    descriptor: Descriptor,
+    neighbour: Provider,
+    /// All objects but those of a victim.
+    objects: Vec<String>,
+    remains: Vec<(String, Vec<u8>)>,
+    round: Option<Round>,
+    /// The last to be dropped.
+    names: Names,
+}
+
+/// What a victim has published, and who reads it.
+struct Round {
+    reader: Client,
+    kept: Vec<(Descriptor, ShmView)>,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let names = Names::new("traced-owner");
+        let neighbour = builder(names.prefix()).build().unwrap();
+        let (message, descriptor) = published(&neighbour, LARGE);
+        drop(neighbour.alloc(SMALL).unwrap());
+        let objects = shm::objects(names.prefix());
+        let remains = remains(&names, &objects);
+        Self { names, neighbour, message, descriptor, objects, remains, round: None }
+    }
+
+    /// Makes the objects of a dead owner: with every byte as they were, and nobody's lock on them.
+    fn put_remains(&self) {
+        self.remains.iter().for_each(|(name, bytes)| fs::write(shm::path(name), bytes).unwrap());
+    }
+
+    /// A victim tells its messages; a reader attaches to them.
+    fn meet(&self, victim: &Victim, operation: &str) -> Round {
+        let reader = self.names.client();
+        let kept = [LARGE, SMALL].map(|_| match victim.child.hear() {
+            Message::Sent(descriptor) => (descriptor, reader.attach(&descriptor).unwrap()),
+            other => panic!("not a descriptor: {other:?}"),
+        });
+        let provider = kept[0].0.provider();
+        if operation == "reclaim" {
+            let dead = Peer::start(self.names.prefix());
+            for (descriptor, _) in &kept {
+                dead.attach(*descriptor, descriptor.payload_len()).unwrap();
+            }
+            dead.kill();
+        }
+        victim.child.tell(&Message::Peer(reader.connect(provider).unwrap()));
+        Round { reader, kept: kept.into() }
+    }
+
+    /// The owners that have a control object, but for the neighbour.
+    fn dead_owners(&self) -> Vec<ProviderId> {
+        let names = shm::objects(self.names.prefix()).into_iter().filter(|name| !self.objects.contains(name));
+        let ids = names.filter_map(|name| Some(name.strip_suffix(".ctl")?.rsplit_once('.')?.1.parse().unwrap()));
+        ids.collect()
+    }
+
+    fn assert_neighbour_is_well(&self) {
+        let stats = self.neighbour.stats();
+        assert_eq!(shm::objects(self.names.prefix()), self.objects);
+        shm::check(&self.message, LARGE as u64).unwrap();
+        let client = self.names.client();
+        shm::check(&client.attach(&self.descriptor).unwrap(), LARGE as u64).unwrap();
+        drop(client);
+        published(&self.neighbour, SMALL);
+        assert_eq!(self.neighbour.stats().segments_created, stats.segments_created);
+    }
+
+    /// What this process has of objects with the prefix: mappings, and open descriptors.
+    fn held(&self) -> (usize, usize) {
+        let descriptors =
+            fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+        let start = shm::path(&format!("{}.", self.names.prefix()));
+        let is_ours = |path: &std::path::PathBuf| path.to_string_lossy().starts_with(&*start.to_string_lossy());
+        (shm::mappings(self.names.prefix()), descriptors.filter(is_ours).count())
+    }
+}
+
+/// The objects of an owner that was killed with messages, idle memory and an arena.
+fn remains(names: &Names, others: &[String]) -> Vec<(String, Vec<u8>)> {
+    let owner = builder(names.prefix()).build().unwrap();
+    let _messages = [LARGE, SMALL].map(|len| published(&owner, len));
+    let mut objects = shm::objects(names.prefix());
+    objects.retain(|name| !others.contains(name));
+    assert_eq!(objects.len(), 3);
+    let read = |name: String| (name.clone(), fs::read(shm::path(&name)).unwrap());
+    objects.into_iter().map(read).collect()
+}
+
+fn is_told_that_it_is_dead(error: &AttachError) -> bool {
+    use AttachError::{NoProvider, NotAProvider, OwnerDied};
+    matches!(error, OwnerDied { .. } | NoProvider { .. } | NotAProvider { .. })
+}
+
+impl Scene for Stage {
+    fn start(&mut self, operation: &str, _round: usize) -> Victim {
+        let operation = operation.strip_prefix("owner: ").expect("an operation of an owner");
+        if matches!(operation, "sweep" | "build over remains") {
+            self.put_remains();
+        }
+        let victim = Victim::start("killed-owner", &[operation, self.names.prefix()]);
+        let has_messages = !matches!(operation, "sweep" | "build" | "build over remains");
+        self.round = has_messages.then(|| self.meet(&victim, operation));
+        victim
+    }
+
+    fn check(&mut self, _operation: &str, _round: usize) {
+        let round = self.round.take();
+        let kept = || round.iter().flat_map(|round| &round.kept);
+        let newcomer = self.names.client();
+        let mut dead = self.dead_owners();
+        dead.extend(kept().map(|(descriptor, _)| descriptor.provider()));
+        for &owner in &dead {
+            let error = newcomer.connect(owner).unwrap_err();
+            assert!(is_told_that_it_is_dead(&error), "{error}");
+        }
+        for (descriptor, view) in kept() {
+            shm::check(view, descriptor.payload_len()).unwrap();
+            let error = newcomer.attach(descriptor).unwrap_err();
+            assert!(is_told_that_it_is_dead(&error), "{error}");
+            // Who has it mapped can still take another view.
+            let again = round.as_ref().map(|round| round.reader.attach(descriptor).unwrap());
+            shm::check(&again.unwrap(), descriptor.payload_len()).unwrap();
+        }
+        self.names.sweep();
+        for &owner in &dead {
+            let error = newcomer.connect(owner).unwrap_err();
+            assert!(matches!(error, AttachError::NoProvider { .. }), "{error}");
+        }
+        self.assert_neighbour_is_well();
+        for (descriptor, view) in kept() {
+            shm::check(view, descriptor.payload_len()).unwrap();
+        }
+        drop((round, newcomer));
+        // The neighbour's: its control object, a segment and an arena; of the control object one that is open.
+        assert_eq!(self.held(), (3, 1), "mappings and descriptors of the dead");
+        assert_eq!(self.neighbour.stats().bytes_held, LARGE + ARENA);
+    }
+}

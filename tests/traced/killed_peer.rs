@@ -1,0 +1,183 @@
+//! A peer that is killed at every instruction of what it does: its owner gets everything back, and nobody else loses any.
+
+#![forbid(unsafe_code)]
+
+use crate::kill_points::{self, introduce, Scene, Victim};
+use crate::shm::{self, Names};
+use crate::trace::marked;
+use crate::wire::{Link, Message};
+use shm_pool::{Client, Descriptor, Provider, ShmBuf, ShmView};
+
+/// A chunk of an arena.
+const LEN: usize = 4 << 10;
+
+/// All that the provider may hold: one arena.
+const MAX_BYTES: usize = 64 << 10;
+
+/// How many of them there are in it at least.
+const CAPACITY: usize = 15;
+
+const OPERATIONS: &[&str] = &[
+    "peer: connect",
+    "peer: attach, first",
+    "peer: attach, mapped",
+    "peer: accept, first",
+    "peer: accept, mapped",
+    "peer: drop a view",
+    "peer: drop the client",
+    "peer: drop the last view",
+];
+
+/// Otherwise a peer that crashes at the wrong moment costs its owner memory or a slot for ever, or another peer its message.
+#[test]
+fn a_peer_is_killed_at_every_instruction() {
+    kill_points::sweep(OPERATIONS, &mut Stage::new());
+}
+
+// ---- the child ---------------------------------------------------------------------------------------------------
+
+/// The role: arguments are the operation and the prefix.
+pub(crate) fn role(link: &Link, arguments: &[&str]) {
+    introduce(link);
+    let client = shm::client(arguments[1]);
+    let Some(Message::Provider(id)) = link.receive().unwrap() else { panic!("a provider first") };
+    if arguments[0] == "connect" {
+        marked(|| client.connect(id)).unwrap();
+        return;
+    }
+    link.send(&Message::Peer(client.connect(id).unwrap()));
+    let [viewed, granted] = [(); 2].map(|()| match link.receive().unwrap() {
+        Some(Message::Sent(descriptor)) => descriptor,
+        other => panic!("not a descriptor: {other:?}"),
+    });
+    operate(arguments[0], client, &viewed, &granted);
+}
+
+fn operate(operation: &str, client: Client, viewed: &Descriptor, granted: &Descriptor) {
+    let view = |descriptor| client.attach(descriptor).unwrap();
+    match operation {
+        "attach, first" => drop(marked(|| view(viewed))),
+        "accept, first" => drop(marked(|| view(granted))),
+        "attach, mapped" => {
+            let _first = view(viewed);
+            drop(marked(|| view(viewed)));
+        }
+        "accept, mapped" => {
+            let _first = view(viewed);
+            drop(marked(|| view(granted)));
+        }
+        "drop a view" => {
+            let view = view(viewed);
+            marked(|| drop(view));
+        }
+        "drop the client" => {
+            drop(view(viewed));
+            marked(|| drop(client));
+        }
+        "drop the last view" => {
+            let view = view(viewed);
+            drop(client);
+            marked(|| drop(view));
+        }
+        other => panic!("no operation {other:?}"),
+    }
+}
+
+// ---- what is around it -------------------------------------------------------------------------------------------
+
+/// A provider and another peer of it.
+struct Stage {
+    names: Names,
+    round: Option<Round>,
+}
+
+/// A new provider for each victim: so every victim finds the same, and takes the same way.
+struct Round {
+    provider: Provider,
+    _survivor: Client,
+    /// What the survivor reads: one message that the victim never heard of, and two that it may lease as well.
+    views: [ShmView; 3],
+}
+
+impl Stage {
+    fn new() -> Self {
+        Self { names: Names::new("traced-peer"), round: None }
+    }
+
+    /// The victim's slot is the second one, and free.
+    fn assert_slot_is_free(&self, provider: &Provider) {
+        let newcomer = self.names.client();
+        assert_eq!(newcomer.connect(provider.id()).unwrap().slot(), 1, "the victim's slot");
+        let message = message(provider, 9);
+        shm::check(&newcomer.attach(&message.descriptor().unwrap()).unwrap(), 9).unwrap();
+    }
+}
+
+fn message(provider: &Provider, seed: u64) -> ShmBuf {
+    let mut buffer = provider.alloc(LEN).unwrap();
+    shm::fill(&mut buffer, seed);
+    buffer.freeze()
+}
+
+/// Everything that can be allocated, filled and compared: how many messages that was.
+fn use_all(provider: &Provider) -> usize {
+    let buffers = std::iter::from_fn(|| provider.alloc(LEN).ok()).zip(100..);
+    let all: Vec<_> = buffers
+        .map(|(mut buffer, seed)| {
+            shm::fill(&mut buffer, seed);
+            (buffer.freeze(), seed)
+        })
+        .collect();
+    all.iter().for_each(|(message, seed)| shm::check(message, *seed).unwrap());
+    all.len()
+}
+
+impl Scene for Stage {
+    fn start(&mut self, operation: &str, _round: usize) -> Victim {
+        let operation = operation.strip_prefix("peer: ").expect("an operation of a peer");
+        let victim = Victim::start("killed-peer", &[operation, self.names.prefix()]);
+        let builder = self.names.provider().max_bytes(MAX_BYTES).arena_size(MAX_BYTES);
+        let provider = builder.max_idle_per_class(64).max_shared(32).build().unwrap();
+        let survivor = self.names.client();
+        assert_eq!(survivor.connect(provider.id()).unwrap().slot(), 0);
+        let messages = [1, 2, 3].map(|seed| message(&provider, seed));
+        victim.child.tell(&Message::Provider(provider.id()));
+        if operation != "connect" {
+            let Message::Peer(peer) = victim.child.hear() else { panic!("the victim tells who it is") };
+            assert_eq!(peer.slot(), 1);
+            // The second one is granted too, and never taken up.
+            messages[1].grant(peer).unwrap();
+            for descriptor in [messages[1].descriptor().unwrap(), messages[2].grant(peer).unwrap()] {
+                victim.child.tell(&Message::Sent(descriptor));
+            }
+        }
+        let views = [0, 1, 2].map(|at: usize| survivor.attach(&messages[at].descriptor().unwrap()).unwrap());
+        self.round = Some(Round { provider, _survivor: survivor, views });
+        victim
+    }
+
+    fn check(&mut self, _operation: &str, round: usize) {
+        let Round { provider, views, .. } = self.round.take().expect("a round that was started");
+        // Who is the first to find out: the owner, a new peer, or an allocation that needs the memory?
+        match round % 3 {
+            0 => drop(provider.reclaim()),
+            1 => self.assert_slot_is_free(&provider),
+            _ => {}
+        }
+        views.iter().zip(1..).for_each(|(view, seed)| shm::check(view, seed).unwrap());
+        let [own, second, third] = views;
+        drop((second, third));
+        let capacity = use_all(&provider) + 1;
+        assert_eq!(provider.stats().bytes_leased, LEN, "the survivor's, and no other");
+        shm::check(&own, 1).unwrap();
+        self.assert_slot_is_free(&provider);
+        drop(own);
+        let stats = provider.stats();
+        assert_eq!((stats.bytes_leased, stats.bytes_in_use, stats.arenas), (0, 0, 1));
+        assert_eq!(use_all(&provider), capacity, "all chunks can be used again");
+        assert!(capacity >= CAPACITY, "{capacity} chunks in all");
+        assert_eq!(shm::objects(self.names.prefix()).len(), 2, "the control object and the arena");
+        drop(provider);
+        assert_eq!(shm::objects(self.names.prefix()), [""; 0]);
+    }
+}

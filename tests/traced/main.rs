@@ -1,0 +1,49 @@
+//! The library under a tracer: killed at every instruction, and with every system call failing once.
+//!
+//! A child is this very test binary, as in the tests of `process`, whose harness is used here. It marks one operation
+//! ([`trace::marked`]); the tracer steps it through that.
+//!
+//! ```text
+//! cargo test --test traced                                          a sample of the kill points, all system calls
+//! SHM_POOL_KILL_POINTS=all cargo test --release --test traced -- --nocapture      every kill point
+//! SHM_POOL_KILL_POINTS=500 SHM_POOL_SEED=7 cargo test ...          500 for each operation, of a given sample
+//! ```
+
+#[allow(dead_code)] // what the other tests need
+#[path = "../process/child.rs"]
+mod child;
+#[allow(dead_code)]
+#[path = "../process/peer.rs"]
+mod peer;
+#[allow(dead_code)] // what the other tests need
+#[path = "../process/shm.rs"]
+mod shm;
+#[allow(dead_code)]
+#[path = "../process/sys.rs"]
+mod sys;
+#[allow(dead_code)]
+#[path = "../process/wire.rs"]
+mod wire;
+
+mod calls;
+mod failing_calls;
+mod fallible;
+mod kill_points;
+mod killed_owner;
+mod killed_peer;
+mod owner_operations;
+mod path;
+mod table;
+mod trace;
+
+/// What a child does: its end of the socket, and the arguments of the role.
+type Role = fn(&wire::Link, &[&str]);
+
+/// All roles by name.
+const ROLES: &[(&str, Role)] = &[
+    ("fallible", fallible::role),
+    ("idle", kill_points::idle_role),
+    ("killed-owner", killed_owner::role),
+    ("killed-peer", killed_peer::role),
+    ("peer", peer::role),
+];

@@ -1,0 +1,340 @@
+//! Tracing a child by ptrace: the child's side, which marks the operation that is looked at, and the tracer's side, which
+//! runs the child in steps. The only unsafe code of these tests.
+//!
+//! A mark is a SIGSTOP that the child sends itself by a bare system call. The tracer sees it as a stop that nothing else
+//! causes, and does not deliver it.
+
+use std::fs::{self, File};
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::ptr;
+
+// ---- the child's side ----------------------------------------------------------------------------------------------
+
+/// Lets the thread that started this process trace the calling thread, and tells which that is.
+pub(crate) fn let_parent_trace() -> io::Result<u64> {
+    // SAFETY: this request takes no addresses.
+    check(unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) })?;
+    Ok(this_thread() as u64)
+}
+
+/// Does `operation` between two marks.
+pub(crate) fn marked<T>(operation: impl FnOnce() -> T) -> T {
+    mark();
+    let result = operation();
+    mark();
+    result
+}
+
+#[inline(never)]
+fn mark() {
+    // SAFETY: numbers only. Stops this thread and nothing else, for the tracer does not deliver the signal.
+    unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), this_thread(), libc::SIGSTOP) };
+}
+
+fn this_thread() -> libc::pid_t {
+    // SAFETY: no preconditions.
+    unsafe { libc::gettid() }
+}
+
+/// Keeps this thread, and the children that it starts, on the processor that it is on: a step is two changes between them, which
+/// take half the time there.
+pub(crate) fn stay_on_one_processor() {
+    // SAFETY: a set of processors is plain bits, and zero is the empty one.
+    let mut processors: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: no preconditions.
+    let here = unsafe { libc::sched_getcpu() };
+    // SAFETY: the set has a bit for every processor that libc knows of.
+    unsafe { libc::CPU_SET(usize::try_from(here).unwrap_or(0), &mut processors) };
+    // SAFETY: a valid set. Where it fails, the steps take longer.
+    unsafe { libc::sched_setaffinity(0, size_of_val(&processors), &processors) };
+}
+
+// ---- the tracer's side ---------------------------------------------------------------------------------------------
+
+/// Why the child stands still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// It is at a mark.
+    Mark,
+    /// It has done one instruction, or met a breakpoint.
+    Trap,
+    /// It is at the beginning or at the end of a system call.
+    Call,
+    /// It does not: it has ended, or got a signal that nobody expects.
+    Lost(i32),
+}
+
+/// How far the child is to go.
+#[derive(Clone, Copy)]
+pub(crate) enum Pace {
+    /// One instruction.
+    Step,
+    /// To the beginning or the end of the next system call.
+    Call,
+    /// To a mark or a breakpoint.
+    Run,
+}
+
+/// A traced child. All requests must come from the thread that started it.
+pub(crate) struct Tracee {
+    pid: libc::pid_t,
+    memory: File,
+}
+
+impl Tracee {
+    /// Waits until the child, which has called [`let_parent_trace`], is at its first mark. It dies with the tracer.
+    pub(crate) fn at_first_mark(thread: u64) -> Self {
+        let pid = libc::pid_t::try_from(thread).expect("the id of a thread");
+        assert_eq!(wait(pid), Stop::Mark, "the first stop of the child");
+        let options = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_EXITKILL;
+        let none = ptr::null_mut::<libc::c_void>();
+        // SAFETY: the child stands still; this request takes no addresses.
+        check(unsafe { libc::ptrace(libc::PTRACE_SETOPTIONS, pid, none, options) }).expect("options of a traced child");
+        let memory = File::options().read(true).write(true).open(format!("/proc/{pid}/mem"));
+        Self { pid, memory: memory.expect("a tracer may write its child's memory") }
+    }
+
+    /// Lets the child go on, and waits until it stands still again.
+    pub(crate) fn go(&self, pace: Pace) -> Stop {
+        let request = match pace {
+            Pace::Step => libc::PTRACE_SINGLESTEP,
+            Pace::Call => libc::PTRACE_SYSCALL,
+            Pace::Run => libc::PTRACE_CONT,
+        };
+        self.resume(request);
+        wait(self.pid)
+    }
+
+    fn resume(&self, request: libc::c_uint) {
+        let none = ptr::null_mut::<libc::c_void>();
+        // SAFETY: the child stands still; this request takes no addresses, and no signal is delivered.
+        check(unsafe { libc::ptrace(request, self.pid, none, none) }).expect("a child that stands still");
+    }
+
+    /// Lets the child go on, and does not wait.
+    pub(crate) fn let_go(&self) {
+        self.resume(libc::PTRACE_CONT);
+    }
+
+    /// Its registers.
+    pub(crate) fn registers(&self) -> Registers {
+        // SAFETY: plain numbers, for which zero is a value.
+        let mut registers: libc::user_regs_struct = unsafe { std::mem::zeroed() };
+        self.transfer(libc::PTRACE_GETREGSET, NT_PRSTATUS, &mut registers);
+        Registers(registers)
+    }
+
+    /// Changes its registers.
+    pub(crate) fn set_registers(&self, registers: Registers) {
+        let Registers(mut registers) = registers;
+        self.transfer(libc::PTRACE_SETREGSET, NT_PRSTATUS, &mut registers);
+    }
+
+    /// At the beginning of a system call: makes the kernel skip it.
+    pub(crate) fn skip_call(&self) {
+        #[cfg(target_arch = "x86_64")]
+        {
+            let Registers(mut registers) = self.registers();
+            registers.orig_rax = u64::MAX;
+            self.set_registers(Registers(registers));
+        }
+        #[cfg(target_arch = "aarch64")]
+        self.transfer(libc::PTRACE_SETREGSET, NT_ARM_SYSTEM_CALL, &mut -1_i32);
+    }
+
+    fn transfer<T>(&self, request: libc::c_uint, set: usize, value: &mut T) {
+        let base = (value as *mut T).cast();
+        let mut area = libc::iovec { iov_base: base, iov_len: size_of::<T>() };
+        // SAFETY: the child stands still, and the area is the whole of `value`, which holds any bits.
+        check(unsafe { libc::ptrace(request, self.pid, set, &mut area) })
+            .expect("registers of a child that stands still");
+    }
+
+    /// The instruction that it does next.
+    pub(crate) fn ip(&self) -> u64 {
+        self.registers().ip()
+    }
+
+    /// Lets the child run up to the instruction at `address`, past it `passes` times, and up to it again. `false` if it does not
+    /// get there: it is at a mark, or lost.
+    pub(crate) fn run_to(&self, address: u64, passes: usize) -> bool {
+        let mut original = [0; BREAKPOINT.len()];
+        self.memory.read_exact_at(&mut original, address).expect("code of the child");
+        for pass in 0..=passes {
+            if pass > 0 && self.go(Pace::Step) != Stop::Trap {
+                return false;
+            }
+            self.memory.write_all_at(&BREAKPOINT, address).expect("code of the child");
+            if self.go(Pace::Run) != Stop::Trap {
+                return false;
+            }
+            let registers = self.registers();
+            assert_eq!(registers.ip(), address + BREAKPOINT_ADVANCES, "the breakpoint that was set");
+            self.memory.write_all_at(&original, address).expect("code of the child");
+            self.set_registers(registers.at(address));
+        }
+        true
+    }
+
+    /// Reads a NUL-terminated text of its memory.
+    pub(crate) fn text(&self, address: u64) -> String {
+        let bytes = (address..).map_while(|at| {
+            let mut byte = [0];
+            self.memory.read_exact_at(&mut byte, at).ok()?;
+            Some(byte[0]).filter(|&byte| byte != 0)
+        });
+        String::from_utf8_lossy(&bytes.collect::<Vec<_>>()).into_owned()
+    }
+
+    /// Where its program is.
+    pub(crate) fn program(&self) -> Program {
+        let exe = fs::read_link(format!("/proc/{}/exe", self.pid)).expect("/proc");
+        Program::parse(&fs::read_to_string(format!("/proc/{}/maps", self.pid)).expect("/proc"), &exe)
+    }
+}
+
+/// The addresses of a program, without its libraries.
+pub(crate) struct Program {
+    /// The first byte; code is told by its distance from it, which is the same in every process.
+    pub(crate) base: u64,
+    code: Range<u64>,
+}
+
+impl Program {
+    fn parse(maps: &str, exe: &Path) -> Self {
+        let exe = exe.to_str().expect("a path in UTF-8");
+        let lines = maps.lines().filter(|line| line.ends_with(exe));
+        let ranges = lines.map(|line| {
+            let (range, rest) = line.split_once(' ').expect("a range and what it is");
+            let (start, end) = range.split_once('-').expect("two addresses");
+            let number = |text| u64::from_str_radix(text, 16).expect("an address");
+            (number(start)..number(end), rest.as_bytes()[2] == b'x')
+        });
+        let ranges: Vec<_> = ranges.collect();
+        let base = ranges.first().expect("a mapped program").0.start;
+        let code = ranges.into_iter().find(|(_, is_code)| *is_code).expect("a program has code").0;
+        Self { base, code }
+    }
+
+    /// Is there code of the program at this address?
+    pub(crate) fn contains(&self, address: u64) -> bool {
+        self.code.contains(&address)
+    }
+}
+
+/// What the kernel calls the set of general registers.
+const NT_PRSTATUS: usize = 1;
+
+/// What it calls the number of the system call, where that is not among them.
+#[cfg(target_arch = "aarch64")]
+const NT_ARM_SYSTEM_CALL: usize = 0x404;
+
+/// An instruction that traps, and how far the next instruction is behind it when it did.
+#[cfg(target_arch = "x86_64")]
+const BREAKPOINT: [u8; 1] = [0xcc];
+#[cfg(target_arch = "x86_64")]
+const BREAKPOINT_ADVANCES: u64 = 1;
+#[cfg(target_arch = "aarch64")]
+const BREAKPOINT: [u8; 4] = 0xd420_0000_u32.to_le_bytes();
+#[cfg(target_arch = "aarch64")]
+const BREAKPOINT_ADVANCES: u64 = 0;
+
+/// The registers of a child that stands still.
+#[derive(Clone, Copy)]
+pub(crate) struct Registers(libc::user_regs_struct);
+
+#[cfg(target_arch = "x86_64")]
+impl Registers {
+    pub(crate) fn ip(&self) -> u64 {
+        self.0.rip
+    }
+
+    fn at(mut self, address: u64) -> Self {
+        self.0.rip = address;
+        self
+    }
+
+    /// The number of the system call that begins here.
+    pub(crate) fn call(&self) -> libc::c_long {
+        self.0.orig_rax as libc::c_long
+    }
+
+    /// Its first arguments.
+    pub(crate) fn arguments(&self) -> [u64; 5] {
+        [self.0.rdi, self.0.rsi, self.0.rdx, self.0.r10, self.0.r8]
+    }
+
+    /// With another result of the system call that ends here.
+    pub(crate) fn returning(mut self, result: i64) -> Self {
+        self.0.rax = result as u64;
+        self
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+impl Registers {
+    pub(crate) fn ip(&self) -> u64 {
+        self.0.pc
+    }
+
+    fn at(mut self, address: u64) -> Self {
+        self.0.pc = address;
+        self
+    }
+
+    /// The number of the system call that begins here.
+    pub(crate) fn call(&self) -> libc::c_long {
+        self.0.regs[8] as libc::c_long
+    }
+
+    /// Its first arguments.
+    pub(crate) fn arguments(&self) -> [u64; 5] {
+        std::array::from_fn(|at| self.0.regs[at])
+    }
+
+    /// With another result of the system call that ends here.
+    pub(crate) fn returning(mut self, result: i64) -> Self {
+        self.0.regs[0] = result as u64;
+        self
+    }
+}
+
+/// SIGKILL to the process of a traced thread. When this returns, the thread is gone. Only then can the process be waited for:
+/// a traced thread that is dead stays until its tracer has heard of it.
+pub(crate) fn kill(thread: u64) {
+    let pid = thread as libc::pid_t;
+    // SAFETY: numbers only. A thread keeps its id until its end was heard of; if it was, the test is failing already.
+    unsafe { libc::kill(pid, libc::SIGKILL) };
+    // What it was stopped by may come first. An error: it was heard of before.
+    while wait_status(pid).is_ok_and(|status| libc::WIFSTOPPED(status)) {}
+}
+
+fn wait(pid: libc::pid_t) -> Stop {
+    let status = wait_status(pid).expect("a child of this thread");
+    if !libc::WIFSTOPPED(status) {
+        return Stop::Lost(status);
+    }
+    match libc::WSTOPSIG(status) {
+        libc::SIGSTOP => Stop::Mark,
+        libc::SIGTRAP => Stop::Trap,
+        signal if signal == libc::SIGTRAP | 0x80 => Stop::Call,
+        _ => Stop::Lost(status),
+    }
+}
+
+fn wait_status(pid: libc::pid_t) -> io::Result<i32> {
+    let mut status = 0;
+    // SAFETY: the status is a valid place to write to.
+    check(unsafe { libc::waitpid(pid, &mut status, libc::__WALL) }.into())?;
+    Ok(status)
+}
+
+fn check(result: libc::c_long) -> io::Result<()> {
+    if result == -1 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
