@@ -205,11 +205,12 @@ impl Record {
         self.change(slot, |lane| (lane % GRANT < MAX_LEASES).then_some(lane + 1).ok_or(Refused::Full))
     }
 
-    /// Gives one lease back. Release: partner of R1 and R4.
+    /// Gives one lease back, if it was not taken back already. That happens to a peer that lost its lock while it lives, because
+    /// it closed all its descriptors, say: then the neighbour's lane must not pay for it.
     #[inline]
     pub(crate) fn release(&self, slot: usize) {
-        let (word, shift) = lane(slot);
-        self.lanes[word].fetch_sub(1 << shift, Ordering::Release);
+        // Release in `change`: partner of R1 and R4.
+        let _ = self.change(slot, |lane| (lane % GRANT > 0).then(|| lane - 1).ok_or(Refused::Stale));
     }
 
     /// The place, if the chunk is published in `generation`. Only a lease keeps the answer true.
@@ -294,7 +295,7 @@ impl Record {
         loop {
             let lane = next(old >> shift & 0xff)?;
             let new = old & !(0xff << shift) | (lane & 0xff) << shift;
-            // AcqRel: Release in `grant`, Acquire in `accept`: who takes a grant up sees the generation it was for.
+            // AcqRel: Release in `grant` and `release`, Acquire in `accept`: who takes a grant up sees the generation it was for.
             match word.compare_exchange_weak(old, new, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return Ok(()),
                 Err(now) => old = now,

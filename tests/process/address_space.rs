@@ -3,7 +3,7 @@
 
 use crate::child::Child;
 use crate::shm::{self, Names};
-use crate::sys::spaces::with_address_space;
+use crate::spaces::with_address_space;
 use crate::wire::{Link, Message};
 use shm_pool::{AllocErrorKind, AttachError, BuildError, OsError, Provider, ProviderBuilder};
 

@@ -3,7 +3,7 @@
 
 use crate::peer::{Peer, View};
 use crate::shm::{self, Names};
-use crate::sys::spaces::Ending;
+use crate::spaces::Ending;
 use shm_pool::{AllocErrorKind, PeerId, Provider, ShareError, ShmBuf};
 use std::os::unix::process::ExitStatusExt;
 

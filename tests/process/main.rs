@@ -10,6 +10,7 @@
 mod child;
 mod peer;
 mod shm;
+mod spaces;
 mod sys;
 mod wire;
 

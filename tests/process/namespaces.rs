@@ -5,8 +5,8 @@ use crate::child::{self, Child};
 use crate::killed_owner;
 use crate::peer::{self, Peer, Views};
 use crate::shm::{self, Names};
-use crate::sys::{self, spaces};
 use crate::wire::{Link, Message};
+use crate::{spaces, sys};
 use shm_pool::{AttachError, Descriptor, Provider, ProviderId, ShareError, ShmBuf};
 
 /// What an owner has: a control object, and two segments.

@@ -4,8 +4,8 @@
 use crate::child::{self, Child};
 use crate::peer::{Peer, View};
 use crate::shm::{self, Names};
-use crate::sys::{self, spaces};
 use crate::wire::{Link, Message};
+use crate::{spaces, sys};
 use shm_pool::{AllocErrorKind, BuildError, Provider, ProviderBuilder, ShmBuf, ShmBufMut};
 use std::thread;
 

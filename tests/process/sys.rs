@@ -1,6 +1,4 @@
-//! The system calls that the standard library does not offer. With its part `spaces` the only unsafe code of these tests.
-
-pub(crate) mod spaces;
+//! The system calls that the standard library does not offer. With `spaces` the only unsafe code of these tests.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -93,7 +91,7 @@ impl Drop for Stopped {
 }
 
 /// A forked child. Killed and reaped when this is dropped.
-pub(crate) struct Forked(libc::pid_t);
+pub(crate) struct Forked(pub(crate) libc::pid_t);
 
 /// Forks. `None` in the child, which must end with [`end_with`].
 ///
@@ -155,7 +153,7 @@ pub(crate) fn limit_descriptors(count: u64) {
     set_limit(libc::RLIMIT_NOFILE, count);
 }
 
-fn set_limit(resource: libc::__rlimit_resource_t, value: u64) {
+pub(crate) fn set_limit(resource: libc::__rlimit_resource_t, value: u64) {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: a valid place to write to.
     check(unsafe { libc::getrlimit(resource, &mut limit) }).expect("a resource that exists");
@@ -211,13 +209,13 @@ pub(crate) fn give_small_shm(command: &mut Command) {
 }
 
 /// All arguments end with a NUL.
-fn mount(kind: &[u8], target: &[u8], flags: c_ulong, options: &[u8]) -> io::Result<()> {
+pub(crate) fn mount(kind: &[u8], target: &[u8], flags: c_ulong, options: &[u8]) -> io::Result<()> {
     let text = |bytes: &[u8]| bytes.as_ptr().cast::<libc::c_char>();
     // SAFETY: NUL-terminated strings, by the contract above.
     check(unsafe { libc::mount(text(kind), text(target), text(kind), flags, text(options).cast()) })
 }
 
-fn check(result: c_int) -> io::Result<()> {
+pub(crate) fn check(result: c_int) -> io::Result<()> {
     if result == -1 {
         return Err(io::Error::last_os_error());
     }

@@ -1,6 +1,6 @@
 //! What a test and its child say to each other: typed messages on a stream socket.
 
-use crate::sys::spaces::Ending;
+use crate::spaces::Ending;
 use shm_pool::{Descriptor, PeerId, ProviderId};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;

@@ -19,6 +19,9 @@ mod peer;
 #[path = "../process/shm.rs"]
 mod shm;
 #[allow(dead_code)]
+#[path = "../process/spaces.rs"]
+mod spaces;
+#[allow(dead_code)]
 #[path = "../process/sys.rs"]
 mod sys;
 #[allow(dead_code)]

@@ -1,6 +1,6 @@
 //! Namespaces of processes, how a process ends, and what it may map.
 
-use super::{check, is_root, mount, set_limit, Forked};
+use crate::sys::{check, is_root, mount, set_limit, Forked};
 use std::io;
 use std::process::Command;
 use std::ptr;
