@@ -265,6 +265,12 @@ impl Record {
         self.lanes.iter().fold(0, |all, word| all | word.load(Ordering::Acquire)) != 0
     }
 
+    /// The slots whose lanes are not zero, a bit for each.
+    pub(crate) fn holders(&self) -> u64 {
+        let lanes = self.lanes.iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes());
+        lanes.enumerate().fold(0, |holders, (slot, lane)| holders | u64::from(lane != 0) << slot)
+    }
+
     /// Adds a lease on behalf of the peer in `slot`. The caller holds the chunk, published.
     pub(crate) fn grant(&self, slot: usize) -> Result<(), Refused> {
         self.change(slot, |lane| (lane / GRANT < MAX_GRANTS).then_some(lane + GRANT).ok_or(Refused::Full))

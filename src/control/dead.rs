@@ -38,7 +38,7 @@ fn lock(prefix: &str, provider: ProviderId, uid: u32) -> Result<Option<LockFile>
     // It may have died before it gave the object its length. Written and not stored: the file of somebody who only looks like an
     // owner may have no memory there, which would be a signal. Should it fail, peers find the lock free.
     if foreign.len >= PAGE {
-        let _ = locks.file().write_all_at(&CLOSED.to_ne_bytes(), STATE_OFFSET);
+        let _ = locks.file().write_at(&CLOSED.to_ne_bytes(), STATE_OFFSET);
     }
     Ok(Some(locks))
 }

@@ -143,11 +143,15 @@ impl View {
         Some(unsafe { &*record.cast() })
     }
 
-    /// Makes the slot nobody's and clears its lanes in the first `used` records. The caller holds the slot's lock. Returns how
-    /// many records the slot still held.
-    fn vacate(&self, slot: usize, used: u32) -> usize {
-        let records = (0..used).filter_map(|index| self.record(index));
-        self.header().epochs[slot].vacate(|| records.filter(|record| record.clear(slot)).count())
+    /// Makes the slot nobody's and clears its lanes. The caller holds the slot's lock. `used` tells how many records may have been
+    /// used; it is asked when no grant to the slot can begin any more. Returns how many records the slot still held.
+    fn vacate(&self, slot: usize, used: impl FnOnce() -> u32) -> usize {
+        self.header().epochs[slot].vacate(|| self.records(used()).filter(|record| record.clear(slot)).count())
+    }
+
+    /// The first records.
+    fn records(&self, count: u32) -> impl Iterator<Item = &Record> {
+        (0..count).filter_map(|index| self.record(index))
     }
 }
 

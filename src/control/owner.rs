@@ -155,21 +155,28 @@ impl OwnerControl {
     /// Takes back the leases of peers that are gone. Returns how many records they still held.
     pub(crate) fn reclaim(&self) -> usize {
         let _one_at_a_time = self.reclaiming.lock();
-        (0..PEERS).map(|slot| self.reclaim_slot(slot)).sum()
+        let held = self.view.records(self.used()).fold(0, |held, record| held | record.holders());
+        (0..PEERS).map(|slot| self.reclaim_slot(slot, held >> slot & 1 != 0)).sum()
     }
 
-    fn reclaim_slot(&self, slot: usize) -> usize {
-        let epoch = &self.view.header().epochs[slot];
+    /// `is_held`: a record is leased by the slot. That may also be a vacant one's, by a peer that was killed while it tried a
+    /// descriptor that nobody sent.
+    fn reclaim_slot(&self, slot: usize, is_held: bool) -> usize {
+        let is_clear = || self.view.header().epochs[slot].is_vacant() && !is_held;
         // With the lock in hand nobody can connect in this slot meanwhile.
-        if epoch.is_vacant() || !matches!(self.locks.try_lock_shared(peer_byte(slot)), Ok(true)) {
+        if is_clear() || !matches!(self.locks.try_lock_shared(peer_byte(slot)), Ok(true)) {
             return 0;
         }
-        // Not the shared high water, which a peer can write.
-        let used = self.books.lock().fresh;
-        let cleared = if epoch.is_vacant() { 0 } else { self.view.vacate(slot, used) };
+        // It may have been vacated before we had the lock.
+        let cleared = if is_clear() { 0 } else { self.view.vacate(slot, || self.used()) };
         // Failing to unlock would only make the slot look taken until this process ends.
         let _ = self.locks.unlock(peer_byte(slot));
         cleared
+    }
+
+    /// How many records were used. Not the shared high water, which a peer can write.
+    fn used(&self) -> u32 {
+        self.books.lock().fresh
     }
 }
 

@@ -73,7 +73,7 @@ impl PeerControl {
             return Err(AttachError::TooManyPeers { provider, max: PEERS });
         };
         // The slot's last peer may have died: clear what it left, then take over.
-        view.vacate(slot, view.header().high_water.load(Ordering::Acquire).min(records as u32));
+        view.vacate(slot, || used(&view));
         let epoch = view.header().epochs[slot].occupy();
         let id = PeerId { provider, slot: slot as u8, epoch };
         Ok(Self { view, locks, id, fork_epoch: fork::epoch() })
@@ -141,6 +141,12 @@ impl PeerControl {
     }
 }
 
+/// How many records may have been used, if the owner's word is as it should be.
+fn used(view: &View) -> u32 {
+    // Acquire: partner of the Release in `OwnerControl`.
+    view.header().high_water.load(Ordering::Acquire).min(view.records as u32)
+}
+
 /// Takes the lock of the first slot that no peer has. One that the owner is clearing is waited for, but not for ever: the owner may
 /// have been stopped at it.
 fn free_slot(locks: &LockFile) -> io::Result<Option<usize>> {
@@ -164,8 +170,7 @@ impl Drop for PeerControl {
         // In a forked child the slot is the parent's.
         if self.is_ours() {
             // The last view is gone; what the lanes still hold are grants that nobody will take up.
-            let used = self.view.header().high_water.load(Ordering::Acquire).min(self.records());
-            self.view.vacate(self.slot(), used);
+            self.view.vacate(self.slot(), || used(&self.view));
             // Explicitly, and not with the file: a child made by a raw `clone` may still have a copy of the descriptor. Should it
             // fail, the slot stays taken until that child ends.
             let _ = self.locks.unlock(peer_byte(self.slot()));

@@ -119,6 +119,22 @@ fn a_peer_that_died_with_any_epoch_is_found() {
     }
 }
 
+/// Otherwise a message stays leased for ever by nobody: by a peer, say, that was killed while it tried a descriptor of a record that
+/// had no chunk yet.
+#[test]
+fn a_lease_of_a_slot_that_nobody_has_is_taken_back() {
+    let scene = Scene::new("stray");
+    for slot in [0, 7, PEERS - 1] {
+        scene.record().renew(slot).unwrap();
+        assert_eq!((scene.owner.reclaim(), scene.owner.reclaim()), (1, 0));
+        assert!(!scene.record().is_leased());
+    }
+    let peer = scene.connect().unwrap();
+    scene.record().renew(peer.slot()).unwrap();
+    assert_eq!(scene.owner.reclaim(), 0, "somebody has this one");
+    assert!(scene.record().is_leased());
+}
+
 /// Otherwise the 65,536th thread that grants to one peer at a time counts as an epoch: grants to its peer are taken for those
 /// of another one, and what is taken back is somebody else's.
 #[test]
