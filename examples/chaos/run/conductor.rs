@@ -1,5 +1,7 @@
 //! Which process is to end next, when and how; and what must hold between the storms.
 
+#![forbid(unsafe_code)]
+
 use super::crew::{Crew, Post};
 use super::footprint::{self, Footprint};
 use super::tally::Tally;

@@ -1,5 +1,7 @@
 //! The running processes: start one, end one, hear what they tell.
 
+#![forbid(unsafe_code)]
+
 use super::follower::address;
 use super::footprint::Footprint;
 use super::sys;

@@ -3,6 +3,8 @@
 //! An error is allowed if the owner has gone, and then the connection must end too; that is waited for. A message that was neither
 //! granted nor kept may be stale. Anything else ends the run.
 
+#![forbid(unsafe_code)]
+
 use super::payload::{self, Identity};
 use super::peer::Shared;
 use super::wire::{self, Frame, Seen, Sent, Way, Word, DEADLINE};

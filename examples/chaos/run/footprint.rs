@@ -1,5 +1,7 @@
 //! What a process has open and mapped, and what is under /dev/shm.
 
+#![forbid(unsafe_code)]
+
 use std::fs;
 
 /// What a process has open and mapped.

@@ -3,6 +3,8 @@
 //! Each frame to a peer is confirmed by its number, in order. A message that is kept until then is kept here. Everything is
 //! under one lock, and whoever waits for a change waits with a deadline.
 
+#![forbid(unsafe_code)]
+
 use super::payload::{self, Identity};
 use super::wire::{self, Published, Sent, Way, DEADLINE};
 use super::worker::Control;

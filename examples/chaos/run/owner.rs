@@ -1,8 +1,10 @@
 //! The owner process: builds a provider, lets peers in, obeys the conductor.
 
+#![forbid(unsafe_code)]
+
 use super::footprint::Footprint;
 use super::hub::Hub;
-use super::publisher::{self, Publisher};
+use super::publisher::Publisher;
 use super::sys;
 use super::wire::{self, Command, Exit, Quiet, Sent, Word, DEADLINE};
 use super::worker::{Control, Role};
@@ -18,9 +20,7 @@ const MAX_SHARED: usize = 1024;
 const ARENA_SIZE: usize = 256 << 10;
 
 pub(crate) fn run(role: &Role, control: &Arc<Control>) {
-    // SAFETY: the conductor made the listener inheritable for its owners, which take it here once.
-    let listener =
-        unsafe { sys::take_inherited(role.listener) }.unwrap_or_else(|error| control.fail(&error.to_string()));
+    let listener = sys::copy_inherited(role.listener).unwrap_or_else(|error| control.fail(&error.to_string()));
     let builder = Provider::builder().name_prefix(&role.prefix).max_bytes(role.max_bytes);
     let built = builder.max_shared(MAX_SHARED).arena_size(ARENA_SIZE).build();
     let provider = Arc::new(built.unwrap_or_else(|error| control.fail(&format!("cannot build: {error}"))));
@@ -79,15 +79,4 @@ fn what_is_left(provider: &Provider, prefix: &str) -> Quiet {
     let stats = provider.stats();
     let (held, peak) = (stats.bytes_held as u64, stats.peak_bytes_held as u64);
     Quiet { leased, in_use, held, peak, footprint: Footprint::take(prefix) }
-}
-
-/// Sizes of all kinds: mostly small, some of a few pages, few of up to `largest` bytes.
-pub(crate) fn any_length(random: &mut fastrand::Rng, largest: usize) -> usize {
-    let up_to = match random.u8(..100) {
-        0..=49 => 1 << 10,
-        50..=79 => 16 << 10,
-        80..=95 => 256 << 10,
-        _ => largest,
-    };
-    random.usize(publisher::SHORTEST..=up_to.min(largest))
 }

@@ -8,6 +8,8 @@
 //! The checksum is over all bytes before it. A message of which any part was overwritten fails it; one that was replaced as
 //! a whole has another number.
 
+#![forbid(unsafe_code)]
+
 /// The shortest message in bytes.
 pub(crate) const SHORTEST: usize = 24;
 

@@ -1,5 +1,7 @@
 //! The peer process: one client, a thread for each owner, and the conductor's commands.
 
+#![forbid(unsafe_code)]
+
 use super::follower::Follower;
 use super::footprint::Footprint;
 use super::wire::{Command, Exit, Word};

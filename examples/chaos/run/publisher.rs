@@ -1,15 +1,14 @@
 //! The owner's publishing thread: allocate, fill, freeze, share, let go; and now and then what else an owner may do.
 
+#![forbid(unsafe_code)]
+
 use super::hub::Hub;
-use super::owner::any_length;
 use super::payload::{self, Identity};
 use super::wire::{Published, Way, Word, DEADLINE};
 use super::worker::{Control, Role};
 use shm_pool::{Provider, ShmBufMut};
 use std::sync::Arc;
 use std::time::Instant;
-
-pub(crate) use super::payload::SHORTEST;
 
 /// The conductor is told at every so many messages.
 const MESSAGES_PER_WORD: u64 = 16;
@@ -97,4 +96,15 @@ impl Publisher {
             self.control.fail(&format!("{} bytes held, above the cap of {}", stats.peak_bytes_held, stats.max_bytes));
         }
     }
+}
+
+/// Sizes of all kinds: mostly small, some of a few pages, few of up to `largest` bytes.
+fn any_length(random: &mut fastrand::Rng, largest: usize) -> usize {
+    let up_to = match random.u8(..100) {
+        0..=49 => 1 << 10,
+        50..=79 => 16 << 10,
+        80..=95 => 256 << 10,
+        _ => largest,
+    };
+    random.usize(payload::SHORTEST..=up_to.min(largest))
 }

@@ -9,16 +9,13 @@ pub(crate) fn make_inheritable(descriptor: &impl AsRawFd) -> io::Result<()> {
     check(unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_SETFD, 0) })
 }
 
-/// Takes an inherited descriptor.
-///
-/// # Safety
-///
-/// The descriptor was inherited from the process that started this one, and nothing else here uses it.
-pub(crate) unsafe fn take_inherited(number: RawFd) -> io::Result<OwnedFd> {
+/// A copy of an inherited descriptor. The inherited one stays open for as long as this process lives.
+pub(crate) fn copy_inherited(number: RawFd) -> io::Result<OwnedFd> {
     // SAFETY: numbers only; a wrong descriptor is an error.
-    check(unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) })?;
-    // SAFETY: open, as was just seen, and the caller's to take.
-    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+    let copy = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 0) };
+    check(copy)?;
+    // SAFETY: just opened, so nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(copy) })
 }
 
 /// A process that is aborted leaves no file.

@@ -1,5 +1,7 @@
 //! What is counted in a run, and the report.
 
+#![forbid(unsafe_code)]
+
 use super::wire::{Published, Seen};
 use super::worker::Kind;
 use std::fmt;

@@ -7,6 +7,8 @@
 //! | owner and peer | to the peer | [`Sent::Hello`], then a [`Sent::Message`] or a [`Sent::LetGo`] each |
 //! | | to the owner | an introduction ([`PeerId`]), then the sequence number of each frame that is done with |
 
+#![forbid(unsafe_code)]
+
 use super::footprint::Footprint;
 use shm_pool::{Descriptor, PeerId};
 use std::io::{self, ErrorKind, Read, Write};

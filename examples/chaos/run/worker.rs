@@ -3,6 +3,8 @@
 //! A worker is this very program, started again with an environment variable that names its role. Its standard input is the
 //! socket to the conductor. When that closes, the worker ends: no run leaves processes behind.
 
+#![forbid(unsafe_code)]
+
 use super::wire::{self, Command, Exit, Word};
 use super::{owner, peer, sys};
 use std::io;
