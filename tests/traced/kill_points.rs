@@ -141,7 +141,7 @@ fn kill_at(operation: &str, scene: &mut dyn Scene, path: &Path, point: usize, se
 }
 
 /// Tells where a test has failed.
-struct Place(String);
+pub(crate) struct Place(pub(crate) String);
 
 impl Drop for Place {
     fn drop(&mut self) {
