@@ -10,8 +10,8 @@
 //! SHM_POOL_KILL_POINTS=500 SHM_POOL_SEED=7 ...    500 for each operation, of the sample that was printed with this seed
 //! ```
 //!
-//! Without `SHM_POOL_KILL_POINTS` only the beginning and the end of long operations is looked at: for everything else they would have
-//! to be stepped through once, and without optimisation some have a million instructions.
+//! Without `SHM_POOL_KILL_POINTS` only a part of each long operation, drawn by lot, and its end are looked at: for all of it, it would
+//! have to be stepped through once, and without optimisation some have a million instructions.
 
 #[allow(dead_code)] // what the other tests need
 #[path = "../process/child.rs"]
