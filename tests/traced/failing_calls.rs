@@ -5,7 +5,7 @@
 
 use crate::calls::{error_name, is_complaint, is_done_anyway, is_retried_for_ever, takes_back, Call};
 use crate::fallible::Footprint;
-use crate::kill_points::{is_possible, Victim};
+use crate::kill_points::{is_possible, Place, Victim};
 use crate::owner_operations::{builder, published, LARGE, SMALL};
 use crate::shm::{self, Names};
 use crate::table::Table;
@@ -86,8 +86,9 @@ fn every_system_call_fails_once() {
 
 /// Does an operation with a fault, and tells the result in a word.
 fn judge(operation: &str, call: &Call, fault: Fault, usual: &Outcome) -> String {
-    let what = format!("{operation}, {call:?} {} (for ever: {})", error_name(fault.errno), fault.again);
-    println!("{what}");
+    let (error, ever) = (error_name(fault.errno), if fault.again { " for ever" } else { "" });
+    let what = format!("{operation}: {error}{ever} from {} {} (call {})", call.name, call.about, fault.at);
+    let _place = Place(what.clone());
     let outcome = run(operation, Some(fault));
     assert!(outcome.failed > 0, "{what}: was not called");
     assert!(outcome.failed < FOR_EVER || is_retried_for_ever(call.number), "{what}: is tried for ever");

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use crate::child::{self, Child};
-use crate::path::Path;
+use crate::path::{self, Path};
 use crate::table::Table;
 use crate::trace::{self, Tracee};
 use crate::wire::{Link, Message};
@@ -20,6 +20,9 @@ const FEW: usize = 16;
 
 /// How many instructions of an operation are looked at then, beside its end. Without optimisation some have a million.
 const SHORT: usize = 20_000;
+
+/// How many system calls a mark makes.
+const MARK_CALLS: usize = 3;
 
 /// The lot's seed, to repeat a run.
 const SEED: &str = "SHM_POOL_SEED";
@@ -106,7 +109,7 @@ pub(crate) fn sweep(operations: &[&str], scene: &mut dyn Scene) {
     let seed = seed();
     for operation in operations {
         let start = Instant::now();
-        let path = record(operation, scene);
+        let path = record(operation, scene, seed);
         let points = choose(path.points(), seed);
         let missed = points.iter().filter(|&&point| !kill_at(operation, scene, &path, point, seed)).count();
         assert!(missed <= points.len() / MISSED, "{operation}: {missed} of {} points were missed", points.len());
@@ -118,13 +121,27 @@ pub(crate) fn sweep(operations: &[&str], scene: &mut dyn Scene) {
     println!("{SEED}={seed}");
 }
 
-fn record(operation: &str, scene: &mut dyn Scene) -> Path {
+/// The way through an operation; or where only a few points are asked for and it is long, a part of it that is drawn by lot.
+fn record(operation: &str, scene: &mut dyn Scene, seed: u64) -> Path {
+    if env::var_os(POINTS).is_some() {
+        return watch(operation, scene, |tracee| Path::record(tracee, 0, usize::MAX));
+    }
+    let path = watch(operation, scene, |tracee| Path::record(tracee, 0, SHORT));
+    if path.instructions < SHORT {
+        return path;
+    }
+    let calls = watch(operation, scene, path::count_calls).saturating_sub(MARK_CALLS);
+    let skipped = number((seed, operation)) as usize % (calls + 1);
+    watch(operation, scene, |tracee| Path::record(tracee, skipped, SHORT))
+}
+
+/// Starts a child and kills it when it was looked at.
+fn watch<T>(operation: &str, scene: &mut dyn Scene, look: impl FnOnce(&Tracee) -> T) -> T {
     let victim = scene.start(operation, 0);
-    let limit = if env::var_os(POINTS).is_some() { usize::MAX } else { SHORT };
-    let path = Path::record(&victim.at_first_mark(), limit);
+    let result = look(&victim.at_first_mark());
     victim.kill();
     scene.check(operation, 0);
-    path
+    result
 }
 
 /// Kills a child at a point, or if none gets there, some at the end.
@@ -141,7 +158,7 @@ fn kill_at(operation: &str, scene: &mut dyn Scene, path: &Path, point: usize, se
 }
 
 /// Tells where a test has failed.
-struct Place(String);
+pub(crate) struct Place(pub(crate) String);
 
 impl Drop for Place {
     fn drop(&mut self) {

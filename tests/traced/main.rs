@@ -4,10 +4,14 @@
 //! ([`trace::marked`]); the tracer steps it through that.
 //!
 //! ```text
-//! cargo test --test traced                                          a sample of the kill points, all system calls
-//! SHM_POOL_KILL_POINTS=all cargo test --release --test traced -- --nocapture      every kill point
-//! SHM_POOL_KILL_POINTS=500 SHM_POOL_SEED=7 cargo test ...          500 for each operation, of a given sample
+//! cargo test --test traced                        a sample of the kill points, all failing calls: some seconds
+//! SHM_POOL_KILL_POINTS=all cargo test --release --test traced -- --nocapture
+//!                                                 all 145,000 kill points: a quarter of an hour on two busy processors
+//! SHM_POOL_KILL_POINTS=500 SHM_POOL_SEED=7 ...    500 for each operation, of the sample that was printed with this seed
 //! ```
+//!
+//! Without `SHM_POOL_KILL_POINTS` only a part of each long operation, drawn by lot, and its end are looked at: for all of it, it would
+//! have to be stepped through once, and without optimisation some have a million instructions.
 
 #[allow(dead_code)] // what the other tests need
 #[path = "../process/child.rs"]

@@ -14,6 +14,8 @@ pub(crate) struct Path {
     leads: Vec<Lead>,
     /// How many there are, libc's included.
     pub(crate) instructions: usize,
+    /// How many system calls there are before the first of them.
+    skipped: usize,
 }
 
 /// To wait for a child at `own[at]` until it has passed there `passes` times, and to step it from there.
@@ -27,8 +29,10 @@ struct Lead {
 const PASS: usize = 4;
 
 impl Path {
-    /// Runs a child from its first mark to its second one, or no further than `limit` instructions.
-    pub(crate) fn record(tracee: &Tracee, limit: usize) -> Self {
+    /// Runs a child from its first mark, or from the end of the system call `skipped` after it, to its second mark, or no further
+    /// than `limit` instructions.
+    pub(crate) fn record(tracee: &Tracee, skipped: usize, limit: usize) -> Self {
+        assert!(skip(tracee, skipped), "fewer system calls than were counted");
         let program = tracee.program();
         let (mut own, mut steps, mut instructions) = (Vec::new(), Vec::new(), 0);
         while instructions < limit {
@@ -43,7 +47,7 @@ impl Path {
                 other => panic!("the child did not come to its second mark: {other:?}"),
             }
         }
-        Self { leads: leads(&own, &steps), own, instructions }
+        Self { leads: leads(&own, &steps), own, instructions, skipped }
     }
 
     /// At how many points a child can be killed: before each of the instructions, and after the last.
@@ -58,6 +62,9 @@ impl Path {
     pub(crate) fn lead(&self, tracee: &Tracee, point: usize) -> bool {
         let Some(&Lead { at, passes }) = self.leads.get(point) else { return tracee.go(Pace::Run) == Stop::Mark };
         let program = tracee.program();
+        if !skip(tracee, self.skipped) {
+            return false;
+        }
         if !tracee.run_to(program.base + self.own[at], passes) {
             return false;
         }
@@ -84,6 +91,16 @@ impl Path {
     pub(crate) fn place(&self, point: usize) -> String {
         self.own.get(point).map_or("the end".to_owned(), |offset| format!("{offset:#x}"))
     }
+}
+
+/// Runs a child from its first mark to the end of so many system calls. `false` if there are fewer.
+fn skip(tracee: &Tracee, calls: usize) -> bool {
+    (0..calls * 2).all(|_| tracee.go(Pace::Call) == Stop::Call)
+}
+
+/// How many system calls a child makes from its first mark to its second one; the mark's own come last.
+pub(crate) fn count_calls(tracee: &Tracee) -> usize {
+    std::iter::from_fn(|| (tracee.go(Pace::Call) == Stop::Call).then_some(())).count() / 2
 }
 
 /// For each instruction the cheaper of two ways: from the way to the one before it, or by waiting for it.
