@@ -101,9 +101,18 @@ impl Stage {
 
     /// The owners that have a control object, but for the neighbour.
     fn dead_owners(&self) -> Vec<ProviderId> {
-        let names = shm::objects(self.names.prefix()).into_iter().filter(|name| !self.objects.contains(name));
-        let ids = names.filter_map(|name| Some(name.strip_suffix(".ctl")?.rsplit_once('.')?.1.parse().unwrap()));
-        ids.collect()
+        let names = shm::objects(self.names.prefix());
+        let (controls, segments): (Vec<_>, Vec<_>) =
+            names.iter().filter(|name| !self.objects.contains(name)).partition(|name| name.ends_with(".ctl"));
+        let owner = |name: &String| name.rsplitn(3, '.').nth(1).expect("two dots").parse::<ProviderId>().unwrap();
+        let owners: Vec<_> = controls.into_iter().map(owner).collect();
+        for segment in segments {
+            assert!(
+                owners.contains(&owner(segment)),
+                "{segment}: the control object is the first to come and the last to go"
+            );
+        }
+        owners
     }
 
     fn assert_neighbour_is_well(&self) {
@@ -139,8 +148,8 @@ fn remains(names: &Names, others: &[String]) -> Vec<(String, Vec<u8>)> {
 }
 
 fn is_told_that_it_is_dead(error: &AttachError) -> bool {
-    use AttachError::{NoProvider, NotAProvider, OwnerDied};
-    matches!(error, OwnerDied { .. } | NoProvider { .. } | NotAProvider { .. })
+    use AttachError::{Closed, NoProvider, NotAProvider, OwnerDied};
+    matches!(error, OwnerDied { .. } | NoProvider { .. } | NotAProvider { .. } | Closed { .. })
 }
 
 impl Scene for Stage {
