@@ -6,7 +6,7 @@
 //! ```text
 //! cargo test --test traced                        a sample of the kill points, all failing calls: some seconds
 //! SHM_POOL_KILL_POINTS=all cargo test --release --test traced -- --nocapture
-//!                                                 all 145,000 kill points: a quarter of an hour on two busy processors
+//!                                                 all 142,000 kill points: six minutes on two processors
 //! SHM_POOL_KILL_POINTS=500 SHM_POOL_SEED=7 ...    500 for each operation, of the sample that was printed with this seed
 //! ```
 //!
