@@ -123,10 +123,11 @@
 //! | segments of one provider | 2^64 - 1 | 100,000 a second: 5.8 million years | serial numbers start over, and pass by those in use |
 //! | forks, each by the child of the one before | 2^64 | 20,000 a second: 29 million years | a handle that was inherited through all of them looks like an own one |
 //!
-//! Linux only. A process forked by a raw `clone` system call must not use handles it inherited; one made by `fork`, which must not be called in a signal handler, finds
-//! them inert: their drop does nothing, and allocating or attaching is an error. The bytes behind them stay shared with the parent,
-//! which may use them again: a forked child must not read or write through handles that it inherited. It keeps none of its
-//! parent's locks, so that a killed parent is found dead (but see `zenoh` for its backend); while a child of a raw `clone` lives that has not called `exec`, it is not.
+//! Linux only. A process forked by a raw `clone` system call must not use handles it inherited; one made by `fork`, which must
+//! not be called in a signal handler, finds them inert: their drop does nothing, and allocating or attaching is an error. The
+//! bytes behind them stay shared with the parent, which may use them again: a forked child must not read or write through
+//! handles that it inherited. It keeps none of its parent's locks, so that a killed parent is found dead (but see `zenoh` for
+//! its backend); while a child of a raw `clone` lives that has not called `exec`, it is not.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("shm-pool needs Linux: open file description locks and a tmpfs at /dev/shm");
