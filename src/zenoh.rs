@@ -53,7 +53,7 @@
 //! footprint stays within a seventh of what is in flight.
 //!
 //! Measured with 4 messages in flight, one in eight a camera frame of 6 MB, one a point cloud, the rest telemetry, under a cap of 64 MiB
-//! (`benches/peers`, see the README): collecting early 30 MiB and 85 µs a message; growing up to the cap first 64 MiB and 176 µs.
+//! (`benches/peers`, see the README): collecting early 30 MiB and 92 µs a message; growing up to the cap first 64 MiB and 166 µs.
 //! An allocation policy of our own that collects first would do the same, but only in publishers that ask for it; and a backend
 //! that answers `OutOfMemory` at a budget below the cap, to make zenoh's policies collect, fails allocations that it could
 //! serve when nothing has been read yet.
