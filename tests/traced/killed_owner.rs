@@ -104,7 +104,7 @@ impl Stage {
         let names = shm::objects(self.names.prefix());
         let (controls, segments): (Vec<_>, Vec<_>) =
             names.iter().filter(|name| !self.objects.contains(name)).partition(|name| name.ends_with(".ctl"));
-        let owner = |name: &String| name.rsplitn(3, '.').nth(1).expect("two dots").parse::<ProviderId>().unwrap();
+        let owner = |name: &String| name.rsplit('.').nth(1).expect("two dots").parse::<ProviderId>().unwrap();
         let owners: Vec<_> = controls.into_iter().map(owner).collect();
         for segment in segments {
             assert!(
