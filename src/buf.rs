@@ -221,6 +221,14 @@ impl ShmBuf {
         Ok(Descriptor { granted: Some(peer.slot), ..descriptor })
     }
 
+    /// Takes a grant back whose descriptor was not sent, and never will be.
+    pub(crate) fn revoke(&self, peer: PeerId) {
+        let chunk = self.chunk();
+        if let (Some(record), Some(control)) = (chunk.record(), chunk.pool().control()) {
+            control.revoke(record, peer);
+        }
+    }
+
     /// Does a peer have a view or a grant of the message now? A snapshot.
     pub fn is_leased(&self) -> bool {
         self.chunk().is_leased()

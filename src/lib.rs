@@ -138,6 +138,7 @@ compile_error!("shm-pool needs a 64-bit target: shared counters are 64-bit atomi
 mod arena;
 mod buf;
 mod cache;
+pub mod channel;
 mod chunk;
 mod class;
 mod client;
@@ -145,6 +146,8 @@ mod control;
 mod descriptor;
 mod error;
 mod fork;
+#[cfg(not(all(test, loom)))]
+mod futex;
 mod lease;
 mod limits;
 mod locks;

@@ -23,6 +23,8 @@ use std::ptr::{self, NonNull};
 pub(crate) struct Mapping {
     base: NonNull<u8>,
     len: usize,
+    /// Bytes of private memory before the base.
+    before: usize,
 }
 
 // SAFETY: a mapping is an address range, good in every thread. Who may access which bytes is settled by its users.
@@ -49,9 +51,34 @@ impl Mapping {
             return Err(name.error("mmap", len, io::Error::last_os_error()));
         }
         match NonNull::new(base.cast()) {
-            Some(base) => Ok(Self { base, len }),
+            Some(base) => Ok(Self { base, len, before: 0 }),
             None => Err(name.error("mmap", len, io::Error::from_raw_os_error(libc::EINVAL))),
         }
+    }
+
+    /// Maps an object for reading and writing right behind a page of private memory, which is zero.
+    fn beside_private(fd: &File, name: &Name, len: usize) -> Result<Self, OsError> {
+        let failed = |error| name.error("mmap", len, error);
+        let (before, protection) = (page_size(), libc::PROT_READ | libc::PROT_WRITE);
+        let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let all = before.checked_add(len).ok_or_else(|| failed(io::Error::from_raw_os_error(libc::ENOMEM)))?;
+        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+        let start = unsafe { libc::mmap(ptr::null_mut(), all, protection, private, -1, 0) };
+        let Some(first) = NonNull::new(start.cast::<u8>()).filter(|_| start != libc::MAP_FAILED) else {
+            return Err(failed(io::Error::last_os_error()));
+        };
+        // SAFETY: the mapping is larger than a page.
+        let base = unsafe { first.as_ptr().add(before) };
+        // SAFETY: not null, for the start of the mapping is not.
+        let base = unsafe { NonNull::new_unchecked(base) };
+        // Unmaps all of it if the next step fails.
+        let mapping = Self { base, len, before };
+        let (shared, at) = (libc::MAP_SHARED | libc::MAP_FIXED, base.as_ptr().cast());
+        // SAFETY: it replaces the part of the mapping just made from the second page on, which nobody uses yet.
+        if unsafe { libc::mmap(at, len, protection, shared, fd.as_raw_fd(), 0) } == libc::MAP_FAILED {
+            return Err(failed(io::Error::last_os_error()));
+        }
+        Ok(mapping)
     }
 
     /// The first byte. Page-aligned.
@@ -110,7 +137,9 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the range was mapped by `new` and is unmapped once. Handles and views that point into it keep this
         // value alive.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+        let start = unsafe { self.base.as_ptr().sub(self.before) };
+        // SAFETY: as above.
+        unsafe { libc::munmap(start.cast(), self.before + self.len) };
     }
 }
 
@@ -237,6 +266,11 @@ impl Foreign {
             return Err(AttachError::NotAProvider { object: self.name.path(), reason: "it is empty" });
         }
         Ok(Mapping::new(&self.file, &self.name, self.len, access)?)
+    }
+
+    /// Maps the whole object for reading and writing, behind a page of private memory.
+    pub(crate) fn map_beside_private(&self) -> Result<Mapping, OsError> {
+        Mapping::beside_private(&self.file, &self.name, self.len)
     }
 
     /// Another open file description of the same object, to hold locks.

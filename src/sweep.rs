@@ -16,10 +16,11 @@
 
 #![forbid(unsafe_code)]
 
-use crate::control::{control_name, owner, Owner};
+use crate::control::{control_name, owner, owner_of, Owner};
 use crate::descriptor::ProviderId;
 use crate::error::OsError;
 use crate::posix::{effective_uid, Name, DIRECTORY};
+use crate::provider::check_prefix;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -50,6 +51,11 @@ impl Swept {
 pub(crate) fn sweep(prefix: &str) -> Result<Swept, OsError> {
     let uid = effective_uid();
     let mut swept = Swept::default();
+    for channel in channels(prefix)? {
+        if let Ok(Owner::Dead(_lock)) = owner_of(channel.clone(), uid) {
+            swept.remove(&channel, uid);
+        }
+    }
     let providers: BTreeSet<ProviderId> = objects(prefix)?.into_iter().map(|(provider, ..)| provider).collect();
     for provider in providers {
         // The lock is held until everything is removed.
@@ -68,12 +74,23 @@ pub(crate) fn sweep(prefix: &str) -> Result<Swept, OsError> {
 
 /// The objects of all providers with this prefix.
 fn objects(prefix: &str) -> Result<Vec<(ProviderId, Object, Name)>, OsError> {
+    names(|file| parse(prefix, file).map(|(provider, object)| (provider, object, Name::new(file))))
+}
+
+/// The channels with this prefix.
+fn channels(prefix: &str) -> Result<Vec<Name>, OsError> {
+    names(|file| {
+        let channel = file.strip_prefix(prefix)?.strip_prefix('.')?.strip_suffix(".channel")?;
+        check_prefix(channel).is_ok().then(|| Name::new(file))
+    })
+}
+
+/// What `choose` makes of the names under /dev/shm.
+fn names<T>(choose: impl Fn(&str) -> Option<T>) -> Result<Vec<T>, OsError> {
     let failed = |error| OsError::new("readdir", DIRECTORY, 0, error, String::new());
     let mut found = Vec::new();
     for entry in fs::read_dir(DIRECTORY).map_err(failed)? {
-        let file = entry.map_err(failed)?.file_name();
-        let Some(file) = file.to_str() else { continue };
-        found.extend(parse(prefix, file).map(|(provider, object)| (provider, object, Name::new(file))));
+        found.extend(entry.map_err(failed)?.file_name().to_str().and_then(&choose));
     }
     Ok(found)
 }

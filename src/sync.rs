@@ -11,6 +11,7 @@
 
 #[cfg(not(all(test, loom)))]
 pub(crate) use {
+    crate::futex::Futex,
     crossbeam_queue::ArrayQueue,
     std::sync::atomic::{fence, AtomicPtr, AtomicU64, Ordering},
     std::thread::yield_now,
@@ -20,13 +21,13 @@ pub(crate) use {
 pub(crate) use {
     loom::sync::atomic::{fence, AtomicPtr, Ordering},
     loom::thread::yield_now,
-    model::{ArrayQueue, AtomicU64},
+    model::{ArrayQueue, AtomicU64, Futex},
 };
 
 #[cfg(all(test, loom))]
 mod model {
     use super::{AtomicPtr, Ordering};
-    use loom::sync::atomic;
+    use loom::sync::{atomic, Condvar, Mutex};
     use std::ptr;
 
     /// See the module's text.
@@ -62,6 +63,16 @@ mod model {
             self.value().fetch_and(value, order)
         }
 
+        pub(crate) fn compare_exchange(
+            &self,
+            current: u64,
+            new: u64,
+            success: Ordering,
+            failure: Ordering,
+        ) -> Result<u64, u64> {
+            self.value().compare_exchange(current, new, success, failure)
+        }
+
         pub(crate) fn compare_exchange_weak(
             &self,
             current: u64,
@@ -70,6 +81,58 @@ mod model {
             failure: Ordering,
         ) -> Result<u64, u64> {
             self.value().compare_exchange_weak(current, new, success, failure)
+        }
+    }
+
+    /// A futex whose sleepers are woken by their waker alone, never for no reason: so a wake-up that is lost is a deadlock, which
+    /// loom reports. The kernel compares and sleeps, and clears and wakes, under one lock, too.
+    pub(crate) struct Futex {
+        word: atomic::AtomicU32,
+        companion: atomic::AtomicU8,
+        lock: Mutex<()>,
+        woken: Condvar,
+    }
+
+    impl Futex {
+        pub(crate) fn new(value: u32) -> Self {
+            Self {
+                word: atomic::AtomicU32::new(value),
+                companion: atomic::AtomicU8::new(0),
+                lock: Mutex::new(()),
+                woken: Condvar::new(),
+            }
+        }
+
+        /// To be called before each access.
+        fn word(&self) -> &atomic::AtomicU32 {
+            self.companion.fetch_add(0, Ordering::Relaxed);
+            &self.word
+        }
+
+        pub(crate) fn load(&self, order: Ordering) -> u32 {
+            self.word().load(order)
+        }
+
+        pub(crate) fn fetch_or(&self, value: u32, order: Ordering) -> u32 {
+            self.word().fetch_or(value, order)
+        }
+
+        pub(crate) fn compare_exchange(&self, old: u32, new: u32, yes: Ordering, no: Ordering) -> Result<u32, u32> {
+            self.word().compare_exchange(old, new, yes, no)
+        }
+
+        pub(crate) fn sleep_while(&self, value: u32, _deadline: Option<&libc::timespec>) -> bool {
+            let guard = self.lock.lock().unwrap();
+            if self.word().load(Ordering::Relaxed) == value {
+                drop(self.woken.wait(guard).unwrap());
+            }
+            true
+        }
+
+        pub(crate) fn clear_and_wake(&self, bit: u32) {
+            let _guard = self.lock.lock().unwrap();
+            self.word().fetch_and(!(1 << bit), Ordering::Relaxed);
+            self.woken.notify_one();
         }
     }
 

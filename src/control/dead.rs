@@ -6,7 +6,7 @@ use super::{control_name, CLOSED, OWNER_BYTE, STATE_OFFSET};
 use crate::descriptor::ProviderId;
 use crate::error::AttachError;
 use crate::locks::LockFile;
-use crate::posix::PAGE;
+use crate::posix::{Name, PAGE};
 use crate::segment::{Access, Foreign};
 use std::os::unix::fs::FileExt;
 
@@ -22,14 +22,19 @@ pub(crate) enum Owner {
 /// Finds out about the owner of a control object, which must be a regular file of user `uid`. A dead one's is closed, for peers that
 /// have it mapped.
 pub(crate) fn owner(prefix: &str, provider: ProviderId, uid: u32) -> Result<Owner, AttachError> {
-    match lock(prefix, provider, uid) {
+    owner_of(control_name(prefix, provider), uid)
+}
+
+/// As [`owner`], of any object with such a lock and such a beginning.
+pub(crate) fn owner_of(name: Name, uid: u32) -> Result<Owner, AttachError> {
+    match lock(name, uid) {
         Err(AttachError::Os(error)) if error.errno() == Some(libc::ENOENT) => Ok(Owner::Gone),
         result => Ok(result?.map_or(Owner::Alive, Owner::Dead)),
     }
 }
 
-fn lock(prefix: &str, provider: ProviderId, uid: u32) -> Result<Option<LockFile>, AttachError> {
-    let foreign = Foreign::open(control_name(prefix, provider), Access::ReadWrite, uid)?;
+fn lock(name: Name, uid: u32) -> Result<Option<LockFile>, AttachError> {
+    let foreign = Foreign::open(name, Access::ReadWrite, uid)?;
     let locks = foreign.open_for_locks()?;
     // Shared, for a peer that connects at this moment asks whether the exclusive one is held.
     if !matches!(locks.try_lock_shared(OWNER_BYTE), Ok(true)) {

@@ -28,7 +28,7 @@ mod owner;
 mod peer;
 mod slot;
 
-pub(crate) use dead::{owner, Owner};
+pub(crate) use dead::{owner, owner_of, Owner};
 pub(crate) use owner::OwnerControl;
 pub(crate) use peer::PeerControl;
 
@@ -50,7 +50,7 @@ const VERSION: u32 = 1;
 pub(crate) const MAX_RECORDS: usize = 1 << 20;
 
 /// The locked byte of the owner.
-const OWNER_BYTE: usize = 0;
+pub(crate) const OWNER_BYTE: usize = 0;
 
 /// The locked byte of the peer in `slot`.
 fn peer_byte(slot: usize) -> usize {
@@ -61,8 +61,8 @@ fn peer_byte(slot: usize) -> usize {
 const STATE_OFFSET: u64 = 12;
 
 /// Values of [`Header::state`]; 0 is a control object that is not complete.
-const OPEN: u32 = 1;
-const CLOSED: u32 = 2;
+pub(crate) const OPEN: u32 = 1;
+pub(crate) const CLOSED: u32 = 2;
 
 /// The first page. Only atomics: other processes may write at any time.
 #[repr(C)]

@@ -152,6 +152,14 @@ impl OwnerControl {
         })
     }
 
+    /// Takes back a grant on `record` whose descriptor was not sent.
+    pub(crate) fn revoke(&self, record: &Record, peer: PeerId) {
+        let slot = usize::from(peer.slot);
+        if let Some(gate) = self.gates.get(slot).filter(|_| peer.provider == self.id) {
+            gate.revoke(&self.view.header().epochs[slot], peer.epoch, record, slot);
+        }
+    }
+
     /// Takes back the leases of peers that are gone. Returns how many records they still held.
     pub(crate) fn reclaim(&self) -> usize {
         let _one_at_a_time = self.reclaiming.lock();

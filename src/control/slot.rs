@@ -116,6 +116,17 @@ impl Gate {
         }
     }
 
+    /// Takes a grant back that its peer cannot know of. Nothing, if the peer is gone.
+    pub(super) fn revoke(&self, current: &Epoch, wanted: u64, record: &Record, slot: usize) {
+        if self.enter(current, wanted) {
+            if current.is(wanted) {
+                record.revoke(slot);
+            }
+            // As in `grant`.
+            self.0.fetch_sub(1, Ordering::Release);
+        }
+    }
+
     /// Counts a grant as under way if the gate is, or can be made, that of `wanted`.
     fn enter(&self, current: &Epoch, wanted: u64) -> bool {
         let mine = wanted << UNDER_WAY;

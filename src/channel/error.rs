@@ -1,0 +1,165 @@
+//! What can go wrong with a channel.
+
+#![forbid(unsafe_code)]
+
+use crate::error::{AttachError, OsError, ShareError};
+use std::fmt;
+use thiserror::Error;
+
+/// Why a channel could not be made or opened.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ChannelError {
+    /// The channel's name, or its prefix, cannot be part of a file name.
+    #[error("channel name {name:?} and prefix {prefix:?} must each be 1 to {max} of the characters A-Z a-z 0-9 _ -")]
+    Name {
+        /// The name that was given.
+        name: String,
+        /// The prefix.
+        prefix: String,
+        /// Longest one in bytes.
+        max: usize,
+    },
+    /// The capacity is out of its range.
+    #[error("a channel of {slots} slots is not possible; from {min} to {max} are")]
+    Capacity {
+        /// What was asked for.
+        slots: usize,
+        /// Least.
+        min: usize,
+        /// Most.
+        max: usize,
+    },
+    /// A living sender has a channel of this name, or something that is no channel is there.
+    #[error("{object} exists; another sender that lives has the name, or it is no channel: choose another name")]
+    Taken {
+        /// The object's path.
+        object: String,
+    },
+    /// There is no channel of this name.
+    #[error("{object} does not exist: its sender has not made it yet, has closed it, or uses another name_prefix")]
+    NoChannel {
+        /// The object's path.
+        object: String,
+    },
+    /// The sender has closed the channel, or died.
+    #[error("the sender of {object} is gone; open the channel of its successor")]
+    SenderGone {
+        /// The object's path.
+        object: String,
+    },
+    /// Another receiver has opened the channel: one that lives, or one that is gone, after which no other can have it.
+    #[error("{object} has, or had, a receiver already; each channel has one")]
+    HasReceiver {
+        /// The object's path.
+        object: String,
+    },
+    /// The object under the channel's name was not made by this crate, or by another version of it.
+    #[error("{object} is not usable: {reason}")]
+    NotAChannel {
+        /// The object's path.
+        object: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// The receiver could not connect to the sender's provider.
+    #[error(transparent)]
+    Attach(#[from] AttachError),
+    /// The process has the most channel ends.
+    #[error("this process has {max} ends of channels already")]
+    TooMany {
+        /// The limit.
+        max: usize,
+    },
+    /// A system call failed. Everything that was done before it was undone.
+    #[error(transparent)]
+    Os(#[from] OsError),
+}
+
+/// Why a message was not sent. It is given back: [`into_message`](Self::into_message).
+#[derive(Error)]
+#[error("{failure}")]
+pub struct SendError<M> {
+    pub(super) failure: SendFailure,
+    pub(super) message: M,
+}
+
+impl<M> SendError<M> {
+    /// What went wrong, to match on.
+    pub fn failure(&self) -> SendFailure {
+        self.failure
+    }
+
+    /// The message.
+    pub fn into_message(self) -> M {
+        self.message
+    }
+}
+
+impl<M> fmt::Debug for SendError<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("SendError").field(&self.failure).finish()
+    }
+}
+
+/// What went wrong when a message was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum SendFailure {
+    /// All slots carry messages that the receiver has not taken.
+    #[error("all {slots} slots of the channel are full; wait, drop the message, or make the channel larger")]
+    Full {
+        /// How many slots there are.
+        slots: usize,
+    },
+    /// No slot became free, or no receiver came, in time.
+    #[error("the receiver made no room in time")]
+    TimedOut,
+    /// There was no receiver yet, to whom a buffer could be granted.
+    #[error("no receiver has opened the channel yet; wait for one (Sender::wait_for_receiver)")]
+    NoReceiver,
+    /// The receiver has closed its end, or died. What it had not taken comes back.
+    #[error("the receiver is gone; make a new channel")]
+    PeerGone,
+    /// The bytes do not fit a slot.
+    #[error("{len} bytes do not fit a slot, which takes {max}; put them into a buffer")]
+    TooLong {
+        /// Length in bytes.
+        len: usize,
+        /// Most bytes.
+        max: usize,
+    },
+    /// The buffer cannot be granted to the receiver.
+    #[error(transparent)]
+    Share(ShareError),
+    /// This process is a forked child of the one that has the channel.
+    #[error("the channel belongs to the process that this one was forked from")]
+    Forked,
+}
+
+/// Why no message was received.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RecvError {
+    /// No message is there.
+    #[error("no message is there")]
+    Empty,
+    /// No message came in time.
+    #[error("no message came in time")]
+    TimedOut,
+    /// The sender has closed its end, or died, and all that it had sent was received.
+    #[error("the sender is gone, and all its messages were received")]
+    PeerGone,
+    /// A message was received, but its buffer cannot be read. The next one may be good.
+    #[error("a message that cannot be read: {0}")]
+    Attach(#[from] AttachError),
+    /// A message was received that no sender writes. The next one may be good.
+    #[error("a damaged message: {what}")]
+    Damaged {
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// This process is a forked child of the one that has the channel.
+    #[error("the channel belongs to the process that this one was forked from")]
+    Forked,
+}

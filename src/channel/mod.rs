@@ -1,0 +1,100 @@
+//! A channel: messages from one process to another through shared memory, for those who have no other transport.
+//!
+//! One sender, one receiver; in two processes or in one. A message is one cache line: the descriptor of a buffer, or up to
+//! [`MAX_INLINE`] bytes. Nothing is lost, duplicated or reordered. In steady state neither side calls into the kernel: a side that
+//! has to wait looks again and again for a while, and then sleeps; the other one wakes it.
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use shm_pool::channel::{Receiver, Sender};
+//! use shm_pool::{Client, Provider};
+//! use std::sync::Arc;
+//!
+//! # let name = format!("doc-{}", std::process::id());
+//! // The publishing process.
+//! let provider = Provider::builder().build()?;
+//! let mut sender = Sender::create(&provider, &name)?;
+//! # let channel_name = name.clone();
+//!
+//! // A receiving process.
+//! # let receiving = std::thread::spawn(move || {
+//! # let name = channel_name;
+//! let client = Arc::new(Client::new());
+//! let mut receiver = Receiver::open(client, &name).unwrap();
+//! let message = receiver.recv().unwrap(); // read in place: a plain &[u8]
+//! assert_eq!(&message[..], b"a frame");
+//! # });
+//!
+//! // The publishing process.
+//! sender.wait_for_receiver(std::time::Duration::from_secs(10))?;
+//! let mut buffer = provider.alloc(7)?;
+//! buffer.copy_from_slice(b"a frame");
+//! sender.send(buffer.freeze())?;
+//! # receiving.join().unwrap();
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # When a side dies
+//!
+//! The kernel rings for it (see `bell`): the other side gets [`SendFailure::PeerGone`] or [`RecvError::PeerGone`] at once, also while it
+//! sleeps. A receiver gets what was sent before first. What a receiver has not taken comes back: to the owner's pool when the owner
+//! needs memory, if it died; at once, if it was dropped. A channel is for one sender and one receiver, once: after `PeerGone`
+//! make a new one. The object of a sender that was killed makes room for the next one of that name, and sweeps remove it.
+//!
+//! The first channel of a process starts a thread, which sleeps as long as the process lives; the kernel rings when it ends.
+
+mod bell;
+mod error;
+mod keeper;
+mod message;
+#[cfg(all(test, loom))]
+mod models;
+mod object;
+mod receiver;
+mod ring;
+mod sender;
+
+pub use error::{ChannelError, RecvError, SendError, SendFailure};
+pub use message::{Inline, Message, MAX_INLINE};
+pub use receiver::{Receiver, ReceiverBuilder};
+pub use sender::{Sender, SenderBuilder};
+
+use crate::provider::{check_prefix, MAX_PREFIX};
+use bell::{Bell, Deadline, Woken};
+use std::time::{Duration, Instant};
+
+const DEFAULT_SLOTS: usize = 256;
+const DEFAULT_SPIN: Duration = Duration::from_micros(20);
+
+/// Looks between two looks at the clock.
+const LOOKS: usize = 64;
+
+/// Channels are named as prefixes are.
+fn check_name(prefix: &str, name: &str) -> Result<(), ChannelError> {
+    let refused = |_| ChannelError::Name { name: name.to_owned(), prefix: prefix.to_owned(), max: MAX_PREFIX };
+    check_prefix(prefix).and_then(|()| check_prefix(name)).map_err(refused)
+}
+
+/// Looks for `is_ready` for some time, and then sleeps for it.
+fn spin(budget: Duration, bell: &Bell, deadline: Option<Deadline>, mut is_ready: impl FnMut() -> bool) -> Woken {
+    let start = Instant::now();
+    loop {
+        for _ in 0..LOOKS {
+            if is_ready() {
+                return Woken::Ready;
+            }
+            std::hint::spin_loop();
+        }
+        // What the ringer did before it left counts.
+        if bell.is_gone() {
+            return if is_ready() { Woken::Ready } else { Woken::Gone };
+        }
+        if start.elapsed() >= budget {
+            return bell.wait(deadline, is_ready);
+        }
+        if deadline.is_some_and(Deadline::has_passed) {
+            return Woken::TimedOut;
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! The receiver's end.
+
+#![forbid(unsafe_code)]
+
+use super::bell::{Deadline, Woken};
+use super::error::{ChannelError, RecvError};
+use super::message::{self, Carried, Message};
+use super::object::{self, Object};
+use super::ring::{self, Ticket, Words};
+use super::{check_name, spin, DEFAULT_SPIN};
+use crate::client::Client;
+use crate::posix::effective_uid;
+use crate::provider::DEFAULT_PREFIX;
+use crate::sync::{fence, Ordering};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Options of a [`Receiver`]. Start with [`Receiver::builder`]; every option has a default.
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until `open` is called"]
+pub struct ReceiverBuilder {
+    name_prefix: String,
+    sender_uid: Option<u32>,
+    spin: Duration,
+}
+
+impl ReceiverBuilder {
+    /// What the object's name starts with; default `shm_pool`. See
+    /// [`SenderBuilder::name_prefix`](super::SenderBuilder::name_prefix).
+    pub fn name_prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.name_prefix = prefix.into();
+        self
+    }
+
+    /// The user whose channels are trusted; default: the effective user of this process.
+    pub fn sender_uid(mut self, uid: u32) -> Self {
+        self.sender_uid = Some(uid);
+        self
+    }
+
+    /// How long [`recv`](Receiver::recv) looks again and again for a message before it sleeps; default 20 µs. [`Duration::MAX`] is
+    /// for ever.
+    pub fn spin(mut self, spin: Duration) -> Self {
+        self.spin = spin;
+        self
+    }
+
+    /// Opens the channel `name`, and connects `client` to the sender's provider.
+    ///
+    /// # Errors
+    ///
+    /// [`ChannelError::Name`], [`ChannelError::NoChannel`], [`ChannelError::SenderGone`], [`ChannelError::HasReceiver`],
+    /// [`ChannelError::NotAChannel`], [`ChannelError::Attach`], [`ChannelError::TooMany`], [`ChannelError::Os`].
+    pub fn open(self, client: Arc<Client>, name: &str) -> Result<Receiver, ChannelError> {
+        check_name(&self.name_prefix, name)?;
+        let name = object::name(&self.name_prefix, name);
+        let mut object = Object::open(&name, self.sender_uid.unwrap_or_else(effective_uid))?;
+        let peer = client.connect(object.provider())?;
+        object.join(peer, &name)?;
+        Ok(Receiver { object, client, ticket: Ticket::default(), spin: self.spin })
+    }
+}
+
+/// Receives the messages of one sender. See the [module](super).
+pub struct Receiver {
+    object: Object,
+    client: Arc<Client>,
+    ticket: Ticket,
+    spin: Duration,
+}
+
+impl Receiver {
+    /// Starts with the defaults.
+    pub fn builder() -> ReceiverBuilder {
+        ReceiverBuilder { name_prefix: DEFAULT_PREFIX.to_owned(), sender_uid: None, spin: DEFAULT_SPIN }
+    }
+
+    /// Opens a channel with the default options.
+    ///
+    /// # Errors
+    ///
+    /// As [`ReceiverBuilder::open`].
+    pub fn open(client: Arc<Client>, name: &str) -> Result<Self, ChannelError> {
+        Self::builder().open(client, name)
+    }
+
+    /// Receives the next message, and waits for it if need be.
+    ///
+    /// # Errors
+    ///
+    /// [`RecvError::PeerGone`] when the sender is gone, also while this waits, and all that it had sent was received;
+    /// [`RecvError::Attach`] and [`RecvError::Damaged`], after which the next message may be good; [`RecvError::Forked`].
+    pub fn recv(&mut self) -> Result<Message, RecvError> {
+        self.receive(None)
+    }
+
+    /// As [`recv`](Self::recv), waiting at most for `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// [`RecvError::TimedOut`], and those of [`recv`](Self::recv).
+    pub fn recv_timeout(&mut self, timeout: Duration) -> Result<Message, RecvError> {
+        self.receive(Deadline::after(timeout))
+    }
+
+    /// As [`recv`](Self::recv), without waiting.
+    ///
+    /// # Errors
+    ///
+    /// [`RecvError::Empty`], and those of [`recv`](Self::recv).
+    #[inline]
+    pub fn try_recv(&mut self) -> Result<Message, RecvError> {
+        self.check_fork()?;
+        // In this order: what was sent before the sender left is received first.
+        let is_gone = self.object.to_receiver().is_gone();
+        match self.take() {
+            Some(words) => self.open_message(&words),
+            None if is_gone => Err(RecvError::PeerGone),
+            None => Err(RecvError::Empty),
+        }
+    }
+
+    fn receive(&mut self, deadline: Option<Deadline>) -> Result<Message, RecvError> {
+        self.check_fork()?;
+        loop {
+            if let Some(words) = self.take() {
+                return self.open_message(&words);
+            }
+            let (object, ticket) = (&self.object, self.ticket);
+            match spin(self.spin, object.to_receiver(), deadline, || ring::is_there(object.slots(), ticket)) {
+                Woken::Ready => {}
+                Woken::TimedOut => return Err(RecvError::TimedOut),
+                Woken::Gone => return Err(RecvError::PeerGone),
+            }
+        }
+    }
+
+    /// Takes the next message out of the ring, and tells the sender that there is room.
+    #[inline]
+    fn take(&mut self) -> Option<Words> {
+        let words = ring::take(self.object.slots(), &mut self.ticket)?;
+        self.object.to_sender().ring();
+        Some(words)
+    }
+
+    #[inline]
+    fn open_message(&self, words: &Words) -> Result<Message, RecvError> {
+        match message::read(words)? {
+            Carried::Bytes(bytes) => Ok(Message::Bytes(bytes)),
+            Carried::Descriptor(descriptor) => Ok(Message::View(self.client.attach(&descriptor)?)),
+        }
+    }
+
+    #[inline]
+    fn check_fork(&self) -> Result<(), RecvError> {
+        if self.object.is_ours() {
+            Ok(())
+        } else {
+            Err(RecvError::Forked)
+        }
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        // In a forked child the channel is the parent's.
+        if !self.object.is_ours() {
+            return;
+        }
+        self.object.to_sender().leave();
+        fence(Ordering::SeqCst); // partner: the one in `Bell::ring`, in `Sender::put`
+                                 // What was not received is given back; what is sent from now on the sender finds out about itself.
+        while let Some(words) = ring::claim(self.object.slots(), &mut self.ticket) {
+            drop(self.open_message(&words));
+        }
+    }
+}
+
+impl fmt::Debug for Receiver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Receiver").field("provider", &self.object.provider()).finish()
+    }
+}

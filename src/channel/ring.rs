@@ -1,0 +1,136 @@
+//! The ring: fixed slots of one cache line each, one writer, one reader.
+//!
+//! # States of a slot
+//!
+//! A message has a *ticket*: how many were sent before it. Ticket `t` goes through slot `t % n` of `n`, whose sequence says:
+//!
+//! | sequence | the slot | whose turn |
+//! |---|---|---|
+//! | `t` | is free for ticket `t` | the writer's |
+//! | `t + 1` | carries ticket `t` | the reader's |
+//! | `t + n` | is free for the next one, ticket `t + n` | the writer's |
+//!
+//! With two slots or more these are different numbers. Each side keeps its own ticket privately; the sequence is all that they
+//! share, in the same line as the message, so that a message moves one cache line from core to core.
+//!
+//! # Orderings
+//!
+//! | writer of the sequence | reader of it | what becomes visible |
+//! |---|---|---|
+//! | [`put`]: Release | [`take`]: Acquire | the words of the message |
+//! | [`take`]: Release | [`put`]: Acquire | that the words were copied out, so that they may be overwritten |
+//! | [`claim`]: AcqRel | [`claim`]: AcqRel | one of two gets the message |
+//!
+//! # Killed at any instruction
+//!
+//! A writer that dies before it stores the sequence has sent nothing; after that, everything. A reader that dies has taken a message
+//! or has not. Nobody waits for the other within an operation.
+//!
+//! # Garbage
+//!
+//! Words are copied out, and validated then. A sequence that is none of the above makes the slot neither free nor full: the
+//! channel stands still, and nobody is harmed.
+
+#![forbid(unsafe_code)]
+
+use crate::sync::{AtomicU64, Ordering};
+
+/// Words of a message: what fits a cache line beside the sequence.
+pub(super) const WORDS: usize = 7;
+
+/// A message as it travels.
+pub(super) type Words = [u64; WORDS];
+
+/// One line. Only atomics: the other process may write at any time.
+#[repr(C, align(64))]
+pub(super) struct Slot {
+    sequence: AtomicU64,
+    words: [AtomicU64; WORDS],
+}
+
+#[cfg(not(all(test, loom)))]
+const _: () = assert!(std::mem::size_of::<Slot>() == 64);
+
+/// The number of the next message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Ticket(u64);
+
+impl Ticket {
+    /// Where its message goes. There is a power of two of slots.
+    fn slot(self, slots: &[Slot]) -> Option<&Slot> {
+        slots.get(self.0 as usize & slots.len().wrapping_sub(1))
+    }
+
+    fn next(self) -> Self {
+        Self(self.0.wrapping_add(1))
+    }
+}
+
+impl Slot {
+    /// A slot in private memory, free for `ticket`, for the models.
+    #[cfg(test)]
+    pub(super) fn free_for(ticket: u64) -> Self {
+        Self { sequence: AtomicU64::new(ticket), words: std::array::from_fn(|_| AtomicU64::new(0)) }
+    }
+
+    /// Makes a slot of a new ring free for its first ticket.
+    pub(super) fn start(&self, ticket: usize) {
+        self.sequence.store(ticket as u64, Ordering::Relaxed);
+    }
+}
+
+/// Is there room for a message with this ticket?
+#[inline]
+pub(super) fn has_room(slots: &[Slot], ticket: Ticket) -> bool {
+    // Acquire: partner of `take`.
+    ticket.slot(slots).is_some_and(|slot| slot.sequence.load(Ordering::Acquire) == ticket.0)
+}
+
+/// Sends a message, for which there [is room](has_room).
+#[inline]
+pub(super) fn put(slots: &[Slot], ticket: &mut Ticket, message: &Words) {
+    let Some(slot) = ticket.slot(slots) else { return };
+    for (word, &value) in slot.words.iter().zip(message) {
+        word.store(value, Ordering::Relaxed);
+    }
+    slot.sequence.store(ticket.0.wrapping_add(1), Ordering::Release); // partner: `take`
+    *ticket = ticket.next();
+}
+
+/// Is a message with this ticket there?
+#[inline]
+pub(super) fn is_there(slots: &[Slot], ticket: Ticket) -> bool {
+    ticket.slot(slots).is_some_and(|slot| slot.sequence.load(Ordering::Acquire) == ticket.0.wrapping_add(1))
+}
+
+/// Receives a message, if one is there.
+#[inline]
+pub(super) fn take(slots: &[Slot], ticket: &mut Ticket) -> Option<Words> {
+    let slot = ticket.slot(slots)?;
+    if slot.sequence.load(Ordering::Acquire) != ticket.0.wrapping_add(1) {
+        return None; // partner: `put`
+    }
+    let message = std::array::from_fn(|at| slot.words[at].load(Ordering::Relaxed));
+    slot.sequence.store(ticket.0.wrapping_add(slots.len() as u64), Ordering::Release); // partner: `has_room`
+    *ticket = ticket.next();
+    Some(message)
+}
+
+/// Takes a message at a time at which both sides may: the reader when it leaves, and the writer when it finds that the reader has
+/// left. One of them gets it.
+pub(super) fn claim(slots: &[Slot], ticket: &mut Ticket) -> Option<Words> {
+    let slot = ticket.slot(slots)?;
+    let (full, free) = (ticket.0.wrapping_add(1), ticket.0.wrapping_add(slots.len() as u64));
+    if slot.sequence.load(Ordering::Acquire) != full {
+        return None;
+    }
+    let message = std::array::from_fn(|at| slot.words[at].load(Ordering::Relaxed));
+    slot.sequence.compare_exchange(full, free, Ordering::AcqRel, Ordering::Relaxed).ok()?;
+    *ticket = ticket.next();
+    Some(message)
+}
+
+/// The ticket of the message that was sent last.
+pub(super) fn last(ticket: Ticket) -> Ticket {
+    Ticket(ticket.0.wrapping_sub(1))
+}

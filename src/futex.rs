@@ -1,0 +1,55 @@
+//! A futex that processes share: a 32-bit word that one thread can sleep on while it has a value, and another can change and wake.
+
+use std::io;
+use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// See the module's text.
+#[repr(transparent)]
+pub(crate) struct Futex(AtomicU32);
+
+/// Of `FUTEX_WAKE_OP`: clear in the second word the bit that is given by its number; and then wake nobody who sleeps on that.
+const CLEAR_BIT: libc::c_int =
+    ((libc::FUTEX_OP_ANDN | libc::FUTEX_OP_OPARG_SHIFT) << 28) | (libc::FUTEX_OP_CMP_EQ << 24);
+
+impl Futex {
+    #[cfg(test)]
+    pub(crate) fn new(value: u32) -> Self {
+        Self(AtomicU32::new(value))
+    }
+
+    #[inline]
+    pub(crate) fn load(&self, order: Ordering) -> u32 {
+        self.0.load(order)
+    }
+
+    pub(crate) fn fetch_or(&self, value: u32, order: Ordering) -> u32 {
+        self.0.fetch_or(value, order)
+    }
+
+    pub(crate) fn compare_exchange(&self, old: u32, new: u32, yes: Ordering, no: Ordering) -> Result<u32, u32> {
+        self.0.compare_exchange(old, new, yes, no)
+    }
+
+    /// Sleeps if the word has this value, until it is woken, or for no reason. `false` if the deadline, of the monotonic clock, has
+    /// passed.
+    pub(crate) fn sleep_while(&self, value: u32, deadline: Option<&libc::timespec>) -> bool {
+        let deadline = deadline.map_or(ptr::null(), |deadline| deadline as *const libc::timespec);
+        // Of all clocks this one's deadlines are absolute; the bits say who may wake: everybody.
+        let (call, everybody) = (libc::FUTEX_WAIT_BITSET, libc::FUTEX_BITSET_MATCH_ANY);
+        let word = self.0.as_ptr();
+        let unused = ptr::null::<u32>();
+        // SAFETY: a word that lives as long as `self`, and a deadline or none.
+        let result = unsafe { libc::syscall(libc::SYS_futex, word, call, value, deadline, unused, everybody) };
+        result == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ETIMEDOUT)
+    }
+
+    /// Clears one bit and wakes a sleeper, in one step: nobody sees the one without the other, whoever dies.
+    pub(crate) fn clear_and_wake(&self, bit: u32) {
+        let operation = CLEAR_BIT | (bit as libc::c_int) << 12;
+        let word = self.0.as_ptr();
+        let (one, none) = (1_usize, 0_usize);
+        // SAFETY: a word that lives as long as `self`.
+        unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE_OP, one, none, word, operation) };
+    }
+}
