@@ -13,11 +13,6 @@ const CLEAR_BIT: libc::c_int =
     ((libc::FUTEX_OP_ANDN | libc::FUTEX_OP_OPARG_SHIFT) << 28) | (libc::FUTEX_OP_CMP_EQ << 24);
 
 impl Futex {
-    #[cfg(test)]
-    pub(crate) fn new(value: u32) -> Self {
-        Self(AtomicU32::new(value))
-    }
-
     #[inline]
     pub(crate) fn load(&self, order: Ordering) -> u32 {
         self.0.load(order)

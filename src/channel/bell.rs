@@ -52,7 +52,7 @@ pub(super) struct Bell(Futex);
 
 impl Bell {
     /// A bell in private memory, held by `holder`, for the models.
-    #[cfg(test)]
+    #[cfg(all(test, loom))]
     pub(super) fn new(holder: u32) -> Self {
         Self(Futex::new(holder))
     }

@@ -68,7 +68,7 @@ impl Ticket {
 
 impl Slot {
     /// A slot in private memory, free for `ticket`, for the models.
-    #[cfg(test)]
+    #[cfg(all(test, loom))]
     pub(super) fn free_for(ticket: u64) -> Self {
         Self { sequence: AtomicU64::new(ticket), words: std::array::from_fn(|_| AtomicU64::new(0)) }
     }

@@ -15,6 +15,7 @@ mod sys;
 mod wire;
 
 mod address_space;
+mod channel;
 mod descriptors;
 mod forked_owner;
 mod forked_peer;
@@ -48,6 +49,8 @@ type Role = fn(&wire::Link, &[&str]);
 const ROLES: &[(&str, Role)] = &[
     ("address-space-of-a-peer", address_space::peer),
     ("address-space-of-an-owner", address_space::owner),
+    ("channel-receiver", channel::role),
+    ("channel-sender", channel::sending_role),
     ("descriptors-of-an-owner", descriptors::owner),
     ("descriptors-of-a-peer", descriptors::peer),
     ("descriptors-of-a-receiver", descriptors::receiver),

@@ -1,0 +1,257 @@
+//! A channel between two processes: in order and whole, with two slots as with many; and sides that are killed, also while the other
+//! one sleeps.
+
+use crate::child::Child;
+use crate::shm::{self, Names};
+use crate::wire::{Link, Message};
+use shm_pool::channel::{ChannelError, Receiver, RecvError, SendFailure, Sender, MAX_INLINE};
+use shm_pool::{Client, Provider};
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::time::Duration;
+
+const CHANNEL: &str = "c";
+
+/// Longer than any test may take.
+const FOR_EVER: Duration = Duration::from_secs(600);
+
+fn provider(prefix: &str) -> Provider {
+    Provider::builder().name_prefix(prefix).max_bytes(8 << 20).build().unwrap()
+}
+
+fn sender(prefix: &str, provider: &Provider, slots: usize) -> Sender {
+    Sender::builder().name_prefix(prefix).slots(slots).create(provider, CHANNEL).unwrap()
+}
+
+fn client(prefix: &str) -> Arc<Client> {
+    Arc::new(shm::client(prefix))
+}
+
+fn receiver(prefix: &str) -> Receiver {
+    Receiver::builder().name_prefix(prefix).open(client(prefix), CHANNEL).unwrap()
+}
+
+/// The lengths that are sent in turn: in the slot, in an arena, in a segment.
+const LENGTHS: [usize; 4] = [0, MAX_INLINE, 3_000, 300_000];
+
+fn send(sender: &mut Sender, provider: &Provider, number: u64) {
+    let len = LENGTHS[number as usize % LENGTHS.len()];
+    if len <= MAX_INLINE {
+        let mut bytes = vec![0; len];
+        shm::fill(&mut bytes, number);
+        return sender.send_bytes(&bytes).unwrap();
+    }
+    let mut buffer = loop {
+        match provider.alloc(len) {
+            Ok(buffer) => break buffer,
+            // The receiver has not read enough yet.
+            Err(error) if error.is_exhausted() => std::thread::yield_now(),
+            Err(error) => panic!("{error}"),
+        }
+    };
+    shm::fill(&mut buffer, number);
+    sender.send(buffer.freeze()).unwrap();
+}
+
+/// The role: receives in the way that the arguments tell, and answers with how many messages came until the sender had gone.
+pub(crate) fn role(link: &Link, arguments: &[&str]) {
+    let [prefix, way] = arguments else { panic!("a prefix and a way") };
+    let mut receiver = receiver(prefix);
+    link.send(&Message::Done);
+    match *way {
+        "count" => {
+            let mut count = 0;
+            loop {
+                match receiver.recv() {
+                    Ok(message) => {
+                        assert_eq!(message.len(), LENGTHS[count as usize % LENGTHS.len()], "message {count}");
+                        shm::check(&message, count).unwrap();
+                        count += 1;
+                    }
+                    Err(RecvError::PeerGone) => break,
+                    Err(error) => panic!("message {count}: {error}"),
+                }
+            }
+            link.send(&Message::Number(count));
+        }
+        _ => assert_eq!(link.receive().unwrap(), None),
+    }
+}
+
+/// The role of a sender: sends so many messages, says so, and waits.
+pub(crate) fn sending_role(link: &Link, arguments: &[&str]) {
+    let [prefix, count] = arguments else { panic!("a prefix and a number") };
+    let provider = provider(prefix);
+    let mut sender = sender(prefix, &provider, 64);
+    link.send(&Message::Done);
+    sender.wait_for_receiver(FOR_EVER).unwrap();
+    (0..count.parse().unwrap()).for_each(|number| send(&mut sender, &provider, number));
+    link.send(&Message::Done);
+    assert_eq!(link.receive().unwrap(), None);
+}
+
+fn start_receiver(names: &Names, way: &str) -> Child {
+    let child = Child::start("channel-receiver", &[names.prefix(), way]);
+    child.expect_done();
+    child
+}
+
+fn many_through(test: &str, slots: usize, count: u64) {
+    let names = Names::new(test);
+    let provider = provider(names.prefix());
+    let mut sender = sender(names.prefix(), &provider, slots);
+    assert_eq!(sender.slots(), slots);
+    let child = start_receiver(&names, "count");
+    (0..count).for_each(|number| send(&mut sender, &provider, number));
+    drop(sender);
+    assert_eq!(child.hear(), Message::Number(count));
+    child.shut_down();
+    provider.trim();
+    assert_eq!(provider.stats().bytes_held, 0, "nothing is leased any more");
+}
+
+/// Otherwise messages are lost, doubled, torn or reordered, or a wake-up is: with two slots the sides wait for each other all the
+/// time.
+#[test]
+fn all_messages_come_in_order_with_two_slots() {
+    many_through("chan-two", 2, 20_000);
+}
+
+/// The same with the most slots.
+#[test]
+fn all_messages_come_in_order_with_many_slots() {
+    many_through("chan-many", 65_536, 70_000);
+}
+
+/// Otherwise a subscriber waits for ever for a publisher that crashed, or loses what came before that.
+#[test]
+fn a_receiver_that_sleeps_is_told_that_its_sender_was_killed() {
+    let names = Names::new("chan-sender-dies");
+    let owner = Child::start("channel-sender", &[names.prefix(), "5"]);
+    owner.expect_done();
+    let mut receiver = receiver(names.prefix());
+    owner.expect_done();
+    for number in 0..3 {
+        shm::check(&receiver.recv().unwrap(), number).unwrap();
+    }
+    let (asleep, killed) = std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            let rest: Vec<_> = (3..5).map(|_| receiver.recv().map(|message| message.len())).collect();
+            (rest, receiver.recv())
+        });
+        owner.kill();
+        waiting.join().unwrap()
+    });
+    assert_eq!(asleep.into_iter().map(Result::unwrap).collect::<Vec<_>>(), [LENGTHS[3], LENGTHS[0]]);
+    assert!(matches!(killed, Err(RecvError::PeerGone)), "{killed:?}");
+    assert!(matches!(receiver.try_recv(), Err(RecvError::PeerGone)));
+    assert!(names.sweep() >= 3, "control object, segments and the channel");
+}
+
+/// Otherwise a publisher waits for ever for room in the channel of a subscriber that crashed, or never gets back what was in it.
+#[test]
+fn a_sender_that_sleeps_is_told_that_its_receiver_was_killed() {
+    let names = Names::new("chan-receiver-dies");
+    let provider = provider(names.prefix());
+    let mut sender = sender(names.prefix(), &provider, 4);
+    let child = start_receiver(&names, "hold");
+    let mut buffers: Vec<_> = (0..5).map(|_| provider.alloc(200_000).unwrap().freeze()).collect();
+    for buffer in buffers.drain(1..) {
+        sender.send(buffer).unwrap();
+    }
+    let last = buffers.remove(0);
+    assert_eq!(sender.try_send_bytes(b"x"), Err(SendFailure::Full { slots: 4 }));
+    assert_eq!(sender.send_bytes_timeout(b"x", Duration::from_millis(1)), Err(SendFailure::TimedOut));
+    let error = std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| sender.send(last).unwrap_err());
+        child.kill();
+        waiting.join().unwrap()
+    });
+    assert_eq!(error.failure(), SendFailure::PeerGone);
+    let last = error.into_message();
+    assert_eq!(sender.try_send(last).unwrap_err().failure(), SendFailure::PeerGone);
+    assert_eq!(provider.reclaim(), 4, "what it had not taken");
+    provider.trim();
+    assert_eq!(provider.stats().bytes_held, 0);
+}
+
+/// Otherwise a subscriber that closes a channel and goes on keeps leases that it knows nothing of.
+#[test]
+fn what_a_receiver_that_leaves_has_not_taken_comes_back_at_once() {
+    let names = Names::new("chan-leaves");
+    let provider = provider(names.prefix());
+    let mut sender = sender(names.prefix(), &provider, 8);
+    let client = client(names.prefix());
+    let receiver = Receiver::builder().name_prefix(names.prefix()).open(client.clone(), CHANNEL).unwrap();
+    (0..4).for_each(|_| sender.send(provider.alloc(200_000).unwrap().freeze()).unwrap());
+    drop(receiver);
+    assert_eq!(provider.stats().bytes_leased, 0);
+    let error = sender.send(provider.alloc(100).unwrap().freeze()).unwrap_err();
+    assert_eq!(error.failure(), SendFailure::PeerGone);
+    drop(error);
+    provider.trim();
+    assert_eq!(provider.stats().bytes_held, 0);
+    drop(client);
+}
+
+/// Otherwise a restarted publisher cannot have its channel again, or takes that of one that lives; or there are two receivers.
+#[test]
+fn a_name_belongs_to_one_living_sender_and_one_receiver() {
+    let names = Names::new("chan-names");
+    let open = || Receiver::builder().name_prefix(names.prefix()).open(client(names.prefix()), CHANNEL);
+    assert!(matches!(open(), Err(ChannelError::NoChannel { .. })));
+    let owner = Child::start("channel-sender", &[names.prefix(), "0"]);
+    owner.expect_done();
+    let provider = provider(names.prefix());
+    let create = || Sender::builder().name_prefix(names.prefix()).create(&provider, CHANNEL);
+    assert!(matches!(create(), Err(ChannelError::Taken { .. })));
+    let first = open().unwrap();
+    assert!(matches!(open(), Err(ChannelError::HasReceiver { .. })));
+    drop(first);
+    assert!(matches!(open(), Err(ChannelError::HasReceiver { .. })), "a channel is for one receiver, once");
+    owner.kill();
+    assert!(matches!(open(), Err(ChannelError::SenderGone { .. })));
+    let mut again = create().unwrap();
+    let mut receiver = open().unwrap();
+    again.send_bytes(b"again").unwrap();
+    assert_eq!(&receiver.recv().unwrap()[..], b"again");
+    drop(again);
+    assert!(matches!(receiver.recv(), Err(RecvError::PeerGone)));
+    assert!(matches!(open(), Err(ChannelError::NoChannel { .. })));
+    names.sweep();
+}
+
+/// Otherwise bytes that another process wrote are taken for a message, or crash who receives them.
+#[test]
+fn what_is_no_channel_and_what_is_no_message_is_refused() {
+    let names = Names::new("chan-garbage");
+    let path = shm::path(&format!("{}.{CHANNEL}.channel", names.prefix()));
+    let open = || Receiver::builder().name_prefix(names.prefix()).open(client(names.prefix()), CHANNEL);
+    for content in [vec![], vec![0; 100], vec![0; 8192], vec![1; 8192]] {
+        fs::write(&path, content).unwrap();
+        assert!(matches!(open(), Err(ChannelError::NotAChannel { .. })));
+        fs::remove_file(&path).unwrap();
+    }
+    let provider = provider(names.prefix());
+    let mut sender = sender(names.prefix(), &provider, 4);
+    let genuine = fs::read(&path).unwrap();
+    let file = File::options().write(true).open(&path).unwrap();
+    for at in (0..8).chain(8..12).chain(24..28) {
+        file.write_all_at(&[genuine[at] ^ 0x55], at as u64).unwrap();
+        assert!(matches!(open(), Err(ChannelError::NotAChannel { .. })), "byte {at} of the header");
+        file.write_all_at(&genuine[at..=at], at as u64).unwrap();
+    }
+    let mut receiver = open().unwrap();
+    for (number, head) in [0, 3, u64::MAX, 1 | 49 << 8, 2].into_iter().enumerate() {
+        sender.send_bytes(b"message").unwrap();
+        let slot = 4096 + 64 * (number as u64 % 4);
+        file.write_all_at(&u64::to_ne_bytes(head), slot + 8).unwrap();
+        assert!(matches!(receiver.try_recv(), Err(RecvError::Damaged { .. })), "head {head:#x}");
+    }
+    sender.send_bytes(b"message").unwrap();
+    assert_eq!(&receiver.try_recv().unwrap()[..], b"message", "the next one is good");
+    sender.send_bytes(b"message").unwrap();
+    file.write_all_at(&[0xff; 8], 4096 + 64 * 2).unwrap();
+    assert!(matches!(receiver.try_recv(), Err(RecvError::Empty)), "a sequence that cannot be");
+}
