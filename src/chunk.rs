@@ -80,8 +80,8 @@ pub(crate) enum Place {
 /// See the module's text.
 ///
 /// The first cache line is what every drop reads. Nothing in it changes while one thread takes a chunk and another gives it
-/// back, never shared, again and again; so both keep it in their caches. What changes with each use is kept apart, and out of reach of the prefetcher that fetches
-/// lines in pairs.
+/// back, never shared, again and again; so both keep it in their caches. What changes with each use is kept apart, and out
+/// of reach of the prefetcher that fetches lines in pairs.
 #[repr(C, align(64))]
 pub(crate) struct Chunk {
     shelf: NonNull<Shelf<Chunk>>,

@@ -8,8 +8,8 @@
 //! it away from the thread that forked, the only one that goes on in the child. So what remembers the token of the current
 //! thread was made by this thread, on this side of every fork.
 //!
-//! Not seen: a child made by a raw `clone` system call, `_Fork` or `vfork`, which run no `pthread_atfork` handler. Such a child must not
-//! use handles that it inherited. And a `fork` in a signal handler may wait for ever, if the signal came while this thread opened or
+//! Not seen: a child made by a raw `clone` system call, `_Fork` or `vfork`, which run no `pthread_atfork` handler. Such a child
+//! must not use handles that it inherited. And a `fork` in a signal handler may wait for ever, if the signal came while this thread opened or
 //! closed a lock file; POSIX allows it there no longer.
 
 use crate::locks;

@@ -238,9 +238,9 @@ impl Record {
         self.generation.store(generation, Ordering::Release);
     }
 
-    /// Sets the generation of a record that has no chunk. It must be odd.
+    /// Sets the generation of a record that has no chunk. It must be odd. Relaxed: nothing is published by it.
     pub(crate) fn close_at(&self, generation: u64) {
-        self.generation.store(generation, Ordering::Release);
+        self.generation.store(generation, Ordering::Relaxed);
     }
 
     /// Closes the chunk to peers and tells whether it is free for the owner to write. `generation` is the owner's own

@@ -17,6 +17,8 @@
 //! The unsafe code here rests on one thing: a chunk that was taken from a shelf, or whose last handle is being
 //! dropped, is exclusively the caller's (I3).
 
+#[cfg(feature = "zenoh")]
+mod collect;
 mod count;
 mod make;
 mod room;
@@ -32,7 +34,7 @@ use crate::shelf::Shelf;
 use crate::source::Source;
 use parking_lot::Mutex;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 /// How many lent chunks are looked at before a new one is made.
@@ -40,9 +42,6 @@ const LENT_TRIES: usize = 8;
 
 /// Every so many searches of a lent queue, all of it is searched for more idle chunks than the idle cap allows.
 const SEARCHES_PER_TRIM: u64 = 64;
-
-/// A collection is worth its time if it makes this part of a class idle.
-const YIELD_SHARE: usize = 8;
 
 /// See the module's text.
 pub(crate) struct Pool {
@@ -68,14 +67,12 @@ pub(crate) struct Pool {
 struct Tally {
     /// Chunks made.
     misses: AtomicU64,
-    /// Chunks that exist.
-    chunks: AtomicUsize,
     /// Uses of chunks that are destroyed.
     past_uses: AtomicU64,
     /// Searches of the lent queue.
     searches: AtomicU64,
-    /// The number of chunks from which on a miss collects first.
-    collect_at: AtomicUsize,
+    #[cfg(feature = "zenoh")]
+    collection: collect::Collection,
 }
 
 /// A chunk in the registry, which lists all that exist, for statistics.
@@ -198,23 +195,6 @@ impl Pool {
     #[cfg(feature = "zenoh")]
     pub(crate) fn take_ready(&self, class: usize) -> Option<NonNull<Chunk>> {
         self.take_idle(class).or_else(|| self.shelves[class].take_hot())
-    }
-
-    /// Is it time to collect, rather than to make another chunk of a class? See [`note_collection`](Self::note_collection).
-    #[cfg(feature = "zenoh")]
-    pub(crate) fn is_collection_due(&self, class: usize) -> bool {
-        let tally = &self.tallies[class];
-        tally.chunks.load(Ordering::Relaxed) >= tally.collect_at.load(Ordering::Relaxed)
-    }
-
-    /// Chunks in use were just collected. The next time is when the idle ones are used up, if they are a [`YIELD_SHARE`]th of
-    /// the class by now; otherwise first what is missing to that is made.
-    #[cfg(feature = "zenoh")]
-    pub(crate) fn note_collection(&self, class: usize) {
-        let tally = &self.tallies[class];
-        let chunks = tally.chunks.load(Ordering::Relaxed);
-        let missing = (chunks / YIELD_SHARE).saturating_sub(self.shelves[class].idle_count());
-        tally.collect_at.store(chunks + missing, Ordering::Relaxed);
     }
 
     /// Takes the chunk that has been idle longest.
@@ -393,9 +373,8 @@ impl Pool {
         let pool = remains.pool;
         let tally = &pool.tallies[remains.class];
         tally.past_uses.fetch_add(remains.uses, Ordering::Relaxed);
-        let left = tally.chunks.fetch_sub(1, Ordering::Relaxed) - 1;
-        // A class that has become smaller is collected the sooner.
-        tally.collect_at.fetch_min(left + left / YIELD_SHARE, Ordering::Relaxed);
+        #[cfg(feature = "zenoh")]
+        tally.collection.note_destroyed();
         if let (Some((record, generation)), Some(control)) = (remains.record, pool.control()) {
             control.release_record(record, is_free.then_some(generation), remains.memory.payload());
         }

@@ -150,8 +150,8 @@ impl ProviderBuilder {
         }
     }
 
-    /// Removes from /dev/shm what providers of this [`name_prefix`](Self::name_prefix) that were killed have left behind: objects of this
-    /// user whose owner's lock nobody holds. Those of living providers stay, and so does what their peers read: a mapping
+    /// Removes from /dev/shm what providers of this [`name_prefix`](Self::name_prefix) that were killed have left behind:
+    /// objects of this user whose owner's lock nobody holds. Those of living providers stay, and so does what their peers read: a mapping
     /// keeps its memory. Any number of processes may sweep at the same time, and be killed at it.
     ///
     /// Segments whose control object is gone count as a dead owner's. So do not remove a living provider's control object by hand:

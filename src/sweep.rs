@@ -9,8 +9,8 @@
 //! 2. unlinks the owner's segments,
 //! 3. unlinks the control object.
 //!
-//! If it is killed at any step, the kernel drops its lock, and the next sweep begins with what is left. A segment whose control object is not
-//! there is a dead owner's as well: living ones make it first and remove it last.
+//! If it is killed at any step, the kernel drops its lock, and the next sweep begins with what is left. A segment whose control
+//! object is not there is a dead owner's as well: living ones make it first and remove it last.
 //!
 //! Never touched: what belongs to another user, and what is no regular file. No content is read, and none is written but that mark.
 

@@ -2,7 +2,7 @@
 //!
 //! `Instant` has no number that another process could use, and `SystemTime` jumps when somebody sets the clock.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code)] // the one system call of this example that the standard library does not offer
 
 /// Nanoseconds of CLOCK_MONOTONIC.
 pub(crate) fn now() -> u64 {

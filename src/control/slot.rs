@@ -19,6 +19,7 @@
 //! | writer | reader | what becomes visible |
 //! |---|---|---|
 //! | who vacates: epoch, then fence | a grant: lane, then fence | one sees the other (as in `lease`) |
+//! | who connects: epoch, Release | a grant: epoch, Acquire | that the lanes are clear |
 //! | a grant ends: gate, Release | the first grant of another epoch: gate, Acquire | what was taken back is back |
 
 #[cfg(all(test, loom))]
@@ -57,20 +58,23 @@ impl Epoch {
         self.0.store(base + VACATING, Ordering::Relaxed);
         fence(Ordering::SeqCst); // partner: the fence in `Gate::grant`
         let cleared = clear();
-        self.0.store(base + VACANT, Ordering::Release);
+        // Relaxed: who has the slot next gets its lock after this one has given it back, and the kernel orders the two; and who only
+        // looks decides nothing by what else it sees.
+        self.0.store(base + VACANT, Ordering::Relaxed);
         cleared
     }
 
     /// Makes the slot, which the caller has just vacated and still has the lock of, the caller's. Returns its epoch.
     pub(super) fn occupy(&self) -> u64 {
         let epoch = self.0.load(Ordering::Relaxed).wrapping_add(1) / 4 * 4;
-        self.0.store(epoch, Ordering::Release);
+        self.0.store(epoch, Ordering::Release); // partner: `is`
         epoch
     }
 
     /// Is the slot still that of the peer that connected with `epoch`?
     fn is(&self, epoch: u64) -> bool {
-        self.0.load(Ordering::Relaxed) == epoch
+        // Acquire: partner of `occupy`, so that a grant comes after the lanes were cleared, however the peer's id came.
+        self.0.load(Ordering::Acquire) == epoch
     }
 }
 

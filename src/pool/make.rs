@@ -62,7 +62,8 @@ impl Pool {
     fn register(self: &Arc<Self>, class: usize, memory: Memory) -> NonNull<Chunk> {
         self.shelves[class].open_idle(self.limits.max_idle.saturating_sub(1));
         self.tallies[class].misses.fetch_add(1, Ordering::Relaxed);
-        self.tallies[class].chunks.fetch_add(1, Ordering::Relaxed);
+        #[cfg(feature = "zenoh")]
+        self.tallies[class].collection.note_made();
         let chunk = Chunk::new(self.clone(), class, memory);
         let mut registry = self.registry.lock();
         // SAFETY: just made.

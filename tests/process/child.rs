@@ -121,6 +121,17 @@ fn entry() {
     role(&Link::of_child(socket()), &parts[1..]);
 }
 
+/// Runs a role in a process with a /dev/shm of its own, of 4 MiB.
+pub(crate) fn run_in_small_shm(role: &str, arguments: &[&str]) {
+    match Child::start_with(role, arguments, sys::give_small_shm) {
+        Ok(child) => {
+            child.expect_done();
+            child.finish();
+        }
+        Err(error) => skip(&format!("no mount namespace of our own: {error}")),
+    }
+}
+
 /// Tells why a test cannot be done here. Where everything is set up for tests, that is a failure.
 pub(crate) fn skip(reason: &str) {
     assert!(std::env::var("CI").as_deref() != Ok("true"), "cannot be skipped in CI: {reason}");

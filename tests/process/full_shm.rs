@@ -1,8 +1,7 @@
 //! A /dev/shm that is full: an error that says so when memory is asked for, and never a signal when it is used (D9).
 
-use crate::child::{self, Child};
+use crate::child;
 use crate::shm::{self, Names};
-use crate::sys;
 use crate::wire::{Link, Message};
 use shm_pool::{AllocError, AllocErrorKind, BuildError, OsError, Provider};
 
@@ -13,13 +12,7 @@ const LEN: usize = 256 << 10;
 #[test]
 fn a_full_dev_shm_is_an_error_with_a_remedy_and_never_a_signal() {
     let names = Names::new("full");
-    match Child::start_with("full-shm", &[names.prefix()], sys::give_small_shm) {
-        Ok(child) => {
-            child.expect_done();
-            child.finish();
-        }
-        Err(error) => child::skip(&format!("no mount namespace of our own: {error}")),
-    }
+    child::run_in_small_shm("full-shm", &[names.prefix()]);
 }
 
 fn assert_is_full(error: &OsError, bytes: usize) {

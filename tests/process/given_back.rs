@@ -1,10 +1,9 @@
 //! Memory of segments that their owner destroys: it goes back to the system at once, although peers still have it
 //! mapped, unless one of them reads it.
 
-use crate::child::{self, Child};
+use crate::child;
 use crate::peer::{Peer, View};
 use crate::shm::{self, Names};
-use crate::sys;
 use crate::wire::{Link, Message};
 use shm_pool::{Provider, ProviderBuilder, ShmBuf};
 use std::fs::{File, Metadata};
@@ -111,13 +110,7 @@ fn a_view_keeps_every_byte_of_a_destroyed_segment() {
 #[test]
 fn what_a_peer_has_only_mapped_makes_room_in_a_small_dev_shm() {
     let names = Names::new("back-small");
-    match Child::start_with("given-back", &[names.prefix()], sys::give_small_shm) {
-        Ok(child) => {
-            child.expect_done();
-            child.finish();
-        }
-        Err(error) => child::skip(&format!("no mount namespace of our own: {error}")),
-    }
+    child::run_in_small_shm("given-back", &[names.prefix()]);
 }
 
 /// The role, in a process whose /dev/shm has 4 MiB; the peer is started by it, and finds the same one.

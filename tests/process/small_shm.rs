@@ -4,8 +4,8 @@
 use crate::child::{self, Child};
 use crate::peer::{Peer, View};
 use crate::shm::{self, Names};
+use crate::spaces;
 use crate::wire::{Link, Message};
-use crate::{spaces, sys};
 use shm_pool::{AllocErrorKind, BuildError, Provider, ProviderBuilder, ShmBuf, ShmBufMut};
 use std::thread;
 
@@ -39,13 +39,7 @@ fn threads_that_share_a_full_dev_shm_lose_none_of_it() {
 
 fn run(what: &str) {
     let names = Names::new(&format!("small-{what}"));
-    match Child::start_with("small-shm", &[names.prefix(), what], sys::give_small_shm) {
-        Ok(child) => {
-            child.expect_done();
-            child.finish();
-        }
-        Err(error) => child::skip(&format!("no mount namespace of our own: {error}")),
-    }
+    child::run_in_small_shm("small-shm", &[names.prefix(), what]);
 }
 
 /// The role, in a process whose /dev/shm has 4 MiB; peers and owners that it starts find the same one.

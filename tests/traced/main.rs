@@ -13,22 +13,22 @@
 //! Without `SHM_POOL_KILL_POINTS` only a part of each long operation, drawn by lot, and its end are looked at: for all of it, it would
 //! have to be stepped through once, and without optimisation some have a million instructions.
 
-#[allow(dead_code)] // what the other tests need
+#[allow(dead_code)] // it is the harness of `process`, and some of it only those tests use
 #[path = "../process/child.rs"]
 mod child;
-#[allow(dead_code)]
+#[allow(dead_code)] // it is the harness of `process`, and some of it only those tests use
 #[path = "../process/peer.rs"]
 mod peer;
-#[allow(dead_code)] // what the other tests need
+#[allow(dead_code)] // it is the harness of `process`, and some of it only those tests use
 #[path = "../process/shm.rs"]
 mod shm;
-#[allow(dead_code)]
+#[allow(dead_code)] // it is the harness of `process`, and some of it only those tests use
 #[path = "../process/spaces.rs"]
 mod spaces;
-#[allow(dead_code)]
+#[allow(dead_code)] // it is the harness of `process`, and some of it only those tests use
 #[path = "../process/sys.rs"]
 mod sys;
-#[allow(dead_code)]
+#[allow(dead_code)] // it is the harness of `process`, and some of it only those tests use
 #[path = "../process/wire.rs"]
 mod wire;
 
