@@ -118,8 +118,13 @@ impl Bell {
             if word & GONE != 0 {
                 return Woken::Gone;
             }
-            if !self.0.sleep_while(word, deadline.as_ref().map(|deadline| &deadline.0)) {
-                return if is_ready() { Woken::Ready } else { Woken::TimedOut };
+            let in_time = self.0.sleep_while(word, deadline.as_ref().map(|deadline| &deadline.0));
+            // Before bit 31 is set again, which would cost the next ringer a call for nobody.
+            if is_ready() {
+                return Woken::Ready;
+            }
+            if !in_time {
+                return Woken::TimedOut;
             }
         }
     }

@@ -78,7 +78,10 @@ fn check_name(prefix: &str, name: &str) -> Result<(), ChannelError> {
 
 /// Looks for `is_ready` for some time, and then sleeps for it.
 fn spin(budget: Duration, bell: &Bell, deadline: Option<Deadline>, mut is_ready: impl FnMut() -> bool) -> Woken {
-    let start = Instant::now();
+    if budget.is_zero() {
+        return bell.wait(deadline, is_ready);
+    }
+    let mut start = None;
     loop {
         for _ in 0..LOOKS {
             if is_ready() {
@@ -90,7 +93,7 @@ fn spin(budget: Duration, bell: &Bell, deadline: Option<Deadline>, mut is_ready:
         if bell.is_gone() {
             return if is_ready() { Woken::Ready } else { Woken::Gone };
         }
-        if start.elapsed() >= budget {
+        if start.get_or_insert_with(Instant::now).elapsed() >= budget {
             return bell.wait(deadline, is_ready);
         }
         if deadline.is_some_and(Deadline::has_passed) {

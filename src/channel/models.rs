@@ -37,7 +37,8 @@ impl Channel {
 
     fn receive(&self, ticket: &mut Ticket) -> Result<Words, Woken> {
         loop {
-            if let Some(words) = ring::take(&self.slots, ticket) {
+            if let Some((words, read)) = ring::read(&self.slots, ticket) {
+                ring::free(&self.slots, read);
                 self.to_sender.ring();
                 return Ok(words);
             }

@@ -58,7 +58,7 @@ impl ReceiverBuilder {
         let mut object = Object::open(&name, self.sender_uid.unwrap_or_else(effective_uid))?;
         let peer = client.connect(object.provider())?;
         object.join(peer, &name)?;
-        Ok(Receiver { object, client, ticket: Ticket::default(), spin: self.spin })
+        Ok(Receiver { object, client, ticket: Ticket::default(), read: None, spin: self.spin })
     }
 }
 
@@ -67,6 +67,8 @@ pub struct Receiver {
     object: Object,
     client: Arc<Client>,
     ticket: Ticket,
+    /// The message that was received last; its slot is freed when the next one is asked for.
+    read: Option<Ticket>,
     spin: Duration,
 }
 
@@ -112,6 +114,7 @@ impl Receiver {
     #[inline]
     pub fn try_recv(&mut self) -> Result<Message, RecvError> {
         self.check_fork()?;
+        self.free_read();
         // In this order: what was sent before the sender left is received first.
         let is_gone = self.object.to_receiver().is_gone();
         match self.take() {
@@ -123,6 +126,7 @@ impl Receiver {
 
     fn receive(&mut self, deadline: Option<Deadline>) -> Result<Message, RecvError> {
         self.check_fork()?;
+        self.free_read();
         loop {
             if let Some(words) = self.take() {
                 return self.open_message(&words);
@@ -136,12 +140,21 @@ impl Receiver {
         }
     }
 
-    /// Takes the next message out of the ring, and tells the sender that there is room.
+    /// Reads the next message, if it is there.
     #[inline]
     fn take(&mut self) -> Option<Words> {
-        let words = ring::take(self.object.slots(), &mut self.ticket)?;
-        self.object.to_sender().ring();
+        let (words, read) = ring::read(self.object.slots(), &mut self.ticket)?;
+        self.read = Some(read);
         Some(words)
+    }
+
+    /// Frees the slot of the message that was received last, and tells the sender that there is room.
+    #[inline]
+    fn free_read(&mut self) {
+        if let Some(read) = self.read.take() {
+            ring::free(self.object.slots(), read);
+            self.object.to_sender().ring();
+        }
     }
 
     #[inline]
@@ -168,6 +181,8 @@ impl Drop for Receiver {
         if !self.object.is_ours() {
             return;
         }
+        // First: what was received, the sender must not take for not received.
+        self.free_read();
         self.object.to_sender().leave();
         fence(Ordering::SeqCst); // partner: the one in `Bell::ring`, in `Sender::put`
                                  // What was not received is given back; what is sent from now on the sender finds out about itself.

@@ -13,18 +13,22 @@
 //! With two slots or more these are different numbers. Each side keeps its own ticket privately; the sequence is all that they
 //! share, in the same line as the message, so that a message moves one cache line from core to core.
 //!
+//! To fetch a line that the other core has written takes longer than all the rest, so both sides do it while they wait anyway: the
+//! reader [frees](free) a slot not when it has [read](read) it, but when it asks for the next message; and the writer looks whether
+//! the next slot is free right after it has filled one.
+//!
 //! # Orderings
 //!
 //! | writer of the sequence | reader of it | what becomes visible |
 //! |---|---|---|
-//! | [`put`]: Release | [`take`]: Acquire | the words of the message |
-//! | [`take`]: Release | [`put`]: Acquire | that the words were copied out, so that they may be overwritten |
+//! | [`put`]: Release | [`Slot::carries`]: Acquire | the words of the message |
+//! | [`free`]: Release | [`has_room`]: Acquire | that the words were copied out, so that they may be overwritten |
 //! | [`claim`]: AcqRel | [`claim`]: AcqRel | one of two gets the message |
 //!
 //! # Killed at any instruction
 //!
-//! A writer that dies before it stores the sequence has sent nothing; after that, everything. A reader that dies has taken a message
-//! or has not. Nobody waits for the other within an operation.
+//! A writer that dies before it stores the sequence has sent nothing; after that, everything. What a reader that dies had read is
+//! its own affair. Nobody waits for the other within an operation.
 //!
 //! # Garbage
 //!
@@ -64,6 +68,16 @@ impl Ticket {
     fn next(self) -> Self {
         Self(self.0.wrapping_add(1))
     }
+
+    /// The sequence of its slot while that carries it.
+    fn full(self) -> u64 {
+        self.0.wrapping_add(1)
+    }
+
+    /// The sequence of its slot after that.
+    fn free_again(self, slots: &[Slot]) -> u64 {
+        self.0.wrapping_add(slots.len() as u64)
+    }
 }
 
 impl Slot {
@@ -77,12 +91,22 @@ impl Slot {
     pub(super) fn start(&self, ticket: usize) {
         self.sequence.store(ticket as u64, Ordering::Relaxed);
     }
+
+    #[inline]
+    fn carries(&self, ticket: Ticket) -> bool {
+        self.sequence.load(Ordering::Acquire) == ticket.full() // partner: `put`
+    }
+
+    #[inline]
+    fn words(&self) -> Words {
+        std::array::from_fn(|at| self.words[at].load(Ordering::Relaxed))
+    }
 }
 
 /// Is there room for a message with this ticket?
 #[inline]
 pub(super) fn has_room(slots: &[Slot], ticket: Ticket) -> bool {
-    // Acquire: partner of `take`.
+    // Acquire: partner of `free`.
     ticket.slot(slots).is_some_and(|slot| slot.sequence.load(Ordering::Acquire) == ticket.0)
 }
 
@@ -93,41 +117,42 @@ pub(super) fn put(slots: &[Slot], ticket: &mut Ticket, message: &Words) {
     for (word, &value) in slot.words.iter().zip(message) {
         word.store(value, Ordering::Relaxed);
     }
-    slot.sequence.store(ticket.0.wrapping_add(1), Ordering::Release); // partner: `take`
+    slot.sequence.store(ticket.full(), Ordering::Release); // partner: `Slot::carries`
     *ticket = ticket.next();
 }
 
 /// Is a message with this ticket there?
 #[inline]
 pub(super) fn is_there(slots: &[Slot], ticket: Ticket) -> bool {
-    ticket.slot(slots).is_some_and(|slot| slot.sequence.load(Ordering::Acquire) == ticket.0.wrapping_add(1))
+    ticket.slot(slots).is_some_and(|slot| slot.carries(ticket))
 }
 
-/// Receives a message, if one is there.
+/// Reads a message, if it is there. Its slot is to be [freed](free) by the ticket that comes with it.
 #[inline]
-pub(super) fn take(slots: &[Slot], ticket: &mut Ticket) -> Option<Words> {
-    let slot = ticket.slot(slots)?;
-    if slot.sequence.load(Ordering::Acquire) != ticket.0.wrapping_add(1) {
-        return None; // partner: `put`
+pub(super) fn read(slots: &[Slot], ticket: &mut Ticket) -> Option<(Words, Ticket)> {
+    let read = *ticket;
+    let slot = read.slot(slots).filter(|slot| slot.carries(read))?;
+    *ticket = read.next();
+    Some((slot.words(), read))
+}
+
+/// Makes the slot of a message that was read free for the writer.
+#[inline]
+pub(super) fn free(slots: &[Slot], read: Ticket) {
+    if let Some(slot) = read.slot(slots) {
+        slot.sequence.store(read.free_again(slots), Ordering::Release); // partner: `has_room`
     }
-    let message = std::array::from_fn(|at| slot.words[at].load(Ordering::Relaxed));
-    slot.sequence.store(ticket.0.wrapping_add(slots.len() as u64), Ordering::Release); // partner: `has_room`
-    *ticket = ticket.next();
-    Some(message)
 }
 
 /// Takes a message at a time at which both sides may: the reader when it leaves, and the writer when it finds that the reader has
 /// left. One of them gets it.
 pub(super) fn claim(slots: &[Slot], ticket: &mut Ticket) -> Option<Words> {
-    let slot = ticket.slot(slots)?;
-    let (full, free) = (ticket.0.wrapping_add(1), ticket.0.wrapping_add(slots.len() as u64));
-    if slot.sequence.load(Ordering::Acquire) != full {
-        return None;
-    }
-    let message = std::array::from_fn(|at| slot.words[at].load(Ordering::Relaxed));
+    let slot = ticket.slot(slots).filter(|slot| slot.carries(*ticket))?;
+    let words = slot.words();
+    let (full, free) = (ticket.full(), ticket.free_again(slots));
     slot.sequence.compare_exchange(full, free, Ordering::AcqRel, Ordering::Relaxed).ok()?;
     *ticket = ticket.next();
-    Some(message)
+    Some(words)
 }
 
 /// The ticket of the message that was sent last.

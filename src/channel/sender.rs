@@ -63,7 +63,7 @@ impl SenderBuilder {
         }
         let name = object::name(&self.name_prefix, name);
         let object = Object::create(&name, self.slots.next_power_of_two(), provider.id(), self.mode)?;
-        Ok(Sender { object, ticket: Ticket::default(), receiver: None, spin: self.spin })
+        Ok(Sender { object, ticket: Ticket::default(), has_room: true, receiver: None, spin: self.spin })
     }
 }
 
@@ -71,6 +71,8 @@ impl SenderBuilder {
 pub struct Sender {
     object: Object,
     ticket: Ticket,
+    /// Is the next slot known to be free? Nobody but this makes it full.
+    has_room: bool,
     receiver: Option<PeerId>,
     spin: Duration,
 }
@@ -229,6 +231,9 @@ impl Sender {
         if object.to_sender().is_gone() {
             return Err(SendFailure::PeerGone);
         }
+        if self.has_room {
+            return Ok(());
+        }
         let ticket = self.ticket;
         let has_room = || ring::has_room(object.slots(), ticket);
         if has_room() {
@@ -250,6 +255,7 @@ impl Sender {
         let slots = self.object.slots();
         ring::put(slots, &mut self.ticket, words);
         self.object.to_receiver().ring();
+        self.has_room = ring::has_room(slots, self.ticket);
         // After the full fence in `ring`, whose partner is in `Receiver::drop`: a receiver that leaves takes this message, or is seen
         // to be gone. It may be both.
         if !self.object.to_sender().is_gone() {

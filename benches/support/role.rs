@@ -1,0 +1,56 @@
+//! The other process: this program again, in a role.
+
+use super::Fallible;
+use std::env;
+use std::ffi::OsStr;
+use std::process::{Child, Command, Stdio};
+
+/// A process that was started; killed if this program fails before it has ended.
+pub(crate) struct Role {
+    name: &'static str,
+    child: Child,
+}
+
+impl Role {
+    /// Starts this program with arguments, the first of which names the role.
+    pub(crate) fn start<A: AsRef<OsStr>>(
+        name: &'static str,
+        arguments: impl IntoIterator<Item = A>,
+        input: impl Into<Stdio>,
+        output: impl Into<Stdio>,
+    ) -> Fallible<Self> {
+        let mut command = Command::new(env::current_exe()?);
+        let child = command.arg(name).args(arguments).stdin(input).stdout(output).spawn()?;
+        Ok(Self { name, child })
+    }
+
+    pub(crate) fn child(&mut self) -> &mut Child {
+        &mut self.child
+    }
+
+    /// An error if it has ended, which it never does before its time.
+    pub(crate) fn check_alive(&mut self) -> Fallible {
+        match self.child.try_wait()? {
+            None => Ok(()),
+            Some(status) => Err(format!("the {} ended early: {status}", self.name).into()),
+        }
+    }
+
+    /// Waits until it ends, as it must, with success.
+    pub(crate) fn finish(mut self) -> Fallible {
+        let status = self.child.wait()?;
+        if status.success() {
+            Ok(())
+        } else {
+            Err(format!("the {} failed: {status}", self.name).into())
+        }
+    }
+}
+
+impl Drop for Role {
+    fn drop(&mut self) {
+        // Nothing, if it has ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
