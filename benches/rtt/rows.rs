@@ -25,7 +25,10 @@ pub(crate) struct Row {
 enum Kind {
     Floor,
     /// Through two channels that look for so long before they sleep.
-    Channel { spin: Duration, len: Option<usize> },
+    Channel {
+        spin: Duration,
+        len: Option<usize>,
+    },
     Socket,
     Pipe,
 }
@@ -58,12 +61,7 @@ const BACK: &str = "back";
 
 impl Row {
     /// Starts the other process, and does `run` with the way to it. It answers `count` times.
-    pub(crate) fn ask(
-        &self,
-        count: u64,
-        core: Option<usize>,
-        run: impl FnOnce(&mut dyn Way) -> Fallible,
-    ) -> Fallible {
+    pub(crate) fn ask(&self, count: u64, core: Option<usize>, run: impl FnOnce(&mut dyn Way) -> Fallible) -> Fallible {
         let prefix = format!("rtt-{}", std::process::id());
         let start = |input: Stdio, output: Stdio| {
             let row = ROWS.iter().position(|row| row.name == self.name).expect("one of them");

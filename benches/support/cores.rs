@@ -18,7 +18,6 @@ impl Cores {
         Ok(Self(usable.next().zip(usable.next()).map(|(first, second)| [first, second])))
     }
 
-
     /// That of this process.
     pub(crate) fn first(self) -> Option<usize> {
         self.0.map(|[first, _]| first)
