@@ -25,7 +25,7 @@ use crate::lease::Place;
 use crate::posix::effective_uid;
 use crate::provider::{check_prefix, DEFAULT_PREFIX};
 use crate::segment::{Access, Foreign};
-use crate::view::{Lease, ShmView};
+use crate::view::{Delivery, Lease, ShmView};
 use parking_lot::RwLock;
 use std::fmt;
 use std::sync::Arc;
@@ -170,6 +170,16 @@ impl Client {
     /// for this client. [`AttachError::TooManyLeases`] with 31 views of the same message. [`AttachError::Damaged`] if
     /// another process wrote garbage into the control object. And the errors of [`connect`](Self::connect).
     pub fn attach(&self, descriptor: &Descriptor) -> Result<ShmView, AttachError> {
+        self.attach_to(descriptor, Delivery::AnyTimes)
+    }
+
+    /// As [`attach`](Self::attach), by a transport that delivers each descriptor once.
+    pub(crate) fn attach_once(&self, descriptor: &Descriptor) -> Result<ShmView, AttachError> {
+        self.attach_to(descriptor, Delivery::Once)
+    }
+
+    #[inline]
+    fn attach_to(&self, descriptor: &Descriptor, delivery: Delivery) -> Result<ShmView, AttachError> {
         self.check_fork()?;
         loop {
             let table = self.table.read();
@@ -178,7 +188,7 @@ impl Client {
                 self.connect(descriptor.provider)?;
                 continue;
             };
-            let (lease, place) = Lease::take(&entry.remote.control, descriptor)?;
+            let (lease, place) = Lease::take(&entry.remote.control, descriptor, delivery)?;
             if place.len != descriptor.len {
                 return Err(AttachError::WrongLength { len: descriptor.len, actual: place.len });
             }

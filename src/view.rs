@@ -10,42 +10,71 @@ use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// A lease that is given back on drop.
+/// How a descriptor comes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Delivery {
+    /// Perhaps twice, perhaps forged: a grant is taken up.
+    AnyTimes,
+    /// Once: a grant is this message's, and holds it until the view is dropped.
+    Once,
+}
+
+/// A right to read a chunk, which is given back on drop.
 pub(crate) struct Lease<'a> {
     control: &'a PeerControl,
     record: u32,
-    /// Was it taken from a grant? Then an attach that fails puts the grant back.
-    from_grant: bool,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Lease,
+    /// A lease that was taken from a grant: an attach that fails puts the grant back.
+    TakenUp,
+    /// A grant, which comes to nobody else.
+    Grant,
 }
 
 impl<'a> Lease<'a> {
     /// Takes the lease that a descriptor asks for: a new one, or the one that was granted.
     #[inline]
-    pub(crate) fn take(control: &'a PeerControl, descriptor: &Descriptor) -> Result<(Self, Place), AttachError> {
+    pub(crate) fn take(
+        control: &'a PeerControl,
+        descriptor: &Descriptor,
+        delivery: Delivery,
+    ) -> Result<(Self, Place), AttachError> {
         let Some(record) = control.record(descriptor.record) else {
             let (provider, records) = (descriptor.provider, control.records());
             return Err(AttachError::NoSuchRecord { provider, record: descriptor.record, records });
         };
-        let slot = control.slot();
-        let taken = match descriptor.granted {
-            None => record.attach(slot, descriptor.generation),
-            Some(granted) if usize::from(granted) == slot => record.accept(slot, descriptor.generation),
-            Some(granted) => return Err(AttachError::OtherPeer { slot: granted, own: slot as u8 }),
+        let (slot, generation) = (control.slot(), descriptor.generation);
+        let (kind, taken) = match (descriptor.granted, delivery) {
+            (None, _) => (Kind::Lease, record.attach(slot, generation)),
+            (Some(granted), _) if usize::from(granted) != slot => {
+                return Err(AttachError::OtherPeer { slot: granted, own: slot as u8 });
+            }
+            (_, Delivery::AnyTimes) => (Kind::TakenUp, record.accept(slot, generation)),
+            (_, Delivery::Once) => (Kind::Grant, record.held(generation)),
         };
         match taken {
-            Ok(place) => {
-                let (record, from_grant) = (descriptor.record, descriptor.granted.is_some());
-                Ok((Lease { control, record, from_grant }, place))
-            }
+            Ok(place) => Ok((Lease { control, record: descriptor.record, kind }, place)),
             Err(Refused::Stale) => Err(AttachError::Stale),
             Err(Refused::Full) => Err(AttachError::TooManyLeases { max: MAX_LEASES as usize }),
             Err(Refused::NotGranted) => Err(AttachError::NotGranted),
         }
     }
 
+    /// Gives up the duty to give it back. Returns whether it is a grant.
+    #[inline]
+    fn keep(self) -> bool {
+        let by_grant = self.kind == Kind::Grant;
+        std::mem::forget(self);
+        by_grant
+    }
+
     /// The same lease, borrowed from another reference to the same control object.
     pub(crate) fn moved_to(self, control: &PeerControl) -> Lease<'_> {
-        let moved = Lease { control, record: self.record, from_grant: self.from_grant };
+        let moved = Lease { control, record: self.record, kind: self.kind };
         std::mem::forget(self);
         moved
     }
@@ -53,10 +82,10 @@ impl<'a> Lease<'a> {
 
 impl Drop for Lease<'_> {
     fn drop(&mut self) {
-        if self.from_grant {
-            self.control.put_back(self.record);
-        } else {
-            self.control.release(self.record);
+        match self.kind {
+            Kind::Lease => self.control.release(self.record),
+            Kind::TakenUp => self.control.put_back(self.record),
+            Kind::Grant => self.control.end_grant(self.record),
         }
     }
 }
@@ -85,6 +114,8 @@ pub struct ShmView {
     data: NonNull<u8>,
     len: usize,
     record: u32,
+    /// Is it a grant that holds the message, and not a lease?
+    by_grant: bool,
     cached: Arc<Cached>,
 }
 
@@ -106,8 +137,8 @@ impl ShmView {
             let what = "a message lies outside its segment";
             return Err(AttachError::Damaged { provider: descriptor.provider, what });
         };
-        std::mem::forget(lease);
-        Ok(Self { data, len: descriptor.len as usize, record: descriptor.record, cached })
+        let by_grant = lease.keep();
+        Ok(Self { data, len: descriptor.len as usize, record: descriptor.record, by_grant, cached })
     }
 
     /// Another view of the same message, with a lease of its own.
@@ -125,7 +156,7 @@ impl ShmView {
         match renewed {
             Some(Ok(())) => {
                 let cached = self.cached.clone();
-                Ok(Self { data: self.data, len: self.len, record: self.record, cached })
+                Ok(Self { data: self.data, len: self.len, record: self.record, by_grant: false, cached })
             }
             _ => Err(AttachError::TooManyLeases { max: MAX_LEASES as usize }),
         }
@@ -158,7 +189,11 @@ impl Drop for ShmView {
         if !control.is_ours() {
             return;
         }
-        control.release(self.record);
+        if self.by_grant {
+            control.end_grant(self.record);
+        } else {
+            control.release(self.record);
+        }
         if self.cached.is_retired() {
             self.cached.leave_table();
         }

@@ -72,7 +72,9 @@ fn check(cores: Cores) -> Fallible {
     const COUNT: u64 = 500;
     pin(cores.first())?;
     for row in ROWS {
-        row.ask(COUNT, cores.second(), |way| (0..COUNT).try_for_each(|number| way.round_trip(number)))?;
+        row.ask(COUNT, cores.second(), |way| {
+            (0..COUNT).try_for_each(|number| way.round_trip(number).map(|()| way.settle()))
+        })?;
         println!("{}: {COUNT} round trips, all as sent", row.name);
     }
     Ok(())
@@ -116,12 +118,13 @@ fn measure_round(
     let mut round = latency::histogram();
     let mut took = Duration::ZERO;
     row.ask(warm_up + count, cores.second(), |way| {
-        (0..warm_up).try_for_each(|number| way.round_trip(number))?;
+        (0..warm_up).try_for_each(|number| way.round_trip(number).map(|()| way.settle()))?;
         let start = Instant::now();
         for number in warm_up..warm_up + count {
             let sent = clock.raw();
             way.round_trip(number)?;
             round.saturating_record(clock.delta_as_nanos(sent, clock.raw()));
+            way.settle();
         }
         took = start.elapsed();
         Ok(())

@@ -86,7 +86,7 @@ impl Row {
                 let mut channel = Channel { provider, sender, receiver: receiver(&prefix, BACK, spin)? };
                 match len {
                     None => run(&mut Inline(&mut channel))?,
-                    Some(len) => run(&mut Pooled { channel: &mut channel, len })?,
+                    Some(len) => run(&mut Pooled { channel: &mut channel, len, reply: None })?,
                 }
                 other.finish()
             }
@@ -123,7 +123,7 @@ impl Row {
                 channel.sender.wait_for_receiver(Duration::MAX)?;
                 match len {
                     None => answer(&mut Inline(&mut channel)),
-                    Some(len) => answer(&mut Pooled { channel: &mut channel, len }),
+                    Some(len) => answer(&mut Pooled { channel: &mut channel, len, reply: None }),
                 }
             }
             Kind::Socket => {

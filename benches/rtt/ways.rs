@@ -17,6 +17,9 @@ pub(crate) trait Way {
     /// Sends `number`, and waits for it to come back.
     fn round_trip(&mut self, number: u64) -> Fallible;
 
+    /// Lets go of the reply, after the round trip.
+    fn settle(&mut self) {}
+
     /// Waits for `number`, and sends it back.
     fn answer(&mut self, number: u64) -> Fallible;
 }
@@ -107,6 +110,7 @@ impl Way for Inline<'_> {
 pub(crate) struct Pooled<'a> {
     pub(crate) channel: &'a mut Channel,
     pub(crate) len: usize,
+    pub(crate) reply: Option<Message>,
 }
 
 impl Pooled<'_> {
@@ -132,7 +136,12 @@ impl Pooled<'_> {
 impl Way for Pooled<'_> {
     fn round_trip(&mut self, number: u64) -> Fallible {
         self.send(number)?;
-        self.receive(number).map(drop)
+        self.reply = Some(self.receive(number)?);
+        Ok(())
+    }
+
+    fn settle(&mut self) {
+        self.reply = None;
     }
 
     fn answer(&mut self, number: u64) -> Fallible {

@@ -93,6 +93,7 @@ impl Receiver {
     ///
     /// [`RecvError::PeerGone`] when the sender is gone, also while this waits, and all that it had sent was received;
     /// [`RecvError::Attach`] and [`RecvError::Damaged`], after which the next message may be good; [`RecvError::Forked`].
+    #[inline]
     pub fn recv(&mut self) -> Result<Message, RecvError> {
         self.receive(None)
     }
@@ -102,6 +103,7 @@ impl Receiver {
     /// # Errors
     ///
     /// [`RecvError::TimedOut`], and those of [`recv`](Self::recv).
+    #[inline]
     pub fn recv_timeout(&mut self, timeout: Duration) -> Result<Message, RecvError> {
         self.receive(Deadline::after(timeout))
     }
@@ -124,6 +126,7 @@ impl Receiver {
         }
     }
 
+    #[inline]
     fn receive(&mut self, deadline: Option<Deadline>) -> Result<Message, RecvError> {
         self.check_fork()?;
         self.free_read();
@@ -131,13 +134,19 @@ impl Receiver {
             if let Some(words) = self.take() {
                 return self.open_message(&words);
             }
-            let (object, ticket) = (&self.object, self.ticket);
-            match spin(self.spin, object.to_receiver(), deadline, || ring::is_there(object.slots(), ticket)) {
+            match self.wait(deadline) {
                 Woken::Ready => {}
                 Woken::TimedOut => return Err(RecvError::TimedOut),
                 Woken::Gone => return Err(RecvError::PeerGone),
             }
         }
+    }
+
+    /// Waits for the next message. Not inlined, so that what is received stays in registers on its way to the caller.
+    #[inline(never)]
+    fn wait(&self, deadline: Option<Deadline>) -> Woken {
+        let slots = self.object.slots();
+        spin(self.spin, self.object.to_receiver(), deadline, || ring::is_there(slots, self.ticket))
     }
 
     /// Reads the next message, if it is there.
@@ -161,7 +170,7 @@ impl Receiver {
     fn open_message(&self, words: &Words) -> Result<Message, RecvError> {
         match message::read(words)? {
             Carried::Bytes(bytes) => Ok(Message::Bytes(bytes)),
-            Carried::Descriptor(descriptor) => Ok(Message::View(self.client.attach(&descriptor)?)),
+            Carried::Descriptor(descriptor) => Ok(Message::View(self.client.attach_once(&descriptor)?)),
         }
     }
 

@@ -143,6 +143,7 @@ impl Sender {
     ///
     /// [`SendFailure::PeerGone`] if the receiver is gone, also while this waits; [`SendFailure::NoReceiver`],
     /// [`SendFailure::Share`], [`SendFailure::Forked`]. The buffer comes back with the error.
+    #[inline]
     pub fn send(&mut self, buffer: ShmBuf) -> Result<(), SendError<ShmBuf>> {
         self.send_buffer(buffer, Patience::Until(None))
     }
@@ -152,6 +153,7 @@ impl Sender {
     /// # Errors
     ///
     /// [`SendFailure::Full`], and those of [`send`](Self::send).
+    #[inline]
     pub fn try_send(&mut self, buffer: ShmBuf) -> Result<(), SendError<ShmBuf>> {
         self.send_buffer(buffer, Patience::None)
     }
@@ -161,10 +163,12 @@ impl Sender {
     /// # Errors
     ///
     /// [`SendFailure::TimedOut`], and those of [`send`](Self::send).
+    #[inline]
     pub fn send_timeout(&mut self, buffer: ShmBuf, timeout: Duration) -> Result<(), SendError<ShmBuf>> {
         self.send_buffer(buffer, Patience::of(timeout))
     }
 
+    #[inline]
     fn send_buffer(&mut self, message: ShmBuf, patience: Patience) -> Result<(), SendError<ShmBuf>> {
         let fail = |failure, message| Err(SendError { failure, message });
         if let Err(failure) = self.make_room(patience) {
@@ -188,6 +192,7 @@ impl Sender {
     /// # Errors
     ///
     /// [`SendFailure::TooLong`], [`SendFailure::PeerGone`], [`SendFailure::Forked`].
+    #[inline]
     pub fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), SendFailure> {
         self.send_inline(bytes, Patience::Until(None))
     }
@@ -197,6 +202,7 @@ impl Sender {
     /// # Errors
     ///
     /// [`SendFailure::Full`], and those of [`send_bytes`](Self::send_bytes).
+    #[inline]
     pub fn try_send_bytes(&mut self, bytes: &[u8]) -> Result<(), SendFailure> {
         self.send_inline(bytes, Patience::None)
     }
@@ -206,6 +212,7 @@ impl Sender {
     /// # Errors
     ///
     /// [`SendFailure::TimedOut`], and those of [`send_bytes`](Self::send_bytes).
+    #[inline]
     pub fn send_bytes_timeout(&mut self, bytes: &[u8], timeout: Duration) -> Result<(), SendFailure> {
         self.send_inline(bytes, Patience::of(timeout))
     }
@@ -221,9 +228,17 @@ impl Sender {
         }
     }
 
-    /// Waits for a free slot.
+    /// Makes sure that the next slot is free.
     #[inline]
     fn make_room(&mut self, patience: Patience) -> Result<(), SendFailure> {
+        if self.has_room && self.object.is_ours() && !self.object.to_sender().is_gone() {
+            return Ok(());
+        }
+        self.wait_for_room(patience)
+    }
+
+    #[inline(never)]
+    fn wait_for_room(&self, patience: Patience) -> Result<(), SendFailure> {
         let object = &self.object;
         if !object.is_ours() {
             return Err(SendFailure::Forked);
@@ -231,21 +246,16 @@ impl Sender {
         if object.to_sender().is_gone() {
             return Err(SendFailure::PeerGone);
         }
-        if self.has_room {
-            return Ok(());
-        }
-        let ticket = self.ticket;
-        let has_room = || ring::has_room(object.slots(), ticket);
-        if has_room() {
-            return Ok(());
-        }
-        match patience {
-            Patience::None => Err(SendFailure::Full { slots: object.slots().len() }),
-            Patience::Until(deadline) => match spin(self.spin, object.to_sender(), deadline, has_room) {
-                Woken::Ready => Ok(()),
-                Woken::TimedOut => Err(SendFailure::TimedOut),
-                Woken::Gone => Err(SendFailure::PeerGone),
-            },
+        let has_room = || ring::has_room(object.slots(), self.ticket);
+        let deadline = match patience {
+            _ if has_room() => return Ok(()),
+            Patience::None => return Err(SendFailure::Full { slots: object.slots().len() }),
+            Patience::Until(deadline) => deadline,
+        };
+        match spin(self.spin, object.to_sender(), deadline, has_room) {
+            Woken::Ready => Ok(()),
+            Woken::TimedOut => Err(SendFailure::TimedOut),
+            Woken::Gone => Err(SendFailure::PeerGone),
         }
     }
 

@@ -3,7 +3,7 @@
 //! ```text
 //!   offset 0      Header: magic, version, sizes, provider id, state; an epoch per peer slot
 //!   offset 4096   one u64 per record: serial numbers of the segments that peers may map, 0 where there is none
-//!   page-aligned  one Record of 128 bytes per shared chunk: lanes, generation, place (see `lease`)
+//!   page-aligned  one Record of 128 bytes per shared chunk: generation, lanes, place (see `lease`)
 //!
 //!   locked bytes (exclusive OFD locks, held for life):  0 the owner,  1 + slot the peer in that slot
 //! ```

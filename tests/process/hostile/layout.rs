@@ -86,8 +86,8 @@ impl Control {
             Word::Head(word) => u64::from(word) % 4 * 8,
             Word::Epoch(slot) => EPOCHS_OFFSET + u64::from(slot) % 64 * 8,
             Word::Entry(index) => PAGE + u64::from(index) % self.records * 8,
-            Word::Lanes { record: of, word } => record(of) + u64::from(word) % 8 * 8,
-            Word::Generation(of) => record(of) + 64,
+            Word::Lanes { record: of, word } => record(of) + 8 + u64::from(word) % 8 * 8,
+            Word::Generation(of) => record(of),
             Word::Place { record: of, word } => record(of) + 72 + u64::from(word) % 4 * 8,
             Word::Any(at) => u64::from(at) * 8,
         };
