@@ -114,10 +114,13 @@ impl Call {
 
 fn opening(path: &str, flags: i32) -> (&'static str, &'static [i32]) {
     use libc::{EACCES, EEXIST, EINTR, EMFILE, ENFILE, ENOENT, ENOMEM, ENOSPC};
-    let is_control = path.ends_with(".ctl");
+    let (created, opened) = match path.rsplit('.').next() {
+        Some("ctl") => ("create control", "control"),
+        Some("channel") => ("create channel", "channel"),
+        _ => ("create segment", "segment"),
+    };
     if flags & libc::O_CREAT != 0 {
-        let about = if is_control { "create control" } else { "create segment" };
-        return (about, &[EACCES, EMFILE, ENFILE, ENOSPC, ENOMEM, EINTR, EEXIST]);
+        return (created, &[EACCES, EMFILE, ENFILE, ENOSPC, ENOMEM, EINTR, EEXIST]);
     }
     if flags & libc::O_DIRECTORY != 0 {
         return ("directory", &[EACCES, EMFILE, ENFILE, ENOMEM, EINTR]);
@@ -127,8 +130,7 @@ fn opening(path: &str, flags: i32) -> (&'static str, &'static [i32]) {
         return ("random", &[]);
     }
     assert!(path.starts_with("/dev/shm/"), "{path} is opened");
-    let about = if is_control { "control" } else { "segment" };
-    (about, &[EACCES, EMFILE, ENFILE, ENOMEM, EINTR, ENOENT])
+    (opened, &[EACCES, EMFILE, ENFILE, ENOMEM, EINTR, ENOENT])
 }
 
 fn controlling(command: i32) -> (&'static str, &'static [i32]) {

@@ -4,13 +4,15 @@
 #![forbid(unsafe_code)]
 
 use crate::calls::{error_name, is_complaint, is_done_anyway, is_retried_for_ever, takes_back, Call};
-use crate::fallible::Footprint;
+use crate::channels;
+use crate::fallible::{channel, Footprint};
 use crate::kill_points::{is_possible, Place, Victim};
 use crate::owner_operations::{builder, published, LARGE, SMALL};
 use crate::shm::{self, Names};
 use crate::table::Table;
 use crate::trace::{stay_on_one_processor, Pace, Stop, Tracee};
 use crate::wire::Message;
+use shm_pool::channel::Sender;
 use shm_pool::{Descriptor, Provider, ShmBuf};
 use std::fs;
 
@@ -26,10 +28,17 @@ const OPERATIONS: &[&str] = &[
     "disconnect",
     "attach",
     "accept",
+    "create a channel",
+    "open a channel",
 ];
 
 /// Those of a peer.
-const IN_PEERS: &[&str] = &["connect", "disconnect", "attach", "accept"];
+const IN_PEERS: &[&str] = &["connect", "disconnect", "attach", "accept", OPEN];
+
+const OPEN: &str = "open a channel";
+
+/// How often a channel is opened, each time another one: the attempt, and two that must work.
+const CHANNELS: usize = 3;
 
 /// How often a call is interrupted that is interrupted for ever: more often than anything bounded tries.
 const FOR_EVER: usize = 1000;
@@ -112,6 +121,7 @@ fn is_told(error: &str, errno: i32, operation: &str) -> bool {
         // An object that is gone: its owner has closed meanwhile.
         (libc::ENOENT, "connect") => error == "NoProvider",
         (libc::ENOENT, "attach" | "accept") => error == "Closed",
+        (libc::ENOENT, OPEN) => error == "NoChannel",
         _ => error == "Random" || error.split(' ').next() == Some(&error_name(errno)),
     }
 }
@@ -143,7 +153,8 @@ fn run(operation: &str, fault: Option<Fault>) -> Outcome {
     if fault.is_some_and(|fault| calls.get(fault.at).is_some_and(|call| takes_back(call.number))) {
         names.sweep();
     }
-    assert_eq!(shm::objects(names.prefix()).len(), if others.living.is_some() { 2 } else { 0 });
+    let objects = shm::objects(names.prefix()).len();
+    assert_eq!(objects, if others.living.is_some() { 2 + others.senders.len() } else { 0 });
     Outcome { error, before, after, calls, failed }
 }
 
@@ -198,6 +209,8 @@ fn fail(tracee: &Tracee, call: Option<&Call>, errno: i32) -> Option<()> {
 struct Others {
     /// A provider, and a message of it.
     living: Option<(Provider, ShmBuf, Descriptor)>,
+    /// Channels of it.
+    senders: Vec<Sender>,
 }
 
 impl Others {
@@ -217,7 +230,14 @@ impl Others {
             let (message, descriptor) = published(&provider, SMALL);
             (provider, message, descriptor)
         };
-        Self { living: IN_PEERS.contains(&operation).then(publish) }
+        let living = IN_PEERS.contains(&operation).then(publish);
+        let create = |provider: &Provider| {
+            let channels = (0..CHANNELS).map(channel).chain([channels::OTHER.to_owned()]);
+            channels.map(|name| channels::sender(names.prefix(), provider, &name).unwrap()).collect()
+        };
+        let owner = living.as_ref().filter(|_| operation == OPEN);
+        let senders = owner.map(|(provider, ..)| create(provider)).unwrap_or_default();
+        Self { living, senders }
     }
 
     fn tell(&self, victim: &Victim, operation: &str) {

@@ -2,15 +2,19 @@
 
 #![forbid(unsafe_code)]
 
+use crate::channels;
 use crate::child::Child;
 use crate::kill_points::introduce;
 use crate::owner_operations::{builder, published, LARGE, SMALL};
 use crate::shm;
 use crate::trace::marked;
 use crate::wire::{Link, Message};
+use shm_pool::channel::ChannelError;
 use shm_pool::{AllocError, AllocErrorKind, AttachError, BuildError, Descriptor, OsError};
 use std::cell::RefCell;
 use std::fs;
+use std::ops::RangeFrom;
+use std::sync::Arc;
 
 /// What a process has of the objects with a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,6 +109,17 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
             let descriptor = if operation == "attach" { sent } else { granted };
             attempt.twice(|| client.attach(&descriptor).map_err(attach_error));
         }
+        "create a channel" => {
+            let (provider, numbers) = (provider(), (0..).into());
+            let _other = channels::sender(prefix, &provider, channels::OTHER).unwrap();
+            attempt.twice(|| channels::sender(prefix, &provider, &next(&numbers)).map_err(channel_error));
+        }
+        "open a channel" => {
+            let (client, descriptor, numbers) = (Arc::new(shm::client(prefix)), descriptor(link), (0..).into());
+            client.connect(descriptor.provider()).unwrap();
+            let _other = channels::receiver(prefix, &client, channels::OTHER).unwrap();
+            attempt.twice(|| channels::receiver(prefix, &client, &next(&numbers)).map_err(channel_error));
+        }
         other => panic!("no operation {other:?}"),
     }
     link.send(&Message::Done);
@@ -169,6 +184,24 @@ fn attach_error(error: AttachError) -> String {
         AttachError::Os(error) => os_error(&error),
         other => variant(&other),
     }
+}
+
+fn channel_error(error: ChannelError) -> String {
+    match error {
+        ChannelError::Os(error) => os_error(&error),
+        ChannelError::Attach(error) => attach_error(error),
+        other => variant(&other),
+    }
+}
+
+/// A channel for each attempt: each can be opened once.
+fn next(numbers: &RefCell<RangeFrom<usize>>) -> String {
+    channel(numbers.borrow_mut().next().unwrap_or_default())
+}
+
+/// The name of a channel that is opened.
+pub(crate) fn channel(number: usize) -> String {
+    format!("{}{number}", channels::CHANNEL)
 }
 
 /// The name of an error's variant.

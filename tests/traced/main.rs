@@ -33,9 +33,11 @@ mod sys;
 mod wire;
 
 mod calls;
+mod channels;
 mod failing_calls;
 mod fallible;
 mod kill_points;
+mod killed_channel;
 mod killed_owner;
 mod killed_peer;
 mod owner_operations;
@@ -52,5 +54,7 @@ const ROLES: &[(&str, Role)] = &[
     ("idle", kill_points::idle_role),
     ("killed-owner", killed_owner::role),
     ("killed-peer", killed_peer::role),
+    ("killed-receiver", channels::receiver_role),
+    ("killed-sender", channels::sender_role),
     ("peer", peer::role),
 ];

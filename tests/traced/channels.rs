@@ -1,0 +1,124 @@
+//! What the two ends of a channel do in a process of its own, each operation marked for the tracer.
+
+#![forbid(unsafe_code)]
+
+use crate::kill_points::introduce;
+use crate::owner_operations::{builder, SMALL};
+use crate::shm;
+use crate::trace::marked;
+use crate::wire::{Link, Message};
+use shm_pool::channel::{ChannelError, Receiver, Sender};
+use shm_pool::{Client, Provider};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The channel that it is about, and one that is there before, so that all that a process makes once is made.
+pub(crate) const CHANNEL: &str = "c";
+pub(crate) const OTHER: &str = "other";
+
+/// Longer than any test may take.
+pub(crate) const FOR_EVER: Duration = Duration::from_secs(600);
+
+/// The message in the slot itself; then come [`BUFFERS`] buffers.
+pub(crate) const BYTES: &[u8] = b"a message of its own";
+
+pub(crate) const BUFFERS: u64 = 3;
+
+pub(crate) fn sender(prefix: &str, provider: &Provider, name: &str) -> Result<Sender, ChannelError> {
+    Sender::builder().name_prefix(prefix).slots(8).create(provider, name)
+}
+
+pub(crate) fn receiver(prefix: &str, client: &Arc<Client>, name: &str) -> Result<Receiver, ChannelError> {
+    Receiver::builder().name_prefix(prefix).open(client.clone(), name)
+}
+
+/// Sends the first so many of the messages.
+pub(crate) fn send(sender: &mut Sender, provider: &Provider, count: u64) {
+    for number in 0..count {
+        if number == 0 {
+            sender.try_send_bytes(BYTES).unwrap();
+            continue;
+        }
+        let mut buffer = provider.alloc(SMALL).unwrap();
+        shm::fill(&mut buffer, number);
+        sender.try_send(buffer.freeze()).unwrap();
+    }
+}
+
+/// Is it the message of that number?
+pub(crate) fn check(message: &[u8], number: u64) {
+    if number == 0 {
+        assert_eq!(message, BYTES);
+    } else {
+        assert_eq!(message.len(), SMALL);
+        shm::check(message, number).unwrap();
+    }
+}
+
+/// The role of a receiver: arguments are the operation and the prefix.
+pub(crate) fn receiver_role(link: &Link, arguments: &[&str]) {
+    introduce(link);
+    let (operation, prefix) = (arguments[0], arguments[1]);
+    let client = Arc::new(shm::client(prefix));
+    let _other = receiver(prefix, &client, OTHER).unwrap();
+    if operation == "open" {
+        drop(marked(|| receiver(prefix, &client, CHANNEL)).unwrap());
+        return;
+    }
+    let mut receiver = receiver(prefix, &client, CHANNEL).unwrap();
+    link.send(&Message::Done);
+    assert_eq!(link.receive().unwrap(), Some(Message::Done));
+    let mut receive = |count: u64| (0..count).for_each(|number| check(&receiver.recv().unwrap(), number));
+    match operation {
+        "receive bytes" => marked(|| receive(1)),
+        "receive a buffer" => {
+            receive(1);
+            check(&marked(|| receiver.recv()).unwrap(), 1);
+        }
+        "receive a buffer, mapped" => {
+            receive(2);
+            check(&marked(|| receiver.recv()).unwrap(), 2);
+        }
+        "drop a view" => {
+            receive(1);
+            let view = receiver.recv().unwrap();
+            marked(|| drop(view));
+        }
+        "drop the receiver" => {
+            receive(1);
+            marked(|| drop(receiver));
+        }
+        other => panic!("no operation {other:?}"),
+    }
+}
+
+/// The role of a sender: arguments are the operation and the prefix.
+pub(crate) fn sender_role(link: &Link, arguments: &[&str]) {
+    introduce(link);
+    let (operation, prefix) = (arguments[0], arguments[1]);
+    let provider = builder(prefix).build().unwrap();
+    let _other = sender(prefix, &provider, OTHER).unwrap();
+    if matches!(operation, "create" | "create over remains") {
+        drop(marked(|| sender(prefix, &provider, CHANNEL)).unwrap());
+        return;
+    }
+    let mut sender = sender(prefix, &provider, CHANNEL).unwrap();
+    link.send(&Message::Done);
+    assert_eq!(link.receive().unwrap(), Some(Message::Done));
+    match operation {
+        "find the receiver" => drop(marked(|| sender.wait_for_receiver(FOR_EVER)).unwrap()),
+        "send bytes" => marked(|| send(&mut sender, &provider, 1)),
+        "send a buffer" => {
+            send(&mut sender, &provider, 1);
+            let mut buffer = provider.alloc(SMALL).unwrap();
+            shm::fill(&mut buffer, 1);
+            let buffer = buffer.freeze();
+            marked(|| sender.try_send(buffer)).unwrap();
+        }
+        "drop the sender" => {
+            send(&mut sender, &provider, 1 + BUFFERS);
+            marked(|| drop(sender));
+        }
+        other => panic!("no operation {other:?}"),
+    }
+}

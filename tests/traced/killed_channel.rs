@@ -1,0 +1,168 @@
+//! The two ends of a channel, each killed at every instruction of what it does: the other end is told, keeps what it has, and gets back
+//! what was on the way; and the name can be used again.
+
+#![forbid(unsafe_code)]
+
+use crate::channels::{self, check, receiver, send, sender, BUFFERS, CHANNEL, OTHER};
+use crate::kill_points::{self, Scene, Victim};
+use crate::owner_operations::builder;
+use crate::shm::{self, Names};
+use crate::wire::Message;
+use shm_pool::channel::{ChannelError, Receiver, RecvError, SendFailure, Sender};
+use shm_pool::{Client, Provider};
+use std::fs;
+use std::sync::Arc;
+use std::time::Duration;
+
+const OF_RECEIVERS: &[&str] = &[
+    "receiver: open",
+    "receiver: receive bytes",
+    "receiver: receive a buffer",
+    "receiver: receive a buffer, mapped",
+    "receiver: drop a view",
+    "receiver: drop the receiver",
+];
+
+const OF_SENDERS: &[&str] = &[
+    "sender: create",
+    "sender: create over remains",
+    "sender: find the receiver",
+    "sender: send bytes",
+    "sender: send a buffer",
+    "sender: drop the sender",
+];
+
+/// Otherwise a publisher waits for a subscriber that is gone, loses the messages that were on the way to it for ever, or cannot make
+/// a channel of that name any more.
+#[test]
+fn a_receiver_is_killed_at_every_instruction() {
+    kill_points::sweep(OF_RECEIVERS, &mut Senders { names: Names::new("traced-receiver"), round: None });
+}
+
+/// Otherwise a subscriber waits for a publisher that is gone, loses or doubles what it had sent, or its successor cannot have the name.
+#[test]
+fn a_sender_is_killed_at_every_instruction() {
+    let names = Names::new("traced-sender");
+    let neighbour = builder(names.prefix()).build().unwrap();
+    drop(sender(names.prefix(), &neighbour, CHANNEL).unwrap());
+    let remains = {
+        let _sender = sender(names.prefix(), &neighbour, CHANNEL).unwrap();
+        fs::read(path(&names)).unwrap()
+    };
+    kill_points::sweep(OF_SENDERS, &mut Receivers { neighbour, remains, round: None, names });
+}
+
+fn path(names: &Names) -> std::path::PathBuf {
+    shm::path(&format!("{}.{CHANNEL}.channel", names.prefix()))
+}
+
+/// A channel of that name works.
+fn assert_usable(names: &Names, provider: &Provider) {
+    let mut sender = sender(names.prefix(), provider, CHANNEL).expect("the name can be used again");
+    let mut receiver = receiver(names.prefix(), &Arc::new(names.client()), CHANNEL).unwrap();
+    send(&mut sender, provider, 2);
+    (0..2).for_each(|number| check(&receiver.recv().unwrap(), number));
+}
+
+/// What is around a receiver: its two senders.
+struct Senders {
+    names: Names,
+    round: Option<(Provider, [Sender; 2])>,
+}
+
+impl Scene for Senders {
+    fn start(&mut self, operation: &str, _round: usize) -> Victim {
+        let operation = operation.strip_prefix("receiver: ").expect("an operation of a receiver");
+        let provider = builder(self.names.prefix()).build().unwrap();
+        let mut senders = [CHANNEL, OTHER].map(|name| sender(self.names.prefix(), &provider, name).unwrap());
+        let victim = Victim::start("killed-receiver", &[operation, self.names.prefix()]);
+        if operation != "open" {
+            victim.child.expect_done();
+            send(&mut senders[0], &provider, 1 + BUFFERS);
+            victim.child.tell(&Message::Done);
+        }
+        self.round = Some((provider, senders));
+        victim
+    }
+
+    fn check(&mut self, operation: &str, _round: usize) {
+        let (provider, [mut sender, mut other]) = self.round.take().expect("a round that was started");
+        assert_eq!(other.send_bytes(b"x"), Err(SendFailure::PeerGone), "the channel that was not touched");
+        match sender.wait_for_receiver(Duration::ZERO) {
+            // It had not joined: another one can.
+            Err(SendFailure::TimedOut) => {
+                assert_eq!(operation, "receiver: open");
+                let client = Arc::new(self.names.client());
+                let mut receiver = receiver(self.names.prefix(), &client, CHANNEL).unwrap();
+                send(&mut sender, &provider, 2);
+                (0..2).for_each(|number| check(&receiver.recv().unwrap(), number));
+            }
+            Err(SendFailure::PeerGone) => {
+                assert_eq!(sender.send_bytes(b"x"), Err(SendFailure::PeerGone));
+                let buffer = provider.alloc(1).unwrap().freeze();
+                assert_eq!(sender.send(buffer).unwrap_err().failure(), SendFailure::PeerGone);
+            }
+            other => panic!("the receiver is dead: {other:?}"),
+        }
+        provider.reclaim();
+        assert_eq!(provider.stats().bytes_leased, 0, "what was on the way, and what it read");
+        drop((sender, other));
+        assert_usable(&self.names, &provider);
+        provider.trim();
+        assert_eq!(provider.stats().bytes_held, 0);
+        drop(provider);
+        assert_eq!(shm::objects(self.names.prefix()), [""; 0]);
+    }
+}
+
+/// What is around a sender: its receiver, and another owner, which lives.
+struct Receivers {
+    neighbour: Provider,
+    /// The bytes of a channel.
+    remains: Vec<u8>,
+    round: Option<(Arc<Client>, Option<Receiver>)>,
+    names: Names,
+}
+
+impl Scene for Receivers {
+    fn start(&mut self, operation: &str, _round: usize) -> Victim {
+        let operation = operation.strip_prefix("sender: ").expect("an operation of a sender");
+        if operation == "create over remains" {
+            // A dead one's: with every byte as it was, and nobody's lock on it.
+            fs::write(path(&self.names), &self.remains).unwrap();
+        }
+        let victim = Victim::start("killed-sender", &[operation, self.names.prefix()]);
+        let client = Arc::new(self.names.client());
+        let is_made = !operation.starts_with("create");
+        let joined = is_made.then(|| {
+            victim.child.expect_done();
+            let receiver = receiver(self.names.prefix(), &client, CHANNEL).unwrap();
+            victim.child.tell(&Message::Done);
+            receiver
+        });
+        self.round = Some((client, joined));
+        victim
+    }
+
+    fn check(&mut self, _operation: &str, _round: usize) {
+        let (client, receiver) = self.round.take().expect("a round that was started");
+        if let Some(mut receiver) = receiver {
+            let mut views = Vec::new();
+            let end = loop {
+                match receiver.recv() {
+                    Ok(message) => views.push(message),
+                    Err(error) => break error,
+                }
+            };
+            assert!(matches!(end, RecvError::PeerGone), "{end}");
+            views.iter().zip(0..).for_each(|(message, number)| check(message, number));
+        }
+        let open = channels::receiver(self.names.prefix(), &client, CHANNEL).unwrap_err();
+        use ChannelError::{NoChannel, NotAChannel, SenderGone};
+        assert!(matches!(open, NoChannel { .. } | NotAChannel { .. } | SenderGone { .. }), "{open}");
+        assert_usable(&self.names, &self.neighbour);
+        self.names.sweep();
+        let objects = shm::objects(self.names.prefix());
+        assert_eq!(objects.len(), 2, "the neighbour's control object and arena: {objects:?}");
+    }
+}
