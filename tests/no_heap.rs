@@ -2,9 +2,11 @@
 //!
 //! Counts are per thread, so that tests running beside each other do not count each other's.
 
+use shm_pool::channel::{Receiver, Sender};
 use shm_pool::{Client, Provider, ShmBuf, ShmBufMut, ShmView};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::sync::Arc;
 
 thread_local! {
     static ALLOCATED: Cell<u64> = const { Cell::new(0) };
@@ -141,4 +143,22 @@ fn messages_are_granted_and_taken_up_without_the_heap() {
             drop(client.attach(&granted).unwrap());
         });
     }
+}
+
+#[test]
+fn messages_go_through_a_channel_without_the_heap() {
+    let (provider, name) = (provider(), format!("no-heap-{}", std::process::id()));
+    let mut sender = Sender::create(&provider, &name).unwrap();
+    let mut receiver = Receiver::open(Arc::new(Client::new()), &name).unwrap();
+    for len in SIZES {
+        assert_no_heap("send a buffer, receive it", 20_000, || {
+            sender.send(provider.alloc(len).unwrap().freeze()).unwrap();
+            assert_eq!(receiver.recv().unwrap().len(), len);
+        });
+    }
+    assert_no_heap("send bytes, receive them; and find nothing", 20_000, || {
+        sender.send_bytes(b"bytes").unwrap();
+        assert_eq!(&receiver.recv().unwrap()[..], b"bytes");
+        assert!(receiver.try_recv().is_err());
+    });
 }

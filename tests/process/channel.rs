@@ -13,8 +13,8 @@ use std::time::Duration;
 
 const CHANNEL: &str = "c";
 
-/// Longer than any test may take.
-const FOR_EVER: Duration = Duration::from_secs(600);
+/// Longer than anything may take here, and shorter than a child may live.
+const FOR_EVER: Duration = Duration::from_secs(240);
 
 fn provider(prefix: &str) -> Provider {
     Provider::builder().name_prefix(prefix).max_bytes(8 << 20).arena_size(256 << 10).build().unwrap()
@@ -91,6 +91,30 @@ pub(crate) fn sending_role(link: &Link, arguments: &[&str]) {
     assert_eq!(link.receive().unwrap(), None);
 }
 
+/// The role of a receiver that sends everything back. Neither end looks twice before it sleeps.
+pub(crate) fn echo_role(link: &Link, arguments: &[&str]) {
+    let prefix = arguments[0];
+    let provider = provider(prefix);
+    let mut receiver = sleeping_receiver(prefix, THERE);
+    let mut sender = sleeping_sender(prefix, &provider, BACK);
+    link.send(&Message::Done);
+    while let Ok(message) = receiver.recv() {
+        sender.send_bytes(&message).unwrap();
+    }
+    assert_eq!(link.receive().unwrap(), None);
+}
+
+const THERE: &str = "there";
+const BACK: &str = "back";
+
+fn sleeping_sender(prefix: &str, provider: &Provider, name: &str) -> Sender {
+    Sender::builder().name_prefix(prefix).slots(2).spin(Duration::ZERO).create(provider, name).unwrap()
+}
+
+fn sleeping_receiver(prefix: &str, name: &str) -> Receiver {
+    Receiver::builder().name_prefix(prefix).spin(Duration::ZERO).open(client(prefix), name).unwrap()
+}
+
 fn start_receiver(names: &Names, way: &str) -> Child {
     let child = Child::start("channel-receiver", &[names.prefix(), way]);
     child.expect_done();
@@ -122,6 +146,35 @@ fn all_messages_come_in_order_with_two_slots() {
 #[test]
 fn all_messages_come_in_order_with_many_slots() {
     many_through("chan-many", 65_536, 66_000);
+}
+
+/// Otherwise a side sleeps although there is a message, or room for one: both sleep at almost every message here, and are woken by the
+/// other, which is about to sleep itself.
+#[test]
+fn no_wake_up_is_lost() {
+    const ROUNDS: u64 = 20_000;
+    let names = Names::new("chan-wake");
+    let provider = provider(names.prefix());
+    let mut there = sleeping_sender(names.prefix(), &provider, THERE);
+    let child = Child::start("channel-echo", &[names.prefix()]);
+    child.expect_done();
+    let mut back = sleeping_receiver(names.prefix(), BACK);
+    let mut number: u64 = 0;
+    for round in 0..ROUNDS {
+        // As many as there is room for: two there, one in its hand, and one or two back.
+        let burst = number..number + 1 + round % 3;
+        for number in burst.clone() {
+            there.send_bytes_timeout(&number.to_ne_bytes(), FOR_EVER).unwrap();
+        }
+        for number in burst.clone() {
+            assert_eq!(&back.recv_timeout(FOR_EVER).unwrap()[..], number.to_ne_bytes());
+        }
+        number = burst.end;
+    }
+    drop(there);
+    assert!(matches!(back.recv_timeout(Duration::from_micros(1)), Err(RecvError::TimedOut)));
+    child.shut_down();
+    assert!(matches!(back.recv(), Err(RecvError::PeerGone)));
 }
 
 /// Otherwise a subscriber waits for ever for a publisher that crashed, or loses what came before that.

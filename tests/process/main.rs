@@ -16,6 +16,7 @@ mod wire;
 
 mod address_space;
 mod channel;
+mod channel_hostile;
 mod descriptors;
 mod forked_owner;
 mod forked_peer;
@@ -49,6 +50,8 @@ type Role = fn(&wire::Link, &[&str]);
 const ROLES: &[(&str, Role)] = &[
     ("address-space-of-a-peer", address_space::peer),
     ("address-space-of-an-owner", address_space::owner),
+    ("channel-echo", channel::echo_role),
+    ("channel-hostile", channel_hostile::role),
     ("channel-receiver", channel::role),
     ("channel-sender", channel::sending_role),
     ("descriptors-of-an-owner", descriptors::owner),

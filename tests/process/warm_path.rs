@@ -4,10 +4,12 @@ use crate::child::Child;
 use crate::shm::{self, Names};
 use crate::sys;
 use crate::wire::{Link, Message};
+use shm_pool::channel::{Receiver, Sender};
 use shm_pool::{Client, PeerId, Provider, ProviderBuilder, ShmBuf};
 use std::alloc::Layout;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::ExitStatusExt;
+use std::sync::Arc;
 
 const CYCLES: usize = 1_000_000;
 const SIZES: [usize; 5] = [64, 4 << 10, 64 << 10, 1 << 20, 16 << 20];
@@ -48,7 +50,8 @@ fn run(link: &Link, prefix: &str, builder: ProviderBuilder, warm_up: usize) {
     let client = shm::client(prefix);
     let peer = client.connect(provider.id()).unwrap();
     let (socket, good, bad) = (link.as_raw_fd(), Message::Done.to_frame(), Message::Trim.to_frame());
-    let round = || round(&provider, &client, peer);
+    let mut channel = channel(prefix, &provider);
+    let mut round = || round(&provider, &client, peer, &mut channel);
     (0..warm_up).for_each(|_| assert!(round().is_some()));
     sys::forbid_all_calls_but(&sys::STRICT).unwrap();
     let mut cycles = 0;
@@ -66,7 +69,7 @@ fn run(link: &Link, prefix: &str, builder: ProviderBuilder, warm_up: usize) {
 }
 
 /// One of each; returns how many buffers were allocated and dropped, or `None` at any error.
-fn round(provider: &Provider, client: &Client, peer: PeerId) -> Option<usize> {
+fn round(provider: &Provider, client: &Client, peer: PeerId, channel: &mut (Sender, Receiver)) -> Option<usize> {
     let mut count = 0;
     for size in SIZES {
         let mut buffer = provider.alloc(size).ok()?; // the hot slot
@@ -79,7 +82,8 @@ fn round(provider: &Provider, client: &Client, peer: PeerId) -> Option<usize> {
         drop(message);
         drop(clone);
         shared(provider, client, peer, size)?;
-        count += 5;
+        through(provider, channel, size)?;
+        count += 6;
     }
     for size in SMALLER {
         let burst = [(); 6].map(|()| provider.alloc(size)); // the hot slot and the idle queue
@@ -91,6 +95,21 @@ fn round(provider: &Provider, client: &Client, peer: PeerId) -> Option<usize> {
         frozen.into_iter().for_each(drop);
     }
     Some(count)
+}
+
+fn channel(prefix: &str, provider: &Provider) -> (Sender, Receiver) {
+    let sender = Sender::builder().name_prefix(prefix).slots(4).create(provider, "warm").unwrap();
+    let client = Arc::new(shm::client(prefix));
+    (sender, Receiver::builder().name_prefix(prefix).open(client, "warm").unwrap())
+}
+
+/// A buffer and some bytes.
+fn through(provider: &Provider, (sender, receiver): &mut (Sender, Receiver), size: usize) -> Option<()> {
+    sender.send(provider.alloc(size).ok()?.freeze()).ok()?;
+    sender.send_bytes(b"bytes").ok()?;
+    let buffer = receiver.recv().ok()?;
+    let bytes = receiver.recv().ok()?;
+    (buffer.len() == size && &bytes[..] == b"bytes").then_some(())
 }
 
 /// Descriptor and attach, dropped in both orders, and a grant.
