@@ -21,33 +21,63 @@ fn message(number: u64) -> Words {
     [number; WORDS]
 }
 
-impl Channel {
-    fn send(&self, ticket: &mut Ticket, number: u64) -> Woken {
-        let (slots, now) = (&self.slots, *ticket);
-        if !ring::has_room(slots, now) {
-            match self.to_sender.wait(None, || ring::has_room(slots, now)) {
+/// What a `Sender` does.
+struct Sending<'a> {
+    channel: &'a Channel,
+    ticket: Ticket,
+    has_room: bool,
+}
+
+impl Sending<'_> {
+    fn send(&mut self, number: u64) -> Woken {
+        let (slots, now) = (&self.channel.slots, self.ticket);
+        if !self.has_room {
+            match self.channel.to_sender.wait(None, || ring::has_room(slots, now)) {
                 Woken::Ready => {}
                 other => return other,
             }
         }
-        ring::put(slots, ticket, &message(number));
-        self.to_receiver.ring();
+        ring::put(slots, &mut self.ticket, &message(number));
+        self.channel.to_receiver.ring();
+        self.has_room = ring::has_room(slots, self.ticket);
         Woken::Ready
     }
+}
 
-    fn receive(&self, ticket: &mut Ticket) -> Result<Words, Woken> {
+/// What a `Receiver` does.
+struct Receiving<'a> {
+    channel: &'a Channel,
+    ticket: Ticket,
+    read: Option<Ticket>,
+}
+
+impl Receiving<'_> {
+    fn receive(&mut self) -> Result<Words, Woken> {
+        let slots = &self.channel.slots;
+        if let Some(read) = self.read.take() {
+            ring::free(slots, read);
+            self.channel.to_sender.ring();
+        }
         loop {
-            if let Some((words, read)) = ring::read(&self.slots, ticket) {
-                ring::free(&self.slots, read);
-                self.to_sender.ring();
+            if let Some((words, read)) = ring::read(slots, &mut self.ticket) {
+                self.read = Some(read);
                 return Ok(words);
             }
-            let now = *ticket;
-            match self.to_receiver.wait(None, || ring::is_there(&self.slots, now)) {
+            match self.channel.to_receiver.wait(None, || ring::is_there(slots, self.ticket)) {
                 Woken::Ready => {}
                 other => return Err(other),
             }
         }
+    }
+}
+
+impl Channel {
+    fn sending(&self) -> Sending<'_> {
+        Sending { channel: self, ticket: Ticket::default(), has_room: true }
+    }
+
+    fn receiving(&self) -> Receiving<'_> {
+        Receiving { channel: self, ticket: Ticket::default(), read: None }
     }
 }
 
@@ -65,15 +95,15 @@ fn messages_come_whole_and_in_order_and_nobody_oversleeps() {
         let sender = {
             let channel = channel.clone();
             thread::spawn(move || {
-                let mut ticket = Ticket::default();
+                let mut sending = channel.sending();
                 for number in 0..3 {
-                    assert_eq!(channel.send(&mut ticket, number), Woken::Ready);
+                    assert_eq!(sending.send(number), Woken::Ready);
                 }
             })
         };
-        let mut ticket = Ticket::default();
+        let mut receiving = channel.receiving();
         for number in 0..3 {
-            assert_eq!(channel.receive(&mut ticket), Ok(message(number)));
+            assert_eq!(receiving.receive(), Ok(message(number)));
         }
         sender.join().unwrap();
     });
@@ -87,13 +117,13 @@ fn a_sender_that_leaves_has_sent_what_it_sent() {
         let sender = {
             let channel = channel.clone();
             thread::spawn(move || {
-                channel.send(&mut Ticket::default(), 7);
+                channel.sending().send(7);
                 channel.to_receiver.leave();
             })
         };
-        let mut ticket = Ticket::default();
-        assert_eq!(channel.receive(&mut ticket), Ok(message(7)));
-        assert_eq!(channel.receive(&mut ticket), Err(Woken::Gone));
+        let mut receiving = channel.receiving();
+        assert_eq!(receiving.receive(), Ok(message(7)));
+        assert_eq!(receiving.receive(), Err(Woken::Gone));
         sender.join().unwrap();
     });
 }

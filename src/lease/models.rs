@@ -119,6 +119,31 @@ fn a_grant_holds_the_chunk_until_it_is_read() {
     });
 }
 
+/// The same by a transport that delivers once: the grant holds the chunk while it is read, and ends with that.
+#[test]
+fn a_grant_that_is_not_taken_up_holds_the_chunk_until_it_ends() {
+    loom::model(|| {
+        let chunk = chunk();
+        write(&chunk, 2);
+        chunk.record.publish(2, PLACE);
+        chunk.record.grant(5).unwrap();
+        let peer = {
+            let chunk = chunk.clone();
+            thread::spawn(move || {
+                chunk.record.held(2).expect("a granted message is never stale");
+                // SAFETY: loom checks that nobody writes now.
+                chunk.payload.with(|bytes| assert_eq!(unsafe { *bytes }, 2));
+                chunk.record.revoke(5);
+            })
+        };
+        let mut generation = 2;
+        if chunk.record.recycle(&mut generation) {
+            write(&chunk, 4);
+        }
+        peer.join().unwrap();
+    });
+}
+
 /// A dead peer's lanes are cleared while another peer attaches and leaves: its lease is untouched.
 #[test]
 fn clearing_one_lane_leaves_the_others_alone() {
