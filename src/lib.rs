@@ -42,6 +42,9 @@
 //! # }
 //! ```
 //!
+//! Any transport will do for the 32 bytes. For those who have none there is [`channel`]: from one process to another, a cache line a
+//! message.
+//!
 //! # Vocabulary
 //!
 //! | word | meaning |
@@ -57,14 +60,15 @@
 //! | *grant* | a lease that the owner adds for a peer before it sends the descriptor |
 //! | *generation* | how often a chunk was published; it tells an old descriptor from the current one |
 //! | *descriptor* | 32 plain bytes that name a message |
+//! | *channel* | carries descriptors, and small messages, from one *sender* to one *receiver* |
 //! | *create*, *attach* | what an owner does with an object, and what a peer does |
 //! | *reclaim* | taking back the leases of a peer that is gone |
 //! | *sweep* | removing the objects of an owner that is gone |
 //!
 //! # How a message is kept until it is read
 //!
-//! A descriptor in flight has no holder. Either [`ShmBuf::grant`] leases the message to a known receiver before it is sent,
-//! or the sender keeps its [`ShmBuf`] until the receivers have confirmed. A receiver that comes too late gets
+//! A descriptor in flight has no holder. Either [`ShmBuf::grant`] leases the message to a known receiver before it is sent
+//! (a channel does so by itself), or the sender keeps its [`ShmBuf`] until the receivers have confirmed. A receiver that comes too late gets
 //! [`AttachError::Stale`], never the wrong bytes.
 //!
 //! # Invariants
@@ -79,7 +83,7 @@
 //!    which no peer can attach to; `&[u8]` only while a [`ShmBuf`] or [`ShmView`] is held.
 //! 6. After its provider is dropped, every chunk is destroyed exactly once, and with the last one the pool.
 //! 7. Each name under /dev/shm is unlinked by the process that created it, or by a sweep that holds the dead owner's lock or finds
-//!    its control object gone. (Those of `zenoh::PoolBackend` by zenoh's rules.)
+//!    its control object gone; a channel's also by the next sender of that name. (Those of `zenoh::PoolBackend` by zenoh's rules.)
 //!
 //! # What is lock-free
 //!
@@ -87,14 +91,16 @@
 //! crossbeam's `ArrayQueue` when the hot slot is taken. The queue has no lock, but a thread that is stopped in the middle of
 //! an operation can delay another one at the same queue slot, which then spins, and yields if that takes long. Attaching takes
 //! a reader lock of the client's own table. Creating and destroying chunks, the first descriptor of a chunk,
-//! [`Provider::stats`] and mapping a new segment take locks.
+//! [`Provider::stats`] and mapping a new segment take locks. Sending and receiving by a channel take none but that of attaching; a side
+//! that has to wait sleeps in the kernel after a while, and is woken by a system call of the other one.
 //!
 //! # Threat model
 //!
 //! Processes that follow the protocol cannot harm each other by crashing at any instruction. Payload is read-only for peers. A
 //! peer that writes garbage into the control object can make messages be reused early (their readers see torn bytes, or
 //! get a signal if the memory went back to the system) or never; it cannot make the owner, or another peer, access memory
-//! out of bounds: neither believes what it reads there before it is checked against private knowledge. (It can also
+//! out of bounds: neither believes what it reads there before it is checked against private knowledge. Garbage in a channel is an
+//! error for its receiver, or makes it stand still. (Such a process can also
 //! truncate the control object, which no check can forestall: whoever has it mapped then gets SIGBUS.) Objects are created
 //! with mode 0600 unless the builder says otherwise, and refused if they belong to another user.
 //!
@@ -104,7 +110,10 @@
 //! |---|---|---|
 //! | peers of a provider | 64 | [`AttachError::TooManyPeers`] |
 //! | views of one message in one client | 31 | [`AttachError::TooManyLeases`] |
-//! | grants of one message to one peer, not taken up | 7 | [`ShareError::TooManyGrants`] |
+//! | grants of one message to one peer, not taken up; or sent by a channel, and not read yet | 7 | [`ShareError::TooManyGrants`] |
+//! | slots of a channel | 2 to 65,536 | [`channel::ChannelError::Capacity`] |
+//! | bytes of a message in a slot itself | [`channel::MAX_INLINE`], 48 | [`channel::SendFailure::TooLong`] |
+//! | ends of channels in one process | 2048 | [`channel::ChannelError::TooMany`] |
 //! | chunks shared at a time | [`ProviderBuilder::max_shared`], at most 1,048,576 | [`ShareError::TooManyShared`] |
 //! | payload held | [`ProviderBuilder::max_bytes`] | [`AllocErrorKind::Exhausted`] |
 //! | alignment | 4096 bytes | [`AllocErrorKind::UnsupportedAlignment`] |

@@ -19,6 +19,7 @@ use support::cores::{pin, Cores};
 use support::latency::{Latencies, Nanoseconds, QUANTILES};
 use support::machine::Machine;
 use support::options::Common;
+use support::role::end_with_parent;
 use support::table::table;
 use support::{chart, clock, latency, Fallible};
 
@@ -56,6 +57,7 @@ struct Answer {
 fn main() -> Fallible {
     let options = Options::parse();
     if let Some(Role::Answer(answer)) = options.role {
+        end_with_parent()?;
         pin(answer.core)?;
         return ROWS[answer.row].answer(answer.count, &answer.prefix);
     }

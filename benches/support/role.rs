@@ -1,9 +1,16 @@
 //! The other process: this program again, in a role.
 
 use super::Fallible;
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::Signal;
 use std::env;
 use std::ffi::OsStr;
 use std::process::{Child, Command, Stdio};
+
+/// For the beginning of a role: this process ends when the one ends that started it, however that ends.
+pub(crate) fn end_with_parent() -> Fallible {
+    Ok(set_pdeathsig(Signal::SIGKILL)?)
+}
 
 /// A process that was started; killed if this program fails before it has ended.
 pub(crate) struct Role {

@@ -2,7 +2,11 @@
 //!
 //! One sender, one receiver; in two processes or in one. A message is one cache line: the descriptor of a buffer, or up to
 //! [`MAX_INLINE`] bytes. Nothing is lost, duplicated or reordered. In steady state neither side calls into the kernel: a side that
-//! has to wait looks again and again for a while, and then sleeps; the other one wakes it.
+//! has to wait looks again and again for a while, and then sleeps; the other one wakes it. How long it looks is for each side to
+//! say: [`SenderBuilder::spin`], [`ReceiverBuilder::spin`].
+//!
+//! A buffer is granted to the receiver before it is sent; so the sender keeps nothing, and the receiver reads in place for as long as
+//! it likes: the memory comes back when it drops the message. A buffer may be sent several times, and by several channels.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {

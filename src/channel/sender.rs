@@ -25,7 +25,7 @@ pub struct SenderBuilder {
 
 impl SenderBuilder {
     /// How many messages may be under way, from 2 to 65,536, rounded up to a power of two; default 256. Each takes 64 bytes of
-    /// /dev/shm.
+    /// /dev/shm. The message that was received last is one of them, until the receiver asks for the next.
     pub fn slots(mut self, slots: usize) -> Self {
         self.slots = slots;
         self

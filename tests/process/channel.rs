@@ -16,11 +16,11 @@ const CHANNEL: &str = "c";
 /// Longer than anything may take here, and shorter than a child may live.
 const FOR_EVER: Duration = Duration::from_secs(240);
 
-fn provider(prefix: &str) -> Provider {
+pub(crate) fn provider(prefix: &str) -> Provider {
     Provider::builder().name_prefix(prefix).max_bytes(8 << 20).arena_size(256 << 10).build().unwrap()
 }
 
-fn sender(prefix: &str, provider: &Provider, slots: usize) -> Sender {
+pub(crate) fn sender(prefix: &str, provider: &Provider, slots: usize) -> Sender {
     Sender::builder().name_prefix(prefix).slots(slots).create(provider, CHANNEL).unwrap()
 }
 
@@ -28,7 +28,7 @@ fn client(prefix: &str) -> Arc<Client> {
     Arc::new(shm::client(prefix))
 }
 
-fn receiver(prefix: &str) -> Receiver {
+pub(crate) fn receiver(prefix: &str) -> Receiver {
     Receiver::builder().name_prefix(prefix).open(client(prefix), CHANNEL).unwrap()
 }
 

@@ -1,12 +1,14 @@
 //! Owners and peers in other PID and mount namespaces, as in containers that share /dev/shm: who is alive is told by locks, and not
 //! by process ids, which mean something else there (D5).
 
+use crate::channel;
 use crate::child::{self, Child};
 use crate::killed_owner;
 use crate::peer::{self, Peer, Views};
 use crate::shm::{self, Names};
 use crate::wire::{Link, Message};
 use crate::{spaces, sys};
+use shm_pool::channel::{RecvError, SendFailure};
 use shm_pool::{AttachError, Descriptor, Provider, ProviderId, ShareError, ShmBuf};
 
 /// What an owner has: a control object, and two segments.
@@ -30,6 +32,8 @@ fn process_1(link: &Link, arguments: &[&str]) {
     match arguments[1] {
         "peer" => observe(link, arguments[0]),
         "owner" => killed_owner::role(link, arguments),
+        "receiver" => channel::role(link, arguments),
+        "sender" => channel::sending_role(link, &[arguments[0], "3"]),
         _ => reclaim(link, arguments[0]),
     }
 }
@@ -197,6 +201,31 @@ fn from_another_pid_namespace_peers_are_seen_alive_and_dead() {
     elsewhere.kill();
     assert_eq!(names.sweep(), 2, "the control object and a segment");
     survivor.check(view);
+}
+
+/// Otherwise one end of a channel waits for ever for the other one in a container: threads have other ids there.
+#[test]
+fn ends_of_channels_in_another_pid_namespace_are_seen_to_die() {
+    let names = Names::new("spaces-sender");
+    let Some(elsewhere) = Elsewhere::start(&names, "sender") else { return };
+    elsewhere.peer.child().expect_done();
+    let mut receiver = channel::receiver(names.prefix());
+    elsewhere.peer.child().expect_done();
+    assert_eq!((0..3).filter_map(|_| receiver.recv().ok()).count(), 3);
+    assert!(matches!(receiver.try_recv(), Err(RecvError::Empty)), "it lives");
+    elsewhere.kill();
+    assert!(matches!(receiver.recv(), Err(RecvError::PeerGone)));
+    assert!(names.sweep() > 0);
+
+    let names = Names::new("spaces-receiver");
+    let provider = channel::provider(names.prefix());
+    let mut sender = channel::sender(names.prefix(), &provider, 2);
+    let elsewhere = Elsewhere::start(&names, "receiver").expect("it was possible a moment ago");
+    elsewhere.peer.child().expect_done();
+    (0..2).for_each(|_| sender.send(message(&provider, 7)).unwrap());
+    elsewhere.kill();
+    assert_eq!(sender.send_bytes(b"x"), Err(SendFailure::PeerGone));
+    assert_eq!(provider.reclaim(), 2, "both messages");
 }
 
 /// Otherwise a peer whose /dev/shm is not its owner's, as in containers that share none, gets no hint why nothing arrives.
