@@ -8,10 +8,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 #[repr(transparent)]
 pub(crate) struct Futex(AtomicU32);
 
-/// Of `FUTEX_WAKE_OP`: clear in the second word the bit that is given by its number; and then wake nobody who sleeps on that.
-const CLEAR_BIT: libc::c_int =
-    ((libc::FUTEX_OP_ANDN | libc::FUTEX_OP_OPARG_SHIFT) << 28) | (libc::FUTEX_OP_CMP_EQ << 24);
-
 impl Futex {
     #[inline]
     pub(crate) fn load(&self, order: Ordering) -> u32 {
@@ -39,12 +35,10 @@ impl Futex {
         result == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ETIMEDOUT)
     }
 
-    /// Clears one bit and wakes a sleeper, in one step: nobody sees the one without the other, whoever dies.
-    pub(crate) fn clear_and_wake(&self, bit: u32) {
-        let operation = CLEAR_BIT | (bit as libc::c_int) << 12;
+    /// Wakes a sleeper, if there is one.
+    pub(crate) fn wake(&self) {
         let word = self.0.as_ptr();
-        let (one, none) = (1_usize, 0_usize);
         // SAFETY: a word that lives as long as `self`.
-        unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE_OP, one, none, word, operation) };
+        unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE, 1) };
     }
 }

@@ -85,7 +85,7 @@ mod model {
     }
 
     /// A futex whose sleepers are woken by their waker alone, never for no reason: so a wake-up that is lost is a deadlock, which
-    /// loom reports. The kernel compares and sleeps, and clears and wakes, under one lock, too.
+    /// loom reports. The kernel compares and sleeps, and wakes, under one lock, too.
     pub(crate) struct Futex {
         word: atomic::AtomicU32,
         companion: atomic::AtomicU8,
@@ -129,9 +129,8 @@ mod model {
             true
         }
 
-        pub(crate) fn clear_and_wake(&self, bit: u32) {
+        pub(crate) fn wake(&self) {
             let _guard = self.lock.lock().unwrap();
-            self.word().fetch_and(!(1 << bit), Ordering::Relaxed);
             self.woken.notify_one();
         }
     }

@@ -5,37 +5,45 @@
 //!
 //! | bits | meaning |
 //! |---|---|
-//! | 0 to 29 | the thread that holds the bell for the ringer's process (see `keeper`); 0 before there is a ringer |
-//! | 30 | the ringer is gone: set by the kernel when that thread dies, or by the ringer when it leaves |
+//! | 0 to 29 | the thread that holds the bell for the ringer's process (see `keeper`); 0 before there is a ringer, and when it is gone |
+//! | 30 | with a ringer: it has rung; without: the ringer is gone |
 //! | 31 | the sleeper sleeps, or is about to |
 //!
-//! When a process dies, in whatever way, the kernel sets bit 30 of all bells that it holds, and wakes the sleeper where bit 31 is set. No
-//! heartbeat, no probing, no timeout.
+//! When a process dies, in whatever way, the kernel makes 0 of the thread in all bells that it holds, sets bit 30, and wakes the sleeper
+//! where bit 31 is set. No heartbeat, no probing, no timeout. A ringer that leaves does the same by itself.
 //!
 //! # No wake-up is lost
 //!
 //! | step | sleeper: [`Bell::wait`] | step | ringer: [`Bell::ring`] |
 //! |---|---|---|---|
-//! | S1 | set bit 31 | W1 | make ready (send, or make room) |
+//! | S1 | set bit 31, clear bit 30 | W1 | make ready (send, or make room) |
 //! | S2 | full fence | W2 | full fence |
-//! | S3 | is it ready? then go on | W3 | is bit 31 set? then clear it and wake |
-//! | S4 | sleep, if the word is unchanged | | |
+//! | S3 | is it ready? then go on | W3 | is bit 31 set, and bit 30 not? then |
+//! | S4 | sleep, if the word is unchanged | W4 | set bit 30 |
+//! | | | W5 | wake |
 //!
-//! One of the fences comes first, so either S3 sees W1, or W3 sees S1; and if W3 clears the bit before S4, the kernel finds the word
-//! changed and S4 returns at once.
+//! One of the fences comes first, so either S3 sees W1, or W3 sees S1. In the second case the kernel finds the word changed by W4, and S4
+//! returns at once, or W5 comes after it. If S1 clears the bit of W4, it reads W4 and so S3 sees W1. And who has rung does
+//! not ring again before the sleeper has woken and is about to sleep again.
 //!
 //! # Killed at any instruction
 //!
-//! As long as the sleeper may sleep, bit 31 is set: clearing it and waking is one system call (`FUTEX_WAKE_OP`), so that no ringer can
-//! die in between and leave a sleeper whom nobody wakes. A ringer that dies anywhere else is rung for by the kernel.
+//! Bit 31 is set as long as the sleeper may sleep; so if the ringer dies between W4 and W5, or anywhere else, the kernel wakes the
+//! sleeper.
 
 use crate::sync::{fence, Futex, Ordering};
 use std::time::Duration;
 
 /// See the module's text; the numbers are the kernel's.
 const HOLDER: u32 = libc::FUTEX_TID_MASK;
-const GONE: u32 = libc::FUTEX_OWNER_DIED;
+const RUNG_OR_GONE: u32 = libc::FUTEX_OWNER_DIED;
 const SLEEPS: u32 = libc::FUTEX_WAITERS;
+
+/// Is this the word of a bell whose ringer is gone?
+#[inline]
+fn is_gone(word: u32) -> bool {
+    word & (HOLDER | RUNG_OR_GONE) == RUNG_OR_GONE
+}
 
 /// Why a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,69 +65,74 @@ impl Bell {
         Self(Futex::new(holder))
     }
 
-    /// Makes `holder` the thread whose death rings this bell. `false` if somebody holds, or held, it already.
-    pub(super) fn hold(&self, holder: u32) -> bool {
-        let mut old = self.0.load(Ordering::Relaxed);
+    /// Changes the word to what `next` makes of it, until that is `None`. Returns what it was before, or is.
+    fn change(&self, next: impl Fn(u32) -> Option<u32>) -> Result<u32, u32> {
+        let mut old = self.0.load(Ordering::Acquire);
         loop {
-            if old & (HOLDER | GONE) != 0 {
-                return false;
-            }
-            // Release: what the ringer has prepared; partner of the Acquire in `wait` and `is_held`.
-            match self.0.compare_exchange(old, old | holder & HOLDER, Ordering::Release, Ordering::Relaxed) {
-                Ok(_) => return true,
+            // AcqRel: Release of what the ringer has made ready, prepared or done before it rings, comes or leaves; Acquire of that.
+            match self.0.compare_exchange(old, next(old).ok_or(old)?, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Ok(old),
                 Err(now) => old = now,
             }
         }
     }
 
+    /// Makes `holder` the thread whose death rings this bell. `false` if somebody holds, or held, it already.
+    pub(super) fn hold(&self, holder: u32) -> bool {
+        let is_free = |word| word & (HOLDER | RUNG_OR_GONE) == 0;
+        self.change(|word| is_free(word).then_some(word | holder & HOLDER)).is_ok()
+    }
+
     /// Is there a ringer, and has it not gone?
     #[inline]
     pub(super) fn is_held(&self) -> bool {
-        let word = self.0.load(Ordering::Acquire);
-        word & GONE == 0 && word & HOLDER != 0
+        // Acquire: partner of `hold`.
+        self.0.load(Ordering::Acquire) & HOLDER != 0
     }
 
     /// Was there a ringer that has gone?
     #[inline]
     pub(super) fn is_gone(&self) -> bool {
-        self.0.load(Ordering::Acquire) & GONE != 0
+        // Acquire: partner of `leave`.
+        is_gone(self.0.load(Ordering::Acquire))
     }
 
     /// Wakes the sleeper if it sleeps.
     #[inline]
     pub(super) fn ring(&self) {
         fence(Ordering::SeqCst); // W2, partner of S2
-        if self.0.load(Ordering::Relaxed) & SLEEPS != 0 {
-            self.wake();
+        if self.0.load(Ordering::Relaxed) & (SLEEPS | RUNG_OR_GONE) == SLEEPS {
+            self.wake(); // W3
         }
     }
 
     #[cold]
     fn wake(&self) {
-        self.0.clear_and_wake(SLEEPS.trailing_zeros());
+        // Release: partner of the Acquire in S1.
+        self.0.fetch_or(RUNG_OR_GONE, Ordering::Release); // W4
+        self.0.wake(); // W5
     }
 
     /// The ringer leaves: rings for the last time.
     pub(super) fn leave(&self) {
-        // Release: what was done before is seen by who finds the ringer gone.
-        self.0.fetch_or(GONE, Ordering::Release);
-        self.wake();
+        // It cannot be refused.
+        let _ = self.change(|word| Some(word & SLEEPS | RUNG_OR_GONE));
+        self.0.wake();
     }
 
     /// Sleeps until `is_ready`, or the ringer is gone, or the deadline has passed. What is ready goes first.
     pub(super) fn wait(&self, deadline: Option<Deadline>, mut is_ready: impl FnMut() -> bool) -> Woken {
+        let about_to_sleep = |word| word & !RUNG_OR_GONE | SLEEPS;
         loop {
-            // S1. Acquire: partner of `leave`.
-            let word = self.0.fetch_or(SLEEPS, Ordering::Acquire) | SLEEPS;
+            let begun = self.change(|word| (!is_gone(word)).then(|| about_to_sleep(word))); // S1
             fence(Ordering::SeqCst); // S2, partner of W2
             if is_ready() {
                 return Woken::Ready; // S3
             }
-            if word & GONE != 0 {
-                return Woken::Gone;
-            }
-            let in_time = self.0.sleep_while(word, deadline.as_ref().map(|deadline| &deadline.0));
-            // Before bit 31 is set again, which would cost the next ringer a call for nobody.
+            let Ok(before) = begun else { return Woken::Gone };
+            let deadline = deadline.as_ref().map(|deadline| &deadline.0);
+            let in_time = self.0.sleep_while(about_to_sleep(before), deadline); // S4
+            // Before S1 is done again, which would cost the ringer's next ring a call for nobody.
             if is_ready() {
                 return Woken::Ready;
             }
