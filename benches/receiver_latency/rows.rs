@@ -46,8 +46,8 @@ pub(crate) const ROWS: &[Row] = &[
     Row { name: "channel, 20 µs spin, then futex", kind: Kind::Channel { spin: SPIN } },
     Row { name: "Unix socketpair, busy poll", kind: Kind::Socket { is_busy: true } },
     Row { name: "Unix socketpair, blocking", kind: Kind::Socket { is_busy: false } },
-    Row { name: "std mpsc, two *threads*, busy poll", kind: Kind::Threads { is_busy: true } },
-    Row { name: "std mpsc, two *threads*, blocking", kind: Kind::Threads { is_busy: false } },
+    Row { name: "std mpsc, two threads, busy poll", kind: Kind::Threads { is_busy: true } },
+    Row { name: "std mpsc, two threads, blocking", kind: Kind::Threads { is_busy: false } },
 ];
 
 /// What the publisher's process is told. Its orders come by the standard input.
