@@ -1,0 +1,177 @@
+//! How old messages are when they are received, at a fixed rate: a publisher on one core, a receiver on another.
+//!
+//! After Aeron's receiver-latency benchmark. The loop is open: each message carries the time at which it was due by the
+//! rate, and the receiver takes its latency from there. A publisher that is late, for whatever reason, sends what is
+//! due without waiting and skips nothing; the wait is in the latency, where a publisher that stamped its own send time
+//! would hide it. That "naive" latency is printed beside it.
+//!
+//! | file | what it has |
+//! |---|---|
+//! | `pace.rs`, `message.rs` | when messages are due, and what they carry |
+//! | `publisher.rs` | the open loop |
+//! | `link.rs` | the receiver: starts a publisher, gives it orders, receives and checks |
+//! | `rows.rs`, `ways.rs` | the rows, and both ends of each |
+//! | `stall.rs` | the self-test: a stall of the receiver must be seen |
+//! | `columns.rs`, `report.rs` | histograms, tables, charts |
+//!
+//! The receiver is the process that prints. The publisher is another one, or, for `std::sync::mpsc`, a thread.
+
+#![forbid(unsafe_code)]
+
+mod columns;
+mod link;
+mod message;
+mod pace;
+mod publisher;
+mod report;
+mod rows;
+mod stall;
+mod ways;
+
+#[path = "../support/mod.rs"]
+mod support;
+
+use clap::{Parser, Subcommand};
+use columns::Columns;
+use link::Link;
+use nix::unistd::{setpgid, Pid};
+use publisher::Order;
+use report::Measured;
+use rows::{Publisher, Row, PREFIX, ROWS, SLOTS};
+use shm_pool::Provider;
+use support::cores::{pin, Cores};
+use support::machine::Machine;
+use support::options::Common;
+use support::{clock, Fallible};
+
+/// Latency from when a message was due until it was received, at fixed rates.
+#[derive(Parser)]
+struct Options {
+    #[command(flatten)]
+    common: Common,
+    /// Messages per second; may be given several times, and makes a table each
+    #[arg(long, value_name = "MSG/S", default_values_t = [1_000_000, 100_000],
+          value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    rate: Vec<u64>,
+    /// Seconds of a repetition, as far as the rate is kept up
+    #[arg(long, default_value_t = 1.0, value_parser = seconds)]
+    seconds: f64,
+    #[command(subcommand)]
+    role: Option<Role>,
+}
+
+#[derive(Subcommand)]
+enum Role {
+    /// The other process
+    #[command(hide = true)]
+    Publisher(Publisher),
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if seconds > 0.0 && seconds <= 3600.0 => Ok(seconds),
+        _ => Err("more than 0, and at most 3600".to_owned()),
+    }
+}
+
+fn main() -> Fallible {
+    let options = Options::parse();
+    if let Some(Role::Publisher(publisher)) = options.role {
+        // Ctrl-C at the terminal ends the receiver; this process notices, and removes what it made.
+        setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
+        pin(publisher.core)?;
+        return publisher.run();
+    }
+    let cores = Cores::choose()?;
+    if !options.common.quick {
+        cores.require_two()?;
+    }
+    let _sweeper = Sweeper;
+    if options.common.quick {
+        pin(cores.first())?;
+        check(cores)?;
+        return stall::test(cores.second(), true);
+    }
+    measure(&options, cores)
+}
+
+/// Removes what a publisher left that was killed, when all have ended.
+struct Sweeper;
+
+impl Drop for Sweeper {
+    fn drop(&mut self) {
+        let _ = Provider::builder().name_prefix(PREFIX).sweep();
+    }
+}
+
+fn with_name<T>(row: &Row, outcome: Fallible<T>) -> Fallible<T> {
+    outcome.map_err(|error| format!("{}: {error}", row.name).into())
+}
+
+/// A few messages of each row, in two repetitions.
+fn check(cores: Cores) -> Fallible {
+    const ORDER: Order = Order { rate: 100_000, count: 1_000 };
+    for (index, row) in ROWS.iter().enumerate() {
+        let run = || {
+            let mut link = Link::start(index, SLOTS, cores.second())?;
+            for _ in 0..2 {
+                link.repeat(ORDER, |_, _| {})?;
+            }
+            link.finish()
+        };
+        with_name(row, run())?;
+        println!("{}: {} messages, all as sent", row.name, 2 * ORDER.count);
+    }
+    Ok(())
+}
+
+fn measure(options: &Options, cores: Cores) -> Fallible {
+    let machine = Machine::now();
+    print_head(options, &machine);
+    pin(cores.first())?;
+    stall::test(cores.second(), false)?;
+    let started = ROWS.iter().enumerate().map(|(index, row)| with_name(row, Link::start(index, SLOTS, cores.second())));
+    let mut links = started.collect::<Fallible<Vec<_>>>()?;
+    for &rate in &options.rate {
+        let count = (rate as f64 * options.seconds).ceil() as u64;
+        let results = measure_rate(&mut links, Order { rate, count }, options.common.rounds)?;
+        report::print(rate, &results);
+        if let Some(file) = &options.common.svg {
+            let is_one = options.rate.len() == 1;
+            let file = if is_one { file.clone() } else { report::file_of(file, rate) };
+            report::draw(&file, rate, &machine.caption(), &results)?;
+        }
+    }
+    ROWS.iter().zip(links).try_for_each(|(row, link)| with_name(row, link.finish()))
+}
+
+/// A repetition of each row to warm up, and then so many rounds, all rows in turn.
+fn measure_rate(links: &mut [Link], order: Order, rounds: u32) -> Fallible<Vec<Measured>> {
+    let mut results: Vec<_> = ROWS.iter().map(|_| Measured::new()).collect();
+    // One for all: the first writes to its memory fall into the warm-up.
+    let mut columns = Columns::new();
+    for round in 0..=rounds {
+        for ((row, link), result) in ROWS.iter().zip(&mut *links).zip(&mut results) {
+            columns.reset();
+            let took = with_name(row, link.repeat(order, |now, message| columns.record(now, message)))?;
+            if round > 0 {
+                result.add(&columns, took)?;
+            }
+        }
+    }
+    Ok(results)
+}
+
+fn print_head(options: &Options, machine: &Machine) {
+    println!("Receiver latency, open loop: from when a message of 32 bytes was due until it was received\n");
+    let cost = clock::cost(clock::now);
+    machine.print(
+        &format!("CLOCK_MONOTONIC, {cost:.1} ns a reading, one for each message on each side"),
+        "receiver and publisher pinned to one each",
+    );
+    let (rounds, seconds) = (options.common.rounds, options.seconds);
+    println!("rows     in turn, a repetition of {seconds} s to warm up and {rounds} measured ones, drained after each");
+    println!("ways     channel and mpsc: {SLOTS} slots");
+    println!("         socketpair: SOCK_STREAM, a write for each message, read in bulk, the kernel's default buffers");
+    println!("columns  latencies since the intended send time; naive ones since the actual send time\n");
+}
