@@ -98,12 +98,17 @@ impl Reference<'_> {
         if came.sequence != number {
             return Err(format!("number {} came instead", came.sequence).into());
         }
-        if *came != meant {
-            return Err(format!("it came as {came:?}, and is {meant:?}").into());
-        }
         // Both drivers are held to the same bytes.
-        if bytes != meant.encode() {
-            return Err("it was encoded to other bytes".into());
+        let reference = meant.encode();
+        if bytes != reference {
+            let same = bytes.iter().zip(&reference).take_while(|(one, other)| one == other).count();
+            let lens = (bytes.len(), reference.len());
+            return Err(
+                format!("{} bytes, where {} were meant, and different from byte {same} on", lens.0, lens.1).into()
+            );
+        }
+        if *came != meant {
+            return Err("it was decoded to something else than the device measured".into());
         }
         Ok(())
     }
