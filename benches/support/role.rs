@@ -5,6 +5,7 @@ use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 use std::env;
 use std::ffi::OsStr;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
 /// For the beginning of a role: this process ends when the one ends that started it, however that ends.
@@ -26,9 +27,22 @@ impl Role {
         input: impl Into<Stdio>,
         output: impl Into<Stdio>,
     ) -> Fallible<Self> {
-        let mut command = Command::new(env::current_exe()?);
-        let child = command.arg(name).args(arguments).stdin(input).stdout(output).spawn()?;
-        Ok(Self { name, child })
+        Self::spawn(name, command(name, arguments)?.stdin(input).stdout(output))
+    }
+
+    /// As [`start`](Self::start), for a process that ends by itself when this one does. Ctrl-C reaches only this one, so that the other
+    /// has the time to remove what it has made.
+    pub(crate) fn start_apart<A: AsRef<OsStr>>(
+        name: &'static str,
+        arguments: impl IntoIterator<Item = A>,
+        input: impl Into<Stdio>,
+        output: impl Into<Stdio>,
+    ) -> Fallible<Self> {
+        Self::spawn(name, command(name, arguments)?.stdin(input).stdout(output).process_group(0))
+    }
+
+    fn spawn(name: &'static str, command: &mut Command) -> Fallible<Self> {
+        Ok(Self { name, child: command.spawn()? })
     }
 
     pub(crate) fn child(&mut self) -> &mut Child {
@@ -52,6 +66,12 @@ impl Role {
             Err(format!("the {} failed: {status}", self.name).into())
         }
     }
+}
+
+fn command<A: AsRef<OsStr>>(name: &str, arguments: impl IntoIterator<Item = A>) -> Fallible<Command> {
+    let mut command = Command::new(env::current_exe()?);
+    command.arg(name).args(arguments);
+    Ok(command)
 }
 
 impl Drop for Role {
