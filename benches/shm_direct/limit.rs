@@ -1,5 +1,5 @@
-//! Ends a process that takes longer than it can: the last resort, when the other one is stopped, or has left a lock that nobody
-//! releases.
+//! Ends a process that takes longer than it can: the last resort, when the other one does not end, or has left a lock
+//! that nobody releases.
 
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,8 @@
-//! One-way latency between two processes, each on a core of its own, beside what SHM-direct of rusty-comms does: one slot in shared
-//! memory, a process-shared pthread mutex and condition variables.
+//! One-way latency between two processes, each on a core of its own, beside what SHM-direct of rusty-comms does: one
+//! slot in shared memory, a process-shared pthread mutex and condition variables.
 //!
-//! Messages of several lengths go back to back, and by the clock; and 116 bytes every 10 ms, SHM-direct's own reference. All rows are
-//! measured in turn, in several rounds.
+//! Messages of several lengths go back to back, and by the clock; and 116 bytes every 10 ms, SHM-direct's own
+//! reference. All rows are measured in turn, in several rounds.
 //!
 //! # The stamps
 //!
@@ -10,22 +10,24 @@
 //!
 //! | stamp | channel | slot |
 //! |---|---|---|
-//! | sent, in the message | before a buffer is allocated and filled by one bulk copy | before the lock is taken and the slot is filled by one bulk copy |
-//! | wake | `recv` has returned: a view, attached, no byte of it read | the lock is held and the slot is full, nothing is copied out |
-//! | usable | every byte of the view was read once | the message was copied out, the slot given free, and every byte of the copy read once |
+//! | sent, in the message | before a buffer is allocated | before the lock is taken |
+//! | wake | `recv_timeout` has returned a view, attached, not read | the lock is held, the slot full, not copied |
+//! | usable | every byte of the view was read once | copied out, lock released, every byte of the copy read once |
 //!
-//! Two stamps at the receiver, because either one alone is partial: at the wake the slot has not done its second copy; and a slice in
-//! place that nobody has read yet is still in the other core's cache, while a copy is not. So "usable" is after the same sum over
-//! all bytes in both. The sender's buffer is the application's in both, is filled anew for each message, and is copied once.
+//! Two stamps at the receiver, because either one alone is partial: at the wake the slot has not done its second copy;
+//! and a slice in place that nobody has read yet is still in the other core's cache, while a copy is not. So "usable"
+//! is after the same sum over all bytes in both. The sender's buffer is the application's in both, is filled anew for
+//! each message, and is copied once.
 //!
 //! # Waiting
 //!
-//! A condition variable sleeps at once. The row to compare it with is the channel that does so too; the one that looks for a while
-//! first, as by default, has a row of its own.
+//! A condition variable sleeps at once. The row to compare it with is the channel that does so too; the one that looks
+//! for a while first, as by default, has a row of its own.
 //!
-//! Back to back the sender is held up by the receiver: the slot takes a message when the one before was copied out. Through a ring of
-//! many slots messages would queue, and their latency be the ring's length. So the channel has the shortest ring, of two slots, one
-//! of which is the message that the receiver reads. The default ring's throughput is a row of its own.
+//! Back to back the sender is held up by the receiver: the slot takes a message when the one before was copied out.
+//! Through a ring of many slots messages would queue, and their latency be the ring's length. So the channel has the
+//! shortest ring, of two slots, one of which is the message that the receiver reads. The default ring's throughput is a
+//! row of its own.
 
 mod limit;
 mod payload;
@@ -43,11 +45,15 @@ use clap::{Parser, Subcommand};
 use report::Cell;
 use rows::{Job, ROWS};
 use settings::{Kind, Setting, KINDS};
+use std::process::ExitCode;
 use std::time::Duration;
 use support::cores::{pin, Cores};
 use support::machine::Machine;
 use support::options::Common;
 use support::{chart, clock, Fallible};
+
+/// Messages of a row, over all rounds.
+const MOST: u64 = 1_000_000_000;
 
 /// One-way latency between two processes, beside a slot with a pthread mutex and condition variables.
 #[derive(Parser)]
@@ -55,13 +61,13 @@ struct Options {
     #[command(flatten)]
     common: Common,
     /// Messages of each row and length back to back, over all rounds
-    #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = clap::value_parser!(u64).range(1..=MOST))]
     back_to_back: u64,
     /// Messages of each row and length every millisecond, over all rounds
-    #[arg(long, value_name = "N", default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(1..=MOST))]
     paced: u64,
     /// Messages of each row every 10 ms, over all rounds
-    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=MOST))]
     reference: u64,
     #[command(subcommand)]
     role: Option<Role>,
@@ -71,7 +77,7 @@ struct Options {
 enum Role {
     /// The other process
     #[command(hide = true)]
-    Send(Job),
+    Sender(Job),
 }
 
 impl Options {
@@ -84,9 +90,18 @@ impl Options {
     }
 }
 
-fn main() -> Fallible {
-    let options = Options::parse();
-    if let Some(Role::Send(job)) = options.role {
+fn main() -> ExitCode {
+    match run(&Options::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("shm_direct: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: &Options) -> Fallible {
+    if let Some(Role::Sender(job)) = &options.role {
         return job.send();
     }
     let cores = Cores::choose()?;
@@ -94,7 +109,7 @@ fn main() -> Fallible {
         return check(cores);
     }
     cores.require_two()?;
-    measure(&options, cores)
+    measure(options, cores)
 }
 
 /// Nothing measured yet, for each row in each setting.
@@ -125,7 +140,7 @@ fn measure(options: &Options, cores: Cores) -> Fallible {
     println!("One way between two processes: a message and when it is there\n");
     let cost = clock::cost(clock::now);
     machine.print(
-        &format!("CLOCK_MONOTONIC, {cost:.1} ns a reading: one of the sender's is in each figure, and one of the receiver's in each usable"),
+        &format!("CLOCK_MONOTONIC, {cost:.1} ns a reading, of which each figure contains one, and each usable two"),
         "the receiver pinned to one, the sender to another",
     );
     let rounds = options.common.rounds;

@@ -165,15 +165,16 @@ impl Goal {
 }
 
 const NOTES: &str = "\
-Sent: the sender's clock before it begins, with the message complete in a buffer of its own; waiting for room is included.
-  Both ways then copy it once: into a pooled buffer, or into the slot.
-Wake: for the channel when `recv` returns, for the slot when the receiver holds the lock and finds the message. So the channel's
-  contains what makes a descriptor a slice (attach), and the slot's does not contain the copy.
+Sent: the sender's clock before it begins, with the message complete in a buffer of its own; waiting for room is
+  included. Both ways then copy it once: into a pooled buffer, or into the slot.
+Wake: for the channel when `recv_timeout` returns, for the slot when the receiver holds the lock and finds the message.
+  So the channel's contains what makes a descriptor a slice (attach), and the slot's does not contain the copy.
 Usable: when the receiver has the bytes in hand and has read each of them once, by the same sum. For the channel that is
-  what brings them over from the other core; for the slot the copy out has done so.
-Futex only is the like-for-like row, because a condition variable sleeps at once as well. Default waiting is what users get: it
-  looks for 20 µs first.
-The channel has 2 slots, so that back to back no more messages are under way than by the slot: one that is read, and the next.
-  Without a number: through 256 slots a message waits for 255 others, which says nothing about the way; MB/s does.
+  what brings them over from the other core; for the slot the copy has done so. The slot's contains giving the slot and
+  the lock free, before which nobody has the copy: after a sleep that is a system call, in glibc.
+Futex only is the like-for-like row, because a condition variable sleeps at once as well. Default waiting is what users
+  get: it looks for 20 µs first.
+The channel has 2 slots, so that back to back no more messages are under way than by the slot: one that is read, and
+  the next. Without a number: through 256 slots a message waits for 255 others; only MB/s says something about the way.
 Every message was received in order and compared byte by byte, after the stamps.
 ";

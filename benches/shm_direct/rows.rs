@@ -10,6 +10,8 @@ use crate::support::cores::pin;
 use crate::support::role::Role;
 use crate::support::Fallible;
 use crate::ways::{ChannelInbox, ChannelOutbox, Inbox, SlotInbox};
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::Signal;
 use nix::unistd::{setpgid, Pid};
 use shm_pool::channel::{Receiver, Sender};
 use shm_pool::{Client, Provider};
@@ -35,8 +37,8 @@ enum Way {
     },
 }
 
-/// As many messages may be under way as with one slot, when the receiver has copied a message out of that and goes on to read it:
-/// the one that is read, and the next one.
+/// As many messages may be under way as with one slot, when the receiver has copied a message out of that and goes on
+/// to read it: the one that is read, and the next one.
 const TWO_SLOTS: Option<usize> = Some(2);
 
 pub(crate) const SLOT: Row = Row { name: "slot: pthread mutex, condvars", way: Way::Slot };
@@ -57,8 +59,13 @@ pub(crate) const ROWS: &[Row] = &[SLOT, FUTEX_ONLY, DEFAULT_WAITING, DEFAULT_RIN
 /// All runs have the same, so that each removes what one that was killed has left.
 const PREFIX: &str = "shm-direct";
 
-/// What a round may take longer than its messages do by the clock.
-const SLACK: Duration = Duration::from_secs(120);
+/// Longest wait for the other process to begin.
+const BEGIN: Duration = Duration::from_secs(30);
+
+/// How long a process may live that sends or receives so many messages at such a pace: far longer than it ever takes.
+fn limit(messages: u64, pace: Option<Duration>) -> Duration {
+    2 * BEGIN + (pace.unwrap_or_default() + Duration::from_millis(1)).mul_f64(messages as f64)
+}
 
 /// What the sender is told.
 #[derive(clap::Args)]
@@ -74,7 +81,8 @@ pub(crate) struct Job {
 }
 
 impl Row {
-    /// Does the time that a message takes mean something? Through a long ring, back to back, it is the time that the ring takes.
+    /// Does the time that a message takes mean something? Through a long ring, back to back, it is the time that the
+    /// ring takes.
     pub(crate) fn has_latencies(&self) -> bool {
         !matches!(self.way, Way::Channel { slots: None, .. })
     }
@@ -86,7 +94,7 @@ impl Row {
 
     /// Starts the sender on a core, and receives a round.
     pub(crate) fn receive(&self, setting: &Setting, core: Option<usize>) -> Fallible<Round> {
-        let _limit = Limit::start("receiver", setting.duration() + SLACK);
+        let _limit = Limit::start("receiver", limit(setting.messages(), setting.kind.pace()));
         let name = process::id().to_string();
         match self.way {
             Way::Slot => {
@@ -114,7 +122,7 @@ impl Row {
         let mut arguments = vec![row.to_string(), setting.len.to_string(), pace.to_string()];
         arguments.extend([setting.messages().to_string(), name.to_owned()]);
         arguments.extend(core.map(|core| core.to_string()));
-        Role::start("send", arguments, input, output)
+        Role::start("sender", arguments, input, output)
     }
 }
 
@@ -123,12 +131,14 @@ impl Job {
     pub(crate) fn send(&self) -> Fallible {
         let row = ROWS.get(self.row).ok_or("no such row")?;
         let pace = (self.pace > 0).then(|| Duration::from_nanos(self.pace));
-        let _limit = Limit::start("sender", pace.unwrap_or_default().mul_f64(self.count as f64) + SLACK);
+        let _limit = Limit::start("sender", limit(self.count, pace));
         // An interrupt from the terminal is the parent's. This process finds that gone, and removes what it has made.
         setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
         pin(self.core)?;
         match row.way {
             Way::Slot => {
+                // It would notice when it has waited in vain; and it has nothing to remove.
+                set_pdeathsig(Signal::SIGKILL)?;
                 let mut slot = Slot::open(&File::from(io::stdin().as_fd().try_clone_to_owned()?))?;
                 send_all(&mut slot, self.len, pace, self.count)
             }
@@ -136,9 +146,10 @@ impl Job {
                 let mut outbox = create(&self.name, spin, slots)?;
                 io::stdout().write_all(b".")?;
                 io::stdout().flush()?;
-                outbox.sender.wait_for_receiver(SLACK)?;
+                outbox.sender.wait_for_receiver(BEGIN)?;
                 send_all(&mut outbox, self.len, pace, self.count)?;
-                // A message that was not attached to yet goes with its owner, so that waits until the receiver has them all.
+                // A message that was not attached to yet goes with its owner, so that waits until the receiver has them
+                // all.
                 io::copy(&mut io::stdin(), &mut io::sink())?;
                 Ok(())
             }

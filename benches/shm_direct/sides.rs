@@ -17,7 +17,8 @@ pub(crate) struct Round {
     pub(crate) took: Duration,
 }
 
-/// Sends `count` messages of `len` bytes, each when its time has come, or back to back. The stamp is the last thing before.
+/// Sends `count` messages of `len` bytes, each when its time has come, or back to back. The stamp is the last thing
+/// before.
 pub(crate) fn send_all(outbox: &mut impl Outbox, len: usize, pace: Option<Duration>, count: u64) -> Fallible {
     let pace = pace.map(|pace| pace.as_nanos() as u64);
     let mut payload = Payload::new(len);
@@ -33,8 +34,8 @@ pub(crate) fn send_all(outbox: &mut impl Outbox, len: usize, pace: Option<Durati
     Ok(())
 }
 
-/// Receives all messages in order, reads every byte of each, and then compares it with what was sent. Those of the warm-up are not
-/// recorded.
+/// Receives all messages in order, reads every byte of each, and then compares it with what was sent. Those of the
+/// warm-up are not recorded.
 pub(crate) fn receive_all(inbox: &mut impl Inbox, setting: &Setting) -> Fallible<Round> {
     let mut round = Round { wake: latency::histogram(), usable: latency::histogram(), took: Duration::ZERO };
     let mut expected = Payload::new(setting.len);

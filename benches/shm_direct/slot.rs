@@ -1,15 +1,18 @@
 //! The peer: one slot in memory that two processes share, guarded by a pthread mutex and two condition variables.
 //!
-//! A message is copied in by one side and copied out by the other, each by one bulk copy under the lock; the slot takes the next
-//! one when the last was taken. The memory has no name: the other process inherits it as a file descriptor.
+//! A message is copied in by one side and copied out by the other, each by one bulk copy under the lock; the slot takes
+//! the next one when the last was taken. The memory has no name: the other process inherits it as a file descriptor.
 //!
-//! As quick as it can fairly be made: the mutex shares its line with the word that it guards, each condition variable and
-//! the message begin a line of their own, and who is woken finds the lock free, because it is released before the signal. The
-//! clock is asked for deadlines only by who must wait.
+//! As quick as it can fairly be made. The mutex shares its line with the word that it guards, each condition variable
+//! and the message begin a line of their own, and the clock is asked for deadlines only by who must wait. The signal is
+//! given with the lock still held, as SHM-direct does: who has waited releases the lock by a system call, because glibc
+//! takes it then as if others waited for it too, and a signal after that would be later by as much. Long before anybody
+//! is awake the lock is free.
 //!
-//! The mutex is robust: if a process dies with the lock, the other one gets `EOWNERDEAD`, and an error, and not a lock that
-//! nobody releases. Every wait ends after [`PATIENCE`]. (Condition variables have no such thing: in a process that is killed in the
-//! few instructions that change one, it stays locked, and the other process may wait for that. `limit` ends it then.)
+//! The mutex is robust: if a process dies with the lock, the other one gets `EOWNERDEAD`, and an error, and not a lock
+//! that nobody releases. Every wait ends after [`PATIENCE`]. (Condition variables have no such thing: killed in the few
+//! instructions that change one, a process leaves it locked, and the other one may wait for that. `limit` ends it
+//! then.)
 
 use crate::support::{clock, Fallible};
 use memmap2::{MmapOptions, MmapRaw};
@@ -29,7 +32,7 @@ use std::time::Duration;
 pub(crate) const MAX_LEN: usize = 8192;
 
 /// Longest wait for the other side.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Says that the mutex and the condition variables have been made.
 const MADE: u64 = u64::from_be_bytes(*b"one slot");
@@ -94,8 +97,8 @@ impl Slot {
     }
 
     fn shared(&self) -> &Shared {
-        // SAFETY: a mapping is aligned to pages, as long as this, and lives as long as `self`. All that the other process may change is
-        // in cells and atomics, which any bytes are valid for.
+        // SAFETY: a mapping is aligned to pages, as long as this, and lives as long as `self`. All that the other
+        // process may change is in cells and atomics, which any bytes are valid for.
         unsafe { &*self.0.as_ptr().cast::<Shared>() }
     }
 
@@ -113,12 +116,11 @@ impl Slot {
         // SAFETY: not longer than the slot, as checked above, and nobody else accesses that without the lock.
         unsafe { ptr::copy_nonoverlapping(message.as_ptr(), to, message.len()) };
         locked.set_len(message.len());
-        drop(locked);
-        signal(&shared.not_empty.0)
+        locked.signal(&shared.not_empty.0)
     }
 
-    /// Waits until the slot is full, and copies the message out. Returns how long it is, and when this side was awake, had the
-    /// lock and found the message.
+    /// Waits until the slot is full, and copies the message out. Returns how long it is, and when this side was awake,
+    /// had the lock and found the message.
     pub(crate) fn take(&self, buffer: &mut [u8]) -> Fallible<(usize, u64)> {
         let shared = self.shared();
         let locked = self.lock()?;
@@ -134,8 +136,7 @@ impl Slot {
         // SAFETY: longer than neither, as checked above, and nobody else accesses the slot without the lock.
         unsafe { ptr::copy_nonoverlapping(from, buffer.as_mut_ptr(), len) };
         locked.set_len(0);
-        drop(locked);
-        signal(&shared.not_full.0)?;
+        locked.signal(&shared.not_full.0)?;
         Ok((len, wake))
     }
 
@@ -192,6 +193,11 @@ impl Locked<'_> {
         }
     }
 
+    fn signal(&self, condvar: &Condvar) -> Fallible {
+        // SAFETY: it was made, as `create` and `open` see to.
+        check("pthread_cond_signal", unsafe { libc::pthread_cond_signal(condvar.get()) })
+    }
+
     /// The other side died with the lock, which this one has now.
     fn recover(&self) -> Box<dyn std::error::Error + Send + Sync> {
         // SAFETY: this thread has the lock, and was told that its last owner is dead.
@@ -207,11 +213,6 @@ impl Drop for Locked<'_> {
         // SAFETY: this thread has the lock; so it cannot fail.
         unsafe { libc::pthread_mutex_unlock(self.guard().mutex.get()) };
     }
-}
-
-fn signal(condvar: &Condvar) -> Fallible {
-    // SAFETY: it was made, as `create` and `open` see to.
-    check("pthread_cond_signal", unsafe { libc::pthread_cond_signal(condvar.get()) })
 }
 
 fn make_mutex(mutex: &UnsafeCell<libc::pthread_mutex_t>) -> Fallible {

@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use crate::slot::Slot;
+use crate::slot::{Slot, PATIENCE};
 use crate::support::{clock, Fallible};
 use shm_pool::channel::{Receiver, RecvError, Sender};
 use shm_pool::Provider;
@@ -41,7 +41,11 @@ pub(crate) struct ChannelInbox(pub(crate) Receiver);
 
 impl Inbox for ChannelInbox {
     fn receive(&mut self, read: impl FnOnce(u64, &[u8]) -> Fallible) -> Fallible {
-        let message = self.0.recv()?;
+        // As with the slot, the clock is asked for a deadline only if there is nothing yet.
+        let message = match self.0.try_recv() {
+            Err(RecvError::Empty) => self.0.recv_timeout(PATIENCE)?,
+            message => message?,
+        };
         read(clock::now(), &message)
     }
 
