@@ -156,7 +156,7 @@ impl Goal {
         [
             format!("{}, {} B {}, {}", row.name, self.len, title(self.kind), self.stamp.name()),
             goal.to_owned(),
-            format!("{:.2} ({:.2} to {:.2})", ratio.median, ratio.least, ratio.most),
+            format!("{:.3} ({:.3} to {:.3})", ratio.median, ratio.least, ratio.most),
             if is_met { "met" } else { "missed" }.to_owned(),
             ours.mean().to_string(),
             theirs.mean().to_string(),
