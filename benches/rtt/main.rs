@@ -19,7 +19,6 @@ use support::cores::{pin, Cores};
 use support::latency::{Latencies, Nanoseconds, QUANTILES};
 use support::machine::Machine;
 use support::options::Common;
-use support::role::end_with_parent;
 use support::table::table;
 use support::{chart, clock, latency, Fallible};
 
@@ -50,16 +49,15 @@ enum Role {
 struct Answer {
     row: usize,
     count: u64,
-    prefix: String,
+    names: String,
     core: Option<usize>,
 }
 
 fn main() -> Fallible {
     let options = Options::parse();
     if let Some(Role::Answer(answer)) = options.role {
-        end_with_parent()?;
         pin(answer.core)?;
-        return ROWS[answer.row].answer(answer.count, &answer.prefix);
+        return ROWS[answer.row].answer(answer.count, &answer.names);
     }
     let cores = Cores::choose()?;
     if options.common.quick {

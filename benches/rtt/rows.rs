@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use crate::line::{self, Line};
-use crate::support::role::Role;
+use crate::support::role::{end_with_parent, Role};
 use crate::support::Fallible;
 use crate::ways::{Bytes, Channel, Inline, Pooled, Turns, Way};
 use shm_pool::channel::{Receiver, Sender};
@@ -62,10 +62,10 @@ const BACK: &str = "back";
 impl Row {
     /// Starts the other process, and does `run` with the way to it. It answers `count` times.
     pub(crate) fn ask(&self, count: u64, core: Option<usize>, run: impl FnOnce(&mut dyn Way) -> Fallible) -> Fallible {
-        let prefix = format!("rtt-{}", std::process::id());
+        let names = std::process::id().to_string();
         let start = |input: Stdio, output: Stdio| {
             let row = ROWS.iter().position(|row| row.name == self.name).expect("one of them");
-            let mut arguments = vec![row.to_string(), count.to_string(), prefix.clone()];
+            let mut arguments = vec![row.to_string(), count.to_string(), names.clone()];
             arguments.extend(core.map(|core| core.to_string()));
             Role::start("answer", arguments, input, output)
         };
@@ -78,12 +78,11 @@ impl Row {
                 other.finish()
             }
             Kind::Channel { spin, len } => {
-                let provider = Provider::builder().name_prefix(&prefix).build()?;
-                let sender = Sender::builder().name_prefix(&prefix).spin(spin).create(&provider, THERE)?;
+                let (provider, sender) = sender(&names, THERE, spin)?;
                 let mut other = start(Stdio::null(), Stdio::piped())?;
                 let output = other.child().stdout.as_mut().ok_or("no pipe")?;
                 output.read_exact(&mut [0])?;
-                let mut channel = Channel { provider, sender, receiver: receiver(&prefix, BACK, spin)? };
+                let mut channel = Channel { provider, sender, receiver: receiver(&names, BACK, spin)? };
                 match len {
                     None => run(&mut Inline(&mut channel))?,
                     Some(len) => run(&mut Pooled { channel: &mut channel, len, reply: None })?,
@@ -107,17 +106,18 @@ impl Row {
     }
 
     /// What the other process does.
-    pub(crate) fn answer(&self, count: u64, prefix: &str) -> Fallible {
+    pub(crate) fn answer(&self, count: u64, names: &str) -> Fallible {
         let answer = |way: &mut dyn Way| (0..count).try_for_each(|number| way.answer(number));
         match self.kind {
             Kind::Floor => {
+                // The other rows notice when the other process ends, and remove what they have made.
+                end_with_parent()?;
                 let line = Line::map(&File::from(io::stdin().as_fd().try_clone_to_owned()?))?;
                 answer(&mut Turns { word: line.word(), check: &mut || Ok(()) })
             }
             Kind::Channel { spin, len } => {
-                let provider = Provider::builder().name_prefix(prefix).build()?;
-                let sender = Sender::builder().name_prefix(prefix).spin(spin).create(&provider, BACK)?;
-                let mut channel = Channel { provider, sender, receiver: receiver(prefix, THERE, spin)? };
+                let (provider, sender) = sender(names, BACK, spin)?;
+                let mut channel = Channel { provider, sender, receiver: receiver(names, THERE, spin)? };
                 io::stdout().write_all(b".")?;
                 io::stdout().flush()?;
                 channel.sender.wait_for_receiver(Duration::MAX)?;
@@ -139,7 +139,16 @@ impl Row {
     }
 }
 
-fn receiver(prefix: &str, name: &str, spin: Duration) -> Fallible<Receiver> {
-    let client = Client::builder().name_prefix(prefix).build()?;
-    Ok(Receiver::builder().name_prefix(prefix).spin(spin).open(Arc::new(client), name)?)
+/// The same in each run, so that the next one removes what a killed one leaves.
+const PREFIX: &str = "shm-pool-rtt";
+
+fn sender(names: &str, way: &str, spin: Duration) -> Fallible<(Provider, Sender)> {
+    let provider = Provider::builder().name_prefix(PREFIX).build()?;
+    let sender = Sender::builder().name_prefix(PREFIX).spin(spin).create(&provider, &format!("{names}-{way}"))?;
+    Ok((provider, sender))
+}
+
+fn receiver(names: &str, way: &str, spin: Duration) -> Fallible<Receiver> {
+    let client = Arc::new(Client::builder().name_prefix(PREFIX).build()?);
+    Ok(Receiver::builder().name_prefix(PREFIX).spin(spin).open(client, &format!("{names}-{way}"))?)
 }

@@ -46,6 +46,11 @@ impl Latencies {
         Spread::of(&self.means)
     }
 
+    /// Each round's mean latency, in nanoseconds.
+    pub(crate) fn means(&self) -> &[f64] {
+        &self.means
+    }
+
     /// Messages, or round trips, per second.
     pub(crate) fn rate(&self) -> Spread {
         Spread::of(&self.rates)

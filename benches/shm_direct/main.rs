@@ -1,0 +1,168 @@
+//! One-way latency between two processes, each on a core of its own, beside what SHM-direct of rusty-comms does: one
+//! slot in shared memory, a process-shared pthread mutex and condition variables.
+//!
+//! Messages of several lengths go back to back, and by the clock; and 116 bytes every 10 ms, SHM-direct's own
+//! reference. All rows are measured in turn, in several rounds.
+//!
+//! # The stamps
+//!
+//! All are of CLOCK_MONOTONIC, which the processes share.
+//!
+//! | stamp | channel | slot |
+//! |---|---|---|
+//! | sent, in the message | before a buffer is allocated | before the lock is taken |
+//! | wake | `recv_timeout` has returned a view, attached, not read | the lock is held, the slot full, not copied |
+//! | usable | every byte of the view was read once | copied out, lock released, every byte of the copy read once |
+//!
+//! Two stamps at the receiver, because either one alone is partial: at the wake the slot has not done its second copy;
+//! and a slice in place that nobody has read yet is still in the other core's cache, while a copy is not. So "usable"
+//! is after the same sum over all bytes in both. The sender's buffer is the application's in both, is filled anew for
+//! each message, and is copied once.
+//!
+//! # Waiting
+//!
+//! A condition variable sleeps at once. The row to compare it with is the channel that does so too; the one that looks
+//! for a while first, as by default, has a row of its own.
+//!
+//! Back to back the sender is held up by the receiver: the slot takes a message when the one before was copied out.
+//! Through a ring of many slots messages would queue, and their latency be the ring's length. So the channel has the
+//! shortest ring, of two slots, one of which is the message that the receiver reads. The default ring's throughput is a
+//! row of its own.
+
+mod limit;
+mod payload;
+mod report;
+mod rows;
+mod settings;
+mod sides;
+mod slot;
+mod ways;
+
+#[path = "../support/mod.rs"]
+mod support;
+
+use clap::{Parser, Subcommand};
+use report::Cell;
+use rows::{Job, ROWS};
+use settings::{Kind, Setting, KINDS};
+use std::process::ExitCode;
+use std::time::Duration;
+use support::cores::{pin, Cores};
+use support::machine::Machine;
+use support::options::Common;
+use support::{chart, clock, Fallible};
+
+/// Messages of a row, over all rounds.
+const MOST: u64 = 1_000_000_000;
+
+/// One-way latency between two processes, beside a slot with a pthread mutex and condition variables.
+#[derive(Parser)]
+struct Options {
+    #[command(flatten)]
+    common: Common,
+    /// Messages of each row and length back to back, over all rounds
+    #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = clap::value_parser!(u64).range(1..=MOST))]
+    back_to_back: u64,
+    /// Messages of each row and length every millisecond, over all rounds
+    #[arg(long, value_name = "N", default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(1..=MOST))]
+    paced: u64,
+    /// Messages of each row every 10 ms, over all rounds
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=MOST))]
+    reference: u64,
+    #[command(subcommand)]
+    role: Option<Role>,
+}
+
+#[derive(Subcommand)]
+enum Role {
+    /// The other process
+    #[command(hide = true)]
+    Sender(Job),
+}
+
+impl Options {
+    fn messages(&self, kind: Kind) -> u64 {
+        match kind {
+            Kind::BackToBack => self.back_to_back,
+            Kind::Paced => self.paced,
+            Kind::Reference => self.reference,
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    match run(&Options::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("shm_direct: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: &Options) -> Fallible {
+    if let Some(Role::Sender(job)) = &options.role {
+        return job.send();
+    }
+    let cores = Cores::choose()?;
+    if options.common.quick {
+        return check(cores);
+    }
+    cores.require_two()?;
+    measure(options, cores)
+}
+
+/// Nothing measured yet, for each row in each setting.
+fn cells(count: impl Fn(Kind) -> u64) -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for kind in KINDS {
+        for &len in kind.lens() {
+            let setting = Setting::new(kind, len, count(kind));
+            cells.extend(ROWS.iter().filter(|row| row.is_for(kind)).map(|row| Cell::new(setting, row)));
+        }
+    }
+    cells
+}
+
+/// A few messages by each way.
+fn check(cores: Cores) -> Fallible {
+    pin(cores.first())?;
+    for cell in cells(|kind| if kind == Kind::BackToBack { 500 } else { 20 }) {
+        let setting = &cell.setting;
+        cell.row.receive(setting, cores.second())?;
+        println!("{}, {} B: {} messages, all as sent", cell.row.name, setting.len, setting.messages());
+    }
+    Ok(())
+}
+
+fn measure(options: &Options, cores: Cores) -> Fallible {
+    let machine = Machine::now();
+    println!("One way between two processes: a message and when it is there\n");
+    let cost = clock::cost(clock::now);
+    machine.print(
+        &format!("CLOCK_MONOTONIC, {cost:.1} ns a reading, of which each figure contains one, and each usable two"),
+        "the receiver pinned to one, the sender to another",
+    );
+    let rounds = options.common.rounds;
+    let mut cells = cells(|kind| options.messages(kind).div_ceil(rounds.into()));
+    let by_the_clock: Duration = cells.iter().map(|cell| cell.setting.duration()).sum::<Duration>() * rounds;
+    println!(
+        "rows     in turn, {rounds} rounds, a tenth more messages before each as warm-up; {:.0} s of the run are the pace\n",
+        by_the_clock.as_secs_f64()
+    );
+    pin(cores.first())?;
+    for round in 1..=rounds {
+        eprintln!("round {round} of {rounds}");
+        for cell in &mut cells {
+            let seen = cell.row.receive(&cell.setting, cores.second())?;
+            cell.add(&seen)?;
+        }
+    }
+    report::print(&cells);
+    if let Some(file) = &options.common.svg {
+        let curves = report::curves(&cells);
+        let curves: Vec<_> = curves.iter().map(|(name, all)| (name.as_str(), *all)).collect();
+        chart::write(file, "116 bytes every 10 ms, one way between two processes", &machine.caption(), &curves)?;
+    }
+    Ok(())
+}
