@@ -4,6 +4,7 @@
 //! held (invariant I5): `&mut [u8]` from the one `ShmBufMut` of a chunk that no peer can attach to, `&[u8]` otherwise.
 
 use crate::chunk::Chunk;
+use crate::control::Added;
 use crate::descriptor::{Descriptor, PeerId};
 use crate::error::{CapacityError, ShareError};
 use crate::pool::Pool;
@@ -213,19 +214,30 @@ impl ShmBuf {
     /// another provider, [`ShareError::TooManyGrants`] if it has 7 grants of this message that it has not taken up, and
     /// the errors of [`descriptor`](Self::descriptor). On an error nothing is leased.
     pub fn grant(&self, peer: PeerId) -> Result<Descriptor, ShareError> {
+        self.add(peer, Added::Grant)
+    }
+
+    /// As [`grant`](Self::grant), by a transport that delivers the descriptor once: the lease is the peer's already.
+    #[inline]
+    pub(crate) fn lease_to(&self, peer: PeerId) -> Result<Descriptor, ShareError> {
+        self.add(peer, Added::Lease)
+    }
+
+    #[inline]
+    fn add(&self, peer: PeerId, added: Added) -> Result<Descriptor, ShareError> {
         let descriptor = self.descriptor()?;
         let chunk = self.chunk();
         if let (Some(record), Some(control)) = (chunk.record(), chunk.pool().control()) {
-            control.grant(record, peer)?;
+            control.grant(record, peer, added)?;
         }
         Ok(Descriptor { granted: Some(peer.slot), ..descriptor })
     }
 
-    /// Takes a grant back whose descriptor was not sent, and never will be.
-    pub(crate) fn revoke(&self, peer: PeerId) {
+    /// Takes a lease back whose descriptor was not sent, and never will be.
+    pub(crate) fn take_lease_back(&self, peer: PeerId) {
         let chunk = self.chunk();
         if let (Some(record), Some(control)) = (chunk.record(), chunk.pool().control()) {
-            control.revoke(record, peer);
+            control.take_lease_back(record, peer);
         }
     }
 

@@ -113,6 +113,11 @@ impl Client {
         Self { prefix: builder.name_prefix, uid, fork_epoch, table: Arc::default() }
     }
 
+    /// What the names of the providers' objects start with, and whose they must be.
+    pub(crate) fn trusted(&self) -> (&str, u32) {
+        (&self.prefix, self.uid)
+    }
+
     /// Starts with the defaults.
     pub fn builder() -> ClientBuilder {
         ClientBuilder { name_prefix: DEFAULT_PREFIX.to_owned(), owner_uid: None }
@@ -176,6 +181,15 @@ impl Client {
     /// As [`attach`](Self::attach), by a transport that delivers each descriptor once.
     pub(crate) fn attach_once(&self, descriptor: &Descriptor) -> Result<ShmView, AttachError> {
         self.attach_to(descriptor, Delivery::Once)
+    }
+
+    /// Gives up a message whose lease the sender has added, unread.
+    pub(crate) fn give_up(&self, descriptor: &Descriptor) {
+        let table = self.table.read();
+        if let Some(entry) = table.find(descriptor.provider) {
+            // On an error there is nothing to give up.
+            drop(Lease::take(&entry.remote.control, descriptor, Delivery::Once));
+        }
     }
 
     #[inline]

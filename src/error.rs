@@ -212,6 +212,14 @@ pub enum ShareError {
         /// The limit.
         max: usize,
     },
+    /// The peer has not let go of this very buffer, which came to it by channels.
+    #[error("peer {peer} has {max} leases of this buffer; wait until it drops one")]
+    TooManyLeases {
+        /// The peer.
+        peer: PeerId,
+        /// The limit.
+        max: usize,
+    },
     /// This process is a forked child of the owner.
     #[error("the buffer belongs to the process that this one was forked from")]
     Forked,

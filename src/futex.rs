@@ -1,6 +1,5 @@
 //! A futex that processes share: a 32-bit word that one thread can sleep on while it has a value, and another can change and wake.
 
-use std::io;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -22,23 +21,21 @@ impl Futex {
         self.0.compare_exchange(old, new, yes, no)
     }
 
-    /// Sleeps if the word has this value, until it is woken, or for no reason. `false` if the deadline, of the monotonic clock, has
-    /// passed.
-    pub(crate) fn sleep_while(&self, value: u32, deadline: Option<&libc::timespec>) -> bool {
+    /// Sleeps if the word has this value, until it is woken, or the deadline, of the monotonic clock, has passed, or for no reason.
+    pub(crate) fn sleep_while(&self, value: u32, deadline: Option<&libc::timespec>) {
         let deadline = deadline.map_or(ptr::null(), |deadline| deadline as *const libc::timespec);
         // Of all clocks this one's deadlines are absolute; the bits say who may wake: everybody.
         let (call, everybody) = (libc::FUTEX_WAIT_BITSET, libc::FUTEX_BITSET_MATCH_ANY);
         let word = self.0.as_ptr();
         let unused = ptr::null::<u32>();
         // SAFETY: a word that lives as long as `self`, and a deadline or none.
-        let result = unsafe { libc::syscall(libc::SYS_futex, word, call, value, deadline, unused, everybody) };
-        result == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ETIMEDOUT)
+        unsafe { libc::syscall(libc::SYS_futex, word, call, value, deadline, unused, everybody) };
     }
 
-    /// Wakes a sleeper, if there is one.
+    /// Wakes all sleepers: the one that there should be, and any others.
     pub(crate) fn wake(&self) {
         let word = self.0.as_ptr();
         // SAFETY: a word that lives as long as `self`.
-        unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE, 1) };
+        unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE, i32::MAX) };
     }
 }

@@ -201,9 +201,7 @@ impl Record {
         }
     }
 
-    /// Where the bytes are that a grant for the peer in `slot` holds in `generation`, for a peer that knows that the grant is for
-    /// this descriptor alone: it is not taken up, and holds the chunk until it is [revoked](Self::revoke). So nothing is written to
-    /// begin with.
+    /// Where the bytes are of a message in `generation`, for which the owner has added a lease of this peer. Nothing is written.
     #[inline]
     pub(crate) fn held(&self, generation: u64) -> Result<Place, Refused> {
         self.place_in(generation).ok_or(Refused::Stale)
@@ -218,7 +216,7 @@ impl Record {
         });
     }
 
-    /// One more lease. `Full` at the limit.
+    /// One more lease: the peer's for another view, or the owner's on its behalf, which holds the chunk, published. `Full` at the limit.
     pub(crate) fn renew(&self, slot: usize) -> Result<(), Refused> {
         self.change(slot, |lane| (lane % GRANT < MAX_LEASES).then_some(lane + 1).ok_or(Refused::Full))
     }
@@ -294,8 +292,7 @@ impl Record {
         self.change(slot, |lane| (lane / GRANT < MAX_GRANTS).then_some(lane + GRANT).ok_or(Refused::Full))
     }
 
-    /// Ends one grant: the owner's, when its peer cannot take it up any more; or the peer's, when it has read what is
-    /// [held](Self::held).
+    /// Takes back one grant that its peer cannot take up any more.
     pub(crate) fn revoke(&self, slot: usize) {
         let _ = self.change(slot, |lane| lane.checked_sub(GRANT).ok_or(Refused::NotGranted));
     }

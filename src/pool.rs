@@ -327,30 +327,11 @@ impl Pool {
         // SAFETY: the caller holds the chunk (I3).
         let this = unsafe { chunk.as_ref() };
         if this.is_leased() {
-            Self::warm_up(this.shelf());
             return Self::lend(this.shelf(), chunk);
         }
         this.set_place(Place::Idle);
         if let Err(chunk) = this.shelf().give_idle(chunk) {
             Self::give_closed(chunk);
-        }
-    }
-
-    /// Puts the chunk that was lent longest ago into the hot slot, if that is empty and its leases have ended. To find that out takes
-    /// lines from the peers' caches, and now is a better time to wait for them than when the next message is wanted.
-    #[inline]
-    fn warm_up(shelf: &Shelf<Chunk>) {
-        if !shelf.is_cold() {
-            return;
-        }
-        let Some(chunk) = shelf.take_lent() else { return };
-        // SAFETY: taken from its shelf (I3).
-        let this = unsafe { chunk.as_ref() };
-        if this.recycle() {
-            this.set_place(Place::Elsewhere);
-            Self::give(chunk);
-        } else {
-            Self::lend(shelf, chunk);
         }
     }
 

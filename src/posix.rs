@@ -40,6 +40,15 @@ pub(crate) fn round_to_pages(len: usize) -> Option<usize> {
     Some(len.max(1).checked_add(page - 1)? / page * page)
 }
 
+/// Longest part of a name in bytes that users choose; a file name has 255, and has up to two of them and some 40 others.
+pub(crate) const MAX_PART: usize = 64;
+
+/// Is it fit to be part of a name?
+pub(crate) fn is_part(text: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+    (1..=MAX_PART).contains(&text.len()) && text.bytes().all(allowed)
+}
+
 /// A name under /dev/shm.
 #[derive(Clone, Debug)]
 pub(crate) struct Name(CString);
@@ -108,7 +117,6 @@ impl Link {
     }
 
     /// The name is no longer ours to unlink.
-    #[cfg(feature = "zenoh")]
     pub(crate) fn disown(self) {
         // Leaks the name's few bytes. This happens when a sweep comes within the instant in which an object is made.
         std::mem::forget(self);

@@ -8,7 +8,7 @@ use crate::descriptor::ProviderId;
 use crate::error::{AllocError, AllocErrorKind, BuildError};
 use crate::limits::{range, Limits};
 use crate::pool::Pool;
-use crate::posix::PAGE;
+use crate::posix::{is_part, MAX_PART, PAGE};
 use crate::source::Numbered;
 use crate::stats::Stats;
 use crate::sweep::{self, Swept};
@@ -16,9 +16,6 @@ use std::alloc::Layout;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::Arc;
-
-/// Longest name prefix in bytes; a file name has 255, and the ids need some 40 of them.
-pub(crate) const MAX_PREFIX: usize = 64;
 
 /// The name prefix that providers and clients have unless told otherwise.
 pub(crate) const DEFAULT_PREFIX: &str = "shm_pool";
@@ -132,9 +129,10 @@ impl ProviderBuilder {
         check_prefix(&self.name_prefix)?;
         let _ = sweep::sweep(&self.name_prefix);
         let control = self.create_control()?;
-        let segments = Numbered::new(self.name_prefix, control.id(), self.mode & 0o644);
+        let segments = Numbered::new(self.name_prefix.clone(), control.id(), self.mode & 0o644);
         let pool = Pool::new(limits, Box::new(segments), Some(control));
-        Ok(Provider { max_alloc: pool.limits().max_alloc, pool: ManuallyDrop::new(pool) })
+        let (max_alloc, name_prefix) = (pool.limits().max_alloc, self.name_prefix.into());
+        Ok(Provider { max_alloc, name_prefix, pool: ManuallyDrop::new(pool) })
     }
 
     fn create_control(&self) -> Result<OwnerControl, BuildError> {
@@ -179,11 +177,10 @@ impl ProviderBuilder {
 
 /// Is it fit to start a file name?
 pub(crate) fn check_prefix(prefix: &str) -> Result<(), BuildError> {
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
-    if (1..=MAX_PREFIX).contains(&prefix.len()) && prefix.bytes().all(allowed) {
+    if is_part(prefix) {
         return Ok(());
     }
-    Err(BuildError::Prefix { prefix: prefix.to_owned(), max: MAX_PREFIX })
+    Err(BuildError::Prefix { prefix: prefix.to_owned(), max: MAX_PART })
 }
 
 /// Allocates messages in shared memory. One per process or per kind of traffic; share it by reference or `Arc`.
@@ -209,9 +206,15 @@ pub(crate) fn check_prefix(prefix: &str) -> Result<(), BuildError> {
 pub struct Provider {
     pool: ManuallyDrop<Arc<Pool>>,
     max_alloc: usize,
+    name_prefix: Box<str>,
 }
 
 impl Provider {
+    /// What the names of its objects start with.
+    pub(crate) fn name_prefix(&self) -> &str {
+        &self.name_prefix
+    }
+
     /// The largest alignment that [`alloc_layout`](Self::alloc_layout) gives, in bytes.
     pub const MAX_ALIGN: usize = PAGE;
 

@@ -56,27 +56,37 @@ impl Mapping {
         }
     }
 
+    /// Maps an object for reading and writing.
+    pub(crate) fn of_owner(fd: &File, name: &Name, len: usize) -> Result<Self, OsError> {
+        Self::new(fd, name, len, Access::ReadWrite)
+    }
+
     /// Maps an object for reading and writing right behind a page of private memory, which is zero.
-    fn beside_private(fd: &File, name: &Name, len: usize) -> Result<Self, OsError> {
-        let failed = |error| name.error("mmap", len, error);
-        let (before, protection) = (page_size(), libc::PROT_READ | libc::PROT_WRITE);
-        let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        let all = before.checked_add(len).ok_or_else(|| failed(io::Error::from_raw_os_error(libc::ENOMEM)))?;
+    pub(crate) fn beside_private(fd: &File, name: &Name, len: usize) -> Result<Self, OsError> {
+        let failed = |call, error| name.error(call, len, error);
+        let (before, access) = (page_size(), libc::PROT_READ | libc::PROT_WRITE);
+        let nothing = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let all = before.checked_add(len).unwrap_or(usize::MAX);
+        // Only address space, for the two parts to be neighbours.
         // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
-        let start = unsafe { libc::mmap(ptr::null_mut(), all, protection, private, -1, 0) };
+        let start = unsafe { libc::mmap(ptr::null_mut(), all, libc::PROT_NONE, nothing, -1, 0) };
         let Some(first) = NonNull::new(start.cast::<u8>()).filter(|_| start != libc::MAP_FAILED) else {
-            return Err(failed(io::Error::last_os_error()));
+            return Err(failed("mmap", io::Error::last_os_error()));
         };
         // SAFETY: the mapping is larger than a page.
         let base = unsafe { first.as_ptr().add(before) };
         // SAFETY: not null, for the start of the mapping is not.
         let base = unsafe { NonNull::new_unchecked(base) };
-        // Unmaps all of it if the next step fails.
+        // Unmaps all of it if the next steps fail.
         let mapping = Self { base, len, before };
+        // SAFETY: the first page of the mapping just made, which nobody uses yet.
+        if unsafe { libc::mprotect(start, before, access) } != 0 {
+            return Err(failed("mprotect", io::Error::last_os_error()));
+        }
         let (shared, at) = (libc::MAP_SHARED | libc::MAP_FIXED, base.as_ptr().cast());
         // SAFETY: it replaces the part of the mapping just made from the second page on, which nobody uses yet.
-        if unsafe { libc::mmap(at, len, protection, shared, fd.as_raw_fd(), 0) } == libc::MAP_FAILED {
-            return Err(failed(io::Error::last_os_error()));
+        if unsafe { libc::mmap(at, len, access, shared, fd.as_raw_fd(), 0) } == libc::MAP_FAILED {
+            return Err(failed("mmap", io::Error::last_os_error()));
         }
         Ok(mapping)
     }
@@ -156,16 +166,17 @@ impl Segment {
         let file = shm_create(&name).map_err(|error| name.error("shm_open", len, error))?;
         let link = Link::new(name);
         set_mode(&file, mode).map_err(|error| link.name().error("fchmod", len, error))?;
-        Self::fill(&file, link, len)
+        Self::fill(&file, link, len, Mapping::of_owner)
     }
 
-    /// As [`create`](Self::create), with one byte locked before anything else. `None` if a sweep got in between: it found the
-    /// object before it was locked, and removes it.
+    /// As [`create`](Self::create), with one byte locked before anything else, and mapped by `map`. `None` if a sweep got in between:
+    /// it found the object before it was locked, and removes it.
     pub(crate) fn create_locked(
         name: Name,
         len: usize,
         mode: u32,
         byte: usize,
+        map: impl FnOnce(&File, &Name, usize) -> Result<Mapping, OsError>,
     ) -> Result<Option<(Self, LockFile)>, OsError> {
         let locks = LockFile::open(|| shm_create(&name)).map_err(|error| name.error("shm_open", len, error))?;
         let link = Link::new(name);
@@ -173,11 +184,13 @@ impl Segment {
         let failed = |call| move |error| name.error(call, len, error);
         let is_ours = locks.try_lock(byte).map_err(failed(LOCK))?;
         if !is_ours || !is_linked(locks.file()).map_err(failed("fstat"))? {
+            // Another object may have the name by now.
+            link.disown();
             return Ok(None);
         }
         set_mode(locks.file(), mode).map_err(failed("fchmod"))?;
         let to_map = shm_open(name, libc::O_RDWR, 0).map_err(failed("shm_open"))?;
-        Ok(Some((Self::fill(&to_map, link, len)?, locks)))
+        Ok(Some((Self::fill(&to_map, link, len, map)?, locks)))
     }
 
     /// Creates an object whose name stays for as long as anybody has a shared `flock` on it. Its mapping keeps this process's
@@ -200,14 +213,19 @@ impl Segment {
             return Ok(None);
         }
         set_mode(&file, mode).map_err(failed("fchmod"))?;
-        let mut segment = Self::fill(&file, link, len)?;
+        let mut segment = Self::fill(&file, link, len, Mapping::of_owner)?;
         segment.link.count_by_flock(&file).map_err(failed("fstat"))?;
         Ok(Some(segment))
     }
 
-    fn fill(file: &File, link: Link, len: usize) -> Result<Self, OsError> {
+    fn fill(
+        file: &File,
+        link: Link,
+        len: usize,
+        map: impl FnOnce(&File, &Name, usize) -> Result<Mapping, OsError>,
+    ) -> Result<Self, OsError> {
         reserve(file, len).map_err(|error| link.name().error("posix_fallocate", len, error))?;
-        let mapping = Mapping::new(file, link.name(), len, Access::ReadWrite)?;
+        let mapping = map(file, link.name(), len)?;
         Ok(Self { mapping, link })
     }
 
@@ -232,7 +250,7 @@ fn set_mode(file: &File, mode: u32) -> io::Result<()> {
 }
 
 /// Has the object a name? Asked with its lock in hand, without which nobody else unlinks it.
-fn is_linked(file: &File) -> io::Result<bool> {
+pub(crate) fn is_linked(file: &File) -> io::Result<bool> {
     Ok(file.metadata()?.nlink() > 0)
 }
 
@@ -333,7 +351,8 @@ mod tests {
 
     #[test]
     fn a_lock_is_held_against_another_opening_of_the_same_process() {
-        let (_segment, ours) = Segment::create_locked(name("lock"), PAGE, 0o600, 1).unwrap().unwrap();
+        let (_segment, ours) =
+            Segment::create_locked(name("lock"), PAGE, 0o600, 1, Mapping::of_owner).unwrap().unwrap();
         let other = Foreign::open(name("lock"), Access::ReadWrite, effective_uid()).unwrap();
         let _mapped = other.map(Access::ReadWrite).unwrap();
         let theirs = other.open_for_locks().unwrap();

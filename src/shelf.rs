@@ -126,12 +126,6 @@ impl<T: Send> Shelf<T> {
         found as usize > Self::SEAL as usize
     }
 
-    /// Is the hot slot empty? A snapshot.
-    #[inline]
-    pub(crate) fn is_cold(&self) -> bool {
-        self.hot.0.load(Ordering::Relaxed).is_null()
-    }
-
     /// Takes the oldest chunk of the idle queue.
     pub(crate) fn take_idle(&self) -> Option<NonNull<T>> {
         let found = take(self.idle.get()?)?;

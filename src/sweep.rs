@@ -12,15 +12,17 @@
 //! If it is killed at any step, the kernel drops its lock, and the next sweep begins with what is left. A segment whose control
 //! object is not there is a dead owner's as well: living ones make it first and remove it last.
 //!
-//! Never touched: what belongs to another user, and what is no regular file. No content is read, and none is written but that mark.
+//! A channel's object is removed by itself, as `control::remove_dead` does it, for its name is used again.
+//!
+//! Never touched: what belongs to another user, and what is no regular file. No content is read but that of channels, and none is
+//! written but that mark.
 
 #![forbid(unsafe_code)]
 
-use crate::control::{control_name, owner, owner_of, Owner};
+use crate::control::{control_name, owner, remove_dead, Owner, Remains, CHANNEL_MAGIC};
 use crate::descriptor::ProviderId;
 use crate::error::OsError;
-use crate::posix::{effective_uid, Name, DIRECTORY};
-use crate::provider::check_prefix;
+use crate::posix::{effective_uid, is_part, Name, DIRECTORY};
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -52,8 +54,9 @@ pub(crate) fn sweep(prefix: &str) -> Result<Swept, OsError> {
     let uid = effective_uid();
     let mut swept = Swept::default();
     for channel in channels(prefix)? {
-        if let Ok(Owner::Dead(_lock)) = owner_of(channel.clone(), uid) {
-            swept.remove(&channel, uid);
+        if let Ok(Remains::Removed { bytes }) = remove_dead(&channel, uid, CHANNEL_MAGIC) {
+            swept.objects += 1;
+            swept.bytes += bytes;
         }
     }
     let providers: BTreeSet<ProviderId> = objects(prefix)?.into_iter().map(|(provider, ..)| provider).collect();
@@ -81,7 +84,7 @@ fn objects(prefix: &str) -> Result<Vec<(ProviderId, Object, Name)>, OsError> {
 fn channels(prefix: &str) -> Result<Vec<Name>, OsError> {
     names(|file| {
         let channel = file.strip_prefix(prefix)?.strip_prefix('.')?.strip_suffix(".channel")?;
-        check_prefix(channel).is_ok().then(|| Name::new(file))
+        is_part(channel).then(|| Name::new(file))
     })
 }
 

@@ -121,17 +121,16 @@ mod model {
             self.word().compare_exchange(old, new, yes, no)
         }
 
-        pub(crate) fn sleep_while(&self, value: u32, _deadline: Option<&libc::timespec>) -> bool {
+        pub(crate) fn sleep_while(&self, value: u32, _deadline: Option<&libc::timespec>) {
             let guard = self.lock.lock().unwrap();
             if self.word().load(Ordering::Relaxed) == value {
                 drop(self.woken.wait(guard).unwrap());
             }
-            true
         }
 
         pub(crate) fn wake(&self) {
             let _guard = self.lock.lock().unwrap();
-            self.woken.notify_one();
+            self.woken.notify_all();
         }
     }
 

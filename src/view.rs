@@ -15,7 +15,7 @@ use std::sync::Arc;
 pub(crate) enum Delivery {
     /// Perhaps twice, perhaps forged: a grant is taken up.
     AnyTimes,
-    /// Once: a grant is this message's, and holds it until the view is dropped.
+    /// Once: the sender has added the view's lease already.
     Once,
 }
 
@@ -31,8 +31,6 @@ enum Kind {
     Lease,
     /// A lease that was taken from a grant: an attach that fails puts the grant back.
     TakenUp,
-    /// A grant, which comes to nobody else.
-    Grant,
 }
 
 impl<'a> Lease<'a> {
@@ -54,7 +52,7 @@ impl<'a> Lease<'a> {
                 return Err(AttachError::OtherPeer { slot: granted, own: slot as u8 });
             }
             (_, Delivery::AnyTimes) => (Kind::TakenUp, record.accept(slot, generation)),
-            (_, Delivery::Once) => (Kind::Grant, record.held(generation)),
+            (_, Delivery::Once) => (Kind::Lease, record.held(generation)),
         };
         match taken {
             Ok(place) => Ok((Lease { control, record: descriptor.record, kind }, place)),
@@ -62,14 +60,6 @@ impl<'a> Lease<'a> {
             Err(Refused::Full) => Err(AttachError::TooManyLeases { max: MAX_LEASES as usize }),
             Err(Refused::NotGranted) => Err(AttachError::NotGranted),
         }
-    }
-
-    /// Gives up the duty to give it back. Returns whether it is a grant.
-    #[inline]
-    fn keep(self) -> bool {
-        let by_grant = self.kind == Kind::Grant;
-        std::mem::forget(self);
-        by_grant
     }
 
     /// The same lease, borrowed from another reference to the same control object.
@@ -85,7 +75,6 @@ impl Drop for Lease<'_> {
         match self.kind {
             Kind::Lease => self.control.release(self.record),
             Kind::TakenUp => self.control.put_back(self.record),
-            Kind::Grant => self.control.end_grant(self.record),
         }
     }
 }
@@ -114,8 +103,6 @@ pub struct ShmView {
     data: NonNull<u8>,
     len: usize,
     record: u32,
-    /// Is it a grant that holds the message, and not a lease?
-    by_grant: bool,
     cached: Arc<Cached>,
 }
 
@@ -137,8 +124,8 @@ impl ShmView {
             let what = "a message lies outside its segment";
             return Err(AttachError::Damaged { provider: descriptor.provider, what });
         };
-        let by_grant = lease.keep();
-        Ok(Self { data, len: descriptor.len as usize, record: descriptor.record, by_grant, cached })
+        std::mem::forget(lease);
+        Ok(Self { data, len: descriptor.len as usize, record: descriptor.record, cached })
     }
 
     /// Another view of the same message, with a lease of its own.
@@ -156,7 +143,7 @@ impl ShmView {
         match renewed {
             Some(Ok(())) => {
                 let cached = self.cached.clone();
-                Ok(Self { data: self.data, len: self.len, record: self.record, by_grant: false, cached })
+                Ok(Self { data: self.data, len: self.len, record: self.record, cached })
             }
             _ => Err(AttachError::TooManyLeases { max: MAX_LEASES as usize }),
         }
@@ -189,11 +176,7 @@ impl Drop for ShmView {
         if !control.is_ours() {
             return;
         }
-        if self.by_grant {
-            control.end_grant(self.record);
-        } else {
-            control.release(self.record);
-        }
+        control.release(self.record);
         if self.cached.is_retired() {
             self.cached.leave_table();
         }

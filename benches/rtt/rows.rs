@@ -144,11 +144,11 @@ const PREFIX: &str = "shm-pool-rtt";
 
 fn sender(names: &str, way: &str, spin: Duration) -> Fallible<(Provider, Sender)> {
     let provider = Provider::builder().name_prefix(PREFIX).build()?;
-    let sender = Sender::builder().name_prefix(PREFIX).spin(spin).create(&provider, &format!("{names}-{way}"))?;
+    let sender = Sender::builder().spin(spin).create(&provider, &format!("{names}-{way}"))?;
     Ok((provider, sender))
 }
 
 fn receiver(names: &str, way: &str, spin: Duration) -> Fallible<Receiver> {
     let client = Arc::new(Client::builder().name_prefix(PREFIX).build()?);
-    Ok(Receiver::builder().name_prefix(PREFIX).spin(spin).open(client, &format!("{names}-{way}"))?)
+    Ok(Receiver::builder().spin(spin).open(client, &format!("{names}-{way}"))?)
 }

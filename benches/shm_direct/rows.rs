@@ -157,7 +157,7 @@ impl Job {
 
 fn create(name: &str, spin: Option<Duration>, slots: Option<usize>) -> Fallible<ChannelOutbox> {
     let provider = Provider::builder().name_prefix(PREFIX).build()?;
-    let mut builder = Sender::builder().name_prefix(PREFIX);
+    let mut builder = Sender::builder();
     if let Some(spin) = spin {
         builder = builder.spin(spin);
     }
@@ -172,7 +172,7 @@ fn create(name: &str, spin: Option<Duration>, slots: Option<usize>) -> Fallible<
 fn open(sender: &mut Role, name: &str, spin: Option<Duration>) -> Fallible<ChannelInbox> {
     let output = sender.child().stdout.as_mut().ok_or("no pipe")?;
     output.read_exact(&mut [0]).map_err(|error| format!("the sender has not made its channel: {error}"))?;
-    let mut builder = Receiver::builder().name_prefix(PREFIX);
+    let mut builder = Receiver::builder();
     if let Some(spin) = spin {
         builder = builder.spin(spin);
     }

@@ -48,7 +48,7 @@ impl Received {
 pub(crate) fn run(task: &Task) -> Fallible {
     let client = Client::builder().name_prefix(PREFIX).build()?;
     // A millisecond and more passes between two messages: not worth spinning for.
-    let builder = Receiver::builder().name_prefix(PREFIX).spin(Duration::ZERO);
+    let builder = Receiver::builder().spin(Duration::ZERO);
     let mut receiver = builder.open(Arc::new(client), &task.channel)?;
     let &[start] = &hear(&mut io::stdin().lock())?[..] else {
         return Err("not told when the device is started".into());

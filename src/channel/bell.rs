@@ -121,7 +121,14 @@ impl Bell {
     }
 
     /// Sleeps until `is_ready`, or the ringer is gone, or the deadline has passed. What is ready goes first.
-    pub(super) fn wait(&self, deadline: Option<Deadline>, mut is_ready: impl FnMut() -> bool) -> Woken {
+    pub(super) fn wait(&self, deadline: Option<Deadline>, is_ready: impl FnMut() -> bool) -> Woken {
+        let woken = self.sleep(deadline, is_ready);
+        // Unless it was rung: or else the next ring would be a call for nobody.
+        let _ = self.change(|word| (word & (SLEEPS | RUNG_OR_GONE) == SLEEPS).then_some(word & !SLEEPS));
+        woken
+    }
+
+    fn sleep(&self, deadline: Option<Deadline>, mut is_ready: impl FnMut() -> bool) -> Woken {
         let about_to_sleep = |word| word & !RUNG_OR_GONE | SLEEPS;
         loop {
             let begun = self.change(|word| (!is_gone(word)).then(|| about_to_sleep(word))); // S1
@@ -130,13 +137,13 @@ impl Bell {
                 return Woken::Ready; // S3
             }
             let Ok(before) = begun else { return Woken::Gone };
-            let deadline = deadline.as_ref().map(|deadline| &deadline.0);
-            let in_time = self.0.sleep_while(about_to_sleep(before), deadline); // S4
-            // Before S1 is done again, which would cost the ringer's next ring a call for nobody.
+            let until = deadline.as_ref().map(|deadline| &deadline.0);
+            self.0.sleep_while(about_to_sleep(before), until); // S4
+                                                               // Before S1 is done again, which would clear that it was rung.
             if is_ready() {
                 return Woken::Ready;
             }
-            if !in_time {
+            if deadline.is_some_and(Deadline::has_passed) {
                 return Woken::TimedOut;
             }
         }

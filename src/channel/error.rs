@@ -10,13 +10,11 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ChannelError {
-    /// The channel's name, or its prefix, cannot be part of a file name.
-    #[error("channel name {name:?} and prefix {prefix:?} must each be 1 to {max} of the characters A-Z a-z 0-9 _ -")]
+    /// The channel's name cannot be part of a file name.
+    #[error("channel name {name:?} must be 1 to {max} of the characters A-Z a-z 0-9 _ -")]
     Name {
         /// The name that was given.
         name: String,
-        /// The prefix.
-        prefix: String,
         /// Longest one in bytes.
         max: usize,
     },
@@ -30,14 +28,14 @@ pub enum ChannelError {
         /// Most.
         max: usize,
     },
-    /// A living sender has a channel of this name, or something that is no channel is there.
-    #[error("{object} exists; another sender that lives has the name, or it is no channel: choose another name")]
+    /// A living sender has a channel of this name.
+    #[error("{object} is the channel of another sender that lives; choose another name")]
     Taken {
         /// The object's path.
         object: String,
     },
     /// There is no channel of this name.
-    #[error("{object} does not exist: its sender has not made it yet, has closed it, or uses another name_prefix")]
+    #[error("{object} does not exist: its sender has not made it yet, has closed it, or has another name_prefix than the client")]
     NoChannel {
         /// The object's path.
         object: String,

@@ -51,7 +51,8 @@ struct Keeper {
     state: Mutex<State>,
 }
 
-// SAFETY: the list is changed under the lock of `state`, by single stores; the kernel reads it when all threads have ended.
+// SAFETY: the list is changed under the lock of `state`, by single stores, after each of which it is whole; the kernel reads it when the
+// keeper's thread ends.
 unsafe impl Sync for Keeper {}
 // SAFETY: as above.
 unsafe impl Send for Keeper {}
@@ -95,27 +96,26 @@ impl Keeper {
         }
     }
 
-    /// Starts the thread. Returns its id, by which the kernel knows what it holds.
+    /// Starts the thread. Returns its id, by which the kernel knows what it holds. It gets no signals: they are the program's.
     fn start(&'static self) -> io::Result<u32> {
         let (tell, told) = mpsc::sync_channel(1);
         let keep = move || {
-            let _ = tell.send(self.become_keeper());
-            loop {
+            let id = self.become_keeper();
+            let is_keeper = id.is_ok();
+            let _ = tell.send(id);
+            while is_keeper {
                 thread::park();
             }
         };
-        thread::Builder::new().name("shm-pool-keeper".to_owned()).stack_size(STACK).spawn(keep)?;
+        // A thread starts with the mask of the one that starts it.
+        let started =
+            without_signals(|| thread::Builder::new().name("shm-pool-keeper".to_owned()).stack_size(STACK).spawn(keep));
+        started?;
         told.recv().unwrap_or_else(|_| Err(io::Error::other("the thread ended")))
     }
 
-    /// Makes the calling thread the one that holds what is listed. It gets no signals: they are the program's.
+    /// Makes the calling thread the one that holds what is listed.
     fn become_keeper(&self) -> io::Result<u32> {
-        // SAFETY: zero bytes are a valid set.
-        let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
-        // SAFETY: a valid set to write to.
-        unsafe { libc::sigfillset(&mut all) };
-        // SAFETY: a valid set; what the mask was is not asked.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &all, ptr::null_mut()) };
         let head = ptr::addr_of!(self.head);
         // SAFETY: the head is never freed, has the layout that the kernel expects, and leads to a whole list at any time.
         let result = unsafe { libc::syscall(libc::SYS_set_robust_list, head, std::mem::size_of::<Head>()) };
@@ -125,6 +125,21 @@ impl Keeper {
         // SAFETY: no preconditions.
         Ok(unsafe { libc::gettid() } as u32)
     }
+}
+
+/// Does something while no signal comes to this thread.
+fn without_signals<T>(work: impl FnOnce() -> T) -> T {
+    // SAFETY: zero bytes are a valid set.
+    let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
+    let mut before = all;
+    // SAFETY: a valid set to write to.
+    unsafe { libc::sigfillset(&mut all) };
+    // SAFETY: two valid sets.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before) };
+    let done = work();
+    // SAFETY: a valid set; what the mask was meanwhile is not asked.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, ptr::null_mut()) };
+    done
 }
 
 /// How far a bell's word lies behind its entry.

@@ -64,7 +64,6 @@ pub use message::{Inline, Message, MAX_INLINE};
 pub use receiver::{Receiver, ReceiverBuilder};
 pub use sender::{Sender, SenderBuilder};
 
-use crate::provider::{check_prefix, MAX_PREFIX};
 use bell::{Bell, Deadline, Woken};
 use std::time::{Duration, Instant};
 
@@ -73,12 +72,6 @@ const DEFAULT_SPIN: Duration = Duration::from_micros(20);
 
 /// Looks between two looks at the clock.
 const LOOKS: usize = 64;
-
-/// Channels are named as prefixes are.
-fn check_name(prefix: &str, name: &str) -> Result<(), ChannelError> {
-    let refused = |_| ChannelError::Name { name: name.to_owned(), prefix: prefix.to_owned(), max: MAX_PREFIX };
-    check_prefix(prefix).and_then(|()| check_prefix(name)).map_err(refused)
-}
 
 /// Looks for `is_ready` for some time, and then sleeps for it.
 fn spin(budget: Duration, bell: &Bell, deadline: Option<Deadline>, mut is_ready: impl FnMut() -> bool) -> Woken {

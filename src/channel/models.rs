@@ -141,11 +141,10 @@ fn a_message_to_a_receiver_that_leaves_has_one_taker() {
                 ring::claim(&channel.slots, &mut Ticket::default()).is_some()
             })
         };
-        let mut ticket = Ticket::default();
-        ring::put(&channel.slots, &mut ticket, &message(1));
+        let mut sent = Ticket::default();
+        ring::put(&channel.slots, &mut sent.clone(), &message(1));
         channel.to_receiver.ring();
-        let mut last = ring::last(ticket);
-        let sender_took = channel.to_sender.is_gone() && ring::claim(&channel.slots, &mut last).is_some();
+        let sender_took = channel.to_sender.is_gone() && ring::claim(&channel.slots, &mut sent).is_some();
         let receiver_took = receiver.join().unwrap();
         assert!(sender_took != receiver_took, "sender {sender_took}, receiver {receiver_took}");
     });

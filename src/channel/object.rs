@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   offset 0      magic, version, state, provider id, number of slots
-//!   offset 64     who the receiver is to that provider: slot, epoch
+//!   offset 64     who the receiver is to that provider: slot, epoch; and whether that is written
 //!   offset 128    the bell that the sender rings
 //!   offset 192    the bell that the receiver rings
 //!   offset 4096   the slots, 64 bytes each
@@ -10,26 +10,24 @@
 //!   locked byte (OFD lock, held for life):  0 the sender
 //! ```
 //!
-//! Magic, version and state are where a provider's control object has them, and the sender locks the byte that an owner locks; so
-//! sweeps treat the two alike.
+//! A name is used again, by a sender that has come to an end and been started anew. So what a dead one left is removed only with its
+//! lock in hand (see `control::remove_dead`), and a sender removes its own name before it gives up the lock.
 
 use super::bell::Bell;
 use super::error::ChannelError;
 use super::keeper::{self, Listed, MAX_BELLS};
 use super::ring::Slot;
-use crate::control::{self, Owner, CLOSED, OPEN, OWNER_BYTE};
+use crate::control::{remove_dead, Remains, CHANNEL_MAGIC, CLOSED, OPEN, OWNER_BYTE};
 use crate::descriptor::{PeerId, ProviderId};
 use crate::error::AttachError;
 use crate::fork;
 use crate::locks::LockFile;
-use crate::posix::{effective_uid, round_to_pages, Link, Name, PAGE};
+use crate::posix::{effective_uid, is_part, round_to_pages, Link, Name, MAX_PART, PAGE};
 use crate::segment::{Access, Foreign, Mapping, Segment};
 use std::mem::size_of;
 use std::ptr::{addr_of, NonNull};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-
-/// "SHMCHAN" and a zero.
-const MAGIC: u64 = u64::from_le_bytes(*b"SHMCHAN\0");
+use std::thread;
 
 /// Version of the layout and of the protocol on it.
 const VERSION: u32 = 1;
@@ -38,8 +36,11 @@ const VERSION: u32 = 1;
 pub(super) const MIN_SLOTS: usize = 2;
 pub(super) const MAX_SLOTS: usize = 65_536;
 
-/// How often the object may be swept away while it is made.
-const SWEPT_TRIES: usize = 16;
+/// One more is for the message that was received last: its slot is freed when the next one is asked for.
+const EXTRA_SLOTS: usize = 1;
+
+/// How often the object may be swept away while it is made, or somebody else may have the lock of a dead sender.
+const TRIES: usize = 16;
 
 /// Something in a cache line of its own.
 #[repr(C, align(64))]
@@ -67,10 +68,21 @@ struct What {
 struct Identity {
     slot: AtomicU64,
     epoch: AtomicU64,
+    /// Not 0 when the others are written.
+    is_known: AtomicU64,
 }
 
 #[cfg(not(all(test, loom)))]
 const _: () = assert!(size_of::<Header>() == 256);
+
+/// The same of a channel, or the system's.
+fn not_a_channel(error: AttachError) -> ChannelError {
+    match error {
+        AttachError::NotAProvider { object, reason } => ChannelError::NotAChannel { object, reason },
+        AttachError::Os(error) => ChannelError::Os(error),
+        other => other.into(),
+    }
+}
 
 /// One side's end of the object. Leaves its bell, and the sender the name, on drop.
 pub(super) struct Object {
@@ -79,27 +91,34 @@ pub(super) struct Object {
     mapping: Mapping,
     slots: usize,
     fork_epoch: u64,
-    /// The sender's: its lock, and the name.
-    _owned: Option<(LockFile, Link)>,
+    /// The sender's: the name, and its lock, to be given up in this order.
+    _owned: Option<(Link, LockFile)>,
 }
 
 /// The name of a channel's object.
-pub(super) fn name(prefix: &str, channel: &str) -> Name {
-    Name::new(&format!("{prefix}.{channel}.channel"))
+pub(super) fn name(prefix: &str, channel: &str) -> Result<Name, ChannelError> {
+    if is_part(channel) {
+        return Ok(Name::new(&format!("{prefix}.{channel}.channel")));
+    }
+    Err(ChannelError::Name { name: channel.to_owned(), max: MAX_PART })
+}
+
+/// Bytes of an object with so many slots in all.
+fn size(slots: usize) -> usize {
+    PAGE + slots * size_of::<Slot>()
 }
 
 impl Object {
-    /// The sender's: makes the object, with `slots` slots, a power of two.
+    /// The sender's: makes the object, with `slots` slots.
     pub(super) fn create(name: &Name, slots: usize, provider: ProviderId, mode: u32) -> Result<Self, ChannelError> {
-        let len = round_to_pages(PAGE + slots * size_of::<Slot>()).unwrap_or(usize::MAX);
-        let (first, locks) = Self::create_locked(name, len, mode)?;
-        let (_, link) = first.into_parts();
-        let foreign = Foreign::open(name.clone(), Access::ReadWrite, effective_uid())?;
-        let mapping = foreign.map_beside_private()?;
+        let slots = slots + EXTRA_SLOTS;
+        let len = round_to_pages(size(slots)).unwrap_or(usize::MAX);
+        let (segment, locks) = Self::create_locked(name, len, mode)?;
+        let (mapping, link) = segment.into_parts();
         let fork_epoch = fork::epoch();
-        let mut this = Self { listed: None, mapping, slots, fork_epoch, _owned: Some((locks, link)) };
+        let mut this = Self { listed: None, mapping, slots, fork_epoch, _owned: Some((link, locks)) };
         let what = &this.header().what.0;
-        what.magic.store(MAGIC, Ordering::Relaxed);
+        what.magic.store(CHANNEL_MAGIC, Ordering::Relaxed);
         what.version.store(VERSION, Ordering::Relaxed);
         what.provider.store(provider.0, Ordering::Relaxed);
         what.slots.store(slots as u32, Ordering::Relaxed);
@@ -112,17 +131,22 @@ impl Object {
     }
 
     fn create_locked(name: &Name, len: usize, mode: u32) -> Result<(Segment, LockFile), ChannelError> {
-        for _ in 0..SWEPT_TRIES {
-            match Segment::create_locked(name.clone(), len, mode, OWNER_BYTE) {
+        for _ in 0..TRIES {
+            match Segment::create_locked(name.clone(), len, mode, OWNER_BYTE, Mapping::beside_private) {
                 Ok(Some(made)) => return Ok(made),
-                Ok(None) => {}
+                Ok(None) => continue,
                 Err(error) if error.errno() != Some(libc::EEXIST) => return Err(error.into()),
-                // A dead sender's makes room for the next one by this name.
-                Err(_) => match control::owner_of(name.clone(), effective_uid()) {
-                    Ok(Owner::Dead(_lock)) => drop(name.unlink()),
-                    Ok(Owner::Gone) => {}
-                    Ok(Owner::Alive) | Err(_) => break,
-                },
+                Err(_) => {}
+            }
+            // A dead sender's makes room for the next one by this name.
+            match remove_dead(name, effective_uid(), CHANNEL_MAGIC).map_err(not_a_channel)? {
+                Remains::Removed { .. } | Remains::Gone => {}
+                // By a sender that lives; or by somebody else who removes it at this moment.
+                Remains::Locked => thread::yield_now(),
+                Remains::NotOurs => {
+                    let reason = "it is no channel, and stands where one is to be made";
+                    return Err(ChannelError::NotAChannel { object: name.path(), reason });
+                }
             }
         }
         Err(ChannelError::Taken { object: name.path() })
@@ -135,8 +159,7 @@ impl Object {
             AttachError::Os(error) if error.errno() == Some(libc::ENOENT) => {
                 ChannelError::NoChannel { object: object() }
             }
-            AttachError::NotAProvider { object, reason } => ChannelError::NotAChannel { object, reason },
-            other => other.into(),
+            other => not_a_channel(other),
         })?;
         let bad = |reason| Err(ChannelError::NotAChannel { object: object(), reason });
         if foreign.len < PAGE {
@@ -150,15 +173,15 @@ impl Object {
             CLOSED => return Err(ChannelError::SenderGone { object: object() }),
             _ => return bad("its sender has not finished making it"),
         }
-        if what.magic.load(Ordering::Relaxed) != MAGIC {
+        if what.magic.load(Ordering::Relaxed) != CHANNEL_MAGIC {
             return bad("it has another magic number");
         }
         if what.version.load(Ordering::Relaxed) != VERSION {
             return bad("it was made by another version of shm-pool; build both sides with one");
         }
         let slots = what.slots.load(Ordering::Relaxed) as usize;
-        let is_possible = slots.is_power_of_two() && (MIN_SLOTS..=MAX_SLOTS).contains(&slots);
-        if !is_possible || PAGE + slots * size_of::<Slot>() > foreign.len {
+        let possible = MIN_SLOTS + EXTRA_SLOTS..=MAX_SLOTS + EXTRA_SLOTS;
+        if !possible.contains(&slots) || size(slots) > foreign.len {
             return bad("its size does not match its header");
         }
         this.slots = slots;
@@ -175,28 +198,31 @@ impl Object {
 
     /// Makes this end the receiver's, who is `peer` to the provider.
     pub(super) fn join(&mut self, peer: PeerId, name: &Name) -> Result<(), ChannelError> {
-        if self.to_sender().is_held() || self.to_sender().is_gone() {
-            return Err(ChannelError::HasReceiver { object: name.path() });
-        }
-        // Two that come here at the same time write both; the sender asks the provider's own table whom it grants to, so that a
-        // mixture of them is nobody.
+        // First the bell: of two who come at the same time, one gets it.
+        let listed = self.hold(self.to_sender(), name)?;
+        self.listed = listed;
         let receiver = &self.header().receiver.0;
         receiver.slot.store(peer.slot.into(), Ordering::Relaxed);
         receiver.epoch.store(peer.epoch, Ordering::Relaxed);
-        self.listed = self.hold(self.to_sender(), name)?;
+        receiver.is_known.store(1, Ordering::Release); // partner: `receiver`
         self.to_sender().ring();
         Ok(())
     }
 
-    /// Who has joined, if somebody has.
-    pub(super) fn receiver(&self) -> Option<PeerId> {
+    /// Who has joined to receive what `provider` sends, if somebody has.
+    pub(super) fn receiver(&self, provider: ProviderId) -> Option<PeerId> {
         let receiver = &self.header().receiver.0;
-        // Acquire in there: partner of the Release with which the bell was taken.
-        self.to_sender().is_held().then(|| PeerId {
-            provider: self.provider(),
+        // Acquire: partner of `join`.
+        (receiver.is_known.load(Ordering::Acquire) != 0).then(|| PeerId {
+            provider,
             slot: receiver.slot.load(Ordering::Relaxed) as u8,
             epoch: receiver.epoch.load(Ordering::Relaxed),
         })
+    }
+
+    /// How many messages fit, however many the receiver has asked for.
+    pub(super) fn capacity(&self) -> usize {
+        self.slots - EXTRA_SLOTS
     }
 
     /// Holds a bell, from now until this value is dropped or the process dies.

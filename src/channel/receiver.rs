@@ -7,10 +7,8 @@ use super::error::{ChannelError, RecvError};
 use super::message::{self, Carried, Message};
 use super::object::{self, Object};
 use super::ring::{self, Ticket, Words};
-use super::{check_name, spin, DEFAULT_SPIN};
+use super::{spin, DEFAULT_SPIN};
 use crate::client::Client;
-use crate::posix::effective_uid;
-use crate::provider::DEFAULT_PREFIX;
 use crate::sync::{fence, Ordering};
 use std::fmt;
 use std::sync::Arc;
@@ -20,25 +18,10 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `open` is called"]
 pub struct ReceiverBuilder {
-    name_prefix: String,
-    sender_uid: Option<u32>,
     spin: Duration,
 }
 
 impl ReceiverBuilder {
-    /// What the object's name starts with; default `shm_pool`. See
-    /// [`SenderBuilder::name_prefix`](super::SenderBuilder::name_prefix).
-    pub fn name_prefix(mut self, prefix: impl Into<String>) -> Self {
-        self.name_prefix = prefix.into();
-        self
-    }
-
-    /// The user whose channels are trusted; default: the effective user of this process.
-    pub fn sender_uid(mut self, uid: u32) -> Self {
-        self.sender_uid = Some(uid);
-        self
-    }
-
     /// How long [`recv`](Receiver::recv) looks again and again for a message before it sleeps; default 20 µs. [`Duration::MAX`] is
     /// for ever.
     pub fn spin(mut self, spin: Duration) -> Self {
@@ -46,16 +29,17 @@ impl ReceiverBuilder {
         self
     }
 
-    /// Opens the channel `name`, and connects `client` to the sender's provider.
+    /// Opens the channel `name`, and connects `client` to the sender's provider. The client's prefix and user are the channel's:
+    /// [`ClientBuilder`](crate::ClientBuilder).
     ///
     /// # Errors
     ///
     /// [`ChannelError::Name`], [`ChannelError::NoChannel`], [`ChannelError::SenderGone`], [`ChannelError::HasReceiver`],
     /// [`ChannelError::NotAChannel`], [`ChannelError::Attach`], [`ChannelError::TooMany`], [`ChannelError::Os`].
     pub fn open(self, client: Arc<Client>, name: &str) -> Result<Receiver, ChannelError> {
-        check_name(&self.name_prefix, name)?;
-        let name = object::name(&self.name_prefix, name);
-        let mut object = Object::open(&name, self.sender_uid.unwrap_or_else(effective_uid))?;
+        let (prefix, uid) = client.trusted();
+        let name = object::name(prefix, name)?;
+        let mut object = Object::open(&name, uid)?;
         let peer = client.connect(object.provider())?;
         object.join(peer, &name)?;
         Ok(Receiver { object, client, ticket: Ticket::default(), read: None, spin: self.spin })
@@ -75,7 +59,7 @@ pub struct Receiver {
 impl Receiver {
     /// Starts with the defaults.
     pub fn builder() -> ReceiverBuilder {
-        ReceiverBuilder { name_prefix: DEFAULT_PREFIX.to_owned(), sender_uid: None, spin: DEFAULT_SPIN }
+        ReceiverBuilder { spin: DEFAULT_SPIN }
     }
 
     /// Opens a channel with the default options.
@@ -195,8 +179,12 @@ impl Drop for Receiver {
         self.object.to_sender().leave();
         fence(Ordering::SeqCst); // partner: the one in `Bell::ring`, in `Sender::put`
                                  // What was not received is given back; what is sent from now on the sender finds out about itself.
-        while let Some(words) = ring::claim(self.object.slots(), &mut self.ticket) {
-            drop(self.open_message(&words));
+        let slots = self.object.slots();
+        for _ in 0..slots.len() {
+            let Some(words) = ring::claim(slots, &mut self.ticket) else { break };
+            if let Ok(Carried::Descriptor(descriptor)) = message::read(&words) {
+                self.client.give_up(&descriptor);
+            }
         }
     }
 }

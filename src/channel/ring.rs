@@ -55,28 +55,33 @@ pub(super) struct Slot {
 #[cfg(not(all(test, loom)))]
 const _: () = assert!(std::mem::size_of::<Slot>() == 64);
 
-/// The number of the next message.
+/// The number of a message, and where it goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Ticket(u64);
+pub(super) struct Ticket {
+    number: u64,
+    /// The number modulo that of the slots.
+    at: usize,
+}
 
 impl Ticket {
-    /// Where its message goes. There is a power of two of slots.
     fn slot(self, slots: &[Slot]) -> Option<&Slot> {
-        slots.get(self.0 as usize & slots.len().wrapping_sub(1))
+        slots.get(self.at)
     }
 
-    fn next(self) -> Self {
-        Self(self.0.wrapping_add(1))
+    #[inline]
+    fn next(self, slots: &[Slot]) -> Self {
+        let at = self.at + 1;
+        Self { number: self.number.wrapping_add(1), at: if at < slots.len() { at } else { 0 } }
     }
 
     /// The sequence of its slot while that carries it.
     fn full(self) -> u64 {
-        self.0.wrapping_add(1)
+        self.number.wrapping_add(1)
     }
 
     /// The sequence of its slot after that.
     fn free_again(self, slots: &[Slot]) -> u64 {
-        self.0.wrapping_add(slots.len() as u64)
+        self.number.wrapping_add(slots.len() as u64)
     }
 }
 
@@ -107,7 +112,7 @@ impl Slot {
 #[inline]
 pub(super) fn has_room(slots: &[Slot], ticket: Ticket) -> bool {
     // Acquire: partner of `free`.
-    ticket.slot(slots).is_some_and(|slot| slot.sequence.load(Ordering::Acquire) == ticket.0)
+    ticket.slot(slots).is_some_and(|slot| slot.sequence.load(Ordering::Acquire) == ticket.number)
 }
 
 /// Sends a message, for which there [is room](has_room).
@@ -118,7 +123,7 @@ pub(super) fn put(slots: &[Slot], ticket: &mut Ticket, message: &Words) {
         word.store(value, Ordering::Relaxed);
     }
     slot.sequence.store(ticket.full(), Ordering::Release); // partner: `Slot::carries`
-    *ticket = ticket.next();
+    *ticket = ticket.next(slots);
 }
 
 /// Is a message with this ticket there?
@@ -132,7 +137,7 @@ pub(super) fn is_there(slots: &[Slot], ticket: Ticket) -> bool {
 pub(super) fn read(slots: &[Slot], ticket: &mut Ticket) -> Option<(Words, Ticket)> {
     let read = *ticket;
     let slot = read.slot(slots).filter(|slot| slot.carries(read))?;
-    *ticket = read.next();
+    *ticket = read.next(slots);
     Some((slot.words(), read))
 }
 
@@ -151,11 +156,12 @@ pub(super) fn claim(slots: &[Slot], ticket: &mut Ticket) -> Option<Words> {
     let words = slot.words();
     let (full, free) = (ticket.full(), ticket.free_again(slots));
     slot.sequence.compare_exchange(full, free, Ordering::AcqRel, Ordering::Relaxed).ok()?;
-    *ticket = ticket.next();
+    *ticket = ticket.next(slots);
     Some(words)
 }
 
-/// The ticket of the message that was sent last.
-pub(super) fn last(ticket: Ticket) -> Ticket {
-    Ticket(ticket.0.wrapping_sub(1))
+/// Has the reader read the message with this ticket, and asked for the next?
+pub(super) fn is_done(slots: &[Slot], sent: Ticket) -> bool {
+    // Acquire: partner of `free`.
+    sent.slot(slots).is_some_and(|slot| slot.sequence.load(Ordering::Acquire) == sent.free_again(slots))
 }

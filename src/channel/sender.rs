@@ -6,10 +6,10 @@ use super::bell::{Deadline, Woken};
 use super::error::{ChannelError, SendError, SendFailure};
 use super::object::{self, Object, MAX_SLOTS, MIN_SLOTS};
 use super::ring::{self, Ticket, Words};
-use super::{check_name, message, spin, DEFAULT_SLOTS, DEFAULT_SPIN};
+use super::{message, spin, DEFAULT_SLOTS, DEFAULT_SPIN};
 use crate::buf::ShmBuf;
-use crate::descriptor::PeerId;
-use crate::provider::{Provider, DEFAULT_PREFIX};
+use crate::descriptor::{PeerId, ProviderId};
+use crate::provider::Provider;
 use std::fmt;
 use std::time::Duration;
 
@@ -18,22 +18,15 @@ use std::time::Duration;
 #[must_use = "a builder does nothing until `create` is called"]
 pub struct SenderBuilder {
     slots: usize,
-    name_prefix: String,
     mode: u32,
     spin: Duration,
 }
 
 impl SenderBuilder {
-    /// How many messages may be under way, from 2 to 65,536, rounded up to a power of two; default 256. Each takes 64 bytes of
-    /// /dev/shm. The message that was received last is one of them, until the receiver asks for the next.
+    /// How many messages fit that the receiver has not received, from 2 to 65,536; default 256. Each takes 64 bytes of /dev/shm. While the
+    /// receiver has asked for a message that is not there yet, one more fits.
     pub fn slots(mut self, slots: usize) -> Self {
         self.slots = slots;
-        self
-    }
-
-    /// What the object's name starts with; default `shm_pool`. The receiver needs the same.
-    pub fn name_prefix(mut self, prefix: impl Into<String>) -> Self {
-        self.name_prefix = prefix.into();
         self
     }
 
@@ -49,30 +42,37 @@ impl SenderBuilder {
         self
     }
 
-    /// Makes a channel that is called `name`: 1 to 64 of `A-Z a-z 0-9 _ -`, and different from those of all living senders with
-    /// the same prefix. Buffers that are sent must be `provider`'s.
+    /// Makes a channel that is called `name`: 1 to 64 of `A-Z a-z 0-9 _ -`, and different from those of all living senders whose
+    /// providers have the same [`name_prefix`](crate::ProviderBuilder::name_prefix). Buffers that are sent must be `provider`'s.
+    ///
+    /// A sender that was killed makes room for the next one by its name as soon as the kernel has taken its process apart. That can take
+    /// a little longer than until its receiver is told: some milliseconds for each 100 MB of its memory.
     ///
     /// # Errors
     ///
-    /// [`ChannelError::Name`], [`ChannelError::Capacity`], [`ChannelError::Taken`], [`ChannelError::TooMany`],
-    /// [`ChannelError::Os`].
+    /// [`ChannelError::Name`], [`ChannelError::Capacity`], [`ChannelError::Taken`], [`ChannelError::NotAChannel`],
+    /// [`ChannelError::TooMany`], [`ChannelError::Os`].
     pub fn create(self, provider: &Provider, name: &str) -> Result<Sender, ChannelError> {
-        check_name(&self.name_prefix, name)?;
         if !(MIN_SLOTS..=MAX_SLOTS).contains(&self.slots) {
             return Err(ChannelError::Capacity { slots: self.slots, min: MIN_SLOTS, max: MAX_SLOTS });
         }
-        let name = object::name(&self.name_prefix, name);
-        let object = Object::create(&name, self.slots.next_power_of_two(), provider.id(), self.mode)?;
-        Ok(Sender { object, ticket: Ticket::default(), has_room: true, receiver: None, spin: self.spin })
+        let name = object::name(provider.name_prefix(), name)?;
+        let provider = provider.id();
+        let object = Object::create(&name, self.slots, provider, self.mode)?;
+        let ticket = Ticket::default();
+        Ok(Sender { object, provider, ticket, has_room: true, sent: None, receiver: None, spin: self.spin })
     }
 }
 
 /// Sends messages to one receiver, in this or another process. See the [module](super).
 pub struct Sender {
     object: Object,
+    provider: ProviderId,
     ticket: Ticket,
     /// Is the next slot known to be free? Nobody but this makes it full.
     has_room: bool,
+    /// The message that was sent last.
+    sent: Option<Ticket>,
     receiver: Option<PeerId>,
     spin: Duration,
 }
@@ -93,7 +93,7 @@ impl Patience {
 impl Sender {
     /// Starts with the defaults.
     pub fn builder() -> SenderBuilder {
-        SenderBuilder { slots: DEFAULT_SLOTS, name_prefix: DEFAULT_PREFIX.to_owned(), mode: 0o600, spin: DEFAULT_SPIN }
+        SenderBuilder { slots: DEFAULT_SLOTS, mode: 0o600, spin: DEFAULT_SPIN }
     }
 
     /// A channel with the default options.
@@ -115,8 +115,8 @@ impl Sender {
         if !self.object.is_ours() {
             return Err(SendFailure::Forked);
         }
-        let object = &self.object;
-        match object.to_sender().wait(Deadline::after(timeout), || object.receiver().is_some()) {
+        let (object, provider) = (&self.object, self.provider);
+        match object.to_sender().wait(Deadline::after(timeout), || object.receiver(provider).is_some()) {
             Woken::TimedOut => Err(SendFailure::TimedOut),
             Woken::Gone => Err(SendFailure::PeerGone),
             Woken::Ready => self.peer().ok_or(SendFailure::PeerGone),
@@ -126,17 +126,37 @@ impl Sender {
     /// Who has opened the channel, if somebody has.
     fn peer(&mut self) -> Option<PeerId> {
         if self.receiver.is_none() {
-            self.receiver = self.object.receiver();
+            self.receiver = self.object.receiver(self.provider);
         }
         self.receiver
     }
 
-    /// How many slots there are.
-    pub fn slots(&self) -> usize {
-        self.object.slots().len()
+    /// Waits until the receiver has received all that was sent, and has asked for more; at most for `timeout`. Then the provider can
+    /// be dropped, and nothing is lost: a buffer that the receiver has not received goes with its provider.
+    ///
+    /// # Errors
+    ///
+    /// [`SendFailure::TimedOut`], [`SendFailure::PeerGone`], whatever it has received before, and [`SendFailure::Forked`].
+    pub fn wait_until_received(&mut self, timeout: Duration) -> Result<(), SendFailure> {
+        if !self.object.is_ours() {
+            return Err(SendFailure::Forked);
+        }
+        let Some(sent) = self.sent else { return Ok(()) };
+        let (slots, bell) = (self.object.slots(), self.object.to_sender());
+        match bell.wait(Deadline::after(timeout), || ring::is_done(slots, sent)) {
+            // What a receiver has not received when it leaves, it makes as if it had.
+            Woken::Ready if !bell.is_gone() => Ok(()),
+            Woken::Ready | Woken::Gone => Err(SendFailure::PeerGone),
+            Woken::TimedOut => Err(SendFailure::TimedOut),
+        }
     }
 
-    /// Sends a buffer, and waits for room if need be. The receiver's lease is granted first, so that the message is held from the
+    /// How many messages fit that the receiver has not received.
+    pub fn slots(&self) -> usize {
+        self.object.capacity()
+    }
+
+    /// Sends a buffer, and waits for room if need be. The receiver's lease is added first, so that the message is held from the
     /// moment it is sent.
     ///
     /// # Errors
@@ -175,14 +195,14 @@ impl Sender {
             return fail(failure, message);
         }
         let Some(peer) = self.peer() else { return fail(SendFailure::NoReceiver, message) };
-        let descriptor = match message.grant(peer) {
+        let descriptor = match message.lease_to(peer) {
             Ok(descriptor) => descriptor,
             Err(error) => return fail(SendFailure::Share(error), message),
         };
         if self.put(&message::of_descriptor(&descriptor)) {
             return Ok(());
         }
-        message.revoke(peer);
+        message.take_lease_back(peer);
         fail(SendFailure::PeerGone, message)
     }
 
@@ -249,7 +269,7 @@ impl Sender {
         let has_room = || ring::has_room(object.slots(), self.ticket);
         let deadline = match patience {
             _ if has_room() => return Ok(()),
-            Patience::None => return Err(SendFailure::Full { slots: object.slots().len() }),
+            Patience::None => return Err(SendFailure::Full { slots: object.capacity() }),
             Patience::Until(deadline) => deadline,
         };
         match spin(self.spin, object.to_sender(), deadline, has_room) {
@@ -262,17 +282,14 @@ impl Sender {
     /// Sends into the free slot. `false` if the receiver was gone by then, and has not taken the message.
     #[inline]
     fn put(&mut self, words: &Words) -> bool {
-        let slots = self.object.slots();
+        let (slots, mut sent) = (self.object.slots(), self.ticket);
         ring::put(slots, &mut self.ticket, words);
+        self.sent = Some(sent);
         self.object.to_receiver().ring();
         self.has_room = ring::has_room(slots, self.ticket);
         // After the full fence in `ring`, whose partner is in `Receiver::drop`: a receiver that leaves takes this message, or is seen
         // to be gone. It may be both.
-        if !self.object.to_sender().is_gone() {
-            return true;
-        }
-        let mut last = ring::last(self.ticket);
-        ring::claim(slots, &mut last).is_none()
+        !self.object.to_sender().is_gone() || ring::claim(slots, &mut sent).is_none()
     }
 }
 

@@ -5,10 +5,10 @@
 use super::{control_name, CLOSED, OWNER_BYTE, STATE_OFFSET};
 use crate::descriptor::ProviderId;
 use crate::error::AttachError;
-use crate::locks::LockFile;
+use crate::locks::{LockFile, LOCK};
 use crate::posix::{Name, PAGE};
-use crate::segment::{Access, Foreign};
-use std::os::unix::fs::FileExt;
+use crate::segment::{is_linked, Access, Foreign};
+use std::os::unix::fs::{FileExt, MetadataExt};
 
 /// What became of an owner.
 pub(crate) enum Owner {
@@ -22,19 +22,14 @@ pub(crate) enum Owner {
 /// Finds out about the owner of a control object, which must be a regular file of user `uid`. A dead one's is closed, for peers that
 /// have it mapped.
 pub(crate) fn owner(prefix: &str, provider: ProviderId, uid: u32) -> Result<Owner, AttachError> {
-    owner_of(control_name(prefix, provider), uid)
-}
-
-/// As [`owner`], of any object with such a lock and such a beginning.
-pub(crate) fn owner_of(name: Name, uid: u32) -> Result<Owner, AttachError> {
-    match lock(name, uid) {
+    match lock(prefix, provider, uid) {
         Err(AttachError::Os(error)) if error.errno() == Some(libc::ENOENT) => Ok(Owner::Gone),
         result => Ok(result?.map_or(Owner::Alive, Owner::Dead)),
     }
 }
 
-fn lock(name: Name, uid: u32) -> Result<Option<LockFile>, AttachError> {
-    let foreign = Foreign::open(name, Access::ReadWrite, uid)?;
+fn lock(prefix: &str, provider: ProviderId, uid: u32) -> Result<Option<LockFile>, AttachError> {
+    let foreign = Foreign::open(control_name(prefix, provider), Access::ReadWrite, uid)?;
     let locks = foreign.open_for_locks()?;
     // Shared, for a peer that connects at this moment asks whether the exclusive one is held.
     if !matches!(locks.try_lock_shared(OWNER_BYTE), Ok(true)) {
@@ -46,4 +41,46 @@ fn lock(name: Name, uid: u32) -> Result<Option<LockFile>, AttachError> {
         let _ = locks.file().write_at(&CLOSED.to_ne_bytes(), STATE_OFFSET);
     }
     Ok(Some(locks))
+}
+
+/// What [`remove_dead`] has found.
+pub(crate) enum Remains {
+    Removed {
+        /// Memory that it had.
+        bytes: u64,
+    },
+    /// There is none any more, or another one.
+    Gone,
+    /// Whoever made it lives, or somebody else removes it.
+    Locked,
+    /// It is nothing that `magic` was ever written to, or about to be.
+    NotOurs,
+}
+
+/// Removes an object whose maker, who locks the owner's byte for life, is gone, and whose name may be used again at once by
+/// others. So the lock is exclusive, and the name is removed only while it is held, by whom it was found there still.
+pub(crate) fn remove_dead(name: &Name, uid: u32, magic: u64) -> Result<Remains, AttachError> {
+    let open = || Foreign::open(name.clone(), Access::ReadWrite, uid)?.open_for_locks();
+    let locks = match open() {
+        Err(AttachError::Os(error)) if error.errno() == Some(libc::ENOENT) => return Ok(Remains::Gone),
+        result => result?,
+    };
+    let failed = |call| move |error| name.error(call, 0, error);
+    if !locks.try_lock(OWNER_BYTE).map_err(failed(LOCK))? {
+        return Ok(Remains::Locked);
+    }
+    // The name can be removed with this lock only, or that of another object.
+    if !is_linked(locks.file()).map_err(failed("fstat"))? {
+        return Ok(Remains::Gone);
+    }
+    let mut found = [0; 8];
+    // Shorter, or zero: killed while it was made.
+    let _ = locks.file().read_at(&mut found, 0).map_err(failed("pread"))?;
+    if ![0, magic].contains(&u64::from_le_bytes(found)) {
+        return Ok(Remains::NotOurs);
+    }
+    // Blocks are of 512 bytes, whatever the file system's block size.
+    let bytes = locks.file().metadata().map_or(0, |metadata| metadata.blocks() * 512);
+    name.unlink().map_err(failed("shm_unlink"))?;
+    Ok(Remains::Removed { bytes })
 }

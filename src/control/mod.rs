@@ -28,9 +28,10 @@ mod owner;
 mod peer;
 mod slot;
 
-pub(crate) use dead::{owner, owner_of, Owner};
+pub(crate) use dead::{owner, remove_dead, Owner, Remains};
 pub(crate) use owner::OwnerControl;
 pub(crate) use peer::PeerControl;
+pub(crate) use slot::Added;
 
 use crate::descriptor::ProviderId;
 use crate::lease::{Record, PEERS};
@@ -42,6 +43,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// "SHMPOOL" and a zero.
 const MAGIC: u64 = u64::from_le_bytes(*b"SHMPOOL\0");
+
+/// What the object of a channel begins with.
+pub(crate) const CHANNEL_MAGIC: u64 = u64::from_le_bytes(*b"SHMCHAN\0");
 
 /// Version of the layout and of the protocol on it.
 const VERSION: u32 = 1;

@@ -6,15 +6,15 @@
 #[cfg(all(test, not(loom)))]
 mod edges;
 
-use super::slot::{Epoch, Gate, NotGranted};
+use super::slot::{Added, Epoch, Gate, NotGranted};
 use super::{control_name, control_size, peer_byte, View, CLOSED, MAGIC, OPEN, OWNER_BYTE, VERSION};
 use crate::descriptor::{PeerId, ProviderId};
 use crate::error::{OsError, ShareError};
-use crate::lease::{Record, MAX_GRANTS, PEERS};
+use crate::lease::{Record, MAX_GRANTS, MAX_LEASES, PEERS};
 use crate::locks::LockFile;
 use crate::payload::Payload;
 use crate::posix::{round_to_pages, Link};
-use crate::segment::Segment;
+use crate::segment::{Mapping, Segment};
 use parking_lot::Mutex;
 use std::sync::atomic::Ordering;
 
@@ -58,7 +58,9 @@ impl OwnerControl {
     ) -> Result<Option<Self>, OsError> {
         let name = control_name(prefix, id);
         let len = round_to_pages(control_size(records)).unwrap_or(usize::MAX);
-        let Some((segment, locks)) = Segment::create_locked(name, len, mode, OWNER_BYTE)? else { return Ok(None) };
+        let Some((segment, locks)) = Segment::create_locked(name, len, mode, OWNER_BYTE, Mapping::of_owner)? else {
+            return Ok(None);
+        };
         let (mapping, link) = segment.into_parts();
         let view = View { mapping, records };
         let header = view.header();
@@ -139,24 +141,26 @@ impl OwnerControl {
         }
     }
 
-    /// Adds a lease on `record` on behalf of `peer`. The caller holds the chunk, published.
-    pub(crate) fn grant(&self, record: &Record, peer: PeerId) -> Result<(), ShareError> {
+    /// Adds a grant, or a lease, on `record` on behalf of `peer`. The caller holds the chunk, published.
+    pub(crate) fn grant(&self, record: &Record, peer: PeerId, added: Added) -> Result<(), ShareError> {
         if peer.provider != self.id {
             return Err(ShareError::OtherProvider { peer, provider: self.id });
         }
         let slot = usize::from(peer.slot);
         let Some(gate) = self.gates.get(slot) else { return Err(ShareError::PeerGone(peer)) };
-        gate.grant(&self.view.header().epochs[slot], peer.epoch, record, slot).map_err(|error| match error {
-            NotGranted::Gone => ShareError::PeerGone(peer),
-            NotGranted::Full => ShareError::TooManyGrants { peer, max: MAX_GRANTS as usize },
+        let epoch = &self.view.header().epochs[slot];
+        gate.grant(epoch, peer.epoch, record, slot, added).map_err(|error| match (error, added) {
+            (NotGranted::Gone, _) => ShareError::PeerGone(peer),
+            (NotGranted::Full, Added::Grant) => ShareError::TooManyGrants { peer, max: MAX_GRANTS as usize },
+            (NotGranted::Full, Added::Lease) => ShareError::TooManyLeases { peer, max: MAX_LEASES as usize },
         })
     }
 
-    /// Takes back a grant on `record` whose descriptor was not sent.
-    pub(crate) fn revoke(&self, record: &Record, peer: PeerId) {
+    /// Takes back a lease on `record` whose descriptor was not sent.
+    pub(crate) fn take_lease_back(&self, record: &Record, peer: PeerId) {
         let slot = usize::from(peer.slot);
         if let Some(gate) = self.gates.get(slot).filter(|_| peer.provider == self.id) {
-            gate.revoke(&self.view.header().epochs[slot], peer.epoch, record, slot);
+            gate.take_back(&self.view.header().epochs[slot], peer.epoch, record, slot, Added::Lease);
         }
     }
 

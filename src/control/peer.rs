@@ -122,14 +122,6 @@ impl PeerControl {
         }
     }
 
-    /// Ends one grant to this peer.
-    #[inline]
-    pub(crate) fn end_grant(&self, record: u32) {
-        if let Some(record) = self.record(record) {
-            record.revoke(self.slot());
-        }
-    }
-
     /// Turns one lease of this peer back into a grant.
     pub(crate) fn put_back(&self, record: u32) {
         if let Some(record) = self.record(record) {

@@ -78,6 +78,31 @@ impl Epoch {
     }
 }
 
+/// What is added to a peer's lane on its behalf.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Added {
+    /// To be taken up.
+    Grant,
+    /// To be given back: by a peer that knows of it.
+    Lease,
+}
+
+impl Added {
+    fn add(self, record: &Record, slot: usize) -> Result<(), Refused> {
+        match self {
+            Self::Grant => record.grant(slot),
+            Self::Lease => record.renew(slot),
+        }
+    }
+
+    fn take_back(self, record: &Record, slot: usize) {
+        match self {
+            Self::Grant => record.revoke(slot),
+            Self::Lease => record.release(slot),
+        }
+    }
+}
+
 /// Why a grant was not made.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NotGranted {
@@ -98,18 +123,25 @@ impl Gate {
         Self(AtomicU64::new(0))
     }
 
-    /// Adds a grant on `record` for the peer that connected to `slot`, whose epoch is `current`, with the epoch `wanted`. The
-    /// caller holds the chunk, published.
-    pub(super) fn grant(&self, current: &Epoch, wanted: u64, record: &Record, slot: usize) -> Result<(), NotGranted> {
+    /// Adds a grant, or a lease, on `record` for the peer that connected to `slot`, whose epoch is `current`, with the epoch
+    /// `wanted`. The caller holds the chunk, published.
+    pub(super) fn grant(
+        &self,
+        current: &Epoch,
+        wanted: u64,
+        record: &Record,
+        slot: usize,
+        added: Added,
+    ) -> Result<(), NotGranted> {
         // Only a peer's epoch is a multiple of 4.
         if wanted % 4 != 0 || !self.enter(current, wanted) {
             return Err(NotGranted::Gone);
         }
-        let granted = record.grant(slot);
+        let granted = added.add(record, slot);
         fence(Ordering::SeqCst); // partner: the fence in `Epoch::vacate`
         let is_there = current.is(wanted);
         if granted.is_ok() && !is_there {
-            record.revoke(slot);
+            added.take_back(record, slot);
         }
         // Release: what was taken back is back before the gate opens for another epoch.
         self.0.fetch_sub(1, Ordering::Release);
@@ -120,11 +152,11 @@ impl Gate {
         }
     }
 
-    /// Takes a grant back that its peer cannot know of. Nothing, if the peer is gone.
-    pub(super) fn revoke(&self, current: &Epoch, wanted: u64, record: &Record, slot: usize) {
+    /// Takes back what was added for a peer that does not know of it. Nothing, if the peer is gone.
+    pub(super) fn take_back(&self, current: &Epoch, wanted: u64, record: &Record, slot: usize, added: Added) {
         if self.enter(current, wanted) {
             if current.is(wanted) {
-                record.revoke(slot);
+                added.take_back(record, slot);
             }
             // As in `grant`.
             self.0.fetch_sub(1, Ordering::Release);

@@ -119,21 +119,21 @@ fn a_grant_holds_the_chunk_until_it_is_read() {
     });
 }
 
-/// The same by a transport that delivers once: the grant holds the chunk while it is read, and ends with that.
+/// The same by a transport that delivers once: the owner adds the lease itself.
 #[test]
-fn a_grant_that_is_not_taken_up_holds_the_chunk_until_it_ends() {
+fn a_lease_that_the_owner_adds_holds_the_chunk_until_it_is_read() {
     loom::model(|| {
         let chunk = chunk();
         write(&chunk, 2);
         chunk.record.publish(2, PLACE);
-        chunk.record.grant(5).unwrap();
+        chunk.record.renew(5).unwrap();
         let peer = {
             let chunk = chunk.clone();
             thread::spawn(move || {
                 chunk.record.held(2).expect("a granted message is never stale");
                 // SAFETY: loom checks that nobody writes now.
                 chunk.payload.with(|bytes| assert_eq!(unsafe { *bytes }, 2));
-                chunk.record.revoke(5);
+                chunk.record.release(5);
             })
         };
         let mut generation = 2;

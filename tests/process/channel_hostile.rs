@@ -40,8 +40,8 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
     let (mut sent, mut received) = (0, 0);
     for seed in 0..CHANNELS {
         let mut random = fastrand::Rng::with_seed(seed as u64);
-        let mut sender = Sender::builder().name_prefix(prefix).slots(SLOTS).create(&provider, CHANNEL).unwrap();
-        let mut receiver = Receiver::builder().name_prefix(prefix).open(client.clone(), CHANNEL).unwrap();
+        let mut sender = Sender::builder().slots(SLOTS).create(&provider, CHANNEL).unwrap();
+        let mut receiver = Receiver::builder().open(client.clone(), CHANNEL).unwrap();
         let path = shm::path(&format!("{prefix}.{CHANNEL}.channel"));
         let object = File::options().read(true).write(true).open(path).unwrap();
         let mut held = Vec::new();

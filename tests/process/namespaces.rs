@@ -219,7 +219,7 @@ fn ends_of_channels_in_another_pid_namespace_are_seen_to_die() {
 
     let names = Names::new("spaces-receiver");
     let provider = channel::provider(names.prefix());
-    let mut sender = channel::sender(names.prefix(), &provider, 2);
+    let mut sender = channel::sender(&provider, 2);
     let elsewhere = Elsewhere::start(&names, "receiver").expect("it was possible a moment ago");
     elsewhere.peer.child().expect_done();
     (0..2).for_each(|_| sender.send(message(&provider, 7)).unwrap());

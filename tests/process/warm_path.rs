@@ -98,9 +98,9 @@ fn round(provider: &Provider, client: &Client, peer: PeerId, channel: &mut (Send
 }
 
 fn channel(prefix: &str, provider: &Provider) -> (Sender, Receiver) {
-    let sender = Sender::builder().name_prefix(prefix).slots(4).create(provider, "warm").unwrap();
+    let sender = Sender::builder().slots(4).create(provider, "warm").unwrap();
     let client = Arc::new(shm::client(prefix));
-    (sender, Receiver::builder().name_prefix(prefix).open(client, "warm").unwrap())
+    (sender, Receiver::builder().open(client, "warm").unwrap())
 }
 
 /// A buffer and some bytes.

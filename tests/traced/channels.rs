@@ -24,12 +24,12 @@ pub(crate) const BYTES: &[u8] = b"a message of its own";
 
 pub(crate) const BUFFERS: u64 = 3;
 
-pub(crate) fn sender(prefix: &str, provider: &Provider, name: &str) -> Result<Sender, ChannelError> {
-    Sender::builder().name_prefix(prefix).slots(8).create(provider, name)
+pub(crate) fn sender(provider: &Provider, name: &str) -> Result<Sender, ChannelError> {
+    Sender::builder().slots(8).create(provider, name)
 }
 
-pub(crate) fn receiver(prefix: &str, client: &Arc<Client>, name: &str) -> Result<Receiver, ChannelError> {
-    Receiver::builder().name_prefix(prefix).open(client.clone(), name)
+pub(crate) fn receiver(client: &Arc<Client>, name: &str) -> Result<Receiver, ChannelError> {
+    Receiver::builder().open(client.clone(), name)
 }
 
 /// Sends the first so many of the messages.
@@ -60,12 +60,12 @@ pub(crate) fn receiver_role(link: &Link, arguments: &[&str]) {
     introduce(link);
     let (operation, prefix) = (arguments[0], arguments[1]);
     let client = Arc::new(shm::client(prefix));
-    let _other = receiver(prefix, &client, OTHER).unwrap();
+    let _other = receiver(&client, OTHER).unwrap();
     if operation == "open" {
-        drop(marked(|| receiver(prefix, &client, CHANNEL)).unwrap());
+        drop(marked(|| receiver(&client, CHANNEL)).unwrap());
         return;
     }
-    let mut receiver = receiver(prefix, &client, CHANNEL).unwrap();
+    let mut receiver = receiver(&client, CHANNEL).unwrap();
     link.send(&Message::Done);
     assert_eq!(link.receive().unwrap(), Some(Message::Done));
     let mut receive = |count: u64| (0..count).for_each(|number| check(&receiver.recv().unwrap(), number));
@@ -97,12 +97,12 @@ pub(crate) fn sender_role(link: &Link, arguments: &[&str]) {
     introduce(link);
     let (operation, prefix) = (arguments[0], arguments[1]);
     let provider = builder(prefix).build().unwrap();
-    let _other = sender(prefix, &provider, OTHER).unwrap();
+    let _other = sender(&provider, OTHER).unwrap();
     if matches!(operation, "create" | "create over remains") {
-        drop(marked(|| sender(prefix, &provider, CHANNEL)).unwrap());
+        drop(marked(|| sender(&provider, CHANNEL)).unwrap());
         return;
     }
-    let mut sender = sender(prefix, &provider, CHANNEL).unwrap();
+    let mut sender = sender(&provider, CHANNEL).unwrap();
     link.send(&Message::Done);
     assert_eq!(link.receive().unwrap(), Some(Message::Done));
     match operation {

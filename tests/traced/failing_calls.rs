@@ -233,7 +233,7 @@ impl Others {
         let living = IN_PEERS.contains(&operation).then(publish);
         let create = |provider: &Provider| {
             let channels = (0..CHANNELS).map(channel).chain([channels::OTHER.to_owned()]);
-            channels.map(|name| channels::sender(names.prefix(), provider, &name).unwrap()).collect()
+            channels.map(|name| channels::sender(provider, &name).unwrap()).collect()
         };
         let owner = living.as_ref().filter(|_| operation == OPEN);
         let senders = owner.map(|(provider, ..)| create(provider)).unwrap_or_default();

@@ -111,14 +111,14 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
         }
         "create a channel" => {
             let (provider, numbers) = (provider(), (0..).into());
-            let _other = channels::sender(prefix, &provider, channels::OTHER).unwrap();
-            attempt.twice(|| channels::sender(prefix, &provider, &next(&numbers)).map_err(channel_error));
+            let _other = channels::sender(&provider, channels::OTHER).unwrap();
+            attempt.twice(|| channels::sender(&provider, &next(&numbers)).map_err(channel_error));
         }
         "open a channel" => {
             let (client, descriptor, numbers) = (Arc::new(shm::client(prefix)), descriptor(link), (0..).into());
             client.connect(descriptor.provider()).unwrap();
-            let _other = channels::receiver(prefix, &client, channels::OTHER).unwrap();
-            attempt.twice(|| channels::receiver(prefix, &client, &next(&numbers)).map_err(channel_error));
+            let _other = channels::receiver(&client, channels::OTHER).unwrap();
+            attempt.twice(|| channels::receiver(&client, &next(&numbers)).map_err(channel_error));
         }
         other => panic!("no operation {other:?}"),
     }

@@ -44,9 +44,9 @@ fn a_receiver_is_killed_at_every_instruction() {
 fn a_sender_is_killed_at_every_instruction() {
     let names = Names::new("traced-sender");
     let neighbour = builder(names.prefix()).build().unwrap();
-    drop(sender(names.prefix(), &neighbour, CHANNEL).unwrap());
+    drop(sender(&neighbour, CHANNEL).unwrap());
     let remains = {
-        let _sender = sender(names.prefix(), &neighbour, CHANNEL).unwrap();
+        let _sender = sender(&neighbour, CHANNEL).unwrap();
         fs::read(path(&names)).unwrap()
     };
     kill_points::sweep(OF_SENDERS, &mut Receivers { neighbour, remains, round: None, names });
@@ -58,8 +58,8 @@ fn path(names: &Names) -> std::path::PathBuf {
 
 /// A channel of that name works.
 fn assert_usable(names: &Names, provider: &Provider) {
-    let mut sender = sender(names.prefix(), provider, CHANNEL).expect("the name can be used again");
-    let mut receiver = receiver(names.prefix(), &Arc::new(names.client()), CHANNEL).unwrap();
+    let mut sender = sender(provider, CHANNEL).expect("the name can be used again");
+    let mut receiver = receiver(&Arc::new(names.client()), CHANNEL).unwrap();
     send(&mut sender, provider, 2);
     (0..2).for_each(|number| check(&receiver.recv().unwrap(), number));
 }
@@ -74,7 +74,7 @@ impl Scene for Senders {
     fn start(&mut self, operation: &str, _round: usize) -> Victim {
         let operation = operation.strip_prefix("receiver: ").expect("an operation of a receiver");
         let provider = builder(self.names.prefix()).build().unwrap();
-        let mut senders = [CHANNEL, OTHER].map(|name| sender(self.names.prefix(), &provider, name).unwrap());
+        let mut senders = [CHANNEL, OTHER].map(|name| sender(&provider, name).unwrap());
         let victim = Victim::start("killed-receiver", &[operation, self.names.prefix()]);
         if operation != "open" {
             victim.child.expect_done();
@@ -93,7 +93,7 @@ impl Scene for Senders {
             Err(SendFailure::TimedOut) => {
                 assert_eq!(operation, "receiver: open");
                 let client = Arc::new(self.names.client());
-                let mut receiver = receiver(self.names.prefix(), &client, CHANNEL).unwrap();
+                let mut receiver = receiver(&client, CHANNEL).unwrap();
                 send(&mut sender, &provider, 2);
                 (0..2).for_each(|number| check(&receiver.recv().unwrap(), number));
             }
@@ -136,7 +136,7 @@ impl Scene for Receivers {
         let is_made = !operation.starts_with("create");
         let joined = is_made.then(|| {
             victim.child.expect_done();
-            let receiver = receiver(self.names.prefix(), &client, CHANNEL).unwrap();
+            let receiver = receiver(&client, CHANNEL).unwrap();
             victim.child.tell(&Message::Done);
             receiver
         });
@@ -157,7 +157,7 @@ impl Scene for Receivers {
             assert!(matches!(end, RecvError::PeerGone), "{end}");
             views.iter().zip(0..).for_each(|(message, number)| check(message, number));
         }
-        let open = channels::receiver(self.names.prefix(), &client, CHANNEL).unwrap_err();
+        let open = channels::receiver(&client, CHANNEL).unwrap_err();
         use ChannelError::{NoChannel, NotAChannel, SenderGone};
         assert!(matches!(open, NoChannel { .. } | NotAChannel { .. } | SenderGone { .. }), "{open}");
         assert_usable(&self.names, &self.neighbour);

@@ -56,7 +56,7 @@ impl Scene {
     }
 
     fn grant(&self, peer: PeerId) -> Result<(), ShareError> {
-        self.owner.grant(self.record(), peer)
+        self.owner.grant(self.record(), peer, Added::Grant)
     }
 }
 
