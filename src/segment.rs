@@ -159,6 +159,14 @@ pub(crate) struct Segment {
     link: Link,
 }
 
+/// What [`Segment::create_locked`] has made.
+pub(crate) enum Locked {
+    Made(Segment, LockFile),
+    /// A sweep got in between: it found the object before it was locked, and removes it. If the name is used by others too, it may be
+    /// another object's by now.
+    Swept(Link),
+}
+
 impl Segment {
     /// Creates an object of `len` bytes (a multiple of the page size), reserves its memory and maps it. The content
     /// is zero. `mode` is exact, whatever the umask.
@@ -169,33 +177,30 @@ impl Segment {
         Self::fill(&file, link, len, Mapping::of_owner)
     }
 
-    /// As [`create`](Self::create), with one byte locked before anything else, and mapped by `map`. `None` if a sweep got in between:
-    /// it found the object before it was locked, and removes it.
+    /// As [`create`](Self::create), with one byte locked before anything else, and mapped by `map`.
     pub(crate) fn create_locked(
         name: Name,
         len: usize,
         mode: u32,
         byte: usize,
         map: impl FnOnce(&File, &Name, usize) -> Result<Mapping, OsError>,
-    ) -> Result<Option<(Self, LockFile)>, OsError> {
+    ) -> Result<Locked, OsError> {
         let locks = LockFile::open(|| shm_create(&name)).map_err(|error| name.error("shm_open", len, error))?;
         let link = Link::new(name);
         let name = link.name();
         let failed = |call| move |error| name.error(call, len, error);
         let is_ours = locks.try_lock(byte).map_err(failed(LOCK))?;
         if !is_ours || !is_linked(locks.file()).map_err(failed("fstat"))? {
-            // Another object may have the name by now.
-            link.disown();
-            return Ok(None);
+            return Ok(Locked::Swept(link));
         }
         set_mode(locks.file(), mode).map_err(failed("fchmod"))?;
         let to_map = shm_open(name, libc::O_RDWR, 0).map_err(failed("shm_open"))?;
-        Ok(Some((Self::fill(&to_map, link, len, map)?, locks)))
+        Ok(Locked::Made(Self::fill(&to_map, link, len, map)?, locks))
     }
 
     /// Creates an object whose name stays for as long as anybody has a shared `flock` on it. Its mapping keeps this process's
     /// lock, and no descriptor stays open. `None` if a sweep of zenoh's got in between, as in
-    /// [`create_locked`](Self::create_locked).
+    /// [`Locked::Swept`].
     #[cfg(feature = "zenoh")]
     pub(crate) fn create_counted(name: Name, len: usize, mode: u32) -> Result<Option<Self>, OsError> {
         let file = shm_create(&name).map_err(|error| name.error("shm_open", len, error))?;
@@ -254,6 +259,18 @@ pub(crate) fn is_linked(file: &File) -> io::Result<bool> {
     Ok(file.metadata()?.nlink() > 0)
 }
 
+/// Is it a regular file of the user `uid`? Returns its length in bytes.
+pub(crate) fn check_regular(file: &File, name: &Name, uid: u32) -> Result<usize, AttachError> {
+    let metadata = file.metadata().map_err(|error| name.error("fstat", 0, error))?;
+    if !metadata.is_file() {
+        return Err(AttachError::NotAProvider { object: name.path(), reason: "it is not a regular file" });
+    }
+    if metadata.uid() != uid {
+        return Err(AttachError::WrongUid { object: name.path(), found: metadata.uid(), expected: uid });
+    }
+    Ok(usize::try_from(metadata.len()).unwrap_or(0))
+}
+
 /// An object of another process, checked for type and owner.
 pub(crate) struct Foreign {
     name: Name,
@@ -267,14 +284,7 @@ impl Foreign {
     pub(crate) fn open(name: Name, access: Access, uid: u32) -> Result<Self, AttachError> {
         let flags = if access == Access::Read { libc::O_RDONLY } else { libc::O_RDWR };
         let file = shm_open(&name, flags, 0).map_err(|error| name.error("shm_open", 0, error))?;
-        let metadata = file.metadata().map_err(|error| name.error("fstat", 0, error))?;
-        if !metadata.is_file() {
-            return Err(AttachError::NotAProvider { object: name.path(), reason: "it is not a regular file" });
-        }
-        if metadata.uid() != uid {
-            return Err(AttachError::WrongUid { object: name.path(), found: metadata.uid(), expected: uid });
-        }
-        let len = usize::try_from(metadata.len()).unwrap_or(0);
+        let len = check_regular(&file, &name, uid)?;
         Ok(Self { name, file, len })
     }
 
@@ -351,8 +361,8 @@ mod tests {
 
     #[test]
     fn a_lock_is_held_against_another_opening_of_the_same_process() {
-        let (_segment, ours) =
-            Segment::create_locked(name("lock"), PAGE, 0o600, 1, Mapping::of_owner).unwrap().unwrap();
+        let made = Segment::create_locked(name("lock"), PAGE, 0o600, 1, Mapping::of_owner).unwrap();
+        let Locked::Made(_segment, ours) = made else { panic!("swept") };
         let other = Foreign::open(name("lock"), Access::ReadWrite, effective_uid()).unwrap();
         let _mapped = other.map(Access::ReadWrite).unwrap();
         let theirs = other.open_for_locks().unwrap();

@@ -23,7 +23,7 @@ use crate::error::AttachError;
 use crate::fork;
 use crate::locks::LockFile;
 use crate::posix::{effective_uid, is_part, round_to_pages, Link, Name, MAX_PART, PAGE};
-use crate::segment::{Access, Foreign, Mapping, Segment};
+use crate::segment::{Access, Foreign, Locked, Mapping, Segment};
 use std::mem::size_of;
 use std::ptr::{addr_of, NonNull};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -133,8 +133,11 @@ impl Object {
     fn create_locked(name: &Name, len: usize, mode: u32) -> Result<(Segment, LockFile), ChannelError> {
         for _ in 0..TRIES {
             match Segment::create_locked(name.clone(), len, mode, OWNER_BYTE, Mapping::beside_private) {
-                Ok(Some(made)) => return Ok(made),
-                Ok(None) => continue,
+                Ok(Locked::Made(segment, locks)) => return Ok((segment, locks)),
+                Ok(Locked::Swept(link)) => {
+                    link.disown();
+                    continue;
+                }
                 Err(error) if error.errno() != Some(libc::EEXIST) => return Err(error.into()),
                 Err(_) => {}
             }

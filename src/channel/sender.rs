@@ -118,8 +118,8 @@ impl Sender {
         let (object, provider) = (&self.object, self.provider);
         match object.to_sender().wait(Deadline::after(timeout), || object.receiver(provider).is_some()) {
             Woken::TimedOut => Err(SendFailure::TimedOut),
-            Woken::Gone => Err(SendFailure::PeerGone),
-            Woken::Ready => self.peer().ok_or(SendFailure::PeerGone),
+            Woken::Ready if !object.to_sender().is_gone() => self.peer().ok_or(SendFailure::PeerGone),
+            Woken::Ready | Woken::Gone => Err(SendFailure::PeerGone),
         }
     }
 

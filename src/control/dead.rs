@@ -6,8 +6,8 @@ use super::{control_name, CLOSED, OWNER_BYTE, STATE_OFFSET};
 use crate::descriptor::ProviderId;
 use crate::error::AttachError;
 use crate::locks::{LockFile, LOCK};
-use crate::posix::{Name, PAGE};
-use crate::segment::{is_linked, Access, Foreign};
+use crate::posix::{shm_open, Name, PAGE};
+use crate::segment::{check_regular, is_linked, Access, Foreign};
 use std::os::unix::fs::{FileExt, MetadataExt};
 
 /// What became of an owner.
@@ -60,12 +60,12 @@ pub(crate) enum Remains {
 /// Removes an object whose maker, who locks the owner's byte for life, is gone, and whose name may be used again at once by
 /// others. So the lock is exclusive, and the name is removed only while it is held, by whom it was found there still.
 pub(crate) fn remove_dead(name: &Name, uid: u32, magic: u64) -> Result<Remains, AttachError> {
-    let open = || Foreign::open(name.clone(), Access::ReadWrite, uid)?.open_for_locks();
-    let locks = match open() {
-        Err(AttachError::Os(error)) if error.errno() == Some(libc::ENOENT) => return Ok(Remains::Gone),
-        result => result?,
-    };
     let failed = |call| move |error| name.error(call, 0, error);
+    let locks = match LockFile::open(|| shm_open(name, libc::O_RDWR, 0)) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(Remains::Gone),
+        result => result.map_err(failed("shm_open"))?,
+    };
+    check_regular(locks.file(), name, uid)?;
     if !locks.try_lock(OWNER_BYTE).map_err(failed(LOCK))? {
         return Ok(Remains::Locked);
     }

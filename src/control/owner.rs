@@ -14,7 +14,7 @@ use crate::lease::{Record, MAX_GRANTS, MAX_LEASES, PEERS};
 use crate::locks::LockFile;
 use crate::payload::Payload;
 use crate::posix::{round_to_pages, Link};
-use crate::segment::{Mapping, Segment};
+use crate::segment::{Locked, Mapping, Segment};
 use parking_lot::Mutex;
 use std::sync::atomic::Ordering;
 
@@ -58,9 +58,8 @@ impl OwnerControl {
     ) -> Result<Option<Self>, OsError> {
         let name = control_name(prefix, id);
         let len = round_to_pages(control_size(records)).unwrap_or(usize::MAX);
-        let Some((segment, locks)) = Segment::create_locked(name, len, mode, OWNER_BYTE, Mapping::of_owner)? else {
-            return Ok(None);
-        };
+        let made = Segment::create_locked(name, len, mode, OWNER_BYTE, Mapping::of_owner)?;
+        let Locked::Made(segment, locks) = made else { return Ok(None) };
         let (mapping, link) = segment.into_parts();
         let view = View { mapping, records };
         let header = view.header();

@@ -2,6 +2,7 @@
 
 mod builder;
 mod cap;
+mod channel;
 mod closing;
 mod descriptors;
 mod errors;

@@ -17,6 +17,7 @@ mod wire;
 mod address_space;
 mod channel;
 mod channel_hostile;
+mod channel_names;
 mod descriptors;
 mod forked_owner;
 mod forked_peer;

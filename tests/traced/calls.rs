@@ -98,6 +98,7 @@ impl Call {
             }
             libc::SYS_newfstatat | libc::SYS_statx => call("stat", "path", &[libc::ENOMEM, libc::EACCES, libc::ENOENT]),
             libc::SYS_fchmod => call("fchmod", "", &[libc::EPERM, libc::EINTR, libc::EROFS]),
+            libc::SYS_pread64 => call("pread", "", &[libc::EINTR, libc::ENOMEM, libc::EIO]),
             libc::SYS_pwrite64 => call("pwrite", "", &[libc::ENOSPC, libc::EINTR, libc::ENOMEM, libc::EIO]),
             libc::SYS_getrandom => call("getrandom", "", &[libc::EINTR, libc::ENOSYS, libc::EAGAIN]),
             libc::SYS_getdents64 => call("getdents64", "", &[libc::EINTR, libc::ENOMEM, libc::ENOENT]),

@@ -1,0 +1,113 @@
+//! A channel within one process: what fits, what is held, and what its ends say when there is no more.
+
+use crate::support::unique_prefix;
+use shm_pool::channel::{ChannelError, Receiver, RecvError, SendFailure, Sender};
+use shm_pool::{AttachError, Client, Provider, ShareError};
+use std::sync::Arc;
+use std::time::Duration;
+
+const NOW: Duration = Duration::ZERO;
+
+/// Longer than anything may take.
+const FOR_EVER: Duration = Duration::from_secs(240);
+
+fn channel(test: &str, provider: &Provider, slots: usize) -> (Sender, Receiver, Arc<Client>) {
+    let (client, name) = (Arc::new(Client::new()), unique_prefix(test));
+    let sender = Sender::builder().slots(slots).create(provider, &name).unwrap();
+    let receiver = Receiver::open(client.clone(), &name).unwrap();
+    (sender, receiver, client)
+}
+
+/// Otherwise a program of one thread that sends as many messages as it was told that fit waits for itself for ever.
+#[test]
+fn as_many_messages_fit_as_there_are_slots_whatever_was_received() {
+    let provider = Provider::builder().build().unwrap();
+    for slots in [2, 3, 8, 65_536] {
+        let (mut sender, mut receiver, _client) = channel("chan-fit", &provider, slots);
+        assert_eq!(sender.slots(), slots);
+        let (mut sent, mut received) = (0_u64, 0_u64);
+        for round in 0..20 {
+            while sent - received < slots as u64 {
+                sender.try_send_bytes(&sent.to_ne_bytes()).unwrap();
+                sent += 1;
+            }
+            for _ in 0..1 + round % slots {
+                assert_eq!(&receiver.try_recv().unwrap()[..], received.to_ne_bytes());
+                received += 1;
+            }
+        }
+    }
+}
+
+/// Otherwise a sender is told how many there are, and may not make so many or so few.
+#[test]
+fn a_capacity_that_cannot_be_is_refused_with_the_range() {
+    let provider = Provider::builder().build().unwrap();
+    for wanted in [0, 1, 65_537, usize::MAX] {
+        let error = Sender::builder().slots(wanted).create(&provider, &unique_prefix("chan-capacity")).unwrap_err();
+        assert!(matches!(error, ChannelError::Capacity { slots, min: 2, max: 65_536 } if slots == wanted), "{error}");
+    }
+    for name in ["", "a/b", "ä", &"x".repeat(65)] {
+        let error = Sender::create(&provider, name).unwrap_err();
+        assert!(matches!(error, ChannelError::Name { max: 64, .. }), "{error}");
+    }
+}
+
+/// Otherwise a descriptor of the same message that comes twice by another way takes the message from under who has it by a channel.
+#[test]
+fn a_grant_that_is_taken_up_twice_takes_nothing_from_a_channel() {
+    let provider = Provider::builder().build().unwrap();
+    let (mut sender, mut receiver, client) = channel("chan-taken-up", &provider, 4);
+    let peer = sender.wait_for_receiver(FOR_EVER).unwrap();
+    let mut buffer = provider.alloc(100).unwrap();
+    buffer.fill(1);
+    let message = buffer.freeze();
+    let granted = message.grant(peer).unwrap();
+    sender.send(message.clone()).unwrap();
+    let received = receiver.recv().unwrap();
+    drop(client.attach(&granted).unwrap());
+    assert!(matches!(client.attach(&granted), Err(AttachError::NotGranted)));
+    assert!(message.is_leased());
+    let message = message.try_into_mut().expect_err("it is being read");
+    drop(received);
+    assert!(!message.is_leased());
+}
+
+/// Otherwise what a receiver has at a time is counted wrong, and a message is used again while it reads it, or never.
+#[test]
+fn a_buffer_can_be_sent_as_often_as_it_can_be_leased() {
+    let provider = Provider::builder().build().unwrap();
+    let (mut sender, mut receiver, _client) = channel("chan-often", &provider, 64);
+    let message = provider.alloc_zeroed(10).unwrap().freeze();
+    let held: Vec<_> = (0..31)
+        .map(|_| {
+            sender.send(message.clone()).unwrap();
+            receiver.recv().unwrap()
+        })
+        .collect();
+    let error = sender.send(message.clone()).unwrap_err();
+    assert!(matches!(error.failure(), SendFailure::Share(ShareError::TooManyLeases { max: 31, .. })), "{error}");
+    drop(held);
+    assert!(!message.is_leased());
+    sender.send(message).unwrap();
+    assert_eq!(receiver.recv().unwrap().len(), 10);
+}
+
+/// Otherwise a publisher that ends in good order takes its last messages with it.
+#[test]
+fn a_sender_can_wait_until_all_was_received() {
+    let provider = Provider::builder().build().unwrap();
+    let (mut sender, mut receiver, _client) = channel("chan-received", &provider, 4);
+    assert_eq!(sender.wait_until_received(NOW), Ok(()), "nothing was sent");
+    sender.send(provider.alloc_zeroed(20_000).unwrap().freeze()).unwrap();
+    assert_eq!(sender.wait_until_received(NOW), Err(SendFailure::TimedOut));
+    let receiving = std::thread::spawn(move || {
+        let message = receiver.recv().unwrap();
+        (message.len(), receiver.recv().map(|_| ()))
+    });
+    sender.wait_until_received(FOR_EVER).unwrap();
+    drop((sender, provider));
+    let (len, end) = receiving.join().unwrap();
+    assert_eq!(len, 20_000);
+    assert!(matches!(end, Err(RecvError::PeerGone)), "{end:?}");
+}
