@@ -68,7 +68,7 @@
 //! # How a message is kept until it is read
 //!
 //! A descriptor in flight has no holder. Either [`ShmBuf::grant`] leases the message to a known receiver before it is sent
-//! (a channel does so by itself), or the sender keeps its [`ShmBuf`] until the receivers have confirmed. A receiver that comes too late gets
+//! (a channel adds the lease by itself), or the sender keeps its [`ShmBuf`] until the receivers have confirmed. A receiver that comes too late gets
 //! [`AttachError::Stale`], never the wrong bytes.
 //!
 //! # Invariants
@@ -100,7 +100,8 @@
 //! peer that writes garbage into the control object can make messages be reused early (their readers see torn bytes, or
 //! get a signal if the memory went back to the system) or never; it cannot make the owner, or another peer, access memory
 //! out of bounds: neither believes what it reads there before it is checked against private knowledge. Garbage in a channel is an
-//! error for its receiver, or makes it stand still. (Such a process can also
+//! error for its receiver, or a view of bytes that nobody holds for it (torn, or a signal, as above), or makes the channel stand still;
+//! and who truncates a channel's object may keep the kernel from telling of its process's death by other channels. (Such a process can also
 //! truncate the control object, which no check can forestall: whoever has it mapped then gets SIGBUS.) Objects are created
 //! with mode 0600 unless the builder says otherwise, and refused if they belong to another user.
 //!
@@ -109,8 +110,8 @@
 //! | what | limit | at the limit |
 //! |---|---|---|
 //! | peers of a provider | 64 | [`AttachError::TooManyPeers`] |
-//! | views of one message in one client | 31 | [`AttachError::TooManyLeases`] |
-//! | grants of one message to one peer, not taken up; or sent by a channel, and not read yet | 7 | [`ShareError::TooManyGrants`] |
+//! | views of one message in one client, those on their way by channels included | 31 | [`AttachError::TooManyLeases`], [`ShareError::TooManyLeases`] |
+//! | grants of one message to one peer, not taken up | 7 | [`ShareError::TooManyGrants`] |
 //! | slots of a channel | 2 to 65,536 | [`channel::ChannelError::Capacity`] |
 //! | bytes of a message in a slot itself | [`channel::MAX_INLINE`], 48 | [`channel::SendFailure::TooLong`] |
 //! | ends of channels in one process | 2048 | [`channel::ChannelError::TooMany`] |

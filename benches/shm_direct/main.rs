@@ -26,7 +26,7 @@
 //!
 //! Back to back the sender is held up by the receiver: the slot takes a message when the one before was copied out.
 //! Through a ring of many slots messages would queue, and their latency be the ring's length. So the channel has the
-//! shortest ring, of two slots, one of which is the message that the receiver reads. The default ring's throughput is a
+//! shortest ring, for two messages beside the one that the receiver reads. The default ring's throughput is a
 //! row of its own.
 
 mod limit;

@@ -13,9 +13,9 @@ use shm_pool::Provider;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Messages that are sent and not read, at most: with more, `send` waits, and samples wait in the device.
+/// Messages that are sent and not read: with more, `send` waits, and samples wait in the device.
 ///
-/// This bounds the memory: so many messages, and the one that is being written. They are reserved, so that a subscriber that is late
+/// This bounds the memory: so many messages, one that is being read, and one that is being written. They are reserved, so that a subscriber that is late
 /// for once costs nothing new. (The pool looks at up to 8 messages that were lent before it makes a new one. With no more than that under
 /// way it never misses one that has come back.)
 const UNDER_WAY: usize = 4;
@@ -32,7 +32,7 @@ pub(crate) struct Pooled {
 impl Pooled {
     pub(crate) fn new(device: Device, channel: &str) -> Fallible<Self> {
         let provider = Provider::builder().name_prefix(PREFIX).max_bytes(256 << 10).max_shared(64).build()?;
-        provider.reserve(MAX_LEN, UNDER_WAY + 1)?;
+        provider.reserve(MAX_LEN, UNDER_WAY + 2)?;
         let sender = Sender::builder().slots(UNDER_WAY).create(&provider, channel)?;
         Ok(Self { device, provider, sender, messages: AtomicU64::new(0), bytes: AtomicU64::new(0) })
     }

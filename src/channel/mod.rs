@@ -5,8 +5,8 @@
 //! has to wait looks again and again for a while, and then sleeps; the other one wakes it. How long it looks is for each side to
 //! say: [`SenderBuilder::spin`], [`ReceiverBuilder::spin`].
 //!
-//! A buffer is granted to the receiver before it is sent; so the sender keeps nothing, and the receiver reads in place for as long as
-//! it likes: the memory comes back when it drops the message. A buffer may be sent several times, and by several channels.
+//! The receiver's lease of a buffer is added before it is sent; so the sender keeps nothing, and the receiver reads in place for as
+//! long as it likes: the memory comes back when it drops the message. A buffer may be sent several times, and by several channels.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -39,14 +39,22 @@
 //! # }
 //! ```
 //!
+//! # When a side leaves
+//!
+//! A sender that is dropped has sent what it has sent: the receiver gets it, and then [`RecvError::PeerGone`]. But a buffer that the
+//! receiver has not received goes with its *provider*, and a channel that nobody has opened goes with its sender:
+//! [`Sender::wait_until_received`] and [`Sender::wait_for_receiver`] are for those who are about to drop them. What a receiver has not
+//! received when it is dropped comes back at once.
+//!
 //! # When a side dies
 //!
 //! The kernel rings for it (see `bell`): the other side gets [`SendFailure::PeerGone`] or [`RecvError::PeerGone`] at once, also while it
-//! sleeps. A receiver gets what was sent before first. What a receiver has not taken comes back: to the owner's pool when the owner
-//! needs memory, if it died; at once, if it was dropped. A channel is for one sender and one receiver, once: after `PeerGone`
+//! sleeps; if a core is dumped, when that is done. A receiver gets what was sent before first. What a receiver has not received comes
+//! back to the owner's pool when the owner needs memory. A channel is for one sender and one receiver, once: after `PeerGone`
 //! make a new one. The object of a sender that was killed makes room for the next one of that name, and sweeps remove it.
 //!
-//! The first channel of a process starts a thread, which sleeps as long as the process lives; the kernel rings when it ends.
+//! The first channel of a process starts a thread, which sleeps as long as the process lives; the kernel rings when it ends. Two
+//! ends in one process do not hear of each other's death, of course, but of each other's drop.
 
 mod bell;
 mod error;
