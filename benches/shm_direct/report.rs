@@ -174,7 +174,7 @@ Usable: when the receiver has the bytes in hand and has read each of them once, 
   the lock free, before which nobody has the copy: after a sleep that is a system call, in glibc.
 Futex only is the like-for-like row, because a condition variable sleeps at once as well. Default waiting is what users
   get: it looks for 20 µs first.
-The channel has 2 slots, so that back to back no more messages are under way than by the slot: one that is read, and
-  the next. Without a number: through 256 slots a message waits for 255 others; only MB/s says something about the way.
+The channel has 2 slots, the fewest, so that back to back few messages are under way: two beside the one that is read.
+  Without a number: through 256 slots a message waits for 255 others; only MB/s says something about the way.
 Every message was received in order and compared byte by byte, after the stamps.
 ";
