@@ -66,7 +66,7 @@ impl Mapping {
         let failed = |call, error| name.error(call, len, error);
         let (before, access) = (page_size(), libc::PROT_READ | libc::PROT_WRITE);
         let nothing = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        let all = before.checked_add(len).unwrap_or(usize::MAX);
+        let all = before.saturating_add(len);
         // Only address space, for the two parts to be neighbours.
         // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
         let start = unsafe { libc::mmap(ptr::null_mut(), all, libc::PROT_NONE, nothing, -1, 0) };

@@ -101,9 +101,12 @@ impl Keeper {
         let (tell, told) = mpsc::sync_channel(1);
         let keep = move || {
             let id = self.become_keeper();
-            let is_keeper = id.is_ok();
+            let has_failed = id.is_err();
             let _ = tell.send(id);
-            while is_keeper {
+            if has_failed {
+                return;
+            }
+            loop {
                 thread::park();
             }
         };
