@@ -98,6 +98,8 @@ impl Name {
 pub(crate) struct Link {
     name: Name,
     fork_epoch: u64,
+    /// Is it still ours to unlink?
+    is_ours: bool,
     /// The file, if the name is to stay for as long as anybody has a shared `flock` on it.
     counted: Option<Inode>,
 }
@@ -105,7 +107,7 @@ pub(crate) struct Link {
 impl Link {
     /// `name` was just created by this process.
     pub(crate) fn new(name: Name) -> Self {
-        Self { name, fork_epoch: fork::epoch(), counted: None }
+        Self { name, fork_epoch: fork::epoch(), is_ours: true, counted: None }
     }
 
     /// From now on the name stays for as long as anybody has a shared `flock` on `file`, which it was created for; whoever gives
@@ -117,9 +119,8 @@ impl Link {
     }
 
     /// The name is no longer ours to unlink.
-    pub(crate) fn disown(self) {
-        // Leaks the name's few bytes. This happens when a sweep comes within the instant in which an object is made.
-        std::mem::forget(self);
+    pub(crate) fn disown(mut self) {
+        self.is_ours = false;
     }
 
     /// Is the name still this object's, and has nobody else a lock on it? If so, this one's is exclusive while the result lives.
@@ -136,7 +137,7 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        if self.fork_epoch != fork::epoch() {
+        if !self.is_ours || self.fork_epoch != fork::epoch() {
             return;
         }
         // Held until the name is gone: who opens it meanwhile finds it locked.
