@@ -26,6 +26,12 @@ fn a_descriptor_that_nobody_sent_opens_nothing_else() {
     run_at_random("descriptor", 60);
 }
 
+/// Otherwise one process that runs wild takes a sender and its receiver with it, or a message is lost, doubled or out of order.
+#[test]
+fn whatever_is_written_into_a_channel_both_ends_stay_whole() {
+    run_at_random("channel", 250);
+}
+
 /// Otherwise who can put a file into /dev/shm crashes or stops those who look there, or has a living owner swept away.
 #[test]
 fn files_of_any_kind_do_not_disturb_a_living_owner() {
@@ -52,12 +58,13 @@ fn run_at_random(target: &str, cases: u32) {
     let config =
         ProptestConfig { cases, failure_persistence: None, max_shrink_time: 30_000, ..ProptestConfig::default() };
     let result = TestRunner::new(config).run(&vec(any::<u8>(), 0..MAX_LEN), run);
-    child.take().expect("the last child").shut_down();
     result.unwrap_or_else(|error| panic!("{error}"));
+    child.take().expect("the last child").shut_down();
 }
 
 pub(crate) fn role(link: &Link, arguments: &[&str]) {
     let run = match arguments[1] {
+        "channel" => hostile::channel,
         "control" => hostile::control,
         "descriptor" => hostile::descriptor,
         _ => hostile::foreign,

@@ -16,7 +16,6 @@ mod wire;
 
 mod address_space;
 mod channel;
-mod channel_hostile;
 mod channel_names;
 mod descriptors;
 mod forked_owner;
@@ -52,7 +51,6 @@ const ROLES: &[(&str, Role)] = &[
     ("address-space-of-a-peer", address_space::peer),
     ("address-space-of-an-owner", address_space::owner),
     ("channel-echo", channel::echo_role),
-    ("channel-hostile", channel_hostile::role),
     ("channel-receiver", channel::role),
     ("channel-sender", channel::sending_role),
     ("descriptors-of-an-owner", descriptors::owner),

@@ -2,6 +2,7 @@
 //! from any bytes: the tests draw the bytes at random, and the fuzzers in `fuzz/`, which include these files, let coverage choose
 //! them. Each panics if a promise is broken.
 
+mod channel;
 mod descriptors;
 mod foreign;
 mod forgery;
@@ -10,6 +11,7 @@ mod outside;
 mod owner;
 mod peers;
 mod program;
+mod storm;
 
 #[cfg(test)]
 pub(crate) use layout::{Control, Word};
@@ -19,6 +21,13 @@ use arbitrary::{Arbitrary, Unstructured};
 /// An owner, its peers, and garbage all over the control object.
 pub(crate) fn control(prefix: &str, bytes: &[u8]) {
     if let Some(program) = read::<program::Program>(bytes) {
+        program.run(prefix);
+    }
+}
+
+/// Both ends of a channel, and garbage in its object.
+pub(crate) fn channel(prefix: &str, bytes: &[u8]) {
+    if let Some(program) = read::<channel::Program>(bytes) {
         program.run(prefix);
     }
 }

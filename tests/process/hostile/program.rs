@@ -2,15 +2,13 @@
 
 use super::forgery::{forge, sign, Change};
 use super::layout::{Control, Value, Word, Write, RECORDS};
-use super::outside;
 use super::owner::Owner;
 use super::peers::Peers;
+use super::{outside, storm};
 use arbitrary::{Arbitrary, Unstructured};
 use shm_pool::{Descriptor, PeerId};
 use std::fs::File;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 
 /// Steps of one program at most.
 const MAX_STEPS: usize = 200;
@@ -97,8 +95,7 @@ impl<'a> Arbitrary<'a> for Program {
     /// By hand, because what is derived would end at each step with even odds.
     fn arbitrary(bytes: &mut Unstructured<'a>) -> arbitrary::Result<Self> {
         let (max_idle, provider_goes_first) = bytes.arbitrary()?;
-        let storm =
-            (0..bytes.arbitrary::<u8>()?.saturating_sub(250)).map(|_| bytes.arbitrary()).collect::<Result<_, _>>()?;
+        let storm = storm::writes(bytes)?;
         let mut steps = Vec::new();
         while !bytes.is_empty() && steps.len() < MAX_STEPS {
             steps.push(bytes.arbitrary()?);
@@ -129,33 +126,13 @@ impl Program {
         let owner = Owner::new(prefix, self.max_idle);
         let path = PathBuf::from(format!("/dev/shm/{prefix}.{}.ctl", owner.provider().id()));
         let storm = Control::open(&path, RECORDS);
-        let is_over = AtomicBool::new(false);
-        let rage = || {
-            while !is_over.load(Ordering::Relaxed) {
-                self.storm.iter().for_each(|write| storm.apply(write));
-            }
-        };
-        thread::scope(|scope| {
-            // Also if a check fails; otherwise the scope would wait for ever.
-            let _calm = Calm(&is_over);
-            if !self.storm.is_empty() {
-                scope.spawn(rage);
-            }
+        storm::during(&storm, &self.storm, || {
             let mut world = World::new(prefix, owner, Control::open(&path, RECORDS));
             self.steps.iter().for_each(|step| world.run(step));
             world.end(self.provider_goes_first);
         });
         drop(storm);
         outside::assert_nothing_left(prefix);
-    }
-}
-
-/// Ends the storm when dropped.
-struct Calm<'a>(&'a AtomicBool);
-
-impl Drop for Calm<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
     }
 }
 

@@ -1,0 +1,360 @@
+//! The two ends of a channel in any order of steps, and somebody else who writes into its object. Until he does, a queue of what was
+//! sent says what is received, and when there is room; afterwards both ends give typed errors or go on, what is received can be
+//! read, and nothing is left behind.
+
+use super::forgery::{forge, Change};
+use super::layout::{Control, Value, Word, Write};
+use super::{outside, storm};
+use arbitrary::{Arbitrary, Unstructured};
+use shm_pool::channel::{Message, Receiver, RecvError, SendFailure, Sender, MAX_INLINE};
+use shm_pool::{Client, Descriptor, Provider};
+use std::collections::{HashSet, VecDeque};
+use std::hint::black_box;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+const CHANNEL: &str = "c";
+
+/// Of each channel.
+const SLOTS: usize = 3;
+
+/// Steps of one program at most.
+const MAX_STEPS: usize = 300;
+
+/// Received messages that are kept, the last ones.
+const KEPT: usize = 8;
+
+/// Long enough to sleep, once the spinning is over.
+const SHORT: Duration = Duration::from_micros(30);
+
+/// See the module's text.
+#[derive(Clone, Debug)]
+pub(crate) struct Program {
+    sender_goes_first: bool,
+    /// Without the other one's steps.
+    is_peaceful: bool,
+    /// Written over and over by another thread into the first channel.
+    storm: Vec<Write>,
+    steps: Vec<Step>,
+}
+
+#[derive(Arbitrary, Clone, Copy, Debug)]
+enum Step {
+    SendBytes {
+        len: u8,
+        wait: bool,
+    },
+    Send {
+        len: u16,
+        wait: bool,
+    },
+    Receive {
+        wait: bool,
+        keep: bool,
+    },
+    /// Sends until there is no room.
+    Fill,
+    /// Receives until there is nothing.
+    Empty,
+    DropKept(u8),
+    WaitForReceiver,
+    WaitUntilReceived,
+    /// Another who wants to receive.
+    OpenAgain,
+    /// Another who wants to send by this name.
+    CreateAgain,
+    Go {
+        is_sender: bool,
+    },
+    /// Both ends go, and two new ones come.
+    Begin,
+    /// The same change to all descriptors on their way, with the right checksum.
+    Forge(Change),
+    Write(Place, Value),
+    Copy {
+        from: Place,
+        to: Place,
+    },
+}
+
+/// A word of a channel's object, as `src/channel/object.rs` draws it.
+#[derive(Arbitrary, Clone, Copy, Debug)]
+enum Place {
+    Header(u8),
+    Slot(u8),
+    Any(u16),
+}
+
+impl Place {
+    fn word(self) -> Word {
+        Word::Any(match self {
+            Self::Header(word) => u16::from(word) % 32,
+            // One slot more than there is room.
+            Self::Slot(word) => 512 + u16::from(word) % ((SLOTS as u16 + 1) * 8),
+            Self::Any(word) => word,
+        })
+    }
+}
+
+impl<'a> Arbitrary<'a> for Program {
+    /// By hand, because what is derived would end at each step with even odds.
+    fn arbitrary(bytes: &mut Unstructured<'a>) -> arbitrary::Result<Self> {
+        let (sender_goes_first, is_peaceful) = bytes.arbitrary()?;
+        let storm = if is_peaceful { Vec::new() } else { storm::writes(bytes)? };
+        let mut steps = Vec::new();
+        while !bytes.is_empty() && steps.len() < MAX_STEPS {
+            steps.push(bytes.arbitrary()?);
+        }
+        Ok(Self { sender_goes_first, is_peaceful, storm, steps })
+    }
+}
+
+impl Program {
+    /// Runs it with a provider and a client of this prefix, which nobody else uses.
+    pub(crate) fn run(&self, prefix: &str) {
+        let scene = Scene::new(prefix);
+        let mut ends = Ends::begin(&scene, self.is_peaceful);
+        let first = Control::open(&scene.path, 1);
+        ends.is_damaged = !self.storm.is_empty();
+        storm::during(&first, &self.storm, || {
+            for step in &self.steps {
+                if matches!(step, Step::Begin) {
+                    ends.end(self.sender_goes_first);
+                    ends = Ends::begin(&scene, self.is_peaceful);
+                } else {
+                    ends.run(step);
+                }
+            }
+            ends.end(self.sender_goes_first);
+        });
+        drop((first, ends));
+        scene.end();
+        outside::assert_nothing_left(prefix);
+    }
+}
+
+/// What all channels of a program have in common.
+struct Scene<'p> {
+    prefix: &'p str,
+    path: PathBuf,
+    provider: Provider,
+    client: Arc<Client>,
+}
+
+impl<'p> Scene<'p> {
+    fn new(prefix: &'p str) -> Self {
+        let builder = Provider::builder().name_prefix(prefix).max_bytes(1 << 20).arena_size(64 << 10);
+        let client = Client::builder().name_prefix(prefix).build().expect("a client");
+        Self {
+            prefix,
+            path: PathBuf::from(format!("/dev/shm/{prefix}.{CHANNEL}.channel")),
+            provider: builder.build().expect("a provider"),
+            client: Arc::new(client),
+        }
+    }
+
+    fn end(self) {
+        // The leases of what never came are the client's as long as it lives.
+        drop(self.client);
+        self.provider.trim();
+        assert_eq!(self.provider.stats().bytes_held, 0, "memory that nobody can use");
+    }
+}
+
+/// One channel, and what is known of it.
+struct Ends<'a> {
+    scene: &'a Scene<'a>,
+    object: Control,
+    sender: Option<Sender>,
+    receiver: Option<Receiver>,
+    is_peaceful: bool,
+    is_damaged: bool,
+    /// What was sent, in this order, and not received.
+    under_way: VecDeque<Vec<u8>>,
+    kept: Vec<(Message, Vec<u8>)>,
+    /// How long the buffers are that were sent.
+    lengths: HashSet<usize>,
+    count: u8,
+}
+
+impl<'a> Ends<'a> {
+    fn begin(scene: &'a Scene<'a>, is_peaceful: bool) -> Self {
+        let sender = Sender::builder().slots(SLOTS).create(&scene.provider, CHANNEL).expect("a name that nobody has");
+        let receiver = Receiver::open(scene.client.clone(), CHANNEL).expect("a sender that lives");
+        Self {
+            scene,
+            object: Control::open(&scene.path, 1),
+            sender: Some(sender),
+            receiver: Some(receiver),
+            is_peaceful,
+            is_damaged: false,
+            under_way: VecDeque::new(),
+            kept: Vec::new(),
+            lengths: HashSet::new(),
+            count: 0,
+        }
+    }
+
+    fn run(&mut self, step: &Step) {
+        match *step {
+            Step::SendBytes { len, wait } => self.send_bytes(usize::from(len) % (MAX_INLINE + 2), wait),
+            Step::Send { len, wait } => self.send(usize::from(len), wait),
+            Step::Receive { wait, keep } => self.receive(wait, keep),
+            Step::Fill => (0..SLOTS + 2).for_each(|_| self.send_bytes(1, false)),
+            Step::Empty => (0..SLOTS + 2).for_each(|_| self.receive(false, false)),
+            Step::DropKept(pick) if !self.kept.is_empty() => {
+                self.kept.swap_remove(usize::from(pick) % self.kept.len());
+            }
+            Step::WaitForReceiver => self.wait_for_receiver(),
+            Step::WaitUntilReceived => self.wait_until_received(),
+            Step::OpenAgain => {
+                let opened = Receiver::open(self.scene.client.clone(), CHANNEL);
+                assert!(opened.is_err() || self.is_damaged, "two receivers of one channel");
+            }
+            Step::CreateAgain if self.sender.is_some() => {
+                Sender::create(&self.scene.provider, CHANNEL).expect_err("two senders by one name");
+            }
+            Step::Go { is_sender: true } => self.sender = None,
+            Step::Go { is_sender: false } => self.receiver = None,
+            Step::Forge(_) | Step::Write(..) | Step::Copy { .. } if self.is_peaceful => {}
+            Step::Forge(change) => (0..=SLOTS).for_each(|slot| self.forge(slot, change)),
+            Step::Write(place, value) => self.write(place, value),
+            Step::Copy { from, to } => self.write(to, Value::CopyOf(from.word())),
+            Step::DropKept(_) | Step::CreateAgain | Step::Begin => {}
+        }
+        for (message, sent) in &self.kept {
+            // His writes may have cost it its lease.
+            assert!(message[..] == sent[..] || self.is_damaged, "a message that changes while it is read");
+        }
+    }
+
+    fn write(&mut self, place: Place, value: Value) {
+        self.is_damaged = true;
+        self.object.apply(&Write::Word(place.word(), value));
+    }
+
+    fn forge(&mut self, slot: usize, change: Change) {
+        // After the sequence and the kind.
+        let words = [2, 3, 4, 5].map(|word| Place::Slot(slot as u8 * 8 + word).word());
+        let mut bytes = [0; Descriptor::SIZE];
+        for (bytes, &word) in bytes.chunks_exact_mut(8).zip(&words) {
+            bytes.copy_from_slice(&self.object.get(word).to_ne_bytes());
+        }
+        let Some(forged) = Descriptor::from_bytes(bytes).ok().and_then(|seen| forge(&seen, &[change])) else { return };
+        self.is_damaged = true;
+        for (bytes, &word) in forged.to_bytes().chunks_exact(8).zip(&words) {
+            self.object.set(word, u64::from_ne_bytes(bytes.try_into().expect("eight bytes")));
+        }
+    }
+
+    /// Bytes that no other message of this channel has.
+    fn payload(&mut self, len: usize) -> Vec<u8> {
+        self.count = self.count.wrapping_add(1);
+        vec![self.count; len]
+    }
+
+    fn send_bytes(&mut self, len: usize, wait: bool) {
+        let payload = self.payload(len);
+        let Some(sender) = &mut self.sender else { return };
+        let sent = if wait { sender.send_bytes_timeout(&payload, SHORT) } else { sender.try_send_bytes(&payload) };
+        match sent {
+            Err(SendFailure::TooLong { .. }) => assert!(len > MAX_INLINE),
+            sent => self.note_sent(sent, payload, wait),
+        }
+    }
+
+    fn send(&mut self, len: usize, wait: bool) {
+        let payload = self.payload(len);
+        let Some(sender) = &mut self.sender else { return };
+        // All may be held: by what is kept, and by what is lost to the writer.
+        let Ok(mut buffer) = self.scene.provider.alloc(len) else { return };
+        buffer.copy_from_slice(&payload);
+        self.lengths.insert(len);
+        let buffer = buffer.freeze();
+        let sent = if wait { sender.send_timeout(buffer, SHORT) } else { sender.try_send(buffer) };
+        self.note_sent(sent.map_err(|error| error.failure()), payload, wait);
+    }
+
+    fn note_sent(&mut self, sent: Result<(), SendFailure>, payload: Vec<u8>, wait: bool) {
+        if self.is_damaged {
+            return drop(black_box(sent.map_err(|error| error.to_string())));
+        }
+        let (full, under_way) = (self.under_way.len() >= SLOTS, self.under_way.len());
+        match sent {
+            Ok(()) => {
+                assert!(self.receiver.is_some() && under_way <= SLOTS, "{under_way} under way, and one more");
+                self.under_way.push_back(payload);
+            }
+            Err(SendFailure::PeerGone) => assert!(self.receiver.is_none(), "the receiver lives"),
+            Err(SendFailure::Full { slots: SLOTS }) => assert!(full && !wait, "{under_way} are under way"),
+            Err(SendFailure::TimedOut) => assert!(full && wait, "{under_way} are under way"),
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn receive(&mut self, wait: bool, keep: bool) {
+        let Some(receiver) = &mut self.receiver else { return };
+        let received = if wait { receiver.recv_timeout(SHORT) } else { receiver.try_recv() };
+        if self.is_damaged {
+            return self.note_damaged(received, keep);
+        }
+        match (received, self.under_way.pop_front()) {
+            (Ok(message), Some(sent)) => {
+                assert_eq!(message[..], sent[..]);
+                self.keep(message, sent, keep);
+            }
+            (Err(RecvError::PeerGone), None) => assert!(self.sender.is_none(), "the sender lives"),
+            (Err(RecvError::Empty), None) => assert!(!wait && self.sender.is_some()),
+            (Err(RecvError::TimedOut), None) => assert!(wait && self.sender.is_some()),
+            (received, sent) => panic!("{received:?}, and sent was {sent:?}"),
+        }
+    }
+
+    fn note_damaged(&mut self, received: Result<Message, RecvError>, keep: bool) {
+        match received {
+            Ok(message) => {
+                if let Message::View(view) = &message {
+                    assert!(self.lengths.contains(&view.len()), "a view of what was never sent");
+                    assert!(outside::is_mapped(view, self.scene.prefix, false), "a view of what is not mapped");
+                }
+                black_box(message.iter().fold(0u8, |sum, byte| sum ^ byte));
+                self.keep(message, Vec::new(), keep);
+            }
+            Err(RecvError::Forked) => panic!("nobody forked"),
+            Err(error) => drop(black_box(error.to_string())),
+        }
+    }
+
+    fn keep(&mut self, message: Message, sent: Vec<u8>, keep: bool) {
+        if keep {
+            self.kept.push((message, sent));
+            self.kept.drain(..self.kept.len().saturating_sub(KEPT));
+        }
+    }
+
+    fn wait_for_receiver(&mut self) {
+        let Some(sender) = &mut self.sender else { return };
+        let came = sender.wait_for_receiver(SHORT);
+        assert!(came.is_ok() == self.receiver.is_some() || self.is_damaged, "{came:?}");
+    }
+
+    fn wait_until_received(&mut self) {
+        let Some(sender) = &mut self.sender else { return };
+        let done = sender.wait_until_received(SHORT);
+        assert!(done.is_err() || self.under_way.is_empty() || self.is_damaged, "some are under way");
+    }
+
+    fn end(&mut self, sender_first: bool) {
+        if sender_first {
+            self.sender = None;
+        }
+        self.receiver = None;
+        self.sender = None;
+        self.kept.clear();
+        if self.is_peaceful {
+            self.scene.provider.trim();
+            assert_eq!(self.scene.provider.stats().bytes_held, 0, "what was not received is not given back");
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! Somebody who writes the same over and over, while others work.
+
+use super::layout::{Control, Write};
+use arbitrary::{Arbitrary, Unstructured};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+/// What he writes: nothing, most of the time.
+pub(super) fn writes(bytes: &mut Unstructured<'_>) -> arbitrary::Result<Vec<Write>> {
+    let count = u8::arbitrary(bytes)?.saturating_sub(250);
+    (0..count).map(|_| bytes.arbitrary()).collect()
+}
+
+/// Writes `writes` into `object` from before `work` begins until it has ended.
+pub(super) fn during(object: &Control, writes: &[Write], work: impl FnOnce()) {
+    let is_over = AtomicBool::new(false);
+    let rage = || {
+        while !is_over.load(Ordering::Relaxed) {
+            writes.iter().for_each(|write| object.apply(write));
+        }
+    };
+    thread::scope(|scope| {
+        // Also if a check fails; otherwise the scope would wait for ever.
+        let _calm = Calm(&is_over);
+        if !writes.is_empty() {
+            scope.spawn(rage);
+        }
+        work();
+    });
+}
+
+/// Ends the storm when dropped.
+struct Calm<'a>(&'a AtomicBool);
+
+impl Drop for Calm<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
