@@ -30,12 +30,14 @@ const NINES: f64 = 5.0;
 /// Steps of a curve.
 const STEPS: u32 = 200;
 
-/// Writes the chart of some named histograms.
+/// Writes the chart of some named histograms, and says where.
 pub(crate) fn write(file: &Path, title: &str, caption: &str, rows: &[(&str, &Histogram<u64>)]) -> Fallible {
     let root = SVGBackend::new(file, SIZE).into_drawing_area();
     // The borrowed errors of the backend do not outlive it.
     draw(&root, title, caption, rows).map_err(|error| format!("{}: {error}", file.display()))?;
-    Ok(root.present().map_err(|error| format!("{}: {error}", file.display()))?)
+    root.present().map_err(|error| format!("{}: {error}", file.display()))?;
+    println!("percentile curves: {}", file.display());
+    Ok(())
 }
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
