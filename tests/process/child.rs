@@ -26,9 +26,14 @@ impl Child {
     /// Starts a child in a role, after `prepare` changed how.
     pub(crate) fn start_with(role: &str, arguments: &[&str], prepare: impl FnOnce(&mut Command)) -> io::Result<Self> {
         let (link, theirs) = Link::pair();
+        // A test's name is its path without the crate.
+        let (_, module) = module_path!().split_once("::").expect("a module of a test binary");
         let value = [&[role], arguments].concat().join(":");
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(["child::entry", "--exact", "--nocapture", "--test-threads=1"]).env(VARIABLE, value);
+        command
+            .arg(format!("{module}::entry"))
+            .args(["--exact", "--nocapture", "--test-threads=1"])
+            .env(VARIABLE, value);
         // libtest prints to the standard output, so the socket is the standard input.
         command.stdin(Stdio::from(theirs)).stdout(Stdio::null());
         prepare(&mut command);

@@ -2,7 +2,7 @@
 //! put it right. Nobody waits for it to give up.
 
 use crate::child::Child;
-use crate::hostile::{Control, Word};
+use crate::hostile::{OpenObject, Word};
 use crate::shm::{self, Names};
 use crate::wire::{Link, Message};
 use shm_pool::{Provider, ShmBuf};
@@ -40,7 +40,7 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
     let client = shm::client(prefix);
     let view = client.attach(&message.descriptor().unwrap()).unwrap();
     drop(message); // and there is no room for another one while the view exists
-    let control = Control::open(&shm::path(&format!("{prefix}.{}.ctl", provider.id())), SHARED as u64 + 1);
+    let control = OpenObject::open(&shm::path(&format!("{prefix}.{}.ctl", provider.id())), SHARED as u64 + 1);
     let is_over = AtomicBool::new(false);
     let searches = AtomicUsize::new(0);
     thread::scope(|scope| {
@@ -65,7 +65,7 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
 }
 
 /// When the first of them was found dead, so that a search goes on, has each of them lease the message again.
-fn resurrect(control: &Control, searches: &AtomicUsize) {
+fn resurrect(control: &OpenObject, searches: &AtomicUsize) {
     let is_searched = control.get(Word::Epoch(DEAD.start)) % 4 == 3;
     if is_searched {
         searches.fetch_add(1, Ordering::Relaxed);

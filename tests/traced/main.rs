@@ -6,31 +6,14 @@
 //! ```text
 //! cargo test --test traced                        a sample of the kill points, all failing calls: some seconds
 //! SHM_POOL_KILL_POINTS=all cargo test --release --test traced -- --nocapture
-//!                                                 all 142,000 kill points: six minutes on two processors
+//!                                                 all 173,000 kill points: twelve minutes on two busy processors
 //! SHM_POOL_KILL_POINTS=500 SHM_POOL_SEED=7 ...    500 for each operation, of the sample that was printed with this seed
 //! ```
 //!
 //! Without `SHM_POOL_KILL_POINTS` only a part of each long operation, drawn by lot, and its end are looked at: for all of it, it would
 //! have to be stepped through once, and without optimisation some have a million instructions.
 
-#[allow(dead_code)] // it is the harness of `process`, and some of it only those tests use
-#[path = "../process/child.rs"]
-mod child;
-#[allow(dead_code)] // it is the harness of `process`, and some of it only those tests use
-#[path = "../process/peer.rs"]
-mod peer;
-#[allow(dead_code)] // it is the harness of `process`, and some of it only those tests use
-#[path = "../process/shm.rs"]
-mod shm;
-#[allow(dead_code)] // it is the harness of `process`, and some of it only those tests use
-#[path = "../process/spaces.rs"]
-mod spaces;
-#[allow(dead_code)] // it is the harness of `process`, and some of it only those tests use
-#[path = "../process/sys.rs"]
-mod sys;
-#[allow(dead_code)] // it is the harness of `process`, and some of it only those tests use
-#[path = "../process/wire.rs"]
-mod wire;
+mod harness;
 
 mod calls;
 mod channels;
@@ -44,6 +27,8 @@ mod owner_operations;
 mod path;
 mod table;
 mod trace;
+
+use harness::{child, peer, shm, spaces, sys, wire};
 
 /// What a child does: its end of the socket, and the arguments of the role.
 type Role = fn(&wire::Link, &[&str]);

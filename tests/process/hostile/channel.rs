@@ -3,7 +3,7 @@
 //! read, and nothing is left behind.
 
 use super::forgery::{forge, Change};
-use super::layout::{Control, Value, Word, Write};
+use super::layout::{OpenObject, Value, Word, Write};
 use super::{outside, storm};
 use arbitrary::{Arbitrary, Unstructured};
 use shm_pool::channel::{Message, Receiver, RecvError, SendFailure, Sender, MAX_INLINE};
@@ -115,7 +115,7 @@ impl Program {
     pub(crate) fn run(&self, prefix: &str) {
         let scene = Scene::new(prefix);
         let mut ends = Ends::begin(&scene, self.is_peaceful);
-        let first = Control::open(&scene.path, 1);
+        let first = OpenObject::open(&scene.path, 1);
         ends.is_damaged = !self.storm.is_empty();
         storm::during(&first, &self.storm, || {
             for step in &self.steps {
@@ -165,7 +165,7 @@ impl<'p> Scene<'p> {
 /// One channel, and what is known of it.
 struct Ends<'a> {
     scene: &'a Scene<'a>,
-    object: Control,
+    object: OpenObject,
     sender: Option<Sender>,
     receiver: Option<Receiver>,
     is_peaceful: bool,
@@ -184,7 +184,7 @@ impl<'a> Ends<'a> {
         let receiver = Receiver::open(scene.client.clone(), CHANNEL).expect("a sender that lives");
         Self {
             scene,
-            object: Control::open(&scene.path, 1),
+            object: OpenObject::open(&scene.path, 1),
             sender: Some(sender),
             receiver: Some(receiver),
             is_peaceful,

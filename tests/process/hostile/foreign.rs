@@ -1,7 +1,7 @@
 //! Files of any name, kind and content under a prefix, beside a living owner: who connects, attaches or sweeps meets them, and the
 //! owner does not notice.
 
-use super::layout::{Control, Write, RECORDS};
+use super::layout::{OpenObject, Write, RECORDS};
 use super::outside;
 use arbitrary::{Arbitrary, Unstructured};
 use shm_pool::{AttachError, Client, Descriptor, Provider, ProviderId, ShmBuf};
@@ -165,7 +165,7 @@ impl<'a> Scene<'a> {
                     copy[16..24].copy_from_slice(&id.number(&self.provider).to_u64().to_le_bytes());
                 }
                 if let Some(file) = create(&path, &copy) {
-                    let control = Control::open(&path, RECORDS);
+                    let control = OpenObject::open(&path, RECORDS);
                     writes.iter().for_each(|write| control.apply(write));
                     file.set_len(len.map_or(copy.len() as u64, u64::from)).expect("room in /dev/shm");
                 }

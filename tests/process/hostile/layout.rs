@@ -65,14 +65,14 @@ pub(crate) enum Write {
     },
 }
 
-/// A control object, as any process of its user can open it. Its length stays as it is.
-pub(crate) struct Control {
+/// A control object, or that of a channel, as any process of its user can open it. Its length stays as it is.
+pub(crate) struct OpenObject {
     file: File,
     len: u64,
     records: u64,
 }
 
-impl Control {
+impl OpenObject {
     pub(crate) fn open(path: &Path, records: u64) -> Self {
         let file = OpenOptions::new().read(true).write(true).open(path).expect("a control object");
         let len = file.metadata().expect("an open file").len();

@@ -14,7 +14,7 @@ mod program;
 mod storm;
 
 #[cfg(test)]
-pub(crate) use layout::{Control, Word};
+pub(crate) use layout::{OpenObject, Word};
 
 use arbitrary::{Arbitrary, Unstructured};
 

@@ -1,7 +1,7 @@
 //! A program: what an owner, its peers and a hostile writer do, in any order.
 
 use super::forgery::{forge, sign, Change};
-use super::layout::{Control, Value, Word, Write, RECORDS};
+use super::layout::{OpenObject, Value, Word, Write, RECORDS};
 use super::owner::Owner;
 use super::peers::Peers;
 use super::{outside, storm};
@@ -125,9 +125,9 @@ impl Program {
     pub(crate) fn run(&self, prefix: &str) {
         let owner = Owner::new(prefix, self.max_idle);
         let path = PathBuf::from(format!("/dev/shm/{prefix}.{}.ctl", owner.provider().id()));
-        let storm = Control::open(&path, RECORDS);
+        let storm = OpenObject::open(&path, RECORDS);
         storm::during(&storm, &self.storm, || {
-            let mut world = World::new(prefix, owner, Control::open(&path, RECORDS));
+            let mut world = World::new(prefix, owner, OpenObject::open(&path, RECORDS));
             self.steps.iter().for_each(|step| world.run(step));
             world.end(self.provider_goes_first);
         });
@@ -140,14 +140,14 @@ struct World {
     prefix: String,
     owner: Owner,
     peers: Peers,
-    control: Control,
+    control: OpenObject,
     descriptors: Vec<Descriptor>,
     ids: Vec<PeerId>,
     planted: Vec<PathBuf>,
 }
 
 impl World {
-    fn new(prefix: &str, owner: Owner, control: Control) -> Self {
+    fn new(prefix: &str, owner: Owner, control: OpenObject) -> Self {
         let (prefix, peers) = (prefix.to_owned(), Peers::new(prefix));
         Self { prefix, owner, peers, control, descriptors: Vec::new(), ids: Vec::new(), planted: Vec::new() }
     }

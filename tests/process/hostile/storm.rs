@@ -1,6 +1,6 @@
 //! Somebody who writes the same over and over, while others work.
 
-use super::layout::{Control, Write};
+use super::layout::{OpenObject, Write};
 use arbitrary::{Arbitrary, Unstructured};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -12,7 +12,7 @@ pub(super) fn writes(bytes: &mut Unstructured<'_>) -> arbitrary::Result<Vec<Writ
 }
 
 /// Writes `writes` into `object` from before `work` begins until it has ended.
-pub(super) fn during(object: &Control, writes: &[Write], work: impl FnOnce()) {
+pub(super) fn during(object: &OpenObject, writes: &[Write], work: impl FnOnce()) {
     let is_over = AtomicBool::new(false);
     let rage = || {
         while !is_over.load(Ordering::Relaxed) {

@@ -1,0 +1,16 @@
+//! The harness of the tests in `tests/process`: children, what they say, and what they leave in /dev/shm.
+
+#![allow(dead_code)] // some of it only those tests use
+
+#[path = "../process/child.rs"]
+pub(crate) mod child;
+#[path = "../process/peer.rs"]
+pub(crate) mod peer;
+#[path = "../process/shm.rs"]
+pub(crate) mod shm;
+#[path = "../process/spaces.rs"]
+pub(crate) mod spaces;
+#[path = "../process/sys.rs"]
+pub(crate) mod sys;
+#[path = "../process/wire.rs"]
+pub(crate) mod wire;
