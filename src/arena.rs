@@ -1,150 +1,446 @@
-//! Arenas: segments out of which talc carves the chunks of the small classes. The only file that names talc.
+//! Arenas: the segments that all messages are carved out of. Few, large and long-lived.
 //!
-//! Each arena has a talc of its own, so that an arena whose chunks have all come back can be given to the system.
-//! Talc keeps its free lists inside the arena; a provider's peers map payload read-only, so they cannot damage them. (zenoh's
-//! receivers can, see `zenoh`.)
+//! | level | carves | into | for |
+//! |---|---|---|---|
+//! | arena | one segment, by pages | *runs* | chunks whose class is whole pages, and heaps |
+//! | heap | one run, by cache lines | pieces | smaller chunks, so that these stay together |
 //!
-//! All of this is off the warm path, behind one mutex: a chunk is carved once and then lives in its pool.
+//! All of it is off the warm path, behind one mutex: a chunk is carved once and then lives in its pool. Under that mutex no memory
+//! is taken from the system; what a run has holes in is reserved by the one who has carved it (see `pool`), before anybody
+//! else knows of it.
+//!
+//! # Memory
+//!
+//! An arena has its length from the start (I4), and no memory: each page is reserved when it is first carved. Where pages are not
+//! carved, [`Arenas::punch`] gives them back, and they are reserved again when they are carved again.
+//!
+//! # Growing
+//!
+//! The arenas' lengths together stay below the cap. Each but the first is at least a 64th of the cap, and at least as long as all
+//! before it together, as far as the cap allows; so there are eight at most. Its length is a multiple of the run that it is made for, so
+//! that messages of one size leave nothing over. When a message fits no arena and the cap allows no other one, arenas that hold
+//! nothing but idle memory give way to a single one (see [`Arenas::surrender`]). Each time there are fewer pieces that the cap is
+//! divided into, so that this ends, too, after seven times at most.
 
+mod carver;
+mod holes;
+
+use crate::class::MIN_SIZE;
+use crate::control::MAX_SEGMENTS;
 use crate::payload::Payload;
+use crate::posix::{page_size, round_to_pages};
+use carver::Carver;
+use holes::Holes;
 use parking_lot::Mutex;
-use std::alloc::Layout;
+use std::collections::BTreeMap;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use talc::base::Talc;
-use talc::source::Manual;
-use talc::DefaultBinning;
 
-/// Bytes at the start of an arena that talc needs for itself, rounded up generously.
-const OVERHEAD: usize = talc::min_first_heap_size::<DefaultBinning>() + 64;
+/// The shortest heap that is made while there is room, in bytes, and the longest: one small message that is kept keeps all of it from
+/// being used for large ones.
+const HEAP: (usize, usize) = (64 << 10, 256 << 10);
 
-/// One arena.
+/// A new heap has this part of what all heaps have.
+const HEAP_GROWTH: usize = 16;
+
+/// Each arena but the first is at least this part of the cap.
+const LEAST_SHARE: usize = 64;
+
+/// What a chunk is carved by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Grain {
+    /// Cache lines, out of a heap.
+    Line,
+    /// Pages, out of an arena.
+    Page,
+}
+
+/// How much is to be carved.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Need {
+    /// Bytes; a multiple of the grain.
+    pub(crate) size: usize,
+    pub(crate) grain: Grain,
+}
+
+/// Part of an arena. Freed by [`Arenas::free`] and by nothing else.
+pub(crate) struct Carved {
+    payload: Arc<Payload>,
+    /// Bytes from the segment's start.
+    offset: usize,
+    len: usize,
+    grain: Grain,
+}
+
+/// Pages that were just carved, some of which may have no memory yet.
+pub(crate) struct Run {
+    pub(crate) carved: Carved,
+    /// Bytes from the segment's start.
+    pub(crate) holes: Vec<Range<usize>>,
+}
+
+/// A range that would be free if the condemned pieces in it were.
+pub(crate) struct Window {
+    serial: u64,
+    range: Range<usize>,
+}
+
+/// A segment that is to go, and how many bytes of it have memory.
+pub(crate) struct Leaving {
+    pub(crate) payload: Arc<Payload>,
+    pub(crate) filled: usize,
+}
+
+/// See the module's text.
+pub(crate) struct Arenas {
+    state: Mutex<State>,
+    page: usize,
+    /// The cap, in bytes.
+    max: usize,
+    /// Length of the first arena in bytes.
+    first: usize,
+    /// The longest segment that may be made, in bytes.
+    longest: usize,
+}
+
+struct State {
+    arenas: Vec<Arena>,
+    /// Arenas have given way to a longer one: from now on a new one takes all that the cap allows.
+    is_merged: bool,
+    /// By the serial number of their segment and where they begin in it.
+    heaps: BTreeMap<(u64, usize), Heap>,
+}
+
 struct Arena {
     payload: Arc<Payload>,
-    talc: Talc<Manual, DefaultBinning>,
-    /// Chunks that were carved and not yet freed.
-    live: usize,
+    pages: Carver,
+    holes: Holes,
 }
 
-/// All arenas of a pool.
-pub(crate) struct Arenas {
-    arenas: Mutex<Vec<Arena>>,
+struct Heap {
+    run: Carved,
+    lines: Carver,
+    /// No gap is longer than so many lines.
+    longest_gap: usize,
 }
 
-/// A chunk's memory in an arena. Freed by [`Arenas::free`] and by nothing else.
-pub(crate) struct Carved {
-    pub(crate) payload: Arc<Payload>,
-    pub(crate) start: NonNull<u8>,
-    pub(crate) layout: Layout,
+impl Carved {
+    pub(crate) fn payload(&self) -> &Arc<Payload> {
+        &self.payload
+    }
+
+    /// Bytes from the segment's start.
+    pub(crate) fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// Usable bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The first byte.
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        let base = self.payload.segment().mapping().base();
+        // SAFETY: a carver hands out parts of its range only (checked in `Carver::carve`), and an arena's is its segment.
+        let start = unsafe { base.as_ptr().add(self.offset) };
+        // SAFETY: inside a mapping, which does not begin at null.
+        unsafe { NonNull::new_unchecked(start) }
+    }
+
+    fn range(&self) -> Range<usize> {
+        self.offset..self.offset + self.len
+    }
+}
+
+impl Window {
+    /// Does a piece lie in it, or reach into it?
+    pub(crate) fn takes(&self, piece: &Carved) -> bool {
+        let range = piece.range();
+        piece.payload.serial() == self.serial && range.start < self.range.end && self.range.start < range.end
+    }
 }
 
 impl Arenas {
-    pub(crate) fn new() -> Self {
-        Self { arenas: Mutex::new(Vec::new()) }
+    /// `max`, `first` and `longest` are whole pages.
+    pub(crate) fn new(max: usize, first: usize, longest: usize) -> Self {
+        let state = State { arenas: Vec::new(), is_merged: false, heaps: BTreeMap::new() };
+        Self { state: Mutex::new(state), page: page_size(), max, first, longest }
     }
 
-    /// The largest chunk that surely fits an empty arena of `arena_size` bytes at `align`.
-    pub(crate) const fn capacity(arena_size: usize, align: usize) -> usize {
-        arena_size.saturating_sub(OVERHEAD + align)
+    // ---- carving ---------------------------------------------------------------------------------------------
+
+    /// Carves a piece out of a heap, of the last one first. `None`: no heap has room.
+    pub(crate) fn carve_lines(&self, len: usize) -> Option<Carved> {
+        self.state.lock().heaps.values_mut().rev().find_map(|heap| heap.carve(len))
     }
 
-    /// Carves a chunk, from the youngest arena that has room. `None`: no arena has.
-    pub(crate) fn carve(&self, layout: Layout) -> Option<Carved> {
-        debug_assert!(layout.size() > 0);
-        self.arenas.lock().iter_mut().rev().find_map(|arena| arena.carve(layout))
-    }
-
-    /// Adds an arena and carves the first chunk from it, so that no other thread can take its room.
-    ///
-    /// `None` if the chunk does not fit an empty arena; the arena is kept.
-    pub(crate) fn add_and_carve(&self, payload: Arc<Payload>, layout: Layout) -> Option<Carved> {
-        let mut arena = Arena { payload, talc: Talc::new(Manual), live: 0 };
-        let mapping = arena.payload.segment().mapping();
-        // SAFETY: the segment is new and nobody else has a pointer into it; it stays mapped as long as the arena
-        // holds `payload`, and peers can only read it.
-        unsafe { arena.talc.claim(mapping.base().as_ptr(), mapping.len()) };
-        let carved = arena.carve(layout);
-        self.arenas.lock().push(arena);
+    /// Makes a heap of a run whose memory is reserved, and carves the first piece from it, so that no other thread can take its room.
+    /// `None`: the system has no private memory to keep account of it.
+    pub(crate) fn add_heap(&self, run: Carved, len: usize) -> Option<Carved> {
+        let Some(lines) = Carver::new(run.len / MIN_SIZE) else {
+            self.free(run);
+            return None;
+        };
+        let mut heap = Heap { run, longest_gap: lines.units(), lines };
+        let carved = heap.carve(len);
+        self.state.lock().heaps.insert((heap.run.payload.serial(), heap.run.offset), heap);
         carved
     }
 
-    /// Gives a chunk's memory back to its arena.
-    pub(crate) fn free(&self, carved: Carved) {
-        let mut arenas = self.arenas.lock();
-        if let Some(arena) = arenas.iter_mut().find(|arena| Arc::ptr_eq(&arena.payload, &carved.payload)) {
-            // SAFETY: `carved` came from this arena's talc with this layout, and consuming it frees it once.
-            unsafe { arena.talc.deallocate(carved.start.as_ptr(), carved.layout) };
-            arena.live -= 1;
+    /// How long a heap for pieces of `len` bytes should be, and how long it must be at least.
+    pub(crate) fn heap_len(&self, len: usize) -> (usize, usize) {
+        let pages = |len: usize| round_to_pages(len).unwrap_or(len);
+        let all: usize = self.state.lock().heaps.values().map(|heap| heap.run.len).sum();
+        let least = HEAP.0.min(self.first / 2);
+        let wanted = (all / HEAP_GROWTH).clamp(least, HEAP.1);
+        // A multiple, so that pieces of this length leave nothing over.
+        (pages(wanted.div_ceil(len).max(1) * len), pages(len))
+    }
+
+    /// Carves a run of `len` bytes, a multiple of the page size, out of the arena whose gap fits it best. `None`: no gap does.
+    pub(crate) fn carve_run(&self, len: usize) -> Option<Run> {
+        let (mut state, pages) = (self.state.lock(), len / self.page);
+        // The youngest is the longest, most often; small runs go to the older ones, so that large ones find room.
+        let (arena, at) = state.arenas.iter_mut().find_map(|arena| arena.pages.carve(pages).map(|at| (arena, at)))?;
+        let holes = arena.holes.take(&(at..at + pages)).into_iter();
+        let holes = holes.map(|hole| hole.start * self.page..hole.end * self.page).collect();
+        let carved = Carved { payload: arena.payload.clone(), offset: at * self.page, len, grain: Grain::Page };
+        Some(Run { carved, holes })
+    }
+
+    /// Takes a run back of which these holes were not filled.
+    pub(crate) fn give_up(&self, run: Run) {
+        let mut state = self.state.lock();
+        if let Some(arena) = state.arena(&run.carved) {
+            for hole in &run.holes {
+                arena.holes.add(hole.start / self.page..hole.end / self.page);
+            }
+        }
+        state.free_run(&run.carved, self.page);
+    }
+
+    /// Gives a chunk's memory back.
+    pub(crate) fn free(&self, piece: Carved) {
+        let mut state = self.state.lock();
+        match piece.grain {
+            Grain::Page => state.free_run(&piece, self.page),
+            Grain::Line => {
+                let Some((key, heap)) = state.heap(&piece) else { return };
+                heap.lines.free((piece.offset - key.1) / MIN_SIZE);
+                heap.longest_gap = heap.lines.units();
+                if heap.lines.is_empty() {
+                    if let Some(heap) = state.heaps.remove(&key) {
+                        state.free_run(&heap.run, self.page);
+                    }
+                }
+            }
         }
     }
 
-    /// Takes the arenas out that have no live chunk; dropping them unmaps and unlinks.
-    pub(crate) fn take_empty(&self) -> Vec<Arc<Payload>> {
-        let mut arenas = self.arenas.lock();
-        let mut empty = Vec::new();
-        arenas.retain(|arena| {
-            if arena.live == 0 {
-                empty.push(arena.payload.clone());
-            }
-            arena.live > 0
-        });
-        empty
+    // ---- growing ---------------------------------------------------------------------------------------------
+
+    /// How long the next arena is, if it is made for a run of `len` bytes; `None` if the cap or the number of arenas allows none.
+    pub(crate) fn next_len(&self, len: usize) -> Option<usize> {
+        let state = self.state.lock();
+        let rest = self.max - state.spanned();
+        if rest < len || len > self.longest || state.arenas.len() == MAX_SEGMENTS {
+            return None;
+        }
+        let least = if state.arenas.is_empty() { self.first } else { self.max / LEAST_SHARE };
+        let wanted = state.spanned().max(least).div_ceil(len) * len;
+        let next = wanted.min(rest).min(self.longest / len * len);
+        // What would be left is too little to be of much use as an arena of its own.
+        let is_last = state.is_merged || rest - next < (next / 2).max(len);
+        Some(if is_last { rest.min(self.longest) } else { next })
     }
 
-    /// How many arenas there are.
-    pub(crate) fn count(&self) -> usize {
-        self.arenas.lock().len()
+    /// Is there a gap for a run of `len` bytes?
+    pub(crate) fn has_gap(&self, len: usize) -> bool {
+        let pages = len / self.page;
+        self.state.lock().arenas.iter().any(|arena| arena.pages.gaps().any(|gap| gap.len() >= pages))
+    }
+
+    /// Adds an arena; `false` if the system has no private memory to keep account of it.
+    pub(crate) fn add(&self, payload: Arc<Payload>) -> bool {
+        let count = payload.len() / self.page;
+        let Some(pages) = Carver::new(count) else { return false };
+        self.state.lock().arenas.push(Arena { payload, pages, holes: Holes::all(count) });
+        true
+    }
+
+    // ---- making room -----------------------------------------------------------------------------------------
+
+    /// Condemns an idle piece. Returns where `need` would fit if some of the pieces that are condemned were free.
+    pub(crate) fn condemn(&self, piece: &Carved, need: Need) -> Option<Window> {
+        let mut state = self.state.lock();
+        let serial = piece.payload.serial();
+        let mut at = piece.offset / self.page;
+        if piece.grain == Grain::Line {
+            let (key, heap) = state.heap(piece)?;
+            let line = (piece.offset - key.1) / MIN_SIZE;
+            heap.lines.condemn(line);
+            if need.grain == Grain::Line {
+                if let Some(lines) = heap.lines.window(line, need.size / MIN_SIZE) {
+                    let range = key.1 + lines.start * MIN_SIZE..key.1 + lines.end * MIN_SIZE;
+                    return Some(Window { serial, range });
+                }
+            }
+            if !heap.lines.is_all_condemned() {
+                return None;
+            }
+            at = key.1 / self.page;
+        }
+        let pages = need.size.div_ceil(self.page);
+        let arena = state.arena(piece)?;
+        arena.pages.condemn(at);
+        let window = arena.pages.window(at, pages)?;
+        Some(Window { serial, range: window.start * self.page..window.end * self.page })
+    }
+
+    /// Takes back that a piece was condemned.
+    pub(crate) fn spare(&self, piece: &Carved) {
+        let mut state = self.state.lock();
+        let mut at = piece.offset / self.page;
+        if piece.grain == Grain::Line {
+            let Some((key, heap)) = state.heap(piece) else { return };
+            heap.lines.spare((piece.offset - key.1) / MIN_SIZE);
+            at = key.1 / self.page;
+        }
+        if let Some(arena) = state.arena(piece) {
+            arena.pages.spare(at);
+        }
+    }
+
+    /// Which arenas could make way for one that holds a run of `len` bytes: nothing in them but what is condemned, and together
+    /// with what the cap leaves long enough; the shortest ones. `None` if that is not enough.
+    pub(crate) fn surrender(&self, len: usize) -> Option<Vec<Window>> {
+        let mut state = self.state.lock();
+        let mut idle: Vec<&Arena> = state.arenas.iter().filter(|arena| arena.pages.is_all_condemned()).collect();
+        idle.sort_unstable_by_key(|arena| arena.payload.len());
+        let mut room = self.max - state.spanned();
+        let mut windows = Vec::new();
+        for arena in idle {
+            if room >= len {
+                break;
+            }
+            room += arena.payload.len();
+            windows.push(Window { serial: arena.payload.serial(), range: 0..arena.payload.len() });
+        }
+        if room < len || len > self.longest || windows.is_empty() {
+            return None;
+        }
+        state.is_merged = true;
+        Some(windows)
+    }
+
+    /// Bytes that are not carved, by pages, and those in heaps, by lines.
+    pub(crate) fn free_bytes(&self) -> (usize, usize) {
+        let state = self.state.lock();
+        let pages: usize = state.arenas.iter().map(|arena| arena.pages.free_units()).sum();
+        let lines: usize = state.heaps.values().map(|heap| heap.lines.free_units()).sum();
+        (pages * self.page, lines * MIN_SIZE)
+    }
+
+    // ---- giving memory back ----------------------------------------------------------------------------------
+
+    /// Gives the memory of all gaps back to the system. Returns how many bytes that was.
+    pub(crate) fn punch(&self) -> usize {
+        let mut state = self.state.lock();
+        let mut given = 0;
+        for Arena { payload, pages, holes } in &mut state.arenas {
+            for filled in pages.gaps().flat_map(|gap| holes.filled(&gap)).collect::<Vec<_>>() {
+                if payload.segment().discard(filled.start * self.page..filled.end * self.page) {
+                    given += holes.add(filled) * self.page;
+                }
+            }
+        }
+        given
+    }
+
+    /// Takes the arenas out that nothing is carved from; what is done with them is the caller's.
+    pub(crate) fn take_empty(&self) -> Vec<Leaving> {
+        self.take(|arena| arena.pages.is_empty())
+    }
+
+    /// Takes the arenas out that have no memory: they were made for what failed then.
+    pub(crate) fn take_unfilled(&self) -> Vec<Leaving> {
+        self.take(|arena| arena.pages.is_empty() && arena.filled() == 0)
+    }
+
+    fn take(&self, is_wanted: impl Fn(&Arena) -> bool) -> Vec<Leaving> {
+        let mut state = self.state.lock();
+        let (wanted, others): (Vec<_>, Vec<_>) = std::mem::take(&mut state.arenas).into_iter().partition(is_wanted);
+        state.arenas = others;
+        let leaving = |arena: Arena| Leaving { filled: arena.filled() * self.page, payload: arena.payload };
+        wanted.into_iter().map(leaving).collect()
+    }
+
+    /// What segments there are.
+    pub(crate) fn payloads(&self) -> Vec<Arc<Payload>> {
+        self.state.lock().arenas.iter().map(|arena| arena.payload.clone()).collect()
+    }
+
+    /// How many arenas there are, and how long they are together, in bytes.
+    pub(crate) fn count_and_len(&self) -> (usize, usize) {
+        let state = self.state.lock();
+        (state.arenas.len(), state.spanned())
+    }
+
+    /// The longest run that surely fits now, in bytes: a gap, or an arena that the cap allows.
+    #[cfg(feature = "zenoh")]
+    pub(crate) fn longest_run(&self) -> usize {
+        let state = self.state.lock();
+        let gaps = state.arenas.iter().flat_map(|arena| arena.pages.gaps()).map(|gap| gap.len() * self.page);
+        // All arenas that are empty may give way to one.
+        let empty = state.arenas.iter().filter(|arena| arena.pages.is_empty()).map(|arena| arena.payload.len());
+        let next = (self.max - state.spanned() + empty.sum::<usize>()).min(self.longest);
+        gaps.chain([next]).max().unwrap_or(0)
+    }
+}
+
+impl State {
+    /// The arenas' lengths together, in bytes.
+    fn spanned(&self) -> usize {
+        self.arenas.iter().map(|arena| arena.payload.len()).sum()
+    }
+
+    fn arena(&mut self, piece: &Carved) -> Option<&mut Arena> {
+        self.arenas.iter_mut().find(|arena| Arc::ptr_eq(&arena.payload, &piece.payload))
+    }
+
+    /// The heap that a piece lies in, and its key.
+    fn heap(&mut self, piece: &Carved) -> Option<((u64, usize), &mut Heap)> {
+        let serial = piece.payload.serial();
+        self.heaps.range_mut((serial, 0)..=(serial, piece.offset)).next_back().map(|(key, heap)| (*key, heap))
+    }
+
+    fn free_run(&mut self, run: &Carved, page: usize) {
+        if let Some(arena) = self.arena(run) {
+            arena.pages.free(run.offset / page);
+        }
     }
 }
 
 impl Arena {
-    fn carve(&mut self, layout: Layout) -> Option<Carved> {
-        // SAFETY: the size is not zero (checked by the caller, and classes start at 64 bytes).
-        let start = unsafe { self.talc.try_allocate(layout) }?;
-        self.live += 1;
-        Some(Carved { payload: self.payload.clone(), start, layout })
+    /// Pages that have memory.
+    fn filled(&self) -> usize {
+        self.holes.filled(&(0..self.pages.units())).iter().map(ExactSizeIterator::len).sum()
     }
 }
 
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-    use crate::posix::Name;
-    use crate::segment::Segment;
-
-    const SIZE: usize = 1 << 16;
-
-    fn payload(what: &str) -> Arc<Payload> {
-        let name = Name::new(&format!("shm_pool-unit.{}.arena-{what}", std::process::id()));
-        Arc::new(Payload::new(Segment::create(name, SIZE, 0o600).unwrap(), 1))
-    }
-
-    #[test]
-    fn the_stated_capacity_fits_and_an_emptied_arena_is_given_back() {
-        for align in [64, 4096] {
-            let arenas = Arenas::new();
-            let layout = Layout::from_size_align(Arenas::capacity(SIZE, align), align).unwrap();
-            assert!(arenas.carve(layout).is_none(), "there is no arena yet");
-            let carved = arenas.add_and_carve(payload(&format!("fit{align}")), layout).unwrap();
-            assert_eq!(carved.start.as_ptr() as usize % align, 0);
-            assert!(arenas.carve(layout).is_none(), "the arena is full");
-            assert!(arenas.take_empty().is_empty());
-            arenas.free(carved);
-            assert_eq!((arenas.take_empty().len(), arenas.count()), (1, 0));
+impl Heap {
+    fn carve(&mut self, len: usize) -> Option<Carved> {
+        let lines = len / MIN_SIZE;
+        if lines > self.longest_gap {
+            return None;
         }
-    }
-
-    #[test]
-    fn chunks_of_one_arena_do_not_overlap() {
-        let arenas = Arenas::new();
-        let layout = Layout::from_size_align(1024, 64).unwrap();
-        let mut carved = vec![arenas.add_and_carve(payload("overlap"), layout).unwrap()];
-        carved.extend(std::iter::from_fn(|| arenas.carve(layout)));
-        let mut starts: Vec<_> = carved.iter().map(|chunk| chunk.start.as_ptr() as usize).collect();
-        starts.sort_unstable();
-        assert!(starts.len() > 40, "an arena of 64 chunks' bytes holds {}", starts.len());
-        assert!(starts.windows(2).all(|pair| pair[1] - pair[0] >= 1024));
-        carved.into_iter().for_each(|chunk| arenas.free(chunk));
-        assert_eq!(arenas.take_empty().len(), 1);
+        let Some(at) = self.lines.carve(lines) else {
+            self.longest_gap = lines - 1;
+            return None;
+        };
+        let offset = self.run.offset + at * MIN_SIZE;
+        Some(Carved { payload: self.run.payload.clone(), offset, len, grain: Grain::Line })
     }
 }

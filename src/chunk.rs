@@ -16,7 +16,6 @@ use crate::arena::Carved;
 use crate::error::ShareError;
 use crate::fork;
 use crate::lease::{published_after, Place as PlaceOfBytes, Record};
-use crate::payload::Payload;
 use crate::pool::Pool;
 use crate::shelf::Shelf;
 use std::ptr::NonNull;
@@ -28,44 +27,6 @@ pub(crate) const MAX_HANDLES: usize = isize::MAX as usize;
 
 /// No record was claimed yet.
 const NO_RECORD: u32 = u32::MAX;
-
-/// Where a chunk's bytes come from.
-pub(crate) enum Memory {
-    /// Carved out of an arena.
-    Carved(Carved),
-    /// A segment of its own.
-    Whole(Arc<Payload>),
-}
-
-impl Memory {
-    pub(crate) fn payload(&self) -> &Arc<Payload> {
-        match self {
-            Self::Carved(carved) => &carved.payload,
-            Self::Whole(payload) => payload,
-        }
-    }
-
-    /// The first byte.
-    fn start(&self) -> NonNull<u8> {
-        match self {
-            Self::Carved(carved) => carved.start,
-            Self::Whole(payload) => payload.segment().mapping().base(),
-        }
-    }
-
-    /// Usable bytes.
-    fn len(&self) -> usize {
-        match self {
-            Self::Carved(carved) => carved.layout.size(),
-            Self::Whole(payload) => payload.len(),
-        }
-    }
-
-    /// Bytes from the segment's start.
-    fn offset(&self) -> usize {
-        self.start().as_ptr() as usize - self.payload().segment().mapping().base().as_ptr() as usize
-    }
-}
 
 /// Where a chunk is that was given back while shared. Chunks that were never shared do not say: that would cost the warm
 /// path two stores.
@@ -104,17 +65,15 @@ pub(crate) struct Chunk {
 struct Rest {
     /// How often the chunk was taken. Written by the holder with a load and a store.
     uses: AtomicU64,
-    /// A [`Place`].
-    place: AtomicU8,
-    /// Its index in the pool's registry, guarded by the registry's lock.
-    registered: AtomicUsize,
-    class: usize,
-    /// Bytes from the segment's start.
-    offset: usize,
     /// The segment's serial number.
     serial: u64,
-    memory: Memory,
+    memory: Carved,
     pool: Arc<Pool>,
+    class: usize,
+    /// Its index in the pool's registry, guarded by the registry's lock.
+    registered: AtomicUsize,
+    /// A [`Place`].
+    place: AtomicU8,
 }
 
 // SAFETY: the shelf and the data live as long as the chunk (it holds the pool and the payload), and the fields are
@@ -126,7 +85,7 @@ unsafe impl Sync for Chunk {}
 /// What a destroyed chunk leaves behind.
 pub(crate) struct Remains {
     pub(crate) pool: Arc<Pool>,
-    pub(crate) memory: Memory,
+    pub(crate) memory: Carved,
     pub(crate) class: usize,
     pub(crate) uses: u64,
     /// The claimed record and the generation that it stands at.
@@ -134,7 +93,7 @@ pub(crate) struct Remains {
 }
 
 impl Chunk {
-    pub(crate) fn new(pool: Arc<Pool>, class: usize, memory: Memory) -> NonNull<Self> {
+    pub(crate) fn new(pool: Arc<Pool>, class: usize, memory: Carved) -> NonNull<Self> {
         let chunk = Box::new(Self {
             shelf: NonNull::from(pool.shelf(class)),
             data: memory.start(),
@@ -150,7 +109,6 @@ impl Chunk {
                 place: AtomicU8::new(Place::Elsewhere as u8),
                 registered: AtomicUsize::new(usize::MAX),
                 class,
-                offset: memory.offset(),
                 serial: memory.payload().serial(),
                 memory,
                 pool,
@@ -188,14 +146,14 @@ impl Chunk {
         self.rest.class
     }
 
-    pub(crate) fn memory(&self) -> &Memory {
+    pub(crate) fn memory(&self) -> &Carved {
         &self.rest.memory
     }
 
     /// Bytes from the segment's start.
     #[inline]
     pub(crate) fn offset(&self) -> usize {
-        self.rest.offset
+        self.rest.memory.offset()
     }
 
     /// The segment's serial number.

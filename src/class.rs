@@ -1,8 +1,9 @@
 //! Size classes: from a length in bytes to a class and back. Pure arithmetic, no state.
 //!
-//! Four classes per doubling: between `2^k` and `2^(k+1)` the class sizes are `5/4`, `6/4`, `7/4` and `8/4`
-//! of `2^k`, so a class is never more than 25 % larger than the smallest length that needs it. The first class
-//! holds everything up to one cache line. This is the spacing that jemalloc documents as "size classes".
+//! Up to 2 KiB there is a class for each multiple of a cache line; from there on 32 classes per doubling, evenly spaced, so that a
+//! class is never more than 3.2 % larger than the smallest length that needs it. The spacing is the one that jemalloc documents as
+//! "size classes", with more of them per doubling: here a class costs one shelf and no memory of its own, because idle chunks of
+//! a slightly larger class serve too (see `pool`), and all memory is carved out of the same arenas.
 
 #![forbid(unsafe_code)]
 
@@ -14,37 +15,35 @@ pub(crate) const MIN_SIZE: usize = 64;
 const MIN_SHIFT: u32 = MIN_SIZE.trailing_zeros();
 
 /// log2 of the number of classes per doubling.
-const STEP_SHIFT: u32 = 2;
+const STEP_SHIFT: u32 = 5;
 
-/// What the arithmetic of [`class_of`] gives for the first class.
-const FIRST: usize = ((MIN_SHIFT as usize - 1) << STEP_SHIFT) + (1 << (STEP_SHIFT + 1)) - 1;
+/// log2 of the length up to which the classes are a cache line apart.
+const LINEAR_SHIFT: u32 = MIN_SHIFT + STEP_SHIFT;
 
 /// The class of a length: the smallest `c` with `size_of_class(c) >= len`.
 ///
 /// Lengths above `isize::MAX` have a class number too; the caller compares it with the number of classes that it has.
 #[inline]
 pub(crate) const fn class_of(len: usize) -> usize {
-    let last = if len < MIN_SIZE { MIN_SIZE - 1 } else { len - 1 };
-    // The top three bits of `last`, 4 to 7, are the step within the doubling. `last >= 63`, so `log2 >= 5` and the shift is
-    // in range; the smallest sum is that of the first class, 4 * 5 + 7, which is taken off so that it gets number 0.
-    let log2 = usize::BITS - 1 - last.leading_zeros();
-    let steps = ((log2 as usize) << STEP_SHIFT) + (last >> (log2 - STEP_SHIFT));
-    steps - FIRST
+    let last = len.saturating_sub(1);
+    // Shorter lengths count as part of the first doubling: its classes are as far apart as theirs.
+    let log2 = (last | 1 << LINEAR_SHIFT).ilog2();
+    (((log2 - LINEAR_SHIFT) as usize) << STEP_SHIFT) + (last >> (log2 - STEP_SHIFT))
 }
 
 /// The size of a class in bytes: the largest length that it holds. Saturates at `usize::MAX`.
 pub(crate) const fn size_of_class(class: usize) -> usize {
-    if class == 0 {
-        return MIN_SIZE;
+    const PER_DOUBLING: usize = 1 << STEP_SHIFT;
+    if class < PER_DOUBLING {
+        return (class + 1) << MIN_SHIFT;
     }
-    let index = class - 1;
-    let quarters = (1usize << STEP_SHIFT) + 1 + (index & ((1 << STEP_SHIFT) - 1));
-    let shift = MIN_SHIFT - STEP_SHIFT + (index >> STEP_SHIFT) as u32;
-    // `quarters` needs four bits at most.
-    if shift > usize::BITS - 4 {
+    let steps = PER_DOUBLING + 1 + class % PER_DOUBLING;
+    let shift = MIN_SHIFT + (class / PER_DOUBLING - 1) as u32;
+    // `steps` needs `STEP_SHIFT + 2` bits at most.
+    if shift > usize::BITS - STEP_SHIFT - 2 {
         return usize::MAX;
     }
-    quarters << shift
+    steps << shift
 }
 
 #[cfg(test)]
@@ -54,8 +53,10 @@ mod tests {
 
     #[test]
     fn the_first_classes_are_the_documented_ones() {
-        let sizes: Vec<usize> = (0..10).map(size_of_class).collect();
-        assert_eq!(sizes, [64, 80, 96, 112, 128, 160, 192, 224, 256, 320]);
+        let sizes = |classes: std::ops::Range<usize>| classes.map(size_of_class).collect::<Vec<_>>();
+        assert_eq!(sizes(0..3), [64, 128, 192]);
+        assert_eq!(sizes(30..34), [1984, 2048, 2112, 2176]);
+        assert_eq!(sizes(62..66), [4032, 4096, 4224, 4352]);
         assert_eq!(class_of(0), 0);
         assert_eq!(class_of(64), 0);
         assert_eq!(class_of(65), 1);
@@ -63,7 +64,7 @@ mod tests {
 
     #[test]
     fn every_boundary_up_to_the_largest_class_round_trips() {
-        for class in 0..220 {
+        for class in 0..1600 {
             let size = size_of_class(class);
             assert_eq!(class_of(size), class, "a length of exactly {size} belongs to its own class");
             assert_eq!(class_of(size + 1), class + 1, "one byte more belongs to the next");
@@ -73,10 +74,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_class_holds_its_length_and_wastes_at_most_a_quarter(len in 0usize..1 << 48) {
+        fn a_class_holds_its_length_and_wastes_little(len in 0usize..1 << 48) {
             let size = size_of_class(class_of(len));
             prop_assert!(size >= len);
-            prop_assert!(len <= MIN_SIZE || (size - len) * 4 <= len, "{len} rounds to {size}");
+            prop_assert!(size - len < MIN_SIZE || (size - len) * 32 < len, "{len} rounds to {size}");
         }
 
         #[test]

@@ -87,6 +87,19 @@ pub enum BuildError {
         /// How often.
         tries: usize,
     },
+    /// zenoh's receivers would not be able to lock the pool's segments into memory, and would lose messages in silence; see
+    /// `zenoh::PoolBackendBuilder::check_lock_limit`.
+    #[error(
+        "zenoh's receivers lock all segments into memory, for this pool up to {needed} bytes, and a process like this one may lock \
+         {limit}: raise the limit (ulimit -l) for publisher and receivers, or lower max_bytes; if only the receivers may lock more, \
+         see PoolBackendBuilder::check_lock_limit"
+    )]
+    LockLimit {
+        /// The cap in bytes.
+        needed: usize,
+        /// What this process may lock in all, in bytes.
+        limit: u64,
+    },
     /// The control object could not be created.
     #[error(transparent)]
     Os(#[from] OsError),

@@ -1,27 +1,27 @@
 //! What a pool may hold: the options after they were checked, the table of classes that follows from them, and the
-//! account of bytes held under the cap.
+//! account of the memory that it has taken.
 
 #![forbid(unsafe_code)]
 
-use crate::arena::Arenas;
+use crate::arena::{Grain, Need};
 use crate::class::{class_of, size_of_class, MIN_SIZE};
 use crate::descriptor::MAX_LEN;
 use crate::error::BuildError;
 use crate::posix::{page_size, round_to_pages, PAGE};
-use std::alloc::Layout;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// A chunk of at most this part of an arena is carved; a larger one is a segment of its own.
-const ARENA_SHARE: usize = 16;
+/// A class that is whole pages anyway is at least so many of them: from there on the classes are a page apart, or more. Smaller ones
+/// are carved by cache lines.
+const PAGES: usize = 32;
 
-/// Chunks up to this size are carved in any case: above it, classes are whole pages.
-const LEAST_CARVED: usize = 16 << 10;
+/// The first arena's part of the cap, unless told otherwise.
+const FIRST_SHARE: usize = 32;
 
-/// The smallest arena in bytes.
+/// The shortest first arena unless told otherwise, if the cap allows it, in bytes.
 const MIN_ARENA: usize = 64 << 10;
 
-/// The arena's size in bytes unless told otherwise, or if it is less, a quarter of the cap.
-const DEFAULT_ARENA: usize = 4 << 20;
+/// The longest segment of a [`Provider`](crate::Provider), and so the largest message, in bytes.
+pub(crate) const LONGEST: usize = 64 << 30;
 
 /// Most idle chunks of a class that can be asked for.
 const MAX_IDLE: usize = 1 << 20;
@@ -32,7 +32,12 @@ pub(crate) struct Limits {
     pub(crate) max_bytes: usize,
     pub(crate) max_alloc: usize,
     pub(crate) max_idle: usize,
-    pub(crate) arena_size: usize,
+    /// Length of the first arena.
+    pub(crate) first_arena: usize,
+    /// The longest arena that may be made.
+    pub(crate) longest_arena: usize,
+    /// The size of the machine's pages.
+    pub(crate) page: usize,
 }
 
 /// Is an option's value in its range?
@@ -52,32 +57,40 @@ pub(crate) fn range(
 /// What the chunks of one class look like.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kind {
-    /// Size and alignment of the memory.
-    pub(crate) layout: Layout,
-    /// Carved from an arena, or a segment of its own?
-    pub(crate) is_carved: bool,
+    pub(crate) need: Need,
+    /// In bytes.
+    pub(crate) align: usize,
+}
+
+impl Kind {
+    /// Bytes of a chunk.
+    pub(crate) fn size(&self) -> usize {
+        self.need.size
+    }
 }
 
 impl Limits {
-    /// Checks the options, all in bytes but for `max_idle`, and fills in the defaults.
+    /// Checks the options, all in bytes but for `max_idle`, and fills in the defaults. `longest` is the longest segment.
     pub(crate) fn new(
         max_bytes: usize,
         max_alloc: Option<usize>,
         max_idle: usize,
         arena_size: Option<usize>,
+        longest: usize,
     ) -> Result<Self, BuildError> {
-        let page = page_size();
-        range("max_bytes", max_bytes, MIN_ARENA.max(page), MAX_LEN, " bytes")?;
-        let max_bytes = max_bytes / page * page;
-        let max_alloc = max_alloc.unwrap_or(max_bytes);
-        range("max_alloc", max_alloc, 1, max_bytes, " bytes (max_bytes)")?;
-        let default_arena = DEFAULT_ARENA.min(max_bytes / 4).max(MIN_ARENA).min(max_bytes);
+        range("max_bytes", max_bytes, 1, MAX_LEN, " bytes")?;
+        // A page is the least that there is, so what is not whole pages is rounded up.
+        let (page, pages) = (page_size(), |bytes| round_to_pages(bytes).unwrap_or(bytes));
+        let (max_bytes, longest) = (pages(max_bytes), longest / page * page);
+        let largest = max_bytes.min(longest);
+        let max_alloc = max_alloc.unwrap_or(largest);
+        range("max_alloc", max_alloc, 1, largest, " bytes (max_bytes, or the longest segment)")?;
+        let default_arena = (max_bytes / FIRST_SHARE).max(MIN_ARENA).min(largest);
         let arena_size = arena_size.unwrap_or(default_arena);
-        range("arena_size", arena_size, MIN_ARENA, max_bytes, " bytes (max_bytes)")?;
+        range("arena_size", arena_size, 1, largest, " bytes (max_bytes, or the longest segment)")?;
         range("max_idle_per_class", max_idle, 0, MAX_IDLE, " chunks")?;
-        // Both are at most `max_bytes`, which is whole pages, so rounding up keeps them so.
-        let pages = |bytes| round_to_pages(bytes).unwrap_or(max_bytes);
-        Ok(Self { max_bytes, max_alloc: pages(max_alloc), max_idle, arena_size: pages(arena_size) })
+        let (max_alloc, first_arena) = (pages(max_alloc), pages(arena_size));
+        Ok(Self { max_bytes, max_alloc, max_idle, first_arena, longest_arena: longest, page })
     }
 
     /// Number of classes of ordinary alignment: enough for `max_alloc`.
@@ -85,65 +98,62 @@ impl Limits {
         class_of(self.max_alloc) + 1
     }
 
-    /// The table of all classes: first those of ordinary alignment (one cache line), then the carved ones again with
-    /// page alignment. Segments are page-aligned anyway.
+    /// The table of all classes: first those of ordinary alignment (one cache line), of which the large ones are whole pages; then,
+    /// for small messages that are to be page-aligned, one for each number of pages.
     pub(crate) fn kinds(&self) -> Vec<Kind> {
-        let largest_carved =
-            (self.arena_size / ARENA_SHARE).max(LEAST_CARVED).min(Arenas::capacity(self.arena_size, PAGE));
-        let kind = |size: usize, align| {
-            let is_carved = size <= largest_carved;
-            let size = if is_carved { size } else { round_to_pages(size)? };
-            Some(Kind { layout: Layout::from_size_align(size, align).ok()?, is_carved })
+        let page = self.page;
+        let whole_pages = |size| Kind { need: Need { size, grain: Grain::Page }, align: PAGE };
+        let kind = |size: usize| {
+            if size < PAGES * page {
+                Some(Kind { need: Need { size, grain: Grain::Line }, align: MIN_SIZE })
+            } else {
+                round_to_pages(size).map(whole_pages)
+            }
         };
         let sizes = (0..self.classes()).map(size_of_class).map(|size| size.min(self.max_alloc));
-        let lines: Vec<Kind> = sizes.filter_map(|size| kind(size, MIN_SIZE)).collect();
-        let carved = lines.iter().filter(|line| line.is_carved);
-        let pages: Vec<Kind> = carved.filter_map(|line| kind(line.layout.size(), PAGE)).collect();
-        [lines, pages].concat()
+        let aligned = (1..PAGES).map(|pages| pages * page).take_while(|&size| size <= self.max_alloc);
+        sizes.filter_map(kind).chain(aligned.map(whole_pages)).collect()
+    }
+
+    /// The class of page-aligned messages of `len` bytes.
+    pub(crate) fn page_aligned(&self, len: usize) -> usize {
+        let pages = len.max(1).div_ceil(self.page);
+        if pages < PAGES {
+            self.classes() + pages - 1
+        } else {
+            class_of(pages * self.page)
+        }
     }
 }
 
-/// The account of bytes held under the cap, and of segments ever made.
-pub(crate) struct Budget {
-    max: usize,
+/// The account of memory taken from the system, and of segments.
+#[derive(Default)]
+pub(crate) struct Account {
     held: AtomicUsize,
     peak: AtomicUsize,
-    segments: AtomicUsize,
     created: AtomicU64,
 }
 
-impl Budget {
-    pub(crate) fn new(max: usize) -> Self {
-        let zero = || AtomicUsize::new(0);
-        Self { max, held: zero(), peak: zero(), segments: zero(), created: AtomicU64::new(0) }
+impl Account {
+    /// Memory was reserved.
+    pub(crate) fn take(&self, bytes: usize) {
+        let held = self.held.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.peak.fetch_max(held, Ordering::Relaxed);
     }
 
-    /// Sets `bytes` aside for a segment that is about to be made; `false` if they do not fit under the cap.
-    pub(crate) fn set_aside(&self, bytes: usize) -> bool {
-        let fits = |held: usize| held.checked_add(bytes).filter(|&sum| sum <= self.max);
-        self.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
-    }
-
-    /// The segment was made.
-    pub(crate) fn count_segment(&self) {
-        self.peak.fetch_max(self.held(), Ordering::Relaxed);
-        self.segments.fetch_add(1, Ordering::Relaxed);
-        self.created.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// The segment could not be made.
-    pub(crate) fn give_up(&self, bytes: usize) {
+    /// Memory went back to the system.
+    pub(crate) fn give_back(&self, bytes: usize) {
         self.held.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// A segment is gone.
-    pub(crate) fn give_back(&self, bytes: usize) {
-        self.segments.fetch_sub(1, Ordering::Relaxed);
-        self.give_up(bytes);
+    /// A segment was made.
+    pub(crate) fn count_segment(&self) {
+        self.created.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn max(&self) -> usize {
-        self.max
+    /// A segment was made in vain.
+    pub(crate) fn uncount_segment(&self) {
+        self.created.fetch_sub(1, Ordering::Relaxed);
     }
 
     pub(crate) fn held(&self) -> usize {
@@ -152,10 +162,6 @@ impl Budget {
 
     pub(crate) fn peak(&self) -> usize {
         self.peak.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn segments(&self) -> usize {
-        self.segments.load(Ordering::Relaxed)
     }
 
     pub(crate) fn created(&self) -> u64 {
@@ -169,30 +175,40 @@ mod tests {
 
     #[test]
     fn the_table_holds_every_length_up_to_the_largest_at_every_alignment() {
-        for (max_alloc, arena_size) in [(4096, 1 << 16), (1 << 20, 1 << 22), (5 * 4096, 1 << 20)] {
-            let limits = Limits { max_bytes: 1 << 30, max_alloc, max_idle: 8, arena_size };
+        for max_alloc in [1, 64, 4096, 5 * 4096, 126 << 10, 128 << 10, (128 << 10) + 1, 1 << 20, 33_000_000] {
+            let limits = Limits::new(1 << 30, Some(max_alloc), 8, None, LONGEST).unwrap();
             let kinds = limits.kinds();
             let lines = &kinds[..limits.classes()];
-            assert_eq!(lines.last().map(|kind| kind.layout.size()), Some(max_alloc));
-            assert!(lines.windows(2).all(|pair| pair[0].layout.size() < pair[1].layout.size()));
-            assert!(lines.iter().all(|kind| kind.is_carved || kind.layout.size() % 4096 == 0));
-            let carved = lines.iter().filter(|kind| kind.is_carved).count();
-            assert_eq!(kinds.len(), lines.len() + carved);
-            for (line, page) in lines.iter().zip(&kinds[lines.len()..]) {
-                assert_eq!((line.layout.size(), 4096), (page.layout.size(), page.layout.align()));
+            assert_eq!(lines.last().map(Kind::size), Some(limits.max_alloc));
+            assert!(lines.windows(2).all(|pair| pair[0].size() <= pair[1].size()));
+            for len in (0..=limits.max_alloc).step_by(limits.max_alloc / 1000 + 1).chain([limits.max_alloc]) {
+                let (line, page) = (lines[class_of(len)], kinds[limits.page_aligned(len)]);
+                assert!(line.size() >= len && page.size() >= len, "{len}: {line:?} {page:?}");
+                assert_eq!((page.align, page.size() % limits.page), (PAGE, 0), "{len}: {page:?}");
+                let wasted = line.size() - len;
+                assert!(
+                    wasted <= MIN_SIZE || line.size() == limits.max_alloc || wasted * 32 <= len,
+                    "{len} in {line:?}"
+                );
             }
         }
     }
 
     #[test]
-    fn the_account_never_exceeds_the_cap() {
-        let budget = Budget::new(100);
-        assert!(budget.set_aside(60) && !budget.set_aside(50) && !budget.set_aside(usize::MAX));
-        budget.count_segment();
-        assert!(budget.set_aside(40));
-        budget.give_up(40);
-        assert_eq!((budget.held(), budget.peak(), budget.segments(), budget.created()), (60, 60, 1, 1));
-        budget.give_back(60);
-        assert_eq!((budget.held(), budget.peak(), budget.segments(), budget.created()), (0, 60, 0, 1));
+    fn what_is_not_whole_pages_is_rounded_up() {
+        for (bytes, rounded) in [(1, 4096), (42, 4096), (4096, 4096), (10_240, 12_288), (1_000_000, 1_003_520)] {
+            let limits = Limits::new(bytes, None, 8, None, LONGEST).unwrap();
+            assert_eq!((limits.max_bytes, limits.max_alloc), (rounded, rounded));
+        }
+    }
+
+    #[test]
+    fn the_account_adds_up() {
+        let account = Account::default();
+        account.take(60);
+        account.take(40);
+        account.give_back(70);
+        account.count_segment();
+        assert_eq!((account.held(), account.peak(), account.created()), (30, 100, 1));
     }
 }

@@ -4,10 +4,10 @@
 //!
 //! 1. the class's hot slot (the warm path, in `provider`);
 //! 2. its idle queue: what nobody leased when it was given back;
-//! 3. its lent queue: a few of the chunks that were shared longest ago, if their leases have ended;
-//! 4. a new chunk, if it fits under the cap;
-//! 5. room made by giving back arenas nobody uses, then idle chunks of other classes, then lent chunks whose leases
-//!    have ended, then what dead peers held.
+//! 3. the lent queue: a few of the chunks that were shared longest ago, if their leases have ended;
+//! 4. idle chunks of the next larger classes, as long as less than a quarter is wasted;
+//! 5. a new chunk, carved out of the arenas, which grow up to the cap (`make`);
+//! 6. room made in the arenas by giving idle chunks of other classes back to them (`trade`), then what dead peers held.
 //!
 //! # Closing
 //!
@@ -22,41 +22,53 @@ mod collect;
 mod count;
 mod make;
 mod room;
+mod trade;
 
 use crate::arena::Arenas;
-use crate::chunk::{Chunk, Memory, Place};
+use crate::chunk::{Chunk, Place};
+use crate::class::class_of;
 use crate::control::OwnerControl;
 use crate::descriptor::ProviderId;
 use crate::error::{AllocError, AllocErrorKind, ShareError};
 use crate::fork;
-use crate::limits::{Budget, Kind, Limits};
-use crate::shelf::Shelf;
+use crate::limits::{Account, Kind, Limits};
+use crate::shelf::{Lent, Shelf};
 use crate::source::Source;
 use parking_lot::Mutex;
+use std::ops::RangeInclusive;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
 
 /// How many lent chunks are looked at before a new one is made.
 const LENT_TRIES: usize = 8;
 
-/// Every so many searches of a lent queue, all of it is searched for more idle chunks than the idle cap allows.
+/// Every so many searches of the lent queue, all of it is searched for more idle chunks than the idle cap allows.
 const SEARCHES_PER_TRIM: u64 = 64;
+
+/// An idle chunk serves in the place of a smaller one that is at least this part of it, in percent.
+const LEAST_USE: usize = 80;
 
 /// See the module's text.
 pub(crate) struct Pool {
     shelves: Box<[Shelf<Chunk>]>,
-    /// The classes from here on are the page-aligned ones.
-    classes: usize,
     fork_epoch: u64,
+    /// Goes on by one when a chunk is made: a measure of age for which the warm path writes nothing.
+    clock: AtomicU64,
+    lent: Lent<Chunk>,
     kinds: Box<[Kind]>,
     tallies: Box<[Tally]>,
     limits: Limits,
-    budget: Budget,
+    account: Account,
     arenas: Arenas,
     registry: Mutex<Vec<Registered>>,
     first_share: Mutex<()>,
     growing: Mutex<()>,
+    trading: Mutex<()>,
+    /// Searches of the lent queue.
+    searches: AtomicU64,
+    #[cfg(feature = "zenoh")]
+    collection: collect::Collection,
     source: Box<dyn Source>,
     /// Where peers count their leases; `None` if somebody else counts who reads a chunk.
     control: Option<OwnerControl>,
@@ -65,14 +77,12 @@ pub(crate) struct Pool {
 /// Counts of one class that change on cold paths only.
 #[derive(Default)]
 struct Tally {
+    /// Chunks that exist.
+    chunks: AtomicUsize,
     /// Chunks made.
     misses: AtomicU64,
     /// Uses of chunks that are destroyed.
     past_uses: AtomicU64,
-    /// Searches of the lent queue.
-    searches: AtomicU64,
-    #[cfg(feature = "zenoh")]
-    collection: collect::Collection,
 }
 
 /// A chunk in the registry, which lists all that exist, for statistics.
@@ -94,16 +104,21 @@ impl Pool {
         let shelves = kinds.iter().map(|_| Shelf::new(limits.max_idle == 0)).collect();
         Arc::new(Self {
             shelves,
-            classes: limits.classes(),
             fork_epoch: fork::epoch(),
+            clock: AtomicU64::new(0),
+            lent: Lent::new(),
             tallies: kinds.iter().map(|_| Tally::default()).collect(),
             kinds,
-            budget: Budget::new(limits.max_bytes),
+            arenas: Arenas::new(limits.max_bytes, limits.first_arena, limits.longest_arena),
             limits,
-            arenas: Arenas::new(),
+            account: Account::default(),
             registry: Mutex::new(Vec::new()),
             first_share: Mutex::new(()),
             growing: Mutex::new(()),
+            trading: Mutex::new(()),
+            searches: AtomicU64::new(0),
+            #[cfg(feature = "zenoh")]
+            collection: collect::Collection::default(),
             source,
             control,
         })
@@ -113,17 +128,6 @@ impl Pool {
     #[inline]
     pub(crate) fn shelves(&self) -> &[Shelf<Chunk>] {
         &self.shelves
-    }
-
-    /// The index of the page-aligned twin of a class.
-    pub(crate) fn page_aligned(&self, class: usize) -> usize {
-        let twin = self.classes + class;
-        // Only carved classes have one; segments are page-aligned themselves.
-        if self.kinds.get(class).is_some_and(|kind| kind.is_carved) {
-            twin
-        } else {
-            class
-        }
     }
 
     pub(crate) fn shelf(&self, class: usize) -> &Shelf<Chunk> {
@@ -166,6 +170,7 @@ impl Pool {
             self.set_taker(chunk)?;
         }
         chunk.count_use();
+        chunk.shelf().note_taken(self.clock.load(Ordering::Relaxed));
         Ok(())
     }
 
@@ -188,84 +193,119 @@ impl Pool {
         if let Some(chunk) = self.take_lent(class, LENT_TRIES) {
             return Ok(chunk);
         }
+        if let Some(chunk) = self.take_larger(class) {
+            return Ok(chunk);
+        }
         self.make(class)
     }
 
-    /// Takes an idle chunk of a class, if there is one; makes none.
+    /// Takes an idle chunk that will do for a class, if there is one; makes none.
     #[cfg(feature = "zenoh")]
     pub(crate) fn take_ready(&self, class: usize) -> Option<NonNull<Chunk>> {
+        self.take_own(class).or_else(|| self.take_larger(class))
+    }
+
+    /// Takes an idle chunk of this very class.
+    pub(crate) fn take_own(&self, class: usize) -> Option<NonNull<Chunk>> {
         self.take_idle(class).or_else(|| self.shelves[class].take_hot())
+    }
+
+    /// Takes an idle chunk of a class that is a little larger.
+    fn take_larger(&self, class: usize) -> Option<NonNull<Chunk>> {
+        let others = self.serving(class).skip(1).filter(|&other| !self.shelves[other].is_empty());
+        others.filter_map(|other| self.take_own(other)).next()
+    }
+
+    /// The classes whose idle chunks will do for one: itself, and those that waste little.
+    fn serving(&self, class: usize) -> RangeInclusive<usize> {
+        let classes = self.limits.classes();
+        let largest = self.kinds[class].size() / LEAST_USE * 100;
+        // Those of small page-aligned messages come behind all others, a page apart.
+        let last = if class < classes {
+            class_of(largest + 1).saturating_sub(1).min(classes - 1)
+        } else {
+            let pages = largest / self.limits.page;
+            (classes + pages).saturating_sub(1).min(self.kinds.len() - 1)
+        };
+        class..=last.max(class)
     }
 
     /// Takes the chunk that has been idle longest.
     fn take_idle(&self, class: usize) -> Option<NonNull<Chunk>> {
         let shelf = &self.shelves[class];
-        std::iter::from_fn(|| shelf.take_idle()).find(|&chunk| self.reopen(shelf, chunk))
+        std::iter::from_fn(|| shelf.take_idle()).find(|&chunk| self.reopen(chunk))
     }
 
     /// Makes a chunk that was taken from a queue fit for use; or moves it to the lent queue, if a peer leases it.
-    fn reopen(&self, shelf: &Shelf<Chunk>, chunk: NonNull<Chunk>) -> bool {
+    fn reopen(&self, chunk: NonNull<Chunk>) -> bool {
         // SAFETY: the caller took it from its shelf (I3).
         let this = unsafe { chunk.as_ref() };
         let is_free = this.recycle();
         if is_free {
             this.set_place(Place::Elsewhere);
         } else {
-            Self::lend(shelf, chunk);
+            Self::lend(&self.lent, chunk);
         }
         is_free
     }
 
     /// Puts a chunk that peers lease into the lent queue. The caller holds it exclusively.
-    fn lend(shelf: &Shelf<Chunk>, chunk: NonNull<Chunk>) {
+    fn lend(lent: &Lent<Chunk>, chunk: NonNull<Chunk>) {
         // SAFETY: by the caller's contract (I3).
         unsafe { chunk.as_ref() }.set_place(Place::Lent);
-        if let Err(chunk) = shelf.give_lent(chunk) {
-            // Only a closed shelf refuses.
+        if let Err(chunk) = lent.give(chunk) {
+            // Only a closed pool refuses.
             Self::destroy(chunk);
         }
     }
 
-    /// Takes one of the first `tries` lent chunks of a class, if its leases have ended.
+    /// Looks at the first `tries` lent chunks. Takes the first one whose leases have ended and that will do for the class; others
+    /// whose leases have ended go back to their shelves.
     fn take_lent(&self, class: usize, tries: usize) -> Option<NonNull<Chunk>> {
-        let shelf = &self.shelves[class];
-        let lent = shelf.lent_count();
+        let lent = self.lent.count();
         if lent == 0 {
             return None;
         }
-        let found = (0..tries.min(lent)).find_map(|_| self.probe_lent(shelf));
-        // A count lost to another thread only puts the trim off: not worth a read-modify-write.
-        let searches = &self.tallies[class].searches;
-        let count = searches.load(Ordering::Relaxed) + 1;
-        searches.store(count, Ordering::Relaxed);
-        if count % SEARCHES_PER_TRIM == 0 {
-            self.trim_lent(class, self.limits.max_idle);
+        let serving = self.serving(class);
+        let wanted = |chunk: &NonNull<Chunk>| {
+            // SAFETY: just taken (I3).
+            serving.contains(&unsafe { chunk.as_ref() }.class())
+        };
+        for _ in 0..tries.min(lent) {
+            match self.probe_lent() {
+                Some(chunk) if wanted(&chunk) => return Some(chunk),
+                Some(chunk) => Self::put_back(chunk),
+                None => {}
+            }
         }
-        found
+        // A count lost to another thread only puts the trim off: not worth a read-modify-write.
+        let count = self.searches.load(Ordering::Relaxed) + 1;
+        self.searches.store(count, Ordering::Relaxed);
+        if count % SEARCHES_PER_TRIM == 0 {
+            self.return_lent();
+        }
+        None
     }
 
     /// Takes the chunk that was lent longest ago, or moves it to the tail if it is still leased.
-    fn probe_lent(&self, shelf: &Shelf<Chunk>) -> Option<NonNull<Chunk>> {
-        shelf.take_lent().filter(|&chunk| self.reopen(shelf, chunk))
+    fn probe_lent(&self) -> Option<NonNull<Chunk>> {
+        self.lent.take().filter(|&chunk| self.reopen(chunk))
     }
 
-    /// Destroys the lent chunks of a class whose leases have ended, but for the first `keep`, which become idle.
-    /// Returns how many it destroyed.
-    fn trim_lent(&self, class: usize, keep: usize) -> usize {
-        let shelf = &self.shelves[class];
-        let (mut kept, mut destroyed) = (0, 0);
-        for _ in 0..shelf.lent_count() {
-            let Some(chunk) = self.probe_lent(shelf) else { continue };
-            let given = if kept < keep { shelf.give_idle(chunk) } else { Err(chunk) };
-            match given {
-                Ok(()) => kept += 1,
-                Err(chunk) => {
-                    Self::destroy(chunk);
-                    destroyed += 1;
-                }
-            }
+    /// Gives all lent chunks whose leases have ended back to their shelves, or destroys them where those are full.
+    fn return_lent(&self) {
+        (0..self.lent.count()).filter_map(|_| self.probe_lent()).for_each(Self::put_back);
+    }
+
+    /// Puts a chunk that the caller has taken, and not used, back to its shelf.
+    fn put_back(chunk: NonNull<Chunk>) {
+        // Step by step: after a give that succeeded not even a reference to the chunk may be made.
+        // SAFETY: the caller holds the chunk (I3).
+        let Err(chunk) = unsafe { chunk.as_ref() }.shelf().give_idle(chunk) else { return };
+        // SAFETY: refused, so the caller still holds it.
+        if let Err(chunk) = unsafe { chunk.as_ref() }.shelf().give(chunk) {
+            Self::destroy(chunk);
         }
-        destroyed
     }
 
     // ---- share -----------------------------------------------------------------------------------------------
@@ -281,7 +321,7 @@ impl Pool {
         let control = self.control().ok_or(ShareError::TooManyShared { max: 0 })?;
         let (record, generation) = control.claim_record(chunk.memory().payload())?;
         // Room for every record there is: the queue is never full unless it is sealed.
-        self.shelves[chunk.class()].open_lent(control.records());
+        self.lent.open(control.records());
         chunk.set_record(record, generation);
         Ok(generation)
     }
@@ -311,13 +351,7 @@ impl Pool {
         if !this.is_ours() {
             return;
         }
-        // Step by step: after a give that succeeded not even a reference to the chunk may be made.
-        let Err(chunk) = this.shelf().give_idle(chunk) else { return };
-        // SAFETY: refused, so the caller still holds it.
-        let this = unsafe { chunk.as_ref() };
-        if let Err(chunk) = this.shelf().give(chunk) {
-            Self::destroy(chunk);
-        }
+        Self::put_back(chunk);
     }
 
     /// As [`give`](Self::give), for a chunk that was shared: peers may lease it, or be about to.
@@ -327,7 +361,7 @@ impl Pool {
         // SAFETY: the caller holds the chunk (I3).
         let this = unsafe { chunk.as_ref() };
         if this.is_leased() {
-            return Self::lend(this.shelf(), chunk);
+            return Self::lend(&this.pool().lent, chunk);
         }
         this.set_place(Place::Idle);
         if let Err(chunk) = this.shelf().give_idle(chunk) {
@@ -344,7 +378,7 @@ impl Pool {
             this.set_place(Place::Elsewhere);
             Self::give(chunk);
         } else {
-            Self::lend(this.shelf(), chunk);
+            Self::lend(&this.pool().lent, chunk);
         }
     }
 
@@ -373,36 +407,38 @@ impl Pool {
         let pool = remains.pool;
         let tally = &pool.tallies[remains.class];
         tally.past_uses.fetch_add(remains.uses, Ordering::Relaxed);
+        tally.chunks.fetch_sub(1, Ordering::Relaxed);
         #[cfg(feature = "zenoh")]
-        tally.collection.note_destroyed();
-        if let (Some((record, generation)), Some(control)) = (remains.record, pool.control()) {
-            control.release_record(record, is_free.then_some(generation), remains.memory.payload());
+        pool.collection.note_destroyed(remains.memory.len());
+        if !is_free {
+            // The pool is closed, and a peer still reads: neither the record nor the bytes are used again. The arena goes with the
+            // pool; the peer keeps its mapping. Dropped here and not after `pool`: if this is the last chunk, its arena is removed
+            // before the control object is (see `sweep`).
+            return drop(remains.memory);
         }
-        match remains.memory {
-            Memory::Whole(payload) if is_free => pool.drop_segment(payload),
-            Memory::Whole(payload) => pool.unmap_segment(payload),
-            Memory::Carved(carved) if is_free => {
-                pool.arenas.free(carved);
-                if pool.limits.max_idle == 0 {
-                    pool.drop_empty_arenas();
-                }
-            }
-            // The pool is closed, and a peer still reads: talc would write its links into those bytes. The arena goes
-            // with the pool; the peer keeps its mapping. Dropped here and not after `pool`: if this is the last chunk, its arena
-            // is removed before the control object is (see `sweep`).
-            Memory::Carved(carved) => drop(carved),
+        if let (Some((record, generation)), Some(control)) = (remains.record, pool.control()) {
+            control.release_record(record, generation);
+        }
+        pool.arenas.free(remains.memory);
+        if pool.limits.max_idle == 0 {
+            pool.give_memory_back();
         }
     }
 
     /// Closes the pool: nothing is kept from now on. Called once, by the only one who takes chunks.
     pub(crate) fn close(&self) {
         self.shelves.iter().for_each(|shelf| shelf.close(Self::destroy));
+        self.lent.close(Self::destroy);
+        self.give_memory_back();
     }
 }
 
 impl Drop for Pool {
-    /// All chunks are destroyed. Arenas that have given none to peers who still read it give their memory back.
+    /// All chunks are destroyed. What peers still read they keep mapped; all other memory goes back to the system.
     fn drop(&mut self) {
-        self.drop_empty_arenas();
+        self.give_memory_back();
+        for payload in self.arenas.payloads() {
+            self.retire(&payload);
+        }
     }
 }

@@ -110,12 +110,11 @@ impl Link {
         Self { name, fork_epoch: fork::epoch(), is_ours: true, counted: None }
     }
 
-    /// From now on the name stays for as long as anybody has a shared `flock` on `file`, which it was created for; whoever gives
+    /// From now on the name stays for as long as anybody has a shared `flock` on the file, which it was created for; whoever gives
     /// the last one back unlinks it, as zenoh does.
     #[cfg(feature = "zenoh")]
-    pub(crate) fn count_by_flock(&mut self, file: &File) -> io::Result<()> {
-        self.counted = Some(inode(file)?);
-        Ok(())
+    pub(crate) fn count_by_flock(&mut self, file: Inode) {
+        self.counted = Some(file);
     }
 
     /// The name is no longer ours to unlink.
@@ -150,7 +149,7 @@ impl Drop for Link {
 }
 
 /// Device and number: what file it is, whatever its name.
-type Inode = (u64, u64);
+pub(crate) type Inode = (u64, u64);
 
 pub(crate) fn inode(file: &File) -> io::Result<Inode> {
     file.metadata().map(|data| (data.dev(), data.ino()))
@@ -179,21 +178,42 @@ pub(crate) fn shm_open(name: &Name, flags: i32, mode: u32) -> io::Result<File> {
     })
 }
 
-/// Gives the object its length and its memory.
+/// Gives the object memory for `len` bytes from `start` on, and the length that this takes.
 ///
 /// In one call, so that what can never fit is refused before anything is taken; and if a signal comes, in steps, because
 /// tmpfs then gives up all that a call has reserved: a program with a timer would never get a large segment.
-pub(crate) fn reserve(fd: &File, len: usize) -> io::Result<()> {
-    match fallocate(fd, 0, len) {
+pub(crate) fn reserve(fd: &File, start: usize, len: usize) -> io::Result<()> {
+    match fallocate(fd, start, len) {
         Err(error) if error.raw_os_error() == Some(libc::EINTR) => (0..len)
             .step_by(RESERVE_STEP)
-            .try_for_each(|start| retry(|| fallocate(fd, start, RESERVE_STEP.min(len - start)))),
+            .try_for_each(|done| retry(|| fallocate(fd, start + done, RESERVE_STEP.min(len - done)))),
         result => result,
     }
 }
 
+/// Gives the object its length, and no memory.
+pub(crate) fn set_len(fd: &File, len: usize) -> io::Result<()> {
+    let len = offset(len)?;
+    // SAFETY: the descriptor is open.
+    retry(|| check(unsafe { libc::ftruncate(fd.as_raw_fd(), len) }))
+}
+
+/// Takes the memory for `len` bytes from `start` on out of the object, whose length stays.
+pub(crate) fn punch(fd: &File, start: usize, len: usize) -> io::Result<()> {
+    let (start, len) = (offset(start)?, offset(len)?);
+    retry(|| {
+        // SAFETY: the descriptor is open.
+        check(unsafe {
+            libc::fallocate(fd.as_raw_fd(), libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, start, len)
+        })
+    })
+}
+
+fn offset(bytes: usize) -> io::Result<libc::off_t> {
+    libc::off_t::try_from(bytes).map_err(|_| io::Error::from_raw_os_error(libc::EFBIG))
+}
+
 fn fallocate(fd: &File, start: usize, len: usize) -> io::Result<()> {
-    let offset = |bytes| libc::off_t::try_from(bytes).map_err(|_| io::Error::from_raw_os_error(libc::EFBIG));
     // SAFETY: the descriptor is open.
     match unsafe { libc::posix_fallocate(fd.as_raw_fd(), offset(start)?, offset(len)?) } {
         0 => Ok(()),
@@ -219,14 +239,58 @@ pub(crate) fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T>
     call()
 }
 
-/// "N of M bytes free".
-fn free_space() -> String {
+/// What /dev/shm says of itself.
+fn statvfs() -> Option<libc::statvfs> {
     let mut stat = MaybeUninit::<libc::statvfs>::uninit();
     // SAFETY: the path is a NUL-terminated string and the buffer has the size of a statvfs.
     if unsafe { libc::statvfs(b"/dev/shm\0".as_ptr().cast(), stat.as_mut_ptr()) } != 0 {
-        return "an unknown amount free".to_owned();
+        return None;
     }
     // SAFETY: statvfs succeeded, so it filled the buffer.
-    let stat = unsafe { stat.assume_init() };
-    format!("{} of {} bytes free", stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize)
+    Some(unsafe { stat.assume_init() })
+}
+
+/// How many bytes of /dev/shm are free, if it can be known.
+#[cfg(feature = "zenoh")]
+pub(crate) fn free_bytes() -> Option<u64> {
+    statvfs().map(|stat| stat.f_bavail * stat.f_frsize)
+}
+
+/// "N of M bytes free".
+fn free_space() -> String {
+    match statvfs() {
+        Some(stat) => format!("{} of {} bytes free", stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize),
+        None => "an unknown amount free".to_owned(),
+    }
+}
+
+/// May a process like this one lock so many bytes into memory? Asked of the kernel, for address space that has no memory.
+#[cfg(feature = "zenoh")]
+pub(crate) fn may_lock(bytes: usize) -> io::Result<bool> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+    let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_NONE, flags, -1, 0) };
+    if start == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the mapping just made; it is not accessible, so that nothing becomes present.
+    let locked = unsafe { libc::mlock2(start, bytes, libc::MLOCK_ONFAULT as _) };
+    let error = io::Error::last_os_error();
+    // SAFETY: the mapping just made, which nobody else knows of.
+    unsafe { libc::munmap(start, bytes) };
+    match error.raw_os_error() {
+        _ if locked == 0 => Ok(true),
+        Some(libc::ENOMEM | libc::EPERM | libc::EAGAIN) => Ok(false),
+        // A kernel before 4.4 cannot be asked so.
+        _ => Ok(true),
+    }
+}
+
+/// How many bytes this process may lock into memory, privileges aside.
+#[cfg(feature = "zenoh")]
+pub(crate) fn lock_limit() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the buffer is an rlimit of this frame.
+    unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) };
+    limit.rlim_cur
 }

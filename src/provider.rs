@@ -6,7 +6,7 @@ use crate::class::{class_of, MIN_SIZE};
 use crate::control::{control_name, OwnerControl, MAX_RECORDS};
 use crate::descriptor::ProviderId;
 use crate::error::{AllocError, AllocErrorKind, BuildError};
-use crate::limits::{range, Limits};
+use crate::limits::{range, Limits, LONGEST};
 use crate::pool::Pool;
 use crate::posix::{is_part, MAX_PART, PAGE};
 use crate::source::Numbered;
@@ -121,7 +121,8 @@ impl ProviderBuilder {
     /// [`BuildError`] if an option or a combination is out of range, or the system refuses the control object. That something
     /// cannot be swept is no error.
     pub fn build(self) -> Result<Provider, BuildError> {
-        let limits = Limits::new(self.max_bytes, self.max_alloc, self.max_idle_per_class, self.arena_size)?;
+        let (max_bytes, max_alloc, max_idle) = (self.max_bytes, self.max_alloc, self.max_idle_per_class);
+        let limits = Limits::new(max_bytes, max_alloc, max_idle, self.arena_size, LONGEST)?;
         if self.mode & !0o666 != 0 || self.mode & 0o600 != 0o600 {
             return Err(BuildError::Mode { mode: self.mode });
         }
@@ -269,7 +270,7 @@ impl Provider {
             return Err(AllocErrorKind::UnsupportedAlignment { align, max: Self::MAX_ALIGN }.into());
         }
         self.check(len)?;
-        let class = self.pool.page_aligned(class_of(len));
+        let class = self.pool.limits().page_aligned(len);
         if let Some(chunk) = self.pool.shelf(class).take_hot() {
             // SAFETY: just taken (I3); the class holds `len`.
             return unsafe { self.hand_out(chunk, len) };
@@ -306,8 +307,8 @@ impl Provider {
     }
 
     fn reserve_one(&self, class: usize) -> Result<Reserved, AllocError> {
-        let idle = self.pool.shelf(class).take_hot();
-        let chunk = idle.map_or_else(|| self.pool.take_slow(class), Ok)?;
+        // Chunks of this very class: a larger one would not be there for its own.
+        let chunk = self.pool.take_own(class).map_or_else(|| self.pool.make(class), Ok)?;
         let reserved = Reserved(chunk);
         // SAFETY: just taken (I3).
         let this = unsafe { chunk.as_ref() };
@@ -315,7 +316,7 @@ impl Provider {
             this.count_use(); // as misses count it too
         }
         let memory = this.memory();
-        memory.payload().segment().mapping().populate(this.offset(), this.capacity());
+        memory.payload().segment().mapping().populate(memory.offset(), memory.len());
         Ok(reserved)
     }
 

@@ -1,7 +1,7 @@
 //! Shared-memory objects as values: [`Segment`] of our own making, [`Foreign`] of another process, [`Mapping`] of either.
 //!
-//! * Memory is reserved when an object is created (`posix_fallocate`), so that a full /dev/shm is an error here and
-//!   never a SIGBUS at the first touch.
+//! * Memory is reserved (`posix_fallocate`) before it is used, so that a full /dev/shm is an error here and never a SIGBUS at the
+//!   first touch: all of it when an object is created that others write to, and a payload segment's range by range.
 //! * Every step that fails undoes the earlier ones: descriptors, mappings and names are values that clean up on drop.
 //! * An object's length never changes once it is mapped (invariant I4).
 //! * A name is unlinked by the process that created it, or by a sweep (I7); a forked child's copy does nothing.
@@ -11,9 +11,10 @@ use crate::error::{AttachError, OsError};
 use crate::locks::{LockFile, LOCK};
 #[cfg(feature = "zenoh")]
 use crate::posix::flock;
-use crate::posix::{inode, page_size, reserve, shm_open, Link, Name};
+use crate::posix::{inode, page_size, punch, reserve, set_len, shm_open, Link, Name};
 use std::fs::{File, Permissions};
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::ptr::{self, NonNull};
@@ -111,14 +112,6 @@ impl Mapping {
         NonNull::new(unsafe { self.base.as_ptr().add(offset as usize) })
     }
 
-    /// Gives the memory back to the system now, although other processes may still have it mapped. The content is lost; the
-    /// length stays (I4). Only for memory that nobody reads any more. Best effort: the kernel refuses if a process has locked it.
-    pub(crate) fn discard(&self) {
-        // SAFETY: the range is this mapping. Who touches it afterwards, against the protocol, finds zeros, or a signal if
-        // /dev/shm is full.
-        unsafe { libc::madvise(self.base.as_ptr().cast(), self.len, libc::MADV_REMOVE) };
-    }
-
     /// Makes every page present for writing, so that the first message does not fault. The content stays.
     ///
     /// Only for memory that nobody else writes at the time. Best effort: the pages are reserved in any case.
@@ -154,8 +147,12 @@ impl Drop for Mapping {
 }
 
 /// A shared-memory object that this process created: mapped for reading and writing, unlinked on drop.
+///
+/// Dropped in this order: the name is looked at when nothing of this process has the object open any more.
 pub(crate) struct Segment {
     mapping: Mapping,
+    /// Kept open if memory is to be reserved later.
+    file: Option<File>,
     link: Link,
 }
 
@@ -168,16 +165,16 @@ pub(crate) enum Locked {
 }
 
 impl Segment {
-    /// Creates an object of `len` bytes (a multiple of the page size), reserves its memory and maps it. The content
-    /// is zero. `mode` is exact, whatever the umask.
+    /// Creates an object of `len` bytes (a multiple of the page size) and maps it. It has no memory yet: what is used must be
+    /// [reserved](Self::reserve) before. The content is zero. `mode` is exact, whatever the umask.
     pub(crate) fn create(name: Name, len: usize, mode: u32) -> Result<Self, OsError> {
         let file = shm_create(&name).map_err(|error| name.error("shm_open", len, error))?;
         let link = Link::new(name);
         set_mode(&file, mode).map_err(|error| link.name().error("fchmod", len, error))?;
-        Self::fill(&file, link, len, Mapping::of_owner)
+        Self::sparse(file, link, len)
     }
 
-    /// As [`create`](Self::create), with one byte locked before anything else, and mapped by `map`.
+    /// Creates an object with all of its memory reserved, one byte of it locked before anything else, and mapped by `map`.
     pub(crate) fn create_locked(
         name: Name,
         len: usize,
@@ -195,12 +192,13 @@ impl Segment {
         }
         set_mode(locks.file(), mode).map_err(failed("fchmod"))?;
         let to_map = shm_open(name, libc::O_RDWR, 0).map_err(failed("shm_open"))?;
-        Ok(Locked::Made(Self::fill(&to_map, link, len, map)?, locks))
+        reserve(&to_map, 0, len).map_err(failed("posix_fallocate"))?;
+        let mapping = map(&to_map, name, len)?;
+        Ok(Locked::Made(Self { mapping, file: None, link }, locks))
     }
 
-    /// Creates an object whose name stays for as long as anybody has a shared `flock` on it. Its mapping keeps this process's
-    /// lock, and no descriptor stays open. `None` if a sweep of zenoh's got in between, as in
-    /// [`Locked::Swept`].
+    /// As [`create`](Self::create), with a name that stays for as long as anybody has a shared `flock` on it. `None` if a sweep of
+    /// zenoh's got in between, as in [`Locked::Swept`].
     #[cfg(feature = "zenoh")]
     pub(crate) fn create_counted(name: Name, len: usize, mode: u32) -> Result<Option<Self>, OsError> {
         let file = shm_create(&name).map_err(|error| name.error("shm_open", len, error))?;
@@ -218,20 +216,31 @@ impl Segment {
             return Ok(None);
         }
         set_mode(&file, mode).map_err(failed("fchmod"))?;
-        let mut segment = Self::fill(&file, link, len, Mapping::of_owner)?;
-        segment.link.count_by_flock(&file).map_err(failed("fstat"))?;
+        let counted = inode(&file).map_err(failed("fstat"))?;
+        let mut segment = Self::sparse(file, link, len)?;
+        segment.link.count_by_flock(counted);
         Ok(Some(segment))
     }
 
-    fn fill(
-        file: &File,
-        link: Link,
-        len: usize,
-        map: impl FnOnce(&File, &Name, usize) -> Result<Mapping, OsError>,
-    ) -> Result<Self, OsError> {
-        reserve(file, len).map_err(|error| link.name().error("posix_fallocate", len, error))?;
-        let mapping = map(file, link.name(), len)?;
-        Ok(Self { mapping, link })
+    fn sparse(file: File, link: Link, len: usize) -> Result<Self, OsError> {
+        let name = link.name();
+        set_len(&file, len).map_err(|error| name.error("ftruncate", len, error))?;
+        let mapping = Mapping::of_owner(&file, name, len)?;
+        Ok(Self { mapping, file: Some(file), link })
+    }
+
+    /// Takes memory for a range of an object that was made without, in whole pages. What was reserved before stays as it is.
+    pub(crate) fn reserve(&self, range: Range<usize>) -> Result<(), OsError> {
+        let Some(file) = &self.file else { return Ok(()) };
+        reserve(file, range.start, range.len())
+            .map_err(|error| self.link.name().error("posix_fallocate", range.len(), error))
+    }
+
+    /// Gives the memory of a range back to the system, in whole pages, although other processes may have it mapped. The content
+    /// is lost; the length stays (I4). Only for memory that nobody reads any more. Who touches it afterwards, against the
+    /// protocol, finds zeros, or gets a signal if /dev/shm is full. `false`: the system has refused.
+    pub(crate) fn discard(&self, range: Range<usize>) -> bool {
+        self.file.as_ref().is_some_and(|file| punch(file, range.start, range.len()).is_ok())
     }
 
     /// The mapping and the name, to be dropped in this order.
@@ -342,11 +351,35 @@ mod tests {
     }
 
     #[test]
-    fn a_reservation_that_cannot_be_is_undone_and_says_how_much_is_free() {
+    fn a_segment_that_cannot_be_is_undone() {
         let error = Segment::create(name("huge"), 1 << 50, 0o600).err().unwrap();
-        assert_eq!((error.call(), error.bytes()), ("posix_fallocate", 1 << 50));
-        assert!(error.to_string().contains("bytes free") || error.errno() != Some(libc::ENOSPC), "{error}");
+        assert_eq!((error.call(), error.bytes()), ("mmap", 1 << 50));
         assert!(!Path::new(&name("huge").path()).exists(), "no half-made file is left");
+    }
+
+    #[test]
+    fn a_reservation_that_cannot_be_takes_nothing_and_says_how_much_is_free() {
+        let segment = Segment::create(name("sparse"), 1 << 45, 0o600).unwrap();
+        let blocks = || std::fs::metadata(name("sparse").path()).unwrap().blocks();
+        let error = segment.reserve(0..1 << 45).err().unwrap();
+        assert_eq!((error.call(), error.bytes()), ("posix_fallocate", 1 << 45));
+        assert!(error.to_string().contains("bytes free") || error.errno() != Some(libc::ENOSPC), "{error}");
+        assert_eq!(blocks(), 0);
+    }
+
+    #[test]
+    fn memory_comes_and_goes_by_ranges_and_the_length_stays() {
+        let segment = Segment::create(name("ranges"), 8 * PAGE, 0o600).unwrap();
+        let state = || {
+            let data = std::fs::metadata(name("ranges").path()).unwrap();
+            (data.len() as usize / PAGE, data.blocks() as usize * 512 / PAGE)
+        };
+        assert_eq!(state(), (8, 0), "a new segment takes no memory");
+        segment.reserve(2 * PAGE..6 * PAGE).unwrap();
+        segment.reserve(4 * PAGE..8 * PAGE).unwrap();
+        assert_eq!(state(), (8, 6));
+        assert!(segment.discard(3 * PAGE..5 * PAGE));
+        assert_eq!(state(), (8, 4));
     }
 
     #[test]

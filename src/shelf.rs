@@ -1,10 +1,10 @@
-//! The idle chunks of one size class: a hot slot, a queue of idle chunks and a queue of lent chunks.
+//! The idle chunks of one size class, a hot slot and a queue; and the lent chunks of all classes, another queue.
 //!
 //! | place | holds | order |
 //! |---|---|---|
-//! | hot slot | at most one idle chunk, the one given back last | last in, first out: it is warm in the cache |
-//! | idle queue | chunks that nobody leased when they were given back, up to the idle cap | first in, first out: a descriptor that is still on its way has the most time |
-//! | lent queue | chunks that peers leased when they were given back | first in, first out: the head was shared longest ago |
+//! | hot slot | at most one idle chunk of a class, the one given back last | last in, first out: it is warm in the cache |
+//! | idle queue | chunks of a class that nobody leased when they were given back, up to the idle cap | first in, first out: a descriptor that is still on its way has the most time |
+//! | lent queue | chunks of all classes that peers leased when they were given back | first in, first out: the head was shared longest ago |
 //!
 //! A chunk is in one of these places or in one hand (invariant I3): every transfer is one successful atomic exchange
 //! of the pointer, so it has one winner.
@@ -14,7 +14,7 @@
 //! A handle may be dropped while the provider is being dropped. Whoever loses that race must find out *before* it
 //! gives the chunk away, because the chunk is what keeps the shelf's memory alive: after a successful give, the
 //! giver touches nothing of the shelf again. So there is no "closed" flag to look at afterwards. Instead
-//! [`Shelf::close`] makes every place refuse: the hot slot gets a seal, and a queue is filled with seals. A give
+//! [`Shelf::close`] and [`Lent::close`] make every place refuse: the hot slot gets a seal, and a queue is filled with seals. A give
 //! that is refused still owns its chunk and destroys it; a give that succeeded came before the seal in the order of
 //! that one location, so the closer takes the chunk out.
 //!
@@ -34,7 +34,7 @@
 
 use crate::sync::{ArrayQueue, AtomicPtr, Ordering};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{self, AtomicBool};
 use std::sync::OnceLock;
 
 /// A chunk on its way through a queue; `None` is a seal.
@@ -59,8 +59,9 @@ pub(crate) struct Shelf<T> {
     /// Was the idle queue taken from since the hot slot was last found full? Then a take looks before it swaps: where one
     /// thread takes and another gives back the slot stays empty, and a swap would wait for all stores before it. A hint.
     uses_queue: AtomicBool,
+    /// When a chunk was taken last, by the pool's clock.
+    taken: atomic::AtomicU64,
     idle: OnceLock<Queue<T>>,
-    lent: OnceLock<Queue<T>>,
 }
 
 #[repr(align(128))]
@@ -76,8 +77,8 @@ impl<T: Send> Shelf<T> {
         Self {
             hot: Hot(AtomicPtr::new(hot)),
             uses_queue: AtomicBool::new(false),
+            taken: atomic::AtomicU64::new(0),
             idle: OnceLock::new(),
-            lent: OnceLock::new(),
         }
     }
 
@@ -88,9 +89,18 @@ impl<T: Send> Shelf<T> {
         }
     }
 
-    /// Makes room for `capacity` lent chunks. Called off the warm path, before the first chunk is shared.
-    pub(crate) fn open_lent(&self, capacity: usize) {
-        self.lent.get_or_init(|| queue(capacity));
+    /// Notes when a chunk was taken.
+    #[inline]
+    pub(crate) fn note_taken(&self, now: u64) {
+        // Most often it was the same moment: the clock only goes on when a chunk is made.
+        if self.taken.load(Ordering::Relaxed) != now {
+            self.taken.store(now, Ordering::Relaxed);
+        }
+    }
+
+    /// When a chunk was taken last. A hint.
+    pub(crate) fn taken(&self) -> u64 {
+        self.taken.load(Ordering::Relaxed)
     }
 
     /// Takes the chunk in the hot slot.
@@ -135,11 +145,6 @@ impl<T: Send> Shelf<T> {
         Some(found)
     }
 
-    /// Takes the chunk that was lent longest ago.
-    pub(crate) fn take_lent(&self) -> Option<NonNull<T>> {
-        take(self.lent.get()?)
-    }
-
     /// Gives an idle chunk back; the one that was in the hot slot moves to the idle queue. `Err` returns the chunk for which
     /// there is no place, or a sealed one, and the caller destroys it.
     ///
@@ -172,20 +177,15 @@ impl<T: Send> Shelf<T> {
         push(self.idle.get().map(Box::as_ref), chunk)
     }
 
-    /// Gives a chunk back that peers still lease. `Err` returns it: the shelf is closed. The same contract as
-    /// [`Shelf::give`] otherwise.
-    pub(crate) fn give_lent(&self, chunk: NonNull<T>) -> Result<(), NonNull<T>> {
-        push(self.lent.get().map(Box::as_ref), chunk)
-    }
-
     /// How many idle chunks there are, hot slot and queue together. A snapshot.
     pub(crate) fn idle_count(&self) -> usize {
         usize::from(Self::is_chunk(self.hot.0.load(Ordering::Relaxed))) + self.idle.get().map_or(0, |queue| queue.len())
     }
 
-    /// How many chunks were given back and may be leased. A snapshot.
-    pub(crate) fn lent_count(&self) -> usize {
-        self.lent.get().map_or(0, |queue| queue.len())
+    /// Is there surely no idle chunk? Costs two loads where the class was never used.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.idle_count() == 0
     }
 
     /// Seals every place and hands each chunk that was in one of them to `destroy`, each exactly once.
@@ -195,9 +195,43 @@ impl<T: Send> Shelf<T> {
         if let Some(chunk) = self.seal_hot() {
             destroy(chunk);
         }
-        // A queue that a handle might create later must be born sealed, so create both now.
+        // A queue that a handle might create later must be born sealed, so create it now.
         seal_queue(self.idle.get_or_init(|| queue(1)), &mut destroy);
-        seal_queue(self.lent.get_or_init(|| queue(1)), &mut destroy);
+    }
+}
+
+/// The chunks of all classes that were given back while peers leased them. See the module's text.
+pub(crate) struct Lent<T>(OnceLock<Queue<T>>);
+
+impl<T: Send> Lent<T> {
+    pub(crate) fn new() -> Self {
+        Self(OnceLock::new())
+    }
+
+    /// Makes room for `capacity` chunks. Called off the warm path, before the first chunk is shared.
+    pub(crate) fn open(&self, capacity: usize) {
+        self.0.get_or_init(|| queue(capacity));
+    }
+
+    /// Takes the chunk that was lent longest ago.
+    pub(crate) fn take(&self) -> Option<NonNull<T>> {
+        take(self.0.get()?)
+    }
+
+    /// Gives a chunk back that peers still lease. `Err` returns it: the pool is closed. The same contract as
+    /// [`Shelf::give`] otherwise.
+    pub(crate) fn give(&self, chunk: NonNull<T>) -> Result<(), NonNull<T>> {
+        push(self.0.get().map(Box::as_ref), chunk)
+    }
+
+    /// How many chunks were given back and may be leased. A snapshot.
+    pub(crate) fn count(&self) -> usize {
+        self.0.get().map_or(0, |queue| queue.len())
+    }
+
+    /// As [`Shelf::close`].
+    pub(crate) fn close(&self, mut destroy: impl FnMut(NonNull<T>)) {
+        seal_queue(self.0.get_or_init(|| queue(1)), &mut destroy);
     }
 }
 
@@ -237,9 +271,31 @@ mod models {
     use loom::sync::Arc;
     use loom::thread;
 
-    /// Stands for a chunk: it keeps the shelf alive and counts its own destruction.
+    /// The places of a pool.
+    struct Places {
+        shelf: Shelf<Item>,
+        lent: Lent<Item>,
+    }
+
+    impl Places {
+        fn new(keeps_nothing: bool) -> Arc<Self> {
+            let places = Self { shelf: Shelf::new(keeps_nothing), lent: Lent::new() };
+            if !keeps_nothing {
+                places.shelf.open_idle(1);
+                places.lent.open(2);
+            }
+            Arc::new(places)
+        }
+
+        fn close(&self) {
+            self.shelf.close(destroy);
+            self.lent.close(destroy);
+        }
+    }
+
+    /// Stands for a chunk: it keeps the places alive and counts its own destruction.
     struct Item {
-        shelf: Arc<Shelf<Item>>,
+        places: Arc<Places>,
         /// Written by the holder without synchronisation, so that loom sees a missing happens-before.
         bytes: loom::cell::UnsafeCell<u32>,
         destroyed: Arc<AtomicUsize>,
@@ -257,9 +313,9 @@ mod models {
         item.destroyed.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn item(shelf: &Arc<Shelf<Item>>, destroyed: &Arc<AtomicUsize>) -> NonNull<Item> {
+    fn item(places: &Arc<Places>, destroyed: &Arc<AtomicUsize>) -> NonNull<Item> {
         let bytes = loom::cell::UnsafeCell::new(0);
-        let item = Item { shelf: shelf.clone(), bytes, destroyed: destroyed.clone() };
+        let item = Item { places: places.clone(), bytes, destroyed: destroyed.clone() };
         NonNull::new(Box::into_raw(Box::new(item))).unwrap()
     }
 
@@ -271,12 +327,12 @@ mod models {
     fn drop_handle(handle: Carry, lent: bool) {
         let handle = handle;
         // SAFETY: this thread is the holder.
-        let (shelf, bytes) = unsafe { (NonNull::from(&*handle.0.as_ref().shelf), &handle.0.as_ref().bytes) };
+        let (places, bytes) = unsafe { (NonNull::from(&*handle.0.as_ref().places), &handle.0.as_ref().bytes) };
         // SAFETY: the holder alone writes.
         bytes.with_mut(|b| unsafe { *b += 1 });
-        // SAFETY: the item keeps the shelf alive until it has been given away.
-        let shelf = unsafe { shelf.as_ref() };
-        let given = if lent { shelf.give_lent(handle.0) } else { shelf.give(handle.0) };
+        // SAFETY: the item keeps the places alive until it has been given away.
+        let places = unsafe { places.as_ref() };
+        let given = if lent { places.lent.give(handle.0) } else { places.shelf.give(handle.0) };
         if let Err(item) = given {
             destroy(item);
         }
@@ -287,13 +343,11 @@ mod models {
     fn close_and_drain(lent: [bool; 2]) {
         loom::model(move || {
             let destroyed = Arc::new(AtomicUsize::new(0));
-            let shelf = Arc::new(Shelf::new(false));
-            shelf.open_idle(1);
-            shelf.open_lent(2);
-            let handles = lent.map(|lent| (Carry(item(&shelf, &destroyed)), lent));
+            let places = Places::new(false);
+            let handles = lent.map(|lent| (Carry(item(&places, &destroyed)), lent));
             let threads = handles.map(|(handle, lent)| thread::spawn(move || drop_handle(handle, lent)));
-            shelf.close(destroy);
-            drop(shelf);
+            places.close();
+            drop(places);
             for thread in threads {
                 thread.join().unwrap();
             }
@@ -316,18 +370,18 @@ mod models {
     fn a_shelf_that_keeps_nothing_loses_nothing() {
         loom::model(|| {
             let destroyed = Arc::new(AtomicUsize::new(0));
-            let shelf = Arc::new(Shelf::new(true));
-            let handle = Carry(item(&shelf, &destroyed));
+            let places = Places::new(true);
+            let handle = Carry(item(&places, &destroyed));
             let giver = thread::spawn(move || drop_handle(handle, false));
             let taker = {
-                let shelf = shelf.clone();
-                thread::spawn(move || shelf.take_hot().map(destroy))
+                let places = places.clone();
+                thread::spawn(move || places.shelf.take_hot().map(destroy))
             };
-            let taken = shelf.take_hot().map(destroy);
+            let taken = places.shelf.take_hot().map(destroy);
             taker.join().unwrap();
             giver.join().unwrap();
-            shelf.close(|_| panic!("the shelf kept a chunk"));
-            drop(shelf);
+            places.shelf.close(|_| panic!("the shelf kept a chunk"));
+            drop(places);
             let _ = taken;
             assert_eq!(destroyed.load(Ordering::Relaxed), 1);
         });
@@ -338,23 +392,22 @@ mod models {
     fn take_sees_what_the_giver_wrote() {
         loom::model(|| {
             let destroyed = Arc::new(AtomicUsize::new(0));
-            let shelf = Arc::new(Shelf::new(false));
-            shelf.open_idle(1);
-            let first = Carry(item(&shelf, &destroyed));
-            let second = Carry(item(&shelf, &destroyed));
+            let places = Places::new(false);
+            let first = Carry(item(&places, &destroyed));
+            let second = Carry(item(&places, &destroyed));
             let giver = thread::spawn(move || {
                 drop_handle(first, false);
                 drop_handle(second, false);
             });
-            let taken = shelf.take_hot().or_else(|| shelf.take_idle());
+            let taken = places.shelf.take_hot().or_else(|| places.shelf.take_idle());
             if let Some(taken) = taken {
                 // SAFETY: taken out of its place: this thread is the holder.
                 unsafe { taken.as_ref() }.bytes.with_mut(|b| unsafe { *b += 1 });
                 drop_handle(Carry(taken), false);
             }
             giver.join().unwrap();
-            shelf.close(destroy);
-            drop(shelf);
+            places.close();
+            drop(places);
             assert_eq!(destroyed.load(Ordering::Relaxed), 2);
         });
     }

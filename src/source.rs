@@ -17,8 +17,10 @@ pub(crate) trait Source: Send + Sync {
     /// Creates a segment of `len` bytes.
     fn create(&self, len: usize) -> Result<Payload, OsError>;
 
-    /// The pool holds the segment with this serial number no longer.
-    fn retired(&self, _serial: u64) {}
+    /// Are segments to stay although nothing is in them?
+    fn keeps_segments(&self) -> bool {
+        false
+    }
 }
 
 /// Segments that a provider numbers, for peers that know them by its control object.

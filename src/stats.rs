@@ -9,7 +9,8 @@
 pub struct Stats {
     /// The cap in bytes.
     pub max_bytes: usize,
-    /// Bytes of payload segments held now. Arenas count in full.
+    /// Bytes of /dev/shm that the payload segments have taken from the system now, whether or not a message is in them. A segment's
+    /// pages are taken when they are first needed.
     pub bytes_held: usize,
     /// The most that `bytes_held` ever was.
     pub peak_bytes_held: usize,
@@ -18,13 +19,14 @@ pub struct Stats {
     /// Bytes of chunks that this process has dropped and that peers still lease, or leased when they died; see
     /// [`Provider::reclaim`](crate::Provider::reclaim).
     pub bytes_leased: usize,
-    /// Payload segments held now, arenas included.
+    /// Length of the payload segments together, in bytes: the address space that they take here, and in peers that have mapped
+    /// them all. At most `max_bytes`.
+    pub bytes_mapped: usize,
+    /// Payload segments that there are now. Few: they are shared by messages of all lengths.
     pub segments: usize,
-    /// Payload segments ever created. In steady state this does not grow.
+    /// Payload segments ever created: at most 16 for a provider that is not trimmed, whatever it allocates.
     pub segments_created: u64,
-    /// Arenas held now.
-    pub arenas: usize,
-    /// The classes that have ever had a chunk, smallest first.
+    /// The size classes that have ever had a chunk, smallest first.
     pub classes: Vec<ClassStats>,
 }
 

@@ -88,11 +88,12 @@ mod segments;
 
 use crate::chunk::Chunk;
 use crate::class::{class_of, MIN_SIZE};
+use crate::control::MAX_SEGMENTS;
 use crate::error::{AllocError, AllocErrorKind, BuildError, OsError};
 use crate::fork;
 use crate::limits::{range, Limits};
 use crate::pool::Pool;
-use crate::posix::PAGE;
+use crate::posix::{lock_limit, may_lock, PAGE};
 use crate::stats::Stats;
 use books::{Books, Key};
 use segments::Segments;
@@ -100,6 +101,7 @@ use std::fmt;
 use std::mem::ManuallyDrop;
 use std::num::NonZeroUsize;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use zenoh::shm::{
     cleanup_orphaned_shm_segments, AllocatedChunk, ChunkAllocResult, ChunkDescriptor, MemoryLayout, ProtocolID,
@@ -125,10 +127,11 @@ pub struct PoolBackendBuilder {
     max_idle_per_class: usize,
     arena_size: Option<usize>,
     collect_early: bool,
+    check_lock_limit: bool,
 }
 
 impl PoolBackendBuilder {
-    /// The cap on memory, in bytes; at least 64 KiB, rounded down to whole pages; default 1 GiB. A cap and not a reservation: memory is
+    /// The cap on memory, in bytes, up to 64 GiB, rounded up to whole pages; default 1 GiB. A cap and not a reservation: memory is
     /// taken when it is needed.
     pub fn max_bytes(mut self, bytes: usize) -> Self {
         self.max_bytes = bytes;
@@ -143,17 +146,16 @@ impl PoolBackendBuilder {
 
     /// How many idle chunks of each size class are kept, from 0 to 1,048,576; default 256.
     ///
-    /// Many more than an ordinary provider keeps, because zenoh gives messages back many at a time, and because its receivers keep a
-    /// segment's descriptor and mapping for as long as they run, though not its memory: segments should not come and go. For
-    /// more than some 2,000 messages of one size in flight, raise it to an eighth of them.
+    /// Many more than an ordinary provider keeps, because zenoh gives messages back many at a time. What is not kept goes back to the
+    /// segments that it was carved out of, at a cost of about a microsecond; no system call is made.
     pub fn max_idle_per_class(mut self, chunks: usize) -> Self {
         self.max_idle_per_class = chunks;
         self
     }
 
-    /// The size of the arenas out of which small messages are carved, in bytes: at least 64 KiB, at most
-    /// [`max_bytes`](Self::max_bytes) and 4 GiB; default 4 MiB, or a quarter of the cap if that is less. Messages above a sixteenth of
-    /// it get segments of their own.
+    /// The length of the first segment, in bytes, from a 64th of [`max_bytes`](Self::max_bytes) to all of it, and at most 4 GiB;
+    /// default a 32nd. Each further one is as long as all before it. Receivers lock all of a segment into memory when the first
+    /// message in it comes: a short first one keeps small what a light load takes.
     pub fn arena_size(mut self, bytes: usize) -> Self {
         self.arena_size = Some(bytes);
         self
@@ -166,25 +168,46 @@ impl PoolBackendBuilder {
         self
     }
 
+    /// Whether [`build`](Self::build) fails if a process with this one's limits could not lock as much memory as the pool may have;
+    /// default `true`.
+    ///
+    /// zenoh's receivers lock each segment that they map. Where the limit (`ulimit -l`, 8 MiB on many systems) does not allow it, they
+    /// lose the message, zenoh says so at its debug level only, and a publisher that waits for memory waits for ever. Only the receivers'
+    /// limits matter to this pool, and they are not known here; turn the check off where theirs are known to be higher.
+    pub fn check_lock_limit(mut self, check: bool) -> Self {
+        self.check_lock_limit = check;
+        self
+    }
+
     /// Makes the backend, and no segment yet. Removes segments that dead zenoh processes have left.
     ///
     /// # Errors
     ///
-    /// [`BuildError`] if an option or a combination is out of range, or the system has no random bits.
+    /// [`BuildError`] if an option or a combination is out of range, if receivers cannot be expected to lock the pool's memory
+    /// ([`check_lock_limit`](Self::check_lock_limit)), or the system has no random bits.
     pub fn build(self) -> Result<PoolBackend, BuildError> {
-        let largest = self.max_bytes.min(MAX_SEGMENT);
-        let max_alloc = self.max_alloc.unwrap_or(largest);
-        let limits = Limits::new(self.max_bytes, Some(max_alloc), self.max_idle_per_class, self.arena_size)?;
-        range("max_alloc", limits.max_alloc, 1, MAX_SEGMENT, " bytes")?;
-        range("arena_size", limits.arena_size, 1, MAX_SEGMENT, " bytes")?;
+        range("max_bytes", self.max_bytes, 1, MAX_SEGMENTS * MAX_SEGMENT, " bytes")?;
+        let (max_alloc, max_idle) = (self.max_alloc, self.max_idle_per_class);
+        let limits = Limits::new(self.max_bytes, max_alloc, max_idle, self.arena_size, MAX_SEGMENT)?;
+        let needed = limits.max_bytes;
+        // If the kernel cannot be asked, the first message will tell.
+        if self.check_lock_limit && matches!(may_lock(needed), Ok(false)) {
+            return Err(BuildError::LockLimit { needed, limit: lock_limit() });
+        }
+        tracing::debug!(
+            locked_memory = needed,
+            descriptors = MAX_SEGMENTS,
+            "what each receiver needs for this pool at most (ulimit -l, ulimit -n)"
+        );
         fork::watch().map_err(|error| OsError::new("pthread_atfork", "this process", 0, error, String::new()))?;
         let first = getrandom::u32().map_err(BuildError::Random)?;
         cleanup_orphaned_shm_segments();
-        let books = Arc::new(Books::new(limits.arena_size));
+        let books = Arc::new(Books::new());
         let segments = Segments::new(books.clone(), first);
         let max_alloc = limits.max_alloc;
         let pool = ManuallyDrop::new(Pool::new(limits, Box::new(segments), None));
-        let core = Core { pool, books, max_alloc, collect_early: self.collect_early };
+        let is_short = AtomicBool::new(false);
+        let core = Core { pool, books, max_alloc, collect_early: self.collect_early, is_short };
         Ok(PoolBackend { core: Arc::new(core), provider: Weak::new() })
     }
 }
@@ -205,6 +228,8 @@ struct Core {
     books: Arc<Books>,
     max_alloc: usize,
     collect_early: bool,
+    /// The system has refused memory, and the log says so.
+    is_short: AtomicBool,
 }
 
 impl PoolBackend {
@@ -216,6 +241,7 @@ impl PoolBackend {
             max_idle_per_class: DEFAULT_MAX_IDLE,
             arena_size: None,
             collect_early: true,
+            check_lock_limit: true,
         }
     }
 
@@ -235,7 +261,8 @@ impl PoolBackend {
         self.core.pool.stats()
     }
 
-    /// Gives all idle memory back to the system. Returns how many bytes that was.
+    /// Gives all idle memory back to the system. Returns how many bytes that was. The segments stay, empty: receivers never let one go,
+    /// so that new ones in their place would fill the receivers' tables.
     pub fn trim(&self) -> usize {
         if self.core.pool.is_ours() {
             self.core.pool.trim()
@@ -255,16 +282,37 @@ impl PoolBackend {
         if let Some(chunk) = pool.take_ready(class) {
             return Ok(chunk);
         }
-        if self.core.collect_early && pool.is_collection_due(class) && self.collect() {
-            pool.note_collection(class);
+        if self.core.collect_early && pool.is_collection_due() && self.collect() {
+            pool.note_collection();
             if let Some(chunk) = pool.take_ready(class) {
                 return Ok(chunk);
             }
         }
-        match pool.take_slow(class) {
+        let taken = match pool.take_slow(class) {
             // What is read by now may be enough, if not in one piece: so not only a policy decides whether to try again.
             Err(error) if is_for_want_of_memory(&error) && self.collect() => pool.take_slow(class),
             result => result,
+        };
+        if taken.is_ok() {
+            self.core.is_short.store(false, Ordering::Relaxed);
+        }
+        taken
+    }
+
+    /// What zenoh is told when there is no memory; the log gets the reason.
+    #[cold]
+    fn refused(&self, layout: &MemoryLayout, error: &AllocError) -> ZAllocError {
+        // A policy that waits for memory tries again a thousand times a second: what the system refuses is said once, until there is
+        // memory again. That the cap is reached is an ordinary thing.
+        if error.is_exhausted() || self.core.is_short.swap(true, Ordering::Relaxed) {
+            tracing::debug!(%layout, %error, "no memory for a message");
+        } else {
+            tracing::error!(%layout, %error, "no memory for a message; not said again before there is some");
+        }
+        if is_for_want_of_memory(error) {
+            ZAllocError::OutOfMemory
+        } else {
+            ZAllocError::Other
         }
     }
 
@@ -283,7 +331,7 @@ impl Core {
             return None;
         }
         let class = class_of(size);
-        Some(if align <= MIN_SIZE { class } else { self.pool.page_aligned(class) })
+        Some(if align <= MIN_SIZE { class } else { self.pool.limits().page_aligned(size) })
     }
 }
 
@@ -305,7 +353,7 @@ impl ShmProviderBackend for PoolBackend {
         let taken = core.pool.shelf(class).take_hot().map_or_else(|| self.take_slow(class), Ok);
         // SAFETY: just taken (I3).
         let adopted = taken.and_then(|chunk| unsafe { core.pool.adopt(chunk) }.map(|()| chunk));
-        let chunk = adopted.map_err(|error| refused(layout, &error))?;
+        let chunk = adopted.map_err(|error| self.refused(layout, &error))?;
         // SAFETY: as above.
         let this = unsafe { chunk.as_ref() };
         let key = Key::of(this);
@@ -324,9 +372,12 @@ impl ShmProviderBackend for PoolBackend {
         }
     }
 
-    /// Gives all idle memory back to the system, and tells how large a message surely fits under the cap now.
+    /// Gives all idle chunks back to the segments that they were carved out of, and tells how large a message surely fits now.
     fn defragment(&self) -> usize {
-        self.trim();
+        if !self.core.pool.is_ours() {
+            return 0;
+        }
+        self.core.pool.destroy_idle();
         self.core.pool.largest_that_fits()
     }
 
@@ -354,22 +405,6 @@ fn is_for_want_of_memory(error: &AllocError) -> bool {
             matches!(os.errno(), Some(libc::ENOSPC | libc::ENOMEM | libc::EMFILE | libc::ENFILE) | None)
         }
         _ => false,
-    }
-}
-
-/// What zenoh is told when there is no memory; the log gets the reason.
-#[cold]
-fn refused(layout: &MemoryLayout, error: &AllocError) -> ZAllocError {
-    if error.is_exhausted() {
-        // An ordinary thing: policies wait for memory and try again.
-        tracing::debug!(%layout, %error, "no memory for a message");
-    } else {
-        tracing::error!(%layout, %error, "no memory for a message");
-    }
-    if is_for_want_of_memory(error) {
-        ZAllocError::OutOfMemory
-    } else {
-        ZAllocError::Other
     }
 }
 

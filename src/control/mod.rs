@@ -1,9 +1,9 @@
 //! The control object: one per provider, mapped read-write by the owner and by every peer.
 //!
 //! ```text
-//!   offset 0      Header: magic, version, sizes, provider id, state; an epoch per peer slot
-//!   offset 4096   one u64 per record: serial numbers of the segments that peers may map, 0 where there is none
-//!   page-aligned  one Record of 128 bytes per shared chunk: generation, lanes, place (see `lease`)
+//!   offset 0      Header: magic, version, sizes, provider id, state; an epoch per peer slot; the serial numbers of the
+//!                 segments that peers may map, 0 where there is none
+//!   offset 4096   one Record of 128 bytes per shared chunk: generation, lanes, place (see `lease`)
 //!
 //!   locked bytes (exclusive OFD locks, held for life):  0 the owner,  1 + slot the peer in that slot
 //! ```
@@ -48,10 +48,13 @@ const MAGIC: u64 = u64::from_le_bytes(*b"SHMPOOL\0");
 pub(crate) const CHANNEL_MAGIC: u64 = u64::from_le_bytes(*b"SHMCHAN\0");
 
 /// Version of the layout and of the protocol on it.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Most records that a control object may have.
 pub(crate) const MAX_RECORDS: usize = 1 << 20;
+
+/// Most segments that a provider has at a time.
+pub(crate) const MAX_SEGMENTS: usize = 16;
 
 /// The locked byte of the owner.
 pub(crate) const OWNER_BYTE: usize = 0;
@@ -79,6 +82,7 @@ struct Header {
     /// Records below this number may have been used.
     high_water: AtomicU32,
     epochs: [Epoch; PEERS],
+    segments: [AtomicU64; MAX_SEGMENTS],
 }
 
 #[cfg(not(all(test, loom)))]
@@ -94,14 +98,9 @@ pub(crate) fn segment_name(prefix: &str, provider: ProviderId, serial: u64) -> N
     Name::new(&format!("{prefix}.{provider}.{serial:x}"))
 }
 
-/// Offset of the records in a control object of `records` records: after the header and as many segment entries.
-fn records_offset(records: usize) -> usize {
-    (PAGE + records * size_of::<AtomicU64>()).div_ceil(PAGE) * PAGE
-}
-
-/// Bytes of a control object of `records` records.
+/// Bytes of a control object of `records` records: the header's page, and they.
 fn control_size(records: usize) -> usize {
-    records_offset(records) + records * size_of::<Record>()
+    PAGE + records * size_of::<Record>()
 }
 
 /// The typed view of a mapped control object that is large enough for its private `records` count.
@@ -124,13 +123,7 @@ impl View {
     }
 
     fn segment_entry(&self, index: u64) -> Option<&AtomicU64> {
-        if index >= self.records as u64 {
-            return None;
-        }
-        let offset = PAGE as u64 + index * size_of::<AtomicU64>() as u64;
-        let entry = self.mapping.range(offset, size_of::<AtomicU64>() as u64)?;
-        // SAFETY: in range (checked above), aligned because the table starts at a page, and only accessed atomically.
-        Some(unsafe { entry.cast().as_ref() })
+        self.header().segments.get(usize::try_from(index).ok()?)
     }
 
     #[inline]
@@ -139,7 +132,7 @@ impl View {
         if index >= self.records {
             return None;
         }
-        let offset = records_offset(self.records) + index * size_of::<Record>();
+        let offset = PAGE + index * size_of::<Record>();
         // SAFETY: `index < records`, and `new` checked that this many records lie within the mapping.
         let record = unsafe { self.mapping.base().as_ptr().add(offset) };
         // SAFETY: as above; the records start at a page and are 128 bytes each, so this is aligned; a record is made

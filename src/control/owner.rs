@@ -41,8 +41,7 @@ struct Books {
     fresh: u32,
     /// Where the generations of fresh records start.
     seed: u64,
-    /// Free entries of the segment table below `listed`.
-    unlisted: Vec<u32>,
+    /// Which entries of the segment table are taken, a bit for each.
     listed: u32,
 }
 
@@ -69,7 +68,7 @@ impl OwnerControl {
         header.records.store(records as u32, Ordering::Relaxed);
         header.epochs.iter().for_each(Epoch::start);
         header.state.store(OPEN, Ordering::Release);
-        let books = Mutex::new(Books { used: Vec::new(), fresh: 0, seed, unlisted: Vec::new(), listed: 0 });
+        let books = Mutex::new(Books { used: Vec::new(), fresh: 0, seed, listed: 0 });
         let gates = std::array::from_fn(|_| Gate::new());
         Ok(Some(Self { view, _link: link, locks, id, books, gates, reclaiming: Mutex::new(()) }))
     }
@@ -98,8 +97,9 @@ impl OwnerControl {
             Some(used) => used,
             None => self.fresh_record(&mut books)?,
         };
-        let index = payload.index().unwrap_or_else(|| self.list(&mut books, payload.serial()));
-        payload.add_sharer(index);
+        if payload.index().is_none() {
+            self.list(&mut books, payload);
+        }
         Ok(claimed)
     }
 
@@ -114,30 +114,29 @@ impl OwnerControl {
         Ok((index, generation))
     }
 
-    /// There is always a free entry: as many as records, and a segment is listed only while one of its chunks has one.
-    fn list(&self, books: &mut Books, serial: u64) -> u32 {
-        let index = books.unlisted.pop().unwrap_or_else(|| {
-            books.listed += 1;
-            books.listed - 1
-        });
+    /// There is always a free entry: a pool has no more segments at a time than the table.
+    fn list(&self, books: &mut Books, payload: &Payload) {
+        let index = books.listed.trailing_ones();
         if let Some(entry) = self.view.segment_entry(index.into()) {
-            entry.store(serial, Ordering::Relaxed);
+            entry.store(payload.serial(), Ordering::Relaxed);
+            books.listed |= 1 << index;
+            payload.set_index(index);
         }
-        index
     }
 
-    /// Takes back the record of a chunk in `payload` that is about to be destroyed. With `free_at`, the odd generation that it
-    /// is closed at, it can be used again; without, a peer still leases it, and the pool is closed.
-    ///
-    /// A segment without records is struck off the list: peers let their mappings of it go.
-    pub(crate) fn release_record(&self, record: u32, free_at: Option<u64>, payload: &Payload) {
+    /// Strikes a segment off the list that is about to go: peers let their mappings of it go.
+    pub(crate) fn unlist(&self, payload: &Payload) {
+        let Some(index) = payload.index() else { return };
         let mut books = self.books.lock();
-        books.used.extend(free_at.map(|generation| (record, generation)));
-        let Some(index) = payload.remove_sharer() else { return };
         if let Some(entry) = self.view.segment_entry(index.into()) {
             entry.store(0, Ordering::Relaxed);
-            books.unlisted.push(index);
+            books.listed &= !(1 << index);
         }
+    }
+
+    /// Takes back the record of a chunk that is about to be destroyed, closed at an odd generation, to be used again.
+    pub(crate) fn release_record(&self, record: u32, generation: u64) {
+        self.books.lock().used.push((record, generation));
     }
 
     /// Adds a grant, or a lease, on `record` on behalf of `peer`. The caller holds the chunk, published.

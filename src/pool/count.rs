@@ -38,26 +38,26 @@ impl Pool {
         classes.retain(|class| class.misses > 0);
         classes.sort_by_key(|class| (class.size, class.align));
         let bytes = |count: fn(&ClassStats) -> usize| classes.iter().map(|class| count(class) * class.size).sum();
-        let budget = &self.budget;
+        let (segments, bytes_mapped) = self.arenas.count_and_len();
         Stats {
-            max_bytes: budget.max(),
-            bytes_held: budget.held(),
-            peak_bytes_held: budget.peak(),
+            max_bytes: self.limits.max_bytes,
+            bytes_held: self.account.held(),
+            peak_bytes_held: self.account.peak(),
             bytes_in_use: bytes(|class| class.in_use),
             bytes_leased: bytes(|class| class.leased),
-            segments: budget.segments(),
-            segments_created: budget.created(),
-            arenas: self.arenas.count(),
+            bytes_mapped,
+            segments,
+            segments_created: self.account.created(),
             classes,
         }
     }
 
     /// What is known of a class without looking at its chunks. `hits` counts all uses of chunks that are destroyed.
     fn class_base(&self, class: usize) -> ClassStats {
-        let (layout, tally) = (self.kinds[class].layout, &self.tallies[class]);
+        let (kind, tally) = (self.kinds[class], &self.tallies[class]);
         ClassStats {
-            size: layout.size(),
-            align: layout.align(),
+            size: kind.size(),
+            align: kind.align,
             idle: self.shelves[class].idle_count(),
             hits: tally.past_uses.load(Ordering::Relaxed),
             misses: tally.misses.load(Ordering::Relaxed),

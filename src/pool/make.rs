@@ -1,12 +1,12 @@
-//! Making a chunk when none is idle: memory for it under the cap, out of an arena or as a segment of its own; and giving segments
-//! back.
+//! Making a chunk when none is idle: memory for it out of the arenas, which grow under the cap.
 
 use super::{Pool, Registered};
-use crate::chunk::{Chunk, Memory};
+use crate::arena::{Carved, Grain, Need, Run};
+use crate::chunk::Chunk;
 use crate::error::{AllocError, OsError};
-use crate::limits::Kind;
 use crate::payload::Payload;
 use crate::posix::round_to_pages;
+use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -19,14 +19,14 @@ enum NoMemory {
     Os(OsError),
 }
 
-impl NoMemory {
-    /// Can giving memory back help?
-    fn is_for_want_of_memory(&self) -> bool {
-        match self {
-            Self::Cap => true,
-            Self::Os(error) => matches!(error.errno(), Some(libc::ENOSPC | libc::ENOMEM)),
-        }
-    }
+fn is_for_want_of_memory(error: &OsError) -> bool {
+    matches!(error.errno(), Some(libc::ENOSPC | libc::ENOMEM))
+}
+
+/// The process has no private memory to keep account of an arena.
+fn no_private_memory(object: &str, bytes: usize) -> NoMemory {
+    let source = io::Error::from_raw_os_error(libc::ENOMEM);
+    NoMemory::Os(OsError::new("malloc", object, bytes, source, "; private memory to keep account of it".to_owned()))
 }
 
 impl Pool {
@@ -35,35 +35,48 @@ impl Pool {
     pub(crate) fn make(self: &Arc<Self>, class: usize) -> Result<NonNull<Chunk>, AllocError> {
         // Once: a process that writes garbage can make it look as if there were more to take back, again and again.
         let mut may_reclaim = true;
+        let mut was_punched = false;
         loop {
-            let failure = match self.find_memory(self.kinds[class]) {
+            let failure = match self.find_memory(self.kinds[class].need) {
                 Ok(memory) => return Ok(self.register(class, memory)),
                 Err(failure) => failure,
             };
             if let Some(chunk) = self.take_any(class) {
                 return Ok(chunk);
             }
-            if !failure.is_for_want_of_memory() || !self.make_room(class, &mut may_reclaim) {
+            let has_made_room = match &failure {
+                NoMemory::Os(error) if !is_for_want_of_memory(error) => false,
+                NoMemory::Os(_) => self.relieve_system(class, std::mem::replace(&mut was_punched, true)),
+                NoMemory::Cap => self.trade(class),
+            };
+            let may_try_again = has_made_room || std::mem::take(&mut may_reclaim) && self.reclaim() > 0;
+            if !may_try_again {
                 // Another thread may have given one back meanwhile.
                 return self.take_any(class).ok_or_else(|| match failure {
                     NoMemory::Cap => self.exhausted(class),
-                    NoMemory::Os(error) => error.into(),
+                    NoMemory::Os(error) => {
+                        self.give_up_unfilled_arenas();
+                        error.into()
+                    }
                 });
             }
         }
     }
 
-    /// Takes any chunk of a class that is free, however long it takes to find.
+    /// Takes any chunk that is free and will do for a class, however long it takes to find.
     fn take_any(&self, class: usize) -> Option<NonNull<Chunk>> {
-        let idle = self.shelves[class].take_hot().or_else(|| self.take_idle(class));
-        idle.or_else(|| self.take_lent(class, usize::MAX))
+        let idle = self.take_own(class).or_else(|| self.take_lent(class, usize::MAX));
+        idle.or_else(|| self.take_larger(class))
     }
 
-    fn register(self: &Arc<Self>, class: usize, memory: Memory) -> NonNull<Chunk> {
+    fn register(self: &Arc<Self>, class: usize, memory: Carved) -> NonNull<Chunk> {
         self.shelves[class].open_idle(self.limits.max_idle.saturating_sub(1));
-        self.tallies[class].misses.fetch_add(1, Ordering::Relaxed);
+        let tally = &self.tallies[class];
+        tally.misses.fetch_add(1, Ordering::Relaxed);
+        tally.chunks.fetch_add(1, Ordering::Relaxed);
+        self.clock.fetch_add(1, Ordering::Relaxed);
         #[cfg(feature = "zenoh")]
-        self.tallies[class].collection.note_made();
+        self.collection.note_made(memory.len());
         let chunk = Chunk::new(self.clone(), class, memory);
         let mut registry = self.registry.lock();
         // SAFETY: just made.
@@ -72,49 +85,74 @@ impl Pool {
         chunk
     }
 
-    fn find_memory(&self, kind: Kind) -> Result<Memory, NoMemory> {
-        if !kind.is_carved {
-            let len = round_to_pages(kind.layout.size()).ok_or(NoMemory::Cap)?;
-            return self.new_segment(len).map(Memory::Whole);
+    fn find_memory(&self, need: Need) -> Result<Carved, NoMemory> {
+        if need.grain == Grain::Page {
+            return self.find_run(need.size, need.size);
         }
-        if let Some(carved) = self.arenas.carve(kind.layout) {
-            return Ok(Memory::Carved(carved));
+        if let Some(carved) = self.arenas.carve_lines(need.size) {
+            return Ok(carved);
         }
+        let (wanted, least) = self.arenas.heap_len(need.size);
+        let run = self.find_run(wanted, least)?;
+        self.arenas.add_heap(run, need.size).ok_or_else(|| no_private_memory("a heap", wanted))
+    }
+
+    /// A run of `wanted` bytes, or of fewer, but no less than `least`; with its memory reserved.
+    fn find_run(&self, wanted: usize, least: usize) -> Result<Carved, NoMemory> {
+        let mut len = wanted;
+        loop {
+            match self.arenas.carve_run(len).map(|run| self.fill(run)) {
+                Some(Ok(carved)) => return Ok(carved),
+                Some(Err(error)) if len == least => return Err(error),
+                None if len == least => {
+                    // The next try may fail, too, if other threads are faster.
+                    self.grow(wanted).or_else(|_| self.grow(least))?;
+                    len = wanted;
+                }
+                _ => len = round_to_pages(len / 2).unwrap_or(least).max(least),
+            }
+        }
+    }
+
+    /// Reserves memory for the parts of a run that have none.
+    fn fill(&self, mut run: Run) -> Result<Carved, NoMemory> {
+        while let Some(hole) = run.holes.pop() {
+            if let Err(error) = run.carved.payload().segment().reserve(hole.clone()) {
+                run.holes.push(hole);
+                self.arenas.give_up(run);
+                return Err(NoMemory::Os(error));
+            }
+            self.account.take(hole.len());
+        }
+        Ok(run.carved)
+    }
+
+    /// Adds an arena that has room for a run of `len` bytes, unless another thread has done so.
+    fn grow(&self, len: usize) -> Result<(), NoMemory> {
         // One thread at a time makes an arena; the others find room in it instead of finding the cap reached.
         let _one_at_a_time = self.growing.lock();
-        if let Some(carved) = self.arenas.carve(kind.layout) {
-            return Ok(Memory::Carved(carved));
+        if self.arenas.has_gap(len) {
+            return Ok(());
         }
-        let arena = self.new_segment(self.limits.arena_size)?;
-        self.arenas.add_and_carve(arena, kind.layout).map(Memory::Carved).ok_or(NoMemory::Cap)
-    }
-
-    fn new_segment(&self, len: usize) -> Result<Arc<Payload>, NoMemory> {
-        if !self.budget.set_aside(len) {
-            return Err(NoMemory::Cap);
-        }
-        match self.source.create(len) {
-            Ok(payload) => {
-                self.budget.count_segment();
-                Ok(Arc::new(payload))
-            }
-            Err(error) => {
-                self.budget.give_up(len);
-                Err(NoMemory::Os(error))
+        let mut arena = self.arenas.next_len(len).ok_or(NoMemory::Cap)?;
+        loop {
+            match self.source.create(arena) {
+                Ok(payload) => return self.add_arena(payload),
+                // Address space may be short for so long an arena, or /dev/shm for all of it, where all of it is taken.
+                Err(error) if is_for_want_of_memory(&error) && arena > len => {
+                    arena = round_to_pages(arena / 2).unwrap_or(len).max(len);
+                }
+                Err(error) => return Err(NoMemory::Os(error)),
             }
         }
     }
 
-    /// Gives a segment back that no peer leases a chunk of. Peers may still have it mapped, and would keep its memory.
-    pub(super) fn drop_segment(&self, payload: Arc<Payload>) {
-        payload.segment().mapping().discard();
-        self.unmap_segment(payload);
-    }
-
-    pub(super) fn unmap_segment(&self, payload: Arc<Payload>) {
-        let (len, serial) = (payload.len(), payload.serial());
-        drop(payload);
-        self.source.retired(serial);
-        self.budget.give_back(len);
+    fn add_arena(&self, payload: Payload) -> Result<(), NoMemory> {
+        let len = payload.len();
+        if self.arenas.add(Arc::new(payload)) {
+            self.account.count_segment();
+            return Ok(());
+        }
+        Err(no_private_memory("an arena", len))
     }
 }

@@ -1,69 +1,117 @@
-//! Making room under the cap, giving idle memory back, and what is said when there is no room to be made.
+//! Giving memory back to the system, and what is said when there is no room to be made.
 
 use super::Pool;
+use crate::arena::Leaving;
 use crate::control::OwnerControl;
 use crate::error::{AllocError, AllocErrorKind};
-#[cfg(feature = "zenoh")]
-use crate::limits::Kind;
+use crate::payload::Payload;
 
 impl Pool {
-    /// Frees a little memory for the sake of `class`, whose own chunks were found to be in use; `false` if there is none to
-    /// free. At last, and if it may, takes back what dead peers leased, and may not do so again.
-    pub(super) fn make_room(&self, class: usize, may_reclaim: &mut bool) -> bool {
-        let others = || (0..self.shelves.len()).rev().filter(|&other| other != class);
-        self.drop_empty_arenas() > 0
-            || others().any(|other| self.destroy_idle(other))
-            || others().any(|other| self.trim_lent(other, 0) > 0)
-            || std::mem::take(may_reclaim) && self.reclaim() > 0
-    }
-
     /// Takes back what dead peers leased. Returns how many chunks they still held.
     pub(crate) fn reclaim(&self) -> usize {
         self.control().map_or(0, OwnerControl::reclaim)
     }
 
-    pub(super) fn drop_empty_arenas(&self) -> usize {
-        let empty = self.arenas.take_empty();
-        let count = empty.len();
-        empty.into_iter().for_each(|payload| self.drop_segment(payload));
-        count
-    }
-
-    /// Destroys one idle chunk of a class.
-    fn destroy_idle(&self, class: usize) -> bool {
-        let found = self.take_idle(class).or_else(|| self.shelves[class].take_hot());
-        found.map(Self::destroy).is_some()
-    }
-
     /// Gives all idle memory back to the system. Returns how many bytes that was.
     pub(crate) fn trim(&self) -> usize {
-        let before = self.budget.held();
+        let before = self.account.held();
         self.reclaim();
-        for class in 0..self.shelves.len() {
-            // Bounded: other threads may go on giving back.
-            (0..self.shelves[class].idle_count()).take_while(|_| self.destroy_idle(class)).count();
-            self.trim_lent(class, 0);
-        }
-        self.drop_empty_arenas();
-        before.saturating_sub(self.budget.held())
+        self.destroy_idle();
+        self.give_memory_back();
+        before.saturating_sub(self.account.held())
     }
 
-    /// The largest allocation that surely fits under the cap as it is.
+    /// Gives all idle chunks back to the arenas.
+    pub(crate) fn destroy_idle(&self) {
+        self.return_lent();
+        for class in self.used_classes() {
+            // Bounded: other threads may go on giving back.
+            let idle = (0..self.shelves[class].idle_count()).map_while(|_| self.take_own(class));
+            idle.for_each(Self::destroy);
+        }
+    }
+
+    /// The system is short of memory. Gives it what is free in the arenas, or, if that was done before, idle chunks that together
+    /// are as long as one of `class`, from the class on that was used longest ago. `false`: there is nothing to give.
+    pub(super) fn relieve_system(&self, class: usize, was_punched: bool) -> bool {
+        if !was_punched && self.punch() > 0 {
+            return true;
+        }
+        let mut missing = self.kinds[class].size();
+        for other in self.oldest_first() {
+            for _ in 0..self.shelves[other].idle_count() {
+                let Some(chunk) = self.take_own(other) else { break };
+                Self::destroy(chunk);
+                missing = missing.saturating_sub(self.kinds[other].size());
+                if missing == 0 {
+                    self.punch();
+                    return true;
+                }
+            }
+        }
+        let has_destroyed = missing < self.kinds[class].size();
+        self.punch();
+        has_destroyed
+    }
+
+    /// Gives the memory of all gaps in the arenas back.
+    fn punch(&self) -> usize {
+        let given = self.arenas.punch();
+        self.account.give_back(given);
+        given
+    }
+
+    /// Gives the memory of what is not carved back to the system: whole segments, if they may go, and that of gaps.
+    pub(super) fn give_memory_back(&self) {
+        if !self.source.keeps_segments() {
+            self.give_up_empty_arenas();
+        }
+        self.punch();
+    }
+
+    /// Gives the segments up that nothing is carved from. Peers may still have them mapped, and would keep their memory, so that
+    /// is given back first.
+    pub(super) fn give_up_empty_arenas(&self) {
+        self.arenas.take_empty().into_iter().for_each(|leaving| self.give_up(leaving));
+    }
+
+    /// Undoes what was made for an allocation that failed.
+    pub(super) fn give_up_unfilled_arenas(&self) {
+        if self.source.keeps_segments() {
+            return;
+        }
+        for leaving in self.arenas.take_unfilled() {
+            self.give_up(leaving);
+            self.account.uncount_segment();
+        }
+    }
+
+    fn give_up(&self, Leaving { payload, filled }: Leaving) {
+        payload.segment().discard(0..payload.len());
+        self.retire(&payload);
+        self.account.give_back(filled);
+    }
+
+    /// Tells peers that a segment goes.
+    pub(super) fn retire(&self, payload: &Payload) {
+        if let Some(control) = self.control() {
+            control.unlist(payload);
+        }
+    }
+
+    /// The largest allocation that surely fits as it is.
     #[cfg(feature = "zenoh")]
     pub(crate) fn largest_that_fits(&self) -> usize {
-        let free = self.budget.max().saturating_sub(self.budget.held());
-        // A small one may fit into an arena that there is, but nobody knows without trying.
-        let fits =
-            |kind: &&Kind| if kind.is_carved { self.limits.arena_size <= free } else { kind.layout.size() <= free };
-        self.kinds[..self.classes].iter().filter(fits).map(|kind| kind.layout.size()).max().unwrap_or(0)
+        let longest = self.arenas.longest_run();
+        let sizes = self.kinds[..self.limits.classes()].iter().map(crate::limits::Kind::size);
+        sizes.take_while(|&size| size <= longest).last().unwrap_or(0)
     }
 
     #[cold]
     pub(super) fn exhausted(&self, class: usize) -> AllocError {
         let stats = self.stats();
-        let (in_use, leased) = (stats.bytes_in_use, stats.bytes_leased);
-        let idle = stats.bytes_held.saturating_sub(in_use + leased);
-        let len = self.kinds[class].layout.size();
-        AllocErrorKind::Exhausted { len, max_bytes: stats.max_bytes, in_use, idle, leased }.into()
+        let (max_bytes, in_use, leased) = (stats.max_bytes, stats.bytes_in_use, stats.bytes_leased);
+        let idle = max_bytes.saturating_sub(in_use + leased);
+        AllocErrorKind::Exhausted { len: self.kinds[class].size(), max_bytes, in_use, idle, leased }.into()
     }
 }

@@ -6,10 +6,10 @@
 //!
 //! # Segment ids
 //!
-//! Receivers cache a segment by its id for as long as they run, so that an id must not come again. The low 12 bits of an id number
-//! its slot here, and the others are counted up from a random start, one for each segment. They start over after a million
-//! segments; but an id is not taken from anybody, dead or alive, as long as a receiver has that segment, because the
-//! receiver's lock keeps the name, and creating it again fails.
+//! Receivers cache a segment by its id for as long as they run, so that an id must not come again. The low 6 bits of an id number
+//! its slot here, which is used once: a pool makes few segments. The others are counted up from a random start. An id is not taken from
+//! anybody, dead or alive, as long as a receiver has that segment, because the receiver's lock keeps the name, and creating it again
+//! fails.
 //!
 //! # Orderings
 //!
@@ -19,15 +19,15 @@
 //! | `take` puts a wrong one back: cell, Release | `take`, Acquire | the same |
 
 use crate::chunk::Chunk;
+use crate::class::MIN_SIZE;
+use crate::posix::PAGE;
+use std::array;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::OnceLock;
 
-/// Segments that can exist at a time: more than a process may have files open, mostly.
-pub(super) const SLOTS: usize = 4096;
-
-/// Chunks in an arena begin at least this many bytes apart: the smallest one, and talc's tag up to the next line.
-const SPACING: usize = 128;
+/// Segments that a pool can ever make: far more than it does (see `arena`).
+pub(super) const SLOTS: usize = 64;
 
 /// log2 of [`SLOTS`].
 const SLOT_BITS: u32 = SLOTS.trailing_zeros();
@@ -38,8 +38,8 @@ const FIRST_COUNT: u32 = 1 << (16 - SLOT_BITS);
 /// How many counts there are.
 const COUNTS: u32 = (1 << (32 - SLOT_BITS)) - FIRST_COUNT;
 
-/// No segment.
-const VACANT: u32 = 0;
+/// Chunks begin at least this many bytes apart.
+const LINES: usize = PAGE / MIN_SIZE;
 
 type Cell = AtomicPtr<Chunk>;
 
@@ -49,24 +49,30 @@ fn cell() -> Cell {
 
 /// What is out of one segment. Never freed before the books are, so a wrong descriptor finds an empty cell at worst.
 struct Slot {
-    id: AtomicU32,
-    /// The chunk at offset 0: all of the segment. In an arena talc has its own data there.
-    whole: Cell,
-    /// Chunks of an arena, by offset.
-    carved: OnceLock<Box<[Cell]>>,
+    id: u32,
+    pages: Box<[Page]>,
 }
 
-impl Slot {
+/// What is out of one page. Only where there are small chunks do others than the first begin inside of it.
+struct Page {
+    first: Cell,
+    others: OnceLock<Box<[Cell; LINES - 1]>>,
+}
+
+impl Page {
+    fn new() -> Self {
+        Self { first: cell(), others: OnceLock::new() }
+    }
+
     fn cells(&self) -> impl Iterator<Item = &Cell> {
-        std::iter::once(&self.whole).chain(self.carved.get().into_iter().flat_map(|cells| cells.iter()))
+        std::iter::once(&self.first).chain(self.others.get().into_iter().flat_map(|cells| cells.iter()))
     }
 }
 
 /// See the module's text.
 pub(super) struct Books {
-    slots: Box<[Slot]>,
-    /// Bytes of an arena.
-    arena_size: usize,
+    slots: [OnceLock<Slot>; SLOTS],
+    entered: AtomicUsize,
 }
 
 /// Where a chunk's bytes are, in zenoh's terms.
@@ -79,77 +85,61 @@ pub(super) struct Key {
 
 impl Key {
     pub(super) fn of(chunk: &Chunk) -> Self {
-        // Ids come from `Books::claim` and have 32 bits; segments have at most 4 GiB, so offsets do too.
+        // Ids come from `Books::next_id` and have 32 bits; segments have at most 4 GiB, so offsets do too.
         Self { segment: chunk.serial() as u32, offset: chunk.offset() as u32 }
+    }
+
+    /// The page, and the line in it.
+    fn place(self) -> (usize, usize) {
+        (self.offset as usize / PAGE, self.offset as usize % PAGE / MIN_SIZE)
     }
 }
 
 impl Books {
-    pub(super) fn new(arena_size: usize) -> Self {
-        let slot = |_| Slot { id: AtomicU32::new(VACANT), whole: cell(), carved: OnceLock::new() };
-        Self { slots: (0..SLOTS).map(slot).collect(), arena_size }
+    pub(super) fn new() -> Self {
+        Self { slots: array::from_fn(|_| OnceLock::new()), entered: AtomicUsize::new(0) }
     }
 
-    fn slot(&self, id: u32) -> &Slot {
-        &self.slots[id as usize % SLOTS]
+    /// An id for the next segment; `None` if there were too many. One thread at a time makes a segment.
+    pub(super) fn next_id(&self, count: u32) -> Option<u32> {
+        let slot = self.entered.load(Ordering::Relaxed);
+        (slot < SLOTS).then(|| (count % COUNTS + FIRST_COUNT) << SLOT_BITS | slot as u32)
     }
 
-    /// Sets a slot aside for a segment of `len` bytes, and returns its id; `None` if all are taken.
-    ///
-    /// Arenas get the last free slot and others the first, so that there are no more tables of cells than arenas at a time.
-    pub(super) fn claim(&self, count: u32, len: usize) -> Option<u32> {
-        let high = (count % COUNTS + FIRST_COUNT) << SLOT_BITS;
-        let try_slot = |slot: usize| {
-            let id = high | slot as u32;
-            let claimed = self.slots[slot].id.compare_exchange(VACANT, id, Ordering::Relaxed, Ordering::Relaxed);
-            claimed.ok().map(|_| id)
-        };
-        if len == self.arena_size {
-            (0..SLOTS).rev().find_map(try_slot)
-        } else {
-            (0..SLOTS).find_map(try_slot)
+    /// A segment of `len` bytes was made under the id that [`next_id`](Self::next_id) gave.
+    pub(super) fn enter(&self, id: u32, len: usize) {
+        let pages = (0..len.div_ceil(PAGE)).map(|_| Page::new()).collect();
+        if self.slots[id as usize % SLOTS].set(Slot { id, pages }).is_ok() {
+            self.entered.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// The segment with this id is gone, or never came to be.
-    pub(super) fn release(&self, id: u32) {
-        let _ = self.slot(id).id.compare_exchange(id, VACANT, Ordering::Relaxed, Ordering::Relaxed);
-    }
-
-    fn cell(&self, key: Key) -> Option<&Cell> {
-        let slot = self.slot(key.segment);
-        if slot.id.load(Ordering::Relaxed) != key.segment {
-            return None;
-        }
-        match key.offset as usize / SPACING {
-            0 => Some(&slot.whole),
-            at => slot.carved.get()?.get(at),
-        }
+    #[inline]
+    fn page(&self, key: Key) -> Option<&Page> {
+        let slot = self.slots[key.segment as usize % SLOTS].get()?;
+        slot.pages.get(key.place().0).filter(|_| slot.id == key.segment)
     }
 
     /// Notes that a chunk is out. The caller holds it exclusively, and gives it up to the one who takes it out again.
     #[inline]
     pub(super) fn put(&self, chunk: NonNull<Chunk>, key: Key) {
-        let slot = self.slot(key.segment);
-        let cell = match key.offset as usize / SPACING {
-            0 => Some(&slot.whole),
-            at => slot.carved.get_or_init(|| self.cells()).get(at),
+        // There is a cell for each chunk that can be.
+        let Some(page) = self.page(key) else { return };
+        let cell = match key.place().1 {
+            0 => &page.first,
+            line => &page.others.get_or_init(|| Box::new(array::from_fn(|_| cell())))[line - 1],
         };
-        // There is one for each chunk that can be.
-        if let Some(cell) = cell {
-            cell.store(chunk.as_ptr(), Ordering::Release);
-        }
-    }
-
-    #[cold]
-    fn cells(&self) -> Box<[Cell]> {
-        (0..self.arena_size.div_ceil(SPACING)).map(|_| cell()).collect()
+        cell.store(chunk.as_ptr(), Ordering::Release);
     }
 
     /// Takes the chunk out that a descriptor names, if there is one and its capacity is `len`. Then it is the caller's.
     #[inline]
     pub(super) fn take(&self, key: Key, len: usize) -> Option<NonNull<Chunk>> {
-        let cell = self.cell(key)?;
+        let page = self.page(key)?;
+        let cell = match key.place().1 {
+            0 => &page.first,
+            line => page.others.get()?.get(line - 1)?,
+        };
         let chunk = NonNull::new(cell.swap(ptr::null_mut(), Ordering::Acquire))?;
         // SAFETY: the swap has made it this caller's (I3).
         let this = unsafe { chunk.as_ref() };
@@ -163,7 +153,7 @@ impl Books {
 
     /// Takes everything out that is still out.
     pub(super) fn take_all(&self) -> impl Iterator<Item = NonNull<Chunk>> + '_ {
-        let all = self.slots.iter().flat_map(Slot::cells);
-        all.filter_map(|cell| NonNull::new(cell.swap(ptr::null_mut(), Ordering::Acquire)))
+        let pages = self.slots.iter().filter_map(OnceLock::get).flat_map(|slot| slot.pages.iter());
+        pages.flat_map(Page::cells).filter_map(|cell| NonNull::new(cell.swap(ptr::null_mut(), Ordering::Acquire)))
     }
 }

@@ -5,13 +5,17 @@
 //! else the next zenoh process does, as after a publisher that has forked: its child has the mapping, and so the lock. A
 //! segment that the pool gives up while receivers still have it mapped loses its memory at once (see `Pool`), and keeps its
 //! name, so that nobody makes another one by that name, until the last of the receivers ends.
+//!
+//! Receivers never let a segment go, so the pool keeps it, too, when nothing is in it. And they lock all of it into memory, which takes
+//! the memory of what was not needed yet; so a segment is only made where /dev/shm has room for all of it. Otherwise it would be the
+//! receivers that find it full, and they lose messages in silence.
 
 #![forbid(unsafe_code)]
 
 use super::books::{Books, SLOTS};
 use crate::error::OsError;
 use crate::payload::Payload;
-use crate::posix::Name;
+use crate::posix::{free_bytes, Name};
 use crate::segment::Segment;
 use crate::source::Source;
 use std::io;
@@ -44,26 +48,27 @@ fn name(id: u32) -> Name {
 impl Source for Segments {
     fn create(&self, len: usize) -> Result<Payload, OsError> {
         for _ in 0..NAME_TRIES {
-            let Some(id) = self.books.claim(self.next.fetch_add(1, Ordering::Relaxed), len) else { break };
+            let Some(id) = self.books.next_id(self.next.fetch_add(1, Ordering::Relaxed)) else { break };
+            if free_bytes().is_some_and(|free| free < len as u64) {
+                return Err(name(id).error("statvfs", len, io::Error::from_raw_os_error(libc::ENOSPC)));
+            }
             match Segment::create_counted(name(id), len, MODE) {
-                Ok(Some(segment)) => return Ok(Payload::new(segment, id.into())),
-                Ok(None) => self.books.release(id),
-                Err(error) => {
-                    self.books.release(id);
-                    // Another process has the name, or a receiver still has a dead one's.
-                    if error.errno() != Some(libc::EEXIST) {
-                        return Err(error);
-                    }
+                Ok(Some(segment)) => {
+                    self.books.enter(id, len);
+                    return Ok(Payload::new(segment, id.into()));
                 }
+                // Another process has the name, or a receiver still has a dead one's.
+                Err(error) if error.errno() != Some(libc::EEXIST) => return Err(error),
+                Ok(None) | Err(_) => {}
             }
         }
         let source = io::Error::other("no segment id is free");
-        let advice = format!("; {SLOTS} segments exist: raise arena_size, or allocate fewer and larger messages");
+        let advice = format!("; the pool has made {SLOTS} segments, or their names are taken");
         Err(OsError::new("shm_open", "/dev/shm/<id>.zenoh", len, source, advice))
     }
 
-    fn retired(&self, serial: u64) {
-        self.books.release(serial as u32);
+    fn keeps_segments(&self) -> bool {
+        true
     }
 }
 
@@ -78,7 +83,7 @@ mod tests {
     }
 
     fn segments() -> (Arc<Books>, Segments) {
-        let books = Arc::new(Books::new(2 * PAGE));
+        let books = Arc::new(Books::new());
         (books.clone(), Segments::new(books, getrandom::u32().unwrap()))
     }
 
@@ -87,8 +92,7 @@ mod tests {
     fn a_name_that_is_taken_is_passed_over() {
         let (books, segments) = segments();
         let next = segments.next.load(Ordering::Relaxed);
-        let taken = books.claim(next, PAGE).unwrap();
-        books.release(taken);
+        let taken = books.next_id(next).unwrap();
         std::fs::write(path(taken), "somebody else's").unwrap();
         let payload = segments.create(PAGE).unwrap();
         assert_ne!(payload.serial(), u64::from(taken));
@@ -99,9 +103,9 @@ mod tests {
 
     #[test]
     fn small_ids_are_left_to_others() {
-        let books = Books::new(2 * PAGE);
+        let books = Books::new();
         for count in [0, 1, u32::MAX, 1 << 20, (1 << 20) - 1, (1 << 20) - 17] {
-            let id = books.claim(count, PAGE).unwrap();
+            let id = books.next_id(count).unwrap();
             assert!(id >= 1 << 16, "{count} gives {id}");
         }
     }
@@ -111,19 +115,16 @@ mod tests {
         let (books, segments) = segments();
         let next = segments.next.load(Ordering::Relaxed);
         let error = segments.create(1 << 50).err().unwrap();
-        assert_eq!((error.call(), error.bytes()), ("posix_fallocate", 1 << 50));
-        let id = books.claim(next, 1 << 50).expect("its slot is free again");
+        assert_eq!((error.call(), error.bytes()), ("statvfs", 1 << 50));
+        let id = books.next_id(next).expect("its slot is free");
         assert!(!Path::new(&path(id)).exists());
     }
 
     #[test]
-    fn a_segment_takes_no_descriptor_and_goes_with_its_name() {
-        let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    fn a_segment_goes_with_its_name() {
         let (_books, segments) = segments();
         let payload = segments.create(PAGE).unwrap();
         let path = path(payload.serial() as u32);
-        let is_it = |target: std::path::PathBuf| target == Path::new(&path);
-        assert!(!descriptors().any(|fd| std::fs::read_link(fd.path()).is_ok_and(is_it)));
         assert!(Path::new(&path).exists());
         drop(payload);
         assert!(!Path::new(&path).exists());

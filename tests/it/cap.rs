@@ -4,11 +4,10 @@ use crate::support::{builder, files, holds, message};
 use shm_pool::{AllocErrorKind, Client, Provider, ShmBuf, ShmBufMut};
 
 const CAP: usize = 1 << 20;
-const ARENA: usize = 64 << 10;
 const QUARTER: usize = CAP / 4;
 
 fn capped() -> Provider {
-    builder().max_bytes(CAP).arena_size(ARENA).build().unwrap()
+    builder().max_bytes(CAP).build().unwrap()
 }
 
 /// Allocates until nothing fits.
@@ -40,7 +39,8 @@ fn the_cap_is_used_up_and_never_exceeded() {
     assert_eq!(live.len(), 4, "memory under the cap is refused");
     let stats = provider.stats();
     assert_eq!((stats.bytes_held, stats.peak_bytes_held, stats.max_bytes), (CAP, CAP, CAP));
-    assert_eq!(files(&provider.id().to_string()).len(), 4 + 1, "a refused allocation leaves a file");
+    let files = files(&provider.id().to_string());
+    assert_eq!(files.len(), stats.segments + 1, "a refused allocation leaves a file: {files:?}");
     drop(live);
     assert_eq!(provider.alloc(CAP).unwrap().len(), CAP);
     assert_eq!(provider.stats().peak_bytes_held, CAP, "the cap was exceeded on the way");
@@ -69,7 +69,7 @@ fn messages_whose_leases_have_ended_make_room() {
         let (asked, cap, in_use, idle, leased) = refusal(&provider, CAP);
         assert_eq!((asked, cap, in_use), (CAP, CAP, 0));
         assert_eq!(leased, count * len, "leased bytes are miscounted");
-        assert_eq!(idle + leased, provider.stats().bytes_held, "the refusal's numbers do not add up");
+        assert_eq!(idle + leased, CAP, "the refusal's numbers do not add up");
         drop(views);
         assert!(provider.alloc(CAP).is_ok(), "{count} chunks of {len} bytes whose leases have ended are kept");
     }
@@ -102,7 +102,7 @@ fn a_refusal_says_where_the_memory_is() {
     drop(lent);
     drop(provider.alloc(CAP / 8).unwrap());
     let in_use = 2 * QUARTER + small.capacity();
-    let expected = (QUARTER, CAP, in_use, ARENA - small.capacity(), QUARTER);
+    let expected = (QUARTER, CAP, in_use, QUARTER - small.capacity(), QUARTER);
     assert_eq!(refusal(&provider, QUARTER), expected, "(asked, cap, in use, idle, leased)");
     let stats = provider.stats();
     assert_eq!((stats.bytes_in_use, stats.bytes_leased), (in_use, QUARTER));
@@ -120,7 +120,7 @@ fn handles_statistics_and_refusals_agree_on_sizes() {
         let capacity = live[0].capacity();
         let in_use = live.len() * capacity;
         assert_eq!(provider.stats().bytes_in_use, in_use, "statistics and handles disagree");
-        assert_eq!(refusal(&provider, len), (capacity, CAP, in_use, provider.stats().bytes_held - in_use, 0));
+        assert_eq!(refusal(&provider, len), (capacity, CAP, in_use, CAP - in_use, 0));
     }
 }
 
@@ -138,20 +138,75 @@ fn the_same_call_works_after_something_was_dropped() {
 }
 
 #[test]
-fn small_chunks_fill_the_cap_and_their_arenas_make_room_for_a_large_one() {
+fn small_chunks_fill_the_cap_and_make_room_for_a_large_one() {
     let provider = capped();
     let mut live = fill(&provider, 64);
-    let stats = provider.stats();
-    assert_eq!((stats.bytes_held, stats.arenas), (CAP, CAP / ARENA));
-    assert!(live.len() * 64 > CAP / 10 * 4, "only {} chunks of 64 bytes fit into {CAP}", live.len());
-    // One chunk is enough to hold an arena.
+    assert_eq!(live.len(), CAP / 64, "memory is lost between chunks of 64 bytes");
+    assert_eq!((provider.stats().bytes_held, provider.stats().bytes_in_use), (CAP, CAP));
+    // One chunk is enough to keep the cap from being free in one piece.
     let last = live.pop();
     drop(live);
-    assert!(provider.alloc(CAP).unwrap_err().is_exhausted(), "an arena was given back under a live chunk");
-    assert!(provider.alloc(CAP - ARENA).is_err() || last.is_some());
+    assert!(provider.alloc(CAP).unwrap_err().is_exhausted(), "memory was taken from under a live chunk");
     drop(last);
     assert_eq!(provider.alloc(CAP).unwrap().len(), CAP);
-    assert_eq!(provider.stats().arenas, 0);
+    assert_eq!(provider.stats().segments, 1);
+}
+
+/// A frame for which there is no room must not cost the small messages theirs.
+#[test]
+fn what_cannot_succeed_destroys_nothing() {
+    const FRAME: usize = 6_200_000;
+    let provider = builder().max_bytes(64 << 20).max_idle_per_class(64).build().unwrap();
+    provider.reserve(48, 64).unwrap();
+    let reserved = provider.stats().misses();
+    let frames = fill(&provider, FRAME);
+    assert_eq!(frames.len(), 10, "as many as fit 64 MiB");
+    let misses = provider.stats().misses();
+    assert_eq!(misses - reserved, 10);
+    for _ in 0..10 {
+        assert!(provider.alloc(FRAME).unwrap_err().is_exhausted());
+    }
+    let small: Vec<_> = (0..64).map(|_| provider.alloc(48).unwrap()).collect();
+    assert_eq!(provider.stats().misses(), misses, "reserved chunks were destroyed for what did not fit");
+    drop((small, frames));
+}
+
+/// And one for which there is takes what was used longest ago, and no more of it than lies in its way.
+#[test]
+fn room_is_made_of_what_was_used_longest_ago() {
+    let provider = capped();
+    let lengths = [QUARTER, QUARTER + 4096, QUARTER - 4096];
+    for len in lengths {
+        drop(provider.alloc(len).unwrap());
+    }
+    let rest = fill(&provider, 4096 * 64);
+    drop(provider.alloc(lengths[0]));
+    drop(rest);
+    let chunks = |len: usize| {
+        let stats = provider.stats();
+        stats.classes.iter().filter(|class| class.size == len).map(|class| class.chunks).sum::<usize>()
+    };
+    let before = lengths.map(chunks);
+    let large = provider.alloc(QUARTER + 2 * 4096).unwrap();
+    let after = lengths.map(chunks);
+    let gone: usize = before.iter().zip(after).map(|(before, after)| before - after).sum();
+    assert!(gone <= 2, "{before:?} became {after:?} for one message");
+    drop(large);
+}
+
+/// A message that is longer than any gap can become in the segments that there are: those give way to a longer one, a few times.
+#[test]
+fn ever_larger_messages_make_few_segments() {
+    const MIB: usize = 1 << 20;
+    let provider = builder().max_bytes(64 * MIB).build().unwrap();
+    drop(fill(&provider, 100_000));
+    for len in (1..=64).map(|mib| mib * MIB) {
+        assert_eq!(provider.alloc(len).unwrap_or_else(|error| panic!("{len}: {error}")).len(), len);
+        drop(provider.alloc(100).unwrap());
+    }
+    let stats = provider.stats();
+    assert!(stats.segments_created <= 16, "{} segments were made", stats.segments_created);
+    assert_eq!((stats.segments, stats.bytes_mapped), (1, 64 * MIB));
 }
 
 #[test]
@@ -165,8 +220,11 @@ fn a_reservation_that_does_not_fit_keeps_what_it_could_make() {
 
 #[test]
 fn a_pool_of_the_smallest_cap_works() {
-    let provider = builder().max_bytes(64 << 10).build().unwrap();
-    for len in [0, 64, 4096, 5000, 64 << 10] {
-        assert!(!fill(&provider, len).is_empty(), "no buffer of {len} bytes");
+    for max_bytes in [1, 42, 4096, 10_240, 64 << 10] {
+        let provider = builder().max_bytes(max_bytes).build().unwrap();
+        for len in [0, 64, 4096, 5000, 64 << 10] {
+            let live = fill(&provider, len.min(max_bytes));
+            assert!(!live.is_empty(), "no buffer of {len} bytes under {max_bytes}");
+        }
     }
 }

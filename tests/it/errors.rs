@@ -32,7 +32,8 @@ fn exhausted_names_the_cap_and_where_the_memory_is() {
     drop(lent);
     let _held = provider.alloc(512 << 10).unwrap();
     let error = provider.alloc(384 << 10).unwrap_err();
-    let says = ["393216 bytes", "1048576", "524288 bytes are in use", "262144 are leased", "0 are idle", "max_bytes"];
+    let says =
+        ["393216 bytes", "1048576", "524288 bytes are in use", "262144 are leased", "262144 are idle", "max_bytes"];
     assert_says(&error, &says);
     assert_says(&error, &["drop"]);
     assert!(error.source().is_none());
@@ -46,15 +47,16 @@ fn a_reservation_above_the_idle_cap_names_the_option() {
 
 #[test]
 fn a_system_without_memory_is_told_apart_and_nothing_is_left() {
-    let provider = builder().max_bytes(1 << 46).build().unwrap();
-    let error = provider.alloc(1 << 45).unwrap_err();
+    const HUGE: usize = 64 << 30;
+    let provider = builder().max_bytes(HUGE).build().unwrap();
+    let error = provider.alloc(HUGE).unwrap_err();
     assert!(!error.is_exhausted(), "the cap is not what is in the way");
     let object = format!("/dev/shm/shm_pool.{}.1", provider.id());
-    assert_says(&error, &[&(1usize << 45).to_string(), &object, "failed", "os error"]);
+    assert_says(&error, &[&HUGE.to_string(), &object, "failed", "os error"]);
 
     let AllocErrorKind::Os(os) = error.kind() else { panic!("{error}") };
     assert!(["posix_fallocate", "mmap"].contains(&os.call()), "{os}");
-    assert_eq!((os.object(), os.bytes()), (object.as_str(), 1 << 45));
+    assert_eq!((os.object(), os.bytes()), (object.as_str(), HUGE));
     assert_says(&error, &[os.call()]);
     if os.errno() == Some(libc::ENOSPC) {
         assert_says(&error, &["bytes free", "max_bytes", "--shm-size"]);
@@ -63,9 +65,9 @@ fn a_system_without_memory_is_told_apart_and_nothing_is_left() {
     assert_eq!(cause.raw_os_error(), os.errno());
 
     let stats = provider.stats();
-    assert_eq!((stats.bytes_held, stats.segments, stats.segments_created), (0, 0, 0), "what was not made is counted");
-    assert_eq!(stats.peak_bytes_held, 0, "what was not made is counted");
-    assert_eq!(files(&format!("{}.1", provider.id())), NONE, "a half-made segment is left");
+    assert_eq!((stats.bytes_held, stats.peak_bytes_held), (0, 0), "what was not taken is counted");
+    assert_eq!((stats.segments, stats.segments_created), (0, 0), "what was not made is counted");
+    assert_eq!(files(&format!("{}.1", provider.id())), NONE, "a segment that was made in vain is left");
     assert!(provider.alloc(1 << 20).is_ok(), "the pool is spoilt by a refused allocation");
 }
 
@@ -119,8 +121,8 @@ fn errors_of_decoding_tell_what_came() {
 
 #[test]
 fn errors_of_building_name_option_value_and_range() {
-    let error = builder().max_bytes(1).build().unwrap_err();
-    assert_says(&error, &["max_bytes", "1", "65536", "bytes"]);
+    let error = builder().max_bytes(1 << 20).arena_size(2 << 20).build().unwrap_err();
+    assert_says(&error, &["arena_size", "2097152", "1", "1048576", "bytes"]);
     assert_says(&builder().name_prefix("a/b").build().unwrap_err(), &["a/b", "64", "A-Z"]);
     assert_says(&builder().mode(0o777).build().unwrap_err(), &["0o777", "0o600"]);
 }

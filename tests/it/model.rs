@@ -11,13 +11,15 @@ use std::alloc::Layout;
 
 const ARENA: usize = 256 << 10;
 
-/// The largest chunk that is carved from an arena; larger ones are segments of their own.
-const LARGEST_CARVED: usize = ARENA / 16;
+/// From this length on, chunks are whole pages; smaller ones are carved by cache lines.
+const PAGES: usize = 128 << 10;
 
 /// Not the size of a class.
-const MAX_ALLOC: usize = 72 << 10;
+const MAX_ALLOC: usize = (148 << 10) + (2 << 10);
 
-const EDGES: [usize; 6] = [0, 64, LARGEST_CARVED, LARGEST_CARVED + 1, MAX_ALLOC, MAX_ALLOC + 1];
+const EDGES: [usize; 6] = [0, 64, PAGES - 2048, PAGES - 2047, MAX_ALLOC, MAX_ALLOC_IN_PAGES + 1];
+
+const MAX_ALLOC_IN_PAGES: usize = MAX_ALLOC.next_multiple_of(4096);
 
 /// What may happen next. A number picks one of the handles, descriptors or grants that there are.
 #[derive(Clone, Debug)]
@@ -37,7 +39,7 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let len = || prop_oneof![3 => 0..300usize, 2 => 300..5000usize, 2 => 5000..MAX_ALLOC, 1 => select(&EDGES[..])];
+    let len = || prop_oneof![3 => 0..300usize, 2 => 300..5000usize, 2 => 5000..40_000usize, 1 => 40_000..MAX_ALLOC, 1 => select(&EDGES[..])];
     let pick = || 0..64usize;
     prop_oneof![
         8 => len().prop_map(|len| Step::Alloc { len, align: 1 }),
@@ -138,21 +140,20 @@ impl World {
         let allocated = if align == 1 { self.provider.alloc(len) } else { self.provider.alloc_layout(layout) };
         match allocated {
             Ok(buffer) => {
-                assert!(len <= MAX_ALLOC && buffer.len() == len && buffer.capacity() >= len);
+                assert!(len <= MAX_ALLOC_IN_PAGES && buffer.len() == len && buffer.capacity() >= len);
                 assert_eq!(address(&buffer) % align.max(64), 0);
                 self.begin(buffer);
             }
             Err(error) if error.is_exhausted() => {
                 let (in_use, leased) = (self.bytes(true), self.bytes(false));
                 let stats = self.provider.stats();
-                assert_eq!(idle(&stats), 0, "refused although chunks are idle");
                 let AllocErrorKind::Exhausted { max_bytes, in_use: told, idle, leased: lent, .. } = *error.kind()
                 else {
                     panic!("{error}")
                 };
                 assert_eq!((told, lent), (in_use, leased), "(in use, leased) of the refusal");
-                assert_eq!((max_bytes, told + lent + idle), (stats.max_bytes, stats.bytes_held));
-                self.assert_full(len, 1);
+                assert_eq!((max_bytes, told + lent + idle), (stats.max_bytes, stats.max_bytes));
+                self.assert_full(layout);
             }
             Err(error) => Self::assert_too_large(&error, len),
         }
@@ -160,26 +161,26 @@ impl World {
 
     fn reserve(&mut self, len: usize, count: usize) {
         match self.provider.reserve(len, count) {
-            Ok(()) => assert!(len <= MAX_ALLOC && count <= self.max_idle),
+            Ok(()) => assert!(len <= MAX_ALLOC_IN_PAGES && count <= self.max_idle),
             Err(error) if matches!(error.kind(), AllocErrorKind::ReserveTooMany { .. }) => {
                 assert!(count > self.max_idle);
             }
-            Err(error) if error.is_exhausted() => self.assert_full(len, count),
+            Err(error) if error.is_exhausted() => assert!(count > 0, "no chunks do not fit"),
             Err(error) => Self::assert_too_large(&error, len),
         }
     }
 
     fn assert_too_large(error: &AllocError, len: usize) {
-        assert!(matches!(error.kind(), AllocErrorKind::TooLarge { .. }) && len > MAX_ALLOC, "{len} bytes: {error}");
+        assert!(
+            matches!(error.kind(), AllocErrorKind::TooLarge { .. }) && len > MAX_ALLOC_IN_PAGES,
+            "{len} bytes: {error}"
+        );
     }
 
-    /// There is no room for `count` chunks of `len` bytes even when everything idle is given back.
-    fn assert_full(&self, len: usize, count: usize) {
+    /// An allocation does by itself whatever trimming could do for it.
+    fn assert_full(&self, layout: Layout) {
         self.trim();
-        let stats = self.provider.stats();
-        let own = (len + len / 4).next_multiple_of(4096) * count;
-        let needed = if len <= LARGEST_CARVED { ARENA } else { own };
-        assert!(stats.bytes_held + needed > stats.max_bytes, "{len} bytes refused with {} held", stats.bytes_held);
+        assert!(self.provider.alloc_layout(layout).is_err(), "{layout:?} was refused, and fits after a trim");
     }
 
     /// Everything idle is given back, and nothing else.
@@ -188,11 +189,9 @@ impl World {
         let given_back = self.provider.trim();
         let stats = self.provider.stats();
         assert_eq!((stats.bytes_held, idle(&stats)), (before - given_back, 0));
-        let sizes = || self.alive().map(|message| self.messages[message].capacity);
-        let own: usize = sizes().filter(|&size| size > LARGEST_CARVED).sum();
-        let carved = sizes().filter(|&size| size <= LARGEST_CARVED).count();
-        assert_eq!(stats.bytes_held, own + stats.arenas * ARENA);
-        assert!(stats.arenas <= carved, "{} arenas are held for {carved} chunks", stats.arenas);
+        let alive = self.alive().count();
+        assert!(stats.bytes_held >= self.bytes(true) + self.bytes(false) && stats.bytes_held <= stats.bytes_mapped);
+        assert!(stats.segments <= alive, "{} segments are held for {alive} chunks", stats.segments);
     }
 
     /// Fills a buffer with a message of its own.

@@ -3,7 +3,7 @@
 use crate::support::{address, builder, idle, pair, provider};
 use shm_pool::{AllocErrorKind, Provider, ShmBuf, ShmBufMut};
 
-/// Lengths of chunks from an arena, and of segments of their own.
+/// Lengths of chunks that are carved by cache lines, and by pages.
 const LENGTHS: [usize; 5] = [0, 64, 5000, 1 << 20, 5 << 20];
 
 #[test]
@@ -178,7 +178,7 @@ fn trim_gives_every_idle_byte_back_and_says_how_many() {
     assert!(held > 8 << 20, "there is something to give back");
     assert_eq!(provider.trim(), held, "what trim says is not what was held");
     let stats = provider.stats();
-    assert_eq!((stats.bytes_held, stats.segments, stats.arenas), (0, 0, 0), "trim kept something");
+    assert_eq!((stats.bytes_held, stats.segments, stats.bytes_mapped), (0, 0, 0), "trim kept something");
     assert_eq!(provider.trim(), 0, "there is nothing to give back twice");
 }
 

@@ -163,7 +163,7 @@ fn threads_that_need_the_same_new_arena_all_find_room_in_it() {
             threads.map(|thread| thread.join().unwrap())
         });
         let buffers = results.map(|result| result.unwrap_or_else(|error| panic!("there is room: {error}")));
-        assert_eq!((provider.stats().arenas, provider.stats().bytes_held), (1, ARENA));
+        assert_eq!((provider.stats().segments, provider.stats().bytes_mapped), (1, ARENA));
         drop(buffers);
     }
 }

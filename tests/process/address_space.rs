@@ -32,7 +32,7 @@ fn run(role: &str, test: &str) {
     child.finish();
 }
 
-/// The control object takes 2.2 MB, and an arena 4 MiB.
+/// The control object takes 2 MiB, and the first arena 4 MiB.
 fn builder(prefix: &str) -> ProviderBuilder {
     Provider::builder().name_prefix(prefix).max_bytes(32 << 20).arena_size(LEN).max_shared(16 << 10)
 }
@@ -57,7 +57,7 @@ pub(crate) fn owner(link: &Link, arguments: &[&str]) {
     }
     let provider = builder(prefix).build().unwrap();
     let built = state(prefix);
-    for len in [LEN, 64].repeat(ROUNDS) {
+    for len in [LEN, LEN / 2].repeat(ROUNDS) {
         let error = with_address_space(LITTLE, || provider.alloc(len)).unwrap_err();
         let AllocErrorKind::Os(error) = error.kind() else { panic!("{error}") };
         assert_no_space(error);

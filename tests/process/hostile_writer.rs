@@ -31,7 +31,7 @@ fn leases_of_the_dead_that_come_back_do_not_keep_an_allocation() {
 
 pub(crate) fn role(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
-    let builder = Provider::builder().name_prefix(prefix).max_shared(SHARED + 1).max_bytes(1 << 20).arena_size(1 << 19);
+    let builder = Provider::builder().name_prefix(prefix).max_shared(SHARED + 1).max_bytes(704 << 10);
     let provider = builder.build().unwrap();
     let message = provider.alloc(LEN).unwrap().freeze();
     message.descriptor().unwrap();

@@ -12,7 +12,7 @@ use shm_pool::channel::{RecvError, SendFailure};
 use shm_pool::{AttachError, Descriptor, Provider, ProviderId, ShareError, ShmBuf};
 
 /// What an owner has: a control object, and two segments.
-const OBJECTS: u64 = 3;
+const OBJECTS: u64 = 2;
 
 /// The role: forks process 1 of another PID namespace, tells its id in this one, and later that it has ended.
 pub(crate) fn role(link: &Link, arguments: &[&str]) {

@@ -9,7 +9,10 @@ use crate::wire::{Link, Message};
 use shm_pool::{AllocErrorKind, BuildError, Provider, ProviderBuilder, ShmBuf, ShmBufMut};
 use std::thread;
 
-/// Sizes of segments of their own, and of a chunk in an arena.
+/// The longest run of memory that small messages share.
+const HEAP: usize = 256 << 10;
+
+/// Of whole pages, and small ones.
 const LENGTHS: [usize; 4] = [256 << 10, 4 << 10, 1 << 20, 100_000];
 const ROUNDS: usize = 40;
 
@@ -104,9 +107,10 @@ fn rounds(prefix: &str) {
         assert_eq!(all.len(), count, "round {round}: fewer than at first");
         counts[at] = count;
         assert_whole(&all);
-        // The very next allocation after room was made, in every class.
+        // The very next allocation after room was made, in every class. Of smaller ones that share a heap, all have to go.
         for len in LENGTHS {
-            all.truncate(all.len().saturating_sub(1 + len / LENGTHS[at]));
+            let shared = if len > LENGTHS[at] { HEAP } else { 0 };
+            all.truncate(all.len().saturating_sub(1 + (len + shared) / LENGTHS[at]));
             provider.alloc(len).unwrap_or_else(|error| panic!("round {round}, {len} bytes: {error}")).fill(1);
         }
     }

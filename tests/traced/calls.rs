@@ -86,6 +86,7 @@ impl Call {
             libc::SYS_fallocate => {
                 call("fallocate", "", &[libc::ENOSPC, libc::EINTR, libc::ENOMEM, libc::EFBIG, libc::EDQUOT])
             }
+            libc::SYS_ftruncate => call("ftruncate", "", &[libc::EINTR, libc::EFBIG, libc::EPERM]),
             libc::SYS_mmap => call("mmap", "", &[libc::ENOMEM, libc::EAGAIN, libc::EPERM]),
             libc::SYS_munmap => call("munmap", "", &[libc::ENOMEM]),
             libc::SYS_madvise => call("madvise", "", &[libc::EINVAL, libc::ENOMEM, libc::EAGAIN, libc::EPERM]),

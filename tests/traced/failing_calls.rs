@@ -19,8 +19,8 @@ use std::fs;
 const OPERATIONS: &[&str] = &[
     "build",
     "sweep",
-    "alloc, a segment",
-    "alloc, an arena",
+    "alloc, a run",
+    "alloc, a heap",
     "reserve",
     "trim",
     "close",

@@ -57,11 +57,11 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
     match operation {
         "build" => attempt.twice(|| builder(prefix).build().map_err(build_error)),
         "sweep" => attempt.twice(|| builder(prefix).sweep().map_err(build_error)),
-        "alloc, a segment" => {
+        "alloc, a run" => {
             let provider = provider();
             attempt.twice(|| provider.alloc(LARGE).map_err(alloc_error));
         }
-        "alloc, an arena" => {
+        "alloc, a heap" => {
             let provider = provider();
             attempt.twice(|| provider.alloc(SMALL).map_err(alloc_error));
         }

@@ -173,7 +173,7 @@ impl Scene for Stage {
         self.assert_slot_is_free(&provider);
         drop(own);
         let stats = provider.stats();
-        assert_eq!((stats.bytes_leased, stats.bytes_in_use, stats.arenas), (0, 0, 1));
+        assert_eq!((stats.bytes_leased, stats.bytes_in_use, stats.segments), (0, 0, 1));
         assert_eq!(use_all(&provider), capacity, "all chunks can be used again");
         assert!(capacity >= CAPACITY, "{capacity} chunks in all");
         assert_eq!(shm::objects(self.names.prefix()).len(), 2, "the control object and the arena");

@@ -7,16 +7,20 @@ use crate::trace::marked;
 use crate::wire::{Link, Message};
 use shm_pool::{Descriptor, PeerId, Provider, ProviderBuilder, ShmBuf};
 
-/// A message in a segment of its own; one of an arena; and the largest of an arena, of which three fit beside a small one.
-pub(crate) const LARGE: usize = 20 << 10;
+/// A message of whole pages, and one that is carved by cache lines.
+pub(crate) const LARGE: usize = 128 << 10;
 pub(crate) const SMALL: usize = 4 << 10;
-const CARVED: usize = 16 << 10;
 
-pub(crate) const ARENA: usize = 64 << 10;
+/// The first arena has room for a large message and some small ones.
+const ARENA: usize = 2 * LARGE;
+const CAP: usize = 5 * ARENA;
+
+/// Fits no arena but one that takes all of the cap that is not in use.
+const LONGEST: usize = 700 << 10;
 
 pub(crate) fn builder(prefix: &str) -> ProviderBuilder {
     // As few classes as there can be: an operation that looks at all of them is the shorter.
-    Provider::builder().name_prefix(prefix).max_bytes(1 << 20).max_alloc(LARGE).arena_size(ARENA).max_shared(16)
+    Provider::builder().name_prefix(prefix).max_bytes(CAP).max_alloc(LONGEST).arena_size(ARENA).max_shared(16)
 }
 
 /// A message that is filled by its length.
@@ -54,13 +58,30 @@ pub(crate) fn operate(link: &Link, operation: &str, prefix: &str) {
 fn operate_on(operation: &str, provider: Provider, kept: [ShmBuf; 2], reader: PeerId) {
     let buffer = |len| provider.alloc(len).unwrap();
     match operation {
-        "alloc, a segment" => drop(marked(|| provider.alloc(LARGE)).unwrap()),
         "alloc, an arena" => {
-            let _full = [(); 3].map(|()| buffer(CARVED));
-            assert_eq!(provider.stats().arenas, 1);
-            drop(marked(|| provider.alloc(CARVED)).unwrap());
+            drop(marked(|| provider.alloc(LARGE)).unwrap());
+            assert_eq!(provider.stats().segments, 2);
         }
-        "alloc, carved" => drop(marked(|| provider.alloc(CARVED)).unwrap()),
+        "alloc, a run" => {
+            let _arena = buffer(LARGE);
+            drop(marked(|| provider.alloc(LARGE)).unwrap());
+            assert_eq!(provider.stats().segments, 2);
+        }
+        "alloc, carved" => drop(marked(|| provider.alloc(2 * SMALL)).unwrap()),
+        "alloc, a trade" => {
+            let _full = [3 * LARGE, 3 * LARGE, LARGE].map(buffer);
+            // Idle ones, some of which lie in the way.
+            drop([(); 14].map(|()| buffer(16 << 10)));
+            let made = provider.stats().segments_created;
+            drop(marked(|| provider.alloc(LARGE)).unwrap());
+            assert_eq!(provider.stats().segments_created, made);
+        }
+        "alloc, arenas give way" => {
+            drop([(); 2].map(|()| published(&provider, ARENA)));
+            let made = provider.stats().segments_created;
+            drop(marked(|| provider.alloc(LONGEST)).unwrap());
+            assert_eq!(provider.stats().segments_created, made + 1);
+        }
         "alloc, warm" => {
             drop(buffer(LARGE));
             drop(marked(|| provider.alloc(LARGE)).unwrap());
@@ -89,13 +110,13 @@ fn operate_on(operation: &str, provider: Provider, kept: [ShmBuf; 2], reader: Pe
         "drop, leased" => marked(|| drop(kept)),
         "trim" => {
             drop([published(&provider, LARGE), published(&provider, LARGE)]);
-            drop([buffer(CARVED), buffer(LARGE)]);
+            drop([buffer(2 * SMALL), buffer(LARGE)]);
             drop(kept);
             assert!(marked(|| provider.trim()) > 0);
         }
         "reclaim" => assert!(marked(|| provider.reclaim()) > 0),
         "close" => {
-            drop([published(&provider, LARGE), published(&provider, CARVED)]);
+            drop([published(&provider, LARGE), published(&provider, 2 * SMALL)]);
             drop(kept);
             marked(|| drop(provider));
         }

@@ -19,9 +19,9 @@ pub(crate) type Blocking = BlockOn<GarbageCollect>;
 pub(crate) const CAP: usize = 8 << 20;
 pub(crate) const ARENA: usize = 256 << 10;
 
-/// A message whose chunk is carved out of an arena.
+/// A message that is carved by cache lines.
 pub(crate) const SMALL: usize = 4 << 10;
-/// A message with a segment of its own.
+/// A message of whole pages.
 pub(crate) const LARGE: usize = 512 << 10;
 
 pub(crate) fn builder() -> PoolBackendBuilder {

@@ -13,6 +13,7 @@ pub(crate) const RECORDS: u64 = 8;
 const PAGE: u64 = 4096;
 const RECORD: u64 = 128;
 const EPOCHS_OFFSET: u64 = 32;
+const SEGMENTS_OFFSET: u64 = EPOCHS_OFFSET + 64 * 8;
 
 /// One 64-bit word of a control object.
 #[derive(Arbitrary, Clone, Copy, Debug)]
@@ -80,12 +81,11 @@ impl OpenObject {
     }
 
     fn offset(&self, word: Word) -> u64 {
-        let records = (PAGE + self.records * 8).next_multiple_of(PAGE);
-        let record = |index: u8| records + u64::from(index) % self.records * RECORD;
+        let record = |index: u8| PAGE + u64::from(index) % self.records * RECORD;
         let at = match word {
             Word::Head(word) => u64::from(word) % 4 * 8,
             Word::Epoch(slot) => EPOCHS_OFFSET + u64::from(slot) % 64 * 8,
-            Word::Entry(index) => PAGE + u64::from(index) % self.records * 8,
+            Word::Entry(index) => SEGMENTS_OFFSET + u64::from(index) % 16 * 8,
             Word::Lanes { record: of, word } => record(of) + 8 + u64::from(word) % 8 * 8,
             Word::Generation(of) => record(of),
             Word::Place { record: of, word } => record(of) + 72 + u64::from(word) % 4 * 8,

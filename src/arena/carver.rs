@@ -1,0 +1,339 @@
+//! Carves a range of memory into pieces of whole units. The only file that names talc.
+//!
+//! talc keeps its lists and tags in the memory that it manages. Here that is not the shared memory: each carver has a *shadow*, private
+//! memory with one talc unit of 32 bytes for each unit of the range, and what talc carves out of the shadow stands for the same
+//! part of the range. So
+//!
+//! * no process that can write to the range can damage the allocator,
+//! * the range's own bytes are never touched: its pages may be holes, and its last reader may still be reading,
+//! * a range of `n` units holds `n` of them; nothing is lost to tags or to alignment.
+//!
+//! That pieces never overlap follows from talc's contract alone: a piece of `n` units is an allocation of `32 n - 8` bytes that is
+//! aligned to 32.
+//!
+//! # Condemned pieces
+//!
+//! When nothing fits, idle pieces make room. Which of them have to go is a question of which are neighbours, so the owner of the
+//! pieces *condemns* one after the other, and each time [`Carver::window`] tells whether the gap around it, condemned
+//! pieces included, would do. Condemning changes nothing else, and [`Carver::spare`] takes it back.
+
+use std::alloc::{alloc_zeroed, dealloc, Layout};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::ptr::NonNull;
+use talc::base::{Talc, CHUNK_UNIT};
+use talc::source::Manual;
+use talc::DefaultBinning;
+
+/// What talc writes before the first unit, in bytes: the tag at a heap's base.
+const TAG: usize = std::mem::size_of::<usize>();
+
+/// Bytes of the shadow for talc's lists, a multiple of talc's unit.
+const LISTS: usize = talc::min_first_heap_size::<DefaultBinning>().div_ceil(CHUNK_UNIT) * CHUNK_UNIT;
+
+/// A range of memory, by units from its start.
+pub(super) struct Carver {
+    talc: Talc<Manual, DefaultBinning>,
+    shadow: Shadow,
+    units: usize,
+    /// What is carved, by its first unit.
+    pieces: BTreeMap<usize, Piece>,
+    /// Units that are carved.
+    carved: usize,
+    /// Pieces that are condemned.
+    condemned: usize,
+}
+
+struct Piece {
+    units: usize,
+    is_condemned: bool,
+}
+
+/// talc's memory: its lists, a unit for the tag, and the shadow of each unit. Nobody else reads or writes it.
+struct Shadow {
+    start: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: it owns its memory, as a box does.
+unsafe impl Send for Shadow {}
+
+impl Shadow {
+    /// `None`: the system has no memory for it.
+    fn new(units: usize) -> Option<Self> {
+        let bytes = units.checked_mul(CHUNK_UNIT)?.checked_add(LISTS + CHUNK_UNIT)?;
+        let layout = Layout::from_size_align(bytes, CHUNK_UNIT).ok()?;
+        // Zeros come from the system untouched, so that a large shadow takes memory only where pieces begin and end.
+        // SAFETY: the layout's size is not zero.
+        let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+        Some(Self { start, layout })
+    }
+
+    /// The shadow of the unit at `at`, which is at most the number of units.
+    fn unit(&self, at: usize) -> *mut u8 {
+        // SAFETY: inside the allocation, or one past its end.
+        unsafe { self.start.as_ptr().add(LISTS + CHUNK_UNIT + at * CHUNK_UNIT) }
+    }
+}
+
+impl Drop for Shadow {
+    fn drop(&mut self) {
+        // SAFETY: allocated by `new` with this layout.
+        unsafe { dealloc(self.start.as_ptr(), self.layout) };
+    }
+}
+
+/// What a piece is in the shadow.
+fn shadow_of(units: usize) -> Option<Layout> {
+    let bytes = units.checked_mul(CHUNK_UNIT)?.checked_sub(TAG)?;
+    Layout::from_size_align(bytes, CHUNK_UNIT).ok()
+}
+
+impl Carver {
+    /// Nothing is carved yet. `None`: the system has no private memory for the shadow.
+    pub(super) fn new(units: usize) -> Option<Self> {
+        let shadow = Shadow::new(units)?;
+        let mut talc = Talc::new(Manual);
+        // SAFETY: the first part of the shadow is talc's for as long as the carver lives.
+        unsafe { talc.claim(shadow.start.as_ptr(), LISTS) };
+        // What is left of the part for the lists stands for nothing, and is taken out of use for good.
+        let unit = Layout::new::<[usize; 3]>();
+        // SAFETY: the layout's size is not zero.
+        while unsafe { talc.try_allocate(unit) }.is_some() {}
+        // SAFETY: the unit before the first one is there for the tag.
+        let tag = unsafe { shadow.unit(0).sub(TAG) };
+        // SAFETY: the second part of the shadow is talc's for as long as the carver lives, and does not overlap the first.
+        unsafe { talc.claim(tag, TAG + units * CHUNK_UNIT) };
+        Some(Self { talc, shadow, units, pieces: BTreeMap::new(), carved: 0, condemned: 0 })
+    }
+
+    /// Carves a piece of so many units. `None`: no gap is that large.
+    pub(super) fn carve(&mut self, units: usize) -> Option<usize> {
+        let layout = shadow_of(units)?;
+        // SAFETY: the size is not zero.
+        let piece = unsafe { self.talc.try_allocate(layout) }?;
+        let at = (piece.as_ptr() as usize).wrapping_sub(self.shadow.unit(0) as usize) / CHUNK_UNIT;
+        if at.checked_add(units).map_or(true, |end| end > self.units) {
+            // Only if talc used memory that it was not to use; better lost than handed out.
+            debug_assert!(false, "talc carved outside the range");
+            return None;
+        }
+        self.pieces.insert(at, Piece { units, is_condemned: false });
+        self.carved += units;
+        Some(at)
+    }
+
+    /// Gives the piece back that begins at `at`.
+    pub(super) fn free(&mut self, at: usize) {
+        let Some(piece) = self.pieces.remove(&at) else { return };
+        self.carved -= piece.units;
+        self.condemned -= usize::from(piece.is_condemned);
+        if let Some(layout) = shadow_of(piece.units) {
+            // SAFETY: allocated with this layout by `carve`, and taken out of the list of pieces, so freed once.
+            unsafe { self.talc.deallocate(self.shadow.unit(at), layout) };
+        }
+    }
+
+    pub(super) fn units(&self) -> usize {
+        self.units
+    }
+
+    /// Units that are not carved.
+    pub(super) fn free_units(&self) -> usize {
+        self.units - self.carved
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    /// Are all pieces condemned?
+    pub(super) fn is_all_condemned(&self) -> bool {
+        self.condemned == self.pieces.len()
+    }
+
+    pub(super) fn condemn(&mut self, at: usize) {
+        self.mark(at, true);
+    }
+
+    pub(super) fn spare(&mut self, at: usize) {
+        self.mark(at, false);
+    }
+
+    fn mark(&mut self, at: usize, condemned: bool) {
+        if let Some(piece) = self.pieces.get_mut(&at).filter(|piece| piece.is_condemned != condemned) {
+            piece.is_condemned = condemned;
+            self.condemned = if condemned { self.condemned + 1 } else { self.condemned - 1 };
+        }
+    }
+
+    /// Where `need` units would be in one piece if the condemned pieces around the one at `at`, which is condemned, were free. Of
+    /// the places in that gap, one that takes few condemned units; the range ends where they end, and so may be longer.
+    pub(super) fn window(&self, at: usize, need: usize) -> Option<Range<usize>> {
+        let before = self.pieces.range(..at).rev().find(|(_, piece)| !piece.is_condemned);
+        let start = before.map_or(0, |(start, piece)| start + piece.units);
+        let after = self.pieces.range(at..).find(|(_, piece)| !piece.is_condemned);
+        let end = after.map_or(self.units, |(start, _)| *start);
+        if end - start < need {
+            return None;
+        }
+        let own_end = at + self.pieces.get(&at).map_or(0, |piece| piece.units);
+        let last = end - need;
+        // At the gap's ends, and with the condemned piece at either end of what is taken.
+        let candidates = [start, last, at.min(last), own_end.saturating_sub(need).max(start)];
+        let windows = candidates.into_iter().map(|first| first..first + need);
+        let window = windows.min_by_key(|window| self.pieces_in(window).map(|piece| piece.len()).sum::<usize>())?;
+        let whole = |whole: Range<usize>, piece: Range<usize>| whole.start.min(piece.start)..whole.end.max(piece.end);
+        Some(self.pieces_in(&window).fold(window.clone(), whole))
+    }
+
+    /// The pieces that lie in a range or reach into it.
+    fn pieces_in<'a>(&'a self, range: &'a Range<usize>) -> impl Iterator<Item = Range<usize>> + 'a {
+        let pieces = self.pieces.range(..range.end).rev().map(|(start, piece)| *start..start + piece.units);
+        pieces.take_while(|piece| piece.end > range.start)
+    }
+
+    /// What is not carved, from the start on.
+    pub(super) fn gaps(&self) -> impl Iterator<Item = Range<usize>> + '_ {
+        let starts = self.pieces.keys().copied().chain([self.units]);
+        let ends = std::iter::once(0).chain(self.pieces.iter().map(|(start, piece)| start + piece.units));
+        ends.zip(starts).map(|(start, end)| start..end).filter(|gap| !gap.is_empty())
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_range_holds_as_many_units_as_it_has() {
+        for units in [1, 2, 3, 15, 64, 1000, 16_384] {
+            let mut carver = Carver::new(units).unwrap();
+            assert_eq!(carver.carve(units), Some(0), "all of {units} in one piece");
+            assert_eq!(carver.carve(1), None);
+            carver.free(0);
+            assert!(carver.is_empty());
+            let mut singles: Vec<usize> = std::iter::from_fn(|| carver.carve(1)).collect();
+            singles.sort_unstable();
+            assert_eq!(singles, (0..units).collect::<Vec<_>>(), "{units} pieces of one unit");
+        }
+    }
+
+    /// What may happen next. A number picks one of the pieces that there are.
+    #[derive(Clone, Debug)]
+    enum Step {
+        Carve(usize),
+        Free(usize),
+        Condemn(usize),
+        Spare(usize),
+        Window(usize, usize),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let pick = || 0..64usize;
+        prop_oneof![
+            4 => (1..40usize).prop_map(Step::Carve),
+            2 => pick().prop_map(Step::Free),
+            3 => pick().prop_map(Step::Condemn),
+            1 => pick().prop_map(Step::Spare),
+            2 => (pick(), 1..120usize).prop_map(|(at, need)| Step::Window(at, need)),
+        ]
+    }
+
+    /// Each unit is free, or belongs to a piece, by its number, which may be condemned.
+    struct Model {
+        units: Vec<Option<usize>>,
+        pieces: Vec<(usize, usize, bool)>,
+    }
+
+    impl Model {
+        fn longest(&self, is_free: impl Fn(Option<usize>) -> bool, around: Option<usize>) -> usize {
+            let runs = self.units.split(|unit| !is_free(*unit));
+            let mut start = 0;
+            let mut longest = 0;
+            for run in runs {
+                if around.map_or(true, |at| (start..start + run.len()).contains(&at)) {
+                    longest = longest.max(run.len());
+                }
+                start += run.len() + 1;
+            }
+            longest
+        }
+
+        fn check_gaps(&self, carver: &Carver) {
+            let mut free = vec![false; self.units.len()];
+            carver.gaps().flatten().for_each(|unit| free[unit] = true);
+            let expected: Vec<bool> = self.units.iter().map(Option::is_none).collect();
+            assert_eq!(free, expected);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_history_agrees_with_the_model(units in 1..300usize, steps in proptest::collection::vec(step(), 1..200)) {
+            let mut carver = Carver::new(units).unwrap();
+            let mut model = Model { units: vec![None; units], pieces: Vec::new() };
+            for (number, step) in steps.into_iter().enumerate() {
+                let picked = |pick: usize| (!model.pieces.is_empty()).then(|| pick % model.pieces.len());
+                match step {
+                    Step::Carve(need) => match carver.carve(need) {
+                        Some(at) => {
+                            let range = &mut model.units[at..at + need];
+                            prop_assert!(range.iter().all(Option::is_none), "two pieces overlap");
+                            range.fill(Some(at));
+                            model.pieces.push((at, need, false));
+                        }
+                        None => prop_assert!(model.longest(|unit| unit.is_none(), None) < need, "step {number}"),
+                    },
+                    Step::Free(pick) => if let Some(pick) = picked(pick) {
+                        let (at, len, _) = model.pieces.swap_remove(pick);
+                        model.units[at..at + len].fill(None);
+                        carver.free(at);
+                    },
+                    Step::Condemn(pick) => if let Some(pick) = picked(pick) {
+                        model.pieces[pick].2 = true;
+                        carver.condemn(model.pieces[pick].0);
+                    },
+                    Step::Spare(pick) => if let Some(pick) = picked(pick) {
+                        model.pieces[pick].2 = false;
+                        carver.spare(model.pieces[pick].0);
+                    },
+                    Step::Window(pick, need) => {
+                        let Some((at, len, true)) = picked(pick).map(|pick| model.pieces[pick]) else { continue };
+                        let condemned =
+                            |at: usize| model.pieces.iter().any(|piece| piece.0 == at && piece.2);
+                        let is_free = |unit: Option<usize>| unit.map_or(true, condemned);
+                        match carver.window(at, need) {
+                            Some(window) => {
+                                prop_assert!(window.len() >= need);
+                                let end = |unit: usize| model.units.get(unit).copied().flatten();
+                                let is_cut = |at: usize| at > 0 && end(at).is_some() && end(at) == end(at - 1);
+                                prop_assert!(!is_cut(window.start) && !is_cut(window.end), "a piece is cut");
+                                prop_assert!(model.units[window.clone()].iter().all(|&unit| is_free(unit)));
+                                // What it takes has to go: free it, and the need fits.
+                                let gone: Vec<_> = model.pieces.iter().copied()
+                                    .filter(|piece| piece.0 < window.end && window.start < piece.0 + piece.1).collect();
+                                for (at, len, _) in &gone {
+                                    carver.free(*at);
+                                    model.units[*at..at + len].fill(None);
+                                }
+                                model.pieces.retain(|piece| !gone.contains(piece));
+                                let fits = carver.carve(need);
+                                prop_assert!(fits.is_some(), "the window was not enough");
+                                carver.free(fits.unwrap());
+                            }
+                            None => {
+                                let around = Some(at + len / 2);
+                                prop_assert!(model.longest(is_free, around) < need, "there was a window");
+                            }
+                        }
+                    }
+                }
+                model.check_gaps(&carver);
+                prop_assert_eq!(carver.is_empty(), model.pieces.is_empty());
+                prop_assert_eq!(carver.is_all_condemned(), model.pieces.iter().all(|piece| piece.2));
+            }
+        }
+    }
+}
