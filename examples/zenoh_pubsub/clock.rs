@@ -1,15 +1,20 @@
-//! A clock that all processes of a machine read the same: nanoseconds since some start that they share.
-//!
-//! `Instant` has no number that another process could use, and `SystemTime` jumps when somebody sets the clock.
+//! Clocks that the standard library does not have.
 
-#![allow(unsafe_code)] // the one system call of this example that the standard library does not offer
+use nix::time::{clock_gettime, ClockId};
+use std::time::Duration;
 
-/// Nanoseconds of CLOCK_MONOTONIC.
+/// Nanoseconds since some start that all processes of a machine share. `Instant` has no number that another process
+/// could use, and `SystemTime` jumps when somebody sets the clock.
 pub(crate) fn now() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the pointer is to a timespec of this frame.
-    let failed = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
-    // Fails only for an unknown clock or a bad pointer.
-    assert_eq!(failed, 0, "Linux has a monotonic clock");
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    read(ClockId::CLOCK_MONOTONIC).as_nanos() as u64
+}
+
+/// How long this process has been running on any processor, in all of its threads, and in the kernel on its behalf.
+pub(crate) fn cpu() -> Duration {
+    read(ClockId::CLOCK_PROCESS_CPUTIME_ID)
+}
+
+fn read(clock: ClockId) -> Duration {
+    // Fails only for a clock that is unknown.
+    clock_gettime(clock).expect("Linux has this clock").into()
 }

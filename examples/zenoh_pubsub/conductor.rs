@@ -1,12 +1,13 @@
-//! The program itself: makes one run for each kind of memory, and prints the results side by side.
+//! The program itself: makes runs for each kind of memory, and prints the results side by side.
 //!
 //! A run is a publisher process and its subscriber processes. If one of them fails, or nothing is heard for long, all are ended,
 //! so that nobody waits for somebody who is gone.
 
 use crate::child::{Child, Heard, News};
 use crate::options::{subscriber_name, Options, Whose};
-use crate::report::{table, Column};
-use crate::{footprint, Result};
+use crate::outcome::{Finished, Outcome};
+use crate::report::{self, Column};
+use crate::Result;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -25,21 +26,33 @@ const PYTHON_SUBSCRIBER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/z
 pub(crate) fn run(options: &Options) -> Result<()> {
     options.check()?;
     let file = options.file()?;
-    let mut columns = Vec::new();
-    for &whose in &options.memory {
-        let outcome = Run::new(options, &file, whose).conduct();
-        // zenoh removes an object when the last process that has it open closes it in good order. A process that was
-        // killed never does, and one that receives keeps what it has opened in globals until it exits, where the order in which
-        // things end is nobody's. So this is called when all are gone; it leaves alone what living processes have open.
-        cleanup_orphaned_shm_segments();
-        let column = outcome?;
-        let left: Vec<&String> = footprint::left(&column.objects).collect();
-        if !left.is_empty() {
-            return Err(format!("leak: left behind in /dev/shm: {left:?}").into());
+    let mut outcomes: Vec<Vec<Outcome>> = options.memory.iter().map(|_| Vec::new()).collect();
+    for round in 0..options.rounds {
+        let mut order: Vec<usize> = (0..outcomes.len()).collect();
+        // What else the machine does, now or later, meets all alike.
+        if round % 2 == 1 {
+            order.reverse();
         }
-        columns.push(column);
+        for at in order {
+            let outcome = Run::new(options, &file, options.memory[at]).conduct();
+            // zenoh removes an object when the last process that has it open closes it in good order. A process that
+            // was killed never does, and one that receives keeps what it has opened in globals until it exits, where
+            // the order in which things end is nobody's. So this is called when all are gone; it leaves alone what
+            // living processes have open.
+            cleanup_orphaned_shm_segments();
+            let outcome = outcome?;
+            if let Outcome::Finished(finished) = &outcome {
+                finished.check_for_leaks()?;
+                if options.load.is_some() {
+                    finished.check_growth(options.memory[at])?;
+                }
+            }
+            outcomes[at].push(outcome);
+        }
     }
-    let text = table(options, &file, &columns);
+    let columns: Vec<Column> =
+        options.memory.iter().zip(outcomes).map(|(&whose, outcomes)| Column::new(whose, outcomes)).collect();
+    let text = report::text(options, &file, &columns);
     io::stdout().write_all(text.as_bytes()).map_err(|error| format!("cannot write the table: {error}").into())
 }
 
@@ -51,15 +64,17 @@ struct Run<'a> {
     children: Vec<Child>,
     sender: Sender<News>,
     news: Receiver<News>,
+    /// How many messages the publisher has told of.
+    published: u64,
 }
 
 impl<'a> Run<'a> {
     fn new(options: &'a Options, file: &'a Path, whose: Whose) -> Self {
         let (sender, news) = mpsc::channel();
-        Self { options, file, whose, children: Vec::new(), sender, news }
+        Self { options, file, whose, children: Vec::new(), sender, news, published: 0 }
     }
 
-    fn conduct(mut self) -> Result<Column> {
+    fn conduct(mut self) -> Result<Outcome> {
         let mut publisher = self.own_program()?;
         publisher.arg("--role=publisher");
         self.start("publisher".to_owned(), publisher)?;
@@ -75,9 +90,7 @@ impl<'a> Run<'a> {
             subscriber.args(["--connect", &endpoint]).arg(format!("--index={}", self.options.subscribers));
             self.start(format!("subscriber {} (Python)", self.options.subscribers), subscriber)?;
         }
-        let results = self.results()?;
-        let names = self.children.iter().map(|child| child.name.clone());
-        Ok(Column::new(self.whose, names.zip(results).collect()))
+        self.outcome()
     }
 
     /// This program once more, to be a process of this run.
@@ -104,25 +117,36 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Waits for all processes to tell what they have seen, and to end.
-    fn results(&mut self) -> Result<Vec<Value>> {
+    /// Waits for all processes to tell what they have seen, and to end; or for the publisher to tell that it cannot
+    /// begin.
+    fn outcome(&mut self) -> Result<Outcome> {
         let mut results = vec![None; self.children.len()];
         let mut running: BTreeSet<usize> = (0..self.children.len()).collect();
         while !running.is_empty() {
             match self.hear()? {
-                (from, Some(mut said)) if said["done"].is_object() => results[from] = Some(said["done"].take()),
-                (_, Some(_)) => {}
+                (from, Some(mut said)) => {
+                    if let Some(why) = said["refused"].as_str() {
+                        return Ok(Outcome::Refused(why.to_owned()));
+                    }
+                    if said["done"].is_object() {
+                        results[from] = Some(said["done"].take());
+                    }
+                    self.published = said["published"].as_u64().unwrap_or(self.published);
+                }
                 (from, None) => drop(running.remove(&from)),
             }
         }
-        let silent = |at: usize| format!("{} ended without a result", self.children[at].name);
-        results.into_iter().enumerate().map(|(at, result)| result.ok_or_else(|| silent(at).into())).collect()
+        let named = self.children.iter().zip(results).map(|(child, result)| match result {
+            Some(result) => Ok((child.name.clone(), result)),
+            None => Err(format!("{} ended without a result", child.name)),
+        });
+        Ok(Outcome::Finished(Finished::new(named.collect::<std::result::Result<_, _>>()?)))
     }
 
     /// What a process says next; `None` if it has ended in peace.
     fn hear(&mut self) -> Result<(usize, Option<Value>)> {
         let Ok(News { from, what }) = self.news.recv_timeout(SILENCE) else {
-            return Err(format!("nothing was heard for {} s: the run is stuck", SILENCE.as_secs()).into());
+            return Err(self.stuck().into());
         };
         let child = &mut self.children[from];
         match what {
@@ -136,5 +160,17 @@ impl<'a> Run<'a> {
                 Ok((from, None))
             }
         }
+    }
+
+    fn stuck(&self) -> String {
+        let (whose, seconds, published) = (self.whose.title(), SILENCE.as_secs(), self.published);
+        let hint = if self.options.may_run_dry() {
+            "; what the slow subscriber keeps may leave no gap that fits the next message"
+        } else {
+            ""
+        };
+        format!(
+            "memory of {whose}: nothing was heard for {seconds} s after message {published}: the run is stuck{hint}"
+        )
     }
 }

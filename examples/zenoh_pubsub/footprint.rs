@@ -9,14 +9,12 @@
 //!
 //! zenoh keeps metadata for both backends, so it would only blur the comparison; the report has it in a row of its own.
 
+use crate::maps::{self, OBJECTS, SUFFIX};
 use crate::Result;
 use std::collections::BTreeSet;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-
-const OBJECTS: &str = "/dev/shm";
-const SUFFIX: &str = ".zenoh";
 
 /// What files report their size in, whatever the file system's own blocks are.
 const BLOCK: u64 = 512;
@@ -32,14 +30,14 @@ pub(crate) struct Footprint {
 impl Footprint {
     /// What is mapped now is not counted.
     pub(crate) fn new() -> Result<Self> {
-        let before = mapped()?;
+        let before = maps::named()?;
         Ok(Self { seen: before.clone(), before, payload: 0, metadata: 0 })
     }
 
     /// Looks at what is mapped now.
     pub(crate) fn sample(&mut self) -> Result<()> {
         let (mut payload, mut metadata) = (0, 0);
-        let now = mapped()?;
+        let now = maps::named()?;
         for name in now.difference(&self.before) {
             let bytes = match std::fs::metadata(Path::new(OBJECTS).join(name)) {
                 Ok(file) => file.blocks() * BLOCK,
@@ -62,16 +60,6 @@ impl Footprint {
     pub(crate) fn objects(&self) -> &BTreeSet<String> {
         &self.seen
     }
-}
-
-/// The names of zenoh's objects that this process has mapped and that have a name still.
-pub(crate) fn mapped() -> Result<BTreeSet<String>> {
-    let maps = std::fs::read_to_string("/proc/self/maps").map_err(|error| format!("no list of mappings: {error}"))?;
-    let names = maps.lines().filter_map(|line| {
-        let (_, name) = line.split_once(OBJECTS)?;
-        name.strip_prefix('/').filter(|name| name.ends_with(SUFFIX)).map(str::to_owned)
-    });
-    Ok(names.collect())
 }
 
 /// Those of `names` that are still there.

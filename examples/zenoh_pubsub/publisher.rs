@@ -2,21 +2,24 @@
 //!
 //! # Flow control
 //!
-//! Three things keep the publisher from running away. It stays at most `--window` messages ahead of the slowest subscriber; when
-//! there is no memory it waits until subscribers have let go of some; and a message that does not fit the connection's queue is
-//! waited for, never dropped.
+//! Three things keep the publisher from running away. It stays at most `--window` messages ahead of the slowest
+//! subscriber; when there is no memory it waits until subscribers have let go of some; and a message that does not fit
+//! the connection's queue is waited for, never dropped. With a rate each message is due at its own time, however late the
+//! one before it was.
 
 use crate::audience::Audience;
 use crate::child::{end_with_parent, say};
 use crate::footprint::Footprint;
+use crate::load::MAX_SEGMENTS;
 use crate::memory::Memory;
 use crate::options::{Options, Whose};
 use crate::report::{percentiles, Percentiles};
 use crate::session::{self, Stamp, DATA};
 use crate::source::Source;
-use crate::Result;
+use crate::{clock, Result};
 use hdrhistogram::Histogram;
 use serde_json::json;
+use std::thread;
 use std::time::{Duration, Instant};
 use zenoh::pubsub::Publisher;
 use zenoh::qos::{CongestionControl, Reliability};
@@ -42,9 +45,15 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 
     let footprint = Footprint::new()?;
     let start = Instant::now();
-    let memory = Memory::new(whose, options.max_bytes)?;
+    let memory = match Memory::new(whose, options.max_bytes) {
+        Ok(memory) => memory,
+        // Then this is what the run is about.
+        Err(error) if options.memlock.is_some() => return say(&json!({ "refused": error.to_string() })),
+        Err(error) => return Err(error),
+    };
     let setup = start.elapsed();
-    let stream = Stream { options, publisher, audience, memory, footprint, waits: Histogram::new(3)?, bytes: 0 };
+    let waits = Histogram::new(3)?;
+    let stream = Stream { options, publisher, audience, memory, footprint, waits, bytes: 0, behind: Duration::ZERO };
     stream.run(&source, setup)?;
     session.close().wait()
 }
@@ -58,41 +67,81 @@ struct Stream<'a> {
     /// How long each allocation took, in nanoseconds.
     waits: Histogram<u64>,
     bytes: u64,
+    /// How long after it was due a message was published at most.
+    behind: Duration,
 }
 
 impl Stream<'_> {
     fn run(mut self, source: &Source, setup: Duration) -> Result<()> {
         let messages = self.options.messages;
-        let start = Instant::now();
-        for (number, content) in (0..messages).zip(source.messages(&self.options.sizes)) {
+        let sizes = self.options.stream();
+        let mut early = None;
+        let (start, cpu) = (Instant::now(), clock::cpu());
+        for (number, content) in (0..messages).zip(source.messages(&sizes)) {
+            self.wait_until_due(start, number);
             self.audience.wait_until_done((number + 1).saturating_sub(self.options.window.into()));
             self.publish(number, content)?;
+            if number + 1 == self.options.first_tenth() {
+                early = self.memory.stats().map(|stats| stats.segments_created);
+            }
             if number % PULSE == 0 {
                 self.footprint.sample()?;
+                self.check_segments(number + 1)?;
                 say(&json!({ "published": number + 1 }))?;
             }
         }
         self.audience.wait_until_done(messages);
-        let elapsed = start.elapsed();
+        let (elapsed, cpu) = (start.elapsed(), clock::cpu() - cpu);
         self.footprint.sample()?;
+        self.check_segments(messages)?;
         self.audience.wait_until_gone();
         self.memory.check_for_leaks()?;
 
         let stats = self.memory.stats();
+        let held = stats.as_ref().map(|stats| stats.peak_bytes_held);
+        let segments = stats.as_ref().map(|stats| stats.segments_created);
         let Percentiles { p50, p99, p999 } = percentiles(&self.waits);
         say(&json!({ "done": {
             "file": source.file_len(),
             "messages": messages,
             "bytes": self.bytes,
             "seconds": elapsed.as_secs_f64(),
+            "cpu": cpu.as_nanos() as u64,
+            "behind": self.options.due(0).map(|_| self.behind.as_nanos() as u64),
             "setup": setup.as_nanos() as u64,
             "p50": p50, "p99": p99, "p999": p999,
             "payload": self.footprint.payload,
             "metadata": self.footprint.metadata,
-            "held": stats.as_ref().map(|stats| stats.peak_bytes_held),
-            "segments": stats.as_ref().map(|stats| stats.segments_created),
+            "held": held,
+            "segments": { "early": early, "late": segments },
             "objects": self.footprint.objects(),
         }}))
+    }
+
+    /// Paces the publisher, if there is a rate. Who is late does not wait, and may catch up.
+    fn wait_until_due(&mut self, start: Instant, number: u64) {
+        let Some(due) = self.options.due(number) else { return };
+        match due.checked_sub(start.elapsed()) {
+            Some(early) => thread::sleep(early),
+            None => self.behind = self.behind.max(start.elapsed() - due),
+        }
+    }
+
+    /// Fails if the pool has made more segments than a load may take. Soon, because receivers that have run out of
+    /// descriptors can no longer say why.
+    fn check_segments(&self, published: u64) -> Result<()> {
+        if self.options.load.is_none() {
+            return Ok(());
+        }
+        let made = self.memory.stats().map_or(0, |stats| stats.segments_created);
+        if made > MAX_SEGMENTS {
+            return Err(format!(
+                "the pool has made {made} segments for the first {published} messages, and {MAX_SEGMENTS} are allowed: \
+                 receivers keep a descriptor, a mapping and locked memory for each"
+            )
+            .into());
+        }
+        Ok(())
     }
 
     /// The main job: allocate, fill, put.

@@ -1,11 +1,17 @@
 //! What came out of the runs, side by side.
 
+use crate::load::Load;
+use crate::median::median;
 use crate::options::{Options, Whose};
+use crate::outcome::Outcome;
+use crate::ratios::ratios;
 use crate::units::{align, grouped, Bytes};
 use hdrhistogram::Histogram;
 use serde_json::Value;
-use std::collections::BTreeSet;
 use std::path::Path;
+
+/// The row that is there even if there was no provider.
+const SETUP: &str = "making the provider";
 
 /// Of a duration, in nanoseconds.
 pub(crate) struct Percentiles {
@@ -19,27 +25,32 @@ pub(crate) fn percentiles(histogram: &Histogram<u64>) -> Percentiles {
     Percentiles { p50: at(0.5), p99: at(0.99), p999: at(0.999) }
 }
 
-/// One run in which all was as it must be.
+/// One kind of memory: of several runs the median of each figure.
 pub(crate) struct Column {
     whose: Whose,
-    publisher: Value,
+    /// Why there was no provider.
+    refused: Option<String>,
+    pub(crate) publisher: Value,
     /// Each subscriber's name, and what it has seen.
     subscribers: Vec<(String, Value)>,
-    /// The names of all shared-memory objects that a process of the run had mapped.
-    pub(crate) objects: BTreeSet<String>,
 }
 
 impl Column {
-    /// From what the processes say: first the publisher.
-    pub(crate) fn new(whose: Whose, mut results: Vec<(String, Value)>) -> Self {
-        let objects = results
-            .iter()
-            .flat_map(|(_, result)| result["objects"].as_array().into_iter().flatten())
-            .filter_map(|name| name.as_str().map(str::to_owned))
-            .collect();
-        let subscribers = results.split_off(1);
-        let publisher = results.pop().map(|(_, result)| result).unwrap_or_default();
-        Self { whose, publisher, subscribers, objects }
+    pub(crate) fn new(whose: Whose, outcomes: Vec<Outcome>) -> Self {
+        let (mut refused, mut publishers, mut subscribers) = (None, Vec::new(), Vec::new());
+        for outcome in outcomes {
+            match outcome {
+                Outcome::Refused(why) => refused = Some(why),
+                Outcome::Finished(finished) => {
+                    publishers.push(finished.publisher);
+                    subscribers.push(finished.subscribers);
+                }
+            }
+        }
+        let names = subscribers.first().into_iter().flatten().map(|(name, _)| name.clone()).enumerate();
+        let of = |at: usize| median(&subscribers.iter().map(|round| &round[at].1).collect::<Vec<_>>());
+        let subscribers = names.map(|(at, name)| (name, of(at))).collect();
+        Self { whose, refused, publisher: median(&publishers.iter().collect::<Vec<_>>()), subscribers }
     }
 
     /// Name and value of each row.
@@ -54,46 +65,86 @@ impl Column {
         row("seconds", format!("{seconds:.2}"));
         row("msg/s", grouped(per_second(&publisher["messages"]) as u64));
         row("GB/s to each subscriber", format!("{:.2}", per_second(&publisher["bytes"]) / 1e9));
-        row("making the provider", micros(&publisher["setup"]));
+        row("publisher's CPU per message", micros(&per_message(publisher, "cpu")));
+        if !publisher["behind"].is_null() {
+            row("behind schedule at most", micros(&publisher["behind"]));
+        }
+        row(SETUP, micros(&publisher["setup"]));
         row("allocation, µs: p50 / p99 / p99.9", quantiles(publisher));
         row("peak payload in /dev/shm, from outside", bytes(&publisher["payload"]));
         row("…, by the pool's own statistics", bytes(&publisher["held"]));
-        row("…, segments created", count(&publisher["segments"]));
+        row("…, segments created: first tenth / all", early_late(publisher, count, |run, when| &run["segments"][when]));
         row("zenoh's metadata, not in the above", bytes(&publisher["metadata"]));
         for (name, subscriber) in &self.subscribers {
             row(&format!("{name}: messages"), count(&subscriber["messages"]));
             row("…, latency, µs: p50 / p99 / p99.9", quantiles(subscriber));
-            row("…, compared / most held", format!("{} / {}", bytes(&subscriber["compared"]), subscriber["held"]));
+            row("…, compared", bytes(&subscriber["compared"]));
+            row("…, most held", format!("{} / {}", count(&subscriber["held"]), bytes(&subscriber["held_bytes"])));
+            let both = |what: &'static str, text| early_late(subscriber, text, move |run, when| &run[when][what]);
+            row("…, descriptors: first tenth / all", both("descriptors", count));
+            row("…, zenoh's mappings: first tenth / all", both("mappings", count));
+            row("…, locked memory: first tenth / all", both("locked", bytes));
         }
         rows
     }
 }
 
-/// The whole story, as aligned text.
-pub(crate) fn table(options: &Options, file: &Path, columns: &[Column]) -> String {
-    let what = format!(
+/// The whole story.
+pub(crate) fn text(options: &Options, file: &Path, columns: &[Column]) -> String {
+    let mut parts = vec![story(options, file, columns), align(&rows(columns))];
+    for Column { whose, refused, .. } in columns {
+        parts.extend(refused.as_ref().map(|why| format!("{}: refused at build: {why}\n", whose.title())));
+    }
+    let finished = |wanted| columns.iter().find(|column| column.whose == wanted && column.refused.is_none());
+    if let (Some(Load::Saturated), Some(ours), Some(theirs)) =
+        (options.load, finished(Whose::Pool), finished(Whose::Zenoh))
+    {
+        parts.push(ratios(ours, theirs));
+    }
+    parts.join("\n")
+}
+
+fn story(options: &Options, file: &Path, columns: &[Column]) -> String {
+    let len = columns.iter().map(|column| &column.publisher["file"]).find(|len| !len.is_null());
+    let traffic = format!(
         "{} ({}), again and again, by zenoh over TCP on this machine to {} subscribers; at most {} of shared memory, {} messages \
-         ahead.\nEvery message came in shared memory, in order and unchanged; no object is left in /dev/shm.\n",
+         ahead, {} files for each process.\n",
         file.display(),
-        columns.first().map_or("-".to_owned(), |column| bytes(&column.publisher["file"])),
+        len.map_or("-".to_owned(), bytes),
         options.audience(),
         Bytes(options.max_bytes as u64),
-        options.window,
+        grouped(options.window.into()),
+        grouped(options.nofile),
     );
+    let rounds = match options.rounds {
+        1 => String::new(),
+        rounds => format!("Each figure is the median of {rounds} rounds.\n"),
+    };
+    let outcome = if columns.iter().all(|column| column.refused.is_none()) {
+        "Every message came in shared memory, in order and unchanged; no object is left in /dev/shm.\n"
+    } else {
+        ""
+    };
+    [&traffic, &*rounds, outcome].concat()
+}
+
+fn rows(columns: &[Column]) -> Vec<Vec<String>> {
+    let finished = columns.iter().find(|column| column.refused.is_none());
+    let names: Vec<String> =
+        finished.map_or(vec![SETUP.to_owned()], |column| column.rows().into_iter().map(|(name, _)| name).collect());
     let mut rows = vec![vec![String::new()]];
+    rows.extend(names.iter().map(|name| vec![name.clone()]));
     for column in columns {
-        rows[0].push(match column.whose {
-            Whose::Pool => "shm-pool".to_owned(),
-            Whose::Zenoh => "zenoh's default".to_owned(),
-        });
-        for (at, (name, value)) in (1..).zip(column.rows()) {
-            if rows.len() == at {
-                rows.push(vec![name]);
-            }
-            rows[at].push(value);
+        rows[0].push(column.whose.title().to_owned());
+        let values: Vec<String> = match column.refused {
+            Some(_) => names.iter().map(|name| if name == SETUP { "refused" } else { "-" }.to_owned()).collect(),
+            None => column.rows().into_iter().map(|(_, value)| value).collect(),
+        };
+        for (row, value) in rows[1..].iter_mut().zip(values) {
+            row.push(value);
         }
     }
-    [what, align(&rows)].join("\n")
+    rows
 }
 
 fn count(value: &Value) -> String {
@@ -106,6 +157,16 @@ fn bytes(value: &Value) -> String {
 
 fn micros(nanoseconds: &Value) -> String {
     nanoseconds.as_f64().map_or("-".to_owned(), |nanoseconds| format!("{:.1} µs", nanoseconds / 1e3))
+}
+
+fn per_message(publisher: &Value, what: &str) -> Value {
+    let each = |of: &str| publisher[of].as_f64();
+    each(what).zip(each("messages")).map(|(all, messages)| all / messages).into()
+}
+
+/// What there was after the first tenth of the messages, and what in the end.
+fn early_late<'a>(result: &'a Value, text: fn(&Value) -> String, of: impl Fn(&'a Value, &str) -> &'a Value) -> String {
+    format!("{} / {}", text(of(result, "early")), text(of(result, "late")))
 }
 
 fn quantiles(result: &Value) -> String {

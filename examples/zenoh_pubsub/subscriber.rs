@@ -1,19 +1,22 @@
-//! A subscriber process: stock zenoh, whoever allocated the messages. Compares each in place with its own copy of the file.
+//! A subscriber process: stock zenoh, whoever allocated the messages. Compares each in place with its own copy of the
+//! file.
 //!
-//! The slow one compares more often, and keeps its messages until it has enough newer ones. It compares them a last time
-//! when it lets go: they must not have changed while it held them.
+//! The slow one compares more often, or works longer, and keeps its messages until it has enough newer ones. It
+//! compares them a last time when it lets go: they must not have changed while it held them.
 
 use crate::child::{end_with_parent, say};
+use crate::holdings::Holdings;
 use crate::options::Options;
 use crate::report::{percentiles, Percentiles};
 use crate::session::{self, key_of, Stamp, DATA, DONE, READY};
 use crate::source::Source;
-use crate::{clock, footprint, Result};
+use crate::{clock, maps, Result};
 use hdrhistogram::Histogram;
 use serde_json::json;
 use std::collections::VecDeque;
-use std::hint::black_box;
+use std::hint::{self, black_box};
 use std::sync::mpsc;
+use std::time::Instant;
 use zenoh::qos::CongestionControl;
 use zenoh::sample::Sample;
 use zenoh::Wait;
@@ -36,9 +39,11 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         session.declare_publisher(key_of(DONE, options.index)).congestion_control(CongestionControl::Block).wait()?;
     let token = session.liveliness().declare_token(key_of(READY, options.index)).wait()?;
 
-    let mut reader = Reader { options, held: VecDeque::new(), most_held: 0, bytes: 0, compared: 0 };
+    let mut reader = Reader::new(options);
     let mut latency = Histogram::<u64>::new(3)?;
-    for (number, expected) in (0..options.messages).zip(source.messages(&options.sizes)) {
+    let mut early = None;
+    let sizes = options.stream();
+    for (number, expected) in (0..options.messages).zip(source.messages(&sizes)) {
         let (arrived, sample) = arrivals.recv()?;
         let stamp = Stamp::from_attachment(sample.attachment())?;
         if stamp.number != number {
@@ -46,8 +51,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         }
         latency.record(arrived.saturating_sub(stamp.sent))?;
         reader.read(Message { number, sample, expected })?;
+        if number + 1 == options.first_tenth() {
+            early = Some(Holdings::now()?.to_json());
+        }
         done.put((number + 1).to_le_bytes()).wait()?;
     }
+    let late = Holdings::now()?.to_json();
     while reader.let_go_of_oldest()? {}
     if arrivals.try_recv().is_ok() {
         return Err("more messages came than were to be sent".into());
@@ -59,8 +68,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         "bytes": reader.bytes,
         "compared": reader.compared,
         "held": reader.most_held,
+        "held_bytes": reader.most_held_bytes,
         "p50": p50, "p99": p99, "p999": p999,
-        "objects": footprint::mapped()?,
+        "early": early, "late": late,
+        "objects": maps::named()?,
     }}))?;
     subscription.undeclare().wait()?;
     // Tells the publisher that this subscriber holds nothing any more.
@@ -72,7 +83,9 @@ struct Reader<'a> {
     options: &'a Options,
     /// Messages that it holds on to, the oldest first.
     held: VecDeque<Message<'a>>,
+    held_bytes: usize,
     most_held: usize,
+    most_held_bytes: usize,
     bytes: u64,
     compared: u64,
 }
@@ -85,24 +98,37 @@ struct Message<'a> {
 }
 
 impl<'a> Reader<'a> {
+    fn new(options: &'a Options) -> Self {
+        let held = VecDeque::new();
+        Self { options, held, held_bytes: 0, most_held: 0, most_held_bytes: 0, bytes: 0, compared: 0 }
+    }
+
     fn read(&mut self, message: Message<'a>) -> Result<()> {
+        let begun = Instant::now();
         for _ in 0..self.options.checks() {
             self.compared += message.compare()?;
         }
+        // Who works has a processor. A sleep could not be as short.
+        while begun.elapsed() < self.options.work() {
+            hint::spin_loop();
+        }
         self.bytes += message.expected.len() as u64;
-        if self.options.hold() > 0 {
+        if self.options.keep() > 0 {
+            self.held_bytes += message.expected.len();
             self.held.push_back(message);
         }
-        if self.held.len() > self.options.hold() {
+        while self.held.len() > self.options.keep() || self.held_bytes > self.options.keep_bytes() {
             self.let_go_of_oldest()?;
         }
         self.most_held = self.most_held.max(self.held.len());
+        self.most_held_bytes = self.most_held_bytes.max(self.held_bytes);
         Ok(())
     }
 
     /// Lets go of the message that was held longest; `false` if there is none.
     fn let_go_of_oldest(&mut self) -> Result<bool> {
         let Some(message) = self.held.pop_front() else { return Ok(false) };
+        self.held_bytes -= message.expected.len();
         self.compared += message.compare().map_err(|error| format!("{error}, after it was held"))?;
         Ok(true)
     }

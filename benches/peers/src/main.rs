@@ -1,8 +1,9 @@
 //! What a message costs with this library, and what it costs with others, measured side by side in one run.
 //!
 //! Run with `cargo run --release --manifest-path benches/peers/Cargo.toml`; it prints tables and the ratios that the
-//! crate promises, and draws `peers.svg`. With `-- --quick` behind that it only checks that everything works. What a
-//! peer cannot do is a row that says why, and a goal that is missed is a result: neither is an error.
+//! crate promises, and draws `peers.svg`. With `-- --quick` behind that it only checks that everything works, and with
+//! `-- --fits` it only counts what fits under the cap. What a peer cannot do is a row that says why, and a goal that is
+//! missed is a result: neither is an error.
 //!
 //! | file | its one job |
 //! |---|---|
@@ -16,6 +17,11 @@
 //! | `contenders.rs` | who takes part in which |
 //! | `measure.rs` | measures in turn |
 //! | `footprint.rs` | what memory a peer takes |
+//! | `fits.rs` | what fits under the cap |
+//! | `fits/lengths.rs` | of which lengths |
+//! | `fits/stores.rs` | whose messages are counted |
+//! | `fits/report.rs` | the table of it |
+//! | `random.rs` | random numbers |
 //! | `machine.rs` | what the figures were taken on |
 //! | `notes.rs` | what is compared and what is not |
 //! | `report.rs` | the tables |
@@ -25,12 +31,14 @@
 mod chart;
 mod child;
 mod contenders;
+mod fits;
 mod footprint;
 mod iceoryx;
 mod machine;
 mod measure;
 mod notes;
 mod plain;
+mod random;
 mod ratios;
 mod report;
 mod source;
@@ -56,6 +64,10 @@ struct Arguments {
     #[arg(long)]
     quick: bool,
 
+    /// Only the table of what fits under the cap.
+    #[arg(long)]
+    fits: bool,
+
     /// Where the chart goes.
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/peers.svg"))]
     svg: PathBuf,
@@ -77,6 +89,11 @@ fn measure_all(arguments: &Arguments, scratch: &Path) -> Result<(), Box<dyn Erro
     let effort = if arguments.quick { Effort::QUICK } else { Effort::FULL };
     let machine = Machine::now();
     machine.print();
+    if arguments.fits {
+        println!();
+        fits::print(effort);
+        return Ok(());
+    }
     notes::print(effort);
     if let Err(reason) = zenoh_peers::start() {
         println!("zenoh cannot start: {reason}\n");
@@ -90,6 +107,7 @@ fn measure_all(arguments: &Arguments, scratch: &Path) -> Result<(), Box<dyn Erro
     let mixed = interleave(contenders::mixed(effort.is_quick), effort.mixed_rounds, Some(MIXTURE as u64));
     print_rows("mixture, per message", &mixed);
     print_footprints(&footprints);
+    fits::print(effort);
     if effort.is_quick {
         println!("--quick: everything ran. These figures are not to be used; no ratios, no chart.");
         return Ok(());

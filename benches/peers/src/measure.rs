@@ -14,13 +14,20 @@ const WARM_UP: Duration = Duration::from_millis(50);
 pub(crate) struct Effort {
     pub(crate) rounds: usize,
     pub(crate) mixed_rounds: usize,
+    /// Orders in which each mixture fills the cap.
+    pub(crate) orders: u64,
+    /// Those of them that go on when it is full, and for how many messages.
+    pub(crate) churned: u64,
+    pub(crate) churn: usize,
     /// Only whether everything works, with every byte of the mixture compared.
     pub(crate) is_quick: bool,
 }
 
 impl Effort {
-    pub(crate) const FULL: Self = Self { rounds: 200, mixed_rounds: 40, is_quick: false };
-    pub(crate) const QUICK: Self = Self { rounds: 2, mixed_rounds: 1, is_quick: true };
+    pub(crate) const FULL: Self =
+        Self { rounds: 200, mixed_rounds: 40, orders: 20, churned: 5, churn: 2000, is_quick: false };
+    pub(crate) const QUICK: Self =
+        Self { rounds: 2, mixed_rounds: 1, orders: 2, churned: 2, churn: 200, is_quick: true };
 }
 
 /// One that takes part. `batch` is why not, if it cannot.

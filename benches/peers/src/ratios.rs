@@ -8,7 +8,7 @@ use std::fmt;
 const MIB: usize = 1 << 20;
 
 #[derive(Clone, Copy)]
-enum Goal {
+pub(crate) enum Goal {
     AtMost(f64),
     AtLeast(f64),
     /// Only told.
@@ -16,7 +16,7 @@ enum Goal {
 }
 
 impl Goal {
-    fn verdict(self, ratio: f64) -> &'static str {
+    pub(crate) fn verdict(self, ratio: f64) -> &'static str {
         match self {
             Self::AtMost(bound) if ratio <= bound => "pass",
             Self::AtLeast(bound) if ratio >= bound => "pass",

@@ -1,5 +1,6 @@
 //! The two workloads: one message after the other, and a robot's mixture with several messages alive.
 
+use crate::random::Random;
 use crate::source::Source;
 use std::fmt::Display;
 use std::hint::black_box;
@@ -93,22 +94,19 @@ fn is_intact(message: &[u8], byte: u8, is_thorough: bool) -> bool {
     }
 }
 
-/// Of sixteen messages about two are camera frames, two are point clouds, and the rest is telemetry.
+/// The lengths of the mixture, in the order that is the same for everybody.
 fn mixture() -> Vec<usize> {
-    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut below = |bound: usize| {
-        // xorshift64: the order has to be the same for everybody, and no better than that.
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        (random >> 33) as usize % bound
-    };
-    let mut len = || match below(16) {
+    let mut random = Random::new(0);
+    (0..MIXTURE).map(|_| mixture_len(&mut random)).collect()
+}
+
+/// Of sixteen messages about two are camera frames, two are point clouds, and the rest is telemetry.
+pub(crate) fn mixture_len(random: &mut Random) -> usize {
+    match random.below(16) {
         0 | 1 => FRAME,
-        2 | 3 => CLOUD * 3 / 4 + below(CLOUD / 2),
-        _ => 100 + below(3901),
-    };
-    (0..MIXTURE).map(|_| len()).collect()
+        2 | 3 => CLOUD * 3 / 4 + random.below(CLOUD / 2),
+        _ => 100 + random.below(3901),
+    }
 }
 
 fn text(error: impl Display) -> String {
