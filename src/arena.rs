@@ -18,7 +18,8 @@
 //!
 //! The arenas' lengths together stay below the cap. Each but the first is at least a 64th of the cap, and at least as long as all
 //! before it together, as far as the cap allows; so there are eight at most. Its length is a multiple of the run that it is made for, so
-//! that messages of one size leave nothing over. When a message fits no arena and the cap allows no other one, arenas that hold
+//! that messages of one size leave nothing over, and at least 32 times that, so that few of the gaps between messages of different
+//! sizes are at the end of an arena. When a message fits no arena and the cap allows no other one, arenas that hold
 //! nothing but idle memory give way to a single one (see [`Arenas::surrender`]). Each time there are fewer pieces that the cap is
 //! divided into, so that this ends, too, after seven times at most.
 
@@ -46,6 +47,10 @@ const HEAP_GROWTH: usize = 16;
 
 /// Each arena but the first is at least this part of the cap.
 const LEAST_SHARE: usize = 64;
+
+/// Each arena is at least so many times as long as the run that it is made for, if the cap allows it: between long messages of
+/// different lengths gaps are left, and fewer of them in one arena than in several.
+const LEAST_RUNS: usize = 32;
 
 /// What a chunk is carved by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,7 +178,14 @@ impl Arenas {
 
     /// Carves a piece out of a heap, of the last one first. `None`: no heap has room.
     pub(crate) fn carve_lines(&self, len: usize) -> Option<Carved> {
-        self.state.lock().heaps.values_mut().rev().find_map(|heap| heap.carve(len))
+        let mut state = self.state.lock();
+        let carved = state.heaps.values_mut().rev().find_map(|heap| heap.carve(len))?;
+        // From now on there is something in the heap that is not condemned.
+        let start = state.heap(&carved).map(|(key, _)| key.1);
+        if let (Some(start), Some(arena)) = (start, state.arena(&carved)) {
+            arena.pages.spare(start / self.page);
+        }
+        Some(carved)
     }
 
     /// Makes a heap of a run whose memory is reserved, and carves the first piece from it, so that no other thread can take its room.
@@ -192,9 +204,13 @@ impl Arenas {
     /// How long a heap for pieces of `len` bytes should be, and how long it must be at least.
     pub(crate) fn heap_len(&self, len: usize) -> (usize, usize) {
         let pages = |len: usize| round_to_pages(len).unwrap_or(len);
-        let all: usize = self.state.lock().heaps.values().map(|heap| heap.run.len).sum();
-        let least = HEAP.0.min(self.first / 2);
-        let wanted = (all / HEAP_GROWTH).clamp(least, HEAP.1);
+        let state = self.state.lock();
+        if state.spanned() == self.max {
+            // No more room will come: what is not needed now is left to large messages.
+            return (pages(len), pages(len));
+        }
+        let all: usize = state.heaps.values().map(|heap| heap.run.len).sum();
+        let wanted = (all / HEAP_GROWTH).clamp(HEAP.0.min(self.first / 2), HEAP.1);
         // A multiple, so that pieces of this length leave nothing over.
         (pages(wanted.div_ceil(len).max(1) * len), pages(len))
     }
@@ -202,8 +218,10 @@ impl Arenas {
     /// Carves a run of `len` bytes, a multiple of the page size, out of the arena whose gap fits it best. `None`: no gap does.
     pub(crate) fn carve_run(&self, len: usize) -> Option<Run> {
         let (mut state, pages) = (self.state.lock(), len / self.page);
-        // The youngest is the longest, most often; small runs go to the older ones, so that large ones find room.
-        let (arena, at) = state.arenas.iter_mut().find_map(|arena| arena.pages.carve(pages).map(|at| (arena, at)))?;
+        let tightest = |arena: &Arena| arena.pages.gaps().map(|gap| gap.len()).filter(|&gap| gap >= pages).min();
+        let fits = state.arenas.iter_mut().filter_map(|arena| tightest(arena).map(|gap| (gap, arena)));
+        let (_, arena) = fits.min_by_key(|(gap, _)| *gap)?;
+        let at = arena.pages.carve(pages)?;
         let holes = arena.holes.take(&(at..at + pages)).into_iter();
         let holes = holes.map(|hole| hole.start * self.page..hole.end * self.page).collect();
         let carved = Carved { payload: arena.payload.clone(), offset: at * self.page, len, grain: Grain::Page };
@@ -241,6 +259,11 @@ impl Arenas {
 
     // ---- growing ---------------------------------------------------------------------------------------------
 
+    /// Do the arenas take all that the cap allows? Then no other one can be made.
+    pub(crate) fn is_all_spanned(&self) -> bool {
+        self.state.lock().spanned() == self.max
+    }
+
     /// How long the next arena is, if it is made for a run of `len` bytes; `None` if the cap or the number of arenas allows none.
     pub(crate) fn next_len(&self, len: usize) -> Option<usize> {
         let state = self.state.lock();
@@ -249,7 +272,7 @@ impl Arenas {
             return None;
         }
         let least = if state.arenas.is_empty() { self.first } else { self.max / LEAST_SHARE };
-        let wanted = state.spanned().max(least).div_ceil(len) * len;
+        let wanted = state.spanned().max(least).max(LEAST_RUNS * len).div_ceil(len) * len;
         let next = wanted.min(rest).min(self.longest / len * len);
         // What would be left is too little to be of much use as an arena of its own.
         let is_last = state.is_merged || rest - next < (next / 2).max(len);
@@ -272,31 +295,39 @@ impl Arenas {
 
     // ---- making room -----------------------------------------------------------------------------------------
 
-    /// Condemns an idle piece. Returns where `need` would fit if some of the pieces that are condemned were free.
-    pub(crate) fn condemn(&self, piece: &Carved, need: Need) -> Option<Window> {
+    /// Condemns an idle piece.
+    pub(crate) fn condemn(&self, piece: &Carved) {
         let mut state = self.state.lock();
-        let serial = piece.payload.serial();
         let mut at = piece.offset / self.page;
         if piece.grain == Grain::Line {
-            let (key, heap) = state.heap(piece)?;
-            let line = (piece.offset - key.1) / MIN_SIZE;
-            heap.lines.condemn(line);
-            if need.grain == Grain::Line {
-                if let Some(lines) = heap.lines.window(line, need.size / MIN_SIZE) {
-                    let range = key.1 + lines.start * MIN_SIZE..key.1 + lines.end * MIN_SIZE;
-                    return Some(Window { serial, range });
-                }
-            }
+            let Some((key, heap)) = state.heap(piece) else { return };
+            heap.lines.condemn((piece.offset - key.1) / MIN_SIZE);
             if !heap.lines.is_all_condemned() {
-                return None;
+                return;
             }
             at = key.1 / self.page;
         }
+        if let Some(arena) = state.arena(piece) {
+            arena.pages.condemn(at);
+        }
+    }
+
+    /// Where `need` would fit if some of the pieces that are condemned were free: as tight as can be.
+    pub(crate) fn window(&self, need: Need) -> Option<Window> {
+        let state = self.state.lock();
+        if need.grain == Grain::Line {
+            let lines = |heap: &Heap| heap.lines.window(need.size / MIN_SIZE);
+            let heaps = state.heaps.iter().filter_map(|(key, heap)| lines(heap).map(|(gap, range)| (gap, key, range)));
+            if let Some((_, &(serial, start), lines)) = heaps.min_by_key(|(gap, ..)| *gap) {
+                let range = start + lines.start * MIN_SIZE..start + lines.end * MIN_SIZE;
+                return Some(Window { serial, range });
+            }
+        }
         let pages = need.size.div_ceil(self.page);
-        let arena = state.arena(piece)?;
-        arena.pages.condemn(at);
-        let window = arena.pages.window(at, pages)?;
-        Some(Window { serial, range: window.start * self.page..window.end * self.page })
+        let windows = state.arenas.iter().filter_map(|arena| arena.pages.window(pages).map(|window| (window, arena)));
+        let ((_, window), arena) = windows.min_by_key(|((gap, _), _)| *gap)?;
+        let range = window.start * self.page..window.end * self.page;
+        Some(Window { serial: arena.payload.serial(), range })
     }
 
     /// Takes back that a piece was condemned.

@@ -5,9 +5,9 @@
 //! 1. the class's hot slot (the warm path, in `provider`);
 //! 2. its idle queue: what nobody leased when it was given back;
 //! 3. the lent queue: a few of the chunks that were shared longest ago, if their leases have ended;
-//! 4. idle chunks of the next larger classes, as long as less than a quarter is wasted;
-//! 5. a new chunk, carved out of the arenas, which grow up to the cap (`make`);
-//! 6. room made in the arenas by giving idle chunks of other classes back to them (`trade`), then what dead peers held.
+//! 4. idle chunks of the next larger classes, as long as they waste little;
+//! 5. a new chunk, carved out of the arenas, which grow up to the cap (`make`); where they cannot grow any more, in the place of idle
+//!    chunks of other classes (`trade`), or of what dead peers held.
 //!
 //! # Closing
 //!
@@ -46,15 +46,16 @@ const LENT_TRIES: usize = 8;
 /// Every so many searches of the lent queue, all of it is searched for more idle chunks than the idle cap allows.
 const SEARCHES_PER_TRIM: u64 = 64;
 
-/// An idle chunk serves in the place of a smaller one that is at least this part of it, in percent.
-const LEAST_USE: usize = 80;
+/// An idle chunk serves in the place of a smaller one if it is larger by at most this part.
+const MOST_WASTE: usize = 4;
+
+/// The same when the arenas cannot grow any more.
+const MOST_WASTE_AT_THE_CAP: usize = 16;
 
 /// See the module's text.
 pub(crate) struct Pool {
     shelves: Box<[Shelf<Chunk>]>,
     fork_epoch: u64,
-    /// Goes on by one when a chunk is made: a measure of age for which the warm path writes nothing.
-    clock: AtomicU64,
     lent: Lent<Chunk>,
     kinds: Box<[Kind]>,
     tallies: Box<[Tally]>,
@@ -105,7 +106,6 @@ impl Pool {
         Arc::new(Self {
             shelves,
             fork_epoch: fork::epoch(),
-            clock: AtomicU64::new(0),
             lent: Lent::new(),
             tallies: kinds.iter().map(|_| Tally::default()).collect(),
             kinds,
@@ -170,7 +170,6 @@ impl Pool {
             self.set_taker(chunk)?;
         }
         chunk.count_use();
-        chunk.shelf().note_taken(self.clock.load(Ordering::Relaxed));
         Ok(())
     }
 
@@ -219,7 +218,8 @@ impl Pool {
     /// The classes whose idle chunks will do for one: itself, and those that waste little.
     fn serving(&self, class: usize) -> RangeInclusive<usize> {
         let classes = self.limits.classes();
-        let largest = self.kinds[class].size() / LEAST_USE * 100;
+        let size = self.kinds[class].size();
+        let largest = size + size / if self.arenas.is_all_spanned() { MOST_WASTE_AT_THE_CAP } else { MOST_WASTE };
         // Those of small page-aligned messages come behind all others, a page apart.
         let last = if class < classes {
             class_of(largest + 1).saturating_sub(1).min(classes - 1)

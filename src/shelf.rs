@@ -34,7 +34,7 @@
 
 use crate::sync::{ArrayQueue, AtomicPtr, Ordering};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{self, AtomicBool};
+use std::sync::atomic::AtomicBool;
 use std::sync::OnceLock;
 
 /// A chunk on its way through a queue; `None` is a seal.
@@ -59,8 +59,6 @@ pub(crate) struct Shelf<T> {
     /// Was the idle queue taken from since the hot slot was last found full? Then a take looks before it swaps: where one
     /// thread takes and another gives back the slot stays empty, and a swap would wait for all stores before it. A hint.
     uses_queue: AtomicBool,
-    /// When a chunk was taken last, by the pool's clock.
-    taken: atomic::AtomicU64,
     idle: OnceLock<Queue<T>>,
 }
 
@@ -74,12 +72,7 @@ impl<T: Send> Shelf<T> {
     /// A shelf that takes one chunk in its hot slot, or none at all if `keeps_nothing`.
     pub(crate) fn new(keeps_nothing: bool) -> Self {
         let hot = if keeps_nothing { Self::SEAL } else { ptr::null_mut() };
-        Self {
-            hot: Hot(AtomicPtr::new(hot)),
-            uses_queue: AtomicBool::new(false),
-            taken: atomic::AtomicU64::new(0),
-            idle: OnceLock::new(),
-        }
+        Self { hot: Hot(AtomicPtr::new(hot)), uses_queue: AtomicBool::new(false), idle: OnceLock::new() }
     }
 
     /// Makes room for `capacity` idle chunks beside the hot slot. Called off the warm path, before the first give.
@@ -87,20 +80,6 @@ impl<T: Send> Shelf<T> {
         if capacity > 0 {
             self.idle.get_or_init(|| queue(capacity));
         }
-    }
-
-    /// Notes when a chunk was taken.
-    #[inline]
-    pub(crate) fn note_taken(&self, now: u64) {
-        // Most often it was the same moment: the clock only goes on when a chunk is made.
-        if self.taken.load(Ordering::Relaxed) != now {
-            self.taken.store(now, Ordering::Relaxed);
-        }
-    }
-
-    /// When a chunk was taken last. A hint.
-    pub(crate) fn taken(&self) -> u64 {
-        self.taken.load(Ordering::Relaxed)
     }
 
     /// Takes the chunk in the hot slot.

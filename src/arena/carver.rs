@@ -14,8 +14,8 @@
 //! # Condemned pieces
 //!
 //! When nothing fits, idle pieces make room. Which of them have to go is a question of which are neighbours, so the owner of the
-//! pieces *condemns* one after the other, and each time [`Carver::window`] tells whether the gap around it, condemned
-//! pieces included, would do. Condemning changes nothing else, and [`Carver::spare`] takes it back.
+//! pieces *condemns* them, and [`Carver::window`] tells where a gap would be, condemned pieces included. Condemning changes
+//! nothing else, and [`Carver::spare`] takes it back.
 
 use std::alloc::{alloc_zeroed, dealloc, Layout};
 use std::collections::BTreeMap;
@@ -167,24 +167,18 @@ impl Carver {
         }
     }
 
-    /// Where `need` units would be in one piece if the condemned pieces around the one at `at`, which is condemned, were free. Of
-    /// the places in that gap, one that takes few condemned units; the range ends where they end, and so may be longer.
-    pub(super) fn window(&self, at: usize, need: usize) -> Option<Range<usize>> {
-        let before = self.pieces.range(..at).rev().find(|(_, piece)| !piece.is_condemned);
-        let start = before.map_or(0, |(start, piece)| start + piece.units);
-        let after = self.pieces.range(at..).find(|(_, piece)| !piece.is_condemned);
-        let end = after.map_or(self.units, |(start, _)| *start);
-        if end - start < need {
-            return None;
-        }
-        let own_end = at + self.pieces.get(&at).map_or(0, |piece| piece.units);
-        let last = end - need;
-        // At the gap's ends, and with the condemned piece at either end of what is taken.
-        let candidates = [start, last, at.min(last), own_end.saturating_sub(need).max(start)];
-        let windows = candidates.into_iter().map(|first| first..first + need);
+    /// Where `need` units would be in one piece if condemned pieces were free: in the tightest gap that there would be, and there
+    /// where fewer condemned units lie. The range ends where pieces end, and so may be longer than `need`. With it, how long the gap is.
+    pub(super) fn window(&self, need: usize) -> Option<(usize, Range<usize>)> {
+        let kept = self.pieces.iter().filter(|(_, piece)| !piece.is_condemned);
+        let starts = kept.clone().map(|(start, _)| *start).chain([self.units]);
+        let ends = std::iter::once(0).chain(kept.map(|(start, piece)| start + piece.units));
+        let gaps = ends.zip(starts).map(|(start, end)| start..end).filter(|gap| gap.len() >= need);
+        let gap = gaps.min_by_key(ExactSizeIterator::len)?;
+        let windows = [gap.start..gap.start + need, gap.end - need..gap.end].into_iter();
         let window = windows.min_by_key(|window| self.pieces_in(window).map(|piece| piece.len()).sum::<usize>())?;
         let whole = |whole: Range<usize>, piece: Range<usize>| whole.start.min(piece.start)..whole.end.max(piece.end);
-        Some(self.pieces_in(&window).fold(window.clone(), whole))
+        Some((gap.len(), self.pieces_in(&window).fold(window.clone(), whole)))
     }
 
     /// The pieces that lie in a range or reach into it.
@@ -227,7 +221,7 @@ mod tests {
         Free(usize),
         Condemn(usize),
         Spare(usize),
-        Window(usize, usize),
+        Window(usize),
     }
 
     fn step() -> impl Strategy<Value = Step> {
@@ -237,7 +231,7 @@ mod tests {
             2 => pick().prop_map(Step::Free),
             3 => pick().prop_map(Step::Condemn),
             1 => pick().prop_map(Step::Spare),
-            2 => (pick(), 1..120usize).prop_map(|(at, need)| Step::Window(at, need)),
+            2 => (1..120usize).prop_map(Step::Window),
         ]
     }
 
@@ -248,17 +242,9 @@ mod tests {
     }
 
     impl Model {
-        fn longest(&self, is_free: impl Fn(Option<usize>) -> bool, around: Option<usize>) -> usize {
-            let runs = self.units.split(|unit| !is_free(*unit));
-            let mut start = 0;
-            let mut longest = 0;
-            for run in runs {
-                if around.map_or(true, |at| (start..start + run.len()).contains(&at)) {
-                    longest = longest.max(run.len());
-                }
-                start += run.len() + 1;
-            }
-            longest
+        /// The lengths of the gaps.
+        fn gaps(&self, is_free: impl Fn(Option<usize>) -> bool) -> Vec<usize> {
+            self.units.split(|unit| !is_free(*unit)).map(<[_]>::len).collect()
         }
 
         fn check_gaps(&self, carver: &Carver) {
@@ -284,7 +270,10 @@ mod tests {
                             range.fill(Some(at));
                             model.pieces.push((at, need, false));
                         }
-                        None => prop_assert!(model.longest(|unit| unit.is_none(), None) < need, "step {number}"),
+                        None => {
+                            let gaps = model.gaps(|unit| unit.is_none());
+                            prop_assert!(gaps.into_iter().all(|gap| gap < need), "step {number}");
+                        }
                     },
                     Step::Free(pick) => if let Some(pick) = picked(pick) {
                         let (at, len, _) = model.pieces.swap_remove(pick);
@@ -299,35 +288,31 @@ mod tests {
                         model.pieces[pick].2 = false;
                         carver.spare(model.pieces[pick].0);
                     },
-                    Step::Window(pick, need) => {
-                        let Some((at, len, true)) = picked(pick).map(|pick| model.pieces[pick]) else { continue };
+                    Step::Window(need) => {
                         let condemned =
                             |at: usize| model.pieces.iter().any(|piece| piece.0 == at && piece.2);
                         let is_free = |unit: Option<usize>| unit.map_or(true, condemned);
-                        match carver.window(at, need) {
-                            Some(window) => {
-                                prop_assert!(window.len() >= need);
-                                let end = |unit: usize| model.units.get(unit).copied().flatten();
-                                let is_cut = |at: usize| at > 0 && end(at).is_some() && end(at) == end(at - 1);
-                                prop_assert!(!is_cut(window.start) && !is_cut(window.end), "a piece is cut");
-                                prop_assert!(model.units[window.clone()].iter().all(|&unit| is_free(unit)));
-                                // What it takes has to go: free it, and the need fits.
-                                let gone: Vec<_> = model.pieces.iter().copied()
-                                    .filter(|piece| piece.0 < window.end && window.start < piece.0 + piece.1).collect();
-                                for (at, len, _) in &gone {
-                                    carver.free(*at);
-                                    model.units[*at..at + len].fill(None);
-                                }
-                                model.pieces.retain(|piece| !gone.contains(piece));
-                                let fits = carver.carve(need);
-                                prop_assert!(fits.is_some(), "the window was not enough");
-                                carver.free(fits.unwrap());
-                            }
-                            None => {
-                                let around = Some(at + len / 2);
-                                prop_assert!(model.longest(is_free, around) < need, "there was a window");
-                            }
+                        let gaps = model.gaps(is_free);
+                        let tightest = gaps.iter().copied().filter(|&gap| gap >= need).min();
+                        let window = carver.window(need);
+                        prop_assert_eq!(window.as_ref().map(|window| window.0), tightest);
+                        let Some((_, window)) = window else { continue };
+                        prop_assert!(window.len() >= need);
+                        prop_assert!(model.units[window.clone()].iter().all(|&unit| is_free(unit)));
+                        let end = |unit: usize| model.units.get(unit).copied().flatten();
+                        let is_cut = |at: usize| at > 0 && end(at).is_some() && end(at) == end(at - 1);
+                        prop_assert!(!is_cut(window.start) && !is_cut(window.end), "a piece is cut");
+                        // What lies in it has to go, and then the need fits.
+                        let gone: Vec<_> = model.pieces.iter().copied()
+                            .filter(|piece| piece.0 < window.end && window.start < piece.0 + piece.1).collect();
+                        for (at, len, _) in &gone {
+                            carver.free(*at);
+                            model.units[*at..at + len].fill(None);
                         }
+                        model.pieces.retain(|piece| !gone.contains(piece));
+                        let fits = carver.carve(need);
+                        prop_assert!(fits.is_some(), "the window was not enough");
+                        carver.free(fits.unwrap());
                     }
                 }
                 model.check_gaps(&carver);

@@ -37,6 +37,9 @@ impl Pool {
         let mut may_reclaim = true;
         let mut was_punched = false;
         loop {
+            if self.arenas.is_all_spanned() {
+                self.give_up_stale(class);
+            }
             let failure = match self.find_memory(self.kinds[class].need) {
                 Ok(memory) => return Ok(self.register(class, memory)),
                 Err(failure) => failure,
@@ -74,7 +77,6 @@ impl Pool {
         let tally = &self.tallies[class];
         tally.misses.fetch_add(1, Ordering::Relaxed);
         tally.chunks.fetch_add(1, Ordering::Relaxed);
-        self.clock.fetch_add(1, Ordering::Relaxed);
         #[cfg(feature = "zenoh")]
         self.collection.note_made(memory.len());
         let chunk = Chunk::new(self.clone(), class, memory);

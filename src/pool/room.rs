@@ -32,13 +32,13 @@ impl Pool {
     }
 
     /// The system is short of memory. Gives it what is free in the arenas, or, if that was done before, idle chunks that together
-    /// are as long as one of `class`, from the class on that was used longest ago. `false`: there is nothing to give.
+    /// are as long as one of `class`. `false`: there is nothing to give.
     pub(super) fn relieve_system(&self, class: usize, was_punched: bool) -> bool {
         if !was_punched && self.punch() > 0 {
             return true;
         }
         let mut missing = self.kinds[class].size();
-        for other in self.oldest_first() {
+        for other in self.idle_classes() {
             for _ in 0..self.shelves[other].idle_count() {
                 let Some(chunk) = self.take_own(other) else { break };
                 Self::destroy(chunk);

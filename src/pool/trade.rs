@@ -1,15 +1,22 @@
-//! Trading: an allocation for which nothing is free takes the place of idle chunks of other classes, inside the arenas. No system
-//! call is made, unless arenas have to give way to a longer one.
+//! Trading: where the arenas cannot grow any more, memory changes hands inside them. No system call is made, unless arenas have to
+//! give way to a longer one.
 //!
-//! Idle chunks are taken from their shelves one after the other, from the class that was used longest ago on, and *condemned*. Each
-//! time the arenas tell whether the gap around it would do by now; then those that lie in the way are destroyed, and all others go
-//! back to their shelves. What cannot succeed destroys nothing: if all are condemned and there is no such gap, all go back.
+//! A chunk that is to be made then finds its place in two steps.
+//!
+//! 1. **What is stale goes back to the arenas** ([`Pool::give_up_stale`]): for a large chunk, all large ones that are idle; for a small
+//!    one, the small ones that are idle and were not used since the last time (a second chance, as Corbató gave it to pages). To make
+//!    one again costs a microsecond. To keep each until it is in somebody's way costs memory: it scatters what is free, so that with
+//!    messages of random sizes some are refused that fit otherwise (in 48,000 with up to 44 of 64 MiB in use 289, against 8).
+//! 2. **If there is no room then, all that is idle is weighed** ([`Pool::trade`]). Idle chunks are taken from their shelves and *condemned*:
+//!    to the arenas they count as room. The arenas tell the tightest gap that there would be; those that lie in the way are destroyed, and all
+//!    others go back to their shelves. What cannot succeed destroys nothing: if there is no such gap, all go back. So a large message
+//!    for which there is no room takes nothing from the small ones.
 //!
 //! One thread trades at a time. Others go on taking and giving back meanwhile; they do not find the chunks that are condemned, and who
 //! therefore wants to trade, too, waits for the lock and then looks again.
 
 use super::Pool;
-use crate::arena::Window;
+use crate::arena::{Grain, Window};
 use crate::chunk::{Chunk, Place};
 use crate::posix::round_to_pages;
 use std::ptr::NonNull;
@@ -30,7 +37,21 @@ impl Condemned {
 }
 
 impl Pool {
-    /// Makes room for a chunk of a class, of which none is idle. `false` if that cannot be.
+    /// Gives idle chunks back to the arenas that are stale, and carved by the same grain as a class, of which none is idle.
+    pub(super) fn give_up_stale(&self, class: usize) {
+        let _one_at_a_time = self.trading.lock();
+        let grain = self.kinds[class].need.grain;
+        for other in self.idle_classes().filter(|&other| self.kinds[other].need.grain == grain) {
+            // Bounded: other threads may go on giving back.
+            let idle = (0..self.shelves[other].idle_count()).map_while(|_| self.take_to_condemn(other));
+            let is_recent = |idle: &Condemned| grain == Grain::Line && idle.chunk().was_used();
+            let (recent, stale): (Vec<_>, Vec<_>) = idle.partition(is_recent);
+            recent.into_iter().for_each(|recent| self.spare(recent));
+            stale.into_iter().for_each(|stale| Self::destroy(stale.chunk));
+        }
+    }
+
+    /// Makes room for a chunk of a class, of which none is idle, for which nothing is free. `false` if that cannot be.
     pub(super) fn trade(&self, class: usize) -> bool {
         let _one_at_a_time = self.trading.lock();
         // Another trader may have put it back, or a holder given it back.
@@ -41,7 +62,15 @@ impl Pool {
             return false;
         }
         let mut condemned = Vec::new();
-        let has_room = self.condemn_until_it_fits(class, &mut condemned) || self.surrender(class, &mut condemned);
+        for other in self.idle_classes() {
+            // Bounded: other threads may go on giving back.
+            let idle = (0..self.shelves[other].idle_count()).map_while(|_| self.take_to_condemn(other));
+            condemned.extend(idle);
+        }
+        condemned.iter().for_each(|next| self.arenas.condemn(next.chunk().memory()));
+        let window = self.arenas.window(self.kinds[class].need);
+        let has_room =
+            window.is_some_and(|window| self.clear(&[window], &mut condemned)) || self.surrender(class, &mut condemned);
         condemned.into_iter().for_each(|spared| self.spare(spared));
         has_room
     }
@@ -63,27 +92,9 @@ impl Pool {
         (0..self.tallies.len()).filter(|&class| self.tallies[class].chunks.load(Ordering::Relaxed) > 0)
     }
 
-    /// The classes that have idle chunks, the one that was used longest ago first.
-    pub(super) fn oldest_first(&self) -> Vec<usize> {
-        let mut idle: Vec<usize> = self.used_classes().filter(|&class| !self.shelves[class].is_empty()).collect();
-        idle.sort_by_key(|&class| self.shelves[class].taken());
-        idle
-    }
-
-    fn condemn_until_it_fits(&self, class: usize, condemned: &mut Vec<Condemned>) -> bool {
-        let need = self.kinds[class].need;
-        for other in self.oldest_first() {
-            // Bounded: other threads may go on giving back.
-            for _ in 0..self.shelves[other].idle_count() {
-                let Some(next) = self.take_to_condemn(other) else { break };
-                let window = self.arenas.condemn(next.chunk().memory(), need);
-                condemned.push(next);
-                if window.is_some_and(|window| self.clear(&[window], condemned)) {
-                    return true;
-                }
-            }
-        }
-        false
+    /// The classes that have idle chunks.
+    pub(super) fn idle_classes(&self) -> impl Iterator<Item = usize> + '_ {
+        self.used_classes().filter(|&class| !self.shelves[class].is_empty())
     }
 
     /// Takes the chunk of a class that has been idle longest, as it is.
@@ -128,9 +139,10 @@ impl Pool {
         // SAFETY: the caller holds the chunk (I3).
         let this = unsafe { chunk.as_ref() };
         if this.is_shared() {
-            Self::give_shared(chunk);
-        } else if !was_hot {
-            this.set_place(Place::Elsewhere);
+            return Self::give_shared(chunk);
+        }
+        this.set_place(Place::Elsewhere);
+        if !was_hot {
             Self::put_back(chunk);
         } else if let Err(chunk) = this.shelf().give(chunk) {
             Self::destroy(chunk);
