@@ -50,7 +50,7 @@ const SEARCHES_PER_TRIM: u64 = 64;
 const MOST_WASTE: usize = 4;
 
 /// The same when the arenas cannot grow any more.
-const MOST_WASTE_AT_THE_CAP: usize = 16;
+const MOST_WASTE_AT_THE_CAP: usize = 32;
 
 /// See the module's text.
 pub(crate) struct Pool {

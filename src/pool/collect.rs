@@ -32,10 +32,11 @@ impl Collection {
 }
 
 impl Pool {
-    /// Is it time to collect, rather than to make another chunk? See [`note_collection`](Self::note_collection).
+    /// Is it time to collect, rather than to make another chunk? See [`note_collection`](Self::note_collection). Not where the arenas
+    /// have grown to the cap: then another chunk takes no more memory, and zenoh is asked when there is no room for it.
     pub(crate) fn is_collection_due(&self) -> bool {
         let Collection { made, collect_at } = &self.collection;
-        made.load(Ordering::Relaxed) >= collect_at.load(Ordering::Relaxed)
+        made.load(Ordering::Relaxed) >= collect_at.load(Ordering::Relaxed) && !self.arenas.is_all_spanned()
     }
 
     /// Chunks in use were just collected. The next time is when another chunk is to be made, if those that are idle now are a

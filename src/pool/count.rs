@@ -52,6 +52,24 @@ impl Pool {
         }
     }
 
+    /// Bytes of the chunks that this process has handles of, and of those that only peers lease. As in [`stats`](Self::stats).
+    pub(super) fn in_use_and_leased(&self) -> (usize, usize) {
+        let (mut in_use, mut leased) = (0, 0);
+        for chunk in self.registry.lock().iter().map(Registered::chunk) {
+            match (chunk.place(), chunk.is_leased()) {
+                (Place::Elsewhere, _) | (Place::Idle, false) => in_use += chunk.capacity(),
+                (Place::Lent, true) => leased += chunk.capacity(),
+                (Place::Lent, false) => {}
+                // The shelf counts it as idle.
+                (Place::Idle, true) => {
+                    leased += chunk.capacity();
+                    in_use += chunk.capacity();
+                }
+            }
+        }
+        (in_use.saturating_sub(self.idle_bytes()), leased)
+    }
+
     /// What is known of a class without looking at its chunks. `hits` counts all uses of chunks that are destroyed.
     fn class_base(&self, class: usize) -> ClassStats {
         let (kind, tally) = (self.kinds[class], &self.tallies[class]);

@@ -109,8 +109,8 @@ impl Pool {
 
     #[cold]
     pub(super) fn exhausted(&self, class: usize) -> AllocError {
-        let stats = self.stats();
-        let (max_bytes, in_use, leased) = (stats.max_bytes, stats.bytes_in_use, stats.bytes_leased);
+        // Not by the whole statistics: who waits for memory is told so again and again.
+        let (max_bytes, (in_use, leased)) = (self.limits.max_bytes, self.in_use_and_leased());
         let idle = max_bytes.saturating_sub(in_use + leased);
         AllocErrorKind::Exhausted { len: self.kinds[class].size(), max_bytes, in_use, idle, leased }.into()
     }
