@@ -2,7 +2,7 @@
 //!
 //! | level | carves | into | for |
 //! |---|---|---|---|
-//! | arena | one segment, by pages | *runs* | chunks whose class is whole pages, and heaps |
+//! | arena | one segment, by pages | *runs* | chunks of whole pages, and heaps |
 //! | heap | one run, by cache lines | pieces | smaller chunks, so that these stay together |
 //!
 //! All of it is off the warm path, behind one mutex: a chunk is carved once and then lives in its pool. Under that mutex no memory
@@ -11,7 +11,8 @@
 //!
 //! # Memory
 //!
-//! An arena has its length from the start (I4), and no memory: each page is reserved when it is first carved. Where pages are not
+//! An arena has its length from the start (I4), and no memory: each page is reserved when it, or what is next to it, is first carved.
+//! Where pages are not
 //! carved, [`Arenas::punch`] gives them back, and they are reserved again when they are carved again.
 //!
 //! # Growing
@@ -44,6 +45,10 @@ const HEAP: (usize, usize) = (64 << 10, 256 << 10);
 
 /// A new heap has this part of what all heaps have.
 const HEAP_GROWTH: usize = 16;
+
+/// What would be left of a hole is filled with it if it is no longer than this in bytes, or a 64th of the cap: a later message
+/// need not call into the kernel for so little.
+const REST: usize = 1 << 20;
 
 /// Each arena but the first is at least this part of the cap.
 const LEAST_SHARE: usize = 64;
@@ -154,6 +159,11 @@ impl Carved {
         unsafe { NonNull::new_unchecked(start) }
     }
 
+    /// The first `len` bytes of it stand for all.
+    pub(crate) fn shortened(self, len: usize) -> Self {
+        Self { len: len.min(self.len), ..self }
+    }
+
     fn range(&self) -> Range<usize> {
         self.offset..self.offset + self.len
     }
@@ -201,7 +211,7 @@ impl Arenas {
         carved
     }
 
-    /// How long a heap for pieces of `len` bytes should be, and how long it must be at least.
+    /// How long a heap for pieces of `len` bytes should be, and how long it must be at least: long enough for one.
     pub(crate) fn heap_len(&self, len: usize) -> (usize, usize) {
         let pages = |len: usize| round_to_pages(len).unwrap_or(len);
         let state = self.state.lock();
@@ -226,6 +236,23 @@ impl Arenas {
         let holes = holes.map(|hole| hole.start * self.page..hole.end * self.page).collect();
         let carved = Carved { payload: arena.payload.clone(), offset: at * self.page, len, grain: Grain::Page };
         Some(Run { carved, holes })
+    }
+
+    /// Reserves what was left of the holes that a run was carved from, where that is little. Returns how many bytes that was.
+    ///
+    /// Under the lock, unlike other memory: nothing is carved there yet, so that nobody else may find it filled before it is.
+    pub(crate) fn fill_rests(&self, run: &Carved) -> usize {
+        let mut state = self.state.lock();
+        let Some(arena) = state.arena(run) else { return 0 };
+        let most = REST.min(self.max / LEAST_SHARE) / self.page;
+        let range = run.offset / self.page..run.range().end.div_ceil(self.page);
+        let mut filled = 0;
+        for rest in arena.holes.rests_of(&range, most) {
+            if arena.payload.segment().reserve(rest.start * self.page..rest.end * self.page).is_ok() {
+                filled += arena.holes.take(&rest).iter().map(ExactSizeIterator::len).sum::<usize>() * self.page;
+            }
+        }
+        filled
     }
 
     /// Takes a run back of which these holes were not filled.

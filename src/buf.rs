@@ -342,7 +342,7 @@ mod tests {
         let swept = Provider::builder().name_prefix(prefix).sweep().unwrap();
         assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{output:?}");
         assert!(String::from_utf8_lossy(&output.stderr).contains("the last one"), "{output:?}");
-        assert_eq!(swept.objects, 2, "the control object and the arena of the process that is gone");
+        assert_eq!(swept.objects, 2, "the control object and the segment of the process that is gone");
     }
 
     fn clone_too_often(prefix: &str) {

@@ -172,7 +172,7 @@ pub enum AllocErrorKind {
         max_bytes: usize,
         /// Bytes of chunks that this process holds handles to.
         in_use: usize,
-        /// Bytes held that no handle and no lease needs: idle chunks, and what arenas have free.
+        /// All other bytes under the cap: idle chunks, and what the segments have free; not in one piece, though.
         idle: usize,
         /// Bytes of chunks that this process has dropped and peers still lease.
         leased: usize,

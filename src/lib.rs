@@ -12,8 +12,8 @@
 //!  │    │                          ▼              │ transport  │   ▼                       │
 //!  │  size class ◄──── idle chunk ─┘              │            │ lease given back          │
 //!  │    │ miss                                    │            └───────────────────────────┘
-//!  │    ├─ small: talc carves a chunk from an arena
-//!  │    └─ large: a segment of its own (shm_open, posix_fallocate, mmap)
+//!  │    └─ carved out of an arena: one of a few segments,
+//!  │       whose memory is reserved when it is first carved
 //!  └──────────────────────────────────────────────┘
 //!    /dev/shm:  one control object per provider (leases; read-write for peers)
 //!               payload segments (read-only for peers)
@@ -50,9 +50,11 @@
 //! | word | meaning |
 //! |---|---|
 //! | *segment* | one mapped shared-memory object |
-//! | *arena* | a segment that talc carves chunks out of |
+//! | *arena* | a payload segment, as what chunks of all lengths are carved out of |
+//! | *run* | whole pages of an arena: a large chunk, or a heap |
+//! | *heap* | a run that small chunks are carved out of |
 //! | *chunk* | the memory of one allocation |
-//! | *size class* | the lengths that share chunks of one size; four classes per doubling |
+//! | *size class* | the lengths that share chunks of one size; 32 classes per doubling |
 //! | *pool* | the idle chunks of each class |
 //! | *provider*, *owner* | the process that creates segments and allocates |
 //! | *peer* | a process that is attached to a provider |
@@ -116,10 +118,12 @@
 //! | bytes of a message in a slot itself | [`channel::MAX_INLINE`], 48 | [`channel::SendFailure::TooLong`] |
 //! | ends of channels in one process | 2048 | [`channel::ChannelError::TooMany`] |
 //! | chunks shared at a time | [`ProviderBuilder::max_shared`], at most 1,048,576 | [`ShareError::TooManyShared`] |
-//! | payload held | [`ProviderBuilder::max_bytes`] | [`AllocErrorKind::Exhausted`] |
+//! | payload held, and the length of all segments together | [`ProviderBuilder::max_bytes`] | [`AllocErrorKind::Exhausted`] |
+//! | segments of a provider | 16 at a time, and 16 ever made unless it is trimmed | idle ones give way to a longer one |
+//! | a message | 64 GiB, of whatever `max_bytes` | [`AllocErrorKind::TooLarge`] |
 //! | alignment | 4096 bytes | [`AllocErrorKind::UnsupportedAlignment`] |
-//! | a message, as a descriptor names it | 2^48 - 1 bytes, to which [`ProviderBuilder::max_bytes`] is held | [`BuildError::OutOfRange`] |
-//! | idle chunks of a size class | [`ProviderBuilder::max_idle_per_class`], at most 1,048,576 | what is dropped goes back to the system |
+//! | [`ProviderBuilder::max_bytes`] | 2^48 - 1 bytes | [`BuildError::OutOfRange`] |
+//! | idle chunks of a size class | [`ProviderBuilder::max_idle_per_class`], at most 1,048,576 | what is dropped goes back to its arena |
 //! | name prefix | 64 bytes | [`BuildError::Prefix`] |
 //! | threads granting to one peer at the same moment | 65,535 | the next one waits for one of them |
 //! | clones of one [`ShmBuf`] | `isize::MAX` | the process aborts, as with [`Arc`](std::sync::Arc) |

@@ -56,23 +56,28 @@ impl Default for ProviderBuilder {
 
 impl ProviderBuilder {
     /// The cap on payload memory: no more than this many bytes of /dev/shm are held at a time. A cap and not a
-    /// reservation: memory is taken when it is needed. In bytes, at least 64 KiB, rounded down to whole pages;
-    /// default 1 GiB.
+    /// reservation: memory is taken when it is needed. In bytes, at least 1, rounded up to whole pages; default 1 GiB.
     ///
-    /// The control object comes on top: 136 bytes for each of [`max_shared`](Self::max_shared).
+    /// All messages are carved out of a few segments, which together are at most as long, and of which a page takes memory from the
+    /// time on when it is first needed. When all of the cap is in use or idle, memory changes hands inside these segments; no other one
+    /// is made. A process that locks all that it maps (`mlockall`, or zenoh's receivers) takes memory for the whole of a segment.
+    ///
+    /// The control object comes on top: a page, and 128 bytes for each of [`max_shared`](Self::max_shared).
     pub fn max_bytes(mut self, bytes: usize) -> Self {
         self.max_bytes = bytes;
         self
     }
 
-    /// The largest allocation in bytes, from 1 to `max_bytes`, rounded up to whole pages; default: `max_bytes`.
+    /// The largest allocation in bytes, from 1 to `max_bytes` and at most 64 GiB, rounded up to whole pages; default: as large as
+    /// these allow.
     pub fn max_alloc(mut self, bytes: usize) -> Self {
         self.max_alloc = Some(bytes);
         self
     }
 
-    /// How many free chunks are kept per size class, at most about a million; default 8. With 0 nothing is kept: each
-    /// buffer's memory goes back to the system when it is dropped.
+    /// How many free chunks are kept per size class, at most about a million; default 8. What is not kept goes back to the
+    /// segments that it was carved out of, without a system call. With 0 nothing is kept at all: each buffer's memory goes back to the
+    /// system when it is dropped.
     ///
     /// Chunks that peers still lease do not count. A chunk whose lease ends after it was dropped is found the next time
     /// that its class is searched, so that for a while there may be more.
@@ -81,18 +86,18 @@ impl ProviderBuilder {
         self
     }
 
-    /// How many chunks peers can know at a time, from 1 to 1,048,576; default 4096. Each takes 136 bytes of /dev/shm from
+    /// How many chunks peers can know at a time, from 1 to 1,048,576; default 4096. Each takes 128 bytes of /dev/shm from
     /// the start. A chunk that was shared once counts until its memory goes back to the system, so idle ones count too;
-    /// [`Provider::trim`] frees those. Each size class that was ever shared takes 16 bytes of heap for each, too, for the queue
-    /// that then always has room.
+    /// [`Provider::trim`] frees those. The first chunk that is shared takes 16 bytes of heap for each, too, for the queue of
+    /// dropped messages that are still read, which then always has room.
     pub fn max_shared(mut self, chunks: usize) -> Self {
         self.max_shared = chunks;
         self
     }
 
-    /// Size of an arena, out of which small chunks are carved, in bytes, from 64 KiB to `max_bytes`, rounded up to
-    /// whole pages; default 4 MiB, or a quarter of `max_bytes` if that is less. Allocations of more than a sixteenth
-    /// of it get a segment of their own.
+    /// Length of the first segment in bytes, from 1 to `max_bytes`, rounded up to whole pages; default a 32nd of `max_bytes`, but at
+    /// least 64 KiB. Each further one is at least as long as all before it, and at least 32 times as long as the message that it is
+    /// made for, if the cap allows it. Only address space: memory is taken page by page.
     pub fn arena_size(mut self, bytes: usize) -> Self {
         self.arena_size = Some(bytes);
         self
@@ -320,8 +325,8 @@ impl Provider {
         Ok(reserved)
     }
 
-    /// Gives all idle memory back to the system: idle chunks, arenas that nobody uses, and what dead peers leased.
-    /// Returns how many bytes that was.
+    /// Gives all idle memory back to the system: idle chunks, segments that nobody uses, the free pages of the others, and what dead
+    /// peers leased. Returns how many bytes that was. What is used again later is reserved anew then.
     pub fn trim(&self) -> usize {
         if self.pool.is_ours() {
             self.pool.trim()

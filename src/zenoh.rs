@@ -43,20 +43,37 @@
 //! ([`ShmProviderBackend::free`]), not when the publisher's buffer is dropped. What zenoh says is checked against the owner's own
 //! record of what is out; a descriptor that names nothing is logged and ignored.
 //!
+//! # Segments
+//!
+//! All messages are carved out of a few segments: at most 16 are ever made, whatever is allocated, and each stays until the backend is
+//! dropped. zenoh's receivers never let a segment go; they keep a descriptor and a mapping for each one that they have seen, and lock all
+//! of it into memory when the first message in it comes.
+//!
+//! | what a receiver needs for one pool | how much | |
+//! |---|---|---|
+//! | descriptors (`ulimit -n`) and mappings | one for each segment | [`Stats::segments`] |
+//! | locked memory (`ulimit -l`) | at most [`max_bytes`](PoolBackendBuilder::max_bytes) | [`Stats::bytes_mapped`] |
+//!
+//! A receiver that may not lock so much loses messages, and zenoh says so at its debug level only. So
+//! [`build`](PoolBackendBuilder::build) fails where a process with this one's limits could not, as zenoh's own backends do.
+//!
+//! What is committed when: the publisher takes a page from the system when it is first needed, and the first receiver of a message takes
+//! the rest of that message's segment, by locking it. So segments start small ([`arena_size`](PoolBackendBuilder::arena_size)) and
+//! grow; with messages of more than a 32nd of the cap, one takes most of the cap, as a segment of zenoh's own does. A segment is made only
+//! where /dev/shm has room for all of it.
+//!
 //! # Collecting early
 //!
 //! zenoh looks for messages that everybody has read only when an allocation has failed. A backend that grows up to its cap before
 //! it fails would therefore fill all of it, and each message would go to memory that has long left the cache. So
-//! when a size class has no idle chunk, the backend asks the provider to collect, and makes a new chunk only if that brought none
-//! back. Where a collection makes less than an eighth of the class idle, the class grows by what is missing before the next
+//! when no chunk that will do is idle, the backend asks the provider to collect, and makes a new chunk only if that brought none
+//! back. Where a collection makes less than an eighth of the memory idle, it grows by what is missing before the next
 //! one: collecting looks at all messages in flight, and would cost much for little where a slow subscriber holds thousands. So the
-//! footprint stays within a seventh of what is in flight.
+//! footprint stays within a seventh of what is in flight. Once nearly all of the cap was taken from the system, only a failed allocation collects.
 //!
-//! Measured with 4 messages in flight, one in eight a camera frame of 6 MB, one a point cloud, the rest telemetry, under a cap of 64 MiB
-//! (`benches/peers`, see the README): collecting early 30 MiB and 92 µs a message; growing up to the cap first 64 MiB and 166 µs.
 //! An allocation policy of our own that collects first would do the same, but only in publishers that ask for it; and a backend
 //! that answers `OutOfMemory` at a budget below the cap, to make zenoh's policies collect, fails allocations that it could
-//! serve when nothing has been read yet.
+//! serve when nothing has been read yet. (`benches/peers` measures collecting early beside collecting when full.)
 //!
 //! This needs the provider that [`PoolBackend::provider`] makes; around a backend that was given to
 //! `ShmProviderBuilder::backend` nothing is collected before the cap is reached.
@@ -64,21 +81,19 @@
 //! # What is trusted
 //!
 //! zenoh's receivers map segments writable, and zenoh's users can write through what they receive. A receiver that writes beyond its
-//! message can damage other messages and, in arenas, the links that talc keeps between small ones, as with zenoh's own backends:
-//! then the publisher's memory is not safe either. Where receivers are not trusted with that, use this crate's own `Provider` and
-//! `Client`.
+//! message can damage other messages. It cannot damage the allocator, as it can with zenoh's own backends: what is carved where is kept
+//! in private memory. Where receivers are not trusted with other messages, use this crate's own `Provider` and `Client`.
 //!
 //! # When processes die
 //!
 //! * The publisher is killed: the kernel drops its locks, and the next zenoh process that starts (or
 //!   `zenoh::shm::cleanup_orphaned_shm_segments`, which [`PoolBackendBuilder::build`] calls) unlinks its segments. Receivers that
-//!   run keep what they have mapped, and its memory, until they end: zenoh's receivers never let a segment go.
+//!   run keep what they have mapped, and its memory, until they end: zenoh's receivers never let a segment go. That is at most
+//!   `max_bytes`, in at most 16 segments, for each publisher that has died; of a publisher with zenoh's own backend, it is all of it.
 //! * A receiver is killed while it holds messages: zenoh's count of their readers stays too high for ever, so they do not come back
 //!   by themselves. Remedy: when you know that a receiver has died (its liveliness token is gone, say), call
 //!   `ShmProvider::garbage_collect_unsafe`. It takes back every message that no living process has confirmed for 100 ms;
 //!   it is unsafe because that may be one that a living receiver, or this process, still has, and gets no CPU to confirm.
-//! * A receiver's limits of open files and of locked memory (`ulimit -n`, `ulimit -l`) must allow for every segment that it has ever
-//!   seen, because zenoh keeps each open, mapped and locked.
 //! * A forked child of the publisher allocates nothing and gives nothing back. While it lives without calling `exec`, the
 //!   segments that it has inherited look alive; those that the publisher gives up meanwhile lose their memory but keep their
 //!   names, until a zenoh process starts or ends after the child.

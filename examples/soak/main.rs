@@ -5,8 +5,7 @@
 //! cargo run --release --example soak -- --allocs 100000000 --messages 1000000
 //! ```
 //!
-//! First one process allocates and drops, in turn over sizes that are carved from an arena and sizes that have segments of their
-//! own. Then it publishes messages that another process attaches to, reads and lets go. Two processes, and not a client in
+//! First one process allocates and drops, in turn over small sizes and sizes of whole pages. Then it publishes messages that another process attaches to, reads and lets go. Two processes, and not a client in
 //! the same one: each then has its own table, mappings and heap, and which of them grows can be seen.
 //!
 //! A hundred times in each part each process's resident memory is taken (`VmRSS` of /proc/self/status, which includes
@@ -36,7 +35,7 @@ const SAMPLES: u64 = 100;
 /// Samples that are the warm-up's.
 const WARM_UP: usize = SAMPLES as usize / 10;
 
-/// Lengths that are used in turn: the smaller half is carved from an arena.
+/// Lengths that are used in turn: the smaller half is carved by cache lines.
 const LENGTHS: [usize; 8] = [24, 300, 4_096, 20_000, 300_000, 1 << 20, 100, 600_000];
 
 /// Errors are for people to read: what was tried, and why it failed.

@@ -27,6 +27,14 @@ impl Holes {
         taken
     }
 
+    /// The holes that end where `range` begins, or begin where it ends, if they have at most `most` pages.
+    pub(super) fn rests_of(&self, range: &Range<usize>, most: usize) -> Vec<Range<usize>> {
+        let before = self.0.range(..range.start).next_back().filter(|(_, &end)| end == range.start);
+        let after = self.0.get_key_value(&range.end);
+        let rests = before.into_iter().chain(after).map(|(&start, &end)| start..end);
+        rests.filter(|rest| rest.len() <= most).collect()
+    }
+
     fn put_back(&mut self, rest: Range<usize>) {
         if !rest.is_empty() {
             self.0.insert(rest.start, rest.end);
@@ -79,6 +87,11 @@ mod tests {
                 let filled: Vec<usize> = holes.filled(&range).into_iter().flatten().collect();
                 let expected: Vec<usize> = range.clone().filter(|&page| !model[page]).collect();
                 prop_assert_eq!(&filled, &expected);
+                for rest in holes.rests_of(&range, 3) {
+                    prop_assert!(rest.len() <= 3 && (rest.end == range.start || rest.start == range.end));
+                    prop_assert!(model[rest.clone()].iter().all(|&hole| hole));
+                    prop_assert!(rest.start == 0 || !model[rest.start - 1] || rest.start == range.end);
+                }
                 if is_take {
                     let mut taken: Vec<usize> = holes.take(&range).into_iter().flatten().collect();
                     taken.sort_unstable();

@@ -32,11 +32,17 @@ impl Collection {
 }
 
 impl Pool {
-    /// Is it time to collect, rather than to make another chunk? See [`note_collection`](Self::note_collection). Not where the arenas
-    /// have grown to the cap: then another chunk takes no more memory, and zenoh is asked when there is no room for it.
+    /// Is it time to collect, rather than to make another chunk? See [`note_collection`](Self::note_collection). Not when
+    /// nearly all of the cap was taken from the system: then another chunk takes no more memory, and zenoh is asked when there is no
+    /// room for it.
     pub(crate) fn is_collection_due(&self) -> bool {
         let Collection { made, collect_at } = &self.collection;
-        made.load(Ordering::Relaxed) >= collect_at.load(Ordering::Relaxed) && !self.arenas.is_all_spanned()
+        made.load(Ordering::Relaxed) >= collect_at.load(Ordering::Relaxed) && self.may_take_more()
+    }
+
+    /// Is there more memory to be had from the system than a [`YIELD_SHARE`]th of the cap?
+    fn may_take_more(&self) -> bool {
+        self.account.held() < self.limits.max_bytes - self.limits.max_bytes / YIELD_SHARE
     }
 
     /// Chunks in use were just collected. The next time is when another chunk is to be made, if those that are idle now are a

@@ -95,6 +95,10 @@ impl Pool {
             return Ok(carved);
         }
         let (wanted, least) = self.arenas.heap_len(need.size);
+        if need.size >= self.limits.page && wanted == least {
+            // Nothing else would be in that heap.
+            return self.find_run(least, least).map(|run| run.shortened(need.size));
+        }
         let run = self.find_run(wanted, least)?;
         self.arenas.add_heap(run, need.size).ok_or_else(|| no_private_memory("a heap", wanted))
     }
@@ -125,6 +129,7 @@ impl Pool {
                 return Err(NoMemory::Os(error));
             }
             self.account.take(hole.len());
+            self.account.take(self.arenas.fill_rests(&run.carved));
         }
         Ok(run.carved)
     }

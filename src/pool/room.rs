@@ -54,6 +54,12 @@ impl Pool {
         has_destroyed
     }
 
+    /// Bytes of all idle chunks.
+    #[cfg(feature = "zenoh")]
+    pub(super) fn idle_bytes(&self) -> usize {
+        self.used_classes().map(|class| self.shelves[class].idle_count() * self.kinds[class].size()).sum()
+    }
+
     /// Gives the memory of all gaps in the arenas back.
     fn punch(&self) -> usize {
         let given = self.arenas.punch();

@@ -79,12 +79,10 @@ impl Pool {
     fn most_to_gain(&self) -> usize {
         let (pages, lines) = self.arenas.free_bytes();
         let (_, spanned) = self.arenas.count_and_len();
-        pages + lines + self.idle_bytes() + (self.limits.max_bytes - spanned)
-    }
-
-    /// Bytes of all idle chunks.
-    pub(super) fn idle_bytes(&self) -> usize {
-        self.used_classes().map(|class| self.shelves[class].idle_count() * self.kinds[class].size()).sum()
+        // Where a small chunk is alone on its pages, these are to be had, too.
+        let whole = |class: usize| self.kinds[class].size().next_multiple_of(self.limits.page);
+        let idle: usize = self.idle_classes().map(|class| self.shelves[class].idle_count() * whole(class)).sum();
+        pages + lines + idle + (self.limits.max_bytes - spanned)
     }
 
     /// The classes that have chunks.

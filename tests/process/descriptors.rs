@@ -139,9 +139,10 @@ pub(crate) fn peer(link: &Link, arguments: &[&str]) {
 pub(crate) fn receiver(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
     let provider = builder(prefix).build().unwrap();
-    let client = shm::client(prefix);
-    let id = client.connect(provider.id()).unwrap();
     for len in [LEN, 64] {
+        // One that has not mapped the segment yet.
+        let client = shm::client(prefix);
+        let id = client.connect(provider.id()).unwrap();
         let mut buffer = provider.alloc(len).unwrap();
         shm::fill(&mut buffer, 1);
         let message = buffer.freeze();

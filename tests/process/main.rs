@@ -15,6 +15,7 @@ mod sys;
 mod wire;
 
 mod address_space;
+mod at_the_cap;
 mod channel;
 mod channel_names;
 mod descriptors;
@@ -50,6 +51,7 @@ type Role = fn(&wire::Link, &[&str]);
 const ROLES: &[(&str, Role)] = &[
     ("address-space-of-a-peer", address_space::peer),
     ("address-space-of-an-owner", address_space::owner),
+    ("at-the-cap", at_the_cap::role),
     ("channel-echo", channel::echo_role),
     ("channel-receiver", channel::role),
     ("channel-sender", channel::sending_role),

@@ -55,7 +55,8 @@ fn published(provider: &Provider, len: usize) -> Published {
     Published { descriptor: message.descriptor().unwrap(), _message: message }
 }
 
-const OBJECTS: usize = 4;
+/// A control object and a segment.
+const OBJECTS: usize = 2;
 
 fn builder(prefix: &str) -> ProviderBuilder {
     Provider::builder().name_prefix(prefix).max_bytes(1 << 20).arena_size(64 << 10).max_shared(64)

@@ -90,7 +90,7 @@ fn ids_do_not_come_again() {
     for _ in 0..50 {
         let backend = backend();
         // Each is longer than all segments that there are.
-        for size in [LARGE, 4 * LARGE, 8 * LARGE] {
+        for size in [SMALL, 4 * LARGE, 15 * LARGE] {
             let chunk = alloc(&backend, size, 1);
             seen.insert(chunk.descriptor.segment);
             backend.free(&chunk.descriptor);

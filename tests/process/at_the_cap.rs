@@ -1,0 +1,63 @@
+//! At the cap, with messages of random sizes and readers that hold some of them: memory changes hands inside the segments that there
+//! are, and the kernel is not asked. (The C library may ask it for private memory: what is carved anew takes a little from the heap.)
+
+use crate::child::Child;
+use crate::shm::{self, Names};
+use crate::sys;
+use crate::wire::{Link, Message};
+use shm_pool::{Client, Provider, ShmView};
+use std::collections::VecDeque;
+use std::os::fd::AsRawFd;
+
+const CAP: usize = 64 << 20;
+const LARGEST: usize = 4 << 20;
+/// Messages that readers hold, some 24 MiB.
+const HELD: usize = 12;
+const WARM_UP: usize = 1_000;
+const MESSAGES: usize = 10_000;
+
+/// Otherwise a publisher whose messages have many sizes waits for the kernel all the time, and its receivers fill their tables with
+/// segments that come and go.
+#[test]
+fn random_sizes_at_the_cap_make_no_segment_and_no_system_call() {
+    let names = Names::new("at-the-cap");
+    let child = Child::start("at-the-cap", &[names.prefix()]);
+    child.expect_done();
+    child.kill();
+    // A process that can make no system call cannot remove its objects either.
+    assert!(names.sweep() <= 1 + 2, "the control object, and few segments");
+}
+
+pub(crate) fn role(link: &Link, arguments: &[&str]) {
+    let prefix = arguments[0];
+    let provider = Provider::builder().name_prefix(prefix).max_bytes(CAP).build().unwrap();
+    let client = shm::client(prefix);
+    let mut random = 0;
+    let mut held = VecDeque::with_capacity(HELD + 1);
+    (0..WARM_UP).for_each(|_| publish(&provider, &client, &mut held, &mut random).unwrap());
+    let made = provider.stats().segments_created;
+    let (socket, good, bad) = (link.as_raw_fd(), Message::Done.to_frame(), Message::Trim.to_frame());
+    // None by which shared memory is made, mapped, reserved or given back, no lock is waited for, and no file is opened.
+    let of_malloc = [libc::SYS_brk, libc::SYS_mprotect, libc::SYS_madvise];
+    sys::forbid_all_calls_but(&[&sys::STRICT[..], &of_malloc].concat()).unwrap();
+    let all = (0..MESSAGES).all(|_| publish(&provider, &client, &mut held, &mut random).is_some());
+    let is_good = all && provider.stats().segments_created == made;
+    sys::write(socket, if is_good { &good } else { &bad });
+    sys::exit_thread();
+}
+
+/// A message of a random size, which a reader gets and the owner drops; the reader that has held one longest lets go.
+fn publish(provider: &Provider, client: &Client, held: &mut VecDeque<ShmView>, random: &mut u64) -> Option<()> {
+    // Vigna's SplitMix64.
+    *random = random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mixed = (*random ^ *random >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    let mut buffer = provider.alloc(1 + (mixed >> 16) as usize % LARGEST).ok()?;
+    *buffer.last_mut()? = 1;
+    let message = buffer.freeze();
+    held.push_back(client.attach(&message.descriptor().ok()?).ok()?);
+    if held.len() > HELD {
+        held.pop_front();
+    }
+    Some(())
+}
