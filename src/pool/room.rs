@@ -55,7 +55,6 @@ impl Pool {
     }
 
     /// Bytes of all idle chunks.
-    #[cfg(feature = "zenoh")]
     pub(super) fn idle_bytes(&self) -> usize {
         self.used_classes().map(|class| self.shelves[class].idle_count() * self.kinds[class].size()).sum()
     }
