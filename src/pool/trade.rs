@@ -47,7 +47,14 @@ impl Pool {
             let is_recent = |idle: &Condemned| grain == Grain::Line && idle.chunk().was_used();
             let (recent, stale): (Vec<_>, Vec<_>) = idle.partition(is_recent);
             recent.into_iter().for_each(|recent| self.spare(recent));
-            stale.into_iter().for_each(|stale| Self::destroy(stale.chunk));
+            for stale in stale {
+                // A peer may have leased it just now.
+                if stale.chunk().recycle() {
+                    Self::dispose(stale.chunk, true);
+                } else {
+                    Self::lend(&self.lent, stale.chunk);
+                }
+            }
         }
     }
 
