@@ -5,9 +5,8 @@
 //! | arena | one segment, by pages | *runs* | chunks of whole pages, and heaps |
 //! | heap | one run, by cache lines | pieces | smaller chunks, so that these stay together |
 //!
-//! All of it is off the warm path, behind one mutex: a chunk is carved once and then lives in its pool. Under that mutex no memory
-//! is taken from the system; what a run has holes in is reserved by the one who has carved it (see `pool`), before anybody
-//! else knows of it.
+//! All of it is off the warm path, behind one mutex: a chunk is carved once and then lives in its pool. What a run has holes in is
+//! reserved outside of that mutex by the one who has carved it (see `pool`), before anybody else knows of it.
 //!
 //! # Memory
 //!
@@ -29,6 +28,7 @@ mod holes;
 
 use crate::class::MIN_SIZE;
 use crate::control::MAX_SEGMENTS;
+use crate::limits::Account;
 use crate::payload::Payload;
 use crate::posix::{page_size, round_to_pages};
 use carver::Carver;
@@ -126,6 +126,8 @@ struct Arena {
     payload: Arc<Payload>,
     pages: Carver,
     holes: Holes,
+    /// Was anything carved from it whose memory could be reserved?
+    was_used: bool,
 }
 
 struct Heap {
@@ -181,6 +183,8 @@ impl Arenas {
     /// `max`, `first` and `longest` are whole pages.
     pub(crate) fn new(max: usize, first: usize, longest: usize) -> Self {
         let state = State { arenas: Vec::new(), is_merged: false, heaps: BTreeMap::new() };
+        // No more can be spanned; a cap beyond it is none.
+        let max = max.min(longest.saturating_mul(MAX_SEGMENTS));
         Self { state: Mutex::new(state), page: page_size(), max, first, longest }
     }
 
@@ -225,7 +229,7 @@ impl Arenas {
         (pages(wanted.div_ceil(len).max(1) * len), pages(len))
     }
 
-    /// Carves a run of `len` bytes, a multiple of the page size, out of the arena whose gap fits it best. `None`: no gap does.
+    /// Carves a run of `len` bytes, a multiple of the page size, out of the arena that has the gap that fits it best. `None`: no gap does.
     pub(crate) fn carve_run(&self, len: usize) -> Option<Run> {
         let (mut state, pages) = (self.state.lock(), len / self.page);
         let tightest = |arena: &Arena| arena.pages.gaps().map(|gap| gap.len()).filter(|&gap| gap >= pages).min();
@@ -238,21 +242,20 @@ impl Arenas {
         Some(Run { carved, holes })
     }
 
-    /// Reserves what was left of the holes that a run was carved from, where that is little. Returns how many bytes that was.
+    /// The memory of a run is reserved. Reserves what was left of the holes that it was carved from, where that is little.
     ///
     /// Under the lock, unlike other memory: nothing is carved there yet, so that nobody else may find it filled before it is.
-    pub(crate) fn fill_rests(&self, run: &Carved) -> usize {
+    pub(crate) fn fill_rests(&self, run: &Carved, account: &Account) {
         let mut state = self.state.lock();
-        let Some(arena) = state.arena(run) else { return 0 };
+        let Some(arena) = state.arena(run) else { return };
+        arena.was_used = true;
         let most = REST.min(self.max / LEAST_SHARE) / self.page;
         let range = run.offset / self.page..run.range().end.div_ceil(self.page);
-        let mut filled = 0;
         for rest in arena.holes.rests_of(&range, most) {
             if arena.payload.segment().reserve(rest.start * self.page..rest.end * self.page).is_ok() {
-                filled += arena.holes.take(&rest).iter().map(ExactSizeIterator::len).sum::<usize>() * self.page;
+                account.take(arena.holes.take(&rest).iter().map(ExactSizeIterator::len).sum::<usize>() * self.page);
             }
         }
-        filled
     }
 
     /// Takes a run back of which these holes were not filled.
@@ -299,6 +302,8 @@ impl Arenas {
             return None;
         }
         let least = if state.arenas.is_empty() { self.first } else { self.max / LEAST_SHARE };
+        // So that what segments there may still be are enough for all of the cap.
+        let least = least.max(rest.div_ceil(MAX_SEGMENTS - state.arenas.len()).next_multiple_of(self.page));
         let wanted = state.spanned().max(least).max(LEAST_RUNS * len).div_ceil(len) * len;
         let next = wanted.min(rest).min(self.longest / len * len);
         // What would be left is too little to be of much use as an arena of its own.
@@ -316,7 +321,7 @@ impl Arenas {
     pub(crate) fn add(&self, payload: Arc<Payload>) -> bool {
         let count = payload.len() / self.page;
         let Some(pages) = Carver::new(count) else { return false };
-        self.state.lock().arenas.push(Arena { payload, pages, holes: Holes::all(count) });
+        self.state.lock().arenas.push(Arena { payload, pages, holes: Holes::all(count), was_used: false });
         true
     }
 
@@ -372,15 +377,20 @@ impl Arenas {
     }
 
     /// Which arenas could make way for one that holds a run of `len` bytes: nothing in them but what is condemned, and together
-    /// with what the cap leaves long enough; the shortest ones. `None` if that is not enough.
-    pub(crate) fn surrender(&self, len: usize) -> Option<Vec<Window>> {
+    /// with what the cap leaves long enough; the shortest ones, or if so asked all or none. `None` if that is not enough.
+    pub(crate) fn surrender(&self, len: usize, all_or_none: bool) -> Option<Vec<Window>> {
         let mut state = self.state.lock();
         let mut idle: Vec<&Arena> = state.arenas.iter().filter(|arena| arena.pages.is_all_condemned()).collect();
         idle.sort_unstable_by_key(|arena| arena.payload.len());
+        if all_or_none && idle.len() < state.arenas.len() {
+            return None;
+        }
+        // One has to go in any case where there are as many as there can be.
+        let is_full = state.arenas.len() == MAX_SEGMENTS;
         let mut room = self.max - state.spanned();
         let mut windows = Vec::new();
         for arena in idle {
-            if room >= len {
+            if room >= len && !all_or_none && !(is_full && windows.is_empty()) {
                 break;
             }
             room += arena.payload.len();
@@ -404,16 +414,18 @@ impl Arenas {
     // ---- giving memory back ----------------------------------------------------------------------------------
 
     /// Gives the memory of all gaps back to the system. Returns how many bytes that was.
-    pub(crate) fn punch(&self) -> usize {
+    pub(crate) fn punch(&self, account: &Account) -> usize {
         let mut state = self.state.lock();
         let mut given = 0;
-        for Arena { payload, pages, holes } in &mut state.arenas {
+        for Arena { payload, pages, holes, .. } in &mut state.arenas {
             for filled in pages.gaps().flat_map(|gap| holes.filled(&gap)).collect::<Vec<_>>() {
                 if payload.segment().discard(filled.start * self.page..filled.end * self.page) {
                     given += holes.add(filled) * self.page;
                 }
             }
         }
+        // Under the lock: who takes it again must not be counted first.
+        account.give_back(given);
         given
     }
 
@@ -422,9 +434,9 @@ impl Arenas {
         self.take(|arena| arena.pages.is_empty())
     }
 
-    /// Takes the arenas out that have no memory: they were made for what failed then.
-    pub(crate) fn take_unfilled(&self) -> Vec<Leaving> {
-        self.take(|arena| arena.pages.is_empty() && arena.filled() == 0)
+    /// Takes the arenas out that were made for what failed then.
+    pub(crate) fn take_unused(&self) -> Vec<Leaving> {
+        self.take(|arena| arena.pages.is_empty() && !arena.was_used)
     }
 
     fn take(&self, is_wanted: impl Fn(&Arena) -> bool) -> Vec<Leaving> {

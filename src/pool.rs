@@ -356,7 +356,8 @@ impl Pool {
 
     /// As [`give`](Self::give), for a chunk that was shared: peers may lease it, or be about to.
     ///
-    /// It stays open to peers, so that a descriptor that is still on its way is good until the chunk is used again.
+    /// It stays open to peers, so that a descriptor that is still on its way is good until the chunk is used again, or given up for
+    /// another one at the cap.
     pub(crate) fn give_shared(chunk: NonNull<Chunk>) {
         // SAFETY: the caller holds the chunk (I3).
         let this = unsafe { chunk.as_ref() };

@@ -46,7 +46,9 @@
 //! # Segments
 //!
 //! All messages are carved out of a few segments: at most 16 are ever made, whatever is allocated, and each stays until the backend is
-//! dropped. zenoh's receivers never let a segment go; they keep a descriptor and a mapping for each one that they have seen, and lock all
+//! dropped. (But for one case: when nothing is in use and a message comes that is longer than each of them, all give way to a single one
+//! of all of the cap, once. Receivers then have the old ones locked, too. An [`arena_size`](PoolBackendBuilder::arena_size) of
+//! all of the cap rules that out.) zenoh's receivers never let a segment go; they keep a descriptor and a mapping for each one that they have seen, and lock all
 //! of it into memory when the first message in it comes.
 //!
 //! | what a receiver needs for one pool | how much | |

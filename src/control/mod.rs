@@ -56,6 +56,9 @@ pub(crate) const MAX_RECORDS: usize = 1 << 20;
 /// Most segments that a provider has at a time.
 pub(crate) const MAX_SEGMENTS: usize = 16;
 
+/// Entries of the table of segments: one that is about to go has its entry for a little longer than its place among those.
+const ENTRIES: usize = 2 * MAX_SEGMENTS;
+
 /// The locked byte of the owner.
 pub(crate) const OWNER_BYTE: usize = 0;
 
@@ -82,7 +85,7 @@ struct Header {
     /// Records below this number may have been used.
     high_water: AtomicU32,
     epochs: [Epoch; PEERS],
-    segments: [AtomicU64; MAX_SEGMENTS],
+    segments: [AtomicU64; ENTRIES],
 }
 
 #[cfg(not(all(test, loom)))]

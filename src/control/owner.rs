@@ -114,7 +114,7 @@ impl OwnerControl {
         Ok((index, generation))
     }
 
-    /// There is always a free entry: a pool has no more segments at a time than the table.
+    /// There is always a free entry: the table has twice as many as a pool has segments at a time.
     fn list(&self, books: &mut Books, payload: &Payload) {
         let index = books.listed.trailing_ones();
         if let Some(entry) = self.view.segment_entry(index.into()) {

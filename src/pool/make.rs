@@ -11,6 +11,9 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
+/// A segment that is never given up is made no shorter than this part of what it should be.
+const KEPT_SHARE: usize = 8;
+
 /// Why there is no memory for a new chunk.
 enum NoMemory {
     /// It does not fit under the cap.
@@ -58,7 +61,7 @@ impl Pool {
                 return self.take_any(class).ok_or_else(|| match failure {
                     NoMemory::Cap => self.exhausted(class),
                     NoMemory::Os(error) => {
-                        self.give_up_unfilled_arenas();
+                        self.give_up_unused_arenas();
                         error.into()
                     }
                 });
@@ -124,13 +127,15 @@ impl Pool {
     fn fill(&self, mut run: Run) -> Result<Carved, NoMemory> {
         while let Some(hole) = run.holes.pop() {
             if let Err(error) = run.carved.payload().segment().reserve(hole.clone()) {
+                // What was reserved of it before that failed.
+                run.carved.payload().segment().discard(hole.clone());
                 run.holes.push(hole);
                 self.arenas.give_up(run);
                 return Err(NoMemory::Os(error));
             }
             self.account.take(hole.len());
-            self.account.take(self.arenas.fill_rests(&run.carved));
         }
+        self.arenas.fill_rests(&run.carved, &self.account);
         Ok(run.carved)
     }
 
@@ -142,12 +147,14 @@ impl Pool {
             return Ok(());
         }
         let mut arena = self.arenas.next_len(len).ok_or(NoMemory::Cap)?;
+        // A segment that stays must be worth its place.
+        let least = if self.source.keeps_segments() { len.max(arena / KEPT_SHARE) } else { len };
         loop {
             match self.source.create(arena) {
                 Ok(payload) => return self.add_arena(payload),
                 // Address space may be short for so long an arena, or /dev/shm for all of it, where all of it is taken.
-                Err(error) if is_for_want_of_memory(&error) && arena > len => {
-                    arena = round_to_pages(arena / 2).unwrap_or(len).max(len);
+                Err(error) if is_for_want_of_memory(&error) && arena > least => {
+                    arena = round_to_pages(arena / 2).unwrap_or(least).max(len);
                 }
                 Err(error) => return Err(NoMemory::Os(error)),
             }

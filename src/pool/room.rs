@@ -61,9 +61,7 @@ impl Pool {
 
     /// Gives the memory of all gaps in the arenas back.
     fn punch(&self) -> usize {
-        let given = self.arenas.punch();
-        self.account.give_back(given);
-        given
+        self.arenas.punch(&self.account)
     }
 
     /// Gives the memory of what is not carved back to the system: whole segments, if they may go, and that of gaps.
@@ -81,11 +79,11 @@ impl Pool {
     }
 
     /// Undoes what was made for an allocation that failed.
-    pub(super) fn give_up_unfilled_arenas(&self) {
+    pub(super) fn give_up_unused_arenas(&self) {
         if self.source.keeps_segments() {
             return;
         }
-        for leaving in self.arenas.take_unfilled() {
+        for leaving in self.arenas.take_unused() {
             self.give_up(leaving);
             self.account.uncount_segment();
         }

@@ -1,5 +1,5 @@
-//! Trading: where the arenas cannot grow any more, memory changes hands inside them. No system call is made, unless arenas have to
-//! give way to a longer one.
+//! Trading: where the arenas cannot grow any more, memory changes hands inside them. No system call is made, but for pages that have
+//! never had memory, and where arenas have to give way to a longer one.
 //!
 //! A chunk that is to be made then finds its place in two steps.
 //!
@@ -9,7 +9,7 @@
 //!    messages of random sizes some are refused that fit otherwise (in 48,000 with up to 44 of 64 MiB in use 289, against 8).
 //! 2. **If there is no room then, all that is idle is weighed** ([`Pool::trade`]). Idle chunks are taken from their shelves and *condemned*:
 //!    to the arenas they count as room. The arenas tell the tightest gap that there would be; those that lie in the way are destroyed, and all
-//!    others go back to their shelves. What cannot succeed destroys nothing: if there is no such gap, all go back. So a large message
+//!    others go back to their shelves. If there is no such gap, all go back. So a large message
 //!    for which there is no room takes nothing from the small ones.
 //!
 //! One thread trades at a time. Others go on taking and giving back meanwhile; they do not find the chunks that are condemned, and who
@@ -75,11 +75,20 @@ impl Pool {
             condemned.extend(idle);
         }
         condemned.iter().for_each(|next| self.arenas.condemn(next.chunk().memory()));
-        let window = self.arenas.window(self.kinds[class].need);
-        let has_room =
-            window.is_some_and(|window| self.clear(&[window], &mut condemned)) || self.surrender(class, &mut condemned);
+        let has_room = self.clear_a_window(class, &mut condemned) || self.surrender(class, &mut condemned);
         condemned.into_iter().for_each(|spared| self.spare(spared));
         has_room
+    }
+
+    /// Destroys what lies in the way of a chunk of a class, where that is least; `false` if there is no such place.
+    fn clear_a_window(&self, class: usize, condemned: &mut Vec<Condemned>) -> bool {
+        // If a peer has leased one of them meanwhile, there is one less that may have to go.
+        while let Some(window) = self.arenas.window(self.kinds[class].need) {
+            if self.clear(&[window], condemned) {
+                return true;
+            }
+        }
+        false
     }
 
     /// No more than this can be had in one piece, in bytes.
@@ -158,7 +167,8 @@ impl Pool {
     /// in use give way to a longer one. Everything idle is condemned.
     fn surrender(&self, class: usize, condemned: &mut Vec<Condemned>) -> bool {
         let Some(len) = round_to_pages(self.kinds[class].size()) else { return false };
-        let Some(windows) = self.arenas.surrender(len) else { return false };
+        // Where receivers keep what is given up, that may happen once: then there is one segment, of all of the cap.
+        let Some(windows) = self.arenas.surrender(len, self.source.keeps_segments()) else { return false };
         if !self.clear(&windows, condemned) {
             return false;
         }
