@@ -43,6 +43,9 @@ use std::sync::Arc;
 /// being used for large ones.
 const HEAP: (usize, usize) = (64 << 10, 256 << 10);
 
+/// How long a heap is that is made when the arenas cannot grow any more, in bytes.
+const LAST_HEAP: usize = 32 << 10;
+
 /// A new heap has this part of what all heaps have.
 const HEAP_GROWTH: usize = 16;
 
@@ -220,8 +223,8 @@ impl Arenas {
         let pages = |len: usize| round_to_pages(len).unwrap_or(len);
         let state = self.state.lock();
         if state.spanned() == self.max {
-            // No more room will come: what is not needed now is left to large messages.
-            return (pages(len), pages(len));
+            // No more room will come: what is not needed soon is left to large messages.
+            return (pages(LAST_HEAP.min(self.first).div_ceil(len).max(1) * len), pages(len));
         }
         let all: usize = state.heaps.values().map(|heap| heap.run.len).sum();
         let wanted = (all / HEAP_GROWTH).clamp(HEAP.0.min(self.first / 2), HEAP.1);
