@@ -170,8 +170,9 @@ impl PoolBackendBuilder {
         self
     }
 
-    /// The length of the first segment, in bytes, from a 64th of [`max_bytes`](Self::max_bytes) to all of it, and at most 4 GiB;
-    /// default a 32nd. Each further one is as long as all before it. Receivers lock all of a segment into memory when the first
+    /// The length of the first segment, in bytes, from 1 to [`max_bytes`](Self::max_bytes) and at most 4 GiB; default a 32nd of that.
+    /// Each is at least 32 times as long as the message that it is made for, and each further one at least as long as all before it,
+    /// if the cap allows it. Receivers lock all of a segment into memory when the first
     /// message in it comes: a short first one keeps small what a light load takes.
     pub fn arena_size(mut self, bytes: usize) -> Self {
         self.arena_size = Some(bytes);
