@@ -261,6 +261,8 @@ fn a_name_belongs_to_one_living_sender_and_one_receiver() {
     let create = || Sender::builder().create(&provider, CHANNEL);
     assert!(matches!(create(), Err(ChannelError::Taken { .. })));
     let first = open().unwrap();
+    // It has seen this receiver. One that left before would end it, for nobody else can come.
+    owner.expect_done();
     assert!(matches!(open(), Err(ChannelError::HasReceiver { .. })));
     drop(first);
     assert!(matches!(open(), Err(ChannelError::HasReceiver { .. })), "a channel is for one receiver, once");
