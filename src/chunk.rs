@@ -18,6 +18,7 @@ use crate::fork;
 use crate::lease::{published_after, Place as PlaceOfBytes, Record};
 use crate::pool::Pool;
 use crate::shelf::Shelf;
+use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering};
 use std::sync::Arc;
@@ -84,6 +85,9 @@ unsafe impl Send for Chunk {}
 // SAFETY: as above.
 unsafe impl Sync for Chunk {}
 
+/// Private memory for a chunk, empty.
+pub(crate) type Home = Box<MaybeUninit<Chunk>>;
+
 /// What a destroyed chunk leaves behind.
 pub(crate) struct Remains {
     pub(crate) pool: Arc<Pool>,
@@ -92,11 +96,14 @@ pub(crate) struct Remains {
     pub(crate) uses: u64,
     /// The claimed record and the generation that it stands at.
     pub(crate) record: Option<(u32, u64)>,
+    /// Where it was itself.
+    pub(crate) home: Home,
 }
 
 impl Chunk {
-    pub(crate) fn new(pool: Arc<Pool>, class: usize, memory: Carved) -> NonNull<Self> {
-        let chunk = Box::new(Self {
+    pub(crate) fn new(home: Home, pool: Arc<Pool>, class: usize, memory: Carved) -> NonNull<Self> {
+        let home = Box::leak(home);
+        let chunk = home.write(Self {
             shelf: NonNull::from(pool.shelf(class)),
             data: memory.start(),
             capacity: memory.len(),
@@ -117,7 +124,7 @@ impl Chunk {
                 pool,
             },
         });
-        NonNull::from(Box::leak(chunk))
+        NonNull::from(chunk)
     }
 
     /// Takes the chunk apart.
@@ -126,12 +133,14 @@ impl Chunk {
     ///
     /// The caller holds the chunk exclusively and gives it up (I3), and the registry does not list it any more.
     pub(crate) unsafe fn dismantle(chunk: NonNull<Self>) -> Remains {
-        // SAFETY: made by `new` with `Box::leak`; exclusive by the caller's contract.
-        let chunk = *unsafe { Box::from_raw(chunk.as_ptr()) };
+        // SAFETY: leaked by `new`; exclusive by the caller's contract.
+        let home: Home = unsafe { Box::from_raw(chunk.cast().as_ptr()) };
+        // SAFETY: written by `new`, and moved out of its home once: that is empty from now on.
+        let chunk = unsafe { home.assume_init_read() };
         let (record, generation) = (chunk.record.into_inner(), chunk.generation.into_inner());
         let record = (record != NO_RECORD).then_some((record, generation));
         let Rest { pool, memory, class, uses, .. } = chunk.rest;
-        Remains { pool, memory, class, uses: uses.into_inner(), record }
+        Remains { pool, memory, class, uses: uses.into_inner(), record, home }
     }
 
     #[inline]

@@ -17,10 +17,12 @@
 //! The unsafe code here rests on one thing: a chunk that was taken from a shelf, or whose last handle is being
 //! dropped, is exclusively the caller's (I3).
 
+mod class_set;
 #[cfg(feature = "zenoh")]
 mod collect;
 mod count;
 mod make;
+mod registry;
 mod room;
 mod trade;
 
@@ -34,7 +36,9 @@ use crate::fork;
 use crate::limits::{Account, Kind, Limits};
 use crate::shelf::{Lent, Shelf};
 use crate::source::Source;
+use class_set::ClassSet;
 use parking_lot::Mutex;
+use registry::Registry;
 use std::ops::RangeInclusive;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -59,10 +63,12 @@ pub(crate) struct Pool {
     lent: Lent<Chunk>,
     kinds: Box<[Kind]>,
     tallies: Box<[Tally]>,
+    /// The classes that have chunks; changed under the registry's lock.
+    used: ClassSet,
     limits: Limits,
     account: Account,
     arenas: Arenas,
-    registry: Mutex<Vec<Registered>>,
+    registry: Mutex<Registry>,
     first_share: Mutex<()>,
     growing: Mutex<()>,
     trading: Mutex<()>,
@@ -86,33 +92,24 @@ struct Tally {
     past_uses: AtomicU64,
 }
 
-/// A chunk in the registry, which lists all that exist, for statistics.
-struct Registered(NonNull<Chunk>);
-
-// SAFETY: only shared references to the chunk are made from it, under the registry's lock.
-unsafe impl Send for Registered {}
-
-impl Registered {
-    fn chunk(&self) -> &Chunk {
-        // SAFETY: a chunk leaves the registry, under its lock, before it is destroyed.
-        unsafe { self.0.as_ref() }
-    }
-}
-
 impl Pool {
     pub(crate) fn new(limits: Limits, source: Box<dyn Source>, control: Option<OwnerControl>) -> Arc<Self> {
         let kinds: Box<[Kind]> = limits.kinds().into();
+        // Where nothing is kept, the first segment goes with its message.
+        let goes_at_once = limits.max_idle == 0 && !source.keeps_segments();
+        let first_arena = if goes_at_once { 0 } else { limits.first_arena };
         let shelves = kinds.iter().map(|_| Shelf::new(limits.max_idle == 0)).collect();
         Arc::new(Self {
             shelves,
             fork_epoch: fork::epoch(),
             lent: Lent::new(),
             tallies: kinds.iter().map(|_| Tally::default()).collect(),
+            used: ClassSet::new(kinds.len()),
             kinds,
-            arenas: Arenas::new(limits.max_bytes, limits.first_arena, limits.longest_arena),
+            arenas: Arenas::new(limits.max_bytes, first_arena, limits.longest_arena),
             limits,
             account: Account::default(),
-            registry: Mutex::new(Vec::new()),
+            registry: Mutex::default(),
             first_share: Mutex::new(()),
             growing: Mutex::new(()),
             trading: Mutex::new(()),
@@ -397,18 +394,17 @@ impl Pool {
         let this = unsafe { chunk.as_ref() };
         {
             let mut registry = this.pool().registry.lock();
-            let at = this.registered();
-            registry.swap_remove(at);
-            if let Some(moved) = registry.get(at) {
-                moved.chunk().set_registered(at);
+            registry.remove(this);
+            if this.pool().tallies[this.class()].chunks.fetch_sub(1, Ordering::Relaxed) == 1 {
+                this.pool().used.remove(this.class());
             }
         }
         // SAFETY: exclusive, and no longer registered.
         let remains = unsafe { Chunk::dismantle(chunk) };
         let pool = remains.pool;
+        pool.registry.lock().keep(remains.home);
         let tally = &pool.tallies[remains.class];
         tally.past_uses.fetch_add(remains.uses, Ordering::Relaxed);
-        tally.chunks.fetch_sub(1, Ordering::Relaxed);
         #[cfg(feature = "zenoh")]
         pool.collection.note_destroyed(remains.memory.len());
         if !is_free {

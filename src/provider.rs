@@ -97,7 +97,8 @@ impl ProviderBuilder {
 
     /// Length of the first segment in bytes, from 1 to `max_bytes`, rounded up to whole pages; default a 32nd of `max_bytes`, but at
     /// least 64 KiB. Each further one is at least as long as all before it, and at least 32 times as long as the message that it is
-    /// made for, if the cap allows it. Only address space: memory is taken page by page.
+    /// made for, if the cap allows it. Only address space: memory is taken page by page. A provider that keeps nothing
+    /// ([`max_idle_per_class`](Self::max_idle_per_class) 0) begins with a segment for the one message.
     pub fn arena_size(mut self, bytes: usize) -> Self {
         self.arena_size = Some(bytes);
         self

@@ -308,7 +308,9 @@ impl PoolBackend {
         }
         let taken = match pool.take_slow(class) {
             // What is read by now may be enough, if not in one piece: so not only a policy decides whether to try again.
-            Err(error) if is_for_want_of_memory(&error) && self.collect() => pool.take_slow(class),
+            Err(error) if is_for_want_of_memory(&error) && self.collect() && pool.has_less_in_use(&error) => {
+                pool.take_slow(class)
+            }
             result => result,
         };
         if taken.is_ok() {

@@ -49,8 +49,9 @@ struct Piece {
     is_condemned: bool,
 }
 
-/// talc's memory: its lists, a unit for the tag, and the shadow of each unit. Nobody else reads or writes it.
-struct Shadow {
+/// talc's memory: its lists, a unit for the tag, and the shadow of each unit. Nobody else reads or writes it. When its carver is gone
+/// it serves the next one, if it is large enough.
+pub(super) struct Shadow {
     start: NonNull<u8>,
     layout: Layout,
 }
@@ -61,12 +62,22 @@ unsafe impl Send for Shadow {}
 impl Shadow {
     /// `None`: the system has no memory for it.
     fn new(units: usize) -> Option<Self> {
-        let bytes = units.checked_mul(CHUNK_UNIT)?.checked_add(LISTS + CHUNK_UNIT)?;
-        let layout = Layout::from_size_align(bytes, CHUNK_UNIT).ok()?;
+        let layout = Self::layout(units)?;
         // Zeros come from the system untouched, so that a large shadow takes memory only where pieces begin and end.
         // SAFETY: the layout's size is not zero.
         let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
         Some(Self { start, layout })
+    }
+
+    /// What a shadow of so many units takes.
+    fn layout(units: usize) -> Option<Layout> {
+        let bytes = units.checked_mul(CHUNK_UNIT)?.checked_add(LISTS + CHUNK_UNIT)?;
+        Layout::from_size_align(bytes, CHUNK_UNIT).ok()
+    }
+
+    /// Is it large enough for so many units?
+    pub(super) fn holds(&self, units: usize) -> bool {
+        Self::layout(units).is_some_and(|layout| layout.size() <= self.layout.size())
     }
 
     /// The shadow of the unit at `at`, which is at most the number of units.
@@ -92,7 +103,11 @@ fn shadow_of(units: usize) -> Option<Layout> {
 impl Carver {
     /// Nothing is carved yet. `None`: the system has no private memory for the shadow.
     pub(super) fn new(units: usize) -> Option<Self> {
-        let shadow = Shadow::new(units)?;
+        Shadow::new(units).map(|shadow| Self::with(shadow, units))
+    }
+
+    /// As [`new`](Self::new), with a shadow that another carver had, and that [holds](Shadow::holds) so many units.
+    pub(super) fn with(shadow: Shadow, units: usize) -> Self {
         let mut talc = Talc::new(Manual);
         // SAFETY: the first part of the shadow is talc's for as long as the carver lives.
         unsafe { talc.claim(shadow.start.as_ptr(), LISTS) };
@@ -104,7 +119,12 @@ impl Carver {
         let tag = unsafe { shadow.unit(0).sub(TAG) };
         // SAFETY: the second part of the shadow is talc's for as long as the carver lives, and does not overlap the first.
         unsafe { talc.claim(tag, TAG + units * CHUNK_UNIT) };
-        Some(Self { talc, shadow, units, pieces: BTreeMap::new(), carved: 0, condemned: 0 })
+        Self { talc, shadow, units, pieces: BTreeMap::new(), carved: 0, condemned: 0 }
+    }
+
+    /// The shadow, for another carver.
+    pub(super) fn into_shadow(self) -> Shadow {
+        self.shadow
     }
 
     /// Carves a piece of so many units. `None`: no gap is that large.

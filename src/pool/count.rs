@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::{Pool, Registered};
+use super::Pool;
 use crate::chunk::Place;
 use crate::stats::{ClassStats, Stats};
 use std::sync::atomic::Ordering;
@@ -16,7 +16,7 @@ impl Pool {
         }
         let mut classes: Vec<ClassStats> = (0..self.kinds.len()).map(|class| self.class_base(class)).collect();
         // `hits` counts uses at first.
-        for chunk in self.registry.lock().iter().map(Registered::chunk) {
+        for chunk in self.registry.lock().chunks() {
             let class = &mut classes[chunk.class()];
             class.chunks += 1;
             class.hits += chunk.uses();
@@ -55,7 +55,7 @@ impl Pool {
     /// Bytes of the chunks that this process has handles of, and of those that only peers lease. As in [`stats`](Self::stats).
     pub(super) fn in_use_and_leased(&self) -> (usize, usize) {
         let (mut in_use, mut leased) = (0, 0);
-        for chunk in self.registry.lock().iter().map(Registered::chunk) {
+        for chunk in self.registry.lock().chunks() {
             match (chunk.place(), chunk.is_leased()) {
                 (Place::Elsewhere, _) | (Place::Idle, false) => in_use += chunk.capacity(),
                 (Place::Lent, true) => leased += chunk.capacity(),

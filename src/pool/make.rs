@@ -1,10 +1,9 @@
 //! Making a chunk when none is idle: memory for it out of the arenas, which grow under the cap.
 
-use super::{Pool, Registered};
+use super::Pool;
 use crate::arena::{Carved, Grain, Need, Run};
 use crate::chunk::Chunk;
 use crate::error::{AllocError, OsError};
-use crate::payload::Payload;
 use crate::posix::round_to_pages;
 use std::io;
 use std::ptr::NonNull;
@@ -79,15 +78,13 @@ impl Pool {
         self.shelves[class].open_idle(self.limits.max_idle.saturating_sub(1));
         let tally = &self.tallies[class];
         tally.misses.fetch_add(1, Ordering::Relaxed);
-        tally.chunks.fetch_add(1, Ordering::Relaxed);
         #[cfg(feature = "zenoh")]
         self.collection.note_made(memory.len());
-        let chunk = Chunk::new(self.clone(), class, memory);
         let mut registry = self.registry.lock();
-        // SAFETY: just made.
-        unsafe { chunk.as_ref() }.set_registered(registry.len());
-        registry.push(Registered(chunk));
-        chunk
+        if tally.chunks.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.used.insert(class);
+        }
+        registry.enter(|home| Chunk::new(home, self.clone(), class, memory))
     }
 
     fn find_memory(&self, need: Need) -> Result<Carved, NoMemory> {
@@ -150,8 +147,13 @@ impl Pool {
         // A segment that stays must be worth its place.
         let least = if self.source.keeps_segments() { len.max(arena / KEPT_SHARE) } else { len };
         loop {
+            let books = self.arenas.books(arena).ok_or_else(|| no_private_memory("an arena", arena))?;
             match self.source.create(arena) {
-                Ok(payload) => return self.add_arena(payload),
+                Ok(payload) => {
+                    self.arenas.add(Arc::new(payload), books);
+                    self.account.count_segment();
+                    return Ok(());
+                }
                 // Address space may be short for so long an arena, or /dev/shm for all of it, where all of it is taken.
                 Err(error) if is_for_want_of_memory(&error) && arena > least => {
                     arena = round_to_pages(arena / 2).unwrap_or(least).max(len);
@@ -159,14 +161,5 @@ impl Pool {
                 Err(error) => return Err(NoMemory::Os(error)),
             }
         }
-    }
-
-    fn add_arena(&self, payload: Payload) -> Result<(), NoMemory> {
-        let len = payload.len();
-        if self.arenas.add(Arc::new(payload)) {
-            self.account.count_segment();
-            return Ok(());
-        }
-        Err(no_private_memory("an arena", len))
     }
 }

@@ -24,7 +24,7 @@ impl Pool {
     /// Gives all idle chunks back to the arenas.
     pub(crate) fn destroy_idle(&self) {
         self.return_lent();
-        for class in self.used_classes() {
+        for class in self.used.iter() {
             // Bounded: other threads may go on giving back.
             let idle = (0..self.shelves[class].idle_count()).map_while(|_| self.take_own(class));
             idle.for_each(Self::destroy);
@@ -56,7 +56,7 @@ impl Pool {
 
     /// Bytes of all idle chunks.
     pub(super) fn idle_bytes(&self) -> usize {
-        self.used_classes().map(|class| self.shelves[class].idle_count() * self.kinds[class].size()).sum()
+        self.used.iter().map(|class| self.shelves[class].idle_count() * self.kinds[class].size()).sum()
     }
 
     /// Gives the memory of all gaps in the arenas back.
@@ -108,6 +108,15 @@ impl Pool {
         let longest = self.arenas.longest_run();
         let sizes = self.kinds[..self.limits.classes()].iter().map(crate::limits::Kind::size);
         sizes.take_while(|&size| size <= longest).last().unwrap_or(0)
+    }
+
+    /// Is less in use than when this error was made, so that another try is worth its time?
+    #[cfg(feature = "zenoh")]
+    pub(crate) fn has_less_in_use(&self, error: &AllocError) -> bool {
+        match *error.kind() {
+            AllocErrorKind::Exhausted { in_use, .. } => self.in_use_and_leased().0 < in_use,
+            _ => true,
+        }
     }
 
     #[cold]

@@ -20,7 +20,6 @@ use crate::arena::{Grain, Window};
 use crate::chunk::{Chunk, Place};
 use crate::posix::round_to_pages;
 use std::ptr::NonNull;
-use std::sync::atomic::Ordering;
 
 /// A chunk that was taken from its shelf to be condemned.
 struct Condemned {
@@ -101,14 +100,9 @@ impl Pool {
         pages + lines + idle + (self.limits.max_bytes - spanned)
     }
 
-    /// The classes that have chunks.
-    pub(super) fn used_classes(&self) -> impl Iterator<Item = usize> + '_ {
-        (0..self.tallies.len()).filter(|&class| self.tallies[class].chunks.load(Ordering::Relaxed) > 0)
-    }
-
     /// The classes that have idle chunks.
     pub(super) fn idle_classes(&self) -> impl Iterator<Item = usize> + '_ {
-        self.used_classes().filter(|&class| !self.shelves[class].is_empty())
+        self.used.iter().filter(|&class| !self.shelves[class].is_empty())
     }
 
     /// Takes the chunk of a class that has been idle longest, as it is.

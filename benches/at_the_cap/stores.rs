@@ -1,0 +1,125 @@
+//! Where the messages come from: the pool, with a client that reads them, and talc behind a mutex.
+
+use crate::support::Fallible;
+use parking_lot::Mutex;
+use shm_pool::{Client, Provider, ShmBufMut, ShmView};
+use std::alloc::Layout;
+use std::ptr::NonNull;
+use talc::base::Talc as Carver;
+use talc::source::Manual;
+use talc::DefaultBinning;
+
+/// Where messages come from.
+pub(crate) trait Store {
+    /// Memory for a message.
+    type Memory;
+    /// A message that the reader has.
+    type Held;
+
+    /// `None`: there is no room now.
+    fn alloc(&mut self, len: usize) -> Option<Self::Memory>;
+
+    /// Fills the message with `mark`, and gives it to the reader.
+    fn send(&mut self, memory: Self::Memory, mark: u8) -> Fallible<Self::Held>;
+
+    /// The reader sees that both ends of the message are `mark`, and lets go.
+    fn let_go(&mut self, held: Self::Held, mark: u8) -> Fallible;
+
+    /// Segments made so far.
+    fn segments(&self) -> u64;
+}
+
+fn check(bytes: &[u8], mark: u8) -> Fallible {
+    match bytes {
+        [first, .., last] if (*first, *last) != (mark, mark) => Err("a message that somebody has overwritten".into()),
+        _ => Ok(()),
+    }
+}
+
+/// The provider, and a client in the same process: what counts here is that its leases end when it pleases.
+pub(crate) struct Pool {
+    provider: Provider,
+    client: Client,
+}
+
+impl Pool {
+    pub(crate) fn new(cap: usize) -> Fallible<Self> {
+        Ok(Self { provider: Provider::builder().max_bytes(cap).build()?, client: Client::new() })
+    }
+}
+
+impl Store for Pool {
+    type Memory = ShmBufMut;
+    type Held = ShmView;
+
+    fn alloc(&mut self, len: usize) -> Option<ShmBufMut> {
+        self.provider.alloc(len).ok()
+    }
+
+    fn send(&mut self, mut memory: ShmBufMut, mark: u8) -> Fallible<ShmView> {
+        memory.fill(mark);
+        let message = memory.freeze();
+        Ok(self.client.attach(&message.descriptor()?)?)
+    }
+
+    fn let_go(&mut self, held: ShmView, mark: u8) -> Fallible {
+        check(&held, mark)
+    }
+
+    fn segments(&self) -> u64 {
+        self.provider.stats().segments_created
+    }
+}
+
+/// talc on private memory, which is faulted in as segments are.
+pub(crate) struct Talc {
+    carver: Mutex<Carver<Manual, DefaultBinning>>,
+    _memory: Box<[u8]>,
+}
+
+/// A piece of talc's.
+pub(crate) struct Piece {
+    start: NonNull<u8>,
+    layout: Layout,
+}
+
+impl Talc {
+    pub(crate) fn new(cap: usize) -> Self {
+        let mut memory = vec![1; cap].into_boxed_slice();
+        let mut carver = Carver::new(Manual);
+        // SAFETY: the memory is talc's for as long as this lives, and does not move with the box.
+        unsafe { carver.claim(memory.as_mut_ptr(), cap) };
+        Self { carver: Mutex::new(carver), _memory: memory }
+    }
+}
+
+impl Store for Talc {
+    type Memory = Piece;
+    type Held = Piece;
+
+    fn alloc(&mut self, len: usize) -> Option<Piece> {
+        let layout = Layout::from_size_align(len, 1).ok()?;
+        // SAFETY: the length is not 0.
+        let start = unsafe { self.carver.lock().try_allocate(layout) }?;
+        Some(Piece { start, layout })
+    }
+
+    fn send(&mut self, memory: Piece, mark: u8) -> Fallible<Piece> {
+        // SAFETY: a piece is as long as its layout says, and nobody else's.
+        unsafe { memory.start.as_ptr().write_bytes(mark, memory.layout.size()) };
+        Ok(memory)
+    }
+
+    fn let_go(&mut self, held: Piece, mark: u8) -> Fallible {
+        // SAFETY: written by `send`.
+        let whole = unsafe { std::slice::from_raw_parts(held.start.as_ptr(), held.layout.size()) };
+        let is_good = check(whole, mark);
+        // SAFETY: allocated by this talc with this layout, and given up here.
+        unsafe { self.carver.lock().deallocate(held.start.as_ptr(), held.layout) };
+        is_good
+    }
+
+    fn segments(&self) -> u64 {
+        0
+    }
+}

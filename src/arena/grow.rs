@@ -1,0 +1,91 @@
+//! How long arenas and heaps are that are added.
+//!
+//! The arenas' lengths together stay below the cap. Each but the first is at least a 64th of the cap, and at least as long as all
+//! before it together, as far as the cap allows; so there are eight at most. Its length is a multiple of the run that it is made for, so
+//! that messages of one size leave nothing over, and at least 32 times that, so that few of the gaps between messages of different
+//! sizes are at the end of an arena. When a message fits no arena and the cap allows no other one, arenas that hold
+//! nothing but idle memory give way to a single one (see [`Arenas::surrender`]). Each time there are fewer pieces that the cap is
+//! divided into, so that this ends, too, after seven times at most.
+
+#![forbid(unsafe_code)]
+
+use super::carver::Carver;
+use super::holes::Holes;
+use super::{Arena, Arenas};
+use crate::control::MAX_SEGMENTS;
+use crate::payload::Payload;
+use crate::posix::round_to_pages;
+use std::sync::Arc;
+
+/// The shortest heap that is made while there is room, in bytes, and the longest: one small message that is kept keeps all of it from
+/// being used for large ones.
+const HEAP: (usize, usize) = (64 << 10, 256 << 10);
+
+/// How long a heap is that is made when the arenas cannot grow any more, in bytes.
+const LAST_HEAP: usize = 32 << 10;
+
+/// A new heap has this part of what all heaps have.
+const HEAP_GROWTH: usize = 16;
+
+/// Each arena but the first is at least this part of the cap.
+const LEAST_SHARE: usize = 64;
+
+/// Each arena is at least so many times as long as the run that it is made for, if the cap allows it: between long messages of
+/// different lengths gaps are left, and fewer of them in one arena than in several.
+const LEAST_RUNS: usize = 32;
+
+/// The private books of an arena that is to be made.
+pub(crate) struct Books(Carver);
+
+impl Arenas {
+    /// How long a heap for pieces of `len` bytes should be, and how long it must be at least: long enough for one.
+    pub(crate) fn heap_len(&self, len: usize) -> (usize, usize) {
+        let pages = |len: usize| round_to_pages(len).unwrap_or(len);
+        let state = self.state.lock();
+        if state.spanned() == self.max {
+            // No more room will come: what is not needed soon is left to large messages.
+            return (pages(LAST_HEAP.min(self.first).div_ceil(len).max(1) * len), pages(len));
+        }
+        let all: usize = state.heaps.values().map(|heap| heap.run.len).sum();
+        let wanted = (all / HEAP_GROWTH).clamp(HEAP.0.min(self.first / 2), HEAP.1);
+        // A multiple, so that pieces of this length leave nothing over.
+        (pages(wanted.div_ceil(len).max(1) * len), pages(len))
+    }
+
+    /// How long the next arena is, if it is made for a run of `len` bytes; `None` if the cap or the number of arenas allows none.
+    pub(crate) fn next_len(&self, len: usize) -> Option<usize> {
+        let state = self.state.lock();
+        let rest = self.max - state.spanned();
+        if rest < len || len > self.longest || state.arenas.len() == MAX_SEGMENTS {
+            return None;
+        }
+        if state.arenas.is_empty() && self.first == 0 {
+            return Some(len);
+        }
+        let least = if state.arenas.is_empty() { self.first } else { self.max / LEAST_SHARE };
+        // So that what segments there may still be are enough for all of the cap.
+        let least = least.max(rest.div_ceil(MAX_SEGMENTS - state.arenas.len()).next_multiple_of(self.page));
+        let wanted = state.spanned().max(least).max(LEAST_RUNS * len).div_ceil(len) * len;
+        let next = wanted.min(rest).min(self.longest / len * len);
+        // What would be left is too little to be of much use as an arena of its own.
+        let is_last = state.is_merged || rest - next < (next / 2).max(len);
+        Some(if is_last { rest.min(self.longest) } else { next })
+    }
+
+    /// Is there a gap for a run of `len` bytes?
+    pub(crate) fn has_gap(&self, len: usize) -> bool {
+        let pages = len / self.page;
+        self.state.lock().arenas.iter().any(|arena| arena.pages.gaps().any(|gap| gap.len() >= pages))
+    }
+
+    /// The books of an arena of `len` bytes; `None` if the system has no private memory for them.
+    pub(crate) fn books(&self, len: usize) -> Option<Books> {
+        Carver::new(len / self.page).map(Books)
+    }
+
+    /// Adds an arena of a segment that was made for these books.
+    pub(crate) fn add(&self, payload: Arc<Payload>, books: Books) {
+        let holes = Holes::all(payload.len() / self.page);
+        self.state.lock().arenas.push(Arena { payload, pages: books.0, holes, was_used: false });
+    }
+}

@@ -1,0 +1,61 @@
+//! All chunks that exist, for statistics; and the homes of some that are gone.
+
+use crate::chunk::{Chunk, Home};
+use std::mem::MaybeUninit;
+use std::ptr::NonNull;
+
+/// How many homes of chunks that are gone are kept.
+const SPARE_HOMES: usize = 32;
+
+/// See the module's text.
+#[derive(Default)]
+pub(super) struct Registry {
+    listed: Vec<Registered>,
+    /// Of chunks that are gone. To get so much aligned memory from the system's allocator takes longer than all else there is to
+    /// making a chunk.
+    homes: Vec<Home>,
+}
+
+impl Registry {
+    /// Lists a chunk that `make` makes in the home that it is given.
+    pub(super) fn enter(&mut self, make: impl FnOnce(Home) -> NonNull<Chunk>) -> NonNull<Chunk> {
+        let chunk = make(self.homes.pop().unwrap_or_else(|| Box::new(MaybeUninit::uninit())));
+        // SAFETY: just made.
+        unsafe { chunk.as_ref() }.set_registered(self.listed.len());
+        self.listed.push(Registered(chunk));
+        chunk
+    }
+
+    /// Takes a chunk off the list, before it is destroyed.
+    pub(super) fn remove(&mut self, chunk: &Chunk) {
+        let at = chunk.registered();
+        self.listed.swap_remove(at);
+        if let Some(moved) = self.listed.get(at) {
+            moved.chunk().set_registered(at);
+        }
+    }
+
+    /// Keeps the home of a chunk that is gone, for another one.
+    pub(super) fn keep(&mut self, home: Home) {
+        if self.homes.len() < SPARE_HOMES {
+            self.homes.push(home);
+        }
+    }
+
+    pub(super) fn chunks(&self) -> impl Iterator<Item = &Chunk> {
+        self.listed.iter().map(Registered::chunk)
+    }
+}
+
+/// A chunk in the registry.
+struct Registered(NonNull<Chunk>);
+
+// SAFETY: only shared references to the chunk are made from it, under the registry's lock.
+unsafe impl Send for Registered {}
+
+impl Registered {
+    fn chunk(&self) -> &Chunk {
+        // SAFETY: a chunk leaves the registry, under its lock, before it is destroyed.
+        unsafe { self.0.as_ref() }
+    }
+}
