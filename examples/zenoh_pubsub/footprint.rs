@@ -45,9 +45,10 @@ impl Footprint {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
                 Err(error) => return Err(format!("cannot look at {OBJECTS}/{name}: {error}").into()),
             };
-            match name.trim_end_matches(SUFFIX).parse::<u16>() {
-                Ok(_) => metadata += bytes,
-                Err(_) => payload += bytes,
+            if is_metadata(name) {
+                metadata += bytes;
+            } else {
+                payload += bytes;
             }
         }
         self.payload = self.payload.max(payload);
@@ -56,10 +57,20 @@ impl Footprint {
         Ok(())
     }
 
+    /// How many objects of messages were ever seen mapped.
+    pub(crate) fn segments(&self) -> usize {
+        self.seen.difference(&self.before).filter(|name| !is_metadata(name)).count()
+    }
+
     /// The names of all objects that were ever seen mapped.
     pub(crate) fn objects(&self) -> &BTreeSet<String> {
         &self.seen
     }
+}
+
+/// Is it zenoh's metadata, and no messages'?
+fn is_metadata(name: &str) -> bool {
+    name.trim_end_matches(SUFFIX).parse::<u16>().is_ok()
 }
 
 /// Those of `names` that are still there.

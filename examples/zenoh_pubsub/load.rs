@@ -5,7 +5,7 @@ use clap::ValueEnum;
 
 /// The most segments that the pool may make in a load. Receivers keep each segment that they have ever seen open,
 /// mapped and locked for as long as they run.
-pub(crate) const MAX_SEGMENTS: u64 = 16;
+pub(crate) const MAX_SEGMENTS: usize = 16;
 
 /// Traffic that one kind of memory or the other may find hard.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]

@@ -133,7 +133,7 @@ impl Stream<'_> {
         if self.options.load.is_none() {
             return Ok(());
         }
-        let made = self.memory.stats().map_or(0, |stats| stats.segments_created);
+        let made = self.footprint.segments();
         if made > MAX_SEGMENTS {
             return Err(format!(
                 "the pool has made {made} segments for the first {published} messages, and {MAX_SEGMENTS} are allowed: \
