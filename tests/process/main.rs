@@ -8,6 +8,8 @@
 //! Each test has a name prefix of its own and leaves /dev/shm as it was, which it checks itself ([`shm::Names`]).
 
 mod child;
+#[path = "../support/own_shm.rs"]
+mod own_shm;
 mod peer;
 mod shm;
 mod spaces;

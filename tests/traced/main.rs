@@ -23,6 +23,9 @@ mod kill_points;
 mod killed_channel;
 mod killed_owner;
 mod killed_peer;
+#[path = "../support/own_shm.rs"]
+#[allow(dead_code)] // Other tests need more of it.
+mod own_shm;
 mod owner_operations;
 mod path;
 mod table;

@@ -2,8 +2,8 @@
 //! Parent and child talk in lines over a socket, the child's standard input; an answer that does not come in time fails
 //! the test.
 
-use crate::killed;
-use std::io::{BufRead, BufReader, Write};
+use crate::{full_shm, killed};
+use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{self, Command, Stdio};
@@ -51,12 +51,18 @@ pub(crate) struct Child {
 impl Child {
     /// Starts a child in a role.
     pub(crate) fn start(role: &str, arguments: &[&str]) -> Self {
+        Self::start_with(role, arguments, |_| ()).unwrap()
+    }
+
+    /// Starts a child in a role, after `prepare` changed how.
+    pub(crate) fn start_with(role: &str, arguments: &[&str], prepare: impl FnOnce(&mut Command)) -> io::Result<Self> {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["child::entry", "--exact", "--nocapture", "--test-threads=1"]);
         command.env(VARIABLE, [&[role], arguments].concat().join(" "));
         command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null());
-        Self { process: command.spawn().unwrap(), link: Link::new(ours) }
+        prepare(&mut command);
+        Ok(Self { process: command.spawn()?, link: Link::new(ours) })
     }
 
     /// SIGKILL. When this returns, the process is gone.
@@ -88,6 +94,7 @@ fn entry() {
     let mut link = Link::new(UnixStream::from(socket));
     match arguments[..] {
         ["receiver"] => killed::receiver(&mut link),
+        ["full-shm"] => full_shm::role(&mut link),
         ["publisher", endpoint, len, byte] => killed::publisher(&mut link, endpoint, len, byte),
         _ => panic!("no role {role:?}"),
     }

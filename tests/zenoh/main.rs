@@ -4,8 +4,12 @@ mod buffers;
 mod child;
 mod contract;
 mod footprint;
+mod full_shm;
 mod hostile;
 mod killed;
+#[path = "../support/own_shm.rs"]
+#[allow(dead_code)] // The other tests need more of it.
+mod own_shm;
 mod policies;
 mod session;
 mod support;
