@@ -21,7 +21,7 @@ mod make_way;
 
 use crate::class::MIN_SIZE;
 use crate::control::MAX_SEGMENTS;
-use crate::limits::Account;
+use crate::limits::{Account, First};
 use crate::payload::Payload;
 use crate::posix::page_size;
 use carver::{Carver, Shadow};
@@ -39,8 +39,8 @@ use std::sync::Arc;
 const REST: usize = 1 << 20;
 const REST_SHARE: usize = 64;
 
-/// How many shadows of heaps are kept.
-const SPARE_SHADOWS: usize = 4;
+/// How many shadows of heaps are kept. None where AddressSanitizer is to find out who touches them.
+const SPARE_SHADOWS: usize = if cfg!(shm_pool_asan) { 0 } else { 4 };
 
 /// What a chunk is carved by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,15 +81,15 @@ pub(crate) struct Arenas {
     page: usize,
     /// The cap, in bytes.
     max: usize,
-    /// Length of the first arena in bytes; 0: as long as what it is made for.
-    first: usize,
+    first: First,
     /// The longest segment that may be made, in bytes.
     longest: usize,
 }
 
 struct State {
     arenas: Vec<Arena>,
-    /// Arenas have given way to a longer one: from now on a new one takes all that the cap allows.
+    /// Arenas have given way to a longer one: from now on a new one takes all that the cap allows, but for a
+    /// [`First::OneMessage`].
     is_merged: bool,
     /// By the serial number of their segment and where they begin in it.
     heaps: BTreeMap<(u64, usize), Heap>,
@@ -149,7 +149,7 @@ impl Carved {
 
 impl Arenas {
     /// `max`, `first` and `longest` are whole pages.
-    pub(crate) fn new(max: usize, first: usize, longest: usize) -> Self {
+    pub(crate) fn new(max: usize, first: First, longest: usize) -> Self {
         let state = State { arenas: Vec::new(), is_merged: false, heaps: BTreeMap::new(), shadows: Vec::new() };
         // No more can be spanned; a cap beyond it is none.
         let max = max.min(longest.saturating_mul(MAX_SEGMENTS));
@@ -280,15 +280,23 @@ impl Arenas {
         (state.arenas.len(), state.spanned())
     }
 
-    /// The longest run that surely fits now, in bytes: a gap, or an arena that the cap allows.
+    /// The longest run that surely fits now, in bytes: a gap, or an arena that the cap allows. `all_or_none`: as in
+    /// [`surrender`](Self::surrender).
     #[cfg(feature = "zenoh")]
-    pub(crate) fn longest_run(&self) -> usize {
+    pub(crate) fn longest_run(&self, all_or_none: bool) -> usize {
         let state = self.state.lock();
         let gaps = state.arenas.iter().flat_map(|arena| arena.pages.gaps()).map(|gap| gap.len() * self.page);
-        // All arenas that are empty may give way to one.
-        let empty = state.arenas.iter().filter(|arena| arena.pages.is_empty()).map(|arena| arena.payload.len());
-        let next = (self.max - state.spanned() + empty.sum::<usize>()).min(self.longest);
-        gaps.chain([next]).max().unwrap_or(0)
+        // Arenas that are empty may give way to one.
+        let empty: Vec<_> = state.arenas.iter().filter(|arena| arena.pages.is_empty()).collect();
+        let may_go = !empty.is_empty() && (!all_or_none || empty.len() == state.arenas.len());
+        let going: usize = empty.iter().map(|arena| arena.payload.len()).sum();
+        let mut next = self.max - state.spanned();
+        if may_go {
+            next += going;
+        } else if state.arenas.len() == MAX_SEGMENTS {
+            next = 0;
+        }
+        gaps.chain([next.min(self.longest)]).max().unwrap_or(0)
     }
 }
 

@@ -32,12 +32,22 @@ pub(crate) struct Limits {
     pub(crate) max_bytes: usize,
     pub(crate) max_alloc: usize,
     pub(crate) max_idle: usize,
-    /// Length of the first arena.
-    pub(crate) first_arena: usize,
+    pub(crate) first_arena: First,
     /// The longest arena that may be made.
     pub(crate) longest_arena: usize,
     /// The size of the machine's pages.
     pub(crate) page: usize,
+}
+
+/// How long the first arena is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum First {
+    /// As long as the user wants, in bytes.
+    Given(usize),
+    /// So many bytes, or longer for long messages.
+    Usual(usize),
+    /// As long as what it is made for: it goes with that.
+    OneMessage,
 }
 
 /// Is an option's value in its range?
@@ -86,10 +96,10 @@ impl Limits {
         let max_alloc = max_alloc.unwrap_or(largest);
         range("max_alloc", max_alloc, 1, largest, " bytes (max_bytes, or the longest segment)")?;
         let default_arena = (max_bytes / FIRST_SHARE).max(MIN_ARENA).min(largest);
-        let arena_size = arena_size.unwrap_or(default_arena);
-        range("arena_size", arena_size, 1, largest, " bytes (max_bytes, or the longest segment)")?;
+        range("arena_size", arena_size.unwrap_or(1), 1, largest, " bytes (max_bytes, or the longest segment)")?;
         range("max_idle_per_class", max_idle, 0, MAX_IDLE, " chunks")?;
-        let (max_alloc, first_arena) = (pages(max_alloc), pages(arena_size));
+        let max_alloc = pages(max_alloc);
+        let first_arena = arena_size.map_or(First::Usual(pages(default_arena)), |bytes| First::Given(pages(bytes)));
         Ok(Self { max_bytes, max_alloc, max_idle, first_arena, longest_arena: longest, page })
     }
 

@@ -33,7 +33,7 @@ use crate::control::OwnerControl;
 use crate::descriptor::ProviderId;
 use crate::error::{AllocError, AllocErrorKind, ShareError};
 use crate::fork;
-use crate::limits::{Account, Kind, Limits};
+use crate::limits::{Account, First, Kind, Limits};
 use crate::shelf::{Lent, Shelf};
 use crate::source::Source;
 use class_set::ClassSet;
@@ -95,9 +95,10 @@ struct Tally {
 impl Pool {
     pub(crate) fn new(limits: Limits, source: Box<dyn Source>, control: Option<OwnerControl>) -> Arc<Self> {
         let kinds: Box<[Kind]> = limits.kinds().into();
-        // Where nothing is kept, the first segment goes with its message.
-        let goes_at_once = limits.max_idle == 0 && !source.keeps_segments();
-        let first_arena = if goes_at_once { 0 } else { limits.first_arena };
+        let first_arena = match limits.first_arena {
+            First::Usual(_) if limits.max_idle == 0 && !source.keeps_segments() => First::OneMessage,
+            first => first,
+        };
         let shelves = kinds.iter().map(|_| Shelf::new(limits.max_idle == 0)).collect();
         Arc::new(Self {
             shelves,

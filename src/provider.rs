@@ -95,10 +95,11 @@ impl ProviderBuilder {
         self
     }
 
-    /// Length of the first segment in bytes, from 1 to `max_bytes`, rounded up to whole pages; default a 32nd of `max_bytes`, but at
-    /// least 64 KiB. Each further one is at least as long as all before it, and at least 32 times as long as the message that it is
-    /// made for, if the cap allows it. Only address space: memory is taken page by page. A provider that keeps nothing
-    /// ([`max_idle_per_class`](Self::max_idle_per_class) 0) begins with a segment for the one message.
+    /// Length of the first segment in bytes, from 1 to `max_bytes`, rounded up to whole pages, and longer only if the first message
+    /// is. By default it is a 32nd of `max_bytes`, at least 64 KiB, and 32 times as long as the message; or as long as the one
+    /// message, if nothing is kept ([`max_idle_per_class`](Self::max_idle_per_class) 0). Each further one is at least as long as all before
+    /// it, and 32 times as long as the message that it is made for, if the cap allows it. Only address space: memory is taken page by
+    /// page.
     pub fn arena_size(mut self, bytes: usize) -> Self {
         self.arena_size = Some(bytes);
         self

@@ -170,9 +170,9 @@ impl PoolBackendBuilder {
         self
     }
 
-    /// The length of the first segment, in bytes, from 1 to [`max_bytes`](Self::max_bytes) and at most 4 GiB; default a 32nd of that.
-    /// Each is at least 32 times as long as the message that it is made for, and each further one at least as long as all before it,
-    /// if the cap allows it. Receivers lock all of a segment into memory when the first
+    /// The length of the first segment, in bytes, from 1 to [`max_bytes`](Self::max_bytes) and at most 4 GiB; it is longer only if the
+    /// first message is. By default it is a 32nd of `max_bytes`, and 32 times as long as the message. Each further one is at least as
+    /// long as all before it, and 32 times as long as the message that it is made for, if the cap allows it. Receivers lock all of a segment into memory when the first
     /// message in it comes: a short first one keeps small what a light load takes.
     pub fn arena_size(mut self, bytes: usize) -> Self {
         self.arena_size = Some(bytes);
@@ -300,7 +300,7 @@ impl PoolBackend {
         if let Some(chunk) = pool.take_ready(class) {
             return Ok(chunk);
         }
-        if self.core.collect_early && pool.is_collection_due() && self.collect() {
+        if self.core.collect_early && pool.is_collection_due() && self.collect().is_some() {
             pool.note_collection();
             if let Some(chunk) = pool.take_ready(class) {
                 return Ok(chunk);
@@ -308,9 +308,11 @@ impl PoolBackend {
         }
         let taken = match pool.take_slow(class) {
             // What is read by now may be enough, if not in one piece: so not only a policy decides whether to try again.
-            Err(error) if is_for_want_of_memory(&error) && self.collect() && pool.has_less_in_use(&error) => {
-                pool.take_slow(class)
-            }
+            Err(error) if is_for_want_of_memory(&error) => match self.collect() {
+                // Another thread may have collected what is missing here.
+                Some(found) if found > 0 || pool.has_less_in_use(&error) => pool.take_slow(class),
+                _ => Err(error),
+            },
             result => result,
         };
         if taken.is_ok() {
@@ -336,9 +338,9 @@ impl PoolBackend {
         }
     }
 
-    /// Has zenoh give back what everybody has read; `false` if it cannot be asked.
-    fn collect(&self) -> bool {
-        self.provider.upgrade().map(|provider| provider.garbage_collect()).is_some()
+    /// Has zenoh give back what everybody has read. Returns the length of the longest message; `None` if zenoh cannot be asked.
+    fn collect(&self) -> Option<usize> {
+        self.provider.upgrade().map(|provider| provider.garbage_collect())
     }
 }
 

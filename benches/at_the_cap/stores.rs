@@ -74,7 +74,7 @@ impl Store for Pool {
 /// talc on private memory, which is faulted in as segments are.
 pub(crate) struct Talc {
     carver: Mutex<Carver<Manual, DefaultBinning>>,
-    _memory: Box<[u8]>,
+    _memory: Vec<u8>,
 }
 
 /// A piece of talc's.
@@ -85,9 +85,9 @@ pub(crate) struct Piece {
 
 impl Talc {
     pub(crate) fn new(cap: usize) -> Self {
-        let mut memory = vec![1; cap].into_boxed_slice();
+        let mut memory = vec![1; cap];
         let mut carver = Carver::new(Manual);
-        // SAFETY: the memory is talc's for as long as this lives, and does not move with the box.
+        // SAFETY: the memory is talc's for as long as this lives, and does not move with the vector.
         unsafe { carver.claim(memory.as_mut_ptr(), cap) };
         Self { carver: Mutex::new(carver), _memory: memory }
     }

@@ -275,10 +275,27 @@ mod tests {
         }
     }
 
+    /// A carver; or one with a shadow that another one had, and that is larger than need be.
+    fn carver(units: usize, is_used: bool) -> Carver {
+        if !is_used {
+            return Carver::new(units).unwrap();
+        }
+        let mut other = Carver::new(units + 7).unwrap();
+        let pieces: Vec<usize> = std::iter::from_fn(|| other.carve(2)).collect();
+        pieces.iter().step_by(3).for_each(|&at| other.free(at));
+        let shadow = other.into_shadow();
+        assert!(shadow.holds(units) && !shadow.holds(units + 8));
+        Carver::with(shadow, units)
+    }
+
     proptest! {
         #[test]
-        fn every_history_agrees_with_the_model(units in 1..300usize, steps in proptest::collection::vec(step(), 1..200)) {
-            let mut carver = Carver::new(units).unwrap();
+        fn every_history_agrees_with_the_model(
+            units in 1..300usize,
+            is_used: bool,
+            steps in proptest::collection::vec(step(), 1..200),
+        ) {
+            let mut carver = carver(units, is_used);
             let mut model = Model { units: vec![None; units], pieces: Vec::new() };
             for (number, step) in steps.into_iter().enumerate() {
                 let picked = |pick: usize| (!model.pieces.is_empty()).then(|| pick % model.pieces.len());

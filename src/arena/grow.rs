@@ -1,9 +1,9 @@
 //! How long arenas and heaps are that are added.
 //!
 //! The arenas' lengths together stay below the cap. Each but the first is at least a 64th of the cap, and at least as long as all
-//! before it together, as far as the cap allows; so there are eight at most. Its length is a multiple of the run that it is made for, so
-//! that messages of one size leave nothing over, and at least 32 times that, so that few of the gaps between messages of different
-//! sizes are at the end of an arena. When a message fits no arena and the cap allows no other one, arenas that hold
+//! before it together, as far as the cap and the longest possible segment allow; so there are eight, if that is no limit. Its length
+//! is a multiple of the run that it is made for, so that messages of one size leave nothing over, and at least 32 times that, so that
+//! few of the gaps between messages of different sizes are at the end of an arena. The first one's length is the user's, if he wants. When a message fits no arena and the cap allows no other one, arenas that hold
 //! nothing but idle memory give way to a single one (see [`Arenas::surrender`]). Each time there are fewer pieces that the cap is
 //! divided into, so that this ends, too, after seven times at most.
 
@@ -13,6 +13,7 @@ use super::carver::Carver;
 use super::holes::Holes;
 use super::{Arena, Arenas};
 use crate::control::MAX_SEGMENTS;
+use crate::limits::First;
 use crate::payload::Payload;
 use crate::posix::round_to_pages;
 use std::sync::Arc;
@@ -34,20 +35,24 @@ const LEAST_SHARE: usize = 64;
 /// different lengths gaps are left, and fewer of them in one arena than in several.
 const LEAST_RUNS: usize = 32;
 
-/// The private books of an arena that is to be made.
-pub(crate) struct Books(Carver);
+/// What an arena that is to be made takes of private memory.
+pub(crate) struct Blank(Carver);
 
 impl Arenas {
     /// How long a heap for pieces of `len` bytes should be, and how long it must be at least: long enough for one.
     pub(crate) fn heap_len(&self, len: usize) -> (usize, usize) {
         let pages = |len: usize| round_to_pages(len).unwrap_or(len);
+        let first = match self.first {
+            First::Given(bytes) | First::Usual(bytes) => bytes,
+            First::OneMessage => 0,
+        };
         let state = self.state.lock();
         if state.spanned() == self.max {
             // No more room will come: what is not needed soon is left to large messages.
-            return (pages(LAST_HEAP.min(self.first).div_ceil(len).max(1) * len), pages(len));
+            return (pages(LAST_HEAP.min(first).div_ceil(len).max(1) * len), pages(len));
         }
         let all: usize = state.heaps.values().map(|heap| heap.run.len).sum();
-        let wanted = (all / HEAP_GROWTH).clamp(HEAP.0.min(self.first / 2), HEAP.1);
+        let wanted = (all / HEAP_GROWTH).clamp(HEAP.0.min(first / 2), HEAP.1);
         // A multiple, so that pieces of this length leave nothing over.
         (pages(wanted.div_ceil(len).max(1) * len), pages(len))
     }
@@ -59,13 +64,15 @@ impl Arenas {
         if rest < len || len > self.longest || state.arenas.len() == MAX_SEGMENTS {
             return None;
         }
-        if state.arenas.is_empty() && self.first == 0 {
-            return Some(len);
-        }
-        let least = if state.arenas.is_empty() { self.first } else { self.max / LEAST_SHARE };
-        // So that what segments there may still be are enough for all of the cap.
-        let least = least.max(rest.div_ceil(MAX_SEGMENTS - state.arenas.len()).next_multiple_of(self.page));
-        let wanted = state.spanned().max(least).max(LEAST_RUNS * len).div_ceil(len) * len;
+        let least = match self.first {
+            _ if !state.arenas.is_empty() => state.spanned().max(self.max / LEAST_SHARE).max(LEAST_RUNS * len),
+            First::OneMessage => return Some(len),
+            First::Given(bytes) => bytes.max(len),
+            First::Usual(bytes) => bytes.max(LEAST_RUNS * len),
+        };
+        // So that the segments that there may still be after this one are enough for all of the cap.
+        let others = (MAX_SEGMENTS - state.arenas.len() - 1).saturating_mul(self.longest);
+        let wanted = least.max(rest.saturating_sub(others)).div_ceil(len) * len;
         let next = wanted.min(rest).min(self.longest / len * len);
         // What would be left is too little to be of much use as an arena of its own.
         let is_last = state.is_merged || rest - next < (next / 2).max(len);
@@ -78,14 +85,14 @@ impl Arenas {
         self.state.lock().arenas.iter().any(|arena| arena.pages.gaps().any(|gap| gap.len() >= pages))
     }
 
-    /// The books of an arena of `len` bytes; `None` if the system has no private memory for them.
-    pub(crate) fn books(&self, len: usize) -> Option<Books> {
-        Carver::new(len / self.page).map(Books)
+    /// Private memory for an arena of `len` bytes; `None` if the system has none.
+    pub(crate) fn prepare(&self, len: usize) -> Option<Blank> {
+        Carver::new(len / self.page).map(Blank)
     }
 
-    /// Adds an arena of a segment that was made for these books.
-    pub(crate) fn add(&self, payload: Arc<Payload>, books: Books) {
+    /// Adds an arena of a segment that this was prepared for.
+    pub(crate) fn add(&self, payload: Arc<Payload>, blank: Blank) {
         let holes = Holes::all(payload.len() / self.page);
-        self.state.lock().arenas.push(Arena { payload, pages: books.0, holes, was_used: false });
+        self.state.lock().arenas.push(Arena { payload, pages: blank.0, holes, was_used: false });
     }
 }

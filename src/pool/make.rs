@@ -84,7 +84,7 @@ impl Pool {
         if tally.chunks.fetch_add(1, Ordering::Relaxed) == 0 {
             self.used.insert(class);
         }
-        registry.enter(|home| Chunk::new(home, self.clone(), class, memory))
+        registry.enter(self.clone(), class, memory)
     }
 
     fn find_memory(&self, need: Need) -> Result<Carved, NoMemory> {
@@ -147,18 +147,21 @@ impl Pool {
         // A segment that stays must be worth its place.
         let least = if self.source.keeps_segments() { len.max(arena / KEPT_SHARE) } else { len };
         loop {
-            let books = self.arenas.books(arena).ok_or_else(|| no_private_memory("an arena", arena))?;
-            match self.source.create(arena) {
-                Ok(payload) => {
-                    self.arenas.add(Arc::new(payload), books);
+            let made = match self.arenas.prepare(arena) {
+                Some(blank) => self.source.create(arena).map(|payload| (payload, blank)).map_err(NoMemory::Os),
+                None => Err(no_private_memory("an arena", arena)),
+            };
+            match made {
+                Ok((payload, blank)) => {
                     self.account.count_segment();
+                    self.arenas.add(Arc::new(payload), blank);
                     return Ok(());
                 }
                 // Address space may be short for so long an arena, or /dev/shm for all of it, where all of it is taken.
-                Err(error) if is_for_want_of_memory(&error) && arena > least => {
+                Err(NoMemory::Os(error)) if is_for_want_of_memory(&error) && arena > least => {
                     arena = round_to_pages(arena / 2).unwrap_or(least).max(len);
                 }
-                Err(error) => return Err(NoMemory::Os(error)),
+                Err(error) => return Err(error),
             }
         }
     }

@@ -1,11 +1,14 @@
 //! All chunks that exist, for statistics; and the homes of some that are gone.
 
+use super::Pool;
+use crate::arena::Carved;
 use crate::chunk::{Chunk, Home};
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
-/// How many homes of chunks that are gone are kept.
-const SPARE_HOMES: usize = 32;
+/// How many homes of chunks that are gone are kept. None where AddressSanitizer is to find out who touches them.
+const SPARE_HOMES: usize = if cfg!(shm_pool_asan) { 0 } else { 32 };
 
 /// See the module's text.
 #[derive(Default)]
@@ -17,9 +20,10 @@ pub(super) struct Registry {
 }
 
 impl Registry {
-    /// Lists a chunk that `make` makes in the home that it is given.
-    pub(super) fn enter(&mut self, make: impl FnOnce(Home) -> NonNull<Chunk>) -> NonNull<Chunk> {
-        let chunk = make(self.homes.pop().unwrap_or_else(|| Box::new(MaybeUninit::uninit())));
+    /// Makes a chunk, and lists it.
+    pub(super) fn enter(&mut self, pool: Arc<Pool>, class: usize, memory: Carved) -> NonNull<Chunk> {
+        let home = self.homes.pop().unwrap_or_else(|| Box::new(MaybeUninit::uninit()));
+        let chunk = Chunk::new(home, pool, class, memory);
         // SAFETY: just made.
         unsafe { chunk.as_ref() }.set_registered(self.listed.len());
         self.listed.push(Registered(chunk));

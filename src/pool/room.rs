@@ -105,7 +105,7 @@ impl Pool {
     /// The largest allocation that surely fits as it is.
     #[cfg(feature = "zenoh")]
     pub(crate) fn largest_that_fits(&self) -> usize {
-        let longest = self.arenas.longest_run();
+        let longest = self.arenas.longest_run(self.source.keeps_segments());
         let sizes = self.kinds[..self.limits.classes()].iter().map(crate::limits::Kind::size);
         sizes.take_while(|&size| size <= longest).last().unwrap_or(0)
     }

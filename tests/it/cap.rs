@@ -1,10 +1,11 @@
 //! The cap: idle memory makes room for what is asked for, memory in use does not, and the error says where it all is.
 
 use crate::support::{builder, files, holds, message};
-use shm_pool::{AllocErrorKind, Client, Provider, ShmBuf, ShmBufMut};
+use shm_pool::{AllocErrorKind, Client, Provider, ProviderBuilder, ShmBuf, ShmBufMut};
 
 const CAP: usize = 1 << 20;
 const QUARTER: usize = CAP / 4;
+const MIB: usize = 1 << 20;
 
 fn capped() -> Provider {
     builder().max_bytes(CAP).build().unwrap()
@@ -192,7 +193,6 @@ fn what_is_used_again_and_again_keeps_its_place_at_the_cap() {
 /// A message that is longer than any gap can become in the segments that there are: those give way to a longer one, a few times.
 #[test]
 fn ever_larger_messages_make_few_segments() {
-    const MIB: usize = 1 << 20;
     let provider = builder().max_bytes(64 * MIB).build().unwrap();
     drop(fill(&provider, 100_000));
     for len in (1..=64).map(|mib| mib * MIB) {
@@ -222,4 +222,22 @@ fn a_pool_of_the_smallest_cap_works() {
             assert!(!live.is_empty(), "no buffer of {len} bytes under {max_bytes}");
         }
     }
+}
+
+/// Otherwise a pool whose user wants short segments, because receivers map or lock whole ones, begins with a long one.
+#[test]
+fn the_first_segment_is_as_long_as_was_wanted() {
+    let first = |builder: ProviderBuilder, len: usize| {
+        let provider = builder.build().unwrap();
+        let _buffer = provider.alloc(len).unwrap();
+        provider.stats().bytes_mapped
+    };
+    let of_a_gigabyte = || builder().max_bytes(1 << 30).max_shared(1);
+    assert_eq!(first(of_a_gigabyte(), 1), 32 * MIB, "a 32nd by default");
+    assert_eq!(first(of_a_gigabyte(), 4 * MIB), 128 * MIB, "32 messages");
+    assert_eq!(first(of_a_gigabyte().arena_size(64 << 10), 1), 64 << 10);
+    assert_eq!(first(of_a_gigabyte().arena_size(100 << 20), 1), 100 << 20);
+    assert_eq!(first(of_a_gigabyte().arena_size(64 << 10), 4 * MIB), 4 * MIB, "no shorter than the message");
+    assert_eq!(first(of_a_gigabyte().max_idle_per_class(0), MIB), MIB, "it goes with its message");
+    assert_eq!(first(of_a_gigabyte().max_idle_per_class(0).arena_size(2 * MIB), MIB), 2 * MIB);
 }

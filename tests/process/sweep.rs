@@ -39,7 +39,7 @@ struct Published {
     _message: shm_pool::ShmBuf,
 }
 
-/// A control object, three segments and an arena.
+/// Makes [`OBJECTS`] objects.
 fn publish(link: &Link, prefix: &str) -> (Provider, Vec<Published>) {
     let provider = builder(prefix).build().unwrap();
     let lengths = [100_000, 100_000, 200_000, 1_000];
@@ -55,8 +55,8 @@ fn published(provider: &Provider, len: usize) -> Published {
     Published { descriptor: message.descriptor().unwrap(), _message: message }
 }
 
-/// A control object and a segment.
-const OBJECTS: usize = 2;
+/// A control object, a short segment, and one for what is longer.
+const OBJECTS: usize = 3;
 
 fn builder(prefix: &str) -> ProviderBuilder {
     Provider::builder().name_prefix(prefix).max_bytes(1 << 20).arena_size(64 << 10).max_shared(64)

@@ -1,4 +1,4 @@
-//! The system calls that the standard library does not offer. With `spaces` the only unsafe code of these tests.
+//! The system calls that the standard library does not offer. With `spaces` and `own_shm` the only unsafe code of these tests.
 
 pub(crate) use crate::own_shm::{check, give_small_shm, is_root, mount};
 use std::io;

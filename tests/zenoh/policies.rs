@@ -1,6 +1,7 @@
 //! zenoh's allocation policies, each where it matters: at the cap.
 
 use crate::support::{alloc, assert_all_back, backend, is_out_of_memory, Blocking, Collecting, Provider, CAP, LARGE};
+use shm_pool::zenoh::PoolBackend;
 use std::thread;
 use zenoh::shm::{
     BlockOn, ConstPolicy, ConstUsize, Deallocate, Defragment, GarbageCollect, JustAlloc, SafePolicy, ZShmMut,
@@ -78,6 +79,21 @@ fn defragmenting_is_allowed_and_tells_the_largest_message() {
     let most = alloc::<JustAlloc>(&provider, largest, 2).expect("as it said");
     assert!(alloc::<JustAlloc>(&provider, LARGE * 4, 2).is_err());
     drop((held, most));
+}
+
+/// Otherwise zenoh's policy tries again for what cannot be.
+#[test]
+fn defragmenting_promises_what_fits_and_no_more() {
+    let backend = PoolBackend::builder().max_bytes(64 << 20).arena_size(1 << 20).build().unwrap();
+    let provider = backend.provider();
+    let mut messages = exhaust::<JustAlloc>(&provider, 128 << 10);
+    assert!(backend.stats().segments > 2, "short arenas and long ones");
+    messages.truncate(1);
+    provider.garbage_collect();
+    let promised = provider.defragment();
+    assert!(promised > 16 << 20);
+    let fits = |len: usize| alloc::<JustAlloc>(&provider, len, 1).is_ok();
+    assert!(fits(promised), "{promised} bytes were promised");
 }
 
 #[test]
