@@ -103,8 +103,8 @@ impl Call {
             libc::SYS_pwrite64 => call("pwrite", "", &[libc::ENOSPC, libc::EINTR, libc::ENOMEM, libc::EIO]),
             libc::SYS_getrandom => call("getrandom", "", &[libc::EINTR, libc::ENOSYS, libc::EAGAIN]),
             libc::SYS_getdents64 => call("getdents64", "", &[libc::EINTR, libc::ENOMEM, libc::ENOENT]),
-            // On the files that stand in for `getrandom`, and what malloc has opened.
-            libc::SYS_read => call("read", "others", &[]),
+            // On the files that stand in for `getrandom`.
+            libc::SYS_read => call("read", "random", &[]),
             POLL => call("poll", "random", &[]),
             // For the text of an error that is there already.
             libc::SYS_statfs => call("statfs", "", &[]),
@@ -130,10 +130,6 @@ fn opening(path: &str, flags: i32) -> (&'static str, &'static [i32]) {
     // What the crate `getrandom` does on a kernel without the call.
     if path.starts_with("/dev/") && path.ends_with("random") {
         return ("random", &[]);
-    }
-    // What glibc's malloc asks before it makes a thread's heap shorter.
-    if path == "/proc/sys/vm/overcommit_memory" {
-        return ("malloc", &[]);
     }
     assert!(path.starts_with("/dev/shm/"), "{path} is opened");
     (opened, &[EACCES, EMFILE, ENFILE, ENOMEM, EINTR, ENOENT])
