@@ -57,7 +57,9 @@ impl Victim {
     /// Starts a child in a role, which calls [`introduce`] first. `Err` where the machine does not allow it.
     pub(crate) fn try_start(role: &str, arguments: &[&str]) -> Result<Self, String> {
         // glibc's malloc gives memory back when much of it is free: calls that depend on what all threads have done with it.
-        let without_trims = |command: &mut Command| drop(command.env("MALLOC_TRIM_THRESHOLD_", "1000000000"));
+        let without_trims = |command: &mut Command| {
+            command.env("MALLOC_TRIM_THRESHOLD_", "1000000000");
+        };
         let child = Child::start_with(role, arguments, without_trims).expect("a child process");
         match child.hear() {
             Message::Number(thread) => Ok(Self { child, thread }),
