@@ -126,6 +126,9 @@ use zenoh::shm::{
 };
 use zenoh::Wait;
 
+/// A cap of up to so many bytes is one segment, unless told otherwise.
+const MAX_WHOLE: usize = 64 << 20;
+
 const DEFAULT_MAX_BYTES: usize = 1 << 30;
 const DEFAULT_MAX_IDLE: usize = 256;
 
@@ -171,9 +174,10 @@ impl PoolBackendBuilder {
     }
 
     /// The length of the first segment, in bytes, from 1 to [`max_bytes`](Self::max_bytes) and at most 4 GiB; it is longer only if the
-    /// first message is. By default it is a 32nd of `max_bytes`, and 32 times as long as the message. Each further one is at least as
-    /// long as all before it, and 32 times as long as the message that it is made for, if the cap allows it. Receivers lock all of a segment into memory when the first
-    /// message in it comes: a short first one keeps small what a light load takes.
+    /// first message is. By default it is all of a `max_bytes` of up to 64 MiB, so that the room for a message is never divided between
+    /// two; and otherwise a 32nd of `max_bytes`, and 32 times as long as the message. Each further one is at least as long as all before
+    /// it, and 32 times as long as the message that it is made for, if the cap allows it. Receivers lock all of a segment into memory
+    /// when the first message in it comes: a short first one keeps small what a light load takes.
     pub fn arena_size(mut self, bytes: usize) -> Self {
         self.arena_size = Some(bytes);
         self
@@ -206,7 +210,8 @@ impl PoolBackendBuilder {
     pub fn build(self) -> Result<PoolBackend, BuildError> {
         range("max_bytes", self.max_bytes, 1, MAX_SEGMENTS * MAX_SEGMENT, " bytes")?;
         let (max_alloc, max_idle) = (self.max_alloc, self.max_idle_per_class);
-        let limits = Limits::new(self.max_bytes, max_alloc, max_idle, self.arena_size, MAX_SEGMENT)?;
+        let whole = Some(self.max_bytes).filter(|&bytes| bytes <= MAX_WHOLE);
+        let limits = Limits::new(self.max_bytes, max_alloc, max_idle, self.arena_size.or(whole), MAX_SEGMENT)?;
         let needed = limits.max_bytes;
         // If the kernel cannot be asked, the first message will tell.
         if self.check_lock_limit && matches!(may_lock(needed), Ok(false)) {

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 /// A segment that is never given up is made no shorter than this part of what it should be.
-const KEPT_SHARE: usize = 8;
+const KEPT_SHARE: usize = 32;
 
 /// Why there is no memory for a new chunk.
 enum NoMemory {

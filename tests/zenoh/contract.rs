@@ -1,6 +1,7 @@
 //! What a stock receiver relies on: names, locks, lengths, offsets; and that it may keep a segment for as long as it likes.
 
 use crate::support::{backend, layout, open, path, LARGE, SMALL};
+use shm_pool::zenoh::PoolBackend;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use zenoh::shm::{
@@ -156,4 +157,15 @@ fn nothing_is_left_behind() {
     assert!(path(segments[0]).exists() && path(segments[2]).exists(), "what is held stays");
     drop(chunks);
     assert!(segments.iter().all(|&segment| !path(segment).exists()));
+}
+
+/// Otherwise what a slow subscriber keeps of large messages can leave room in each of two segments, and in neither enough for the next one.
+#[test]
+fn a_small_cap_is_one_segment() {
+    let mapped = |max_bytes: usize| {
+        let backend = PoolBackend::builder().max_bytes(max_bytes).build().unwrap();
+        let _chunk = alloc(&backend, 100, 1);
+        backend.stats().bytes_mapped
+    };
+    assert_eq!([mapped(1 << 20), mapped(64 << 20), mapped(256 << 20)], [1 << 20, 64 << 20, 8 << 20]);
 }
