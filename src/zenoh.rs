@@ -61,8 +61,8 @@
 //!
 //! What is committed when: the publisher takes a page from the system when it is first needed, and the first receiver of a message takes
 //! the rest of that message's segment, by locking it. So segments start small ([`arena_size`](PoolBackendBuilder::arena_size)) and
-//! grow; with messages of more than a 32nd of the cap, one takes most of the cap, as a segment of zenoh's own does. A segment is made only
-//! where /dev/shm has room for all of it.
+//! grow; but a cap of up to 64 MiB is one segment from the start, and with messages of more than a 32nd of the cap one takes most of
+//! it, as a segment of zenoh's own does. A segment is made only where /dev/shm has room for all of it.
 //!
 //! # Collecting early
 //!
