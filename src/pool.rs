@@ -41,7 +41,7 @@ use parking_lot::Mutex;
 use registry::Registry;
 use std::ops::RangeInclusive;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 /// How many lent chunks are looked at before a new one is made.
@@ -84,8 +84,6 @@ pub(crate) struct Pool {
 /// Counts of one class that change on cold paths only.
 #[derive(Default)]
 struct Tally {
-    /// Chunks that exist.
-    chunks: AtomicUsize,
     /// Chunks made.
     misses: AtomicU64,
     /// Uses of chunks that are destroyed.
@@ -100,6 +98,7 @@ impl Pool {
             first => first,
         };
         let shelves = kinds.iter().map(|_| Shelf::new(limits.max_idle == 0)).collect();
+        let classes = kinds.len();
         Arc::new(Self {
             shelves,
             fork_epoch: fork::epoch(),
@@ -110,7 +109,7 @@ impl Pool {
             arenas: Arenas::new(limits.max_bytes, first_arena, limits.longest_arena),
             limits,
             account: Account::default(),
-            registry: Mutex::default(),
+            registry: Mutex::new(Registry::new(classes)),
             first_share: Mutex::new(()),
             growing: Mutex::new(()),
             trading: Mutex::new(()),
@@ -395,8 +394,7 @@ impl Pool {
         let this = unsafe { chunk.as_ref() };
         {
             let mut registry = this.pool().registry.lock();
-            registry.remove(this);
-            if this.pool().tallies[this.class()].chunks.fetch_sub(1, Ordering::Relaxed) == 1 {
+            if registry.remove(this) == 0 {
                 this.pool().used.remove(this.class());
             }
         }

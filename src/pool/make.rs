@@ -81,7 +81,7 @@ impl Pool {
         #[cfg(feature = "zenoh")]
         self.collection.note_made(memory.len());
         let mut registry = self.registry.lock();
-        if tally.chunks.fetch_add(1, Ordering::Relaxed) == 0 {
+        if registry.count(class) == 0 {
             self.used.insert(class);
         }
         registry.enter(self.clone(), class, memory)

@@ -11,15 +11,25 @@ use std::sync::Arc;
 const SPARE_HOMES: usize = if cfg!(shm_pool_asan) { 0 } else { 32 };
 
 /// See the module's text.
-#[derive(Default)]
 pub(super) struct Registry {
     listed: Vec<Registered>,
+    /// How many there are of each class.
+    of_class: Box<[usize]>,
     /// Of chunks that are gone. To get so much aligned memory from the system's allocator takes longer than all else there is to
     /// making a chunk.
     homes: Vec<Home>,
 }
 
 impl Registry {
+    pub(super) fn new(classes: usize) -> Self {
+        Self { listed: Vec::new(), of_class: vec![0; classes].into(), homes: Vec::new() }
+    }
+
+    /// How many chunks there are of a class.
+    pub(super) fn count(&self, class: usize) -> usize {
+        self.of_class[class]
+    }
+
     /// Makes a chunk, and lists it.
     pub(super) fn enter(&mut self, pool: Arc<Pool>, class: usize, memory: Carved) -> NonNull<Chunk> {
         let home = self.homes.pop().unwrap_or_else(|| Box::new(MaybeUninit::uninit()));
@@ -27,16 +37,19 @@ impl Registry {
         // SAFETY: just made.
         unsafe { chunk.as_ref() }.set_registered(self.listed.len());
         self.listed.push(Registered(chunk));
+        self.of_class[class] += 1;
         chunk
     }
 
-    /// Takes a chunk off the list, before it is destroyed.
-    pub(super) fn remove(&mut self, chunk: &Chunk) {
+    /// Takes a chunk off the list, before it is destroyed. Returns how many of its class are left.
+    pub(super) fn remove(&mut self, chunk: &Chunk) -> usize {
         let at = chunk.registered();
         self.listed.swap_remove(at);
         if let Some(moved) = self.listed.get(at) {
             moved.chunk().set_registered(at);
         }
+        self.of_class[chunk.class()] -= 1;
+        self.count(chunk.class())
     }
 
     /// Keeps the home of a chunk that is gone, for another one.
