@@ -101,10 +101,11 @@ pub(crate) struct Remains {
 }
 
 impl Chunk {
-    pub(crate) fn new(home: Home, pool: Arc<Pool>, class: usize, memory: Carved) -> NonNull<Self> {
+    /// `is_one_off`: it goes to no shelf.
+    pub(crate) fn new(home: Home, pool: Arc<Pool>, class: usize, memory: Carved, is_one_off: bool) -> NonNull<Self> {
         let home = Box::leak(home);
         let chunk = home.write(Self {
-            shelf: NonNull::from(pool.shelf(class)),
+            shelf: NonNull::from(if is_one_off { pool.no_shelf() } else { pool.shelf(class) }),
             data: memory.start(),
             capacity: memory.len(),
             refs: AtomicUsize::new(1),
@@ -183,6 +184,11 @@ impl Chunk {
     pub(crate) fn shelf(&self) -> &Shelf<Chunk> {
         // SAFETY: the shelf is part of the pool, which `pool` keeps alive and in place.
         unsafe { self.shelf.as_ref() }
+    }
+
+    /// Does it go when it is given back?
+    pub(crate) fn is_one_off(&self) -> bool {
+        self.shelf == NonNull::from(self.pool().no_shelf())
     }
 
     /// Is this process the one that made the chunk, and not a forked child?

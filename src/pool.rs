@@ -59,6 +59,8 @@ const MOST_WASTE_AT_THE_CAP: usize = 32;
 /// See the module's text.
 pub(crate) struct Pool {
     shelves: Box<[Shelf<Chunk>]>,
+    /// Keeps nothing: the shelf of one-offs.
+    no_shelf: Shelf<Chunk>,
     fork_epoch: u64,
     lent: Lent<Chunk>,
     kinds: Box<[Kind]>,
@@ -74,6 +76,8 @@ pub(crate) struct Pool {
     trading: Mutex<()>,
     /// Searches of the lent queue.
     searches: AtomicU64,
+    /// Of messages for which no chunk was idle.
+    misses: AtomicU64,
     #[cfg(feature = "zenoh")]
     collection: collect::Collection,
     source: Box<dyn Source>,
@@ -86,6 +90,8 @@ pub(crate) struct Pool {
 struct Tally {
     /// Chunks made.
     misses: AtomicU64,
+    /// The number of the last message of this class that was a miss.
+    last_miss: AtomicU64,
     /// Uses of chunks that are destroyed.
     past_uses: AtomicU64,
 }
@@ -101,6 +107,7 @@ impl Pool {
         let classes = kinds.len();
         Arc::new(Self {
             shelves,
+            no_shelf: Shelf::new(true),
             fork_epoch: fork::epoch(),
             lent: Lent::new(),
             tallies: kinds.iter().map(|_| Tally::default()).collect(),
@@ -114,6 +121,7 @@ impl Pool {
             growing: Mutex::new(()),
             trading: Mutex::new(()),
             searches: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
             #[cfg(feature = "zenoh")]
             collection: collect::Collection::default(),
             source,
@@ -129,6 +137,10 @@ impl Pool {
 
     pub(crate) fn shelf(&self, class: usize) -> &Shelf<Chunk> {
         &self.shelves[class]
+    }
+
+    pub(crate) fn no_shelf(&self) -> &Shelf<Chunk> {
+        &self.no_shelf
     }
 
     pub(crate) fn limits(&self) -> &Limits {
@@ -180,9 +192,9 @@ impl Pool {
         Ok(())
     }
 
-    /// Takes a chunk when the hot slot had none.
+    /// Takes a chunk for a message of `len` bytes when the hot slot of its class had none.
     #[inline(never)]
-    pub(crate) fn take_slow(self: &Arc<Self>, class: usize) -> Result<NonNull<Chunk>, AllocError> {
+    pub(crate) fn take_slow(self: &Arc<Self>, class: usize, len: usize) -> Result<NonNull<Chunk>, AllocError> {
         if let Some(chunk) = self.take_idle(class) {
             return Ok(chunk);
         }
@@ -192,7 +204,7 @@ impl Pool {
         if let Some(chunk) = self.take_larger(class) {
             return Ok(chunk);
         }
-        self.make(class)
+        self.make_for(class, len)
     }
 
     /// Takes an idle chunk that will do for a class, if there is one; makes none.
@@ -266,7 +278,8 @@ impl Pool {
         let serving = self.serving(class);
         let wanted = |chunk: &NonNull<Chunk>| {
             // SAFETY: just taken (I3).
-            serving.contains(&unsafe { chunk.as_ref() }.class())
+            let chunk = unsafe { chunk.as_ref() };
+            serving.contains(&chunk.class()) && !chunk.is_one_off()
         };
         for _ in 0..tries.min(lent) {
             match self.probe_lent() {
@@ -358,7 +371,8 @@ impl Pool {
     pub(crate) fn give_shared(chunk: NonNull<Chunk>) {
         // SAFETY: the caller holds the chunk (I3).
         let this = unsafe { chunk.as_ref() };
-        if this.is_leased() {
+        // What has no shelf stays open where the leased ones are.
+        if this.is_leased() || this.is_one_off() {
             return Self::lend(&this.pool().lent, chunk);
         }
         this.set_place(Place::Idle);

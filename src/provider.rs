@@ -365,7 +365,7 @@ impl Provider {
     }
 
     fn take(&self, class: usize, len: usize) -> Result<ShmBufMut, AllocError> {
-        let chunk = self.pool.take_slow(class)?;
+        let chunk = self.pool.take_slow(class, len)?;
         // SAFETY: just taken (I3); the class holds `len`.
         unsafe { self.hand_out(chunk, len) }
     }

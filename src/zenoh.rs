@@ -294,9 +294,9 @@ impl PoolBackend {
         }
     }
 
-    /// Takes a chunk of a class that has none in its hot slot.
+    /// Takes a chunk for `len` bytes, of a class that has none in its hot slot.
     #[inline(never)]
-    fn take_slow(&self, class: usize) -> Result<NonNull<Chunk>, AllocError> {
+    fn take_slow(&self, class: usize, len: usize) -> Result<NonNull<Chunk>, AllocError> {
         let pool = &self.core.pool;
         // Before any lock, which a thread that is not in this process may hold.
         if !pool.is_ours() {
@@ -311,11 +311,11 @@ impl PoolBackend {
                 return Ok(chunk);
             }
         }
-        let taken = match pool.take_slow(class) {
+        let taken = match pool.take_slow(class, len) {
             // What is read by now may be enough, if not in one piece: so not only a policy decides whether to try again.
             Err(error) if is_for_want_of_memory(&error) => match self.collect() {
                 // Another thread may have collected what is missing here.
-                Some(found) if found > 0 || pool.has_less_in_use(&error) => pool.take_slow(class),
+                Some(found) if found > 0 || pool.has_less_in_use(&error) => pool.take_slow(class, len),
                 _ => Err(error),
             },
             result => result,
@@ -377,7 +377,7 @@ impl ShmProviderBackend for PoolBackend {
             tracing::warn!(%layout, max_alloc = core.max_alloc, "a layout that the pool cannot serve");
             return Err(ZAllocError::Other);
         };
-        let taken = core.pool.shelf(class).take_hot().map_or_else(|| self.take_slow(class), Ok);
+        let taken = core.pool.shelf(class).take_hot().map_or_else(|| self.take_slow(class, layout.size().get()), Ok);
         // SAFETY: just taken (I3).
         let adopted = taken.and_then(|chunk| unsafe { core.pool.adopt(chunk) }.map(|()| chunk));
         let chunk = adopted.map_err(|error| self.refused(layout, &error))?;

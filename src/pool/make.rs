@@ -3,6 +3,7 @@
 use super::Pool;
 use crate::arena::{Carved, Grain, Need, Run};
 use crate::chunk::Chunk;
+use crate::class::MIN_SIZE;
 use crate::error::{AllocError, OsError};
 use crate::posix::round_to_pages;
 use std::io;
@@ -12,6 +13,18 @@ use std::sync::Arc;
 
 /// A segment that is never given up is made no shorter than this part of what it should be.
 const KEPT_SHARE: usize = 32;
+
+/// A class *recurs* if it was missing no more misses ago than this.
+const RECURS_WITHIN: u64 = 8;
+
+/// The chunk that is to be made.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted {
+    pub(super) class: usize,
+    pub(super) need: Need,
+    /// No longer than its message, and gone when that is given back.
+    is_one_off: bool,
+}
 
 /// Why there is no memory for a new chunk.
 enum NoMemory {
@@ -32,9 +45,42 @@ fn no_private_memory(object: &str, bytes: usize) -> NoMemory {
 }
 
 impl Pool {
-    /// Makes a chunk, and room for it if need be.
+    /// Makes a chunk for a message of `len` bytes, of a class of which none was idle.
+    ///
+    /// Where the arenas cannot grow any more it is a *one-off*, unless its class recurs. A chunk that was given back lies on its shelf, in the way of all
+    /// other classes, and waits for a message of its own class; with messages of many sizes none comes, and when the chunk is
+    /// reused at last, then where it lay and not where it would fit best.
+    #[cold]
+    pub(super) fn make_for(self: &Arc<Self>, class: usize, len: usize) -> Result<NonNull<Chunk>, AllocError> {
+        let recurs = self.recurs(class);
+        let need = self.kinds[class].need;
+        if recurs || !self.arenas.is_all_spanned() {
+            return self.make_wanted(Wanted { class, need, is_one_off: false });
+        }
+        let size = match need.grain {
+            Grain::Line => len.max(1).next_multiple_of(MIN_SIZE),
+            Grain::Page => len.max(1).next_multiple_of(self.limits.page),
+        };
+        self.make_wanted(Wanted { class, need: Need { size: size.min(need.size), ..need }, is_one_off: true })
+    }
+
+    /// Counts a miss. Was the class missing a short while ago?
+    fn recurs(&self, class: usize) -> bool {
+        // Relaxed: only a hint.
+        let now = self.misses.fetch_add(1, Ordering::Relaxed) + 1;
+        let last = self.tallies[class].last_miss.swap(now, Ordering::Relaxed);
+        last != 0 && now.saturating_sub(last) <= RECURS_WITHIN
+    }
+
+    /// Makes a chunk of a class that stays.
     #[cold]
     pub(crate) fn make(self: &Arc<Self>, class: usize) -> Result<NonNull<Chunk>, AllocError> {
+        self.make_wanted(Wanted { class, need: self.kinds[class].need, is_one_off: false })
+    }
+
+    /// Makes a chunk, and room for it if need be.
+    fn make_wanted(self: &Arc<Self>, wanted: Wanted) -> Result<NonNull<Chunk>, AllocError> {
+        let class = wanted.class;
         // Once: a process that writes garbage can make it look as if there were more to take back, again and again.
         let mut may_reclaim = true;
         let mut was_punched = false;
@@ -42,8 +88,8 @@ impl Pool {
             if self.arenas.is_all_spanned() {
                 self.give_up_stale(class);
             }
-            let failure = match self.find_memory(self.kinds[class].need) {
-                Ok(memory) => return Ok(self.register(class, memory)),
+            let failure = match self.find_memory(wanted.need) {
+                Ok(memory) => return Ok(self.register(wanted, memory)),
                 Err(failure) => failure,
             };
             if let Some(chunk) = self.take_any(class) {
@@ -51,14 +97,14 @@ impl Pool {
             }
             let has_made_room = match &failure {
                 NoMemory::Os(error) if !is_for_want_of_memory(error) => false,
-                NoMemory::Os(_) => self.relieve_system(class, std::mem::replace(&mut was_punched, true)),
-                NoMemory::Cap => self.trade(class),
+                NoMemory::Os(_) => self.relieve_system(wanted.need, std::mem::replace(&mut was_punched, true)),
+                NoMemory::Cap => self.trade(wanted),
             };
             let may_try_again = has_made_room || std::mem::take(&mut may_reclaim) && self.reclaim() > 0;
             if !may_try_again {
                 // Another thread may have given one back meanwhile.
                 return self.take_any(class).ok_or_else(|| match failure {
-                    NoMemory::Cap => self.exhausted(class),
+                    NoMemory::Cap => self.exhausted(wanted.need),
                     NoMemory::Os(error) => {
                         self.give_up_unused_arenas();
                         error.into()
@@ -74,8 +120,11 @@ impl Pool {
         idle.or_else(|| self.take_larger(class))
     }
 
-    fn register(self: &Arc<Self>, class: usize, memory: Carved) -> NonNull<Chunk> {
-        self.shelves[class].open_idle(self.limits.max_idle.saturating_sub(1));
+    fn register(self: &Arc<Self>, wanted: Wanted, memory: Carved) -> NonNull<Chunk> {
+        let class = wanted.class;
+        if !wanted.is_one_off {
+            self.shelves[class].open_idle(self.limits.max_idle.saturating_sub(1));
+        }
         let tally = &self.tallies[class];
         tally.misses.fetch_add(1, Ordering::Relaxed);
         #[cfg(feature = "zenoh")]
@@ -84,7 +133,7 @@ impl Pool {
         if registry.count(class) == 0 {
             self.used.insert(class);
         }
-        registry.enter(self.clone(), class, memory)
+        registry.enter(self.clone(), class, memory, wanted.is_one_off)
     }
 
     fn find_memory(&self, need: Need) -> Result<Carved, NoMemory> {

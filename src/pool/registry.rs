@@ -31,9 +31,9 @@ impl Registry {
     }
 
     /// Makes a chunk, and lists it.
-    pub(super) fn enter(&mut self, pool: Arc<Pool>, class: usize, memory: Carved) -> NonNull<Chunk> {
+    pub(super) fn enter(&mut self, pool: Arc<Pool>, class: usize, memory: Carved, is_one_off: bool) -> NonNull<Chunk> {
         let home = self.homes.pop().unwrap_or_else(|| Box::new(MaybeUninit::uninit()));
-        let chunk = Chunk::new(home, pool, class, memory);
+        let chunk = Chunk::new(home, pool, class, memory, is_one_off);
         // SAFETY: just made.
         unsafe { chunk.as_ref() }.set_registered(self.listed.len());
         self.listed.push(Registered(chunk));

@@ -1,7 +1,7 @@
 //! Giving memory back to the system, and what is said when there is no room to be made.
 
 use super::Pool;
-use crate::arena::Leaving;
+use crate::arena::{Leaving, Need};
 use crate::control::OwnerControl;
 use crate::error::{AllocError, AllocErrorKind};
 use crate::payload::Payload;
@@ -32,12 +32,12 @@ impl Pool {
     }
 
     /// The system is short of memory. Gives it what is free in the arenas, or, if that was done before, idle chunks that together
-    /// are as long as one of `class`. `false`: there is nothing to give.
-    pub(super) fn relieve_system(&self, class: usize, was_punched: bool) -> bool {
+    /// are as long as what is needed. `false`: there is nothing to give.
+    pub(super) fn relieve_system(&self, need: Need, was_punched: bool) -> bool {
         if !was_punched && self.punch() > 0 {
             return true;
         }
-        let mut missing = self.kinds[class].size();
+        let mut missing = need.size;
         for other in self.idle_classes() {
             for _ in 0..self.shelves[other].idle_count() {
                 let Some(chunk) = self.take_own(other) else { break };
@@ -49,7 +49,7 @@ impl Pool {
                 }
             }
         }
-        let has_destroyed = missing < self.kinds[class].size();
+        let has_destroyed = missing < need.size;
         self.punch();
         has_destroyed
     }
@@ -120,10 +120,10 @@ impl Pool {
     }
 
     #[cold]
-    pub(super) fn exhausted(&self, class: usize) -> AllocError {
+    pub(super) fn exhausted(&self, need: Need) -> AllocError {
         // Not by the whole statistics: who waits for memory is told so again and again.
         let (max_bytes, (in_use, leased)) = (self.limits.max_bytes, self.in_use_and_leased());
         let idle = max_bytes.saturating_sub(in_use + leased);
-        AllocErrorKind::Exhausted { len: self.kinds[class].size(), max_bytes, in_use, idle, leased }.into()
+        AllocErrorKind::Exhausted { len: need.size, max_bytes, in_use, idle, leased }.into()
     }
 }

@@ -15,8 +15,9 @@
 //! One thread trades at a time. Others go on taking and giving back meanwhile; they do not find the chunks that are condemned, and who
 //! therefore wants to trade, too, waits for the lock and then looks again.
 
+use super::make::Wanted;
 use super::Pool;
-use crate::arena::{Grain, Window};
+use crate::arena::{Grain, Need, Window};
 use crate::chunk::{Chunk, Place};
 use crate::posix::round_to_pages;
 use std::ptr::NonNull;
@@ -58,13 +59,13 @@ impl Pool {
     }
 
     /// Makes room for a chunk of a class, of which none is idle, for which nothing is free. `false` if that cannot be.
-    pub(super) fn trade(&self, class: usize) -> bool {
+    pub(super) fn trade(&self, wanted: Wanted) -> bool {
         let _one_at_a_time = self.trading.lock();
         // Another trader may have put it back, or a holder given it back.
-        if !self.shelves[class].is_empty() {
+        if !self.shelves[wanted.class].is_empty() {
             return true;
         }
-        if self.most_to_gain() < self.kinds[class].size() {
+        if self.most_to_gain() < wanted.need.size {
             return false;
         }
         let mut condemned = Vec::new();
@@ -74,15 +75,15 @@ impl Pool {
             condemned.extend(idle);
         }
         condemned.iter().for_each(|next| self.arenas.condemn(next.chunk().memory()));
-        let has_room = self.clear_a_window(class, &mut condemned) || self.surrender(class, &mut condemned);
+        let has_room = self.clear_a_window(wanted.need, &mut condemned) || self.surrender(wanted.need, &mut condemned);
         condemned.into_iter().for_each(|spared| self.spare(spared));
         has_room
     }
 
     /// Destroys what lies in the way of a chunk of a class, where that is least; `false` if there is no such place.
-    fn clear_a_window(&self, class: usize, condemned: &mut Vec<Condemned>) -> bool {
+    fn clear_a_window(&self, need: Need, condemned: &mut Vec<Condemned>) -> bool {
         // If a peer has leased one of them meanwhile, there is one less that may have to go.
-        while let Some(window) = self.arenas.window(self.kinds[class].need) {
+        while let Some(window) = self.arenas.window(need) {
             if self.clear(&[window], condemned) {
                 return true;
             }
@@ -159,8 +160,8 @@ impl Pool {
 
     /// For a chunk that no arena is long enough for, or that fits none because of what is in use in each: arenas in which nothing is
     /// in use give way to a longer one. Everything idle is condemned.
-    fn surrender(&self, class: usize, condemned: &mut Vec<Condemned>) -> bool {
-        let Some(len) = round_to_pages(self.kinds[class].size()) else { return false };
+    fn surrender(&self, need: Need, condemned: &mut Vec<Condemned>) -> bool {
+        let Some(len) = round_to_pages(need.size) else { return false };
         // Where receivers keep what is given up, that may happen once: then there is one segment, of all of the cap.
         let Some(windows) = self.arenas.surrender(len, self.source.keeps_segments()) else { return false };
         if !self.clear(&windows, condemned) {
