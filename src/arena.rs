@@ -59,6 +59,17 @@ pub(crate) struct Need {
     pub(crate) grain: Grain,
 }
 
+/// How much room the arenas have for more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// Another one can be made.
+    ToGrow,
+    /// They take all that the cap allows, and half of that or more is not carved.
+    Ample,
+    /// They take all that the cap allows, and less than half of that is not carved: where a chunk lies decides what else fits.
+    Crowded,
+}
+
 /// Part of an arena. Freed by [`Arenas::free`] and by nothing else.
 pub(crate) struct Carved {
     payload: Arc<Payload>,
@@ -256,9 +267,18 @@ impl Arenas {
 
     // ---- what there is ---------------------------------------------------------------------------------------
 
-    /// Do the arenas take all that the cap allows? Then no other one can be made.
-    pub(crate) fn is_all_spanned(&self) -> bool {
-        self.state.lock().spanned() == self.max
+    /// How much room there is for more.
+    pub(crate) fn room(&self) -> Room {
+        let state = self.state.lock();
+        if state.spanned() < self.max {
+            return Room::ToGrow;
+        }
+        let free: usize = state.arenas.iter().map(|arena| arena.pages.free_units()).sum();
+        if free * self.page < self.max / 2 {
+            Room::Crowded
+        } else {
+            Room::Ample
+        }
     }
 
     /// Bytes that are not carved, by pages, and those in heaps, by lines.

@@ -73,7 +73,7 @@ impl ShmBufMut {
         unsafe { self.chunk.as_ref() }
     }
 
-    /// How many bytes the buffer could hold, at least as many as were asked for: the size of its class.
+    /// How many bytes the buffer could hold, at least as many as were asked for: as a rule the size of its class.
     pub fn capacity(&self) -> usize {
         self.chunk().capacity()
     }

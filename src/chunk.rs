@@ -66,8 +66,6 @@ pub(crate) struct Chunk {
 struct Rest {
     /// How often the chunk was taken. Written by the holder with a load and a store.
     uses: AtomicU64,
-    /// Its uses when it was last looked at to make room. Written by the holder.
-    seen: AtomicU64,
     /// The segment's serial number.
     serial: u64,
     memory: Carved,
@@ -116,7 +114,6 @@ impl Chunk {
             shared: AtomicBool::new(false),
             rest: Rest {
                 uses: AtomicU64::new(0),
-                seen: AtomicU64::new(0),
                 place: AtomicU8::new(Place::Elsewhere as u8),
                 registered: AtomicUsize::new(usize::MAX),
                 class,
@@ -217,12 +214,6 @@ impl Chunk {
 
     pub(crate) fn uses(&self) -> u64 {
         self.rest.uses.load(Ordering::Relaxed)
-    }
-
-    /// Was it taken by anybody since this was last asked? The caller holds the chunk.
-    pub(crate) fn was_used(&self) -> bool {
-        let uses = self.uses();
-        self.rest.seen.swap(uses, Ordering::Relaxed) != uses
     }
 
     /// Its index in the pool's registry. The caller holds the registry's lock.

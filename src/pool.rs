@@ -7,7 +7,8 @@
 //! 3. the lent queue: a few of the chunks that were shared longest ago, if their leases have ended;
 //! 4. idle chunks of the next larger classes, as long as they waste little;
 //! 5. a new chunk, carved out of the arenas, which grow up to the cap (`make`); where they cannot grow any more, in the place of idle
-//!    chunks of other classes (`trade`), or of what dead peers held.
+//!    chunks of other classes (`trade`), or of what dead peers held. There a chunk of a class that does not recur is a *one-off*: it
+//!    is as long as its message, has no shelf, and goes when it is given back.
 //!
 //! # Closing
 //!
@@ -26,7 +27,7 @@ mod registry;
 mod room;
 mod trade;
 
-use crate::arena::Arenas;
+use crate::arena::{Arenas, Room};
 use crate::chunk::{Chunk, Place};
 use crate::class::class_of;
 use crate::control::OwnerControl;
@@ -53,7 +54,7 @@ const SEARCHES_PER_TRIM: u64 = 64;
 /// An idle chunk serves in the place of a smaller one if it is larger by at most this part.
 const MOST_WASTE: usize = 4;
 
-/// The same when the arenas cannot grow any more.
+/// The same where the arenas cannot grow any more.
 const MOST_WASTE_AT_THE_CAP: usize = 32;
 
 /// See the module's text.
@@ -73,11 +74,12 @@ pub(crate) struct Pool {
     registry: Mutex<Registry>,
     first_share: Mutex<()>,
     growing: Mutex<()>,
-    trading: Mutex<()>,
+    /// One thread trades at a time. The class that has given a chunk up last.
+    trading: Mutex<usize>,
     /// Searches of the lent queue.
     searches: AtomicU64,
-    /// Of messages for which no chunk was idle.
-    misses: AtomicU64,
+    /// Chunks made.
+    made: AtomicU64,
     #[cfg(feature = "zenoh")]
     collection: collect::Collection,
     source: Box<dyn Source>,
@@ -90,8 +92,8 @@ pub(crate) struct Pool {
 struct Tally {
     /// Chunks made.
     misses: AtomicU64,
-    /// The number of the last message of this class that was a miss.
-    last_miss: AtomicU64,
+    /// The number, among all that the pool has made, of the last one.
+    last_made: AtomicU64,
     /// Uses of chunks that are destroyed.
     past_uses: AtomicU64,
 }
@@ -119,9 +121,9 @@ impl Pool {
             registry: Mutex::new(Registry::new(classes)),
             first_share: Mutex::new(()),
             growing: Mutex::new(()),
-            trading: Mutex::new(()),
+            trading: Mutex::new(0),
             searches: AtomicU64::new(0),
-            misses: AtomicU64::new(0),
+            made: AtomicU64::new(0),
             #[cfg(feature = "zenoh")]
             collection: collect::Collection::default(),
             source,
@@ -228,7 +230,12 @@ impl Pool {
     fn serving(&self, class: usize) -> RangeInclusive<usize> {
         let classes = self.limits.classes();
         let size = self.kinds[class].size();
-        let largest = size + size / if self.arenas.is_all_spanned() { MOST_WASTE_AT_THE_CAP } else { MOST_WASTE };
+        let most_waste = match self.arenas.room() {
+            Room::ToGrow => size / MOST_WASTE,
+            Room::Ample => size / MOST_WASTE_AT_THE_CAP,
+            Room::Crowded => 0,
+        };
+        let largest = size + most_waste;
         // Those of small page-aligned messages come behind all others, a page apart.
         let last = if class < classes {
             class_of(largest + 1).saturating_sub(1).min(classes - 1)

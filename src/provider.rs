@@ -96,10 +96,10 @@ impl ProviderBuilder {
     }
 
     /// Length of the first segment in bytes, from 1 to `max_bytes`, rounded up to whole pages, and longer only if the first message
-    /// is. By default it is a 32nd of `max_bytes`, at least 64 KiB, and 32 times as long as the message; or as long as the one
+    /// is. By default it is a 32nd of `max_bytes`, at least 64 KiB, and has room for eight messages; or it is as long as the one
     /// message, if nothing is kept ([`max_idle_per_class`](Self::max_idle_per_class) 0). Each further one is at least as long as all before
-    /// it, and 32 times as long as the message that it is made for, if the cap allows it. Only address space: memory is taken page by
-    /// page.
+    /// it, and has room for eight of the messages that it is made for, or for 32 if one takes more than a 32nd of `max_bytes`, as far as
+    /// the cap allows it. Only address space: memory is taken page by page.
     pub fn arena_size(mut self, bytes: usize) -> Self {
         self.arena_size = Some(bytes);
         self

@@ -34,7 +34,7 @@ pub struct Stats {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClassStats {
-    /// Size of the class's chunks in bytes.
+    /// Size of the class's chunks in bytes. At the cap some may be shorter: as long as their message.
     pub size: usize,
     /// Their alignment in bytes.
     pub align: usize,

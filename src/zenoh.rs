@@ -175,9 +175,10 @@ impl PoolBackendBuilder {
 
     /// The length of the first segment, in bytes, from 1 to [`max_bytes`](Self::max_bytes) and at most 4 GiB; it is longer only if the
     /// first message is. By default it is all of a `max_bytes` of up to 64 MiB, so that the room for a message is never divided between
-    /// two; and otherwise a 32nd of `max_bytes`, and 32 times as long as the message. Each further one is at least as long as all before
-    /// it, and 32 times as long as the message that it is made for, if the cap allows it. Receivers lock all of a segment into memory
-    /// when the first message in it comes: a short first one keeps small what a light load takes.
+    /// two; and otherwise a 32nd of `max_bytes`, with room for eight messages. Each further one is at least as long as all before
+    /// it, and has room for eight of the messages that it is made for, or for 32 if one takes more than a 32nd of `max_bytes`, as far as the
+    /// cap allows it. Receivers lock all of a segment into memory when the first message in it comes: a short first one keeps small what
+    /// a light load takes.
     pub fn arena_size(mut self, bytes: usize) -> Self {
         self.arena_size = Some(bytes);
         self

@@ -2,10 +2,13 @@
 //!
 //! The arenas' lengths together stay below the cap. Each but the first is at least a 64th of the cap, and at least as long as all
 //! before it together, as far as the cap and the longest possible segment allow; so there are eight, if that is no limit. Its length
-//! is a multiple of the run that it is made for, so that messages of one size leave nothing over, and at least 32 times that, so that
-//! few of the gaps between messages of different sizes are at the end of an arena. The first one's length is the user's, if he wants. When a message fits no arena and the cap allows no other one, arenas that hold
-//! nothing but idle memory give way to a single one (see [`Arenas::surrender`]). Each time there are fewer pieces that the cap is
-//! divided into, so that this ends, too, after seven times at most.
+//! is a multiple of the run that it is made for, so that messages of one size leave nothing over. It has room for eight such runs at
+//! least, and for 32 where these are a large part of the cap, so that few of the gaps between messages of different sizes are at
+//! the end of an arena. The first one's length is the user's, if he wants.
+//!
+//! When a message fits no arena and the cap allows no other one, arenas that hold nothing but idle memory give way to a single one
+//! (see [`Arenas::surrender`]). Each time there are fewer pieces that the cap is divided into, so that this ends, too, after seven
+//! times at most.
 
 #![forbid(unsafe_code)]
 
@@ -31,9 +34,13 @@ const HEAP_GROWTH: usize = 16;
 /// Each arena but the first is at least this part of the cap.
 const LEAST_SHARE: usize = 64;
 
-/// Each arena is at least so many times as long as the run that it is made for, if the cap allows it: between long messages of
-/// different lengths gaps are left, and fewer of them in one arena than in several.
-const LEAST_RUNS: usize = 32;
+/// Each arena is at least so many times as long as the run that it is made for, if the cap allows it.
+const LEAST_RUNS: usize = 8;
+
+/// The same for a run of more than this part of the cap: between long messages of different lengths gaps are left, and fewer of them in
+/// one arena than in several.
+const LEAST_LARGE_RUNS: usize = 32;
+const LARGE_SHARE: usize = 32;
 
 /// What an arena that is to be made takes of private memory.
 pub(crate) struct Blank(Carver);
@@ -64,11 +71,12 @@ impl Arenas {
         if rest < len || len > self.longest || state.arenas.len() == MAX_SEGMENTS {
             return None;
         }
+        let runs = if len > self.max / LARGE_SHARE { LEAST_LARGE_RUNS } else { LEAST_RUNS };
         let least = match self.first {
-            _ if !state.arenas.is_empty() => state.spanned().max(self.max / LEAST_SHARE).max(LEAST_RUNS * len),
+            _ if !state.arenas.is_empty() => state.spanned().max(self.max / LEAST_SHARE).max(runs * len),
             First::OneMessage => return Some(len),
             First::Given(bytes) => bytes.max(len),
-            First::Usual(bytes) => bytes.max(LEAST_RUNS * len),
+            First::Usual(bytes) => bytes.max(runs * len),
         };
         // So that the segments that there may still be after this one are enough for all of the cap.
         let others = (MAX_SEGMENTS - state.arenas.len() - 1).saturating_mul(self.longest);

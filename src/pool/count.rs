@@ -37,14 +37,14 @@ impl Pool {
         }
         classes.retain(|class| class.misses > 0);
         classes.sort_by_key(|class| (class.size, class.align));
-        let bytes = |count: fn(&ClassStats) -> usize| classes.iter().map(|class| count(class) * class.size).sum();
+        let (bytes_in_use, bytes_leased) = self.in_use_and_leased();
         let (segments, bytes_mapped) = self.arenas.count_and_len();
         Stats {
             max_bytes: self.limits.max_bytes,
             bytes_held: self.account.held(),
             peak_bytes_held: self.account.peak(),
-            bytes_in_use: bytes(|class| class.in_use),
-            bytes_leased: bytes(|class| class.leased),
+            bytes_in_use,
+            bytes_leased,
             bytes_mapped,
             segments,
             segments_created: self.account.created(),
@@ -52,7 +52,7 @@ impl Pool {
         }
     }
 
-    /// Bytes of the chunks that this process has handles of, and of those that only peers lease. As in [`stats`](Self::stats).
+    /// Bytes of the chunks that this process has handles of, and of those that only peers lease.
     pub(super) fn in_use_and_leased(&self) -> (usize, usize) {
         let (mut in_use, mut leased) = (0, 0);
         for chunk in self.registry.lock().chunks() {

@@ -1,7 +1,10 @@
 //! Making a chunk when none is idle: memory for it out of the arenas, which grow under the cap.
+//!
+//! Two kinds are made. One of the size of its class stays in the pool until its room is needed; a *one-off* is as long as its
+//! message, and its memory goes back to the arenas with it.
 
 use super::Pool;
-use crate::arena::{Carved, Grain, Need, Run};
+use crate::arena::{Carved, Grain, Need, Room, Run};
 use crate::chunk::Chunk;
 use crate::class::MIN_SIZE;
 use crate::error::{AllocError, OsError};
@@ -14,8 +17,11 @@ use std::sync::Arc;
 /// A segment that is never given up is made no shorter than this part of what it should be.
 const KEPT_SHARE: usize = 32;
 
-/// A class *recurs* if it was missing no more misses ago than this.
+/// A class *recurs* if less than so many chunks were made since the last one of it.
 const RECURS_WITHIN: u64 = 8;
+
+/// The same for large chunks where memory is crowded: if all that is asked for is of one size, it does not matter where it lies.
+const RECURS_WITHIN_WHERE_CROWDED: u64 = 1;
 
 /// The chunk that is to be made.
 #[derive(Clone, Copy)]
@@ -47,15 +53,19 @@ fn no_private_memory(object: &str, bytes: usize) -> NoMemory {
 impl Pool {
     /// Makes a chunk for a message of `len` bytes, of a class of which none was idle.
     ///
-    /// Where the arenas cannot grow any more it is a *one-off*, unless its class recurs. A chunk that was given back lies on its shelf, in the way of all
-    /// other classes, and waits for a message of its own class; with messages of many sizes none comes, and when the chunk is
-    /// reused at last, then where it lay and not where it would fit best.
+    /// Where the arenas cannot grow any more it is a one-off, unless its class recurs: with messages of many sizes a chunk on its shelf
+    /// waits in vain, in the way of all others; and when it is reused at last, then where it lies and not where it would fit best.
     #[cold]
     pub(super) fn make_for(self: &Arc<Self>, class: usize, len: usize) -> Result<NonNull<Chunk>, AllocError> {
-        let recurs = self.recurs(class);
+        let made_since = self.made_since(class);
         let need = self.kinds[class].need;
-        if recurs || !self.arenas.is_all_spanned() {
-            return self.make_wanted(Wanted { class, need, is_one_off: false });
+        let stays = match (self.arenas.room(), need.grain) {
+            (Room::ToGrow, _) => true,
+            (Room::Crowded, Grain::Page) => made_since < RECURS_WITHIN_WHERE_CROWDED,
+            _ => made_since < RECURS_WITHIN,
+        };
+        if stays {
+            return self.make(class);
         }
         let size = match need.grain {
             Grain::Line => len.max(1).next_multiple_of(MIN_SIZE),
@@ -64,12 +74,13 @@ impl Pool {
         self.make_wanted(Wanted { class, need: Need { size: size.min(need.size), ..need }, is_one_off: true })
     }
 
-    /// Counts a miss. Was the class missing a short while ago?
-    fn recurs(&self, class: usize) -> bool {
+    /// How many chunks were made since the last one of a class.
+    fn made_since(&self, class: usize) -> u64 {
         // Relaxed: only a hint.
-        let now = self.misses.fetch_add(1, Ordering::Relaxed) + 1;
-        let last = self.tallies[class].last_miss.swap(now, Ordering::Relaxed);
-        last != 0 && now.saturating_sub(last) <= RECURS_WITHIN
+        match self.tallies[class].last_made.load(Ordering::Relaxed) {
+            0 => u64::MAX,
+            last => self.made.load(Ordering::Relaxed).saturating_sub(last),
+        }
     }
 
     /// Makes a chunk of a class that stays.
@@ -85,9 +96,6 @@ impl Pool {
         let mut may_reclaim = true;
         let mut was_punched = false;
         loop {
-            if self.arenas.is_all_spanned() {
-                self.give_up_stale(class);
-            }
             let failure = match self.find_memory(wanted.need) {
                 Ok(memory) => return Ok(self.register(wanted, memory)),
                 Err(failure) => failure,
@@ -127,6 +135,7 @@ impl Pool {
         }
         let tally = &self.tallies[class];
         tally.misses.fetch_add(1, Ordering::Relaxed);
+        tally.last_made.store(self.made.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
         #[cfg(feature = "zenoh")]
         self.collection.note_made(memory.len());
         let mut registry = self.registry.lock();
@@ -138,6 +147,7 @@ impl Pool {
 
     fn find_memory(&self, need: Need) -> Result<Carved, NoMemory> {
         if need.grain == Grain::Page {
+            self.give_up_stale();
             return self.find_run(need.size, need.size);
         }
         if let Some(carved) = self.arenas.carve_lines(need.size) {

@@ -3,10 +3,10 @@
 //!
 //! A chunk that is to be made then finds its place in two steps.
 //!
-//! 1. **What is stale goes back to the arenas** ([`Pool::give_up_stale`]): for a large chunk, all large ones that are idle; for a small
-//!    one, the small ones that are idle and were not used since the last time (a second chance, as Corbató gave it to pages). To make
-//!    one again costs a microsecond. To keep each until it is in somebody's way costs memory: it scatters what is free, so that with
-//!    messages of random sizes some are refused that fit otherwise (in 48,000 with up to 44 of 64 MiB in use 289, against 8).
+//! 1. **Where memory is crowded, large idle chunks go back to the arenas** ([`Pool::give_up_stale`]), of each class in turn the one that has been
+//!    idle longest, until it is crowded no more. Memory is *crowded* where the arenas cannot grow and less than half of the cap is
+//!    free in them. To make a chunk again costs a microsecond; to keep each until it is in somebody's way scatters what is
+//!    free, so that with messages of random sizes some are refused that fit otherwise.
 //! 2. **If there is no room then, all that is idle is weighed** ([`Pool::trade`]). Idle chunks are taken from their shelves and *condemned*:
 //!    to the arenas they count as room. The arenas tell the tightest gap that there would be; those that lie in the way are destroyed, and all
 //!    others go back to their shelves. If there is no such gap, all go back. So a large message
@@ -17,7 +17,7 @@
 
 use super::make::Wanted;
 use super::Pool;
-use crate::arena::{Grain, Need, Window};
+use crate::arena::{Grain, Need, Room, Window};
 use crate::chunk::{Chunk, Place};
 use crate::posix::round_to_pages;
 use std::ptr::NonNull;
@@ -37,23 +37,28 @@ impl Condemned {
 }
 
 impl Pool {
-    /// Gives idle chunks back to the arenas that are stale, and carved by the same grain as a class, of which none is idle.
-    pub(super) fn give_up_stale(&self, class: usize) {
-        let _one_at_a_time = self.trading.lock();
-        let grain = self.kinds[class].need.grain;
-        for other in self.idle_classes().filter(|&other| self.kinds[other].need.grain == grain) {
-            // Bounded: other threads may go on giving back.
-            let idle = (0..self.shelves[other].idle_count()).map_while(|_| self.take_to_condemn(other));
-            let is_recent = |idle: &Condemned| grain == Grain::Line && idle.chunk().was_used();
-            let (recent, stale): (Vec<_>, Vec<_>) = idle.partition(is_recent);
-            recent.into_iter().for_each(|recent| self.spare(recent));
-            for stale in stale {
-                // A peer may have leased it just now.
-                if stale.chunk().recycle() {
-                    Self::dispose(stale.chunk, true);
-                } else {
-                    Self::lend(&self.lent, stale.chunk);
-                }
+    /// Where memory is crowded, gives large idle chunks back to the arenas until it is not.
+    pub(super) fn give_up_stale(&self) {
+        if self.arenas.room() != Room::Crowded {
+            return;
+        }
+        let mut hand = self.trading.lock();
+        let is_large = |class: &usize| self.kinds[*class].need.grain == Grain::Page;
+        // Bounded: other threads may go on giving back.
+        let idle = self.idle_classes().filter(is_large).map(|class| self.shelves[class].idle_count()).sum();
+        for _ in 0..idle {
+            let next = self.idle_classes().filter(is_large).find(|&class| class > *hand);
+            let Some(class) = next.or_else(|| self.idle_classes().find(is_large)) else { return };
+            *hand = class;
+            let Some(stale) = self.take_to_condemn(class) else { continue };
+            // A peer may have leased it just now.
+            if stale.chunk().recycle() {
+                Self::dispose(stale.chunk, true);
+            } else {
+                Self::lend(&self.lent, stale.chunk);
+            }
+            if self.arenas.room() != Room::Crowded {
+                return;
             }
         }
     }
