@@ -65,6 +65,10 @@ impl Child {
         Ok(Self { process: command.spawn()?, link: Link::new(ours) })
     }
 
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
+    }
+
     /// SIGKILL. When this returns, the process is gone.
     pub(crate) fn kill(self) {
         drop(self);
@@ -95,7 +99,7 @@ fn entry() {
     match arguments[..] {
         ["receiver"] => killed::receiver(&mut link),
         ["full-shm"] => full_shm::role(&mut link),
-        ["publisher", endpoint, len, byte] => killed::publisher(&mut link, endpoint, len, byte),
+        ["publisher", memory, endpoint, len, byte] => killed::publisher(&mut link, memory, endpoint, len, byte),
         _ => panic!("no role {role:?}"),
     }
 }
