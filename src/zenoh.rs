@@ -71,7 +71,8 @@
 //! when no chunk that will do is idle, the backend asks the provider to collect, and makes a new chunk only if that brought none
 //! back. Where a collection makes less than an eighth of the memory idle, it grows by what is missing before the next
 //! one: collecting looks at all messages in flight, and would cost much for little where a slow subscriber holds thousands. So the
-//! footprint stays within a seventh of what is in flight. Once nearly all of the cap was taken from the system, only a failed allocation collects.
+//! footprint stays within a seventh of what is in flight. Once nearly all of the cap was taken from the system, it
+//! collects only when a message fits nowhere.
 //!
 //! An allocation policy of our own that collects first would do the same, but only in publishers that ask for it; and a backend
 //! that answers `OutOfMemory` at a budget below the cap, to make zenoh's policies collect, fails allocations that it could
@@ -306,7 +307,9 @@ impl PoolBackend {
         if let Some(chunk) = pool.take_ready(class) {
             return Ok(chunk);
         }
-        if self.core.collect_early && pool.is_collection_due() && self.collect().is_some() {
+        let is_due = self.core.collect_early && pool.is_collection_due() || pool.is_full_for(class, len);
+        let has_collected = is_due && self.collect().is_some();
+        if has_collected {
             pool.note_collection();
             if let Some(chunk) = pool.take_ready(class) {
                 return Ok(chunk);
@@ -314,7 +317,7 @@ impl PoolBackend {
         }
         let taken = match pool.take_slow(class, len) {
             // What is read by now may be enough, if not in one piece: so not only a policy decides whether to try again.
-            Err(error) if is_for_want_of_memory(&error) => match self.collect() {
+            Err(error) if is_for_want_of_memory(&error) && !has_collected => match self.collect() {
                 // Another thread may have collected what is missing here.
                 Some(found) if found > 0 || pool.has_less_in_use(&error) => pool.take_slow(class, len),
                 _ => Err(error),

@@ -46,8 +46,9 @@ const LARGE_SHARE: usize = 32;
 pub(crate) struct Blank(Carver);
 
 impl Arenas {
-    /// How long a heap for pieces of `len` bytes should be, and how long it must be at least: long enough for one.
-    pub(crate) fn heap_len(&self, len: usize) -> (usize, usize) {
+    /// How long a heap for pieces of `len` bytes should be, and how long it must be at least: long enough for one. `will_recur`: there
+    /// will be more of this length.
+    pub(crate) fn heap_len(&self, len: usize, will_recur: bool) -> (usize, usize) {
         let pages = |len: usize| round_to_pages(len).unwrap_or(len);
         let first = match self.first {
             First::Given(bytes) | First::Usual(bytes) => bytes,
@@ -56,7 +57,14 @@ impl Arenas {
         let state = self.state.lock();
         if state.spanned() == self.max {
             // No more room will come: what is not needed soon is left to large messages.
-            return (pages(LAST_HEAP.min(first).div_ceil(len).max(1) * len), pages(len));
+            let most = LAST_HEAP.min(first);
+            // Two that are not whole pages lose less than each alone, if there will be two.
+            let count = if len <= most || will_recur {
+                most.div_ceil(len).max(1 + usize::from(len % self.page > 0))
+            } else {
+                1
+            };
+            return (pages(count * len), pages(len));
         }
         let all: usize = state.heaps.values().map(|heap| heap.run.len).sum();
         let wanted = (all / HEAP_GROWTH).clamp(HEAP.0.min(first / 2), HEAP.1);

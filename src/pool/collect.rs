@@ -4,6 +4,8 @@
 #![forbid(unsafe_code)]
 
 use super::Pool;
+use crate::arena::{Grain, Room};
+use crate::posix::round_to_pages;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A collection is worth its time if it makes this part of all memory idle.
@@ -38,6 +40,15 @@ impl Pool {
     pub(crate) fn is_collection_due(&self) -> bool {
         let Collection { made, collect_at } = &self.collection;
         made.load(Ordering::Relaxed) >= collect_at.load(Ordering::Relaxed) && self.may_take_more()
+    }
+
+    /// Is there surely no room for a message of `len` bytes unless something is collected, or found in a search that takes longer?
+    pub(crate) fn is_full_for(&self, class: usize, len: usize) -> bool {
+        let Some(pages) = round_to_pages(len.max(1)) else { return true };
+        self.kinds[class].need.grain == Grain::Page
+            && self.arenas.room() != Room::ToGrow
+            && !self.arenas.has_gap(pages)
+            && self.idle_bytes() < pages
     }
 
     /// Is there more memory to be had from the system than a [`YIELD_SHARE`]th of the cap?

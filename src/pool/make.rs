@@ -96,7 +96,7 @@ impl Pool {
         let mut may_reclaim = true;
         let mut was_punched = false;
         loop {
-            let failure = match self.find_memory(wanted.need) {
+            let failure = match self.find_memory(wanted) {
                 Ok(memory) => return Ok(self.register(wanted, memory)),
                 Err(failure) => failure,
             };
@@ -145,7 +145,8 @@ impl Pool {
         registry.enter(self.clone(), class, memory, wanted.is_one_off)
     }
 
-    fn find_memory(&self, need: Need) -> Result<Carved, NoMemory> {
+    fn find_memory(&self, wanted: Wanted) -> Result<Carved, NoMemory> {
+        let need = wanted.need;
         if need.grain == Grain::Page {
             self.give_up_stale();
             return self.find_run(need.size, need.size);
@@ -153,13 +154,13 @@ impl Pool {
         if let Some(carved) = self.arenas.carve_lines(need.size) {
             return Ok(carved);
         }
-        let (wanted, least) = self.arenas.heap_len(need.size);
-        if need.size >= self.limits.page && wanted == least {
+        let (len, least) = self.arenas.heap_len(need.size, !wanted.is_one_off);
+        if need.size >= self.limits.page && len == least {
             // Nothing else would be in that heap.
             return self.find_run(least, least).map(|run| run.shortened(need.size));
         }
-        let run = self.find_run(wanted, least)?;
-        self.arenas.add_heap(run, need.size).ok_or_else(|| no_private_memory("a heap", wanted))
+        let run = self.find_run(len, least)?;
+        self.arenas.add_heap(run, need.size).ok_or_else(|| no_private_memory("a heap", len))
     }
 
     /// A run of `wanted` bytes, or of fewer, but no less than `least`; with its memory reserved.

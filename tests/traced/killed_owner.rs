@@ -18,6 +18,7 @@ const OPERATIONS: &[&str] = &[
     "owner: alloc, a run",
     "owner: alloc, carved",
     "owner: alloc, a trade",
+    "owner: one-offs",
     "owner: alloc, arenas give way",
     "owner: alloc, warm",
     "owner: reserve",

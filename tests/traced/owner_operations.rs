@@ -76,6 +76,18 @@ fn operate_on(operation: &str, provider: Provider, kept: [ShmBuf; 2], reader: Pe
             drop(marked(|| provider.alloc(LARGE)).unwrap());
             assert_eq!(provider.stats().segments_created, made);
         }
+        "one-offs" => {
+            let mut full = [3 * LARGE, 3 * LARGE, LARGE].map(buffer).to_vec();
+            full.truncate(2);
+            let made = provider.stats().segments_created;
+            marked(|| {
+                // The first stays open until the second is made.
+                drop(published(&provider, 3 * SMALL));
+                drop(provider.alloc(5 * SMALL).unwrap());
+            });
+            let stats = provider.stats();
+            assert!(stats.segments_created == made && stats.classes.iter().all(|class| class.idle == 0), "{stats:?}");
+        }
         "alloc, arenas give way" => {
             drop([(); 2].map(|()| published(&provider, ARENA)));
             let made = provider.stats().segments_created;
