@@ -62,7 +62,7 @@ pub(crate) struct Need {
 /// How much room the arenas have for more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
-    /// Another one can be made.
+    /// The cap allows more.
     ToGrow,
     /// They take all that the cap allows, and half of that or more is not carved.
     Ample,

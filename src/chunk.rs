@@ -99,7 +99,7 @@ pub(crate) struct Remains {
 }
 
 impl Chunk {
-    /// `is_one_off`: it goes to no shelf.
+    /// `is_one_off`: no shelf keeps it.
     pub(crate) fn new(home: Home, pool: Arc<Pool>, class: usize, memory: Carved, is_one_off: bool) -> NonNull<Self> {
         let home = Box::leak(home);
         let chunk = home.write(Self {
@@ -183,7 +183,7 @@ impl Chunk {
         unsafe { self.shelf.as_ref() }
     }
 
-    /// Does it go when it is given back?
+    /// Is it not kept when it is given back?
     pub(crate) fn is_one_off(&self) -> bool {
         self.shelf == NonNull::from(self.pool().no_shelf())
     }

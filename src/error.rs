@@ -166,7 +166,7 @@ pub enum AllocErrorKind {
          views, or raise ProviderBuilder::max_bytes"
     )]
     Exhausted {
-        /// Size of the chunk that was needed, in bytes: the length asked for, rounded up to its class.
+        /// Size of the chunk that was needed, in bytes: the length asked for, rounded up to its class, or at the cap to 64 bytes or whole pages.
         len: usize,
         /// The cap in bytes.
         max_bytes: usize,

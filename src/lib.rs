@@ -55,7 +55,7 @@
 //! | *heap* | a run that small chunks are carved out of |
 //! | *chunk* | the memory of one allocation |
 //! | *size class* | the lengths that share chunks of one size; 32 classes per doubling |
-//! | *one-off* | a chunk as long as its message, which goes when it is given back; made at the cap, for lengths that do not recur |
+//! | *one-off* | a chunk as long as its message, not kept when it is given back; made at the cap, for lengths that do not recur |
 //! | *pool* | the idle chunks of each class |
 //! | *provider*, *owner* | the process that creates segments and allocates |
 //! | *peer* | a process that is attached to a provider |

@@ -8,7 +8,7 @@
 //! 4. idle chunks of the next larger classes, as long as they waste little;
 //! 5. a new chunk, carved out of the arenas, which grow up to the cap (`make`); where they cannot grow any more, in the place of idle
 //!    chunks of other classes (`trade`), or of what dead peers held. There a chunk of a class that does not recur is a *one-off*: it
-//!    is as long as its message, has no shelf, and goes when it is given back.
+//!    is as long as its message, and destroyed when it is given back, or if it was shared, at one of the next searches of the lent queue.
 //!
 //! # Closing
 //!
@@ -74,7 +74,7 @@ pub(crate) struct Pool {
     registry: Mutex<Registry>,
     first_share: Mutex<()>,
     growing: Mutex<()>,
-    /// One thread trades at a time. The class that has given a chunk up last.
+    /// One thread trades at a time. Holds the class that gave up a chunk last.
     trading: Mutex<usize>,
     /// Searches of the lent queue.
     searches: AtomicU64,
@@ -378,8 +378,8 @@ impl Pool {
     pub(crate) fn give_shared(chunk: NonNull<Chunk>) {
         // SAFETY: the caller holds the chunk (I3).
         let this = unsafe { chunk.as_ref() };
-        // What has no shelf stays open where the leased ones are.
-        if this.is_leased() || this.is_one_off() {
+        // A one-off stays open where the leased ones are, unless nothing is to be kept.
+        if this.is_leased() || this.is_one_off() && this.pool().limits.max_idle > 0 {
             return Self::lend(&this.pool().lent, chunk);
         }
         this.set_place(Place::Idle);

@@ -96,7 +96,7 @@ impl ProviderBuilder {
     }
 
     /// Length of the first segment in bytes, from 1 to `max_bytes`, rounded up to whole pages, and longer only if the first message
-    /// is. By default it is a 32nd of `max_bytes`, at least 64 KiB, and has room for eight messages; or it is as long as the one
+    /// is. By default it is a 32nd of `max_bytes`, at least 64 KiB, or longer, so that eight messages fit; or it is as long as the one
     /// message, if nothing is kept ([`max_idle_per_class`](Self::max_idle_per_class) 0). Each further one is at least as long as all before
     /// it, and has room for eight of the messages that it is made for, or for 32 if one takes more than a 32nd of `max_bytes`, as far as
     /// the cap allows it. Only address space: memory is taken page by page.
@@ -366,13 +366,13 @@ impl Provider {
 
     fn take(&self, class: usize, len: usize) -> Result<ShmBufMut, AllocError> {
         let chunk = self.pool.take_slow(class, len)?;
-        // SAFETY: just taken (I3); the class holds `len`.
+        // SAFETY: just taken (I3), for `len` bytes.
         unsafe { self.hand_out(chunk, len) }
     }
 
     /// # Safety
     ///
-    /// The chunk was just taken, and its class holds `len`.
+    /// The chunk was just taken, and its capacity is at least `len`.
     #[inline]
     unsafe fn hand_out(&self, chunk: NonNull<Chunk>, len: usize) -> Result<ShmBufMut, AllocError> {
         // SAFETY: just taken (I3).

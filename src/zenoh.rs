@@ -176,7 +176,7 @@ impl PoolBackendBuilder {
 
     /// The length of the first segment, in bytes, from 1 to [`max_bytes`](Self::max_bytes) and at most 4 GiB; it is longer only if the
     /// first message is. By default it is all of a `max_bytes` of up to 64 MiB, so that the room for a message is never divided between
-    /// two; and otherwise a 32nd of `max_bytes`, with room for eight messages. Each further one is at least as long as all before
+    /// two; and otherwise a 32nd of `max_bytes`, or longer, so that eight messages fit. Each further one is at least as long as all before
     /// it, and has room for eight of the messages that it is made for, or for 32 if one takes more than a 32nd of `max_bytes`, as far as the
     /// cap allows it. Receivers lock all of a segment into memory when the first message in it comes: a short first one keeps small what
     /// a light load takes.
@@ -317,7 +317,7 @@ impl PoolBackend {
         }
         let taken = match pool.take_slow(class, len) {
             // What is read by now may be enough, if not in one piece: so not only a policy decides whether to try again.
-            Err(error) if is_for_want_of_memory(&error) && !has_collected => match self.collect() {
+            Err(error) if is_for_want_of_memory(&error) => match if has_collected { Some(0) } else { self.collect() } {
                 // Another thread may have collected what is missing here.
                 Some(found) if found > 0 || pool.has_less_in_use(&error) => pool.take_slow(class, len),
                 _ => Err(error),

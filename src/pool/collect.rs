@@ -42,7 +42,7 @@ impl Pool {
         made.load(Ordering::Relaxed) >= collect_at.load(Ordering::Relaxed) && self.may_take_more()
     }
 
-    /// Is there surely no room for a message of `len` bytes unless something is collected, or found in a search that takes longer?
+    /// Is there probably no room for a message of `len` bytes unless something is collected?
     pub(crate) fn is_full_for(&self, class: usize, len: usize) -> bool {
         let Some(pages) = round_to_pages(len.max(1)) else { return true };
         self.kinds[class].need.grain == Grain::Page

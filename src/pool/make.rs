@@ -1,7 +1,7 @@
 //! Making a chunk when none is idle: memory for it out of the arenas, which grow under the cap.
 //!
 //! Two kinds are made. One of the size of its class stays in the pool until its room is needed; a *one-off* is as long as its
-//! message, and its memory goes back to the arenas with it.
+//! message, and no shelf keeps it.
 
 use super::Pool;
 use crate::arena::{Carved, Grain, Need, Room, Run};
@@ -17,8 +17,9 @@ use std::sync::Arc;
 /// A segment that is never given up is made no shorter than this part of what it should be.
 const KEPT_SHARE: usize = 32;
 
-/// A class *recurs* if less than so many chunks were made since the last one of it.
-const RECURS_WITHIN: u64 = 8;
+/// A class *recurs* if fewer than this many chunks were made since the last one of it. So a publisher of that many sizes in turn comes
+/// to the warm path.
+const RECURS_WITHIN: u64 = 16;
 
 /// The same for large chunks where memory is crowded: if all that is asked for is of one size, it does not matter where it lies.
 const RECURS_WITHIN_WHERE_CROWDED: u64 = 1;
@@ -53,25 +54,32 @@ fn no_private_memory(object: &str, bytes: usize) -> NoMemory {
 impl Pool {
     /// Makes a chunk for a message of `len` bytes, of a class of which none was idle.
     ///
-    /// Where the arenas cannot grow any more it is a one-off, unless its class recurs: with messages of many sizes a chunk on its shelf
-    /// waits in vain, in the way of all others; and when it is reused at last, then where it lies and not where it would fit best.
+    /// Where the arenas cannot grow any more it is a one-off, unless its class recurs. With messages of many sizes a chunk on a shelf
+    /// is in the way of all others and is rarely used again; and if it is, its message lies where it fits badly.
     #[cold]
     pub(super) fn make_for(self: &Arc<Self>, class: usize, len: usize) -> Result<NonNull<Chunk>, AllocError> {
         let made_since = self.made_since(class);
         let need = self.kinds[class].need;
-        let stays = match (self.arenas.room(), need.grain) {
-            (Room::ToGrow, _) => true,
-            (Room::Crowded, Grain::Page) => made_since < RECURS_WITHIN_WHERE_CROWDED,
-            _ => made_since < RECURS_WITHIN,
+        let recurs_within = match (self.arenas.room(), need.grain) {
+            (Room::ToGrow, _) => return self.make(class),
+            (Room::Crowded, Grain::Page) => RECURS_WITHIN_WHERE_CROWDED,
+            _ => RECURS_WITHIN,
         };
-        if stays {
-            return self.make(class);
-        }
         let size = match need.grain {
             Grain::Line => len.max(1).next_multiple_of(MIN_SIZE),
             Grain::Page => len.max(1).next_multiple_of(self.limits.page),
         };
-        self.make_wanted(Wanted { class, need: Need { size: size.min(need.size), ..need }, is_one_off: true })
+        let one_off = Wanted { class, need: Need { size: size.min(need.size), ..need }, is_one_off: true };
+        if made_since >= recurs_within {
+            return self.make_wanted(one_off);
+        }
+        match self.make(class) {
+            // It may fit without what is lost to rounding.
+            Err(error) if error.is_exhausted() && one_off.need.size < need.size => {
+                self.make_wanted(one_off).map_err(|_| error)
+            }
+            made => made,
+        }
     }
 
     /// How many chunks were made since the last one of a class.

@@ -50,8 +50,7 @@ impl Pool {
             }
         }
         let has_destroyed = missing < need.size;
-        self.punch();
-        has_destroyed
+        self.punch() > 0 || has_destroyed
     }
 
     /// Bytes of all idle chunks.

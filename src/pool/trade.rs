@@ -1,10 +1,10 @@
 //! Trading: where the arenas cannot grow any more, memory changes hands inside them. No system call is made, but for pages that have
 //! never had memory, and where arenas have to give way to a longer one.
 //!
-//! A chunk that is to be made then finds its place in two steps.
+//! A chunk that is to be made then finds its place in two steps, the first of them only if it is large.
 //!
 //! 1. **Where memory is crowded, large idle chunks go back to the arenas** ([`Pool::give_up_stale`]), of each class in turn the one that has been
-//!    idle longest, until it is crowded no more. Memory is *crowded* where the arenas cannot grow and less than half of the cap is
+//!    idle longest, until it no longer is. Memory is *crowded* where the arenas cannot grow and less than half of the cap is
 //!    free in them. To make a chunk again costs a microsecond; to keep each until it is in somebody's way scatters what is
 //!    free, so that with messages of random sizes some are refused that fit otherwise.
 //! 2. **If there is no room then, all that is idle is weighed** ([`Pool::trade`]). Idle chunks are taken from their shelves and *condemned*:

@@ -224,12 +224,37 @@ fn at_the_cap_a_message_of_a_new_size_is_carved_exactly_and_leaves_nothing_behin
 #[test]
 fn at_the_cap_a_message_of_a_size_that_recurs_is_made_once() {
     let provider = builder().max_bytes(16 * MIB).arena_size(16 * MIB).build().unwrap();
-    let sizes = [100, 2100, 5000, 70_000, 300_000, 500_000, MIB, 2 * MIB];
+    let large = [200_000, 300_000, 400_000, 500_000, 600_000, 700_000, MIB, 2 * MIB];
+    let sizes = [[100, 2100, 5000, 9000, 20_000, 30_000, 40_000, 70_000], large].concat();
     let round = || sizes.iter().for_each(|&len| drop(provider.alloc(len).unwrap()));
     (0..2).for_each(|_| round());
     let misses = provider.stats().misses();
     (0..100).for_each(|_| round());
     assert_eq!(provider.stats().misses(), misses, "a chunk that recurs was not kept");
+}
+
+/// Otherwise a message whose size recurs is refused for what rounding loses, again and again.
+#[test]
+fn at_the_cap_a_message_fits_that_fits_exactly() {
+    let provider = builder().max_bytes(16 * MIB).arena_size(16 * MIB).build().unwrap();
+    let gap = 1_003_520;
+    // The second is a one-off.
+    let _live = [59 * MIB / 4, 5 * MIB / 4 - gap].map(|len| provider.alloc(len).unwrap());
+    for _ in 0..3 {
+        let buffer = provider.alloc(1_000_001).expect("there is room for it, if not for its class");
+        assert_eq!(buffer.capacity(), gap);
+    }
+}
+
+/// With `max_idle_per_class` 0 memory goes back when it is dropped, a shared one-off's, too.
+#[test]
+fn what_keeps_nothing_keeps_no_shared_message_at_the_cap() {
+    let provider = builder().max_bytes(16 * MIB).arena_size(16 * MIB).max_idle_per_class(0).build().unwrap();
+    let first = provider.alloc(MIB).unwrap();
+    let message = message(&provider, 3 * MIB, 1);
+    message.descriptor().unwrap();
+    drop((message, first));
+    assert_eq!((provider.stats().bytes_held, provider.stats().segments), (0, 0));
 }
 
 /// Otherwise what lies on the shelves is in the way of the next message, and fewer fit.

@@ -77,7 +77,7 @@ fn operate_on(operation: &str, provider: Provider, kept: [ShmBuf; 2], reader: Pe
             assert_eq!(provider.stats().segments_created, made);
         }
         "one-offs" => {
-            let mut full = [3 * LARGE, 3 * LARGE, LARGE].map(buffer).to_vec();
+            let mut full = Vec::from([3 * LARGE, 3 * LARGE, LARGE].map(buffer));
             full.truncate(2);
             let made = provider.stats().segments_created;
             marked(|| {
