@@ -204,13 +204,11 @@ impl Arenas {
         shadow.map(|shadow| Carver::with(shadow, count)).or_else(|| Carver::new(count))
     }
 
-    /// Carves a run of `len` bytes, a multiple of the page size, out of the arena that has the gap that fits it best. `None`: no gap does.
+    /// Carves a run of `len` bytes, a multiple of the page size, out of the oldest arena that has room. `None`: none has.
     pub(crate) fn carve_run(&self, len: usize) -> Option<Run> {
         let (mut state, pages) = (self.state.lock(), len / self.page);
-        let tightest = |arena: &Arena| arena.pages.gaps().map(|gap| gap.len()).filter(|&gap| gap >= pages).min();
-        let fits = state.arenas.iter_mut().filter_map(|arena| tightest(arena).map(|gap| (gap, arena)));
-        let (_, arena) = fits.min_by_key(|(gap, _)| *gap)?;
-        let at = arena.pages.carve(pages)?;
+        let mut arenas = state.arenas.iter_mut();
+        let (at, arena) = arenas.find_map(|arena| arena.pages.carve(pages).map(|at| (at, arena)))?;
         let holes = arena.holes.take(&(at..at + pages)).into_iter();
         let holes = holes.map(|hole| hole.start * self.page..hole.end * self.page).collect();
         let carved = Carved { payload: arena.payload.clone(), offset: at * self.page, len, grain: Grain::Page };

@@ -71,8 +71,8 @@
 //! # How a message is kept until it is read
 //!
 //! A descriptor in flight has no holder. Either [`ShmBuf::grant`] leases the message to a known receiver before it is sent
-//! (a channel adds the lease by itself), or the sender keeps its [`ShmBuf`] until the receivers have confirmed. A receiver that comes too late gets
-//! [`AttachError::Stale`], never the wrong bytes.
+//! (a channel adds the lease by itself), or the sender keeps its [`ShmBuf`] until the receivers have confirmed. A receiver that comes
+//! too late gets [`AttachError::Stale`], never the wrong bytes.
 //!
 //! # Invariants
 //!

@@ -66,7 +66,7 @@ pub(crate) struct Pool {
     lent: Lent<Chunk>,
     kinds: Box<[Kind]>,
     tallies: Box<[Tally]>,
-    /// The classes that have chunks; changed under the registry's lock.
+    /// The classes that have chunks other than one-offs; changed under the registry's lock.
     used: ClassSet,
     limits: Limits,
     account: Account,

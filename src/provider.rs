@@ -87,8 +87,8 @@ impl ProviderBuilder {
     }
 
     /// How many chunks peers can know at a time, from 1 to 1,048,576; default 4096. Each takes 128 bytes of /dev/shm from
-    /// the start. A chunk that was shared once counts until its memory goes back to the system, so idle ones count too;
-    /// [`Provider::trim`] frees those. The first chunk that is shared takes 16 bytes of heap for each, too, for the queue of
+    /// the start. A chunk that was shared once counts until it is destroyed, so idle ones count too; [`Provider::trim`]
+    /// destroys those. The first chunk that is shared takes 16 bytes of heap for each, too, for the queue of
     /// dropped messages that are still read, which then always has room.
     pub fn max_shared(mut self, chunks: usize) -> Self {
         self.max_shared = chunks;
@@ -322,8 +322,6 @@ impl Provider {
         if this.uses() == 0 {
             this.count_use(); // as misses count it too
         }
-        let memory = this.memory();
-        memory.payload().segment().mapping().populate(memory.offset(), memory.len());
         Ok(reserved)
     }
 

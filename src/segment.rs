@@ -112,20 +112,14 @@ impl Mapping {
         NonNull::new(unsafe { self.base.as_ptr().add(offset as usize) })
     }
 
-    /// Makes every page present for writing, so that the first message does not fault. The content stays.
-    ///
-    /// Only for memory that nobody else writes at the time. Best effort: the pages are reserved in any case.
-    pub(crate) fn populate(&self, offset: usize, len: usize) {
-        let page = page_size();
-        let start = offset / page * page;
-        let end = (offset + len).min(self.len);
-        let Some(first) = self.range(start as u64, (end - start) as u64) else { return };
-        // SAFETY: the range lies within this mapping; MADV_POPULATE_WRITE (Linux 5.14) faults pages in and changes
-        // no byte.
-        if unsafe { libc::madvise(first.as_ptr().cast(), end - start, libc::MADV_POPULATE_WRITE) } == 0 {
+    /// Makes whole pages present for writing. The content stays. Only for memory that is reserved, and that nobody writes at the time.
+    fn populate(&self, pages: Range<usize>) {
+        let Some(first) = self.range(pages.start as u64, pages.len() as u64) else { return };
+        // SAFETY: the range lies within this mapping; MADV_POPULATE_WRITE (Linux 5.14) faults pages in and changes no byte.
+        if unsafe { libc::madvise(first.as_ptr().cast(), pages.len(), libc::MADV_POPULATE_WRITE) } == 0 {
             return;
         }
-        for at in (start.max(offset)..end).step_by(page) {
+        for at in pages.step_by(page_size()) {
             if let Some(byte) = self.range(at as u64, 1) {
                 // SAFETY: within the mapping, which is writable for the owner; the caller has the range to itself.
                 let value = unsafe { byte.as_ptr().read_volatile() };
@@ -229,11 +223,14 @@ impl Segment {
         Ok(Self { mapping, file: Some(file), link })
     }
 
-    /// Takes memory for a range of an object that was made without, in whole pages. What was reserved before stays as it is.
+    /// Takes memory for a range of an object that was made without, in whole pages, and makes it present here, so that writing it does
+    /// not fault page by page. What was reserved before stays as it is. Only for a range that nobody writes at the time.
     pub(crate) fn reserve(&self, range: Range<usize>) -> Result<(), OsError> {
         let Some(file) = &self.file else { return Ok(()) };
         reserve(file, range.start, range.len())
-            .map_err(|error| self.link.name().error("posix_fallocate", range.len(), error))
+            .map_err(|error| self.link.name().error("posix_fallocate", range.len(), error))?;
+        self.mapping.populate(range);
+        Ok(())
     }
 
     /// Gives the memory of a range back to the system, in whole pages, although other processes may have it mapped. The content

@@ -48,8 +48,8 @@
 //! All messages are carved out of a few segments: at most 16 are ever made, whatever is allocated, and each stays until the backend is
 //! dropped. (But for one case: when nothing is in use and a message comes that is longer than each of them, all give way to a single one
 //! of all of the cap, once. Receivers then have the old ones locked, too. An [`arena_size`](PoolBackendBuilder::arena_size) of
-//! all of the cap rules that out.) zenoh's receivers never let a segment go; they keep a descriptor and a mapping for each one that they have seen, and lock all
-//! of it into memory when the first message in it comes.
+//! all of the cap rules that out.) zenoh's receivers never let a segment go; they keep a descriptor and a mapping for each one that
+//! they have seen, and lock all of it into memory when the first message in it comes.
 //!
 //! | what a receiver needs for one pool | how much | |
 //! |---|---|---|
@@ -168,7 +168,8 @@ impl PoolBackendBuilder {
     /// How many idle chunks of each size class are kept, from 0 to 1,048,576; default 256.
     ///
     /// Many more than an ordinary provider keeps, because zenoh gives messages back many at a time. What is not kept goes back to the
-    /// segments that it was carved out of, at a cost of about a microsecond. No system call is made, but with 0: then memory goes back to the system at once.
+    /// segments that it was carved out of, at a cost of about a microsecond. No system call is made, but with 0: then memory goes back
+    /// to the system at once.
     pub fn max_idle_per_class(mut self, chunks: usize) -> Self {
         self.max_idle_per_class = chunks;
         self
@@ -307,7 +308,7 @@ impl PoolBackend {
         if let Some(chunk) = pool.take_ready(class) {
             return Ok(chunk);
         }
-        let is_due = self.core.collect_early && pool.is_collection_due() || pool.is_full_for(class, len);
+        let is_due = (self.core.collect_early && pool.is_collection_due()) || pool.is_full_for(class, len);
         let has_collected = is_due && self.collect().is_some();
         if has_collected {
             pool.note_collection();
@@ -315,19 +316,27 @@ impl PoolBackend {
                 return Ok(chunk);
             }
         }
-        let taken = match pool.take_slow(class, len) {
-            // What is read by now may be enough, if not in one piece: so not only a policy decides whether to try again.
-            Err(error) if is_for_want_of_memory(&error) => match if has_collected { Some(0) } else { self.collect() } {
-                // Another thread may have collected what is missing here.
-                Some(found) if found > 0 || pool.has_less_in_use(&error) => pool.take_slow(class, len),
-                _ => Err(error),
-            },
-            result => result,
-        };
+        let taken = pool.take_slow(class, len).or_else(|error| {
+            let may_fit_now = is_for_want_of_memory(&error) && self.has_come_back(has_collected, &error);
+            if may_fit_now {
+                pool.take_slow(class, len)
+            } else {
+                Err(error)
+            }
+        });
         if taken.is_ok() {
             self.core.is_short.store(false, Ordering::Relaxed);
         }
         taken
+    }
+
+    /// Has anything come back since an allocation failed? It may be enough, if not in one piece: so a policy does not decide alone
+    /// whether to try again.
+    #[cold]
+    fn has_come_back(&self, has_collected: bool, error: &AllocError) -> bool {
+        let found = if has_collected { None } else { self.collect() };
+        // Another thread may have collected what is missing here.
+        found.is_some_and(|longest| longest > 0) || self.core.pool.has_less_in_use(error)
     }
 
     /// What zenoh is told when there is no memory; the log gets the reason.

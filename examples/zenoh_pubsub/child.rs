@@ -20,8 +20,6 @@ pub(crate) struct News {
 pub(crate) enum Heard {
     /// It says something.
     Said(Value),
-    /// It says something that is none of the protocol.
-    Babbled(String),
     /// It says no more. Nothing closes its output but its end.
     Ended,
 }
@@ -42,7 +40,14 @@ impl Child {
         // Ends with the output, that is, with the process.
         thread::spawn(move || {
             let lines = output.into_iter().flat_map(|output| BufReader::new(output).lines().map_while(io::Result::ok));
-            let said = lines.map(|line| serde_json::from_str(&line).map_or(Heard::Babbled(line), Heard::Said));
+            // zenoh logs to standard output, too.
+            let said = lines.filter_map(|line| match serde_json::from_str(&line) {
+                Ok(said) => Some(Heard::Said(said)),
+                Err(_) => {
+                    eprintln!("{line}");
+                    None
+                }
+            });
             for what in said.chain([Heard::Ended]) {
                 // Nobody hears it if the run has failed already.
                 let _ = news.send(News { from, what });

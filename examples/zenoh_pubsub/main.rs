@@ -83,7 +83,7 @@ use std::process::ExitCode;
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 fn main() -> ExitCode {
-    // What zenoh has to complain about goes to standard error. RUST_LOG=debug tells more.
+    // What zenoh has to complain about; the conductor passes it on to standard error. RUST_LOG=debug tells more.
     zenoh::init_log_from_env_or("error");
     let options = Options::parse();
     let (name, outcome) = match options.role {

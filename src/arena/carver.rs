@@ -143,6 +143,11 @@ impl Carver {
         Some(at)
     }
 
+    /// Is there a gap for a piece of so many units? talc can tell sooner than a look at all pieces.
+    pub(super) fn has_gap(&mut self, units: usize) -> bool {
+        self.carve(units).map(|at| self.free(at)).is_some()
+    }
+
     /// Gives the piece back that begins at `at`.
     pub(super) fn free(&mut self, at: usize) {
         let Some(piece) = self.pieces.remove(&at) else { return };

@@ -34,7 +34,8 @@ const HEAP_GROWTH: usize = 16;
 /// Each arena but the first is at least this part of the cap.
 const LEAST_SHARE: usize = 64;
 
-/// Each arena is at least so many times as long as the run that it is made for, if the cap allows it.
+/// Each arena is at least so many times as long as the run that it is made for, if the cap allows it and the first one's length was not
+/// given.
 const LEAST_RUNS: usize = 8;
 
 /// The same for a run of more than this part of the cap: between long messages of different lengths gaps are left, and fewer of them in
@@ -46,8 +47,8 @@ const LARGE_SHARE: usize = 32;
 pub(crate) struct Blank(Carver);
 
 impl Arenas {
-    /// How long a heap for pieces of `len` bytes should be, and how long it must be at least: long enough for one. `will_recur`: there
-    /// will be more of this length.
+    /// How long a heap for pieces of `len` bytes should be, and how long it must be at least: long enough for one. `will_recur`: more of
+    /// this length will come.
     pub(crate) fn heap_len(&self, len: usize, will_recur: bool) -> (usize, usize) {
         let pages = |len: usize| round_to_pages(len).unwrap_or(len);
         let first = match self.first {
@@ -57,13 +58,9 @@ impl Arenas {
         let state = self.state.lock();
         if state.spanned() == self.max {
             // No more room will come: what is not needed soon is left to large messages.
-            let most = LAST_HEAP.min(first);
             // Two that are not whole pages lose less than each alone, if there will be two.
-            let count = if len <= most || will_recur {
-                most.div_ceil(len).max(1 + usize::from(len % self.page > 0))
-            } else {
-                1
-            };
+            let least = if will_recur && len % self.page > 0 { 2 } else { 1 };
+            let count = LAST_HEAP.min(first).div_ceil(len).max(least);
             return (pages(count * len), pages(len));
         }
         let all: usize = state.heaps.values().map(|heap| heap.run.len).sum();
@@ -98,7 +95,7 @@ impl Arenas {
     /// Is there a gap for a run of `len` bytes?
     pub(crate) fn has_gap(&self, len: usize) -> bool {
         let pages = len / self.page;
-        self.state.lock().arenas.iter().any(|arena| arena.pages.gaps().any(|gap| gap.len() >= pages))
+        self.state.lock().arenas.iter_mut().any(|arena| arena.pages.has_gap(pages))
     }
 
     /// Private memory for an arena of `len` bytes; `None` if the system has none.

@@ -1,4 +1,5 @@
-//! Which classes have chunks: a bit for each, so that a search for what is idle reads a line or two and not the counts of all classes.
+//! Which classes have chunks that shelves keep: a bit for each, so that a search for what is idle reads a line or two and not the
+//! counts of all classes.
 
 #![forbid(unsafe_code)]
 

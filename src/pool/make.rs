@@ -137,8 +137,8 @@ impl Pool {
     }
 
     fn register(self: &Arc<Self>, wanted: Wanted, memory: Carved) -> NonNull<Chunk> {
-        let class = wanted.class;
-        if !wanted.is_one_off {
+        let Wanted { class, is_one_off, .. } = wanted;
+        if !is_one_off {
             self.shelves[class].open_idle(self.limits.max_idle.saturating_sub(1));
         }
         let tally = &self.tallies[class];
@@ -147,16 +147,16 @@ impl Pool {
         #[cfg(feature = "zenoh")]
         self.collection.note_made(memory.len());
         let mut registry = self.registry.lock();
-        if registry.count(class) == 0 {
+        if !is_one_off && registry.count(class) == 0 {
             self.used.insert(class);
         }
-        registry.enter(self.clone(), class, memory, wanted.is_one_off)
+        registry.enter(self.clone(), class, memory, is_one_off)
     }
 
     fn find_memory(&self, wanted: Wanted) -> Result<Carved, NoMemory> {
         let need = wanted.need;
         if need.grain == Grain::Page {
-            self.give_up_stale();
+            self.relieve_crowding();
             return self.find_run(need.size, need.size);
         }
         if let Some(carved) = self.arenas.carve_lines(need.size) {

@@ -13,7 +13,7 @@ const SPARE_HOMES: usize = if cfg!(shm_pool_asan) { 0 } else { 32 };
 /// See the module's text.
 pub(super) struct Registry {
     listed: Vec<Registered>,
-    /// How many there are of each class.
+    /// How many there are of each class, but for one-offs.
     of_class: Box<[usize]>,
     /// Of chunks that are gone. To get so much aligned memory from the system's allocator takes longer than all else there is to
     /// making a chunk.
@@ -25,7 +25,7 @@ impl Registry {
         Self { listed: Vec::new(), of_class: vec![0; classes].into(), homes: Vec::new() }
     }
 
-    /// How many chunks there are of a class.
+    /// How many chunks of a class there are, but for one-offs.
     pub(super) fn count(&self, class: usize) -> usize {
         self.of_class[class]
     }
@@ -37,18 +37,18 @@ impl Registry {
         // SAFETY: just made.
         unsafe { chunk.as_ref() }.set_registered(self.listed.len());
         self.listed.push(Registered(chunk));
-        self.of_class[class] += 1;
+        self.of_class[class] += usize::from(!is_one_off);
         chunk
     }
 
-    /// Takes a chunk off the list, before it is destroyed. Returns how many of its class are left.
+    /// Takes a chunk off the list, before it is destroyed. Returns the [count](Self::count) of its class that is left.
     pub(super) fn remove(&mut self, chunk: &Chunk) -> usize {
         let at = chunk.registered();
         self.listed.swap_remove(at);
         if let Some(moved) = self.listed.get(at) {
             moved.chunk().set_registered(at);
         }
-        self.of_class[chunk.class()] -= 1;
+        self.of_class[chunk.class()] -= usize::from(!chunk.is_one_off());
         self.count(chunk.class())
     }
 

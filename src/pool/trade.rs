@@ -1,16 +1,16 @@
-//! Trading: where the arenas cannot grow any more, memory changes hands inside them. No system call is made, but for pages that have
-//! never had memory, and where arenas have to give way to a longer one.
+//! Trading: where the arenas cannot grow any more, memory changes hands inside them. No system call is made, but for pages that
+//! have never had memory, and where arenas have to give way to a longer one.
 //!
 //! A chunk that is to be made then finds its place in two steps, the first of them only if it is large.
 //!
-//! 1. **Where memory is crowded, large idle chunks go back to the arenas** ([`Pool::give_up_stale`]), of each class in turn the one that has been
-//!    idle longest, until it no longer is. Memory is *crowded* where the arenas cannot grow and less than half of the cap is
-//!    free in them. To make a chunk again costs a microsecond; to keep each until it is in somebody's way scatters what is
-//!    free, so that with messages of random sizes some are refused that fit otherwise.
-//! 2. **If there is no room then, all that is idle is weighed** ([`Pool::trade`]). Idle chunks are taken from their shelves and *condemned*:
-//!    to the arenas they count as room. The arenas tell the tightest gap that there would be; those that lie in the way are destroyed, and all
-//!    others go back to their shelves. If there is no such gap, all go back. So a large message
-//!    for which there is no room takes nothing from the small ones.
+//! 1. **Where memory is crowded, large idle chunks go back to the arenas** ([`Pool::relieve_crowding`]), of each class in turn the
+//!    one that has been idle longest, until it no longer is. Memory is *crowded* where the arenas cannot grow and less than half of the
+//!    cap is free in them. To make a chunk again costs a microsecond; to keep each until it is in somebody's way scatters what is free,
+//!    so that with messages of random sizes some are refused that fit otherwise.
+//! 2. **If there is no room then, all that is idle is weighed** ([`Pool::trade`]). Idle chunks are taken from their shelves and
+//!    *condemned*: to the arenas they count as room. The arenas tell the tightest gap that there would be; those that lie in the way are
+//!    destroyed, and all others go back to their shelves. If there is no such gap, all go back. So a large message for which there is no
+//!    room takes nothing from the small ones.
 //!
 //! One thread trades at a time. Others go on taking and giving back meanwhile; they do not find the chunks that are condemned, and who
 //! therefore wants to trade, too, waits for the lock and then looks again.
@@ -38,7 +38,7 @@ impl Condemned {
 
 impl Pool {
     /// Where memory is crowded, gives large idle chunks back to the arenas until it is not.
-    pub(super) fn give_up_stale(&self) {
+    pub(super) fn relieve_crowding(&self) {
         if self.arenas.room() != Room::Crowded {
             return;
         }
@@ -47,15 +47,15 @@ impl Pool {
         // Bounded: other threads may go on giving back.
         let idle = self.idle_classes().filter(is_large).map(|class| self.shelves[class].idle_count()).sum();
         for _ in 0..idle {
-            let next = self.idle_classes().filter(is_large).find(|&class| class > *hand);
-            let Some(class) = next.or_else(|| self.idle_classes().find(is_large)) else { return };
+            let in_turn = self.idle_classes().filter(is_large).min_by_key(|&class| (class <= *hand, class));
+            let Some(class) = in_turn else { return };
             *hand = class;
-            let Some(stale) = self.take_to_condemn(class) else { continue };
+            let Some(oldest) = self.take_to_condemn(class) else { continue };
             // A peer may have leased it just now.
-            if stale.chunk().recycle() {
-                Self::dispose(stale.chunk, true);
+            if oldest.chunk().recycle() {
+                Self::dispose(oldest.chunk, true);
             } else {
-                Self::lend(&self.lent, stale.chunk);
+                Self::lend(&self.lent, oldest.chunk);
             }
             if self.arenas.room() != Room::Crowded {
                 return;
@@ -85,7 +85,7 @@ impl Pool {
         has_room
     }
 
-    /// Destroys what lies in the way of a chunk of a class, where that is least; `false` if there is no such place.
+    /// Destroys what lies in the way of a chunk, where that is least; `false` if there is no such place.
     fn clear_a_window(&self, need: Need, condemned: &mut Vec<Condemned>) -> bool {
         // If a peer has leased one of them meanwhile, there is one less that may have to go.
         while let Some(window) = self.arenas.window(need) {

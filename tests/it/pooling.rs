@@ -1,6 +1,7 @@
 //! Chunks come back to the pool and are used again; no more of them are kept than the cap allows.
 
 use crate::support::{address, builder, idle, pair, provider};
+use nix::sys::resource::{getrusage, UsageWho};
 use shm_pool::{AllocErrorKind, Provider, ShmBuf, ShmBufMut};
 
 /// Lengths of chunks that are carved by cache lines, and by pages.
@@ -200,4 +201,24 @@ fn trim_leaves_alone_what_is_in_use_or_leased() {
     assert_eq!(provider.trim(), arena, "the arena that nobody uses any more is given back");
     drop(large);
     assert_eq!(provider.trim(), 1 << 20);
+}
+
+/// Page faults of this thread while it writes every page of a buffer.
+fn faults_of_writing(buffer: &mut [u8]) -> i64 {
+    let faults = || getrusage(UsageWho::RUSAGE_THREAD).unwrap().minor_page_faults();
+    let before = faults();
+    buffer.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
+    faults() - before
+}
+
+#[test]
+fn what_is_allocated_is_present_and_does_not_fault_when_it_is_written() {
+    let provider = provider();
+    let len = 4 << 20;
+    let fresh = faults_of_writing(&mut provider.alloc(len).unwrap());
+    assert!(fresh < 8, "{fresh} faults in fresh memory");
+    provider.trim();
+    provider.reserve(len, 1).unwrap();
+    let reserved = faults_of_writing(&mut provider.alloc(len).unwrap());
+    assert!(reserved < 8, "{reserved} faults in reserved memory that was given back to the system before");
 }
