@@ -203,22 +203,22 @@ fn trim_leaves_alone_what_is_in_use_or_leased() {
     assert_eq!(provider.trim(), 1 << 20);
 }
 
-/// Page faults of this thread while it writes every page of a buffer.
-fn faults_of_writing(buffer: &mut [u8]) -> i64 {
+/// How many of a buffer's pages fault, of a hundred, when this thread writes them. A sanitizer has pages of its own: one for eight.
+fn percent_of_pages_that_fault(buffer: &mut [u8]) -> i64 {
     let faults = || getrusage(UsageWho::RUSAGE_THREAD).unwrap().minor_page_faults();
     let before = faults();
-    buffer.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
-    faults() - before
+    let pages = buffer.iter_mut().step_by(4096).map(|byte| *byte = 1).count() as i64;
+    (faults() - before) * 100 / pages
 }
 
 #[test]
 fn what_is_allocated_is_present_and_does_not_fault_when_it_is_written() {
     let provider = provider();
     let len = 4 << 20;
-    let fresh = faults_of_writing(&mut provider.alloc(len).unwrap());
-    assert!(fresh < 8, "{fresh} faults in fresh memory");
+    let fresh = percent_of_pages_that_fault(&mut provider.alloc(len).unwrap());
+    assert!(fresh < 20, "{fresh} % of fresh pages fault");
     provider.trim();
     provider.reserve(len, 1).unwrap();
-    let reserved = faults_of_writing(&mut provider.alloc(len).unwrap());
-    assert!(reserved < 8, "{reserved} faults in reserved memory that was given back to the system before");
+    let reserved = percent_of_pages_that_fault(&mut provider.alloc(len).unwrap());
+    assert!(reserved < 20, "{reserved} % of pages fault that are reserved, after they were given back to the system");
 }
