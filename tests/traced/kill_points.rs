@@ -28,7 +28,8 @@ const MARK_CALLS: usize = 3;
 /// The lot's seed, to repeat a run.
 const SEED: &str = "SHM_POOL_SEED";
 
-/// How often a way is recorded, to take the shortest: a child whose way is longer can be led along it.
+/// How often a way is recorded, to take the shortest: a child whose way is longer can be led along it. And how often that is done if too
+/// many points are missed.
 const LOOKS: usize = 3;
 
 /// How often a child that took another way is replaced by another child.
@@ -117,16 +118,30 @@ pub(crate) fn sweep(operations: &[&str], scene: &mut dyn Scene) {
     let seed = seed();
     for operation in operations {
         let start = Instant::now();
-        let path = record(operation, scene, seed);
-        let points = choose(path.points(), seed);
-        let missed = points.iter().filter(|&&point| !kill_at(operation, scene, &path, point, seed)).count();
-        assert!(missed <= points.len() / MISSED, "{operation}: {missed} of {} points were missed", points.len());
+        let mut rounds = (0..LOOKS).map(|_| kill_along(operation, scene, seed));
+        let round = rounds.find(|round| round.missed <= round.points / MISSED);
+        let Round { path, points, missed } =
+            round.unwrap_or_else(|| panic!("{operation}: too many points were missed"));
         let seconds = format!("{:.1}", start.elapsed().as_secs_f64());
-        let done = points.len() - missed;
+        let done = points - missed;
         table.row(&[operation, &path.instructions, &(path.points() - 1), &done, &missed, &seconds]);
     }
     table.print();
     println!("{SEED}={seed}");
+}
+
+/// Children that were killed at points of one recorded way.
+struct Round {
+    path: Path,
+    points: usize,
+    missed: usize,
+}
+
+fn kill_along(operation: &str, scene: &mut dyn Scene, seed: u64) -> Round {
+    let path = record(operation, scene, seed);
+    let points = choose(path.points(), seed);
+    let missed = points.iter().filter(|&&point| !kill_at(operation, scene, &path, point, seed)).count();
+    Round { path, points: points.len(), missed }
 }
 
 /// The way through an operation; or where only a few points are asked for and it is long, a part of it that is drawn by lot.
