@@ -4,8 +4,7 @@
 //! held (invariant I5): `&mut [u8]` from the one `ShmBufMut` of a chunk that no peer can attach to, `&[u8]` otherwise.
 
 use crate::chunk::Chunk;
-use crate::control::Added;
-use crate::descriptor::{Descriptor, PeerId};
+use crate::descriptor::{Descriptor, PeerId, ProviderId};
 use crate::error::{CapacityError, ShareError};
 use crate::pool::Pool;
 use std::fmt;
@@ -214,36 +213,75 @@ impl ShmBuf {
     /// another provider, [`ShareError::TooManyGrants`] if it has 7 grants of this message that it has not taken up, and
     /// the errors of [`descriptor`](Self::descriptor). On an error nothing is leased.
     pub fn grant(&self, peer: PeerId) -> Result<Descriptor, ShareError> {
-        self.add(peer, Added::Grant)
-    }
-
-    /// As [`grant`](Self::grant), by a transport that delivers the descriptor once: the lease is the peer's already.
-    #[inline]
-    pub(crate) fn lease_to(&self, peer: PeerId) -> Result<Descriptor, ShareError> {
-        self.add(peer, Added::Lease)
-    }
-
-    #[inline]
-    fn add(&self, peer: PeerId, added: Added) -> Result<Descriptor, ShareError> {
         let descriptor = self.descriptor()?;
         let chunk = self.chunk();
         if let (Some(record), Some(control)) = (chunk.record(), chunk.pool().control()) {
-            control.grant(record, peer, added)?;
+            control.grant(record, peer)?;
         }
         Ok(Descriptor { granted: Some(peer.slot), ..descriptor })
     }
 
-    /// Takes a lease back whose descriptor was not sent, and never will be.
-    pub(crate) fn take_lease_back(&self, peer: PeerId) {
+    /// Takes a grant back whose descriptor could not be delivered: a transport has failed. `false` if there is none any more: the peer
+    /// has taken it up, and holds a view or has dropped it, or is gone.
+    ///
+    /// Grants of one message to one peer are alike: of two descriptors, either can be the one that is taken back.
+    pub fn revoke(&self, peer: PeerId) -> bool {
         let chunk = self.chunk();
-        if let (Some(record), Some(control)) = (chunk.record(), chunk.pool().control()) {
-            control.take_lease_back(record, peer);
+        match (chunk.record(), chunk.pool().control()) {
+            (Some(record), Some(control)) if chunk.is_ours() => control.revoke(record, peer),
+            _ => false,
         }
     }
 
-    /// Does a peer have a view or a grant of the message now? A snapshot.
+    /// The provider that it was allocated from.
+    pub(crate) fn provider(&self) -> ProviderId {
+        self.chunk().pool().id()
+    }
+
+    /// Where the bytes are: the segment's serial number, and offset and length in bytes.
+    #[inline]
+    pub(crate) fn place(&self) -> (u64, u64, u64) {
+        let chunk = self.chunk();
+        (chunk.serial(), chunk.offset() as u64, self.len as u64)
+    }
+
+    /// The chunk. It stays counted as if there were a handle.
+    #[inline]
+    pub(crate) fn into_chunk(self) -> NonNull<Chunk> {
+        ManuallyDrop::new(self).chunk
+    }
+
+    /// The handle of length zero that [`into_chunk`](Self::into_chunk) has left counted.
+    ///
+    /// # Safety
+    ///
+    /// It did, and this has not been called for it.
+    #[inline]
+    pub(crate) unsafe fn from_chunk(chunk: NonNull<Chunk>) -> Self {
+        Self { chunk, len: 0 }
+    }
+
+    /// The same with another length, as far as the capacity allows it.
+    pub(crate) fn with_len(mut self, len: usize) -> Self {
+        self.len = len.min(self.capacity());
+        self
+    }
+
+    /// Drops it without ever using its bytes again: somebody reads them, nobody knows how long. Its provider is gone.
+    pub(crate) fn give_up_to_reader(self) {
+        self.chunk().keep_bytes();
+    }
+
+    /// Does a peer have a view or a grant of the message now, or a channel's receiver the message? A snapshot.
     pub fn is_leased(&self) -> bool {
-        self.chunk().is_leased()
+        self.chunk().is_leased() || self.is_lent()
+    }
+
+    /// Has a channel's receiver not given it back?
+    fn is_lent(&self) -> bool {
+        let chunk = self.chunk();
+        // Each loan is a handle.
+        chunk.is_given_up() || chunk.is_ours() && !chunk.is_only_handle() && chunk.pool().has_lent(self.chunk)
     }
 
     /// Back to an exclusive buffer, if this is the only handle and no peer has a lease or a grant.
@@ -255,7 +293,11 @@ impl ShmBuf {
     /// The buffer itself, if a clone, a view or a grant exists, or in a forked child.
     pub fn try_into_mut(self) -> Result<ShmBufMut, Self> {
         let chunk = self.chunk();
-        if chunk.is_ours() && chunk.is_only_handle() && chunk.recycle() {
+        // Asked first: what has come back is dropped then.
+        let is_lent = self.is_lent();
+        // In this order: who has given it up was a handle.
+        let is_exclusive = chunk.is_ours() && !is_lent && chunk.is_only_handle() && !chunk.is_given_up();
+        if is_exclusive && chunk.recycle() {
             let this = ManuallyDrop::new(self);
             return Ok(ShmBufMut { chunk: this.chunk, len: this.len });
         }

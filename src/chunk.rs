@@ -66,6 +66,8 @@ pub(crate) struct Chunk {
 struct Rest {
     /// How often the chunk was taken. Written by the holder with a load and a store.
     uses: AtomicU64,
+    /// Somebody reads its bytes who is not known any more.
+    is_given_up: AtomicBool,
     /// The segment's serial number.
     serial: u64,
     memory: Carved,
@@ -114,6 +116,7 @@ impl Chunk {
             shared: AtomicBool::new(false),
             rest: Rest {
                 uses: AtomicU64::new(0),
+                is_given_up: AtomicBool::new(false),
                 place: AtomicU8::new(Place::Elsewhere as u8),
                 registered: AtomicUsize::new(usize::MAX),
                 class,
@@ -339,6 +342,18 @@ impl Chunk {
     /// Does a peer lease the chunk, or has one a grant?
     pub(crate) fn is_leased(&self) -> bool {
         self.is_shared() && self.record().is_some_and(Record::is_leased)
+    }
+
+    // ---- lending it to channels ------------------------------------------------------------------------------
+
+    /// Its bytes are never used again. Relaxed: handed on with the handle.
+    pub(crate) fn keep_bytes(&self) {
+        self.rest.is_given_up.store(true, Ordering::Relaxed);
+    }
+
+    /// Are its bytes some reader's, for good?
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.rest.is_given_up.load(Ordering::Relaxed)
     }
 
     /// Remembers where the chunk is, for statistics.

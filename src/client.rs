@@ -25,7 +25,7 @@ use crate::lease::Place;
 use crate::posix::effective_uid;
 use crate::provider::{check_prefix, DEFAULT_PREFIX};
 use crate::segment::{Access, Foreign};
-use crate::view::{Delivery, Lease, ShmView};
+use crate::view::{Lease, ShmView};
 use parking_lot::RwLock;
 use std::fmt;
 use std::sync::Arc;
@@ -172,28 +172,9 @@ impl Client {
     ///
     /// [`AttachError::Stale`] if the message came too late. [`AttachError::NoSuchRecord`], [`AttachError::WrongLength`],
     /// [`AttachError::OtherPeer`] and [`AttachError::NotGranted`] for a descriptor that is not what the owner sent, or is not
-    /// for this client. [`AttachError::TooManyLeases`] with 31 views of the same message. [`AttachError::Damaged`] if
+    /// for this client. [`AttachError::SlotLost`] if another peer has its slot. [`AttachError::TooManyLeases`] with 31 views of the same message. [`AttachError::Damaged`] if
     /// another process wrote garbage into the control object. And the errors of [`connect`](Self::connect).
     pub fn attach(&self, descriptor: &Descriptor) -> Result<ShmView, AttachError> {
-        self.attach_to(descriptor, Delivery::AnyTimes)
-    }
-
-    /// As [`attach`](Self::attach), by a transport that delivers each descriptor once.
-    pub(crate) fn attach_once(&self, descriptor: &Descriptor) -> Result<ShmView, AttachError> {
-        self.attach_to(descriptor, Delivery::Once)
-    }
-
-    /// Gives up a message whose lease the sender has added, unread.
-    pub(crate) fn give_up(&self, descriptor: &Descriptor) {
-        let table = self.table.read();
-        if let Some(entry) = table.find(descriptor.provider) {
-            // On an error there is nothing to give up.
-            drop(Lease::take(&entry.remote.control, descriptor, Delivery::Once));
-        }
-    }
-
-    #[inline]
-    fn attach_to(&self, descriptor: &Descriptor, delivery: Delivery) -> Result<ShmView, AttachError> {
         self.check_fork()?;
         loop {
             let table = self.table.read();
@@ -202,7 +183,7 @@ impl Client {
                 self.connect(descriptor.provider)?;
                 continue;
             };
-            let (lease, place) = Lease::take(&entry.remote.control, descriptor, delivery)?;
+            let (lease, place) = Lease::take(&entry.remote.control, descriptor)?;
             if place.len != descriptor.len {
                 return Err(AttachError::WrongLength { len: descriptor.len, actual: place.len });
             }

@@ -225,13 +225,11 @@ pub enum ShareError {
         /// The limit.
         max: usize,
     },
-    /// The peer has not let go of this very buffer, which came to it by channels.
-    #[error("peer {peer} has {max} leases of this buffer; wait until it drops one")]
-    TooManyLeases {
-        /// The peer.
-        peer: PeerId,
-        /// The limit.
-        max: usize,
+    /// There is no private memory for the queue of buffers that were dropped and are still read, which the first buffer that is shared takes.
+    #[error("no private memory for {bytes} bytes; lower ProviderBuilder::max_shared")]
+    OutOfMemory {
+        /// How much was asked for, in bytes.
+        bytes: usize,
     },
     /// This process is a forked child of the owner.
     #[error("the buffer belongs to the process that this one was forked from")]
@@ -362,6 +360,13 @@ pub enum AttachError {
         provider: ProviderId,
         /// The limit.
         max: usize,
+    },
+    /// Another peer has this client's slot: the descriptor that held it was closed, by `closefrom` say. What the client's views show may
+    /// be used again.
+    #[error("this client's slot at provider {provider} is another peer's: something has closed its descriptors; make a new client")]
+    SlotLost {
+        /// The provider.
+        provider: ProviderId,
     },
     /// This process is a forked child of the one that made the client.
     #[error("the client belongs to the process that this one was forked from; make a new one here")]

@@ -8,6 +8,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub(crate) struct Futex(AtomicU32);
 
 impl Futex {
+    pub(crate) fn new(value: u32) -> Self {
+        Self(AtomicU32::new(value))
+    }
+
+    pub(crate) fn store(&self, value: u32, order: Ordering) {
+        self.0.store(value, order);
+    }
+
     #[inline]
     pub(crate) fn load(&self, order: Ordering) -> u32 {
         self.0.load(order)

@@ -54,7 +54,7 @@ mod edges;
 #[cfg(all(test, loom))]
 mod models;
 
-use crate::sync::{fence, AtomicU64, Ordering};
+use crate::sync::{fence, fence_after_rmw, AtomicU64, Ordering};
 
 /// How many peers can be attached to one provider.
 pub(crate) const PEERS: usize = 64;
@@ -164,8 +164,8 @@ impl Record {
         if !is_published(generation) {
             return Err(Refused::Stale);
         }
-        self.renew(slot)?; // A1
-        fence(Ordering::SeqCst); // A2, partner of R3
+        self.renew(slot)?; // A1, a read-modify-write if it succeeds
+        fence_after_rmw(); // A2, partner of R3
         match self.place_in(generation) {
             Some(place) => Ok(place),
             None => {
@@ -201,12 +201,6 @@ impl Record {
         }
     }
 
-    /// Where the bytes are of a message in `generation`, for which the owner has added a lease of this peer. Nothing is written.
-    #[inline]
-    pub(crate) fn held(&self, generation: u64) -> Result<Place, Refused> {
-        self.place_in(generation).ok_or(Refused::Stale)
-    }
-
     /// Turns a lease back into the grant that it was taken from. If the most grants are pending again by now, this one is lost:
     /// they hold the chunk, but the last of their receivers will be refused.
     pub(crate) fn put_back(&self, slot: usize) {
@@ -216,7 +210,7 @@ impl Record {
         });
     }
 
-    /// One more lease: the peer's for another view, or the owner's on its behalf, which holds the chunk, published. `Full` at the limit.
+    /// One more lease of the peer's, for another view. `Full` at the limit.
     pub(crate) fn renew(&self, slot: usize) -> Result<(), Refused> {
         self.change(slot, |lane| (lane % GRANT < MAX_LEASES).then_some(lane + 1).ok_or(Refused::Full))
     }
@@ -292,9 +286,9 @@ impl Record {
         self.change(slot, |lane| (lane / GRANT < MAX_GRANTS).then_some(lane + GRANT).ok_or(Refused::Full))
     }
 
-    /// Takes back one grant that its peer cannot take up any more.
-    pub(crate) fn revoke(&self, slot: usize) {
-        let _ = self.change(slot, |lane| lane.checked_sub(GRANT).ok_or(Refused::NotGranted));
+    /// Takes back one grant that its peer has not taken up; `false` if there is none.
+    pub(crate) fn revoke(&self, slot: usize) -> bool {
+        self.change(slot, |lane| lane.checked_sub(GRANT).ok_or(Refused::NotGranted)).is_ok()
     }
 
     /// Zeroes the lane of a peer that is gone, and tells whether it held anything.
@@ -371,8 +365,8 @@ mod tests {
         (0..MAX_GRANTS).for_each(|_| record.release(63));
         assert!(!record.is_leased());
         record.grant(0).unwrap();
-        record.revoke(0);
-        record.revoke(0);
+        assert!(record.revoke(0));
+        assert!(!record.revoke(0));
         assert!(!record.is_leased());
     }
 

@@ -61,6 +61,7 @@
 //! | *peer* | a process that is attached to a provider |
 //! | *lease* | a peer's counted right to read a chunk |
 //! | *grant* | a lease that the owner adds for a peer before it sends the descriptor |
+//! | *loan* | a chunk that is lent to a channel, until the receiver returns it |
 //! | *generation* | how often a chunk was published; it tells an old descriptor from the current one |
 //! | *descriptor* | 32 plain bytes that name a message |
 //! | *channel* | carries descriptors, and small messages, from one *sender* to one *receiver* |
@@ -71,8 +72,8 @@
 //! # How a message is kept until it is read
 //!
 //! A descriptor in flight has no holder. Either [`ShmBuf::grant`] leases the message to a known receiver before it is sent
-//! (a channel adds the lease by itself), or the sender keeps its [`ShmBuf`] until the receivers have confirmed. A receiver that comes
-//! too late gets [`AttachError::Stale`], never the wrong bytes.
+//! or the sender keeps its [`ShmBuf`] until the receivers have confirmed. A receiver that comes too late gets
+//! [`AttachError::Stale`], never the wrong bytes. A [`channel`] keeps what it is lent by itself.
 //!
 //! # Invariants
 //!
@@ -80,10 +81,10 @@
 //!
 //! 1. Only the owner runs the allocator.
 //! 2. A descriptor is checked before it becomes a pointer.
-//! 3. A chunk is on one shelf, or in one hand, or leased and waiting: never two of these.
+//! 3. A chunk is on one shelf, or in one hand, or leased and waiting: never two of these. (What a channel was lent is in its hand.)
 //! 4. A segment's length never changes.
 //! 5. No Rust reference exists to bytes that another process may write at that time: `&mut [u8]` only from a [`ShmBufMut`],
-//!    which no peer can attach to; `&[u8]` only while a [`ShmBuf`] or [`ShmView`] is held.
+//!    which no peer can attach to; `&[u8]` only while a [`ShmBuf`], [`ShmView`] or [`channel::Loan`] is held.
 //! 6. After its provider is dropped, every chunk is destroyed exactly once, and with the last one the pool.
 //! 7. Each name under /dev/shm is unlinked by the process that created it, or by a sweep that holds the dead owner's lock or finds
 //!    its control object gone; a channel's also by the next sender of that name. (Those of `zenoh::PoolBackend` by zenoh's rules.)
@@ -92,10 +93,11 @@
 //!
 //! Allocating and dropping a buffer whose class has an idle chunk: one atomic exchange each, or one operation on
 //! crossbeam's `ArrayQueue` when the hot slot is taken. The queue has no lock, but a thread that is stopped in the middle of
-//! an operation can delay another one at the same queue slot, which then spins, and yields if that takes long. Attaching takes
+//! an operation can delay another one at the same queue slot, which then spins; where the one that spins has real-time priority, and
+//! the other one has not and needs the same core, for ever. Attaching takes
 //! a reader lock of the client's own table. Creating and destroying chunks, the first descriptor of a chunk,
-//! [`Provider::stats`] and mapping a new segment take locks. Sending and receiving by a channel take none but that of attaching; a side
-//! that has to wait sleeps in the kernel after a while, and is woken by a system call of the other one.
+//! [`Provider::stats`] and mapping a new segment take locks. Sending and receiving by a channel wait for none; a side
+//! that has to wait for the other one sleeps in the kernel after a while, and is woken by a system call of the other one.
 //!
 //! # Threat model
 //!
@@ -103,7 +105,8 @@
 //! peer that writes garbage into the control object can make messages be reused early (their readers see torn bytes, or
 //! get a signal if the memory went back to the system) or never; it cannot make the owner, or another peer, access memory
 //! out of bounds: neither believes what it reads there before it is checked against private knowledge. Garbage in a channel is an
-//! error for its receiver, or a view of bytes that nobody holds for it (torn, or a signal, as above), or makes the channel stand still;
+//! error for its receiver, or a view of bytes that nobody holds for it (torn, or a signal, as above), or brings back early what its own
+//! receiver reads, or makes the channel stand still (its sides go on looking whether the other one lives);
 //! and who truncates a channel's object may keep the kernel from telling of its process's death by other channels. (Such a process can also
 //! truncate the control object, which no check can forestall: whoever has it mapped then gets SIGBUS.) Objects are created
 //! with mode 0600 unless the builder says otherwise, and refused if they belong to another user.
@@ -113,10 +116,11 @@
 //! | what | limit | at the limit |
 //! |---|---|---|
 //! | peers of a provider | 64 | [`AttachError::TooManyPeers`] |
-//! | views of one message in one client, those on their way by channels included | 31 | [`AttachError::TooManyLeases`], [`ShareError::TooManyLeases`] |
+//! | views of one message in one client | 31 | [`AttachError::TooManyLeases`] |
 //! | grants of one message to one peer, not taken up | 7 | [`ShareError::TooManyGrants`] |
 //! | slots of a channel | 2 to 65,536 | [`channel::ChannelError::Capacity`] |
 //! | bytes of a message in a slot itself | [`channel::MAX_INLINE`], 48 | [`channel::SendFailure::TooLong`] |
+//! | buffers that the receiver of a channel has | [`channel::SenderBuilder::loans`], at most 1,048,576 | [`channel::SendFailure::TooManyLent`] |
 //! | ends of channels in one process | 2048 | [`channel::ChannelError::TooMany`] |
 //! | chunks shared at a time | [`ProviderBuilder::max_shared`], at most 1,048,576 | [`ShareError::TooManyShared`] |
 //! | payload held, and the length of all segments together | [`ProviderBuilder::max_bytes`] | [`AllocErrorKind::Exhausted`] |

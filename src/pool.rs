@@ -5,8 +5,9 @@
 //! 1. the class's hot slot (the warm path, in `provider`);
 //! 2. its idle queue: what nobody leased when it was given back;
 //! 3. the lent queue: a few of the chunks that were shared longest ago, if their leases have ended;
-//! 4. idle chunks of the next larger classes, as long as they waste little;
-//! 5. a new chunk, carved out of the arenas, which grow up to the cap (`make`); where they cannot grow any more, in the place of idle
+//! 4. what channels have back by now of what they have lent (`loans`), once the class has a few chunks;
+//! 5. idle chunks of the next larger classes, as long as they waste little;
+//! 6. a new chunk, carved out of the arenas, which grow up to the cap (`make`); where they cannot grow any more, in the place of idle
 //!    chunks of other classes (`trade`), or of what dead peers held. There a chunk of a class that does not recur is a *one-off*: it
 //!    is as long as its message, and destroyed when it is given back, or if it was shared, at one of the next searches of the lent queue.
 //!
@@ -22,6 +23,7 @@ mod class_set;
 #[cfg(feature = "zenoh")]
 mod collect;
 mod count;
+mod loans;
 mod make;
 mod registry;
 mod room;
@@ -38,6 +40,7 @@ use crate::limits::{Account, First, Kind, Limits};
 use crate::shelf::{Lent, Shelf};
 use crate::source::Source;
 use class_set::ClassSet;
+pub(crate) use loans::Lends;
 use parking_lot::Mutex;
 use registry::Registry;
 use std::ops::RangeInclusive;
@@ -76,6 +79,8 @@ pub(crate) struct Pool {
     growing: Mutex<()>,
     /// One thread trades at a time. Holds the class that gave up a chunk last.
     trading: Mutex<usize>,
+    /// Who has lent chunks; nobody any more when the pool is closed.
+    lenders: Mutex<Vec<Arc<dyn Lends>>>,
     /// Searches of the lent queue.
     searches: AtomicU64,
     /// Chunks made.
@@ -122,6 +127,7 @@ impl Pool {
             first_share: Mutex::new(()),
             growing: Mutex::new(()),
             trading: Mutex::new(0),
+            lenders: Mutex::default(),
             searches: AtomicU64::new(0),
             made: AtomicU64::new(0),
             #[cfg(feature = "zenoh")]
@@ -201,6 +207,9 @@ impl Pool {
             return Ok(chunk);
         }
         if let Some(chunk) = self.take_lent(class, LENT_TRIES) {
+            return Ok(chunk);
+        }
+        if let Some(chunk) = self.take_returned(class) {
             return Ok(chunk);
         }
         if let Some(chunk) = self.take_larger(class) {
@@ -336,9 +345,11 @@ impl Pool {
             return Ok(generation);
         }
         let control = self.control().ok_or(ShareError::TooManyShared { max: 0 })?;
-        let (record, generation) = control.claim_record(chunk.memory().payload())?;
         // Room for every record there is: the queue is never full unless it is sealed.
-        self.lent.open(control.records());
+        if !self.lent.open(control.records()) {
+            return Err(ShareError::OutOfMemory { bytes: Lent::<Chunk>::bytes(control.records()) });
+        }
+        let (record, generation) = control.claim_record(chunk.memory().payload())?;
         chunk.set_record(record, generation);
         Ok(generation)
     }
@@ -405,8 +416,8 @@ impl Pool {
     #[cold]
     pub(crate) fn destroy(chunk: NonNull<Chunk>) {
         // SAFETY: the caller holds the chunk (I3).
-        let is_free = unsafe { chunk.as_ref() }.recycle();
-        Self::dispose(chunk, is_free);
+        let this = unsafe { chunk.as_ref() };
+        Self::dispose(chunk, this.recycle() && !this.is_given_up());
     }
 
     /// As [`destroy`](Self::destroy); the bytes are left as they are if they are not free, because somebody may read them.
@@ -445,6 +456,9 @@ impl Pool {
     /// Closes the pool: nothing is kept from now on. Called once, by the only one who takes chunks.
     pub(crate) fn close(&self) {
         self.shelves.iter().for_each(|shelf| shelf.close(Self::destroy));
+        // When the shelves refuse: what they still have lent is given up.
+        let lenders = std::mem::take(&mut *self.lenders.lock());
+        drop(lenders);
         self.lent.close(Self::destroy);
         self.give_memory_back();
     }

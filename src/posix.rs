@@ -34,6 +34,11 @@ pub(crate) fn effective_uid() -> u32 {
     unsafe { libc::geteuid() }
 }
 
+/// Does a mode let its owner read and write, and nobody do anything else?
+pub(crate) fn is_object_mode(mode: u32) -> bool {
+    mode & !0o666 == 0 && mode & 0o600 == 0o600
+}
+
 /// Rounds a length up to whole pages; `None` on overflow.
 pub(crate) fn round_to_pages(len: usize) -> Option<usize> {
     let page = page_size();
@@ -64,6 +69,11 @@ impl Name {
     /// The path that a user looks for.
     pub(crate) fn path(&self) -> String {
         format!("{DIRECTORY}{}", self.0.to_string_lossy())
+    }
+
+    /// Does it lead to an object?
+    pub(crate) fn exists(&self) -> bool {
+        std::path::Path::new(&self.path()).exists()
     }
 
     pub(crate) fn unlink(&self) -> io::Result<()> {

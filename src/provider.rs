@@ -8,7 +8,7 @@ use crate::descriptor::ProviderId;
 use crate::error::{AllocError, AllocErrorKind, BuildError};
 use crate::limits::{range, Limits, LONGEST};
 use crate::pool::Pool;
-use crate::posix::{is_part, MAX_PART, PAGE};
+use crate::posix::{is_object_mode, is_part, MAX_PART, PAGE};
 use crate::source::Numbered;
 use crate::stats::Stats;
 use crate::sweep::{self, Swept};
@@ -130,7 +130,7 @@ impl ProviderBuilder {
     pub fn build(self) -> Result<Provider, BuildError> {
         let (max_bytes, max_alloc, max_idle) = (self.max_bytes, self.max_alloc, self.max_idle_per_class);
         let limits = Limits::new(max_bytes, max_alloc, max_idle, self.arena_size, LONGEST)?;
-        if self.mode & !0o666 != 0 || self.mode & 0o600 != 0o600 {
+        if !is_object_mode(self.mode) {
             return Err(BuildError::Mode { mode: self.mode });
         }
         range("max_shared", self.max_shared, 1, MAX_RECORDS, " chunks")?;
@@ -221,6 +221,11 @@ impl Provider {
     /// What the names of its objects start with.
     pub(crate) fn name_prefix(&self) -> &str {
         &self.name_prefix
+    }
+
+    /// Where its chunks are.
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.pool
     }
 
     /// The largest alignment that [`alloc_layout`](Self::alloc_layout) gives, in bytes.

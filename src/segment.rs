@@ -24,7 +24,7 @@ use std::ptr::{self, NonNull};
 pub(crate) struct Mapping {
     base: NonNull<u8>,
     len: usize,
-    /// Bytes of private memory before the base.
+    /// Bytes of own memory before the base.
     before: usize,
 }
 
@@ -62,8 +62,8 @@ impl Mapping {
         Self::new(fd, name, len, Access::ReadWrite)
     }
 
-    /// Maps an object for reading and writing right behind a page of private memory, which is zero.
-    pub(crate) fn beside_private(fd: &File, name: &Name, len: usize) -> Result<Self, OsError> {
+    /// Maps an object for reading and writing right behind a page of this process's own, which is zero.
+    pub(crate) fn behind_own_page(fd: &File, name: &Name, len: usize) -> Result<Self, OsError> {
         let failed = |call, error| name.error(call, len, error);
         let (before, access) = (page_size(), libc::PROT_READ | libc::PROT_WRITE);
         let nothing = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -80,9 +80,11 @@ impl Mapping {
         let base = unsafe { NonNull::new_unchecked(base) };
         // Unmaps all of it if the next steps fail.
         let mapping = Self { base, len, before };
-        // SAFETY: the first page of the mapping just made, which nobody uses yet.
-        if unsafe { libc::mprotect(start, before, access) } != 0 {
-            return Err(failed("mprotect", io::Error::last_os_error()));
+        // Mapped as shared, though nobody else has it: see `keeper`.
+        let own = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+        // SAFETY: it replaces the first page of the mapping just made, which nobody uses yet.
+        if unsafe { libc::mmap(start, before, access, own, -1, 0) } == libc::MAP_FAILED {
+            return Err(failed("mmap", io::Error::last_os_error()));
         }
         let (shared, at) = (libc::MAP_SHARED | libc::MAP_FIXED, base.as_ptr().cast());
         // SAFETY: it replaces the part of the mapping just made from the second page on, which nobody uses yet.
@@ -112,11 +114,16 @@ impl Mapping {
         NonNull::new(unsafe { self.base.as_ptr().add(offset as usize) })
     }
 
-    /// Makes whole pages present for writing. The content stays. Only for memory that is reserved, and that nobody writes at the time.
+    /// Makes whole pages present for writing, whoever writes them meanwhile. `false`: the kernel cannot (it can since Linux 5.14).
+    pub(crate) fn prefault(&self, pages: Range<usize>) -> bool {
+        let Some(first) = self.range(pages.start as u64, pages.len() as u64) else { return false };
+        // SAFETY: the range lies within this mapping; MADV_POPULATE_WRITE faults pages in and changes no byte.
+        unsafe { libc::madvise(first.as_ptr().cast(), pages.len(), libc::MADV_POPULATE_WRITE) == 0 }
+    }
+
+    /// The same, with any kernel. Only for memory that is reserved, and that nobody writes at the time.
     fn populate(&self, pages: Range<usize>) {
-        let Some(first) = self.range(pages.start as u64, pages.len() as u64) else { return };
-        // SAFETY: the range lies within this mapping; MADV_POPULATE_WRITE (Linux 5.14) faults pages in and changes no byte.
-        if unsafe { libc::madvise(first.as_ptr().cast(), pages.len(), libc::MADV_POPULATE_WRITE) } == 0 {
+        if self.prefault(pages.clone()) {
             return;
         }
         for at in pages.step_by(page_size()) {
@@ -302,9 +309,9 @@ impl Foreign {
         Ok(Mapping::new(&self.file, &self.name, self.len, access)?)
     }
 
-    /// Maps the whole object for reading and writing, behind a page of private memory.
-    pub(crate) fn map_beside_private(&self) -> Result<Mapping, OsError> {
-        Mapping::beside_private(&self.file, &self.name, self.len)
+    /// Maps the whole object for reading and writing, behind a page of this process's own.
+    pub(crate) fn map_behind_own_page(&self) -> Result<Mapping, OsError> {
+        Mapping::behind_own_page(&self.file, &self.name, self.len)
     }
 
     /// Another open file description of the same object, to hold locks.

@@ -33,6 +33,8 @@
 //! claiming a queue slot and filling it delays the thread that wants that same slot.
 
 use crate::sync::{ArrayQueue, AtomicPtr, Ordering};
+use std::hint::black_box;
+use std::mem::size_of;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::AtomicBool;
 use std::sync::OnceLock;
@@ -44,6 +46,9 @@ struct Ticket<T>(Option<NonNull<T>>);
 unsafe impl<T: Send> Send for Ticket<T> {}
 
 type Queue<T> = Box<ArrayQueue<Ticket<T>>>;
+
+/// What crossbeam's queue takes for each place: a stamp and a ticket.
+type QueueSlot = [usize; 2];
 
 fn queue<T: Send>(capacity: usize) -> Queue<T> {
     Box::new(ArrayQueue::new(capacity))
@@ -187,9 +192,26 @@ impl<T: Send> Lent<T> {
         Self(OnceLock::new())
     }
 
-    /// Makes room for `capacity` chunks. Called off the warm path, before the first chunk is shared.
-    pub(crate) fn open(&self, capacity: usize) {
+    /// Makes room for `capacity` chunks. Called off the warm path, before the first chunk is shared. `false`: there is no memory for it.
+    pub(crate) fn open(&self, capacity: usize) -> bool {
+        // To make the queue aborts the process where there is none.
+        let has_memory = || {
+            let mut places = Vec::<QueueSlot>::new();
+            let has_memory = places.try_reserve_exact(capacity).is_ok();
+            // Else the compiler may leave both out, the taking and the giving back.
+            black_box(places);
+            has_memory
+        };
+        if self.0.get().is_none() && !has_memory() {
+            return false;
+        }
         self.0.get_or_init(|| queue(capacity));
+        true
+    }
+
+    /// What so many chunks take, in bytes.
+    pub(crate) const fn bytes(capacity: usize) -> usize {
+        capacity * size_of::<QueueSlot>()
     }
 
     /// Takes the chunk that was lent longest ago.
@@ -261,7 +283,7 @@ mod models {
             let places = Self { shelf: Shelf::new(keeps_nothing), lent: Lent::new() };
             if !keeps_nothing {
                 places.shelf.open_idle(1);
-                places.lent.open(2);
+                assert!(places.lent.open(2));
             }
             Arc::new(places)
         }

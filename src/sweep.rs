@@ -12,14 +12,17 @@
 //! If it is killed at any step, the kernel drops its lock, and the next sweep begins with what is left. A segment whose control
 //! object is not there is a dead owner's as well: living ones make it first and remove it last.
 //!
-//! A channel's object is removed by itself, as `control::remove_dead` does it, for its name is used again.
+//! A channel's object is removed by itself, as `control::remove_dead` does it, for its name is used again. As long as a dead sender's
+//! receiver lives and has not dropped all that it received, neither the channel's object is removed nor what the provider has left:
+//! there may be messages in segments that the receiver has not mapped yet. (A successor by the channel's name does remove the object,
+//! and then the next sweep the segments. A receiver that is woken by its sender's death is done with them by then.)
 //!
 //! Never touched: what belongs to another user, and what is no regular file. No content is read but that of channels, and none is
 //! written but that mark.
 
 #![forbid(unsafe_code)]
 
-use crate::control::{control_name, owner, remove_dead, Owner, Remains, CHANNEL_MAGIC};
+use crate::control::{control_name, is_read, owner, remove_dead, Owner, Remains, CHANNEL_MAGIC};
 use crate::descriptor::ProviderId;
 use crate::error::OsError;
 use crate::posix::{effective_uid, is_part, Name, DIRECTORY};
@@ -54,7 +57,7 @@ pub(crate) fn sweep(prefix: &str) -> Result<Swept, OsError> {
     let uid = effective_uid();
     let mut swept = Swept::default();
     for channel in channels(prefix)? {
-        if let Ok(Remains::Removed { bytes }) = remove_dead(&channel, uid, CHANNEL_MAGIC) {
+        if let Ok(Remains::Removed { bytes }) = remove_dead(&channel, uid, CHANNEL_MAGIC, true) {
             swept.objects += 1;
             swept.bytes += bytes;
         }
@@ -67,6 +70,10 @@ pub(crate) fn sweep(prefix: &str) -> Result<Swept, OsError> {
             Ok(Owner::Gone) => (None, None),
             Ok(Owner::Alive) | Err(_) => continue,
         };
+        // Now that it is known to be dead: no receiver comes any more.
+        if channels(prefix)?.iter().any(|channel| is_read(channel, provider, uid)) {
+            continue;
+        }
         // Listed again: it may have made more before it died.
         let is_its_segment = |(owner, object, _): &(_, _, _)| (*owner, *object) == (provider, Object::Segment);
         let segments = objects(prefix)?.into_iter().filter(is_its_segment).map(|(.., name)| name);

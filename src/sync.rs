@@ -24,6 +24,17 @@ pub(crate) use {
     model::{ArrayQueue, AtomicU64, Futex},
 };
 
+/// A full fence right after a read-modify-write that was done. On x86-64 that was one: locked instructions are ordered with all others
+/// (Intel's manual, volume 3, section 9.2.3.8), so that only the compiler must be told.
+#[inline]
+pub(crate) fn fence_after_rmw() {
+    if cfg!(all(target_arch = "x86_64", not(any(loom, miri)))) {
+        std::sync::atomic::compiler_fence(Ordering::SeqCst);
+    } else {
+        fence(Ordering::SeqCst);
+    }
+}
+
 #[cfg(all(test, loom))]
 mod model {
     use super::{AtomicPtr, Ordering};
@@ -53,6 +64,10 @@ mod model {
 
         pub(crate) fn store(&self, value: u64, order: Ordering) {
             self.value().store(value, order);
+        }
+
+        pub(crate) fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
+            self.value().fetch_add(value, order)
         }
 
         pub(crate) fn fetch_sub(&self, value: u64, order: Ordering) -> u64 {
@@ -111,6 +126,10 @@ mod model {
 
         pub(crate) fn load(&self, order: Ordering) -> u32 {
             self.word().load(order)
+        }
+
+        pub(crate) fn store(&self, value: u32, order: Ordering) {
+            self.word().store(value, order);
         }
 
         pub(crate) fn fetch_or(&self, value: u32, order: Ordering) -> u32 {

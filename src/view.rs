@@ -10,15 +10,6 @@ use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// How a descriptor comes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Delivery {
-    /// Perhaps twice, perhaps forged: a grant is taken up.
-    AnyTimes,
-    /// Once: the sender has added the view's lease already.
-    Once,
-}
-
 /// A right to read a chunk, which is given back on drop.
 pub(crate) struct Lease<'a> {
     control: &'a PeerControl,
@@ -36,23 +27,21 @@ enum Kind {
 impl<'a> Lease<'a> {
     /// Takes the lease that a descriptor asks for: a new one, or the one that was granted.
     #[inline]
-    pub(crate) fn take(
-        control: &'a PeerControl,
-        descriptor: &Descriptor,
-        delivery: Delivery,
-    ) -> Result<(Self, Place), AttachError> {
+    pub(crate) fn take(control: &'a PeerControl, descriptor: &Descriptor) -> Result<(Self, Place), AttachError> {
         let Some(record) = control.record(descriptor.record) else {
             let (provider, records) = (descriptor.provider, control.records());
             return Err(AttachError::NoSuchRecord { provider, record: descriptor.record, records });
         };
+        if !control.has_slot() {
+            return Err(AttachError::SlotLost { provider: descriptor.provider });
+        }
         let (slot, generation) = (control.slot(), descriptor.generation);
-        let (kind, taken) = match (descriptor.granted, delivery) {
-            (None, _) => (Kind::Lease, record.attach(slot, generation)),
-            (Some(granted), _) if usize::from(granted) != slot => {
+        let (kind, taken) = match descriptor.granted {
+            None => (Kind::Lease, record.attach(slot, generation)),
+            Some(granted) if usize::from(granted) != slot => {
                 return Err(AttachError::OtherPeer { slot: granted, own: slot as u8 });
             }
-            (_, Delivery::AnyTimes) => (Kind::TakenUp, record.accept(slot, generation)),
-            (_, Delivery::Once) => (Kind::Lease, record.held(generation)),
+            Some(_) => (Kind::TakenUp, record.accept(slot, generation)),
         };
         match taken {
             Ok(place) => Ok((Lease { control, record: descriptor.record, kind }, place)),
@@ -133,11 +122,14 @@ impl ShmView {
     /// # Errors
     ///
     /// [`AttachError::TooManyLeases`] with 31 views of the same message in this client (put one into an `Arc` instead),
-    /// [`AttachError::Forked`] in a forked child.
+    /// [`AttachError::Forked`] in a forked child, [`AttachError::SlotLost`].
     pub fn try_clone(&self) -> Result<Self, AttachError> {
         let control = self.cached.control();
         if !control.is_ours() {
             return Err(AttachError::Forked);
+        }
+        if !control.has_slot() {
+            return Err(AttachError::SlotLost { provider: control.id().provider });
         }
         let renewed = control.record(self.record).map(|record| record.renew(control.slot()));
         match renewed {

@@ -6,7 +6,6 @@ use shm_pool::channel::{Receiver, Sender};
 use shm_pool::{Client, Provider, ShmBuf, ShmBufMut, ShmView};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::sync::Arc;
 
 thread_local! {
     static ALLOCATED: Cell<u64> = const { Cell::new(0) };
@@ -149,7 +148,7 @@ fn messages_are_granted_and_taken_up_without_the_heap() {
 fn messages_go_through_a_channel_without_the_heap() {
     let (provider, name) = (provider(), format!("no-heap-{}", std::process::id()));
     let mut sender = Sender::create(&provider, &name).unwrap();
-    let mut receiver = Receiver::open(Arc::new(Client::new()), &name).unwrap();
+    let mut receiver = Receiver::open(&Client::new(), &name).unwrap();
     for len in SIZES {
         assert_no_heap("send a buffer, receive it", 20_000, || {
             sender.send(provider.alloc(len).unwrap().freeze()).unwrap();

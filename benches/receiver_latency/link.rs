@@ -91,7 +91,7 @@ fn channel(arguments: &[String], name: &str, spin: Duration) -> Fallible<Ends> {
     let mut publisher = Publisher::process(arguments, Stdio::piped())?;
     publisher.wait_for_sign()?;
     let client = Arc::new(Client::builder().name_prefix(PREFIX).build()?);
-    let receiver = Receiver::builder().spin(spin).open(client, name)?;
+    let receiver = Receiver::builder().spin(spin).open(&client, name)?;
     Ok((Box::new(receiver), publisher))
 }
 

@@ -13,7 +13,7 @@ mod support;
 use clap::{Args, Parser, Subcommand};
 use hdrhistogram::Histogram;
 use quanta::Clock;
-use rows::{Row, FLOOR, ROWS};
+use rows::{Row, FLOOR, INLINE, LARGEST, POOLED, ROWS, SMALLEST};
 use std::time::{Duration, Instant};
 use support::cores::{pin, Cores};
 use support::latency::{Latencies, Nanoseconds, QUANTILES};
@@ -137,13 +137,32 @@ fn print(results: &[Latencies]) {
     heads.extend(QUANTILES.map(|(head, _)| head));
     heads.extend(["max", "K RTT/s", "p50 of the rounds"]);
     let mut table = table(&heads);
-    let floor = ROWS.iter().position(|row| row.name == FLOOR).map_or(f64::NAN, |at| results[at].p50().median);
+    let floor = p50(results, FLOOR);
     for (row, result) in ROWS.iter().zip(results) {
         let ns = |ns: u64| Nanoseconds(ns as f64).to_string();
         let mut cells = vec![row.name.to_owned(), format!("{:.2}", result.p50().median / floor), ns(result.all.min())];
         cells.extend(QUANTILES.map(|(_, quantile)| ns(result.all.value_at_quantile(quantile))));
         cells.extend([ns(result.all.max()), format!("{:.0}", result.rate().median / 1e3), result.p50().to_string()]);
         table.add_row(cells);
+    }
+    println!("{table}\n");
+    print_goals(results);
+}
+
+/// The median of the rounds' medians, in nanoseconds.
+fn p50(results: &[Latencies], name: &str) -> f64 {
+    ROWS.iter().position(|row| row.name == name).map_or(f64::NAN, |at| results[at].p50().median)
+}
+
+/// Ratios of two rows' p50 that are to be at most so much.
+const GOALS: [(&str, &str, f64); 3] = [(POOLED, INLINE, 1.8), (POOLED, FLOOR, 3.0), (LARGEST, SMALLEST, 1.15)];
+
+fn print_goals(results: &[Latencies]) {
+    let mut table = table(&["p50 of", "/ that of", "at most", "this run", ""]);
+    for (name, other, most) in GOALS {
+        let ratio = p50(results, name) / p50(results, other);
+        let verdict = if ratio <= most { "pass" } else { "MISSED" };
+        table.add_row([name, other, &most.to_string(), &format!("{ratio:.2}"), verdict]);
     }
     println!("{table}");
 }

@@ -35,6 +35,11 @@ enum Kind {
 
 pub(crate) const FLOOR: &str = "one cache line (floor)";
 
+pub(crate) const INLINE: &str = "channel, 32 B inline, spin";
+pub(crate) const SMALLEST: &str = "channel, pooled 64 B, spin";
+pub(crate) const POOLED: &str = "channel, pooled 1 MiB, spin";
+pub(crate) const LARGEST: &str = "channel, pooled 16 MiB, spin";
+
 const fn spinning(name: &'static str, len: Option<usize>) -> Row {
     Row { name, kind: Kind::Channel { spin: Duration::MAX, len } }
 }
@@ -45,11 +50,11 @@ const fn sleeping(name: &'static str, len: Option<usize>) -> Row {
 
 pub(crate) const ROWS: &[Row] = &[
     Row { name: FLOOR, kind: Kind::Floor },
-    spinning("channel, 32 B inline, spin", None),
-    spinning("channel, pooled 64 B, spin", Some(64)),
+    spinning(INLINE, None),
+    spinning(SMALLEST, Some(64)),
     spinning("channel, pooled 4 KiB, spin", Some(4 << 10)),
-    spinning("channel, pooled 1 MiB, spin", Some(1 << 20)),
-    spinning("channel, pooled 16 MiB, spin", Some(16 << 20)),
+    spinning(POOLED, Some(1 << 20)),
+    spinning(LARGEST, Some(16 << 20)),
     sleeping("channel, 32 B inline, futex", None),
     sleeping("channel, pooled 1 MiB, futex", Some(1 << 20)),
     Row { name: "Unix socketpair, 32 B", kind: Kind::Socket },
@@ -150,5 +155,5 @@ fn sender(names: &str, way: &str, spin: Duration) -> Fallible<(Provider, Sender)
 
 fn receiver(names: &str, way: &str, spin: Duration) -> Fallible<Receiver> {
     let client = Arc::new(Client::builder().name_prefix(PREFIX).build()?);
-    Ok(Receiver::builder().spin(spin).open(client, &format!("{names}-{way}"))?)
+    Ok(Receiver::builder().spin(spin).open(&client, &format!("{names}-{way}"))?)
 }

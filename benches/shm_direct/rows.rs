@@ -17,7 +17,6 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::process::{self, Stdio};
-use std::sync::Arc;
 use std::time::Duration;
 
 /// A way to the other process.
@@ -177,7 +176,7 @@ fn open(sender: &mut Role, name: &str, spin: Option<Duration>) -> Fallible<Chann
         builder = builder.spin(spin);
     }
     let client = Client::builder().name_prefix(PREFIX).build()?;
-    Ok(ChannelInbox(builder.open(Arc::new(client), name)?))
+    Ok(ChannelInbox(builder.open(&client, name)?))
 }
 
 /// Receives all, and sees that there was no more.

@@ -14,7 +14,6 @@ use nix::time::{clock_gettime, ClockId};
 use shm_pool::channel::{Message, Receiver};
 use shm_pool::Client;
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// What came of the measured messages.
@@ -49,7 +48,7 @@ pub(crate) fn run(task: &Task) -> Fallible {
     let client = Client::builder().name_prefix(PREFIX).build()?;
     // A millisecond and more passes between two messages: not worth spinning for.
     let builder = Receiver::builder().spin(Duration::ZERO);
-    let mut receiver = builder.open(Arc::new(client), &task.channel)?;
+    let mut receiver = builder.open(&client, &task.channel)?;
     let &[start] = &hear(&mut io::stdin().lock())?[..] else {
         return Err("not told when the device is started".into());
     };
@@ -65,7 +64,7 @@ pub(crate) fn run(task: &Task) -> Fallible {
         let message = receiver.recv().map_err(|error| named(error.into()))?;
         let segment;
         let bytes = match &message {
-            Message::View(view) => &view[..],
+            Message::Buffer(view) => &view[..],
             Message::Bytes(name) => {
                 segment = Segment::open(name).map_err(named)?;
                 &segment[..]

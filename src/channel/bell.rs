@@ -26,6 +26,11 @@
 //! returns at once, or W5 comes after it. If S1 clears the bit of W4, it reads W4 and so S3 sees W1. And who has rung does
 //! not ring again before the sleeper has woken and is about to sleep again.
 //!
+//! # Garbage
+//!
+//! Another process of the same user can write to the word, by accident too. Who sleeps therefore looks again once a second: whether it is
+//! ready, and whether the ringer's process still has its lock. So garbage delays a wake-up, and prevents none.
+//!
 //! # Killed at any instruction
 //!
 //! Bit 31 is set as long as the sleeper may sleep; so if the ringer dies between W4 and W5, or anywhere else, the kernel wakes the
@@ -113,6 +118,12 @@ impl Bell {
         self.0.wake(); // W5
     }
 
+    /// Where there is no ringer, there will be none.
+    pub(super) fn close(&self) {
+        // It is refused where there is one, or was.
+        let _ = self.change(|word| (word & (HOLDER | RUNG_OR_GONE) == 0).then_some(word | RUNG_OR_GONE));
+    }
+
     /// The ringer leaves: rings for the last time.
     pub(super) fn leave(&self) {
         // It cannot be refused.
@@ -120,15 +131,26 @@ impl Bell {
         self.0.wake();
     }
 
-    /// Sleeps until `is_ready`, or the ringer is gone, or the deadline has passed. What is ready goes first.
-    pub(super) fn wait(&self, deadline: Option<Deadline>, is_ready: impl FnMut() -> bool) -> Woken {
-        let woken = self.sleep(deadline, is_ready);
+    /// Sleeps until `is_ready`, or the ringer is gone, or the deadline has passed. What is ready goes first. `is_there`: has the ringer its
+    /// lock, as far as it ever had one? A system call, asked once a second.
+    pub(super) fn wait(
+        &self,
+        deadline: Option<Deadline>,
+        is_ready: impl FnMut() -> bool,
+        is_there: impl Fn() -> bool,
+    ) -> Woken {
+        let woken = self.sleep(deadline, is_ready, is_there);
         // Unless it was rung: or else the next ring would be a call for nobody.
         let _ = self.change(|word| (word & (SLEEPS | RUNG_OR_GONE) == SLEEPS).then_some(word & !SLEEPS));
         woken
     }
 
-    fn sleep(&self, deadline: Option<Deadline>, mut is_ready: impl FnMut() -> bool) -> Woken {
+    fn sleep(
+        &self,
+        deadline: Option<Deadline>,
+        mut is_ready: impl FnMut() -> bool,
+        is_there: impl Fn() -> bool,
+    ) -> Woken {
         let about_to_sleep = |word| word & !RUNG_OR_GONE | SLEEPS;
         loop {
             let begun = self.change(|word| (!is_gone(word)).then(|| about_to_sleep(word))); // S1
@@ -137,18 +159,28 @@ impl Bell {
                 return Woken::Ready; // S3
             }
             let Ok(before) = begun else { return Woken::Gone };
-            let until = deadline.as_ref().map(|deadline| &deadline.0);
-            self.0.sleep_while(about_to_sleep(before), until); // S4
-                                                               // Before S1 is done again, which would clear that it was rung.
+            let look_again = Deadline::after(LOOK_AGAIN);
+            let until = Deadline::first(deadline, look_again);
+            self.0.sleep_while(about_to_sleep(before), until.as_ref().map(|until| &until.0)); // S4
+
+            // Before S1 is done again, which would clear that it was rung.
             if is_ready() {
                 return Woken::Ready;
             }
             if deadline.is_some_and(Deadline::has_passed) {
                 return Woken::TimedOut;
             }
+            if look_again.is_some_and(Deadline::has_passed) && !is_there() {
+                // In its place. What it made ready before it died is found by now.
+                self.leave();
+                return if is_ready() { Woken::Ready } else { Woken::Gone };
+            }
         }
     }
 }
+
+/// How long is slept at a time.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// A point of the monotonic clock.
 #[derive(Clone, Copy)]
@@ -165,6 +197,12 @@ impl Deadline {
     pub(super) fn has_passed(self) -> bool {
         let now = now();
         (now.tv_sec, now.tv_nsec) >= (self.0.tv_sec, self.0.tv_nsec)
+    }
+
+    /// The one that passes first; `None` never passes.
+    fn first(one: Option<Self>, other: Option<Self>) -> Option<Self> {
+        let (Some(a), Some(b)) = (one, other) else { return one.or(other) };
+        Some(if (a.0.tv_sec, a.0.tv_nsec) <= (b.0.tv_sec, b.0.tv_nsec) { a } else { b })
     }
 
     /// So far from now; `None` if that is further than the clock goes.

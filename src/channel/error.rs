@@ -2,7 +2,8 @@
 
 #![forbid(unsafe_code)]
 
-use crate::error::{AttachError, OsError, ShareError};
+use crate::descriptor::ProviderId;
+use crate::error::{AttachError, OsError};
 use std::fmt;
 use thiserror::Error;
 
@@ -46,6 +47,13 @@ pub enum ChannelError {
         /// The object's path.
         object: String,
     },
+    /// The sender is making the channel at this moment, or a dead one's is being removed: try again. Or it was killed before it had given
+    /// the object a length, which looks the same until somebody sweeps, or makes a channel of that name.
+    #[error("{object} is being made; try again (ReceiverBuilder::open_timeout does)")]
+    Unfinished {
+        /// The object's path.
+        object: String,
+    },
     /// Another receiver has opened the channel: one that lives, or one that is gone, after which no other can have it.
     #[error("{object} has, or had, a receiver already; each channel has one")]
     HasReceiver {
@@ -60,9 +68,35 @@ pub enum ChannelError {
         /// What is wrong with it.
         reason: &'static str,
     },
-    /// The receiver could not connect to the sender's provider.
-    #[error(transparent)]
-    Attach(#[from] AttachError),
+    /// The object under the channel's name belongs to another user.
+    #[error("{object} belongs to user {found} and not to user {expected}; see ClientBuilder::owner_uid, or choose another name")]
+    WrongUid {
+        /// The object's path.
+        object: String,
+        /// Whose it is.
+        found: u32,
+        /// Whose it must be.
+        expected: u32,
+    },
+    /// How many buffers the receiver may have is out of its range.
+    #[error("{loans} buffers at a time are not possible; from {min} to {max} are")]
+    Loans {
+        /// What was asked for.
+        loans: usize,
+        /// Least.
+        min: usize,
+        /// Most.
+        max: usize,
+    },
+    /// The file mode would lock out the sender, or has bits that mean nothing for shared memory.
+    #[error("mode {mode:#o} must grant the owner read and write (0o600), and nothing but read and write to anyone")]
+    Mode {
+        /// The mode that was given.
+        mode: u32,
+    },
+    /// This process is a forked child of the one that built the provider.
+    #[error("the provider belongs to the process that this one was forked from; make one here")]
+    Forked,
     /// The process has the most channel ends.
     #[error("this process has {max} ends of channels already")]
     TooMany {
@@ -113,9 +147,12 @@ pub enum SendFailure {
     /// No slot became free, or no receiver came, in time.
     #[error("the receiver made no room in time")]
     TimedOut,
-    /// There was no receiver yet, to whom a buffer could be granted.
-    #[error("no receiver has opened the channel yet; wait for one (Sender::wait_for_receiver)")]
-    NoReceiver,
+    /// The receiver has as many buffers as it may have, received or not.
+    #[error("the receiver has {max} buffers already; wait until it drops some, or make the channel with more (SenderBuilder::loans)")]
+    TooManyLent {
+        /// Most.
+        max: usize,
+    },
     /// The receiver has closed its end, or died. What it had not taken comes back.
     #[error("the receiver is gone; make a new channel")]
     PeerGone,
@@ -127,12 +164,27 @@ pub enum SendFailure {
         /// Most bytes.
         max: usize,
     },
-    /// The buffer cannot be granted to the receiver.
-    #[error(transparent)]
-    Share(ShareError),
+    /// The buffer is another provider's.
+    #[error("the buffer is of provider {found}, and the channel's is {expected}; make a channel for each provider")]
+    OtherProvider {
+        /// The buffer's provider.
+        found: ProviderId,
+        /// The channel's.
+        expected: ProviderId,
+    },
     /// This process is a forked child of the one that has the channel.
     #[error("the channel belongs to the process that this one was forked from")]
     Forked,
+}
+
+impl From<AttachError> for RecvError {
+    fn from(error: AttachError) -> Self {
+        match error {
+            AttachError::Closed { provider } => Self::Closed { provider },
+            AttachError::Os(error) => Self::NotNow(error),
+            other => Self::Attach(other),
+        }
+    }
 }
 
 /// Why no message was received.
@@ -148,9 +200,19 @@ pub enum RecvError {
     /// The sender has closed its end, or died, and all that it had sent was received.
     #[error("the sender is gone, and all its messages were received")]
     PeerGone,
-    /// A message was received, but its buffer cannot be read. The next one may be good.
+    /// A buffer was received whose segment could not be mapped: no descriptor or no memory was to be had. The message is still there for
+    /// the next call.
+    #[error("a message that cannot be mapped now, and is still there: {0}")]
+    NotNow(OsError),
+    /// A buffer was received that is gone: its provider was dropped, or was killed and swept. The next message may be good.
+    #[error("a message of provider {provider}, which is gone with its segments")]
+    Closed {
+        /// The provider.
+        provider: ProviderId,
+    },
+    /// A buffer was received whose segment is not the sender's. The next message may be good.
     #[error("a message that cannot be read: {0}")]
-    Attach(#[from] AttachError),
+    Attach(AttachError),
     /// A message was received that no sender writes. The next one may be good.
     #[error("a damaged message: {what}")]
     Damaged {

@@ -1,10 +1,16 @@
 //! Models of the ring and its bells, checked by loom: no message is lost or doubled, and no wake-up is lost.
 
 use super::bell::{Bell, Woken};
+use super::book::Cells;
+use super::counted::Owned;
+use super::returns;
 use super::ring::{self, Slot, Ticket, Words, WORDS};
-use crate::sync::{fence, Ordering};
+use crate::sync::{fence, AtomicU64, Ordering};
+use loom::cell::UnsafeCell;
+use loom::sync::atomic::AtomicUsize;
 use loom::sync::Arc;
 use loom::thread;
+use std::ptr::NonNull;
 
 struct Channel {
     slots: Vec<Slot>,
@@ -32,7 +38,7 @@ impl Sending<'_> {
     fn send(&mut self, number: u64) -> Woken {
         let (slots, now) = (&self.channel.slots, self.ticket);
         if !self.has_room {
-            match self.channel.to_sender.wait(None, || ring::has_room(slots, now)) {
+            match self.channel.to_sender.wait(None, || ring::has_room(slots, now), || true) {
                 Woken::Ready => {}
                 other => return other,
             }
@@ -63,7 +69,7 @@ impl Receiving<'_> {
                 self.read = Some(read);
                 return Ok(words);
             }
-            match self.channel.to_receiver.wait(None, || ring::is_there(slots, self.ticket)) {
+            match self.channel.to_receiver.wait(None, || ring::is_there(slots, self.ticket), || true) {
                 Woken::Ready => {}
                 other => return Err(other),
             }
@@ -147,5 +153,214 @@ fn a_message_to_a_receiver_that_leaves_has_one_taker() {
         let sender_took = channel.to_sender.is_gone() && ring::claim(&channel.slots, &mut sent).is_some();
         let receiver_took = receiver.join().unwrap();
         assert!(sender_took != receiver_took, "sender {sender_took}, receiver {receiver_took}");
+    });
+}
+
+/// Words for so many loans.
+fn words(count: usize) -> Vec<AtomicU64> {
+    (0..count).map(|_| AtomicU64::new(0)).collect()
+}
+
+/// A channel, what comes back by it, and the bytes of its one buffer. Loom reports any unsynchronised read and write of those.
+struct Lending {
+    channel: Arc<Channel>,
+    returns: Vec<AtomicU64>,
+    bytes: UnsafeCell<u64>,
+}
+
+// SAFETY: the protocol under test is what makes this true; loom checks it.
+unsafe impl Sync for Lending {}
+// SAFETY: as for `Sync`.
+unsafe impl Send for Lending {}
+
+impl Lending {
+    fn write(&self, value: u64) {
+        // SAFETY: loom checks that nobody reads now.
+        self.bytes.with_mut(|bytes| unsafe { *bytes = value });
+    }
+
+    fn read(&self) -> u64 {
+        // SAFETY: loom checks that nobody writes now.
+        self.bytes.with(|bytes| unsafe { *bytes })
+    }
+}
+
+/// Otherwise the sender's process writes a buffer that its receiver still reads.
+#[test]
+fn a_buffer_is_used_again_when_it_was_given_back_and_not_before() {
+    model(3, || {
+        let lending = Lending { channel: channel(2), returns: words(2), bytes: UnsafeCell::new(0) };
+        let lending = Arc::new(lending);
+        lending.write(7);
+        let receiver = {
+            let lending = lending.clone();
+            thread::spawn(move || {
+                let mut ticket = Ticket::default();
+                if let Some((words, _)) = ring::read(&lending.channel.slots, &mut ticket) {
+                    assert_eq!((words, lending.read()), (message(1), 7));
+                    returns::give_back(&lending.returns, 0, 1);
+                }
+            })
+        };
+        ring::put(&lending.channel.slots, &mut Ticket::default(), &message(1));
+        if let Some(number) = returns::read(&lending.returns, 0) {
+            assert_eq!(number, 1);
+            lending.write(8);
+        }
+        receiver.join().unwrap();
+    });
+}
+
+/// Otherwise of messages that are dropped in two threads one never comes back, or comes back twice.
+#[test]
+fn what_two_threads_give_back_comes_back_once_each() {
+    model(3, || {
+        let lending = Lending { channel: channel(2), returns: words(2), bytes: UnsafeCell::new(0) };
+        let (lending, tickets) = (Arc::new(lending), Arc::new(AtomicU64::new(0)));
+        let threads = [3, 5].map(|number| {
+            let (lending, tickets) = (lending.clone(), tickets.clone());
+            thread::spawn(move || returns::give_back(&lending.returns, tickets.fetch_add(1, Ordering::Relaxed), number))
+        });
+        let mut found = Vec::new();
+        for _ in 0..2 {
+            found.extend(returns::read(&lending.returns, found.len() as u64));
+        }
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        while let Some(number) = returns::read(&lending.returns, found.len() as u64) {
+            found.push(number);
+        }
+        found.sort_unstable();
+        assert_eq!(found, [3, 5]);
+    });
+}
+
+/// Otherwise a buffer that is sent while its receiver leaves is given back by both, or by none; or is used by one too early.
+#[test]
+fn a_buffer_that_is_sent_to_a_receiver_that_leaves_comes_back_once() {
+    model(3, || {
+        let lending = Lending { channel: channel(2), returns: words(2), bytes: UnsafeCell::new(0) };
+        let lending = Arc::new(lending);
+        lending.write(7);
+        let receiver = {
+            let lending = lending.clone();
+            thread::spawn(move || {
+                lending.channel.to_sender.leave();
+                fence(Ordering::SeqCst);
+                if ring::claim(&lending.channel.slots, &mut Ticket::default()).is_some() {
+                    assert_eq!(lending.read(), 7);
+                    returns::give_back(&lending.returns, 0, 1);
+                }
+            })
+        };
+        let (channel, mut sent) = (&lending.channel, Ticket::default());
+        ring::put(&channel.slots, &mut sent.clone(), &message(1));
+        channel.to_receiver.ring();
+        if channel.to_sender.is_gone() && ring::claim(&channel.slots, &mut sent).is_some() {
+            lending.write(8);
+            assert_eq!(returns::read(&lending.returns, 0), None);
+            receiver.join().unwrap();
+        } else {
+            receiver.join().unwrap();
+            assert_eq!(returns::read(&lending.returns, 0), Some(1), "nobody gave it back");
+            lending.write(9);
+        }
+    });
+}
+
+/// A value that is used without synchronisation, and says so to loom when it is dropped.
+struct Value(UnsafeCell<u64>, Arc<AtomicUsize>);
+
+// SAFETY: what is under test makes this true; loom checks it.
+unsafe impl Sync for Value {}
+// SAFETY: as for `Sync`.
+unsafe impl Send for Value {}
+
+impl Value {
+    fn new(dropped: &Arc<AtomicUsize>) -> Self {
+        Self(UnsafeCell::new(7), dropped.clone())
+    }
+
+    fn read(&self) -> u64 {
+        // SAFETY: loom checks that nobody writes now.
+        self.0.with(|value| unsafe { *value })
+    }
+}
+
+impl Drop for Value {
+    fn drop(&mut self) {
+        // SAFETY: loom checks that nobody reads now.
+        self.0.with_mut(|value| unsafe { *value = 0 });
+        self.1.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Otherwise a segment is unmapped under a message, or twice, or never.
+#[test]
+fn what_is_lent_goes_with_the_last_one_who_has_it() {
+    model(3, || {
+        let dropped = Arc::new(AtomicUsize::new(0));
+        let mut owned = Owned::new(Value::new(&dropped));
+        let threads = [owned.lend(), owned.lend()].map(|lent| thread::spawn(move || assert_eq!(lent.read(), 7)));
+        assert_eq!(owned.read(), 7);
+        drop(owned);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert_eq!(dropped.load(Ordering::Relaxed), 1);
+    });
+}
+
+/// Otherwise who collects a return finds no handle under its number, or one whose chunk it does not see; or the sender puts the next one
+/// over it.
+#[test]
+fn a_handle_that_was_put_in_is_taken_out_once() {
+    model(3, || {
+        let lending = Lending { channel: channel(2), returns: words(1), bytes: UnsafeCell::new(0) };
+        let (lending, cells) = (Arc::new(lending), Arc::new(Cells::<Lending>::new(1).unwrap()));
+        lending.write(7);
+        cells.put(0, NonNull::from(&*lending));
+        let receiver = {
+            let lending = lending.clone();
+            thread::spawn(move || {
+                if ring::read(&lending.channel.slots, &mut Ticket::default()).is_some() {
+                    returns::give_back(&lending.returns, 0, 0);
+                }
+            })
+        };
+        let collector = {
+            let (lending, cells) = (lending.clone(), cells.clone());
+            thread::spawn(move || {
+                let Some(number) = returns::read(&lending.returns, 0) else { return };
+                let found = cells.take(number as usize).expect("it was put in before it was sent");
+                // SAFETY: kept by the test.
+                assert_eq!(unsafe { found.as_ref() }.read(), 7);
+            })
+        };
+        ring::put(&lending.channel.slots, &mut Ticket::default(), &message(1));
+        let is_free = cells.free(0).is_some();
+        receiver.join().unwrap();
+        collector.join().unwrap();
+        let is_out = cells.take(0).is_some();
+        assert!(!(is_free && is_out), "the next one would have been put over it");
+    });
+}
+
+/// Otherwise a receiver that makes numbers up has the collecting thread use a chunk that it does not see yet.
+#[test]
+fn a_handle_that_is_taken_out_by_a_number_that_was_made_up_is_whole() {
+    model(3, || {
+        let (item, cells) = (Arc::new(Value::new(&Arc::default())), Arc::new(Cells::<Value>::new(1).unwrap()));
+        let collector = {
+            let (item, cells) = (item.clone(), cells.clone());
+            thread::spawn(move || {
+                if let Some(found) = cells.take(0) {
+                    // SAFETY: kept by the test.
+                    assert_eq!(unsafe { found.as_ref() }.read(), 8);
+                }
+                drop(item);
+            })
+        };
+        // SAFETY: loom checks that nobody reads now.
+        item.0.with_mut(|value| unsafe { *value = 8 });
+        cells.put(0, NonNull::from(&*item));
+        collector.join().unwrap();
     });
 }

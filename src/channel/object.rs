@@ -1,13 +1,13 @@
-//! The shared object of a channel: a header of four lines, and the slots.
+//! The shared object of a channel: a header of three lines, the slots, and the returns.
 //!
 //! ```text
-//!   offset 0      magic, version, state, provider id, number of slots
-//!   offset 64     who the receiver is to that provider: slot, epoch; and whether that is written
-//!   offset 128    the bell that the sender rings
-//!   offset 192    the bell that the receiver rings
-//!   offset 4096   the slots, 64 bytes each
+//!   offset 0      magic, version, state, provider id, number of slots and of loans
+//!   offset 64     the bell that the sender rings
+//!   offset 128    the bell that the receiver rings
+//!   offset 4096   the slots, 64 bytes each; behind them the returns, 8 bytes each
 //!
-//!   locked byte (OFD lock, held for life):  0 the sender
+//!   locked bytes (exclusive OFD locks):  0 the sender, for life
+//!                                        1 the receiver, for as long as anything that it received is read
 //! ```
 //!
 //! A name is used again, by a sender that has come to an end and been started anew. So what a dead one left is removed only with its
@@ -15,26 +15,30 @@
 
 use super::bell::Bell;
 use super::error::ChannelError;
-use super::keeper::{self, Listed, MAX_BELLS};
+use super::keeper::{self, Failed, Listed, MAX_BELLS};
 use super::ring::Slot;
-use crate::control::{remove_dead, Remains, CHANNEL_MAGIC, CLOSED, OPEN, OWNER_BYTE};
-use crate::descriptor::{PeerId, ProviderId};
+use crate::control::{remove_dead, Remains, CHANNEL_MAGIC, CLOSED, OPEN, OWNER_BYTE, RECEIVER_BYTE};
+use crate::descriptor::ProviderId;
 use crate::error::AttachError;
 use crate::fork;
-use crate::locks::LockFile;
+use crate::locks::{LockFile, LOCK};
 use crate::posix::{effective_uid, is_part, round_to_pages, Link, Name, MAX_PART, PAGE};
 use crate::segment::{Access, Foreign, Locked, Mapping, Segment};
 use std::mem::size_of;
 use std::ptr::{addr_of, NonNull};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::Arc;
 use std::thread;
 
 /// Version of the layout and of the protocol on it.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Fewest and most slots.
 pub(super) const MIN_SLOTS: usize = 2;
 pub(super) const MAX_SLOTS: usize = 65_536;
+
+/// Most buffers that a receiver may have.
+pub(super) const MAX_LOANS: usize = 1 << 20;
 
 /// One more is for the message that was received last: its slot is freed when the next one is asked for.
 const EXTRA_SLOTS: usize = 1;
@@ -50,7 +54,6 @@ struct Line<T>(T);
 #[repr(C)]
 struct Header {
     what: Line<What>,
-    receiver: Line<Identity>,
     to_receiver: Line<Bell>,
     to_sender: Line<Bell>,
 }
@@ -62,37 +65,39 @@ struct What {
     state: AtomicU32,
     provider: AtomicU64,
     slots: AtomicU32,
-}
-
-#[repr(C)]
-struct Identity {
-    slot: AtomicU64,
-    epoch: AtomicU64,
-    /// Not 0 when the others are written.
-    is_known: AtomicU64,
+    loans: AtomicU32,
 }
 
 #[cfg(not(all(test, loom)))]
-const _: () = assert!(size_of::<Header>() == 256);
+const _: () = assert!(size_of::<Header>() == 192);
 
 /// The same of a channel, or the system's.
 fn not_a_channel(error: AttachError) -> ChannelError {
     match error {
         AttachError::NotAProvider { object, reason } => ChannelError::NotAChannel { object, reason },
+        AttachError::WrongUid { object, found, expected } => ChannelError::WrongUid { object, found, expected },
         AttachError::Os(error) => ChannelError::Os(error),
-        other => other.into(),
+        // Of an object that is opened, no more can be wrong.
+        other => ChannelError::NotAChannel { object: other.to_string(), reason: "it cannot be opened" },
     }
 }
 
-/// One side's end of the object. Leaves its bell, and the sender the name, on drop.
+/// The object, mapped. Both ends hold it, and so does everything that was sent and not given back.
+pub(super) struct Shared {
+    mapping: Mapping,
+    slots: usize,
+    loans: usize,
+}
+
+/// One side's end of the object. Gives up its entry for the bell, and the sender the name, on drop.
 pub(super) struct Object {
     /// Before the mapping, which the entry lies beside.
     listed: Option<Listed>,
-    mapping: Mapping,
-    slots: usize,
+    shared: Arc<Shared>,
     fork_epoch: u64,
-    /// The sender's: the name, and its lock, to be given up in this order.
-    _owned: Option<(Link, LockFile)>,
+    /// The sender's name, given up before its lock.
+    _link: Option<Link>,
+    locks: Arc<LockFile>,
 }
 
 /// The name of a channel's object.
@@ -103,36 +108,44 @@ pub(super) fn name(prefix: &str, channel: &str) -> Result<Name, ChannelError> {
     Err(ChannelError::Name { name: channel.to_owned(), max: MAX_PART })
 }
 
-/// Bytes of an object with so many slots in all.
-fn size(slots: usize) -> usize {
-    PAGE + slots * size_of::<Slot>()
+/// Bytes of an object with so many slots and loans in all.
+fn size(slots: usize, loans: usize) -> usize {
+    PAGE + slots * size_of::<Slot>() + loans * size_of::<AtomicU64>()
 }
 
 impl Object {
-    /// The sender's: makes the object, with `slots` slots.
-    pub(super) fn create(name: &Name, slots: usize, provider: ProviderId, mode: u32) -> Result<Self, ChannelError> {
+    /// The sender's: makes the object, with `slots` slots, for up to `loans` loans, a power of two.
+    pub(super) fn create(
+        name: &Name,
+        slots: usize,
+        loans: usize,
+        provider: ProviderId,
+        mode: u32,
+    ) -> Result<Self, ChannelError> {
         let slots = slots + EXTRA_SLOTS;
-        let len = round_to_pages(size(slots)).unwrap_or(usize::MAX);
+        let len = round_to_pages(size(slots, loans)).unwrap_or(usize::MAX);
         let (segment, locks) = Self::create_locked(name, len, mode)?;
         let (mapping, link) = segment.into_parts();
+        let shared = Arc::new(Shared::new(mapping, slots, loans));
         let fork_epoch = fork::epoch();
-        let mut this = Self { listed: None, mapping, slots, fork_epoch, _owned: Some((link, locks)) };
-        let what = &this.header().what.0;
+        let mut this = Self { listed: None, shared, fork_epoch, _link: Some(link), locks: Arc::new(locks) };
+        let what = &this.shared.header().what.0;
         what.magic.store(CHANNEL_MAGIC, Ordering::Relaxed);
         what.version.store(VERSION, Ordering::Relaxed);
         what.provider.store(provider.0, Ordering::Relaxed);
         what.slots.store(slots as u32, Ordering::Relaxed);
+        what.loans.store(loans as u32, Ordering::Relaxed);
         this.slots().iter().enumerate().for_each(|(at, slot)| slot.start(at));
         let listed = this.hold(this.to_receiver(), name)?;
         this.listed = listed;
         // Release: partner of the Acquire in `open`.
-        this.header().what.0.state.store(OPEN, Ordering::Release);
+        this.shared.header().what.0.state.store(OPEN, Ordering::Release);
         Ok(this)
     }
 
     fn create_locked(name: &Name, len: usize, mode: u32) -> Result<(Segment, LockFile), ChannelError> {
         for _ in 0..TRIES {
-            match Segment::create_locked(name.clone(), len, mode, OWNER_BYTE, Mapping::beside_private) {
+            match Segment::create_locked(name.clone(), len, mode, OWNER_BYTE, Mapping::behind_own_page) {
                 Ok(Locked::Made(segment, locks)) => return Ok((segment, locks)),
                 Ok(Locked::Swept(link)) => {
                     link.disown();
@@ -142,10 +155,10 @@ impl Object {
                 Err(_) => {}
             }
             // A dead sender's makes room for the next one by this name.
-            match remove_dead(name, effective_uid(), CHANNEL_MAGIC).map_err(not_a_channel)? {
+            match remove_dead(name, effective_uid(), CHANNEL_MAGIC, false).map_err(not_a_channel)? {
                 Remains::Removed { .. } | Remains::Gone => {}
                 // By a sender that lives; or by somebody else who removes it at this moment.
-                Remains::Locked => thread::yield_now(),
+                Remains::Locked | Remains::Read => thread::yield_now(),
                 Remains::NotOurs => {
                     let reason = "it is no channel, and stands where one is to be made";
                     return Err(ChannelError::NotAChannel { object: name.path(), reason });
@@ -158,23 +171,35 @@ impl Object {
     /// The receiver's: opens the object, which must belong to user `uid`. It is the receiver only when it has [joined](Self::join).
     pub(super) fn open(name: &Name, uid: u32) -> Result<Self, ChannelError> {
         let object = || name.path();
-        let foreign = Foreign::open(name.clone(), Access::ReadWrite, uid).map_err(|error| match error {
+        let missing = |error| match error {
             AttachError::Os(error) if error.errno() == Some(libc::ENOENT) => {
                 ChannelError::NoChannel { object: object() }
             }
             other => not_a_channel(other),
+        };
+        let foreign = Foreign::open(name.clone(), Access::ReadWrite, uid).map_err(missing)?;
+        // It has its length as soon as it has its memory, and that after its lock.
+        let is_unfinished = || Err(ChannelError::Unfinished { object: object() });
+        let locks = foreign.open_for_locks().map_err(|error| match error {
+            // Another one took its name meanwhile.
+            AttachError::NotAProvider { .. } => ChannelError::Unfinished { object: object() },
+            other => missing(other),
         })?;
         let bad = |reason| Err(ChannelError::NotAChannel { object: object(), reason });
+        let has_sender = locks.is_locked(OWNER_BYTE);
         if foreign.len < PAGE {
-            return bad("it is too small for a header; its sender died while it made it, or has not finished");
+            return if has_sender || foreign.len == 0 { is_unfinished() } else { bad("it is too small for a header") };
         }
-        let mapping = foreign.map_beside_private()?;
-        let mut this = Self { listed: None, mapping, slots: 0, fork_epoch: fork::epoch(), _owned: None };
-        let what = &this.header().what.0;
+        let mapping = foreign.map_behind_own_page()?;
+        // For its header.
+        let shared = Shared { mapping, slots: 0, loans: 0 };
+        let what = &shared.header().what.0;
         match what.state.load(Ordering::Acquire) {
             OPEN => {}
             CLOSED => return Err(ChannelError::SenderGone { object: object() }),
-            _ => return bad("its sender has not finished making it"),
+            0 if has_sender => return is_unfinished(),
+            0 => return bad("its sender died while it made it"),
+            _ => return bad("it is in a state that there is not"),
         }
         if what.magic.load(Ordering::Relaxed) != CHANNEL_MAGIC {
             return bad("it has another magic number");
@@ -183,71 +208,137 @@ impl Object {
             return bad("it was made by another version of shm-pool; build both sides with one");
         }
         let slots = what.slots.load(Ordering::Relaxed) as usize;
+        let loans = what.loans.load(Ordering::Relaxed) as usize;
         let possible = MIN_SLOTS + EXTRA_SLOTS..=MAX_SLOTS + EXTRA_SLOTS;
-        if !possible.contains(&slots) || size(slots) > foreign.len {
+        let are_loans = loans.is_power_of_two() && loans <= MAX_LOANS;
+        if !possible.contains(&slots) || !are_loans || size(slots, loans) > foreign.len {
             return bad("its size does not match its header");
         }
-        this.slots = slots;
-        if !this.to_receiver().is_held() {
+        let shared = Arc::new(Shared::new(shared.mapping, slots, loans));
+        if !shared.to_receiver().is_held() {
             return Err(ChannelError::SenderGone { object: object() });
         }
-        Ok(this)
+        Ok(Self { listed: None, shared, fork_epoch: fork::epoch(), _link: None, locks: Arc::new(locks) })
     }
 
     /// The provider whose messages are sent.
     pub(super) fn provider(&self) -> ProviderId {
-        ProviderId(self.header().what.0.provider.load(Ordering::Relaxed))
+        ProviderId(self.shared.header().what.0.provider.load(Ordering::Relaxed))
     }
 
-    /// Makes this end the receiver's, who is `peer` to the provider.
-    pub(super) fn join(&mut self, peer: PeerId, name: &Name) -> Result<(), ChannelError> {
-        // First the bell: of two who come at the same time, one gets it.
-        let listed = self.hold(self.to_sender(), name)?;
-        self.listed = listed;
-        let receiver = &self.header().receiver.0;
-        receiver.slot.store(peer.slot.into(), Ordering::Relaxed);
-        receiver.epoch.store(peer.epoch, Ordering::Relaxed);
-        receiver.is_known.store(1, Ordering::Release); // partner: `receiver`
+    /// Makes this end the receiver's. Of two who come at the same time, one gets it.
+    pub(super) fn join(&mut self, name: &Name) -> Result<(), ChannelError> {
+        let taken = || ChannelError::HasReceiver { object: name.path() };
+        // First the lock: who has the bell has it.
+        match self.locks.try_lock(RECEIVER_BYTE) {
+            Ok(true) => {}
+            Ok(false) => return Err(taken()),
+            Err(error) => return Err(name.error(LOCK, 0, error).into()),
+        }
+        let Some(listed) = self.hold(self.to_sender(), name)? else {
+            // The sender may have closed it meanwhile, for whoever has not come.
+            return Err(if self.is_closed() { ChannelError::SenderGone { object: name.path() } } else { taken() });
+        };
+        self.listed = Some(listed);
         self.to_sender().ring();
         Ok(())
     }
 
-    /// Who has joined to receive what `provider` sends, if somebody has.
-    pub(super) fn receiver(&self, provider: ProviderId) -> Option<PeerId> {
-        let receiver = &self.header().receiver.0;
-        // Acquire: partner of `join`.
-        (receiver.is_known.load(Ordering::Acquire) != 0).then(|| PeerId {
-            provider,
-            slot: receiver.slot.load(Ordering::Relaxed) as u8,
-            epoch: receiver.epoch.load(Ordering::Relaxed),
-        })
+    /// The mapping, for those who need it longer than this.
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// The locks of this end.
+    pub(super) fn locks(&self) -> &Arc<LockFile> {
+        &self.locks
     }
 
     /// How many messages fit, however many the receiver has asked for.
     pub(super) fn capacity(&self) -> usize {
-        self.slots - EXTRA_SLOTS
+        self.shared.slots - EXTRA_SLOTS
     }
 
-    /// Holds a bell, from now until this value is dropped or the process dies.
+    /// Holds a bell, from now until this value is dropped or the process dies. `None` if somebody holds it, or did.
     fn hold(&self, bell: &Bell, name: &Name) -> Result<Option<Listed>, ChannelError> {
         let word = addr_of!(*bell).cast::<u8>().cast_mut();
-        // SAFETY: the bell lies in the first page of the mapping, before which there is a private one.
+        // SAFETY: the bell lies in the first page of the mapping, before which there is another one for entries.
         let entry = unsafe { word.sub(keeper::distance()) };
         // SAFETY: an address in a mapping is not null.
         let entry = unsafe { NonNull::new_unchecked(entry) };
-        // SAFETY: in the private page (`Foreign::map_beside_private`), for this bell's entry alone; `listed` is dropped before the
+        // SAFETY: in the page before the mapping (`Mapping::behind_own_page`), for this bell's entry alone; `listed` is dropped before the
         // mapping.
         let listed = unsafe { Listed::new(entry, |holder| bell.hold(holder)) };
         match listed {
-            Ok(Some(listed)) => Ok(Some(listed)),
-            Ok(None) => Err(ChannelError::HasReceiver { object: name.path() }),
-            Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => Err(ChannelError::TooMany { max: MAX_BELLS }),
-            Err(error) => Err(name.error("set_robust_list", 0, error).into()),
+            Ok(listed) => Ok(listed),
+            Err(Failed { error, .. }) if error.raw_os_error() == Some(libc::ENOSPC) => {
+                Err(ChannelError::TooMany { max: MAX_BELLS })
+            }
+            Err(Failed { call, error }) => Err(name.error(call, 0, error).into()),
         }
     }
 
+    #[inline]
+    pub(super) fn slots(&self) -> &[Slot] {
+        self.shared.slots()
+    }
+
+    /// The bell that the sender rings.
+    #[inline]
+    pub(super) fn to_receiver(&self) -> &Bell {
+        self.shared.to_receiver()
+    }
+
+    /// The bell that the receiver rings.
+    #[inline]
+    pub(super) fn to_sender(&self) -> &Bell {
+        self.shared.to_sender()
+    }
+
+    /// Does the sender's process live, and has the sender not been dropped? As the receiver asks.
+    pub(super) fn has_sender(&self) -> bool {
+        // Its process has the lock for as long as anything is lent.
+        !self.is_closed() && self.locks.is_locked(OWNER_BYTE)
+    }
+
+    fn is_closed(&self) -> bool {
+        self.shared.header().what.0.state.load(Ordering::Acquire) == CLOSED // partner: `close`
+    }
+
+    /// Does the receiver's process live, or was there none yet? As the sender asks.
+    pub(super) fn may_have_receiver(&self) -> bool {
+        !self.to_sender().is_held() || self.is_receiver_locked()
+    }
+
+    /// Has anybody the receiver's lock: may its process read? As the sender asks.
+    pub(super) fn is_receiver_locked(&self) -> bool {
+        self.locks.is_locked(RECEIVER_BYTE)
+    }
+
+    /// Is this process the one that made or opened it, and not a forked child?
+    #[inline]
+    pub(super) fn is_ours(&self) -> bool {
+        self.fork_epoch == fork::epoch()
+    }
+
+    /// The sender leaves: nobody can open the channel any more.
+    pub(super) fn close(&self) {
+        self.shared.header().what.0.state.store(CLOSED, Ordering::Release);
+        self.to_receiver().leave();
+        // Who has found it open, and has not joined yet, does not come.
+        self.to_sender().close();
+    }
+}
+
+impl Shared {
+    /// All of it is made present at once, so that no message of the first round faults. Where that cannot be, it may.
+    fn new(mapping: Mapping, slots: usize, loans: usize) -> Self {
+        let _ = mapping.prefault(0..size(slots, loans));
+        Self { mapping, slots, loans }
+    }
+
     fn header(&self) -> &Header {
-        // SAFETY: the mapping is page-aligned, at least a page long (checked in `open`), lives as long as `self`, and everybody
+        // SAFETY: the mapping is page-aligned, at least a page long (checked in `Object::open`), lives as long as `self`, and everybody
         // accesses it by atomics of the same width.
         unsafe { self.mapping.base().cast::<Header>().as_ref() }
     }
@@ -256,8 +347,17 @@ impl Object {
     pub(super) fn slots(&self) -> &[Slot] {
         // SAFETY: within the mapping, whose length was checked for as many slots.
         let first = unsafe { self.mapping.base().as_ptr().add(PAGE) };
-        // SAFETY: as above; aligned, because a page is a multiple of a line; made of atomics only.
+        // SAFETY: within the mapping; aligned, because a page is a multiple of a line; made of atomics only.
         unsafe { std::slice::from_raw_parts(first.cast(), self.slots) }
+    }
+
+    /// The words of the returns.
+    #[inline]
+    pub(super) fn returns(&self) -> &[crate::sync::AtomicU64] {
+        // SAFETY: within the mapping, whose length was checked for as many slots and loans.
+        let first = unsafe { self.mapping.base().as_ptr().add(PAGE + self.slots * size_of::<Slot>()) };
+        // SAFETY: within the mapping; aligned, because a slot is a multiple of a word; made of atomics only.
+        unsafe { std::slice::from_raw_parts(first.cast(), self.loans) }
     }
 
     /// The bell that the sender rings.
@@ -272,15 +372,8 @@ impl Object {
         &self.header().to_sender.0
     }
 
-    /// Is this process the one that made or opened it, and not a forked child?
-    #[inline]
-    pub(super) fn is_ours(&self) -> bool {
-        self.fork_epoch == fork::epoch()
-    }
-
-    /// The sender leaves: nobody can open the channel any more.
-    pub(super) fn close(&self) {
-        self.header().what.0.state.store(CLOSED, Ordering::Release);
-        self.to_receiver().leave();
+    /// Has nobody the receiver's lock? `locks` is the sender's.
+    pub(super) fn is_receiver_unlocked(&self, locks: &LockFile) -> bool {
+        !locks.is_locked(RECEIVER_BYTE)
     }
 }

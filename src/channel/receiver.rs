@@ -3,16 +3,22 @@
 #![forbid(unsafe_code)]
 
 use super::bell::{Deadline, Woken};
+use super::borrower::{Borrower, Segments};
 use super::error::{ChannelError, RecvError};
 use super::message::{self, Carried, Message};
 use super::object::{self, Object};
-use super::ring::{self, Ticket, Words};
+use super::ring::{self, Ticket};
 use super::{spin, DEFAULT_SPIN};
 use crate::client::Client;
+use crate::error::{AttachError, OsError};
 use crate::sync::{fence, Ordering};
 use std::fmt;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
+
+/// How long [`ReceiverBuilder::open_timeout`] waits between two tries. Nobody can tell it: there is nothing yet that both know.
+const BETWEEN_TRIES: Duration = Duration::from_millis(1);
 
 /// Options of a [`Receiver`]. Start with [`Receiver::builder`]; every option has a default.
 #[derive(Clone, Debug)]
@@ -29,27 +35,46 @@ impl ReceiverBuilder {
         self
     }
 
-    /// Opens the channel `name`, and connects `client` to the sender's provider. The client's prefix and user are the channel's:
-    /// [`ClientBuilder`](crate::ClientBuilder).
+    /// Opens the channel `name`, of a sender whose provider has the client's prefix and user: [`ClientBuilder`](crate::ClientBuilder).
     ///
     /// # Errors
     ///
-    /// [`ChannelError::Name`], [`ChannelError::NoChannel`], [`ChannelError::SenderGone`], [`ChannelError::HasReceiver`],
-    /// [`ChannelError::NotAChannel`], [`ChannelError::Attach`], [`ChannelError::TooMany`], [`ChannelError::Os`].
-    pub fn open(self, client: Arc<Client>, name: &str) -> Result<Receiver, ChannelError> {
+    /// [`ChannelError::Name`], [`ChannelError::NoChannel`], [`ChannelError::Unfinished`], [`ChannelError::SenderGone`],
+    /// [`ChannelError::HasReceiver`], [`ChannelError::NotAChannel`], [`ChannelError::WrongUid`], [`ChannelError::TooMany`],
+    /// [`ChannelError::Os`].
+    pub fn open(self, client: &Client, name: &str) -> Result<Receiver, ChannelError> {
         let (prefix, uid) = client.trusted();
         let name = object::name(prefix, name)?;
         let mut object = Object::open(&name, uid)?;
-        let peer = client.connect(object.provider())?;
-        object.join(peer, &name)?;
-        Ok(Receiver { object, client, ticket: Ticket::default(), read: None, spin: self.spin })
+        object.join(&name)?;
+        let borrower = Arc::new(Borrower::new(object.shared().clone(), object.locks().clone()));
+        let segments = Segments::new(prefix, uid, object.provider(), borrower);
+        Ok(Receiver { object, segments, ticket: Ticket::default(), read: None, spin: self.spin })
+    }
+
+    /// As [`open`](Self::open), trying again each millisecond for up to `timeout` while there is no sender yet: none that was started, one
+    /// that is making the channel, or one that is dead and was not replaced.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open).
+    pub fn open_timeout(self, client: &Client, name: &str, timeout: Duration) -> Result<Receiver, ChannelError> {
+        let deadline = Deadline::after(timeout);
+        loop {
+            match self.clone().open(client, name) {
+                Err(
+                    ChannelError::NoChannel { .. } | ChannelError::Unfinished { .. } | ChannelError::SenderGone { .. },
+                ) if !deadline.is_some_and(Deadline::has_passed) => thread::sleep(BETWEEN_TRIES),
+                result => return result,
+            }
+        }
     }
 }
 
 /// Receives the messages of one sender. See the [module](super).
 pub struct Receiver {
     object: Object,
-    client: Arc<Client>,
+    segments: Segments,
     ticket: Ticket,
     /// The message that was received last; its slot is freed when the next one is asked for.
     read: Option<Ticket>,
@@ -67,7 +92,7 @@ impl Receiver {
     /// # Errors
     ///
     /// As [`ReceiverBuilder::open`].
-    pub fn open(client: Arc<Client>, name: &str) -> Result<Self, ChannelError> {
+    pub fn open(client: &Client, name: &str) -> Result<Self, ChannelError> {
         Self::builder().open(client, name)
     }
 
@@ -76,7 +101,8 @@ impl Receiver {
     /// # Errors
     ///
     /// [`RecvError::PeerGone`] when the sender is gone, also while this waits, and all that it had sent was received;
-    /// [`RecvError::Attach`] and [`RecvError::Damaged`], after which the next message may be good; [`RecvError::Forked`].
+    /// [`RecvError::NotNow`], after which the same message can be received; [`RecvError::Closed`], [`RecvError::Attach`] and
+    /// [`RecvError::Damaged`], after which the next one may be good; [`RecvError::Forked`].
     #[inline]
     pub fn recv(&mut self) -> Result<Message, RecvError> {
         self.receive(None)
@@ -104,7 +130,7 @@ impl Receiver {
         // In this order: what was sent before the sender left is received first.
         let is_gone = self.object.to_receiver().is_gone();
         match self.take() {
-            Some(words) => self.open_message(&words),
+            Some(taken) => taken,
             None if is_gone => Err(RecvError::PeerGone),
             None => Err(RecvError::Empty),
         }
@@ -115,8 +141,8 @@ impl Receiver {
         self.check_fork()?;
         self.free_read();
         loop {
-            if let Some(words) = self.take() {
-                return self.open_message(&words);
+            if let Some(taken) = self.take() {
+                return taken;
             }
             match self.wait(deadline) {
                 Woken::Ready => {}
@@ -126,19 +152,44 @@ impl Receiver {
         }
     }
 
+    /// How many segments of the sender's provider this receiver has mapped.
+    pub fn mapped_segments(&self) -> usize {
+        self.segments.count()
+    }
+
     /// Waits for the next message. Not inlined, so that what is received stays in registers on its way to the caller.
     #[inline(never)]
     fn wait(&self, deadline: Option<Deadline>) -> Woken {
         let slots = self.object.slots();
-        spin(self.spin, self.object.to_receiver(), deadline, || ring::is_there(slots, self.ticket))
+        let is_there = || self.object.has_sender();
+        spin(self.spin, self.object.to_receiver(), deadline, || ring::is_there(slots, self.ticket), is_there)
     }
 
-    /// Reads the next message, if it is there.
+    /// Receives the next message, if it is there.
     #[inline]
-    fn take(&mut self) -> Option<Words> {
-        let (words, read) = ring::read(self.object.slots(), &mut self.ticket)?;
-        self.read = Some(read);
-        Some(words)
+    fn take(&mut self) -> Option<Result<Message, RecvError>> {
+        let mut next = self.ticket;
+        let (words, read) = ring::read(self.object.slots(), &mut next)?;
+        let message = match message::read(self.ticket.number(), &words) {
+            Ok(Carried::Bytes(bytes)) => Ok(Message::Bytes(bytes)),
+            Ok(Carried::Buffer(place)) => {
+                let object = &self.object;
+                let is_sender_there = || !object.to_receiver().is_gone() && object.has_sender();
+                match self.segments.open(&place, is_sender_there) {
+                    Ok(loan) => Ok(Message::Buffer(loan)),
+                    Err(AttachError::Os(error)) if may_work_later(&error) => {
+                        return Some(Err(RecvError::NotNow(error)))
+                    }
+                    Err(error) => {
+                        self.segments.borrower().give_back(place.number);
+                        Err(error.into())
+                    }
+                }
+            }
+            Err(error) => Err(error),
+        };
+        (self.ticket, self.read) = (next, Some(read));
+        Some(message)
     }
 
     /// Frees the slot of the message that was received last, and tells the sender that there is room.
@@ -151,14 +202,6 @@ impl Receiver {
     }
 
     #[inline]
-    fn open_message(&self, words: &Words) -> Result<Message, RecvError> {
-        match message::read(words)? {
-            Carried::Bytes(bytes) => Ok(Message::Bytes(bytes)),
-            Carried::Descriptor(descriptor) => Ok(Message::View(self.client.attach_once(&descriptor)?)),
-        }
-    }
-
-    #[inline]
     fn check_fork(&self) -> Result<(), RecvError> {
         if self.object.is_ours() {
             Ok(())
@@ -166,6 +209,11 @@ impl Receiver {
             Err(RecvError::Forked)
         }
     }
+}
+
+/// Was it for want of something that others give back?
+fn may_work_later(error: &OsError) -> bool {
+    matches!(error.errno(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EAGAIN | libc::EINTR))
 }
 
 impl Drop for Receiver {
@@ -181,9 +229,10 @@ impl Drop for Receiver {
                                  // What was not received is given back; what is sent from now on the sender finds out about itself.
         let slots = self.object.slots();
         for _ in 0..slots.len() {
+            let ticket = self.ticket.number();
             let Some(words) = ring::claim(slots, &mut self.ticket) else { break };
-            if let Ok(Carried::Descriptor(descriptor)) = message::read(&words) {
-                self.client.give_up(&descriptor);
+            if let Ok(Carried::Buffer(place)) = message::read(ticket, &words) {
+                self.segments.borrower().give_back(place.number);
             }
         }
     }

@@ -64,6 +64,11 @@ pub(super) struct Ticket {
 }
 
 impl Ticket {
+    /// How many messages were sent before it.
+    pub(super) fn number(self) -> u64 {
+        self.number
+    }
+
     fn slot(self, slots: &[Slot]) -> Option<&Slot> {
         slots.get(self.at)
     }

@@ -3,14 +3,22 @@
 #![forbid(unsafe_code)]
 
 use super::bell::{Deadline, Woken};
+use super::book::Book;
+use super::borrower::Place;
 use super::error::{ChannelError, SendError, SendFailure};
-use super::object::{self, Object, MAX_SLOTS, MIN_SLOTS};
+use super::lender::{Lender, NotLent};
+use super::object::{self, Object, MAX_LOANS, MAX_SLOTS, MIN_SLOTS};
 use super::ring::{self, Ticket, Words};
-use super::{message, spin, DEFAULT_SLOTS, DEFAULT_SPIN};
+use super::{message, spin, DEFAULT_LOANS, DEFAULT_SLOTS, DEFAULT_SPIN};
 use crate::buf::ShmBuf;
-use crate::descriptor::{PeerId, ProviderId};
+use crate::descriptor::ProviderId;
+use crate::pool::Lends;
+use crate::posix::is_object_mode;
 use crate::provider::Provider;
 use std::fmt;
+use std::io;
+use std::mem::size_of;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Options of a [`Sender`]. Start with [`Sender::builder`]; every option has a default.
@@ -18,6 +26,7 @@ use std::time::Duration;
 #[must_use = "a builder does nothing until `create` is called"]
 pub struct SenderBuilder {
     slots: usize,
+    loans: usize,
     mode: u32,
     spin: Duration,
 }
@@ -27,6 +36,13 @@ impl SenderBuilder {
     /// receiver has asked for a message that is not there yet, one more fits.
     pub fn slots(mut self, slots: usize) -> Self {
         self.slots = slots;
+        self
+    }
+
+    /// How many buffers the receiver may have at a time, those that it has not received included: from 1 to 1,048,576, rounded up to a
+    /// power of two; default 2048. Each takes 8 bytes of /dev/shm and 8 of heap.
+    pub fn loans(mut self, loans: usize) -> Self {
+        self.loans = loans;
         self
     }
 
@@ -50,31 +66,76 @@ impl SenderBuilder {
     ///
     /// # Errors
     ///
-    /// [`ChannelError::Name`], [`ChannelError::Capacity`], [`ChannelError::Taken`], [`ChannelError::NotAChannel`],
-    /// [`ChannelError::TooMany`], [`ChannelError::Os`].
+    /// [`ChannelError::Name`], [`ChannelError::Capacity`], [`ChannelError::Loans`], [`ChannelError::Mode`],
+    /// [`ChannelError::Forked`], [`ChannelError::Taken`],
+    /// [`ChannelError::NotAChannel`], [`ChannelError::WrongUid`], [`ChannelError::TooMany`], [`ChannelError::Os`].
     pub fn create(self, provider: &Provider, name: &str) -> Result<Sender, ChannelError> {
         if !(MIN_SLOTS..=MAX_SLOTS).contains(&self.slots) {
             return Err(ChannelError::Capacity { slots: self.slots, min: MIN_SLOTS, max: MAX_SLOTS });
         }
+        if !(1..=MAX_LOANS).contains(&self.loans) {
+            return Err(ChannelError::Loans { loans: self.loans, min: 1, max: MAX_LOANS });
+        }
+        if !is_object_mode(self.mode) {
+            return Err(ChannelError::Mode { mode: self.mode });
+        }
+        // Before any lock, which a thread that is not in this process may hold.
+        if !provider.pool().is_ours() {
+            return Err(ChannelError::Forked);
+        }
+        let loans = self.loans.next_power_of_two();
         let name = object::name(provider.name_prefix(), name)?;
-        let provider = provider.id();
-        let object = Object::create(&name, self.slots, provider, self.mode)?;
-        let ticket = Ticket::default();
-        Ok(Sender { object, provider, ticket, has_room: true, sent: None, receiver: None, spin: self.spin })
+        // Before the object: once that is there, a receiver may come.
+        let Some(book) = Book::new(loans) else {
+            return Err(name
+                .error("malloc", loans * size_of::<usize>(), io::Error::from_raw_os_error(libc::ENOMEM))
+                .into());
+        };
+        let object = Object::create(&name, self.slots, loans, provider.id(), self.mode)?;
+        let lender = Arc::new(Lender::new(object.shared().clone(), object.locks().clone(), book));
+        provider.pool().add_lender(lender.clone());
+        let progress = Progress { ticket: Ticket::default(), has_room: true, sent: None };
+        Ok(Sender { object, lender, next_loan: 0, loans, provider: provider.id(), progress, spin: self.spin })
     }
 }
 
 /// Sends messages to one receiver, in this or another process. See the [module](super).
 pub struct Sender {
     object: Object,
+    lender: Arc<Lender>,
+    /// Where a free number is looked for.
+    next_loan: usize,
+    /// The most that the receiver may have.
+    loans: usize,
     provider: ProviderId,
+    progress: Progress,
+    spin: Duration,
+}
+
+/// Where in the ring the sender is.
+struct Progress {
+    /// The next message.
     ticket: Ticket,
-    /// Is the next slot known to be free? Nobody but this makes it full.
+    /// Is the next slot known to be free? Nobody but the sender makes it full.
     has_room: bool,
     /// The message that was sent last.
     sent: Option<Ticket>,
-    receiver: Option<PeerId>,
-    spin: Duration,
+}
+
+impl Progress {
+    /// Sends into the free slot. `false` if the receiver was gone by then, and has not taken the message.
+    #[inline]
+    fn put(&mut self, object: &Object, words: &Words) -> bool {
+        let (slots, mut sent) = (object.slots(), self.ticket);
+        ring::put(slots, &mut self.ticket, words);
+        self.sent = Some(sent);
+        object.to_receiver().ring();
+        self.has_room = ring::has_room(slots, self.ticket);
+        // After the full fence in `ring`, whose partner is in `Receiver::drop`: a receiver that leaves takes this message, or is seen
+        // to be gone. It may be both.
+        // Not claimed as long as the receiver's process may read: of one that is dying, the bell may ring before its last thread stops.
+        !object.to_sender().is_gone() || object.is_receiver_locked() || ring::claim(slots, &mut sent).is_none()
+    }
 }
 
 /// How long a call may wait.
@@ -93,7 +154,7 @@ impl Patience {
 impl Sender {
     /// Starts with the defaults.
     pub fn builder() -> SenderBuilder {
-        SenderBuilder { slots: DEFAULT_SLOTS, mode: 0o600, spin: DEFAULT_SPIN }
+        SenderBuilder { slots: DEFAULT_SLOTS, loans: DEFAULT_LOANS, mode: 0o600, spin: DEFAULT_SPIN }
     }
 
     /// A channel with the default options.
@@ -105,34 +166,25 @@ impl Sender {
         Self::builder().create(provider, name)
     }
 
-    /// Waits until a receiver has opened the channel, at most for `timeout`; [`Duration::MAX`] is for ever. Returns who it is to the
-    /// provider.
+    /// Waits until a receiver has opened the channel, at most for `timeout`; [`Duration::MAX`] is for ever. Messages can be sent before.
     ///
     /// # Errors
     ///
     /// [`SendFailure::TimedOut`], [`SendFailure::PeerGone`], [`SendFailure::Forked`].
-    pub fn wait_for_receiver(&mut self, timeout: Duration) -> Result<PeerId, SendFailure> {
+    pub fn wait_for_receiver(&mut self, timeout: Duration) -> Result<(), SendFailure> {
         if !self.object.is_ours() {
             return Err(SendFailure::Forked);
         }
-        let (object, provider) = (&self.object, self.provider);
-        match object.to_sender().wait(Deadline::after(timeout), || object.receiver(provider).is_some()) {
+        let bell = self.object.to_sender();
+        match bell.wait(Deadline::after(timeout), || bell.is_held(), || self.object.may_have_receiver()) {
+            Woken::Ready => Ok(()),
             Woken::TimedOut => Err(SendFailure::TimedOut),
-            Woken::Ready if !object.to_sender().is_gone() => self.peer().ok_or(SendFailure::PeerGone),
-            Woken::Ready | Woken::Gone => Err(SendFailure::PeerGone),
+            Woken::Gone => Err(SendFailure::PeerGone),
         }
     }
 
-    /// Who has opened the channel, if somebody has.
-    fn peer(&mut self) -> Option<PeerId> {
-        if self.receiver.is_none() {
-            self.receiver = self.object.receiver(self.provider);
-        }
-        self.receiver
-    }
-
-    /// Waits until the receiver has received all that was sent, and has asked for more; at most for `timeout`. Then the provider can
-    /// be dropped, and nothing is lost: a buffer that the receiver has not received goes with its provider.
+    /// Waits until the receiver has received all that was sent, and has asked for more; at most for `timeout`. Then sender and
+    /// provider can be dropped, and nothing is lost: a buffer that the receiver has not received goes with the two.
     ///
     /// # Errors
     ///
@@ -141,9 +193,9 @@ impl Sender {
         if !self.object.is_ours() {
             return Err(SendFailure::Forked);
         }
-        let Some(sent) = self.sent else { return Ok(()) };
+        let Some(sent) = self.progress.sent else { return Ok(()) };
         let (slots, bell) = (self.object.slots(), self.object.to_sender());
-        match bell.wait(Deadline::after(timeout), || ring::is_done(slots, sent)) {
+        match bell.wait(Deadline::after(timeout), || ring::is_done(slots, sent), || self.object.may_have_receiver()) {
             // What a receiver has not received when it leaves, it makes as if it had.
             Woken::Ready if !bell.is_gone() => Ok(()),
             Woken::Ready | Woken::Gone => Err(SendFailure::PeerGone),
@@ -156,13 +208,13 @@ impl Sender {
         self.object.capacity()
     }
 
-    /// Sends a buffer, and waits for room if need be. The receiver's lease is added first, so that the message is held from the
-    /// moment it is sent.
+    /// Lends a buffer to the receiver, and waits for room in the ring if need be. It may be sent before there is a receiver.
     ///
     /// # Errors
     ///
-    /// [`SendFailure::PeerGone`] if the receiver is gone, also while this waits; [`SendFailure::NoReceiver`],
-    /// [`SendFailure::Share`], [`SendFailure::Forked`]. The buffer comes back with the error.
+    /// [`SendFailure::PeerGone`] if the receiver is gone, also while this waits (what is sent when it is just going may count as sent, and
+    /// comes back with all that it had, when it does not read any more); [`SendFailure::TooManyLent`], without waiting;
+    /// [`SendFailure::OtherProvider`], [`SendFailure::Forked`]. The buffer comes back with the error.
     #[inline]
     pub fn send(&mut self, buffer: ShmBuf) -> Result<(), SendError<ShmBuf>> {
         self.send_buffer(buffer, Patience::Until(None))
@@ -192,18 +244,28 @@ impl Sender {
     fn send_buffer(&mut self, message: ShmBuf, patience: Patience) -> Result<(), SendError<ShmBuf>> {
         let fail = |failure, message| Err(SendError { failure, message });
         if let Err(failure) = self.make_room(patience) {
+            if failure == SendFailure::PeerGone {
+                // Where the provider is gone, nobody else does.
+                self.lender.reclaim();
+            }
             return fail(failure, message);
         }
-        let Some(peer) = self.peer() else { return fail(SendFailure::NoReceiver, message) };
-        let descriptor = match message.lease_to(peer) {
-            Ok(descriptor) => descriptor,
-            Err(error) => return fail(SendFailure::Share(error), message),
-        };
-        if self.put(&message::of_descriptor(&descriptor)) {
-            return Ok(());
+        // Of a process that this one was forked from, there is no sender that has not been refused.
+        let (found, expected) = (message.provider(), self.provider);
+        if found != expected {
+            return fail(SendFailure::OtherProvider { found, expected }, message);
         }
-        message.take_lease_back(peer);
-        fail(SendFailure::PeerGone, message)
+        let (segment, offset, len) = message.place();
+        let Self { object, progress, next_loan, .. } = self;
+        let lent = self.lender.lend(next_loan, message, |number| {
+            let place = Place { number, segment, offset, len };
+            progress.put(object, &message::of_buffer(progress.ticket.number(), &place))
+        });
+        match lent {
+            Ok(()) => Ok(()),
+            Err(NotLent::TooMany(message)) => fail(SendFailure::TooManyLent { max: self.loans }, message),
+            Err(NotLent::NotSent(message)) => fail(SendFailure::PeerGone, message),
+        }
     }
 
     /// Sends up to [`MAX_INLINE`](super::MAX_INLINE) bytes in the slot itself, and waits for room if need be. They may be sent before
@@ -241,7 +303,7 @@ impl Sender {
     fn send_inline(&mut self, bytes: &[u8], patience: Patience) -> Result<(), SendFailure> {
         let words = message::of_bytes(bytes)?;
         self.make_room(patience)?;
-        if self.put(&words) {
+        if self.progress.put(&self.object, &words) {
             Ok(())
         } else {
             Err(SendFailure::PeerGone)
@@ -251,7 +313,7 @@ impl Sender {
     /// Makes sure that the next slot is free.
     #[inline]
     fn make_room(&mut self, patience: Patience) -> Result<(), SendFailure> {
-        if self.has_room && self.object.is_ours() && !self.object.to_sender().is_gone() {
+        if self.progress.has_room && self.object.is_ours() && !self.object.to_sender().is_gone() {
             return Ok(());
         }
         self.wait_for_room(patience)
@@ -266,30 +328,17 @@ impl Sender {
         if object.to_sender().is_gone() {
             return Err(SendFailure::PeerGone);
         }
-        let has_room = || ring::has_room(object.slots(), self.ticket);
+        let has_room = || ring::has_room(object.slots(), self.progress.ticket);
         let deadline = match patience {
             _ if has_room() => return Ok(()),
             Patience::None => return Err(SendFailure::Full { slots: object.capacity() }),
             Patience::Until(deadline) => deadline,
         };
-        match spin(self.spin, object.to_sender(), deadline, has_room) {
+        match spin(self.spin, object.to_sender(), deadline, has_room, || object.may_have_receiver()) {
             Woken::Ready => Ok(()),
             Woken::TimedOut => Err(SendFailure::TimedOut),
             Woken::Gone => Err(SendFailure::PeerGone),
         }
-    }
-
-    /// Sends into the free slot. `false` if the receiver was gone by then, and has not taken the message.
-    #[inline]
-    fn put(&mut self, words: &Words) -> bool {
-        let (slots, mut sent) = (self.object.slots(), self.ticket);
-        ring::put(slots, &mut self.ticket, words);
-        self.sent = Some(sent);
-        self.object.to_receiver().ring();
-        self.has_room = ring::has_room(slots, self.ticket);
-        // After the full fence in `ring`, whose partner is in `Receiver::drop`: a receiver that leaves takes this message, or is seen
-        // to be gone. It may be both.
-        !self.object.to_sender().is_gone() || ring::claim(slots, &mut sent).is_none()
     }
 }
 
@@ -298,12 +347,13 @@ impl Drop for Sender {
         // In a forked child the channel is the parent's.
         if self.object.is_ours() {
             self.object.close();
+            self.lender.close();
         }
     }
 }
 
 impl fmt::Debug for Sender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sender").field("slots", &self.slots()).field("receiver", &self.receiver).finish()
+        f.debug_struct("Sender").field("slots", &self.slots()).field("provider", &self.provider).finish()
     }
 }

@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::{control_name, CLOSED, OWNER_BYTE, STATE_OFFSET};
+use super::{control_name, CLOSED, OWNER_BYTE, PROVIDER_OFFSET, RECEIVER_BYTE, STATE_OFFSET};
 use crate::descriptor::ProviderId;
 use crate::error::AttachError;
 use crate::locks::{LockFile, LOCK};
@@ -53,13 +53,17 @@ pub(crate) enum Remains {
     Gone,
     /// Whoever made it lives, or somebody else removes it.
     Locked,
+    /// A channel's, whose receiver lives and may not have received all that its provider has sent.
+    Read,
     /// It is nothing that `magic` was ever written to, or about to be.
     NotOurs,
 }
 
 /// Removes an object whose maker, who locks the owner's byte for life, is gone, and whose name may be used again at once by
 /// others. So the lock is exclusive, and the name is removed only while it is held, by whom it was found there still.
-pub(crate) fn remove_dead(name: &Name, uid: u32, magic: u64) -> Result<Remains, AttachError> {
+///
+/// `or_read`: not if the channel has a receiver that lives.
+pub(crate) fn remove_dead(name: &Name, uid: u32, magic: u64, or_read: bool) -> Result<Remains, AttachError> {
     let failed = |call| move |error| name.error(call, 0, error);
     let locks = match LockFile::open(|| shm_open(name, libc::O_RDWR, 0)) {
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(Remains::Gone),
@@ -73,14 +77,35 @@ pub(crate) fn remove_dead(name: &Name, uid: u32, magic: u64) -> Result<Remains, 
     if !is_linked(locks.file()).map_err(failed("fstat"))? {
         return Ok(Remains::Gone);
     }
-    let mut found = [0; 8];
-    // Shorter, or zero: killed while it was made.
-    let _ = locks.file().read_at(&mut found, 0).map_err(failed("pread"))?;
-    if ![0, magic].contains(&u64::from_le_bytes(found)) {
+    let word = |at| {
+        let mut found = [0; 8];
+        // Shorter, or zero: killed while it was made.
+        let _ = locks.file().read_at(&mut found, at).map_err(failed("pread"))?;
+        Ok::<_, AttachError>(u64::from_ne_bytes(found))
+    };
+    if ![0, magic].contains(&word(0)?) {
         return Ok(Remains::NotOurs);
+    }
+    if or_read && locks.is_locked(RECEIVER_BYTE) {
+        return Ok(Remains::Read);
     }
     // Blocks are of 512 bytes, whatever the file system's block size.
     let bytes = locks.file().metadata().map_or(0, |metadata| metadata.blocks() * 512);
     name.unlink().map_err(failed("shm_unlink"))?;
     Ok(Remains::Removed { bytes })
+}
+
+/// Has a channel a receiver that lives, and that may not have received all that this provider has sent? Whoever has the sender's lock: it may
+/// be a sweep. `true` if it cannot be opened for want of descriptors or memory.
+pub(crate) fn is_read(channel: &Name, provider: ProviderId, uid: u32) -> bool {
+    let locks = match LockFile::open(|| shm_open(channel, libc::O_RDWR, 0)) {
+        Err(error) => return matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)),
+        Ok(locks) => locks,
+    };
+    let mut found = [0; 8];
+    // Shorter: nobody has received anything by it.
+    let is_its = check_regular(locks.file(), channel, uid).is_ok()
+        && locks.file().read_at(&mut found, PROVIDER_OFFSET).is_ok()
+        && found == provider.0.to_ne_bytes();
+    is_its && locks.is_locked(RECEIVER_BYTE)
 }

@@ -28,10 +28,9 @@ mod owner;
 mod peer;
 mod slot;
 
-pub(crate) use dead::{owner, remove_dead, Owner, Remains};
+pub(crate) use dead::{is_read, owner, remove_dead, Owner, Remains};
 pub(crate) use owner::OwnerControl;
 pub(crate) use peer::PeerControl;
-pub(crate) use slot::Added;
 
 use crate::descriptor::ProviderId;
 use crate::lease::{Record, PEERS};
@@ -62,6 +61,9 @@ const ENTRIES: usize = 2 * MAX_SEGMENTS;
 /// The locked byte of the owner.
 pub(crate) const OWNER_BYTE: usize = 0;
 
+/// The locked byte of a channel's receiver.
+pub(crate) const RECEIVER_BYTE: usize = 1;
+
 /// The locked byte of the peer in `slot`.
 fn peer_byte(slot: usize) -> usize {
     1 + slot
@@ -69,6 +71,9 @@ fn peer_byte(slot: usize) -> usize {
 
 /// Where [`Header::state`] is.
 const STATE_OFFSET: u64 = 12;
+
+/// Where the provider's id is, here and in a channel's object.
+pub(crate) const PROVIDER_OFFSET: u64 = 16;
 
 /// Values of [`Header::state`]; 0 is a control object that is not complete.
 pub(crate) const OPEN: u32 = 1;
@@ -166,5 +171,7 @@ mod tests {
         let header: Header = unsafe { std::mem::zeroed() };
         let distance = std::ptr::addr_of!(header.state) as usize - std::ptr::addr_of!(header) as usize;
         assert_eq!(distance as u64, STATE_OFFSET);
+        let distance = std::ptr::addr_of!(header.provider) as usize - std::ptr::addr_of!(header) as usize;
+        assert_eq!(distance as u64, PROVIDER_OFFSET);
     }
 }

@@ -6,11 +6,11 @@
 #[cfg(all(test, not(loom)))]
 mod edges;
 
-use super::slot::{Added, Epoch, Gate, NotGranted};
+use super::slot::{Epoch, Gate, NotGranted};
 use super::{control_name, control_size, peer_byte, View, CLOSED, MAGIC, OPEN, OWNER_BYTE, VERSION};
 use crate::descriptor::{PeerId, ProviderId};
 use crate::error::{OsError, ShareError};
-use crate::lease::{Record, MAX_GRANTS, MAX_LEASES, PEERS};
+use crate::lease::{Record, MAX_GRANTS, PEERS};
 use crate::locks::LockFile;
 use crate::payload::Payload;
 use crate::posix::{round_to_pages, Link};
@@ -139,27 +139,25 @@ impl OwnerControl {
         self.books.lock().used.push((record, generation));
     }
 
-    /// Adds a grant, or a lease, on `record` on behalf of `peer`. The caller holds the chunk, published.
-    pub(crate) fn grant(&self, record: &Record, peer: PeerId, added: Added) -> Result<(), ShareError> {
+    /// Adds a grant on `record` for `peer`. The caller holds the chunk, published.
+    pub(crate) fn grant(&self, record: &Record, peer: PeerId) -> Result<(), ShareError> {
         if peer.provider != self.id {
             return Err(ShareError::OtherProvider { peer, provider: self.id });
         }
         let slot = usize::from(peer.slot);
         let Some(gate) = self.gates.get(slot) else { return Err(ShareError::PeerGone(peer)) };
         let epoch = &self.view.header().epochs[slot];
-        gate.grant(epoch, peer.epoch, record, slot, added).map_err(|error| match (error, added) {
-            (NotGranted::Gone, _) => ShareError::PeerGone(peer),
-            (NotGranted::Full, Added::Grant) => ShareError::TooManyGrants { peer, max: MAX_GRANTS as usize },
-            (NotGranted::Full, Added::Lease) => ShareError::TooManyLeases { peer, max: MAX_LEASES as usize },
+        gate.grant(epoch, peer.epoch, record, slot).map_err(|error| match error {
+            NotGranted::Gone => ShareError::PeerGone(peer),
+            NotGranted::Full => ShareError::TooManyGrants { peer, max: MAX_GRANTS as usize },
         })
     }
 
-    /// Takes back a lease on `record` whose descriptor was not sent.
-    pub(crate) fn take_lease_back(&self, record: &Record, peer: PeerId) {
+    /// Takes back a grant on `record` that `peer` has not taken up; `false` if there is none.
+    pub(crate) fn revoke(&self, record: &Record, peer: PeerId) -> bool {
         let slot = usize::from(peer.slot);
-        if let Some(gate) = self.gates.get(slot).filter(|_| peer.provider == self.id) {
-            gate.take_back(&self.view.header().epochs[slot], peer.epoch, record, slot, Added::Lease);
-        }
+        let gate = self.gates.get(slot).filter(|_| peer.provider == self.id);
+        gate.is_some_and(|gate| gate.revoke(&self.view.header().epochs[slot], peer.epoch, record, slot))
     }
 
     /// Takes back the leases of peers that are gone. Returns how many records they still held.

@@ -97,6 +97,19 @@ impl PeerControl {
         usize::from(self.id.slot)
     }
 
+    /// Has this peer its slot? If the process has closed the descriptor that holds its lock, another peer may have it by now: then
+    /// its leases are not this one's to take or to give back.
+    #[inline]
+    pub(crate) fn has_slot(&self) -> bool {
+        self.view.header().epochs[self.slot()].is(self.id.epoch)
+    }
+
+    /// Loses the lock, as by `closefrom`.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn lose_lock(&self) {
+        self.locks.unlock(peer_byte(self.slot())).expect("a lock that is held");
+    }
+
     /// Is this process the one that connected, and not a forked child?
     #[inline]
     pub(crate) fn is_ours(&self) -> bool {
@@ -117,14 +130,14 @@ impl PeerControl {
     /// Gives back one lease of this peer.
     #[inline]
     pub(crate) fn release(&self, record: u32) {
-        if let Some(record) = self.record(record) {
+        if let Some(record) = self.record(record).filter(|_| self.has_slot()) {
             record.release(self.slot());
         }
     }
 
     /// Turns one lease of this peer back into a grant.
     pub(crate) fn put_back(&self, record: u32) {
-        if let Some(record) = self.record(record) {
+        if let Some(record) = self.record(record).filter(|_| self.has_slot()) {
             record.put_back(self.slot());
         }
     }
@@ -167,7 +180,7 @@ fn free_slot(locks: &LockFile) -> io::Result<Option<usize>> {
 impl Drop for PeerControl {
     fn drop(&mut self) {
         // In a forked child the slot is the parent's.
-        if self.is_ours() {
+        if self.is_ours() && self.has_slot() {
             // The last view is gone; what the lanes still hold are grants that nobody will take up.
             self.view.vacate(self.slot(), || used(&self.view));
             // Explicitly, and not with the file: a child made by a raw `clone` may still have a copy of the descriptor. Should it

@@ -72,34 +72,9 @@ impl Epoch {
     }
 
     /// Is the slot still that of the peer that connected with `epoch`?
-    fn is(&self, epoch: u64) -> bool {
+    pub(super) fn is(&self, epoch: u64) -> bool {
         // Acquire: partner of `occupy`, so that a grant comes after the lanes were cleared, however the peer's id came.
         self.0.load(Ordering::Acquire) == epoch
-    }
-}
-
-/// What is added to a peer's lane on its behalf.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Added {
-    /// To be taken up.
-    Grant,
-    /// To be given back: by a peer that knows of it.
-    Lease,
-}
-
-impl Added {
-    fn add(self, record: &Record, slot: usize) -> Result<(), Refused> {
-        match self {
-            Self::Grant => record.grant(slot),
-            Self::Lease => record.renew(slot),
-        }
-    }
-
-    fn take_back(self, record: &Record, slot: usize) {
-        match self {
-            Self::Grant => record.revoke(slot),
-            Self::Lease => record.release(slot),
-        }
     }
 }
 
@@ -123,28 +98,20 @@ impl Gate {
         Self(AtomicU64::new(0))
     }
 
-    /// Adds a grant, or a lease, on `record` for the peer that connected to `slot`, whose epoch is `current`, with the epoch
-    /// `wanted`. The caller holds the chunk, published.
-    pub(super) fn grant(
-        &self,
-        current: &Epoch,
-        wanted: u64,
-        record: &Record,
-        slot: usize,
-        added: Added,
-    ) -> Result<(), NotGranted> {
+    /// Adds a grant on `record` for the peer that connected to `slot`, whose epoch is `current`, with the epoch `wanted`. The caller
+    /// holds the chunk, published.
+    pub(super) fn grant(&self, current: &Epoch, wanted: u64, record: &Record, slot: usize) -> Result<(), NotGranted> {
         // Only a peer's epoch is a multiple of 4.
         if wanted % 4 != 0 || !self.enter(current, wanted) {
             return Err(NotGranted::Gone);
         }
-        let granted = added.add(record, slot);
+        let granted = record.grant(slot);
         fence(Ordering::SeqCst); // partner: the fence in `Epoch::vacate`
         let is_there = current.is(wanted);
         if granted.is_ok() && !is_there {
-            added.take_back(record, slot);
+            record.revoke(slot);
         }
-        // Release: what was taken back is back before the gate opens for another epoch.
-        self.0.fetch_sub(1, Ordering::Release);
+        self.leave();
         match granted {
             _ if !is_there => Err(NotGranted::Gone),
             Err(Refused::Full) => Err(NotGranted::Full),
@@ -152,15 +119,21 @@ impl Gate {
         }
     }
 
-    /// Takes back what was added for a peer that does not know of it. Nothing, if the peer is gone.
-    pub(super) fn take_back(&self, current: &Epoch, wanted: u64, record: &Record, slot: usize, added: Added) {
-        if self.enter(current, wanted) {
-            if current.is(wanted) {
-                added.take_back(record, slot);
-            }
-            // As in `grant`.
-            self.0.fetch_sub(1, Ordering::Release);
+    /// Takes back a grant that the peer has not taken up; `false` if there is none. While this is under way, nobody is granted anything
+    /// under another epoch: what is taken back is this peer's, or nothing.
+    pub(super) fn revoke(&self, current: &Epoch, wanted: u64, record: &Record, slot: usize) -> bool {
+        if wanted % 4 != 0 || !self.enter(current, wanted) {
+            return false;
         }
+        let is_revoked = record.revoke(slot);
+        self.leave();
+        is_revoked
+    }
+
+    /// Ends what was under way.
+    fn leave(&self) {
+        // Release: what was taken back is back before the gate opens for another epoch.
+        self.0.fetch_sub(1, Ordering::Release);
     }
 
     /// Counts a grant as under way if the gate is, or can be made, that of `wanted`.
@@ -180,8 +153,9 @@ impl Gate {
                     continue;
                 }
             };
-            // Acquire: partner of the Release that ends a grant.
-            match self.0.compare_exchange_weak(seen, next, Ordering::Acquire, Ordering::Relaxed) {
+            // Acquire: partner of the Release that ends a grant. Release: the next one under way finds the gate as this one did, whose
+            // own accesses must not be taken for earlier ones.
+            match self.0.compare_exchange_weak(seen, next, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return true,
                 Err(now) => seen = now,
             }

@@ -119,31 +119,6 @@ fn a_grant_holds_the_chunk_until_it_is_read() {
     });
 }
 
-/// The same by a transport that delivers once: the owner adds the lease itself.
-#[test]
-fn a_lease_that_the_owner_adds_holds_the_chunk_until_it_is_read() {
-    loom::model(|| {
-        let chunk = chunk();
-        write(&chunk, 2);
-        chunk.record.publish(2, PLACE);
-        chunk.record.renew(5).unwrap();
-        let peer = {
-            let chunk = chunk.clone();
-            thread::spawn(move || {
-                chunk.record.held(2).expect("a granted message is never stale");
-                // SAFETY: loom checks that nobody writes now.
-                chunk.payload.with(|bytes| assert_eq!(unsafe { *bytes }, 2));
-                chunk.record.release(5);
-            })
-        };
-        let mut generation = 2;
-        if chunk.record.recycle(&mut generation) {
-            write(&chunk, 4);
-        }
-        peer.join().unwrap();
-    });
-}
-
 /// A dead peer's lanes are cleared while another peer attaches and leaves: its lease is untouched.
 #[test]
 fn clearing_one_lane_leaves_the_others_alone() {

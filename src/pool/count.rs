@@ -5,6 +5,7 @@
 use super::Pool;
 use crate::chunk::Place;
 use crate::stats::{ClassStats, Stats};
+use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 
 impl Pool {
@@ -14,6 +15,8 @@ impl Pool {
         if !self.is_ours() {
             return Stats::default();
         }
+        self.collect_loans();
+        let lent = self.lent_chunks();
         let mut classes: Vec<ClassStats> = (0..self.kinds.len()).map(|class| self.class_base(class)).collect();
         // `hits` counts uses at first.
         for chunk in self.registry.lock().chunks() {
@@ -28,6 +31,7 @@ impl Pool {
                     class.leased += 1;
                     class.idle = class.idle.saturating_sub(1);
                 }
+                (Place::Elsewhere, _) if lent.binary_search(&NonNull::from(chunk)).is_ok() => class.leased += 1,
                 (Place::Idle | Place::Elsewhere, _) => {}
             }
         }
@@ -67,7 +71,9 @@ impl Pool {
                 }
             }
         }
-        (in_use.saturating_sub(self.idle_bytes()), leased)
+        // One that several channels have is counted as often; that matters to nobody who reads it.
+        let lent = self.bytes_lent();
+        (in_use.saturating_sub(self.idle_bytes() + lent), leased + lent)
     }
 
     /// What is known of a class without looking at its chunks. `hits` counts all uses of chunks that are destroyed.

@@ -9,7 +9,7 @@ use crate::payload::Payload;
 impl Pool {
     /// Takes back what dead peers leased. Returns how many chunks they still held.
     pub(crate) fn reclaim(&self) -> usize {
-        self.control().map_or(0, OwnerControl::reclaim)
+        self.reclaim_loans() + self.control().map_or(0, OwnerControl::reclaim)
     }
 
     /// Gives all idle memory back to the system. Returns how many bytes that was.

@@ -2,8 +2,8 @@
 
 use crate::support::unique_prefix;
 use shm_pool::channel::{ChannelError, Receiver, RecvError, SendFailure, Sender};
-use shm_pool::{AttachError, Client, Provider, ShareError};
-use std::sync::Arc;
+use shm_pool::{AttachError, Client, Provider};
+use std::fs;
 use std::time::Duration;
 
 const NOW: Duration = Duration::ZERO;
@@ -11,10 +11,10 @@ const NOW: Duration = Duration::ZERO;
 /// Longer than anything may take.
 const FOR_EVER: Duration = Duration::from_secs(240);
 
-fn channel(test: &str, provider: &Provider, slots: usize) -> (Sender, Receiver, Arc<Client>) {
-    let (client, name) = (Arc::new(Client::new()), unique_prefix(test));
+fn channel(test: &str, provider: &Provider, slots: usize) -> (Sender, Receiver, Client) {
+    let (client, name) = (Client::new(), unique_prefix(test));
     let sender = Sender::builder().slots(slots).create(provider, &name).unwrap();
-    let receiver = Receiver::open(client.clone(), &name).unwrap();
+    let receiver = Receiver::open(&client, &name).unwrap();
     (sender, receiver, client)
 }
 
@@ -58,7 +58,8 @@ fn a_capacity_that_cannot_be_is_refused_with_the_range() {
 fn a_grant_that_is_taken_up_twice_takes_nothing_from_a_channel() {
     let provider = Provider::builder().build().unwrap();
     let (mut sender, mut receiver, client) = channel("chan-taken-up", &provider, 4);
-    let peer = sender.wait_for_receiver(FOR_EVER).unwrap();
+    sender.wait_for_receiver(FOR_EVER).unwrap();
+    let peer = client.connect(provider.id()).unwrap();
     let mut buffer = provider.alloc(100).unwrap();
     buffer.fill(1);
     let message = buffer.freeze();
@@ -75,18 +76,20 @@ fn a_grant_that_is_taken_up_twice_takes_nothing_from_a_channel() {
 
 /// Otherwise what a receiver has at a time is counted wrong, and a message is used again while it reads it, or never.
 #[test]
-fn a_buffer_can_be_sent_as_often_as_it_can_be_leased() {
+fn a_buffer_can_be_sent_as_often_as_there_are_loans() {
     let provider = Provider::builder().build().unwrap();
-    let (mut sender, mut receiver, _client) = channel("chan-often", &provider, 64);
+    let name = unique_prefix("chan-often");
+    let mut sender = Sender::builder().slots(64).loans(32).create(&provider, &name).unwrap();
+    let mut receiver = Receiver::open(&Client::new(), &name).unwrap();
     let message = provider.alloc_zeroed(10).unwrap().freeze();
-    let held: Vec<_> = (0..31)
+    let held: Vec<_> = (0..32)
         .map(|_| {
             sender.send(message.clone()).unwrap();
             receiver.recv().unwrap()
         })
         .collect();
     let error = sender.send(message.clone()).unwrap_err();
-    assert!(matches!(error.failure(), SendFailure::Share(ShareError::TooManyLeases { max: 31, .. })), "{error}");
+    assert!(matches!(error.failure(), SendFailure::TooManyLent { max: 32 }), "{error}");
     drop(held);
     assert!(!message.is_leased());
     sender.send(message).unwrap();
@@ -110,4 +113,48 @@ fn a_sender_can_wait_until_all_was_received() {
     let (len, end) = receiving.join().unwrap();
     assert_eq!(len, 20_000);
     assert!(matches!(end, Err(RecvError::PeerGone)), "{end:?}");
+}
+
+/// Otherwise a program that keeps a clone of what it has sent writes over what its receiver reads.
+#[test]
+fn a_buffer_stays_the_receivers_when_sender_and_provider_are_gone() {
+    let provider = Provider::builder().build().unwrap();
+    let (mut sender, mut receiver, _client) = channel("chan-kept", &provider, 4);
+    let mut buffer = provider.alloc(5).unwrap();
+    buffer.copy_from_slice(b"hello");
+    let kept = buffer.freeze();
+    sender.send(kept.clone()).unwrap();
+    let message = receiver.recv().unwrap();
+    let kept = kept.try_into_mut().expect_err("it is lent");
+    drop((sender, provider));
+    assert!(kept.is_leased());
+    let kept = kept.try_into_mut().expect_err("nobody knows any more when it comes back");
+    assert_eq!((&message[..], &kept[..]), (&b"hello"[..], &b"hello"[..]));
+}
+
+/// Otherwise a server that opens a channel for each client runs out of descriptors.
+#[test]
+fn channels_that_are_over_are_let_go_of() {
+    let provider = Provider::builder().build().unwrap();
+    let open = || fs::read_dir("/proc/self/fd").unwrap().filter_map(Result::ok).filter(is_of_a_channel).count();
+    for _ in 0..50 {
+        let (mut sender, receiver, _client) = channel("chan-over", &provider, 4);
+        // One with a message that came back when its receiver was dropped, of which nobody has told the pool.
+        sender.send(provider.alloc(5000).unwrap().freeze()).unwrap();
+        drop((receiver, sender));
+        assert!(open() <= 4, "the last channel's, and no more");
+    }
+}
+
+fn is_of_a_channel(entry: &fs::DirEntry) -> bool {
+    fs::read_link(entry.path()).is_ok_and(|path| path.to_string_lossy().contains("chan-over"))
+}
+
+#[test]
+fn modes_are_those_of_a_provider() {
+    let provider = Provider::builder().build().unwrap();
+    for mode in [0o400, 0o700, 0o066, 0o1600] {
+        let made = Sender::builder().mode(mode).create(&provider, "chan-mode");
+        assert!(matches!(made, Err(ChannelError::Mode { mode: found }) if found == mode), "{mode:#o}");
+    }
 }

@@ -3,9 +3,9 @@
 
 use crate::child::Child;
 use crate::shm::{self, Names};
-use crate::spaces::with_address_space;
+use crate::spaces::{with_address_space, with_private_memory};
 use crate::wire::{Link, Message};
-use shm_pool::{AllocErrorKind, AttachError, BuildError, OsError, Provider, ProviderBuilder};
+use shm_pool::{AllocErrorKind, AttachError, BuildError, OsError, Provider, ProviderBuilder, ShareError};
 
 /// What may be mapped in addition: enough for the heap, and not for any object.
 const LITTLE: u64 = 512 << 10;
@@ -70,6 +70,25 @@ pub(crate) fn owner(link: &Link, arguments: &[&str]) {
     }
     drop(provider);
     assert_eq!(state(prefix), before);
+    link.send(&Message::Done);
+}
+
+/// Otherwise the first message that is shared in a process at its limit ends it.
+#[test]
+fn a_first_descriptor_for_which_there_is_no_memory_is_told_so() {
+    run("address-space-of-a-first-descriptor", "space-first");
+}
+
+pub(crate) fn first_descriptor(link: &Link, arguments: &[&str]) {
+    // 16 bytes for each: 4 MiB.
+    let provider = Provider::builder().name_prefix(arguments[0]).max_shared(256 << 10).build().unwrap();
+    let message = provider.alloc(1).unwrap().freeze();
+    for _ in 0..ROUNDS {
+        let error = with_private_memory(LITTLE, || message.descriptor()).unwrap_err();
+        assert_eq!(error, ShareError::OutOfMemory { bytes: 4 << 20 });
+    }
+    let descriptor = message.descriptor().unwrap();
+    drop(shm::client(arguments[0]).attach(&descriptor).unwrap());
     link.send(&Message::Done);
 }
 

@@ -36,7 +36,7 @@ fn of_many_who_create_a_channel_one_has_it() {
             };
             assert_eq!(living.fetch_add(1, Ordering::SeqCst), 0, "another one has the name, too");
             made.fetch_add(1, Ordering::SeqCst);
-            let mut receiver = Receiver::open(Arc::new(names.client()), CHANNEL).expect("the name leads to the sender");
+            let mut receiver = Receiver::open(&names.client(), CHANNEL).expect("the name leads to the sender");
             assert_eq!(sender.slots(), slots);
             (0..slots.min(100)).for_each(|_| sender.try_send_bytes(&slots.to_ne_bytes()).unwrap());
             assert_eq!(&receiver.try_recv().unwrap()[..], slots.to_ne_bytes());
@@ -77,7 +77,7 @@ fn of_two_who_open_a_channel_one_receives() {
         let start = Barrier::new(2);
         let open = |client: &Arc<shm_pool::Client>| {
             start.wait();
-            Receiver::open(client.clone(), CHANNEL)
+            Receiver::open(client, CHANNEL)
         };
         let opened = thread::scope(|scope| {
             let [first, second] = &clients;

@@ -86,6 +86,11 @@ impl Child {
         self.finish();
     }
 
+    /// Sends a signal.
+    pub(crate) fn signal(&self, signal: i32) {
+        sys::signal(self.process.id(), signal);
+    }
+
     /// SIGKILL, now. When this returns, the process is gone.
     pub(crate) fn kill(self) {
         drop(self);

@@ -4,6 +4,7 @@ use crate::child::Child;
 use crate::shm::{self, Names};
 use crate::sys;
 use crate::wire::{Link, Message};
+use shm_pool::channel::{ChannelError, Sender};
 use shm_pool::{AllocError, AllocErrorKind, AttachError, Client, Provider, ShareError, ShmBuf, ShmBufMut, ShmView};
 use std::alloc::Layout;
 
@@ -99,6 +100,8 @@ fn in_the_forked_child(handles: Handles, prefix: &str) {
     assert!(is_forked(provider.alloc_zeroed(SMALL).map(drop)));
     assert!(is_forked(provider.reserve(SMALL, 1)));
     assert_eq!(provider.trim(), 0);
+    let lent = Sender::create(&provider, "c").map(drop);
+    assert!(matches!(lent, Err(ChannelError::Forked)), "the parent would not know what is lent: {lent:?}");
     assert_eq!(frozen.descriptor().unwrap_err(), ShareError::Forked, "a message that was not shared before");
     assert_eq!(sent.descriptor().unwrap_err(), ShareError::Forked, "and one that was");
     assert!(matches!(client.connect(provider.id()), Err(AttachError::Forked)));

@@ -32,6 +32,7 @@ mod in_flight;
 mod killed_owner;
 mod killed_peer;
 mod leaving_peer;
+mod loans;
 mod namespaces;
 mod reclaim_race;
 mod rejects;
@@ -40,6 +41,7 @@ mod slots;
 mod slow_peer;
 mod small_shm;
 mod storms;
+mod successor_race;
 mod sweep;
 mod swept_at_connect;
 mod users;
@@ -51,12 +53,14 @@ type Role = fn(&wire::Link, &[&str]);
 
 /// All roles by name.
 const ROLES: &[(&str, Role)] = &[
+    ("address-space-of-a-first-descriptor", address_space::first_descriptor),
     ("address-space-of-a-peer", address_space::peer),
     ("address-space-of-an-owner", address_space::owner),
     ("at-the-cap", at_the_cap::role),
     ("channel-echo", channel::echo_role),
     ("channel-receiver", channel::role),
     ("channel-sender", channel::sending_role),
+    ("channel-poor", channel::poor_role),
     ("descriptors-of-an-owner", descriptors::owner),
     ("descriptors-of-a-peer", descriptors::peer),
     ("descriptors-of-a-receiver", descriptors::receiver),
@@ -68,11 +72,16 @@ const ROLES: &[(&str, Role)] = &[
     ("given-back", given_back::role),
     ("hostile-bytes", hostile_bytes::role),
     ("hostile-writer", hostile_writer::role),
+    ("loans-heir", loans::heir_role),
+    ("loans-holder", loans::holder_role),
+    ("loans-keeper", loans::keeper_role),
     ("other-namespaces", namespaces::role),
     ("owner", killed_owner::role),
     ("owner-forks", sweep::forking_role),
     ("owner-swept", sweep::role),
     ("peer", peer::role),
+    ("race-reader", successor_race::reader_role),
+    ("race-sender", successor_race::sender_role),
     ("reclaimed", reclaim_race::peers),
     ("reclaims", reclaim_race::role),
     ("rejects", rejects::role),

@@ -215,6 +215,7 @@ fn ends_of_channels_in_another_pid_namespace_are_seen_to_die() {
     assert!(matches!(receiver.try_recv(), Err(RecvError::Empty)), "it lives");
     elsewhere.kill();
     assert!(matches!(receiver.recv(), Err(RecvError::PeerGone)));
+    drop(receiver);
     assert!(names.sweep() > 0);
 
     let names = Names::new("spaces-receiver");

@@ -100,11 +100,21 @@ fn fault() {
 
 /// Calls `body` while this process can map no more than `bytes` in addition. What it needs of the heap is little.
 pub(crate) fn with_address_space<T>(bytes: u64, body: impl FnOnce() -> T) -> T {
+    with_limit(libc::RLIMIT_AS, 0, bytes, body)
+}
+
+/// As [`with_address_space`], with private memory to write to. (Of address space, malloc has set more aside.)
+pub(crate) fn with_private_memory<T>(bytes: u64, body: impl FnOnce() -> T) -> T {
+    with_limit(libc::RLIMIT_DATA, 5, bytes, body)
+}
+
+/// `what` is counted by this number in /proc/self/statm.
+fn with_limit<T>(what: libc::__rlimit_resource_t, at: usize, bytes: u64, body: impl FnOnce() -> T) -> T {
     let pages = std::fs::read_to_string("/proc/self/statm").expect("/proc");
-    let pages: u64 = pages.split(' ').next().and_then(|size| size.parse().ok()).expect("the size in pages");
-    set_limit(libc::RLIMIT_AS, pages * 4096 + bytes);
+    let pages: u64 = pages.split(' ').nth(at).and_then(|size| size.parse().ok()).expect("the size in pages");
+    set_limit(what, pages * 4096 + bytes);
     let result = body();
-    set_limit(libc::RLIMIT_AS, libc::RLIM_INFINITY);
+    set_limit(what, libc::RLIM_INFINITY);
     result
 }
 

@@ -177,3 +177,9 @@ pub(crate) fn make_pipe(path: &std::path::Path) {
     // SAFETY: a NUL-terminated string.
     check(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }).expect("a named pipe");
 }
+
+/// Sends a signal to a process that was not reaped yet.
+pub(crate) fn signal(process: u32, signal: i32) {
+    // SAFETY: no preconditions.
+    check(unsafe { libc::kill(process as libc::pid_t, signal) }).expect("a process that is there");
+}

@@ -29,7 +29,7 @@ pub(crate) fn sender(provider: &Provider, name: &str) -> Result<Sender, ChannelE
 }
 
 pub(crate) fn receiver(client: &Arc<Client>, name: &str) -> Result<Receiver, ChannelError> {
-    Receiver::builder().open(client.clone(), name)
+    Receiver::builder().open(client, name)
 }
 
 /// Sends the first so many of the messages.
@@ -106,7 +106,7 @@ pub(crate) fn sender_role(link: &Link, arguments: &[&str]) {
     link.send(&Message::Done);
     assert_eq!(link.receive().unwrap(), Some(Message::Done));
     match operation {
-        "find the receiver" => drop(marked(|| sender.wait_for_receiver(FOR_EVER)).unwrap()),
+        "find the receiver" => marked(|| sender.wait_for_receiver(FOR_EVER)).unwrap(),
         "send bytes" => marked(|| send(&mut sender, &provider, 1)),
         "send a buffer" => {
             send(&mut sender, &provider, 1);

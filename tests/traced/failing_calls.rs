@@ -122,6 +122,8 @@ fn is_told(error: &str, errno: i32, operation: &str) -> bool {
         (libc::ENOENT, "connect") => error == "NoProvider",
         (libc::ENOENT, "attach" | "accept") => error == "Closed",
         (libc::ENOENT, OPEN) => error == "NoChannel",
+        // Somebody else has the lock.
+        (libc::EAGAIN | libc::EACCES, OPEN) if error == "HasReceiver" => true,
         _ => error == "Random" || error.split(' ').next() == Some(&error_name(errno)),
     }
 }

@@ -189,7 +189,6 @@ fn attach_error(error: AttachError) -> String {
 fn channel_error(error: ChannelError) -> String {
     match error {
         ChannelError::Os(error) => os_error(&error),
-        ChannelError::Attach(error) => attach_error(error),
         other => variant(&other),
     }
 }

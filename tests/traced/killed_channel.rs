@@ -158,8 +158,9 @@ impl Scene for Receivers {
             views.iter().zip(0..).for_each(|(message, number)| check(message, number));
         }
         let open = channels::receiver(&client, CHANNEL).unwrap_err();
-        use ChannelError::{NoChannel, NotAChannel, SenderGone};
-        assert!(matches!(open, NoChannel { .. } | NotAChannel { .. } | SenderGone { .. }), "{open}");
+        use ChannelError::{NoChannel, NotAChannel, SenderGone, Unfinished};
+        let is_told = matches!(open, NoChannel { .. } | NotAChannel { .. } | SenderGone { .. } | Unfinished { .. });
+        assert!(is_told, "{open}");
         assert_usable(&self.names, &self.neighbour);
         self.names.sweep();
         let objects = shm::objects(self.names.prefix());

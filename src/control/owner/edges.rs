@@ -56,7 +56,7 @@ impl Scene {
     }
 
     fn grant(&self, peer: PeerId) -> Result<(), ShareError> {
-        self.owner.grant(self.record(), peer, Added::Grant)
+        self.owner.grant(self.record(), peer)
     }
 }
 
@@ -133,6 +133,28 @@ fn a_lease_of_a_slot_that_nobody_has_is_taken_back() {
     scene.record().renew(peer.slot()).unwrap();
     assert_eq!(scene.owner.reclaim(), 0, "somebody has this one");
     assert!(scene.record().is_leased());
+}
+
+/// Otherwise a process that has closed its lock's descriptor gives back what the next peer in its slot reads, or clears its lanes; and
+/// the owner writes there.
+#[test]
+fn a_peer_that_has_lost_its_slot_takes_nothing_from_the_next_one() {
+    let scene = Scene::new("lost");
+    let lost = scene.connect().unwrap();
+    scene.record().attach(lost.slot(), scene.generation).unwrap();
+    assert!(lost.has_slot());
+    lost.lose_lock();
+    let next = scene.connect().unwrap();
+    assert_eq!(next.slot(), lost.slot());
+    assert!(next.has_slot() && !lost.has_slot());
+    scene.record().attach(next.slot(), scene.generation).unwrap();
+    lost.release(scene.record);
+    lost.put_back(scene.record);
+    assert!(!scene.accept(next.slot()), "a grant was made of the next one's lease");
+    drop(lost);
+    assert!(scene.record().is_leased() && next.has_slot());
+    next.release(scene.record);
+    assert!(!scene.record().is_leased());
 }
 
 /// Otherwise the 65,536th thread that grants to one peer at a time counts as an epoch: grants to its peer are taken for those

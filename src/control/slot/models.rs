@@ -36,7 +36,7 @@ impl Scene {
     }
 
     fn grant(&self, wanted: u64) -> Result<(), NotGranted> {
-        self.gate.grant(&self.epoch, wanted, &self.record, SLOT, Added::Grant)
+        self.gate.grant(&self.epoch, wanted, &self.record, SLOT)
     }
 
     fn vacate(&self) {

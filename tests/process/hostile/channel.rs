@@ -181,7 +181,7 @@ struct Ends<'a> {
 impl<'a> Ends<'a> {
     fn begin(scene: &'a Scene<'a>, is_peaceful: bool) -> Self {
         let sender = Sender::builder().slots(SLOTS).create(&scene.provider, CHANNEL).expect("a name that nobody has");
-        let receiver = Receiver::open(scene.client.clone(), CHANNEL).expect("a sender that lives");
+        let receiver = Receiver::open(&scene.client, CHANNEL).expect("a sender that lives");
         Self {
             scene,
             object: OpenObject::open(&scene.path, 1),
@@ -209,7 +209,7 @@ impl<'a> Ends<'a> {
             Step::WaitForReceiver => self.wait_for_receiver(),
             Step::WaitUntilReceived => self.wait_until_received(),
             Step::OpenAgain => {
-                let opened = Receiver::open(self.scene.client.clone(), CHANNEL);
+                let opened = Receiver::open(&self.scene.client, CHANNEL);
                 assert!(opened.is_err() || self.is_damaged, "two receivers of one channel");
             }
             Step::CreateAgain if self.sender.is_some() => {
@@ -314,7 +314,7 @@ impl<'a> Ends<'a> {
     fn note_damaged(&mut self, received: Result<Message, RecvError>, keep: bool) {
         match received {
             Ok(message) => {
-                if let Message::View(view) = &message {
+                if let Message::Buffer(view) = &message {
                     assert!(self.lengths.contains(&view.len()), "a view of what was never sent");
                     assert!(outside::is_mapped(view, self.scene.prefix, false), "a view of what is not mapped");
                 }

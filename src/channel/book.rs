@@ -1,0 +1,128 @@
+//! The book: which buffers are out, by number. A handle is a pointer in a cell, so that to lend one is a plain store.
+//!
+//! | a cell holds | whose it is | becomes |
+//! |---|---|---|
+//! | null | the sender's, which alone fills cells | full by [`Cells::put`] |
+//! | a handle | whoever has the lock | null by [`Cells::take`] |
+//!
+//! # Orderings
+//!
+//! | writer | reader | what becomes visible |
+//! |---|---|---|
+//! | [`Cells::put`]: Release | [`Cells::take`]: Acquire | the chunk that the handle is of |
+//!
+//! A number that comes back was put in before: between the two the message went to the receiver and returned, each by a Release and
+//! an Acquire. The table is for one that a hostile receiver has made up: it may find a handle that was only just put in, and takes it.
+
+use crate::buf::ShmBuf;
+use crate::chunk::Chunk;
+use crate::sync::{AtomicPtr, Ordering};
+use parking_lot::{Mutex, MutexGuard};
+use std::ptr::{self, NonNull};
+
+/// Pointers by number.
+pub(super) struct Cells<T>(Box<[AtomicPtr<T>]>);
+
+impl<T> Cells<T> {
+    /// For numbers below `count`. `None`: there is no memory for them.
+    pub(super) fn new(count: usize) -> Option<Self> {
+        let mut cells = Vec::new();
+        cells.try_reserve_exact(count).ok()?;
+        cells.resize_with(count, || AtomicPtr::new(ptr::null_mut()));
+        Some(Self(cells.into_boxed_slice()))
+    }
+
+    /// A free number, from `first` on in turn.
+    #[inline]
+    pub(super) fn free(&self, first: usize) -> Option<usize> {
+        let (before, after) = self.0.split_at(first.min(self.0.len()));
+        // Relaxed: a cell that was seen empty stays so until this thread fills it.
+        let is_free = |cell: &AtomicPtr<T>| cell.load(Ordering::Relaxed).is_null();
+        after.iter().position(is_free).map(|at| before.len() + at).or_else(|| before.iter().position(is_free))
+    }
+
+    /// Fills a cell that is free.
+    #[inline]
+    pub(super) fn put(&self, number: usize, value: NonNull<T>) {
+        if let Some(cell) = self.0.get(number) {
+            cell.store(value.as_ptr(), Ordering::Release); // partner: `take`
+        }
+    }
+
+    /// Empties a cell.
+    #[inline]
+    pub(super) fn take(&self, number: usize) -> Option<NonNull<T>> {
+        NonNull::new(self.0.get(number)?.swap(ptr::null_mut(), Ordering::Acquire))
+        // partner: `put`
+    }
+
+    fn all(&self) -> impl Iterator<Item = NonNull<T>> + '_ {
+        self.0.iter().filter_map(|cell| NonNull::new(cell.load(Ordering::Acquire)))
+        // partner: `put`
+    }
+}
+
+/// See the module's text. What is in it when it is dropped stays out for ever.
+pub(super) struct Book {
+    cells: Cells<Chunk>,
+    /// Returns that were read. Whoever takes buffers out has the lock.
+    returned: Mutex<u64>,
+}
+
+/// The right to take buffers out of the book.
+pub(super) struct Taking<'a> {
+    cells: &'a Cells<Chunk>,
+    pub(super) returned: MutexGuard<'a, u64>,
+}
+
+impl Book {
+    /// For numbers below `count`. `None`: there is no memory for it.
+    pub(super) fn new(count: usize) -> Option<Self> {
+        Some(Self { cells: Cells::new(count)?, returned: Mutex::new(0) })
+    }
+
+    /// A free number, from `first` on in turn.
+    #[inline]
+    pub(super) fn free(&self, first: usize) -> Option<usize> {
+        self.cells.free(first)
+    }
+
+    /// Keeps a buffer under a free number. One thread at a time does so: the sender's.
+    #[inline]
+    pub(super) fn put(&self, number: usize, buffer: ShmBuf) {
+        self.cells.put(number, buffer.into_chunk());
+    }
+
+    pub(super) fn lock(&self) -> Taking<'_> {
+        Taking { cells: &self.cells, returned: self.returned.lock() }
+    }
+
+    #[inline]
+    pub(super) fn try_lock(&self) -> Option<Taking<'_>> {
+        self.returned.try_lock().map(|returned| Taking { cells: &self.cells, returned })
+    }
+}
+
+impl Taking<'_> {
+    /// Takes the buffer out that is under a number, if there is one. It has no length any more.
+    #[inline]
+    pub(super) fn take(&self, number: usize) -> Option<ShmBuf> {
+        // SAFETY: put in by `Book::put`, whose handle it is; swapped out once.
+        self.cells.take(number).map(|chunk| unsafe { ShmBuf::from_chunk(chunk) })
+    }
+
+    /// Takes everything out.
+    pub(super) fn take_all(&self) -> impl Iterator<Item = ShmBuf> + '_ {
+        (0..self.cells.0.len()).filter_map(|number| self.take(number))
+    }
+
+    /// The chunks of the buffers that are out.
+    pub(super) fn chunks(&self) -> impl Iterator<Item = &Chunk> {
+        // SAFETY: the handle in the cell keeps it (I3), and nobody takes that out while this is borrowed: who does has the lock.
+        self.cells.all().map(|chunk| unsafe { chunk.as_ref() })
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.cells.all().next().is_none()
+    }
+}

@@ -1,0 +1,171 @@
+//! Buffers that are lent to channels: held long, dropped in any order and by any thread, and by receivers that outlive their senders.
+
+use crate::child::Child;
+use crate::shm::{self, Names};
+use crate::spaces::with_address_space;
+use crate::wire::{Link, Message};
+use shm_pool::channel::{self, ChannelError, Receiver, Sender};
+use shm_pool::Provider;
+use std::thread;
+use std::time::Duration;
+
+const CHANNELS: usize = 3;
+const HELD: usize = 1000;
+const LENGTHS: [usize; 4] = [100, 5000, 20_000, 1 << 20];
+
+/// Longer than anything may take here.
+const FOR_EVER: Duration = Duration::from_secs(240);
+
+fn provider(prefix: &str) -> Provider {
+    Provider::builder().name_prefix(prefix).max_bytes(1 << 30).build().unwrap()
+}
+
+fn name(number: usize) -> String {
+    format!("c{number}")
+}
+
+fn len(number: usize) -> usize {
+    LENGTHS[number % LENGTHS.len()]
+}
+
+fn send(sender: &mut Sender, provider: &Provider, number: usize) {
+    let mut buffer = provider.alloc(len(number)).unwrap();
+    shm::fill(&mut buffer, number as u64);
+    sender.send(buffer.freeze()).unwrap();
+}
+
+fn receivers(prefix: &str) -> Vec<Receiver> {
+    let client = shm::client(prefix);
+    (0..CHANNELS).map(|number| Receiver::open(&client, &name(number)).unwrap()).collect()
+}
+
+/// Otherwise a message that is held while others come and go is used again, or what is dropped out of order does not come back.
+#[test]
+fn a_thousand_messages_of_three_channels_are_held_and_dropped_out_of_order() {
+    let names = Names::new("loans-thousand");
+    let provider = provider(names.prefix());
+    let create = |number| Sender::builder().slots(16).create(&provider, &name(number)).unwrap();
+    let mut senders: Vec<Sender> = (0..CHANNELS).map(create).collect();
+    let child = Child::start("loans-holder", &[names.prefix()]);
+    (0..HELD).for_each(|number| send(&mut senders[number % CHANNELS], &provider, number));
+    child.expect_done();
+    let held: usize = (0..HELD).map(len).sum();
+    assert!(provider.stats().bytes_leased >= held, "a message that is read counts as leased");
+    // While half of them are dropped, others are sent, which the receiver drops at once.
+    child.tell(&Message::Go);
+    (HELD..2 * HELD).for_each(|number| send(&mut senders[number % CHANNELS], &provider, number));
+    child.expect_done();
+    child.shut_down();
+    let stats = provider.stats();
+    assert_eq!((stats.bytes_leased, stats.bytes_in_use), (0, 0));
+    drop(senders);
+    provider.trim();
+    assert_eq!(provider.stats().bytes_held, 0);
+}
+
+/// The role: holds a thousand messages, drops them in another order, in two threads, while it receives a thousand more.
+pub(crate) fn holder_role(link: &Link, arguments: &[&str]) {
+    let mut receivers = receivers(arguments[0]);
+    let mut receive = |number: usize| {
+        let message = receivers[number % CHANNELS].recv().unwrap();
+        assert_eq!(message.len(), len(number));
+        message
+    };
+    let held: Vec<(usize, channel::Message)> = (0..HELD).map(|number| (number, receive(number))).collect();
+    link.send(&Message::Done);
+    assert_eq!(link.receive().unwrap(), Some(Message::Go));
+    let (mut odd, mut even): (Vec<_>, Vec<_>) = held.into_iter().partition(|(number, _)| number % 2 == 1);
+    let mut random = fastrand::Rng::with_seed(1);
+    random.shuffle(&mut odd);
+    random.shuffle(&mut even);
+    let check = |(number, message): (usize, channel::Message)| shm::check(&message, number as u64).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| odd.into_iter().for_each(check));
+        scope.spawn(|| even.into_iter().for_each(check));
+        (HELD..2 * HELD).for_each(|number| check((number, receive(number))));
+    });
+    link.send(&Message::Done);
+    assert_eq!(link.receive().unwrap(), None);
+}
+
+/// Otherwise a message that is read is overwritten when its sender's process goes on with another provider.
+#[test]
+fn a_message_outlives_its_sender_and_its_provider() {
+    let names = Names::new("loans-outlive");
+    let first = provider(names.prefix());
+    let mut sender = Sender::create(&first, &name(0)).unwrap();
+    let others: Vec<Sender> = (1..CHANNELS).map(|number| Sender::create(&first, &name(number)).unwrap()).collect();
+    let child = Child::start("loans-heir", &[names.prefix()]);
+    (0..LENGTHS.len()).for_each(|number| send(&mut sender, &first, number));
+    sender.wait_until_received(FOR_EVER).unwrap();
+    drop((sender, others, first));
+    // The same lengths, of another provider: where the memory could be that is read.
+    let second = provider(names.prefix());
+    let mut sender = Sender::create(&second, &name(0)).unwrap();
+    (0..100).for_each(|number| send(&mut sender, &second, number + 1));
+    child.tell(&Message::Go);
+    child.expect_done();
+    child.shut_down();
+    drop((sender, second));
+    assert_eq!(names.sweep(), 0, "a provider that has closed leaves nothing");
+}
+
+/// The role: holds what came when its sender and its provider are gone.
+pub(crate) fn heir_role(link: &Link, arguments: &[&str]) {
+    let mut receivers = receivers(arguments[0]);
+    let held: Vec<channel::Message> = LENGTHS.iter().map(|_| receivers[0].recv().unwrap()).collect();
+    // To ask for the next one says that these have come.
+    assert!(receivers[0].recv().is_err());
+    drop(receivers);
+    assert_eq!(link.receive().unwrap(), Some(Message::Go));
+    held.iter().zip(0..).for_each(|(message, number)| shm::check(message, number).unwrap());
+    drop(held);
+    assert_eq!(shm::mappings(arguments[0]), 0, "what nobody reads is let go of");
+    link.send(&Message::Done);
+    assert_eq!(link.receive().unwrap(), None);
+}
+
+/// Address space that is left, in KiB: from none to more than the keeper takes.
+const SPACES: std::ops::Range<u64> = 0..640;
+const SPACE_STEP: usize = 32;
+
+/// Otherwise the first channel of a process that maps much aborts, or hangs.
+#[test]
+fn the_first_channel_of_a_process_short_of_address_space_is_made_or_refused() {
+    let names = Names::new("loans-keeper");
+    let (mut made, mut refused) = (0, 0);
+    for space in SPACES.step_by(SPACE_STEP) {
+        let child = Child::start("loans-keeper", &[names.prefix(), &space.to_string()]);
+        match child.hear() {
+            Message::Done => made += 1,
+            Message::Refused(_) => refused += 1,
+            other => panic!("{other:?}"),
+        }
+        child.finish();
+    }
+    assert!(made > 0 && refused > 0, "{made} made, {refused} refused: the range has not met the limit");
+}
+
+/// The role: makes a channel with so little, and another one with enough.
+pub(crate) fn keeper_role(link: &Link, arguments: &[&str]) {
+    let [prefix, space] = arguments else { panic!("a prefix and a number") };
+    let prefix = format!("{prefix}-{space}");
+    let provider = Provider::builder().name_prefix(&prefix).build().unwrap();
+    let before = (shm::open_descriptors(), shm::mappings(&prefix), shm::objects(&prefix));
+    let made = with_address_space(space.parse::<u64>().unwrap() << 10, || Sender::create(&provider, "c"));
+    let answer = match made {
+        Ok(sender) => {
+            drop(sender);
+            Message::Done
+        }
+        Err(ChannelError::Os(error)) => {
+            assert!(matches!(error.errno(), Some(libc::ENOMEM | libc::EAGAIN)), "{error}");
+            let after = (shm::open_descriptors(), shm::mappings(&prefix), shm::objects(&prefix));
+            assert_eq!(after, before, "{error}, and not undone");
+            Message::Refused(error.to_string())
+        }
+        Err(error) => panic!("{error:?}"),
+    };
+    drop(Sender::create(&provider, "c").unwrap());
+    link.send(&answer);
+}

@@ -1,0 +1,174 @@
+//! A receiver leaves while its sender sends, and its successor at the same provider attaches the same messages by descriptors. What the sender
+//! takes back from the one must not be the other's.
+//!
+//! The sender has a processor that it shares with a thread that only spins, and the receiver another one. So the sender stands still for
+//! some milliseconds at any instruction, again and again, and all of the receiver's leaving and its successor's coming falls into
+//! one such time.
+
+use crate::child::Child;
+use crate::shm::{self, Names};
+use crate::wire::{Link, Message};
+use nix::sched::{sched_getaffinity, sched_setaffinity, CpuSet};
+use nix::unistd::Pid;
+use shm_pool::channel::{Receiver, SendFailure, Sender};
+use shm_pool::{Descriptor, Provider, ShmBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// The first and the second of the processors that this process may use.
+const SENDERS: usize = 0;
+const RECEIVERS: usize = 1;
+
+/// Keeps this thread on one processor, if there are several.
+fn stay_on(at: usize) {
+    let allowed = sched_getaffinity(Pid::from_raw(0)).unwrap();
+    let Some(processor) = (0..CpuSet::count()).filter(|&one| allowed.is_set(one).unwrap()).nth(at) else { return };
+    let mut only = CpuSet::new();
+    only.set(processor).unwrap();
+    sched_setaffinity(Pid::from_raw(0), &only).unwrap();
+}
+
+const MESSAGES: usize = 16;
+const LEN: usize = 4096;
+
+/// Otherwise a reader finds another message in its view: its lease was given back by the sender, who took it for the lease that it had
+/// added for a receiver that is gone.
+#[test]
+fn a_successor_loses_no_view_while_the_senders_core_is_contended() {
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _until_the_end = SetOnDrop(&is_over);
+        scope.spawn(|| {
+            stay_on(SENDERS);
+            while !is_over.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+        });
+        let overwritten = trials("race-contended", 2000, |_| ());
+        assert_eq!(overwritten, 0, "of {} views", 2000 * MESSAGES);
+    });
+}
+
+/// Also when a test fails: its other threads must end.
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The same, with a sender that stands still for a moment anywhere.
+#[test]
+fn a_successor_loses_no_view_while_the_sender_is_stopped() {
+    let mut random = 1_u64;
+    let stop = |sender: &Child| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        for _ in 0..random >> 54 {
+            std::hint::spin_loop();
+        }
+        sender.signal(libc::SIGSTOP);
+    };
+    assert_eq!(trials("race-stopped", 5000, stop), 0, "of {} views", 5000 * MESSAGES);
+}
+
+/// `disturb` is called when the sender is sending and the receiver is about to leave; the sender goes on when the successor has its views.
+fn trials(test: &str, count: usize, mut disturb: impl FnMut(&Child)) -> u64 {
+    let names = Names::new(test);
+    let sender = Child::start("race-sender", &[names.prefix()]);
+    let reader = Child::start("race-reader", &[names.prefix()]);
+    let mut overwritten = 0;
+    for _ in 0..count {
+        sender.tell(&Message::Go);
+        for _ in 0..MESSAGES {
+            reader.tell(&sender.hear());
+        }
+        reader.expect_done();
+        disturb(&sender);
+        reader.expect_done();
+        sender.signal(libc::SIGCONT);
+        sender.tell(&Message::Go);
+        sender.expect_done();
+        match reader.ask(&Message::Go) {
+            Message::Number(number) => overwritten += number,
+            other => panic!("{other:?}"),
+        }
+    }
+    reader.shut_down();
+    sender.shut_down();
+    overwritten
+}
+
+/// The owner: sends the same messages until the receiver is gone, and then writes others in the place of what is free.
+pub(crate) fn sender_role(link: &Link, arguments: &[&str]) {
+    stay_on(SENDERS);
+    let provider = Provider::builder().name_prefix(arguments[0]).max_bytes(2 << 20).build().unwrap();
+    for number in 0_usize.. {
+        match link.receive().unwrap() {
+            Some(Message::Go) => {}
+            None => return,
+            other => panic!("{other:?}"),
+        }
+        let messages: Vec<ShmBuf> = (0..MESSAGES).map(|_| message(&provider, 1)).collect();
+        let mut sender = Sender::builder().slots(MESSAGES).create(&provider, &channel(number)).unwrap();
+        messages.iter().for_each(|message| link.send(&Message::Sent(message.descriptor().unwrap())));
+        sender.wait_for_receiver(Duration::MAX).unwrap();
+        'sending: loop {
+            for message in &messages {
+                match sender.try_send(message.clone()).map_err(|error| error.failure()) {
+                    Ok(()) | Err(SendFailure::Full { .. } | SendFailure::TooManyLent { .. }) => {}
+                    Err(SendFailure::PeerGone) => break 'sending,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        }
+        assert_eq!(link.receive().unwrap(), Some(Message::Go));
+        drop((messages, sender));
+        drop((0..2 * MESSAGES).map(|_| message(&provider, 2)).collect::<Vec<_>>());
+        link.send(&Message::Done);
+    }
+}
+
+fn message(provider: &Provider, byte: u8) -> ShmBuf {
+    let mut buffer = provider.alloc(LEN).unwrap();
+    buffer.fill(byte);
+    buffer.freeze()
+}
+
+fn channel(number: usize) -> String {
+    format!("c{number}")
+}
+
+/// The receiver, and then its successor.
+pub(crate) fn reader_role(link: &Link, arguments: &[&str]) {
+    stay_on(RECEIVERS);
+    let prefix = arguments[0];
+    for number in 0_usize.. {
+        let mut descriptors: Vec<Descriptor> = Vec::new();
+        while descriptors.len() < MESSAGES {
+            match link.receive().unwrap() {
+                Some(Message::Sent(descriptor)) => descriptors.push(descriptor),
+                None => return,
+                other => panic!("{other:?}"),
+            }
+        }
+        let first = shm::client(prefix);
+        first.connect(descriptors[0].provider()).unwrap();
+        let mut receiver = Receiver::open(&first, &channel(number)).unwrap();
+        drop(receiver.recv().unwrap());
+        link.send(&Message::Done);
+        // So that the sender finds room, and is at any point of sending when its receiver leaves.
+        let (start, time) = (Instant::now(), Duration::from_micros((number * 7919 % 6000) as u64));
+        while start.elapsed() < time {
+            drop(receiver.try_recv());
+        }
+        drop((receiver, first));
+        let second = shm::client(prefix);
+        let views: Vec<_> = descriptors.iter().map(|descriptor| second.attach(descriptor).unwrap()).collect();
+        link.send(&Message::Done);
+        assert_eq!(link.receive().unwrap(), Some(Message::Go));
+        let overwritten = views.iter().filter(|view| view.iter().any(|&byte| byte != 1)).count();
+        link.send(&Message::Number(overwritten as u64));
+    }
+}
