@@ -40,11 +40,11 @@ impl Pool {
 
     /// Takes a chunk of a class that has come back from those whom it was lent to, unless another one had better be made.
     pub(super) fn take_returned(&self, class: usize) -> Option<NonNull<Chunk>> {
+        // One lock after the other.
+        let has_lenders = !self.lenders.lock().is_empty();
         let is_deep = || self.arenas.room() != Room::ToGrow || self.registry.lock().count(class) >= DEPTH;
-        if self.lenders.lock().is_empty() || !is_deep() || self.collect_loans() == 0 {
-            return None;
-        }
-        self.take_own(class)
+        let has_come_back = has_lenders && is_deep() && self.collect_loans() > 0;
+        has_come_back.then(|| self.take_own(class)).flatten()
     }
 
     /// Takes what has come back from those whom it was lent to.
