@@ -272,7 +272,8 @@ impl ShmBuf {
         self.chunk().keep_bytes();
     }
 
-    /// Does a peer have a view or a grant of the message now, or a channel's receiver the message? A snapshot.
+    /// Does a peer have a view or a grant of the message now, or a channel's receiver the message? A snapshot. (Between the drop of the
+    /// provider and that of the sender, nothing is known here of what the sender has lent.)
     pub fn is_leased(&self) -> bool {
         self.chunk().is_leased() || self.is_lent()
     }

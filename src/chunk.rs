@@ -346,7 +346,8 @@ impl Chunk {
 
     // ---- lending it to channels ------------------------------------------------------------------------------
 
-    /// Its bytes are never used again. Relaxed: handed on with the handle.
+    /// Its bytes are never used again. Relaxed: the caller drops its handle after this (Release), and who asks
+    /// [`is_given_up`](Self::is_given_up) is the last handle (Acquire), or asks for a snapshot.
     pub(crate) fn keep_bytes(&self) {
         self.rest.is_given_up.store(true, Ordering::Relaxed);
     }

@@ -172,8 +172,8 @@ impl Client {
     ///
     /// [`AttachError::Stale`] if the message came too late. [`AttachError::NoSuchRecord`], [`AttachError::WrongLength`],
     /// [`AttachError::OtherPeer`] and [`AttachError::NotGranted`] for a descriptor that is not what the owner sent, or is not
-    /// for this client. [`AttachError::SlotLost`] if another peer has its slot. [`AttachError::TooManyLeases`] with 31 views of the same message. [`AttachError::Damaged`] if
-    /// another process wrote garbage into the control object. And the errors of [`connect`](Self::connect).
+    /// for this client. [`AttachError::SlotLost`] if another peer has its slot. [`AttachError::TooManyLeases`] with 31 views of the
+    /// same message. [`AttachError::Damaged`] if another process wrote garbage into the control object. And the errors of [`connect`](Self::connect).
     pub fn attach(&self, descriptor: &Descriptor) -> Result<ShmView, AttachError> {
         self.check_fork()?;
         loop {

@@ -24,8 +24,8 @@ pub(crate) use {
     model::{ArrayQueue, AtomicU64, Futex},
 };
 
-/// A full fence right after a read-modify-write that was done. On x86-64 that was one: locked instructions are ordered with all others
-/// (Intel's manual, volume 3, section 9.2.3.8), so that only the compiler must be told.
+/// A full fence right after a read-modify-write that was done. On x86-64 that was one: "loads and stores are not reordered with
+/// locked instructions" (Intel's and AMD's manuals, on memory ordering), so that only the compiler must be told.
 #[inline]
 pub(crate) fn fence_after_rmw() {
     if cfg!(all(target_arch = "x86_64", not(any(loom, miri)))) {

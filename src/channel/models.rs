@@ -156,11 +156,6 @@ fn a_message_to_a_receiver_that_leaves_has_one_taker() {
     });
 }
 
-/// Words for so many loans.
-fn words(count: usize) -> Vec<AtomicU64> {
-    (0..count).map(|_| AtomicU64::new(0)).collect()
-}
-
 /// A channel, what comes back by it, and the bytes of its one buffer. Loom reports any unsynchronised read and write of those.
 struct Lending {
     channel: Arc<Channel>,
@@ -174,6 +169,11 @@ unsafe impl Sync for Lending {}
 unsafe impl Send for Lending {}
 
 impl Lending {
+    fn new() -> Arc<Self> {
+        let returns = (0..2).map(|_| AtomicU64::new(0)).collect();
+        Arc::new(Self { channel: channel(2), returns, bytes: UnsafeCell::new(0) })
+    }
+
     fn write(&self, value: u64) {
         // SAFETY: loom checks that nobody reads now.
         self.bytes.with_mut(|bytes| unsafe { *bytes = value });
@@ -189,8 +189,7 @@ impl Lending {
 #[test]
 fn a_buffer_is_used_again_when_it_was_given_back_and_not_before() {
     model(3, || {
-        let lending = Lending { channel: channel(2), returns: words(2), bytes: UnsafeCell::new(0) };
-        let lending = Arc::new(lending);
+        let lending = Lending::new();
         lending.write(7);
         let receiver = {
             let lending = lending.clone();
@@ -215,8 +214,7 @@ fn a_buffer_is_used_again_when_it_was_given_back_and_not_before() {
 #[test]
 fn what_two_threads_give_back_comes_back_once_each() {
     model(3, || {
-        let lending = Lending { channel: channel(2), returns: words(2), bytes: UnsafeCell::new(0) };
-        let (lending, tickets) = (Arc::new(lending), Arc::new(AtomicU64::new(0)));
+        let (lending, tickets) = (Lending::new(), Arc::new(AtomicU64::new(0)));
         let threads = [3, 5].map(|number| {
             let (lending, tickets) = (lending.clone(), tickets.clone());
             thread::spawn(move || returns::give_back(&lending.returns, tickets.fetch_add(1, Ordering::Relaxed), number))
@@ -238,8 +236,7 @@ fn what_two_threads_give_back_comes_back_once_each() {
 #[test]
 fn a_buffer_that_is_sent_to_a_receiver_that_leaves_comes_back_once() {
     model(3, || {
-        let lending = Lending { channel: channel(2), returns: words(2), bytes: UnsafeCell::new(0) };
-        let lending = Arc::new(lending);
+        let lending = Lending::new();
         lending.write(7);
         let receiver = {
             let lending = lending.clone();
@@ -313,8 +310,7 @@ fn what_is_lent_goes_with_the_last_one_who_has_it() {
 #[test]
 fn a_handle_that_was_put_in_is_taken_out_once() {
     model(3, || {
-        let lending = Lending { channel: channel(2), returns: words(1), bytes: UnsafeCell::new(0) };
-        let (lending, cells) = (Arc::new(lending), Arc::new(Cells::<Lending>::new(1).unwrap()));
+        let (lending, cells) = (Lending::new(), Arc::new(Cells::<Lending>::new(1).unwrap()));
         lending.write(7);
         cells.put(0, NonNull::from(&*lending));
         let receiver = {

@@ -153,8 +153,8 @@ impl Gate {
                     continue;
                 }
             };
-            // Acquire: partner of the Release that ends a grant. Release: the next one under way finds the gate as this one did, whose
-            // own accesses must not be taken for earlier ones.
+            // Acquire: partner of the Release that ends a grant. Release, and Acquire of whoever enters later: that one finds the slot's
+            // epoch no older than this one has found it.
             match self.0.compare_exchange_weak(seen, next, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return true,
                 Err(now) => seen = now,
