@@ -7,6 +7,7 @@ use crate::chunk::Chunk;
 use crate::descriptor::{Descriptor, PeerId, ProviderId};
 use crate::error::{CapacityError, ShareError};
 use crate::pool::Pool;
+use crate::prefetch;
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
@@ -231,6 +232,15 @@ impl ShmBuf {
             (Some(record), Some(control)) if chunk.is_ours() => control.revoke(record, peer),
             _ => false,
         }
+    }
+
+    /// Fetches both ends of the memory for whoever is to write it next: a small message is no more, and in a large one the processor
+    /// fetches by itself what lies between.
+    #[inline]
+    pub(crate) fn fetch_ends(&self) {
+        let first = self.chunk().data().as_ptr();
+        prefetch::for_writing(first);
+        prefetch::for_writing(first.wrapping_add(self.capacity().saturating_sub(1)));
     }
 
     /// The provider that it was allocated from.

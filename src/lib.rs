@@ -173,6 +173,7 @@ mod locks;
 mod payload;
 mod pool;
 mod posix;
+mod prefetch;
 mod provider;
 mod segment;
 mod shelf;

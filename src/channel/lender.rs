@@ -14,7 +14,8 @@
 //! # Who looks for returns, and when
 //!
 //! * The sender, right after a message has gone out and its receiver was woken: off that one's way, and in time for the next
-//!   buffer to be the one that came back last, in the cache still. A few at a time.
+//!   buffer to be the one that came back last, in the cache still. A few at a time. Their first and last lines are fetched for writing,
+//!   so that whoever fills one next does not wait until the reader's core has given them up.
 //! * The pool, when a class has no idle chunk, before it makes a fourth one; and when it trims or reclaims, or gets another lender.
 //! * The sender, when it finds that the receiver is gone.
 //!
@@ -119,7 +120,10 @@ impl Lender {
             let number = returns::read(self.shared.returns(), *taking.returned)?;
             *taking.returned = taking.returned.wrapping_add(1);
             // A number that is not out comes from a receiver that is broken, or hostile.
-            Some(taking.take(number as usize).map(|_| number as usize))
+            Some(taking.take(number as usize).map(|buffer| {
+                buffer.fetch_ends();
+                number as usize
+            }))
         };
         (0..most).map_while(next).flatten()
     }
