@@ -154,47 +154,28 @@ compile_error!("shm-pool needs Linux: open file description locks and a tmpfs at
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("shm-pool needs a 64-bit target: shared counters are 64-bit atomics");
 
-mod arena;
-mod buf;
-mod cache;
 pub mod channel;
-mod chunk;
-mod class;
-mod client;
-mod control;
-mod descriptor;
 mod error;
-mod fork;
-#[cfg(not(all(test, loom)))]
-mod futex;
-mod lease;
-mod limits;
-mod locks;
-mod payload;
-mod pool;
-mod posix;
-mod prefetch;
-mod provider;
-mod segment;
-mod shelf;
-mod source;
-mod stats;
-mod sweep;
+mod os;
+mod owner;
+mod peer;
+mod protocol;
 mod sync;
-mod view;
 #[cfg(feature = "zenoh")]
 pub mod zenoh;
 
-pub use buf::{ShmBuf, ShmBufMut};
-pub use client::{Client, ClientBuilder};
-pub use descriptor::{Descriptor, PeerId, ProviderId};
-pub use error::{
-    AllocError, AllocErrorKind, AttachError, BuildError, CapacityError, DescriptorError, OsError, ShareError,
-};
-pub use provider::{Provider, ProviderBuilder};
-pub use stats::{ClassStats, Stats};
-pub use sweep::Swept;
-pub use view::ShmView;
+pub use error::{BuildError, OsError};
+pub use owner::buf::{ShmBuf, ShmBufMut};
+pub use owner::error::{AllocError, AllocErrorKind, CapacityError, ShareError};
+pub use owner::provider::{Provider, ProviderBuilder};
+pub use owner::stats::{ClassStats, Stats};
+pub use owner::sweep::Swept;
+pub use peer::client::{Client, ClientBuilder};
+pub use peer::error::AttachError;
+pub use peer::view::ShmView;
+pub use protocol::descriptor::Descriptor;
+pub use protocol::descriptor::DescriptorError;
+pub use protocol::ids::{PeerId, ProviderId};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -11,7 +11,6 @@
 
 #[cfg(not(all(test, loom)))]
 pub(crate) use {
-    crate::futex::Futex,
     crossbeam_queue::ArrayQueue,
     std::sync::atomic::{fence, AtomicPtr, AtomicU64, Ordering},
     std::thread::yield_now,
@@ -21,7 +20,7 @@ pub(crate) use {
 pub(crate) use {
     loom::sync::atomic::{fence, AtomicPtr, Ordering},
     loom::thread::yield_now,
-    model::{ArrayQueue, AtomicU64, Futex},
+    model::{ArrayQueue, AtomicU64},
 };
 
 /// A full fence right after a read-modify-write that was done. On x86-64 that was one: "loads and stores are not reordered with
@@ -38,7 +37,7 @@ pub(crate) fn fence_after_rmw() {
 #[cfg(all(test, loom))]
 mod model {
     use super::{AtomicPtr, Ordering};
-    use loom::sync::{atomic, Condvar, Mutex};
+    use loom::sync::atomic;
     use std::ptr;
 
     /// See the module's text.
@@ -96,60 +95,6 @@ mod model {
             failure: Ordering,
         ) -> Result<u64, u64> {
             self.value().compare_exchange_weak(current, new, success, failure)
-        }
-    }
-
-    /// A futex whose sleepers are woken by their waker alone, never for no reason: so a wake-up that is lost is a deadlock, which
-    /// loom reports. The kernel compares and sleeps, and wakes, under one lock, too.
-    pub(crate) struct Futex {
-        word: atomic::AtomicU32,
-        companion: atomic::AtomicU8,
-        lock: Mutex<()>,
-        woken: Condvar,
-    }
-
-    impl Futex {
-        pub(crate) fn new(value: u32) -> Self {
-            Self {
-                word: atomic::AtomicU32::new(value),
-                companion: atomic::AtomicU8::new(0),
-                lock: Mutex::new(()),
-                woken: Condvar::new(),
-            }
-        }
-
-        /// To be called before each access.
-        fn word(&self) -> &atomic::AtomicU32 {
-            self.companion.fetch_add(0, Ordering::Relaxed);
-            &self.word
-        }
-
-        pub(crate) fn load(&self, order: Ordering) -> u32 {
-            self.word().load(order)
-        }
-
-        pub(crate) fn store(&self, value: u32, order: Ordering) {
-            self.word().store(value, order);
-        }
-
-        pub(crate) fn fetch_or(&self, value: u32, order: Ordering) -> u32 {
-            self.word().fetch_or(value, order)
-        }
-
-        pub(crate) fn compare_exchange(&self, old: u32, new: u32, yes: Ordering, no: Ordering) -> Result<u32, u32> {
-            self.word().compare_exchange(old, new, yes, no)
-        }
-
-        pub(crate) fn sleep_while(&self, value: u32, _deadline: Option<&libc::timespec>) {
-            let guard = self.lock.lock().unwrap();
-            if self.word().load(Ordering::Relaxed) == value {
-                drop(self.woken.wait(guard).unwrap());
-            }
-        }
-
-        pub(crate) fn wake(&self) {
-            let _guard = self.lock.lock().unwrap();
-            self.woken.notify_all();
         }
     }
 

@@ -36,7 +36,8 @@
 //! Bit 31 is set as long as the sleeper may sleep; so if the ringer dies between W4 and W5, or anywhere else, the kernel wakes the
 //! sleeper.
 
-use crate::sync::{fence, Futex, Ordering};
+use crate::os::futex::Futex;
+use crate::sync::{fence, Ordering};
 use std::time::Duration;
 
 /// See the module's text; the numbers are the kernel's.

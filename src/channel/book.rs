@@ -14,8 +14,8 @@
 //! A number that comes back was put in before: between the two the message went to the receiver and returned, each by a Release and
 //! an Acquire. The table is for one that a hostile receiver has made up: it may find a handle that was only just put in, and takes it.
 
-use crate::buf::ShmBuf;
-use crate::chunk::Chunk;
+use crate::owner::buf::ShmBuf;
+use crate::owner::chunk::Chunk;
 use crate::sync::{AtomicPtr, Ordering};
 use parking_lot::{Mutex, MutexGuard};
 use std::ptr::{self, NonNull};

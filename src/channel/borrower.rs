@@ -3,13 +3,13 @@
 use super::counted::{Lent, Owned};
 use super::object::Shared;
 use super::returns;
-use crate::control::segment_name;
-use crate::descriptor::ProviderId;
-use crate::error::AttachError;
-use crate::fork;
-use crate::locks::LockFile;
-use crate::posix::Name;
-use crate::segment::{Access, Foreign, Mapping};
+use crate::os::fork;
+use crate::os::locks::LockFile;
+use crate::os::name::Name;
+use crate::os::segment::{Access, Foreign, Mapping};
+use crate::peer::error::AttachError;
+use crate::protocol::control::segment_name;
+use crate::protocol::ids::ProviderId;
 use std::fmt;
 use std::ops::Deref;
 use std::ptr::NonNull;
@@ -126,12 +126,10 @@ impl Segments {
 
     fn map(&self, serial: u64) -> Result<Mapping, AttachError> {
         let foreign = Foreign::open(self.name(serial), Access::Read, self.uid).map_err(|error| match error {
-            AttachError::Os(error) if error.errno() == Some(libc::ENOENT) => {
-                AttachError::Closed { provider: self.provider }
-            }
-            other => other,
+            missing if missing.is_missing() => AttachError::Closed { provider: self.provider },
+            other => other.into(),
         })?;
-        foreign.map(Access::Read)
+        Ok(foreign.map(Access::Read)?)
     }
 
     /// Lets go of segments that their owner has destroyed: those without a name, while it lives. (The names of a dead one's are swept, and

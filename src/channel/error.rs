@@ -2,8 +2,9 @@
 
 #![forbid(unsafe_code)]
 
-use crate::descriptor::ProviderId;
-use crate::error::{AttachError, OsError};
+use crate::error::OsError;
+use crate::peer::error::AttachError;
+use crate::protocol::ids::ProviderId;
 use std::fmt;
 use thiserror::Error;
 

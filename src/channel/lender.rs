@@ -48,11 +48,11 @@
 use super::book::{Book, Taking};
 use super::object::Shared;
 use super::returns;
-use crate::buf::ShmBuf;
-use crate::chunk::Chunk;
-use crate::fork;
-use crate::locks::LockFile;
-use crate::pool::Lends;
+use crate::os::fork;
+use crate::os::locks::LockFile;
+use crate::owner::buf::ShmBuf;
+use crate::owner::chunk::Chunk;
+use crate::owner::pool::Lends;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;

@@ -69,10 +69,10 @@ mod book;
 mod borrower;
 mod counted;
 mod error;
-mod keeper;
 mod lender;
 mod message;
 #[cfg(all(test, loom))]
+#[path = "../models/loans.rs"]
 mod models;
 mod object;
 mod receiver;

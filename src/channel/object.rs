@@ -15,15 +15,16 @@
 
 use super::bell::Bell;
 use super::error::ChannelError;
-use super::keeper::{self, Failed, Listed, MAX_BELLS};
 use super::ring::Slot;
-use crate::control::{remove_dead, Remains, CHANNEL_MAGIC, CLOSED, OPEN, OWNER_BYTE, RECEIVER_BYTE};
-use crate::descriptor::ProviderId;
-use crate::error::AttachError;
-use crate::fork;
-use crate::locks::{LockFile, LOCK};
-use crate::posix::{effective_uid, is_part, round_to_pages, Link, Name, MAX_PART, PAGE};
-use crate::segment::{Access, Foreign, Locked, Mapping, Segment};
+use crate::os::fork;
+use crate::os::locks::{LockFile, LOCK};
+use crate::os::name::{is_part, Link, Name, MAX_PART};
+use crate::os::posix::{effective_uid, round_to_pages, PAGE};
+use crate::os::robust_list::{self, Failed, Listed, MAX_BELLS};
+use crate::os::segment::{Access, Foreign, Locked, Mapping, ObjectError, Segment};
+use crate::protocol::control::{CHANNEL_MAGIC, CLOSED, OPEN, OWNER_BYTE, RECEIVER_BYTE};
+use crate::protocol::dead::{remove_dead, Remains};
+use crate::protocol::ids::ProviderId;
 use std::mem::size_of;
 use std::ptr::{addr_of, NonNull};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -72,13 +73,11 @@ struct What {
 const _: () = assert!(size_of::<Header>() == 192);
 
 /// The same of a channel, or the system's.
-fn not_a_channel(error: AttachError) -> ChannelError {
+fn not_a_channel(error: ObjectError) -> ChannelError {
     match error {
-        AttachError::NotAProvider { object, reason } => ChannelError::NotAChannel { object, reason },
-        AttachError::WrongUid { object, found, expected } => ChannelError::WrongUid { object, found, expected },
-        AttachError::Os(error) => ChannelError::Os(error),
-        // Of an object that is opened, no more can be wrong.
-        other => ChannelError::NotAChannel { object: other.to_string(), reason: "it cannot be opened" },
+        ObjectError::Unusable { object, reason } => ChannelError::NotAChannel { object, reason },
+        ObjectError::WrongUid { object, found, expected } => ChannelError::WrongUid { object, found, expected },
+        ObjectError::Os(error) => ChannelError::Os(error),
     }
 }
 
@@ -171,10 +170,8 @@ impl Object {
     /// The receiver's: opens the object, which must belong to user `uid`. It is the receiver only when it has [joined](Self::join).
     pub(super) fn open(name: &Name, uid: u32) -> Result<Self, ChannelError> {
         let object = || name.path();
-        let missing = |error| match error {
-            AttachError::Os(error) if error.errno() == Some(libc::ENOENT) => {
-                ChannelError::NoChannel { object: object() }
-            }
+        let missing = |error: ObjectError| match error {
+            missing if missing.is_missing() => ChannelError::NoChannel { object: object() },
             other => not_a_channel(other),
         };
         let foreign = Foreign::open(name.clone(), Access::ReadWrite, uid).map_err(missing)?;
@@ -182,7 +179,7 @@ impl Object {
         let is_unfinished = || Err(ChannelError::Unfinished { object: object() });
         let locks = foreign.open_for_locks().map_err(|error| match error {
             // Another one took its name meanwhile.
-            AttachError::NotAProvider { .. } => ChannelError::Unfinished { object: object() },
+            ObjectError::Unusable { .. } => ChannelError::Unfinished { object: object() },
             other => missing(other),
         })?;
         let bad = |reason| Err(ChannelError::NotAChannel { object: object(), reason });
@@ -263,7 +260,7 @@ impl Object {
     fn hold(&self, bell: &Bell, name: &Name) -> Result<Option<Listed>, ChannelError> {
         let word = addr_of!(*bell).cast::<u8>().cast_mut();
         // SAFETY: the bell lies in the first page of the mapping, before which there is another one for entries.
-        let entry = unsafe { word.sub(keeper::distance()) };
+        let entry = unsafe { word.sub(robust_list::distance()) };
         // SAFETY: an address in a mapping is not null.
         let entry = unsafe { NonNull::new_unchecked(entry) };
         // SAFETY: in the page before the mapping (`Mapping::behind_own_page`), for this bell's entry alone; `listed` is dropped before the

@@ -2,15 +2,15 @@
 
 #![forbid(unsafe_code)]
 
-use super::books::Books;
+use super::outstanding::Books;
 use super::segments::Segments;
 use super::{Core, PoolBackend};
-use crate::control::MAX_SEGMENTS;
 use crate::error::{BuildError, OsError};
-use crate::fork;
-use crate::limits::{range, Limits};
-use crate::pool::Pool;
-use crate::posix::{lock_limit, may_lock};
+use crate::os::locks;
+use crate::os::posix::{lock_limit, may_lock};
+use crate::owner::limits::{range, Limits};
+use crate::owner::pool::Pool;
+use crate::protocol::control::MAX_SEGMENTS;
 use std::mem::ManuallyDrop;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
@@ -123,7 +123,8 @@ impl PoolBackendBuilder {
             descriptors = MAX_SEGMENTS,
             "what each receiver needs for this pool at most (ulimit -l, ulimit -n)"
         );
-        fork::watch().map_err(|error| OsError::new("pthread_atfork", "this process", 0, error, String::new()))?;
+        locks::watch_forks()
+            .map_err(|error| OsError::new("pthread_atfork", "this process", 0, error, String::new()))?;
         let first = getrandom::u32().map_err(BuildError::Random)?;
         cleanup_orphaned_shm_segments();
         let books = Arc::new(Books::new());

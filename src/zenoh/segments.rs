@@ -12,12 +12,13 @@
 
 #![forbid(unsafe_code)]
 
-use super::books::{Books, SLOTS};
+use super::outstanding::{Books, SLOTS};
 use crate::error::OsError;
-use crate::payload::Payload;
-use crate::posix::{free_bytes, Name};
-use crate::segment::Segment;
-use crate::source::Source;
+use crate::os::name::Name;
+use crate::os::posix::free_bytes;
+use crate::os::segment::Segment;
+use crate::owner::payload::Payload;
+use crate::owner::segment_factory::Source;
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
@@ -75,7 +76,7 @@ impl Source for Segments {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::posix::PAGE;
+    use crate::os::posix::PAGE;
     use std::path::Path;
 
     fn path(id: u32) -> String {

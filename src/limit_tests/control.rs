@@ -1,0 +1,242 @@
+//! Slots, epochs and gates at their limits. Each test plays both sides, on a control object of its own.
+
+use super::*;
+use crate::os::posix::effective_uid;
+use crate::peer::control::PeerControl;
+use crate::peer::error::AttachError;
+use crate::protocol::record::{published_after, Place};
+use crate::protocol::slot::{MAX_UNDER_WAY, UNDER_WAY, VACANT};
+use std::sync::atomic::AtomicBool;
+use std::sync::Barrier;
+use std::thread;
+
+/// What of an epoch a gate does not keep.
+const BEYOND_THE_GATE: u64 = 1 << (u64::BITS - UNDER_WAY);
+
+const RECORDS: usize = 4096;
+
+struct Scene {
+    owner: OwnerControl,
+    prefix: String,
+    /// A message that peers can attach to.
+    record: u32,
+    generation: u64,
+}
+
+impl Scene {
+    fn new(test: &str) -> Self {
+        let prefix = format!("shm_pool-unit-{}-{test}", std::process::id());
+        let owner = OwnerControl::create(&prefix, ProviderId(7), RECORDS, 0o600, 1)
+            .unwrap()
+            .expect("nobody sweeps this prefix");
+        let (record, closed) = owner.fresh_record(&mut owner.books.lock()).unwrap();
+        let generation = published_after(closed);
+        owner.record(record).unwrap().publish(generation, Place { segment: 1, index: 0, offset: 0, len: 1 });
+        Self { owner, prefix, record, generation }
+    }
+
+    fn connect(&self) -> Result<PeerControl, AttachError> {
+        PeerControl::connect(&self.prefix, self.owner.id, effective_uid())
+    }
+
+    /// A peer in slot 0 that comes after one with this epoch.
+    fn connect_after(&self, epoch: u64) -> PeerControl {
+        self.owner.view.header().epochs[0].0.store(epoch | VACANT, Ordering::Relaxed);
+        let peer = self.connect().unwrap();
+        assert_eq!((peer.slot(), peer.id().epoch), (0, epoch.wrapping_add(4)));
+        peer
+    }
+
+    fn record(&self) -> &Record {
+        self.owner.record(self.record).unwrap()
+    }
+
+    fn accept(&self, slot: usize) -> bool {
+        self.record().accept(slot, self.generation).is_ok()
+    }
+
+    fn grant(&self, peer: PeerId) -> Result<(), ShareError> {
+        self.owner.grant(self.record(), peer)
+    }
+}
+
+/// Otherwise an id that was made up, or damaged on its way, takes back what was granted to the peer that it looks like, and
+/// that peer's message is used again before it came.
+#[test]
+fn an_epoch_that_looks_the_same_to_the_gate_takes_nothing_from_the_peer() {
+    let scene = Scene::new("alias");
+    let peer = scene.connect().unwrap();
+    scene.grant(peer.id()).unwrap();
+    for factor in [1, 2, 3, 0xffff] {
+        let alias = PeerId { epoch: peer.id().epoch.wrapping_add(BEYOND_THE_GATE.wrapping_mul(factor)), ..peer.id() };
+        assert_ne!(alias, peer.id());
+        for _ in 0..=MAX_GRANTS {
+            assert_eq!(scene.grant(alias), Err(ShareError::PeerGone(alias)));
+        }
+    }
+    assert!(scene.accept(peer.slot()), "the peer's own grant is there");
+    assert!(!scene.accept(peer.slot()), "and none that was for somebody else");
+    peer.release(scene.record);
+    assert!(!scene.record().is_leased());
+}
+
+/// Otherwise grants fail, or go to a peer that has gone, once a slot was taken so often that its epoch needs more bits than a
+/// gate keeps, or than there are.
+#[test]
+fn epochs_go_on_past_the_bits_of_a_gate_and_past_the_last_one() {
+    let scene = Scene::new("epochs");
+    for before in [BEYOND_THE_GATE - 4, BEYOND_THE_GATE, 3 * BEYOND_THE_GATE - 4, u64::MAX - 7, u64::MAX - 3, 0] {
+        let earlier = scene.connect_after(before.wrapping_sub(4)).id();
+        let peer = scene.connect_after(before);
+        assert_eq!(scene.grant(earlier), Err(ShareError::PeerGone(earlier)), "after epoch {before:#x}");
+        assert_eq!(scene.grant(peer.id()), Ok(()), "after epoch {before:#x}");
+        assert_eq!(scene.grant(earlier), Err(ShareError::PeerGone(earlier)), "after epoch {before:#x}");
+        let id = peer.id();
+        drop(peer);
+        assert!(!scene.record().is_leased(), "a peer that leaves takes its grants with it");
+        assert_eq!(scene.grant(id), Err(ShareError::PeerGone(id)), "after epoch {before:#x}");
+        assert_eq!(scene.owner.reclaim(), 0, "it has left");
+    }
+}
+
+/// Otherwise the slot of a peer that died with the last epoch is never free again, or is taken with what the dead one held.
+#[test]
+fn a_peer_that_died_with_any_epoch_is_found() {
+    let scene = Scene::new("epochs-dead");
+    for before in [BEYOND_THE_GATE - 4, u64::MAX - 7, u64::MAX - 3] {
+        for is_found_by_the_owner in [true, false] {
+            let peer = scene.connect_after(before);
+            scene.grant(peer.id()).unwrap();
+            // The kernel gives the lock of a process that ends back; here the process itself does. No more is done.
+            peer.die();
+            if is_found_by_the_owner {
+                assert_eq!((scene.owner.reclaim(), scene.owner.reclaim()), (1, 0), "after epoch {before:#x}");
+            } else {
+                assert_eq!(scene.connect().unwrap().id().epoch, before.wrapping_add(8));
+            }
+            assert!(!scene.record().is_leased());
+        }
+    }
+}
+
+/// Otherwise a message stays leased for ever by nobody: by a peer, say, that was killed while it tried a descriptor of a record that
+/// had no chunk yet.
+#[test]
+fn a_lease_of_a_slot_that_nobody_has_is_taken_back() {
+    let scene = Scene::new("stray");
+    for slot in [0, 7, PEERS - 1] {
+        scene.record().renew(slot).unwrap();
+        assert_eq!((scene.owner.reclaim(), scene.owner.reclaim()), (1, 0));
+        assert!(!scene.record().is_leased());
+    }
+    let peer = scene.connect().unwrap();
+    scene.record().renew(peer.slot()).unwrap();
+    assert_eq!(scene.owner.reclaim(), 0, "somebody has this one");
+    assert!(scene.record().is_leased());
+}
+
+/// Otherwise a process that has closed its lock's descriptor gives back what the next peer in its slot reads, or clears its lanes; and
+/// the owner writes there.
+#[test]
+fn a_peer_that_has_lost_its_slot_takes_nothing_from_the_next_one() {
+    let scene = Scene::new("lost");
+    let lost = scene.connect().unwrap();
+    scene.record().attach(lost.slot(), scene.generation).unwrap();
+    assert!(lost.has_slot());
+    lost.lose_lock();
+    let next = scene.connect().unwrap();
+    assert_eq!(next.slot(), lost.slot());
+    assert!(next.has_slot() && !lost.has_slot());
+    scene.record().attach(next.slot(), scene.generation).unwrap();
+    lost.release(scene.record);
+    lost.put_back(scene.record);
+    assert!(!scene.accept(next.slot()), "a grant was made of the next one's lease");
+    drop(lost);
+    assert!(scene.record().is_leased() && next.has_slot());
+    next.release(scene.record);
+    assert!(!scene.record().is_leased());
+}
+
+/// Otherwise the 65,536th thread that grants to one peer at a time counts as an epoch: grants to its peer are taken for those
+/// of another one, and what is taken back is somebody else's.
+#[test]
+fn a_gate_that_counts_as_many_as_it_can_lets_the_next_one_wait() {
+    let scene = Scene::new("gate-full");
+    let peer = scene.connect().unwrap();
+    let full = peer.id().epoch << UNDER_WAY | MAX_UNDER_WAY;
+    scene.owner.gates[0].0.store(full, Ordering::Relaxed);
+    let (begins, has_room) = (AtomicBool::new(false), AtomicBool::new(false));
+    thread::scope(|scope| {
+        let granted = scope.spawn(|| {
+            begins.store(true, Ordering::Release);
+            scene.grant(peer.id()).unwrap();
+            assert!(has_room.load(Ordering::Acquire), "it did not wait");
+        });
+        // A grant that does not wait is over long before this; one that does cannot be, however long it takes.
+        while !begins.load(Ordering::Acquire) {
+            thread::yield_now();
+        }
+        for _ in 0..10_000 {
+            assert_eq!(scene.owner.gates[0].0.load(Ordering::Relaxed), full, "the count went into the epoch");
+            thread::yield_now();
+        }
+        has_room.store(true, Ordering::Release);
+        scene.owner.gates[0].0.fetch_sub(1, Ordering::Release);
+        granted.join().unwrap();
+    });
+    assert_eq!(scene.owner.gates[0].0.load(Ordering::Relaxed), full - 1);
+    assert!(scene.accept(0));
+}
+
+/// Otherwise the 65th peer gets a slot that another one has, and their leases are counted as one's.
+#[test]
+fn the_last_slot_is_taken_once_and_is_there_when_it_is_given_back() {
+    let scene = Scene::new("slots");
+    let mut peers: Vec<_> = (0..PEERS).map(|_| scene.connect().unwrap()).collect();
+    assert!(peers.iter().enumerate().all(|(slot, peer)| peer.slot() == slot));
+    let refused = |scene: &Scene| matches!(scene.connect(), Err(AttachError::TooManyPeers { max: PEERS, .. }));
+    assert!(refused(&scene) && refused(&scene));
+    scene.owner.reclaim();
+    assert!(refused(&scene), "nobody is gone");
+    for slot in [PEERS - 1, 0, 31] {
+        drop(peers.swap_remove(slot));
+        peers.push(scene.connect().unwrap());
+        assert_eq!(peers.last().map(PeerControl::slot), Some(slot));
+        peers.sort_by_key(PeerControl::slot);
+        assert!(refused(&scene));
+    }
+}
+
+/// Otherwise the 65th peer is turned away for no reason but that the owner, just then, clears the slot of one that is dead.
+#[test]
+fn a_slot_that_the_owner_is_about_to_clear_is_waited_for() {
+    let scene = Scene::new("clearing");
+    // So that clearing takes a while.
+    scene.owner.books.lock().fresh = RECORDS as u32;
+    let others: Vec<_> = (1..PEERS).map(|_| scene.connect().unwrap()).collect();
+    for nth in 0..500 {
+        scene.connect().unwrap().die();
+        let both = Barrier::new(2);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                both.wait();
+                scene.owner.reclaim();
+            });
+            both.wait();
+            let connected = scene.connect().map(|peer| peer.slot());
+            assert_eq!(connected.map_err(|error| error.to_string()), Ok(PEERS - 1), "the {nth}th time");
+        });
+    }
+    drop(others);
+}
+
+/// Otherwise an owner that is stopped, by a debugger for instance, while it clears a slot stops who connects, too.
+#[test]
+fn a_slot_that_is_cleared_for_ever_is_not_waited_for() {
+    let scene = Scene::new("clearing-stopped");
+    let _others: Vec<_> = (1..PEERS).map(|_| scene.connect().unwrap()).collect();
+    assert!(scene.owner.locks.try_lock_shared(peer_byte(PEERS - 1)).unwrap());
+    assert!(matches!(scene.connect(), Err(AttachError::TooManyPeers { .. })));
+    scene.owner.locks.unlock(peer_byte(PEERS - 1)).unwrap();
+    assert_eq!(scene.connect().unwrap().slot(), PEERS - 1);
+}

@@ -1,0 +1,119 @@
+//! Models of grants, of peers that come and go, and of the owner that reclaims, checked by loom.
+
+use super::*;
+use crate::protocol::record::Place;
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::thread;
+
+const PLACE: Place = Place { segment: 1, index: 2, offset: 3, len: 4 };
+
+/// The slot under test; its lane is in one word with slot 0's.
+const SLOT: usize = 1;
+
+/// The epoch of the first peer in the slot.
+const FIRST: u64 = 4;
+
+struct Scene {
+    epoch: Epoch,
+    gate: Gate,
+    record: Record,
+    /// The message's bytes. Loom reports any unsynchronised read and write.
+    payload: UnsafeCell<u64>,
+}
+
+// SAFETY: the protocol under test is what makes this true; loom checks it.
+unsafe impl Sync for Scene {}
+
+impl Scene {
+    /// A message is published, and the slot has its first peer.
+    fn new() -> Arc<Self> {
+        let (epoch, gate, record) = (Epoch(AtomicU64::new(FIRST)), Gate::new(), Record::new());
+        let scene = Self { epoch, gate, record, payload: UnsafeCell::new(2) };
+        scene.record.close_at(1);
+        scene.record.publish(2, PLACE);
+        Arc::new(scene)
+    }
+
+    fn grant(&self, wanted: u64) -> Result<(), NotGranted> {
+        self.gate.grant(&self.epoch, wanted, &self.record, SLOT)
+    }
+
+    fn vacate(&self) {
+        self.epoch.vacate(|| self.record.clear(SLOT));
+    }
+}
+
+/// Where every interleaving takes minutes, they are explored up to so many `preemptions` per execution.
+fn model(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(preemptions);
+    model.check(run);
+}
+
+fn spawn(scene: &Arc<Scene>, run: impl FnOnce(&Scene) + 'static) -> thread::JoinHandle<()> {
+    let scene = scene.clone();
+    thread::spawn(move || run(&scene))
+}
+
+/// Otherwise a lease that nobody has keeps the message for ever.
+#[test]
+fn a_grant_to_a_peer_that_goes_leaves_nothing() {
+    model(4, || {
+        let scene = Scene::new();
+        let granting = spawn(&scene, |scene| drop(scene.grant(FIRST)));
+        scene.vacate();
+        granting.join().unwrap();
+        assert!(!scene.record.is_leased());
+    });
+}
+
+/// Otherwise the next peer in the slot finds its message gone, or one that is nobody's is kept.
+#[test]
+fn a_grant_to_a_peer_that_goes_takes_nothing_from_the_next_one() {
+    model(3, || {
+        let scene = Scene::new();
+        let late = spawn(&scene, |scene| drop(scene.grant(FIRST)));
+        scene.vacate();
+        let next = scene.epoch.occupy();
+        assert_eq!(next, FIRST + 4);
+        // The peer has told its id, and another thread of the owner sends it a message; it attaches to one by itself, too.
+        scene.grant(next).unwrap();
+        scene.record.renew(SLOT).unwrap();
+        late.join().unwrap();
+        assert!(scene.record.accept(SLOT, 2).is_ok(), "its grant was taken back");
+        assert!(scene.record.accept(SLOT, 2).is_err(), "a grant that nobody was told of");
+        scene.record.release(SLOT);
+        scene.record.release(SLOT);
+        assert!(!scene.record.is_leased());
+    });
+}
+
+/// Otherwise a message of the dead is never used again, or one of the living is used while it is read.
+#[test]
+fn reclaiming_the_dead_leaves_the_leases_of_the_living() {
+    model(3, || {
+        let scene = Scene::new();
+        // It died with a view and a grant.
+        scene.record.renew(SLOT).unwrap();
+        scene.record.grant(SLOT).unwrap();
+        let reader = spawn(&scene, |scene| {
+            if scene.record.attach(0, 2).is_ok() {
+                // SAFETY: loom checks that nobody writes now.
+                scene.payload.with(|bytes| assert_eq!(unsafe { *bytes }, 2));
+                scene.record.release(0);
+            }
+        });
+        let reclaiming = spawn(&scene, |scene| scene.vacate());
+        let mut generation = 2;
+        if scene.record.recycle(&mut generation) {
+            // SAFETY: loom checks that nobody reads now.
+            scene.payload.with_mut(|bytes| unsafe { *bytes = 4 });
+        }
+        reader.join().unwrap();
+        reclaiming.join().unwrap();
+        assert!(scene.record.recycle(&mut generation), "nobody leases it");
+        assert_eq!(generation, 3);
+        assert!(scene.epoch.is_vacant());
+    });
+}

@@ -1,0 +1,117 @@
+//! A futex that processes share: a 32-bit word that one thread can sleep on while it has a value, and another can change and wake.
+
+#[cfg(all(test, loom))]
+pub(crate) use model::Futex;
+#[cfg(not(all(test, loom)))]
+pub(crate) use real::Futex;
+
+#[cfg(not(all(test, loom)))]
+mod real {
+    use std::ptr;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    /// See the module's text.
+    #[repr(transparent)]
+    pub(crate) struct Futex(AtomicU32);
+
+    impl Futex {
+        pub(crate) fn new(value: u32) -> Self {
+            Self(AtomicU32::new(value))
+        }
+
+        pub(crate) fn store(&self, value: u32, order: Ordering) {
+            self.0.store(value, order);
+        }
+
+        #[inline]
+        pub(crate) fn load(&self, order: Ordering) -> u32 {
+            self.0.load(order)
+        }
+
+        pub(crate) fn fetch_or(&self, value: u32, order: Ordering) -> u32 {
+            self.0.fetch_or(value, order)
+        }
+
+        pub(crate) fn compare_exchange(&self, old: u32, new: u32, yes: Ordering, no: Ordering) -> Result<u32, u32> {
+            self.0.compare_exchange(old, new, yes, no)
+        }
+
+        /// Sleeps if the word has this value, until it is woken, or the deadline, of the monotonic clock, has passed, or for no reason.
+        pub(crate) fn sleep_while(&self, value: u32, deadline: Option<&libc::timespec>) {
+            let deadline = deadline.map_or(ptr::null(), |deadline| deadline as *const libc::timespec);
+            // Of all clocks this one's deadlines are absolute; the bits say who may wake: everybody.
+            let (call, everybody) = (libc::FUTEX_WAIT_BITSET, libc::FUTEX_BITSET_MATCH_ANY);
+            let word = self.0.as_ptr();
+            let unused = ptr::null::<u32>();
+            // SAFETY: a word that lives as long as `self`, and a deadline or none.
+            unsafe { libc::syscall(libc::SYS_futex, word, call, value, deadline, unused, everybody) };
+        }
+
+        /// Wakes all sleepers: the one that there should be, and any others.
+        pub(crate) fn wake(&self) {
+            let word = self.0.as_ptr();
+            // SAFETY: a word that lives as long as `self`.
+            unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE, i32::MAX) };
+        }
+    }
+}
+
+#[cfg(all(test, loom))]
+mod model {
+    use loom::sync::{atomic, Condvar, Mutex};
+    use std::sync::atomic::Ordering;
+
+    /// A futex whose sleepers are woken by their waker alone, never for no reason: so a wake-up that is lost is a deadlock, which
+    /// loom reports. The kernel compares and sleeps, and wakes, under one lock, too.
+    pub(crate) struct Futex {
+        word: atomic::AtomicU32,
+        companion: atomic::AtomicU8,
+        lock: Mutex<()>,
+        woken: Condvar,
+    }
+
+    impl Futex {
+        pub(crate) fn new(value: u32) -> Self {
+            Self {
+                word: atomic::AtomicU32::new(value),
+                companion: atomic::AtomicU8::new(0),
+                lock: Mutex::new(()),
+                woken: Condvar::new(),
+            }
+        }
+
+        /// To be called before each access.
+        fn word(&self) -> &atomic::AtomicU32 {
+            self.companion.fetch_add(0, Ordering::Relaxed);
+            &self.word
+        }
+
+        pub(crate) fn load(&self, order: Ordering) -> u32 {
+            self.word().load(order)
+        }
+
+        pub(crate) fn store(&self, value: u32, order: Ordering) {
+            self.word().store(value, order);
+        }
+
+        pub(crate) fn fetch_or(&self, value: u32, order: Ordering) -> u32 {
+            self.word().fetch_or(value, order)
+        }
+
+        pub(crate) fn compare_exchange(&self, old: u32, new: u32, yes: Ordering, no: Ordering) -> Result<u32, u32> {
+            self.word().compare_exchange(old, new, yes, no)
+        }
+
+        pub(crate) fn sleep_while(&self, value: u32, _deadline: Option<&libc::timespec>) {
+            let guard = self.lock.lock().unwrap();
+            if self.word().load(Ordering::Relaxed) == value {
+                drop(self.woken.wait(guard).unwrap());
+            }
+        }
+
+        pub(crate) fn wake(&self) {
+            let _guard = self.lock.lock().unwrap();
+            self.woken.notify_all();
+        }
+    }
+}

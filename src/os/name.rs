@@ -1,0 +1,158 @@
+//! Names under /dev/shm: what they may be, who unlinks them, and errors that say what to do.
+
+use crate::error::{BuildError, OsError};
+use crate::os::fork;
+use crate::os::posix::{check, flock, free_space, retry, EINTR_RETRIES};
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::os::fd::FromRawFd;
+use std::os::unix::fs::MetadataExt;
+
+/// Where shared-memory objects have their names.
+pub(crate) const DIRECTORY: &str = "/dev/shm";
+
+/// The name prefix that providers and clients have unless told otherwise.
+pub(crate) const DEFAULT_PREFIX: &str = "shm_pool";
+
+/// Longest part of a name in bytes that users choose; a file name has 255, and has up to two of them and some 40 others.
+pub(crate) const MAX_PART: usize = 64;
+
+/// Is it fit to be part of a name?
+pub(crate) fn is_part(text: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+    (1..=MAX_PART).contains(&text.len()) && text.bytes().all(allowed)
+}
+
+/// Is it fit to start a file name?
+pub(crate) fn check_prefix(prefix: &str) -> Result<(), BuildError> {
+    if is_part(prefix) {
+        return Ok(());
+    }
+    Err(BuildError::Prefix { prefix: prefix.to_owned(), max: MAX_PART })
+}
+
+/// A name under /dev/shm.
+#[derive(Clone, Debug)]
+pub(crate) struct Name(CString);
+
+impl Name {
+    /// `file` is a plain file name, without a slash or a NUL.
+    pub(crate) fn new(file: &str) -> Self {
+        debug_assert!(!file.contains('/') && !file.contains('\0'));
+        let path = format!("/{}", file.replace('\0', "_"));
+        Self(CString::new(path).unwrap_or_default())
+    }
+
+    /// The path that a user looks for.
+    pub(crate) fn path(&self) -> String {
+        format!("{DIRECTORY}{}", self.0.to_string_lossy())
+    }
+
+    /// Does it lead to an object?
+    pub(crate) fn exists(&self) -> bool {
+        std::path::Path::new(&self.path()).exists()
+    }
+
+    pub(crate) fn unlink(&self) -> io::Result<()> {
+        // SAFETY: the name is a NUL-terminated string.
+        check(unsafe { libc::shm_unlink(self.0.as_ptr()) })
+    }
+
+    /// An error that tells what the number means here and what the user can do.
+    pub(crate) fn error(&self, call: &'static str, bytes: usize, source: io::Error) -> OsError {
+        let advice = match source.raw_os_error() {
+            Some(libc::ENOSPC) => format!(
+                "; /dev/shm has {}; make room or enlarge it (in a container: docker run --shm-size, or a sized emptyDir \
+                 with medium Memory), or lower max_bytes",
+                free_space()
+            ),
+            Some(libc::ENOMEM) => "; the memory or mapping limit is reached (cgroup memory, ulimit -v, \
+                                   vm.max_map_count)"
+                .to_owned(),
+            Some(libc::EMFILE | libc::ENFILE) => "; the limit of open files is reached (ulimit -n)".to_owned(),
+            Some(libc::EACCES | libc::EPERM) => {
+                "; the object's mode or owner does not allow it (ProviderBuilder::mode)".to_owned()
+            }
+            Some(libc::EINTR) => format!("; signals interrupted it {EINTR_RETRIES} times in a row"),
+            Some(libc::ELOOP) => "; the name is a symbolic link, which is not followed".to_owned(),
+            _ => String::new(),
+        };
+        OsError::new(call, &self.path(), bytes, source, advice)
+    }
+}
+
+/// A name that this process created, unlinked on drop.
+pub(crate) struct Link {
+    name: Name,
+    fork_epoch: u64,
+    /// Is it still ours to unlink?
+    is_ours: bool,
+    /// The file, if the name is to stay for as long as anybody has a shared `flock` on it.
+    counted: Option<Inode>,
+}
+
+impl Link {
+    /// `name` was just created by this process.
+    pub(crate) fn new(name: Name) -> Self {
+        Self { name, fork_epoch: fork::epoch(), is_ours: true, counted: None }
+    }
+
+    /// From now on the name stays for as long as anybody has a shared `flock` on the file, which it was created for; whoever gives
+    /// the last one back unlinks it, as zenoh does.
+    #[cfg(feature = "zenoh")]
+    pub(crate) fn count_by_flock(&mut self, file: Inode) {
+        self.counted = Some(file);
+    }
+
+    /// The name is no longer ours to unlink.
+    pub(crate) fn disown(mut self) {
+        self.is_ours = false;
+    }
+
+    /// Is the name still this object's, and has nobody else a lock on it? If so, this one's is exclusive while the result lives.
+    fn last(&self, counted: Inode) -> io::Result<Option<File>> {
+        let file = shm_open(&self.name, libc::O_RDWR, 0)?;
+        flock(&file, libc::LOCK_EX)?;
+        Ok((inode(&file)? == counted).then_some(file))
+    }
+
+    pub(crate) fn name(&self) -> &Name {
+        &self.name
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        if !self.is_ours || self.fork_epoch != fork::epoch() {
+            return;
+        }
+        // Held until the name is gone: who opens it meanwhile finds it locked.
+        let lock = self.counted.map(|counted| self.last(counted));
+        if lock.as_ref().map_or(true, |last| matches!(last, Ok(Some(_)))) {
+            // Failure means that somebody else removed it already.
+            let _ = self.name.unlink();
+        }
+    }
+}
+
+/// Device and number: what file it is, whatever its name.
+pub(crate) type Inode = (u64, u64);
+
+pub(crate) fn inode(file: &File) -> io::Result<Inode> {
+    file.metadata().map(|data| (data.dev(), data.ino()))
+}
+
+/// Not inherited by `exec`, not through a symbolic link, and not waiting for the other end of what turns out a pipe.
+const SAFE: i32 = libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK;
+
+/// Opens or creates an object.
+pub(crate) fn shm_open(name: &Name, flags: i32, mode: u32) -> io::Result<File> {
+    retry(|| {
+        // SAFETY: the name is a NUL-terminated string.
+        let fd = unsafe { libc::shm_open(name.0.as_ptr(), flags | SAFE, mode as libc::mode_t) };
+        check(fd)?;
+        // SAFETY: shm_open returned a new descriptor that nobody else owns.
+        Ok(unsafe { File::from_raw_fd(fd) })
+    })
+}

@@ -1,0 +1,57 @@
+//! Giving memory back to the system: that of gaps, and arenas that nothing is carved from.
+
+#![forbid(unsafe_code)]
+
+use super::{Arena, Arenas};
+use crate::owner::limits::Account;
+use crate::owner::payload::Payload;
+use std::sync::Arc;
+
+/// A segment that is to go, and how many bytes of it have memory.
+pub(crate) struct Leaving {
+    pub(crate) payload: Arc<Payload>,
+    pub(crate) filled: usize,
+}
+
+impl Arenas {
+    /// Gives the memory of all gaps back to the system. Returns how many bytes that was.
+    pub(crate) fn punch(&self, account: &Account) -> usize {
+        let mut state = self.state.lock();
+        let mut given = 0;
+        for Arena { payload, pages, holes, .. } in &mut state.arenas {
+            for filled in pages.gaps().flat_map(|gap| holes.filled(&gap)).collect::<Vec<_>>() {
+                if payload.segment().discard(filled.start * self.page..filled.end * self.page) {
+                    given += holes.add(filled) * self.page;
+                }
+            }
+        }
+        // Under the lock: who takes it again must not be counted first.
+        account.give_back(given);
+        given
+    }
+
+    /// Takes the arenas out that nothing is carved from; what is done with them is the caller's.
+    pub(crate) fn take_empty(&self) -> Vec<Leaving> {
+        self.take(|arena| arena.pages.is_empty())
+    }
+
+    /// Takes the arenas out that were made for what failed then.
+    pub(crate) fn take_unused(&self) -> Vec<Leaving> {
+        self.take(|arena| arena.pages.is_empty() && !arena.was_used)
+    }
+
+    fn take(&self, is_wanted: impl Fn(&Arena) -> bool) -> Vec<Leaving> {
+        let mut state = self.state.lock();
+        let (wanted, others): (Vec<_>, Vec<_>) = std::mem::take(&mut state.arenas).into_iter().partition(is_wanted);
+        state.arenas = others;
+        let leaving = |arena: Arena| Leaving { filled: arena.filled() * self.page, payload: arena.payload };
+        wanted.into_iter().map(leaving).collect()
+    }
+}
+
+impl Arena {
+    /// Pages that have memory.
+    fn filled(&self) -> usize {
+        self.holes.filled(&(0..self.pages.units())).iter().map(ExactSizeIterator::len).sum()
+    }
+}

@@ -1,0 +1,357 @@
+//! Arenas: the segments that all messages are carved out of. Few, large and long-lived.
+//!
+//! | level | carves | into | for |
+//! |---|---|---|---|
+//! | arena | one segment, by pages | *runs* | chunks of whole pages, and heaps |
+//! | heap | one run, by cache lines | pieces | smaller chunks, so that these stay together |
+//!
+//! All of it is off the warm path, behind one mutex: a chunk is carved once and then lives in its pool. What a run has holes in is
+//! reserved outside of that mutex by the one who has carved it (see `pool`), before anybody else knows of it.
+//!
+//! # Memory
+//!
+//! An arena has its length from the start (I4), and no memory: each page is reserved when it, or what is next to it, is first carved.
+//! Where pages are not carved, [`Arenas::punch`] gives them back, and they are reserved again when they are carved again.
+
+mod carver;
+mod give_back;
+mod grow;
+mod holes;
+mod make_way;
+
+use crate::os::posix::page_size;
+use crate::owner::class::MIN_SIZE;
+use crate::owner::limits::{Account, First};
+use crate::owner::payload::Payload;
+use crate::protocol::control::MAX_SEGMENTS;
+use carver::{Carver, Shadow};
+pub(crate) use give_back::Leaving;
+use holes::Holes;
+pub(crate) use make_way::Window;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// What would be left of a hole is filled with it if it is no longer than this in bytes, or a 64th of the cap: a later message
+/// need not call into the kernel for so little.
+const REST: usize = 1 << 20;
+const REST_SHARE: usize = 64;
+
+/// How many shadows of heaps are kept. None where AddressSanitizer is to find out who touches them.
+const SPARE_SHADOWS: usize = if cfg!(shm_pool_asan) { 0 } else { 4 };
+
+/// What a chunk is carved by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Grain {
+    /// Cache lines, out of a heap.
+    Line,
+    /// Pages, out of an arena.
+    Page,
+}
+
+/// How much is to be carved.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Need {
+    /// Bytes; a multiple of the grain.
+    pub(crate) size: usize,
+    pub(crate) grain: Grain,
+}
+
+/// How much room the arenas have for more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// The cap allows more.
+    ToGrow,
+    /// They take all that the cap allows, and half of that or more is not carved.
+    Ample,
+    /// They take all that the cap allows, and less than half of that is not carved: where a chunk lies decides what else fits.
+    Crowded,
+}
+
+/// Part of an arena. Freed by [`Arenas::free`] and by nothing else.
+pub(crate) struct Carved {
+    payload: Arc<Payload>,
+    /// Bytes from the segment's start.
+    offset: usize,
+    len: usize,
+    grain: Grain,
+}
+
+/// Pages that were just carved, some of which may have no memory yet.
+pub(crate) struct Run {
+    pub(crate) carved: Carved,
+    /// Bytes from the segment's start.
+    pub(crate) holes: Vec<Range<usize>>,
+}
+
+/// See the module's text.
+pub(crate) struct Arenas {
+    state: Mutex<State>,
+    page: usize,
+    /// The cap, in bytes.
+    max: usize,
+    first: First,
+    /// The longest segment that may be made, in bytes.
+    longest: usize,
+}
+
+struct State {
+    arenas: Vec<Arena>,
+    /// Arenas have given way to a longer one: from now on a new one takes all that the cap allows, but for a
+    /// [`First::OneMessage`].
+    is_merged: bool,
+    /// By the serial number of their segment and where they begin in it.
+    heaps: BTreeMap<(u64, usize), Heap>,
+    /// Of heaps that are gone: with messages of many sizes one is made for a single small message, and its private memory costs more
+    /// than all the rest.
+    shadows: Vec<Shadow>,
+}
+
+struct Arena {
+    payload: Arc<Payload>,
+    pages: Carver,
+    holes: Holes,
+    /// Was anything carved from it whose memory could be reserved?
+    was_used: bool,
+}
+
+struct Heap {
+    run: Carved,
+    lines: Carver,
+    /// No gap is longer than so many lines.
+    longest_gap: usize,
+}
+
+impl Carved {
+    pub(crate) fn payload(&self) -> &Arc<Payload> {
+        &self.payload
+    }
+
+    /// Bytes from the segment's start.
+    pub(crate) fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// Usable bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The first byte.
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        let base = self.payload.segment().mapping().base();
+        // SAFETY: a carver hands out parts of its range only (checked in `Carver::carve`), and an arena's is its segment.
+        let start = unsafe { base.as_ptr().add(self.offset) };
+        // SAFETY: inside a mapping, which does not begin at null.
+        unsafe { NonNull::new_unchecked(start) }
+    }
+
+    /// The first `len` bytes of it stand for all.
+    pub(crate) fn shortened(self, len: usize) -> Self {
+        Self { len: len.min(self.len), ..self }
+    }
+
+    fn range(&self) -> Range<usize> {
+        self.offset..self.offset + self.len
+    }
+}
+
+impl Arenas {
+    /// `max`, `first` and `longest` are whole pages.
+    pub(crate) fn new(max: usize, first: First, longest: usize) -> Self {
+        let state = State { arenas: Vec::new(), is_merged: false, heaps: BTreeMap::new(), shadows: Vec::new() };
+        // No more can be spanned; a cap beyond it is none.
+        let max = max.min(longest.saturating_mul(MAX_SEGMENTS));
+        Self { state: Mutex::new(state), page: page_size(), max, first, longest }
+    }
+
+    // ---- carving ---------------------------------------------------------------------------------------------
+
+    /// Carves a piece out of a heap, of the last one first. `None`: no heap has room.
+    pub(crate) fn carve_lines(&self, len: usize) -> Option<Carved> {
+        let mut state = self.state.lock();
+        let carved = state.heaps.values_mut().rev().find_map(|heap| heap.carve(len))?;
+        // From now on there is something in the heap that is not condemned.
+        let start = state.heap(&carved).map(|(key, _)| key.1);
+        if let (Some(start), Some(arena)) = (start, state.arena(&carved)) {
+            arena.pages.spare(start / self.page);
+        }
+        Some(carved)
+    }
+
+    /// Makes a heap of a run whose memory is reserved, and carves the first piece from it, so that no other thread can take its room.
+    /// `None`: the system has no private memory to keep account of it.
+    pub(crate) fn add_heap(&self, run: Carved, len: usize) -> Option<Carved> {
+        let Some(lines) = self.lines(run.len / MIN_SIZE) else {
+            self.free(run);
+            return None;
+        };
+        let mut heap = Heap { run, longest_gap: lines.units(), lines };
+        let carved = heap.carve(len);
+        self.state.lock().heaps.insert((heap.run.payload.serial(), heap.run.offset), heap);
+        carved
+    }
+
+    /// Books for the lines of a heap.
+    fn lines(&self, count: usize) -> Option<Carver> {
+        let shadow = {
+            let mut state = self.state.lock();
+            let at = state.shadows.iter().position(|shadow| shadow.holds(count));
+            at.map(|at| state.shadows.swap_remove(at))
+        };
+        shadow.map(|shadow| Carver::with(shadow, count)).or_else(|| Carver::new(count))
+    }
+
+    /// Carves a run of `len` bytes, a multiple of the page size, out of the oldest arena that has room. `None`: none has.
+    pub(crate) fn carve_run(&self, len: usize) -> Option<Run> {
+        let (mut state, pages) = (self.state.lock(), len / self.page);
+        let mut arenas = state.arenas.iter_mut();
+        let (at, arena) = arenas.find_map(|arena| arena.pages.carve(pages).map(|at| (at, arena)))?;
+        let holes = arena.holes.take(&(at..at + pages)).into_iter();
+        let holes = holes.map(|hole| hole.start * self.page..hole.end * self.page).collect();
+        let carved = Carved { payload: arena.payload.clone(), offset: at * self.page, len, grain: Grain::Page };
+        Some(Run { carved, holes })
+    }
+
+    /// The memory of a run is reserved. Reserves what was left of the holes that it was carved from, where that is little.
+    ///
+    /// Under the lock, unlike other memory: nothing is carved there yet, so that nobody else may find it filled before it is.
+    pub(crate) fn fill_rests(&self, run: &Carved, account: &Account) {
+        let mut state = self.state.lock();
+        let Some(arena) = state.arena(run) else { return };
+        arena.was_used = true;
+        let most = REST.min(self.max / REST_SHARE) / self.page;
+        let range = run.offset / self.page..run.range().end.div_ceil(self.page);
+        for rest in arena.holes.rests_of(&range, most) {
+            if arena.payload.segment().reserve(rest.start * self.page..rest.end * self.page).is_ok() {
+                account.take(arena.holes.take(&rest).iter().map(ExactSizeIterator::len).sum::<usize>() * self.page);
+            }
+        }
+    }
+
+    /// Takes a run back of which these holes were not filled.
+    pub(crate) fn give_up(&self, run: Run) {
+        let mut state = self.state.lock();
+        if let Some(arena) = state.arena(&run.carved) {
+            for hole in &run.holes {
+                arena.holes.add(hole.start / self.page..hole.end / self.page);
+            }
+        }
+        state.free_run(&run.carved, self.page);
+    }
+
+    /// Gives a chunk's memory back.
+    pub(crate) fn free(&self, piece: Carved) {
+        let mut state = self.state.lock();
+        match piece.grain {
+            Grain::Page => state.free_run(&piece, self.page),
+            Grain::Line => {
+                let Some((key, heap)) = state.heap(&piece) else { return };
+                heap.lines.free((piece.offset - key.1) / MIN_SIZE);
+                heap.longest_gap = heap.lines.units();
+                if heap.lines.is_empty() {
+                    if let Some(heap) = state.heaps.remove(&key) {
+                        state.free_run(&heap.run, self.page);
+                        if state.shadows.len() < SPARE_SHADOWS {
+                            state.shadows.push(heap.lines.into_shadow());
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    // ---- what there is ---------------------------------------------------------------------------------------
+
+    /// How much room there is for more.
+    pub(crate) fn room(&self) -> Room {
+        let state = self.state.lock();
+        if state.spanned() < self.max {
+            return Room::ToGrow;
+        }
+        let free: usize = state.arenas.iter().map(|arena| arena.pages.free_units()).sum();
+        if free * self.page < self.max / 2 {
+            Room::Crowded
+        } else {
+            Room::Ample
+        }
+    }
+
+    /// Bytes that are not carved, by pages, and those in heaps, by lines.
+    pub(crate) fn free_bytes(&self) -> (usize, usize) {
+        let state = self.state.lock();
+        let pages: usize = state.arenas.iter().map(|arena| arena.pages.free_units()).sum();
+        let lines: usize = state.heaps.values().map(|heap| heap.lines.free_units()).sum();
+        (pages * self.page, lines * MIN_SIZE)
+    }
+
+    /// What segments there are.
+    pub(crate) fn payloads(&self) -> Vec<Arc<Payload>> {
+        self.state.lock().arenas.iter().map(|arena| arena.payload.clone()).collect()
+    }
+
+    /// How many arenas there are, and how long they are together, in bytes.
+    pub(crate) fn count_and_len(&self) -> (usize, usize) {
+        let state = self.state.lock();
+        (state.arenas.len(), state.spanned())
+    }
+
+    /// The longest run that surely fits now, in bytes: a gap, or an arena that the cap allows. `all_or_none`: as in
+    /// [`surrender`](Self::surrender).
+    #[cfg(feature = "zenoh")]
+    pub(crate) fn longest_run(&self, all_or_none: bool) -> usize {
+        let state = self.state.lock();
+        let gaps = state.arenas.iter().flat_map(|arena| arena.pages.gaps()).map(|gap| gap.len() * self.page);
+        // Arenas that are empty may give way to one.
+        let empty: Vec<_> = state.arenas.iter().filter(|arena| arena.pages.is_empty()).collect();
+        let may_go = !empty.is_empty() && (!all_or_none || empty.len() == state.arenas.len());
+        let going: usize = empty.iter().map(|arena| arena.payload.len()).sum();
+        let mut next = self.max - state.spanned();
+        if may_go {
+            next += going;
+        } else if state.arenas.len() == MAX_SEGMENTS {
+            next = 0;
+        }
+        gaps.chain([next.min(self.longest)]).max().unwrap_or(0)
+    }
+}
+
+impl State {
+    /// The arenas' lengths together, in bytes.
+    fn spanned(&self) -> usize {
+        self.arenas.iter().map(|arena| arena.payload.len()).sum()
+    }
+
+    fn arena(&mut self, piece: &Carved) -> Option<&mut Arena> {
+        self.arenas.iter_mut().find(|arena| Arc::ptr_eq(&arena.payload, &piece.payload))
+    }
+
+    /// The heap that a piece lies in, and its key.
+    fn heap(&mut self, piece: &Carved) -> Option<((u64, usize), &mut Heap)> {
+        let serial = piece.payload.serial();
+        self.heaps.range_mut((serial, 0)..=(serial, piece.offset)).next_back().map(|(key, heap)| (*key, heap))
+    }
+
+    fn free_run(&mut self, run: &Carved, page: usize) {
+        if let Some(arena) = self.arena(run) {
+            arena.pages.free(run.offset / page);
+        }
+    }
+}
+
+impl Heap {
+    fn carve(&mut self, len: usize) -> Option<Carved> {
+        let lines = len / MIN_SIZE;
+        if lines > self.longest_gap {
+            return None;
+        }
+        let Some(at) = self.lines.carve(lines) else {
+            self.longest_gap = lines - 1;
+            return None;
+        };
+        let offset = self.run.offset + at * MIN_SIZE;
+        Some(Carved { payload: self.run.payload.clone(), offset, len, grain: Grain::Line })
+    }
+}

@@ -1,0 +1,438 @@
+//! The owner's handles: [`ShmBufMut`] to fill a message, [`ShmBuf`] to share it. Dropping one gives the chunk back.
+//!
+//! Both are two words: the chunk and the message's length. A reference into the bytes exists only while a handle is
+//! held (invariant I5): `&mut [u8]` from the one `ShmBufMut` of a chunk that no peer can attach to, `&[u8]` otherwise.
+
+use crate::os::prefetch;
+use crate::owner::chunk::Chunk;
+use crate::owner::error::{CapacityError, ShareError};
+use crate::owner::pool::Pool;
+use crate::protocol::descriptor::Descriptor;
+use crate::protocol::ids::{PeerId, ProviderId};
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+/// A buffer in shared memory that only this handle can read or write.
+///
+/// The bytes are initialised, but to what is not said: a buffer from the pool still has an earlier message in it.
+/// Use [`Provider::alloc_zeroed`](crate::Provider::alloc_zeroed) where that matters.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let provider = shm_pool::Provider::builder().build()?;
+/// let mut buffer = provider.alloc(1024)?;
+/// buffer[..5].copy_from_slice(b"hello");
+/// buffer.truncate(5);
+/// assert_eq!(&buffer.freeze()[..], b"hello");
+/// # Ok(())
+/// # }
+/// ```
+///
+/// After [`freeze`](Self::freeze) there is no way to write:
+///
+/// ```compile_fail,E0382
+/// # let provider = shm_pool::Provider::builder().build().unwrap();
+/// let mut buffer = provider.alloc(4).unwrap();
+/// let message = buffer.freeze();
+/// buffer[0] = 1; // use of moved value
+/// # drop(message);
+/// ```
+///
+/// ```
+/// # let provider = shm_pool::Provider::builder().build().unwrap();
+/// let mut buffer = provider.alloc(4).unwrap();
+/// buffer[0] = 1; // the twin that compiles: written before
+/// let message = buffer.freeze();
+/// # assert_eq!(message[0], 1);
+/// ```
+pub struct ShmBufMut {
+    chunk: NonNull<Chunk>,
+    len: usize,
+}
+
+// SAFETY: the handle has its chunk exclusively (I3), and a chunk may be used from any thread.
+unsafe impl Send for ShmBufMut {}
+// SAFETY: through a shared reference the bytes can only be read.
+unsafe impl Sync for ShmBufMut {}
+
+impl ShmBufMut {
+    /// A handle of a chunk that the caller has just taken from its shelf, and of its first `len` bytes.
+    ///
+    /// # Safety
+    ///
+    /// The chunk is exclusively the caller's (I3), no peer can attach to it, and `len` is at most its capacity.
+    #[inline]
+    pub(crate) unsafe fn new(chunk: NonNull<Chunk>, len: usize) -> Self {
+        Self { chunk, len }
+    }
+
+    #[inline]
+    fn chunk(&self) -> &Chunk {
+        // SAFETY: the handle holds the chunk until it is dropped (I3).
+        unsafe { self.chunk.as_ref() }
+    }
+
+    /// How many bytes the buffer could hold, at least as many as were asked for: as a rule the size of its class.
+    pub fn capacity(&self) -> usize {
+        self.chunk().capacity()
+    }
+
+    /// Makes the message shorter. Does nothing if it is that short already.
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+
+    /// Makes the message `len` bytes long, up to the [capacity](Self::capacity). What is added has unspecified content.
+    ///
+    /// # Errors
+    ///
+    /// [`CapacityError`] if `len` is above the capacity; the length stays.
+    pub fn set_len(&mut self, len: usize) -> Result<(), CapacityError> {
+        let capacity = self.capacity();
+        if len > capacity {
+            return Err(CapacityError { len, capacity });
+        }
+        self.len = len;
+        Ok(())
+    }
+
+    /// Ends writing. The result can be cloned and shared with peers; nothing is copied.
+    #[inline]
+    pub fn freeze(self) -> ShmBuf {
+        let this = ManuallyDrop::new(self);
+        ShmBuf { chunk: this.chunk, len: this.len }
+    }
+}
+
+impl Deref for ShmBufMut {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        let data = self.chunk().data().as_ptr();
+        // SAFETY: `len` is at most the chunk's capacity, the bytes are initialised (zero at first), and nobody else
+        // writes them (I5).
+        unsafe { std::slice::from_raw_parts(data, self.len) }
+    }
+}
+
+impl DerefMut for ShmBufMut {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        let data = self.chunk().data().as_ptr();
+        // SAFETY: as in `deref`; and nobody else reads them either: the chunk is closed to peers, and this is its
+        // only handle (I5).
+        unsafe { std::slice::from_raw_parts_mut(data, self.len) }
+    }
+}
+
+impl AsRef<[u8]> for ShmBufMut {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl AsMut<[u8]> for ShmBufMut {
+    fn as_mut(&mut self) -> &mut [u8] {
+        self
+    }
+}
+
+impl Drop for ShmBufMut {
+    #[inline]
+    fn drop(&mut self) {
+        Pool::give(self.chunk);
+    }
+}
+
+impl fmt::Debug for ShmBufMut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ShmBufMut").field("len", &self.len).field("capacity", &self.capacity()).finish()
+    }
+}
+
+/// A message in shared memory: cheap to clone, and nobody writes it while a clone or a peer's view of it exists.
+///
+/// The chunk goes back to the pool when the last clone is dropped. If a peer still leases it then, it is not used again
+/// before that lease ends.
+///
+/// To send it, choose one of two ways:
+///
+/// * [`grant`](Self::grant) it to a known peer, and send the descriptor; the buffer can be dropped at once. Exact.
+/// * send its [`descriptor`](Self::descriptor) to anybody, and keep a clone until the receivers have confirmed, or for as
+///   long as a message is worth waiting for. A receiver that comes later gets
+///   [`AttachError::Stale`](crate::AttachError::Stale), never wrong bytes.
+pub struct ShmBuf {
+    chunk: NonNull<Chunk>,
+    len: usize,
+}
+
+// SAFETY: handles count themselves atomically, and the bytes are only read.
+unsafe impl Send for ShmBuf {}
+// SAFETY: as above.
+unsafe impl Sync for ShmBuf {}
+
+impl ShmBuf {
+    #[inline]
+    fn chunk(&self) -> &Chunk {
+        // SAFETY: a counted handle keeps the chunk (I3).
+        unsafe { self.chunk.as_ref() }
+    }
+
+    /// How many bytes the chunk could hold.
+    pub fn capacity(&self) -> usize {
+        self.chunk().capacity()
+    }
+
+    /// The descriptor that names this message, for any peer. No lease is added: keep this handle, or a clone, until the
+    /// receivers have attached.
+    ///
+    /// The first call for a chunk takes a lock; later ones, and later messages in the same chunk, take none.
+    ///
+    /// # Errors
+    ///
+    /// [`ShareError::TooManyShared`] if the provider has no record left, [`ShareError::Forked`] in a forked child.
+    #[inline]
+    pub fn descriptor(&self) -> Result<Descriptor, ShareError> {
+        let chunk = self.chunk();
+        if !chunk.is_ours() {
+            return Err(ShareError::Forked);
+        }
+        let (record, generation) = chunk.share(self.len)?;
+        let provider = chunk.pool().id();
+        Ok(Descriptor { provider, record, generation, len: self.len as u64, granted: None })
+    }
+
+    /// Adds a lease on behalf of `peer`, and returns a descriptor that this peer, and nobody else, can attach to, once.
+    /// The message stays until the peer has attached and dropped its view, or has gone; or until the provider and its last
+    /// buffer are gone.
+    ///
+    /// # Errors
+    ///
+    /// [`ShareError::PeerGone`] if the peer is not connected any more, [`ShareError::OtherProvider`] if it is connected to
+    /// another provider, [`ShareError::TooManyGrants`] if it has 7 grants of this message that it has not taken up, and
+    /// the errors of [`descriptor`](Self::descriptor). On an error nothing is leased.
+    pub fn grant(&self, peer: PeerId) -> Result<Descriptor, ShareError> {
+        let descriptor = self.descriptor()?;
+        let chunk = self.chunk();
+        if let (Some(record), Some(control)) = (chunk.record(), chunk.pool().control()) {
+            control.grant(record, peer)?;
+        }
+        Ok(Descriptor { granted: Some(peer.slot), ..descriptor })
+    }
+
+    /// Takes a grant back whose descriptor could not be delivered: a transport has failed. `false` if there is none any more: the peer
+    /// has taken it up, and holds a view or has dropped it, or is gone.
+    ///
+    /// Grants of one message to one peer are alike: of two descriptors, either can be the one that is taken back.
+    pub fn revoke(&self, peer: PeerId) -> bool {
+        let chunk = self.chunk();
+        match (chunk.record(), chunk.pool().control()) {
+            (Some(record), Some(control)) if chunk.is_ours() => control.revoke(record, peer),
+            _ => false,
+        }
+    }
+
+    /// Fetches both ends of the memory for whoever is to write it next: a small message is no more, and in a large one the processor
+    /// fetches by itself what lies between.
+    #[inline]
+    pub(crate) fn fetch_ends(&self) {
+        let first = self.chunk().data().as_ptr();
+        prefetch::for_writing(first);
+        prefetch::for_writing(first.wrapping_add(self.capacity().saturating_sub(1)));
+    }
+
+    /// The provider that it was allocated from.
+    pub(crate) fn provider(&self) -> ProviderId {
+        self.chunk().pool().id()
+    }
+
+    /// Where the bytes are: the segment's serial number, and offset and length in bytes.
+    #[inline]
+    pub(crate) fn place(&self) -> (u64, u64, u64) {
+        let chunk = self.chunk();
+        (chunk.serial(), chunk.offset() as u64, self.len as u64)
+    }
+
+    /// The chunk. It stays counted as if there were a handle.
+    #[inline]
+    pub(crate) fn into_chunk(self) -> NonNull<Chunk> {
+        ManuallyDrop::new(self).chunk
+    }
+
+    /// The handle of length zero that [`into_chunk`](Self::into_chunk) has left counted.
+    ///
+    /// # Safety
+    ///
+    /// It did, and this has not been called for it.
+    #[inline]
+    pub(crate) unsafe fn from_chunk(chunk: NonNull<Chunk>) -> Self {
+        Self { chunk, len: 0 }
+    }
+
+    /// The same with another length, as far as the capacity allows it.
+    pub(crate) fn with_len(mut self, len: usize) -> Self {
+        self.len = len.min(self.capacity());
+        self
+    }
+
+    /// Drops it without ever using its bytes again: somebody reads them, nobody knows how long. Its provider is gone.
+    pub(crate) fn give_up_to_reader(self) {
+        self.chunk().keep_bytes();
+    }
+
+    /// Does a peer have a view or a grant of the message now, or a channel's receiver the message? A snapshot. (Between the drop of the
+    /// provider and that of the sender, nothing is known here of what the sender has lent.)
+    pub fn is_leased(&self) -> bool {
+        self.chunk().is_leased() || self.is_lent()
+    }
+
+    /// Has a channel's receiver not given it back?
+    fn is_lent(&self) -> bool {
+        let chunk = self.chunk();
+        // Each loan is a handle.
+        chunk.is_given_up() || chunk.is_ours() && !chunk.is_only_handle() && chunk.pool().has_lent(self.chunk)
+    }
+
+    /// Back to an exclusive buffer, if this is the only handle and no peer has a lease or a grant.
+    ///
+    /// Descriptors that were sent and not attached to yet may become stale by this call, whatever its result.
+    ///
+    /// # Errors
+    ///
+    /// The buffer itself, if a clone, a view or a grant exists, or in a forked child.
+    pub fn try_into_mut(self) -> Result<ShmBufMut, Self> {
+        let chunk = self.chunk();
+        // Asked first: what has come back is dropped then.
+        let is_lent = self.is_lent();
+        // In this order: who has given it up was a handle.
+        let is_exclusive = chunk.is_ours() && !is_lent && chunk.is_only_handle() && !chunk.is_given_up();
+        if is_exclusive && chunk.recycle() {
+            let this = ManuallyDrop::new(self);
+            return Ok(ShmBufMut { chunk: this.chunk, len: this.len });
+        }
+        Err(self)
+    }
+}
+
+impl Clone for ShmBuf {
+    /// Aborts the process above `isize::MAX` clones, as [`Arc`](std::sync::Arc) does: nobody has so many and drops them.
+    #[inline]
+    fn clone(&self) -> Self {
+        self.chunk().add_handle();
+        Self { chunk: self.chunk, len: self.len }
+    }
+}
+
+impl Deref for ShmBuf {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        let data = self.chunk().data().as_ptr();
+        // SAFETY: `len` is at most the chunk's capacity, the bytes are initialised, and nobody writes a frozen
+        // chunk (I5).
+        unsafe { std::slice::from_raw_parts(data, self.len) }
+    }
+}
+
+impl AsRef<[u8]> for ShmBuf {
+    #[inline]
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl From<ShmBufMut> for ShmBuf {
+    fn from(buffer: ShmBufMut) -> Self {
+        buffer.freeze()
+    }
+}
+
+impl Drop for ShmBuf {
+    #[inline]
+    fn drop(&mut self) {
+        let chunk = self.chunk();
+        if !chunk.is_ours() || !chunk.drop_handle() {
+            return;
+        }
+        if chunk.is_shared() {
+            Pool::give_shared(self.chunk);
+        } else {
+            Pool::give(self.chunk);
+        }
+    }
+}
+
+impl fmt::Debug for ShmBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ShmBuf").field("len", &self.len).field("capacity", &self.capacity()).finish()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use crate::owner::chunk::MAX_HANDLES;
+    use crate::{Client, Provider};
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+
+    /// Set in the process that clones one too many.
+    const VARIABLE: &str = "SHM_POOL_TEST_TOO_MANY_CLONES";
+
+    /// Otherwise a program that forgets clones in a loop frees, one day, a message that others read: undefined behaviour without
+    /// a line of unsafe code.
+    #[test]
+    fn more_clones_than_can_be_counted_end_the_process() {
+        if let Ok(prefix) = std::env::var(VARIABLE) {
+            return clone_too_often(&prefix);
+        }
+        let prefix = format!("shm_pool-unit-{}-clones", std::process::id());
+        let name = "owner::buf::tests::more_clones_than_can_be_counted_end_the_process";
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        let output = command.args([name, "--exact", "--nocapture"]).env(VARIABLE, &prefix).output().unwrap();
+        let swept = Provider::builder().name_prefix(prefix).sweep().unwrap();
+        assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("the last one"), "{output:?}");
+        assert_eq!(swept.objects, 2, "the control object and the segment of the process that is gone");
+    }
+
+    fn clone_too_often(prefix: &str) {
+        // No core file.
+        let limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: a valid structure.
+        unsafe { libc::setrlimit(libc::RLIMIT_CORE, &limit) };
+        let provider = Provider::builder().name_prefix(prefix).max_shared(1).build().unwrap();
+        let message = provider.alloc(1).unwrap().freeze();
+        message.chunk().set_handles(MAX_HANDLES);
+        let last = message.clone();
+        eprintln!("the last one");
+        std::mem::forget((message.clone(), last, message));
+    }
+
+    /// Otherwise the owner of a message that is 20,000 years old panics, or takes a second record for the same chunk and sends
+    /// descriptors that nobody can attach to.
+    #[test]
+    fn a_chunk_is_shared_on_after_the_last_generation() {
+        let provider = Provider::builder().max_shared(1).build().unwrap();
+        let client = Client::new();
+        let message = provider.alloc(1).unwrap().freeze();
+        let first = message.descriptor().unwrap();
+        let mut buffer = message.try_into_mut().expect("nobody leases it");
+        // As if it had been shared as often as there are generations.
+        buffer.chunk().record().unwrap().close_at(u64::MAX - 2);
+        buffer.chunk().set_record(first.record, u64::MAX - 2);
+        for generation in [u64::MAX - 1, 2, 4] {
+            buffer[0] = generation as u8;
+            let message = buffer.freeze();
+            let descriptor = message.descriptor().unwrap();
+            assert_eq!((descriptor.record, descriptor.generation), (first.record, generation));
+            assert_eq!(client.attach(&descriptor).unwrap()[0], generation as u8);
+            assert!(client.attach(&first).is_err());
+            buffer = message.try_into_mut().expect("nobody leases it");
+            assert!(client.attach(&descriptor).is_err(), "a message that can be written");
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! The owner's side of the control object: creates it, hands out records, lists segments, grants, reclaims.
+//!
+//! What the owner needs to know it keeps in private memory (`Books`, the chunks' own generations) and never reads back
+//! from the control object, which peers can write.
+
+#[cfg(all(test, not(loom)))]
+#[path = "../limit_tests/control.rs"]
+mod limit_tests;
+
+use crate::error::OsError;
+use crate::os::locks::LockFile;
+use crate::os::name::Link;
+use crate::os::posix::round_to_pages;
+use crate::os::segment::{Locked, Mapping, Segment};
+use crate::owner::error::ShareError;
+use crate::owner::payload::Payload;
+use crate::protocol::control::{control_name, control_size, peer_byte, View, CLOSED, MAGIC, OPEN, OWNER_BYTE, VERSION};
+use crate::protocol::ids::{PeerId, ProviderId};
+use crate::protocol::record::{Record, MAX_GRANTS, PEERS};
+use crate::protocol::slot::{Epoch, Gate, NotGranted};
+use parking_lot::Mutex;
+use std::sync::atomic::Ordering;
+
+/// See the module's text.
+pub(crate) struct OwnerControl {
+    view: View,
+    /// Unlinks the name on drop.
+    _link: Link,
+    /// Holds the owner's lock.
+    locks: LockFile,
+    id: ProviderId,
+    books: Mutex<Books>,
+    /// One per peer slot.
+    gates: [Gate; PEERS],
+    /// Held while slots of the dead are vacated: the kernel's locks do not exclude two threads of one process.
+    reclaiming: Mutex<()>,
+}
+
+/// Which records and which entries of the segment table are free.
+struct Books {
+    /// Records that were used before, with the odd generation they are closed at.
+    used: Vec<(u32, u64)>,
+    /// The first record that was never used.
+    fresh: u32,
+    /// Where the generations of fresh records start.
+    seed: u64,
+    /// Which entries of the segment table are taken, a bit for each.
+    listed: u32,
+}
+
+impl OwnerControl {
+    /// Creates the control object, locked by this process, with all records free. `None` if a sweep took it for a dead owner's
+    /// before it was locked.
+    pub(crate) fn create(
+        prefix: &str,
+        id: ProviderId,
+        records: usize,
+        mode: u32,
+        seed: u64,
+    ) -> Result<Option<Self>, OsError> {
+        let name = control_name(prefix, id);
+        let len = round_to_pages(control_size(records)).unwrap_or(usize::MAX);
+        let made = Segment::create_locked(name, len, mode, OWNER_BYTE, Mapping::of_owner)?;
+        let Locked::Made(segment, locks) = made else { return Ok(None) };
+        let (mapping, link) = segment.into_parts();
+        let view = View { mapping, records };
+        let header = view.header();
+        header.magic.store(MAGIC, Ordering::Relaxed);
+        header.version.store(VERSION, Ordering::Relaxed);
+        header.provider.store(id.0, Ordering::Relaxed);
+        header.records.store(records as u32, Ordering::Relaxed);
+        header.epochs.iter().for_each(Epoch::start);
+        header.state.store(OPEN, Ordering::Release);
+        let books = Mutex::new(Books { used: Vec::new(), fresh: 0, seed, listed: 0 });
+        let gates = std::array::from_fn(|_| Gate::new());
+        Ok(Some(Self { view, _link: link, locks, id, books, gates, reclaiming: Mutex::new(()) }))
+    }
+
+    /// The provider's id.
+    pub(crate) fn id(&self) -> ProviderId {
+        self.id
+    }
+
+    /// How many chunks can be shared at a time.
+    pub(crate) fn records(&self) -> usize {
+        self.view.records
+    }
+
+    /// The record that [`claim_record`](Self::claim_record) gave.
+    #[inline]
+    pub(crate) fn record(&self, index: u32) -> Option<&Record> {
+        self.view.record(index)
+    }
+
+    /// Hands out a free record for a chunk in `payload`, closed, with the odd generation that it is closed at; and lists the
+    /// segment, so that peers can tell whether it still exists.
+    pub(crate) fn claim_record(&self, payload: &Payload) -> Result<(u32, u64), ShareError> {
+        let mut books = self.books.lock();
+        let claimed = match books.used.pop() {
+            Some(used) => used,
+            None => self.fresh_record(&mut books)?,
+        };
+        if payload.index().is_none() {
+            self.list(&mut books, payload);
+        }
+        Ok(claimed)
+    }
+
+    fn fresh_record(&self, books: &mut Books) -> Result<(u32, u64), ShareError> {
+        let index = books.fresh;
+        let record = self.view.record(index).ok_or(ShareError::TooManyShared { max: self.view.records })?;
+        let generation = first_generation(books.seed, index);
+        record.close_at(generation);
+        books.fresh += 1;
+        // Release: partner of the Acquire in `vacate`.
+        self.view.header().high_water.store(books.fresh, Ordering::Release);
+        Ok((index, generation))
+    }
+
+    /// There is always a free entry: the table has twice as many as a pool has segments at a time.
+    fn list(&self, books: &mut Books, payload: &Payload) {
+        let index = books.listed.trailing_ones();
+        if let Some(entry) = self.view.segment_entry(index.into()) {
+            entry.store(payload.serial(), Ordering::Relaxed);
+            books.listed |= 1 << index;
+            payload.set_index(index);
+        }
+    }
+
+    /// Strikes a segment off the list that is about to go: peers let their mappings of it go.
+    pub(crate) fn unlist(&self, payload: &Payload) {
+        let Some(index) = payload.index() else { return };
+        let mut books = self.books.lock();
+        if let Some(entry) = self.view.segment_entry(index.into()) {
+            entry.store(0, Ordering::Relaxed);
+            books.listed &= !(1 << index);
+        }
+    }
+
+    /// Takes back the record of a chunk that is about to be destroyed, closed at an odd generation, to be used again.
+    pub(crate) fn release_record(&self, record: u32, generation: u64) {
+        self.books.lock().used.push((record, generation));
+    }
+
+    /// Adds a grant on `record` for `peer`. The caller holds the chunk, published.
+    pub(crate) fn grant(&self, record: &Record, peer: PeerId) -> Result<(), ShareError> {
+        if peer.provider != self.id {
+            return Err(ShareError::OtherProvider { peer, provider: self.id });
+        }
+        let slot = usize::from(peer.slot);
+        let Some(gate) = self.gates.get(slot) else { return Err(ShareError::PeerGone(peer)) };
+        let epoch = &self.view.header().epochs[slot];
+        gate.grant(epoch, peer.epoch, record, slot).map_err(|error| match error {
+            NotGranted::Gone => ShareError::PeerGone(peer),
+            NotGranted::Full => ShareError::TooManyGrants { peer, max: MAX_GRANTS as usize },
+        })
+    }
+
+    /// Takes back a grant on `record` that `peer` has not taken up; `false` if there is none.
+    pub(crate) fn revoke(&self, record: &Record, peer: PeerId) -> bool {
+        let slot = usize::from(peer.slot);
+        let gate = self.gates.get(slot).filter(|_| peer.provider == self.id);
+        gate.is_some_and(|gate| gate.revoke(&self.view.header().epochs[slot], peer.epoch, record, slot))
+    }
+
+    /// Takes back the leases of peers that are gone. Returns how many records they still held.
+    pub(crate) fn reclaim(&self) -> usize {
+        let _one_at_a_time = self.reclaiming.lock();
+        let held = self.view.records(self.used()).fold(0, |held, record| held | record.holders());
+        (0..PEERS).map(|slot| self.reclaim_slot(slot, held >> slot & 1 != 0)).sum()
+    }
+
+    /// `is_held`: a record is leased by the slot. That may also be a vacant one's, by a peer that was killed while it tried a
+    /// descriptor that nobody sent.
+    fn reclaim_slot(&self, slot: usize, is_held: bool) -> usize {
+        let is_clear = || self.view.header().epochs[slot].is_vacant() && !is_held;
+        // With the lock in hand nobody can connect in this slot meanwhile.
+        if is_clear() || !matches!(self.locks.try_lock_shared(peer_byte(slot)), Ok(true)) {
+            return 0;
+        }
+        // It may have been vacated before we had the lock.
+        let cleared = if is_clear() { 0 } else { self.view.vacate(slot, || self.used()) };
+        // Failing to unlock would only make the slot look taken until this process ends.
+        let _ = self.locks.unlock(peer_byte(slot));
+        cleared
+    }
+
+    /// How many records were used. Not the shared high water, which a peer can write.
+    fn used(&self) -> u32 {
+        self.books.lock().fresh
+    }
+}
+
+impl Drop for OwnerControl {
+    fn drop(&mut self) {
+        self.view.header().state.store(CLOSED, Ordering::Release);
+        // Explicitly, because a child made by a raw `clone` may have a copy of the descriptor.
+        let _ = self.locks.unlock(OWNER_BYTE);
+    }
+}
+
+/// An odd generation that is different from record to record and from provider to provider, so that a descriptor that
+/// was damaged or made up does not meet the right one by counting from 1. The top bits are clear: at 10 million
+/// messages a second in one record, what is left, 3 * 2^61 steps of two, lasts 21,900 years. Then see `lease::published_after`.
+fn first_generation(seed: u64, index: u32) -> u64 {
+    // The increment of SplitMix64, an odd number near 2^64 divided by the golden ratio.
+    (seed ^ u64::from(index).wrapping_mul(0x9e37_79b9_7f4a_7c15)) >> 2 | 1
+}

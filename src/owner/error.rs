@@ -1,0 +1,146 @@
+//! What can go wrong at the owner's: allocating, and sharing.
+
+#![forbid(unsafe_code)]
+
+use crate::error::OsError;
+use crate::protocol::ids::{PeerId, ProviderId};
+use thiserror::Error;
+
+/// Why an allocation failed.
+///
+/// One pointer wide, so that the result of a successful allocation still fits two registers.
+#[derive(Debug, Error)]
+#[error(transparent)]
+pub struct AllocError(Box<AllocErrorKind>);
+
+impl AllocError {
+    /// What went wrong, to match on.
+    pub fn kind(&self) -> &AllocErrorKind {
+        &self.0
+    }
+
+    /// Is it [`AllocErrorKind::Exhausted`]? Then the same call works after buffers or views were dropped.
+    pub fn is_exhausted(&self) -> bool {
+        matches!(*self.0, AllocErrorKind::Exhausted { .. })
+    }
+}
+
+impl From<AllocErrorKind> for AllocError {
+    #[cold]
+    fn from(kind: AllocErrorKind) -> Self {
+        Self(Box::new(kind))
+    }
+}
+
+impl From<OsError> for AllocError {
+    fn from(error: OsError) -> Self {
+        AllocErrorKind::Os(error).into()
+    }
+}
+
+/// What went wrong in an allocation.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum AllocErrorKind {
+    /// The length is above the provider's largest allocation.
+    #[error(
+        "{len} bytes are more than this provider's largest allocation of {max} bytes; raise ProviderBuilder::max_alloc"
+    )]
+    TooLarge {
+        /// Bytes asked for.
+        len: usize,
+        /// Largest allocation in bytes.
+        max: usize,
+    },
+    /// The alignment is above a page.
+    #[error("alignment {align} is not supported; the largest is {max} bytes")]
+    UnsupportedAlignment {
+        /// Alignment asked for, in bytes.
+        align: usize,
+        /// Largest alignment in bytes.
+        max: usize,
+    },
+    /// The cap is reached, and all of it is in use or leased.
+    #[error(
+        "a chunk of {len} bytes does not fit under max_bytes {max_bytes}: {in_use} bytes are in use by this process, {leased} are \
+         leased by peers, {idle} are idle but too small or too scattered; drop buffers, let the peers drop their \
+         views, or raise ProviderBuilder::max_bytes"
+    )]
+    Exhausted {
+        /// Size of the chunk that was needed, in bytes: the length asked for, rounded up to its class, or at the cap to 64 bytes or whole pages.
+        len: usize,
+        /// The cap in bytes.
+        max_bytes: usize,
+        /// Bytes of chunks that this process holds handles to.
+        in_use: usize,
+        /// All other bytes under the cap: idle chunks, and what the segments have free; not in one piece, though.
+        idle: usize,
+        /// Bytes of chunks that this process has dropped and peers still lease.
+        leased: usize,
+    },
+    /// More chunks than the provider keeps idle.
+    #[error("cannot reserve {count} chunks: max_idle_per_class keeps {max} of a class; raise it")]
+    ReserveTooMany {
+        /// Chunks asked for.
+        count: usize,
+        /// The idle cap.
+        max: usize,
+    },
+    /// This process is a forked child of the one that built the provider, and owns nothing of it.
+    #[error("the provider belongs to the process that this one was forked from; build a new one here")]
+    Forked,
+    /// The system has no memory for a new segment.
+    #[error(transparent)]
+    Os(OsError),
+}
+
+/// Why a buffer could not be shared with peers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ShareError {
+    /// Every record of the control object is in use.
+    #[error(
+        "all {max} records for shared chunks are taken; drop shared buffers and trim the provider, or raise \
+             ProviderBuilder::max_shared"
+    )]
+    TooManyShared {
+        /// The number of records.
+        max: usize,
+    },
+    /// The peer has disconnected or died since it told its id.
+    #[error("peer {0} is gone; send to the peers that are left")]
+    PeerGone(PeerId),
+    /// The peer id was given by another provider's control object.
+    #[error("peer {peer} is not connected to provider {provider}")]
+    OtherProvider {
+        /// The peer.
+        peer: PeerId,
+        /// The provider that was asked.
+        provider: ProviderId,
+    },
+    /// The peer has not taken up earlier grants of this very buffer.
+    #[error("peer {peer} has {max} grants of this buffer that it has not taken up; wait until it attaches")]
+    TooManyGrants {
+        /// The peer.
+        peer: PeerId,
+        /// The limit.
+        max: usize,
+    },
+    /// There is no private memory for the queue of buffers that were dropped and are still read, which the first buffer that is shared takes.
+    #[error("no private memory for {bytes} bytes; lower ProviderBuilder::max_shared")]
+    OutOfMemory {
+        /// How much was asked for, in bytes.
+        bytes: usize,
+    },
+    /// This process is a forked child of the owner.
+    #[error("the buffer belongs to the process that this one was forked from")]
+    Forked,
+}
+
+/// A message was to be longer than its buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("length {len} is above the buffer's capacity of {capacity} bytes; allocate a larger one")]
+pub struct CapacityError {
+    pub(crate) len: usize,
+    pub(crate) capacity: usize,
+}

@@ -1,0 +1,224 @@
+//! What a pool may hold: the options after they were checked, the table of classes that follows from them, and the
+//! account of the memory that it has taken.
+
+#![forbid(unsafe_code)]
+
+use crate::error::BuildError;
+use crate::os::posix::{page_size, round_to_pages, PAGE};
+use crate::owner::arena::{Grain, Need};
+use crate::owner::class::{class_of, size_of_class, MIN_SIZE};
+use crate::protocol::descriptor::MAX_LEN;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// A class that is whole pages anyway is at least so many of them: from there on the classes are a page apart, or more. Smaller ones
+/// are carved by cache lines.
+const PAGES: usize = 32;
+
+/// The first arena's part of the cap, unless told otherwise.
+const FIRST_SHARE: usize = 32;
+
+/// The shortest first arena unless told otherwise, if the cap allows it, in bytes.
+const MIN_ARENA: usize = 64 << 10;
+
+/// The longest segment of a [`Provider`](crate::Provider), and so the largest message, in bytes.
+pub(crate) const LONGEST: usize = 64 << 30;
+
+/// Most idle chunks of a class that can be asked for.
+const MAX_IDLE: usize = 1 << 20;
+
+/// The checked options. All sizes are in bytes and, but for the counts, multiples of the page size.
+#[derive(Clone, Debug)]
+pub(crate) struct Limits {
+    pub(crate) max_bytes: usize,
+    pub(crate) max_alloc: usize,
+    pub(crate) max_idle: usize,
+    pub(crate) first_arena: First,
+    /// The longest arena that may be made.
+    pub(crate) longest_arena: usize,
+    /// The size of the machine's pages.
+    pub(crate) page: usize,
+}
+
+/// How long the first arena is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum First {
+    /// As long as the user wants, in bytes.
+    Given(usize),
+    /// So many bytes, or longer for long messages.
+    Usual(usize),
+    /// As long as what it is made for: it goes with that.
+    OneMessage,
+}
+
+/// Is an option's value in its range?
+pub(crate) fn range(
+    option: &'static str,
+    value: usize,
+    min: usize,
+    max: usize,
+    unit: &'static str,
+) -> Result<(), BuildError> {
+    if (min..=max).contains(&value) {
+        return Ok(());
+    }
+    Err(BuildError::OutOfRange { option, value, min, max, unit })
+}
+
+/// What the chunks of one class look like.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kind {
+    pub(crate) need: Need,
+    /// In bytes.
+    pub(crate) align: usize,
+}
+
+impl Kind {
+    /// Bytes of a chunk.
+    pub(crate) fn size(&self) -> usize {
+        self.need.size
+    }
+}
+
+impl Limits {
+    /// Checks the options, all in bytes but for `max_idle`, and fills in the defaults. `longest` is the longest segment.
+    pub(crate) fn new(
+        max_bytes: usize,
+        max_alloc: Option<usize>,
+        max_idle: usize,
+        arena_size: Option<usize>,
+        longest: usize,
+    ) -> Result<Self, BuildError> {
+        range("max_bytes", max_bytes, 1, MAX_LEN, " bytes")?;
+        // A page is the least that there is, so what is not whole pages is rounded up.
+        let (page, pages) = (page_size(), |bytes| round_to_pages(bytes).unwrap_or(bytes));
+        let (max_bytes, longest) = (pages(max_bytes), longest / page * page);
+        let largest = max_bytes.min(longest);
+        let max_alloc = max_alloc.unwrap_or(largest);
+        range("max_alloc", max_alloc, 1, largest, " bytes (max_bytes, or the longest segment)")?;
+        let default_arena = (max_bytes / FIRST_SHARE).max(MIN_ARENA).min(largest);
+        range("arena_size", arena_size.unwrap_or(1), 1, largest, " bytes (max_bytes, or the longest segment)")?;
+        range("max_idle_per_class", max_idle, 0, MAX_IDLE, " chunks")?;
+        let max_alloc = pages(max_alloc);
+        let first_arena = arena_size.map_or(First::Usual(pages(default_arena)), |bytes| First::Given(pages(bytes)));
+        Ok(Self { max_bytes, max_alloc, max_idle, first_arena, longest_arena: longest, page })
+    }
+
+    /// Number of classes of ordinary alignment: enough for `max_alloc`.
+    pub(crate) fn classes(&self) -> usize {
+        class_of(self.max_alloc) + 1
+    }
+
+    /// The table of all classes: first those of ordinary alignment (one cache line), of which the large ones are whole pages; then,
+    /// for small messages that are to be page-aligned, one for each number of pages.
+    pub(crate) fn kinds(&self) -> Vec<Kind> {
+        let page = self.page;
+        let whole_pages = |size| Kind { need: Need { size, grain: Grain::Page }, align: PAGE };
+        let kind = |size: usize| {
+            if size < PAGES * page {
+                Some(Kind { need: Need { size, grain: Grain::Line }, align: MIN_SIZE })
+            } else {
+                round_to_pages(size).map(whole_pages)
+            }
+        };
+        let sizes = (0..self.classes()).map(size_of_class).map(|size| size.min(self.max_alloc));
+        let aligned = (1..PAGES).map(|pages| pages * page).take_while(|&size| size <= self.max_alloc);
+        sizes.filter_map(kind).chain(aligned.map(whole_pages)).collect()
+    }
+
+    /// The class of page-aligned messages of `len` bytes.
+    pub(crate) fn page_aligned(&self, len: usize) -> usize {
+        let pages = len.max(1).div_ceil(self.page);
+        if pages < PAGES {
+            self.classes() + pages - 1
+        } else {
+            class_of(pages * self.page)
+        }
+    }
+}
+
+/// The account of memory taken from the system, and of segments.
+#[derive(Default)]
+pub(crate) struct Account {
+    held: AtomicUsize,
+    peak: AtomicUsize,
+    created: AtomicU64,
+}
+
+impl Account {
+    /// Memory was reserved.
+    pub(crate) fn take(&self, bytes: usize) {
+        let held = self.held.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.peak.fetch_max(held, Ordering::Relaxed);
+    }
+
+    /// Memory went back to the system.
+    pub(crate) fn give_back(&self, bytes: usize) {
+        self.held.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// A segment was made.
+    pub(crate) fn count_segment(&self) {
+        self.created.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A segment was made in vain.
+    pub(crate) fn uncount_segment(&self) {
+        self.created.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn held(&self) -> usize {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn peak(&self) -> usize {
+        self.peak.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn created(&self) -> u64 {
+        self.created.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_holds_every_length_up_to_the_largest_at_every_alignment() {
+        for max_alloc in [1, 64, 4096, 5 * 4096, 126 << 10, 128 << 10, (128 << 10) + 1, 1 << 20, 33_000_000] {
+            let limits = Limits::new(1 << 30, Some(max_alloc), 8, None, LONGEST).unwrap();
+            let kinds = limits.kinds();
+            let lines = &kinds[..limits.classes()];
+            assert_eq!(lines.last().map(Kind::size), Some(limits.max_alloc));
+            assert!(lines.windows(2).all(|pair| pair[0].size() <= pair[1].size()));
+            for len in (0..=limits.max_alloc).step_by(limits.max_alloc / 1000 + 1).chain([limits.max_alloc]) {
+                let (line, page) = (lines[class_of(len)], kinds[limits.page_aligned(len)]);
+                assert!(line.size() >= len && page.size() >= len, "{len}: {line:?} {page:?}");
+                assert_eq!((page.align, page.size() % limits.page), (PAGE, 0), "{len}: {page:?}");
+                let wasted = line.size() - len;
+                assert!(
+                    wasted <= MIN_SIZE || line.size() == limits.max_alloc || wasted * 32 <= len,
+                    "{len} in {line:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_whole_pages_is_rounded_up() {
+        for (bytes, rounded) in [(1, 4096), (42, 4096), (4096, 4096), (10_240, 12_288), (1_000_000, 1_003_520)] {
+            let limits = Limits::new(bytes, None, 8, None, LONGEST).unwrap();
+            assert_eq!((limits.max_bytes, limits.max_alloc), (rounded, rounded));
+        }
+    }
+
+    #[test]
+    fn the_account_adds_up() {
+        let account = Account::default();
+        account.take(60);
+        account.take(40);
+        account.give_back(70);
+        account.count_segment();
+        assert_eq!((account.held(), account.peak(), account.created()), (30, 100, 1));
+    }
+}

@@ -1,0 +1,16 @@
+//! The owner's side: the provider, its pool and its memory, and the buffers that it hands out.
+
+pub(crate) mod arena;
+pub(crate) mod buf;
+pub(crate) mod chunk;
+pub(crate) mod class;
+pub(crate) mod control;
+pub(crate) mod error;
+pub(crate) mod limits;
+pub(crate) mod payload;
+pub(crate) mod pool;
+pub(crate) mod provider;
+pub(crate) mod segment_factory;
+pub(crate) mod shelf;
+pub(crate) mod stats;
+pub(crate) mod sweep;

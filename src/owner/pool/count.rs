@@ -1,0 +1,91 @@
+//! Counting what the pool holds: the snapshot behind `Provider::stats`.
+
+#![forbid(unsafe_code)]
+
+use super::Pool;
+use crate::owner::chunk::Place;
+use crate::owner::stats::{ClassStats, Stats};
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering;
+
+impl Pool {
+    /// What the pool holds and has done. Takes the registry's lock.
+    pub(crate) fn stats(&self) -> Stats {
+        // In a forked child the registry's lock may be held by a thread that does not exist there.
+        if !self.is_ours() {
+            return Stats::default();
+        }
+        self.collect_loans();
+        let lent = self.lent_chunks();
+        let mut classes: Vec<ClassStats> = (0..self.kinds.len()).map(|class| self.class_base(class)).collect();
+        // `hits` counts uses at first.
+        for chunk in self.registry.lock().chunks() {
+            let class = &mut classes[chunk.class()];
+            class.chunks += 1;
+            class.hits += chunk.uses();
+            // The shelf has counted all that are in its idle queue as idle.
+            match (chunk.place(), chunk.is_leased()) {
+                (Place::Lent, false) => class.idle += 1,
+                (Place::Lent, true) => class.leased += 1,
+                (Place::Idle, true) => {
+                    class.leased += 1;
+                    class.idle = class.idle.saturating_sub(1);
+                }
+                (Place::Elsewhere, _) if lent.binary_search(&NonNull::from(chunk)).is_ok() => class.leased += 1,
+                (Place::Idle | Place::Elsewhere, _) => {}
+            }
+        }
+        for class in &mut classes {
+            class.hits = class.hits.saturating_sub(class.misses);
+            class.in_use = class.chunks.saturating_sub(class.idle + class.leased);
+        }
+        classes.retain(|class| class.misses > 0);
+        classes.sort_by_key(|class| (class.size, class.align));
+        let (bytes_in_use, bytes_leased) = self.in_use_and_leased();
+        let (segments, bytes_mapped) = self.arenas.count_and_len();
+        Stats {
+            max_bytes: self.limits.max_bytes,
+            bytes_held: self.account.held(),
+            peak_bytes_held: self.account.peak(),
+            bytes_in_use,
+            bytes_leased,
+            bytes_mapped,
+            segments,
+            segments_created: self.account.created(),
+            classes,
+        }
+    }
+
+    /// Bytes of the chunks that this process has handles of, and of those that only peers lease.
+    pub(super) fn in_use_and_leased(&self) -> (usize, usize) {
+        let (mut in_use, mut leased) = (0, 0);
+        for chunk in self.registry.lock().chunks() {
+            match (chunk.place(), chunk.is_leased()) {
+                (Place::Elsewhere, _) | (Place::Idle, false) => in_use += chunk.capacity(),
+                (Place::Lent, true) => leased += chunk.capacity(),
+                (Place::Lent, false) => {}
+                // The shelf counts it as idle.
+                (Place::Idle, true) => {
+                    leased += chunk.capacity();
+                    in_use += chunk.capacity();
+                }
+            }
+        }
+        // One that several channels have is counted as often; that matters to nobody who reads it.
+        let lent = self.bytes_lent();
+        (in_use.saturating_sub(self.idle_bytes() + lent), leased + lent)
+    }
+
+    /// What is known of a class without looking at its chunks. `hits` counts all uses of chunks that are destroyed.
+    fn class_base(&self, class: usize) -> ClassStats {
+        let (kind, tally) = (self.kinds[class], &self.tallies[class]);
+        ClassStats {
+            size: kind.size(),
+            align: kind.align,
+            idle: self.shelves[class].idle_count(),
+            hits: tally.past_uses.load(Ordering::Relaxed),
+            misses: tally.misses.load(Ordering::Relaxed),
+            ..ClassStats::default()
+        }
+    }
+}

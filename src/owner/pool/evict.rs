@@ -1,0 +1,128 @@
+//! Giving memory back to the system, and what is said when there is no room to be made.
+
+use super::Pool;
+use crate::owner::arena::{Leaving, Need};
+use crate::owner::control::OwnerControl;
+use crate::owner::error::{AllocError, AllocErrorKind};
+use crate::owner::payload::Payload;
+
+impl Pool {
+    /// Takes back what dead peers leased. Returns how many chunks they still held.
+    pub(crate) fn reclaim(&self) -> usize {
+        self.reclaim_loans() + self.control().map_or(0, OwnerControl::reclaim)
+    }
+
+    /// Gives all idle memory back to the system. Returns how many bytes that was.
+    pub(crate) fn trim(&self) -> usize {
+        let before = self.account.held();
+        self.reclaim();
+        self.destroy_idle();
+        self.give_memory_back();
+        before.saturating_sub(self.account.held())
+    }
+
+    /// Gives all idle chunks back to the arenas.
+    pub(crate) fn destroy_idle(&self) {
+        self.return_lent();
+        for class in self.used.iter() {
+            // Bounded: other threads may go on giving back.
+            let idle = (0..self.shelves[class].idle_count()).map_while(|_| self.take_own(class));
+            idle.for_each(Self::destroy);
+        }
+    }
+
+    /// The system is short of memory. Gives it what is free in the arenas, or, if that was done before, idle chunks that together
+    /// are as long as what is needed. `false`: there is nothing to give.
+    pub(super) fn relieve_system(&self, need: Need, was_punched: bool) -> bool {
+        if !was_punched && self.punch() > 0 {
+            return true;
+        }
+        let mut missing = need.size;
+        for other in self.idle_classes() {
+            for _ in 0..self.shelves[other].idle_count() {
+                let Some(chunk) = self.take_own(other) else { break };
+                Self::destroy(chunk);
+                missing = missing.saturating_sub(self.kinds[other].size());
+                if missing == 0 {
+                    self.punch();
+                    return true;
+                }
+            }
+        }
+        let has_destroyed = missing < need.size;
+        self.punch() > 0 || has_destroyed
+    }
+
+    /// Bytes of all idle chunks.
+    pub(super) fn idle_bytes(&self) -> usize {
+        self.used.iter().map(|class| self.shelves[class].idle_count() * self.kinds[class].size()).sum()
+    }
+
+    /// Gives the memory of all gaps in the arenas back.
+    fn punch(&self) -> usize {
+        self.arenas.punch(&self.account)
+    }
+
+    /// Gives the memory of what is not carved back to the system: whole segments, if they may go, and that of gaps.
+    pub(super) fn give_memory_back(&self) {
+        if !self.source.keeps_segments() {
+            self.give_up_empty_arenas();
+        }
+        self.punch();
+    }
+
+    /// Gives the segments up that nothing is carved from. Peers may still have them mapped, and would keep their memory, so that
+    /// is given back first.
+    pub(super) fn give_up_empty_arenas(&self) {
+        self.arenas.take_empty().into_iter().for_each(|leaving| self.give_up(leaving));
+    }
+
+    /// Undoes what was made for an allocation that failed.
+    pub(super) fn give_up_unused_arenas(&self) {
+        if self.source.keeps_segments() {
+            return;
+        }
+        for leaving in self.arenas.take_unused() {
+            self.give_up(leaving);
+            self.account.uncount_segment();
+        }
+    }
+
+    fn give_up(&self, Leaving { payload, filled }: Leaving) {
+        payload.segment().discard(0..payload.len());
+        self.retire(&payload);
+        self.account.give_back(filled);
+    }
+
+    /// Tells peers that a segment goes.
+    pub(super) fn retire(&self, payload: &Payload) {
+        if let Some(control) = self.control() {
+            control.unlist(payload);
+        }
+    }
+
+    /// The largest allocation that surely fits as it is.
+    #[cfg(feature = "zenoh")]
+    pub(crate) fn largest_that_fits(&self) -> usize {
+        let longest = self.arenas.longest_run(self.source.keeps_segments());
+        let sizes = self.kinds[..self.limits.classes()].iter().map(crate::owner::limits::Kind::size);
+        sizes.take_while(|&size| size <= longest).last().unwrap_or(0)
+    }
+
+    /// Is less in use than when this error was made, so that another try is worth its time?
+    #[cfg(feature = "zenoh")]
+    pub(crate) fn has_less_in_use(&self, error: &AllocError) -> bool {
+        match *error.kind() {
+            AllocErrorKind::Exhausted { in_use, .. } => self.in_use_and_leased().0 < in_use,
+            _ => true,
+        }
+    }
+
+    #[cold]
+    pub(super) fn exhausted(&self, need: Need) -> AllocError {
+        // Not by the whole statistics: who waits for memory is told so again and again.
+        let (max_bytes, (in_use, leased)) = (self.limits.max_bytes, self.in_use_and_leased());
+        let idle = max_bytes.saturating_sub(in_use + leased);
+        AllocErrorKind::Exhausted { len: need.size, max_bytes, in_use, idle, leased }.into()
+    }
+}

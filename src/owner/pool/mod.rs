@@ -1,0 +1,475 @@
+//! The pool: takes chunks from the shelves, makes new ones under the cap, takes them back, closes.
+//!
+//! Taking a chunk tries, in this order:
+//!
+//! 1. the class's hot slot (the warm path, in `provider`);
+//! 2. its idle queue: what nobody leased when it was given back;
+//! 3. the lent queue: a few of the chunks that were shared longest ago, if their leases have ended;
+//! 4. what channels have back by now of what they have lent (`loans`), once the class has a few chunks;
+//! 5. idle chunks of the next larger classes, as long as they waste little;
+//! 6. a new chunk, carved out of the arenas, which grow up to the cap (`make`); where they cannot grow any more, in the place of idle
+//!    chunks of other classes (`trade`), or of what dead peers held. There a chunk of a class that does not recur is a *one-off*: it
+//!    is as long as its message, and destroyed when it is given back, or if it was shared, at one of the next searches of the lent queue.
+//!
+//! # Closing
+//!
+//! Dropping the provider closes every shelf (see `shelf`). Handles that are still out keep the pool alive through
+//! their chunks; each destroys its chunk when it is dropped and refused, and the last one frees the pool (I6).
+//!
+//! The unsafe code here rests on one thing: a chunk that was taken from a shelf, or whose last handle is being
+//! dropped, is exclusively the caller's (I3).
+
+mod class_set;
+#[cfg(feature = "zenoh")]
+mod collect;
+mod count;
+mod evict;
+mod loans;
+mod make;
+mod registry;
+mod trade;
+
+use crate::os::fork;
+use crate::owner::arena::{Arenas, Room};
+use crate::owner::chunk::{Chunk, Place};
+use crate::owner::class::class_of;
+use crate::owner::control::OwnerControl;
+use crate::owner::error::{AllocError, AllocErrorKind, ShareError};
+use crate::owner::limits::{Account, First, Kind, Limits};
+use crate::owner::segment_factory::Source;
+use crate::owner::shelf::{Lent, Shelf};
+use crate::protocol::ids::ProviderId;
+use class_set::ClassSet;
+pub(crate) use loans::Lends;
+use parking_lot::Mutex;
+use registry::Registry;
+use std::ops::RangeInclusive;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+
+/// How many lent chunks are looked at before a new one is made.
+const LENT_TRIES: usize = 8;
+
+/// Every so many searches of the lent queue, all of it is searched for more idle chunks than the idle cap allows.
+const SEARCHES_PER_TRIM: u64 = 64;
+
+/// An idle chunk serves in the place of a smaller one if it is larger by at most this part.
+const MOST_WASTE: usize = 4;
+
+/// The same where the arenas cannot grow any more.
+const MOST_WASTE_AT_THE_CAP: usize = 32;
+
+/// See the module's text.
+pub(crate) struct Pool {
+    shelves: Box<[Shelf<Chunk>]>,
+    /// Keeps nothing: the shelf of one-offs.
+    no_shelf: Shelf<Chunk>,
+    fork_epoch: u64,
+    lent: Lent<Chunk>,
+    kinds: Box<[Kind]>,
+    tallies: Box<[Tally]>,
+    /// The classes that have chunks other than one-offs; changed under the registry's lock.
+    used: ClassSet,
+    limits: Limits,
+    account: Account,
+    arenas: Arenas,
+    registry: Mutex<Registry>,
+    first_share: Mutex<()>,
+    growing: Mutex<()>,
+    /// One thread trades at a time. Holds the class that gave up a chunk last.
+    trading: Mutex<usize>,
+    /// Who has lent chunks; nobody any more when the pool is closed.
+    lenders: Mutex<Vec<Arc<dyn Lends>>>,
+    /// Searches of the lent queue.
+    searches: AtomicU64,
+    /// Chunks made.
+    made: AtomicU64,
+    #[cfg(feature = "zenoh")]
+    collection: collect::Collection,
+    source: Box<dyn Source>,
+    /// Where peers count their leases; `None` if somebody else counts who reads a chunk.
+    control: Option<OwnerControl>,
+}
+
+/// Counts of one class that change on cold paths only.
+#[derive(Default)]
+struct Tally {
+    /// Chunks made.
+    misses: AtomicU64,
+    /// The number, among all that the pool has made, of the last one.
+    last_made: AtomicU64,
+    /// Uses of chunks that are destroyed.
+    past_uses: AtomicU64,
+}
+
+impl Pool {
+    pub(crate) fn new(limits: Limits, source: Box<dyn Source>, control: Option<OwnerControl>) -> Arc<Self> {
+        let kinds: Box<[Kind]> = limits.kinds().into();
+        let first_arena = match limits.first_arena {
+            First::Usual(_) if limits.max_idle == 0 && !source.keeps_segments() => First::OneMessage,
+            first => first,
+        };
+        let shelves = kinds.iter().map(|_| Shelf::new(limits.max_idle == 0)).collect();
+        let classes = kinds.len();
+        Arc::new(Self {
+            shelves,
+            no_shelf: Shelf::new(true),
+            fork_epoch: fork::epoch(),
+            lent: Lent::new(),
+            tallies: kinds.iter().map(|_| Tally::default()).collect(),
+            used: ClassSet::new(kinds.len()),
+            kinds,
+            arenas: Arenas::new(limits.max_bytes, first_arena, limits.longest_arena),
+            limits,
+            account: Account::default(),
+            registry: Mutex::new(Registry::new(classes)),
+            first_share: Mutex::new(()),
+            growing: Mutex::new(()),
+            trading: Mutex::new(0),
+            lenders: Mutex::default(),
+            searches: AtomicU64::new(0),
+            made: AtomicU64::new(0),
+            #[cfg(feature = "zenoh")]
+            collection: collect::Collection::default(),
+            source,
+            control,
+        })
+    }
+
+    /// The shelves, indexed by class.
+    #[inline]
+    pub(crate) fn shelves(&self) -> &[Shelf<Chunk>] {
+        &self.shelves
+    }
+
+    pub(crate) fn shelf(&self, class: usize) -> &Shelf<Chunk> {
+        &self.shelves[class]
+    }
+
+    pub(crate) fn no_shelf(&self) -> &Shelf<Chunk> {
+        &self.no_shelf
+    }
+
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    pub(crate) fn control(&self) -> Option<&OwnerControl> {
+        self.control.as_ref()
+    }
+
+    /// The id that peers know the pool by; 0 if there are none.
+    pub(crate) fn id(&self) -> ProviderId {
+        self.control().map_or(ProviderId(0), OwnerControl::id)
+    }
+
+    /// Is this process the one that built the pool, and not a forked child?
+    #[inline]
+    pub(crate) fn is_ours(&self) -> bool {
+        self.fork_epoch == fork::epoch()
+    }
+
+    // ---- take ------------------------------------------------------------------------------------------------
+
+    /// Makes a chunk that was just taken this thread's, and counts the use.
+    ///
+    /// In a forked child the chunk is lost to this side's copy of the pool, which is of no use anyway.
+    ///
+    /// # Safety
+    ///
+    /// The caller holds the chunk exclusively (I3).
+    #[inline]
+    pub(crate) unsafe fn adopt(&self, chunk: NonNull<Chunk>) -> Result<(), AllocError> {
+        // SAFETY: by the caller's contract.
+        let chunk = unsafe { chunk.as_ref() };
+        if !chunk.was_taken_here() {
+            self.set_taker(chunk)?;
+        }
+        chunk.count_use();
+        Ok(())
+    }
+
+    /// For a chunk that another thread took the last time, or the other side of a fork.
+    #[inline(never)]
+    fn set_taker(&self, chunk: &Chunk) -> Result<(), AllocError> {
+        if !self.is_ours() {
+            return Err(AllocErrorKind::Forked.into());
+        }
+        chunk.set_taker();
+        Ok(())
+    }
+
+    /// Takes a chunk for a message of `len` bytes when the hot slot of its class had none.
+    #[inline(never)]
+    pub(crate) fn take_slow(self: &Arc<Self>, class: usize, len: usize) -> Result<NonNull<Chunk>, AllocError> {
+        if let Some(chunk) = self.take_idle(class) {
+            return Ok(chunk);
+        }
+        if let Some(chunk) = self.take_lent(class, LENT_TRIES) {
+            return Ok(chunk);
+        }
+        if let Some(chunk) = self.take_returned(class) {
+            return Ok(chunk);
+        }
+        if let Some(chunk) = self.take_larger(class) {
+            return Ok(chunk);
+        }
+        self.make_for(class, len)
+    }
+
+    /// Takes an idle chunk that will do for a class, if there is one; makes none.
+    #[cfg(feature = "zenoh")]
+    pub(crate) fn take_ready(&self, class: usize) -> Option<NonNull<Chunk>> {
+        self.take_own(class).or_else(|| self.take_larger(class))
+    }
+
+    /// Takes an idle chunk of this very class.
+    pub(crate) fn take_own(&self, class: usize) -> Option<NonNull<Chunk>> {
+        self.take_idle(class).or_else(|| self.shelves[class].take_hot())
+    }
+
+    /// Takes an idle chunk of a class that is a little larger.
+    fn take_larger(&self, class: usize) -> Option<NonNull<Chunk>> {
+        let others = self.serving(class).skip(1).filter(|&other| !self.shelves[other].is_empty());
+        others.filter_map(|other| self.take_own(other)).next()
+    }
+
+    /// The classes whose idle chunks will do for one: itself, and those that waste little.
+    fn serving(&self, class: usize) -> RangeInclusive<usize> {
+        let classes = self.limits.classes();
+        let size = self.kinds[class].size();
+        let most_waste = match self.arenas.room() {
+            Room::ToGrow => size / MOST_WASTE,
+            Room::Ample => size / MOST_WASTE_AT_THE_CAP,
+            Room::Crowded => 0,
+        };
+        let largest = size + most_waste;
+        // Those of small page-aligned messages come behind all others, a page apart.
+        let last = if class < classes {
+            class_of(largest + 1).saturating_sub(1).min(classes - 1)
+        } else {
+            let pages = largest / self.limits.page;
+            (classes + pages).saturating_sub(1).min(self.kinds.len() - 1)
+        };
+        class..=last.max(class)
+    }
+
+    /// Takes the chunk that has been idle longest.
+    fn take_idle(&self, class: usize) -> Option<NonNull<Chunk>> {
+        let shelf = &self.shelves[class];
+        std::iter::from_fn(|| shelf.take_idle()).find(|&chunk| self.reopen(chunk))
+    }
+
+    /// Makes a chunk that was taken from a queue fit for use; or moves it to the lent queue, if a peer leases it.
+    fn reopen(&self, chunk: NonNull<Chunk>) -> bool {
+        // SAFETY: the caller took it from its shelf (I3).
+        let this = unsafe { chunk.as_ref() };
+        let is_free = this.recycle();
+        if is_free {
+            this.set_place(Place::Elsewhere);
+        } else {
+            Self::lend(&self.lent, chunk);
+        }
+        is_free
+    }
+
+    /// Puts a chunk that peers lease into the lent queue. The caller holds it exclusively.
+    fn lend(lent: &Lent<Chunk>, chunk: NonNull<Chunk>) {
+        // SAFETY: by the caller's contract (I3).
+        unsafe { chunk.as_ref() }.set_place(Place::Lent);
+        if let Err(chunk) = lent.give(chunk) {
+            // Only a closed pool refuses.
+            Self::destroy(chunk);
+        }
+    }
+
+    /// Looks at the first `tries` lent chunks. Takes the first one whose leases have ended and that will do for the class; others
+    /// whose leases have ended go back to their shelves.
+    fn take_lent(&self, class: usize, tries: usize) -> Option<NonNull<Chunk>> {
+        let lent = self.lent.count();
+        if lent == 0 {
+            return None;
+        }
+        let serving = self.serving(class);
+        let wanted = |chunk: &NonNull<Chunk>| {
+            // SAFETY: just taken (I3).
+            let chunk = unsafe { chunk.as_ref() };
+            serving.contains(&chunk.class()) && !chunk.is_one_off()
+        };
+        for _ in 0..tries.min(lent) {
+            match self.probe_lent() {
+                Some(chunk) if wanted(&chunk) => return Some(chunk),
+                Some(chunk) => Self::put_back(chunk),
+                None => {}
+            }
+        }
+        // A count lost to another thread only puts the trim off: not worth a read-modify-write.
+        let count = self.searches.load(Ordering::Relaxed) + 1;
+        self.searches.store(count, Ordering::Relaxed);
+        if count % SEARCHES_PER_TRIM == 0 {
+            self.return_lent();
+        }
+        None
+    }
+
+    /// Takes the chunk that was lent longest ago, or moves it to the tail if it is still leased.
+    fn probe_lent(&self) -> Option<NonNull<Chunk>> {
+        self.lent.take().filter(|&chunk| self.reopen(chunk))
+    }
+
+    /// Gives all lent chunks whose leases have ended back to their shelves, or destroys them where those are full.
+    fn return_lent(&self) {
+        (0..self.lent.count()).filter_map(|_| self.probe_lent()).for_each(Self::put_back);
+    }
+
+    /// Puts a chunk that the caller has taken, and not used, back to its shelf.
+    fn put_back(chunk: NonNull<Chunk>) {
+        // Step by step: after a give that succeeded not even a reference to the chunk may be made.
+        // SAFETY: the caller holds the chunk (I3).
+        let Err(chunk) = unsafe { chunk.as_ref() }.shelf().give_idle(chunk) else { return };
+        // SAFETY: refused, so the caller still holds it.
+        if let Err(chunk) = unsafe { chunk.as_ref() }.shelf().give(chunk) {
+            Self::destroy(chunk);
+        }
+    }
+
+    // ---- share -----------------------------------------------------------------------------------------------
+
+    /// Gives a chunk its record, and makes room for it in the lent queue. Returns the generation.
+    #[cold]
+    pub(crate) fn prepare_to_share(&self, chunk: &Chunk) -> Result<u64, ShareError> {
+        let _one_at_a_time = self.first_share.lock();
+        let generation = chunk.generation();
+        if generation != 0 {
+            return Ok(generation);
+        }
+        let control = self.control().ok_or(ShareError::TooManyShared { max: 0 })?;
+        // Room for every record there is: the queue is never full unless it is sealed.
+        if !self.lent.open(control.records()) {
+            return Err(ShareError::OutOfMemory { bytes: Lent::<Chunk>::bytes(control.records()) });
+        }
+        let (record, generation) = control.claim_record(chunk.memory().payload())?;
+        chunk.set_record(record, generation);
+        Ok(generation)
+    }
+
+    // ---- give back -------------------------------------------------------------------------------------------
+
+    /// Gives back a chunk that was never shared since it was taken. The caller holds it exclusively, and afterwards
+    /// neither the chunk nor the pool may be touched. Does nothing in a forked child.
+    #[inline]
+    pub(crate) fn give(chunk: NonNull<Chunk>) {
+        // SAFETY: the caller holds the chunk (I3).
+        let this = unsafe { chunk.as_ref() };
+        if !this.was_taken_here() {
+            return Self::give_elsewhere(chunk);
+        }
+        if let Err(chunk) = this.shelf().give(chunk) {
+            Self::destroy(chunk);
+        }
+    }
+
+    /// Gives back a chunk that another thread took. It goes to the queue, because the hot slot's cache line would go to and fro
+    /// between the two threads with every message; and its bytes are not in the other one's cache anyway.
+    #[inline(never)]
+    fn give_elsewhere(chunk: NonNull<Chunk>) {
+        // SAFETY: the caller holds the chunk (I3).
+        let this = unsafe { chunk.as_ref() };
+        if !this.is_ours() {
+            return;
+        }
+        Self::put_back(chunk);
+    }
+
+    /// As [`give`](Self::give), for a chunk that was shared: peers may lease it, or be about to.
+    ///
+    /// It stays open to peers, so that a descriptor that is still on its way is good until the chunk is used again, or given up for
+    /// another one at the cap.
+    pub(crate) fn give_shared(chunk: NonNull<Chunk>) {
+        // SAFETY: the caller holds the chunk (I3).
+        let this = unsafe { chunk.as_ref() };
+        // A one-off stays open where the leased ones are, unless nothing is to be kept.
+        if this.is_leased() || this.is_one_off() && this.pool().limits.max_idle > 0 {
+            return Self::lend(&this.pool().lent, chunk);
+        }
+        this.set_place(Place::Idle);
+        if let Err(chunk) = this.shelf().give_idle(chunk) {
+            Self::give_closed(chunk);
+        }
+    }
+
+    /// Gives back a shared chunk for which the idle queue has no room.
+    #[cold]
+    fn give_closed(chunk: NonNull<Chunk>) {
+        // SAFETY: the caller holds the chunk (I3).
+        let this = unsafe { chunk.as_ref() };
+        if this.recycle() {
+            this.set_place(Place::Elsewhere);
+            Self::give(chunk);
+        } else {
+            Self::lend(&this.pool().lent, chunk);
+        }
+    }
+
+    /// Destroys a chunk that the caller holds exclusively (I6: exactly once).
+    #[cold]
+    pub(crate) fn destroy(chunk: NonNull<Chunk>) {
+        // SAFETY: the caller holds the chunk (I3).
+        let this = unsafe { chunk.as_ref() };
+        Self::dispose(chunk, this.recycle() && !this.is_given_up());
+    }
+
+    /// As [`destroy`](Self::destroy); the bytes are left as they are if they are not free, because somebody may read them.
+    pub(crate) fn dispose(chunk: NonNull<Chunk>, is_free: bool) {
+        // SAFETY: the caller holds the chunk (I3).
+        let this = unsafe { chunk.as_ref() };
+        {
+            let mut registry = this.pool().registry.lock();
+            if registry.remove(this) == 0 {
+                this.pool().used.remove(this.class());
+            }
+        }
+        // SAFETY: exclusive, and no longer registered.
+        let remains = unsafe { Chunk::dismantle(chunk) };
+        let pool = remains.pool;
+        pool.registry.lock().keep(remains.home);
+        let tally = &pool.tallies[remains.class];
+        tally.past_uses.fetch_add(remains.uses, Ordering::Relaxed);
+        #[cfg(feature = "zenoh")]
+        pool.collection.note_destroyed(remains.memory.len());
+        if !is_free {
+            // The pool is closed, and a peer still reads: neither the record nor the bytes are used again. The arena goes with the
+            // pool; the peer keeps its mapping. Dropped here and not after `pool`: if this is the last chunk, its arena is removed
+            // before the control object is (see `sweep`).
+            return drop(remains.memory);
+        }
+        if let (Some((record, generation)), Some(control)) = (remains.record, pool.control()) {
+            control.release_record(record, generation);
+        }
+        pool.arenas.free(remains.memory);
+        if pool.limits.max_idle == 0 {
+            pool.give_memory_back();
+        }
+    }
+
+    /// Closes the pool: nothing is kept from now on. Called once, by the only one who takes chunks.
+    pub(crate) fn close(&self) {
+        self.shelves.iter().for_each(|shelf| shelf.close(Self::destroy));
+        // When the shelves refuse: what they still have lent is given up.
+        let lenders = std::mem::take(&mut *self.lenders.lock());
+        drop(lenders);
+        self.lent.close(Self::destroy);
+        self.give_memory_back();
+    }
+}
+
+impl Drop for Pool {
+    /// All chunks are destroyed. What peers still read they keep mapped; all other memory goes back to the system.
+    fn drop(&mut self) {
+        self.give_memory_back();
+        for payload in self.arenas.payloads() {
+            self.retire(&payload);
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! All chunks that exist, for statistics; and the homes of some that are gone.
+
+use super::Pool;
+use crate::owner::arena::Carved;
+use crate::owner::chunk::{Chunk, Home};
+use std::mem::MaybeUninit;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// How many homes of chunks that are gone are kept. None where AddressSanitizer is to find out who touches them.
+const SPARE_HOMES: usize = if cfg!(shm_pool_asan) { 0 } else { 32 };
+
+/// See the module's text.
+pub(super) struct Registry {
+    listed: Vec<Registered>,
+    /// How many there are of each class, but for one-offs.
+    of_class: Box<[usize]>,
+    /// Of chunks that are gone. To get so much aligned memory from the system's allocator takes longer than all else there is to
+    /// making a chunk.
+    homes: Vec<Home>,
+}
+
+impl Registry {
+    pub(super) fn new(classes: usize) -> Self {
+        Self { listed: Vec::new(), of_class: vec![0; classes].into(), homes: Vec::new() }
+    }
+
+    /// How many chunks of a class there are, but for one-offs.
+    pub(super) fn count(&self, class: usize) -> usize {
+        self.of_class[class]
+    }
+
+    /// Makes a chunk, and lists it.
+    pub(super) fn enter(&mut self, pool: Arc<Pool>, class: usize, memory: Carved, is_one_off: bool) -> NonNull<Chunk> {
+        let home = self.homes.pop().unwrap_or_else(|| Box::new(MaybeUninit::uninit()));
+        let chunk = Chunk::new(home, pool, class, memory, is_one_off);
+        // SAFETY: just made.
+        unsafe { chunk.as_ref() }.set_registered(self.listed.len());
+        self.listed.push(Registered(chunk));
+        self.of_class[class] += usize::from(!is_one_off);
+        chunk
+    }
+
+    /// Takes a chunk off the list, before it is destroyed. Returns the [count](Self::count) of its class that is left.
+    pub(super) fn remove(&mut self, chunk: &Chunk) -> usize {
+        let at = chunk.registered();
+        self.listed.swap_remove(at);
+        if let Some(moved) = self.listed.get(at) {
+            moved.chunk().set_registered(at);
+        }
+        self.of_class[chunk.class()] -= usize::from(!chunk.is_one_off());
+        self.count(chunk.class())
+    }
+
+    /// Keeps the home of a chunk that is gone, for another one.
+    pub(super) fn keep(&mut self, home: Home) {
+        if self.homes.len() < SPARE_HOMES {
+            self.homes.push(home);
+        }
+    }
+
+    pub(super) fn chunks(&self) -> impl Iterator<Item = &Chunk> {
+        self.listed.iter().map(Registered::chunk)
+    }
+}
+
+/// A chunk in the registry.
+struct Registered(NonNull<Chunk>);
+
+// SAFETY: only shared references to the chunk are made from it, under the registry's lock.
+unsafe impl Send for Registered {}
+
+impl Registered {
+    fn chunk(&self) -> &Chunk {
+        // SAFETY: a chunk leaves the registry, under its lock, before it is destroyed.
+        unsafe { self.0.as_ref() }
+    }
+}

@@ -1,0 +1,178 @@
+//! Trading: where the arenas cannot grow any more, memory changes hands inside them. No system call is made, but for pages that
+//! have never had memory, and where arenas have to give way to a longer one.
+//!
+//! A chunk that is to be made then finds its place in two steps, the first of them only if it is large.
+//!
+//! 1. **Where memory is crowded, large idle chunks go back to the arenas** ([`Pool::relieve_crowding`]), of each class in turn the
+//!    one that has been idle longest, until it no longer is. Memory is *crowded* where the arenas cannot grow and less than half of the
+//!    cap is free in them. To make a chunk again costs a microsecond; to keep each until it is in somebody's way scatters what is free,
+//!    so that with messages of random sizes some are refused that fit otherwise.
+//! 2. **If there is no room then, all that is idle is weighed** ([`Pool::trade`]). Idle chunks are taken from their shelves and
+//!    *condemned*: to the arenas they count as room. The arenas tell the tightest gap that there would be; those that lie in the way are
+//!    destroyed, and all others go back to their shelves. If there is no such gap, all go back. So a large message for which there is no
+//!    room takes nothing from the small ones.
+//!
+//! One thread trades at a time. Others go on taking and giving back meanwhile; they do not find the chunks that are condemned, and who
+//! therefore wants to trade, too, waits for the lock and then looks again.
+
+use super::make::Wanted;
+use super::Pool;
+use crate::os::posix::round_to_pages;
+use crate::owner::arena::{Grain, Need, Room, Window};
+use crate::owner::chunk::{Chunk, Place};
+use std::ptr::NonNull;
+
+/// A chunk that was taken from its shelf to be condemned.
+struct Condemned {
+    chunk: NonNull<Chunk>,
+    /// From the hot slot, or else from the idle queue, where it may be open to peers.
+    was_hot: bool,
+}
+
+impl Condemned {
+    fn chunk(&self) -> &Chunk {
+        // SAFETY: taken from its shelf (I3), and kept until the value is given up.
+        unsafe { self.chunk.as_ref() }
+    }
+}
+
+impl Pool {
+    /// Where memory is crowded, gives large idle chunks back to the arenas until it is not.
+    pub(super) fn relieve_crowding(&self) {
+        if self.arenas.room() != Room::Crowded {
+            return;
+        }
+        let mut hand = self.trading.lock();
+        let is_large = |class: &usize| self.kinds[*class].need.grain == Grain::Page;
+        // Bounded: other threads may go on giving back.
+        let idle = self.idle_classes().filter(is_large).map(|class| self.shelves[class].idle_count()).sum();
+        for _ in 0..idle {
+            let in_turn = self.idle_classes().filter(is_large).min_by_key(|&class| (class <= *hand, class));
+            let Some(class) = in_turn else { return };
+            *hand = class;
+            let Some(oldest) = self.take_to_condemn(class) else { continue };
+            // A peer may have leased it just now.
+            if oldest.chunk().recycle() {
+                Self::dispose(oldest.chunk, true);
+            } else {
+                Self::lend(&self.lent, oldest.chunk);
+            }
+            if self.arenas.room() != Room::Crowded {
+                return;
+            }
+        }
+    }
+
+    /// Makes room for a chunk of a class, of which none is idle, for which nothing is free. `false` if that cannot be.
+    pub(super) fn trade(&self, wanted: Wanted) -> bool {
+        let _one_at_a_time = self.trading.lock();
+        // Another trader may have put it back, or a holder given it back.
+        if !self.shelves[wanted.class].is_empty() {
+            return true;
+        }
+        if self.most_to_gain() < wanted.need.size {
+            return false;
+        }
+        let mut condemned = Vec::new();
+        for other in self.idle_classes() {
+            // Bounded: other threads may go on giving back.
+            let idle = (0..self.shelves[other].idle_count()).map_while(|_| self.take_to_condemn(other));
+            condemned.extend(idle);
+        }
+        condemned.iter().for_each(|next| self.arenas.condemn(next.chunk().memory()));
+        let has_room = self.clear_a_window(wanted.need, &mut condemned) || self.surrender(wanted.need, &mut condemned);
+        condemned.into_iter().for_each(|spared| self.spare(spared));
+        has_room
+    }
+
+    /// Destroys what lies in the way of a chunk, where that is least; `false` if there is no such place.
+    fn clear_a_window(&self, need: Need, condemned: &mut Vec<Condemned>) -> bool {
+        // If a peer has leased one of them meanwhile, there is one less that may have to go.
+        while let Some(window) = self.arenas.window(need) {
+            if self.clear(&[window], condemned) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// No more than this can be had in one piece, in bytes.
+    fn most_to_gain(&self) -> usize {
+        let (pages, lines) = self.arenas.free_bytes();
+        let (_, spanned) = self.arenas.count_and_len();
+        // Where a small chunk is alone on its pages, these are to be had, too.
+        let whole = |class: usize| self.kinds[class].size().next_multiple_of(self.limits.page);
+        let idle: usize = self.idle_classes().map(|class| self.shelves[class].idle_count() * whole(class)).sum();
+        pages + lines + idle + (self.limits.max_bytes - spanned)
+    }
+
+    /// The classes that have idle chunks.
+    pub(super) fn idle_classes(&self) -> impl Iterator<Item = usize> + '_ {
+        self.used.iter().filter(|&class| !self.shelves[class].is_empty())
+    }
+
+    /// Takes the chunk of a class that has been idle longest, as it is.
+    fn take_to_condemn(&self, class: usize) -> Option<Condemned> {
+        let shelf = &self.shelves[class];
+        while let Some(chunk) = shelf.take_idle() {
+            let next = Condemned { chunk, was_hot: false };
+            if !next.chunk().is_leased() {
+                return Some(next);
+            }
+            Self::lend(&self.lent, chunk);
+        }
+        shelf.take_hot().map(|chunk| Condemned { chunk, was_hot: true })
+    }
+
+    /// Destroys the condemned chunks that lie in the windows. `false` if a peer has leased one meanwhile: then it destroys none.
+    fn clear(&self, windows: &[Window], condemned: &mut Vec<Condemned>) -> bool {
+        let is_in_the_way = |condemned: &Condemned| {
+            let memory = condemned.chunk().memory();
+            windows.iter().any(|window| window.takes(memory))
+        };
+        let (doomed, rest): (Vec<_>, Vec<_>) = std::mem::take(condemned).into_iter().partition(is_in_the_way);
+        *condemned = rest;
+        // From here on no peer can attach to it.
+        let (closed, leased): (Vec<_>, Vec<_>) = doomed.into_iter().partition(|doomed| doomed.chunk().recycle());
+        for leased in &leased {
+            self.arenas.spare(leased.chunk().memory());
+            Self::lend(&self.lent, leased.chunk);
+        }
+        if !leased.is_empty() {
+            condemned.extend(closed);
+            return false;
+        }
+        closed.into_iter().for_each(|doomed| Self::dispose(doomed.chunk, true));
+        true
+    }
+
+    /// Puts a condemned chunk back to where it was.
+    fn spare(&self, spared: Condemned) {
+        self.arenas.spare(spared.chunk().memory());
+        let Condemned { chunk, was_hot } = spared;
+        // SAFETY: the caller holds the chunk (I3).
+        let this = unsafe { chunk.as_ref() };
+        if this.is_shared() {
+            return Self::give_shared(chunk);
+        }
+        this.set_place(Place::Elsewhere);
+        if !was_hot {
+            Self::put_back(chunk);
+        } else if let Err(chunk) = this.shelf().give(chunk) {
+            Self::destroy(chunk);
+        }
+    }
+
+    /// For a chunk that no arena is long enough for, or that fits none because of what is in use in each: arenas in which nothing is
+    /// in use give way to a longer one. Everything idle is condemned.
+    fn surrender(&self, need: Need, condemned: &mut Vec<Condemned>) -> bool {
+        let Some(len) = round_to_pages(need.size) else { return false };
+        // Where receivers keep what is given up, that may happen once: then there is one segment, of all of the cap.
+        let Some(windows) = self.arenas.surrender(len, self.source.keeps_segments()) else { return false };
+        if !self.clear(&windows, condemned) {
+            return false;
+        }
+        self.give_up_empty_arenas();
+        true
+    }
+}

@@ -1,0 +1,404 @@
+//! The owner's front door: [`Provider`] and its builder.
+
+use crate::error::BuildError;
+use crate::os::name::{check_prefix, DEFAULT_PREFIX};
+use crate::os::posix::{is_object_mode, PAGE};
+use crate::owner::buf::ShmBufMut;
+use crate::owner::chunk::Chunk;
+use crate::owner::class::{class_of, MIN_SIZE};
+use crate::owner::control::OwnerControl;
+use crate::owner::error::{AllocError, AllocErrorKind};
+use crate::owner::limits::{range, Limits, LONGEST};
+use crate::owner::pool::Pool;
+use crate::owner::segment_factory::Numbered;
+use crate::owner::stats::Stats;
+use crate::owner::sweep::{self, Swept};
+use crate::protocol::control::{control_name, MAX_RECORDS};
+use crate::protocol::ids::ProviderId;
+use std::alloc::Layout;
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// How often the control object may be swept away while it is made.
+const SWEPT_TRIES: usize = 16;
+
+const DEFAULT_MAX_BYTES: usize = 1 << 30;
+const DEFAULT_MAX_IDLE: usize = 8;
+const DEFAULT_MAX_SHARED: usize = 4096;
+
+/// Options of a [`Provider`]. Start with [`Provider::builder`]; every option has a default.
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until `build` is called"]
+pub struct ProviderBuilder {
+    max_bytes: usize,
+    max_alloc: Option<usize>,
+    max_idle_per_class: usize,
+    max_shared: usize,
+    arena_size: Option<usize>,
+    mode: u32,
+    name_prefix: String,
+}
+
+impl Default for ProviderBuilder {
+    fn default() -> Self {
+        Self {
+            max_bytes: DEFAULT_MAX_BYTES,
+            max_alloc: None,
+            max_idle_per_class: DEFAULT_MAX_IDLE,
+            max_shared: DEFAULT_MAX_SHARED,
+            arena_size: None,
+            mode: 0o600,
+            name_prefix: DEFAULT_PREFIX.to_owned(),
+        }
+    }
+}
+
+impl ProviderBuilder {
+    /// The cap on payload memory: no more than this many bytes of /dev/shm are held at a time. A cap and not a
+    /// reservation: memory is taken when it is needed. In bytes, at least 1, rounded up to whole pages; default 1 GiB.
+    ///
+    /// All messages are carved out of a few segments, which together are at most as long, and of which a page takes memory from the
+    /// time on when it is first needed. When all of the cap is in use or idle, memory changes hands inside these segments; no other one
+    /// is made. A process that locks all that it maps (`mlockall`, or zenoh's receivers) takes memory for the whole of a segment.
+    ///
+    /// The control object comes on top: a page, and 128 bytes for each of [`max_shared`](Self::max_shared).
+    pub fn max_bytes(mut self, bytes: usize) -> Self {
+        self.max_bytes = bytes;
+        self
+    }
+
+    /// The largest allocation in bytes, from 1 to `max_bytes` and at most 64 GiB, rounded up to whole pages; default: as large as
+    /// these allow.
+    pub fn max_alloc(mut self, bytes: usize) -> Self {
+        self.max_alloc = Some(bytes);
+        self
+    }
+
+    /// How many free chunks are kept per size class, at most about a million; default 8. What is not kept goes back to the
+    /// segments that it was carved out of, without a system call. With 0 nothing is kept at all: each buffer's memory goes back to the
+    /// system when it is dropped.
+    ///
+    /// Chunks that peers still lease do not count. A chunk whose lease ends after it was dropped is found the next time
+    /// that its class is searched, so that for a while there may be more.
+    pub fn max_idle_per_class(mut self, chunks: usize) -> Self {
+        self.max_idle_per_class = chunks;
+        self
+    }
+
+    /// How many chunks peers can know at a time, from 1 to 1,048,576; default 4096. Each takes 128 bytes of /dev/shm from
+    /// the start. A chunk that was shared once counts until it is destroyed, so idle ones count too; [`Provider::trim`]
+    /// destroys those. The first chunk that is shared takes 16 bytes of heap for each, too, for the queue of
+    /// dropped messages that are still read, which then always has room.
+    pub fn max_shared(mut self, chunks: usize) -> Self {
+        self.max_shared = chunks;
+        self
+    }
+
+    /// Length of the first segment in bytes, from 1 to `max_bytes`, rounded up to whole pages, and longer only if the first message
+    /// is. By default it is a 32nd of `max_bytes`, at least 64 KiB, or longer, so that eight messages fit; or it is as long as the one
+    /// message, if nothing is kept ([`max_idle_per_class`](Self::max_idle_per_class) 0). Each further one is at least as long as all before
+    /// it, and has room for eight of the messages that it is made for, or for 32 if one takes more than a 32nd of `max_bytes`, as far as
+    /// the cap allows it. Only address space: memory is taken page by page.
+    pub fn arena_size(mut self, bytes: usize) -> Self {
+        self.arena_size = Some(bytes);
+        self
+    }
+
+    /// Permission bits of the objects under /dev/shm, whatever the umask; default `0o600`: peers of the same user.
+    /// With `0o660`, peers of the same group may attach too. Nobody but the owner is given write access to payload:
+    /// for others the write bits apply to the control object, which holds the leases.
+    pub fn mode(mut self, mode: u32) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// What the names under /dev/shm start with: 1 to 64 of `A-Z a-z 0-9 _ -`; default `shm_pool`. Clients need the
+    /// same: [`ClientBuilder::name_prefix`](crate::ClientBuilder::name_prefix).
+    pub fn name_prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.name_prefix = prefix.into();
+        self
+    }
+
+    /// Creates the provider: its control object, and no payload memory yet. First it removes what providers of this prefix that
+    /// were killed have left behind, as [`sweep`](Self::sweep) does.
+    ///
+    /// # Errors
+    ///
+    /// [`BuildError`] if an option or a combination is out of range, or the system refuses the control object. That something
+    /// cannot be swept is no error.
+    pub fn build(self) -> Result<Provider, BuildError> {
+        let (max_bytes, max_alloc, max_idle) = (self.max_bytes, self.max_alloc, self.max_idle_per_class);
+        let limits = Limits::new(max_bytes, max_alloc, max_idle, self.arena_size, LONGEST)?;
+        if !is_object_mode(self.mode) {
+            return Err(BuildError::Mode { mode: self.mode });
+        }
+        range("max_shared", self.max_shared, 1, MAX_RECORDS, " chunks")?;
+        check_prefix(&self.name_prefix)?;
+        let _ = sweep::sweep(&self.name_prefix);
+        let control = self.create_control()?;
+        let segments = Numbered::new(self.name_prefix.clone(), control.id(), self.mode & 0o644);
+        let pool = Pool::new(limits, Box::new(segments), Some(control));
+        let (max_alloc, name_prefix) = (pool.limits().max_alloc, self.name_prefix.into());
+        Ok(Provider { max_alloc, name_prefix, pool: ManuallyDrop::new(pool) })
+    }
+
+    fn create_control(&self) -> Result<OwnerControl, BuildError> {
+        let mut tries = 1;
+        loop {
+            let id = ProviderId(getrandom::u64().map_err(BuildError::Random)?);
+            let seed = getrandom::u64().map_err(BuildError::Random)?;
+            match OwnerControl::create(&self.name_prefix, id, self.max_shared, self.mode, seed)? {
+                Some(control) => return Ok(control),
+                None if tries < SWEPT_TRIES => tries += 1,
+                None => return Err(BuildError::Swept { object: control_name(&self.name_prefix, id).path(), tries }),
+            }
+        }
+    }
+
+    /// Removes from /dev/shm what providers of this [`name_prefix`](Self::name_prefix) that were killed have left behind:
+    /// objects of this user whose owner's lock nobody holds. Those of living providers stay, and so does what their peers read: a mapping
+    /// keeps its memory. Any number of processes may sweep at the same time, and be killed at it.
+    ///
+    /// Segments whose control object is gone count as a dead owner's. So do not remove a living provider's control object by hand:
+    /// the next sweep takes the segments, and peers that have not mapped them get [`AttachError::Closed`](crate::AttachError::Closed).
+    ///
+    /// [`build`](Self::build) does it without being asked.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let swept = shm_pool::Provider::builder().name_prefix("camera").sweep()?;
+    /// println!("{} objects, {} bytes", swept.objects, swept.bytes);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`BuildError::Prefix`] for a prefix that no provider can have, [`BuildError::Os`] if /dev/shm cannot be read. An object
+    /// that cannot be removed is left for the next sweep.
+    pub fn sweep(&self) -> Result<Swept, BuildError> {
+        check_prefix(&self.name_prefix)?;
+        Ok(sweep::sweep(&self.name_prefix)?)
+    }
+}
+
+/// Allocates messages in shared memory. One per process or per kind of traffic; share it by reference or `Arc`.
+///
+/// Dropping the provider gives its idle memory back. Buffers that are still held stay good, and their memory goes back
+/// when the last of them is dropped; peers keep what they have mapped.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shm_pool::Provider;
+///
+/// let provider = Provider::builder().max_bytes(64 << 20).build()?;
+/// for frame in 0..3u8 {
+///     let mut buffer = provider.alloc(640 * 480)?; // after the first: no system call, no lock, no heap
+///     buffer.fill(frame);
+///     let message = buffer.freeze();
+///     let _to_send = message.descriptor()?.to_bytes();
+/// }
+/// assert_eq!(provider.stats().segments_created, 1);
+/// # Ok(())
+/// # }
+/// ```
+pub struct Provider {
+    pool: ManuallyDrop<Arc<Pool>>,
+    max_alloc: usize,
+    name_prefix: Box<str>,
+}
+
+impl Provider {
+    /// What the names of its objects start with.
+    pub(crate) fn name_prefix(&self) -> &str {
+        &self.name_prefix
+    }
+
+    /// Where its chunks are.
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// The largest alignment that [`alloc_layout`](Self::alloc_layout) gives, in bytes.
+    pub const MAX_ALIGN: usize = PAGE;
+
+    /// Starts with the defaults.
+    pub fn builder() -> ProviderBuilder {
+        ProviderBuilder::default()
+    }
+
+    /// The id that peers connect by, part of every descriptor.
+    pub fn id(&self) -> ProviderId {
+        self.pool.id()
+    }
+
+    /// Allocates `len` bytes, aligned to 64. Any length from 0 to the largest allocation; the content is unspecified.
+    ///
+    /// When a chunk of the size class is idle this makes no system call, takes no lock and touches no heap.
+    ///
+    /// # Errors
+    ///
+    /// [`AllocErrorKind::TooLarge`] above the largest allocation, [`AllocErrorKind::Exhausted`] if the cap is reached and
+    /// everything under it is in use or leased, [`AllocErrorKind::Os`] if the system has no memory,
+    /// [`AllocErrorKind::Forked`] in a forked child.
+    #[inline]
+    pub fn alloc(&self, len: usize) -> Result<ShmBufMut, AllocError> {
+        if len <= self.max_alloc {
+            let class = class_of(len);
+            if let Some(chunk) = self.pool.shelves().get(class).and_then(|shelf| shelf.take_hot()) {
+                // SAFETY: just taken (I3); the class holds `len`.
+                return unsafe { self.hand_out(chunk, len) };
+            }
+        }
+        self.alloc_slow(len)
+    }
+
+    #[inline(never)]
+    fn alloc_slow(&self, len: usize) -> Result<ShmBufMut, AllocError> {
+        self.check(len)?;
+        self.take(class_of(len), len)
+    }
+
+    /// Allocates `layout.size()` bytes aligned to `layout.align()`, which is at most [`MAX_ALIGN`](Self::MAX_ALIGN).
+    ///
+    /// # Errors
+    ///
+    /// [`AllocErrorKind::UnsupportedAlignment`] for a larger alignment; otherwise as [`alloc`](Self::alloc).
+    pub fn alloc_layout(&self, layout: Layout) -> Result<ShmBufMut, AllocError> {
+        let (len, align) = (layout.size(), layout.align());
+        if align <= MIN_SIZE {
+            return self.alloc(len);
+        }
+        if align > Self::MAX_ALIGN {
+            return Err(AllocErrorKind::UnsupportedAlignment { align, max: Self::MAX_ALIGN }.into());
+        }
+        self.check(len)?;
+        let class = self.pool.limits().page_aligned(len);
+        if let Some(chunk) = self.pool.shelf(class).take_hot() {
+            // SAFETY: just taken (I3); the class holds `len`.
+            return unsafe { self.hand_out(chunk, len) };
+        }
+        self.take(class, len)
+    }
+
+    /// As [`alloc`](Self::alloc), with every byte zero. Costs writing them.
+    ///
+    /// # Errors
+    ///
+    /// As [`alloc`](Self::alloc).
+    pub fn alloc_zeroed(&self, len: usize) -> Result<ShmBufMut, AllocError> {
+        let mut buffer = self.alloc(len)?;
+        buffer.fill(0);
+        Ok(buffer)
+    }
+
+    /// Makes `count` chunks for messages of `len` bytes ready: creates those that are missing, and faults their pages in, so
+    /// that the first messages cost no more than the later ones.
+    ///
+    /// # Errors
+    ///
+    /// [`AllocErrorKind::ReserveTooMany`] if more than `max_idle_per_class`; otherwise as [`alloc`](Self::alloc). Chunks made
+    /// before an error stay idle in the pool.
+    pub fn reserve(&self, len: usize, count: usize) -> Result<(), AllocError> {
+        let max = self.pool.limits().max_idle;
+        if count > max {
+            return Err(AllocErrorKind::ReserveTooMany { count, max }.into());
+        }
+        self.check(len)?;
+        let chunks: Result<Vec<Reserved>, AllocError> = (0..count).map(|_| self.reserve_one(class_of(len))).collect();
+        chunks.map(drop)
+    }
+
+    fn reserve_one(&self, class: usize) -> Result<Reserved, AllocError> {
+        // Chunks of this very class: a larger one would not be there for its own.
+        let chunk = self.pool.take_own(class).map_or_else(|| self.pool.make(class), Ok)?;
+        let reserved = Reserved(chunk);
+        // SAFETY: just taken (I3).
+        let this = unsafe { chunk.as_ref() };
+        if this.uses() == 0 {
+            this.count_use(); // as misses count it too
+        }
+        Ok(reserved)
+    }
+
+    /// Gives all idle memory back to the system: idle chunks, segments that nobody uses, the free pages of the others, and what dead
+    /// peers leased. Returns how many bytes that was. What is used again later is reserved anew then.
+    pub fn trim(&self) -> usize {
+        if self.pool.is_ours() {
+            self.pool.trim()
+        } else {
+            0
+        }
+    }
+
+    /// Takes back the leases of peers that have died. Returns how many messages they still held. Done without being asked
+    /// when memory runs out; call it to see the leases of the dead out of [`stats`](Self::stats).
+    pub fn reclaim(&self) -> usize {
+        if self.pool.is_ours() {
+            self.pool.reclaim()
+        } else {
+            0
+        }
+    }
+
+    /// What the provider holds and has done; all zero in a forked child. Takes a lock that creating and destroying chunks take
+    /// too.
+    pub fn stats(&self) -> Stats {
+        self.pool.stats()
+    }
+
+    #[inline]
+    fn check(&self, len: usize) -> Result<(), AllocError> {
+        if len > self.max_alloc {
+            return Err(AllocErrorKind::TooLarge { len, max: self.max_alloc }.into());
+        }
+        if !self.pool.is_ours() {
+            return Err(AllocErrorKind::Forked.into());
+        }
+        Ok(())
+    }
+
+    fn take(&self, class: usize, len: usize) -> Result<ShmBufMut, AllocError> {
+        let chunk = self.pool.take_slow(class, len)?;
+        // SAFETY: just taken (I3), for `len` bytes.
+        unsafe { self.hand_out(chunk, len) }
+    }
+
+    /// # Safety
+    ///
+    /// The chunk was just taken, and its capacity is at least `len`.
+    #[inline]
+    unsafe fn hand_out(&self, chunk: NonNull<Chunk>, len: usize) -> Result<ShmBufMut, AllocError> {
+        // SAFETY: just taken (I3).
+        unsafe { self.pool.adopt(chunk) }?;
+        // SAFETY: exclusive; closed to peers, because it came from the shelf as idle or was recycled.
+        Ok(unsafe { ShmBufMut::new(chunk, len) })
+    }
+}
+
+/// A chunk that is being made ready; goes back to its shelf on drop, uncounted.
+struct Reserved(NonNull<Chunk>);
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        Pool::give(self.0);
+    }
+}
+
+impl Drop for Provider {
+    fn drop(&mut self) {
+        // A forked child owns nothing: its copy of the pool is left as it is.
+        if self.pool.is_ours() {
+            self.pool.close();
+            // SAFETY: dropped here and never used again.
+            unsafe { ManuallyDrop::drop(&mut self.pool) };
+        }
+    }
+}
+
+impl std::fmt::Debug for Provider {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Provider").field("id", &self.id()).field("limits", self.pool.limits()).finish()
+    }
+}

@@ -1,0 +1,81 @@
+//! Where a pool's segments come from: how they are named and created.
+
+#![forbid(unsafe_code)]
+
+use crate::error::OsError;
+use crate::os::segment::Segment;
+use crate::owner::payload::Payload;
+use crate::protocol::control::segment_name;
+use crate::protocol::ids::ProviderId;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How many further names are tried for a segment if the first is taken.
+const NAME_TRIES: usize = 16;
+
+/// Makes a pool's segments.
+pub(crate) trait Source: Send + Sync {
+    /// Creates a segment of `len` bytes.
+    fn create(&self, len: usize) -> Result<Payload, OsError>;
+
+    /// Are segments to stay although nothing is in them?
+    fn keeps_segments(&self) -> bool {
+        false
+    }
+}
+
+/// Segments that a provider numbers, for peers that know them by its control object.
+pub(crate) struct Numbered {
+    prefix: String,
+    provider: ProviderId,
+    mode: u32,
+    /// The next segment's serial number; 0 is none.
+    next: AtomicU64,
+}
+
+impl Numbered {
+    pub(crate) fn new(prefix: String, provider: ProviderId, mode: u32) -> Self {
+        Self { prefix, provider, mode, next: AtomicU64::new(1) }
+    }
+}
+
+impl Source for Numbered {
+    fn create(&self, len: usize) -> Result<Payload, OsError> {
+        let mut tries = 0;
+        loop {
+            let serial = self.next.fetch_add(1, Ordering::Relaxed);
+            // After the last number they start over; 0 stands for no segment where they are listed.
+            if serial == 0 {
+                continue;
+            }
+            let name = segment_name(&self.prefix, self.provider, serial);
+            match Segment::create(name, len, self.mode) {
+                // Somebody has put another file there; the next number is as good.
+                Err(error) if error.errno() == Some(libc::EEXIST) && tries < NAME_TRIES => tries += 1,
+                result => return result.map(|segment| Payload::new(segment, serial)),
+            }
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::os::posix::PAGE;
+
+    /// Otherwise a segment gets the number that stands for none, and its peers keep it mapped for ever.
+    #[test]
+    fn numbers_start_over_after_the_last_one_and_leave_zero_out() {
+        let prefix = format!("shm_pool-unit-{}-serial", std::process::id());
+        let source = Numbered::new(prefix, ProviderId(8), 0o600);
+        source.next.store(u64::MAX - 1, Ordering::Relaxed);
+        let segments = [(); 4].map(|()| source.create(PAGE).unwrap());
+        assert_eq!(segments.each_ref().map(Payload::serial), [u64::MAX - 1, u64::MAX, 1, 2]);
+        drop(segments);
+        source.next.store(u64::MAX, Ordering::Relaxed);
+        let kept = [(); 2].map(|()| source.create(PAGE).unwrap());
+        source.next.store(u64::MAX, Ordering::Relaxed);
+        let others = [(); 2].map(|()| source.create(PAGE).map(|segment| segment.serial()));
+        assert!(matches!(others, [Ok(2), Ok(3)]), "numbers that are in use are passed by: {others:?}");
+        assert_eq!(kept.map(|segment| segment.serial()), [u64::MAX, 1]);
+    }
+}

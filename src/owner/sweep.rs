@@ -1,0 +1,150 @@
+//! Removes what killed owners have left under /dev/shm.
+//!
+//! An owner takes the exclusive lock on a byte of its control object before it makes anything else, and holds it until it has removed
+//! everything else (see `locks`). So an object whose byte a sweep can lock, by a shared lock, is a dead owner's; or it was created
+//! this instant and is not locked yet, and then its owner finds it locked, or gone, and starts over under another name. With the
+//! shared lock in hand, and perhaps other sweeps beside it that do the same, a sweep
+//!
+//! 1. marks the control object as closed, for peers that have it mapped,
+//! 2. unlinks the owner's segments,
+//! 3. unlinks the control object.
+//!
+//! If it is killed at any step, the kernel drops its lock, and the next sweep begins with what is left. A segment whose control
+//! object is not there is a dead owner's as well: living ones make it first and remove it last.
+//!
+//! A channel's object is removed by itself, as `control::remove_dead` does it, for its name is used again. As long as a dead sender's
+//! receiver lives and has not dropped all that it received, neither the channel's object is removed nor what the provider has left:
+//! there may be messages in segments that the receiver has not mapped yet. (A successor by the channel's name does remove the object,
+//! and then the next sweep the segments. A receiver that is woken by its sender's death is done with them by then.)
+//!
+//! Never touched: what belongs to another user, and what is no regular file. No content is read but that of channels, and none is
+//! written but that mark.
+
+#![forbid(unsafe_code)]
+
+use crate::error::OsError;
+use crate::os::name::{is_part, Name, DIRECTORY};
+use crate::os::posix::effective_uid;
+use crate::protocol::control::{control_name, CHANNEL_MAGIC};
+use crate::protocol::dead::{is_read, owner, remove_dead, Owner, Remains};
+use crate::protocol::ids::ProviderId;
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+/// What a [`sweep`](crate::ProviderBuilder::sweep) has removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Swept {
+    /// Objects, control objects included.
+    pub objects: usize,
+    /// Memory that they had, in bytes. What peers still have mapped goes back to the system when they let it go.
+    pub bytes: u64,
+}
+
+impl Swept {
+    /// Unlinks an object of a dead owner, if it is a regular file of user `uid`.
+    fn remove(&mut self, name: &Name, uid: u32) {
+        let Ok(metadata) = fs::symlink_metadata(name.path()) else { return };
+        if metadata.is_file() && metadata.uid() == uid && name.unlink().is_ok() {
+            self.objects += 1;
+            // Blocks are of 512 bytes, whatever the file system's block size.
+            self.bytes += metadata.blocks() * 512;
+        }
+    }
+}
+
+/// Removes what dead owners with this prefix have left.
+pub(crate) fn sweep(prefix: &str) -> Result<Swept, OsError> {
+    let uid = effective_uid();
+    let mut swept = Swept::default();
+    for channel in channels(prefix)? {
+        if let Ok(Remains::Removed { bytes }) = remove_dead(&channel, uid, CHANNEL_MAGIC, true) {
+            swept.objects += 1;
+            swept.bytes += bytes;
+        }
+    }
+    let providers: BTreeSet<ProviderId> = objects(prefix)?.into_iter().map(|(provider, ..)| provider).collect();
+    for provider in providers {
+        // The lock is held until everything is removed.
+        let (_lock, control) = match owner(prefix, provider, uid) {
+            Ok(Owner::Dead(lock)) => (Some(lock), Some(control_name(prefix, provider))),
+            Ok(Owner::Gone) => (None, None),
+            Ok(Owner::Alive) | Err(_) => continue,
+        };
+        // Now that it is known to be dead: no receiver comes any more.
+        if channels(prefix)?.iter().any(|channel| is_read(channel, provider, uid)) {
+            continue;
+        }
+        // Listed again: it may have made more before it died.
+        let is_its_segment = |(owner, object, _): &(_, _, _)| (*owner, *object) == (provider, Object::Segment);
+        let segments = objects(prefix)?.into_iter().filter(is_its_segment).map(|(.., name)| name);
+        segments.chain(control).for_each(|object| swept.remove(&object, uid));
+    }
+    Ok(swept)
+}
+
+/// The objects of all providers with this prefix.
+fn objects(prefix: &str) -> Result<Vec<(ProviderId, Object, Name)>, OsError> {
+    names(|file| parse(prefix, file).map(|(provider, object)| (provider, object, Name::new(file))))
+}
+
+/// The channels with this prefix.
+fn channels(prefix: &str) -> Result<Vec<Name>, OsError> {
+    names(|file| {
+        let channel = file.strip_prefix(prefix)?.strip_prefix('.')?.strip_suffix(".channel")?;
+        is_part(channel).then(|| Name::new(file))
+    })
+}
+
+/// What `choose` makes of the names under /dev/shm.
+fn names<T>(choose: impl Fn(&str) -> Option<T>) -> Result<Vec<T>, OsError> {
+    let failed = |error| OsError::new("readdir", DIRECTORY, 0, error, String::new());
+    let mut found = Vec::new();
+    for entry in fs::read_dir(DIRECTORY).map_err(failed)? {
+        found.extend(entry.map_err(failed)?.file_name().to_str().and_then(&choose));
+    }
+    Ok(found)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Object {
+    Control,
+    Segment,
+}
+
+/// Whose object is it, and what? The inverse of `control_name` and `segment_name`; `None` for names that those do not give.
+fn parse(prefix: &str, file: &str) -> Option<(ProviderId, Object)> {
+    let (provider, object) = file.strip_prefix(prefix)?.strip_prefix('.')?.split_once('.')?;
+    let provider = Some(ProviderId(hexadecimal(provider)?)).filter(|id| id.to_string() == provider)?;
+    if object == "ctl" {
+        return Some((provider, Object::Control));
+    }
+    hexadecimal(object).filter(|serial| format!("{serial:x}") == object)?;
+    Some((provider, Object::Segment))
+}
+
+fn hexadecimal(text: &str) -> Option<u64> {
+    u64::from_str_radix(text, 16).ok()
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::protocol::control::segment_name;
+
+    #[test]
+    fn names_are_recognised_and_others_are_not() {
+        let id = ProviderId(0x0123_4567_89ab_cdef);
+        let file = |name: Name| name.path().rsplit('/').next().unwrap().to_owned();
+        assert_eq!(parse("a", &file(control_name("a", id))), Some((id, Object::Control)));
+        assert_eq!(parse("a", &file(segment_name("a", id, 0x2f))), Some((id, Object::Segment)));
+        let others = ["a.ctl", "a.0123456789abcdef", "a.0123456789abcdef.CTL", "a.0123456789ABCDEF.ctl", "a.123.ctl"];
+        let more =
+            ["b.0123456789abcdef.ctl", "a.0123456789abcdef.+1", "a.0123456789abcdef.01", "a.0123456789abcdef.1.2"];
+        for other in others.iter().chain(&more) {
+            assert_eq!(parse("a", other), None, "{other}");
+        }
+        assert_eq!(parse("a", "aa.0123456789abcdef.ctl"), None, "another prefix");
+    }
+}

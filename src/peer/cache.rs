@@ -1,0 +1,150 @@
+//! What a client has mapped: the providers that it is connected to, and their segments.
+
+#![forbid(unsafe_code)]
+
+use crate::os::segment::Mapping;
+use crate::peer::control::PeerControl;
+use crate::protocol::ids::ProviderId;
+use crate::protocol::record::Place;
+use parking_lot::RwLock;
+use std::sync::{Arc, Weak};
+
+/// The providers that a client is connected to. Few: found by looking at each.
+#[derive(Default)]
+pub(crate) struct Table {
+    pub(crate) entries: Vec<Entry>,
+}
+
+/// One provider, and the segments of it that are mapped, by their index in the control object.
+pub(crate) struct Entry {
+    pub(crate) remote: Arc<Remote>,
+    segments: Vec<Option<Arc<Cached>>>,
+}
+
+/// A connection to a provider.
+pub(crate) struct Remote {
+    pub(crate) control: PeerControl,
+    table: Weak<RwLock<Table>>,
+}
+
+/// A mapped segment. It keeps the connection: views give their leases back through it.
+pub(crate) struct Cached {
+    mapping: Mapping,
+    serial: u64,
+    index: u64,
+    remote: Arc<Remote>,
+}
+
+impl Remote {
+    pub(crate) fn new(control: PeerControl, table: &Arc<RwLock<Table>>) -> Self {
+        Self { control, table: Arc::downgrade(table) }
+    }
+}
+
+impl Entry {
+    pub(crate) fn new(remote: Arc<Remote>) -> Self {
+        Self { remote, segments: Vec::new() }
+    }
+
+    #[inline]
+    pub(crate) fn provider(&self) -> ProviderId {
+        self.remote.control.id().provider
+    }
+
+    /// The mapping of the segment that a message lies in.
+    #[inline]
+    pub(crate) fn segment(&self, place: Place) -> Option<&Arc<Cached>> {
+        let known = self.segments.get(place.index as usize)?.as_ref();
+        known.filter(|cached| cached.serial == place.segment)
+    }
+
+    /// How many segments are mapped.
+    pub(crate) fn segment_count(&self) -> usize {
+        self.segments.iter().flatten().count()
+    }
+
+    /// Takes the segments out that the owner has destroyed.
+    fn take_retired(&mut self) -> Vec<Arc<Cached>> {
+        let is_retired =
+            |segment: &&mut Option<Arc<Cached>>| segment.as_ref().is_some_and(|cached| cached.is_retired());
+        self.segments.iter_mut().filter(is_retired).filter_map(Option::take).collect()
+    }
+}
+
+impl Table {
+    #[inline]
+    pub(crate) fn find(&self, provider: ProviderId) -> Option<&Entry> {
+        self.entries.iter().find(|entry| entry.provider() == provider)
+    }
+
+    fn entry_of(&mut self, remote: &Arc<Remote>) -> Option<&mut Entry> {
+        self.entries.iter_mut().find(|entry| Arc::ptr_eq(&entry.remote, remote))
+    }
+
+    /// Enters a segment, unless another thread was faster. Returns the one that is to be used, and those that its owner has
+    /// destroyed meanwhile: dropping them is a system call, to be made when the table is unlocked.
+    pub(crate) fn enter(&mut self, cached: Arc<Cached>) -> (Arc<Cached>, Vec<Arc<Cached>>) {
+        let Some(entry) = self.entry_of(&cached.remote) else { return (cached, Vec::new()) };
+        let retired = entry.take_retired();
+        let at = cached.index as usize;
+        if entry.segments.len() <= at {
+            entry.segments.resize_with(at + 1, || None);
+        }
+        match &mut entry.segments[at] {
+            Some(known) if known.serial == cached.serial => (known.clone(), retired),
+            vacant => {
+                *vacant = Some(cached.clone());
+                (cached, retired)
+            }
+        }
+    }
+
+    /// Takes the segments of all providers out that their owners have destroyed.
+    pub(crate) fn take_retired(&mut self) -> Vec<Arc<Cached>> {
+        self.entries.iter_mut().flat_map(Entry::take_retired).collect()
+    }
+
+    /// Takes these connections out.
+    pub(crate) fn take(&mut self, remotes: &[Arc<Remote>]) -> Vec<Entry> {
+        let is_wanted = |entry: &Entry| remotes.iter().any(|remote| Arc::ptr_eq(remote, &entry.remote));
+        let (taken, kept) = std::mem::take(&mut self.entries).into_iter().partition(is_wanted);
+        self.entries = kept;
+        taken
+    }
+}
+
+impl Cached {
+    /// A segment as `place` names it. Its index was found in the control object's table.
+    pub(crate) fn new(mapping: Mapping, place: Place, remote: Arc<Remote>) -> Self {
+        Self { mapping, serial: place.segment, index: place.index, remote }
+    }
+
+    #[inline]
+    pub(crate) fn mapping(&self) -> &Mapping {
+        &self.mapping
+    }
+
+    #[inline]
+    pub(crate) fn control(&self) -> &PeerControl {
+        &self.remote.control
+    }
+
+    #[inline]
+    pub(crate) fn is_retired(&self) -> bool {
+        self.remote.control.is_retired(self.index, self.serial)
+    }
+
+    /// Takes itself out of the table, if it is still there. The caller's view holds another reference.
+    #[cold]
+    pub(crate) fn leave_table(&self) {
+        let Some(table) = self.remote.table.upgrade() else { return };
+        let mut table = table.write();
+        let segments = table.entry_of(&self.remote).map(|entry| &mut entry.segments);
+        let known = segments.and_then(|segments| segments.get_mut(self.index as usize));
+        if let Some(known) = known {
+            if known.as_ref().is_some_and(|cached| cached.serial == self.serial) {
+                *known = None;
+            }
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! The peer's front door: [`Client`] attaches to messages by descriptor.
+//!
+//! A client maps each provider's control object and each segment once and keeps them in a table. A view holds a counted
+//! reference to its segment's mapping, and that holds the control object, so a view outlives the client.
+//!
+//! A descriptor is untrusted. Before a pointer is formed (I2): the record exists, the lease is taken, the generation
+//! matches, the length is the owner's, and the range lies within what is mapped, by numbers that no other process can
+//! change.
+//!
+//! # What an attach costs when everything is mapped
+//!
+//! Six read-modify-writes, and no system call: two for the reader lock of the table (private, contended only by threads
+//! of this client), the lease and its fence, one count on the mapping; the drop of the view takes those two back.
+//! Reading is not blocked by other readers; it waits while another thread enters a new mapping into the table, which is
+//! a store, for the system calls are made before.
+
+#![forbid(unsafe_code)]
+
+use crate::error::BuildError;
+use crate::os::fork;
+use crate::os::locks;
+use crate::os::name::{check_prefix, DEFAULT_PREFIX};
+use crate::os::posix::effective_uid;
+use crate::os::segment::{Access, Foreign};
+use crate::peer::cache::{Cached, Entry, Remote, Table};
+use crate::peer::control::PeerControl;
+use crate::peer::error::AttachError;
+use crate::peer::lease::Lease;
+use crate::peer::view::ShmView;
+use crate::protocol::control::segment_name;
+use crate::protocol::descriptor::Descriptor;
+use crate::protocol::ids::{PeerId, ProviderId};
+use crate::protocol::record::Place;
+use parking_lot::RwLock;
+use std::fmt;
+use std::sync::Arc;
+
+/// Options of a [`Client`].
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until `build` is called"]
+pub struct ClientBuilder {
+    name_prefix: String,
+    owner_uid: Option<u32>,
+}
+
+impl ClientBuilder {
+    /// What the providers' names start with; default `shm_pool`. See
+    /// [`ProviderBuilder::name_prefix`](crate::ProviderBuilder::name_prefix).
+    pub fn name_prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.name_prefix = prefix.into();
+        self
+    }
+
+    /// The user whose providers are trusted; default: the effective user of this process. Objects that belong to anybody
+    /// else are refused.
+    pub fn owner_uid(mut self, uid: u32) -> Self {
+        self.owner_uid = Some(uid);
+        self
+    }
+
+    /// Makes the client. No system object is touched yet.
+    ///
+    /// # Errors
+    ///
+    /// [`BuildError::Prefix`] if the prefix cannot be part of a file name.
+    pub fn build(self) -> Result<Client, BuildError> {
+        check_prefix(&self.name_prefix)?;
+        watch_forks();
+        Ok(Client {
+            prefix: self.name_prefix,
+            uid: self.owner_uid.unwrap_or_else(effective_uid),
+            fork_epoch: fork::epoch(),
+            table: Arc::default(),
+        })
+    }
+}
+
+/// Reads messages of other processes in place. One per process; share it by reference or `Arc`.
+///
+/// A client takes one of the 64 peer slots of each provider that it attaches to, and gives it back when the client and its
+/// last view are gone.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shm_pool::{Client, Descriptor, Provider};
+///
+/// # let provider = Provider::builder().build()?;
+/// # let mut buffer = provider.alloc(5)?;
+/// # buffer.copy_from_slice(b"hello");
+/// # let message = buffer.freeze();
+/// # let received = message.descriptor()?.to_bytes();
+/// let client = Client::new();
+/// let descriptor = Descriptor::from_bytes(received)?;
+/// let view = client.attach(&descriptor)?;
+/// assert_eq!(&view[..], b"hello");
+/// # Ok(())
+/// # }
+/// ```
+pub struct Client {
+    prefix: String,
+    uid: u32,
+    fork_epoch: u64,
+    table: Arc<RwLock<Table>>,
+}
+
+impl Default for Client {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Client {
+    /// A client with the default options.
+    pub fn new() -> Self {
+        let builder = Self::builder();
+        watch_forks();
+        let (uid, fork_epoch) = (effective_uid(), fork::epoch());
+        Self { prefix: builder.name_prefix, uid, fork_epoch, table: Arc::default() }
+    }
+
+    /// What the names of the providers' objects start with, and whose they must be.
+    pub(crate) fn trusted(&self) -> (&str, u32) {
+        (&self.prefix, self.uid)
+    }
+
+    /// Starts with the defaults.
+    pub fn builder() -> ClientBuilder {
+        ClientBuilder { name_prefix: DEFAULT_PREFIX.to_owned(), owner_uid: None }
+    }
+
+    /// Connects to a provider before its first message comes, and tells who this client is to it, for
+    /// [`ShmBuf::grant`](crate::ShmBuf::grant). Connecting again gives the same answer.
+    ///
+    /// # Errors
+    ///
+    /// [`AttachError::NoProvider`], [`AttachError::Closed`] or [`AttachError::OwnerDied`] if it is gone;
+    /// [`AttachError::NotAProvider`], [`AttachError::WrongUid`] or [`AttachError::TooManyPeers`]; [`AttachError::Forked`] in a
+    /// forked child; [`AttachError::Os`].
+    pub fn connect(&self, provider: ProviderId) -> Result<PeerId, AttachError> {
+        self.check_fork()?;
+        if let Some(entry) = self.table.read().find(provider) {
+            return Ok(entry.remote.control.id());
+        }
+        let control = match PeerControl::connect(&self.prefix, provider, self.uid) {
+            Ok(control) => control,
+            // Another thread may have taken the last slot, for this client.
+            Err(error) => return self.table.read().find(provider).map(|entry| entry.remote.control.id()).ok_or(error),
+        };
+        let id = control.id();
+        let remote = Arc::new(Remote::new(control, &self.table));
+        // A publisher that was restarted has a new id: let go of the old one.
+        self.forget_abandoned();
+        let mut table = self.table.write();
+        // Another thread may have been faster; then this connection is given up again.
+        if let Some(entry) = table.find(provider) {
+            return Ok(entry.remote.control.id());
+        }
+        table.entries.push(Entry::new(remote));
+        Ok(id)
+    }
+
+    /// Takes connections to closed and dead providers out of the table. What their views need stays with the views.
+    fn forget_abandoned(&self) -> Vec<Entry> {
+        let remotes: Vec<Arc<Remote>> = self.table.read().entries.iter().map(|entry| entry.remote.clone()).collect();
+        // Asking is a system call: not under the lock.
+        let abandoned: Vec<_> = remotes.into_iter().filter(|remote| remote.control.is_abandoned()).collect();
+        if abandoned.is_empty() {
+            return Vec::new();
+        }
+        self.table.write().take(&abandoned)
+    }
+
+    /// Leases the message that `descriptor` names and maps it, if its segment is not mapped yet. The owner does not use the
+    /// memory again before the view is dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`AttachError::Stale`] if the message came too late. [`AttachError::NoSuchRecord`], [`AttachError::WrongLength`],
+    /// [`AttachError::OtherPeer`] and [`AttachError::NotGranted`] for a descriptor that is not what the owner sent, or is not
+    /// for this client. [`AttachError::SlotLost`] if another peer has its slot. [`AttachError::TooManyLeases`] with 31 views of the
+    /// same message. [`AttachError::Damaged`] if another process wrote garbage into the control object. And the errors of [`connect`](Self::connect).
+    pub fn attach(&self, descriptor: &Descriptor) -> Result<ShmView, AttachError> {
+        self.check_fork()?;
+        loop {
+            let table = self.table.read();
+            let Some(entry) = table.find(descriptor.provider) else {
+                drop(table);
+                self.connect(descriptor.provider)?;
+                continue;
+            };
+            let (lease, place) = Lease::take(&entry.remote.control, descriptor)?;
+            if place.len != descriptor.len {
+                return Err(AttachError::WrongLength { len: descriptor.len, actual: place.len });
+            }
+            if let Some(cached) = entry.segment(place) {
+                return ShmView::new(cached.clone(), lease, descriptor, place);
+            }
+            // Off the warm path: the lease, which holds the segment in existence, moves from the table's reference to a
+            // counted one, so that the segment can be mapped without the table's lock.
+            let remote = entry.remote.clone();
+            let lease = lease.moved_to(&remote.control);
+            drop(table);
+            let cached = self.map(&remote, place)?;
+            return ShmView::new(cached, lease, descriptor, place);
+        }
+    }
+
+    /// Maps a segment and enters it into the table, which lets go of those that the owner has destroyed.
+    fn map(&self, remote: &Arc<Remote>, place: Place) -> Result<Arc<Cached>, AttachError> {
+        let provider = remote.control.id().provider;
+        // A leased chunk's segment is destroyed only when its provider closes.
+        let closed = || AttachError::Closed { provider };
+        if remote.control.is_retired(place.index, place.segment) {
+            return Err(closed());
+        }
+        let name = segment_name(&self.prefix, provider, place.segment);
+        let foreign = Foreign::open(name, Access::Read, self.uid).map_err(|error| match error {
+            missing if missing.is_missing() => closed(),
+            other => other.into(),
+        })?;
+        let cached = Arc::new(Cached::new(foreign.map(Access::Read)?, place, remote.clone()));
+        let (cached, retired) = self.table.write().enter(cached);
+        drop(retired);
+        Ok(cached)
+    }
+
+    /// Lets go of mappings that no view needs: segments that their owner has destroyed, and providers that have closed or
+    /// died. Views are not touched; what they need is let go with them. Returns how many mappings were dropped from the
+    /// table.
+    ///
+    /// Attaching to a new segment does the first by itself. Call this when messages may stay away for long.
+    pub fn trim(&self) -> usize {
+        if self.check_fork().is_err() {
+            return 0;
+        }
+        let retired = self.table.write().take_retired();
+        let abandoned = self.forget_abandoned();
+        retired.len() + abandoned.iter().map(|entry| 1 + entry.segment_count()).sum::<usize>()
+    }
+
+    /// How many segments are mapped by the table now, over all providers; 0 in a forked child.
+    pub fn mapped_segments(&self) -> usize {
+        // Its lock may be held by a thread that does not exist there.
+        if self.check_fork().is_err() {
+            return 0;
+        }
+        self.table.read().entries.iter().map(Entry::segment_count).sum()
+    }
+
+    #[inline]
+    fn check_fork(&self) -> Result<(), AttachError> {
+        if self.fork_epoch == fork::epoch() {
+            Ok(())
+        } else {
+            Err(AttachError::Forked)
+        }
+    }
+}
+
+/// From now on a fork is noticed. If the system has no memory for that, connecting says so.
+fn watch_forks() {
+    let _ = locks::watch_forks();
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let providers: Vec<ProviderId> = match self.check_fork() {
+            Ok(()) => self.table.read().entries.iter().map(Entry::provider).collect(),
+            Err(_) => Vec::new(),
+        };
+        f.debug_struct("Client").field("prefix", &self.prefix).field("providers", &providers).finish()
+    }
+}

@@ -1,0 +1,189 @@
+//! A peer's side of the control object: opens and checks it, holds a slot.
+
+use crate::os::fork;
+use crate::os::locks::{LockFile, LOCK};
+use crate::os::segment::{Access, Foreign, ObjectError};
+use crate::peer::error::AttachError;
+use crate::protocol::control::{control_name, peer_byte, Header, View, CLOSED, MAGIC, OPEN, OWNER_BYTE, VERSION};
+use crate::protocol::ids::{PeerId, ProviderId};
+use crate::protocol::record::{Record, PEERS};
+use std::io;
+use std::mem::size_of;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long a slot that the owner is clearing is waited for. Of a million records, clearing takes 0.7 s the first time, and 0.1 s
+/// later; of the default 4096 a thousandth of that.
+const CLEARING_LIMIT: Duration = Duration::from_secs(1);
+
+/// See the module's text. Gives its slot back on drop.
+pub(crate) struct PeerControl {
+    view: View,
+    /// Holds the lock of the slot.
+    locks: LockFile,
+    id: PeerId,
+    fork_epoch: u64,
+}
+
+impl PeerControl {
+    /// Opens the control object of `provider`, which must belong to user `uid`, and takes a slot.
+    pub(crate) fn connect(prefix: &str, provider: ProviderId, uid: u32) -> Result<Self, AttachError> {
+        let name = control_name(prefix, provider);
+        let object = name.path();
+        let gone = |error: ObjectError| match error {
+            missing if missing.is_missing() => AttachError::NoProvider { provider, object: object.clone() },
+            other => other.into(),
+        };
+        let foreign = Foreign::open(name, Access::ReadWrite, uid).map_err(gone)?;
+        let bad = |reason| AttachError::NotAProvider { object: object.clone(), reason };
+        if foreign.len < size_of::<Header>() {
+            return Err(bad("it is too small for a header; its owner died while it made it, or has not finished"));
+        }
+        let mapping = foreign.map(Access::ReadWrite)?;
+        let view = View::new(mapping, 1).ok_or_else(|| bad("it is too small for one record"))?;
+        let header = view.header();
+        match header.state.load(Ordering::Acquire) {
+            OPEN => {}
+            CLOSED => return Err(AttachError::Closed { provider }),
+            _ => return Err(bad("its owner has not finished making it")),
+        }
+        if header.magic.load(Ordering::Relaxed) != MAGIC {
+            return Err(bad("it has another magic number"));
+        }
+        if header.version.load(Ordering::Relaxed) != VERSION {
+            return Err(bad("it was made by another version of shm-pool; build both sides with one"));
+        }
+        if header.provider.load(Ordering::Relaxed) != provider.0 {
+            return Err(bad("it carries another provider's id"));
+        }
+        let records = header.records.load(Ordering::Relaxed) as usize;
+        let View { mapping, .. } = view;
+        let view = View::new(mapping, records).ok_or_else(|| bad("its size does not match its header"))?;
+        // It may have been removed since it was opened the first time.
+        let locks = foreign.open_for_locks().map_err(gone)?;
+        if !locks.is_locked(OWNER_BYTE) {
+            return Err(AttachError::OwnerDied { provider });
+        }
+        let Some(slot) = free_slot(&locks).map_err(|error| control_name(prefix, provider).error(LOCK, 0, error))?
+        else {
+            return Err(AttachError::TooManyPeers { provider, max: PEERS });
+        };
+        // The slot's last peer may have died: clear what it left, then take over.
+        view.vacate(slot, || used(&view));
+        let epoch = view.header().epochs[slot].occupy();
+        let id = PeerId { provider, slot: slot as u8, epoch };
+        Ok(Self { view, locks, id, fork_epoch: fork::epoch() })
+    }
+
+    /// Leaves nothing but what the kernel takes back when a process ends: the lock.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn die(mut self) {
+        self.locks.unlock(peer_byte(self.slot())).expect("a lock that is held");
+        // What the drop does is left out as for a forked child's copy; and the locks' own, which is another value, is not.
+        self.fork_epoch = self.fork_epoch.wrapping_add(1);
+    }
+
+    /// Who this peer is to the owner.
+    pub(crate) fn id(&self) -> PeerId {
+        self.id
+    }
+
+    /// This peer's slot.
+    #[inline]
+    pub(crate) fn slot(&self) -> usize {
+        usize::from(self.id.slot)
+    }
+
+    /// Has this peer its slot? If the process has closed the descriptor that holds its lock, another peer may have it by now: then
+    /// its leases are not this one's to take or to give back.
+    #[inline]
+    pub(crate) fn has_slot(&self) -> bool {
+        self.view.header().epochs[self.slot()].is(self.id.epoch)
+    }
+
+    /// Loses the lock, as by `closefrom`.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn lose_lock(&self) {
+        self.locks.unlock(peer_byte(self.slot())).expect("a lock that is held");
+    }
+
+    /// Is this process the one that connected, and not a forked child?
+    #[inline]
+    pub(crate) fn is_ours(&self) -> bool {
+        self.fork_epoch == fork::epoch()
+    }
+
+    /// How many records there are.
+    pub(crate) fn records(&self) -> u32 {
+        self.view.records as u32
+    }
+
+    /// A record, if there is one of this number.
+    #[inline]
+    pub(crate) fn record(&self, index: u32) -> Option<&Record> {
+        self.view.record(index)
+    }
+
+    /// Gives back one lease of this peer.
+    #[inline]
+    pub(crate) fn release(&self, record: u32) {
+        if let Some(record) = self.record(record).filter(|_| self.has_slot()) {
+            record.release(self.slot());
+        }
+    }
+
+    /// Turns one lease of this peer back into a grant.
+    pub(crate) fn put_back(&self, record: u32) {
+        if let Some(record) = self.record(record).filter(|_| self.has_slot()) {
+            record.put_back(self.slot());
+        }
+    }
+
+    /// Has the owner destroyed the segment? A hint: it decides about unmapping only.
+    pub(crate) fn is_retired(&self, index: u64, serial: u64) -> bool {
+        self.view.segment_entry(index).map_or(true, |entry| entry.load(Ordering::Relaxed) != serial)
+    }
+
+    /// Has the owner closed its side, or died?
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.view.header().state.load(Ordering::Relaxed) != OPEN || !self.locks.is_locked(OWNER_BYTE)
+    }
+}
+
+/// How many records may have been used, if the owner's word is as it should be.
+fn used(view: &View) -> u32 {
+    // Acquire: partner of the Release in `OwnerControl`.
+    view.header().high_water.load(Ordering::Acquire).min(view.records as u32)
+}
+
+/// Takes the lock of the first slot that no peer has. One that the owner is clearing is waited for, but not for ever: the owner may
+/// have been stopped at it.
+fn free_slot(locks: &LockFile) -> io::Result<Option<usize>> {
+    let begin = Instant::now();
+    loop {
+        for slot in 0..PEERS {
+            if locks.try_lock(peer_byte(slot))? {
+                return Ok(Some(slot));
+            }
+        }
+        let is_full = (0..PEERS).all(|slot| locks.is_locked(peer_byte(slot)));
+        if is_full || begin.elapsed() > CLEARING_LIMIT {
+            return Ok(None);
+        }
+        thread::yield_now();
+    }
+}
+
+impl Drop for PeerControl {
+    fn drop(&mut self) {
+        // In a forked child the slot is the parent's.
+        if self.is_ours() && self.has_slot() {
+            // The last view is gone; what the lanes still hold are grants that nobody will take up.
+            self.view.vacate(self.slot(), || used(&self.view));
+            // Explicitly, and not with the file: a child made by a raw `clone` may still have a copy of the descriptor. Should it
+            // fail, the slot stays taken until that child ends.
+            let _ = self.locks.unlock(peer_byte(self.slot()));
+        }
+    }
+}

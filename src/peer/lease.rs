@@ -1,0 +1,66 @@
+//! A lease being taken: given back on drop, until it becomes a view's.
+
+#![forbid(unsafe_code)]
+
+use crate::peer::control::PeerControl;
+use crate::peer::error::AttachError;
+use crate::protocol::descriptor::Descriptor;
+use crate::protocol::record::{Place, Refused, MAX_LEASES};
+
+/// A right to read a chunk, which is given back on drop.
+pub(crate) struct Lease<'a> {
+    control: &'a PeerControl,
+    record: u32,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Lease,
+    /// A lease that was taken from a grant: an attach that fails puts the grant back.
+    TakenUp,
+}
+
+impl<'a> Lease<'a> {
+    /// Takes the lease that a descriptor asks for: a new one, or the one that was granted.
+    #[inline]
+    pub(crate) fn take(control: &'a PeerControl, descriptor: &Descriptor) -> Result<(Self, Place), AttachError> {
+        let Some(record) = control.record(descriptor.record) else {
+            let (provider, records) = (descriptor.provider, control.records());
+            return Err(AttachError::NoSuchRecord { provider, record: descriptor.record, records });
+        };
+        if !control.has_slot() {
+            return Err(AttachError::SlotLost { provider: descriptor.provider });
+        }
+        let (slot, generation) = (control.slot(), descriptor.generation);
+        let (kind, taken) = match descriptor.granted {
+            None => (Kind::Lease, record.attach(slot, generation)),
+            Some(granted) if usize::from(granted) != slot => {
+                return Err(AttachError::OtherPeer { slot: granted, own: slot as u8 });
+            }
+            Some(_) => (Kind::TakenUp, record.accept(slot, generation)),
+        };
+        match taken {
+            Ok(place) => Ok((Lease { control, record: descriptor.record, kind }, place)),
+            Err(Refused::Stale) => Err(AttachError::Stale),
+            Err(Refused::Full) => Err(AttachError::TooManyLeases { max: MAX_LEASES as usize }),
+            Err(Refused::NotGranted) => Err(AttachError::NotGranted),
+        }
+    }
+
+    /// The same lease, borrowed from another reference to the same control object.
+    pub(crate) fn moved_to(self, control: &PeerControl) -> Lease<'_> {
+        let moved = Lease { control, record: self.record, kind: self.kind };
+        std::mem::forget(self);
+        moved
+    }
+}
+
+impl Drop for Lease<'_> {
+    fn drop(&mut self) {
+        match self.kind {
+            Kind::Lease => self.control.release(self.record),
+            Kind::TakenUp => self.control.put_back(self.record),
+        }
+    }
+}

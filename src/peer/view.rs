@@ -1,0 +1,124 @@
+//! A message being read: [`ShmView`], and the lease and the mapping that it holds.
+
+use crate::peer::cache::Cached;
+use crate::peer::error::AttachError;
+use crate::peer::lease::Lease;
+use crate::protocol::descriptor::Descriptor;
+use crate::protocol::record::{Place, MAX_LEASES};
+use std::fmt;
+use std::ops::Deref;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// A message of another process, mapped read-only. While the view exists, the owner does not use the memory again.
+///
+/// There is no way to write through it:
+///
+/// ```compile_fail,E0594
+/// # let provider = shm_pool::Provider::builder().build().unwrap();
+/// # let message = provider.alloc(4).unwrap().freeze();
+/// # let client = shm_pool::Client::new();
+/// let mut view = client.attach(&message.descriptor().unwrap()).unwrap();
+/// view[0] = 1; // cannot assign
+/// ```
+///
+/// ```
+/// # let provider = shm_pool::Provider::builder().build().unwrap();
+/// # let message = provider.alloc_zeroed(4).unwrap().freeze();
+/// # let client = shm_pool::Client::new();
+/// let mut view = client.attach(&message.descriptor().unwrap()).unwrap();
+/// assert_eq!(view[0], 0); // the twin that compiles: reading
+/// # view = client.attach(&message.descriptor().unwrap()).unwrap();
+/// ```
+pub struct ShmView {
+    data: NonNull<u8>,
+    len: usize,
+    record: u32,
+    cached: Arc<Cached>,
+}
+
+// SAFETY: the bytes are only read, and leases are counted atomically.
+unsafe impl Send for ShmView {}
+// SAFETY: as above.
+unsafe impl Sync for ShmView {}
+
+impl ShmView {
+    /// Checks the range and turns the lease into a view's.
+    #[inline]
+    pub(crate) fn new(
+        cached: Arc<Cached>,
+        lease: Lease<'_>,
+        descriptor: &Descriptor,
+        place: Place,
+    ) -> Result<Self, AttachError> {
+        let Some(data) = cached.mapping().range(place.offset, descriptor.len) else {
+            let what = "a message lies outside its segment";
+            return Err(AttachError::Damaged { provider: descriptor.provider, what });
+        };
+        std::mem::forget(lease);
+        Ok(Self { data, len: descriptor.len as usize, record: descriptor.record, cached })
+    }
+
+    /// Another view of the same message, with a lease of its own.
+    ///
+    /// # Errors
+    ///
+    /// [`AttachError::TooManyLeases`] with 31 views of the same message in this client (put one into an `Arc` instead),
+    /// [`AttachError::Forked`] in a forked child, [`AttachError::SlotLost`].
+    pub fn try_clone(&self) -> Result<Self, AttachError> {
+        let control = self.cached.control();
+        if !control.is_ours() {
+            return Err(AttachError::Forked);
+        }
+        if !control.has_slot() {
+            return Err(AttachError::SlotLost { provider: control.id().provider });
+        }
+        let renewed = control.record(self.record).map(|record| record.renew(control.slot()));
+        match renewed {
+            Some(Ok(())) => {
+                let cached = self.cached.clone();
+                Ok(Self { data: self.data, len: self.len, record: self.record, cached })
+            }
+            _ => Err(AttachError::TooManyLeases { max: MAX_LEASES as usize }),
+        }
+    }
+}
+
+impl Deref for ShmView {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the range was checked against the mapping (I2), which `cached` keeps, and the owner does not write
+        // while the lease is held (I5).
+        unsafe { std::slice::from_raw_parts(self.data.as_ptr(), self.len) }
+    }
+}
+
+impl AsRef<[u8]> for ShmView {
+    #[inline]
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl Drop for ShmView {
+    #[inline]
+    fn drop(&mut self) {
+        let control = self.cached.control();
+        // In a forked child the lease is the parent's.
+        if !control.is_ours() {
+            return;
+        }
+        control.release(self.record);
+        if self.cached.is_retired() {
+            self.cached.leave_table();
+        }
+    }
+}
+
+impl fmt::Debug for ShmView {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ShmView").field("len", &self.len).finish()
+    }
+}

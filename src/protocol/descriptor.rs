@@ -1,0 +1,203 @@
+//! The 32 bytes that name a message. Plain data and a codec; no memory is touched.
+//!
+//! ```text
+//!  byte  0      2       3      4        8          16           24        30      32
+//!        magic  version grant  record   provider   generation   length    check
+//! ```
+//!
+//! All numbers are little-endian. `grant` is 0, or 1 + the slot of the peer that the message was granted to. The
+//! length has 48 bits. `check` folds all other bytes; it finds damage, it is no protection against forgery: what a
+//! descriptor says is checked against the owner-written record before a pointer is formed (invariant I2).
+
+#![forbid(unsafe_code)]
+
+use crate::protocol::ids::{word, ProviderId};
+use thiserror::Error;
+
+const MAGIC: u16 = 0x5bd7;
+const VERSION: u8 = 1;
+const LEN_BITS: u32 = 48;
+
+/// Longest message that a descriptor can name, in bytes.
+pub(crate) const MAX_LEN: usize = (1 << LEN_BITS) - 1;
+
+/// Names one message: 32 plain bytes for any transport.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shm_pool::{Descriptor, Provider};
+///
+/// let provider = Provider::builder().build()?;
+/// let message = provider.alloc(5)?.freeze();
+/// let descriptor = message.descriptor()?;
+/// let bytes: [u8; 32] = descriptor.to_bytes(); // over a socket, a queue, a topic…
+/// assert_eq!(Descriptor::from_bytes(bytes)?, descriptor);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Descriptor {
+    pub(crate) provider: ProviderId,
+    pub(crate) record: u32,
+    pub(crate) generation: u64,
+    pub(crate) len: u64,
+    /// The slot of the peer that it was granted to.
+    pub(crate) granted: Option<u8>,
+}
+
+impl Descriptor {
+    /// Size of the encoded form in bytes.
+    pub const SIZE: usize = 32;
+
+    /// The provider that owns the message.
+    pub fn provider(&self) -> ProviderId {
+        self.provider
+    }
+
+    /// The message's length in bytes.
+    pub fn payload_len(&self) -> u64 {
+        self.len
+    }
+
+    /// The slot of the peer that the message was granted to, if it was.
+    pub fn granted_to(&self) -> Option<u8> {
+        self.granted
+    }
+
+    /// The descriptor as bytes, for any transport.
+    pub fn to_bytes(&self) -> [u8; Self::SIZE] {
+        let grant = self.granted.map_or(0, |slot| slot.wrapping_add(1));
+        let head = u64::from(MAGIC) | u64::from(VERSION) << 16 | u64::from(grant) << 24 | u64::from(self.record) << 32;
+        let words = [head, self.provider.0, self.generation, self.len & MAX_LEN as u64];
+        let tail = words[3] | u64::from(checksum(words)) << LEN_BITS;
+        let mut bytes = [0; Self::SIZE];
+        for (target, word) in bytes.chunks_exact_mut(8).zip([words[0], words[1], words[2], tail]) {
+            target.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// The descriptor from bytes that [`to_bytes`](Self::to_bytes) gave.
+    ///
+    /// # Errors
+    ///
+    /// [`DescriptorError`] if the bytes are something else, of another version, or damaged. A descriptor that decodes
+    /// is still untrusted: [`Client::attach`](crate::Client::attach) checks it.
+    pub fn from_bytes(bytes: [u8; Self::SIZE]) -> Result<Self, DescriptorError> {
+        let head = word(&bytes, 0);
+        let magic = head as u16;
+        if magic != MAGIC {
+            return Err(DescriptorError::Magic { found: magic });
+        }
+        let version = (head >> 16) as u8;
+        if version != VERSION {
+            return Err(DescriptorError::Version { found: version, supported: VERSION });
+        }
+        let tail = word(&bytes, 24);
+        let len = tail & MAX_LEN as u64;
+        let (provider, generation) = (word(&bytes, 8), word(&bytes, 16));
+        let (found, expected) = ((tail >> LEN_BITS) as u16, checksum([head, provider, generation, len]));
+        if found != expected {
+            return Err(DescriptorError::Checksum { found, expected });
+        }
+        let granted = ((head >> 24) as u8).checked_sub(1);
+        Ok(Self { provider: ProviderId(provider), record: (head >> 32) as u32, generation, len, granted })
+    }
+}
+
+/// Why 32 bytes are not a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum DescriptorError {
+    /// The bytes do not start with the magic number.
+    #[error("not a shm-pool descriptor: magic is {found:#06x}")]
+    Magic {
+        /// What they start with.
+        found: u16,
+    },
+    /// The sender speaks another version of the format.
+    #[error("descriptor version {found} is not the supported {supported}; build both sides with one version")]
+    Version {
+        /// The sender's version.
+        found: u8,
+        /// This crate's version.
+        supported: u8,
+    },
+    /// The bytes were damaged on the way.
+    #[error("descriptor checksum is {found:#06x} instead of {expected:#06x}; the transport damaged it")]
+    Checksum {
+        /// The checksum in the bytes.
+        found: u16,
+        /// The checksum of the bytes.
+        expected: u16,
+    },
+}
+
+/// Folds the words into 16 bits. Each step is a bijection of the running value, so words that differ in one place
+/// always differ in the 64-bit result; the fold then takes one in 65,536 of the damaged for whole.
+fn checksum(words: [u64; 4]) -> u16 {
+    let mixed = words.iter().fold(0u64, |sum, word| {
+        // The multiplier of Knuth's 64-bit linear congruential generator (MMIX).
+        let mixed = (sum ^ word).wrapping_mul(6_364_136_223_846_793_005);
+        mixed ^ mixed >> 29
+    });
+    (mixed ^ mixed >> 16 ^ mixed >> 32 ^ mixed >> 48) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn any_descriptor() -> impl Strategy<Value = Descriptor> {
+        (any::<u64>(), any::<u32>(), any::<u64>(), 0..=MAX_LEN as u64, proptest::option::of(0u8..64)).prop_map(
+            |(provider, record, generation, len, granted)| Descriptor {
+                provider: ProviderId(provider),
+                record,
+                generation,
+                len,
+                granted,
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn bytes_round_trip(descriptor in any_descriptor()) {
+            prop_assert_eq!(Descriptor::from_bytes(descriptor.to_bytes()), Ok(descriptor));
+        }
+
+        #[test]
+        fn a_decoded_descriptor_is_the_only_one_with_its_bytes(bytes: [u8; 32]) {
+            if let Ok(descriptor) = Descriptor::from_bytes(bytes) {
+                prop_assert_eq!(descriptor.to_bytes(), bytes);
+            }
+        }
+    }
+
+    /// Otherwise the longest messages of the largest provider arrive shorter than they are, or as damage.
+    #[test]
+    fn every_field_round_trips_at_its_limits() {
+        for (number, granted) in [(0, None), (0, Some(0)), (u64::MAX, Some(63)), (u64::MAX, Some(254))] {
+            let (provider, record) = (ProviderId(number), number as u32);
+            for len in [0, 1, MAX_LEN as u64 - 1, MAX_LEN as u64] {
+                let descriptor = Descriptor { provider, record, generation: number, len, granted };
+                assert_eq!(Descriptor::from_bytes(descriptor.to_bytes()), Ok(descriptor));
+            }
+        }
+    }
+
+    #[test]
+    fn a_single_flipped_bit_is_found() {
+        let descriptor = Descriptor { provider: ProviderId(7), record: 3, generation: 8, len: 4096, granted: Some(0) };
+        let mut missed = Vec::new();
+        for bit in 0..256 {
+            let mut bytes = descriptor.to_bytes();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            if Descriptor::from_bytes(bytes).is_ok() {
+                missed.push(bit);
+            }
+        }
+        assert!(missed.is_empty(), "flipped bits that went unnoticed: {missed:?}");
+    }
+}

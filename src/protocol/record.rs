@@ -1,0 +1,387 @@
+//! The lease protocol: one [`Record`] of shared memory per chunk, and the only code that reads or writes it.
+//!
+//! # A record
+//!
+//! The *lanes*, one byte per peer, tell how often each peer leases the chunk:
+//!
+//! ```text
+//!   bit  7 6 5   4 3 2 1 0
+//!        grants  leases        grants: leases the owner added for the peer, not taken up yet (0 to 7)
+//!                              leases: views that the peer has open (0 to 31)
+//! ```
+//!
+//! A chunk is free when every lane is zero. Eight lanes share an `AtomicU64`, and everybody uses whole words. Because
+//! a lane belongs to one peer, "who died?" has an answer: [`Record::clear`] zeroes the lanes of that peer, in any
+//! state, any number of times.
+//!
+//! The *generation*, written by the owner alone, is odd while the chunk is closed to peers and even while it is published; it only
+//! grows (but see [`published_after`]). It begins the record, for it changes with each message, as the lanes do; and a message that
+//! changes one cache line takes less time than one that changes two. So only the last eight lanes are on the other one, with the
+//! *place*, where the bytes are: written by the owner alone, if it differs.
+//!
+//! # Attach and recycle
+//!
+//! | step | peer: [`Record::attach`] | step | owner: [`Record::recycle`] |
+//! |---|---|---|---|
+//! | A1 | add 1 to the own lane | R1 | are all lanes zero? |
+//! | A2 | full fence | R2 | make the generation odd |
+//! | A3 | is the generation the descriptor's? | R3 | full fence |
+//! | A4 | if not, take A1 back | R4 | are all lanes zero still? |
+//!
+//! The fences forbid the one fatal outcome, that A3 reads the old generation *and* R4 misses A1: one of the two fences
+//! comes first in their single total order, and the load after the later one sees the store before the earlier one.
+//! So either the peer answers `Stale` or the owner sees a lease. Both at once is possible and harmless: the owner
+//! leaves the chunk alone, closed, and tries again later; from then on R4 alone decides, because no attach can succeed.
+//!
+//! # Orderings
+//!
+//! | writer | reader | what becomes visible |
+//! |---|---|---|
+//! | owner publishes: generation, Release | A3, Acquire | place and payload, whatever transport carried the descriptor |
+//! | peer gives a lease back: lane, Release | R1 and R4, Acquire | that the peer has done reading, so the owner may write |
+//! | owner grants: lane, Release | peer takes the grant up: lane, Acquire | the generation that the grant is for |
+//! | R3 fence | A2 fence | (either order) the store before the one to the load after the other |
+//!
+//! Other peers' operations on the same word are read-modify-writes and continue the release sequence.
+//!
+//! # Killed at any instruction
+//!
+//! A peer that dies leaves its own lane too high, never too low, and nothing else: the lane is cleared when its slot
+//! is found dead (see `control`). An owner that dies leaves records that nobody will recycle.
+
+#[cfg(all(test, not(loom)))]
+#[path = "../limit_tests/record.rs"]
+mod limit_tests;
+#[cfg(all(test, loom))]
+#[path = "../models/record.rs"]
+mod models;
+
+use crate::sync::{fence, fence_after_rmw, AtomicU64, Ordering};
+
+/// How many peers can be attached to one provider.
+pub(crate) const PEERS: usize = 64;
+
+/// Peers per word of lanes.
+const LANES: usize = 8;
+
+/// Most leases that one peer holds on one chunk at a time.
+pub(crate) const MAX_LEASES: u64 = 31;
+
+/// Most grants to one peer that it has not taken up, on one chunk at a time.
+pub(crate) const MAX_GRANTS: u64 = 7;
+
+/// One grant in a lane.
+const GRANT: u64 = MAX_LEASES + 1;
+
+/// Where a published chunk's bytes are. Owner-written; a peer checks it before it forms a pointer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Serial number of the segment, part of its name.
+    pub(crate) segment: u64,
+    /// Index of the segment in the control object's table.
+    pub(crate) index: u64,
+    /// Bytes from the segment's start.
+    pub(crate) offset: u64,
+    /// Length of the message in bytes.
+    pub(crate) len: u64,
+}
+
+/// Why a lease was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// The generation is another one: the chunk was recycled since.
+    Stale,
+    /// The lane is at its limit.
+    Full,
+    /// There is no grant to take up.
+    NotGranted,
+}
+
+/// The shared state of one chunk. `repr(C)`: both sides map it. Zero bytes are a valid record: free, generation 0,
+/// which no descriptor carries.
+#[repr(C, align(128))]
+pub(crate) struct Record {
+    generation: AtomicU64,
+    lanes: [AtomicU64; PEERS / LANES],
+    segment: AtomicU64,
+    index: AtomicU64,
+    offset: AtomicU64,
+    len: AtomicU64,
+}
+
+#[cfg(not(all(test, loom)))]
+const _: () = assert!(std::mem::size_of::<Record>() == 128 && PEERS / LANES * 8 == 64);
+
+/// Even, and not that of a record that no chunk ever had: can a descriptor carry it?
+#[inline]
+fn is_published(generation: u64) -> bool {
+    generation != 0 && generation % 2 == 0
+}
+
+/// The generation in which a chunk that is closed at `odd` is published next.
+///
+/// After the last one, which is some 20,000 years away, they start over. A descriptor of then meets the same generation again after
+/// another 29,000 years.
+#[inline]
+pub(crate) fn published_after(odd: u64) -> u64 {
+    // Not 0, which is that of a record that no chunk ever had.
+    odd.wrapping_add(1).max(2)
+}
+
+/// Stores a value that is most often there already: a line that is not written stays in the peers' caches.
+#[inline]
+fn set(word: &AtomicU64, value: u64) {
+    if word.load(Ordering::Relaxed) != value {
+        word.store(value, Ordering::Relaxed);
+    }
+}
+
+/// A peer's lane: which word, and how far to shift.
+#[inline]
+fn lane(slot: usize) -> (usize, u32) {
+    (slot / LANES % (PEERS / LANES), (slot % LANES * 8) as u32)
+}
+
+impl Record {
+    /// A record in private memory, for the models.
+    #[cfg(test)]
+    pub(crate) fn new() -> Self {
+        let zero = || AtomicU64::new(0);
+        Self {
+            lanes: std::array::from_fn(|_| zero()),
+            generation: zero(),
+            segment: zero(),
+            index: zero(),
+            offset: zero(),
+            len: zero(),
+        }
+    }
+
+    // ---- the peer's side -------------------------------------------------------------------------------------
+
+    /// Takes a lease for the peer in `slot` if the chunk is still in `generation`, and tells where the bytes are.
+    #[inline]
+    pub(crate) fn attach(&self, slot: usize, generation: u64) -> Result<Place, Refused> {
+        // Before A1, so that what no owner ever sent touches no lane.
+        if !is_published(generation) {
+            return Err(Refused::Stale);
+        }
+        self.renew(slot)?; // A1, a read-modify-write if it succeeds
+        fence_after_rmw(); // A2, partner of R3
+        match self.place_in(generation) {
+            Some(place) => Ok(place),
+            None => {
+                self.release(slot); // A4
+                Err(Refused::Stale)
+            }
+        }
+    }
+
+    /// Turns a grant for the peer in `slot` into a lease, if it is for `generation`.
+    ///
+    /// No fence: a pending grant holds the chunk in its generation, and taking it up never lets the lane be zero. But the
+    /// grant that is found may be one for a later message, if this descriptor was delivered twice; Acquire on the change makes
+    /// the second look at the generation see that.
+    #[inline]
+    pub(crate) fn accept(&self, slot: usize, generation: u64) -> Result<Place, Refused> {
+        if self.place_in(generation).is_none() {
+            return Err(Refused::Stale);
+        }
+        self.change(slot, |lane| match (lane / GRANT, lane % GRANT) {
+            (0, _) => Err(Refused::NotGranted),
+            (_, MAX_LEASES) => Err(Refused::Full),
+            _ => Ok(lane - GRANT + 1),
+        })?;
+        match self.place_in(generation) {
+            Some(place) => Ok(place),
+            None => {
+                // Between the look and the change the chunk went through a recycle and got a new grant, which is not
+                // this descriptor's.
+                self.put_back(slot);
+                Err(Refused::Stale)
+            }
+        }
+    }
+
+    /// Turns a lease back into the grant that it was taken from. If the most grants are pending again by now, this one is lost:
+    /// they hold the chunk, but the last of their receivers will be refused.
+    pub(crate) fn put_back(&self, slot: usize) {
+        let _ = self.change(slot, |lane| {
+            let grants = (lane / GRANT + 1).min(MAX_GRANTS);
+            Ok(grants * GRANT + (lane % GRANT).saturating_sub(1))
+        });
+    }
+
+    /// One more lease of the peer's, for another view. `Full` at the limit.
+    pub(crate) fn renew(&self, slot: usize) -> Result<(), Refused> {
+        self.change(slot, |lane| (lane % GRANT < MAX_LEASES).then_some(lane + 1).ok_or(Refused::Full))
+    }
+
+    /// Gives one lease back, if it was not taken back already. That happens to a peer that lost its lock while it lives, because
+    /// it closed all its descriptors, say: then the neighbour's lane must not pay for it.
+    #[inline]
+    pub(crate) fn release(&self, slot: usize) {
+        // Release in `change`: partner of R1 and R4.
+        let _ = self.change(slot, |lane| (lane % GRANT > 0).then(|| lane - 1).ok_or(Refused::Stale));
+    }
+
+    /// The place, if the chunk is published in `generation`. Only a lease keeps the answer true.
+    #[inline]
+    fn place_in(&self, generation: u64) -> Option<Place> {
+        // A3. Acquire: partner of `publish`. Relaxed after it: the owner writes a place only while the generation is
+        // odd, and while a lease is held only the same place again.
+        (self.generation.load(Ordering::Acquire) == generation && is_published(generation)).then(|| Place {
+            segment: self.segment.load(Ordering::Relaxed),
+            index: self.index.load(Ordering::Relaxed),
+            offset: self.offset.load(Ordering::Relaxed),
+            len: self.len.load(Ordering::Relaxed),
+        })
+    }
+
+    // ---- the owner's side ------------------------------------------------------------------------------------
+
+    /// Opens a closed chunk to peers in `generation`, which is [`published_after`] the one it is closed at. Two threads that
+    /// share the chunk may publish the same at the same time.
+    pub(crate) fn publish(&self, generation: u64, place: Place) {
+        set(&self.segment, place.segment);
+        set(&self.index, place.index);
+        set(&self.offset, place.offset);
+        set(&self.len, place.len);
+        self.generation.store(generation, Ordering::Release);
+    }
+
+    /// Sets the generation of a record that has no chunk. It must be odd. Relaxed: nothing is published by it.
+    pub(crate) fn close_at(&self, generation: u64) {
+        self.generation.store(generation, Ordering::Relaxed);
+    }
+
+    /// Closes the chunk to peers and tells whether it is free for the owner to write. `generation` is the owner's own
+    /// copy, never read back from shared memory; it is odd afterwards exactly if the record is closed.
+    #[inline]
+    pub(crate) fn recycle(&self, generation: &mut u64) -> bool {
+        if *generation % 2 == 0 {
+            if self.is_leased() {
+                return false; // R1
+            }
+            *generation += 1;
+            self.generation.store(*generation, Ordering::Relaxed); // R2
+            fence(Ordering::SeqCst); // R3, partner of A2
+        }
+        !self.is_leased() // R4
+    }
+
+    /// Is any lane not zero?
+    #[inline]
+    pub(crate) fn is_leased(&self) -> bool {
+        // Acquire: partner of `release`.
+        self.lanes.iter().fold(0, |all, word| all | word.load(Ordering::Acquire)) != 0
+    }
+
+    /// The slots whose lanes are not zero, a bit for each.
+    pub(crate) fn holders(&self) -> u64 {
+        let lanes = self.lanes.iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes());
+        lanes.enumerate().fold(0, |holders, (slot, lane)| holders | u64::from(lane != 0) << slot)
+    }
+
+    /// Adds a lease on behalf of the peer in `slot`. The caller holds the chunk, published.
+    pub(crate) fn grant(&self, slot: usize) -> Result<(), Refused> {
+        self.change(slot, |lane| (lane / GRANT < MAX_GRANTS).then_some(lane + GRANT).ok_or(Refused::Full))
+    }
+
+    /// Takes back one grant that its peer has not taken up; `false` if there is none.
+    pub(crate) fn revoke(&self, slot: usize) -> bool {
+        self.change(slot, |lane| lane.checked_sub(GRANT).ok_or(Refused::NotGranted)).is_ok()
+    }
+
+    /// Zeroes the lane of a peer that is gone, and tells whether it held anything.
+    pub(crate) fn clear(&self, slot: usize) -> bool {
+        let (word, shift) = lane(slot);
+        if self.lanes[word].load(Ordering::Relaxed) >> shift & 0xff == 0 {
+            return false;
+        }
+        // Relaxed: as a read-modify-write it continues the release sequences of the other lanes; of the dead peer itself
+        // nothing needs to be seen, for it reads no more.
+        self.lanes[word].fetch_and(!(0xff << shift), Ordering::Relaxed) >> shift & 0xff != 0
+    }
+
+    /// Replaces one lane by what `next` makes of it; never touches the other seven.
+    #[inline]
+    fn change(&self, slot: usize, next: impl Fn(u64) -> Result<u64, Refused>) -> Result<(), Refused> {
+        let (word, shift) = lane(slot);
+        let word = &self.lanes[word];
+        let mut old = word.load(Ordering::Relaxed);
+        loop {
+            let lane = next(old >> shift & 0xff)?;
+            let new = old & !(0xff << shift) | (lane & 0xff) << shift;
+            // AcqRel: Release in `grant` and `release`, Acquire in `accept`: who takes a grant up sees the generation it was for.
+            match word.compare_exchange_weak(old, new, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return Ok(()),
+                Err(now) => old = now,
+            }
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const PLACE: Place = Place { segment: 1, index: 2, offset: 3, len: 4 };
+
+    fn published() -> (Record, u64) {
+        let record = Record::new();
+        record.close_at(41);
+        record.publish(42, PLACE);
+        (record, 42)
+    }
+
+    #[test]
+    fn leases_saturate_without_touching_the_neighbour() {
+        let (record, generation) = published();
+        for _ in 0..MAX_LEASES {
+            assert_eq!(record.attach(3, generation), Ok(PLACE));
+        }
+        assert_eq!(record.attach(3, generation), Err(Refused::Full));
+        assert_eq!(record.renew(3), Err(Refused::Full));
+        assert_eq!(record.attach(4, generation), Ok(PLACE));
+        assert!(record.clear(3), "clearing a lane tells that it held something");
+        assert!(!record.clear(3));
+        assert!(record.is_leased(), "the neighbour's lease survives");
+        record.release(4);
+        assert!(!record.is_leased());
+    }
+
+    #[test]
+    fn a_grant_is_taken_up_once() {
+        let (record, generation) = published();
+        for _ in 0..MAX_GRANTS {
+            assert_eq!(record.grant(63), Ok(()));
+        }
+        assert_eq!(record.grant(63), Err(Refused::Full));
+        for _ in 0..MAX_GRANTS {
+            assert_eq!(record.accept(63, generation), Ok(PLACE));
+        }
+        assert_eq!(record.accept(63, generation), Err(Refused::NotGranted));
+        assert_eq!(record.accept(0, generation), Err(Refused::NotGranted));
+        assert_eq!(record.accept(63, generation + 2), Err(Refused::Stale));
+        (0..MAX_GRANTS).for_each(|_| record.release(63));
+        assert!(!record.is_leased());
+        record.grant(0).unwrap();
+        assert!(record.revoke(0));
+        assert!(!record.revoke(0));
+        assert!(!record.is_leased());
+    }
+
+    #[test]
+    fn a_recycled_chunk_is_stale_and_a_leased_one_is_not_recycled() {
+        let (record, mut generation) = published();
+        record.attach(9, 42).unwrap();
+        assert!(!record.recycle(&mut generation));
+        assert_eq!(generation, 42, "a leased chunk stays open to its other readers");
+        record.release(9);
+        assert!(record.recycle(&mut generation));
+        assert_eq!(generation, 43);
+        assert_eq!(record.attach(9, 42), Err(Refused::Stale));
+        assert!(!record.is_leased(), "a refused attach takes its lease back");
+    }
+}

@@ -1,0 +1,159 @@
+//! The owner's own record of what is out: which chunk, under which segment id and offset.
+//!
+//! zenoh hands a chunk back by a descriptor that it has read from memory which peers can write. So a descriptor is only a key
+//! here, never an address: each chunk that is out stands in one cell, and to take it back is to swap it out of that cell,
+//! which one caller wins. A descriptor that was made up, or comes twice, finds no chunk.
+//!
+//! # Segment ids
+//!
+//! Receivers cache a segment by its id for as long as they run, so that an id must not come again. The low 6 bits of an id number
+//! its slot here, which is used once: a pool makes few segments. The others are counted up from a random start. An id is not taken from
+//! anybody, dead or alive, as long as a receiver has that segment, because the receiver's lock keeps the name, and creating it again
+//! fails.
+//!
+//! # Orderings
+//!
+//! | writer | reader | what becomes visible |
+//! |---|---|---|
+//! | `put`: cell, Release | `take`: cell, Acquire | the chunk |
+//! | `take` puts a wrong one back: cell, Release | `take`, Acquire | the same |
+
+use crate::os::posix::PAGE;
+use crate::owner::chunk::Chunk;
+use crate::owner::class::MIN_SIZE;
+use std::array;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::OnceLock;
+
+/// Segments that a pool can ever make: far more than it does (see `arena`).
+pub(super) const SLOTS: usize = 64;
+
+/// log2 of [`SLOTS`].
+const SLOT_BITS: u32 = SLOTS.trailing_zeros();
+
+/// Counts below this make ids of at most 16 bits, which are left to others: zenoh gives its own metadata such names.
+const FIRST_COUNT: u32 = 1 << (16 - SLOT_BITS);
+
+/// How many counts there are.
+const COUNTS: u32 = (1 << (32 - SLOT_BITS)) - FIRST_COUNT;
+
+/// Chunks begin at least this many bytes apart.
+const LINES: usize = PAGE / MIN_SIZE;
+
+type Cell = AtomicPtr<Chunk>;
+
+fn cell() -> Cell {
+    AtomicPtr::new(ptr::null_mut())
+}
+
+/// What is out of one segment. Never freed before the books are, so a wrong descriptor finds an empty cell at worst.
+struct Slot {
+    id: u32,
+    pages: Box<[Page]>,
+}
+
+/// What is out of one page. Only where there are small chunks do others than the first begin inside of it.
+struct Page {
+    first: Cell,
+    others: OnceLock<Box<[Cell; LINES - 1]>>,
+}
+
+impl Page {
+    fn new() -> Self {
+        Self { first: cell(), others: OnceLock::new() }
+    }
+
+    fn cells(&self) -> impl Iterator<Item = &Cell> {
+        std::iter::once(&self.first).chain(self.others.get().into_iter().flat_map(|cells| cells.iter()))
+    }
+}
+
+/// See the module's text.
+pub(super) struct Books {
+    slots: [OnceLock<Slot>; SLOTS],
+    entered: AtomicUsize,
+}
+
+/// Where a chunk's bytes are, in zenoh's terms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Key {
+    pub(super) segment: u32,
+    /// Bytes from the segment's start.
+    pub(super) offset: u32,
+}
+
+impl Key {
+    pub(super) fn of(chunk: &Chunk) -> Self {
+        // Ids come from `Books::next_id` and have 32 bits; segments have at most 4 GiB, so offsets do too.
+        Self { segment: chunk.serial() as u32, offset: chunk.offset() as u32 }
+    }
+
+    /// The page, and the line in it.
+    fn place(self) -> (usize, usize) {
+        (self.offset as usize / PAGE, self.offset as usize % PAGE / MIN_SIZE)
+    }
+}
+
+impl Books {
+    pub(super) fn new() -> Self {
+        Self { slots: array::from_fn(|_| OnceLock::new()), entered: AtomicUsize::new(0) }
+    }
+
+    /// An id for the next segment; `None` if there were too many. One thread at a time makes a segment.
+    pub(super) fn next_id(&self, count: u32) -> Option<u32> {
+        let slot = self.entered.load(Ordering::Relaxed);
+        (slot < SLOTS).then(|| (count % COUNTS + FIRST_COUNT) << SLOT_BITS | slot as u32)
+    }
+
+    /// A segment of `len` bytes was made under the id that [`next_id`](Self::next_id) gave.
+    pub(super) fn enter(&self, id: u32, len: usize) {
+        let pages = (0..len.div_ceil(PAGE)).map(|_| Page::new()).collect();
+        if self.slots[id as usize % SLOTS].set(Slot { id, pages }).is_ok() {
+            self.entered.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[inline]
+    fn page(&self, key: Key) -> Option<&Page> {
+        let slot = self.slots[key.segment as usize % SLOTS].get()?;
+        slot.pages.get(key.place().0).filter(|_| slot.id == key.segment)
+    }
+
+    /// Notes that a chunk is out. The caller holds it exclusively, and gives it up to the one who takes it out again.
+    #[inline]
+    pub(super) fn put(&self, chunk: NonNull<Chunk>, key: Key) {
+        // There is a cell for each chunk that can be.
+        let Some(page) = self.page(key) else { return };
+        let cell = match key.place().1 {
+            0 => &page.first,
+            line => &page.others.get_or_init(|| Box::new(array::from_fn(|_| cell())))[line - 1],
+        };
+        cell.store(chunk.as_ptr(), Ordering::Release);
+    }
+
+    /// Takes the chunk out that a descriptor names, if there is one and its capacity is `len`. Then it is the caller's.
+    #[inline]
+    pub(super) fn take(&self, key: Key, len: usize) -> Option<NonNull<Chunk>> {
+        let page = self.page(key)?;
+        let cell = match key.place().1 {
+            0 => &page.first,
+            line => page.others.get()?.get(line - 1)?,
+        };
+        let chunk = NonNull::new(cell.swap(ptr::null_mut(), Ordering::Acquire))?;
+        // SAFETY: the swap has made it this caller's (I3).
+        let this = unsafe { chunk.as_ref() };
+        if Key::of(this) == key && this.capacity() == len {
+            return Some(chunk);
+        }
+        // The rightful caller may have come by meanwhile, and has been told the same.
+        cell.store(chunk.as_ptr(), Ordering::Release);
+        None
+    }
+
+    /// Takes everything out that is still out.
+    pub(super) fn take_all(&self) -> impl Iterator<Item = NonNull<Chunk>> + '_ {
+        let pages = self.slots.iter().filter_map(OnceLock::get).flat_map(|slot| slot.pages.iter());
+        pages.flat_map(Page::cells).filter_map(|cell| NonNull::new(cell.swap(ptr::null_mut(), Ordering::Acquire)))
+    }
+}
