@@ -1,6 +1,6 @@
 //! The borrower: the receiver's side of its loans. Messages hold it, so that it outlives the receiver.
 
-use super::counted::{Lent, Owned};
+use super::counted::{Counted, Owned};
 use super::object::Shared;
 use super::returns;
 use crate::os::fork;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 /// Where the bytes of a buffer are that was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct SentBuffer {
     /// Which loan it is.
     pub(super) number: u32,
     /// The segment's serial number, part of its name.
@@ -64,7 +64,7 @@ struct Mapped {
 }
 
 /// What a receiver has mapped. It belongs to the receiver alone: no lock.
-pub(super) struct Segments {
+pub(super) struct MappedSegments {
     prefix: String,
     uid: u32,
     provider: ProviderId,
@@ -73,7 +73,7 @@ pub(super) struct Segments {
     known: Vec<Owned<Mapped>>,
 }
 
-impl Segments {
+impl MappedSegments {
     pub(super) fn new(prefix: &str, uid: u32, provider: ProviderId, borrower: Arc<Borrower>) -> Self {
         Self { prefix: prefix.to_owned(), uid, provider, borrower, known: Vec::new() }
     }
@@ -89,7 +89,7 @@ impl Segments {
 
     /// Opens a message. `is_sender_there`: whether who made the segments lives; asked before one is let go of.
     #[inline]
-    pub(super) fn open(&mut self, place: &Place, is_sender_there: impl Fn() -> bool) -> Result<Loan, AttachError> {
+    pub(super) fn open(&mut self, place: &SentBuffer, is_sender_there: impl Fn() -> bool) -> Result<Loan, AttachError> {
         let is_first = self.known.first().is_some_and(|mapped| mapped.serial == place.segment);
         if !is_first {
             self.find(place.segment, is_sender_there)?;
@@ -153,7 +153,7 @@ pub struct Loan {
     data: NonNull<u8>,
     len: usize,
     number: u32,
-    mapped: Lent<Mapped>,
+    mapped: Counted<Mapped>,
 }
 
 // SAFETY: the bytes are only read, and returns are made by atomics.

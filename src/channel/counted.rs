@@ -1,6 +1,6 @@
 //! A count that costs nothing to raise: its owner alone raises it, in private memory, and others lower it.
 //!
-//! [`Owned::lend`] only adds to the owner's own number. Each [`Lent`] that is dropped takes one from a word that began far above
+//! [`Owned::lend`] only adds to the owner's own number. Each [`Counted`] that is dropped takes one from a word that began far above
 //! what can be lent. When the owner is dropped, it takes off what the word began with, less what was lent: so the word is
 //! zero exactly once, after the last of all, and who makes it zero frees the value. (Like a weighted reference count whose weight the owner
 //! keeps; an `Arc` would make each receiver of a message wait for a line that the droppers of others have.)
@@ -29,16 +29,16 @@ pub(super) struct Owned<T> {
 }
 
 /// Keeps the value.
-pub(super) struct Lent<T>(NonNull<Inner<T>>);
+pub(super) struct Counted<T>(NonNull<Inner<T>>);
 
 // SAFETY: it is an `Arc` in all but how it counts.
 unsafe impl<T: Send + Sync> Send for Owned<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send + Sync> Sync for Owned<T> {}
 // SAFETY: as above.
-unsafe impl<T: Send + Sync> Send for Lent<T> {}
+unsafe impl<T: Send + Sync> Send for Counted<T> {}
 // SAFETY: as above.
-unsafe impl<T: Send + Sync> Sync for Lent<T> {}
+unsafe impl<T: Send + Sync> Sync for Counted<T> {}
 
 impl<T> Owned<T> {
     pub(super) fn new(value: T) -> Self {
@@ -48,9 +48,9 @@ impl<T> Owned<T> {
 
     /// One more that keeps it.
     #[inline]
-    pub(super) fn lend(&mut self) -> Lent<T> {
+    pub(super) fn lend(&mut self) -> Counted<T> {
         self.lent += 1;
-        Lent(self.inner)
+        Counted(self.inner)
     }
 }
 
@@ -80,7 +80,7 @@ impl<T> Deref for Owned<T> {
     }
 }
 
-impl<T> Deref for Lent<T> {
+impl<T> Deref for Counted<T> {
     type Target = T;
 
     #[inline]
@@ -97,7 +97,7 @@ impl<T> Drop for Owned<T> {
     }
 }
 
-impl<T> Drop for Lent<T> {
+impl<T> Drop for Counted<T> {
     #[inline]
     fn drop(&mut self) {
         // SAFETY: one is this one's.

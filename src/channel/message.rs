@@ -13,7 +13,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::borrower::{Loan, Place};
+use super::borrower::{Loan, SentBuffer};
 use super::error::{RecvError, SendFailure};
 use super::ring::{Words, WORDS};
 use std::ops::Deref;
@@ -73,7 +73,7 @@ impl Deref for Inline {
 /// A message, copied out of its slot and checked.
 pub(super) enum Carried {
     Bytes(Inline),
-    Buffer(Place),
+    Buffer(SentBuffer),
 }
 
 /// The check of a buffer that is sent with this ticket. Multiplied by the increment of SplitMix64, an odd number near 2^64 divided by
@@ -85,7 +85,7 @@ fn check(ticket: u64, [head, segment, offset, len]: [u64; 4]) -> u64 {
 }
 
 #[inline]
-pub(super) fn of_buffer(ticket: u64, place: &Place) -> Words {
+pub(super) fn of_buffer(ticket: u64, place: &SentBuffer) -> Words {
     let head = BUFFER | u64::from(place.number) << 8;
     let check = check(ticket, [head, place.segment, place.offset, place.len]);
     [head, place.segment, place.offset, place.len, check, 0, 0]
@@ -119,7 +119,7 @@ pub(super) fn read(ticket: u64, words: &Words) -> Result<Carried, RecvError> {
             if check(ticket, [head, segment, offset, len]) != found {
                 return Err(RecvError::Damaged { what: "its check is wrong" });
             }
-            Ok(Carried::Buffer(Place { number: rest as u32, segment, offset, len }))
+            Ok(Carried::Buffer(SentBuffer { number: rest as u32, segment, offset, len }))
         }
         BYTES if rest <= MAX_INLINE as u64 => {
             let mut bytes = [0; MAX_INLINE];

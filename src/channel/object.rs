@@ -23,7 +23,7 @@ use crate::os::posix::{effective_uid, round_to_pages, PAGE};
 use crate::os::robust_list::{self, Failed, Listed, MAX_BELLS};
 use crate::os::segment::{Access, Foreign, Locked, Mapping, ObjectError, Segment};
 use crate::protocol::control::{CHANNEL_MAGIC, CLOSED, OPEN, OWNER_BYTE, RECEIVER_BYTE};
-use crate::protocol::dead::{remove_dead, Remains};
+use crate::protocol::dead::{remove_dead, Removal};
 use crate::protocol::ids::ProviderId;
 use std::mem::size_of;
 use std::ptr::{addr_of, NonNull};
@@ -53,7 +53,7 @@ struct Line<T>(T);
 
 /// The first page. Only atomics: the other process may write at any time.
 #[repr(C)]
-struct Header {
+struct ChannelHeader {
     what: Line<What>,
     to_receiver: Line<Bell>,
     to_sender: Line<Bell>,
@@ -70,7 +70,7 @@ struct What {
 }
 
 #[cfg(not(all(test, loom)))]
-const _: () = assert!(size_of::<Header>() == 192);
+const _: () = assert!(size_of::<ChannelHeader>() == 192);
 
 /// The same of a channel, or the system's.
 fn not_a_channel(error: ObjectError) -> ChannelError {
@@ -155,10 +155,10 @@ impl Object {
             }
             // A dead sender's makes room for the next one by this name.
             match remove_dead(name, effective_uid(), CHANNEL_MAGIC, false).map_err(not_a_channel)? {
-                Remains::Removed { .. } | Remains::Gone => {}
+                Removal::Removed { .. } | Removal::Gone => {}
                 // By a sender that lives; or by somebody else who removes it at this moment.
-                Remains::Locked | Remains::Read => thread::yield_now(),
-                Remains::NotOurs => {
+                Removal::Locked | Removal::Read => thread::yield_now(),
+                Removal::NotOurs => {
                     let reason = "it is no channel, and stands where one is to be made";
                     return Err(ChannelError::NotAChannel { object: name.path(), reason });
                 }
@@ -334,10 +334,10 @@ impl Shared {
         Self { mapping, slots, loans }
     }
 
-    fn header(&self) -> &Header {
+    fn header(&self) -> &ChannelHeader {
         // SAFETY: the mapping is page-aligned, at least a page long (checked in `Object::open`), lives as long as `self`, and everybody
         // accesses it by atomics of the same width.
-        unsafe { self.mapping.base().cast::<Header>().as_ref() }
+        unsafe { self.mapping.base().cast::<ChannelHeader>().as_ref() }
     }
 
     #[inline]

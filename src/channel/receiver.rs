@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::bell::{Deadline, Woken};
-use super::borrower::{Borrower, Segments};
+use super::borrower::{Borrower, MappedSegments};
 use super::error::{ChannelError, RecvError};
 use super::message::{self, Carried, Message};
 use super::object::{self, Object};
@@ -49,7 +49,7 @@ impl ReceiverBuilder {
         let mut object = Object::open(&name, uid)?;
         object.join(&name)?;
         let borrower = Arc::new(Borrower::new(object.shared().clone(), object.locks().clone()));
-        let segments = Segments::new(prefix, uid, object.provider(), borrower);
+        let segments = MappedSegments::new(prefix, uid, object.provider(), borrower);
         Ok(Receiver { object, segments, ticket: Ticket::default(), read: None, spin: self.spin })
     }
 
@@ -75,7 +75,7 @@ impl ReceiverBuilder {
 /// Receives the messages of one sender. See the [module](super).
 pub struct Receiver {
     object: Object,
-    segments: Segments,
+    segments: MappedSegments,
     ticket: Ticket,
     /// The message that was received last; its slot is freed when the next one is asked for.
     read: Option<Ticket>,

@@ -4,7 +4,7 @@
 
 use super::bell::{Deadline, Woken};
 use super::book::Book;
-use super::borrower::Place;
+use super::borrower::SentBuffer;
 use super::error::{ChannelError, SendError, SendFailure};
 use super::lender::{Lender, NotLent};
 use super::object::{self, Object, MAX_LOANS, MAX_SLOTS, MIN_SLOTS};
@@ -258,7 +258,7 @@ impl Sender {
         let (segment, offset, len) = message.place();
         let Self { object, progress, next_loan, .. } = self;
         let lent = self.lender.lend(next_loan, message, |number| {
-            let place = Place { number, segment, offset, len };
+            let place = SentBuffer { number, segment, offset, len };
             progress.put(object, &message::of_buffer(progress.ticket.number(), &place))
         });
         match lent {

@@ -29,7 +29,7 @@ impl Scene {
         let owner = OwnerControl::create(&prefix, ProviderId(7), RECORDS, 0o600, 1)
             .unwrap()
             .expect("nobody sweeps this prefix");
-        let (record, closed) = owner.fresh_record(&mut owner.books.lock()).unwrap();
+        let (record, closed) = owner.fresh_record(&mut owner.free_lists.lock()).unwrap();
         let generation = published_after(closed);
         owner.record(record).unwrap().publish(generation, Place { segment: 1, index: 0, offset: 0, len: 1 });
         Self { owner, prefix, record, generation }
@@ -212,7 +212,7 @@ fn the_last_slot_is_taken_once_and_is_there_when_it_is_given_back() {
 fn a_slot_that_the_owner_is_about_to_clear_is_waited_for() {
     let scene = Scene::new("clearing");
     // So that clearing takes a while.
-    scene.owner.books.lock().fresh = RECORDS as u32;
+    scene.owner.free_lists.lock().fresh = RECORDS as u32;
     let others: Vec<_> = (1..PEERS).map(|_| scene.connect().unwrap()).collect();
     for nth in 0..500 {
         scene.connect().unwrap().die();

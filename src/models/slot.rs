@@ -16,7 +16,7 @@ const FIRST: u64 = 4;
 
 struct Scene {
     epoch: Epoch,
-    gate: Gate,
+    gate: GrantGate,
     record: Record,
     /// The message's bytes. Loom reports any unsynchronised read and write.
     payload: UnsafeCell<u64>,
@@ -28,7 +28,7 @@ unsafe impl Sync for Scene {}
 impl Scene {
     /// A message is published, and the slot has its first peer.
     fn new() -> Arc<Self> {
-        let (epoch, gate, record) = (Epoch(AtomicU64::new(FIRST)), Gate::new(), Record::new());
+        let (epoch, gate, record) = (Epoch(AtomicU64::new(FIRST)), GrantGate::new(), Record::new());
         let scene = Self { epoch, gate, record, payload: UnsafeCell::new(2) };
         scene.record.close_at(1);
         scene.record.publish(2, PLACE);

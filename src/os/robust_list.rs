@@ -46,17 +46,17 @@ fn failed(call: &'static str) -> impl FnOnce(io::Error) -> Failed {
 
 /// An entry of the list: `struct robust_list`.
 #[repr(C)]
-pub(crate) struct Entry {
-    next: AtomicPtr<Entry>,
+pub(crate) struct ListEntry {
+    next: AtomicPtr<ListEntry>,
 }
 
 /// `struct robust_list_head`.
 #[repr(C)]
 struct Head {
-    list: Entry,
+    list: ListEntry,
     /// From an entry to its word.
     distance: libc::c_long,
-    pending: *mut Entry,
+    pending: *mut ListEntry,
 }
 
 /// See the module's text. One per process; never unmapped, for the kernel reads it when the process ends.
@@ -70,7 +70,7 @@ struct Keeper {
     id: AtomicU32,
     /// Why it does not keep.
     errno: AtomicI32,
-    state: Mutex<State>,
+    state: Mutex<KeeperState>,
 }
 
 #[cfg(not(all(test, loom)))]
@@ -83,7 +83,7 @@ unsafe impl Sync for Keeper {}
 unsafe impl Send for Keeper {}
 
 #[derive(Default)]
-struct State {
+struct KeeperState {
     /// The thread, once it is there.
     thread: Option<u32>,
     entries: usize,
@@ -101,7 +101,7 @@ impl Keeper {
         let Some(this) = NonNull::new(page.cast::<Self>()).filter(|_| page != libc::MAP_FAILED) else {
             return Err(failed("mmap")(io::Error::last_os_error()));
         };
-        let list = Entry { next: AtomicPtr::new(ptr::null_mut()) };
+        let list = ListEntry { next: AtomicPtr::new(ptr::null_mut()) };
         let head = Head { list, distance: distance() as libc::c_long, pending: ptr::null_mut() };
         let state = Mutex::default();
         let (has_begun, id, errno) = (Futex::new(0), AtomicU32::new(0), AtomicI32::new(0));
@@ -216,7 +216,7 @@ pub(crate) fn distance() -> usize {
 
 /// An entry in the list of this process's keeper. Taken out on drop.
 pub(crate) struct Listed {
-    entry: NonNull<Entry>,
+    entry: NonNull<ListEntry>,
     keeper: &'static Keeper,
 }
 
@@ -232,7 +232,7 @@ impl Listed {
     /// `entry` is this process's own memory, aligned, for this alone, and stays until the result was dropped, as does the word behind it.
     pub(crate) unsafe fn new(entry: NonNull<u8>, hold: impl FnOnce(u32) -> bool) -> Result<Option<Self>, Failed> {
         let keeper = Keeper::get()?;
-        let entry = entry.cast::<Entry>();
+        let entry = entry.cast::<ListEntry>();
         let thread = {
             let mut state = keeper.state.lock();
             if state.entries == MAX_BELLS {
@@ -244,7 +244,7 @@ impl Listed {
             };
             let first = keeper.head.list.next.load(Ordering::Relaxed);
             // SAFETY: memory for an entry, by the contract.
-            unsafe { entry.as_ptr().write(Entry { next: AtomicPtr::new(first) }) };
+            unsafe { entry.as_ptr().write(ListEntry { next: AtomicPtr::new(first) }) };
             keeper.head.list.next.store(entry.as_ptr(), Ordering::Release);
             state.entries += 1;
             thread

@@ -17,7 +17,7 @@ use crate::owner::arena::Carved;
 use crate::owner::error::ShareError;
 use crate::owner::pool::Pool;
 use crate::owner::shelf::Shelf;
-use crate::protocol::record::{published_after, Place as PlaceOfBytes, Record};
+use crate::protocol::record::{published_after, Place, Record};
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering};
@@ -32,7 +32,7 @@ const NO_RECORD: u32 = u32::MAX;
 /// Where a chunk is that was given back while shared. Chunks that were never shared do not say: that would cost the warm
 /// path two stores.
 #[derive(Clone, Copy)]
-pub(crate) enum Place {
+pub(crate) enum Whereabouts {
     Elsewhere = 0,
     /// In the idle queue, still open to peers.
     Idle = 1,
@@ -75,8 +75,8 @@ struct Rest {
     class: usize,
     /// Its index in the pool's registry, guarded by the registry's lock.
     registered: AtomicUsize,
-    /// A [`Place`].
-    place: AtomicU8,
+    /// A [`Whereabouts`].
+    whereabouts: AtomicU8,
 }
 
 // SAFETY: the shelf and the data live as long as the chunk (it holds the pool and the payload), and the fields are
@@ -117,7 +117,7 @@ impl Chunk {
             rest: Rest {
                 uses: AtomicU64::new(0),
                 is_given_up: AtomicBool::new(false),
-                place: AtomicU8::new(Place::Elsewhere as u8),
+                whereabouts: AtomicU8::new(Whereabouts::Elsewhere as u8),
                 registered: AtomicUsize::new(usize::MAX),
                 class,
                 serial: memory.payload().serial(),
@@ -291,7 +291,7 @@ impl Chunk {
         if generation % 2 == 1 {
             generation = published_after(generation);
             let payload = self.memory().payload();
-            let place = PlaceOfBytes {
+            let place = Place {
                 segment: self.serial(),
                 index: payload.index().map_or(u64::MAX, u64::from),
                 offset: self.offset() as u64,
@@ -359,16 +359,16 @@ impl Chunk {
 
     /// Remembers where the chunk is, for statistics.
     #[inline]
-    pub(crate) fn set_place(&self, place: Place) {
-        self.rest.place.store(place as u8, Ordering::Relaxed);
+    pub(crate) fn set_whereabouts(&self, whereabouts: Whereabouts) {
+        self.rest.whereabouts.store(whereabouts as u8, Ordering::Relaxed);
     }
 
     /// Where the chunk is. A snapshot.
-    pub(crate) fn place(&self) -> Place {
-        match self.rest.place.load(Ordering::Relaxed) {
-            1 => Place::Idle,
-            2 => Place::Lent,
-            _ => Place::Elsewhere,
+    pub(crate) fn whereabouts(&self) -> Whereabouts {
+        match self.rest.whereabouts.load(Ordering::Relaxed) {
+            1 => Whereabouts::Idle,
+            2 => Whereabouts::Lent,
+            _ => Whereabouts::Elsewhere,
         }
     }
 }

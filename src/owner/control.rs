@@ -1,6 +1,6 @@
 //! The owner's side of the control object: creates it, hands out records, lists segments, grants, reclaims.
 //!
-//! What the owner needs to know it keeps in private memory (`Books`, the chunks' own generations) and never reads back
+//! What the owner needs to know it keeps in private memory (`FreeLists`, the chunks' own generations) and never reads back
 //! from the control object, which peers can write.
 
 #[cfg(all(test, not(loom)))]
@@ -17,7 +17,7 @@ use crate::owner::payload::Payload;
 use crate::protocol::control::{control_name, control_size, peer_byte, View, CLOSED, MAGIC, OPEN, OWNER_BYTE, VERSION};
 use crate::protocol::ids::{PeerId, ProviderId};
 use crate::protocol::record::{Record, MAX_GRANTS, PEERS};
-use crate::protocol::slot::{Epoch, Gate, NotGranted};
+use crate::protocol::slot::{Epoch, GrantGate, NotGranted};
 use parking_lot::Mutex;
 use std::sync::atomic::Ordering;
 
@@ -29,15 +29,15 @@ pub(crate) struct OwnerControl {
     /// Holds the owner's lock.
     locks: LockFile,
     id: ProviderId,
-    books: Mutex<Books>,
+    free_lists: Mutex<FreeLists>,
     /// One per peer slot.
-    gates: [Gate; PEERS],
+    gates: [GrantGate; PEERS],
     /// Held while slots of the dead are vacated: the kernel's locks do not exclude two threads of one process.
     reclaiming: Mutex<()>,
 }
 
 /// Which records and which entries of the segment table are free.
-struct Books {
+struct FreeLists {
     /// Records that were used before, with the odd generation they are closed at.
     used: Vec<(u32, u64)>,
     /// The first record that was never used.
@@ -71,9 +71,9 @@ impl OwnerControl {
         header.records.store(records as u32, Ordering::Relaxed);
         header.epochs.iter().for_each(Epoch::start);
         header.state.store(OPEN, Ordering::Release);
-        let books = Mutex::new(Books { used: Vec::new(), fresh: 0, seed, listed: 0 });
-        let gates = std::array::from_fn(|_| Gate::new());
-        Ok(Some(Self { view, _link: link, locks, id, books, gates, reclaiming: Mutex::new(()) }))
+        let free_lists = Mutex::new(FreeLists { used: Vec::new(), fresh: 0, seed, listed: 0 });
+        let gates = std::array::from_fn(|_| GrantGate::new());
+        Ok(Some(Self { view, _link: link, locks, id, free_lists, gates, reclaiming: Mutex::new(()) }))
     }
 
     /// The provider's id.
@@ -95,34 +95,34 @@ impl OwnerControl {
     /// Hands out a free record for a chunk in `payload`, closed, with the odd generation that it is closed at; and lists the
     /// segment, so that peers can tell whether it still exists.
     pub(crate) fn claim_record(&self, payload: &Payload) -> Result<(u32, u64), ShareError> {
-        let mut books = self.books.lock();
-        let claimed = match books.used.pop() {
+        let mut free_lists = self.free_lists.lock();
+        let claimed = match free_lists.used.pop() {
             Some(used) => used,
-            None => self.fresh_record(&mut books)?,
+            None => self.fresh_record(&mut free_lists)?,
         };
         if payload.index().is_none() {
-            self.list(&mut books, payload);
+            self.list(&mut free_lists, payload);
         }
         Ok(claimed)
     }
 
-    fn fresh_record(&self, books: &mut Books) -> Result<(u32, u64), ShareError> {
-        let index = books.fresh;
+    fn fresh_record(&self, free_lists: &mut FreeLists) -> Result<(u32, u64), ShareError> {
+        let index = free_lists.fresh;
         let record = self.view.record(index).ok_or(ShareError::TooManyShared { max: self.view.records })?;
-        let generation = first_generation(books.seed, index);
+        let generation = first_generation(free_lists.seed, index);
         record.close_at(generation);
-        books.fresh += 1;
+        free_lists.fresh += 1;
         // Release: partner of the Acquire in `vacate`.
-        self.view.header().high_water.store(books.fresh, Ordering::Release);
+        self.view.header().high_water.store(free_lists.fresh, Ordering::Release);
         Ok((index, generation))
     }
 
     /// There is always a free entry: the table has twice as many as a pool has segments at a time.
-    fn list(&self, books: &mut Books, payload: &Payload) {
-        let index = books.listed.trailing_ones();
+    fn list(&self, free_lists: &mut FreeLists, payload: &Payload) {
+        let index = free_lists.listed.trailing_ones();
         if let Some(entry) = self.view.segment_entry(index.into()) {
             entry.store(payload.serial(), Ordering::Relaxed);
-            books.listed |= 1 << index;
+            free_lists.listed |= 1 << index;
             payload.set_index(index);
         }
     }
@@ -130,16 +130,16 @@ impl OwnerControl {
     /// Strikes a segment off the list that is about to go: peers let their mappings of it go.
     pub(crate) fn unlist(&self, payload: &Payload) {
         let Some(index) = payload.index() else { return };
-        let mut books = self.books.lock();
+        let mut free_lists = self.free_lists.lock();
         if let Some(entry) = self.view.segment_entry(index.into()) {
             entry.store(0, Ordering::Relaxed);
-            books.listed &= !(1 << index);
+            free_lists.listed &= !(1 << index);
         }
     }
 
     /// Takes back the record of a chunk that is about to be destroyed, closed at an odd generation, to be used again.
     pub(crate) fn release_record(&self, record: u32, generation: u64) {
-        self.books.lock().used.push((record, generation));
+        self.free_lists.lock().used.push((record, generation));
     }
 
     /// Adds a grant on `record` for `peer`. The caller holds the chunk, published.
@@ -187,7 +187,7 @@ impl OwnerControl {
 
     /// How many records were used. Not the shared high water, which a peer can write.
     fn used(&self) -> u32 {
-        self.books.lock().fresh
+        self.free_lists.lock().fresh
     }
 }
 

@@ -66,13 +66,13 @@ pub(crate) fn range(
 
 /// What the chunks of one class look like.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Kind {
+pub(crate) struct ClassShape {
     pub(crate) need: Need,
     /// In bytes.
     pub(crate) align: usize,
 }
 
-impl Kind {
+impl ClassShape {
     /// Bytes of a chunk.
     pub(crate) fn size(&self) -> usize {
         self.need.size
@@ -110,12 +110,12 @@ impl Limits {
 
     /// The table of all classes: first those of ordinary alignment (one cache line), of which the large ones are whole pages; then,
     /// for small messages that are to be page-aligned, one for each number of pages.
-    pub(crate) fn kinds(&self) -> Vec<Kind> {
+    pub(crate) fn shapes(&self) -> Vec<ClassShape> {
         let page = self.page;
-        let whole_pages = |size| Kind { need: Need { size, grain: Grain::Page }, align: PAGE };
+        let whole_pages = |size| ClassShape { need: Need { size, grain: Grain::Page }, align: PAGE };
         let kind = |size: usize| {
             if size < PAGES * page {
-                Some(Kind { need: Need { size, grain: Grain::Line }, align: MIN_SIZE })
+                Some(ClassShape { need: Need { size, grain: Grain::Line }, align: MIN_SIZE })
             } else {
                 round_to_pages(size).map(whole_pages)
             }
@@ -187,12 +187,12 @@ mod tests {
     fn the_table_holds_every_length_up_to_the_largest_at_every_alignment() {
         for max_alloc in [1, 64, 4096, 5 * 4096, 126 << 10, 128 << 10, (128 << 10) + 1, 1 << 20, 33_000_000] {
             let limits = Limits::new(1 << 30, Some(max_alloc), 8, None, LONGEST).unwrap();
-            let kinds = limits.kinds();
-            let lines = &kinds[..limits.classes()];
-            assert_eq!(lines.last().map(Kind::size), Some(limits.max_alloc));
+            let shapes = limits.shapes();
+            let lines = &shapes[..limits.classes()];
+            assert_eq!(lines.last().map(ClassShape::size), Some(limits.max_alloc));
             assert!(lines.windows(2).all(|pair| pair[0].size() <= pair[1].size()));
             for len in (0..=limits.max_alloc).step_by(limits.max_alloc / 1000 + 1).chain([limits.max_alloc]) {
-                let (line, page) = (lines[class_of(len)], kinds[limits.page_aligned(len)]);
+                let (line, page) = (lines[class_of(len)], shapes[limits.page_aligned(len)]);
                 assert!(line.size() >= len && page.size() >= len, "{len}: {line:?} {page:?}");
                 assert_eq!((page.align, page.size() % limits.page), (PAGE, 0), "{len}: {page:?}");
                 let wasted = line.size() - len;

@@ -37,12 +37,12 @@ impl Payload {
     }
 
     /// Where the control object lists the segment, if it does. Relaxed: the caller has a chunk whose record was claimed after
-    /// the segment was listed, or the lock of the owner's books.
+    /// the segment was listed, or the lock of the owner's free lists.
     pub(crate) fn index(&self) -> Option<u32> {
         Some(self.index.load(Ordering::Relaxed)).filter(|&index| index != UNLISTED)
     }
 
-    /// Notes where the segment is listed, for as long as it exists. Under the lock of the owner's books.
+    /// Notes where the segment is listed, for as long as it exists. Under the lock of the owner's free lists.
     pub(crate) fn set_index(&self, index: u32) {
         self.index.store(index, Ordering::Relaxed);
     }

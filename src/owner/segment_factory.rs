@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const NAME_TRIES: usize = 16;
 
 /// Makes a pool's segments.
-pub(crate) trait Source: Send + Sync {
+pub(crate) trait SegmentFactory: Send + Sync {
     /// Creates a segment of `len` bytes.
     fn create(&self, len: usize) -> Result<Payload, OsError>;
 
@@ -38,7 +38,7 @@ impl Numbered {
     }
 }
 
-impl Source for Numbered {
+impl SegmentFactory for Numbered {
     fn create(&self, len: usize) -> Result<Payload, OsError> {
         let mut tries = 0;
         loop {

@@ -14,7 +14,7 @@
 //! A handle may be dropped while the provider is being dropped. Whoever loses that race must find out *before* it
 //! gives the chunk away, because the chunk is what keeps the shelf's memory alive: after a successful give, the
 //! giver touches nothing of the shelf again. So there is no "closed" flag to look at afterwards. Instead
-//! [`Shelf::close`] and [`Lent::close`] make every place refuse: the hot slot gets a seal, and a queue is filled with seals. A give
+//! [`Shelf::close`] and [`LentQueue::close`] make every place refuse: the hot slot gets a seal, and a queue is filled with seals. A give
 //! that is refused still owns its chunk and destroys it; a give that succeeded came before the seal in the order of
 //! that one location, so the closer takes the chunk out.
 //!
@@ -40,12 +40,12 @@ use std::sync::atomic::AtomicBool;
 use std::sync::OnceLock;
 
 /// A chunk on its way through a queue; `None` is a seal.
-struct Ticket<T>(Option<NonNull<T>>);
+struct Parcel<T>(Option<NonNull<T>>);
 
 // SAFETY: a ticket transfers exclusive ownership of what it points to (I3), like a Box would.
-unsafe impl<T: Send> Send for Ticket<T> {}
+unsafe impl<T: Send> Send for Parcel<T> {}
 
-type Queue<T> = Box<ArrayQueue<Ticket<T>>>;
+type Queue<T> = Box<ArrayQueue<Parcel<T>>>;
 
 /// What crossbeam's queue takes for each place: a stamp and a ticket.
 type QueueSlot = [usize; 2];
@@ -185,9 +185,9 @@ impl<T: Send> Shelf<T> {
 }
 
 /// The chunks of all classes that were given back while peers leased them. See the module's text.
-pub(crate) struct Lent<T>(OnceLock<Queue<T>>);
+pub(crate) struct LentQueue<T>(OnceLock<Queue<T>>);
 
-impl<T: Send> Lent<T> {
+impl<T: Send> LentQueue<T> {
     pub(crate) fn new() -> Self {
         Self(OnceLock::new())
     }
@@ -237,29 +237,29 @@ impl<T: Send> Lent<T> {
 }
 
 #[inline]
-fn take<T: Send>(queue: &ArrayQueue<Ticket<T>>) -> Option<NonNull<T>> {
+fn take<T: Send>(queue: &ArrayQueue<Parcel<T>>) -> Option<NonNull<T>> {
     queue.pop()?.0
 }
 
 #[inline]
-fn push<T: Send>(queue: Option<&ArrayQueue<Ticket<T>>>, chunk: NonNull<T>) -> Result<(), NonNull<T>> {
+fn push<T: Send>(queue: Option<&ArrayQueue<Parcel<T>>>, chunk: NonNull<T>) -> Result<(), NonNull<T>> {
     match queue {
-        Some(queue) => queue.push(Ticket(Some(chunk))).map_err(|_| chunk),
+        Some(queue) => queue.push(Parcel(Some(chunk))).map_err(|_| chunk),
         None => Err(chunk),
     }
 }
 
 /// Leaves `queue` full of seals. Each round that is disturbed by a give has taken a chunk out, and there are finitely
 /// many chunks, so this ends.
-fn seal_queue<T: Send>(queue: &ArrayQueue<Ticket<T>>, destroy: &mut impl FnMut(NonNull<T>)) {
+fn seal_queue<T: Send>(queue: &ArrayQueue<Parcel<T>>, destroy: &mut impl FnMut(NonNull<T>)) {
     loop {
-        while let Some(Ticket(found)) = queue.pop() {
+        while let Some(Parcel(found)) = queue.pop() {
             if let Some(chunk) = found {
                 destroy(chunk);
             }
         }
         // Nobody else takes: if all these go in, the queue holds nothing else and stays full for ever.
-        if (0..queue.capacity()).all(|_| queue.push(Ticket(None)).is_ok()) {
+        if (0..queue.capacity()).all(|_| queue.push(Parcel(None)).is_ok()) {
             return;
         }
     }
@@ -275,12 +275,12 @@ mod models {
     /// The places of a pool.
     struct Places {
         shelf: Shelf<Item>,
-        lent: Lent<Item>,
+        lent: LentQueue<Item>,
     }
 
     impl Places {
         fn new(keeps_nothing: bool) -> Arc<Self> {
-            let places = Self { shelf: Shelf::new(keeps_nothing), lent: Lent::new() };
+            let places = Self { shelf: Shelf::new(keeps_nothing), lent: LentQueue::new() };
             if !keeps_nothing {
                 places.shelf.open_idle(1);
                 assert!(places.lent.open(2));

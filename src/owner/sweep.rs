@@ -26,7 +26,7 @@ use crate::error::OsError;
 use crate::os::name::{is_part, Name, DIRECTORY};
 use crate::os::posix::effective_uid;
 use crate::protocol::control::{control_name, CHANNEL_MAGIC};
-use crate::protocol::dead::{is_read, owner, remove_dead, Owner, Remains};
+use crate::protocol::dead::{is_read, lock_dead_owner, remove_dead, Owner, Removal};
 use crate::protocol::ids::ProviderId;
 use std::collections::BTreeSet;
 use std::fs;
@@ -59,7 +59,7 @@ pub(crate) fn sweep(prefix: &str) -> Result<Swept, OsError> {
     let uid = effective_uid();
     let mut swept = Swept::default();
     for channel in channels(prefix)? {
-        if let Ok(Remains::Removed { bytes }) = remove_dead(&channel, uid, CHANNEL_MAGIC, true) {
+        if let Ok(Removal::Removed { bytes }) = remove_dead(&channel, uid, CHANNEL_MAGIC, true) {
             swept.objects += 1;
             swept.bytes += bytes;
         }
@@ -67,7 +67,7 @@ pub(crate) fn sweep(prefix: &str) -> Result<Swept, OsError> {
     let providers: BTreeSet<ProviderId> = objects(prefix)?.into_iter().map(|(provider, ..)| provider).collect();
     for provider in providers {
         // The lock is held until everything is removed.
-        let (_lock, control) = match owner(prefix, provider, uid) {
+        let (_lock, control) = match lock_dead_owner(prefix, provider, uid) {
             Ok(Owner::Dead(lock)) => (Some(lock), Some(control_name(prefix, provider))),
             Ok(Owner::Gone) => (None, None),
             Ok(Owner::Alive) | Err(_) => continue,
@@ -77,7 +77,7 @@ pub(crate) fn sweep(prefix: &str) -> Result<Swept, OsError> {
             continue;
         }
         // Listed again: it may have made more before it died.
-        let is_its_segment = |(owner, object, _): &(_, _, _)| (*owner, *object) == (provider, Object::Segment);
+        let is_its_segment = |(owner, object, _): &(_, _, _)| (*owner, *object) == (provider, Leftover::Segment);
         let segments = objects(prefix)?.into_iter().filter(is_its_segment).map(|(.., name)| name);
         segments.chain(control).for_each(|object| swept.remove(&object, uid));
     }
@@ -85,7 +85,7 @@ pub(crate) fn sweep(prefix: &str) -> Result<Swept, OsError> {
 }
 
 /// The objects of all providers with this prefix.
-fn objects(prefix: &str) -> Result<Vec<(ProviderId, Object, Name)>, OsError> {
+fn objects(prefix: &str) -> Result<Vec<(ProviderId, Leftover, Name)>, OsError> {
     names(|file| parse(prefix, file).map(|(provider, object)| (provider, object, Name::new(file))))
 }
 
@@ -108,20 +108,20 @@ fn names<T>(choose: impl Fn(&str) -> Option<T>) -> Result<Vec<T>, OsError> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Object {
+enum Leftover {
     Control,
     Segment,
 }
 
 /// Whose object is it, and what? The inverse of `control_name` and `segment_name`; `None` for names that those do not give.
-fn parse(prefix: &str, file: &str) -> Option<(ProviderId, Object)> {
+fn parse(prefix: &str, file: &str) -> Option<(ProviderId, Leftover)> {
     let (provider, object) = file.strip_prefix(prefix)?.strip_prefix('.')?.split_once('.')?;
     let provider = Some(ProviderId(hexadecimal(provider)?)).filter(|id| id.to_string() == provider)?;
     if object == "ctl" {
-        return Some((provider, Object::Control));
+        return Some((provider, Leftover::Control));
     }
     hexadecimal(object).filter(|serial| format!("{serial:x}") == object)?;
-    Some((provider, Object::Segment))
+    Some((provider, Leftover::Segment))
 }
 
 fn hexadecimal(text: &str) -> Option<u64> {
@@ -137,8 +137,8 @@ mod tests {
     fn names_are_recognised_and_others_are_not() {
         let id = ProviderId(0x0123_4567_89ab_cdef);
         let file = |name: Name| name.path().rsplit('/').next().unwrap().to_owned();
-        assert_eq!(parse("a", &file(control_name("a", id))), Some((id, Object::Control)));
-        assert_eq!(parse("a", &file(segment_name("a", id, 0x2f))), Some((id, Object::Segment)));
+        assert_eq!(parse("a", &file(control_name("a", id))), Some((id, Leftover::Control)));
+        assert_eq!(parse("a", &file(segment_name("a", id, 0x2f))), Some((id, Leftover::Segment)));
         let others = ["a.ctl", "a.0123456789abcdef", "a.0123456789abcdef.CTL", "a.0123456789ABCDEF.ctl", "a.123.ctl"];
         let more =
             ["b.0123456789abcdef.ctl", "a.0123456789abcdef.+1", "a.0123456789abcdef.01", "a.0123456789abcdef.1.2"];

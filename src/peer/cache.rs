@@ -12,11 +12,11 @@ use std::sync::{Arc, Weak};
 /// The providers that a client is connected to. Few: found by looking at each.
 #[derive(Default)]
 pub(crate) struct Table {
-    pub(crate) entries: Vec<Entry>,
+    pub(crate) entries: Vec<ProviderEntry>,
 }
 
 /// One provider, and the segments of it that are mapped, by their index in the control object.
-pub(crate) struct Entry {
+pub(crate) struct ProviderEntry {
     pub(crate) remote: Arc<Remote>,
     segments: Vec<Option<Arc<Cached>>>,
 }
@@ -41,7 +41,7 @@ impl Remote {
     }
 }
 
-impl Entry {
+impl ProviderEntry {
     pub(crate) fn new(remote: Arc<Remote>) -> Self {
         Self { remote, segments: Vec::new() }
     }
@@ -73,11 +73,11 @@ impl Entry {
 
 impl Table {
     #[inline]
-    pub(crate) fn find(&self, provider: ProviderId) -> Option<&Entry> {
+    pub(crate) fn find(&self, provider: ProviderId) -> Option<&ProviderEntry> {
         self.entries.iter().find(|entry| entry.provider() == provider)
     }
 
-    fn entry_of(&mut self, remote: &Arc<Remote>) -> Option<&mut Entry> {
+    fn entry_of(&mut self, remote: &Arc<Remote>) -> Option<&mut ProviderEntry> {
         self.entries.iter_mut().find(|entry| Arc::ptr_eq(&entry.remote, remote))
     }
 
@@ -101,12 +101,12 @@ impl Table {
 
     /// Takes the segments of all providers out that their owners have destroyed.
     pub(crate) fn take_retired(&mut self) -> Vec<Arc<Cached>> {
-        self.entries.iter_mut().flat_map(Entry::take_retired).collect()
+        self.entries.iter_mut().flat_map(ProviderEntry::take_retired).collect()
     }
 
     /// Takes these connections out.
-    pub(crate) fn take(&mut self, remotes: &[Arc<Remote>]) -> Vec<Entry> {
-        let is_wanted = |entry: &Entry| remotes.iter().any(|remote| Arc::ptr_eq(remote, &entry.remote));
+    pub(crate) fn take(&mut self, remotes: &[Arc<Remote>]) -> Vec<ProviderEntry> {
+        let is_wanted = |entry: &ProviderEntry| remotes.iter().any(|remote| Arc::ptr_eq(remote, &entry.remote));
         let (taken, kept) = std::mem::take(&mut self.entries).into_iter().partition(is_wanted);
         self.entries = kept;
         taken

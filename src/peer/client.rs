@@ -22,7 +22,7 @@ use crate::os::locks;
 use crate::os::name::{check_prefix, DEFAULT_PREFIX};
 use crate::os::posix::effective_uid;
 use crate::os::segment::{Access, Foreign};
-use crate::peer::cache::{Cached, Entry, Remote, Table};
+use crate::peer::cache::{Cached, ProviderEntry, Remote, Table};
 use crate::peer::control::PeerControl;
 use crate::peer::error::AttachError;
 use crate::peer::lease::Lease;
@@ -155,12 +155,12 @@ impl Client {
         if let Some(entry) = table.find(provider) {
             return Ok(entry.remote.control.id());
         }
-        table.entries.push(Entry::new(remote));
+        table.entries.push(ProviderEntry::new(remote));
         Ok(id)
     }
 
     /// Takes connections to closed and dead providers out of the table. What their views need stays with the views.
-    fn forget_abandoned(&self) -> Vec<Entry> {
+    fn forget_abandoned(&self) -> Vec<ProviderEntry> {
         let remotes: Vec<Arc<Remote>> = self.table.read().entries.iter().map(|entry| entry.remote.clone()).collect();
         // Asking is a system call: not under the lock.
         let abandoned: Vec<_> = remotes.into_iter().filter(|remote| remote.control.is_abandoned()).collect();
@@ -244,7 +244,7 @@ impl Client {
         if self.check_fork().is_err() {
             return 0;
         }
-        self.table.read().entries.iter().map(Entry::segment_count).sum()
+        self.table.read().entries.iter().map(ProviderEntry::segment_count).sum()
     }
 
     #[inline]
@@ -265,7 +265,7 @@ fn watch_forks() {
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let providers: Vec<ProviderId> = match self.check_fork() {
-            Ok(()) => self.table.read().entries.iter().map(Entry::provider).collect(),
+            Ok(()) => self.table.read().entries.iter().map(ProviderEntry::provider).collect(),
             Err(_) => Vec::new(),
         };
         f.debug_struct("Client").field("prefix", &self.prefix).field("providers", &providers).finish()

@@ -4,7 +4,9 @@ use crate::os::fork;
 use crate::os::locks::{LockFile, LOCK};
 use crate::os::segment::{Access, Foreign, ObjectError};
 use crate::peer::error::AttachError;
-use crate::protocol::control::{control_name, peer_byte, Header, View, CLOSED, MAGIC, OPEN, OWNER_BYTE, VERSION};
+use crate::protocol::control::{
+    control_name, peer_byte, ControlHeader, View, CLOSED, MAGIC, OPEN, OWNER_BYTE, VERSION,
+};
 use crate::protocol::ids::{PeerId, ProviderId};
 use crate::protocol::record::{Record, PEERS};
 use std::io;
@@ -37,7 +39,7 @@ impl PeerControl {
         };
         let foreign = Foreign::open(name, Access::ReadWrite, uid).map_err(gone)?;
         let bad = |reason| AttachError::NotAProvider { object: object.clone(), reason };
-        if foreign.len < size_of::<Header>() {
+        if foreign.len < size_of::<ControlHeader>() {
             return Err(bad("it is too small for a header; its owner died while it made it, or has not finished"));
         }
         let mapping = foreign.map(Access::ReadWrite)?;

@@ -11,11 +11,11 @@ use crate::protocol::record::{Place, Refused, MAX_LEASES};
 pub(crate) struct Lease<'a> {
     control: &'a PeerControl,
     record: u32,
-    kind: Kind,
+    origin: Origin,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum Origin {
     Lease,
     /// A lease that was taken from a grant: an attach that fails puts the grant back.
     TakenUp,
@@ -33,15 +33,15 @@ impl<'a> Lease<'a> {
             return Err(AttachError::SlotLost { provider: descriptor.provider });
         }
         let (slot, generation) = (control.slot(), descriptor.generation);
-        let (kind, taken) = match descriptor.granted {
-            None => (Kind::Lease, record.attach(slot, generation)),
+        let (origin, taken) = match descriptor.granted {
+            None => (Origin::Lease, record.attach(slot, generation)),
             Some(granted) if usize::from(granted) != slot => {
                 return Err(AttachError::OtherPeer { slot: granted, own: slot as u8 });
             }
-            Some(_) => (Kind::TakenUp, record.accept(slot, generation)),
+            Some(_) => (Origin::TakenUp, record.accept(slot, generation)),
         };
         match taken {
-            Ok(place) => Ok((Lease { control, record: descriptor.record, kind }, place)),
+            Ok(place) => Ok((Lease { control, record: descriptor.record, origin }, place)),
             Err(Refused::Stale) => Err(AttachError::Stale),
             Err(Refused::Full) => Err(AttachError::TooManyLeases { max: MAX_LEASES as usize }),
             Err(Refused::NotGranted) => Err(AttachError::NotGranted),
@@ -50,7 +50,7 @@ impl<'a> Lease<'a> {
 
     /// The same lease, borrowed from another reference to the same control object.
     pub(crate) fn moved_to(self, control: &PeerControl) -> Lease<'_> {
-        let moved = Lease { control, record: self.record, kind: self.kind };
+        let moved = Lease { control, record: self.record, origin: self.origin };
         std::mem::forget(self);
         moved
     }
@@ -58,9 +58,9 @@ impl<'a> Lease<'a> {
 
 impl Drop for Lease<'_> {
     fn drop(&mut self) {
-        match self.kind {
-            Kind::Lease => self.control.release(self.record),
-            Kind::TakenUp => self.control.put_back(self.record),
+        match self.origin {
+            Origin::Lease => self.control.release(self.record),
+            Origin::TakenUp => self.control.put_back(self.record),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The control object: one per provider, mapped read-write by the owner and by every peer.
 //!
 //! ```text
-//!   offset 0      Header: magic, version, sizes, provider id, state; an epoch per peer slot; the serial numbers of the
+//!   offset 0      ControlHeader: magic, version, sizes, provider id, state; an epoch per peer slot; the serial numbers of the
 //!                 segments that peers may map, 0 where there is none
 //!   offset 4096   one Record of 128 bytes per shared chunk: generation, lanes, place (see `lease`)
 //!
@@ -61,19 +61,19 @@ pub(crate) fn peer_byte(slot: usize) -> usize {
     1 + slot
 }
 
-/// Where [`Header::state`] is.
+/// Where [`ControlHeader::state`] is.
 pub(crate) const STATE_OFFSET: u64 = 12;
 
 /// Where the provider's id is, here and in a channel's object.
 pub(crate) const PROVIDER_OFFSET: u64 = 16;
 
-/// Values of [`Header::state`]; 0 is a control object that is not complete.
+/// Values of [`ControlHeader::state`]; 0 is a control object that is not complete.
 pub(crate) const OPEN: u32 = 1;
 pub(crate) const CLOSED: u32 = 2;
 
 /// The first page. Only atomics: other processes may write at any time.
 #[repr(C)]
-pub(crate) struct Header {
+pub(crate) struct ControlHeader {
     pub(crate) magic: AtomicU64,
     pub(crate) version: AtomicU32,
     pub(crate) state: AtomicU32,
@@ -86,7 +86,7 @@ pub(crate) struct Header {
 }
 
 #[cfg(not(all(test, loom)))]
-const _: () = assert!(size_of::<Header>() <= PAGE && PAGE % std::mem::align_of::<Record>() == 0);
+const _: () = assert!(size_of::<ControlHeader>() <= PAGE && PAGE % std::mem::align_of::<Record>() == 0);
 
 /// The name of the control object of a provider.
 pub(crate) fn control_name(prefix: &str, provider: ProviderId) -> Name {
@@ -116,10 +116,10 @@ impl View {
         fits.then_some(Self { mapping, records })
     }
 
-    pub(crate) fn header(&self) -> &Header {
+    pub(crate) fn header(&self) -> &ControlHeader {
         // SAFETY: the mapping is page-aligned, longer than a page (checked in `new`), lives as long as `self`, and
         // everybody accesses it by atomics of the same width.
-        unsafe { self.mapping.base().cast::<Header>().as_ref() }
+        unsafe { self.mapping.base().cast::<ControlHeader>().as_ref() }
     }
 
     pub(crate) fn segment_entry(&self, index: u64) -> Option<&AtomicU64> {
@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn the_state_is_where_it_is_written() {
         // SAFETY: zero bytes are a valid header of atomics.
-        let header: Header = unsafe { std::mem::zeroed() };
+        let header: ControlHeader = unsafe { std::mem::zeroed() };
         let distance = std::ptr::addr_of!(header.state) as usize - std::ptr::addr_of!(header) as usize;
         assert_eq!(distance as u64, STATE_OFFSET);
         let distance = std::ptr::addr_of!(header.provider) as usize - std::ptr::addr_of!(header) as usize;

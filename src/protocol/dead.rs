@@ -21,7 +21,7 @@ pub(crate) enum Owner {
 
 /// Finds out about the owner of a control object, which must be a regular file of user `uid`. A dead one's is closed, for peers that
 /// have it mapped.
-pub(crate) fn owner(prefix: &str, provider: ProviderId, uid: u32) -> Result<Owner, ObjectError> {
+pub(crate) fn lock_dead_owner(prefix: &str, provider: ProviderId, uid: u32) -> Result<Owner, ObjectError> {
     match lock(prefix, provider, uid) {
         Err(missing) if missing.is_missing() => Ok(Owner::Gone),
         result => Ok(result?.map_or(Owner::Alive, Owner::Dead)),
@@ -44,7 +44,7 @@ fn lock(prefix: &str, provider: ProviderId, uid: u32) -> Result<Option<LockFile>
 }
 
 /// What [`remove_dead`] has found.
-pub(crate) enum Remains {
+pub(crate) enum Removal {
     Removed {
         /// Memory that it had.
         bytes: u64,
@@ -63,19 +63,19 @@ pub(crate) enum Remains {
 /// others. So the lock is exclusive, and the name is removed only while it is held, by whom it was found there still.
 ///
 /// `or_read`: not if the channel has a receiver that lives.
-pub(crate) fn remove_dead(name: &Name, uid: u32, magic: u64, or_read: bool) -> Result<Remains, ObjectError> {
+pub(crate) fn remove_dead(name: &Name, uid: u32, magic: u64, or_read: bool) -> Result<Removal, ObjectError> {
     let failed = |call| move |error| name.error(call, 0, error);
     let locks = match LockFile::open(|| shm_open(name, libc::O_RDWR, 0)) {
-        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(Remains::Gone),
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(Removal::Gone),
         result => result.map_err(failed("shm_open"))?,
     };
     check_regular(locks.file(), name, uid)?;
     if !locks.try_lock(OWNER_BYTE).map_err(failed(LOCK))? {
-        return Ok(Remains::Locked);
+        return Ok(Removal::Locked);
     }
     // The name can be removed with this lock only, or that of another object.
     if !is_linked(locks.file()).map_err(failed("fstat"))? {
-        return Ok(Remains::Gone);
+        return Ok(Removal::Gone);
     }
     let word = |at| {
         let mut found = [0; 8];
@@ -84,15 +84,15 @@ pub(crate) fn remove_dead(name: &Name, uid: u32, magic: u64, or_read: bool) -> R
         Ok::<_, ObjectError>(u64::from_ne_bytes(found))
     };
     if ![0, magic].contains(&word(0)?) {
-        return Ok(Remains::NotOurs);
+        return Ok(Removal::NotOurs);
     }
     if or_read && locks.is_locked(RECEIVER_BYTE) {
-        return Ok(Remains::Read);
+        return Ok(Removal::Read);
     }
     // Blocks are of 512 bytes, whatever the file system's block size.
     let bytes = locks.file().metadata().map_or(0, |metadata| metadata.blocks() * 512);
     name.unlink().map_err(failed("shm_unlink"))?;
-    Ok(Remains::Removed { bytes })
+    Ok(Removal::Removed { bytes })
 }
 
 /// Has a channel a receiver that lives, and that may not have received all that this provider has sent? Whoever has the sender's lock: it may

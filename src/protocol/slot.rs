@@ -12,7 +12,7 @@
 //! connects, a peer that leaves, or the owner when it finds the lock free; in the owner one thread at a time, for a process does
 //! not exclude itself by its own lock. A grant adds to the lane, then (full fence) looks at the epoch; so a grant to a peer that is
 //! gone is cleared by the one side or taken back by the other. It may be both, and then what is taken back must not be the grant of
-//! the slot's next peer: see [`Gate`].
+//! the slot's next peer: see [`GrantGate`].
 //!
 //! # Orderings
 //!
@@ -57,7 +57,7 @@ impl Epoch {
     pub(crate) fn vacate<T>(&self, clear: impl FnOnce() -> T) -> T {
         let base = self.0.load(Ordering::Relaxed) / 4 * 4;
         self.0.store(base + VACATING, Ordering::Relaxed);
-        fence(Ordering::SeqCst); // partner: the fence in `Gate::grant`
+        fence(Ordering::SeqCst); // partner: the fence in `GrantGate::grant`
         let cleared = clear();
         // Relaxed: who has the slot next gets its lock after this one has given it back, and the kernel orders the two; and who only
         // looks decides nothing by what else it sees.
@@ -92,9 +92,9 @@ pub(crate) enum NotGranted {
 /// gone may have to take itself back, and must not take another peer's: so the first grant of a new epoch waits until
 /// none of an older one is under way. Of an epoch, 48 bits are kept: enough to tell it from all that a grant can have
 /// begun under, and the whole of it is compared before the grant counts.
-pub(crate) struct Gate(pub(crate) AtomicU64);
+pub(crate) struct GrantGate(pub(crate) AtomicU64);
 
-impl Gate {
+impl GrantGate {
     pub(crate) fn new() -> Self {
         Self(AtomicU64::new(0))
     }

@@ -2,8 +2,8 @@
 
 #![forbid(unsafe_code)]
 
-use super::outstanding::Books;
-use super::segments::Segments;
+use super::outstanding::Outstanding;
+use super::segments::ZenohSegments;
 use super::{Core, PoolBackend};
 use crate::error::{BuildError, OsError};
 use crate::os::locks;
@@ -127,12 +127,12 @@ impl PoolBackendBuilder {
             .map_err(|error| OsError::new("pthread_atfork", "this process", 0, error, String::new()))?;
         let first = getrandom::u32().map_err(BuildError::Random)?;
         cleanup_orphaned_shm_segments();
-        let books = Arc::new(Books::new());
-        let segments = Segments::new(books.clone(), first);
+        let outstanding = Arc::new(Outstanding::new());
+        let segments = ZenohSegments::new(outstanding.clone(), first);
         let max_alloc = limits.max_alloc;
         let pool = ManuallyDrop::new(Pool::new(limits, Box::new(segments), None));
         let is_short = AtomicBool::new(false);
-        let core = Core { pool, books, max_alloc, collect_early: self.collect_early, is_short };
+        let core = Core { pool, outstanding, max_alloc, collect_early: self.collect_early, is_short };
         Ok(PoolBackend { core: Arc::new(core), provider: Weak::new() })
     }
 }

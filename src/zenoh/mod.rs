@@ -43,7 +43,7 @@
 //! ([`ShmProviderBackend::free`]), not when the publisher's buffer is dropped. What zenoh says is checked against the owner's own
 //! record of what is out; a descriptor that names nothing is logged and ignored.
 //!
-//! # Segments
+//! # ZenohSegments
 //!
 //! All messages are carved out of a few segments: at most 16 are ever made, whatever is allocated, and each stays until the backend is
 //! dropped. (But for one case: when nothing is in use and a message comes that is longer than each of them, all give way to a single one
@@ -112,7 +112,7 @@ use crate::owner::error::{AllocError, AllocErrorKind};
 use crate::owner::pool::Pool;
 use crate::owner::stats::Stats;
 pub use builder::PoolBackendBuilder;
-use outstanding::{Books, Key};
+use outstanding::{Key, Outstanding};
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::num::NonZeroUsize;
@@ -141,7 +141,7 @@ pub struct PoolBackend {
 
 struct Core {
     pool: ManuallyDrop<Arc<Pool>>,
-    books: Arc<Books>,
+    outstanding: Arc<Outstanding>,
     max_alloc: usize,
     collect_early: bool,
     /// The system has refused memory, and the log says so.
@@ -282,14 +282,14 @@ impl ShmProviderBackend for PoolBackend {
         let key = Key::of(this);
         let len = NonZeroUsize::new(this.capacity()).unwrap_or(NonZeroUsize::MIN);
         let data = PtrInSegment::new(this.data().as_ptr(), this.memory().payload().clone());
-        core.books.put(chunk, key);
+        core.outstanding.put(chunk, key);
         Ok(AllocatedChunk { descriptor: ChunkDescriptor::new(key.segment, key.offset, len), data })
     }
 
     #[inline]
     fn free(&self, chunk: &ChunkDescriptor) {
         let key = Key { segment: chunk.segment, offset: chunk.chunk };
-        match self.core.books.take(key, chunk.len.get()) {
+        match self.core.outstanding.take(key, chunk.len.get()) {
             Some(chunk) => Pool::give(chunk),
             None => tracing::error!(?chunk, "freed a chunk that is not out; ignored"),
         }
@@ -339,7 +339,7 @@ impl Drop for Core {
         }
         self.pool.close();
         // Somebody may read these for as long as they like; their segments stay until the last buffer here is gone.
-        self.books.take_all().for_each(|chunk| Pool::dispose(chunk, false));
+        self.outstanding.take_all().for_each(|chunk| Pool::dispose(chunk, false));
         // SAFETY: dropped here and never used again.
         unsafe { ManuallyDrop::drop(&mut self.pool) };
     }

@@ -26,7 +26,7 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::OnceLock;
 
-/// Segments that a pool can ever make: far more than it does (see `arena`).
+/// ZenohSegments that a pool can ever make: far more than it does (see `arena`).
 pub(super) const SLOTS: usize = 64;
 
 /// log2 of [`SLOTS`].
@@ -47,8 +47,8 @@ fn cell() -> Cell {
     AtomicPtr::new(ptr::null_mut())
 }
 
-/// What is out of one segment. Never freed before the books are, so a wrong descriptor finds an empty cell at worst.
-struct Slot {
+/// What is out of one segment. Never freed before the outstanding are, so a wrong descriptor finds an empty cell at worst.
+struct OfSegment {
     id: u32,
     pages: Box<[Page]>,
 }
@@ -70,8 +70,8 @@ impl Page {
 }
 
 /// See the module's text.
-pub(super) struct Books {
-    slots: [OnceLock<Slot>; SLOTS],
+pub(super) struct Outstanding {
+    slots: [OnceLock<OfSegment>; SLOTS],
     entered: AtomicUsize,
 }
 
@@ -85,7 +85,7 @@ pub(super) struct Key {
 
 impl Key {
     pub(super) fn of(chunk: &Chunk) -> Self {
-        // Ids come from `Books::next_id` and have 32 bits; segments have at most 4 GiB, so offsets do too.
+        // Ids come from `Outstanding::next_id` and have 32 bits; segments have at most 4 GiB, so offsets do too.
         Self { segment: chunk.serial() as u32, offset: chunk.offset() as u32 }
     }
 
@@ -95,7 +95,7 @@ impl Key {
     }
 }
 
-impl Books {
+impl Outstanding {
     pub(super) fn new() -> Self {
         Self { slots: array::from_fn(|_| OnceLock::new()), entered: AtomicUsize::new(0) }
     }
@@ -109,7 +109,7 @@ impl Books {
     /// A segment of `len` bytes was made under the id that [`next_id`](Self::next_id) gave.
     pub(super) fn enter(&self, id: u32, len: usize) {
         let pages = (0..len.div_ceil(PAGE)).map(|_| Page::new()).collect();
-        if self.slots[id as usize % SLOTS].set(Slot { id, pages }).is_ok() {
+        if self.slots[id as usize % SLOTS].set(OfSegment { id, pages }).is_ok() {
             self.entered.fetch_add(1, Ordering::Relaxed);
         }
     }

@@ -1,4 +1,4 @@
-//! Segments as zenoh's receivers expect them: named `<id>.zenoh`, mode 0600, without a header, under a shared `flock`.
+//! ZenohSegments as zenoh's receivers expect them: named `<id>.zenoh`, mode 0600, without a header, under a shared `flock`.
 //!
 //! The lock is what tells zenoh's processes that a segment is in use: each of them unlinks those that it can lock exclusively,
 //! when it starts and when it ends. Whoever gives the last shared lock back unlinks the name, as zenoh itself does; or
@@ -12,13 +12,13 @@
 
 #![forbid(unsafe_code)]
 
-use super::outstanding::{Books, SLOTS};
+use super::outstanding::{Outstanding, SLOTS};
 use crate::error::OsError;
 use crate::os::name::Name;
 use crate::os::posix::free_bytes;
 use crate::os::segment::Segment;
 use crate::owner::payload::Payload;
-use crate::owner::segment_factory::Source;
+use crate::owner::segment_factory::SegmentFactory;
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
@@ -30,15 +30,15 @@ const NAME_TRIES: usize = 100;
 const MODE: u32 = 0o600;
 
 /// Makes a pool's segments for zenoh.
-pub(super) struct Segments {
-    books: Arc<Books>,
+pub(super) struct ZenohSegments {
+    outstanding: Arc<Outstanding>,
     next: AtomicU32,
 }
 
-impl Segments {
+impl ZenohSegments {
     /// `first` is where the ids start to be counted up from.
-    pub(super) fn new(books: Arc<Books>, first: u32) -> Self {
-        Self { books, next: AtomicU32::new(first) }
+    pub(super) fn new(outstanding: Arc<Outstanding>, first: u32) -> Self {
+        Self { outstanding, next: AtomicU32::new(first) }
     }
 }
 
@@ -46,16 +46,16 @@ fn name(id: u32) -> Name {
     Name::new(&format!("{id}.zenoh"))
 }
 
-impl Source for Segments {
+impl SegmentFactory for ZenohSegments {
     fn create(&self, len: usize) -> Result<Payload, OsError> {
         for _ in 0..NAME_TRIES {
-            let Some(id) = self.books.next_id(self.next.fetch_add(1, Ordering::Relaxed)) else { break };
+            let Some(id) = self.outstanding.next_id(self.next.fetch_add(1, Ordering::Relaxed)) else { break };
             if free_bytes().is_some_and(|free| free < len as u64) {
                 return Err(name(id).error("statvfs", len, io::Error::from_raw_os_error(libc::ENOSPC)));
             }
             match Segment::create_counted(name(id), len, MODE) {
                 Ok(Some(segment)) => {
-                    self.books.enter(id, len);
+                    self.outstanding.enter(id, len);
                     return Ok(Payload::new(segment, id.into()));
                 }
                 // Another process has the name, or a receiver still has a dead one's.
@@ -83,17 +83,17 @@ mod tests {
         name(id).path()
     }
 
-    fn segments() -> (Arc<Books>, Segments) {
-        let books = Arc::new(Books::new());
-        (books.clone(), Segments::new(books, getrandom::u32().unwrap()))
+    fn segments() -> (Arc<Outstanding>, ZenohSegments) {
+        let outstanding = Arc::new(Outstanding::new());
+        (outstanding.clone(), ZenohSegments::new(outstanding, getrandom::u32().unwrap()))
     }
 
     /// A receiver may have the other segment of that name in its cache for as long as it runs.
     #[test]
     fn a_name_that_is_taken_is_passed_over() {
-        let (books, segments) = segments();
+        let (outstanding, segments) = segments();
         let next = segments.next.load(Ordering::Relaxed);
-        let taken = books.next_id(next).unwrap();
+        let taken = outstanding.next_id(next).unwrap();
         std::fs::write(path(taken), "somebody else's").unwrap();
         let payload = segments.create(PAGE).unwrap();
         assert_ne!(payload.serial(), u64::from(taken));
@@ -104,26 +104,26 @@ mod tests {
 
     #[test]
     fn small_ids_are_left_to_others() {
-        let books = Books::new();
+        let outstanding = Outstanding::new();
         for count in [0, 1, u32::MAX, 1 << 20, (1 << 20) - 1, (1 << 20) - 17] {
-            let id = books.next_id(count).unwrap();
+            let id = outstanding.next_id(count).unwrap();
             assert!(id >= 1 << 16, "{count} gives {id}");
         }
     }
 
     #[test]
     fn a_segment_that_cannot_be_leaves_nothing() {
-        let (books, segments) = segments();
+        let (outstanding, segments) = segments();
         let next = segments.next.load(Ordering::Relaxed);
         let error = segments.create(1 << 50).err().unwrap();
         assert_eq!((error.call(), error.bytes()), ("statvfs", 1 << 50));
-        let id = books.next_id(next).expect("its slot is free");
+        let id = outstanding.next_id(next).expect("its slot is free");
         assert!(!Path::new(&path(id)).exists());
     }
 
     #[test]
     fn a_segment_goes_with_its_name() {
-        let (_books, segments) = segments();
+        let (_outstanding, segments) = segments();
         let payload = segments.create(PAGE).unwrap();
         let path = path(payload.serial() as u32);
         assert!(Path::new(&path).exists());

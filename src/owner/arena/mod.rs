@@ -88,7 +88,7 @@ pub(crate) struct Run {
 
 /// See the module's text.
 pub(crate) struct Arenas {
-    state: Mutex<State>,
+    state: Mutex<ArenaState>,
     page: usize,
     /// The cap, in bytes.
     max: usize,
@@ -97,7 +97,7 @@ pub(crate) struct Arenas {
     longest: usize,
 }
 
-struct State {
+struct ArenaState {
     arenas: Vec<Arena>,
     /// Arenas have given way to a longer one: from now on a new one takes all that the cap allows, but for a
     /// [`First::OneMessage`].
@@ -161,7 +161,7 @@ impl Carved {
 impl Arenas {
     /// `max`, `first` and `longest` are whole pages.
     pub(crate) fn new(max: usize, first: First, longest: usize) -> Self {
-        let state = State { arenas: Vec::new(), is_merged: false, heaps: BTreeMap::new(), shadows: Vec::new() };
+        let state = ArenaState { arenas: Vec::new(), is_merged: false, heaps: BTreeMap::new(), shadows: Vec::new() };
         // No more can be spanned; a cap beyond it is none.
         let max = max.min(longest.saturating_mul(MAX_SEGMENTS));
         Self { state: Mutex::new(state), page: page_size(), max, first, longest }
@@ -318,7 +318,7 @@ impl Arenas {
     }
 }
 
-impl State {
+impl ArenaState {
     /// The arenas' lengths together, in bytes.
     fn spanned(&self) -> usize {
         self.arenas.iter().map(|arena| arena.payload.len()).sum()

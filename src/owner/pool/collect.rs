@@ -45,7 +45,7 @@ impl Pool {
     /// Is there probably no room for a message of `len` bytes unless something is collected?
     pub(crate) fn is_full_for(&self, class: usize, len: usize) -> bool {
         let Some(pages) = round_to_pages(len.max(1)) else { return true };
-        self.kinds[class].need.grain == Grain::Page
+        self.shapes[class].need.grain == Grain::Page
             && self.arenas.room() != Room::ToGrow
             && !self.arenas.has_gap(pages)
             && self.idle_bytes() < pages

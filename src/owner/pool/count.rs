@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::Pool;
-use crate::owner::chunk::Place;
+use crate::owner::chunk::Whereabouts;
 use crate::owner::stats::{ClassStats, Stats};
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
@@ -17,22 +17,22 @@ impl Pool {
         }
         self.collect_loans();
         let lent = self.lent_chunks();
-        let mut classes: Vec<ClassStats> = (0..self.kinds.len()).map(|class| self.class_base(class)).collect();
+        let mut classes: Vec<ClassStats> = (0..self.shapes.len()).map(|class| self.class_base(class)).collect();
         // `hits` counts uses at first.
         for chunk in self.registry.lock().chunks() {
             let class = &mut classes[chunk.class()];
             class.chunks += 1;
             class.hits += chunk.uses();
             // The shelf has counted all that are in its idle queue as idle.
-            match (chunk.place(), chunk.is_leased()) {
-                (Place::Lent, false) => class.idle += 1,
-                (Place::Lent, true) => class.leased += 1,
-                (Place::Idle, true) => {
+            match (chunk.whereabouts(), chunk.is_leased()) {
+                (Whereabouts::Lent, false) => class.idle += 1,
+                (Whereabouts::Lent, true) => class.leased += 1,
+                (Whereabouts::Idle, true) => {
                     class.leased += 1;
                     class.idle = class.idle.saturating_sub(1);
                 }
-                (Place::Elsewhere, _) if lent.binary_search(&NonNull::from(chunk)).is_ok() => class.leased += 1,
-                (Place::Idle | Place::Elsewhere, _) => {}
+                (Whereabouts::Elsewhere, _) if lent.binary_search(&NonNull::from(chunk)).is_ok() => class.leased += 1,
+                (Whereabouts::Idle | Whereabouts::Elsewhere, _) => {}
             }
         }
         for class in &mut classes {
@@ -60,12 +60,12 @@ impl Pool {
     pub(super) fn in_use_and_leased(&self) -> (usize, usize) {
         let (mut in_use, mut leased) = (0, 0);
         for chunk in self.registry.lock().chunks() {
-            match (chunk.place(), chunk.is_leased()) {
-                (Place::Elsewhere, _) | (Place::Idle, false) => in_use += chunk.capacity(),
-                (Place::Lent, true) => leased += chunk.capacity(),
-                (Place::Lent, false) => {}
+            match (chunk.whereabouts(), chunk.is_leased()) {
+                (Whereabouts::Elsewhere, _) | (Whereabouts::Idle, false) => in_use += chunk.capacity(),
+                (Whereabouts::Lent, true) => leased += chunk.capacity(),
+                (Whereabouts::Lent, false) => {}
                 // The shelf counts it as idle.
-                (Place::Idle, true) => {
+                (Whereabouts::Idle, true) => {
                     leased += chunk.capacity();
                     in_use += chunk.capacity();
                 }
@@ -78,7 +78,7 @@ impl Pool {
 
     /// What is known of a class without looking at its chunks. `hits` counts all uses of chunks that are destroyed.
     fn class_base(&self, class: usize) -> ClassStats {
-        let (kind, tally) = (self.kinds[class], &self.tallies[class]);
+        let (kind, tally) = (self.shapes[class], &self.tallies[class]);
         ClassStats {
             size: kind.size(),
             align: kind.align,

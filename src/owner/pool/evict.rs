@@ -42,7 +42,7 @@ impl Pool {
             for _ in 0..self.shelves[other].idle_count() {
                 let Some(chunk) = self.take_own(other) else { break };
                 Self::destroy(chunk);
-                missing = missing.saturating_sub(self.kinds[other].size());
+                missing = missing.saturating_sub(self.shapes[other].size());
                 if missing == 0 {
                     self.punch();
                     return true;
@@ -55,7 +55,7 @@ impl Pool {
 
     /// Bytes of all idle chunks.
     pub(super) fn idle_bytes(&self) -> usize {
-        self.used.iter().map(|class| self.shelves[class].idle_count() * self.kinds[class].size()).sum()
+        self.used.iter().map(|class| self.shelves[class].idle_count() * self.shapes[class].size()).sum()
     }
 
     /// Gives the memory of all gaps in the arenas back.
@@ -105,7 +105,7 @@ impl Pool {
     #[cfg(feature = "zenoh")]
     pub(crate) fn largest_that_fits(&self) -> usize {
         let longest = self.arenas.longest_run(self.source.keeps_segments());
-        let sizes = self.kinds[..self.limits.classes()].iter().map(crate::owner::limits::Kind::size);
+        let sizes = self.shapes[..self.limits.classes()].iter().map(crate::owner::limits::ClassShape::size);
         sizes.take_while(|&size| size <= longest).last().unwrap_or(0)
     }
 

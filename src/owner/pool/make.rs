@@ -60,7 +60,7 @@ impl Pool {
     #[cold]
     pub(super) fn make_for(self: &Arc<Self>, class: usize, len: usize) -> Result<NonNull<Chunk>, AllocError> {
         let made_since = self.made_since(class);
-        let need = self.kinds[class].need;
+        let need = self.shapes[class].need;
         let recurs_within = match (self.arenas.room(), need.grain) {
             (Room::ToGrow, _) => return self.make(class),
             (Room::Crowded, Grain::Page) => RECURS_WITHIN_WHERE_CROWDED,
@@ -95,7 +95,7 @@ impl Pool {
     /// Makes a chunk of a class that stays.
     #[cold]
     pub(crate) fn make(self: &Arc<Self>, class: usize) -> Result<NonNull<Chunk>, AllocError> {
-        self.make_wanted(Wanted { class, need: self.kinds[class].need, is_one_off: false })
+        self.make_wanted(Wanted { class, need: self.shapes[class].need, is_one_off: false })
     }
 
     /// Makes a chunk, and room for it if need be.

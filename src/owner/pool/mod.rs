@@ -31,13 +31,13 @@ mod trade;
 
 use crate::os::fork;
 use crate::owner::arena::{Arenas, Room};
-use crate::owner::chunk::{Chunk, Place};
+use crate::owner::chunk::{Chunk, Whereabouts};
 use crate::owner::class::class_of;
 use crate::owner::control::OwnerControl;
 use crate::owner::error::{AllocError, AllocErrorKind, ShareError};
-use crate::owner::limits::{Account, First, Kind, Limits};
-use crate::owner::segment_factory::Source;
-use crate::owner::shelf::{Lent, Shelf};
+use crate::owner::limits::{Account, ClassShape, First, Limits};
+use crate::owner::segment_factory::SegmentFactory;
+use crate::owner::shelf::{LentQueue, Shelf};
 use crate::protocol::ids::ProviderId;
 use class_set::ClassSet;
 pub(crate) use loans::Lends;
@@ -66,8 +66,8 @@ pub(crate) struct Pool {
     /// Keeps nothing: the shelf of one-offs.
     no_shelf: Shelf<Chunk>,
     fork_epoch: u64,
-    lent: Lent<Chunk>,
-    kinds: Box<[Kind]>,
+    lent: LentQueue<Chunk>,
+    shapes: Box<[ClassShape]>,
     tallies: Box<[Tally]>,
     /// The classes that have chunks other than one-offs; changed under the registry's lock.
     used: ClassSet,
@@ -87,7 +87,7 @@ pub(crate) struct Pool {
     made: AtomicU64,
     #[cfg(feature = "zenoh")]
     collection: collect::Collection,
-    source: Box<dyn Source>,
+    source: Box<dyn SegmentFactory>,
     /// Where peers count their leases; `None` if somebody else counts who reads a chunk.
     control: Option<OwnerControl>,
 }
@@ -104,22 +104,22 @@ struct Tally {
 }
 
 impl Pool {
-    pub(crate) fn new(limits: Limits, source: Box<dyn Source>, control: Option<OwnerControl>) -> Arc<Self> {
-        let kinds: Box<[Kind]> = limits.kinds().into();
+    pub(crate) fn new(limits: Limits, source: Box<dyn SegmentFactory>, control: Option<OwnerControl>) -> Arc<Self> {
+        let shapes: Box<[ClassShape]> = limits.shapes().into();
         let first_arena = match limits.first_arena {
             First::Usual(_) if limits.max_idle == 0 && !source.keeps_segments() => First::OneMessage,
             first => first,
         };
-        let shelves = kinds.iter().map(|_| Shelf::new(limits.max_idle == 0)).collect();
-        let classes = kinds.len();
+        let shelves = shapes.iter().map(|_| Shelf::new(limits.max_idle == 0)).collect();
+        let classes = shapes.len();
         Arc::new(Self {
             shelves,
             no_shelf: Shelf::new(true),
             fork_epoch: fork::epoch(),
-            lent: Lent::new(),
-            tallies: kinds.iter().map(|_| Tally::default()).collect(),
-            used: ClassSet::new(kinds.len()),
-            kinds,
+            lent: LentQueue::new(),
+            tallies: shapes.iter().map(|_| Tally::default()).collect(),
+            used: ClassSet::new(shapes.len()),
+            shapes,
             arenas: Arenas::new(limits.max_bytes, first_arena, limits.longest_arena),
             limits,
             account: Account::default(),
@@ -238,7 +238,7 @@ impl Pool {
     /// The classes whose idle chunks will do for one: itself, and those that waste little.
     fn serving(&self, class: usize) -> RangeInclusive<usize> {
         let classes = self.limits.classes();
-        let size = self.kinds[class].size();
+        let size = self.shapes[class].size();
         let most_waste = match self.arenas.room() {
             Room::ToGrow => size / MOST_WASTE,
             Room::Ample => size / MOST_WASTE_AT_THE_CAP,
@@ -250,7 +250,7 @@ impl Pool {
             class_of(largest + 1).saturating_sub(1).min(classes - 1)
         } else {
             let pages = largest / self.limits.page;
-            (classes + pages).saturating_sub(1).min(self.kinds.len() - 1)
+            (classes + pages).saturating_sub(1).min(self.shapes.len() - 1)
         };
         class..=last.max(class)
     }
@@ -267,7 +267,7 @@ impl Pool {
         let this = unsafe { chunk.as_ref() };
         let is_free = this.recycle();
         if is_free {
-            this.set_place(Place::Elsewhere);
+            this.set_whereabouts(Whereabouts::Elsewhere);
         } else {
             Self::lend(&self.lent, chunk);
         }
@@ -275,9 +275,9 @@ impl Pool {
     }
 
     /// Puts a chunk that peers lease into the lent queue. The caller holds it exclusively.
-    fn lend(lent: &Lent<Chunk>, chunk: NonNull<Chunk>) {
+    fn lend(lent: &LentQueue<Chunk>, chunk: NonNull<Chunk>) {
         // SAFETY: by the caller's contract (I3).
-        unsafe { chunk.as_ref() }.set_place(Place::Lent);
+        unsafe { chunk.as_ref() }.set_whereabouts(Whereabouts::Lent);
         if let Err(chunk) = lent.give(chunk) {
             // Only a closed pool refuses.
             Self::destroy(chunk);
@@ -347,7 +347,7 @@ impl Pool {
         let control = self.control().ok_or(ShareError::TooManyShared { max: 0 })?;
         // Room for every record there is: the queue is never full unless it is sealed.
         if !self.lent.open(control.records()) {
-            return Err(ShareError::OutOfMemory { bytes: Lent::<Chunk>::bytes(control.records()) });
+            return Err(ShareError::OutOfMemory { bytes: LentQueue::<Chunk>::bytes(control.records()) });
         }
         let (record, generation) = control.claim_record(chunk.memory().payload())?;
         chunk.set_record(record, generation);
@@ -393,7 +393,7 @@ impl Pool {
         if this.is_leased() || this.is_one_off() && this.pool().limits.max_idle > 0 {
             return Self::lend(&this.pool().lent, chunk);
         }
-        this.set_place(Place::Idle);
+        this.set_whereabouts(Whereabouts::Idle);
         if let Err(chunk) = this.shelf().give_idle(chunk) {
             Self::give_closed(chunk);
         }
@@ -405,7 +405,7 @@ impl Pool {
         // SAFETY: the caller holds the chunk (I3).
         let this = unsafe { chunk.as_ref() };
         if this.recycle() {
-            this.set_place(Place::Elsewhere);
+            this.set_whereabouts(Whereabouts::Elsewhere);
             Self::give(chunk);
         } else {
             Self::lend(&this.pool().lent, chunk);

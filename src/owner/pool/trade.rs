@@ -19,7 +19,7 @@ use super::make::Wanted;
 use super::Pool;
 use crate::os::posix::round_to_pages;
 use crate::owner::arena::{Grain, Need, Room, Window};
-use crate::owner::chunk::{Chunk, Place};
+use crate::owner::chunk::{Chunk, Whereabouts};
 use std::ptr::NonNull;
 
 /// A chunk that was taken from its shelf to be condemned.
@@ -43,7 +43,7 @@ impl Pool {
             return;
         }
         let mut hand = self.trading.lock();
-        let is_large = |class: &usize| self.kinds[*class].need.grain == Grain::Page;
+        let is_large = |class: &usize| self.shapes[*class].need.grain == Grain::Page;
         // Bounded: other threads may go on giving back.
         let idle = self.idle_classes().filter(is_large).map(|class| self.shelves[class].idle_count()).sum();
         for _ in 0..idle {
@@ -101,7 +101,7 @@ impl Pool {
         let (pages, lines) = self.arenas.free_bytes();
         let (_, spanned) = self.arenas.count_and_len();
         // Where a small chunk is alone on its pages, these are to be had, too.
-        let whole = |class: usize| self.kinds[class].size().next_multiple_of(self.limits.page);
+        let whole = |class: usize| self.shapes[class].size().next_multiple_of(self.limits.page);
         let idle: usize = self.idle_classes().map(|class| self.shelves[class].idle_count() * whole(class)).sum();
         pages + lines + idle + (self.limits.max_bytes - spanned)
     }
@@ -155,7 +155,7 @@ impl Pool {
         if this.is_shared() {
             return Self::give_shared(chunk);
         }
-        this.set_place(Place::Elsewhere);
+        this.set_whereabouts(Whereabouts::Elsewhere);
         if !was_hot {
             Self::put_back(chunk);
         } else if let Err(chunk) = this.shelf().give(chunk) {
