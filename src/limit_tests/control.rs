@@ -1,5 +1,7 @@
 //! Slots, epochs and gates at their limits. Each test plays both sides, on a control object of its own.
 
+#![forbid(unsafe_code)]
+
 use super::*;
 use crate::os::posix::effective_uid;
 use crate::peer::control::PeerControl;

@@ -1,5 +1,7 @@
 //! A record at its limits: every value of a lane, under every operation; and generations at the last one.
 
+#![forbid(unsafe_code)]
+
 use super::*;
 
 const PLACE: Place = Place { segment: 1, index: 2, offset: 3, len: 4 };

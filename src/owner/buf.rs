@@ -4,9 +4,10 @@
 //! held (invariant I5): `&mut [u8]` from the one `ShmBufMut` of a chunk that no peer can attach to, `&[u8]` otherwise.
 
 use crate::os::prefetch;
-use crate::owner::chunk::Chunk;
+use crate::owner::chunk::{Chunk, OwnedChunk};
 use crate::owner::error::{CapacityError, ShareError};
 use crate::owner::pool::Pool;
+use crate::owner::shelf::Owner;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::ids::{PeerId, ProviderId};
 use std::fmt;
@@ -48,30 +49,25 @@ use std::ptr::NonNull;
 /// # assert_eq!(message[0], 1);
 /// ```
 pub struct ShmBufMut {
-    chunk: NonNull<Chunk>,
+    /// Taken out when the handle ends.
+    chunk: ManuallyDrop<OwnedChunk>,
     len: usize,
 }
-
-// SAFETY: the handle has its chunk exclusively (I3), and a chunk may be used from any thread.
-unsafe impl Send for ShmBufMut {}
-// SAFETY: through a shared reference the bytes can only be read.
-unsafe impl Sync for ShmBufMut {}
 
 impl ShmBufMut {
     /// A handle of a chunk that the caller has just taken from its shelf, and of its first `len` bytes.
     ///
     /// # Safety
     ///
-    /// The chunk is exclusively the caller's (I3), no peer can attach to it, and `len` is at most its capacity.
+    /// No peer can attach to the chunk, and `len` is at most its capacity.
     #[inline]
-    pub(crate) unsafe fn new(chunk: NonNull<Chunk>, len: usize) -> Self {
-        Self { chunk, len }
+    pub(crate) unsafe fn new(chunk: OwnedChunk, len: usize) -> Self {
+        Self { chunk: ManuallyDrop::new(chunk), len }
     }
 
     #[inline]
     fn chunk(&self) -> &Chunk {
-        // SAFETY: the handle holds the chunk until it is dropped (I3).
-        unsafe { self.chunk.as_ref() }
+        &self.chunk
     }
 
     /// How many bytes the buffer could hold, at least as many as were asked for: as a rule the size of its class.
@@ -101,8 +97,10 @@ impl ShmBufMut {
     /// Ends writing. The result can be cloned and shared with peers; nothing is copied.
     #[inline]
     pub fn freeze(self) -> ShmBuf {
-        let this = ManuallyDrop::new(self);
-        ShmBuf { chunk: this.chunk, len: this.len }
+        let mut this = ManuallyDrop::new(self);
+        // SAFETY: this handle ends here, without its drop.
+        let chunk = unsafe { ManuallyDrop::take(&mut this.chunk) };
+        ShmBuf { chunk: chunk.into_raw(), len: this.len }
     }
 }
 
@@ -143,7 +141,8 @@ impl AsMut<[u8]> for ShmBufMut {
 impl Drop for ShmBufMut {
     #[inline]
     fn drop(&mut self) {
-        Pool::give(self.chunk);
+        // SAFETY: this handle ends here.
+        Pool::give(unsafe { ManuallyDrop::take(&mut self.chunk) });
     }
 }
 
@@ -311,7 +310,10 @@ impl ShmBuf {
         let is_exclusive = chunk.is_ours() && !is_lent && chunk.is_only_handle() && !chunk.is_given_up();
         if is_exclusive && chunk.recycle() {
             let this = ManuallyDrop::new(self);
-            return Ok(ShmBufMut { chunk: this.chunk, len: this.len });
+            // SAFETY: this was the last handle (I3), and ends here, without its drop.
+            let chunk = unsafe { OwnedChunk::from_raw(this.chunk) };
+            // SAFETY: `recycle` has closed the chunk to peers; a message is no longer than its chunk.
+            return Ok(unsafe { ShmBufMut::new(chunk, this.len) });
         }
         Err(self)
     }
@@ -358,10 +360,13 @@ impl Drop for ShmBuf {
         if !chunk.is_ours() || !chunk.drop_handle() {
             return;
         }
-        if chunk.is_shared() {
-            Pool::give_shared(self.chunk);
+        let is_shared = chunk.is_shared();
+        // SAFETY: that was the last handle (I3).
+        let chunk = unsafe { OwnedChunk::from_raw(self.chunk) };
+        if is_shared {
+            Pool::give_shared(chunk);
         } else {
-            Pool::give(self.chunk);
+            Pool::give(chunk);
         }
     }
 }

@@ -16,9 +16,10 @@ use crate::os::fork;
 use crate::owner::arena::Carved;
 use crate::owner::error::ShareError;
 use crate::owner::pool::Pool;
-use crate::owner::shelf::Shelf;
+use crate::owner::shelf::{Owner, Shelf};
 use crate::protocol::record::{published_after, Place, Record};
 use std::mem::MaybeUninit;
+use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering};
 use std::sync::Arc;
@@ -46,7 +47,7 @@ pub(crate) enum Whereabouts {
 /// of reach of the prefetcher that fetches lines in pairs.
 #[repr(C, align(64))]
 pub(crate) struct Chunk {
-    shelf: NonNull<Shelf<Chunk>>,
+    shelf: NonNull<Shelf<OwnedChunk>>,
     data: NonNull<u8>,
     capacity: usize,
     /// Handles of a frozen chunk. 1 whenever the chunk is anywhere else.
@@ -85,6 +86,78 @@ unsafe impl Send for Chunk {}
 // SAFETY: as above.
 unsafe impl Sync for Chunk {}
 
+/// A chunk in one hand: nobody else has it (I3). It is used up by giving the chunk back, lending or destroying it; forgotten, the chunk
+/// is lost, and nothing else.
+#[repr(transparent)]
+#[must_use = "a chunk that is in no place is lost"]
+pub(crate) struct OwnedChunk(NonNull<Chunk>);
+
+// SAFETY: a chunk may be used from any thread.
+unsafe impl Send for OwnedChunk {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for OwnedChunk {}
+
+// SAFETY: the pointer is all there is to it.
+unsafe impl Owner for OwnedChunk {
+    type Owned = Chunk;
+
+    #[inline]
+    fn into_raw(self) -> NonNull<Chunk> {
+        self.0
+    }
+
+    #[inline]
+    unsafe fn from_raw(chunk: NonNull<Chunk>) -> Self {
+        Self(chunk)
+    }
+}
+
+impl Deref for OwnedChunk {
+    type Target = Chunk;
+
+    #[inline]
+    fn deref(&self) -> &Chunk {
+        // SAFETY: a chunk lives until its owner dismantles it (I3).
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl OwnedChunk {
+    /// Gives it to its shelf, where the next one of its class looks first. `Err`: the shelf has refused.
+    #[inline]
+    pub(crate) fn give(self) -> Result<(), Self> {
+        let shelf = self.shelf;
+        // SAFETY: the shelf is part of the pool, which the chunk keeps until it is given away; what `give` promises holds from there on.
+        unsafe { shelf.as_ref() }.give(self)
+    }
+
+    /// Gives it to the idle queue of its shelf. `Err`: that has refused.
+    pub(crate) fn give_idle(self) -> Result<(), Self> {
+        let shelf = self.shelf;
+        // SAFETY: as in `give`.
+        unsafe { shelf.as_ref() }.give_idle(self)
+    }
+
+    /// Gives it to the queue of those that peers lease. `Err`: the pool is closed.
+    pub(crate) fn give_lent(self) -> Result<(), Self> {
+        let lent = NonNull::from(self.pool().lent());
+        // SAFETY: the queue is part of the pool; then as in `give`.
+        unsafe { lent.as_ref() }.give(self)
+    }
+
+    /// Takes the chunk apart. The registry does not list it any more.
+    pub(crate) fn dismantle(self) -> Remains {
+        // SAFETY: leaked by `Chunk::make`, and nobody else has it (I3).
+        let home: Home = unsafe { Box::from_raw(self.0.cast().as_ptr()) };
+        // SAFETY: written by `Chunk::make`, and moved out of its home once: that is empty from now on.
+        let chunk = unsafe { home.assume_init_read() };
+        let (record, generation) = (chunk.record.into_inner(), chunk.generation.into_inner());
+        let record = (record != NO_RECORD).then_some((record, generation));
+        let Rest { pool, memory, class, uses, .. } = chunk.rest;
+        Remains { pool, memory, class, uses: uses.into_inner(), record, home }
+    }
+}
+
 /// Private memory for a chunk, empty.
 pub(crate) type Home = Box<MaybeUninit<Chunk>>;
 
@@ -102,7 +175,7 @@ pub(crate) struct Remains {
 
 impl Chunk {
     /// `is_one_off`: no shelf keeps it.
-    pub(crate) fn new(home: Home, pool: Arc<Pool>, class: usize, memory: Carved, is_one_off: bool) -> NonNull<Self> {
+    pub(crate) fn make(home: Home, pool: Arc<Pool>, class: usize, memory: Carved, is_one_off: bool) -> OwnedChunk {
         let home = Box::leak(home);
         let chunk = home.write(Self {
             shelf: NonNull::from(if is_one_off { pool.no_shelf() } else { pool.shelf(class) }),
@@ -125,23 +198,7 @@ impl Chunk {
                 pool,
             },
         });
-        NonNull::from(chunk)
-    }
-
-    /// Takes the chunk apart.
-    ///
-    /// # Safety
-    ///
-    /// The caller holds the chunk exclusively and gives it up (I3), and the registry does not list it any more.
-    pub(crate) unsafe fn dismantle(chunk: NonNull<Self>) -> Remains {
-        // SAFETY: leaked by `new`; exclusive by the caller's contract.
-        let home: Home = unsafe { Box::from_raw(chunk.cast().as_ptr()) };
-        // SAFETY: written by `new`, and moved out of its home once: that is empty from now on.
-        let chunk = unsafe { home.assume_init_read() };
-        let (record, generation) = (chunk.record.into_inner(), chunk.generation.into_inner());
-        let record = (record != NO_RECORD).then_some((record, generation));
-        let Rest { pool, memory, class, uses, .. } = chunk.rest;
-        Remains { pool, memory, class, uses: uses.into_inner(), record, home }
+        OwnedChunk(NonNull::from(chunk))
     }
 
     #[inline]
@@ -178,12 +235,6 @@ impl Chunk {
     #[inline]
     pub(crate) fn pool(&self) -> &Arc<Pool> {
         &self.rest.pool
-    }
-
-    #[inline]
-    pub(crate) fn shelf(&self) -> &Shelf<Chunk> {
-        // SAFETY: the shelf is part of the pool, which `pool` keeps alive and in place.
-        unsafe { self.shelf.as_ref() }
     }
 
     /// Is it not kept when it is given back?

@@ -3,6 +3,8 @@
 //! What the owner needs to know it keeps in private memory (`FreeLists`, the chunks' own generations) and never reads back
 //! from the control object, which peers can write.
 
+#![forbid(unsafe_code)]
+
 #[cfg(all(test, not(loom)))]
 #[path = "../limit_tests/control.rs"]
 mod limit_tests;

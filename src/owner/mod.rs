@@ -10,6 +10,7 @@ pub(crate) mod limits;
 pub(crate) mod payload;
 pub(crate) mod pool;
 pub(crate) mod provider;
+pub(crate) mod registry;
 pub(crate) mod segment_factory;
 pub(crate) mod shelf;
 pub(crate) mod stats;

@@ -4,7 +4,7 @@ use crate::error::BuildError;
 use crate::os::name::{check_prefix, DEFAULT_PREFIX};
 use crate::os::posix::{is_object_mode, PAGE};
 use crate::owner::buf::ShmBufMut;
-use crate::owner::chunk::Chunk;
+use crate::owner::chunk::OwnedChunk;
 use crate::owner::class::{class_of, MIN_SIZE};
 use crate::owner::control::OwnerControl;
 use crate::owner::error::{AllocError, AllocErrorKind};
@@ -17,7 +17,6 @@ use crate::protocol::control::{control_name, MAX_RECORDS};
 use crate::protocol::ids::ProviderId;
 use std::alloc::Layout;
 use std::mem::ManuallyDrop;
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// How often the control object may be swept away while it is made.
@@ -247,7 +246,7 @@ impl Provider {
         if len <= self.max_alloc {
             let class = class_of(len);
             if let Some(chunk) = self.pool.shelves().get(class).and_then(|shelf| shelf.take_hot()) {
-                // SAFETY: just taken (I3); the class holds `len`.
+                // SAFETY: just taken; the class holds `len`.
                 return unsafe { self.hand_out(chunk, len) };
             }
         }
@@ -276,7 +275,7 @@ impl Provider {
         self.check(len)?;
         let class = self.pool.limits().page_aligned(len);
         if let Some(chunk) = self.pool.shelf(class).take_hot() {
-            // SAFETY: just taken (I3); the class holds `len`.
+            // SAFETY: just taken; the class holds `len`.
             return unsafe { self.hand_out(chunk, len) };
         }
         self.take(class, len)
@@ -306,20 +305,19 @@ impl Provider {
             return Err(AllocErrorKind::ReserveTooMany { count, max }.into());
         }
         self.check(len)?;
-        let chunks: Result<Vec<Reserved>, AllocError> = (0..count).map(|_| self.reserve_one(class_of(len))).collect();
-        chunks.map(drop)
+        let mut ready = Vec::new();
+        let result = (0..count).try_for_each(|_| self.reserve_one(class_of(len)).map(|chunk| ready.push(chunk)));
+        ready.into_iter().for_each(Pool::give);
+        result
     }
 
-    fn reserve_one(&self, class: usize) -> Result<Reserved, AllocError> {
+    fn reserve_one(&self, class: usize) -> Result<OwnedChunk, AllocError> {
         // Chunks of this very class: a larger one would not be there for its own.
         let chunk = self.pool.take_own(class).map_or_else(|| self.pool.make(class), Ok)?;
-        let reserved = Reserved(chunk);
-        // SAFETY: just taken (I3).
-        let this = unsafe { chunk.as_ref() };
-        if this.uses() == 0 {
-            this.count_use(); // as misses count it too
+        if chunk.uses() == 0 {
+            chunk.count_use(); // as misses count it too
         }
-        Ok(reserved)
+        Ok(chunk)
     }
 
     /// Gives all idle memory back to the system: idle chunks, segments that nobody uses, the free pages of the others, and what dead
@@ -361,7 +359,7 @@ impl Provider {
 
     fn take(&self, class: usize, len: usize) -> Result<ShmBufMut, AllocError> {
         let chunk = self.pool.take_slow(class, len)?;
-        // SAFETY: just taken (I3), for `len` bytes.
+        // SAFETY: just taken, for `len` bytes.
         unsafe { self.hand_out(chunk, len) }
     }
 
@@ -369,20 +367,10 @@ impl Provider {
     ///
     /// The chunk was just taken, and its capacity is at least `len`.
     #[inline]
-    unsafe fn hand_out(&self, chunk: NonNull<Chunk>, len: usize) -> Result<ShmBufMut, AllocError> {
-        // SAFETY: just taken (I3).
-        unsafe { self.pool.adopt(chunk) }?;
-        // SAFETY: exclusive; closed to peers, because it came from the shelf as idle or was recycled.
+    unsafe fn hand_out(&self, chunk: OwnedChunk, len: usize) -> Result<ShmBufMut, AllocError> {
+        self.pool.adopt(&chunk)?;
+        // SAFETY: closed to peers, because it came from the shelf as idle or was recycled.
         Ok(unsafe { ShmBufMut::new(chunk, len) })
-    }
-}
-
-/// A chunk that is being made ready; goes back to its shelf on drop, uncounted.
-struct Reserved(NonNull<Chunk>);
-
-impl Drop for Reserved {
-    fn drop(&mut self) {
-        Pool::give(self.0);
     }
 }
 

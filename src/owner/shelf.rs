@@ -39,18 +39,33 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::AtomicBool;
 use std::sync::OnceLock;
 
-/// A chunk on its way through a queue; `None` is a seal.
-struct Parcel<T>(Option<NonNull<T>>);
+/// What shelves keep: the ownership of a chunk, as thin as a pointer. (Another type in the models.)
+///
+/// # Safety
+///
+/// [`from_raw`](Self::from_raw) of what [`into_raw`](Self::into_raw) gave is the same owner again, whatever thread has it.
+pub(crate) unsafe trait Owner: Send + Sized {
+    /// What is owned.
+    type Owned;
 
-// SAFETY: a ticket transfers exclusive ownership of what it points to (I3), like a Box would.
-unsafe impl<T: Send> Send for Parcel<T> {}
+    /// Gives the ownership up, to whoever has the pointer.
+    fn into_raw(self) -> NonNull<Self::Owned>;
 
-type Queue<T> = Box<ArrayQueue<Parcel<T>>>;
+    /// Takes the ownership.
+    ///
+    /// # Safety
+    ///
+    /// The pointer comes from [`into_raw`](Self::into_raw), and nobody else takes it.
+    unsafe fn from_raw(owned: NonNull<Self::Owned>) -> Self;
+}
 
-/// What crossbeam's queue takes for each place: a stamp and a ticket.
+/// `None` is a seal.
+type Queue<O> = Box<ArrayQueue<Option<O>>>;
+
+/// What crossbeam's queue takes for each place: a stamp and an owner.
 type QueueSlot = [usize; 2];
 
-fn queue<T: Send>(capacity: usize) -> Queue<T> {
+fn queue<O: Owner>(capacity: usize) -> Queue<O> {
     Box::new(ArrayQueue::new(capacity))
 }
 
@@ -59,20 +74,20 @@ fn queue<T: Send>(capacity: usize) -> Queue<T> {
 /// The hot slot has a pair of cache lines of its own: the queues' addresses are read by threads that give back what another
 /// one took, and that one should keep its hot slot in its cache.
 #[repr(C, align(128))]
-pub(crate) struct Shelf<T> {
-    hot: Hot<T>,
+pub(crate) struct Shelf<O: Owner> {
+    hot: Hot<O::Owned>,
     /// Was the idle queue taken from since the hot slot was last found full? Then a take looks before it swaps: where one
     /// thread takes and another gives back the slot stays empty, and a swap would wait for all stores before it. A hint.
     uses_queue: AtomicBool,
-    idle: OnceLock<Queue<T>>,
+    idle: OnceLock<Queue<O>>,
 }
 
 #[repr(align(128))]
 struct Hot<T>(AtomicPtr<T>);
 
-impl<T: Send> Shelf<T> {
+impl<O: Owner> Shelf<O> {
     /// The value of a sealed hot slot: not null, and below the address of any chunk.
-    const SEAL: *mut T = NonNull::dangling().as_ptr();
+    const SEAL: *mut O::Owned = NonNull::dangling().as_ptr();
 
     /// A shelf that takes one chunk in its hot slot, or none at all if `keeps_nothing`.
     pub(crate) fn new(keeps_nothing: bool) -> Self {
@@ -89,7 +104,7 @@ impl<T: Send> Shelf<T> {
 
     /// Takes the chunk in the hot slot.
     #[inline]
-    pub(crate) fn take_hot(&self) -> Option<NonNull<T>> {
+    pub(crate) fn take_hot(&self) -> Option<O> {
         if self.uses_queue.load(Ordering::Relaxed) {
             if self.hot.0.load(Ordering::Relaxed).is_null() {
                 return None;
@@ -97,8 +112,8 @@ impl<T: Send> Shelf<T> {
             self.uses_queue.store(false, Ordering::Relaxed);
         }
         let found = self.hot.0.swap(ptr::null_mut(), Ordering::Acquire);
-        if Self::is_chunk(found) {
-            return NonNull::new(found);
+        if let Some(chunk) = Self::owner(found) {
+            return Some(chunk);
         }
         if found.is_null() {
             return None;
@@ -106,22 +121,28 @@ impl<T: Send> Shelf<T> {
         self.seal_hot()
     }
 
+    /// The owner of what was taken out of the hot slot, if that was a chunk.
+    #[inline]
+    fn owner(found: *mut O::Owned) -> Option<O> {
+        // SAFETY: neither null nor the seal, so `give` has put it there; and one exchange has taken it out.
+        NonNull::new(found).filter(|_| Self::is_chunk(found)).map(|found| unsafe { O::from_raw(found) })
+    }
+
     /// Puts the seal into the hot slot, and takes out the chunk that was there. A take calls it when it has taken the seal of
     /// a shelf that keeps nothing: a give may have used the gap, and then the take has found a chunk after all.
     #[cold]
-    fn seal_hot(&self) -> Option<NonNull<T>> {
-        let found = self.hot.0.swap(Self::SEAL, Ordering::Acquire);
-        NonNull::new(found).filter(|_| Self::is_chunk(found))
+    fn seal_hot(&self) -> Option<O> {
+        Self::owner(self.hot.0.swap(Self::SEAL, Ordering::Acquire))
     }
 
     /// Is it neither null nor the seal?
     #[inline]
-    fn is_chunk(found: *mut T) -> bool {
+    fn is_chunk(found: *mut O::Owned) -> bool {
         found as usize > Self::SEAL as usize
     }
 
     /// Takes the oldest chunk of the idle queue.
-    pub(crate) fn take_idle(&self) -> Option<NonNull<T>> {
+    pub(crate) fn take_idle(&self) -> Option<O> {
         let found = take(self.idle.get()?)?;
         if !self.uses_queue.load(Ordering::Relaxed) {
             self.uses_queue.store(true, Ordering::Relaxed);
@@ -134,7 +155,8 @@ impl<T: Send> Shelf<T> {
     ///
     /// Afterwards the caller must not touch the chunk that it gave, nor the shelf, unless it has another chunk of it.
     #[inline]
-    pub(crate) fn give(&self, chunk: NonNull<T>) -> Result<(), NonNull<T>> {
+    pub(crate) fn give(&self, chunk: O) -> Result<(), O> {
+        let chunk = chunk.into_raw();
         // The slot is empty, most of the time; looking first would cost the warm path more than it saves the others.
         match self.hot.0.compare_exchange(ptr::null_mut(), chunk.as_ptr(), Ordering::Release, Ordering::Relaxed) {
             Ok(_) => Ok(()),
@@ -144,20 +166,21 @@ impl<T: Send> Shelf<T> {
 
     /// Puts `chunk` into the hot slot where there was another one, and that one into the idle queue.
     #[inline(never)]
-    fn displace(&self, mut seen: *mut T, chunk: NonNull<T>) -> Result<(), NonNull<T>> {
+    fn displace(&self, mut seen: *mut O::Owned, chunk: NonNull<O::Owned>) -> Result<(), O> {
         while seen != Self::SEAL {
             // AcqRel: what displaces an older chunk takes that one.
             match self.hot.0.compare_exchange_weak(seen, chunk.as_ptr(), Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(old) => return NonNull::new(old).map_or(Ok(()), |displaced| self.give_idle(displaced)),
+                Ok(old) => return Self::owner(old).map_or(Ok(()), |displaced| self.give_idle(displaced)),
                 Err(now) => seen = now,
             }
         }
-        Err(chunk)
+        // SAFETY: nobody else has it: it was not given.
+        Err(unsafe { O::from_raw(chunk) })
     }
 
     /// Gives a chunk that nobody leases to the queue. The same contract as [`Shelf::give`].
     #[inline(never)]
-    pub(crate) fn give_idle(&self, chunk: NonNull<T>) -> Result<(), NonNull<T>> {
+    pub(crate) fn give_idle(&self, chunk: O) -> Result<(), O> {
         push(self.idle.get().map(Box::as_ref), chunk)
     }
 
@@ -175,7 +198,7 @@ impl<T: Send> Shelf<T> {
     /// Seals every place and hands each chunk that was in one of them to `destroy`, each exactly once.
     ///
     /// Gives may go on meanwhile; takes may not, so the caller is the pool's only taker.
-    pub(crate) fn close(&self, mut destroy: impl FnMut(NonNull<T>)) {
+    pub(crate) fn close(&self, mut destroy: impl FnMut(O)) {
         if let Some(chunk) = self.seal_hot() {
             destroy(chunk);
         }
@@ -185,9 +208,9 @@ impl<T: Send> Shelf<T> {
 }
 
 /// The chunks of all classes that were given back while peers leased them. See the module's text.
-pub(crate) struct LentQueue<T>(OnceLock<Queue<T>>);
+pub(crate) struct LentQueue<O: Owner>(OnceLock<Queue<O>>);
 
-impl<T: Send> LentQueue<T> {
+impl<O: Owner> LentQueue<O> {
     pub(crate) fn new() -> Self {
         Self(OnceLock::new())
     }
@@ -215,13 +238,13 @@ impl<T: Send> LentQueue<T> {
     }
 
     /// Takes the chunk that was lent longest ago.
-    pub(crate) fn take(&self) -> Option<NonNull<T>> {
+    pub(crate) fn take(&self) -> Option<O> {
         take(self.0.get()?)
     }
 
     /// Gives a chunk back that peers still lease. `Err` returns it: the pool is closed. The same contract as
     /// [`Shelf::give`] otherwise.
-    pub(crate) fn give(&self, chunk: NonNull<T>) -> Result<(), NonNull<T>> {
+    pub(crate) fn give(&self, chunk: O) -> Result<(), O> {
         push(self.0.get().map(Box::as_ref), chunk)
     }
 
@@ -231,185 +254,44 @@ impl<T: Send> LentQueue<T> {
     }
 
     /// As [`Shelf::close`].
-    pub(crate) fn close(&self, mut destroy: impl FnMut(NonNull<T>)) {
+    pub(crate) fn close(&self, mut destroy: impl FnMut(O)) {
         seal_queue(self.0.get_or_init(|| queue(1)), &mut destroy);
     }
 }
 
 #[inline]
-fn take<T: Send>(queue: &ArrayQueue<Parcel<T>>) -> Option<NonNull<T>> {
-    queue.pop()?.0
+fn take<O: Owner>(queue: &ArrayQueue<Option<O>>) -> Option<O> {
+    queue.pop()?
 }
 
 #[inline]
-fn push<T: Send>(queue: Option<&ArrayQueue<Parcel<T>>>, chunk: NonNull<T>) -> Result<(), NonNull<T>> {
+fn push<O: Owner>(queue: Option<&ArrayQueue<Option<O>>>, chunk: O) -> Result<(), O> {
     match queue {
-        Some(queue) => queue.push(Parcel(Some(chunk))).map_err(|_| chunk),
+        Some(queue) => match queue.push(Some(chunk)) {
+            Err(Some(refused)) => Err(refused),
+            // What a full queue gives back is what was to go in, and that was no seal.
+            Ok(()) | Err(None) => Ok(()),
+        },
         None => Err(chunk),
     }
 }
 
 /// Leaves `queue` full of seals. Each round that is disturbed by a give has taken a chunk out, and there are finitely
 /// many chunks, so this ends.
-fn seal_queue<T: Send>(queue: &ArrayQueue<Parcel<T>>, destroy: &mut impl FnMut(NonNull<T>)) {
+fn seal_queue<O: Owner>(queue: &ArrayQueue<Option<O>>, destroy: &mut impl FnMut(O)) {
     loop {
-        while let Some(Parcel(found)) = queue.pop() {
+        while let Some(found) = queue.pop() {
             if let Some(chunk) = found {
                 destroy(chunk);
             }
         }
         // Nobody else takes: if all these go in, the queue holds nothing else and stays full for ever.
-        if (0..queue.capacity()).all(|_| queue.push(Parcel(None)).is_ok()) {
+        if (0..queue.capacity()).all(|_| queue.push(None).is_ok()) {
             return;
         }
     }
 }
 
 #[cfg(all(test, loom))]
-mod models {
-    use super::*;
-    use loom::sync::atomic::AtomicUsize;
-    use loom::sync::Arc;
-    use loom::thread;
-
-    /// The places of a pool.
-    struct Places {
-        shelf: Shelf<Item>,
-        lent: LentQueue<Item>,
-    }
-
-    impl Places {
-        fn new(keeps_nothing: bool) -> Arc<Self> {
-            let places = Self { shelf: Shelf::new(keeps_nothing), lent: LentQueue::new() };
-            if !keeps_nothing {
-                places.shelf.open_idle(1);
-                assert!(places.lent.open(2));
-            }
-            Arc::new(places)
-        }
-
-        fn close(&self) {
-            self.shelf.close(destroy);
-            self.lent.close(destroy);
-        }
-    }
-
-    /// Stands for a chunk: it keeps the places alive and counts its own destruction.
-    struct Item {
-        places: Arc<Places>,
-        /// Written by the holder without synchronisation, so that loom sees a missing happens-before.
-        bytes: loom::cell::UnsafeCell<u32>,
-        destroyed: Arc<AtomicUsize>,
-    }
-
-    // SAFETY: as for a real chunk: one holder at a time.
-    unsafe impl Send for Item {}
-    // SAFETY: as above.
-    unsafe impl Sync for Item {}
-
-    fn destroy(item: NonNull<Item>) {
-        // SAFETY: the caller took the item out of its only place (I3).
-        let item = unsafe { Box::from_raw(item.as_ptr()) };
-        item.bytes.with(|_| ());
-        item.destroyed.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn item(places: &Arc<Places>, destroyed: &Arc<AtomicUsize>) -> NonNull<Item> {
-        let bytes = loom::cell::UnsafeCell::new(0);
-        let item = Item { places: places.clone(), bytes, destroyed: destroyed.clone() };
-        NonNull::new(Box::into_raw(Box::new(item))).unwrap()
-    }
-
-    struct Carry(NonNull<Item>);
-    // SAFETY: moves the item's ownership to another thread.
-    unsafe impl Send for Carry {}
-
-    /// What a handle does on drop: write once more, give, destroy if refused.
-    fn drop_handle(handle: Carry, lent: bool) {
-        let handle = handle;
-        // SAFETY: this thread is the holder.
-        let (places, bytes) = unsafe { (NonNull::from(&*handle.0.as_ref().places), &handle.0.as_ref().bytes) };
-        // SAFETY: the holder alone writes.
-        bytes.with_mut(|b| unsafe { *b += 1 });
-        // SAFETY: the item keeps the places alive until it has been given away.
-        let places = unsafe { places.as_ref() };
-        let given = if lent { places.lent.give(handle.0) } else { places.shelf.give(handle.0) };
-        if let Err(item) = given {
-            destroy(item);
-        }
-    }
-
-    /// Handles dropped while the pool closes: every chunk is destroyed once, and with the last one the shelf is freed
-    /// (loom reports a leaked `Arc`).
-    fn close_and_drain(lent: [bool; 2]) {
-        loom::model(move || {
-            let destroyed = Arc::new(AtomicUsize::new(0));
-            let places = Places::new(false);
-            let handles = lent.map(|lent| (Carry(item(&places, &destroyed)), lent));
-            let threads = handles.map(|(handle, lent)| thread::spawn(move || drop_handle(handle, lent)));
-            places.close();
-            drop(places);
-            for thread in threads {
-                thread.join().unwrap();
-            }
-            assert_eq!(destroyed.load(Ordering::Relaxed), 2, "a chunk was lost, or destroyed twice");
-        });
-    }
-
-    #[test]
-    fn close_drains_the_hot_slot_and_the_idle_queue() {
-        close_and_drain([false, false]);
-    }
-
-    #[test]
-    fn close_drains_the_lent_queue() {
-        close_and_drain([true, false]);
-    }
-
-    /// A shelf that keeps nothing: a take that disturbs the seal loses no chunk and makes none up.
-    #[test]
-    fn a_shelf_that_keeps_nothing_loses_nothing() {
-        loom::model(|| {
-            let destroyed = Arc::new(AtomicUsize::new(0));
-            let places = Places::new(true);
-            let handle = Carry(item(&places, &destroyed));
-            let giver = thread::spawn(move || drop_handle(handle, false));
-            let taker = {
-                let places = places.clone();
-                thread::spawn(move || places.shelf.take_hot().map(destroy))
-            };
-            let taken = places.shelf.take_hot().map(destroy);
-            taker.join().unwrap();
-            giver.join().unwrap();
-            places.shelf.close(|_| panic!("the shelf kept a chunk"));
-            drop(places);
-            let _ = taken;
-            assert_eq!(destroyed.load(Ordering::Relaxed), 1);
-        });
-    }
-
-    /// A chunk goes from one thread's drop to another's take with all that was written to it, and to one only.
-    #[test]
-    fn take_sees_what_the_giver_wrote() {
-        loom::model(|| {
-            let destroyed = Arc::new(AtomicUsize::new(0));
-            let places = Places::new(false);
-            let first = Carry(item(&places, &destroyed));
-            let second = Carry(item(&places, &destroyed));
-            let giver = thread::spawn(move || {
-                drop_handle(first, false);
-                drop_handle(second, false);
-            });
-            let taken = places.shelf.take_hot().or_else(|| places.shelf.take_idle());
-            if let Some(taken) = taken {
-                // SAFETY: taken out of its place: this thread is the holder.
-                unsafe { taken.as_ref() }.bytes.with_mut(|b| unsafe { *b += 1 });
-                drop_handle(Carry(taken), false);
-            }
-            giver.join().unwrap();
-            places.close();
-            drop(places);
-            assert_eq!(destroyed.load(Ordering::Relaxed), 2);
-        });
-    }
-}
+#[path = "../models/shelf.rs"]
+mod models;

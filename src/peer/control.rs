@@ -1,5 +1,7 @@
 //! A peer's side of the control object: opens and checks it, holds a slot.
 
+#![forbid(unsafe_code)]
+
 use crate::os::fork;
 use crate::os::locks::{LockFile, LOCK};
 use crate::os::segment::{Access, Foreign, ObjectError};

@@ -49,6 +49,9 @@
 //! A peer that dies leaves its own lane too high, never too low, and nothing else: the lane is cleared when its slot
 //! is found dead (see `control`). An owner that dies leaves records that nobody will recycle.
 
+// The models write what the protocol guards without a lock, so that loom sees a missing ordering.
+#![cfg_attr(not(loom), forbid(unsafe_code))]
+
 #[cfg(all(test, not(loom)))]
 #[path = "../limit_tests/record.rs"]
 mod limit_tests;

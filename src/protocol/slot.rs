@@ -22,6 +22,9 @@
 //! | who connects: epoch, Release | a grant: epoch, Acquire | that the lanes are clear |
 //! | a grant ends: gate, Release | the first grant of another epoch: gate, Acquire | what was taken back is back |
 
+// The models write what the protocol guards without a lock, so that loom sees a missing ordering.
+#![cfg_attr(not(loom), forbid(unsafe_code))]
+
 #[cfg(all(test, loom))]
 #[path = "../models/slot.rs"]
 mod models;

@@ -106,7 +106,7 @@ mod outstanding;
 mod segments;
 
 use crate::os::posix::PAGE;
-use crate::owner::chunk::Chunk;
+use crate::owner::chunk::OwnedChunk;
 use crate::owner::class::{class_of, MIN_SIZE};
 use crate::owner::error::{AllocError, AllocErrorKind};
 use crate::owner::pool::Pool;
@@ -116,7 +116,6 @@ use outstanding::{Key, Outstanding};
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::num::NonZeroUsize;
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use zenoh::shm::{
@@ -182,7 +181,7 @@ impl PoolBackend {
 
     /// Takes a chunk for `len` bytes, of a class that has none in its hot slot.
     #[inline(never)]
-    fn take_slow(&self, class: usize, len: usize) -> Result<NonNull<Chunk>, AllocError> {
+    fn take_slow(&self, class: usize, len: usize) -> Result<OwnedChunk, AllocError> {
         let pool = &self.core.pool;
         // Before any lock, which a thread that is not in this process may hold.
         if !pool.is_ours() {
@@ -274,14 +273,11 @@ impl ShmProviderBackend for PoolBackend {
             return Err(ZAllocError::Other);
         };
         let taken = core.pool.shelf(class).take_hot().map_or_else(|| self.take_slow(class, layout.size().get()), Ok);
-        // SAFETY: just taken (I3).
-        let adopted = taken.and_then(|chunk| unsafe { core.pool.adopt(chunk) }.map(|()| chunk));
+        let adopted = taken.and_then(|chunk| core.pool.adopt(&chunk).map(|()| chunk));
         let chunk = adopted.map_err(|error| self.refused(layout, &error))?;
-        // SAFETY: as above.
-        let this = unsafe { chunk.as_ref() };
-        let key = Key::of(this);
-        let len = NonZeroUsize::new(this.capacity()).unwrap_or(NonZeroUsize::MIN);
-        let data = PtrInSegment::new(this.data().as_ptr(), this.memory().payload().clone());
+        let key = Key::of(&chunk);
+        let len = NonZeroUsize::new(chunk.capacity()).unwrap_or(NonZeroUsize::MIN);
+        let data = PtrInSegment::new(chunk.data().as_ptr(), chunk.memory().payload().clone());
         core.outstanding.put(chunk, key);
         Ok(AllocatedChunk { descriptor: ChunkDescriptor::new(key.segment, key.offset, len), data })
     }

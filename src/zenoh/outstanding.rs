@@ -19,8 +19,9 @@
 //! | `take` puts a wrong one back: cell, Release | `take`, Acquire | the same |
 
 use crate::os::posix::PAGE;
-use crate::owner::chunk::Chunk;
+use crate::owner::chunk::{Chunk, OwnedChunk};
 use crate::owner::class::MIN_SIZE;
+use crate::owner::shelf::Owner;
 use std::array;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
@@ -45,6 +46,14 @@ type Cell = AtomicPtr<Chunk>;
 
 fn cell() -> Cell {
     AtomicPtr::new(ptr::null_mut())
+}
+
+/// Takes the chunk out of a cell, if one is there.
+#[inline]
+fn empty(cell: &Cell) -> Option<OwnedChunk> {
+    let found = NonNull::new(cell.swap(ptr::null_mut(), Ordering::Acquire))?;
+    // SAFETY: an owner was put there by `put` or `take`, and the swap has taken it out (I3).
+    Some(unsafe { OwnedChunk::from_raw(found) })
 }
 
 /// What is out of one segment. Never freed before the outstanding are, so a wrong descriptor finds an empty cell at worst.
@@ -120,40 +129,38 @@ impl Outstanding {
         slot.pages.get(key.place().0).filter(|_| slot.id == key.segment)
     }
 
-    /// Notes that a chunk is out. The caller holds it exclusively, and gives it up to the one who takes it out again.
+    /// Notes that a chunk is out: it is whose who takes it out again.
     #[inline]
-    pub(super) fn put(&self, chunk: NonNull<Chunk>, key: Key) {
+    pub(super) fn put(&self, chunk: OwnedChunk, key: Key) {
         // There is a cell for each chunk that can be.
         let Some(page) = self.page(key) else { return };
         let cell = match key.place().1 {
             0 => &page.first,
             line => &page.others.get_or_init(|| Box::new(array::from_fn(|_| cell())))[line - 1],
         };
-        cell.store(chunk.as_ptr(), Ordering::Release);
+        cell.store(chunk.into_raw().as_ptr(), Ordering::Release);
     }
 
-    /// Takes the chunk out that a descriptor names, if there is one and its capacity is `len`. Then it is the caller's.
+    /// Takes the chunk out that a descriptor names, if there is one and its capacity is `len`.
     #[inline]
-    pub(super) fn take(&self, key: Key, len: usize) -> Option<NonNull<Chunk>> {
+    pub(super) fn take(&self, key: Key, len: usize) -> Option<OwnedChunk> {
         let page = self.page(key)?;
         let cell = match key.place().1 {
             0 => &page.first,
             line => page.others.get()?.get(line - 1)?,
         };
-        let chunk = NonNull::new(cell.swap(ptr::null_mut(), Ordering::Acquire))?;
-        // SAFETY: the swap has made it this caller's (I3).
-        let this = unsafe { chunk.as_ref() };
-        if Key::of(this) == key && this.capacity() == len {
+        let chunk = empty(cell)?;
+        if Key::of(&chunk) == key && chunk.capacity() == len {
             return Some(chunk);
         }
         // The rightful caller may have come by meanwhile, and has been told the same.
-        cell.store(chunk.as_ptr(), Ordering::Release);
+        cell.store(chunk.into_raw().as_ptr(), Ordering::Release);
         None
     }
 
     /// Takes everything out that is still out.
-    pub(super) fn take_all(&self) -> impl Iterator<Item = NonNull<Chunk>> + '_ {
+    pub(super) fn take_all(&self) -> impl Iterator<Item = OwnedChunk> + '_ {
         let pages = self.slots.iter().filter_map(OnceLock::get).flat_map(|slot| slot.pages.iter());
-        pages.flat_map(Page::cells).filter_map(|cell| NonNull::new(cell.swap(ptr::null_mut(), Ordering::Acquire)))
+        pages.flat_map(Page::cells).filter_map(empty)
     }
 }

@@ -1,5 +1,7 @@
 //! Giving memory back to the system, and what is said when there is no room to be made.
 
+#![forbid(unsafe_code)]
+
 use super::Pool;
 use crate::owner::arena::{Leaving, Need};
 use crate::owner::control::OwnerControl;

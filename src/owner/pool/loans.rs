@@ -4,7 +4,7 @@
 
 use super::Pool;
 use crate::owner::arena::Room;
-use crate::owner::chunk::Chunk;
+use crate::owner::chunk::{Chunk, OwnedChunk};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ impl Pool {
     }
 
     /// Takes a chunk of a class that has come back from those whom it was lent to, unless another one had better be made.
-    pub(super) fn take_returned(&self, class: usize) -> Option<NonNull<Chunk>> {
+    pub(super) fn take_returned(&self, class: usize) -> Option<OwnedChunk> {
         // One lock after the other.
         let has_lenders = !self.lenders.lock().is_empty();
         let is_deep = || self.arenas.room() != Room::ToGrow || self.registry.lock().count(class) >= DEPTH;

@@ -3,15 +3,16 @@
 //! Two kinds are made. One of the size of its class stays in the pool until its room is needed; a *one-off* is as long as its
 //! message, and no shelf keeps it.
 
+#![forbid(unsafe_code)]
+
 use super::Pool;
 use crate::error::OsError;
 use crate::os::posix::round_to_pages;
 use crate::owner::arena::{Carved, Grain, Need, Room, Run};
-use crate::owner::chunk::Chunk;
+use crate::owner::chunk::OwnedChunk;
 use crate::owner::class::MIN_SIZE;
 use crate::owner::error::AllocError;
 use std::io;
-use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
@@ -58,7 +59,7 @@ impl Pool {
     /// Where the arenas cannot grow any more it is a one-off, unless its class recurs. With messages of many sizes a chunk on a shelf
     /// is in the way of all others and is rarely used again; and if it is, its message lies where it fits badly.
     #[cold]
-    pub(super) fn make_for(self: &Arc<Self>, class: usize, len: usize) -> Result<NonNull<Chunk>, AllocError> {
+    pub(super) fn make_for(self: &Arc<Self>, class: usize, len: usize) -> Result<OwnedChunk, AllocError> {
         let made_since = self.made_since(class);
         let need = self.shapes[class].need;
         let recurs_within = match (self.arenas.room(), need.grain) {
@@ -94,12 +95,12 @@ impl Pool {
 
     /// Makes a chunk of a class that stays.
     #[cold]
-    pub(crate) fn make(self: &Arc<Self>, class: usize) -> Result<NonNull<Chunk>, AllocError> {
+    pub(crate) fn make(self: &Arc<Self>, class: usize) -> Result<OwnedChunk, AllocError> {
         self.make_wanted(Wanted { class, need: self.shapes[class].need, is_one_off: false })
     }
 
     /// Makes a chunk, and room for it if need be.
-    fn make_wanted(self: &Arc<Self>, wanted: Wanted) -> Result<NonNull<Chunk>, AllocError> {
+    fn make_wanted(self: &Arc<Self>, wanted: Wanted) -> Result<OwnedChunk, AllocError> {
         let class = wanted.class;
         // Once: a process that writes garbage can make it look as if there were more to take back, again and again.
         let mut may_reclaim = true;
@@ -132,12 +133,12 @@ impl Pool {
     }
 
     /// Takes any chunk that is free and will do for a class, however long it takes to find.
-    fn take_any(&self, class: usize) -> Option<NonNull<Chunk>> {
+    fn take_any(&self, class: usize) -> Option<OwnedChunk> {
         let idle = self.take_own(class).or_else(|| self.take_lent(class, usize::MAX));
         idle.or_else(|| self.take_larger(class))
     }
 
-    fn register(self: &Arc<Self>, wanted: Wanted, memory: Carved) -> NonNull<Chunk> {
+    fn register(self: &Arc<Self>, wanted: Wanted, memory: Carved) -> OwnedChunk {
         let Wanted { class, is_one_off, .. } = wanted;
         if !is_one_off {
             self.shelves[class].open_idle(self.limits.max_idle.saturating_sub(1));

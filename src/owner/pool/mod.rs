@@ -16,8 +16,9 @@
 //! Dropping the provider closes every shelf (see `shelf`). Handles that are still out keep the pool alive through
 //! their chunks; each destroys its chunk when it is dropped and refused, and the last one frees the pool (I6).
 //!
-//! The unsafe code here rests on one thing: a chunk that was taken from a shelf, or whose last handle is being
-//! dropped, is exclusively the caller's (I3).
+//! A chunk that was taken from a shelf, or whose last handle is being dropped, is in one hand (I3): an [`OwnedChunk`].
+
+#![forbid(unsafe_code)]
 
 mod class_set;
 #[cfg(feature = "zenoh")]
@@ -26,25 +27,23 @@ mod count;
 mod evict;
 mod loans;
 mod make;
-mod registry;
 mod trade;
 
 use crate::os::fork;
 use crate::owner::arena::{Arenas, Room};
-use crate::owner::chunk::{Chunk, Whereabouts};
+use crate::owner::chunk::{Chunk, OwnedChunk, Whereabouts};
 use crate::owner::class::class_of;
 use crate::owner::control::OwnerControl;
 use crate::owner::error::{AllocError, AllocErrorKind, ShareError};
 use crate::owner::limits::{Account, ClassShape, First, Limits};
+use crate::owner::registry::Registry;
 use crate::owner::segment_factory::SegmentFactory;
 use crate::owner::shelf::{LentQueue, Shelf};
 use crate::protocol::ids::ProviderId;
 use class_set::ClassSet;
 pub(crate) use loans::Lends;
 use parking_lot::Mutex;
-use registry::Registry;
 use std::ops::RangeInclusive;
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
@@ -62,11 +61,11 @@ const MOST_WASTE_AT_THE_CAP: usize = 32;
 
 /// See the module's text.
 pub(crate) struct Pool {
-    shelves: Box<[Shelf<Chunk>]>,
+    shelves: Box<[Shelf<OwnedChunk>]>,
     /// Keeps nothing: the shelf of one-offs.
-    no_shelf: Shelf<Chunk>,
+    no_shelf: Shelf<OwnedChunk>,
     fork_epoch: u64,
-    lent: LentQueue<Chunk>,
+    lent: LentQueue<OwnedChunk>,
     shapes: Box<[ClassShape]>,
     tallies: Box<[Tally]>,
     /// The classes that have chunks other than one-offs; changed under the registry's lock.
@@ -139,15 +138,20 @@ impl Pool {
 
     /// The shelves, indexed by class.
     #[inline]
-    pub(crate) fn shelves(&self) -> &[Shelf<Chunk>] {
+    pub(crate) fn shelves(&self) -> &[Shelf<OwnedChunk>] {
         &self.shelves
     }
 
-    pub(crate) fn shelf(&self, class: usize) -> &Shelf<Chunk> {
+    pub(crate) fn shelf(&self, class: usize) -> &Shelf<OwnedChunk> {
         &self.shelves[class]
     }
 
-    pub(crate) fn no_shelf(&self) -> &Shelf<Chunk> {
+    /// What peers lease.
+    pub(crate) fn lent(&self) -> &LentQueue<OwnedChunk> {
+        &self.lent
+    }
+
+    pub(crate) fn no_shelf(&self) -> &Shelf<OwnedChunk> {
         &self.no_shelf
     }
 
@@ -175,14 +179,8 @@ impl Pool {
     /// Makes a chunk that was just taken this thread's, and counts the use.
     ///
     /// In a forked child the chunk is lost to this side's copy of the pool, which is of no use anyway.
-    ///
-    /// # Safety
-    ///
-    /// The caller holds the chunk exclusively (I3).
     #[inline]
-    pub(crate) unsafe fn adopt(&self, chunk: NonNull<Chunk>) -> Result<(), AllocError> {
-        // SAFETY: by the caller's contract.
-        let chunk = unsafe { chunk.as_ref() };
+    pub(crate) fn adopt(&self, chunk: &OwnedChunk) -> Result<(), AllocError> {
         if !chunk.was_taken_here() {
             self.set_taker(chunk)?;
         }
@@ -202,7 +200,7 @@ impl Pool {
 
     /// Takes a chunk for a message of `len` bytes when the hot slot of its class had none.
     #[inline(never)]
-    pub(crate) fn take_slow(self: &Arc<Self>, class: usize, len: usize) -> Result<NonNull<Chunk>, AllocError> {
+    pub(crate) fn take_slow(self: &Arc<Self>, class: usize, len: usize) -> Result<OwnedChunk, AllocError> {
         if let Some(chunk) = self.take_idle(class) {
             return Ok(chunk);
         }
@@ -220,17 +218,17 @@ impl Pool {
 
     /// Takes an idle chunk that will do for a class, if there is one; makes none.
     #[cfg(feature = "zenoh")]
-    pub(crate) fn take_ready(&self, class: usize) -> Option<NonNull<Chunk>> {
+    pub(crate) fn take_ready(&self, class: usize) -> Option<OwnedChunk> {
         self.take_own(class).or_else(|| self.take_larger(class))
     }
 
     /// Takes an idle chunk of this very class.
-    pub(crate) fn take_own(&self, class: usize) -> Option<NonNull<Chunk>> {
+    pub(crate) fn take_own(&self, class: usize) -> Option<OwnedChunk> {
         self.take_idle(class).or_else(|| self.shelves[class].take_hot())
     }
 
     /// Takes an idle chunk of a class that is a little larger.
-    fn take_larger(&self, class: usize) -> Option<NonNull<Chunk>> {
+    fn take_larger(&self, class: usize) -> Option<OwnedChunk> {
         let others = self.serving(class).skip(1).filter(|&other| !self.shelves[other].is_empty());
         others.filter_map(|other| self.take_own(other)).next()
     }
@@ -256,29 +254,25 @@ impl Pool {
     }
 
     /// Takes the chunk that has been idle longest.
-    fn take_idle(&self, class: usize) -> Option<NonNull<Chunk>> {
+    fn take_idle(&self, class: usize) -> Option<OwnedChunk> {
         let shelf = &self.shelves[class];
-        std::iter::from_fn(|| shelf.take_idle()).find(|&chunk| self.reopen(chunk))
+        std::iter::from_fn(|| shelf.take_idle()).find_map(Self::reopen)
     }
 
     /// Makes a chunk that was taken from a queue fit for use; or moves it to the lent queue, if a peer leases it.
-    fn reopen(&self, chunk: NonNull<Chunk>) -> bool {
-        // SAFETY: the caller took it from its shelf (I3).
-        let this = unsafe { chunk.as_ref() };
-        let is_free = this.recycle();
-        if is_free {
-            this.set_whereabouts(Whereabouts::Elsewhere);
-        } else {
-            Self::lend(&self.lent, chunk);
+    fn reopen(chunk: OwnedChunk) -> Option<OwnedChunk> {
+        if chunk.recycle() {
+            chunk.set_whereabouts(Whereabouts::Elsewhere);
+            return Some(chunk);
         }
-        is_free
+        Self::lend(chunk);
+        None
     }
 
-    /// Puts a chunk that peers lease into the lent queue. The caller holds it exclusively.
-    fn lend(lent: &LentQueue<Chunk>, chunk: NonNull<Chunk>) {
-        // SAFETY: by the caller's contract (I3).
-        unsafe { chunk.as_ref() }.set_whereabouts(Whereabouts::Lent);
-        if let Err(chunk) = lent.give(chunk) {
+    /// Puts a chunk that peers lease into the lent queue.
+    fn lend(chunk: OwnedChunk) {
+        chunk.set_whereabouts(Whereabouts::Lent);
+        if let Err(chunk) = chunk.give_lent() {
             // Only a closed pool refuses.
             Self::destroy(chunk);
         }
@@ -286,17 +280,13 @@ impl Pool {
 
     /// Looks at the first `tries` lent chunks. Takes the first one whose leases have ended and that will do for the class; others
     /// whose leases have ended go back to their shelves.
-    fn take_lent(&self, class: usize, tries: usize) -> Option<NonNull<Chunk>> {
+    fn take_lent(&self, class: usize, tries: usize) -> Option<OwnedChunk> {
         let lent = self.lent.count();
         if lent == 0 {
             return None;
         }
         let serving = self.serving(class);
-        let wanted = |chunk: &NonNull<Chunk>| {
-            // SAFETY: just taken (I3).
-            let chunk = unsafe { chunk.as_ref() };
-            serving.contains(&chunk.class()) && !chunk.is_one_off()
-        };
+        let wanted = |chunk: &OwnedChunk| serving.contains(&chunk.class()) && !chunk.is_one_off();
         for _ in 0..tries.min(lent) {
             match self.probe_lent() {
                 Some(chunk) if wanted(&chunk) => return Some(chunk),
@@ -314,8 +304,8 @@ impl Pool {
     }
 
     /// Takes the chunk that was lent longest ago, or moves it to the tail if it is still leased.
-    fn probe_lent(&self) -> Option<NonNull<Chunk>> {
-        self.lent.take().filter(|&chunk| self.reopen(chunk))
+    fn probe_lent(&self) -> Option<OwnedChunk> {
+        self.lent.take().and_then(Self::reopen)
     }
 
     /// Gives all lent chunks whose leases have ended back to their shelves, or destroys them where those are full.
@@ -324,12 +314,8 @@ impl Pool {
     }
 
     /// Puts a chunk that the caller has taken, and not used, back to its shelf.
-    fn put_back(chunk: NonNull<Chunk>) {
-        // Step by step: after a give that succeeded not even a reference to the chunk may be made.
-        // SAFETY: the caller holds the chunk (I3).
-        let Err(chunk) = unsafe { chunk.as_ref() }.shelf().give_idle(chunk) else { return };
-        // SAFETY: refused, so the caller still holds it.
-        if let Err(chunk) = unsafe { chunk.as_ref() }.shelf().give(chunk) {
+    fn put_back(chunk: OwnedChunk) {
+        if let Err(chunk) = chunk.give_idle().or_else(OwnedChunk::give) {
             Self::destroy(chunk);
         }
     }
@@ -347,7 +333,7 @@ impl Pool {
         let control = self.control().ok_or(ShareError::TooManyShared { max: 0 })?;
         // Room for every record there is: the queue is never full unless it is sealed.
         if !self.lent.open(control.records()) {
-            return Err(ShareError::OutOfMemory { bytes: LentQueue::<Chunk>::bytes(control.records()) });
+            return Err(ShareError::OutOfMemory { bytes: LentQueue::<OwnedChunk>::bytes(control.records()) });
         }
         let (record, generation) = control.claim_record(chunk.memory().payload())?;
         chunk.set_record(record, generation);
@@ -356,16 +342,13 @@ impl Pool {
 
     // ---- give back -------------------------------------------------------------------------------------------
 
-    /// Gives back a chunk that was never shared since it was taken. The caller holds it exclusively, and afterwards
-    /// neither the chunk nor the pool may be touched. Does nothing in a forked child.
+    /// Gives back a chunk that was never shared since it was taken. Does nothing in a forked child.
     #[inline]
-    pub(crate) fn give(chunk: NonNull<Chunk>) {
-        // SAFETY: the caller holds the chunk (I3).
-        let this = unsafe { chunk.as_ref() };
-        if !this.was_taken_here() {
+    pub(crate) fn give(chunk: OwnedChunk) {
+        if !chunk.was_taken_here() {
             return Self::give_elsewhere(chunk);
         }
-        if let Err(chunk) = this.shelf().give(chunk) {
+        if let Err(chunk) = chunk.give() {
             Self::destroy(chunk);
         }
     }
@@ -373,65 +356,51 @@ impl Pool {
     /// Gives back a chunk that another thread took. It goes to the queue, because the hot slot's cache line would go to and fro
     /// between the two threads with every message; and its bytes are not in the other one's cache anyway.
     #[inline(never)]
-    fn give_elsewhere(chunk: NonNull<Chunk>) {
-        // SAFETY: the caller holds the chunk (I3).
-        let this = unsafe { chunk.as_ref() };
-        if !this.is_ours() {
-            return;
+    fn give_elsewhere(chunk: OwnedChunk) {
+        if chunk.is_ours() {
+            Self::put_back(chunk);
         }
-        Self::put_back(chunk);
     }
 
     /// As [`give`](Self::give), for a chunk that was shared: peers may lease it, or be about to.
     ///
     /// It stays open to peers, so that a descriptor that is still on its way is good until the chunk is used again, or given up for
     /// another one at the cap.
-    pub(crate) fn give_shared(chunk: NonNull<Chunk>) {
-        // SAFETY: the caller holds the chunk (I3).
-        let this = unsafe { chunk.as_ref() };
+    pub(crate) fn give_shared(chunk: OwnedChunk) {
         // A one-off stays open where the leased ones are, unless nothing is to be kept.
-        if this.is_leased() || this.is_one_off() && this.pool().limits.max_idle > 0 {
-            return Self::lend(&this.pool().lent, chunk);
+        if chunk.is_leased() || chunk.is_one_off() && chunk.pool().limits.max_idle > 0 {
+            return Self::lend(chunk);
         }
-        this.set_whereabouts(Whereabouts::Idle);
-        if let Err(chunk) = this.shelf().give_idle(chunk) {
+        chunk.set_whereabouts(Whereabouts::Idle);
+        if let Err(chunk) = chunk.give_idle() {
             Self::give_closed(chunk);
         }
     }
 
     /// Gives back a shared chunk for which the idle queue has no room.
     #[cold]
-    fn give_closed(chunk: NonNull<Chunk>) {
-        // SAFETY: the caller holds the chunk (I3).
-        let this = unsafe { chunk.as_ref() };
-        if this.recycle() {
-            this.set_whereabouts(Whereabouts::Elsewhere);
+    fn give_closed(chunk: OwnedChunk) {
+        if let Some(chunk) = Self::reopen(chunk) {
             Self::give(chunk);
-        } else {
-            Self::lend(&this.pool().lent, chunk);
         }
     }
 
-    /// Destroys a chunk that the caller holds exclusively (I6: exactly once).
+    /// Destroys a chunk (I6: exactly once).
     #[cold]
-    pub(crate) fn destroy(chunk: NonNull<Chunk>) {
-        // SAFETY: the caller holds the chunk (I3).
-        let this = unsafe { chunk.as_ref() };
-        Self::dispose(chunk, this.recycle() && !this.is_given_up());
+    pub(crate) fn destroy(chunk: OwnedChunk) {
+        let is_free = chunk.recycle() && !chunk.is_given_up();
+        Self::dispose(chunk, is_free);
     }
 
     /// As [`destroy`](Self::destroy); the bytes are left as they are if they are not free, because somebody may read them.
-    pub(crate) fn dispose(chunk: NonNull<Chunk>, is_free: bool) {
-        // SAFETY: the caller holds the chunk (I3).
-        let this = unsafe { chunk.as_ref() };
+    pub(crate) fn dispose(chunk: OwnedChunk, is_free: bool) {
         {
-            let mut registry = this.pool().registry.lock();
-            if registry.remove(this) == 0 {
-                this.pool().used.remove(this.class());
+            let mut registry = chunk.pool().registry.lock();
+            if registry.remove(&chunk) == 0 {
+                chunk.pool().used.remove(chunk.class());
             }
         }
-        // SAFETY: exclusive, and no longer registered.
-        let remains = unsafe { Chunk::dismantle(chunk) };
+        let remains = chunk.dismantle();
         let pool = remains.pool;
         pool.registry.lock().keep(remains.home);
         let tally = &pool.tallies[remains.class];

@@ -15,25 +15,19 @@
 //! One thread trades at a time. Others go on taking and giving back meanwhile; they do not find the chunks that are condemned, and who
 //! therefore wants to trade, too, waits for the lock and then looks again.
 
+#![forbid(unsafe_code)]
+
 use super::make::Wanted;
 use super::Pool;
 use crate::os::posix::round_to_pages;
 use crate::owner::arena::{Grain, Need, Room, Window};
-use crate::owner::chunk::{Chunk, Whereabouts};
-use std::ptr::NonNull;
+use crate::owner::chunk::{OwnedChunk, Whereabouts};
 
 /// A chunk that was taken from its shelf to be condemned.
 struct Condemned {
-    chunk: NonNull<Chunk>,
+    chunk: OwnedChunk,
     /// From the hot slot, or else from the idle queue, where it may be open to peers.
     was_hot: bool,
-}
-
-impl Condemned {
-    fn chunk(&self) -> &Chunk {
-        // SAFETY: taken from its shelf (I3), and kept until the value is given up.
-        unsafe { self.chunk.as_ref() }
-    }
 }
 
 impl Pool {
@@ -52,10 +46,10 @@ impl Pool {
             *hand = class;
             let Some(oldest) = self.take_to_condemn(class) else { continue };
             // A peer may have leased it just now.
-            if oldest.chunk().recycle() {
+            if oldest.chunk.recycle() {
                 Self::dispose(oldest.chunk, true);
             } else {
-                Self::lend(&self.lent, oldest.chunk);
+                Self::lend(oldest.chunk);
             }
             if self.arenas.room() != Room::Crowded {
                 return;
@@ -79,7 +73,7 @@ impl Pool {
             let idle = (0..self.shelves[other].idle_count()).map_while(|_| self.take_to_condemn(other));
             condemned.extend(idle);
         }
-        condemned.iter().for_each(|next| self.arenas.condemn(next.chunk().memory()));
+        condemned.iter().for_each(|next| self.arenas.condemn(next.chunk.memory()));
         let has_room = self.clear_a_window(wanted.need, &mut condemned) || self.surrender(wanted.need, &mut condemned);
         condemned.into_iter().for_each(|spared| self.spare(spared));
         has_room
@@ -115,11 +109,10 @@ impl Pool {
     fn take_to_condemn(&self, class: usize) -> Option<Condemned> {
         let shelf = &self.shelves[class];
         while let Some(chunk) = shelf.take_idle() {
-            let next = Condemned { chunk, was_hot: false };
-            if !next.chunk().is_leased() {
-                return Some(next);
+            if !chunk.is_leased() {
+                return Some(Condemned { chunk, was_hot: false });
             }
-            Self::lend(&self.lent, chunk);
+            Self::lend(chunk);
         }
         shelf.take_hot().map(|chunk| Condemned { chunk, was_hot: true })
     }
@@ -127,18 +120,19 @@ impl Pool {
     /// Destroys the condemned chunks that lie in the windows. `false` if a peer has leased one meanwhile: then it destroys none.
     fn clear(&self, windows: &[Window], condemned: &mut Vec<Condemned>) -> bool {
         let is_in_the_way = |condemned: &Condemned| {
-            let memory = condemned.chunk().memory();
+            let memory = condemned.chunk.memory();
             windows.iter().any(|window| window.takes(memory))
         };
         let (doomed, rest): (Vec<_>, Vec<_>) = std::mem::take(condemned).into_iter().partition(is_in_the_way);
         *condemned = rest;
         // From here on no peer can attach to it.
-        let (closed, leased): (Vec<_>, Vec<_>) = doomed.into_iter().partition(|doomed| doomed.chunk().recycle());
-        for leased in &leased {
-            self.arenas.spare(leased.chunk().memory());
-            Self::lend(&self.lent, leased.chunk);
+        let (closed, leased): (Vec<_>, Vec<_>) = doomed.into_iter().partition(|doomed| doomed.chunk.recycle());
+        let is_leased = !leased.is_empty();
+        for leased in leased {
+            self.arenas.spare(leased.chunk.memory());
+            Self::lend(leased.chunk);
         }
-        if !leased.is_empty() {
+        if is_leased {
             condemned.extend(closed);
             return false;
         }
@@ -148,17 +142,15 @@ impl Pool {
 
     /// Puts a condemned chunk back to where it was.
     fn spare(&self, spared: Condemned) {
-        self.arenas.spare(spared.chunk().memory());
+        self.arenas.spare(spared.chunk.memory());
         let Condemned { chunk, was_hot } = spared;
-        // SAFETY: the caller holds the chunk (I3).
-        let this = unsafe { chunk.as_ref() };
-        if this.is_shared() {
+        if chunk.is_shared() {
             return Self::give_shared(chunk);
         }
-        this.set_whereabouts(Whereabouts::Elsewhere);
+        chunk.set_whereabouts(Whereabouts::Elsewhere);
         if !was_hot {
             Self::put_back(chunk);
-        } else if let Err(chunk) = this.shelf().give(chunk) {
+        } else if let Err(chunk) = chunk.give() {
             Self::destroy(chunk);
         }
     }

@@ -1,8 +1,8 @@
 //! All chunks that exist, for statistics; and the homes of some that are gone.
 
-use super::Pool;
 use crate::owner::arena::Carved;
-use crate::owner::chunk::{Chunk, Home};
+use crate::owner::chunk::{Chunk, Home, OwnedChunk};
+use crate::owner::pool::Pool;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 const SPARE_HOMES: usize = if cfg!(shm_pool_asan) { 0 } else { 32 };
 
 /// See the module's text.
-pub(super) struct Registry {
+pub(crate) struct Registry {
     listed: Vec<Registered>,
     /// How many there are of each class, but for one-offs.
     of_class: Box<[usize]>,
@@ -21,28 +21,27 @@ pub(super) struct Registry {
 }
 
 impl Registry {
-    pub(super) fn new(classes: usize) -> Self {
+    pub(crate) fn new(classes: usize) -> Self {
         Self { listed: Vec::new(), of_class: vec![0; classes].into(), homes: Vec::new() }
     }
 
     /// How many chunks of a class there are, but for one-offs.
-    pub(super) fn count(&self, class: usize) -> usize {
+    pub(crate) fn count(&self, class: usize) -> usize {
         self.of_class[class]
     }
 
     /// Makes a chunk, and lists it.
-    pub(super) fn enter(&mut self, pool: Arc<Pool>, class: usize, memory: Carved, is_one_off: bool) -> NonNull<Chunk> {
+    pub(crate) fn enter(&mut self, pool: Arc<Pool>, class: usize, memory: Carved, is_one_off: bool) -> OwnedChunk {
         let home = self.homes.pop().unwrap_or_else(|| Box::new(MaybeUninit::uninit()));
-        let chunk = Chunk::new(home, pool, class, memory, is_one_off);
-        // SAFETY: just made.
-        unsafe { chunk.as_ref() }.set_registered(self.listed.len());
-        self.listed.push(Registered(chunk));
+        let chunk = Chunk::make(home, pool, class, memory, is_one_off);
+        chunk.set_registered(self.listed.len());
+        self.listed.push(Registered(NonNull::from(&*chunk)));
         self.of_class[class] += usize::from(!is_one_off);
         chunk
     }
 
     /// Takes a chunk off the list, before it is destroyed. Returns the [count](Self::count) of its class that is left.
-    pub(super) fn remove(&mut self, chunk: &Chunk) -> usize {
+    pub(crate) fn remove(&mut self, chunk: &Chunk) -> usize {
         let at = chunk.registered();
         self.listed.swap_remove(at);
         if let Some(moved) = self.listed.get(at) {
@@ -53,13 +52,13 @@ impl Registry {
     }
 
     /// Keeps the home of a chunk that is gone, for another one.
-    pub(super) fn keep(&mut self, home: Home) {
+    pub(crate) fn keep(&mut self, home: Home) {
         if self.homes.len() < SPARE_HOMES {
             self.homes.push(home);
         }
     }
 
-    pub(super) fn chunks(&self) -> impl Iterator<Item = &Chunk> {
+    pub(crate) fn chunks(&self) -> impl Iterator<Item = &Chunk> {
         self.listed.iter().map(Registered::chunk)
     }
 }

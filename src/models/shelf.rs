@@ -1,0 +1,159 @@
+//! Chunks between shelves and hands while the pool closes.
+
+use super::*;
+use loom::sync::atomic::AtomicUsize;
+use loom::sync::Arc;
+use loom::thread;
+
+/// The places of a pool.
+struct Places {
+    shelf: Shelf<Carry>,
+    lent: LentQueue<Carry>,
+}
+
+impl Places {
+    fn new(keeps_nothing: bool) -> Arc<Self> {
+        let places = Self { shelf: Shelf::new(keeps_nothing), lent: LentQueue::new() };
+        if !keeps_nothing {
+            places.shelf.open_idle(1);
+            assert!(places.lent.open(2));
+        }
+        Arc::new(places)
+    }
+
+    fn close(&self) {
+        self.shelf.close(destroy);
+        self.lent.close(destroy);
+    }
+}
+
+/// Stands for a chunk: it keeps the places alive and counts its own destruction.
+struct Item {
+    places: Arc<Places>,
+    /// Written by the holder without synchronisation, so that loom sees a missing happens-before.
+    bytes: loom::cell::UnsafeCell<u32>,
+    destroyed: Arc<AtomicUsize>,
+}
+
+// SAFETY: as for a real chunk: one holder at a time.
+unsafe impl Send for Item {}
+// SAFETY: as above.
+unsafe impl Sync for Item {}
+
+fn destroy(Carry(item): Carry) {
+    // SAFETY: the caller owns the item (I3).
+    let item = unsafe { Box::from_raw(item.as_ptr()) };
+    item.bytes.with(|_| ());
+    item.destroyed.fetch_add(1, Ordering::Relaxed);
+}
+
+fn item(places: &Arc<Places>, destroyed: &Arc<AtomicUsize>) -> Carry {
+    let bytes = loom::cell::UnsafeCell::new(0);
+    let item = Item { places: places.clone(), bytes, destroyed: destroyed.clone() };
+    Carry(NonNull::new(Box::into_raw(Box::new(item))).unwrap())
+}
+
+struct Carry(NonNull<Item>);
+// SAFETY: moves the item's ownership to another thread.
+unsafe impl Send for Carry {}
+// SAFETY: the pointer is all there is to it.
+unsafe impl Owner for Carry {
+    type Owned = Item;
+
+    fn into_raw(self) -> NonNull<Item> {
+        self.0
+    }
+
+    unsafe fn from_raw(owned: NonNull<Item>) -> Self {
+        Self(owned)
+    }
+}
+
+/// What a handle does on drop: write once more, give, destroy if refused.
+fn drop_handle(handle: Carry, lent: bool) {
+    let handle = handle;
+    // SAFETY: this thread is the holder.
+    let (places, bytes) = unsafe { (NonNull::from(&*handle.0.as_ref().places), &handle.0.as_ref().bytes) };
+    // SAFETY: the holder alone writes.
+    bytes.with_mut(|b| unsafe { *b += 1 });
+    // SAFETY: the item keeps the places alive until it has been given away.
+    let places = unsafe { places.as_ref() };
+    let given = if lent { places.lent.give(handle) } else { places.shelf.give(handle) };
+    if let Err(item) = given {
+        destroy(item);
+    }
+}
+
+/// Handles dropped while the pool closes: every chunk is destroyed once, and with the last one the shelf is freed
+/// (loom reports a leaked `Arc`).
+fn close_and_drain(lent: [bool; 2]) {
+    loom::model(move || {
+        let destroyed = Arc::new(AtomicUsize::new(0));
+        let places = Places::new(false);
+        let handles = lent.map(|lent| (item(&places, &destroyed), lent));
+        let threads = handles.map(|(handle, lent)| thread::spawn(move || drop_handle(handle, lent)));
+        places.close();
+        drop(places);
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        assert_eq!(destroyed.load(Ordering::Relaxed), 2, "a chunk was lost, or destroyed twice");
+    });
+}
+
+#[test]
+fn close_drains_the_hot_slot_and_the_idle_queue() {
+    close_and_drain([false, false]);
+}
+
+#[test]
+fn close_drains_the_lent_queue() {
+    close_and_drain([true, false]);
+}
+
+/// A shelf that keeps nothing: a take that disturbs the seal loses no chunk and makes none up.
+#[test]
+fn a_shelf_that_keeps_nothing_loses_nothing() {
+    loom::model(|| {
+        let destroyed = Arc::new(AtomicUsize::new(0));
+        let places = Places::new(true);
+        let handle = item(&places, &destroyed);
+        let giver = thread::spawn(move || drop_handle(handle, false));
+        let taker = {
+            let places = places.clone();
+            thread::spawn(move || places.shelf.take_hot().map(destroy))
+        };
+        let taken = places.shelf.take_hot().map(destroy);
+        taker.join().unwrap();
+        giver.join().unwrap();
+        places.shelf.close(|_| panic!("the shelf kept a chunk"));
+        drop(places);
+        let _ = taken;
+        assert_eq!(destroyed.load(Ordering::Relaxed), 1);
+    });
+}
+
+/// A chunk goes from one thread's drop to another's take with all that was written to it, and to one only.
+#[test]
+fn take_sees_what_the_giver_wrote() {
+    loom::model(|| {
+        let destroyed = Arc::new(AtomicUsize::new(0));
+        let places = Places::new(false);
+        let first = item(&places, &destroyed);
+        let second = item(&places, &destroyed);
+        let giver = thread::spawn(move || {
+            drop_handle(first, false);
+            drop_handle(second, false);
+        });
+        let taken = places.shelf.take_hot().or_else(|| places.shelf.take_idle());
+        if let Some(taken) = taken {
+            // SAFETY: taken out of its place: this thread is the holder.
+            unsafe { taken.0.as_ref() }.bytes.with_mut(|b| unsafe { *b += 1 });
+            drop_handle(taken, false);
+        }
+        giver.join().unwrap();
+        places.close();
+        drop(places);
+        assert_eq!(destroyed.load(Ordering::Relaxed), 2);
+    });
+}
