@@ -79,7 +79,7 @@ pub enum BuildError {
     },
     /// The operating system gave no random numbers for the provider's id.
     #[error("no random bits for the provider's id: {0}")]
-    Random(getrandom::Error),
+    Random(io::Error),
     /// Other processes swept the control object away while it was made, time after time.
     #[error("{object} was removed {tries} times while it was made; do not sweep in a loop")]
     Swept {

@@ -119,8 +119,8 @@
 //! | views of one message in one client | 31 | [`AttachError::TooManyLeases`] |
 //! | grants of one message to one peer, not taken up | 7 | [`ShareError::TooManyGrants`] |
 //! | slots of a channel | 2 to 65,536 | [`channel::ChannelError::Capacity`] |
-//! | bytes of a message in a slot itself | [`channel::MAX_INLINE`], 48 | [`channel::SendFailure::TooLong`] |
-//! | buffers that the receiver of a channel has | [`channel::SenderBuilder::loans`], at most 1,048,576 | [`channel::SendFailure::TooManyLent`] |
+//! | bytes of a message in a slot itself | [`channel::MAX_INLINE`], 48 | [`channel::SendErrorKind::TooLong`] |
+//! | buffers that the receiver of a channel has | [`channel::SenderBuilder::loans`], at most 1,048,576 | [`channel::SendErrorKind::TooManyLent`] |
 //! | ends of channels in one process | 2048 | [`channel::ChannelError::TooMany`] |
 //! | chunks shared at a time | [`ProviderBuilder::max_shared`], at most 1,048,576 | [`ShareError::TooManyShared`] |
 //! | payload held, and the length of all segments together | [`ProviderBuilder::max_bytes`] | [`AllocErrorKind::Exhausted`] |

@@ -100,7 +100,7 @@ struct Sweeper;
 
 impl Drop for Sweeper {
     fn drop(&mut self) {
-        let _ = Provider::builder().name_prefix(PREFIX).sweep();
+        let _ = Provider::sweep(PREFIX);
     }
 }
 

@@ -67,7 +67,7 @@ impl Publisher {
         match row.kind {
             Kind::Channel { spin } => {
                 let provider = Provider::builder().name_prefix(PREFIX).build()?;
-                let builder = Sender::builder().spin(spin).slots(self.slots);
+                let builder = Sender::builder().spin(spin).capacity(self.slots);
                 let mut sender = builder.create(&provider, &self.name)?;
                 // There is something to open now.
                 io::stdout().write_all(b".")?;

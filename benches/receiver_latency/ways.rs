@@ -36,7 +36,7 @@ impl Incoming for Receiver {
         match self.recv() {
             Ok(Message::Bytes(bytes)) => Ok(Some(bytes[..].try_into()?)),
             Ok(other) => Err(format!("a message of another kind came: {other:?}").into()),
-            Err(RecvError::PeerGone) => Ok(None),
+            Err(RecvError::Disconnected) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }

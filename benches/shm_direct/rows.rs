@@ -106,7 +106,7 @@ impl Row {
                 let received = opened.and_then(move |mut inbox| run(&mut inbox, setting, sender));
                 if received.is_err() {
                     // It may have been killed, and then has left what it had made.
-                    Provider::builder().name_prefix(PREFIX).sweep()?;
+                    Provider::sweep(PREFIX)?;
                 }
                 received
             }
@@ -161,7 +161,7 @@ fn create(name: &str, spin: Option<Duration>, slots: Option<usize>) -> Fallible<
         builder = builder.spin(spin);
     }
     if let Some(slots) = slots {
-        builder = builder.slots(slots);
+        builder = builder.capacity(slots);
     }
     let sender = builder.create(&provider, name)?;
     Ok(ChannelOutbox { provider, sender })

@@ -51,7 +51,7 @@ impl Inbox for ChannelInbox {
 
     fn check_end(&mut self) -> Fallible {
         match self.0.try_recv() {
-            Err(RecvError::PeerGone) => Ok(()),
+            Err(RecvError::Disconnected) => Ok(()),
             other => Err(format!("after the last message came {other:?}").into()),
         }
     }

@@ -52,7 +52,7 @@ impl Baseline {
             device.set_nonblocking()?;
         }
         let provider = Provider::builder().name_prefix(PREFIX).max_bytes(256 << 10).max_shared(64).build()?;
-        let sender = Sender::builder().slots(UNDER_WAY).create(&provider, channel)?;
+        let sender = Sender::builder().capacity(UNDER_WAY).create(&provider, channel)?;
         Ok(Self {
             device,
             wait,

@@ -46,7 +46,7 @@ struct Remains<'a>(&'a str);
 impl Drop for Remains<'_> {
     fn drop(&mut self) {
         segment::remove_all(self.0);
-        let _ = Provider::builder().name_prefix(PREFIX).sweep();
+        let _ = Provider::sweep(PREFIX);
     }
 }
 

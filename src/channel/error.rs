@@ -21,10 +21,10 @@ pub enum ChannelError {
         max: usize,
     },
     /// The capacity is out of its range.
-    #[error("a channel of {slots} slots is not possible; from {min} to {max} are")]
+    #[error("a channel of {capacity} messages is not possible; from {min} to {max} are")]
     Capacity {
         /// What was asked for.
-        slots: usize,
+        capacity: usize,
         /// Least.
         min: usize,
         /// Most.
@@ -111,16 +111,16 @@ pub enum ChannelError {
 
 /// Why a message was not sent. It is given back: [`into_message`](Self::into_message).
 #[derive(Error)]
-#[error("{failure}")]
+#[error("{kind}")]
 pub struct SendError<M> {
-    pub(super) failure: SendFailure,
+    pub(super) kind: SendErrorKind,
     pub(super) message: M,
 }
 
 impl<M> SendError<M> {
     /// What went wrong, to match on.
-    pub fn failure(&self) -> SendFailure {
-        self.failure
+    pub fn kind(&self) -> SendErrorKind {
+        self.kind
     }
 
     /// The message.
@@ -131,19 +131,19 @@ impl<M> SendError<M> {
 
 impl<M> fmt::Debug for SendError<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("SendError").field(&self.failure).finish()
+        f.debug_tuple("SendError").field(&self.kind).finish()
     }
 }
 
 /// What went wrong when a message was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
-pub enum SendFailure {
+pub enum SendErrorKind {
     /// All slots carry messages that the receiver has not taken.
-    #[error("all {slots} slots of the channel are full; wait, drop the message, or make the channel larger")]
+    #[error("the channel holds {capacity} messages that the receiver has not taken; wait, drop the message, or make the channel larger")]
     Full {
-        /// How many slots there are.
-        slots: usize,
+        /// How many messages fit.
+        capacity: usize,
     },
     /// No slot became free, or no receiver came, in time.
     #[error("the receiver made no room in time")]
@@ -156,7 +156,7 @@ pub enum SendFailure {
     },
     /// The receiver has closed its end, or died. What it had not taken comes back.
     #[error("the receiver is gone; make a new channel")]
-    PeerGone,
+    Disconnected,
     /// The bytes do not fit a slot.
     #[error("{len} bytes do not fit a slot, which takes {max}; put them into a buffer")]
     TooLong {
@@ -200,7 +200,7 @@ pub enum RecvError {
     TimedOut,
     /// The sender has closed its end, or died, and all that it had sent was received.
     #[error("the sender is gone, and all its messages were received")]
-    PeerGone,
+    Disconnected,
     /// A buffer was received whose segment could not be mapped: no descriptor or no memory was to be had. The message is still there for
     /// the next call.
     #[error("a message that cannot be mapped now, and is still there: {0}")]

@@ -14,7 +14,7 @@
 #![forbid(unsafe_code)]
 
 use super::borrower::{Loan, SentBuffer};
-use super::error::{RecvError, SendFailure};
+use super::error::{RecvError, SendErrorKind};
 use super::ring::{Words, WORDS};
 use std::ops::Deref;
 
@@ -92,9 +92,9 @@ pub(super) fn of_buffer(ticket: u64, place: &SentBuffer) -> Words {
 }
 
 #[inline]
-pub(super) fn of_bytes(bytes: &[u8]) -> Result<Words, SendFailure> {
+pub(super) fn of_bytes(bytes: &[u8]) -> Result<Words, SendErrorKind> {
     if bytes.len() > MAX_INLINE {
-        return Err(SendFailure::TooLong { len: bytes.len(), max: MAX_INLINE });
+        return Err(SendErrorKind::TooLong { len: bytes.len(), max: MAX_INLINE });
     }
     Ok(words(BYTES | (bytes.len() as u64) << 8, bytes))
 }

@@ -41,7 +41,7 @@
 //!
 //! # When a side leaves
 //!
-//! A sender that is dropped has sent what it has sent: the receiver gets it, and then [`RecvError::PeerGone`]. But a buffer whose segment the
+//! A sender that is dropped has sent what it has sent: the receiver gets it, and then [`RecvError::Disconnected`]. But a buffer whose segment the
 //! receiver has not mapped goes when sender *and* provider are gone, and a channel that nobody has opened goes with its sender:
 //! [`Sender::wait_until_received`] and [`Sender::wait_for_receiver`] are for those who are about to drop them. What a receiver has not
 //! received when it is dropped comes back at once; what it has received comes back message by message, whenever that is, also
@@ -49,10 +49,10 @@
 //!
 //! # When a side dies
 //!
-//! The kernel rings for it (see `bell`): the other side gets [`SendFailure::PeerGone`] or [`RecvError::PeerGone`] at once, also while it
+//! The kernel rings for it (see `bell`): the other side gets [`SendErrorKind::Disconnected`] or [`RecvError::Disconnected`] at once, also while it
 //! sleeps; if a core is dumped, when that is done. A receiver gets what was sent before first, and a sweep leaves that alone as long
 //! as the receiver lives. What a dead receiver had comes back to the owner's pool when the owner needs memory, once no thread of the dead
-//! process can read any more. A channel is for one sender and one receiver, once: after `PeerGone` make a new one. The object of a
+//! process can read any more. A channel is for one sender and one receiver, once: after `Disconnected` make a new one. The object of a
 //! sender that was killed makes room for the next one of that name, and sweeps remove it.
 //!
 //! The first channel of a process starts a thread, which sleeps as long as the process lives; the kernel rings when it ends. Two
@@ -81,7 +81,7 @@ mod ring;
 mod sender;
 
 pub use borrower::Loan;
-pub use error::{ChannelError, RecvError, SendError, SendFailure};
+pub use error::{ChannelError, RecvError, SendError, SendErrorKind};
 pub use message::{Inline, Message, MAX_INLINE};
 pub use receiver::{Receiver, ReceiverBuilder};
 pub use sender::{Sender, SenderBuilder};

@@ -101,7 +101,7 @@ impl Receiver {
     ///
     /// # Errors
     ///
-    /// [`RecvError::PeerGone`] when the sender is gone, also while this waits, and all that it had sent was received;
+    /// [`RecvError::Disconnected`] when the sender is gone, also while this waits, and all that it had sent was received;
     /// [`RecvError::NotNow`], after which the same message can be received; [`RecvError::Closed`], [`RecvError::Attach`] and
     /// [`RecvError::Damaged`], after which the next one may be good; [`RecvError::Forked`].
     #[inline]
@@ -132,7 +132,7 @@ impl Receiver {
         let is_gone = self.object.to_receiver().is_gone();
         match self.take() {
             Some(taken) => taken,
-            None if is_gone => Err(RecvError::PeerGone),
+            None if is_gone => Err(RecvError::Disconnected),
             None => Err(RecvError::Empty),
         }
     }
@@ -148,7 +148,7 @@ impl Receiver {
             match self.wait(deadline) {
                 Woken::Ready => {}
                 Woken::TimedOut => return Err(RecvError::TimedOut),
-                Woken::Gone => return Err(RecvError::PeerGone),
+                Woken::Gone => return Err(RecvError::Disconnected),
             }
         }
     }

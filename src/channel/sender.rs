@@ -5,7 +5,7 @@
 use super::bell::{Deadline, Woken};
 use super::book::Book;
 use super::borrower::SentBuffer;
-use super::error::{ChannelError, SendError, SendFailure};
+use super::error::{ChannelError, SendError, SendErrorKind};
 use super::lender::{Lender, NotLent};
 use super::object::{self, Object, MAX_LOANS, MAX_SLOTS, MIN_SLOTS};
 use super::ring::{self, Ticket, Words};
@@ -34,8 +34,8 @@ pub struct SenderBuilder {
 impl SenderBuilder {
     /// How many messages fit that the receiver has not received, from 2 to 65,536; default 256. Each takes 64 bytes of /dev/shm. While the
     /// receiver has asked for a message that is not there yet, one more fits.
-    pub fn slots(mut self, slots: usize) -> Self {
-        self.slots = slots;
+    pub fn capacity(mut self, messages: usize) -> Self {
+        self.slots = messages;
         self
     }
 
@@ -71,7 +71,7 @@ impl SenderBuilder {
     /// [`ChannelError::NotAChannel`], [`ChannelError::WrongUid`], [`ChannelError::TooMany`], [`ChannelError::Os`].
     pub fn create(self, provider: &Provider, name: &str) -> Result<Sender, ChannelError> {
         if !(MIN_SLOTS..=MAX_SLOTS).contains(&self.slots) {
-            return Err(ChannelError::Capacity { slots: self.slots, min: MIN_SLOTS, max: MAX_SLOTS });
+            return Err(ChannelError::Capacity { capacity: self.slots, min: MIN_SLOTS, max: MAX_SLOTS });
         }
         if !(1..=MAX_LOANS).contains(&self.loans) {
             return Err(ChannelError::Loans { loans: self.loans, min: 1, max: MAX_LOANS });
@@ -170,16 +170,16 @@ impl Sender {
     ///
     /// # Errors
     ///
-    /// [`SendFailure::TimedOut`], [`SendFailure::PeerGone`], [`SendFailure::Forked`].
-    pub fn wait_for_receiver(&mut self, timeout: Duration) -> Result<(), SendFailure> {
+    /// [`SendErrorKind::TimedOut`], [`SendErrorKind::Disconnected`], [`SendErrorKind::Forked`].
+    pub fn wait_for_receiver(&mut self, timeout: Duration) -> Result<(), SendErrorKind> {
         if !self.object.is_ours() {
-            return Err(SendFailure::Forked);
+            return Err(SendErrorKind::Forked);
         }
         let bell = self.object.to_sender();
         match bell.wait(Deadline::after(timeout), || bell.is_held(), || self.object.may_have_receiver()) {
             Woken::Ready => Ok(()),
-            Woken::TimedOut => Err(SendFailure::TimedOut),
-            Woken::Gone => Err(SendFailure::PeerGone),
+            Woken::TimedOut => Err(SendErrorKind::TimedOut),
+            Woken::Gone => Err(SendErrorKind::Disconnected),
         }
     }
 
@@ -188,23 +188,23 @@ impl Sender {
     ///
     /// # Errors
     ///
-    /// [`SendFailure::TimedOut`], [`SendFailure::PeerGone`], whatever it has received before, and [`SendFailure::Forked`].
-    pub fn wait_until_received(&mut self, timeout: Duration) -> Result<(), SendFailure> {
+    /// [`SendErrorKind::TimedOut`], [`SendErrorKind::Disconnected`], whatever it has received before, and [`SendErrorKind::Forked`].
+    pub fn wait_until_received(&mut self, timeout: Duration) -> Result<(), SendErrorKind> {
         if !self.object.is_ours() {
-            return Err(SendFailure::Forked);
+            return Err(SendErrorKind::Forked);
         }
         let Some(sent) = self.progress.sent else { return Ok(()) };
         let (slots, bell) = (self.object.slots(), self.object.to_sender());
         match bell.wait(Deadline::after(timeout), || ring::is_done(slots, sent), || self.object.may_have_receiver()) {
             // What a receiver has not received when it leaves, it makes as if it had.
             Woken::Ready if !bell.is_gone() => Ok(()),
-            Woken::Ready | Woken::Gone => Err(SendFailure::PeerGone),
-            Woken::TimedOut => Err(SendFailure::TimedOut),
+            Woken::Ready | Woken::Gone => Err(SendErrorKind::Disconnected),
+            Woken::TimedOut => Err(SendErrorKind::TimedOut),
         }
     }
 
     /// How many messages fit that the receiver has not received.
-    pub fn slots(&self) -> usize {
+    pub fn capacity(&self) -> usize {
         self.object.capacity()
     }
 
@@ -212,9 +212,9 @@ impl Sender {
     ///
     /// # Errors
     ///
-    /// [`SendFailure::PeerGone`] if the receiver is gone, also while this waits (what is sent when it is just going may count as sent, and
-    /// comes back with all that it had, when it does not read any more); [`SendFailure::TooManyLent`], without waiting;
-    /// [`SendFailure::OtherProvider`], [`SendFailure::Forked`]. The buffer comes back with the error.
+    /// [`SendErrorKind::Disconnected`] if the receiver is gone, also while this waits (what is sent when it is just going may count as sent, and
+    /// comes back with all that it had, when it does not read any more); [`SendErrorKind::TooManyLent`], without waiting;
+    /// [`SendErrorKind::OtherProvider`], [`SendErrorKind::Forked`]. The buffer comes back with the error.
     #[inline]
     pub fn send(&mut self, buffer: ShmBuf) -> Result<(), SendError<ShmBuf>> {
         self.send_buffer(buffer, Patience::Until(None))
@@ -224,7 +224,7 @@ impl Sender {
     ///
     /// # Errors
     ///
-    /// [`SendFailure::Full`], and those of [`send`](Self::send).
+    /// [`SendErrorKind::Full`], and those of [`send`](Self::send).
     #[inline]
     pub fn try_send(&mut self, buffer: ShmBuf) -> Result<(), SendError<ShmBuf>> {
         self.send_buffer(buffer, Patience::None)
@@ -234,7 +234,7 @@ impl Sender {
     ///
     /// # Errors
     ///
-    /// [`SendFailure::TimedOut`], and those of [`send`](Self::send).
+    /// [`SendErrorKind::TimedOut`], and those of [`send`](Self::send).
     #[inline]
     pub fn send_timeout(&mut self, buffer: ShmBuf, timeout: Duration) -> Result<(), SendError<ShmBuf>> {
         self.send_buffer(buffer, Patience::of(timeout))
@@ -242,18 +242,18 @@ impl Sender {
 
     #[inline]
     fn send_buffer(&mut self, message: ShmBuf, patience: Patience) -> Result<(), SendError<ShmBuf>> {
-        let fail = |failure, message| Err(SendError { failure, message });
-        if let Err(failure) = self.make_room(patience) {
-            if failure == SendFailure::PeerGone {
+        let fail = |kind, message| Err(SendError { kind, message });
+        if let Err(kind) = self.make_room(patience) {
+            if kind == SendErrorKind::Disconnected {
                 // Where the provider is gone, nobody else does.
                 self.lender.reclaim();
             }
-            return fail(failure, message);
+            return fail(kind, message);
         }
         // Of a process that this one was forked from, there is no sender that has not been refused.
         let (found, expected) = (message.provider(), self.provider);
         if found != expected {
-            return fail(SendFailure::OtherProvider { found, expected }, message);
+            return fail(SendErrorKind::OtherProvider { found, expected }, message);
         }
         let (segment, offset, len) = message.place();
         let Self { object, progress, next_loan, .. } = self;
@@ -263,8 +263,8 @@ impl Sender {
         });
         match lent {
             Ok(()) => Ok(()),
-            Err(NotLent::TooMany(message)) => fail(SendFailure::TooManyLent { max: self.loans }, message),
-            Err(NotLent::NotSent(message)) => fail(SendFailure::PeerGone, message),
+            Err(NotLent::TooMany(message)) => fail(SendErrorKind::TooManyLent { max: self.loans }, message),
+            Err(NotLent::NotSent(message)) => fail(SendErrorKind::Disconnected, message),
         }
     }
 
@@ -273,9 +273,9 @@ impl Sender {
     ///
     /// # Errors
     ///
-    /// [`SendFailure::TooLong`], [`SendFailure::PeerGone`], [`SendFailure::Forked`].
+    /// [`SendErrorKind::TooLong`], [`SendErrorKind::Disconnected`], [`SendErrorKind::Forked`].
     #[inline]
-    pub fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), SendFailure> {
+    pub fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), SendErrorKind> {
         self.send_inline(bytes, Patience::Until(None))
     }
 
@@ -283,9 +283,9 @@ impl Sender {
     ///
     /// # Errors
     ///
-    /// [`SendFailure::Full`], and those of [`send_bytes`](Self::send_bytes).
+    /// [`SendErrorKind::Full`], and those of [`send_bytes`](Self::send_bytes).
     #[inline]
-    pub fn try_send_bytes(&mut self, bytes: &[u8]) -> Result<(), SendFailure> {
+    pub fn try_send_bytes(&mut self, bytes: &[u8]) -> Result<(), SendErrorKind> {
         self.send_inline(bytes, Patience::None)
     }
 
@@ -293,26 +293,26 @@ impl Sender {
     ///
     /// # Errors
     ///
-    /// [`SendFailure::TimedOut`], and those of [`send_bytes`](Self::send_bytes).
+    /// [`SendErrorKind::TimedOut`], and those of [`send_bytes`](Self::send_bytes).
     #[inline]
-    pub fn send_bytes_timeout(&mut self, bytes: &[u8], timeout: Duration) -> Result<(), SendFailure> {
+    pub fn send_bytes_timeout(&mut self, bytes: &[u8], timeout: Duration) -> Result<(), SendErrorKind> {
         self.send_inline(bytes, Patience::of(timeout))
     }
 
     #[inline]
-    fn send_inline(&mut self, bytes: &[u8], patience: Patience) -> Result<(), SendFailure> {
+    fn send_inline(&mut self, bytes: &[u8], patience: Patience) -> Result<(), SendErrorKind> {
         let words = message::of_bytes(bytes)?;
         self.make_room(patience)?;
         if self.progress.put(&self.object, &words) {
             Ok(())
         } else {
-            Err(SendFailure::PeerGone)
+            Err(SendErrorKind::Disconnected)
         }
     }
 
     /// Makes sure that the next slot is free.
     #[inline]
-    fn make_room(&mut self, patience: Patience) -> Result<(), SendFailure> {
+    fn make_room(&mut self, patience: Patience) -> Result<(), SendErrorKind> {
         if self.progress.has_room && self.object.is_ours() && !self.object.to_sender().is_gone() {
             return Ok(());
         }
@@ -320,24 +320,24 @@ impl Sender {
     }
 
     #[inline(never)]
-    fn wait_for_room(&self, patience: Patience) -> Result<(), SendFailure> {
+    fn wait_for_room(&self, patience: Patience) -> Result<(), SendErrorKind> {
         let object = &self.object;
         if !object.is_ours() {
-            return Err(SendFailure::Forked);
+            return Err(SendErrorKind::Forked);
         }
         if object.to_sender().is_gone() {
-            return Err(SendFailure::PeerGone);
+            return Err(SendErrorKind::Disconnected);
         }
         let has_room = || ring::has_room(object.slots(), self.progress.ticket);
         let deadline = match patience {
             _ if has_room() => return Ok(()),
-            Patience::None => return Err(SendFailure::Full { slots: object.capacity() }),
+            Patience::None => return Err(SendErrorKind::Full { capacity: object.capacity() }),
             Patience::Until(deadline) => deadline,
         };
         match spin(self.spin, object.to_sender(), deadline, has_room, || object.may_have_receiver()) {
             Woken::Ready => Ok(()),
-            Woken::TimedOut => Err(SendFailure::TimedOut),
-            Woken::Gone => Err(SendFailure::PeerGone),
+            Woken::TimedOut => Err(SendErrorKind::TimedOut),
+            Woken::Gone => Err(SendErrorKind::Disconnected),
         }
     }
 }
@@ -354,6 +354,6 @@ impl Drop for Sender {
 
 impl fmt::Debug for Sender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sender").field("slots", &self.slots()).field("provider", &self.provider).finish()
+        f.debug_struct("Sender").field("capacity", &self.capacity()).field("provider", &self.provider).finish()
     }
 }

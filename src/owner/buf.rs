@@ -85,7 +85,7 @@ impl ShmBufMut {
     /// # Errors
     ///
     /// [`CapacityError`] if `len` is above the capacity; the length stays.
-    pub fn set_len(&mut self, len: usize) -> Result<(), CapacityError> {
+    pub fn try_set_len(&mut self, len: usize) -> Result<(), CapacityError> {
         let capacity = self.capacity();
         if len > capacity {
             return Err(CapacityError { len, capacity });
@@ -398,7 +398,7 @@ mod tests {
         let name = "owner::buf::tests::more_clones_than_can_be_counted_end_the_process";
         let mut command = Command::new(std::env::current_exe().unwrap());
         let output = command.args([name, "--exact", "--nocapture"]).env(VARIABLE, &prefix).output().unwrap();
-        let swept = Provider::builder().name_prefix(prefix).sweep().unwrap();
+        let swept = Provider::sweep(&prefix).unwrap();
         assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{output:?}");
         assert!(String::from_utf8_lossy(&output.stderr).contains("the last one"), "{output:?}");
         assert_eq!(swept.objects, 2, "the control object and the segment of the process that is gone");

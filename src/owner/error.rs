@@ -144,3 +144,15 @@ pub struct CapacityError {
     pub(crate) len: usize,
     pub(crate) capacity: usize,
 }
+
+impl CapacityError {
+    /// The length that was asked for, in bytes.
+    pub fn requested(&self) -> usize {
+        self.len
+    }
+
+    /// The capacity of the buffer in bytes.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+}

@@ -145,40 +145,14 @@ impl ProviderBuilder {
     fn create_control(&self) -> Result<OwnerControl, BuildError> {
         let mut tries = 1;
         loop {
-            let id = ProviderId(getrandom::u64().map_err(BuildError::Random)?);
-            let seed = getrandom::u64().map_err(BuildError::Random)?;
+            let id = ProviderId(getrandom::u64().map_err(|error| BuildError::Random(error.into()))?);
+            let seed = getrandom::u64().map_err(|error| BuildError::Random(error.into()))?;
             match OwnerControl::create(&self.name_prefix, id, self.max_shared, self.mode, seed)? {
                 Some(control) => return Ok(control),
                 None if tries < SWEPT_TRIES => tries += 1,
                 None => return Err(BuildError::Swept { object: control_name(&self.name_prefix, id).path(), tries }),
             }
         }
-    }
-
-    /// Removes from /dev/shm what providers of this [`name_prefix`](Self::name_prefix) that were killed have left behind:
-    /// objects of this user whose owner's lock nobody holds. Those of living providers stay, and so does what their peers read: a mapping
-    /// keeps its memory. Any number of processes may sweep at the same time, and be killed at it.
-    ///
-    /// Segments whose control object is gone count as a dead owner's. So do not remove a living provider's control object by hand:
-    /// the next sweep takes the segments, and peers that have not mapped them get [`AttachError::Closed`](crate::AttachError::Closed).
-    ///
-    /// [`build`](Self::build) does it without being asked.
-    ///
-    /// ```
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let swept = shm_pool::Provider::builder().name_prefix("camera").sweep()?;
-    /// println!("{} objects, {} bytes", swept.objects, swept.bytes);
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`BuildError::Prefix`] for a prefix that no provider can have, [`BuildError::Os`] if /dev/shm cannot be read. An object
-    /// that cannot be removed is left for the next sweep.
-    pub fn sweep(&self) -> Result<Swept, BuildError> {
-        check_prefix(&self.name_prefix)?;
-        Ok(sweep::sweep(&self.name_prefix)?)
     }
 }
 
@@ -338,6 +312,32 @@ impl Provider {
         } else {
             0
         }
+    }
+
+    /// Removes from /dev/shm what providers of this [`name_prefix`](ProviderBuilder::name_prefix) that were killed have left behind:
+    /// objects of this user whose owner's lock nobody holds. Those of living providers stay, and so does what their peers read: a mapping
+    /// keeps its memory. Any number of processes may sweep at the same time, and be killed at it.
+    ///
+    /// Segments whose control object is gone count as a dead owner's. So do not remove a living provider's control object by hand:
+    /// the next sweep takes the segments, and peers that have not mapped them get [`AttachError::Closed`](crate::AttachError::Closed).
+    ///
+    /// [`ProviderBuilder::build`] does it without being asked.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let swept = shm_pool::Provider::sweep("camera")?;
+    /// println!("{} objects, {} bytes", swept.objects, swept.bytes);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`BuildError::Prefix`] for a prefix that no provider can have, [`BuildError::Os`] if /dev/shm cannot be read. An object
+    /// that cannot be removed is left for the next sweep.
+    pub fn sweep(name_prefix: &str) -> Result<Swept, BuildError> {
+        check_prefix(name_prefix)?;
+        Ok(sweep::sweep(name_prefix)?)
     }
 
     /// What the provider holds and has done; all zero in a forked child. Takes a lock that creating and destroying chunks take

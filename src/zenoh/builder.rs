@@ -125,7 +125,7 @@ impl PoolBackendBuilder {
         );
         locks::watch_forks()
             .map_err(|error| OsError::new("pthread_atfork", "this process", 0, error, String::new()))?;
-        let first = getrandom::u32().map_err(BuildError::Random)?;
+        let first = getrandom::u32().map_err(|error| BuildError::Random(error.into()))?;
         cleanup_orphaned_shm_segments();
         let outstanding = Arc::new(Outstanding::new());
         let segments = ZenohSegments::new(outstanding.clone(), first);

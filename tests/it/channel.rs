@@ -1,7 +1,7 @@
 //! A channel within one process: what fits, what is held, and what its ends say when there is no more.
 
 use crate::support::unique_prefix;
-use shm_pool::channel::{ChannelError, Receiver, RecvError, SendFailure, Sender};
+use shm_pool::channel::{ChannelError, Receiver, RecvError, SendErrorKind, Sender};
 use shm_pool::{AttachError, Client, Provider};
 use std::fs;
 use std::time::Duration;
@@ -13,7 +13,7 @@ const FOR_EVER: Duration = Duration::from_secs(240);
 
 fn channel(test: &str, provider: &Provider, slots: usize) -> (Sender, Receiver, Client) {
     let (client, name) = (Client::new(), unique_prefix(test));
-    let sender = Sender::builder().slots(slots).create(provider, &name).unwrap();
+    let sender = Sender::builder().capacity(slots).create(provider, &name).unwrap();
     let receiver = Receiver::open(&client, &name).unwrap();
     (sender, receiver, client)
 }
@@ -24,7 +24,7 @@ fn as_many_messages_fit_as_there_are_slots_whatever_was_received() {
     let provider = Provider::builder().build().unwrap();
     for slots in [2, 3, 8, 65_536] {
         let (mut sender, mut receiver, _client) = channel("chan-fit", &provider, slots);
-        assert_eq!(sender.slots(), slots);
+        assert_eq!(sender.capacity(), slots);
         let (mut sent, mut received) = (0_u64, 0_u64);
         for round in 0..20 {
             while sent - received < slots as u64 {
@@ -44,8 +44,11 @@ fn as_many_messages_fit_as_there_are_slots_whatever_was_received() {
 fn a_capacity_that_cannot_be_is_refused_with_the_range() {
     let provider = Provider::builder().build().unwrap();
     for wanted in [0, 1, 65_537, usize::MAX] {
-        let error = Sender::builder().slots(wanted).create(&provider, &unique_prefix("chan-capacity")).unwrap_err();
-        assert!(matches!(error, ChannelError::Capacity { slots, min: 2, max: 65_536 } if slots == wanted), "{error}");
+        let error = Sender::builder().capacity(wanted).create(&provider, &unique_prefix("chan-capacity")).unwrap_err();
+        assert!(
+            matches!(error, ChannelError::Capacity { capacity, min: 2, max: 65_536 } if capacity == wanted),
+            "{error}"
+        );
     }
     for name in ["", "a/b", "ä", &"x".repeat(65)] {
         let error = Sender::create(&provider, name).unwrap_err();
@@ -79,7 +82,7 @@ fn a_grant_that_is_taken_up_twice_takes_nothing_from_a_channel() {
 fn a_buffer_can_be_sent_as_often_as_there_are_loans() {
     let provider = Provider::builder().build().unwrap();
     let name = unique_prefix("chan-often");
-    let mut sender = Sender::builder().slots(64).loans(32).create(&provider, &name).unwrap();
+    let mut sender = Sender::builder().capacity(64).loans(32).create(&provider, &name).unwrap();
     let mut receiver = Receiver::open(&Client::new(), &name).unwrap();
     let message = provider.alloc_zeroed(10).unwrap().freeze();
     let held: Vec<_> = (0..32)
@@ -89,7 +92,7 @@ fn a_buffer_can_be_sent_as_often_as_there_are_loans() {
         })
         .collect();
     let error = sender.send(message.clone()).unwrap_err();
-    assert!(matches!(error.failure(), SendFailure::TooManyLent { max: 32 }), "{error}");
+    assert!(matches!(error.kind(), SendErrorKind::TooManyLent { max: 32 }), "{error}");
     drop(held);
     assert!(!message.is_leased());
     sender.send(message).unwrap();
@@ -103,7 +106,7 @@ fn a_sender_can_wait_until_all_was_received() {
     let (mut sender, mut receiver, _client) = channel("chan-received", &provider, 4);
     assert_eq!(sender.wait_until_received(NOW), Ok(()), "nothing was sent");
     sender.send(provider.alloc_zeroed(20_000).unwrap().freeze()).unwrap();
-    assert_eq!(sender.wait_until_received(NOW), Err(SendFailure::TimedOut));
+    assert_eq!(sender.wait_until_received(NOW), Err(SendErrorKind::TimedOut));
     let receiving = std::thread::spawn(move || {
         let message = receiver.recv().unwrap();
         (message.len(), receiver.recv().map(|_| ()))
@@ -112,7 +115,7 @@ fn a_sender_can_wait_until_all_was_received() {
     drop((sender, provider));
     let (len, end) = receiving.join().unwrap();
     assert_eq!(len, 20_000);
-    assert!(matches!(end, Err(RecvError::PeerGone)), "{end:?}");
+    assert!(matches!(end, Err(RecvError::Disconnected)), "{end:?}");
 }
 
 /// Otherwise a program that keeps a clone of what it has sent writes over what its receiver reads.

@@ -131,7 +131,7 @@ fn errors_of_building_name_option_value_and_range() {
 fn a_length_above_the_capacity_names_both() {
     let (provider, _) = pair();
     let mut buffer = provider.alloc(100).unwrap();
-    let error = buffer.set_len(1 << 20).unwrap_err();
+    let error = buffer.try_set_len(1 << 20).unwrap_err();
     assert_says(&error, &["1048576", &buffer.capacity().to_string()]);
 }
 

@@ -5,7 +5,7 @@ use crate::child::Child;
 use crate::shm::{self, Names};
 use crate::sys;
 use crate::wire::{Link, Message};
-use shm_pool::channel::{ChannelError, Receiver, RecvError, SendFailure, Sender, MAX_INLINE};
+use shm_pool::channel::{ChannelError, Receiver, RecvError, SendErrorKind, Sender, MAX_INLINE};
 use shm_pool::{Client, Provider};
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
@@ -23,7 +23,7 @@ pub(crate) fn provider(prefix: &str) -> Provider {
 }
 
 pub(crate) fn sender(provider: &Provider, slots: usize) -> Sender {
-    Sender::builder().slots(slots).create(provider, CHANNEL).unwrap()
+    Sender::builder().capacity(slots).create(provider, CHANNEL).unwrap()
 }
 
 fn client(prefix: &str) -> Arc<Client> {
@@ -74,7 +74,7 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
                         shm::check(&message, count).unwrap();
                         count += 1;
                     }
-                    Err(RecvError::PeerGone) => break,
+                    Err(RecvError::Disconnected) => break,
                     Err(error) => panic!("message {count}: {error}"),
                 }
             }
@@ -113,7 +113,7 @@ const THERE: &str = "there";
 const BACK: &str = "back";
 
 fn sleeping_sender(provider: &Provider, name: &str) -> Sender {
-    Sender::builder().slots(2).spin(Duration::ZERO).create(provider, name).unwrap()
+    Sender::builder().capacity(2).spin(Duration::ZERO).create(provider, name).unwrap()
 }
 
 fn sleeping_receiver(prefix: &str, name: &str) -> Receiver {
@@ -130,7 +130,7 @@ fn many_through(test: &str, slots: usize, count: u64) {
     let names = Names::new(test);
     let provider = provider(names.prefix());
     let mut sender = sender(&provider, slots);
-    assert_eq!(sender.slots(), slots);
+    assert_eq!(sender.capacity(), slots);
     let child = start_receiver(&names, "count");
     (0..count).for_each(|number| send(&mut sender, &provider, number));
     drop(sender);
@@ -179,7 +179,7 @@ fn no_wake_up_is_lost() {
     drop(there);
     assert!(matches!(back.recv_timeout(Duration::from_micros(1)), Err(RecvError::TimedOut)));
     child.shut_down();
-    assert!(matches!(back.recv(), Err(RecvError::PeerGone)));
+    assert!(matches!(back.recv(), Err(RecvError::Disconnected)));
 }
 
 /// Otherwise a subscriber waits for ever for a publisher that crashed, or loses what came before that.
@@ -202,8 +202,8 @@ fn a_receiver_that_sleeps_is_told_that_its_sender_was_killed() {
         waiting.join().unwrap()
     });
     assert_eq!(asleep.into_iter().map(Result::unwrap).collect::<Vec<_>>(), [LENGTHS[3], LENGTHS[0]]);
-    assert!(matches!(killed, Err(RecvError::PeerGone)), "{killed:?}");
-    assert!(matches!(receiver.try_recv(), Err(RecvError::PeerGone)));
+    assert!(matches!(killed, Err(RecvError::Disconnected)), "{killed:?}");
+    assert!(matches!(receiver.try_recv(), Err(RecvError::Disconnected)));
     drop(receiver);
     assert!(names.sweep() >= 3, "control object, segments and the channel");
 }
@@ -236,7 +236,7 @@ fn what_a_killed_sender_has_sent_outlives_a_sweep() {
     drop(provider(names.prefix()));
     let received: Vec<_> = (0..5).map(|_| receiver.recv().unwrap()).collect();
     received.iter().zip(0..).for_each(|(message, number)| shm::check(message, number).unwrap());
-    assert!(matches!(receiver.recv(), Err(RecvError::PeerGone)));
+    assert!(matches!(receiver.recv(), Err(RecvError::Disconnected)));
     drop(receiver);
     assert_eq!(names.sweep(), 0, "its messages are still read");
     received.iter().zip(0..).for_each(|(message, number)| shm::check(message, number).unwrap());
@@ -295,16 +295,16 @@ fn a_sender_that_sleeps_is_told_that_its_receiver_was_killed() {
         sender.send(buffer).unwrap();
     }
     let last = buffers.remove(0);
-    assert_eq!(sender.try_send_bytes(b"x"), Err(SendFailure::Full { slots: 4 }));
-    assert_eq!(sender.send_bytes_timeout(b"x", Duration::from_millis(1)), Err(SendFailure::TimedOut));
+    assert_eq!(sender.try_send_bytes(b"x"), Err(SendErrorKind::Full { capacity: 4 }));
+    assert_eq!(sender.send_bytes_timeout(b"x", Duration::from_millis(1)), Err(SendErrorKind::TimedOut));
     let error = std::thread::scope(|scope| {
         let waiting = scope.spawn(|| sender.send(last).unwrap_err());
         child.kill();
         waiting.join().unwrap()
     });
-    assert_eq!(error.failure(), SendFailure::PeerGone);
+    assert_eq!(error.kind(), SendErrorKind::Disconnected);
     let last = error.into_message();
-    assert_eq!(sender.try_send(last).unwrap_err().failure(), SendFailure::PeerGone);
+    assert_eq!(sender.try_send(last).unwrap_err().kind(), SendErrorKind::Disconnected);
     let stats = provider.stats();
     assert_eq!((stats.bytes_leased, stats.bytes_in_use), (0, 0), "what it had not taken came back with the error");
     provider.trim();
@@ -323,7 +323,7 @@ fn what_a_receiver_that_leaves_has_not_taken_comes_back_at_once() {
     drop(receiver);
     assert_eq!(provider.stats().bytes_leased, 0);
     let error = sender.send(provider.alloc(100).unwrap().freeze()).unwrap_err();
-    assert_eq!(error.failure(), SendFailure::PeerGone);
+    assert_eq!(error.kind(), SendErrorKind::Disconnected);
     drop(error);
     provider.trim();
     assert_eq!(provider.stats().bytes_held, 0);
@@ -354,7 +354,7 @@ fn a_name_belongs_to_one_living_sender_and_one_receiver() {
     again.send_bytes(b"again").unwrap();
     assert_eq!(&receiver.recv().unwrap()[..], b"again");
     drop(again);
-    assert!(matches!(receiver.recv(), Err(RecvError::PeerGone)));
+    assert!(matches!(receiver.recv(), Err(RecvError::Disconnected)));
     assert!(matches!(open(), Err(ChannelError::NoChannel { .. })));
     names.sweep();
 }

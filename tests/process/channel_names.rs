@@ -18,7 +18,7 @@ fn of_many_who_create_a_channel_one_has_it() {
     let names = Names::new("chan-races");
     let provider = names.provider().build().unwrap();
     let remains = {
-        let _sender = Sender::builder().slots(4).create(&provider, CHANNEL).unwrap();
+        let _sender = Sender::builder().capacity(4).create(&provider, CHANNEL).unwrap();
         fs::read(path(&names)).unwrap()
     };
     let (living, made, done) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false));
@@ -29,7 +29,7 @@ fn of_many_who_create_a_channel_one_has_it() {
                 let dead = OpenOptions::new().write(true).create_new(true).open(path(&names));
                 let _ = dead.and_then(|mut dead| dead.write_all(&remains));
             }
-            let mut sender = match Sender::builder().slots(slots).create(&provider, CHANNEL) {
+            let mut sender = match Sender::builder().capacity(slots).create(&provider, CHANNEL) {
                 Ok(sender) => sender,
                 Err(ChannelError::Taken { .. }) => continue,
                 Err(error) => panic!("{error}"),
@@ -37,7 +37,7 @@ fn of_many_who_create_a_channel_one_has_it() {
             assert_eq!(living.fetch_add(1, Ordering::SeqCst), 0, "another one has the name, too");
             made.fetch_add(1, Ordering::SeqCst);
             let mut receiver = Receiver::open(&names.client(), CHANNEL).expect("the name leads to the sender");
-            assert_eq!(sender.slots(), slots);
+            assert_eq!(sender.capacity(), slots);
             (0..slots.min(100)).for_each(|_| sender.try_send_bytes(&slots.to_ne_bytes()).unwrap());
             assert_eq!(&receiver.try_recv().unwrap()[..], slots.to_ne_bytes());
             living.fetch_sub(1, Ordering::SeqCst);

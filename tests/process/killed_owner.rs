@@ -71,7 +71,7 @@ fn a_trim_after_the_owner_was_killed_leaves_held_views_alone() {
     assert_eq!(peer.trim(), 2);
     assert_eq!(peer.segments(), 0);
     views.iter().for_each(|&view| peer.check(view));
-    let swept = names.provider().sweep().unwrap();
+    let swept = Provider::sweep(names.prefix()).unwrap();
     assert_eq!(swept.objects, 2, "a swept object stays mapped where it is read");
     views.iter().for_each(|&view| peer.check(view));
     views.iter().for_each(|&view| peer.release(view));

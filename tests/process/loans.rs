@@ -44,7 +44,7 @@ fn receivers(prefix: &str) -> Vec<Receiver> {
 fn a_thousand_messages_of_three_channels_are_held_and_dropped_out_of_order() {
     let names = Names::new("loans-thousand");
     let provider = provider(names.prefix());
-    let create = |number| Sender::builder().slots(16).create(&provider, &name(number)).unwrap();
+    let create = |number| Sender::builder().capacity(16).create(&provider, &name(number)).unwrap();
     let mut senders: Vec<Sender> = (0..CHANNELS).map(create).collect();
     let child = Child::start("loans-holder", &[names.prefix()]);
     (0..HELD).for_each(|number| send(&mut senders[number % CHANNELS], &provider, number));

@@ -8,7 +8,7 @@ use crate::peer::{self, Peer, Views};
 use crate::shm::{self, Names};
 use crate::wire::{Link, Message};
 use crate::{spaces, sys};
-use shm_pool::channel::{RecvError, SendFailure};
+use shm_pool::channel::{RecvError, SendErrorKind};
 use shm_pool::{AttachError, Descriptor, Provider, ProviderId, ShareError, ShmBuf};
 
 /// What an owner has: a control object, and two segments.
@@ -43,7 +43,7 @@ fn observe(link: &Link, prefix: &str) {
     let (client, mut views) = (shm::client(prefix), Views::new());
     while let Some(question) = link.receive().unwrap() {
         link.send(&match question {
-            Message::Go => Message::Number(Provider::builder().name_prefix(prefix).sweep().unwrap().objects as u64),
+            Message::Go => Message::Number(Provider::sweep(prefix).unwrap().objects as u64),
             question => peer::answer(&question, &client, prefix, &mut views),
         });
     }
@@ -214,7 +214,7 @@ fn ends_of_channels_in_another_pid_namespace_are_seen_to_die() {
     assert_eq!((0..3).filter_map(|_| receiver.recv().ok()).count(), 3);
     assert!(matches!(receiver.try_recv(), Err(RecvError::Empty)), "it lives");
     elsewhere.kill();
-    assert!(matches!(receiver.recv(), Err(RecvError::PeerGone)));
+    assert!(matches!(receiver.recv(), Err(RecvError::Disconnected)));
     drop(receiver);
     assert!(names.sweep() > 0);
 
@@ -225,7 +225,7 @@ fn ends_of_channels_in_another_pid_namespace_are_seen_to_die() {
     elsewhere.peer.child().expect_done();
     (0..2).for_each(|_| sender.send(message(&provider, 7)).unwrap());
     elsewhere.kill();
-    assert_eq!(sender.send_bytes(b"x"), Err(SendFailure::PeerGone));
+    assert_eq!(sender.send_bytes(b"x"), Err(SendErrorKind::Disconnected));
     assert_eq!(provider.reclaim(), 2, "both messages");
 }
 

@@ -10,7 +10,7 @@ use crate::shm::{self, Names};
 use crate::wire::{Link, Message};
 use nix::sched::{sched_getaffinity, sched_setaffinity, CpuSet};
 use nix::unistd::Pid;
-use shm_pool::channel::{Receiver, SendFailure, Sender};
+use shm_pool::channel::{Receiver, SendErrorKind, Sender};
 use shm_pool::{Descriptor, Provider, ShmBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -111,14 +111,14 @@ pub(crate) fn sender_role(link: &Link, arguments: &[&str]) {
             other => panic!("{other:?}"),
         }
         let messages: Vec<ShmBuf> = (0..MESSAGES).map(|_| message(&provider, 1)).collect();
-        let mut sender = Sender::builder().slots(MESSAGES).create(&provider, &channel(number)).unwrap();
+        let mut sender = Sender::builder().capacity(MESSAGES).create(&provider, &channel(number)).unwrap();
         messages.iter().for_each(|message| link.send(&Message::Sent(message.descriptor().unwrap())));
         sender.wait_for_receiver(Duration::MAX).unwrap();
         'sending: loop {
             for message in &messages {
-                match sender.try_send(message.clone()).map_err(|error| error.failure()) {
-                    Ok(()) | Err(SendFailure::Full { .. } | SendFailure::TooManyLent { .. }) => {}
-                    Err(SendFailure::PeerGone) => break 'sending,
+                match sender.try_send(message.clone()).map_err(|error| error.kind()) {
+                    Ok(()) | Err(SendErrorKind::Full { .. } | SendErrorKind::TooManyLent { .. }) => {}
+                    Err(SendErrorKind::Disconnected) => break 'sending,
                     Err(error) => panic!("{error}"),
                 }
             }

@@ -105,12 +105,12 @@ fn a_sweep_takes_the_dead_owners_objects_alone_and_not_from_its_readers() {
     let descriptor = first_message(&owner);
     let peer = Peer::start(names.prefix());
     let view = peer.attach(descriptor, 100_000).unwrap();
-    assert_eq!(builder(names.prefix()).sweep().unwrap().objects, 0, "all owners live");
+    assert_eq!(Provider::sweep(names.prefix()).unwrap().objects, 0, "all owners live");
     owner.kill();
-    let swept = builder(names.prefix()).sweep().unwrap();
+    let swept = Provider::sweep(names.prefix()).unwrap();
     assert_eq!(swept.objects, OBJECTS);
     assert!(swept.bytes >= 100_000 * 2 + 200_000 + 1_000, "{swept:?}");
-    assert_eq!(builder(names.prefix()).sweep().unwrap().objects, 0, "all is swept");
+    assert_eq!(Provider::sweep(names.prefix()).unwrap().objects, 0, "all is swept");
 
     peer.check(view);
     peer.release(view);
@@ -174,7 +174,7 @@ fn many_sweep_while_others_start_and_end() {
             for _ in 0..2 {
                 scope.spawn(|| {
                     while !over.load(Ordering::Relaxed) {
-                        names.provider().sweep().unwrap();
+                        Provider::sweep(names.prefix()).unwrap();
                     }
                 });
             }

@@ -98,7 +98,7 @@ fn round(provider: &Provider, client: &Client, peer: PeerId, channel: &mut (Send
 }
 
 fn channel(prefix: &str, provider: &Provider) -> (Sender, Receiver) {
-    let sender = Sender::builder().slots(4).create(provider, "warm").unwrap();
+    let sender = Sender::builder().capacity(4).create(provider, "warm").unwrap();
     let client = Arc::new(shm::client(prefix));
     (sender, Receiver::builder().open(&client, "warm").unwrap())
 }

@@ -25,7 +25,7 @@ pub(crate) const BYTES: &[u8] = b"a message of its own";
 pub(crate) const BUFFERS: u64 = 3;
 
 pub(crate) fn sender(provider: &Provider, name: &str) -> Result<Sender, ChannelError> {
-    Sender::builder().slots(8).create(provider, name)
+    Sender::builder().capacity(8).create(provider, name)
 }
 
 pub(crate) fn receiver(client: &Arc<Client>, name: &str) -> Result<Receiver, ChannelError> {

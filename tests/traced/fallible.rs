@@ -56,7 +56,7 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
     let provider = || builder(prefix).build().unwrap();
     match operation {
         "build" => attempt.twice(|| builder(prefix).build().map_err(build_error)),
-        "sweep" => attempt.twice(|| builder(prefix).sweep().map_err(build_error)),
+        "sweep" => attempt.twice(|| shm_pool::Provider::sweep(prefix).map_err(build_error)),
         "alloc, a run" => {
             let provider = provider();
             attempt.twice(|| provider.alloc(LARGE).map_err(alloc_error));

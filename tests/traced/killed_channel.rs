@@ -8,7 +8,7 @@ use crate::kill_points::{self, Scene, Victim};
 use crate::owner_operations::builder;
 use crate::shm::{self, Names};
 use crate::wire::Message;
-use shm_pool::channel::{ChannelError, Receiver, RecvError, SendFailure, Sender};
+use shm_pool::channel::{ChannelError, Receiver, RecvError, SendErrorKind, Sender};
 use shm_pool::{Client, Provider};
 use std::fs;
 use std::sync::Arc;
@@ -87,20 +87,20 @@ impl Scene for Senders {
 
     fn check(&mut self, operation: &str, _round: usize) {
         let (provider, [mut sender, mut other]) = self.round.take().expect("a round that was started");
-        assert_eq!(other.send_bytes(b"x"), Err(SendFailure::PeerGone), "the channel that was not touched");
+        assert_eq!(other.send_bytes(b"x"), Err(SendErrorKind::Disconnected), "the channel that was not touched");
         match sender.wait_for_receiver(Duration::ZERO) {
             // It had not joined: another one can.
-            Err(SendFailure::TimedOut) => {
+            Err(SendErrorKind::TimedOut) => {
                 assert_eq!(operation, "receiver: open");
                 let client = Arc::new(self.names.client());
                 let mut receiver = receiver(&client, CHANNEL).unwrap();
                 send(&mut sender, &provider, 2);
                 (0..2).for_each(|number| check(&receiver.recv().unwrap(), number));
             }
-            Err(SendFailure::PeerGone) => {
-                assert_eq!(sender.send_bytes(b"x"), Err(SendFailure::PeerGone));
+            Err(SendErrorKind::Disconnected) => {
+                assert_eq!(sender.send_bytes(b"x"), Err(SendErrorKind::Disconnected));
                 let buffer = provider.alloc(1).unwrap().freeze();
-                assert_eq!(sender.send(buffer).unwrap_err().failure(), SendFailure::PeerGone);
+                assert_eq!(sender.send(buffer).unwrap_err().kind(), SendErrorKind::Disconnected);
             }
             other => panic!("the receiver is dead: {other:?}"),
         }
@@ -154,7 +154,7 @@ impl Scene for Receivers {
                     Err(error) => break error,
                 }
             };
-            assert!(matches!(end, RecvError::PeerGone), "{end}");
+            assert!(matches!(end, RecvError::Disconnected), "{end}");
             views.iter().zip(0..).for_each(|(message, number)| check(message, number));
         }
         let open = channels::receiver(&client, CHANNEL).unwrap_err();

@@ -40,7 +40,7 @@ pub(crate) fn operate(link: &Link, operation: &str, prefix: &str) {
             return;
         }
         "sweep" => {
-            marked(|| builder(prefix).sweep()).unwrap();
+            marked(|| Provider::sweep(prefix)).unwrap();
             return;
         }
         _ => {}

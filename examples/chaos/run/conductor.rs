@@ -40,7 +40,7 @@ pub(crate) fn run(plan: &Plan) -> Tally {
         Err(problem) => Tally { problems: vec![problem], ..Tally::default() },
     };
     tally.elapsed = start.elapsed();
-    match Provider::builder().name_prefix(&prefix).sweep() {
+    match Provider::sweep(&prefix) {
         Ok(swept) => tally.swept = swept.objects as u64,
         Err(error) => tally.problems.push(format!("the final sweep failed: {error}")),
     }
@@ -216,7 +216,7 @@ impl Conductor<'_> {
 
     fn sweep(&mut self) -> Result<()> {
         self.crew.tally.sweeps += 1;
-        let swept = Provider::builder().name_prefix(&self.prefix).sweep();
+        let swept = Provider::sweep(&self.prefix);
         swept.map(drop).map_err(|error| format!("cannot sweep: {error}"))
     }
 

@@ -85,7 +85,7 @@ impl Publisher {
         match self.random.u16(..1000) {
             0..=4 => drop(self.provider.trim()),
             5..=19 => drop(self.provider.reclaim()),
-            20..=21 => match Provider::builder().name_prefix(&self.prefix).sweep() {
+            20..=21 => match Provider::sweep(&self.prefix) {
                 Ok(_) => {}
                 Err(error) => self.control.fail(&format!("cannot sweep: {error}")),
             },

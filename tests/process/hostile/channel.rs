@@ -6,7 +6,7 @@ use super::forgery::{forge, Change};
 use super::layout::{OpenObject, Value, Word, Write};
 use super::{outside, storm};
 use arbitrary::{Arbitrary, Unstructured};
-use shm_pool::channel::{Message, Receiver, RecvError, SendFailure, Sender, MAX_INLINE};
+use shm_pool::channel::{Message, Receiver, RecvError, SendErrorKind, Sender, MAX_INLINE};
 use shm_pool::{Client, Descriptor, Provider};
 use std::collections::{HashSet, VecDeque};
 use std::hint::black_box;
@@ -180,7 +180,8 @@ struct Ends<'a> {
 
 impl<'a> Ends<'a> {
     fn begin(scene: &'a Scene<'a>, is_peaceful: bool) -> Self {
-        let sender = Sender::builder().slots(SLOTS).create(&scene.provider, CHANNEL).expect("a name that nobody has");
+        let sender =
+            Sender::builder().capacity(SLOTS).create(&scene.provider, CHANNEL).expect("a name that nobody has");
         let receiver = Receiver::open(&scene.client, CHANNEL).expect("a sender that lives");
         Self {
             scene,
@@ -259,7 +260,7 @@ impl<'a> Ends<'a> {
         let Some(sender) = &mut self.sender else { return };
         let sent = if wait { sender.send_bytes_timeout(&payload, SHORT) } else { sender.try_send_bytes(&payload) };
         match sent {
-            Err(SendFailure::TooLong { .. }) => assert!(len > MAX_INLINE),
+            Err(SendErrorKind::TooLong { .. }) => assert!(len > MAX_INLINE),
             sent => self.note_sent(sent, payload, wait),
         }
     }
@@ -273,10 +274,10 @@ impl<'a> Ends<'a> {
         self.lengths.insert(len);
         let buffer = buffer.freeze();
         let sent = if wait { sender.send_timeout(buffer, SHORT) } else { sender.try_send(buffer) };
-        self.note_sent(sent.map_err(|error| error.failure()), payload, wait);
+        self.note_sent(sent.map_err(|error| error.kind()), payload, wait);
     }
 
-    fn note_sent(&mut self, sent: Result<(), SendFailure>, payload: Vec<u8>, wait: bool) {
+    fn note_sent(&mut self, sent: Result<(), SendErrorKind>, payload: Vec<u8>, wait: bool) {
         if self.is_damaged {
             return drop(black_box(sent.map_err(|error| error.to_string())));
         }
@@ -286,9 +287,9 @@ impl<'a> Ends<'a> {
                 assert!(self.receiver.is_some() && under_way <= SLOTS, "{under_way} under way, and one more");
                 self.under_way.push_back(payload);
             }
-            Err(SendFailure::PeerGone) => assert!(self.receiver.is_none(), "the receiver lives"),
-            Err(SendFailure::Full { slots: SLOTS }) => assert!(full && !wait, "{under_way} are under way"),
-            Err(SendFailure::TimedOut) => assert!(full && wait, "{under_way} are under way"),
+            Err(SendErrorKind::Disconnected) => assert!(self.receiver.is_none(), "the receiver lives"),
+            Err(SendErrorKind::Full { capacity: SLOTS }) => assert!(full && !wait, "{under_way} are under way"),
+            Err(SendErrorKind::TimedOut) => assert!(full && wait, "{under_way} are under way"),
             Err(error) => panic!("{error}"),
         }
     }
@@ -304,7 +305,7 @@ impl<'a> Ends<'a> {
                 assert_eq!(message[..], sent[..]);
                 self.keep(message, sent, keep);
             }
-            (Err(RecvError::PeerGone), None) => assert!(self.sender.is_none(), "the sender lives"),
+            (Err(RecvError::Disconnected), None) => assert!(self.sender.is_none(), "the sender lives"),
             (Err(RecvError::Empty), None) => assert!(!wait && self.sender.is_some()),
             (Err(RecvError::TimedOut), None) => assert!(wait && self.sender.is_some()),
             (received, sent) => panic!("{received:?}, and sent was {sent:?}"),

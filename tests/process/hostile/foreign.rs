@@ -188,7 +188,7 @@ impl<'a> Scene<'a> {
     }
 
     fn sweep(&self) {
-        Provider::builder().name_prefix(self.prefix).sweep().expect("/dev/shm can be read");
+        Provider::sweep(self.prefix).expect("/dev/shm can be read");
     }
 
     /// The owner is as alive as before, and its message is there.

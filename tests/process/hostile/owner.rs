@@ -98,7 +98,7 @@ impl Owner {
         self.messages += 1;
         assert!(outside::is_mapped(&buffer, &self.prefix, true), "a buffer outside of the provider's memory");
         let len = buffer.len();
-        buffer.set_len(buffer.capacity()).expect("the capacity");
+        buffer.try_set_len(buffer.capacity()).expect("the capacity");
         buffer.fill(stamp(self.messages));
         buffer.truncate(len);
         let capacity = buffer.capacity();
