@@ -1,7 +1,7 @@
 //! A channel: messages from one process to another, without a transport of your own.
 //!
-//! A buffer that is sent is lent. The receiver reads it in place, and its memory comes back when the
-//! receiver drops it: neither side confirms anything. Run it with `cargo run --example channel`.
+//! A buffer that is sent is lent. The receiver reads it in place, and its memory comes back when
+//! the receiver drops it. Nobody confirms anything. Run it with `cargo run --example channel`.
 
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,8 @@
 //! An embedded publisher's start-up: everything that costs memory is done before the first message.
 //!
-//! It sets a cap, reserves what can be under way, and runs its loop once. From then on it publishes at
-//! a fixed rate without the heap, and asks the kernel for no memory. The receiver is a thread here; it
-//! could be any process. Run it with `cargo run --release --example embedded`.
+//! It sets a cap, reserves what can be under way, and runs its loop once. From then on it publishes
+//! at a fixed rate without the heap, and asks the kernel for no memory. The receiver is a thread
+//! here; it could be any process. Run it with `cargo run --release --example embedded`.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,7 @@
 //! Grants: a publisher that knows its receiver drops each message at once, and waits for nobody.
 //!
-//! The receiver connects and tells its `PeerId`. A grant is a lease for that peer: the message stays
-//! until the peer has read it, or has died. Run it with `cargo run --example grants`.
+//! The receiver connects and tells its `PeerId`. A grant is a lease for that peer: the message
+//! stays until the peer has read it, or has died. Run it with `cargo run --example grants`.
 
 #![forbid(unsafe_code)]
 

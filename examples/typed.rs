@@ -11,8 +11,9 @@ use std::error::Error;
 use std::mem::size_of;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// A laser scan. `repr(C)` fixes the layout, so that both sides agree on it. The derives refuse what
-/// must not go between processes: references, types for which some bytes are invalid, and padding.
+/// A laser scan. `repr(C)` fixes the layout, so that both sides agree on it. The derives refuse
+/// what must not go between processes: references, types for which some bytes are invalid, and
+/// padding.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 struct Scan {
@@ -26,8 +27,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let provider = Provider::builder().build()?;
     let client = Client::new();
     for stamp_ns in 0..10 {
-        // Every buffer begins at 64-byte alignment at least, in every process: enough for each primitive
-        // type. A layout asks for what the type needs, which may be up to 4096.
+        // Every buffer begins at 64-byte alignment at least, in every process: enough for each
+        // primitive type. A layout asks for what the type needs, which may be up to 4096.
         let mut buffer = provider.alloc_layout(Layout::new::<Scan>())?;
         // The same bytes, as a struct. Length and alignment are checked, and nothing is written.
         let scan = Scan::mut_from_bytes(&mut buffer).map_err(|error| error.to_string())?;

@@ -1,7 +1,7 @@
 //! Publish and subscribe over a Unix socket, between two processes.
 //!
-//! Only the 32 bytes of a descriptor go over the socket. The message stays where the publisher wrote
-//! it, and the subscriber reads it there. Run it: `cargo run --example unix_socket`.
+//! Only the 32 bytes of a descriptor go over the socket. The message stays where the publisher
+//! wrote it, and the subscriber reads it there. Run it: `cargo run --example unix_socket`.
 
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,8 @@
 //! zenoh: a publisher whose messages are in this crate's pool, and a stock subscriber.
 //!
-//! `PoolBackend` takes the place of zenoh's own backend in one line of the publisher. The subscriber
-//! is zenoh and nothing else. Run it with `cargo run --features zenoh --example zenoh`. (zenoh leaves
-//! small files of its own in /dev/shm, which the next zenoh program removes.)
+//! `PoolBackend` takes the place of zenoh's own backend in one line of the publisher. The
+//! subscriber is zenoh and nothing else. Run it with `cargo run --features zenoh --example zenoh`.
+//! (zenoh leaves small files of its own in /dev/shm, which the next zenoh program removes.)
 
 #![forbid(unsafe_code)]
 
@@ -18,13 +18,15 @@ const MESSAGES: u8 = 100;
 const LEN: usize = 64 << 10;
 
 fn main() -> Result<()> {
-    // Two sessions, as two programs would have them, at a port of this machine that nobody else uses.
+    // Two sessions, as two programs would have them, at a port of this machine that nobody else
+    // uses.
     let publishing = open("listen", "tcp/127.0.0.1:0")?;
     let locators = publishing.info().locators().wait();
     let subscribing = open("connect", locators.first().ok_or("zenoh listens nowhere")?.as_str())?;
     let subscriber = subscribing.declare_subscriber(KEY).wait()?;
 
-    // The line that is not stock. With zenoh's own backend: ShmProviderBuilder::default_backend(4 << 20).
+    // The line that is not stock. With zenoh's own backend: ShmProviderBuilder::default_backend(4
+    // << 20).
     let provider = PoolBackend::builder().max_bytes(4 << 20).build()?.provider();
     let publisher = publishing.declare_publisher(KEY).congestion_control(CongestionControl::Block).wait()?;
     let matching = publisher.matching_listener().wait()?;
