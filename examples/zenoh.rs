@@ -9,24 +9,21 @@
 use shm_pool::zenoh::PoolBackend;
 use zenoh::qos::CongestionControl;
 use zenoh::shm::{BlockOn, GarbageCollect};
-use zenoh::{Config, Session, Wait};
-
-type Result<T> = zenoh::Result<T>;
+use zenoh::{Config, Result, Session, Wait};
 
 const KEY: &str = "shm_pool/example";
 const MESSAGES: u8 = 100;
 const LEN: usize = 64 << 10;
 
 fn main() -> Result<()> {
-    // Two sessions, as two programs would have them, at a port of this machine that nobody else
-    // uses.
+    // Two sessions, as two programs would have them, at a port that the system chooses.
     let publishing = open("listen", "tcp/127.0.0.1:0")?;
     let locators = publishing.info().locators().wait();
     let subscribing = open("connect", locators.first().ok_or("zenoh listens nowhere")?.as_str())?;
     let subscriber = subscribing.declare_subscriber(KEY).wait()?;
 
-    // The line that is not stock. With zenoh's own backend: ShmProviderBuilder::default_backend(4
-    // << 20).
+    // The line that is not stock. With zenoh's own backend it would be
+    // `ShmProviderBuilder::default_backend(4 << 20).wait()?`.
     let provider = PoolBackend::builder().max_bytes(4 << 20).build()?.provider();
     let publisher = publishing.declare_publisher(KEY).congestion_control(CongestionControl::Block).wait()?;
     let matching = publisher.matching_listener().wait()?;
