@@ -2,146 +2,147 @@
 //!
 //! # Flow control
 //!
-//! The publisher is at most `--window` messages ahead of the slowest subscriber; each tells it from time to time how
-//! many messages it is done with. When the shared memory is exhausted before that, the publisher waits for the same
-//! credits: a subscriber that has nothing left to read lets go of all that it holds, so either memory comes back, or
-//! nobody holds any and the error is real. Nobody sleeps, nobody spins.
+//! The publisher is at most `--window` messages ahead of the slowest subscriber; each says when it
+//! has let go of a message. When the shared memory is exhausted before that, the publisher waits
+//! for the same news: a subscriber that has nothing left to read lets go of all that it holds. So
+//! either memory comes back, or nobody holds any and the error is real. Nobody sleeps, nobody
+//! spins.
 
 use crate::options::Options;
-use crate::process::{Starting, Subscriber};
-use crate::report::{Published, Report};
 use crate::source::Source;
+use crate::wire::{receive, send, ToPublisher, ToSubscriber};
 use crate::Result;
-use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
-use shm_pool::{Provider, ProviderId, ShmBufMut};
-use std::io::{self, Write};
-use std::time::Instant;
+use indicatif::HumanBytes;
+use shm_pool::{PeerId, Provider, ProviderId, ShmBuf, ShmBufMut};
+use std::io::BufReader;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
 
-/// Publishes the whole stream, prints the table, and fails if anything was not as it must be.
+/// Publishes the whole stream, prints the report, and fails if anything was not as it must be.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    options.check()?;
-    let file = options.file()?;
-    let source = Source::read(&file, options.largest())?;
-    // The pool keeps as many free chunks of a size as can be in flight, so that none is made anew again and again.
-    let provider =
-        Provider::builder().max_bytes(options.max_bytes).max_idle_per_class(options.window() as usize).build()?;
+    // The pool keeps as many free chunks of a size as can be in flight: none is made again and
+    // again.
+    let window = options.window.into();
+    let provider = Provider::builder().max_bytes(options.max_bytes).max_idle_per_class(window).build()?;
     let id = provider.id();
-
-    let starting: Result<Vec<Starting>> =
-        (0..options.subscribers).map(|index| Starting::spawn(options, &file, id, index)).collect();
-    let outcome = starting.and_then(|starting| Publisher::new(options, &provider, starting)?.run(&source));
+    let source = options.source()?;
+    let (bytes, elapsed) = publish(options, &provider, &source)?;
+    let stats = provider.stats();
     drop(provider);
 
-    let mut problems = Vec::new();
-    match outcome {
-        Ok(report) => {
-            let table = report.table(options, &file, source.file_len());
-            if let Err(error) = io::stdout().write_all(table.as_bytes()) {
-                problems.push(format!("cannot write the table: {error}"));
-            }
-            problems.extend(report.problems());
-        }
-        Err(error) => problems.push(error.to_string()),
+    let (messages, seconds) = (options.messages, elapsed.as_secs_f64());
+    let (total, rate) = (HumanBytes(bytes), HumanBytes((bytes as f64 / seconds) as u64));
+    let file = HumanBytes(source.file_len() as u64);
+    println!("{messages} messages, {total}, from a file of {file} in {seconds:.2} s: {rate}/s");
+    println!("{} allocations from the pool, {} made anew", stats.hits(), stats.misses());
+    let (most, cap) = (HumanBytes(stats.peak_bytes_held as u64), HumanBytes(stats.max_bytes as u64));
+    println!("{} segments created, at most {most} of {cap} held", stats.segments_created);
+    if stats.bytes_in_use + stats.bytes_leased > 0 {
+        return Err(format!("leaked: {} bytes in use, {} leased", stats.bytes_in_use, stats.bytes_leased).into());
     }
-    problems.extend(files_left_by(id)?.into_iter().map(|name| format!("leak: /dev/shm/{name} is left behind")));
-    if problems.is_empty() {
-        return Ok(());
-    }
-    Err(problems.join("\n").into())
-}
-
-/// The provider's objects that are still there: each has the provider's id in its name.
-fn files_left_by(id: ProviderId) -> Result<Vec<String>> {
-    let named = |error: io::Error| format!("cannot look for leaks in /dev/shm: {error}");
-    let mut left = Vec::new();
-    for entry in std::fs::read_dir("/dev/shm").map_err(named)? {
-        let name = entry.map_err(named)?.file_name().to_string_lossy().into_owned();
+    // Each of the provider's objects has its id in its name.
+    for entry in std::fs::read_dir("/dev/shm")? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
         if name.contains(&id.to_string()) {
-            left.push(name);
+            return Err(format!("leaked: /dev/shm/{name}").into());
         }
     }
-    Ok(left)
+    Ok(())
 }
 
-struct Publisher<'a> {
-    options: &'a Options,
-    provider: &'a Provider,
-    subscribers: Vec<Subscriber>,
-    published: Published,
-}
-
-impl<'a> Publisher<'a> {
-    /// Waits until every subscriber is connected: nobody misses the first message.
-    fn new(options: &'a Options, provider: &'a Provider, starting: Vec<Starting>) -> Result<Self> {
-        let subscribers = starting.into_iter().map(Starting::connected).collect::<Result<_>>()?;
-        Ok(Self { options, provider, subscribers, published: Published::default() })
-    }
-
-    fn run(mut self, source: &Source) -> Result<Report> {
-        let bar = progress_bar(self.options.messages)?;
-        let start = Instant::now();
-        for content in source.messages(&self.options.sizes).take(self.options.messages as usize) {
-            self.wait_for_window()?;
-            self.publish(content)?;
-            bar.inc(1);
+/// Returns how many bytes it was, and how long it took until every subscriber had let go of the
+/// last.
+fn publish(options: &Options, provider: &Provider, source: &Source) -> Result<(u64, Duration)> {
+    let start = |index| Subscriber::start(index, provider.id());
+    let mut subscribers = (0..options.subscribers).map(start).collect::<Result<Vec<_>>>()?;
+    let (start, mut bytes) = (Instant::now(), 0);
+    for content in source.messages(&options.sizes).take(options.messages as usize) {
+        for subscriber in &mut subscribers {
+            subscriber.wait_until_pending(options.window - 1)?;
         }
-        for subscriber in &mut self.subscribers {
-            subscriber.end_stream()?;
-        }
-        let mut summaries = Vec::new();
-        for subscriber in &mut self.subscribers {
-            summaries.push((subscriber.name(), subscriber.summary()?));
-        }
-        let elapsed = start.elapsed();
-        bar.finish_and_clear();
-        for subscriber in self.subscribers {
-            subscriber.join()?;
-        }
-        Ok(Report { published: self.published, summaries, elapsed, stats: self.provider.stats() })
-    }
-
-    /// The main job: allocate, fill, freeze, share, let go.
-    fn publish(&mut self, content: &[u8]) -> Result<()> {
-        let mut buffer = self.alloc(content.len())?;
+        let mut buffer = alloc(provider, content.len(), &mut subscribers)?;
         buffer.copy_from_slice(content);
-        self.published.count(buffer.len(), buffer.capacity());
         let message = buffer.freeze();
-        for subscriber in &mut self.subscribers {
+        for subscriber in &mut subscribers {
             subscriber.send(&message)?;
         }
-        // The message is dropped here. What the subscribers were granted keeps it until the last of them is done.
-        Ok(())
+        bytes += content.len() as u64;
+        // The message is dropped here. The grants keep it until the last subscriber is done.
     }
-
-    /// Allocates, and waits for memory as long as subscribers have some to give back.
-    fn alloc(&mut self, len: usize) -> Result<ShmBufMut> {
-        loop {
-            match self.provider.alloc(len) {
-                Err(error) if error.is_exhausted() => {
-                    let slowest = self.subscribers.iter_mut().max_by_key(|subscriber| subscriber.pending());
-                    match slowest.filter(|subscriber| subscriber.pending() > 0) {
-                        Some(subscriber) => subscriber.wait_for_credit()?,
-                        None => return Err(error.into()),
-                    }
-                    self.published.waits_for_memory += 1;
-                }
-                other => return Ok(other?),
-            }
-        }
+    for subscriber in &mut subscribers {
+        subscriber.wait_until_pending(0)?;
     }
+    let elapsed = start.elapsed();
+    subscribers.into_iter().try_for_each(Subscriber::finish)?;
+    Ok((bytes, elapsed))
+}
 
-    fn wait_for_window(&mut self) -> Result<()> {
-        for subscriber in &mut self.subscribers {
-            while subscriber.pending() >= self.options.window() {
-                subscriber.wait_for_credit()?;
-            }
+/// Allocates, and waits for memory as long as subscribers have some to give back.
+fn alloc(provider: &Provider, len: usize, subscribers: &mut [Subscriber]) -> Result<ShmBufMut> {
+    loop {
+        match provider.alloc(len) {
+            Err(error) if error.is_exhausted() => match subscribers.iter_mut().max_by_key(|one| one.pending) {
+                Some(slowest) if slowest.pending > 0 => slowest.wait_until_pending(slowest.pending - 1)?,
+                _ => return Err(error.into()),
+            },
+            other => return Ok(other?),
         }
-        Ok(())
     }
 }
 
-/// Hidden if standard error is not a terminal.
-fn progress_bar(messages: u64) -> Result<ProgressBar> {
-    let style = ProgressStyle::with_template("{bar:40} {pos}/{len} messages, {eta} left")?;
-    Ok(ProgressBar::new(messages).with_style(style).with_finish(ProgressFinish::AndClear))
+/// The publisher's end of one subscriber process.
+struct Subscriber {
+    process: Child,
+    socket: BufReader<UnixStream>,
+    peer: PeerId,
+    /// How many messages it was sent and has not let go of.
+    pending: u16,
+}
+
+impl Subscriber {
+    /// Starts this program once more and waits until it has connected, so that it misses no
+    /// message.
+    fn start(index: u8, provider: ProviderId) -> Result<Self> {
+        let (ours, theirs) = UnixStream::pair()?;
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(std::env::args_os().skip(1)).arg(format!("--provider={}", provider.to_u64()));
+        if index == 0 {
+            command.arg("--slow");
+        }
+        let process = command.stdin(OwnedFd::from(theirs)).spawn()?;
+        // It holds the other end of the socket, whose closing is to be seen.
+        drop(command);
+        let mut socket = BufReader::new(ours);
+        match receive(&mut socket)? {
+            ToPublisher::Connected(peer) => Ok(Self { process, socket, peer: PeerId::from_bytes(peer), pending: 0 }),
+            ToPublisher::Done => Err("a subscriber did not say who it is".into()),
+        }
+    }
+
+    /// Grants it the message and announces it. The publisher need not keep it.
+    fn send(&mut self, message: &ShmBuf) -> Result<()> {
+        let descriptor = message.grant(self.peer)?;
+        self.pending += 1;
+        send(self.socket.get_ref(), &ToSubscriber::Message(descriptor.to_bytes()))
+    }
+
+    /// Waits until it has let go of all but so many messages.
+    fn wait_until_pending(&mut self, most: u16) -> Result<()> {
+        while self.pending > most {
+            match receive(&mut self.socket)? {
+                ToPublisher::Done => self.pending -= 1,
+                ToPublisher::Connected(_) => return Err("a subscriber has connected twice".into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the stream, and waits for the process to end in peace.
+    fn finish(mut self) -> Result<()> {
+        send(self.socket.get_ref(), &ToSubscriber::End)?;
+        let status = self.process.wait()?;
+        status.success().then_some(()).ok_or_else(|| format!("a subscriber ended with {status}").into())
+    }
 }

@@ -1,0 +1,58 @@
+//! A channel: messages from one process to another, without a transport of your own.
+//!
+//! A buffer that is sent is lent. The receiver reads it in place, and its memory comes back when
+//! the receiver drops it. Nobody confirms anything. Run it with `cargo run --example channel`.
+
+#![forbid(unsafe_code)]
+
+use shm_pool::channel::{Receiver, Sender};
+use shm_pool::{Client, Provider};
+use std::error::Error;
+use std::process::Command;
+use std::time::Duration;
+
+const MESSAGES: u8 = 100;
+const LEN: usize = 64 << 10;
+/// Long enough for a busy machine to start a process.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn main() -> Result<(), Box<dyn Error>> {
+    // The program starts itself again, with the channel's name as its argument.
+    match std::env::args().nth(1) {
+        Some(name) => receive(&name),
+        None => send(&format!("example-{}", std::process::id())),
+    }
+}
+
+fn send(name: &str) -> Result<(), Box<dyn Error>> {
+    let provider = Provider::builder().max_bytes(32 << 20).build()?;
+    let mut sender = Sender::create(&provider, name)?;
+    let mut receiver = Command::new(std::env::current_exe()?).arg(name).spawn()?;
+    // Sending works without a receiver, too; but only one that is there can be seen to die.
+    sender.wait_for_receiver(PATIENCE)?;
+    for number in 0..MESSAGES {
+        let mut buffer = provider.alloc(LEN)?;
+        buffer.fill(number);
+        sender.send(buffer.freeze())?;
+    }
+    // Up to 48 bytes go in the channel itself.
+    sender.send_bytes(b"that was all")?;
+    // What was not received would be lost with the sender and the provider.
+    sender.wait_until_received(PATIENCE)?;
+    drop(sender);
+    assert!(receiver.wait()?.success());
+    println!("{MESSAGES} messages of {LEN} bytes, and a short one");
+    Ok(())
+}
+
+fn receive(name: &str) -> Result<(), Box<dyn Error>> {
+    let mut receiver = Receiver::open(&Client::new(), name)?;
+    for number in 0..MESSAGES {
+        let message = receiver.recv()?; // sleeps while there is none
+        assert!(message[..] == [number; LEN], "message {number} is not what was sent");
+    }
+    assert_eq!(&receiver.recv()?[..], b"that was all");
+    // The next call returns when the sender leaves. It would too if the sender were killed.
+    assert!(receiver.recv().is_err());
+    Ok(())
+}

@@ -1,0 +1,58 @@
+//! An embedded publisher's start-up: everything that costs memory is done before the first message.
+//!
+//! It sets a cap, reserves what can be under way, and runs its loop once. From then on it publishes
+//! at a fixed rate without the heap, and asks the kernel for no memory. The receiver is a thread
+//! here; it could be any process. Run it with `cargo run --release --example embedded`.
+
+#![forbid(unsafe_code)]
+
+use nix::sys::resource::{getrusage, UsageWho};
+use shm_pool::channel::{Receiver, Sender};
+use shm_pool::{Client, Provider};
+use std::error::Error;
+use std::thread;
+use std::time::{Duration, Instant};
+
+const LEN: usize = 1800;
+const PERIOD: Duration = Duration::from_millis(1);
+/// Sent and not yet received. If there are more, `send` waits.
+const QUEUED: usize = 4;
+const MESSAGES: u32 = 500;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    // The cap says what this program may ever take. It is no reservation: the next call is one.
+    let provider = Provider::builder().max_bytes(64 << 10).max_shared(16).build()?;
+    // What is queued, one that is being read, one that is being written: created, and paged in.
+    provider.reserve(LEN, QUEUED + 2)?;
+    let name = format!("example-{}", std::process::id());
+    let mut sender = Sender::builder().slots(QUEUED).create(&provider, &name)?;
+    let mut receiver = Receiver::open(&Client::new(), &name)?;
+    let receiving = thread::spawn(move || {
+        // Ends when the sender is gone.
+        std::iter::from_fn(|| receiver.recv().ok()).filter(|message| message[..] == [7; LEN]).count()
+    });
+    let mut publish = |messages| -> Result<(), Box<dyn Error>> {
+        let start = Instant::now();
+        for number in 1..=messages {
+            let mut buffer = provider.alloc(LEN)?;
+            buffer.fill(7);
+            sender.send(buffer.freeze())?;
+            // The time of the next message, not a pause after this one: the rate does not drift.
+            thread::sleep((start + PERIOD * number).saturating_duration_since(Instant::now()));
+        }
+        Ok(())
+    };
+    publish(10)?; // pages in the code and the stack
+    let (before, faults) = (provider.stats(), getrusage(UsageWho::RUSAGE_THREAD)?.minor_page_faults());
+    publish(MESSAGES)?;
+    let faults = getrusage(UsageWho::RUSAGE_THREAD)?.minor_page_faults() - faults;
+    let after = provider.stats();
+    assert_eq!(after.misses(), before.misses(), "every buffer was there already");
+    assert_eq!(after.bytes_held, before.bytes_held);
+    drop(sender);
+    println!("{} messages from the pool, {} made anew", after.hits(), after.misses());
+    println!("{} of at most {} bytes held, {faults} page faults", after.bytes_held, after.max_bytes);
+    let received = receiving.join().map_err(|_| "the receiver panicked")?;
+    assert_eq!(received, MESSAGES as usize + 10);
+    Ok(())
+}
