@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     // What is queued, one that is being read, one that is being written: created, and paged in.
     provider.reserve(LEN, QUEUED + 2)?;
     let name = format!("example-{}", std::process::id());
-    let mut sender = Sender::builder().slots(QUEUED).create(&provider, &name)?;
+    let mut sender = Sender::builder().capacity(QUEUED).create(&provider, &name)?;
     let mut receiver = Receiver::open(&Client::new(), &name)?;
     let receiving = thread::spawn(move || {
         // Ends when the sender is gone.
