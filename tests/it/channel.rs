@@ -3,6 +3,7 @@
 use crate::support::unique_prefix;
 use shm_pool::channel::{ChannelError, Receiver, RecvError, SendErrorKind, Sender};
 use shm_pool::{AttachError, Client, Provider};
+use std::alloc::Layout;
 use std::fs;
 use std::time::Duration;
 
@@ -53,6 +54,25 @@ fn a_capacity_that_cannot_be_is_refused_with_the_range() {
     for name in ["", "a/b", "ä", &"x".repeat(65)] {
         let error = Sender::create(&provider, name).unwrap_err();
         assert!(matches!(error, ChannelError::Name { max: 64, .. }), "{error}");
+    }
+}
+
+/// Otherwise a receiver that reads a message as a struct gets an error from its typed view.
+#[test]
+fn messages_are_aligned_as_promised() {
+    let provider = Provider::builder().build().unwrap();
+    let (mut sender, mut receiver, _client) = channel("chan-align", &provider, 8);
+    for (len, align) in [(1, 1), (100, 128), (70_000, 4096)] {
+        let buffer = provider.alloc_layout(Layout::from_size_align(len, align).unwrap()).unwrap();
+        sender.send(buffer.freeze()).unwrap();
+        let message = receiver.recv().unwrap();
+        assert_eq!((message.len(), message.as_ptr() as usize % align.max(64)), (len, 0));
+    }
+    for len in [0, 1, 7, 48] {
+        sender.send_bytes(&vec![1; len]).unwrap();
+        // Wherever the value is moved to.
+        let messages = [(0_u8, receiver.recv().unwrap())];
+        assert_eq!((messages[0].1.len(), messages[0].1.as_ptr() as usize % 8), (len, 0));
     }
 }
 

@@ -125,6 +125,7 @@ fn errors_of_building_name_option_value_and_range() {
     assert_says(&error, &["arena_size", "2097152", "1", "1048576", "bytes"]);
     assert_says(&builder().name_prefix("a/b").build().unwrap_err(), &["a/b", "64", "A-Z"]);
     assert_says(&builder().mode(0o777).build().unwrap_err(), &["0o777", "0o600"]);
+    assert_says(&shm_pool::Provider::sweep("a/b").unwrap_err(), &["a/b", "64", "A-Z"]);
 }
 
 #[test]
@@ -133,6 +134,7 @@ fn a_length_above_the_capacity_names_both() {
     let mut buffer = provider.alloc(100).unwrap();
     let error = buffer.try_set_len(1 << 20).unwrap_err();
     assert_says(&error, &["1048576", &buffer.capacity().to_string()]);
+    assert_eq!((error.requested(), error.capacity()), (1 << 20, buffer.capacity()));
 }
 
 #[test]

@@ -21,6 +21,20 @@ fn a_message_of_no_bytes_goes_all_the_way() {
     assert!(message.is_leased(), "an empty view leases its chunk like any other");
 }
 
+/// Otherwise a receiver that reads a message as a struct gets an error from its typed view, or reads across cache lines.
+#[test]
+fn a_view_is_aligned_as_the_buffer_was() {
+    let (provider, client) = pair();
+    for (len, align) in [(1, 1), (1, 64), (100, 128), (5_000, 1024), (70_000, 4096)] {
+        let layout = Layout::from_size_align(len, align).unwrap();
+        let messages: Vec<_> = (0..3).map(|_| provider.alloc_layout(layout).unwrap().freeze()).collect();
+        for message in messages {
+            let view = client.attach(&message.descriptor().unwrap()).unwrap();
+            assert_eq!((view.len(), address(&view) % align.max(64)), (len, 0), "{layout:?}");
+        }
+    }
+}
+
 #[test]
 fn every_length_up_to_the_largest_has_room_and_no_more() {
     // Not the size of a class, so that the last class is a short one.
