@@ -55,7 +55,7 @@ pub(crate) enum Removal {
     Gone,
     /// Its maker is alive, or somebody else is removing it.
     Locked,
-    /// It is a channel whose receiver is alive and may not have received all that its provider sent.
+    /// A channel: its receiver is alive and may not have received all that its provider sent.
     Read,
     /// It begins with neither `magic` nor, unfinished, zero.
     NotOurs,
