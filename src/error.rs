@@ -1,14 +1,15 @@
-//! Errors that every room knows: of the operating system, and of options that cannot be.
+//! Errors that all modules share: a failed system call, and a provider that cannot be built.
 //!
-//! One type per operation that a user calls, each naming the object, the sizes and what to do about it. The other errors are
-//! beside what they are of: `owner/error`, `peer/error`, `channel/error`, `protocol/descriptor`.
+//! There is one type per operation that a user calls. Each names the object, the sizes and what to
+//! do about it. The other errors are next to what they are about: `owner/error`, `peer/error`,
+//! `channel/error`, `protocol/descriptor`.
 
 #![forbid(unsafe_code)]
 
 use std::io;
 use thiserror::Error;
 
-/// A system call failed. Everything that the operation had done before it was undone.
+/// A system call that failed. Whatever the operation had done before is undone.
 #[derive(Debug, Error)]
 #[error("{call} on {object} ({bytes} bytes) failed: {source}{advice}")]
 pub struct OsError {
@@ -29,12 +30,12 @@ impl OsError {
         self.call
     }
 
-    /// The object that it failed on, such as `/dev/shm/shm_pool.0123456789abcdef.2`.
+    /// The object of the call, such as `/dev/shm/shm_pool.0123456789abcdef.2`.
     pub fn object(&self) -> &str {
         &self.object
     }
 
-    /// The size that was asked for, in bytes; 0 where the call has none.
+    /// The requested size in bytes; 0 if the call has none.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -49,16 +50,16 @@ impl OsError {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// An option is out of its range.
+    /// An option is out of range.
     #[error("option {option} is {value}, but must be from {min} to {max}{unit}")]
     OutOfRange {
-        /// The builder's method.
+        /// The builder's method that sets the option.
         option: &'static str,
-        /// What it was given.
+        /// The value given.
         value: usize,
-        /// The least it may be.
+        /// The smallest value allowed.
         min: usize,
-        /// The most it may be, other options being what they are.
+        /// The largest value allowed, given the other options.
         max: usize,
         /// The unit, as text that follows a number.
         unit: &'static str,
@@ -66,39 +67,39 @@ pub enum BuildError {
     /// The name prefix cannot be part of a file name.
     #[error("name_prefix {prefix:?} must be 1 to {max} of the characters A-Z a-z 0-9 _ -")]
     Prefix {
-        /// What was given.
+        /// The prefix given.
         prefix: String,
-        /// Longest prefix in bytes.
+        /// The longest prefix allowed, in bytes.
         max: usize,
     },
-    /// The file mode would lock out the owner, or has bits that mean nothing for shared memory.
+    /// The file mode locks out the owner, or has bits that mean nothing for shared memory.
     #[error("mode {mode:#o} must grant the owner read and write (0o600), and nothing but read and write to anyone")]
     Mode {
-        /// What was given.
+        /// The mode given.
         mode: u32,
     },
-    /// The operating system gave no random numbers for the provider's id.
+    /// The operating system provided no random numbers for the provider's id.
     #[error("no random bits for the provider's id: {0}")]
     Random(io::Error),
-    /// Other processes swept the control object away while it was made, time after time.
+    /// Other processes swept the control object away while it was being made, time after time.
     #[error("{object} was removed {tries} times while it was made; do not sweep in a loop")]
     Swept {
-        /// The last one's path.
+        /// The path of the last one.
         object: String,
-        /// How often.
+        /// How many times.
         tries: usize,
     },
-    /// zenoh's receivers would not be able to lock the pool's segments into memory, and would lose messages in silence; see
-    /// `zenoh::PoolBackendBuilder::check_lock_limit`.
+    /// zenoh's receivers cannot lock the pool's segments into memory, and would silently lose
+    /// messages; see `zenoh::PoolBackendBuilder::check_lock_limit`.
     #[error(
         "zenoh's receivers lock all segments into memory, for this pool up to {needed} bytes, and a process like this one may lock \
          {limit}: raise the limit (ulimit -l) for publisher and receivers, or lower max_bytes; if only the receivers may lock more, \
          see PoolBackendBuilder::check_lock_limit"
     )]
     LockLimit {
-        /// The cap in bytes.
+        /// The pool's cap in bytes.
         needed: usize,
-        /// What this process may lock in all, in bytes.
+        /// How many bytes this process may lock in all.
         limit: u64,
     },
     /// The control object could not be created.

@@ -1,13 +1,14 @@
-//! The switch between the real atomics and those of the model checker.
+//! The switch between the real atomics and the model checker's.
 //!
-//! Under `--cfg loom` the unit tests replace atomics and fences by loom's, and `ArrayQueue`, which loom cannot look
-//! into, by a queue of single slots that promises no more than the real one does: a push releases, a pop acquires,
-//! and nothing else is ordered.
+//! Under `--cfg loom`, the unit tests use loom's atomics and fences. `ArrayQueue`, which loom
+//! cannot look into, becomes a queue of single slots that promises no more than the real one: a
+//! push releases, a pop acquires, and nothing else is ordered.
 //!
-//! Loom decides what to interleave by the *last* access to each atomic. A thread's own load hides an earlier one of another thread
-//! from it, so that it leaves out the orders in which a compare-exchange after that load comes first. The model's
-//! `AtomicU64` therefore announces each access by a relaxed read-modify-write of a companion, which orders no memory, and
-//! which makes any two accesses of different threads a choice.
+//! Loom decides what to interleave by the *last* access to each atomic. A thread's own load hides
+//! an earlier access of another thread, so loom leaves out the orders in which a compare-exchange
+//! after that load comes first. The model's `AtomicU64` therefore announces each access with a
+//! relaxed read-modify-write of a companion. That orders no memory, and makes any two accesses of
+//! different threads a choice.
 
 #[cfg(not(all(test, loom)))]
 pub(crate) use {
@@ -23,8 +24,9 @@ pub(crate) use {
     model::{ArrayQueue, AtomicU64},
 };
 
-/// A full fence right after a read-modify-write that was done. On x86-64 that was one: "loads and stores are not reordered with
-/// locked instructions" (Intel's and AMD's manuals, on memory ordering), so that only the compiler must be told.
+/// A full fence directly after a read-modify-write that was done. On x86-64 that was a full fence
+/// already: "loads and stores are not reordered with locked instructions" (Intel's and AMD's
+/// manuals, on memory ordering), so only the compiler has to be told.
 #[inline]
 pub(crate) fn fence_after_rmw() {
     if cfg!(all(target_arch = "x86_64", not(any(loom, miri)))) {
@@ -40,7 +42,7 @@ mod model {
     use loom::sync::atomic;
     use std::ptr;
 
-    /// See the module's text.
+    /// A `u64` that announces each access to loom.
     pub(crate) struct AtomicU64 {
         value: atomic::AtomicU64,
         companion: atomic::AtomicU8,
@@ -51,7 +53,7 @@ mod model {
             Self { value: atomic::AtomicU64::new(value), companion: atomic::AtomicU8::new(0) }
         }
 
-        /// To be called before each access.
+        /// The value, for one access, which the companion announces first.
         fn value(&self) -> &atomic::AtomicU64 {
             self.companion.fetch_add(0, Ordering::Relaxed);
             &self.value
@@ -98,7 +100,7 @@ mod model {
         }
     }
 
-    /// A bounded bag. Weaker than a FIFO queue on purpose: what holds for it holds for any order.
+    /// A bounded bag. Deliberately weaker than a FIFO queue: what holds for it holds for any order.
     pub(crate) struct ArrayQueue<T> {
         slots: Vec<AtomicPtr<T>>,
     }
@@ -123,7 +125,8 @@ mod model {
                     return Ok(());
                 }
             }
-            // SAFETY: no slot took the pointer, so it is still the box made above and nobody else has it.
+            // SAFETY: no slot took the pointer, so it is still the box made above, and nobody else
+            // has it.
             Err(*unsafe { Box::from_raw(value) })
         }
 
@@ -131,7 +134,8 @@ mod model {
             for slot in &self.slots {
                 let value = slot.swap(ptr::null_mut(), Ordering::Acquire);
                 if !value.is_null() {
-                    // SAFETY: a non-null slot holds a box that `push` put there, and the swap took it out once.
+                    // SAFETY: a non-null slot holds a box that `push` put there, and the swap took
+                    // it out once.
                     return Some(*unsafe { Box::from_raw(value) });
                 }
             }

@@ -1,4 +1,4 @@
-//! Slots, epochs and gates at their limits. Each test plays both sides, on a control object of its own.
+//! Slots, epochs and gates at their limits. Each test plays both sides, on its own control object.
 
 #![forbid(unsafe_code)]
 
@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::Barrier;
 use std::thread;
 
-/// What of an epoch a gate does not keep.
+/// The lowest bit of an epoch that a gate does not keep.
 const BEYOND_THE_GATE: u64 = 1 << (u64::BITS - UNDER_WAY);
 
 const RECORDS: usize = 4096;
@@ -41,7 +41,7 @@ impl Scene {
         PeerControl::connect(&self.prefix, self.owner.id, effective_uid())
     }
 
-    /// A peer in slot 0 that comes after one with this epoch.
+    /// A peer in slot 0 that comes after one with the epoch `epoch`.
     fn connect_after(&self, epoch: u64) -> PeerControl {
         self.owner.view.header().epochs[0].0.store(epoch | VACANT, Ordering::Relaxed);
         let peer = self.connect().unwrap();
@@ -62,8 +62,8 @@ impl Scene {
     }
 }
 
-/// Otherwise an id that was made up, or damaged on its way, takes back what was granted to the peer that it looks like, and
-/// that peer's message is used again before it came.
+/// Otherwise a forged or damaged id takes back what was granted to the peer that it looks like, and
+/// that peer's message is used again before it arrives.
 #[test]
 fn an_epoch_that_looks_the_same_to_the_gate_takes_nothing_from_the_peer() {
     let scene = Scene::new("alias");
@@ -75,6 +75,7 @@ fn an_epoch_that_looks_the_same_to_the_gate_takes_nothing_from_the_peer() {
         for _ in 0..=MAX_GRANTS {
             assert_eq!(scene.grant(alias), Err(ShareError::PeerGone(alias)));
         }
+        assert!(!scene.owner.revoke(scene.record(), alias), "the peer's own grant");
     }
     assert!(scene.accept(peer.slot()), "the peer's own grant is there");
     assert!(!scene.accept(peer.slot()), "and none that was for somebody else");
@@ -82,8 +83,8 @@ fn an_epoch_that_looks_the_same_to_the_gate_takes_nothing_from_the_peer() {
     assert!(!scene.record().is_leased());
 }
 
-/// Otherwise grants fail, or go to a peer that has gone, once a slot was taken so often that its epoch needs more bits than a
-/// gate keeps, or than there are.
+/// Otherwise, once a slot was taken so often that its epoch needs more bits than a gate keeps, or
+/// than there are, grants fail or go to a peer that is gone.
 #[test]
 fn epochs_go_on_past_the_bits_of_a_gate_and_past_the_last_one() {
     let scene = Scene::new("epochs");
@@ -101,7 +102,8 @@ fn epochs_go_on_past_the_bits_of_a_gate_and_past_the_last_one() {
     }
 }
 
-/// Otherwise the slot of a peer that died with the last epoch is never free again, or is taken with what the dead one held.
+/// Otherwise the slot of a peer that died in the last epoch is never free again, or is taken with
+/// what the dead peer held.
 #[test]
 fn a_peer_that_died_with_any_epoch_is_found() {
     let scene = Scene::new("epochs-dead");
@@ -109,7 +111,8 @@ fn a_peer_that_died_with_any_epoch_is_found() {
         for is_found_by_the_owner in [true, false] {
             let peer = scene.connect_after(before);
             scene.grant(peer.id()).unwrap();
-            // The kernel gives the lock of a process that ends back; here the process itself does. No more is done.
+            // The kernel releases the lock of a process that ends. Here the process itself does,
+            // and no more.
             peer.die();
             if is_found_by_the_owner {
                 assert_eq!((scene.owner.reclaim(), scene.owner.reclaim()), (1, 0), "after epoch {before:#x}");
@@ -121,8 +124,8 @@ fn a_peer_that_died_with_any_epoch_is_found() {
     }
 }
 
-/// Otherwise a message stays leased for ever by nobody: by a peer, say, that was killed while it tried a descriptor of a record that
-/// had no chunk yet.
+/// Otherwise a lease that nobody holds keeps its message for ever: for example, that of a peer
+/// killed while it tried a descriptor of a record that had no chunk yet.
 #[test]
 fn a_lease_of_a_slot_that_nobody_has_is_taken_back() {
     let scene = Scene::new("stray");
@@ -137,8 +140,8 @@ fn a_lease_of_a_slot_that_nobody_has_is_taken_back() {
     assert!(scene.record().is_leased());
 }
 
-/// Otherwise a process that has closed its lock's descriptor gives back what the next peer in its slot reads, or clears its lanes; and
-/// the owner writes there.
+/// Otherwise a process that has closed its lock's descriptor gives back what the next peer in its
+/// slot reads, or clears that peer's lanes, and the owner writes there.
 #[test]
 fn a_peer_that_has_lost_its_slot_takes_nothing_from_the_next_one() {
     let scene = Scene::new("lost");
@@ -159,8 +162,8 @@ fn a_peer_that_has_lost_its_slot_takes_nothing_from_the_next_one() {
     assert!(!scene.record().is_leased());
 }
 
-/// Otherwise the 65,536th thread that grants to one peer at a time counts as an epoch: grants to its peer are taken for those
-/// of another one, and what is taken back is somebody else's.
+/// Otherwise the 65,536th thread that grants to one peer at a time counts as an epoch: grants to
+/// that peer are taken for another's, and somebody else's are taken back.
 #[test]
 fn a_gate_that_counts_as_many_as_it_can_lets_the_next_one_wait() {
     let scene = Scene::new("gate-full");
@@ -174,7 +177,8 @@ fn a_gate_that_counts_as_many_as_it_can_lets_the_next_one_wait() {
             scene.grant(peer.id()).unwrap();
             assert!(has_room.load(Ordering::Acquire), "it did not wait");
         });
-        // A grant that does not wait is over long before this; one that does cannot be, however long it takes.
+        // A grant that does not wait ends long before this loop. One that waits cannot end, however
+        // long the loop takes.
         while !begins.load(Ordering::Acquire) {
             thread::yield_now();
         }
@@ -190,7 +194,7 @@ fn a_gate_that_counts_as_many_as_it_can_lets_the_next_one_wait() {
     assert!(scene.accept(0));
 }
 
-/// Otherwise the 65th peer gets a slot that another one has, and their leases are counted as one's.
+/// Otherwise the 65th peer gets a slot that another peer has, and their leases count as one peer's.
 #[test]
 fn the_last_slot_is_taken_once_and_is_there_when_it_is_given_back() {
     let scene = Scene::new("slots");
@@ -209,11 +213,12 @@ fn the_last_slot_is_taken_once_and_is_there_when_it_is_given_back() {
     }
 }
 
-/// Otherwise the 65th peer is turned away for no reason but that the owner, just then, clears the slot of one that is dead.
+/// Otherwise the 65th peer is turned away only because the owner is just clearing a dead peer's
+/// slot.
 #[test]
 fn a_slot_that_the_owner_is_about_to_clear_is_waited_for() {
     let scene = Scene::new("clearing");
-    // So that clearing takes a while.
+    // Makes clearing take a while.
     scene.owner.free_lists.lock().fresh = RECORDS as u32;
     let others: Vec<_> = (1..PEERS).map(|_| scene.connect().unwrap()).collect();
     for nth in 0..500 {
@@ -232,7 +237,8 @@ fn a_slot_that_the_owner_is_about_to_clear_is_waited_for() {
     drop(others);
 }
 
-/// Otherwise an owner that is stopped, by a debugger for instance, while it clears a slot stops who connects, too.
+/// Otherwise an owner that is stopped while it clears a slot, for instance by a debugger, also
+/// stops every peer that connects.
 #[test]
 fn a_slot_that_is_cleared_for_ever_is_not_waited_for() {
     let scene = Scene::new("clearing-stopped");

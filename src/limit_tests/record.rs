@@ -1,4 +1,4 @@
-//! A record at its limits: every value of a lane, under every operation; and generations at the last one.
+//! A record at its limits: every value of a lane under every operation, and the last generations.
 
 #![forbid(unsafe_code)]
 
@@ -7,7 +7,7 @@ use super::*;
 const PLACE: Place = Place { segment: 1, index: 2, offset: 3, len: 4 };
 const GENERATION: u64 = 42;
 
-/// Slots at both ends of a word, in the middle of one, and in the last one.
+/// Slots at both ends of a word, in the middle of one, and in the last word.
 const SLOTS: [usize; 5] = [0, 3, 7, 8, PEERS - 1];
 
 fn published() -> Record {
@@ -17,7 +17,7 @@ fn published() -> Record {
     record
 }
 
-/// A record in which one slot's lane is `value`, and all others are `neighbours`.
+/// A record in which one slot's lane is `value` and all others are `neighbours`.
 fn record(slot: usize, value: u64, neighbours: u64) -> Record {
     let record = published();
     for peer in 0..PEERS {
@@ -32,13 +32,13 @@ fn lane_of(record: &Record, slot: usize) -> u64 {
     record.lanes[word].load(Ordering::Relaxed) >> shift & 0xff
 }
 
-/// What an operation makes of a lane. `None`: it is refused and changes nothing.
+/// What an operation makes of a lane, or `None` if it is refused and changes nothing.
 type Expected = fn(grants: u64, leases: u64) -> Option<(u64, u64)>;
 
 type Operation = fn(&Record, usize) -> Result<(), Refused>;
 
-/// Otherwise a counter that is full spills over into the other one of its peer, or into another peer's, and somebody's
-/// message is used again while it is read.
+/// Otherwise a full counter spills over into its peer's other counter or into another peer's lane,
+/// and a message is used again while it is read.
 #[test]
 fn no_operation_on_any_lane_spills_over() {
     let operations: [(&str, Operation, Expected); 8] = [
@@ -94,7 +94,7 @@ fn no_operation_on_any_lane_spills_over() {
     }
 }
 
-/// Otherwise a full lane loses a lease, or a grant, when its peer lets go of one.
+/// Otherwise a full lane loses more than the one lease or grant that its peer lets go.
 #[test]
 fn a_lane_counts_down_from_its_limits_to_zero() {
     for slot in SLOTS {
@@ -113,8 +113,8 @@ fn a_lane_counts_down_from_its_limits_to_zero() {
     }
 }
 
-/// Otherwise the owner of a record that is 20,000 years old panics, or publishes a message in a generation that nobody can
-/// attach to and that stands for a chunk without a record.
+/// Otherwise the owner of a record that is 20,000 years old panics, or publishes a message in a
+/// generation that nobody can attach to and that stands for a chunk without a record.
 #[test]
 fn generations_start_over_after_the_last_one() {
     assert_eq!([1, 41, u64::MAX - 2, u64::MAX].map(published_after), [2, 42, u64::MAX - 1, 2]);

@@ -1,4 +1,5 @@
-//! Models of the ring and its bells, checked by loom: no message is lost or doubled, and no wake-up is lost.
+//! Models of the ring, its bells and the loans, checked by loom: no message or buffer is lost or
+//! doubled, and no wake-up is lost.
 
 use super::bell::{Bell, Woken};
 use super::book::Cells;
@@ -93,7 +94,7 @@ fn model(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
     model.check(run);
 }
 
-/// Otherwise a message is torn, or comes twice, or in another order, or never; or one side sleeps for ever.
+/// Otherwise a message is torn, doubled, reordered or lost, or one side sleeps for ever.
 #[test]
 fn messages_come_whole_and_in_order_and_nobody_oversleeps() {
     model(2, || {
@@ -115,7 +116,7 @@ fn messages_come_whole_and_in_order_and_nobody_oversleeps() {
     });
 }
 
-/// Otherwise what was sent last is lost, or the receiver waits for more.
+/// Otherwise the last message sent is lost, or the receiver waits for more.
 #[test]
 fn a_sender_that_leaves_has_sent_what_it_sent() {
     model(3, || {
@@ -134,7 +135,8 @@ fn a_sender_that_leaves_has_sent_what_it_sent() {
     });
 }
 
-/// Otherwise a message that is sent while the receiver leaves is nobody's, and its lease stays; or it is given back twice.
+/// Otherwise a message sent while the receiver leaves belongs to nobody, and its lease stays; or it
+/// is given back twice.
 #[test]
 fn a_message_to_a_receiver_that_leaves_has_one_taker() {
     model(3, || {
@@ -156,16 +158,17 @@ fn a_message_to_a_receiver_that_leaves_has_one_taker() {
     });
 }
 
-/// A channel, what comes back by it, and the bytes of its one buffer. Loom reports any unsynchronised read and write of those.
+/// A channel, its returns, and the bytes of its one buffer. Loom reports any unsynchronised access
+/// to the bytes.
 struct Lending {
     channel: Arc<Channel>,
     returns: Vec<AtomicU64>,
     bytes: UnsafeCell<u64>,
 }
 
-// SAFETY: the protocol under test is what makes this true; loom checks it.
+// SAFETY: the protocol under test makes this true; loom checks it.
 unsafe impl Sync for Lending {}
-// SAFETY: as for `Sync`.
+// SAFETY: nothing in it is bound to a thread; loom checks the accesses.
 unsafe impl Send for Lending {}
 
 impl Lending {
@@ -175,7 +178,7 @@ impl Lending {
     }
 
     fn write(&self, value: u64) {
-        // SAFETY: loom checks that nobody reads now.
+        // SAFETY: loom checks that nobody else accesses the bytes now.
         self.bytes.with_mut(|bytes| unsafe { *bytes = value });
     }
 
@@ -185,7 +188,7 @@ impl Lending {
     }
 }
 
-/// Otherwise the sender's process writes a buffer that its receiver still reads.
+/// Otherwise the sender's process writes a buffer that its receiver is still reading.
 #[test]
 fn a_buffer_is_used_again_when_it_was_given_back_and_not_before() {
     model(3, || {
@@ -210,7 +213,7 @@ fn a_buffer_is_used_again_when_it_was_given_back_and_not_before() {
     });
 }
 
-/// Otherwise of messages that are dropped in two threads one never comes back, or comes back twice.
+/// Otherwise, of two messages dropped in two threads, one never comes back, or comes back twice.
 #[test]
 fn what_two_threads_give_back_comes_back_once_each() {
     model(3, || {
@@ -232,7 +235,8 @@ fn what_two_threads_give_back_comes_back_once_each() {
     });
 }
 
-/// Otherwise a buffer that is sent while its receiver leaves is given back by both, or by none; or is used by one too early.
+/// Otherwise a buffer sent while its receiver leaves is given back by both sides or by neither, or
+/// one side uses it too early.
 #[test]
 fn a_buffer_that_is_sent_to_a_receiver_that_leaves_comes_back_once() {
     model(3, || {
@@ -264,12 +268,12 @@ fn a_buffer_that_is_sent_to_a_receiver_that_leaves_comes_back_once() {
     });
 }
 
-/// A value that is used without synchronisation, and says so to loom when it is dropped.
+/// A value that is used without synchronisation, and counts its drops.
 struct Value(UnsafeCell<u64>, Arc<AtomicUsize>);
 
-// SAFETY: what is under test makes this true; loom checks it.
+// SAFETY: the protocol under test makes this true; loom checks it.
 unsafe impl Sync for Value {}
-// SAFETY: as for `Sync`.
+// SAFETY: nothing in it is bound to a thread; loom checks the accesses.
 unsafe impl Send for Value {}
 
 impl Value {
@@ -285,7 +289,7 @@ impl Value {
 
 impl Drop for Value {
     fn drop(&mut self) {
-        // SAFETY: loom checks that nobody reads now.
+        // SAFETY: the drop has the value to itself; loom checks it.
         self.0.with_mut(|value| unsafe { *value = 0 });
         self.1.fetch_add(1, Ordering::Relaxed);
     }
@@ -305,8 +309,8 @@ fn what_is_lent_goes_with_the_last_one_who_has_it() {
     });
 }
 
-/// Otherwise who collects a return finds no handle under its number, or one whose chunk it does not see; or the sender puts the next one
-/// over it.
+/// Otherwise the thread that collects a return finds no handle under its number, or one whose chunk
+/// it does not see; or the sender puts the next one over it.
 #[test]
 fn a_handle_that_was_put_in_is_taken_out_once() {
     model(3, || {
@@ -326,7 +330,7 @@ fn a_handle_that_was_put_in_is_taken_out_once() {
             thread::spawn(move || {
                 let Some(number) = returns::read(&lending.returns, 0) else { return };
                 let found = cells.take(number as usize).expect("it was put in before it was sent");
-                // SAFETY: kept by the test.
+                // SAFETY: this thread's `lending` keeps it alive.
                 assert_eq!(unsafe { found.as_ref() }.read(), 7);
             })
         };
@@ -339,7 +343,8 @@ fn a_handle_that_was_put_in_is_taken_out_once() {
     });
 }
 
-/// Otherwise a receiver that makes numbers up has the collecting thread use a chunk that it does not see yet.
+/// Otherwise a receiver that makes numbers up has the collecting thread use a chunk that it does
+/// not see yet.
 #[test]
 fn a_handle_that_is_taken_out_by_a_number_that_was_made_up_is_whole() {
     model(3, || {
@@ -348,13 +353,13 @@ fn a_handle_that_is_taken_out_by_a_number_that_was_made_up_is_whole() {
             let (item, cells) = (item.clone(), cells.clone());
             thread::spawn(move || {
                 if let Some(found) = cells.take(0) {
-                    // SAFETY: kept by the test.
+                    // SAFETY: this thread's `item` keeps it alive.
                     assert_eq!(unsafe { found.as_ref() }.read(), 8);
                 }
                 drop(item);
             })
         };
-        // SAFETY: loom checks that nobody reads now.
+        // SAFETY: loom checks that nobody else accesses the value now.
         item.0.with_mut(|value| unsafe { *value = 8 });
         cells.put(0, NonNull::from(&*item));
         collector.join().unwrap();

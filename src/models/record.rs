@@ -1,4 +1,5 @@
-//! Models of the lease protocol, checked by loom over every interleaving and every allowed reordering.
+//! Models of the lease protocol, checked by loom over every interleaving (some up to a bound) and
+//! every allowed reordering.
 
 use super::*;
 use loom::cell::UnsafeCell;
@@ -7,13 +8,13 @@ use loom::thread;
 
 const PLACE: Place = Place { segment: 1, index: 2, offset: 3, len: 4 };
 
-/// A record and the payload that it guards. Loom reports any unsynchronised read and write of the payload.
+/// A record and the payload that it guards. Loom reports any unsynchronised access to the payload.
 struct Chunk {
     record: Record,
     payload: UnsafeCell<u64>,
 }
 
-// SAFETY: the protocol under test is what makes this true; loom checks it.
+// SAFETY: the protocol under test makes this true; loom checks it.
 unsafe impl Sync for Chunk {}
 
 fn chunk() -> Arc<Chunk> {
@@ -23,11 +24,11 @@ fn chunk() -> Arc<Chunk> {
 }
 
 fn write(chunk: &Chunk, value: u64) {
-    // SAFETY: loom checks that nobody reads now.
+    // SAFETY: loom checks that nobody else accesses the payload now.
     chunk.payload.with_mut(|bytes| unsafe { *bytes = value });
 }
 
-/// A peer that got a descriptor by a transport that orders nothing: attach, read, release.
+/// A peer that got a descriptor through a transport that orders nothing: attach, read, release.
 fn read(chunk: &Chunk, slot: usize, generation: u64) {
     if chunk.record.attach(slot, generation).is_ok() {
         // SAFETY: loom checks that nobody writes now.
@@ -36,14 +37,15 @@ fn read(chunk: &Chunk, slot: usize, generation: u64) {
     }
 }
 
-/// Where every interleaving takes minutes, they are explored up to so many `preemptions` per execution.
+/// Explores every interleaving; where that takes minutes, only those with at most so many
+/// `preemptions`.
 fn model(preemptions: Option<usize>, run: impl Fn() + Sync + Send + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = preemptions;
     model.check(run);
 }
 
-/// D6.
+/// Attach counts, then checks. Recycle checks, closes, and checks again.
 fn attach_against_recycle(slots: &'static [usize], preemptions: Option<usize>) {
     model(preemptions, move || {
         let chunk = chunk();
@@ -57,7 +59,7 @@ fn attach_against_recycle(slots: &'static [usize], preemptions: Option<usize>) {
             })
             .collect();
         let mut generation = 2;
-        // Twice: the second try finds the record closed already, and R4 alone decides.
+        // Twice: the second try finds the record already closed, and R4 alone decides.
         if chunk.record.recycle(&mut generation) || chunk.record.recycle(&mut generation) {
             write(&chunk, 4);
             chunk.record.publish(4, PLACE);
@@ -79,7 +81,7 @@ fn nor_under_two_readers_in_one_word() {
     attach_against_recycle(&[0, 1], Some(3));
 }
 
-/// Publish makes the payload visible by itself: no join, lock or channel orders the two threads.
+/// Publishing alone makes the payload visible: no join, lock or channel orders the two threads.
 #[test]
 fn publish_alone_carries_the_payload() {
     loom::model(|| {
@@ -94,7 +96,7 @@ fn publish_alone_carries_the_payload() {
     });
 }
 
-/// D7: a granted message is held from before it is sent until the receiver has read it.
+/// A granted message is held from before it is sent until the receiver has read it.
 #[test]
 fn a_grant_holds_the_chunk_until_it_is_read() {
     loom::model(|| {
@@ -119,7 +121,8 @@ fn a_grant_holds_the_chunk_until_it_is_read() {
     });
 }
 
-/// A dead peer's lanes are cleared while another peer attaches and leaves: its lease is untouched.
+/// A dead peer's lane is cleared while another peer attaches and leaves. The other's lease is
+/// untouched.
 #[test]
 fn clearing_one_lane_leaves_the_others_alone() {
     model(Some(4), || {
@@ -141,8 +144,8 @@ fn clearing_one_lane_leaves_the_others_alone() {
     });
 }
 
-/// At-least-once transports deliver a descriptor twice: the second time it may find a grant for a later message, and must not
-/// take it up.
+/// At-least-once transports deliver a descriptor twice. The second time the peer may find a grant
+/// for a later message, and must not take it up.
 #[test]
 fn a_granted_descriptor_that_comes_twice_gets_no_other_message() {
     model(Some(4), || {
@@ -166,7 +169,7 @@ fn a_granted_descriptor_that_comes_twice_gets_no_other_message() {
         if chunk.record.recycle(&mut generation) {
             write(&chunk, 4);
             chunk.record.publish(4, PLACE);
-            // Another thread of the owner sends it, one that has not passed R3.
+            // Another thread of the owner, which has not passed R3, sends it.
             let sent = chunk.clone();
             thread::spawn(move || sent.record.grant(5).unwrap()).join().unwrap();
             peer.join().unwrap();

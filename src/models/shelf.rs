@@ -1,4 +1,4 @@
-//! Chunks between shelves and hands while the pool closes.
+//! Models of chunks between shelves and hands while the pool closes, checked by loom.
 
 use super::*;
 use loom::sync::atomic::AtomicUsize;
@@ -27,7 +27,7 @@ impl Places {
     }
 }
 
-/// Stands for a chunk: it keeps the places alive and counts its own destruction.
+/// Stands for a chunk: keeps the places alive and counts its own destruction.
 struct Item {
     places: Arc<Places>,
     /// Written by the holder without synchronisation, so that loom sees a missing happens-before.
@@ -35,13 +35,13 @@ struct Item {
     destroyed: Arc<AtomicUsize>,
 }
 
-// SAFETY: as for a real chunk: one holder at a time.
+// SAFETY: like a real chunk, it has one holder at a time (I3).
 unsafe impl Send for Item {}
-// SAFETY: as above.
+// SAFETY: like a real chunk, only its one holder uses it (I3); loom checks the accesses to `bytes`.
 unsafe impl Sync for Item {}
 
 fn destroy(Carry(item): Carry) {
-    // SAFETY: the caller owns the item (I3).
+    // SAFETY: the caller owns the item (I3), which `item` made from a box.
     let item = unsafe { Box::from_raw(item.as_ptr()) };
     item.bytes.with(|_| ());
     item.destroyed.fetch_add(1, Ordering::Relaxed);
@@ -54,9 +54,9 @@ fn item(places: &Arc<Places>, destroyed: &Arc<AtomicUsize>) -> Carry {
 }
 
 struct Carry(NonNull<Item>);
-// SAFETY: moves the item's ownership to another thread.
+// SAFETY: it moves the item's ownership to another thread, and an item is `Send`.
 unsafe impl Send for Carry {}
-// SAFETY: the pointer is all there is to it.
+// SAFETY: `into_raw` and `from_raw` keep the pointer, which is all there is to it.
 unsafe impl Owner for Carry {
     type Owned = Item;
 
@@ -69,14 +69,15 @@ unsafe impl Owner for Carry {
     }
 }
 
-/// What a handle does on drop: write once more, give, destroy if refused.
+/// What dropping a handle does: write once more, give the chunk, and destroy it if that is refused.
 fn drop_handle(handle: Carry, lent: bool) {
     let handle = handle;
-    // SAFETY: this thread is the holder.
+    // SAFETY: this thread holds the item (I3).
     let (places, bytes) = unsafe { (NonNull::from(&*handle.0.as_ref().places), &handle.0.as_ref().bytes) };
-    // SAFETY: the holder alone writes.
+    // SAFETY: only the holder writes (I3).
     bytes.with_mut(|b| unsafe { *b += 1 });
-    // SAFETY: the item keeps the places alive until it has been given away.
+    // SAFETY: the item keeps the places alive until it is given away; a give touches nothing after
+    // that.
     let places = unsafe { places.as_ref() };
     let given = if lent { places.lent.give(handle) } else { places.shelf.give(handle) };
     if let Err(item) = given {
@@ -84,8 +85,8 @@ fn drop_handle(handle: Carry, lent: bool) {
     }
 }
 
-/// Handles dropped while the pool closes: every chunk is destroyed once, and with the last one the shelf is freed
-/// (loom reports a leaked `Arc`).
+/// Handles are dropped while the pool closes. Every chunk is destroyed once, and the last one frees
+/// the shelf (loom reports a leaked `Arc`).
 fn close_and_drain(lent: [bool; 2]) {
     loom::model(move || {
         let destroyed = Arc::new(AtomicUsize::new(0));
@@ -111,7 +112,7 @@ fn close_drains_the_lent_queue() {
     close_and_drain([true, false]);
 }
 
-/// A shelf that keeps nothing: a take that disturbs the seal loses no chunk and makes none up.
+/// A shelf that keeps nothing: a take that disturbs the seal loses no chunk and invents none.
 #[test]
 fn a_shelf_that_keeps_nothing_loses_nothing() {
     loom::model(|| {
@@ -133,7 +134,7 @@ fn a_shelf_that_keeps_nothing_loses_nothing() {
     });
 }
 
-/// A chunk goes from one thread's drop to another's take with all that was written to it, and to one only.
+/// A chunk goes from one thread's drop to one other thread's take, with all that was written to it.
 #[test]
 fn take_sees_what_the_giver_wrote() {
     loom::model(|| {
@@ -147,7 +148,7 @@ fn take_sees_what_the_giver_wrote() {
         });
         let taken = places.shelf.take_hot().or_else(|| places.shelf.take_idle());
         if let Some(taken) = taken {
-            // SAFETY: taken out of its place: this thread is the holder.
+            // SAFETY: taken out of its place, so this thread is the holder (I3).
             unsafe { taken.0.as_ref() }.bytes.with_mut(|b| unsafe { *b += 1 });
             drop_handle(taken, false);
         }

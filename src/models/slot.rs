@@ -1,4 +1,4 @@
-//! Models of grants, of peers that come and go, and of the owner that reclaims, checked by loom.
+//! Models of grants while peers come and go and the owner reclaims, checked by loom.
 
 use super::*;
 use crate::protocol::record::Place;
@@ -8,7 +8,7 @@ use loom::thread;
 
 const PLACE: Place = Place { segment: 1, index: 2, offset: 3, len: 4 };
 
-/// The slot under test; its lane is in one word with slot 0's.
+/// The slot under test. Its lane shares a word with slot 0's.
 const SLOT: usize = 1;
 
 /// The epoch of the first peer in the slot.
@@ -18,15 +18,15 @@ struct Scene {
     epoch: Epoch,
     gate: GrantGate,
     record: Record,
-    /// The message's bytes. Loom reports any unsynchronised read and write.
+    /// The message's bytes. Loom reports any unsynchronised access.
     payload: UnsafeCell<u64>,
 }
 
-// SAFETY: the protocol under test is what makes this true; loom checks it.
+// SAFETY: the protocol under test makes this true; loom checks it.
 unsafe impl Sync for Scene {}
 
 impl Scene {
-    /// A message is published, and the slot has its first peer.
+    /// A published message, and a slot with its first peer.
     fn new() -> Arc<Self> {
         let (epoch, gate, record) = (Epoch(AtomicU64::new(FIRST)), GrantGate::new(), Record::new());
         let scene = Self { epoch, gate, record, payload: UnsafeCell::new(2) };
@@ -44,7 +44,7 @@ impl Scene {
     }
 }
 
-/// Where every interleaving takes minutes, they are explored up to so many `preemptions` per execution.
+/// Explores the interleavings with at most so many `preemptions`: all of them would take minutes.
 fn model(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(preemptions);
@@ -56,7 +56,7 @@ fn spawn(scene: &Arc<Scene>, run: impl FnOnce(&Scene) + 'static) -> thread::Join
     thread::spawn(move || run(&scene))
 }
 
-/// Otherwise a lease that nobody has keeps the message for ever.
+/// Otherwise a lease that nobody holds keeps the message for ever.
 #[test]
 fn a_grant_to_a_peer_that_goes_leaves_nothing() {
     model(4, || {
@@ -68,7 +68,7 @@ fn a_grant_to_a_peer_that_goes_leaves_nothing() {
     });
 }
 
-/// Otherwise the next peer in the slot finds its message gone, or one that is nobody's is kept.
+/// Otherwise the next peer in the slot loses its message, or a grant that is nobody's keeps one.
 #[test]
 fn a_grant_to_a_peer_that_goes_takes_nothing_from_the_next_one() {
     model(3, || {
@@ -77,7 +77,8 @@ fn a_grant_to_a_peer_that_goes_takes_nothing_from_the_next_one() {
         scene.vacate();
         let next = scene.epoch.occupy();
         assert_eq!(next, FIRST + 4);
-        // The peer has told its id, and another thread of the owner sends it a message; it attaches to one by itself, too.
+        // The peer has told its id, and another thread of the owner sends it a message. It also
+        // attaches to one by itself.
         scene.grant(next).unwrap();
         scene.record.renew(SLOT).unwrap();
         late.join().unwrap();
@@ -89,12 +90,13 @@ fn a_grant_to_a_peer_that_goes_takes_nothing_from_the_next_one() {
     });
 }
 
-/// Otherwise a message of the dead is never used again, or one of the living is used while it is read.
+/// Otherwise a dead peer's message is never used again, or a living peer's is used while it is
+/// read.
 #[test]
 fn reclaiming_the_dead_leaves_the_leases_of_the_living() {
     model(3, || {
         let scene = Scene::new();
-        // It died with a view and a grant.
+        // The peer died with a view and a grant.
         scene.record.renew(SLOT).unwrap();
         scene.record.grant(SLOT).unwrap();
         let reader = spawn(&scene, |scene| {
@@ -107,7 +109,7 @@ fn reclaiming_the_dead_leaves_the_leases_of_the_living() {
         let reclaiming = spawn(&scene, |scene| scene.vacate());
         let mut generation = 2;
         if scene.record.recycle(&mut generation) {
-            // SAFETY: loom checks that nobody reads now.
+            // SAFETY: loom checks that nobody else accesses the payload now.
             scene.payload.with_mut(|bytes| unsafe { *bytes = 4 });
         }
         reader.join().unwrap();

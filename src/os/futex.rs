@@ -1,4 +1,5 @@
-//! A futex that processes share: a 32-bit word that one thread can sleep on while it has a value, and another can change and wake.
+//! A futex that processes share: a 32-bit word. A thread sleeps while the word has a certain value;
+//! another thread changes the word and wakes it.
 
 #[cfg(all(test, loom))]
 pub(crate) use model::Futex;
@@ -10,7 +11,7 @@ mod real {
     use std::ptr;
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    /// See the module's text.
+    /// A 32-bit word in shared memory, to sleep on.
     #[repr(transparent)]
     pub(crate) struct Futex(AtomicU32);
 
@@ -36,21 +37,24 @@ mod real {
             self.0.compare_exchange(old, new, yes, no)
         }
 
-        /// Sleeps if the word has this value, until it is woken, or the deadline, of the monotonic clock, has passed, or for no reason.
+        /// Sleeps if the word equals `value`: until it is woken, until `deadline` (on the monotonic
+        /// clock) has passed, or spuriously.
         pub(crate) fn sleep_while(&self, value: u32, deadline: Option<&libc::timespec>) {
             let deadline = deadline.map_or(ptr::null(), |deadline| deadline as *const libc::timespec);
-            // Of all clocks this one's deadlines are absolute; the bits say who may wake: everybody.
+            // This wait, unlike `FUTEX_WAIT`, takes an absolute deadline. Its bits say who may
+            // wake: everybody.
             let (call, everybody) = (libc::FUTEX_WAIT_BITSET, libc::FUTEX_BITSET_MATCH_ANY);
             let word = self.0.as_ptr();
             let unused = ptr::null::<u32>();
-            // SAFETY: a word that lives as long as `self`, and a deadline or none.
+            // SAFETY: the word lives as long as `self`; the deadline is null or valid during the
+            // call.
             unsafe { libc::syscall(libc::SYS_futex, word, call, value, deadline, unused, everybody) };
         }
 
         /// Wakes all sleepers: the one that there should be, and any others.
         pub(crate) fn wake(&self) {
             let word = self.0.as_ptr();
-            // SAFETY: a word that lives as long as `self`.
+            // SAFETY: the word lives as long as `self`.
             unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE, i32::MAX) };
         }
     }
@@ -61,8 +65,9 @@ mod model {
     use loom::sync::{atomic, Condvar, Mutex};
     use std::sync::atomic::Ordering;
 
-    /// A futex whose sleepers are woken by their waker alone, never for no reason: so a wake-up that is lost is a deadlock, which
-    /// loom reports. The kernel compares and sleeps, and wakes, under one lock, too.
+    /// A futex whose sleepers wake only when they are woken, never spuriously. So a lost wake-up is
+    /// a deadlock, which loom reports. Like the kernel, it compares and sleeps under the lock under
+    /// which it wakes.
     pub(crate) struct Futex {
         word: atomic::AtomicU32,
         companion: atomic::AtomicU8,
@@ -80,7 +85,7 @@ mod model {
             }
         }
 
-        /// To be called before each access.
+        /// The word, for one access, which the companion announces to loom first (see `sync`).
         fn word(&self) -> &atomic::AtomicU32 {
             self.companion.fetch_add(0, Ordering::Relaxed);
             &self.word

@@ -1,19 +1,24 @@
-//! The locks that tell who is alive: open file description (OFD) locks on single bytes of an object.
+//! The locks that tell who is alive: open file description (OFD) locks on single bytes of an
+//! object.
 //!
-//! The kernel drops a lock with the last reference to the open file description that took it. That may be a descriptor, or
-//! a mapping; and a forked child inherits both. So that a lock ends with the process that took it, whatever that has forked:
+//! The kernel drops a lock with the last reference to the open file description that took it. A
+//! reference may be a descriptor or a mapping, and a forked child inherits both. Yet a lock must
+//! end with the process that took it, whatever that process has forked. Therefore:
 //!
 //! * a [`LockFile`] is never mapped;
-//! * a forked child closes its copy before `fork` returns there. That is why each is listed (`LOCK_FILES`) from before its lock is
-//!   taken until it is closed, and why no thread opens or closes one while another one forks.
+//! * a forked child closes its copy before `fork` returns there. To make that possible, each lock
+//!   file is listed in `LOCK_FILES` from before its lock is taken until it is closed, and no thread
+//!   opens or closes one while another thread forks.
 //!
-//! Who lives has an exclusive lock. A shared one is held for a moment, by a sweep on a dead owner's byte and by an owner on a dead
-//! peer's, while they clear up: it keeps everybody from taking the exclusive one, and nobody takes it for a sign of life.
+//! A live process holds an exclusive lock. A shared lock is held only for a moment, by a sweep on a
+//! dead owner's byte and by an owner on a dead peer's, while they clean up. It keeps everybody from
+//! taking the exclusive lock, and nobody takes it for a sign of life.
 //!
-//! Other descriptors that another thread has open at the fork, to map an object, stay open in the child; they hold no locks.
+//! Other descriptors that another thread has open during the fork, to map an object, stay open in
+//! the child. They hold no OFD locks.
 //!
-//! Not seen, as in [`fork`]: a child made by a raw `clone` system call, `_Fork` or `vfork`. As long as it lives and
-//! has not called `exec`, which closes its copies, its parent's locks are held.
+//! Not detected, as in [`fork`]: a child made by a raw `clone` system call, `_Fork` or `vfork`.
+//! Until it ends or calls `exec`, which closes its copies, its parent's locks stay held.
 
 use crate::os::fork;
 use crate::os::posix::{check, retry};
@@ -25,25 +30,26 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The call that takes locks, for errors.
+/// The call that takes locks, as errors name it.
 pub(crate) const LOCK: &str = "fcntl(F_OFD_SETLK)";
 
-/// The descriptors of all that are open in this process. The standard library's lock and not parking_lot's: a forked child must be
-/// able to unlock it, and the waiters that parking_lot would look for are not in the child.
+/// The descriptors of all lock files that are open in this process. The standard library's lock,
+/// not parking_lot's: a forked child must be able to unlock it, and the waiters that parking_lot
+/// would look for do not exist in the child.
 static LOCK_FILES: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
 
 thread_local! {
-    /// The lock of `LOCK_FILES`, from just before this thread forks until just after. Without a destructor, so that it can be used at
-    /// any time.
+    /// The guard of `LOCK_FILES`, from just before this thread forks until just after. Without a
+    /// destructor, so that it can be used at any time.
     static FORKING: Cell<Option<ManuallyDrop<MutexGuard<'static, Vec<RawFd>>>>> = const { Cell::new(None) };
 }
 
 fn lock_files() -> MutexGuard<'static, Vec<RawFd>> {
-    // A list of numbers is whole at any time.
+    // A list of numbers is whole even if its holder panicked.
     LOCK_FILES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// An object, opened to hold locks on it, by this process and by nothing that it forks.
+/// An object opened to hold locks on it: for this process, and for no child that it forks.
 #[derive(Debug)]
 pub(crate) struct LockFile {
     file: ManuallyDrop<File>,
@@ -51,7 +57,7 @@ pub(crate) struct LockFile {
 }
 
 impl LockFile {
-    /// `open` makes a new open file description.
+    /// Opens a lock file. `open` makes a new open file description.
     pub(crate) fn open(open: impl FnOnce() -> io::Result<File>) -> io::Result<Self> {
         watch_forks()?;
         let mut list = lock_files();
@@ -61,18 +67,19 @@ impl LockFile {
         Ok(Self { file: ManuallyDrop::new(file), fork_epoch: fork::epoch() })
     }
 
-    /// The object, to ask about it.
+    /// The object, for questions about it.
     pub(crate) fn file(&self) -> &File {
         &self.file
     }
 
-    /// Tries to take the exclusive lock on one byte: `true` if nobody else has a lock on it, and now we have.
+    /// Tries to take the exclusive lock on one byte. Returns `false` if somebody else has a lock on
+    /// it.
     pub(crate) fn try_lock(&self, byte: usize) -> io::Result<bool> {
         self.try_set_lock(byte, libc::F_WRLCK)
     }
 
-    /// Tries to take a shared lock on one byte: `true` if nobody else has the exclusive one, and as long as we have this nobody
-    /// gets it.
+    /// Tries to take a shared lock on one byte. Returns `false` if somebody else has the exclusive
+    /// lock; nobody gets that as long as we have the shared one.
     pub(crate) fn try_lock_shared(&self, byte: usize) -> io::Result<bool> {
         self.try_set_lock(byte, libc::F_RDLCK)
     }
@@ -85,7 +92,7 @@ impl LockFile {
         }
     }
 
-    /// Gives the lock on one byte back. In a forked child there is nothing to give back: its copy was closed.
+    /// Releases the lock on one byte. A forked child has nothing to release: its copy was closed.
     pub(crate) fn unlock(&self, byte: usize) -> io::Result<()> {
         if self.is_ours() {
             self.set_lock(byte, libc::F_UNLCK)
@@ -98,11 +105,13 @@ impl LockFile {
         self.fork_epoch == fork::epoch()
     }
 
-    /// Does anybody else hold the exclusive lock on one byte? `true` also if the kernel does not say.
+    /// Does somebody else hold the exclusive lock on one byte? Also `true` if the kernel does not
+    /// say.
     pub(crate) fn is_locked(&self, byte: usize) -> bool {
-        // The question is whether a shared lock could be had.
+        // Asks whether a shared lock could be had.
         let mut lock = byte_lock(byte, libc::F_RDLCK);
-        // SAFETY: the descriptor is open and `lock` is a valid `flock` with l_pid 0, as OFD locks require.
+        // SAFETY: the descriptor is open, and `lock` is a valid `flock` with l_pid 0, as OFD locks
+        // require.
         let result = check(unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_OFD_GETLK, &mut lock) });
         result.is_err() || lock.l_type != libc::F_UNLCK as libc::c_short
     }
@@ -110,7 +119,8 @@ impl LockFile {
     fn set_lock(&self, byte: usize, kind: i32) -> io::Result<()> {
         let lock = byte_lock(byte, kind);
         retry(|| {
-            // SAFETY: the descriptor is open and `lock` is a valid `flock` with l_pid 0, as OFD locks require.
+            // SAFETY: the descriptor is open, and `lock` is a valid `flock` with l_pid 0, as OFD
+            // locks require.
             check(unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_OFD_SETLK, &lock) })
         })
     }
@@ -118,11 +128,12 @@ impl LockFile {
 
 impl Drop for LockFile {
     fn drop(&mut self) {
-        // In a forked child it was closed already, and the number may be another file's by now.
+        // A forked child has closed it already, and the number may be another file's by now.
         if self.is_ours() {
             let mut list = lock_files();
             list.retain(|&fd| fd != self.file.as_raw_fd());
-            // SAFETY: dropped here and never used again; and no fork has closed the descriptor, so that the number is its own.
+            // SAFETY: dropped here and never used again. No fork has closed the descriptor
+            // (`is_ours`), so the number is still this file's.
             unsafe { ManuallyDrop::drop(&mut self.file) };
         }
     }
@@ -138,17 +149,19 @@ fn byte_lock(byte: usize, kind: i32) -> libc::flock {
     lock
 }
 
-/// Makes sure that a fork moves the epoch on and closes the child's copies of locks. Called before anything that remembers an
-/// epoch is made.
+/// Makes sure that a fork moves the epoch on and closes the child's copies of lock files. To be
+/// called before anything is made that remembers an epoch.
 pub(crate) fn watch_forks() -> io::Result<()> {
     static IS_WATCHED: AtomicBool = AtomicBool::new(false);
-    // Not a `Once`: a forked child would wait for ever for a thread of its parent that was just registering. Two threads that come
-    // at the same time may both register; the handlers may run twice.
+    // Not a `Once`: a forked child would wait for ever for a thread of its parent that was just
+    // registering. Two threads that arrive together may both register, so the handlers may run
+    // twice.
     if IS_WATCHED.load(Ordering::Acquire) {
         return Ok(());
     }
-    // SAFETY: the handlers lock, unlock, close descriptors, do one relaxed atomic addition, and use thread-locals, for which a
-    // library that was loaded at run time may need glibc's malloc; all of that works in a forked child.
+    // SAFETY: the handlers lock, unlock, close descriptors, do one relaxed atomic addition, and use
+    // thread-locals, for which a library loaded at run time may need glibc's malloc. All of that
+    // works in a forked child.
     match unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) } {
         0 => {
             IS_WATCHED.store(true, Ordering::Release);
@@ -158,7 +171,8 @@ pub(crate) fn watch_forks() -> io::Result<()> {
     }
 }
 
-/// Before this thread forks: no other thread is about to open or close a lock file. May be called twice, as may the other two.
+/// Runs before this thread forks, and keeps other threads from opening or closing a lock file. May
+/// run twice, as may the other two handlers.
 extern "C" fn before() {
     FORKING.with(|forking| {
         let held = forking.take().unwrap_or_else(|| ManuallyDrop::new(lock_files()));
@@ -170,12 +184,13 @@ extern "C" fn in_parent() {
     drop(take_forking());
 }
 
-/// Makes only calls that are allowed in a forked child.
+/// Makes only calls that a forked child may make.
 extern "C" fn in_child() {
     fork::enter_child();
     let Some(mut list) = take_forking() else { return };
     for &fd in list.iter() {
-        // SAFETY: a copy of the parent's descriptor. The `LockFile` that it belongs to finds another epoch, and leaves it alone.
+        // SAFETY: a copy of the parent's descriptor. The `LockFile` that it belongs to finds
+        // another epoch, and leaves it alone.
         unsafe { libc::close(fd) };
     }
     list.clear();

@@ -1,6 +1,7 @@
-//! What the operating system gives: names under /dev/shm, mappings, locks, forks, and words to sleep on.
+//! What the operating system provides: names under /dev/shm, mappings, locks, fork detection,
+//! futexes.
 //!
-//! The lowest room: it knows nothing of chunks, leases or channels.
+//! The lowest layer: it knows nothing of chunks, leases or channels.
 
 pub(crate) mod fork;
 pub(crate) mod futex;

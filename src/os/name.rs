@@ -1,4 +1,4 @@
-//! Names under /dev/shm: what they may be, who unlinks them, and errors that say what to do.
+//! Names under /dev/shm: which are valid, who unlinks them, and errors that say what to do.
 
 use crate::error::{BuildError, OsError};
 use crate::os::fork;
@@ -12,19 +12,20 @@ use std::os::unix::fs::MetadataExt;
 /// Where shared-memory objects have their names.
 pub(crate) const DIRECTORY: &str = "/dev/shm";
 
-/// The name prefix that providers and clients have unless told otherwise.
+/// Default name prefix of providers and clients.
 pub(crate) const DEFAULT_PREFIX: &str = "shm_pool";
 
-/// Longest part of a name in bytes that users choose; a file name has 255, and has up to two of them and some 40 others.
+/// Longest part of a name that users choose, in bytes. A file name has up to 255: up to two such
+/// parts, and some 40 others.
 pub(crate) const MAX_PART: usize = 64;
 
-/// Is it fit to be part of a name?
+/// May `text` be part of a name?
 pub(crate) fn is_part(text: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
     (1..=MAX_PART).contains(&text.len()) && text.bytes().all(allowed)
 }
 
-/// Is it fit to start a file name?
+/// Checks that a file name may start with `prefix`.
 pub(crate) fn check_prefix(prefix: &str) -> Result<(), BuildError> {
     if is_part(prefix) {
         return Ok(());
@@ -44,12 +45,12 @@ impl Name {
         Self(CString::new(path).unwrap_or_default())
     }
 
-    /// The path that a user looks for.
+    /// The full path, as a user sees it.
     pub(crate) fn path(&self) -> String {
         format!("{DIRECTORY}{}", self.0.to_string_lossy())
     }
 
-    /// Does it lead to an object?
+    /// Is there an object of this name?
     pub(crate) fn exists(&self) -> bool {
         std::path::Path::new(&self.path()).exists()
     }
@@ -59,7 +60,7 @@ impl Name {
         check(unsafe { libc::shm_unlink(self.0.as_ptr()) })
     }
 
-    /// An error that tells what the number means here and what the user can do.
+    /// An error that says what the error number means here, and what the user can do.
     pub(crate) fn error(&self, call: &'static str, bytes: usize, source: io::Error) -> OsError {
         let advice = match source.raw_os_error() {
             Some(libc::ENOSPC) => format!(
@@ -88,29 +89,30 @@ pub(crate) struct Link {
     fork_epoch: u64,
     /// Is it still ours to unlink?
     is_ours: bool,
-    /// The file, if the name is to stay for as long as anybody has a shared `flock` on it.
+    /// The file, if its name stays as long as any process has a shared `flock` on it.
     counted: Option<Inode>,
 }
 
 impl Link {
-    /// `name` was just created by this process.
+    /// For a name that this process has just created.
     pub(crate) fn new(name: Name) -> Self {
         Self { name, fork_epoch: fork::epoch(), is_ours: true, counted: None }
     }
 
-    /// From now on the name stays for as long as anybody has a shared `flock` on the file, which it was created for; whoever gives
-    /// the last one back unlinks it, as zenoh does.
+    /// From now on the name stays as long as any process has a shared `flock` on `file`, which it
+    /// was created for. The process that gives back the last one unlinks it, as zenoh does.
     #[cfg(feature = "zenoh")]
     pub(crate) fn count_by_flock(&mut self, file: Inode) {
         self.counted = Some(file);
     }
 
-    /// The name is no longer ours to unlink.
+    /// Gives up the right to unlink the name.
     pub(crate) fn disown(mut self) {
         self.is_ours = false;
     }
 
-    /// Is the name still this object's, and has nobody else a lock on it? If so, this one's is exclusive while the result lives.
+    /// The file, if the name is still its own and nobody else has a lock on it. It is locked
+    /// exclusively as long as the result lives.
     fn last(&self, counted: Inode) -> io::Result<Option<File>> {
         let file = shm_open(&self.name, libc::O_RDWR, 0)?;
         flock(&file, libc::LOCK_EX)?;
@@ -127,23 +129,24 @@ impl Drop for Link {
         if !self.is_ours || self.fork_epoch != fork::epoch() {
             return;
         }
-        // Held until the name is gone: who opens it meanwhile finds it locked.
+        // Held until the name is gone: a process that opens the file meanwhile finds it locked.
         let lock = self.counted.map(|counted| self.last(counted));
         if lock.as_ref().map_or(true, |last| matches!(last, Ok(Some(_)))) {
-            // Failure means that somebody else removed it already.
+            // It fails only if somebody else has removed the name already.
             let _ = self.name.unlink();
         }
     }
 }
 
-/// Device and number: what file it is, whatever its name.
+/// Device and inode number: which file it is, whatever its name.
 pub(crate) type Inode = (u64, u64);
 
 pub(crate) fn inode(file: &File) -> io::Result<Inode> {
     file.metadata().map(|data| (data.dev(), data.ino()))
 }
 
-/// Not inherited by `exec`, not through a symbolic link, and not waiting for the other end of what turns out a pipe.
+/// Not inherited through `exec`, not through a symbolic link, and without waiting for the other end
+/// if it turns out to be a pipe.
 const SAFE: i32 = libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK;
 
 /// Opens or creates an object.

@@ -1,56 +1,57 @@
-//! System calls: on open objects, with retries, and on the process itself.
+//! System calls: on open objects, retried when interrupted, and on the process itself.
 
 use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 
-/// How often an interrupted call is started over.
+/// How often an interrupted call is retried.
 pub(crate) const EINTR_RETRIES: usize = 64;
 
-/// How much memory is reserved by one call, in bytes.
+/// Bytes that one call reserves, once a signal has interrupted a reservation.
 const RESERVE_STEP: usize = 4 << 20;
 
-/// Size and alignment of a page that every Linux machine's page is a multiple of, in bytes.
+/// A page size, in bytes, that divides the page size of every Linux machine.
 pub(crate) const PAGE: usize = 4096;
 
-/// The size of the machine's pages in bytes.
+/// The machine's page size in bytes.
 pub(crate) fn page_size() -> usize {
-    // SAFETY: no preconditions.
+    // SAFETY: `sysconf` has no preconditions.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     usize::try_from(size).unwrap_or(PAGE)
 }
 
-/// The effective user of this process.
+/// The effective user id of this process.
 pub(crate) fn effective_uid() -> u32 {
-    // SAFETY: no preconditions.
+    // SAFETY: `geteuid` has no preconditions.
     unsafe { libc::geteuid() }
 }
 
-/// Does a mode let its owner read and write, and nobody do anything else?
+/// Is `mode` fit for an object? Its owner can read and write; nobody can do more than that.
 pub(crate) fn is_object_mode(mode: u32) -> bool {
     mode & !0o666 == 0 && mode & 0o600 == 0o600
 }
 
-/// Rounds a length up to whole pages; `None` on overflow.
+/// Rounds a length up to whole pages, at least one. `None` on overflow.
 pub(crate) fn round_to_pages(len: usize) -> Option<usize> {
     let page = page_size();
     Some(len.max(1).checked_add(page - 1)? / page * page)
 }
 
-/// Takes the `flock` of a file, shared or exclusive, if that is possible at once. The kernel drops it with the last descriptor of
-/// this open file description.
+/// Takes the `flock` of a file, shared or exclusive, without waiting. The kernel releases it with
+/// the last descriptor of this open file description.
 pub(crate) fn flock(file: &File, kind: i32) -> io::Result<()> {
     retry(|| {
-        // SAFETY: the descriptor is open.
+        // SAFETY: `file` keeps the descriptor open.
         check(unsafe { libc::flock(file.as_raw_fd(), kind | libc::LOCK_NB) })
     })
 }
 
-/// Gives the object memory for `len` bytes from `start` on, and the length that this takes.
+/// Reserves memory for `len` bytes from `start` on, and extends the object to hold them.
 ///
-/// In one call, so that what can never fit is refused before anything is taken; and if a signal comes, in steps, because
-/// tmpfs then gives up all that a call has reserved: a program with a timer would never get a large segment.
+/// It makes one call, so that a request that can never fit is refused before anything is taken. If
+/// a signal interrupts the call, it goes on in steps, because tmpfs gives up all that an
+/// interrupted call has reserved: a program with a timer would never get a large segment.
 pub(crate) fn reserve(fd: &File, start: usize, len: usize) -> io::Result<()> {
     match fallocate(fd, start, len) {
         Err(error) if error.raw_os_error() == Some(libc::EINTR) => (0..len)
@@ -60,18 +61,18 @@ pub(crate) fn reserve(fd: &File, start: usize, len: usize) -> io::Result<()> {
     }
 }
 
-/// Gives the object its length, and no memory.
+/// Sets the object's length, and reserves no memory.
 pub(crate) fn set_len(fd: &File, len: usize) -> io::Result<()> {
     let len = offset(len)?;
-    // SAFETY: the descriptor is open.
+    // SAFETY: `fd` keeps the descriptor open.
     retry(|| check(unsafe { libc::ftruncate(fd.as_raw_fd(), len) }))
 }
 
-/// Takes the memory for `len` bytes from `start` on out of the object, whose length stays.
+/// Releases the object's memory for `len` bytes from `start` on. Its length stays.
 pub(crate) fn punch(fd: &File, start: usize, len: usize) -> io::Result<()> {
     let (start, len) = (offset(start)?, offset(len)?);
     retry(|| {
-        // SAFETY: the descriptor is open.
+        // SAFETY: `fd` keeps the descriptor open.
         check(unsafe {
             libc::fallocate(fd.as_raw_fd(), libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, start, len)
         })
@@ -83,7 +84,7 @@ fn offset(bytes: usize) -> io::Result<libc::off_t> {
 }
 
 fn fallocate(fd: &File, start: usize, len: usize) -> io::Result<()> {
-    // SAFETY: the descriptor is open.
+    // SAFETY: `fd` keeps the descriptor open.
     match unsafe { libc::posix_fallocate(fd.as_raw_fd(), offset(start)?, offset(len)?) } {
         0 => Ok(()),
         errno => Err(io::Error::from_raw_os_error(errno)),
@@ -97,9 +98,9 @@ pub(crate) fn check(result: i32) -> io::Result<()> {
     Ok(())
 }
 
-/// Starts an interrupted call over, a bounded number of times.
+/// Retries an interrupted call, a bounded number of times.
 pub(crate) fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-    for _ in 0..EINTR_RETRIES {
+    for _ in 1..EINTR_RETRIES {
         match call() {
             Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
             result => return result,
@@ -108,24 +109,24 @@ pub(crate) fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T>
     call()
 }
 
-/// What /dev/shm says of itself.
+/// What the file system at /dev/shm says of itself.
 fn statvfs() -> Option<libc::statvfs> {
     let mut stat = MaybeUninit::<libc::statvfs>::uninit();
-    // SAFETY: the path is a NUL-terminated string and the buffer has the size of a statvfs.
+    // SAFETY: the path is NUL-terminated, and the buffer has the size of a `statvfs`.
     if unsafe { libc::statvfs(b"/dev/shm\0".as_ptr().cast(), stat.as_mut_ptr()) } != 0 {
         return None;
     }
-    // SAFETY: statvfs succeeded, so it filled the buffer.
+    // SAFETY: `statvfs` succeeded, so it filled the buffer.
     Some(unsafe { stat.assume_init() })
 }
 
-/// How many bytes of /dev/shm are free, if it can be known.
+/// Free bytes in /dev/shm, if they can be known.
 #[cfg(feature = "zenoh")]
 pub(crate) fn free_bytes() -> Option<u64> {
     statvfs().map(|stat| stat.f_bavail * stat.f_frsize)
 }
 
-/// "N of M bytes free".
+/// The free space in /dev/shm, as "N of M bytes free".
 pub(crate) fn free_space() -> String {
     match statvfs() {
         Some(stat) => format!("{} of {} bytes free", stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize),
@@ -133,16 +134,17 @@ pub(crate) fn free_space() -> String {
     }
 }
 
-/// May a process like this one lock so many bytes into memory? Asked of the kernel, for address space that has no memory.
+/// May a process like this one lock that many bytes into memory? Asks the kernel, with address
+/// space that has no memory.
 #[cfg(feature = "zenoh")]
 pub(crate) fn may_lock(bytes: usize) -> io::Result<bool> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+    // SAFETY: the kernel chooses the address, so the new mapping touches no existing memory.
     let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_NONE, flags, -1, 0) };
     if start == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the mapping just made; it is not accessible, so that nothing becomes present.
+    // SAFETY: the mapping just made. It is inaccessible, so locking it makes nothing present.
     let locked = unsafe { libc::mlock2(start, bytes, libc::MLOCK_ONFAULT as _) };
     let error = io::Error::last_os_error();
     // SAFETY: the mapping just made, which nobody else knows of.
@@ -150,7 +152,7 @@ pub(crate) fn may_lock(bytes: usize) -> io::Result<bool> {
     match error.raw_os_error() {
         _ if locked == 0 => Ok(true),
         Some(libc::ENOMEM | libc::EPERM | libc::EAGAIN) => Ok(false),
-        // A kernel before 4.4 cannot be asked so.
+        // A kernel before 4.4 has no `mlock2` and cannot be asked this way.
         _ => Ok(true),
     }
 }
@@ -159,7 +161,7 @@ pub(crate) fn may_lock(bytes: usize) -> io::Result<bool> {
 #[cfg(feature = "zenoh")]
 pub(crate) fn lock_limit() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the buffer is an rlimit of this frame.
+    // SAFETY: `limit` is a valid place to write to.
     unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) };
     limit.rlim_cur
 }

@@ -1,22 +1,27 @@
-//! The keeper: one thread per process that holds the process's bells, so that the kernel rings them when the process dies.
+//! The keeper: one thread per process that holds the process's bells, so that the kernel rings them
+//! when the process dies.
 //!
-//! The kernel walks a thread's *robust list* when the thread ends (see `man 2 set_robust_list`): for each entry it looks at a futex
-//! word, a fixed distance behind it, and if that says that this thread holds it, sets `FUTEX_OWNER_DIED` and wakes a waiter. Threads come and
-//! go; this one is started with the first channel, sleeps, and ends only with the process: by exit, by exec, by a signal. libc's own list,
-//! for robust mutexes, is another thread's matter: each thread has one.
+//! When a thread ends, the kernel walks its *robust list* (see `man 2 set_robust_list`). It looks
+//! at the futex word that lies a fixed distance behind each entry. If the word names the dead
+//! thread as its holder, the kernel sets `FUTEX_OWNER_DIED` and wakes a waiter. Ordinary threads
+//! come and go. The keeper starts with the first channel, sleeps, and ends only with the process:
+//! by exit, by exec or by a signal. Each thread has a list of its own, so libc's lists for robust
+//! mutexes in the other threads are not affected.
 //!
-//! The entries are this process's own memory, next to the shared words (see [`Mapping::behind_own_page`]): whatever a peer writes, the
-//! list is whole. The list's head and its entries lie in pages that are mapped as shared, and that nobody else has: private ones may be taken
-//! from a process that is killed for want of memory before the kernel walks its list.
+//! The entries are this process's own memory, next to the shared words (see
+//! [`Mapping::behind_own_page`]), so no peer can damage the list. The list's head and its entries
+//! lie in pages that are mapped as shared, although no other process uses them: when the kernel
+//! kills a process for lack of memory, it may take private pages away before it walks the list.
 //!
 //! [`Mapping::behind_own_page`]: crate::os::segment::Mapping::behind_own_page
 //!
 //! # Killed at any instruction
 //!
-//! An entry is put into the list before its word names the keeper, and taken out after the ringer has left. Each change of the
-//! list is one store, before or after which it is a whole list.
+//! An entry joins the list before its word names the keeper, and leaves it after the ringer has
+//! left. Each change of the list is a single store; the list is whole before it and after it.
 //!
-//! A forked child has no keeper until it makes a channel of its own; the parent's bells do not name any thread of it.
+//! A forked child has no keeper until it makes a channel of its own. The parent's bells name no
+//! thread of the child.
 
 use crate::os::fork;
 use crate::os::futex::Futex;
@@ -27,13 +32,14 @@ use std::mem::{size_of, MaybeUninit};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
-/// The kernel walks no more of a list.
+/// Longest list that the kernel walks: its `ROBUST_LIST_LIMIT`.
 pub(crate) const MAX_BELLS: usize = 2048;
 
-/// Enough for a thread that makes four system calls, and for what libc puts there.
+/// Stack of the keeper's thread in bytes: enough for four system calls and for what libc puts
+/// there.
 const STACK: usize = 64 << 10;
 
-/// A call that failed, and how.
+/// A call that failed, and its error.
 #[derive(Debug)]
 pub(crate) struct Failed {
     pub(crate) call: &'static str,
@@ -44,31 +50,32 @@ fn failed(call: &'static str) -> impl FnOnce(io::Error) -> Failed {
     move |error| Failed { call, error }
 }
 
-/// An entry of the list: `struct robust_list`.
+/// An entry of the list: the kernel's `struct robust_list`.
 #[repr(C)]
 pub(crate) struct ListEntry {
     next: AtomicPtr<ListEntry>,
 }
 
-/// `struct robust_list_head`.
+/// The head of the list: the kernel's `struct robust_list_head`.
 #[repr(C)]
 struct Head {
     list: ListEntry,
-    /// From an entry to its word.
+    /// From an entry to its word, in bytes.
     distance: libc::c_long,
     pending: *mut ListEntry,
 }
 
-/// See the module's text. One per process; never unmapped, for the kernel reads it when the process ends.
+/// The list of this process's bells, and the thread that holds them. One per process; never
+/// unmapped, because the kernel reads it when the process ends.
 #[repr(C)]
 struct Keeper {
     head: Head,
     fork_epoch: u64,
-    /// 0 until the thread has begun to keep, or has failed to.
+    /// 0 until the thread has registered the list, or has failed to.
     has_begun: Futex,
-    /// Its id, if it keeps.
+    /// The thread's id.
     id: AtomicU32,
-    /// Why it does not keep.
+    /// Why the thread could not register the list, or 0.
     errno: AtomicI32,
     state: Mutex<KeeperState>,
 }
@@ -76,27 +83,28 @@ struct Keeper {
 #[cfg(not(all(test, loom)))]
 const _: () = assert!(size_of::<Keeper>() <= crate::os::posix::PAGE);
 
-// SAFETY: the list is changed under the lock of `state`, by single stores, after each of which it is whole; the kernel reads it when the
-// keeper's thread ends.
+// SAFETY: the list changes under the lock of `state`, by single stores, and is whole after each of
+// them; the kernel reads it when the keeper's thread ends. All other fields are atomics, a lock, or
+// never change.
 unsafe impl Sync for Keeper {}
-// SAFETY: nothing in it belongs to a thread.
+// SAFETY: nothing in it is bound to a thread.
 unsafe impl Send for Keeper {}
 
 #[derive(Default)]
 struct KeeperState {
-    /// The thread, once it is there.
+    /// The thread's id, once the thread runs.
     thread: Option<u32>,
     entries: usize,
 }
 
-/// The keeper of this process, or of the one that it was forked from.
+/// The keeper of this process, or of an ancestor that it was forked from.
 static KEEPER: AtomicPtr<Keeper> = AtomicPtr::new(ptr::null_mut());
 
 impl Keeper {
-    /// A keeper in a page of its own.
+    /// Makes a keeper in a page of its own.
     fn new(fork_epoch: u64) -> Result<NonNull<Self>, Failed> {
         let (access, own) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+        // SAFETY: the kernel chooses the address, so the new mapping touches no existing memory.
         let page = unsafe { libc::mmap(ptr::null_mut(), page_size(), access, own, -1, 0) };
         let Some(this) = NonNull::new(page.cast::<Self>()).filter(|_| page != libc::MAP_FAILED) else {
             return Err(failed("mmap")(io::Error::last_os_error()));
@@ -105,51 +113,55 @@ impl Keeper {
         let head = Head { list, distance: distance() as libc::c_long, pending: ptr::null_mut() };
         let state = Mutex::default();
         let (has_begun, id, errno) = (Futex::new(0), AtomicU32::new(0), AtomicI32::new(0));
-        // SAFETY: a page that was just mapped, large enough and aligned.
+        // SAFETY: the page was just mapped, is aligned, and has room for a `Keeper` (asserted
+        // above).
         unsafe { this.as_ptr().write(Self { head, fork_epoch, has_begun, id, errno, state }) };
-        // SAFETY: written just now.
+        // SAFETY: initialised by the write above.
         let list = unsafe { &this.as_ref().head.list };
         // An empty list leads back to its head.
         list.next.store(ptr::addr_of!(*list).cast_mut(), Ordering::Relaxed);
         Ok(this)
     }
 
-    /// The keeper of this process.
+    /// The keeper of this process, made by the first call.
     fn get() -> Result<&'static Self, Failed> {
         let fork_epoch = fork::epoch();
         loop {
             let known = KEEPER.load(Ordering::Acquire);
-            // SAFETY: null, or a keeper that is never unmapped.
+            // SAFETY: null, or a keeper, which is never unmapped.
             if let Some(keeper) = unsafe { known.as_ref() }.filter(|keeper| keeper.fork_epoch == fork_epoch) {
                 return Ok(keeper);
             }
             let new = Self::new(fork_epoch)?;
             // Release: partner of the Acquire above.
             if KEEPER.compare_exchange(known, new.as_ptr(), Ordering::AcqRel, Ordering::Relaxed).is_err() {
-                // SAFETY: mapped above, and nobody has seen it.
+                // SAFETY: mapped by `new` above, and never published.
                 unsafe { libc::munmap(new.as_ptr().cast(), page_size()) };
             }
         }
     }
 
-    /// Starts the thread. Returns its id, by which the kernel knows what it holds. It gets no signals: they are the program's.
+    /// Starts the thread and returns its id, by which the kernel knows what it holds. It gets no
+    /// signals: those belong to the program.
     ///
-    /// By libc, and not by the standard library: that gives each thread a second stack for signals, and aborts where there is no room for it.
+    /// Uses libc, because the standard library gives each thread a second stack for signals and
+    /// aborts if there is no room for it.
     fn start(&'static self) -> Result<u32, Failed> {
         self.has_begun.store(0, Ordering::Relaxed);
         let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
         let result = |number: i32| if number == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(number)) };
-        // SAFETY: a place to write to.
+        // SAFETY: `attributes` is a valid place to write to.
         result(unsafe { libc::pthread_attr_init(attributes.as_mut_ptr()) }).map_err(failed("pthread_attr_init"))?;
-        // SAFETY: initialised just now. A size that libc does not like leaves its default.
+        // SAFETY: initialised above. If libc rejects the size, its default stays.
         unsafe { libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), STACK) };
-        // SAFETY: initialised above. It cannot fail with this value.
+        // SAFETY: initialised above. The call cannot fail with this value.
         unsafe { libc::pthread_attr_setdetachstate(attributes.as_mut_ptr(), libc::PTHREAD_CREATE_DETACHED) };
         let mut thread = MaybeUninit::<libc::pthread_t>::uninit();
         let argument = ptr::addr_of!(*self).cast_mut().cast();
-        // A thread starts with the mask of the one that starts it.
+        // A thread inherits the signal mask of the thread that starts it.
         let started = without_signals(|| {
-            // SAFETY: valid attributes, and an argument that is never freed, as `keep` expects.
+            // SAFETY: the attributes are initialised, and `self` is never unmapped, as `keep`
+            // expects.
             unsafe { libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), keep, argument) }
         });
         // SAFETY: initialised above, and not used any more.
@@ -164,72 +176,75 @@ impl Keeper {
         }
     }
 
-    /// Makes the calling thread the one that holds what is listed.
+    /// Makes the calling thread the holder of what is listed.
     fn begin(&self) -> io::Result<()> {
         let head = ptr::addr_of!(self.head);
-        // SAFETY: the head is never unmapped, has the layout that the kernel expects, and leads to a whole list at any time.
+        // SAFETY: the head is never unmapped, has the layout that the kernel expects, and always
+        // leads to a whole list.
         check(unsafe { libc::syscall(libc::SYS_set_robust_list, head, size_of::<Head>()) } as i32)
     }
 }
 
-/// The thread. `keeper` is one that is never unmapped.
+/// The body of the thread. `keeper` points to a `Keeper`, which is never unmapped.
 extern "C" fn keep(keeper: *mut libc::c_void) -> *mut libc::c_void {
-    // SAFETY: by the contract above.
+    // SAFETY: `start` passes a keeper, which is never unmapped.
     let keeper = unsafe { &*keeper.cast::<Keeper>() };
-    // SAFETY: a NUL-terminated name of less than 16 bytes.
+    // SAFETY: the name has 16 bytes, the most there can be, with its NUL.
     unsafe { libc::prctl(libc::PR_SET_NAME, b"shm-pool-keeper\0".as_ptr()) };
     let begun = keeper.begin();
     keeper.errno.store(
         begun.as_ref().map_or_else(|error| error.raw_os_error().unwrap_or(libc::EIO), |()| 0),
         Ordering::Relaxed,
     );
-    // SAFETY: no preconditions.
+    // SAFETY: `gettid` has no preconditions.
     keeper.id.store(unsafe { libc::gettid() } as u32, Ordering::Relaxed);
     keeper.has_begun.store(1, Ordering::Release); // partner: `start`
     keeper.has_begun.wake();
     if begun.is_ok() {
         loop {
-            // SAFETY: no preconditions. All signals are blocked: it sleeps until the process ends.
+            // SAFETY: `pause` has no preconditions. All signals are blocked, so it sleeps until the
+            // process ends.
             unsafe { libc::pause() };
         }
     }
     ptr::null_mut()
 }
 
-/// Does something while no signal comes to this thread.
+/// Does `work` with all signals blocked in this thread.
 fn without_signals<T>(work: impl FnOnce() -> T) -> T {
     let (mut all, mut before) = (MaybeUninit::<libc::sigset_t>::uninit(), MaybeUninit::<libc::sigset_t>::uninit());
-    // SAFETY: a place to write to.
+    // SAFETY: `all` is a valid place to write to.
     unsafe { libc::sigfillset(all.as_mut_ptr()) };
-    // SAFETY: a set that was filled, and a place to write to.
+    // SAFETY: `sigfillset` filled `all`, and `before` is a valid place to write to.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
     let done = work();
-    // SAFETY: the set that was written above; what the mask was meanwhile is not asked.
+    // SAFETY: the call above filled `before`; null means that the old mask is not returned.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut()) };
     done
 }
 
-/// How far a bell's word lies behind its entry.
+/// How far a bell's word lies behind its entry, in bytes.
 pub(crate) fn distance() -> usize {
     page_size()
 }
 
-/// An entry in the list of this process's keeper. Taken out on drop.
+/// An entry in the list of this process's keeper. Leaves the list on drop.
 pub(crate) struct Listed {
     entry: NonNull<ListEntry>,
     keeper: &'static Keeper,
 }
 
-// SAFETY: the entry is only touched under the keeper's lock.
+// SAFETY: the entry is touched only under the keeper's lock.
 unsafe impl Send for Listed {}
 
 impl Listed {
-    /// Puts the entry of a bell into the list, and gives the bell's word the name of the keeper by `hold`, which may refuse.
-    /// `None` if it did. `ENOSPC`: the list is full.
+    /// Puts a bell's entry into the list, then has `hold` write the keeper's thread id into the
+    /// bell's word. Returns `None` if `hold` refuses. Fails with `ENOSPC` if the list is full.
     ///
     /// # Safety
     ///
-    /// `entry` is this process's own memory, aligned, for this alone, and stays until the result was dropped, as does the word behind it.
+    /// `entry` points to this process's own memory, aligned and used for nothing else. That memory
+    /// and the word behind it stay until the result is dropped.
     pub(crate) unsafe fn new(entry: NonNull<u8>, hold: impl FnOnce(u32) -> bool) -> Result<Option<Self>, Failed> {
         let keeper = Keeper::get()?;
         let entry = entry.cast::<ListEntry>();
@@ -243,7 +258,7 @@ impl Listed {
                 None => *state.thread.insert(keeper.start()?),
             };
             let first = keeper.head.list.next.load(Ordering::Relaxed);
-            // SAFETY: memory for an entry, by the contract.
+            // SAFETY: memory for an entry, by this function's contract.
             unsafe { entry.as_ptr().write(ListEntry { next: AtomicPtr::new(first) }) };
             keeper.head.list.next.store(entry.as_ptr(), Ordering::Release);
             state.entries += 1;
@@ -263,11 +278,13 @@ impl Drop for Listed {
         let mut state = self.keeper.state.lock();
         let mut at = ptr::addr_of!(self.keeper.head.list);
         loop {
-            // SAFETY: the head, or an entry that is listed: those stay while they are (contract of `new`).
+            // SAFETY: the head, or an entry, which stays for as long as it is listed (contract of
+            // `new`).
             let this = unsafe { &*at };
             let next = this.next.load(Ordering::Relaxed);
             if next == self.entry.as_ptr() {
-                // SAFETY: an entry that is listed.
+                // SAFETY: a listed entry, which stays for as long as it is listed (contract of
+                // `new`).
                 let after = unsafe { &*next }.next.load(Ordering::Relaxed);
                 this.next.store(after, Ordering::Release);
                 break;

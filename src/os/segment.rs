@@ -1,11 +1,16 @@
-//! Shared-memory objects as values: [`Segment`] of our own making, [`Foreign`] of another process, [`Mapping`] of either.
+//! Shared-memory objects as values: [`Segment`], created by this process; [`Foreign`], created by
+//! another process; and [`Mapping`], the mapped memory of either.
 //!
-//! * Memory is reserved (`posix_fallocate`) before it is used, so that a full /dev/shm is an error here and never a SIGBUS at the
-//!   first touch: all of it when an object is created that others write to, and a payload segment's range by range.
-//! * Every step that fails undoes the earlier ones: descriptors, mappings and names are values that clean up on drop.
+//! * Memory is reserved (`posix_fallocate`) before it is used, so a full /dev/shm is an error here
+//!   and never a SIGBUS on first touch. An object that others write to is reserved whole when it is
+//!   created, a payload segment range by range.
+//! * A step that fails undoes the earlier ones: descriptors, mappings and names are values that
+//!   clean up on drop.
 //! * An object's length never changes once it is mapped (invariant I4).
-//! * A name is unlinked by the process that created it, or by a sweep (I7); a forked child's copy does nothing.
-//! * An open file description that holds a provider's or a peer's lock is never the one that is mapped (see `locks`).
+//! * A name is unlinked by the process that created it, or by a sweep (I7). A forked child's copy
+//!   of a [`Link`] does nothing.
+//! * An open file description that holds a provider's or a peer's lock is never mapped (see
+//!   `locks`).
 
 use crate::error::OsError;
 use crate::os::locks::{LockFile, LOCK};
@@ -25,16 +30,17 @@ use std::ptr::{self, NonNull};
 pub(crate) struct Mapping {
     base: NonNull<u8>,
     len: usize,
-    /// Bytes of own memory before the base.
+    /// Bytes of this process's own memory, mapped directly before the base.
     before: usize,
 }
 
-// SAFETY: a mapping is an address range, good in every thread. Who may access which bytes is settled by its users.
+// SAFETY: a mapping is an address range, valid in every thread. Its users settle who may access
+// which bytes.
 unsafe impl Send for Mapping {}
-// SAFETY: as above.
+// SAFETY: a `&Mapping` gives out addresses; its users settle who may access the bytes behind them.
 unsafe impl Sync for Mapping {}
 
-/// What a process may do with the bytes that it maps.
+/// How a process may access the bytes that it maps.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
     Read,
@@ -47,7 +53,7 @@ impl Mapping {
             Access::Read => libc::PROT_READ,
             Access::ReadWrite => libc::PROT_READ | libc::PROT_WRITE,
         };
-        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+        // SAFETY: the kernel chooses the address, so the new mapping touches no existing memory.
         let base = unsafe { libc::mmap(ptr::null_mut(), len, protection, libc::MAP_SHARED, fd.as_raw_fd(), 0) };
         if base == libc::MAP_FAILED {
             return Err(name.error("mmap", len, io::Error::last_os_error()));
@@ -63,39 +69,40 @@ impl Mapping {
         Self::new(fd, name, len, Access::ReadWrite)
     }
 
-    /// Maps an object for reading and writing right behind a page of this process's own, which is zero.
+    /// Maps an object for reading and writing, directly behind one zeroed page of this process's
+    /// own.
     pub(crate) fn behind_own_page(fd: &File, name: &Name, len: usize) -> Result<Self, OsError> {
         let failed = |call, error| name.error(call, len, error);
         let (before, access) = (page_size(), libc::PROT_READ | libc::PROT_WRITE);
         let nothing = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let all = before.saturating_add(len);
-        // Only address space, for the two parts to be neighbours.
-        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+        // Address space only, so that the two parts are neighbours.
+        // SAFETY: the kernel chooses the address, so the new mapping touches no existing memory.
         let start = unsafe { libc::mmap(ptr::null_mut(), all, libc::PROT_NONE, nothing, -1, 0) };
         let Some(first) = NonNull::new(start.cast::<u8>()).filter(|_| start != libc::MAP_FAILED) else {
             return Err(failed("mmap", io::Error::last_os_error()));
         };
-        // SAFETY: the mapping is larger than a page.
+        // SAFETY: `before <= all`, the length of the mapping just made.
         let base = unsafe { first.as_ptr().add(before) };
-        // SAFETY: not null, for the start of the mapping is not.
+        // SAFETY: `base` lies a page above the start of the mapping, so it is not null.
         let base = unsafe { NonNull::new_unchecked(base) };
-        // Unmaps all of it if the next steps fail.
+        // From here on, a step that fails unmaps the whole range.
         let mapping = Self { base, len, before };
-        // Mapped as shared, though nobody else has it: see `keeper`.
+        // Shared, although no other process uses it: see `robust_list`.
         let own = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
         // SAFETY: it replaces the first page of the mapping just made, which nobody uses yet.
         if unsafe { libc::mmap(start, before, access, own, -1, 0) } == libc::MAP_FAILED {
             return Err(failed("mmap", io::Error::last_os_error()));
         }
         let (shared, at) = (libc::MAP_SHARED | libc::MAP_FIXED, base.as_ptr().cast());
-        // SAFETY: it replaces the part of the mapping just made from the second page on, which nobody uses yet.
+        // SAFETY: it replaces the mapping just made from its second page on, which nobody uses yet.
         if unsafe { libc::mmap(at, len, access, shared, fd.as_raw_fd(), 0) } == libc::MAP_FAILED {
             return Err(failed("mmap", io::Error::last_os_error()));
         }
         Ok(mapping)
     }
 
-    /// The first byte. Page-aligned.
+    /// The first byte, page-aligned.
     pub(crate) fn base(&self) -> NonNull<u8> {
         self.base
     }
@@ -105,33 +112,40 @@ impl Mapping {
         self.len
     }
 
-    /// A pointer to `len` bytes at `offset`, if they lie within (invariant I2).
+    /// A pointer to `len` bytes at `offset`, or `None` if they do not lie within the mapping
+    /// (invariant I2).
     pub(crate) fn range(&self, offset: u64, len: u64) -> Option<NonNull<u8>> {
         let end = offset.checked_add(len)?;
         if end > self.len as u64 {
             return None;
         }
-        // SAFETY: `offset <= end <= self.len`, so the pointer stays inside the mapping or one past its end.
+        // SAFETY: `offset <= end <= self.len`, so the pointer is inside the mapping or one past its
+        // end.
         NonNull::new(unsafe { self.base.as_ptr().add(offset as usize) })
     }
 
-    /// Makes whole pages present for writing, whoever writes them meanwhile. `false`: the kernel cannot (it can since Linux 5.14).
+    /// Makes whole pages present for writing, even while others write them. Returns `false` if the
+    /// kernel cannot (it can since Linux 5.14).
     pub(crate) fn prefault(&self, pages: Range<usize>) -> bool {
         let Some(first) = self.range(pages.start as u64, pages.len() as u64) else { return false };
-        // SAFETY: the range lies within this mapping; MADV_POPULATE_WRITE faults pages in and changes no byte.
+        // SAFETY: `range` checked that the pages lie within this mapping. MADV_POPULATE_WRITE
+        // faults them in and changes no byte.
         unsafe { libc::madvise(first.as_ptr().cast(), pages.len(), libc::MADV_POPULATE_WRITE) == 0 }
     }
 
-    /// The same, with any kernel. Only for memory that is reserved, and that nobody writes at the time.
+    /// Makes whole pages present for writing, on any kernel. Only for memory that is reserved and
+    /// that nobody writes meanwhile.
     fn populate(&self, pages: Range<usize>) {
         if self.prefault(pages.clone()) {
             return;
         }
         for at in pages.step_by(page_size()) {
             if let Some(byte) = self.range(at as u64, 1) {
-                // SAFETY: within the mapping, which is writable for the owner; the caller has the range to itself.
+                // SAFETY: `range` checked that the byte lies within the mapping, which the owner
+                // may read. The caller has the range to itself.
                 let value = unsafe { byte.as_ptr().read_volatile() };
-                // SAFETY: as above; the same value goes back.
+                // SAFETY: the byte just read, in a mapping that the owner may write. The same value
+                // goes back.
                 unsafe { byte.as_ptr().write_volatile(value) };
             }
         }
@@ -140,35 +154,39 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the range was mapped by `new` and is unmapped once. Handles and views that point into it keep this
-        // value alive.
+        // SAFETY: the range that was mapped starts `before` bytes below the base
+        // (`behind_own_page`; `before` is 0 in `new`).
         let start = unsafe { self.base.as_ptr().sub(self.before) };
-        // SAFETY: as above.
+        // SAFETY: the whole range that was mapped, unmapped only here. Handles and views that point
+        // into it keep this value alive.
         unsafe { libc::munmap(start.cast(), self.before + self.len) };
     }
 }
 
-/// A shared-memory object that this process created: mapped for reading and writing, unlinked on drop.
+/// A shared-memory object that this process created: mapped for reading and writing, unlinked on
+/// drop.
 ///
-/// Dropped in this order: the name is looked at when nothing of this process has the object open any more.
+/// Fields drop in this order: by the time [`Link`] looks at the name, this process no longer has
+/// the object open.
 pub(crate) struct Segment {
     mapping: Mapping,
-    /// Kept open if memory is to be reserved later.
+    /// Kept open if memory is reserved later.
     file: Option<File>,
     link: Link,
 }
 
-/// What [`Segment::create_locked`] has made.
+/// What [`Segment::create_locked`] made.
 pub(crate) enum Locked {
     Made(Segment, LockFile),
-    /// A sweep got in between: it found the object before it was locked, and removes it. If the name is used by others too, it may be
-    /// another object's by now.
+    /// A sweep found the object before it was locked, and removes it. If others use the name too,
+    /// it may belong to another object by now.
     Swept(Link),
 }
 
 impl Segment {
-    /// Creates an object of `len` bytes (a multiple of the page size) and maps it. It has no memory yet: what is used must be
-    /// [reserved](Self::reserve) before. The content is zero. `mode` is exact, whatever the umask.
+    /// Creates an object of `len` bytes (a multiple of the page size) and maps it. Its content is
+    /// zero and it has no memory yet: [reserve](Self::reserve) a range before using it. `mode` is
+    /// exact, whatever the umask.
     pub(crate) fn create(name: Name, len: usize, mode: u32) -> Result<Self, OsError> {
         let file = shm_create(&name).map_err(|error| name.error("shm_open", len, error))?;
         let link = Link::new(name);
@@ -176,7 +194,8 @@ impl Segment {
         Self::sparse(file, link, len)
     }
 
-    /// Creates an object with all of its memory reserved, one byte of it locked before anything else, and mapped by `map`.
+    /// Creates an object, locks one `byte` of it before anything else, reserves all of its memory,
+    /// and maps it with `map`.
     pub(crate) fn create_locked(
         name: Name,
         len: usize,
@@ -199,8 +218,9 @@ impl Segment {
         Ok(Locked::Made(Self { mapping, file: None, link }, locks))
     }
 
-    /// As [`create`](Self::create), with a name that stays for as long as anybody has a shared `flock` on it. `None` if a sweep of
-    /// zenoh's got in between, as in [`Locked::Swept`].
+    /// Like [`create`](Self::create), but the name stays as long as any process has a shared
+    /// `flock` on the object. Returns `None` if one of zenoh's sweeps came first, as in
+    /// [`Locked::Swept`].
     #[cfg(feature = "zenoh")]
     pub(crate) fn create_counted(name: Name, len: usize, mode: u32) -> Result<Option<Self>, OsError> {
         let file = shm_create(&name).map_err(|error| name.error("shm_open", len, error))?;
@@ -231,8 +251,9 @@ impl Segment {
         Ok(Self { mapping, file: Some(file), link })
     }
 
-    /// Takes memory for a range of an object that was made without, in whole pages, and makes it present here, so that writing it does
-    /// not fault page by page. What was reserved before stays as it is. Only for a range that nobody writes at the time.
+    /// Reserves memory for a range of an object that was made without, in whole pages, and makes it
+    /// present in this process, so that writing it does not fault page by page. Memory reserved
+    /// earlier stays as it is. Only for a range that nobody writes meanwhile.
     pub(crate) fn reserve(&self, range: Range<usize>) -> Result<(), OsError> {
         let Some(file) = &self.file else { return Ok(()) };
         reserve(file, range.start, range.len())
@@ -241,9 +262,10 @@ impl Segment {
         Ok(())
     }
 
-    /// Gives the memory of a range back to the system, in whole pages, although other processes may have it mapped. The content
-    /// is lost; the length stays (I4). Only for memory that nobody reads any more. Who touches it afterwards, against the
-    /// protocol, finds zeros, or gets a signal if /dev/shm is full. `false`: the system has refused.
+    /// Gives a range's memory back to the system, in whole pages, even while other processes have
+    /// it mapped. The content is lost; the length stays (I4). Only for memory that nobody reads any
+    /// more: a process that touches it afterwards, against the protocol, finds zeros, or gets a
+    /// signal if /dev/shm is full. Returns `false` if the system refuses.
     pub(crate) fn discard(&self, range: Range<usize>) -> bool {
         self.file.as_ref().is_some_and(|file| punch(file, range.start, range.len()).is_ok())
     }
@@ -263,17 +285,18 @@ fn shm_create(name: &Name) -> io::Result<File> {
     shm_open(name, libc::O_CREAT | libc::O_EXCL | libc::O_RDWR, 0o600)
 }
 
-/// Exact, whatever the umask.
+/// Sets the exact mode, whatever the umask.
 fn set_mode(file: &File, mode: u32) -> io::Result<()> {
     file.set_permissions(Permissions::from_mode(mode))
 }
 
-/// Has the object a name? Asked with its lock in hand, without which nobody else unlinks it.
+/// Does the object still have a name? The caller holds its lock, without which nobody else unlinks
+/// it.
 pub(crate) fn is_linked(file: &File) -> io::Result<bool> {
     Ok(file.metadata()?.nlink() > 0)
 }
 
-/// Is it a regular file of the user `uid`? Returns its length in bytes.
+/// Checks that the object is a regular file of user `uid`. Returns its length in bytes.
 pub(crate) fn check_regular(file: &File, name: &Name, uid: u32) -> Result<usize, ObjectError> {
     let metadata = file.metadata().map_err(|error| name.error("fstat", 0, error))?;
     if !metadata.is_file() {
@@ -285,11 +308,11 @@ pub(crate) fn check_regular(file: &File, name: &Name, uid: u32) -> Result<usize,
     Ok(usize::try_from(metadata.len()).unwrap_or(0))
 }
 
-/// What is wrong with an object of another process. Whoever opens it says what that means: see `peer::error` and
-/// `channel::error`.
+/// What is wrong with another process's object. Each caller turns it into an error of its own: see
+/// `peer::error` and `channel::error`.
 #[derive(Debug)]
 pub(crate) enum ObjectError {
-    /// It cannot be what it is to be.
+    /// It cannot be the object that it should be.
     Unusable {
         /// Its path.
         object: String,
@@ -322,12 +345,12 @@ impl From<OsError> for ObjectError {
 pub(crate) struct Foreign {
     name: Name,
     file: File,
-    /// Length in bytes.
+    /// Length in bytes when it was opened.
     pub(crate) len: usize,
 }
 
 impl Foreign {
-    /// Opens `name`, which must be a regular file of the user `uid`.
+    /// Opens `name`, which must be a regular file of user `uid`.
     pub(crate) fn open(name: Name, access: Access, uid: u32) -> Result<Self, ObjectError> {
         let flags = if access == Access::Read { libc::O_RDONLY } else { libc::O_RDWR };
         let file = shm_open(&name, flags, 0).map_err(|error| name.error("shm_open", 0, error))?;
@@ -348,7 +371,7 @@ impl Foreign {
         Mapping::behind_own_page(&self.file, &self.name, self.len)
     }
 
-    /// Another open file description of the same object, to hold locks.
+    /// Opens the same object again: another open file description, to hold locks.
     pub(crate) fn open_for_locks(&self) -> Result<LockFile, ObjectError> {
         let failed = |call| move |error| self.name.error(call, self.len, error);
         let again = LockFile::open(|| shm_open(&self.name, libc::O_RDWR, 0)).map_err(failed("shm_open"))?;

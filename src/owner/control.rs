@@ -65,7 +65,8 @@ impl OwnerControl {
         let made = Segment::create_locked(name, len, mode, OWNER_BYTE, Mapping::of_owner)?;
         let Locked::Made(segment, locks) = made else { return Ok(None) };
         let (mapping, link) = segment.into_parts();
-        let view = View { mapping, records };
+        // As large as its length says: `control_size` of these records.
+        let Some(view) = View::new(mapping, records) else { return Ok(None) };
         let header = view.header();
         header.magic.store(MAGIC, Ordering::Relaxed);
         header.version.store(VERSION, Ordering::Relaxed);

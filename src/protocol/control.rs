@@ -1,27 +1,28 @@
 //! The control object: one per provider, mapped read-write by the owner and by every peer.
 //!
 //! ```text
-//!   offset 0      ControlHeader: magic, version, sizes, provider id, state; an epoch per peer slot; the serial numbers of the
-//!                 segments that peers may map, 0 where there is none
-//!   offset 4096   one Record of 128 bytes per shared chunk: generation, lanes, place (see `lease`)
+//!   offset 0      ControlHeader: magic, version, state, provider id, sizes; an epoch per peer
+//!                 slot; the serial numbers of the segments that peers may map, 0 where there is
+//!                 none
+//!   offset 4096   a Record of 128 bytes per shared chunk: generation, lanes, place (see `record`)
 //!
-//!   locked bytes (exclusive OFD locks, held for life):  0 the owner,  1 + slot the peer in that slot
+//!   locked bytes (exclusive OFD locks, held for life): 0 the owner, 1 + slot the peer in that slot
 //! ```
 //!
-//! While an owner clears a dead peer's slot it has a shared lock on the peer's byte, so that who connects meanwhile can tell that the
-//! slot is about to be free.
+//! While an owner clears a dead peer's slot, it holds a shared lock on the peer's byte, so that a
+//! peer that connects meanwhile can tell that the slot is about to be free.
 //!
-//! The kernel says who is alive: it drops a process's locks when the process ends, however it ends. No heartbeat, no
-//! process ids.
+//! The kernel says who is alive: it drops a process's locks when the process ends, however it ends.
+//! There is no heartbeat, and no process id.
 //!
 //! # Orderings
 //!
 //! | writer | reader | what becomes visible |
 //! |---|---|---|
-//! | owner: state = open, Release | peer connects: Acquire | the whole header |
-//! | owner: high water, Release | who clears a slot: Acquire | that records below it may be in use |
-//! | who has a slot's or the owner's lock: anything, then unlock or end | who gets the lock next: its system call | what was written under the lock; the kernel orders the two |
-//! | owner: segment entry, Relaxed | peer: Relaxed | only a hint to unmap; never decides about access |
+//! | owner: state = open, Release | connecting peer: Acquire | the whole header |
+//! | owner: high water, Release | peer that clears a slot: Acquire | that records below it may be in use |
+//! | holder of a slot's or the owner's lock: anything, then unlock or end | next holder: its system call | what was written under the lock; the kernel orders the two |
+//! | owner: segment entry, Relaxed | peer: Relaxed | only a hint to unmap; it never decides about access |
 
 use crate::os::name::Name;
 use crate::os::posix::PAGE;
@@ -32,46 +33,47 @@ use crate::protocol::slot::Epoch;
 use std::mem::size_of;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// "SHMPOOL" and a zero.
+/// `SHMPOOL` and a zero byte.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"SHMPOOL\0");
 
-/// What the object of a channel begins with.
+/// What a channel's object begins with.
 pub(crate) const CHANNEL_MAGIC: u64 = u64::from_le_bytes(*b"SHMCHAN\0");
 
 /// Version of the layout and of the protocol on it.
 pub(crate) const VERSION: u32 = 2;
 
-/// Most records that a control object may have.
+/// Most records in a control object.
 pub(crate) const MAX_RECORDS: usize = 1 << 20;
 
-/// Most segments that a provider has at a time.
+/// Most segments of a provider at a time.
 pub(crate) const MAX_SEGMENTS: usize = 16;
 
-/// Entries of the table of segments: one that is about to go has its entry for a little longer than its place among those.
+/// Entries in the segment table. A segment that is about to go keeps its entry a little longer than
+/// its place among those.
 const ENTRIES: usize = 2 * MAX_SEGMENTS;
 
-/// The locked byte of the owner.
+/// The byte that the owner locks.
 pub(crate) const OWNER_BYTE: usize = 0;
 
-/// The locked byte of a channel's receiver.
+/// The byte that a channel's receiver locks.
 pub(crate) const RECEIVER_BYTE: usize = 1;
 
-/// The locked byte of the peer in `slot`.
+/// The byte that the peer in `slot` locks.
 pub(crate) fn peer_byte(slot: usize) -> usize {
     1 + slot
 }
 
-/// Where [`ControlHeader::state`] is.
+/// Offset of [`ControlHeader::state`], in bytes.
 pub(crate) const STATE_OFFSET: u64 = 12;
 
-/// Where the provider's id is, here and in a channel's object.
+/// Offset of the provider's id, in bytes, here and in a channel's object.
 pub(crate) const PROVIDER_OFFSET: u64 = 16;
 
-/// Values of [`ControlHeader::state`]; 0 is a control object that is not complete.
+/// Values of [`ControlHeader::state`]. 0 is an object that is not complete.
 pub(crate) const OPEN: u32 = 1;
 pub(crate) const CLOSED: u32 = 2;
 
-/// The first page. Only atomics: other processes may write at any time.
+/// The first page. Only atomics, because other processes may write at any time.
 #[repr(C)]
 pub(crate) struct ControlHeader {
     pub(crate) magic: AtomicU64,
@@ -88,22 +90,23 @@ pub(crate) struct ControlHeader {
 #[cfg(not(all(test, loom)))]
 const _: () = assert!(size_of::<ControlHeader>() <= PAGE && PAGE % std::mem::align_of::<Record>() == 0);
 
-/// The name of the control object of a provider.
+/// The name of a provider's control object.
 pub(crate) fn control_name(prefix: &str, provider: ProviderId) -> Name {
     Name::new(&format!("{prefix}.{provider}.ctl"))
 }
 
-/// The name of a payload segment of a provider.
+/// The name of a provider's payload segment.
 pub(crate) fn segment_name(prefix: &str, provider: ProviderId, serial: u64) -> Name {
     Name::new(&format!("{prefix}.{provider}.{serial:x}"))
 }
 
-/// Bytes of a control object of `records` records: the header's page, and they.
+/// Length in bytes of a control object with `records` records: the header's page, then the records.
 pub(crate) fn control_size(records: usize) -> usize {
     PAGE + records * size_of::<Record>()
 }
 
-/// The typed view of a mapped control object that is large enough for its private `records` count.
+/// The typed view of a mapped control object that is large enough for `records` records. The count
+/// is private; the header's is not believed.
 pub(crate) struct View {
     pub(crate) mapping: Mapping,
     pub(crate) records: usize,
@@ -117,8 +120,9 @@ impl View {
     }
 
     pub(crate) fn header(&self) -> &ControlHeader {
-        // SAFETY: the mapping is page-aligned, longer than a page (checked in `new`), lives as long as `self`, and
-        // everybody accesses it by atomics of the same width.
+        // SAFETY: the mapping is page-aligned, longer than a page (checked in `new`, or made with
+        // `control_size` by the owner), and lives as long as `self`. Everybody accesses it through
+        // atomics of the same width.
         unsafe { self.mapping.base().cast::<ControlHeader>().as_ref() }
     }
 
@@ -133,20 +137,22 @@ impl View {
             return None;
         }
         let offset = PAGE + index * size_of::<Record>();
-        // SAFETY: `index < records`, and `new` checked that this many records lie within the mapping.
+        // SAFETY: `index < records`, and that many records lie within the mapping (checked in
+        // `new`, or made with `control_size` by the owner).
         let record = unsafe { self.mapping.base().as_ptr().add(offset) };
-        // SAFETY: as above; the records start at a page and are 128 bytes each, so this is aligned; a record is made
-        // of atomics only.
+        // SAFETY: the pointer lies within the mapping (`index < records`). The records start at a
+        // page and are 128 bytes each, so it is aligned. A record consists of atomics only.
         Some(unsafe { &*record.cast() })
     }
 
-    /// Makes the slot nobody's and clears its lanes. The caller holds the slot's lock. `used` tells how many records may have been
-    /// used; it is asked when no grant to the slot can begin any more. Returns how many records the slot still held.
+    /// Vacates the slot and clears its lanes. The caller holds the slot's lock. `used` tells how
+    /// many records may have been used; it is asked once no grant to the slot can begin any more.
+    /// Returns how many records the slot still held.
     pub(crate) fn vacate(&self, slot: usize, used: impl FnOnce() -> u32) -> usize {
         self.header().epochs[slot].vacate(|| self.records(used()).filter(|record| record.clear(slot)).count())
     }
 
-    /// The first records.
+    /// The first `count` records.
     pub(crate) fn records(&self, count: u32) -> impl Iterator<Item = &Record> {
         (0..count).filter_map(|index| self.record(index))
     }

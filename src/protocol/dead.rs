@@ -1,4 +1,4 @@
-//! A sweep's side of the control object: is its owner dead?
+//! What a sweep asks of an object: is its owner dead, and may it be removed?
 
 #![forbid(unsafe_code)]
 
@@ -13,14 +13,15 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 /// What became of an owner.
 pub(crate) enum Owner {
     Alive,
-    /// With a shared lock on its byte, for as long as this value lives: nobody else gets the exclusive one.
+    /// Holds a shared lock on the owner's byte as long as this value lives: nobody else gets the
+    /// exclusive one.
     Dead(LockFile),
-    /// It has no control object under this name.
+    /// There is no control object of this name.
     Gone,
 }
 
-/// Finds out about the owner of a control object, which must be a regular file of user `uid`. A dead one's is closed, for peers that
-/// have it mapped.
+/// Finds out whether the owner of a control object is alive. The object must be a regular file of
+/// user `uid`. A dead owner's is marked as closed, for peers that have it mapped.
 pub(crate) fn lock_dead_owner(prefix: &str, provider: ProviderId, uid: u32) -> Result<Owner, ObjectError> {
     match lock(prefix, provider, uid) {
         Err(missing) if missing.is_missing() => Ok(Owner::Gone),
@@ -31,38 +32,40 @@ pub(crate) fn lock_dead_owner(prefix: &str, provider: ProviderId, uid: u32) -> R
 fn lock(prefix: &str, provider: ProviderId, uid: u32) -> Result<Option<LockFile>, ObjectError> {
     let foreign = Foreign::open(control_name(prefix, provider), Access::ReadWrite, uid)?;
     let locks = foreign.open_for_locks()?;
-    // Shared, for a peer that connects at this moment asks whether the exclusive one is held.
+    // Shared, because a peer that connects at this moment asks whether the exclusive lock is held.
     if !matches!(locks.try_lock_shared(OWNER_BYTE), Ok(true)) {
         return Ok(None);
     }
-    // It may have died before it gave the object its length. Written and not stored: the file of somebody who only looks like an
-    // owner may have no memory there, which would be a signal. Should it fail, peers find the lock free.
+    // The owner may have died before it gave the object its length. Written to the file, not stored
+    // through a mapping: a file that only looks like an owner's may have no memory there, and a
+    // store would be a signal. If the write fails, peers still find the lock free.
     if foreign.len >= PAGE {
         let _ = locks.file().write_at(&CLOSED.to_ne_bytes(), STATE_OFFSET);
     }
     Ok(Some(locks))
 }
 
-/// What [`remove_dead`] has found.
+/// What [`remove_dead`] found.
 pub(crate) enum Removal {
     Removed {
-        /// Memory that it had.
+        /// Memory that the object had, in bytes.
         bytes: u64,
     },
-    /// There is none any more, or another one.
+    /// The object does not exist any more, or another one has its name.
     Gone,
-    /// Whoever made it lives, or somebody else removes it.
+    /// Its maker is alive, or somebody else is removing it.
     Locked,
-    /// A channel's, whose receiver lives and may not have received all that its provider has sent.
+    /// A channel: its receiver is alive and may not have received all that its provider sent.
     Read,
-    /// It is nothing that `magic` was ever written to, or about to be.
+    /// It begins with neither `magic` nor, unfinished, zero.
     NotOurs,
 }
 
-/// Removes an object whose maker, who locks the owner's byte for life, is gone, and whose name may be used again at once by
-/// others. So the lock is exclusive, and the name is removed only while it is held, by whom it was found there still.
+/// Removes an object whose maker is gone. Makers lock the owner's byte for life, and others may use
+/// the name again at once. So this takes the exclusive lock, and removes the name only while it
+/// holds that, after it has found the object still linked.
 ///
-/// `or_read`: not if the channel has a receiver that lives.
+/// With `or_read`, a channel whose receiver is alive stays.
 pub(crate) fn remove_dead(name: &Name, uid: u32, magic: u64, or_read: bool) -> Result<Removal, ObjectError> {
     let failed = |call| move |error| name.error(call, 0, error);
     let locks = match LockFile::open(|| shm_open(name, libc::O_RDWR, 0)) {
@@ -73,13 +76,14 @@ pub(crate) fn remove_dead(name: &Name, uid: u32, magic: u64, or_read: bool) -> R
     if !locks.try_lock(OWNER_BYTE).map_err(failed(LOCK))? {
         return Ok(Removal::Locked);
     }
-    // The name can be removed with this lock only, or that of another object.
+    // Nobody removes this name without the object's lock. If it is gone already, another object may
+    // have it by now.
     if !is_linked(locks.file()).map_err(failed("fstat"))? {
         return Ok(Removal::Gone);
     }
     let word = |at| {
         let mut found = [0; 8];
-        // Shorter, or zero: killed while it was made.
+        // Short, or zero: its maker was killed while making it.
         let _ = locks.file().read_at(&mut found, at).map_err(failed("pread"))?;
         Ok::<_, ObjectError>(u64::from_ne_bytes(found))
     };
@@ -89,21 +93,22 @@ pub(crate) fn remove_dead(name: &Name, uid: u32, magic: u64, or_read: bool) -> R
     if or_read && locks.is_locked(RECEIVER_BYTE) {
         return Ok(Removal::Read);
     }
-    // Blocks are of 512 bytes, whatever the file system's block size.
+    // A block has 512 bytes here, whatever the file system's block size.
     let bytes = locks.file().metadata().map_or(0, |metadata| metadata.blocks() * 512);
     name.unlink().map_err(failed("shm_unlink"))?;
     Ok(Removal::Removed { bytes })
 }
 
-/// Has a channel a receiver that lives, and that may not have received all that this provider has sent? Whoever has the sender's lock: it may
-/// be a sweep. `true` if it cannot be opened for want of descriptors or memory.
+/// Has a channel a receiver that is alive and may not have received all that this provider sent? It
+/// does not matter who holds the sender's lock, which may be a sweep. Also `true` if the channel
+/// cannot be opened for lack of descriptors or memory.
 pub(crate) fn is_read(channel: &Name, provider: ProviderId, uid: u32) -> bool {
     let locks = match LockFile::open(|| shm_open(channel, libc::O_RDWR, 0)) {
         Err(error) => return matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)),
         Ok(locks) => locks,
     };
     let mut found = [0; 8];
-    // Shorter: nobody has received anything by it.
+    // Shorter: nobody has received anything through it.
     let is_its = check_regular(locks.file(), channel, uid).is_ok()
         && locks.file().read_at(&mut found, PROVIDER_OFFSET).is_ok()
         && found == provider.0.to_ne_bytes();

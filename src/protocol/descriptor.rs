@@ -1,13 +1,14 @@
-//! The 32 bytes that name a message. Plain data and a codec; no memory is touched.
+//! The 32 bytes that name a message. Plain data and a codec; no shared memory is touched.
 //!
 //! ```text
 //!  byte  0      2       3      4        8          16           24        30      32
 //!        magic  version grant  record   provider   generation   length    check
 //! ```
 //!
-//! All numbers are little-endian. `grant` is 0, or 1 + the slot of the peer that the message was granted to. The
-//! length has 48 bits. `check` folds all other bytes; it finds damage, it is no protection against forgery: what a
-//! descriptor says is checked against the owner-written record before a pointer is formed (invariant I2).
+//! All numbers are little-endian. `grant` is 0, or 1 + the slot of the peer that the message was
+//! granted to. The length has 48 bits. `check` folds all other bytes. It finds damage, and is no
+//! protection against forgery: what a descriptor says is checked against the record that the owner
+//! wrote, before a pointer is formed (invariant I2).
 
 #![forbid(unsafe_code)]
 
@@ -41,7 +42,7 @@ pub struct Descriptor {
     pub(crate) record: u32,
     pub(crate) generation: u64,
     pub(crate) len: u64,
-    /// The slot of the peer that it was granted to.
+    /// The slot of the peer that the message was granted to, if it was.
     pub(crate) granted: Option<u8>,
 }
 
@@ -64,7 +65,7 @@ impl Descriptor {
         self.granted
     }
 
-    /// The descriptor as bytes, for any transport.
+    /// Encodes the descriptor, for any transport.
     pub fn to_bytes(&self) -> [u8; Self::SIZE] {
         let grant = self.granted.map_or(0, |slot| slot.wrapping_add(1));
         let head = u64::from(MAGIC) | u64::from(VERSION) << 16 | u64::from(grant) << 24 | u64::from(self.record) << 32;
@@ -77,12 +78,13 @@ impl Descriptor {
         bytes
     }
 
-    /// The descriptor from bytes that [`to_bytes`](Self::to_bytes) gave.
+    /// Decodes the bytes that [`to_bytes`](Self::to_bytes) returned.
     ///
     /// # Errors
     ///
-    /// [`DescriptorError`] if the bytes are something else, of another version, or damaged. A descriptor that decodes
-    /// is still untrusted: [`Client::attach`](crate::Client::attach) checks it.
+    /// [`DescriptorError`] if the bytes are something else, of another version, or damaged. A
+    /// descriptor that decodes is still untrusted: [`Client::attach`](crate::Client::attach) checks
+    /// it.
     pub fn from_bytes(bytes: [u8; Self::SIZE]) -> Result<Self, DescriptorError> {
         let head = word(&bytes, 0);
         let magic = head as u16;
@@ -112,7 +114,7 @@ pub enum DescriptorError {
     /// The bytes do not start with the magic number.
     #[error("not a shm-pool descriptor: magic is {found:#06x}")]
     Magic {
-        /// What they start with.
+        /// The first two bytes.
         found: u16,
     },
     /// The sender speaks another version of the format.
@@ -126,15 +128,16 @@ pub enum DescriptorError {
     /// The bytes were damaged on the way.
     #[error("descriptor checksum is {found:#06x} instead of {expected:#06x}; the transport damaged it")]
     Checksum {
-        /// The checksum in the bytes.
+        /// The checksum that the bytes carry.
         found: u16,
-        /// The checksum of the bytes.
+        /// The checksum computed from the bytes.
         expected: u16,
     },
 }
 
-/// Folds the words into 16 bits. Each step is a bijection of the running value, so words that differ in one place
-/// always differ in the 64-bit result; the fold then takes one in 65,536 of the damaged for whole.
+/// Folds the words into 16 bits. Each step is a bijection of the running value, so words that
+/// differ in one place always differ in the 64-bit result. The fold then misses one damaged
+/// descriptor in 65,536.
 fn checksum(words: [u64; 4]) -> u16 {
     let mixed = words.iter().fold(0u64, |sum, word| {
         // The multiplier of Knuth's 64-bit linear congruential generator (MMIX).
@@ -175,7 +178,7 @@ mod tests {
         }
     }
 
-    /// Otherwise the longest messages of the largest provider arrive shorter than they are, or as damage.
+    /// Otherwise the longest messages of the largest provider arrive too short, or as damage.
     #[test]
     fn every_field_round_trips_at_its_limits() {
         for (number, granted) in [(0, None), (0, Some(0)), (u64::MAX, Some(63)), (u64::MAX, Some(254))] {

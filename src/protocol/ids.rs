@@ -1,4 +1,4 @@
-//! The ids of providers and peers: plain numbers, with the bytes that carry them.
+//! The ids of providers and peers: plain numbers, and the bytes that carry them.
 
 #![forbid(unsafe_code)]
 
@@ -6,17 +6,18 @@ use std::fmt;
 use std::num::ParseIntError;
 use std::str::FromStr;
 
-/// Identifies a provider: 64 random bits, part of the names of its objects.
+/// Identifies a provider: 64 random bits, which are part of the names of its objects.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProviderId(pub(crate) u64);
 
 impl ProviderId {
-    /// The id as a number, to send it to a peer that connects before the first message.
+    /// The id as a number, for a peer that connects before the first message.
     pub const fn to_u64(self) -> u64 {
         self.0
     }
 
-    /// The id from a number that [`to_u64`](Self::to_u64) gave. Any number is an id; most name no provider.
+    /// The id from a number that [`to_u64`](Self::to_u64) returned. Any number is an id; most name
+    /// no provider.
     pub const fn from_u64(id: u64) -> Self {
         Self(id)
     }
@@ -43,9 +44,9 @@ impl fmt::Debug for ProviderId {
     }
 }
 
-/// Identifies one connection of one client to one provider, so that the provider can grant leases to it.
+/// Identifies one connection of a client to a provider, so that the provider can grant it leases.
 ///
-/// A slot is used again after its peer has gone; the epoch tells the two apart.
+/// A slot is used again after its peer has gone; the epoch tells the two peers apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PeerId {
     pub(crate) provider: ProviderId,
@@ -67,7 +68,7 @@ impl PeerId {
         self.slot
     }
 
-    /// The id as bytes, for any transport.
+    /// Encodes the id, for any transport.
     pub fn to_bytes(self) -> [u8; Self::SIZE] {
         let mut bytes = [0; Self::SIZE];
         bytes[0..8].copy_from_slice(&self.provider.0.to_le_bytes());
@@ -76,8 +77,8 @@ impl PeerId {
         bytes
     }
 
-    /// The id from bytes that [`to_bytes`](Self::to_bytes) gave. Bytes that name no living peer are found out by
-    /// [`ShmBuf::grant`](crate::ShmBuf::grant).
+    /// Decodes the bytes that [`to_bytes`](Self::to_bytes) returned.
+    /// [`ShmBuf::grant`](crate::ShmBuf::grant) finds out whether they name a live peer.
     pub fn from_bytes(bytes: [u8; Self::SIZE]) -> Self {
         Self { provider: ProviderId(word(&bytes, 0)), epoch: word(&bytes, 8), slot: bytes[16] }
     }
@@ -89,7 +90,7 @@ impl fmt::Display for PeerId {
     }
 }
 
-/// The little-endian number at `at`.
+/// The little-endian number at byte `at`.
 pub(crate) fn word(bytes: &[u8], at: usize) -> u64 {
     bytes[at..at + 8].iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte))
 }

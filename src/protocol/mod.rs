@@ -1,4 +1,5 @@
-//! What both sides read and write: the descriptor, the records with their leases, the peers' slots, the control object.
+//! What both sides read and write: descriptors, records with their leases, peer slots, the control
+//! object.
 
 pub(crate) mod control;
 pub(crate) mod dead;

@@ -1,55 +1,61 @@
-//! The lease protocol: one [`Record`] of shared memory per chunk, and the only code that reads or writes it.
+//! The lease protocol: one [`Record`] of shared memory per shared chunk, and the only code that
+//! reads or writes it.
 //!
 //! # A record
 //!
-//! The *lanes*, one byte per peer, tell how often each peer leases the chunk:
+//! The *lanes*, one byte per peer, count each peer's leases of the chunk:
 //!
 //! ```text
 //!   bit  7 6 5   4 3 2 1 0
-//!        grants  leases        grants: leases the owner added for the peer, not taken up yet (0 to 7)
+//!        grants  leases        grants: leases that the owner added, not taken up yet (0 to 7)
 //!                              leases: views that the peer has open (0 to 31)
 //! ```
 //!
-//! A chunk is free when every lane is zero. Eight lanes share an `AtomicU64`, and everybody uses whole words. Because
-//! a lane belongs to one peer, "who died?" has an answer: [`Record::clear`] zeroes the lanes of that peer, in any
-//! state, any number of times.
+//! A chunk is free when every lane is zero. Eight lanes share an `AtomicU64`, and everybody
+//! accesses whole words. Because a lane belongs to one peer, "who died?" has an answer:
+//! [`Record::clear`] zeroes that peer's lane, in any state, any number of times.
 //!
-//! The *generation*, written by the owner alone, is odd while the chunk is closed to peers and even while it is published; it only
-//! grows (but see [`published_after`]). It begins the record, for it changes with each message, as the lanes do; and a message that
-//! changes one cache line takes less time than one that changes two. So only the last eight lanes are on the other one, with the
-//! *place*, where the bytes are: written by the owner alone, if it differs.
+//! The *generation* is odd while the chunk is closed to peers and even while it is published. Only
+//! the owner writes it, and it only grows (but see [`published_after`]). It comes first in the
+//! record, because it changes with each message, as the lanes do, and a message that changes one
+//! cache line takes less time than one that changes two. Only the last eight lanes are on the
+//! second line, with the *place*, where the bytes are. Only the owner writes the place, and only if
+//! it differs.
 //!
 //! # Attach and recycle
 //!
 //! | step | peer: [`Record::attach`] | step | owner: [`Record::recycle`] |
 //! |---|---|---|---|
-//! | A1 | add 1 to the own lane | R1 | are all lanes zero? |
+//! | A1 | add 1 to its own lane | R1 | are all lanes zero? |
 //! | A2 | full fence | R2 | make the generation odd |
 //! | A3 | is the generation the descriptor's? | R3 | full fence |
-//! | A4 | if not, take A1 back | R4 | are all lanes zero still? |
+//! | A4 | if not, take A1 back | R4 | are all lanes still zero? |
 //!
-//! The fences forbid the one fatal outcome, that A3 reads the old generation *and* R4 misses A1: one of the two fences
-//! comes first in their single total order, and the load after the later one sees the store before the earlier one.
-//! So either the peer answers `Stale` or the owner sees a lease. Both at once is possible and harmless: the owner
-//! leaves the chunk alone, closed, and tries again later; from then on R4 alone decides, because no attach can succeed.
+//! The fences forbid the one fatal outcome, that A3 reads the old generation *and* R4 misses A1.
+//! One of the two fences comes first in their single total order, and the load after the later
+//! fence sees the store before the earlier one. So either the peer answers `Stale` or the owner
+//! sees a lease. Both at once is possible and harmless: the owner leaves the chunk alone, closed,
+//! and tries again later. From then on R4 alone decides, because no attach can succeed.
 //!
 //! # Orderings
 //!
 //! | writer | reader | what becomes visible |
 //! |---|---|---|
 //! | owner publishes: generation, Release | A3, Acquire | place and payload, whatever transport carried the descriptor |
-//! | peer gives a lease back: lane, Release | R1 and R4, Acquire | that the peer has done reading, so the owner may write |
+//! | peer gives a lease back: lane, Release | R1 and R4, Acquire | that the peer has finished reading, so the owner may write |
 //! | owner grants: lane, Release | peer takes the grant up: lane, Acquire | the generation that the grant is for |
-//! | R3 fence | A2 fence | (either order) the store before the one to the load after the other |
+//! | R3 fence | A2 fence | in either order, the load after the later one sees the store before the earlier one |
 //!
-//! Other peers' operations on the same word are read-modify-writes and continue the release sequence.
+//! Other peers' operations on the same word are read-modify-writes, which continue the release
+//! sequence.
 //!
 //! # Killed at any instruction
 //!
-//! A peer that dies leaves its own lane too high, never too low, and nothing else: the lane is cleared when its slot
-//! is found dead (see `control`). An owner that dies leaves records that nobody will recycle.
+//! A peer that dies leaves its own lane too high, never too low, and nothing else. The lane is
+//! cleared when the peer's slot is found dead (see `control`). An owner that dies leaves records
+//! that nobody will recycle.
 
-// The models write what the protocol guards without a lock, so that loom sees a missing ordering.
+// The models write without a lock what the protocol guards, so that loom sees a missing ordering.
 #![cfg_attr(not(loom), forbid(unsafe_code))]
 
 #[cfg(all(test, not(loom)))]
@@ -61,7 +67,7 @@ mod models;
 
 use crate::sync::{fence, fence_after_rmw, AtomicU64, Ordering};
 
-/// How many peers can be attached to one provider.
+/// How many peers can be attached to one provider at a time.
 pub(crate) const PEERS: usize = 64;
 
 /// Peers per word of lanes.
@@ -70,13 +76,14 @@ const LANES: usize = 8;
 /// Most leases that one peer holds on one chunk at a time.
 pub(crate) const MAX_LEASES: u64 = 31;
 
-/// Most grants to one peer that it has not taken up, on one chunk at a time.
+/// Most grants to one peer on one chunk that the peer has not taken up.
 pub(crate) const MAX_GRANTS: u64 = 7;
 
-/// One grant in a lane.
+/// One grant, as a number in a lane.
 const GRANT: u64 = MAX_LEASES + 1;
 
-/// Where a published chunk's bytes are. Owner-written; a peer checks it before it forms a pointer.
+/// Where a published chunk's bytes are. Written by the owner; a peer checks it before it forms a
+/// pointer (I2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     /// Serial number of the segment, part of its name.
@@ -89,10 +96,10 @@ pub(crate) struct Place {
     pub(crate) len: u64,
 }
 
-/// Why a lease was not taken.
+/// Why an operation on a lane was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
-    /// The generation is another one: the chunk was recycled since.
+    /// The generation differs: the chunk was recycled meanwhile.
     Stale,
     /// The lane is at its limit.
     Full,
@@ -100,8 +107,8 @@ pub(crate) enum Refused {
     NotGranted,
 }
 
-/// The shared state of one chunk. `repr(C)`: both sides map it. Zero bytes are a valid record: free, generation 0,
-/// which no descriptor carries.
+/// The shared state of one chunk. `repr(C)`, because both sides map it. Zero bytes are a valid
+/// record: free, in generation 0, which no descriptor carries.
 #[repr(C, align(128))]
 pub(crate) struct Record {
     generation: AtomicU64,
@@ -115,7 +122,8 @@ pub(crate) struct Record {
 #[cfg(not(all(test, loom)))]
 const _: () = assert!(std::mem::size_of::<Record>() == 128 && PEERS / LANES * 8 == 64);
 
-/// Even, and not that of a record that no chunk ever had: can a descriptor carry it?
+/// Can a descriptor carry this generation? It must be even, and not 0, which is that of a record
+/// that never had a chunk.
 #[inline]
 fn is_published(generation: u64) -> bool {
     generation != 0 && generation % 2 == 0
@@ -123,15 +131,16 @@ fn is_published(generation: u64) -> bool {
 
 /// The generation in which a chunk that is closed at `odd` is published next.
 ///
-/// After the last one, which is some 20,000 years away, they start over. A descriptor of then meets the same generation again after
-/// another 29,000 years.
+/// Generations start over after the last one, which is some 20,000 years away. A descriptor from
+/// then meets the same generation again after another 29,000 years.
 #[inline]
 pub(crate) fn published_after(odd: u64) -> u64 {
-    // Not 0, which is that of a record that no chunk ever had.
+    // Not 0, which is that of a record that never had a chunk.
     odd.wrapping_add(1).max(2)
 }
 
-/// Stores a value that is most often there already: a line that is not written stays in the peers' caches.
+/// Stores a value that is usually there already: a line that is not written stays in the peers'
+/// caches.
 #[inline]
 fn set(word: &AtomicU64, value: u64) {
     if word.load(Ordering::Relaxed) != value {
@@ -139,14 +148,14 @@ fn set(word: &AtomicU64, value: u64) {
     }
 }
 
-/// A peer's lane: which word, and how far to shift.
+/// A peer's lane: the index of its word, and how far to shift.
 #[inline]
 fn lane(slot: usize) -> (usize, u32) {
     (slot / LANES % (PEERS / LANES), (slot % LANES * 8) as u32)
 }
 
 impl Record {
-    /// A record in private memory, for the models.
+    /// A record in private memory, for tests and models.
     #[cfg(test)]
     pub(crate) fn new() -> Self {
         let zero = || AtomicU64::new(0);
@@ -160,12 +169,13 @@ impl Record {
         }
     }
 
-    // ---- the peer's side -------------------------------------------------------------------------------------
+    // ---- the peer's side ---------------------------------------------------------------------
 
-    /// Takes a lease for the peer in `slot` if the chunk is still in `generation`, and tells where the bytes are.
+    /// Takes a lease for the peer in `slot` if the chunk is still in `generation`. Returns where
+    /// the bytes are.
     #[inline]
     pub(crate) fn attach(&self, slot: usize, generation: u64) -> Result<Place, Refused> {
-        // Before A1, so that what no owner ever sent touches no lane.
+        // Before A1, so that a generation that no owner ever sent touches no lane.
         if !is_published(generation) {
             return Err(Refused::Stale);
         }
@@ -182,9 +192,9 @@ impl Record {
 
     /// Turns a grant for the peer in `slot` into a lease, if it is for `generation`.
     ///
-    /// No fence: a pending grant holds the chunk in its generation, and taking it up never lets the lane be zero. But the
-    /// grant that is found may be one for a later message, if this descriptor was delivered twice; Acquire on the change makes
-    /// the second look at the generation see that.
+    /// It needs no fence: a pending grant holds the chunk in its generation, and taking it up never
+    /// lets the lane be zero. But if this descriptor was delivered twice, the grant may be one for
+    /// a later message. Acquire on the change makes the second look at the generation see that.
     #[inline]
     pub(crate) fn accept(&self, slot: usize, generation: u64) -> Result<Place, Refused> {
         if self.place_in(generation).is_none() {
@@ -198,16 +208,17 @@ impl Record {
         match self.place_in(generation) {
             Some(place) => Ok(place),
             None => {
-                // Between the look and the change the chunk went through a recycle and got a new grant, which is not
-                // this descriptor's.
+                // Between the first look and the change, the chunk was recycled and got a new
+                // grant, which is not this descriptor's.
                 self.put_back(slot);
                 Err(Refused::Stale)
             }
         }
     }
 
-    /// Turns a lease back into the grant that it was taken from. If the most grants are pending again by now, this one is lost:
-    /// they hold the chunk, but the last of their receivers will be refused.
+    /// Turns a lease back into the grant that it was taken from. If the most grants are pending
+    /// again by now, this one is lost: the others hold the chunk, but the last of their receivers
+    /// will be refused.
     pub(crate) fn put_back(&self, slot: usize) {
         let _ = self.change(slot, |lane| {
             let grants = (lane / GRANT + 1).min(MAX_GRANTS);
@@ -215,24 +226,27 @@ impl Record {
         });
     }
 
-    /// One more lease of the peer's, for another view. `Full` at the limit.
+    /// Adds one lease of the peer in `slot`. `Full` at the limit.
     pub(crate) fn renew(&self, slot: usize) -> Result<(), Refused> {
         self.change(slot, |lane| (lane % GRANT < MAX_LEASES).then_some(lane + 1).ok_or(Refused::Full))
     }
 
-    /// Gives one lease back, if it was not taken back already. That happens to a peer that lost its lock while it lives, because
-    /// it closed all its descriptors, say: then the neighbour's lane must not pay for it.
+    /// Gives one lease back, unless it was already taken back. That happens to a live peer that
+    /// lost its lock, for example because it closed all its descriptors; the neighbour's lane must
+    /// not pay for it.
     #[inline]
     pub(crate) fn release(&self, slot: usize) {
-        // Release in `change`: partner of R1 and R4.
+        // Release in `change`: partner of the Acquire in R1 and R4.
         let _ = self.change(slot, |lane| (lane % GRANT > 0).then(|| lane - 1).ok_or(Refused::Stale));
     }
 
-    /// The place, if the chunk is published in `generation`. Only a lease keeps the answer true.
+    /// The place, if the chunk is published in `generation`. The answer stays true only while a
+    /// lease is held.
     #[inline]
     fn place_in(&self, generation: u64) -> Option<Place> {
-        // A3. Acquire: partner of `publish`. Relaxed after it: the owner writes a place only while the generation is
-        // odd, and while a lease is held only the same place again.
+        // A3. Acquire: partner of the Release in `publish`. Relaxed after it: the owner writes a
+        // place only while the generation is odd, and while a lease is held only the same place
+        // again.
         (self.generation.load(Ordering::Acquire) == generation && is_published(generation)).then(|| Place {
             segment: self.segment.load(Ordering::Relaxed),
             index: self.index.load(Ordering::Relaxed),
@@ -241,10 +255,11 @@ impl Record {
         })
     }
 
-    // ---- the owner's side ------------------------------------------------------------------------------------
+    // ---- the owner's side --------------------------------------------------------------------
 
-    /// Opens a closed chunk to peers in `generation`, which is [`published_after`] the one it is closed at. Two threads that
-    /// share the chunk may publish the same at the same time.
+    /// Opens a closed chunk to peers in `generation`, which is [`published_after`] the one it is
+    /// closed at. Two threads that share the chunk may publish the same generation at the same
+    /// time.
     pub(crate) fn publish(&self, generation: u64, place: Place) {
         set(&self.segment, place.segment);
         set(&self.index, place.index);
@@ -253,13 +268,15 @@ impl Record {
         self.generation.store(generation, Ordering::Release);
     }
 
-    /// Sets the generation of a record that has no chunk. It must be odd. Relaxed: nothing is published by it.
+    /// Sets the generation of a record that has no chunk. It must be odd. Relaxed: this publishes
+    /// nothing.
     pub(crate) fn close_at(&self, generation: u64) {
         self.generation.store(generation, Ordering::Relaxed);
     }
 
-    /// Closes the chunk to peers and tells whether it is free for the owner to write. `generation` is the owner's own
-    /// copy, never read back from shared memory; it is odd afterwards exactly if the record is closed.
+    /// Closes the chunk to peers, and returns whether the owner may write it. `generation` is the
+    /// owner's own copy, never read back from shared memory. Afterwards it is odd exactly if the
+    /// record is closed.
     #[inline]
     pub(crate) fn recycle(&self, generation: &mut u64) -> bool {
         if *generation % 2 == 0 {
@@ -276,38 +293,39 @@ impl Record {
     /// Is any lane not zero?
     #[inline]
     pub(crate) fn is_leased(&self) -> bool {
-        // Acquire: partner of `release`.
+        // Acquire: partner of the Release in `release`.
         self.lanes.iter().fold(0, |all, word| all | word.load(Ordering::Acquire)) != 0
     }
 
-    /// The slots whose lanes are not zero, a bit for each.
+    /// The slots whose lanes are not zero, one bit each.
     pub(crate) fn holders(&self) -> u64 {
         let lanes = self.lanes.iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes());
         lanes.enumerate().fold(0, |holders, (slot, lane)| holders | u64::from(lane != 0) << slot)
     }
 
-    /// Adds a lease on behalf of the peer in `slot`. The caller holds the chunk, published.
+    /// Adds a grant for the peer in `slot`. The caller holds the chunk, published. `Full` at the
+    /// limit.
     pub(crate) fn grant(&self, slot: usize) -> Result<(), Refused> {
         self.change(slot, |lane| (lane / GRANT < MAX_GRANTS).then_some(lane + GRANT).ok_or(Refused::Full))
     }
 
-    /// Takes back one grant that its peer has not taken up; `false` if there is none.
+    /// Takes back one grant that the peer has not taken up. Returns `false` if there is none.
     pub(crate) fn revoke(&self, slot: usize) -> bool {
         self.change(slot, |lane| lane.checked_sub(GRANT).ok_or(Refused::NotGranted)).is_ok()
     }
 
-    /// Zeroes the lane of a peer that is gone, and tells whether it held anything.
+    /// Zeroes the lane of a peer that is gone. Returns whether it held anything.
     pub(crate) fn clear(&self, slot: usize) -> bool {
         let (word, shift) = lane(slot);
         if self.lanes[word].load(Ordering::Relaxed) >> shift & 0xff == 0 {
             return false;
         }
-        // Relaxed: as a read-modify-write it continues the release sequences of the other lanes; of the dead peer itself
-        // nothing needs to be seen, for it reads no more.
+        // Relaxed: as a read-modify-write it continues the release sequences of the other lanes.
+        // Nothing needs to be seen of the dead peer itself, which reads no more.
         self.lanes[word].fetch_and(!(0xff << shift), Ordering::Relaxed) >> shift & 0xff != 0
     }
 
-    /// Replaces one lane by what `next` makes of it; never touches the other seven.
+    /// Replaces one lane with what `next` makes of it. Never touches the other seven.
     #[inline]
     fn change(&self, slot: usize, next: impl Fn(u64) -> Result<u64, Refused>) -> Result<(), Refused> {
         let (word, shift) = lane(slot);
@@ -316,7 +334,8 @@ impl Record {
         loop {
             let lane = next(old >> shift & 0xff)?;
             let new = old & !(0xff << shift) | (lane & 0xff) << shift;
-            // AcqRel: Release in `grant` and `release`, Acquire in `accept`: who takes a grant up sees the generation it was for.
+            // AcqRel: Release for `grant` and `release`; Acquire for `accept`, so that a peer that
+            // takes a grant up sees the generation it was for.
             match word.compare_exchange_weak(old, new, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return Ok(()),
                 Err(now) => old = now,

@@ -1,28 +1,31 @@
-//! A peer's slot: its epoch, and how a grant and those who vacate the slot find out about each other.
+//! A peer's slot: its epoch, and how a grant and a process that vacates the slot find out about
+//! each other.
 //!
 //! # A slot's epoch
 //!
 //! | epoch modulo 4 | the slot |
 //! |---|---|
-//! | 0 | is that of the peer that connected with this epoch |
-//! | 1 | is being vacated, or was when its process was killed |
-//! | 3 | is nobody's, and its lanes are clear |
+//! | 0 | belongs to the peer that connected with this epoch |
+//! | 1 | is being vacated, or was when the process doing so was killed |
+//! | 3 | belongs to nobody, and its lanes are clear |
 //!
-//! Whoever holds the slot's lock vacates it: moves the epoch on, then (full fence) clears the slot's lanes. That is a peer that
-//! connects, a peer that leaves, or the owner when it finds the lock free; in the owner one thread at a time, for a process does
-//! not exclude itself by its own lock. A grant adds to the lane, then (full fence) looks at the epoch; so a grant to a peer that is
-//! gone is cleared by the one side or taken back by the other. It may be both, and then what is taken back must not be the grant of
-//! the slot's next peer: see [`GrantGate`].
+//! The holder of the slot's lock vacates it: it moves the epoch on, then (full fence) clears the
+//! slot's lanes. The holder is a peer that connects, a peer that leaves, or the owner when it finds
+//! the lock free. In the owner one thread does so at a time, because a process's own lock does not
+//! exclude its threads. A grant adds to the lane, then (full fence) looks at the epoch. So if the
+//! peer is gone, either its slot's lanes are cleared after the grant, or the grant takes itself
+//! back. Both may happen, and then it must not take back a grant of the slot's next peer instead:
+//! see [`GrantGate`].
 //!
 //! # Orderings
 //!
 //! | writer | reader | what becomes visible |
 //! |---|---|---|
-//! | who vacates: epoch, then fence | a grant: lane, then fence | one sees the other (as in `lease`) |
-//! | who connects: epoch, Release | a grant: epoch, Acquire | that the lanes are clear |
-//! | a grant ends: gate, Release | the first grant of another epoch: gate, Acquire | what was taken back is back |
+//! | vacating process: epoch, then fence | grant: lane, then fence | one sees the other (as in `record`) |
+//! | connecting peer: epoch, Release | grant: epoch, Acquire | that the lanes are clear |
+//! | end of a grant: gate, Release | first grant of another epoch: gate, Acquire | what was taken back is back |
 
-// The models write what the protocol guards without a lock, so that loom sees a missing ordering.
+// The models write without a lock what the protocol guards, so that loom sees a missing ordering.
 #![cfg_attr(not(loom), forbid(unsafe_code))]
 
 #[cfg(all(test, loom))]
@@ -32,17 +35,18 @@ mod models;
 use crate::protocol::record::{Record, Refused};
 use crate::sync::{fence, yield_now, AtomicU64, Ordering};
 
-/// An epoch modulo 4; 0 is a slot that is taken.
+/// An epoch modulo 4. 0 is a slot that is taken.
 const VACATING: u64 = 1;
 pub(crate) const VACANT: u64 = 3;
 
-/// Bits of a gate that count the grants under way.
+/// Bits of a gate that count grants under way.
 pub(crate) const UNDER_WAY: u32 = 16;
 
-/// Most grants under way in one gate: more would be counted as an epoch.
+/// Most grants under way in one gate. One more would carry into the epoch.
 pub(crate) const MAX_UNDER_WAY: u64 = (1 << UNDER_WAY) - 1;
 
-/// See the module's text. In the control object, where any peer can write it: nothing depends on it but who is granted what.
+/// The epoch of one peer slot. It lies in the control object, where any peer can write it: nothing
+/// depends on it but who is granted what.
 #[repr(transparent)]
 pub(crate) struct Epoch(pub(crate) AtomicU64);
 
@@ -51,24 +55,25 @@ impl Epoch {
         self.0.load(Ordering::Relaxed) % 4 == VACANT
     }
 
-    /// A slot that nobody ever had.
+    /// Starts a slot that nobody ever had.
     pub(crate) fn start(&self) {
         self.0.store(VACANT, Ordering::Relaxed);
     }
 
-    /// Makes the slot nobody's. `clear` clears its lanes. The caller holds the slot's lock.
+    /// Vacates the slot. `clear` clears its lanes. The caller holds the slot's lock.
     pub(crate) fn vacate<T>(&self, clear: impl FnOnce() -> T) -> T {
         let base = self.0.load(Ordering::Relaxed) / 4 * 4;
         self.0.store(base + VACATING, Ordering::Relaxed);
         fence(Ordering::SeqCst); // partner: the fence in `GrantGate::grant`
         let cleared = clear();
-        // Relaxed: who has the slot next gets its lock after this one has given it back, and the kernel orders the two; and who only
-        // looks decides nothing by what else it sees.
+        // Relaxed: the slot's next holder gets its lock after this one has released it, and the
+        // kernel orders the two. A process that only looks decides nothing by what else it sees.
         self.0.store(base + VACANT, Ordering::Relaxed);
         cleared
     }
 
-    /// Makes the slot, which the caller has just vacated and still has the lock of, the caller's. Returns its epoch.
+    /// Occupies the slot, which the caller has just vacated and whose lock it still holds. Returns
+    /// the slot's new epoch.
     pub(crate) fn occupy(&self) -> u64 {
         let epoch = self.0.load(Ordering::Relaxed).wrapping_add(1) / 4 * 4;
         self.0.store(epoch, Ordering::Release); // partner: `is`
@@ -77,7 +82,8 @@ impl Epoch {
 
     /// Is the slot still that of the peer that connected with `epoch`?
     pub(crate) fn is(&self, epoch: u64) -> bool {
-        // Acquire: partner of `occupy`, so that a grant comes after the lanes were cleared, however the peer's id came.
+        // Acquire: partner of `occupy`, so that a grant comes after the lanes were cleared, however
+        // the peer's id arrived.
         self.0.load(Ordering::Acquire) == epoch
     }
 }
@@ -85,16 +91,18 @@ impl Epoch {
 /// Why a grant was not made.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum NotGranted {
-    /// The peer is not in its slot any more.
+    /// The peer is no longer in its slot.
     Gone,
-    /// It has the most grants already.
+    /// It already has the most grants there can be.
     Full,
 }
 
-/// The owner's own count of grants under way in a slot, and the epoch that they are admitted for. A grant that finds its peer
-/// gone may have to take itself back, and must not take another peer's: so the first grant of a new epoch waits until
-/// none of an older one is under way. Of an epoch, 48 bits are kept: enough to tell it from all that a grant can have
-/// begun under, and the whole of it is compared before the grant counts.
+/// The owner's own count of grants under way in a slot, and the epoch that they are admitted for.
+///
+/// A grant that finds its peer gone may have to take itself back, and must not take back another
+/// peer's. So the first grant of a new epoch waits until none of an older epoch is under way. The
+/// gate keeps 48 bits of the epoch: enough to tell it from any that a grant under way can have
+/// begun in. A grant compares the whole epoch before it counts.
 pub(crate) struct GrantGate(pub(crate) AtomicU64);
 
 impl GrantGate {
@@ -102,8 +110,8 @@ impl GrantGate {
         Self(AtomicU64::new(0))
     }
 
-    /// Adds a grant on `record` for the peer that connected to `slot`, whose epoch is `current`, with the epoch `wanted`. The caller
-    /// holds the chunk, published.
+    /// Adds a grant on `record` for the peer that connected to `slot` with the epoch `wanted`.
+    /// `current` is the slot's epoch. The caller holds the chunk, published.
     pub(crate) fn grant(&self, current: &Epoch, wanted: u64, record: &Record, slot: usize) -> Result<(), NotGranted> {
         // Only a peer's epoch is a multiple of 4.
         if wanted % 4 != 0 || !self.enter(current, wanted) {
@@ -123,24 +131,26 @@ impl GrantGate {
         }
     }
 
-    /// Takes back a grant that the peer has not taken up; `false` if there is none. While this is under way, nobody is granted anything
-    /// under another epoch: what is taken back is this peer's, or nothing.
+    /// Takes back a grant that the peer has not taken up. Returns `false` if there is none.
+    /// Meanwhile nobody is granted anything under another epoch, so it takes back this peer's grant
+    /// or nothing.
     pub(crate) fn revoke(&self, current: &Epoch, wanted: u64, record: &Record, slot: usize) -> bool {
         if wanted % 4 != 0 || !self.enter(current, wanted) {
             return false;
         }
-        let is_revoked = record.revoke(slot);
+        // The gate has only 48 bits of the epoch.
+        let is_revoked = current.is(wanted) && record.revoke(slot);
         self.leave();
         is_revoked
     }
 
-    /// Ends what was under way.
+    /// Ends what `enter` began.
     fn leave(&self) {
         // Release: what was taken back is back before the gate opens for another epoch.
         self.0.fetch_sub(1, Ordering::Release);
     }
 
-    /// Counts a grant as under way if the gate is, or can be made, that of `wanted`.
+    /// Counts a grant as under way, if the gate is open for `wanted` or can be opened for it.
     fn enter(&self, current: &Epoch, wanted: u64) -> bool {
         let mine = wanted << UNDER_WAY;
         let mut seen = self.0.load(Ordering::Relaxed);
@@ -150,15 +160,15 @@ impl GrantGate {
                 under_way if is_open && under_way < MAX_UNDER_WAY => seen + 1,
                 _ if !is_open && !current.is(wanted) => return false,
                 0 => mine + 1,
-                // A grant to the slot's last peer is about to end, or one of very many.
+                // Wait: a grant to the slot's last peer, or one of the most there can be, will end.
                 _ => {
                     yield_now();
                     seen = self.0.load(Ordering::Relaxed);
                     continue;
                 }
             };
-            // Acquire: partner of the Release that ends a grant. Release, and Acquire of whoever enters later: that one finds the slot's
-            // epoch no older than this one has found it.
+            // Acquire: partner of the Release that ends a grant. Release: partner of the Acquire of
+            // a later grant, which finds the slot's epoch no older than this one found it.
             match self.0.compare_exchange_weak(seen, next, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return true,
                 Err(now) => seen = now,
