@@ -21,6 +21,7 @@ use crate::protocol::ids::{PeerId, ProviderId};
 use crate::protocol::record::{Record, MAX_GRANTS, PEERS};
 use crate::protocol::slot::{Epoch, GrantGate, NotGranted};
 use parking_lot::Mutex;
+use std::io;
 use std::sync::atomic::Ordering;
 
 /// See the module's text.
@@ -65,8 +66,8 @@ impl OwnerControl {
         let made = Segment::create_locked(name, len, mode, OWNER_BYTE, Mapping::of_owner)?;
         let Locked::Made(segment, locks) = made else { return Ok(None) };
         let (mapping, link) = segment.into_parts();
-        // As large as its length says: `control_size` of these records.
-        let Some(view) = View::new(mapping, records) else { return Ok(None) };
+        let unfit = || link.name().error("mmap", len, io::Error::from_raw_os_error(libc::EINVAL));
+        let view = View::new(mapping, records).ok_or_else(unfit)?;
         let header = view.header();
         header.magic.store(MAGIC, Ordering::Relaxed);
         header.version.store(VERSION, Ordering::Relaxed);
@@ -86,7 +87,7 @@ impl OwnerControl {
 
     /// How many chunks can be shared at a time.
     pub(crate) fn records(&self) -> usize {
-        self.view.records
+        self.view.record_count() as usize
     }
 
     /// The record that [`claim_record`](Self::claim_record) gave.
@@ -111,7 +112,8 @@ impl OwnerControl {
 
     fn fresh_record(&self, free_lists: &mut FreeLists) -> Result<(u32, u64), ShareError> {
         let index = free_lists.fresh;
-        let record = self.view.record(index).ok_or(ShareError::TooManyShared { max: self.view.records })?;
+        let record =
+            self.view.record(index).ok_or(ShareError::TooManyShared { max: self.view.record_count() as usize })?;
         let generation = first_generation(free_lists.seed, index);
         record.close_at(generation);
         free_lists.fresh += 1;

@@ -62,8 +62,7 @@ impl PeerControl {
             return Err(bad("it carries another provider's id"));
         }
         let records = header.records.load(Ordering::Relaxed) as usize;
-        let View { mapping, .. } = view;
-        let view = View::new(mapping, records).ok_or_else(|| bad("its size does not match its header"))?;
+        let view = view.with_records(records).ok_or_else(|| bad("its size does not match its header"))?;
         // It may have been removed since it was opened the first time.
         let locks = foreign.open_for_locks().map_err(gone)?;
         if !locks.is_locked(OWNER_BYTE) {
@@ -120,7 +119,7 @@ impl PeerControl {
 
     /// How many records there are.
     pub(crate) fn records(&self) -> u32 {
-        self.view.records as u32
+        self.view.record_count()
     }
 
     /// A record, if there is one of this number.
@@ -158,7 +157,7 @@ impl PeerControl {
 /// How many records may have been used, if the owner's word is as it should be.
 fn used(view: &View) -> u32 {
     // Acquire: partner of the Release in `OwnerControl`.
-    view.header().high_water.load(Ordering::Acquire).min(view.records as u32)
+    view.header().high_water.load(Ordering::Acquire).min(view.record_count())
 }
 
 /// Takes the lock of the first slot that no peer has. One that the owner is clearing is waited for, but not for ever: the owner may

@@ -108,8 +108,8 @@ pub(crate) fn control_size(records: usize) -> usize {
 /// The typed view of a mapped control object that is large enough for `records` records. The count
 /// is private; the header's is not believed.
 pub(crate) struct View {
-    pub(crate) mapping: Mapping,
-    pub(crate) records: usize,
+    mapping: Mapping,
+    records: usize,
 }
 
 impl View {
@@ -119,10 +119,19 @@ impl View {
         fits.then_some(Self { mapping, records })
     }
 
+    /// The same object with another number of records, if they fit.
+    pub(crate) fn with_records(self, records: usize) -> Option<Self> {
+        Self::new(self.mapping, records)
+    }
+
+    /// How many records there are.
+    pub(crate) fn record_count(&self) -> u32 {
+        self.records as u32
+    }
+
     pub(crate) fn header(&self) -> &ControlHeader {
-        // SAFETY: the mapping is page-aligned, longer than a page (checked in `new`, or made with
-        // `control_size` by the owner), and lives as long as `self`. Everybody accesses it through
-        // atomics of the same width.
+        // SAFETY: the mapping is page-aligned, longer than a page (checked in `new`), and lives
+        // as long as `self`. Everybody accesses it through atomics of the same width.
         unsafe { self.mapping.base().cast::<ControlHeader>().as_ref() }
     }
 
@@ -138,7 +147,7 @@ impl View {
         }
         let offset = PAGE + index * size_of::<Record>();
         // SAFETY: `index < records`, and that many records lie within the mapping (checked in
-        // `new`, or made with `control_size` by the owner).
+        // `new`).
         let record = unsafe { self.mapping.base().as_ptr().add(offset) };
         // SAFETY: the pointer lies within the mapping (`index < records`). The records start at a
         // page and are 128 bytes each, so it is aligned. A record consists of atomics only.
