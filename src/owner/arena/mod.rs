@@ -167,7 +167,7 @@ impl Arenas {
         Self { state: Mutex::new(state), page: page_size(), max, first, longest }
     }
 
-    // ---- carving ---------------------------------------------------------------------------------------------
+    // ---- carving --------------------------------------------------------------------------------
 
     /// Carves a piece out of a heap, of the last one first. `None`: no heap has room.
     pub(crate) fn carve_lines(&self, len: usize) -> Option<Carved> {
@@ -263,7 +263,7 @@ impl Arenas {
         }
     }
 
-    // ---- what there is ---------------------------------------------------------------------------------------
+    // ---- what there is --------------------------------------------------------------------------
 
     /// How much room there is for more.
     pub(crate) fn room(&self) -> Room {

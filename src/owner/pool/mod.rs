@@ -174,7 +174,7 @@ impl Pool {
         self.fork_epoch == fork::epoch()
     }
 
-    // ---- take ------------------------------------------------------------------------------------------------
+    // ---- take -----------------------------------------------------------------------------------
 
     /// Makes a chunk that was just taken this thread's, and counts the use.
     ///
@@ -320,7 +320,7 @@ impl Pool {
         }
     }
 
-    // ---- share -----------------------------------------------------------------------------------------------
+    // ---- share ----------------------------------------------------------------------------------
 
     /// Gives a chunk its record, and makes room for it in the lent queue. Returns the generation.
     #[cold]
@@ -340,7 +340,7 @@ impl Pool {
         Ok(generation)
     }
 
-    // ---- give back -------------------------------------------------------------------------------------------
+    // ---- give back ------------------------------------------------------------------------------
 
     /// Gives back a chunk that was never shared since it was taken. Does nothing in a forked child.
     #[inline]
