@@ -65,7 +65,8 @@ impl Shadow {
     fn new(units: usize) -> Option<Self> {
         let layout = Self::layout(units)?;
         // Zeroed memory comes from the system untouched, so a large shadow takes memory only where
-        // pieces begin and end. SAFETY: the layout's size is not zero: `layout` adds the lists.
+        // pieces begin and end.
+        // SAFETY: the layout's size is not zero: `layout` adds the lists.
         let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
         Some(Self { start, layout })
     }
