@@ -322,8 +322,8 @@ impl ShmBuf {
         let chunk = self.chunk();
         // Asked first: it drops the handles of loans that have come back.
         let is_lent = self.is_lent();
-        // In this order: whoever gave it up had a handle, so the Acquire of the count shows the
-        // mark.
+        // In this order: the lender that gave it up had a handle, so the Acquire of the count shows
+        // the mark.
         let is_exclusive = chunk.is_ours() && !is_lent && chunk.is_only_handle() && !chunk.is_given_up();
         if is_exclusive && chunk.recycle() {
             let this = ManuallyDrop::new(self);

@@ -99,7 +99,8 @@ impl ProviderBuilder {
     }
 
     /// Length of the first segment in bytes, from 1 to `max_bytes` and at most 64 GiB, rounded up
-    /// to whole pages. It is longer only if the first message is.
+    /// to whole pages and to a multiple of what is first carved out of it. It takes all of
+    /// `max_bytes` if little would be left.
     ///
     /// By default it is a 32nd of `max_bytes`, but at least 64 KiB and long enough for eight of the
     /// first message; with [`max_idle_per_class`](Self::max_idle_per_class) 0 it is as long as that

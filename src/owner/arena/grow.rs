@@ -23,8 +23,8 @@ use crate::owner::payload::Payload;
 use crate::protocol::control::MAX_SEGMENTS;
 use std::sync::Arc;
 
-/// The shortest heap that is made while there is room, and the longest, in bytes. One small message
-/// that is kept keeps a whole heap from being used for large ones.
+/// The shortest heap that is made while there is room, unless the first arena is short, and the
+/// longest, in bytes. One small message that is kept keeps a whole heap from large ones.
 const HEAP: (usize, usize) = (64 << 10, 256 << 10);
 
 /// How long a heap is, in bytes, once the arenas can no longer grow.

@@ -13,7 +13,7 @@ pub(crate) trait Lends: Send + Sync {
     /// Drops the chunks that have come back. Returns how many there were.
     fn collect(&self) -> usize;
 
-    /// Drops all chunks that a borrower had that is now dead. Returns how many there were.
+    /// Drops the chunks of a dead borrower. Returns how many there were.
     fn reclaim(&self) -> usize;
 
     /// Bytes of the chunks that are lent.
@@ -32,8 +32,8 @@ pub(crate) trait Lends: Send + Sync {
 const DEPTH: usize = 3;
 
 impl Pool {
-    /// Registers a lender, to be asked when memory is wanted. It is let go of when the pool is
-    /// closed, or when its loans are over; those that are over are let go of here.
+    /// Registers a lender, to be asked when memory is wanted, until it is over or the pool is
+    /// closed. Drops the lenders that are over.
     pub(crate) fn add_lender(&self, lender: Arc<dyn Lends>) {
         self.reclaim_loans();
         self.lenders.lock().push(lender);

@@ -54,8 +54,8 @@ use std::sync::Arc;
 /// How many lent chunks are looked at before a new one is made.
 const LENT_TRIES: usize = 8;
 
-/// After this many searches of the lent queue, all of it is searched, and idle chunks above the
-/// idle cap are destroyed.
+/// One search of the lent queue in this many covers all of it, and destroys idle chunks above the
+/// idle cap.
 const SEARCHES_PER_TRIM: u64 = 64;
 
 /// An idle chunk may serve for a smaller one if it is larger by at most this share.

@@ -17,7 +17,7 @@
 //!    room takes nothing from the small ones.
 //!
 //! One thread trades at a time. Others go on taking and giving back meanwhile, but do not find the
-//! condemned chunks. A thread that therefore wants to trade too waits for the lock and then looks
+//! condemned chunks. A thread that wants to trade because of that waits for the lock and then looks
 //! again.
 
 #![forbid(unsafe_code)]
@@ -163,9 +163,8 @@ impl Pool {
         }
     }
 
-    /// Lets arenas in which nothing is in use give way to a longer one, for a chunk that no arena
-    /// can hold because it is too short or because of what is in use in it. Everything idle is
-    /// condemned.
+    /// Lets arenas in which nothing is in use give way to a longer one, for a chunk that fits no
+    /// arena, because each is too short or has too much in use. Everything idle is condemned.
     fn surrender(&self, need: Need, condemned: &mut Vec<Condemned>) -> bool {
         let Some(len) = round_to_pages(need.size) else { return false };
         // Where receivers keep what is given up, this may happen only once, and leaves one segment
