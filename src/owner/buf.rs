@@ -1,7 +1,9 @@
-//! The owner's handles: [`ShmBufMut`] to fill a message, [`ShmBuf`] to share it. Dropping one gives the chunk back.
+//! The owner's handles: [`ShmBufMut`] to fill a message, [`ShmBuf`] to share it. Dropping the last
+//! handle of a chunk gives it back.
 //!
-//! Both are two words: the chunk and the message's length. A reference into the bytes exists only while a handle is
-//! held (invariant I5): `&mut [u8]` from the one `ShmBufMut` of a chunk that no peer can attach to, `&[u8]` otherwise.
+//! Both are two words: the chunk and the message's length. A reference to the bytes exists only
+//! while a handle is held (I5): `&mut [u8]` through the one `ShmBufMut` of a chunk that no peer can
+//! attach to, `&[u8]` otherwise.
 
 use crate::os::prefetch;
 use crate::owner::chunk::{Chunk, OwnedChunk};
@@ -17,8 +19,8 @@ use std::ptr::NonNull;
 
 /// A buffer in shared memory that only this handle can read or write.
 ///
-/// The bytes are initialised, but to what is not said: a buffer from the pool still has an earlier message in it.
-/// Use [`Provider::alloc_zeroed`](crate::Provider::alloc_zeroed) where that matters.
+/// The bytes are initialised but unspecified: a buffer from the pool still holds an earlier
+/// message. Use [`Provider::alloc_zeroed`](crate::Provider::alloc_zeroed) where that matters.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -31,7 +33,7 @@ use std::ptr::NonNull;
 /// # }
 /// ```
 ///
-/// After [`freeze`](Self::freeze) there is no way to write:
+/// After [`freeze`](Self::freeze) the bytes cannot be written:
 ///
 /// ```compile_fail,E0382
 /// # let provider = shm_pool::Provider::builder().build().unwrap();
@@ -55,7 +57,7 @@ pub struct ShmBufMut {
 }
 
 impl ShmBufMut {
-    /// A handle of a chunk that the caller has just taken from its shelf, and of its first `len` bytes.
+    /// A handle to the first `len` bytes of a chunk that the caller has just taken.
     ///
     /// # Safety
     ///
@@ -70,21 +72,23 @@ impl ShmBufMut {
         &self.chunk
     }
 
-    /// How many bytes the buffer could hold, at least as many as were asked for: as a rule the size of its class.
+    /// How many bytes the buffer can hold: at least as many as were asked for, usually its class's
+    /// size.
     pub fn capacity(&self) -> usize {
         self.chunk().capacity()
     }
 
-    /// Makes the message shorter. Does nothing if it is that short already.
+    /// Makes the message shorter. Does nothing if it is already that short.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
 
-    /// Makes the message `len` bytes long, up to the [capacity](Self::capacity). What is added has unspecified content.
+    /// Makes the message `len` bytes long, up to the [capacity](Self::capacity). Added bytes have
+    /// unspecified content.
     ///
     /// # Errors
     ///
-    /// [`CapacityError`] if `len` is above the capacity; the length stays.
+    /// [`CapacityError`] if `len` is above the capacity; the length does not change.
     pub fn try_set_len(&mut self, len: usize) -> Result<(), CapacityError> {
         let capacity = self.capacity();
         if len > capacity {
@@ -94,11 +98,11 @@ impl ShmBufMut {
         Ok(())
     }
 
-    /// Ends writing. The result can be cloned and shared with peers; nothing is copied.
+    /// Ends writing. The result can be cloned and shared with peers. Nothing is copied.
     #[inline]
     pub fn freeze(self) -> ShmBuf {
         let mut this = ManuallyDrop::new(self);
-        // SAFETY: this handle ends here, without its drop.
+        // SAFETY: `this` is never dropped or used again, so the chunk is taken out once.
         let chunk = unsafe { ManuallyDrop::take(&mut this.chunk) };
         ShmBuf { chunk: chunk.into_raw(), len: this.len }
     }
@@ -110,8 +114,8 @@ impl Deref for ShmBufMut {
     #[inline]
     fn deref(&self) -> &[u8] {
         let data = self.chunk().data().as_ptr();
-        // SAFETY: `len` is at most the chunk's capacity, the bytes are initialised (zero at first), and nobody else
-        // writes them (I5).
+        // SAFETY: `len` is at most the chunk's capacity (`new`, `set_len`), the bytes are
+        // initialised (zero at first), and nobody else writes them (I5).
         unsafe { std::slice::from_raw_parts(data, self.len) }
     }
 }
@@ -120,8 +124,9 @@ impl DerefMut for ShmBufMut {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         let data = self.chunk().data().as_ptr();
-        // SAFETY: as in `deref`; and nobody else reads them either: the chunk is closed to peers, and this is its
-        // only handle (I5).
+        // SAFETY: `len` is at most the chunk's capacity (`new`, `set_len`), the bytes are
+        // initialised, and nobody else reads or writes them: the chunk is closed to peers, and this
+        // is its only handle (I5).
         unsafe { std::slice::from_raw_parts_mut(data, self.len) }
     }
 }
@@ -141,7 +146,7 @@ impl AsMut<[u8]> for ShmBufMut {
 impl Drop for ShmBufMut {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: this handle ends here.
+        // SAFETY: this handle is being dropped, so nobody uses the chunk through it again.
         Pool::give(unsafe { ManuallyDrop::take(&mut self.chunk) });
     }
 }
@@ -152,47 +157,52 @@ impl fmt::Debug for ShmBufMut {
     }
 }
 
-/// A message in shared memory: cheap to clone, and nobody writes it while a clone or a peer's view of it exists.
+/// A message in shared memory: cheap to clone, and not written while a clone or a peer's view of it
+/// exists.
 ///
-/// The chunk goes back to the pool when the last clone is dropped. If a peer still leases it then, it is not used again
-/// before that lease ends.
+/// The chunk goes back to the pool when the last clone is dropped. If a peer still leases it, it is
+/// not used again until that lease ends.
 ///
-/// To send it, choose one of two ways:
+/// There are two ways to send it:
 ///
-/// * [`grant`](Self::grant) it to a known peer, and send the descriptor; the buffer can be dropped at once. Exact.
-/// * send its [`descriptor`](Self::descriptor) to anybody, and keep a clone until the receivers have confirmed, or for as
-///   long as a message is worth waiting for. A receiver that comes later gets
-///   [`AttachError::Stale`](crate::AttachError::Stale), never wrong bytes.
+/// * [`grant`](Self::grant) it to a known peer and send the descriptor. The buffer can be dropped
+///   at once. This is exact.
+/// * Send its [`descriptor`](Self::descriptor) to any peer, and keep a clone until the receivers
+///   have confirmed, or for as long as the message is worth waiting for. A receiver that comes
+///   later gets [`AttachError::Stale`](crate::AttachError::Stale), never wrong bytes.
 pub struct ShmBuf {
     chunk: NonNull<Chunk>,
     len: usize,
 }
 
-// SAFETY: handles count themselves atomically, and the bytes are only read.
+// SAFETY: handles are counted atomically, and the bytes are only read.
 unsafe impl Send for ShmBuf {}
-// SAFETY: as above.
+// SAFETY: a shared handle gives read access to the bytes only, and `Chunk` is `Sync`.
 unsafe impl Sync for ShmBuf {}
 
 impl ShmBuf {
     #[inline]
     fn chunk(&self) -> &Chunk {
-        // SAFETY: a counted handle keeps the chunk (I3).
+        // SAFETY: a counted handle keeps the chunk alive (I3).
         unsafe { self.chunk.as_ref() }
     }
 
-    /// How many bytes the chunk could hold.
+    /// How many bytes the chunk can hold.
     pub fn capacity(&self) -> usize {
         self.chunk().capacity()
     }
 
-    /// The descriptor that names this message, for any peer. No lease is added: keep this handle, or a clone, until the
-    /// receivers have attached.
+    /// The descriptor that names this message, for any peer. It adds no lease: keep this handle, or
+    /// a clone, until the receivers have attached.
     ///
-    /// The first call for a chunk takes a lock; later ones, and later messages in the same chunk, take none.
+    /// The first call for a chunk takes a lock. Later calls, and later messages in the same chunk,
+    /// take none.
     ///
     /// # Errors
     ///
-    /// [`ShareError::TooManyShared`] if the provider has no record left, [`ShareError::Forked`] in a forked child.
+    /// [`ShareError::TooManyShared`] if the provider has no record left,
+    /// [`ShareError::OutOfMemory`] if there is no private memory for the first shared buffer,
+    /// [`ShareError::Forked`] in a forked child.
     #[inline]
     pub fn descriptor(&self) -> Result<Descriptor, ShareError> {
         let chunk = self.chunk();
@@ -204,15 +214,16 @@ impl ShmBuf {
         Ok(Descriptor { provider, record, generation, len: self.len as u64, granted: None })
     }
 
-    /// Adds a lease on behalf of `peer`, and returns a descriptor that this peer, and nobody else, can attach to, once.
-    /// The message stays until the peer has attached and dropped its view, or has gone; or until the provider and its last
-    /// buffer are gone.
+    /// Adds a lease for `peer`, and returns a descriptor that this peer alone can attach to, once.
+    /// The message stays until the peer has attached and dropped its view, until the peer is gone,
+    /// or until the provider and its last buffer are gone.
     ///
     /// # Errors
     ///
-    /// [`ShareError::PeerGone`] if the peer is not connected any more, [`ShareError::OtherProvider`] if it is connected to
-    /// another provider, [`ShareError::TooManyGrants`] if it has 7 grants of this message that it has not taken up, and
-    /// the errors of [`descriptor`](Self::descriptor). On an error nothing is leased.
+    /// [`ShareError::PeerGone`] if the peer is no longer connected, [`ShareError::OtherProvider`]
+    /// if it is connected to another provider, [`ShareError::TooManyGrants`] if it has 7 grants of
+    /// this message that it has not taken up, and the errors of [`descriptor`](Self::descriptor).
+    /// On an error nothing is leased.
     pub fn grant(&self, peer: PeerId) -> Result<Descriptor, ShareError> {
         let descriptor = self.descriptor()?;
         let chunk = self.chunk();
@@ -222,10 +233,12 @@ impl ShmBuf {
         Ok(Descriptor { granted: Some(peer.slot), ..descriptor })
     }
 
-    /// Takes a grant back whose descriptor could not be delivered: a transport has failed. `false` if there is none any more: the peer
-    /// has taken it up, and holds a view or has dropped it, or is gone.
+    /// Takes back a grant whose descriptor could not be delivered, say because the transport
+    /// failed. `false` if there is none left: the peer has taken it up, and may have dropped its
+    /// view, or the peer is gone.
     ///
-    /// Grants of one message to one peer are alike: of two descriptors, either can be the one that is taken back.
+    /// Grants of one message to one peer are interchangeable: of two descriptors, either may be the
+    /// one that is taken back.
     pub fn revoke(&self, peer: PeerId) -> bool {
         let chunk = self.chunk();
         match (chunk.record(), chunk.pool().control()) {
@@ -234,8 +247,8 @@ impl ShmBuf {
         }
     }
 
-    /// Fetches both ends of the memory for whoever is to write it next: a small message is no more, and in a large one the processor
-    /// fetches by itself what lies between.
+    /// Prefetches both ends of the memory for the next writer. A small message is no more than
+    /// that; in a large one the processor itself prefetches what lies between.
     #[inline]
     pub(crate) fn fetch_ends(&self) {
         let first = self.chunk().data().as_ptr();
@@ -243,76 +256,81 @@ impl ShmBuf {
         prefetch::for_writing(first.wrapping_add(self.capacity().saturating_sub(1)));
     }
 
-    /// The provider that it was allocated from.
+    /// The provider it was allocated from.
     pub(crate) fn provider(&self) -> ProviderId {
         self.chunk().pool().id()
     }
 
-    /// Where the bytes are: the segment's serial number, and offset and length in bytes.
+    /// Where the bytes are: the segment's serial number, then offset and length in bytes.
     #[inline]
     pub(crate) fn place(&self) -> (u64, u64, u64) {
         let chunk = self.chunk();
         (chunk.serial(), chunk.offset() as u64, self.len as u64)
     }
 
-    /// The chunk. It stays counted as if there were a handle.
+    /// The chunk, without its handle. It stays counted as if the handle still existed.
     #[inline]
     pub(crate) fn into_chunk(self) -> NonNull<Chunk> {
         ManuallyDrop::new(self).chunk
     }
 
-    /// The handle of length zero that [`into_chunk`](Self::into_chunk) has left counted.
+    /// The handle that [`into_chunk`](Self::into_chunk) left counted, with length zero.
     ///
     /// # Safety
     ///
-    /// It did, and this has not been called for it.
+    /// `chunk` comes from [`into_chunk`](Self::into_chunk), and this is the only call for it since.
     #[inline]
     pub(crate) unsafe fn from_chunk(chunk: NonNull<Chunk>) -> Self {
         Self { chunk, len: 0 }
     }
 
-    /// The same with another length, as far as the capacity allows it.
+    /// The same message with another length, limited to the capacity.
     pub(crate) fn with_len(mut self, len: usize) -> Self {
         self.len = len.min(self.capacity());
         self
     }
 
-    /// Drops it without ever using its bytes again: somebody reads them, nobody knows how long. Its provider is gone.
+    /// Drops the handle, but never lets the bytes be used again: somebody may read them for an
+    /// unknown time. The provider is gone.
     pub(crate) fn give_up_to_reader(self) {
         self.chunk().keep_bytes();
     }
 
-    /// Does a peer have a view or a grant of the message now, or a channel's receiver the message? A snapshot. (Between the drop of the
-    /// provider and that of the sender, nothing is known here of what the sender has lent.)
+    /// Does a peer have a view or a grant of the message now, or does a channel's receiver have the
+    /// message? A snapshot. (After the provider is dropped and before the sender is, what the
+    /// sender has lent is not seen here.)
     pub fn is_leased(&self) -> bool {
         self.chunk().is_leased() || self.is_lent()
     }
 
-    /// Has a channel's receiver not given it back?
+    /// Has a channel lent it and not got it back?
     fn is_lent(&self) -> bool {
         let chunk = self.chunk();
-        // Each loan is a handle.
+        // Each loan counts as a handle.
         chunk.is_given_up() || chunk.is_ours() && !chunk.is_only_handle() && chunk.pool().has_lent(self.chunk)
     }
 
-    /// Back to an exclusive buffer, if this is the only handle and no peer has a lease or a grant.
+    /// Turns the message back into an exclusive buffer, if this is the only handle and no peer has
+    /// a lease or a grant.
     ///
-    /// Descriptors that were sent and not attached to yet may become stale by this call, whatever its result.
+    /// Whatever the result, descriptors that were sent but not attached to may become stale.
     ///
     /// # Errors
     ///
-    /// The buffer itself, if a clone, a view or a grant exists, or in a forked child.
+    /// The buffer itself, if a clone, a view, a grant or a loan exists, or in a forked child.
     pub fn try_into_mut(self) -> Result<ShmBufMut, Self> {
         let chunk = self.chunk();
-        // Asked first: what has come back is dropped then.
+        // Asked first: it drops the handles of loans that have come back.
         let is_lent = self.is_lent();
-        // In this order: who has given it up was a handle.
+        // In this order: the lender that gave it up had a handle, so the Acquire of the count shows
+        // the mark.
         let is_exclusive = chunk.is_ours() && !is_lent && chunk.is_only_handle() && !chunk.is_given_up();
         if is_exclusive && chunk.recycle() {
             let this = ManuallyDrop::new(self);
-            // SAFETY: this was the last handle (I3), and ends here, without its drop.
+            // SAFETY: this was the only handle (I3), and `this` is never dropped.
             let chunk = unsafe { OwnedChunk::from_raw(this.chunk) };
-            // SAFETY: `recycle` has closed the chunk to peers; a message is no longer than its chunk.
+            // SAFETY: `recycle` has closed the chunk to peers, and a message is no longer than its
+            // chunk.
             return Ok(unsafe { ShmBufMut::new(chunk, this.len) });
         }
         Err(self)
@@ -320,7 +338,8 @@ impl ShmBuf {
 }
 
 impl Clone for ShmBuf {
-    /// Aborts the process above `isize::MAX` clones, as [`Arc`](std::sync::Arc) does: nobody has so many and drops them.
+    /// Aborts the process above `isize::MAX` clones, as [`Arc`](std::sync::Arc) does: only
+    /// forgotten clones can be that many.
     #[inline]
     fn clone(&self) -> Self {
         self.chunk().add_handle();
@@ -334,8 +353,8 @@ impl Deref for ShmBuf {
     #[inline]
     fn deref(&self) -> &[u8] {
         let data = self.chunk().data().as_ptr();
-        // SAFETY: `len` is at most the chunk's capacity, the bytes are initialised, and nobody writes a frozen
-        // chunk (I5).
+        // SAFETY: `len` is at most the chunk's capacity, the bytes are initialised, and nobody
+        // writes a frozen chunk (I5).
         unsafe { std::slice::from_raw_parts(data, self.len) }
     }
 }
@@ -361,7 +380,8 @@ impl Drop for ShmBuf {
             return;
         }
         let is_shared = chunk.is_shared();
-        // SAFETY: that was the last handle (I3).
+        // SAFETY: `drop_handle` says this was the last handle, so the chunk is this thread's alone
+        // (I3).
         let chunk = unsafe { OwnedChunk::from_raw(self.chunk) };
         if is_shared {
             Pool::give_shared(chunk);
@@ -384,11 +404,11 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
     use std::process::Command;
 
-    /// Set in the process that clones one too many.
+    /// Set in the child process that makes one clone too many.
     const VARIABLE: &str = "SHM_POOL_TEST_TOO_MANY_CLONES";
 
-    /// Otherwise a program that forgets clones in a loop frees, one day, a message that others read: undefined behaviour without
-    /// a line of unsafe code.
+    /// Otherwise a program that forgets clones in a loop one day frees a message that others read:
+    /// undefined behaviour without a line of unsafe code.
     #[test]
     fn more_clones_than_can_be_counted_end_the_process() {
         if let Ok(prefix) = std::env::var(VARIABLE) {
@@ -407,7 +427,7 @@ mod tests {
     fn clone_too_often(prefix: &str) {
         // No core file.
         let limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: a valid structure.
+        // SAFETY: the pointer is to a valid structure.
         unsafe { libc::setrlimit(libc::RLIMIT_CORE, &limit) };
         let provider = Provider::builder().name_prefix(prefix).max_shared(1).build().unwrap();
         let message = provider.alloc(1).unwrap().freeze();
@@ -417,8 +437,8 @@ mod tests {
         std::mem::forget((message.clone(), last, message));
     }
 
-    /// Otherwise the owner of a message that is 20,000 years old panics, or takes a second record for the same chunk and sends
-    /// descriptors that nobody can attach to.
+    /// Otherwise the owner of a 20,000-year-old message panics, or takes a second record for the
+    /// same chunk and sends descriptors that nobody can attach to.
     #[test]
     fn a_chunk_is_shared_on_after_the_last_generation() {
         let provider = Provider::builder().max_shared(1).build().unwrap();
@@ -426,7 +446,7 @@ mod tests {
         let message = provider.alloc(1).unwrap().freeze();
         let first = message.descriptor().unwrap();
         let mut buffer = message.try_into_mut().expect("nobody leases it");
-        // As if it had been shared as often as there are generations.
+        // As if it had been shared once for every generation there is.
         buffer.chunk().record().unwrap().close_at(u64::MAX - 2);
         buffer.chunk().set_record(first.record, u64::MAX - 2);
         for generation in [u64::MAX - 1, 2, 4] {

@@ -1,16 +1,19 @@
-//! A chunk: one allocation's memory, with what the owner knows about it. Private to the owner's process.
+//! A chunk: the memory of one allocation, with what the owner knows about it. Private to the
+//! owner's process.
 //!
-//! A chunk is made on the cold path and then travels by pointer: between a handle (one hand, or clones of a
-//! `ShmBuf` that count themselves in `refs`) and its shelf. It keeps the pool alive, so that a handle need not.
+//! The cold path makes a chunk. From then on it travels by pointer between its shelf and a handle:
+//! one hand, or clones of a `ShmBuf`, which count themselves in `refs`. A chunk keeps the pool
+//! alive, so a handle need not.
 //!
 //! # Orderings
 //!
 //! | writer | reader | what becomes visible |
 //! |---|---|---|
-//! | `ShmBuf` clone dropped: `refs` Release | last drop: `refs` Acquire | that the other clones' holders have done reading, and that they shared the chunk |
+//! | `ShmBuf` clone dropped: `refs` Release | last drop: `refs` Acquire | the other holders have finished reading, and what they set: `shared`, `is_given_up` |
 //! | `share`: `generation`, Release | `share` in another thread, Acquire | the record's number |
 //!
-//! All other fields are written by the one who holds the chunk exclusively, and handed on through the shelf.
+//! The registry's lock guards `registered`. Only the exclusive holder of the chunk writes the other
+//! fields; the shelf hands them on.
 
 use crate::os::fork;
 use crate::owner::arena::Carved;
@@ -24,14 +27,14 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering};
 use std::sync::Arc;
 
-/// Most handles of a frozen chunk.
+/// The most handles a frozen chunk may have.
 pub(crate) const MAX_HANDLES: usize = isize::MAX as usize;
 
-/// No record was claimed yet.
+/// No record has been claimed yet.
 const NO_RECORD: u32 = u32::MAX;
 
-/// Where a chunk is that was given back while shared. Chunks that were never shared do not say: that would cost the warm
-/// path two stores.
+/// Where a chunk is that was shared and then given back. Chunks that were never shared do not say,
+/// because that would cost the warm path two stores.
 #[derive(Clone, Copy)]
 pub(crate) enum Whereabouts {
     Elsewhere = 0,
@@ -40,34 +43,36 @@ pub(crate) enum Whereabouts {
     Lent = 2,
 }
 
-/// See the module's text.
+/// One allocation's memory and its bookkeeping, reached by pointer.
 ///
-/// The first cache line is what every drop reads. Nothing in it changes while one thread takes a chunk and another gives it
-/// back, never shared, again and again; so both keep it in their caches. What changes with each use is kept apart, and out
-/// of reach of the prefetcher that fetches lines in pairs.
+/// Every drop reads the first cache line. While one thread takes the chunk and another gives it
+/// back unshared, over and over, nothing in that line changes, so both keep it in their caches.
+/// What changes with each use is kept apart, out of reach of the prefetcher that fetches lines in
+/// pairs.
 #[repr(C, align(64))]
 pub(crate) struct Chunk {
     shelf: NonNull<Shelf<OwnedChunk>>,
     data: NonNull<u8>,
     capacity: usize,
-    /// Handles of a frozen chunk. 1 whenever the chunk is anywhere else.
+    /// Handles of a frozen chunk. 1 in every other state.
     refs: AtomicUsize,
     /// The token of the thread that took it last.
     taker: AtomicU64,
-    /// The owner's own copy: odd while closed to peers, even while published. 0 before the first time.
+    /// The owner's own copy: odd while closed to peers, even while published, 0 before a record is
+    /// claimed.
     generation: AtomicU64,
     fork_epoch: u64,
     record: AtomicU32,
-    /// Was it published since it was taken? Then leases decide when it is free.
+    /// Has it been published since it was taken? If so, leases decide when it is free.
     shared: AtomicBool,
     rest: Rest,
 }
 
 #[repr(C, align(128))]
 struct Rest {
-    /// How often the chunk was taken. Written by the holder with a load and a store.
+    /// How often the chunk was taken. Written by the holder, with a load and a store.
     uses: AtomicU64,
-    /// Somebody reads its bytes who is not known any more.
+    /// A reader of unknown lifetime still has the bytes.
     is_given_up: AtomicBool,
     /// The segment's serial number.
     serial: u64,
@@ -80,24 +85,25 @@ struct Rest {
     whereabouts: AtomicU8,
 }
 
-// SAFETY: the shelf and the data live as long as the chunk (it holds the pool and the payload), and the fields are
-// atomics or constant.
+// SAFETY: the chunk holds the pool and the payload, so its shelf and its data outlive it. All other
+// fields are atomics or never change.
 unsafe impl Send for Chunk {}
-// SAFETY: as above.
+// SAFETY: shared access reads constant fields and atomics only; the pool and the payload, which the
+// chunk holds, keep the two pointers valid.
 unsafe impl Sync for Chunk {}
 
-/// A chunk in one hand: nobody else has it (I3). It is used up by giving the chunk back, lending or destroying it; forgotten, the chunk
-/// is lost, and nothing else.
+/// A chunk in one hand: nobody else has it (I3). Giving it back, lending it or destroying it uses
+/// this up. Forgetting it loses the chunk and does no other harm.
 #[repr(transparent)]
 #[must_use = "a chunk that is in no place is lost"]
 pub(crate) struct OwnedChunk(NonNull<Chunk>);
 
-// SAFETY: a chunk may be used from any thread.
+// SAFETY: a pointer to a `Chunk`, which is `Send`; ownership moves with it (I3).
 unsafe impl Send for OwnedChunk {}
-// SAFETY: as for `Send`.
+// SAFETY: `&OwnedChunk` gives out `&Chunk` only, and `Chunk` is `Sync`.
 unsafe impl Sync for OwnedChunk {}
 
-// SAFETY: the pointer is all there is to it.
+// SAFETY: both functions only unwrap or wrap the pointer, and `OwnedChunk` is `Send`.
 unsafe impl Owner for OwnedChunk {
     type Owned = Chunk;
 
@@ -117,39 +123,44 @@ impl Deref for OwnedChunk {
 
     #[inline]
     fn deref(&self) -> &Chunk {
-        // SAFETY: a chunk lives until its owner dismantles it (I3).
+        // SAFETY: only `dismantle` frees a chunk, and it takes the one owner (I3).
         unsafe { self.0.as_ref() }
     }
 }
 
 impl OwnedChunk {
-    /// Gives it to its shelf, where the next one of its class looks first. `Err`: the shelf has refused.
+    /// Gives it to its shelf's hot slot, where the next allocation of the class looks first. `Err`:
+    /// the shelf refused it.
     #[inline]
     pub(crate) fn give(self) -> Result<(), Self> {
         let shelf = self.shelf;
-        // SAFETY: the shelf is part of the pool, which the chunk keeps until it is given away; what `give` promises holds from there on.
+        // SAFETY: the shelf is part of the pool, which the chunk keeps alive until it is given
+        // away. From then on `Shelf::give` touches the shelf only while it has another chunk of it.
         unsafe { shelf.as_ref() }.give(self)
     }
 
-    /// Gives it to the idle queue of its shelf. `Err`: that has refused.
+    /// Gives it to its shelf's idle queue. `Err`: the queue refused it.
     pub(crate) fn give_idle(self) -> Result<(), Self> {
         let shelf = self.shelf;
-        // SAFETY: as in `give`.
+        // SAFETY: the chunk keeps the pool, and so the shelf, until the queue has taken it;
+        // `give_idle` touches nothing afterwards.
         unsafe { shelf.as_ref() }.give_idle(self)
     }
 
-    /// Gives it to the queue of those that peers lease. `Err`: the pool is closed.
+    /// Gives it to the queue of chunks that peers lease. `Err`: the pool is closed.
     pub(crate) fn give_lent(self) -> Result<(), Self> {
         let lent = NonNull::from(self.pool().lent());
-        // SAFETY: the queue is part of the pool; then as in `give`.
+        // SAFETY: the chunk keeps the pool, and so the queue, until the queue has taken it;
+        // `LentQueue::give` touches nothing afterwards.
         unsafe { lent.as_ref() }.give(self)
     }
 
-    /// Takes the chunk apart. The registry does not list it any more.
+    /// Takes the chunk apart. The registry must no longer list it.
     pub(crate) fn dismantle(self) -> Remains {
-        // SAFETY: leaked by `Chunk::make`, and nobody else has it (I3).
+        // SAFETY: `Chunk::make` leaked this box, and nobody else has the chunk (I3).
         let home: Home = unsafe { Box::from_raw(self.0.cast().as_ptr()) };
-        // SAFETY: written by `Chunk::make`, and moved out of its home once: that is empty from now on.
+        // SAFETY: `Chunk::make` wrote the value. It is moved out once: the home counts as empty
+        // from here on.
         let chunk = unsafe { home.assume_init_read() };
         let (record, generation) = (chunk.record.into_inner(), chunk.generation.into_inner());
         let record = (record != NO_RECORD).then_some((record, generation));
@@ -158,23 +169,23 @@ impl OwnedChunk {
     }
 }
 
-/// Private memory for a chunk, empty.
+/// Private memory for one chunk, uninitialised.
 pub(crate) type Home = Box<MaybeUninit<Chunk>>;
 
-/// What a destroyed chunk leaves behind.
+/// What is left of a chunk that was taken apart.
 pub(crate) struct Remains {
     pub(crate) pool: Arc<Pool>,
     pub(crate) memory: Carved,
     pub(crate) class: usize,
     pub(crate) uses: u64,
-    /// The claimed record and the generation that it stands at.
+    /// The claimed record and its current generation.
     pub(crate) record: Option<(u32, u64)>,
-    /// Where it was itself.
+    /// The memory that the chunk itself was in.
     pub(crate) home: Home,
 }
 
 impl Chunk {
-    /// `is_one_off`: no shelf keeps it.
+    /// Makes a chunk in `home`. `is_one_off`: no shelf keeps it.
     pub(crate) fn make(home: Home, pool: Arc<Pool>, class: usize, memory: Carved, is_one_off: bool) -> OwnedChunk {
         let home = Box::leak(home);
         let chunk = home.write(Self {
@@ -237,18 +248,18 @@ impl Chunk {
         &self.rest.pool
     }
 
-    /// Is it not kept when it is given back?
+    /// Is this a one-off, which no shelf keeps?
     pub(crate) fn is_one_off(&self) -> bool {
         self.shelf == NonNull::from(self.pool().no_shelf())
     }
 
-    /// Is this process the one that made the chunk, and not a forked child?
+    /// Did this process make the chunk, as opposed to a parent that forked it?
     #[inline]
     pub(crate) fn is_ours(&self) -> bool {
         self.fork_epoch == fork::epoch()
     }
 
-    /// Did this thread take the chunk last, and is this process the one that made it?
+    /// Was this thread, on this side of every fork, the last to take the chunk?
     #[inline]
     pub(crate) fn was_taken_here(&self) -> bool {
         self.taker.load(Ordering::Relaxed) == fork::token()
@@ -275,24 +286,25 @@ impl Chunk {
         self.rest.registered.load(Ordering::Relaxed)
     }
 
-    /// Notes its index in the pool's registry. The caller holds the registry's lock.
+    /// Sets its index in the pool's registry. The caller holds the registry's lock.
     pub(crate) fn set_registered(&self, at: usize) {
         self.rest.registered.store(at, Ordering::Relaxed);
     }
 
-    // ---- handles of a frozen chunk ---------------------------------------------------------------------------
+    // ---- handles of a frozen chunk --------------------------------------------------------------
 
-    /// One more handle. The caller has one.
+    /// Adds a handle. The caller has one.
     #[inline]
     pub(crate) fn add_handle(&self) {
-        // As `Arc` does it: so many handles are only there if they are forgotten, and a count that started over would free a chunk
-        // that is in use. The other half of the numbers is for threads that pass the limit at the same time.
+        // As in `Arc`: only forgotten handles can be this many, and a count that wrapped would free
+        // a chunk in use. The other half of the range absorbs threads that pass the limit at the
+        // same moment.
         if self.refs.fetch_add(1, Ordering::Relaxed) > MAX_HANDLES {
             std::process::abort();
         }
     }
 
-    /// Makes the count of handles another one.
+    /// Sets the number of handles, for tests of the limit.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn set_handles(&self, count: usize) {
         self.refs.store(count, Ordering::Relaxed);
@@ -301,18 +313,20 @@ impl Chunk {
     /// Is the caller's handle the only one?
     #[inline]
     pub(crate) fn is_only_handle(&self) -> bool {
-        // Acquire: partner of the Release below.
+        // Acquire: pairs with the Release in `drop_handle`.
         self.refs.load(Ordering::Acquire) == 1
     }
 
-    /// Gives up the caller's handle; `true` if it was the last, and then the chunk is the caller's.
+    /// Gives up the caller's handle. `true` if it was the last; then the caller owns the chunk.
     #[inline]
     pub(crate) fn drop_handle(&self) -> bool {
-        // Nobody can clone a handle that only the caller has, so the last one needs no read-modify-write.
+        // Nobody can clone a handle that only the caller has, so the last one needs no
+        // read-modify-write.
         if self.is_only_handle() {
             return true;
         }
-        // AcqRel: Release for the reads of this handle's holder, Acquire in case this is the last after all.
+        // AcqRel: Release for what this holder has read, Acquire in case this is the last one after
+        // all.
         if self.refs.fetch_sub(1, Ordering::AcqRel) != 1 {
             return false;
         }
@@ -320,18 +334,18 @@ impl Chunk {
         true
     }
 
-    // ---- sharing with peers ----------------------------------------------------------------------------------
+    // ---- sharing with peers ---------------------------------------------------------------------
 
-    /// Was the chunk published since it was taken?
+    /// Has the chunk been published since it was taken?
     #[inline]
     pub(crate) fn is_shared(&self) -> bool {
-        // Relaxed: set by a holder of a handle, and handed on with the handle.
+        // Relaxed: the holder of a handle sets it, and passing the handle on makes it visible.
         self.shared.load(Ordering::Relaxed)
     }
 
-    /// Publishes the first `len` bytes to peers, and returns the record and generation that name them. The caller
-    /// has a handle of the frozen chunk. Several threads may share the same chunk at the same time: they repeat the
-    /// same stores.
+    /// Publishes the first `len` bytes to peers. Returns the record and the generation that name
+    /// them. The caller has a handle of the frozen chunk. Threads that share the same chunk at the
+    /// same time repeat the same stores.
     #[inline]
     pub(crate) fn share(&self, len: usize) -> Result<(u32, u64), ShareError> {
         let mut generation = self.generation.load(Ordering::Acquire);
@@ -374,8 +388,8 @@ impl Chunk {
         self.generation.store(generation, Ordering::Release);
     }
 
-    /// Closes the chunk to peers and tells whether none leases it, so that the holder may write. The caller holds the
-    /// chunk exclusively.
+    /// Closes the chunk to peers. `true` if no peer leases it, so that the holder may write. The
+    /// caller holds the chunk exclusively.
     #[inline]
     pub(crate) fn recycle(&self) -> bool {
         if !self.is_shared() {
@@ -390,20 +404,21 @@ impl Chunk {
         is_free
     }
 
-    /// Does a peer lease the chunk, or has one a grant?
+    /// Does a peer have a lease or a grant on the chunk?
     pub(crate) fn is_leased(&self) -> bool {
         self.is_shared() && self.record().is_some_and(Record::is_leased)
     }
 
-    // ---- lending it to channels ------------------------------------------------------------------------------
+    // ---- lending it to channels -----------------------------------------------------------------
 
-    /// Its bytes are never used again. Relaxed: the caller drops its handle after this (Release), and who asks
-    /// [`is_given_up`](Self::is_given_up) is the last handle (Acquire), or asks for a snapshot.
+    /// Marks the bytes as never to be used again. Relaxed: the caller drops its handle afterwards
+    /// (Release). A caller of [`is_given_up`](Self::is_given_up) has the last handle (Acquire), or
+    /// wants a snapshot only.
     pub(crate) fn keep_bytes(&self) {
         self.rest.is_given_up.store(true, Ordering::Relaxed);
     }
 
-    /// Are its bytes some reader's, for good?
+    /// Do the bytes belong to a reader for good?
     pub(crate) fn is_given_up(&self) -> bool {
         self.rest.is_given_up.load(Ordering::Relaxed)
     }

@@ -1,14 +1,15 @@
 //! Size classes: from a length in bytes to a class and back. Pure arithmetic, no state.
 //!
-//! Up to 2 KiB there is a class for each multiple of a cache line; from there on 32 classes per doubling, evenly spaced, so that a
-//! class is never more than 3.2 % larger than the smallest length that needs it. The spacing is the one that jemalloc documents as
-//! "size classes", with more of them per doubling: here a class costs one shelf and no memory of its own, because idle chunks of
-//! a slightly larger class serve too (see `pool`), and all memory is carved out of the same arenas.
+//! Up to 2 KiB there is a class for each multiple of a cache line. From there on there are 32
+//! evenly spaced classes per doubling, so that a class is at most 3.2 % larger than the smallest
+//! length that needs it. The spacing is the one jemalloc documents as "size classes", with more of
+//! them per doubling. Here a class costs one shelf and no memory of its own: idle chunks of a
+//! slightly larger class serve too (see `pool`), and all chunks are carved out of the same arenas.
 
 #![forbid(unsafe_code)]
 
-/// Size of the smallest class in bytes, and the alignment of every chunk: one cache line, so that two messages
-/// never share a line that two processes use at the same time.
+/// Size of the smallest class in bytes, and the alignment of every chunk: one cache line, so that
+/// two messages never share a line that two processes use at the same time.
 pub(crate) const MIN_SIZE: usize = 64;
 
 /// log2 of [`MIN_SIZE`].
@@ -22,11 +23,12 @@ const LINEAR_SHIFT: u32 = MIN_SHIFT + STEP_SHIFT;
 
 /// The class of a length: the smallest `c` with `size_of_class(c) >= len`.
 ///
-/// Lengths above `isize::MAX` have a class number too; the caller compares it with the number of classes that it has.
+/// Lengths above `isize::MAX` have a class too; the caller compares it with its number of classes.
 #[inline]
 pub(crate) const fn class_of(len: usize) -> usize {
     let last = len.saturating_sub(1);
-    // Shorter lengths count as part of the first doubling: its classes are as far apart as theirs.
+    // Shorter lengths count as part of the first doubling, whose classes are as far apart as
+    // theirs.
     let log2 = (last | 1 << LINEAR_SHIFT).ilog2();
     (((log2 - LINEAR_SHIFT) as usize) << STEP_SHIFT) + (last >> (log2 - STEP_SHIFT))
 }
@@ -39,7 +41,7 @@ pub(crate) const fn size_of_class(class: usize) -> usize {
     }
     let steps = PER_DOUBLING + 1 + class % PER_DOUBLING;
     let shift = MIN_SHIFT + (class / PER_DOUBLING - 1) as u32;
-    // `steps` needs `STEP_SHIFT + 2` bits at most.
+    // `steps` needs at most `STEP_SHIFT + 2` bits.
     if shift > usize::BITS - STEP_SHIFT - 2 {
         return usize::MAX;
     }

@@ -1,7 +1,8 @@
-//! The owner's side of the control object: creates it, hands out records, lists segments, grants, reclaims.
+//! The owner's side of the control object: creates it, hands out records, lists segments, grants,
+//! reclaims.
 //!
-//! What the owner needs to know it keeps in private memory (`FreeLists`, the chunks' own generations) and never reads back
-//! from the control object, which peers can write.
+//! The owner keeps what it needs to know in private memory (`FreeLists`, the chunks' own
+//! generations). It never reads that back from the control object, which peers can write.
 
 #![forbid(unsafe_code)]
 
@@ -24,7 +25,7 @@ use parking_lot::Mutex;
 use std::io;
 use std::sync::atomic::Ordering;
 
-/// See the module's text.
+/// The owner's control object, with the private books about it.
 pub(crate) struct OwnerControl {
     view: View,
     /// Unlinks the name on drop.
@@ -35,25 +36,26 @@ pub(crate) struct OwnerControl {
     free_lists: Mutex<FreeLists>,
     /// One per peer slot.
     gates: [GrantGate; PEERS],
-    /// Held while slots of the dead are vacated: the kernel's locks do not exclude two threads of one process.
+    /// Held while slots of the dead are vacated: the kernel's locks do not exclude two threads of
+    /// one process.
     reclaiming: Mutex<()>,
 }
 
 /// Which records and which entries of the segment table are free.
 struct FreeLists {
-    /// Records that were used before, with the odd generation they are closed at.
+    /// Records that were used before, with the odd generation each is closed at.
     used: Vec<(u32, u64)>,
     /// The first record that was never used.
     fresh: u32,
-    /// Where the generations of fresh records start.
+    /// The seed for the first generation of fresh records.
     seed: u64,
-    /// Which entries of the segment table are taken, a bit for each.
+    /// Which entries of the segment table are taken, one bit each.
     listed: u32,
 }
 
 impl OwnerControl {
-    /// Creates the control object, locked by this process, with all records free. `None` if a sweep took it for a dead owner's
-    /// before it was locked.
+    /// Creates the control object, locked by this process, with all records free. `None` if a sweep
+    /// took it for a dead owner's before it was locked.
     pub(crate) fn create(
         prefix: &str,
         id: ProviderId,
@@ -90,14 +92,14 @@ impl OwnerControl {
         self.view.record_count() as usize
     }
 
-    /// The record that [`claim_record`](Self::claim_record) gave.
+    /// The record that [`claim_record`](Self::claim_record) returned.
     #[inline]
     pub(crate) fn record(&self, index: u32) -> Option<&Record> {
         self.view.record(index)
     }
 
-    /// Hands out a free record for a chunk in `payload`, closed, with the odd generation that it is closed at; and lists the
-    /// segment, so that peers can tell whether it still exists.
+    /// Hands out a free record for a chunk in `payload`, closed, with the odd generation it is
+    /// closed at. Lists the segment, so that peers can tell whether it still exists.
     pub(crate) fn claim_record(&self, payload: &Payload) -> Result<(u32, u64), ShareError> {
         let mut free_lists = self.free_lists.lock();
         let claimed = match free_lists.used.pop() {
@@ -117,12 +119,13 @@ impl OwnerControl {
         let generation = first_generation(free_lists.seed, index);
         record.close_at(generation);
         free_lists.fresh += 1;
-        // Release: partner of the Acquire in `vacate`.
+        // Release: pairs with the Acquire in `peer::control`, where a peer clears its slot.
         self.view.header().high_water.store(free_lists.fresh, Ordering::Release);
         Ok((index, generation))
     }
 
-    /// There is always a free entry: the table has twice as many as a pool has segments at a time.
+    /// Lists a segment. There is always a free entry: the table has twice as many as a pool has
+    /// segments at a time.
     fn list(&self, free_lists: &mut FreeLists, payload: &Payload) {
         let index = free_lists.listed.trailing_ones();
         if let Some(entry) = self.view.segment_entry(index.into()) {
@@ -132,7 +135,7 @@ impl OwnerControl {
         }
     }
 
-    /// Strikes a segment off the list that is about to go: peers let their mappings of it go.
+    /// Strikes a segment that is about to go off the list, so that peers unmap it.
     pub(crate) fn unlist(&self, payload: &Payload) {
         let Some(index) = payload.index() else { return };
         let mut free_lists = self.free_lists.lock();
@@ -142,7 +145,8 @@ impl OwnerControl {
         }
     }
 
-    /// Takes back the record of a chunk that is about to be destroyed, closed at an odd generation, to be used again.
+    /// Takes back the record of a chunk that is about to be destroyed, closed at an odd generation,
+    /// for another chunk.
     pub(crate) fn release_record(&self, record: u32, generation: u64) {
         self.free_lists.lock().used.push((record, generation));
     }
@@ -161,7 +165,7 @@ impl OwnerControl {
         })
     }
 
-    /// Takes back a grant on `record` that `peer` has not taken up; `false` if there is none.
+    /// Takes back a grant on `record` that `peer` has not taken up. `false` if there is none.
     pub(crate) fn revoke(&self, record: &Record, peer: PeerId) -> bool {
         let slot = usize::from(peer.slot);
         let gate = self.gates.get(slot).filter(|_| peer.provider == self.id);
@@ -175,17 +179,17 @@ impl OwnerControl {
         (0..PEERS).map(|slot| self.reclaim_slot(slot, held >> slot & 1 != 0)).sum()
     }
 
-    /// `is_held`: a record is leased by the slot. That may also be a vacant one's, by a peer that was killed while it tried a
-    /// descriptor that nobody sent.
+    /// Vacates the slot if its peer is gone. `is_held`: the slot leases a record. Even a vacant
+    /// slot may, if a peer was killed while it tried a descriptor that nobody sent.
     fn reclaim_slot(&self, slot: usize, is_held: bool) -> usize {
         let is_clear = || self.view.header().epochs[slot].is_vacant() && !is_held;
-        // With the lock in hand nobody can connect in this slot meanwhile.
+        // While this process holds the lock, nobody can connect in this slot.
         if is_clear() || !matches!(self.locks.try_lock_shared(peer_byte(slot)), Ok(true)) {
             return 0;
         }
-        // It may have been vacated before we had the lock.
+        // It may have been vacated before the lock was taken.
         let cleared = if is_clear() { 0 } else { self.view.vacate(slot, || self.used()) };
-        // Failing to unlock would only make the slot look taken until this process ends.
+        // If this fails, the slot only looks taken until this process ends.
         let _ = self.locks.unlock(peer_byte(slot));
         cleared
     }
@@ -204,9 +208,10 @@ impl Drop for OwnerControl {
     }
 }
 
-/// An odd generation that is different from record to record and from provider to provider, so that a descriptor that
-/// was damaged or made up does not meet the right one by counting from 1. The top bits are clear: at 10 million
-/// messages a second in one record, what is left, 3 * 2^61 steps of two, lasts 21,900 years. Then see `lease::published_after`.
+/// An odd generation that differs from record to record and from provider to provider, so that a
+/// damaged or made-up descriptor does not hit the right one by counting from 1. The top bits are
+/// clear. That leaves 3 * 2^61 steps of two, enough for 21,900 years at 10 million messages a
+/// second in one record. For what comes then see `record::published_after`.
 fn first_generation(seed: u64, index: u32) -> u64 {
     // The increment of SplitMix64, an odd number near 2^64 divided by the golden ratio.
     (seed ^ u64::from(index).wrapping_mul(0x9e37_79b9_7f4a_7c15)) >> 2 | 1

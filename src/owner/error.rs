@@ -1,4 +1,4 @@
-//! What can go wrong at the owner's: allocating, and sharing.
+//! What can go wrong on the owner's side: allocating and sharing.
 
 #![forbid(unsafe_code)]
 
@@ -19,7 +19,8 @@ impl AllocError {
         &self.0
     }
 
-    /// Is it [`AllocErrorKind::Exhausted`]? Then the same call works after buffers or views were dropped.
+    /// Is it [`AllocErrorKind::Exhausted`]? Then the same call may work once buffers or views are
+    /// dropped.
     pub fn is_exhausted(&self) -> bool {
         matches!(*self.0, AllocErrorKind::Exhausted { .. })
     }
@@ -60,22 +61,25 @@ pub enum AllocErrorKind {
         /// Largest alignment in bytes.
         max: usize,
     },
-    /// The cap is reached, and all of it is in use or leased.
+    /// The cap is reached, and what is neither in use nor leased is too small or too scattered.
     #[error(
         "a chunk of {len} bytes does not fit under max_bytes {max_bytes}: {in_use} bytes are in use by this process, {leased} are \
          leased by peers, {idle} are idle but too small or too scattered; drop buffers, let the peers drop their \
          views, or raise ProviderBuilder::max_bytes"
     )]
     Exhausted {
-        /// Size of the chunk that was needed, in bytes: the length asked for, rounded up to its class, or at the cap to 64 bytes or whole pages.
+        /// Size of the chunk that was needed, in bytes: the length asked for, rounded up to its
+        /// class, or at the cap to 64 bytes or whole pages.
         len: usize,
         /// The cap in bytes.
         max_bytes: usize,
         /// Bytes of chunks that this process holds handles to.
         in_use: usize,
-        /// All other bytes under the cap: idle chunks, and what the segments have free; not in one piece, though.
+        /// All other bytes under the cap: idle chunks and the free parts of the segments, but not
+        /// in one piece.
         idle: usize,
-        /// Bytes of chunks that this process has dropped and peers still lease.
+        /// Bytes of chunks that this process has dropped and peers still lease, and of chunks that
+        /// are lent to channels.
         leased: usize,
     },
     /// More chunks than the provider keeps idle.
@@ -89,7 +93,7 @@ pub enum AllocErrorKind {
     /// This process is a forked child of the one that built the provider, and owns nothing of it.
     #[error("the provider belongs to the process that this one was forked from; build a new one here")]
     Forked,
-    /// The system has no memory for a new segment.
+    /// The system refused a segment, or memory for it.
     #[error(transparent)]
     Os(OsError),
 }
@@ -118,7 +122,7 @@ pub enum ShareError {
         /// The provider that was asked.
         provider: ProviderId,
     },
-    /// The peer has not taken up earlier grants of this very buffer.
+    /// The peer has not taken up earlier grants of this same buffer.
     #[error("peer {peer} has {max} grants of this buffer that it has not taken up; wait until it attaches")]
     TooManyGrants {
         /// The peer.
@@ -126,10 +130,11 @@ pub enum ShareError {
         /// The limit.
         max: usize,
     },
-    /// There is no private memory for the queue of buffers that were dropped and are still read, which the first buffer that is shared takes.
+    /// There is no private memory for the queue of buffers that were dropped and are still read.
+    /// The first shared buffer allocates it.
     #[error("no private memory for {bytes} bytes; lower ProviderBuilder::max_shared")]
     OutOfMemory {
-        /// How much was asked for, in bytes.
+        /// Bytes asked for.
         bytes: usize,
     },
     /// This process is a forked child of the owner.

@@ -1,5 +1,5 @@
-//! What a pool may hold: the options after they were checked, the table of classes that follows from them, and the
-//! account of the memory that it has taken.
+//! What a pool may hold: the checked options, the table of classes that follows from them, and the
+//! account of memory taken.
 
 #![forbid(unsafe_code)]
 
@@ -10,23 +10,23 @@ use crate::owner::class::{class_of, size_of_class, MIN_SIZE};
 use crate::protocol::descriptor::MAX_LEN;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// A class that is whole pages anyway is at least so many of them: from there on the classes are a page apart, or more. Smaller ones
-/// are carved by cache lines.
+/// A class of whole pages has at least this many: from there on the classes are a page or more
+/// apart. Smaller classes are carved by cache lines.
 const PAGES: usize = 32;
 
-/// The first arena's part of the cap, unless told otherwise.
+/// The first arena's default share of the cap.
 const FIRST_SHARE: usize = 32;
 
-/// The shortest first arena unless told otherwise, if the cap allows it, in bytes.
+/// The shortest first arena by default, in bytes, if the cap allows it.
 const MIN_ARENA: usize = 64 << 10;
 
 /// The longest segment of a [`Provider`](crate::Provider), and so the largest message, in bytes.
 pub(crate) const LONGEST: usize = 64 << 30;
 
-/// Most idle chunks of a class that can be asked for.
+/// The largest number of idle chunks per class that can be asked for.
 const MAX_IDLE: usize = 1 << 20;
 
-/// The checked options. All sizes are in bytes and, but for the counts, multiples of the page size.
+/// The checked options. All sizes are in bytes and multiples of the page size.
 #[derive(Clone, Debug)]
 pub(crate) struct Limits {
     pub(crate) max_bytes: usize,
@@ -35,7 +35,7 @@ pub(crate) struct Limits {
     pub(crate) first_arena: First,
     /// The longest arena that may be made.
     pub(crate) longest_arena: usize,
-    /// The size of the machine's pages.
+    /// The machine's page size.
     pub(crate) page: usize,
 }
 
@@ -44,9 +44,9 @@ pub(crate) struct Limits {
 pub(crate) enum First {
     /// As long as the user wants, in bytes.
     Given(usize),
-    /// So many bytes, or longer for long messages.
+    /// This many bytes, or longer for long messages.
     Usual(usize),
-    /// As long as what it is made for: it goes with that.
+    /// As long as the message it is made for, and gone when that is.
     OneMessage,
 }
 
@@ -80,7 +80,8 @@ impl ClassShape {
 }
 
 impl Limits {
-    /// Checks the options, all in bytes but for `max_idle`, and fills in the defaults. `longest` is the longest segment.
+    /// Checks the options, all in bytes except `max_idle`, and fills in the defaults. `longest` is
+    /// the longest segment.
     pub(crate) fn new(
         max_bytes: usize,
         max_alloc: Option<usize>,
@@ -89,7 +90,7 @@ impl Limits {
         longest: usize,
     ) -> Result<Self, BuildError> {
         range("max_bytes", max_bytes, 1, MAX_LEN, " bytes")?;
-        // A page is the least that there is, so what is not whole pages is rounded up.
+        // Memory comes in pages, so other sizes are rounded up.
         let (page, pages) = (page_size(), |bytes| round_to_pages(bytes).unwrap_or(bytes));
         let (max_bytes, longest) = (pages(max_bytes), longest / page * page);
         let largest = max_bytes.min(longest);
@@ -103,13 +104,14 @@ impl Limits {
         Ok(Self { max_bytes, max_alloc, max_idle, first_arena, longest_arena: longest, page })
     }
 
-    /// Number of classes of ordinary alignment: enough for `max_alloc`.
+    /// How many classes of ordinary alignment there are: enough for `max_alloc`.
     pub(crate) fn classes(&self) -> usize {
         class_of(self.max_alloc) + 1
     }
 
-    /// The table of all classes: first those of ordinary alignment (one cache line), of which the large ones are whole pages; then,
-    /// for small messages that are to be page-aligned, one for each number of pages.
+    /// The table of all classes. First come those of ordinary alignment (one cache line), of which
+    /// the large ones are whole pages. Then come those of small page-aligned messages, one for each
+    /// number of pages.
     pub(crate) fn shapes(&self) -> Vec<ClassShape> {
         let page = self.page;
         let whole_pages = |size| ClassShape { need: Need { size, grain: Grain::Page }, align: PAGE };
@@ -136,7 +138,7 @@ impl Limits {
     }
 }
 
-/// The account of memory taken from the system, and of segments.
+/// The account of memory taken from the system, and of segments made.
 #[derive(Default)]
 pub(crate) struct Account {
     held: AtomicUsize,

@@ -1,4 +1,4 @@
-//! The owner's side: the provider, its pool and its memory, and the buffers that it hands out.
+//! The owner's side: the provider, its pool and memory, and the buffers that it hands out.
 
 pub(crate) mod arena;
 pub(crate) mod buf;

@@ -19,7 +19,7 @@ use std::alloc::Layout;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
-/// How often the control object may be swept away while it is made.
+/// How many times the control object is made before `build` gives up because sweeps remove it.
 const SWEPT_TRIES: usize = 16;
 
 const DEFAULT_MAX_BYTES: usize = 1 << 30;
@@ -54,78 +54,89 @@ impl Default for ProviderBuilder {
 }
 
 impl ProviderBuilder {
-    /// The cap on payload memory: no more than this many bytes of /dev/shm are held at a time. A cap and not a
-    /// reservation: memory is taken when it is needed. In bytes, at least 1, rounded up to whole pages; default 1 GiB.
+    /// The cap on payload memory: the most bytes of /dev/shm that are held at a time. It is not a
+    /// reservation: memory is taken when it is needed. In bytes, at least 1, rounded up to whole
+    /// pages; default 1 GiB.
     ///
-    /// All messages are carved out of a few segments, which together are at most as long, and of which a page takes memory from the
-    /// time on when it is first needed. When all of the cap is in use or idle, memory changes hands inside these segments; no other one
-    /// is made. A process that locks all that it maps (`mlockall`, or zenoh's receivers) takes memory for the whole of a segment.
+    /// All messages are carved out of a few segments, whose total length is within the cap and
+    /// whose pages take memory when they are first needed. When all of the cap is in use or idle,
+    /// memory changes hands inside these segments, and no further one is made. A process that locks
+    /// all that it maps (`mlockall`, or zenoh's receivers) takes memory for the whole of a segment.
     ///
-    /// The control object comes on top: a page, and 128 bytes for each of [`max_shared`](Self::max_shared).
+    /// The control object comes on top: a page, and 128 bytes for each of
+    /// [`max_shared`](Self::max_shared).
     pub fn max_bytes(mut self, bytes: usize) -> Self {
         self.max_bytes = bytes;
         self
     }
 
-    /// The largest allocation in bytes, from 1 to `max_bytes` and at most 64 GiB, rounded up to whole pages; default: as large as
-    /// these allow.
+    /// The largest allocation in bytes, from 1 to `max_bytes` and at most 64 GiB, rounded up to
+    /// whole pages; default: the largest that these allow.
     pub fn max_alloc(mut self, bytes: usize) -> Self {
         self.max_alloc = Some(bytes);
         self
     }
 
-    /// How many free chunks are kept per size class, at most about a million; default 8. What is not kept goes back to the
-    /// segments that it was carved out of, without a system call. With 0 nothing is kept at all: each buffer's memory goes back to the
-    /// system when it is dropped.
+    /// How many free chunks are kept per size class, from 0 to 1,048,576; default 8. Others go back
+    /// to the segments they were carved out of, without a system call. With 0 nothing is kept: each
+    /// buffer's memory goes back to the system when it is dropped.
     ///
-    /// Chunks that peers still lease do not count. A chunk whose lease ends after it was dropped is found the next time
-    /// that its class is searched, so that for a while there may be more.
+    /// Chunks that peers still lease do not count. A chunk whose lease ends after it was dropped is
+    /// found when a later allocation looks for it, so for a while there may be more.
     pub fn max_idle_per_class(mut self, chunks: usize) -> Self {
         self.max_idle_per_class = chunks;
         self
     }
 
-    /// How many chunks peers can know at a time, from 1 to 1,048,576; default 4096. Each takes 128 bytes of /dev/shm from
-    /// the start. A chunk that was shared once counts until it is destroyed, so idle ones count too; [`Provider::trim`]
-    /// destroys those. The first chunk that is shared takes 16 bytes of heap for each, too, for the queue of
-    /// dropped messages that are still read, which then always has room.
+    /// How many chunks peers can know at a time, from 1 to 1,048,576; default 4096. Each takes 128
+    /// bytes of /dev/shm from the start. A chunk that was once shared counts until it is destroyed,
+    /// so idle ones count too; [`Provider::trim`] destroys those. The first shared chunk also
+    /// allocates 16 bytes of heap for each, for the queue of dropped messages that are still read,
+    /// which then always has room.
     pub fn max_shared(mut self, chunks: usize) -> Self {
         self.max_shared = chunks;
         self
     }
 
-    /// Length of the first segment in bytes, from 1 to `max_bytes`, rounded up to whole pages, and longer only if the first message
-    /// is. By default it is a 32nd of `max_bytes`, at least 64 KiB, or longer, so that eight messages fit; or it is as long as the one
-    /// message, if nothing is kept ([`max_idle_per_class`](Self::max_idle_per_class) 0). Each further one is at least as long as all before
-    /// it, and has room for eight of the messages that it is made for, or for 32 if one takes more than a 32nd of `max_bytes`, as far as
-    /// the cap allows it. Only address space: memory is taken page by page.
+    /// Length of the first segment in bytes, from 1 to `max_bytes` and at most 64 GiB, rounded up
+    /// to whole pages and to a multiple of what is first carved out of it. It takes all of
+    /// `max_bytes` if little would be left.
+    ///
+    /// By default it is a 32nd of `max_bytes`, but at least 64 KiB and long enough for eight of the
+    /// first message; with [`max_idle_per_class`](Self::max_idle_per_class) 0 it is as long as that
+    /// message. Each further segment is at least as long as all earlier ones together, and long
+    /// enough for eight of the message it is made for. For a message above a 32nd of `max_bytes` it
+    /// is 32 instead of eight. All of this is as far as the cap allows, and only address space:
+    /// memory is taken page by page.
     pub fn arena_size(mut self, bytes: usize) -> Self {
         self.arena_size = Some(bytes);
         self
     }
 
-    /// Permission bits of the objects under /dev/shm, whatever the umask; default `0o600`: peers of the same user.
-    /// With `0o660`, peers of the same group may attach too. Nobody but the owner is given write access to payload:
-    /// for others the write bits apply to the control object, which holds the leases.
+    /// Permission bits of the objects under /dev/shm, whatever the umask; default `0o600`: peers of
+    /// the same user. With `0o660`, peers of the same group may attach too. Only the owner gets
+    /// write access to payload: for others the write bits apply to the control object, which holds
+    /// the leases.
     pub fn mode(mut self, mode: u32) -> Self {
         self.mode = mode;
         self
     }
 
-    /// What the names under /dev/shm start with: 1 to 64 of `A-Z a-z 0-9 _ -`; default `shm_pool`. Clients need the
-    /// same: [`ClientBuilder::name_prefix`](crate::ClientBuilder::name_prefix).
+    /// What the names under /dev/shm start with: 1 to 64 of `A-Z a-z 0-9 _ -`; default `shm_pool`.
+    /// Clients need the same prefix:
+    /// [`ClientBuilder::name_prefix`](crate::ClientBuilder::name_prefix).
     pub fn name_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.name_prefix = prefix.into();
         self
     }
 
-    /// Creates the provider: its control object, and no payload memory yet. First it removes what providers of this prefix that
-    /// were killed have left behind, as [`sweep`](Self::sweep) does.
+    /// Creates the provider: its control object, and no payload memory yet. It first removes what
+    /// killed providers of this prefix have left behind, as [`sweep`](Self::sweep) does.
     ///
     /// # Errors
     ///
-    /// [`BuildError`] if an option or a combination is out of range, or the system refuses the control object. That something
-    /// cannot be swept is no error.
+    /// [`BuildError`] if an option or a combination is out of range, or the system refuses the
+    /// control object. A failing sweep is no error.
     pub fn build(self) -> Result<Provider, BuildError> {
         let (max_bytes, max_alloc, max_idle) = (self.max_bytes, self.max_alloc, self.max_idle_per_class);
         let limits = Limits::new(max_bytes, max_alloc, max_idle, self.arena_size, LONGEST)?;
@@ -156,10 +167,11 @@ impl ProviderBuilder {
     }
 }
 
-/// Allocates messages in shared memory. One per process or per kind of traffic; share it by reference or `Arc`.
+/// Allocates messages in shared memory. Make one per process or per kind of traffic, and share it
+/// by reference or in an `Arc`.
 ///
-/// Dropping the provider gives its idle memory back. Buffers that are still held stay good, and their memory goes back
-/// when the last of them is dropped; peers keep what they have mapped.
+/// Dropping the provider gives its idle memory back. Buffers that are still held stay valid, and
+/// their memory goes back when the last of them is dropped. Peers keep what they have mapped.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -167,7 +179,8 @@ impl ProviderBuilder {
 ///
 /// let provider = Provider::builder().max_bytes(64 << 20).build()?;
 /// for frame in 0..3u8 {
-///     let mut buffer = provider.alloc(640 * 480)?; // after the first: no system call, no lock, no heap
+///     // After the first: no system call, no lock, no heap.
+///     let mut buffer = provider.alloc(640 * 480)?;
 ///     buffer.fill(frame);
 ///     let message = buffer.freeze();
 ///     let _to_send = message.descriptor()?.to_bytes();
@@ -188,7 +201,7 @@ impl Provider {
         &self.name_prefix
     }
 
-    /// Where its chunks are.
+    /// The pool of its chunks.
     pub(crate) fn pool(&self) -> &Pool {
         &self.pool
     }
@@ -196,7 +209,7 @@ impl Provider {
     /// The largest alignment that [`alloc_layout`](Self::alloc_layout) gives, in bytes.
     pub const MAX_ALIGN: usize = PAGE;
 
-    /// Starts with the defaults.
+    /// A builder with the defaults.
     pub fn builder() -> ProviderBuilder {
         ProviderBuilder::default()
     }
@@ -206,21 +219,24 @@ impl Provider {
         self.pool.id()
     }
 
-    /// Allocates `len` bytes, aligned to 64. Any length from 0 to the largest allocation; the content is unspecified.
+    /// Allocates `len` bytes, aligned to 64, for any length from 0 to the largest allocation. The
+    /// content is unspecified.
     ///
-    /// When a chunk of the size class is idle this makes no system call, takes no lock and touches no heap.
+    /// If a chunk of the size class is idle, this makes no system call, takes no lock and touches
+    /// no heap.
     ///
     /// # Errors
     ///
-    /// [`AllocErrorKind::TooLarge`] above the largest allocation, [`AllocErrorKind::Exhausted`] if the cap is reached and
-    /// everything under it is in use or leased, [`AllocErrorKind::Os`] if the system has no memory,
-    /// [`AllocErrorKind::Forked`] in a forked child.
+    /// [`AllocErrorKind::TooLarge`] above the largest allocation, [`AllocErrorKind::Exhausted`] if
+    /// the cap is reached and nothing under it can make room, [`AllocErrorKind::Os`] if the system
+    /// refuses a segment or memory for it, [`AllocErrorKind::Forked`] in a forked child.
     #[inline]
     pub fn alloc(&self, len: usize) -> Result<ShmBufMut, AllocError> {
         if len <= self.max_alloc {
             let class = class_of(len);
             if let Some(chunk) = self.pool.shelves().get(class).and_then(|shelf| shelf.take_hot()) {
-                // SAFETY: just taken; the class holds `len`.
+                // SAFETY: `take_hot` has just taken it, and a chunk of the class of `len` holds
+                // `len`.
                 return unsafe { self.hand_out(chunk, len) };
             }
         }
@@ -233,11 +249,13 @@ impl Provider {
         self.take(class_of(len), len)
     }
 
-    /// Allocates `layout.size()` bytes aligned to `layout.align()`, which is at most [`MAX_ALIGN`](Self::MAX_ALIGN).
+    /// Allocates `layout.size()` bytes aligned to `layout.align()`, which is at most
+    /// [`MAX_ALIGN`](Self::MAX_ALIGN).
     ///
     /// # Errors
     ///
-    /// [`AllocErrorKind::UnsupportedAlignment`] for a larger alignment; otherwise as [`alloc`](Self::alloc).
+    /// [`AllocErrorKind::UnsupportedAlignment`] for a larger alignment; otherwise as
+    /// [`alloc`](Self::alloc).
     pub fn alloc_layout(&self, layout: Layout) -> Result<ShmBufMut, AllocError> {
         let (len, align) = (layout.size(), layout.align());
         if align <= MIN_SIZE {
@@ -249,13 +267,14 @@ impl Provider {
         self.check(len)?;
         let class = self.pool.limits().page_aligned(len);
         if let Some(chunk) = self.pool.shelf(class).take_hot() {
-            // SAFETY: just taken; the class holds `len`.
+            // SAFETY: `take_hot` has just taken it, and a chunk of the page-aligned class of `len`
+            // holds `len`.
             return unsafe { self.hand_out(chunk, len) };
         }
         self.take(class, len)
     }
 
-    /// As [`alloc`](Self::alloc), with every byte zero. Costs writing them.
+    /// Allocates as [`alloc`](Self::alloc) does, with every byte zero. Costs writing them.
     ///
     /// # Errors
     ///
@@ -266,13 +285,13 @@ impl Provider {
         Ok(buffer)
     }
 
-    /// Makes `count` chunks for messages of `len` bytes ready: creates those that are missing, and faults their pages in, so
-    /// that the first messages cost no more than the later ones.
+    /// Makes `count` chunks for messages of `len` bytes ready: creates those that are missing and
+    /// faults their pages in, so that the first messages cost no more than later ones.
     ///
     /// # Errors
     ///
-    /// [`AllocErrorKind::ReserveTooMany`] if more than `max_idle_per_class`; otherwise as [`alloc`](Self::alloc). Chunks made
-    /// before an error stay idle in the pool.
+    /// [`AllocErrorKind::ReserveTooMany`] if `count` is above `max_idle_per_class`; otherwise as
+    /// [`alloc`](Self::alloc). Chunks made before an error stay idle in the pool.
     pub fn reserve(&self, len: usize, count: usize) -> Result<(), AllocError> {
         let max = self.pool.limits().max_idle;
         if count > max {
@@ -286,16 +305,17 @@ impl Provider {
     }
 
     fn reserve_one(&self, class: usize) -> Result<OwnedChunk, AllocError> {
-        // Chunks of this very class: a larger one would not be there for its own.
+        // Chunks of this very class: a larger one would then be missing for its own class.
         let chunk = self.pool.take_own(class).map_or_else(|| self.pool.make(class), Ok)?;
         if chunk.uses() == 0 {
-            chunk.count_use(); // as misses count it too
+            chunk.count_use(); // because a miss counts it too
         }
         Ok(chunk)
     }
 
-    /// Gives all idle memory back to the system: idle chunks, segments that nobody uses, the free pages of the others, and what dead
-    /// peers leased. Returns how many bytes that was. What is used again later is reserved anew then.
+    /// Gives all idle memory back to the system: idle chunks, unused segments, the free pages of
+    /// the others, and what dead peers leased. Returns how many bytes that was. Memory that is
+    /// needed again later is reserved anew.
     pub fn trim(&self) -> usize {
         if self.pool.is_ours() {
             self.pool.trim()
@@ -304,8 +324,9 @@ impl Provider {
         }
     }
 
-    /// Takes back the leases of peers that have died. Returns how many messages they still held. Done without being asked
-    /// when memory runs out; call it to see the leases of the dead out of [`stats`](Self::stats).
+    /// Takes back the leases of peers that have died. Returns how many messages they still held.
+    /// This happens by itself when memory runs out; call it to clear the leases of the dead from
+    /// [`stats`](Self::stats).
     pub fn reclaim(&self) -> usize {
         if self.pool.is_ours() {
             self.pool.reclaim()
@@ -314,14 +335,16 @@ impl Provider {
         }
     }
 
-    /// Removes from /dev/shm what providers of this [`name_prefix`](ProviderBuilder::name_prefix) that were killed have left behind:
-    /// objects of this user whose owner's lock nobody holds. Those of living providers stay, and so does what their peers read: a mapping
-    /// keeps its memory. Any number of processes may sweep at the same time, and be killed at it.
+    /// Removes from /dev/shm what killed providers of this
+    /// [`name_prefix`](ProviderBuilder::name_prefix) have left behind: objects of this user whose owner's lock nobody holds. Objects of living
+    /// providers stay, and so does what their peers read, because a mapping keeps its memory. Any
+    /// number of processes may sweep at the same time, and be killed while they do.
     ///
-    /// Segments whose control object is gone count as a dead owner's. So do not remove a living provider's control object by hand:
-    /// the next sweep takes the segments, and peers that have not mapped them get [`AttachError::Closed`](crate::AttachError::Closed).
+    /// Segments without a control object count as a dead owner's. So do not remove a living
+    /// provider's control object by hand: the next sweep takes the segments, and peers that have
+    /// not mapped them get [`AttachError::Closed`](crate::AttachError::Closed).
     ///
-    /// [`ProviderBuilder::build`] does it without being asked.
+    /// [`ProviderBuilder::build`] sweeps by itself.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -333,15 +356,15 @@ impl Provider {
     ///
     /// # Errors
     ///
-    /// [`BuildError::Prefix`] for a prefix that no provider can have, [`BuildError::Os`] if /dev/shm cannot be read. An object
-    /// that cannot be removed is left for the next sweep.
+    /// [`BuildError::Prefix`] for a prefix that no provider can have, [`BuildError::Os`] if
+    /// /dev/shm cannot be read. An object that cannot be removed is left for the next sweep.
     pub fn sweep(name_prefix: &str) -> Result<Swept, BuildError> {
         check_prefix(name_prefix)?;
         Ok(sweep::sweep(name_prefix)?)
     }
 
-    /// What the provider holds and has done; all zero in a forked child. Takes a lock that creating and destroying chunks take
-    /// too.
+    /// What the provider holds and has done; all zero in a forked child. Takes a lock that creating
+    /// and destroying chunks also take.
     pub fn stats(&self) -> Stats {
         self.pool.stats()
     }
@@ -359,24 +382,27 @@ impl Provider {
 
     fn take(&self, class: usize, len: usize) -> Result<ShmBufMut, AllocError> {
         let chunk = self.pool.take_slow(class, len)?;
-        // SAFETY: just taken, for `len` bytes.
+        // SAFETY: `take_slow` has just taken it for `len` bytes.
         unsafe { self.hand_out(chunk, len) }
     }
 
+    /// Makes a chunk this thread's, and returns the handle to its first `len` bytes.
+    ///
     /// # Safety
     ///
     /// The chunk was just taken, and its capacity is at least `len`.
     #[inline]
     unsafe fn hand_out(&self, chunk: OwnedChunk, len: usize) -> Result<ShmBufMut, AllocError> {
         self.pool.adopt(&chunk)?;
-        // SAFETY: closed to peers, because it came from the shelf as idle or was recycled.
+        // SAFETY: it is closed to peers: a hot slot never holds a shared chunk, and every other
+        // take recycles it. The caller vouches for `len`.
         Ok(unsafe { ShmBufMut::new(chunk, len) })
     }
 }
 
 impl Drop for Provider {
     fn drop(&mut self) {
-        // A forked child owns nothing: its copy of the pool is left as it is.
+        // A forked child owns nothing, so its copy of the pool is left as it is.
         if self.pool.is_ours() {
             self.pool.close();
             // SAFETY: dropped here and never used again.

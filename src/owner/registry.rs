@@ -1,4 +1,4 @@
-//! All chunks that exist, for statistics; and the homes of some that are gone.
+//! All chunks that exist, for statistics, and the homes of some that are gone.
 
 use crate::owner::arena::Carved;
 use crate::owner::chunk::{Chunk, Home, OwnedChunk};
@@ -7,16 +7,17 @@ use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// How many homes of chunks that are gone are kept. None where AddressSanitizer is to find out who touches them.
+/// How many homes of destroyed chunks are kept. None under AddressSanitizer, so that it can catch
+/// stray accesses to them.
 const SPARE_HOMES: usize = if cfg!(shm_pool_asan) { 0 } else { 32 };
 
-/// See the module's text.
+/// The list of a pool's chunks, with a stock of homes for new ones.
 pub(crate) struct Registry {
     listed: Vec<Registered>,
-    /// How many there are of each class, but for one-offs.
+    /// How many chunks of each class there are, except one-offs.
     of_class: Box<[usize]>,
-    /// Of chunks that are gone. To get so much aligned memory from the system's allocator takes longer than all else there is to
-    /// making a chunk.
+    /// Homes of destroyed chunks. Getting this much aligned memory from the system's allocator
+    /// takes longer than everything else in making a chunk.
     homes: Vec<Home>,
 }
 
@@ -25,12 +26,12 @@ impl Registry {
         Self { listed: Vec::new(), of_class: vec![0; classes].into(), homes: Vec::new() }
     }
 
-    /// How many chunks of a class there are, but for one-offs.
+    /// How many chunks of a class there are, except one-offs.
     pub(crate) fn count(&self, class: usize) -> usize {
         self.of_class[class]
     }
 
-    /// Makes a chunk, and lists it.
+    /// Makes a chunk and lists it.
     pub(crate) fn enter(&mut self, pool: Arc<Pool>, class: usize, memory: Carved, is_one_off: bool) -> OwnedChunk {
         let home = self.homes.pop().unwrap_or_else(|| Box::new(MaybeUninit::uninit()));
         let chunk = Chunk::make(home, pool, class, memory, is_one_off);
@@ -40,7 +41,8 @@ impl Registry {
         chunk
     }
 
-    /// Takes a chunk off the list, before it is destroyed. Returns the [count](Self::count) of its class that is left.
+    /// Takes a chunk off the list before it is destroyed. Returns the remaining
+    /// [count](Self::count) of its class.
     pub(crate) fn remove(&mut self, chunk: &Chunk) -> usize {
         let at = chunk.registered();
         self.listed.swap_remove(at);
@@ -51,7 +53,7 @@ impl Registry {
         self.count(chunk.class())
     }
 
-    /// Keeps the home of a chunk that is gone, for another one.
+    /// Keeps the home of a destroyed chunk for another one.
     pub(crate) fn keep(&mut self, home: Home) {
         if self.homes.len() < SPARE_HOMES {
             self.homes.push(home);
@@ -66,12 +68,12 @@ impl Registry {
 /// A chunk in the registry.
 struct Registered(NonNull<Chunk>);
 
-// SAFETY: only shared references to the chunk are made from it, under the registry's lock.
+// SAFETY: it only gives out shared references, under the registry's lock, and `Chunk` is `Sync`.
 unsafe impl Send for Registered {}
 
 impl Registered {
     fn chunk(&self) -> &Chunk {
-        // SAFETY: a chunk leaves the registry, under its lock, before it is destroyed.
+        // SAFETY: a chunk is taken off the registry, under its lock, before it is destroyed.
         unsafe { self.0.as_ref() }
     }
 }

@@ -9,7 +9,7 @@ use crate::protocol::control::segment_name;
 use crate::protocol::ids::ProviderId;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How many further names are tried for a segment if the first is taken.
+/// How many more names are tried for a segment if the first is taken.
 const NAME_TRIES: usize = 16;
 
 /// Makes a pool's segments.
@@ -17,18 +17,18 @@ pub(crate) trait SegmentFactory: Send + Sync {
     /// Creates a segment of `len` bytes.
     fn create(&self, len: usize) -> Result<Payload, OsError>;
 
-    /// Are segments to stay although nothing is in them?
+    /// Do segments stay even when nothing is in them?
     fn keeps_segments(&self) -> bool {
         false
     }
 }
 
-/// Segments that a provider numbers, for peers that know them by its control object.
+/// Segments that a provider numbers, for peers that know them through its control object.
 pub(crate) struct Numbered {
     prefix: String,
     provider: ProviderId,
     mode: u32,
-    /// The next segment's serial number; 0 is none.
+    /// The next segment's serial number. 0 is skipped.
     next: AtomicU64,
 }
 
@@ -43,13 +43,13 @@ impl SegmentFactory for Numbered {
         let mut tries = 0;
         loop {
             let serial = self.next.fetch_add(1, Ordering::Relaxed);
-            // After the last number they start over; 0 stands for no segment where they are listed.
+            // Numbers start over after the last one. In the list of segments, 0 stands for none.
             if serial == 0 {
                 continue;
             }
             let name = segment_name(&self.prefix, self.provider, serial);
             match Segment::create(name, len, self.mode) {
-                // Somebody has put another file there; the next number is as good.
+                // Another file has that name. The next number is as good.
                 Err(error) if error.errno() == Some(libc::EEXIST) && tries < NAME_TRIES => tries += 1,
                 result => return result.map(|segment| Payload::new(segment, serial)),
             }
@@ -62,7 +62,8 @@ mod tests {
     use super::*;
     use crate::os::posix::PAGE;
 
-    /// Otherwise a segment gets the number that stands for none, and its peers keep it mapped for ever.
+    /// Otherwise a segment gets the number that stands for none, and its peers keep it mapped for
+    /// ever.
     #[test]
     fn numbers_start_over_after_the_last_one_and_leave_zero_out() {
         let prefix = format!("shm_pool-unit-{}-serial", std::process::id());

@@ -1,24 +1,26 @@
-//! The idle chunks of one size class, a hot slot and a queue; and the lent chunks of all classes, another queue.
+//! The idle chunks of one size class, in a hot slot and a queue; and the lent chunks of all
+//! classes, in another queue.
 //!
 //! | place | holds | order |
 //! |---|---|---|
 //! | hot slot | at most one idle chunk of a class, the one given back last | last in, first out: it is warm in the cache |
-//! | idle queue | chunks of a class that nobody leased when they were given back, up to the idle cap | first in, first out: a descriptor that is still on its way has the most time |
+//! | idle queue | chunks of a class that nobody leased when they were given back, up to the idle cap | first in, first out: a descriptor still in flight has the most time |
 //! | lent queue | chunks of all classes that peers leased when they were given back | first in, first out: the head was shared longest ago |
 //!
-//! A chunk is in one of these places or in one hand (invariant I3): every transfer is one successful atomic exchange
-//! of the pointer, so it has one winner.
+//! A chunk is in one of these places or in one hand (I3). Every transfer is one successful atomic
+//! exchange of the pointer, so it has one winner.
 //!
 //! # Closing
 //!
-//! A handle may be dropped while the provider is being dropped. Whoever loses that race must find out *before* it
-//! gives the chunk away, because the chunk is what keeps the shelf's memory alive: after a successful give, the
-//! giver touches nothing of the shelf again. So there is no "closed" flag to look at afterwards. Instead
-//! [`Shelf::close`] and [`LentQueue::close`] make every place refuse: the hot slot gets a seal, and a queue is filled with seals. A give
-//! that is refused still owns its chunk and destroys it; a give that succeeded came before the seal in the order of
+//! A handle may be dropped while the provider is being dropped. The loser of that race must find
+//! out *before* it gives the chunk away, because the chunk keeps the shelf's memory alive: after a
+//! successful give, the giver touches nothing of the shelf again. So a "closed" flag to look at
+//! afterwards would not do. Instead [`Shelf::close`] and [`LentQueue::close`] make every place
+//! refuse: they put a seal into the hot slot and fill each queue with seals. A give that is refused
+//! still owns its chunk and destroys it. A give that succeeds comes before the seal in the order of
 //! that one location, so the closer takes the chunk out.
 //!
-//! A shelf that keeps nothing (`max_idle_per_class` 0) is one whose hot slot was sealed from the start and that has
+//! A shelf that keeps nothing (`max_idle_per_class` 0) has its hot slot sealed from the start, and
 //! no idle queue.
 //!
 //! # Orderings
@@ -27,10 +29,10 @@
 //! |---|---|---|
 //! | `give`: compare-exchange of the hot slot, Release | `take_hot`: swap, Acquire; a `give` that displaces it, Acquire | all that the last holder did with the chunk and its bytes |
 //! | `push` to a queue, Release (crossbeam) | `pop`, Acquire (crossbeam) | the same |
-//! | `close`: swap of the hot slot, Acquire | (takes part as a reader) | the same, so that the closer may destroy the chunk |
+//! | `give`, Release | `close`: swap of the hot slot, Acquire | the same, so that the closer may destroy the chunk |
 //!
-//! The hot slot is lock-free. A queue is crossbeam's `ArrayQueue`: no lock, but a thread that is stopped between
-//! claiming a queue slot and filling it delays the thread that wants that same slot.
+//! The hot slot is lock-free. A queue is crossbeam's `ArrayQueue`. It has no lock, but a thread
+//! that stops between claiming a queue slot and filling it delays the thread that wants that slot.
 
 use crate::sync::{ArrayQueue, AtomicPtr, Ordering};
 use std::hint::black_box;
@@ -39,45 +41,48 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::AtomicBool;
 use std::sync::OnceLock;
 
-/// What shelves keep: the ownership of a chunk, as thin as a pointer. (Another type in the models.)
+/// What shelves keep: the ownership of a chunk, as thin as a pointer. (The models keep another
+/// type.)
 ///
 /// # Safety
 ///
-/// [`from_raw`](Self::from_raw) of what [`into_raw`](Self::into_raw) gave is the same owner again, whatever thread has it.
+/// [`from_raw`](Self::from_raw) of what [`into_raw`](Self::into_raw) returned is the same owner
+/// again, in any thread.
 pub(crate) unsafe trait Owner: Send + Sized {
     /// What is owned.
     type Owned;
 
-    /// Gives the ownership up, to whoever has the pointer.
+    /// Gives up ownership: the pointer stands for it now.
     fn into_raw(self) -> NonNull<Self::Owned>;
 
-    /// Takes the ownership.
+    /// Takes ownership back.
     ///
     /// # Safety
     ///
-    /// The pointer comes from [`into_raw`](Self::into_raw), and nobody else takes it.
+    /// The pointer comes from [`into_raw`](Self::into_raw), and nobody else takes it back.
     unsafe fn from_raw(owned: NonNull<Self::Owned>) -> Self;
 }
 
 /// `None` is a seal.
 type Queue<O> = Box<ArrayQueue<Option<O>>>;
 
-/// What crossbeam's queue takes for each place: a stamp and an owner.
+/// What crossbeam's queue allocates per place: a stamp and an owner.
 type QueueSlot = [usize; 2];
 
 fn queue<O: Owner>(capacity: usize) -> Queue<O> {
     Box::new(ArrayQueue::new(capacity))
 }
 
-/// The idle places of one size class. See the module's text.
+/// The idle places of one size class: a hot slot and a queue.
 ///
-/// The hot slot has a pair of cache lines of its own: the queues' addresses are read by threads that give back what another
-/// one took, and that one should keep its hot slot in its cache.
+/// The hot slot has a pair of cache lines to itself. Threads that give back what another thread
+/// took read the queue's address, and must not evict the hot slot from that thread's cache.
 #[repr(C, align(128))]
 pub(crate) struct Shelf<O: Owner> {
     hot: Hot<O::Owned>,
-    /// Was the idle queue taken from since the hot slot was last found full? Then a take looks before it swaps: where one
-    /// thread takes and another gives back the slot stays empty, and a swap would wait for all stores before it. A hint.
+    /// Has the idle queue been taken from since the hot slot was last found full? If so, a take
+    /// looks before it swaps: where one thread takes and another gives back, the slot stays empty,
+    /// and a swap would wait for all earlier stores. A hint.
     uses_queue: AtomicBool,
     idle: OnceLock<Queue<O>>,
 }
@@ -89,13 +94,14 @@ impl<O: Owner> Shelf<O> {
     /// The value of a sealed hot slot: not null, and below the address of any chunk.
     const SEAL: *mut O::Owned = NonNull::dangling().as_ptr();
 
-    /// A shelf that takes one chunk in its hot slot, or none at all if `keeps_nothing`.
+    /// A shelf with room for one chunk in its hot slot, or for none if `keeps_nothing`.
     pub(crate) fn new(keeps_nothing: bool) -> Self {
         let hot = if keeps_nothing { Self::SEAL } else { ptr::null_mut() };
         Self { hot: Hot(AtomicPtr::new(hot)), uses_queue: AtomicBool::new(false), idle: OnceLock::new() }
     }
 
-    /// Makes room for `capacity` idle chunks beside the hot slot. Called off the warm path, before the first give.
+    /// Makes room for `capacity` idle chunks beside the hot slot. Called off the warm path, before
+    /// the first give.
     pub(crate) fn open_idle(&self, capacity: usize) {
         if capacity > 0 {
             self.idle.get_or_init(|| queue(capacity));
@@ -121,15 +127,16 @@ impl<O: Owner> Shelf<O> {
         self.seal_hot()
     }
 
-    /// The owner of what was taken out of the hot slot, if that was a chunk.
+    /// The owner of what was taken out of the hot slot, if it was a chunk.
     #[inline]
     fn owner(found: *mut O::Owned) -> Option<O> {
-        // SAFETY: neither null nor the seal, so `give` has put it there; and one exchange has taken it out.
+        // SAFETY: neither null nor the seal, so `give` put it there; one exchange took it out.
         NonNull::new(found).filter(|_| Self::is_chunk(found)).map(|found| unsafe { O::from_raw(found) })
     }
 
-    /// Puts the seal into the hot slot, and takes out the chunk that was there. A take calls it when it has taken the seal of
-    /// a shelf that keeps nothing: a give may have used the gap, and then the take has found a chunk after all.
+    /// Seals the hot slot, and takes out the chunk that was there. A take calls it after it swapped
+    /// out the seal of a shelf that keeps nothing. A give may have used that gap; then the take
+    /// gets a chunk after all.
     #[cold]
     fn seal_hot(&self) -> Option<O> {
         Self::owner(self.hot.0.swap(Self::SEAL, Ordering::Acquire))
@@ -150,35 +157,37 @@ impl<O: Owner> Shelf<O> {
         Some(found)
     }
 
-    /// Gives an idle chunk back; the one that was in the hot slot moves to the idle queue. `Err` returns the chunk for which
-    /// there is no place, or a sealed one, and the caller destroys it.
+    /// Gives an idle chunk back to the hot slot; a chunk that was there moves to the idle queue.
+    /// `Err` returns the chunk that has no place, or whose place is sealed. The caller destroys it.
     ///
-    /// Afterwards the caller must not touch the chunk that it gave, nor the shelf, unless it has another chunk of it.
+    /// Afterwards the caller must not touch the chunk it gave. It must not touch the shelf either,
+    /// unless it has another of the shelf's chunks.
     #[inline]
     pub(crate) fn give(&self, chunk: O) -> Result<(), O> {
         let chunk = chunk.into_raw();
-        // The slot is empty, most of the time; looking first would cost the warm path more than it saves the others.
+        // The slot is usually empty. Looking first would cost the warm path more than it saves the
+        // others.
         match self.hot.0.compare_exchange(ptr::null_mut(), chunk.as_ptr(), Ordering::Release, Ordering::Relaxed) {
             Ok(_) => Ok(()),
             Err(seen) => self.displace(seen, chunk),
         }
     }
 
-    /// Puts `chunk` into the hot slot where there was another one, and that one into the idle queue.
+    /// Puts `chunk` into a hot slot that held another chunk, and moves that one to the idle queue.
     #[inline(never)]
     fn displace(&self, mut seen: *mut O::Owned, chunk: NonNull<O::Owned>) -> Result<(), O> {
         while seen != Self::SEAL {
-            // AcqRel: what displaces an older chunk takes that one.
+            // AcqRel: displacing an older chunk also takes it.
             match self.hot.0.compare_exchange_weak(seen, chunk.as_ptr(), Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(old) => return Self::owner(old).map_or(Ok(()), |displaced| self.give_idle(displaced)),
                 Err(now) => seen = now,
             }
         }
-        // SAFETY: nobody else has it: it was not given.
+        // SAFETY: it was not given, so nobody else has it.
         Err(unsafe { O::from_raw(chunk) })
     }
 
-    /// Gives a chunk that nobody leases to the queue. The same contract as [`Shelf::give`].
+    /// Gives a chunk that nobody leases to the idle queue. Same contract as [`Shelf::give`].
     #[inline(never)]
     pub(crate) fn give_idle(&self, chunk: O) -> Result<(), O> {
         push(self.idle.get().map(Box::as_ref), chunk)
@@ -189,15 +198,15 @@ impl<O: Owner> Shelf<O> {
         usize::from(Self::is_chunk(self.hot.0.load(Ordering::Relaxed))) + self.idle.get().map_or(0, |queue| queue.len())
     }
 
-    /// Is there surely no idle chunk? Costs two loads where the class was never used.
+    /// Is there no idle chunk? A snapshot. Costs two loads where the class was never used.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.idle_count() == 0
     }
 
-    /// Seals every place and hands each chunk that was in one of them to `destroy`, each exactly once.
+    /// Seals every place, and hands each chunk found there to `destroy`, exactly once.
     ///
-    /// Gives may go on meanwhile; takes may not, so the caller is the pool's only taker.
+    /// Gives may go on meanwhile. Takes may not: the caller must be the pool's only taker.
     pub(crate) fn close(&self, mut destroy: impl FnMut(O)) {
         if let Some(chunk) = self.seal_hot() {
             destroy(chunk);
@@ -207,7 +216,7 @@ impl<O: Owner> Shelf<O> {
     }
 }
 
-/// The chunks of all classes that were given back while peers leased them. See the module's text.
+/// The chunks of all classes that were given back while peers leased them.
 pub(crate) struct LentQueue<O: Owner>(OnceLock<Queue<O>>);
 
 impl<O: Owner> LentQueue<O> {
@@ -215,13 +224,14 @@ impl<O: Owner> LentQueue<O> {
         Self(OnceLock::new())
     }
 
-    /// Makes room for `capacity` chunks. Called off the warm path, before the first chunk is shared. `false`: there is no memory for it.
+    /// Makes room for `capacity` chunks. Called off the warm path, before the first chunk is
+    /// shared. `false`: there is no memory for it.
     pub(crate) fn open(&self, capacity: usize) -> bool {
-        // To make the queue aborts the process where there is none.
+        // Without memory, creating the queue would abort the process.
         let has_memory = || {
             let mut places = Vec::<QueueSlot>::new();
             let has_memory = places.try_reserve_exact(capacity).is_ok();
-            // Else the compiler may leave both out, the taking and the giving back.
+            // Otherwise the compiler may remove both the allocation and its release.
             black_box(places);
             has_memory
         };
@@ -232,28 +242,28 @@ impl<O: Owner> LentQueue<O> {
         true
     }
 
-    /// What so many chunks take, in bytes.
+    /// Bytes that a queue of `capacity` chunks takes.
     pub(crate) const fn bytes(capacity: usize) -> usize {
         capacity * size_of::<QueueSlot>()
     }
 
-    /// Takes the chunk that was lent longest ago.
+    /// Takes the chunk that has been in the queue longest.
     pub(crate) fn take(&self) -> Option<O> {
         take(self.0.get()?)
     }
 
-    /// Gives a chunk back that peers still lease. `Err` returns it: the pool is closed. The same contract as
-    /// [`Shelf::give`] otherwise.
+    /// Gives back a chunk that peers still lease. `Err` returns it: the pool is closed. Otherwise
+    /// the same contract as [`Shelf::give`].
     pub(crate) fn give(&self, chunk: O) -> Result<(), O> {
         push(self.0.get().map(Box::as_ref), chunk)
     }
 
-    /// How many chunks were given back and may be leased. A snapshot.
+    /// How many chunks are in the queue: given back, and perhaps still leased. A snapshot.
     pub(crate) fn count(&self) -> usize {
         self.0.get().map_or(0, |queue| queue.len())
     }
 
-    /// As [`Shelf::close`].
+    /// Seals the queue, as [`Shelf::close`] does.
     pub(crate) fn close(&self, mut destroy: impl FnMut(O)) {
         seal_queue(self.0.get_or_init(|| queue(1)), &mut destroy);
     }
@@ -269,15 +279,15 @@ fn push<O: Owner>(queue: Option<&ArrayQueue<Option<O>>>, chunk: O) -> Result<(),
     match queue {
         Some(queue) => match queue.push(Some(chunk)) {
             Err(Some(refused)) => Err(refused),
-            // What a full queue gives back is what was to go in, and that was no seal.
+            // A full queue returns what was to go in, and that was no seal.
             Ok(()) | Err(None) => Ok(()),
         },
         None => Err(chunk),
     }
 }
 
-/// Leaves `queue` full of seals. Each round that is disturbed by a give has taken a chunk out, and there are finitely
-/// many chunks, so this ends.
+/// Leaves `queue` full of seals. Each round that a give disturbs takes a chunk out, and there are
+/// finitely many chunks, so this ends.
 fn seal_queue<O: Owner>(queue: &ArrayQueue<Option<O>>, destroy: &mut impl FnMut(O)) {
     loop {
         while let Some(found) = queue.pop() {
@@ -285,7 +295,7 @@ fn seal_queue<O: Owner>(queue: &ArrayQueue<Option<O>>, destroy: &mut impl FnMut(
                 destroy(chunk);
             }
         }
-        // Nobody else takes: if all these go in, the queue holds nothing else and stays full for ever.
+        // Nobody else takes: once all of these are in, the queue holds nothing else and stays full.
         if (0..queue.capacity()).all(|_| queue.push(None).is_ok()) {
             return;
         }

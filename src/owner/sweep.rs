@@ -1,24 +1,28 @@
 //! Removes what killed owners have left under /dev/shm.
 //!
-//! An owner takes the exclusive lock on a byte of its control object before it makes anything else, and holds it until it has removed
-//! everything else (see `locks`). So an object whose byte a sweep can lock, by a shared lock, is a dead owner's; or it was created
-//! this instant and is not locked yet, and then its owner finds it locked, or gone, and starts over under another name. With the
-//! shared lock in hand, and perhaps other sweeps beside it that do the same, a sweep
+//! An owner takes the exclusive lock on a byte of its control object before it makes anything else,
+//! and holds it until it has removed everything else (see `locks`). So if a sweep can take a shared
+//! lock on that byte, the owner is dead; or it created the object this instant and has not locked
+//! it yet. In that case the owner finds its object locked, or gone, and starts over under another
+//! name. Holding the shared lock, perhaps along with other sweeps at the same work, a sweep
 //!
 //! 1. marks the control object as closed, for peers that have it mapped,
 //! 2. unlinks the owner's segments,
 //! 3. unlinks the control object.
 //!
-//! If it is killed at any step, the kernel drops its lock, and the next sweep begins with what is left. A segment whose control
-//! object is not there is a dead owner's as well: living ones make it first and remove it last.
+//! If it is killed at any step, the kernel drops its lock, and the next sweep starts from what is
+//! left. A segment without a control object is a dead owner's as well: a living owner makes the
+//! control object first and removes it last.
 //!
-//! A channel's object is removed by itself, as `control::remove_dead` does it, for its name is used again. As long as a dead sender's
-//! receiver lives and has not dropped all that it received, neither the channel's object is removed nor what the provider has left:
-//! there may be messages in segments that the receiver has not mapped yet. (A successor by the channel's name does remove the object,
-//! and then the next sweep the segments. A receiver that is woken by its sender's death is done with them by then.)
+//! A channel's object is removed on its own, as `dead::remove_dead` does it, because its name is
+//! used again. As long as a dead sender's receiver lives and has not dropped all that it received,
+//! neither the channel's object nor anything of its provider is removed: there may be messages in
+//! segments that the receiver has not mapped yet. (A successor under the channel's name does remove
+//! the object, and the next sweep then removes the segments. A receiver that its sender's death has
+//! woken is done with them by then.)
 //!
-//! Never touched: what belongs to another user, and what is no regular file. No content is read but that of channels, and none is
-//! written but that mark.
+//! Never touched: what belongs to another user, and what is not a regular file. No content is read
+//! except that of channels, and none is written except that mark.
 
 #![forbid(unsafe_code)]
 
@@ -36,9 +40,10 @@ use std::os::unix::fs::MetadataExt;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Swept {
-    /// Objects, control objects included.
+    /// Objects, including control objects.
     pub objects: usize,
-    /// Memory that they had, in bytes. What peers still have mapped goes back to the system when they let it go.
+    /// Memory that they had, in bytes. What peers still have mapped goes back to the system when
+    /// they let it go.
     pub bytes: u64,
 }
 
@@ -48,7 +53,7 @@ impl Swept {
         let Ok(metadata) = fs::symlink_metadata(name.path()) else { return };
         if metadata.is_file() && metadata.uid() == uid && name.unlink().is_ok() {
             self.objects += 1;
-            // Blocks are of 512 bytes, whatever the file system's block size.
+            // Blocks are 512 bytes, whatever the file system's block size.
             self.bytes += metadata.blocks() * 512;
         }
     }
@@ -66,17 +71,17 @@ pub(crate) fn sweep(prefix: &str) -> Result<Swept, OsError> {
     }
     let providers: BTreeSet<ProviderId> = objects(prefix)?.into_iter().map(|(provider, ..)| provider).collect();
     for provider in providers {
-        // The lock is held until everything is removed.
+        // Held until everything is removed.
         let (_lock, control) = match lock_dead_owner(prefix, provider, uid) {
             Ok(Owner::Dead(lock)) => (Some(lock), Some(control_name(prefix, provider))),
             Ok(Owner::Gone) => (None, None),
             Ok(Owner::Alive) | Err(_) => continue,
         };
-        // Now that it is known to be dead: no receiver comes any more.
+        // Asked only now that the owner is known to be dead, because no receiver can come any more.
         if channels(prefix)?.iter().any(|channel| is_read(channel, provider, uid)) {
             continue;
         }
-        // Listed again: it may have made more before it died.
+        // Listed again: the owner may have made more before it died.
         let is_its_segment = |(owner, object, _): &(_, _, _)| (*owner, *object) == (provider, Leftover::Segment);
         let segments = objects(prefix)?.into_iter().filter(is_its_segment).map(|(.., name)| name);
         segments.chain(control).for_each(|object| swept.remove(&object, uid));
@@ -97,7 +102,7 @@ fn channels(prefix: &str) -> Result<Vec<Name>, OsError> {
     })
 }
 
-/// What `choose` makes of the names under /dev/shm.
+/// Collects what `choose` returns for the names under /dev/shm.
 fn names<T>(choose: impl Fn(&str) -> Option<T>) -> Result<Vec<T>, OsError> {
     let failed = |error| OsError::new("readdir", DIRECTORY, 0, error, String::new());
     let mut found = Vec::new();
@@ -113,7 +118,8 @@ enum Leftover {
     Segment,
 }
 
-/// Whose object is it, and what? The inverse of `control_name` and `segment_name`; `None` for names that those do not give.
+/// Whose object is this, and which kind? The inverse of `control_name` and `segment_name`; `None`
+/// for any other name.
 fn parse(prefix: &str, file: &str) -> Option<(ProviderId, Leftover)> {
     let (provider, object) = file.strip_prefix(prefix)?.strip_prefix('.')?.split_once('.')?;
     let provider = Some(ProviderId(hexadecimal(provider)?)).filter(|id| id.to_string() == provider)?;

@@ -1,21 +1,22 @@
 //! Carves a range of memory into pieces of whole units. The only file that names talc.
 //!
-//! talc keeps its lists and tags in the memory that it manages. Here that is not the shared memory: each carver has a *shadow*, private
-//! memory with one talc unit of 32 bytes for each unit of the range, and what talc carves out of the shadow stands for the same
-//! part of the range. So
+//! talc keeps its lists and tags in the memory that it manages. Here that is not the shared memory.
+//! Each carver has a *shadow*: private memory with one talc unit of 32 bytes for each unit of the
+//! range. What talc carves out of the shadow stands for the same part of the range. So
 //!
-//! * no process that can write to the range can damage the allocator,
-//! * the range's own bytes are never touched: its pages may be holes, and its last reader may still be reading,
-//! * a range of `n` units holds `n` of them; nothing is lost to tags or to alignment.
+//! * a process that can write to the range cannot damage the allocator,
+//! * the range's own bytes are never touched: its pages may be holes, and its last reader may still
+//!   be reading,
+//! * a range of `n` units holds `n` of them: nothing is lost to tags or alignment.
 //!
-//! That pieces never overlap follows from talc's contract alone: a piece of `n` units is an allocation of `32 n - 8` bytes that is
-//! aligned to 32.
+//! That pieces never overlap follows from talc's contract alone: a piece of `n` units is an
+//! allocation of `32 n - 8` bytes, aligned to 32.
 //!
 //! # Condemned pieces
 //!
-//! When nothing fits, idle pieces make room. Which of them have to go is a question of which are neighbours, so the owner of the
-//! pieces *condemns* them, and [`Carver::window`] tells where a gap would be, condemned pieces included. Condemning changes
-//! nothing else, and [`Carver::spare`] takes it back.
+//! When nothing fits, idle pieces make room. Which ones must go depends on which are neighbours. So
+//! the owner of the pieces *condemns* them, and [`Carver::window`] finds a gap as if condemned
+//! pieces were free. Condemning changes nothing else, and [`Carver::spare`] undoes it.
 
 use std::alloc::{alloc_zeroed, dealloc, Layout};
 use std::collections::BTreeMap;
@@ -31,16 +32,16 @@ const TAG: usize = std::mem::size_of::<usize>();
 /// Bytes of the shadow for talc's lists, a multiple of talc's unit.
 const LISTS: usize = talc::min_first_heap_size::<DefaultBinning>().div_ceil(CHUNK_UNIT) * CHUNK_UNIT;
 
-/// A range of memory, by units from its start.
+/// A range of memory and the pieces carved from it, in units from its start.
 pub(super) struct Carver {
     talc: Talc<Manual, DefaultBinning>,
     shadow: Shadow,
     units: usize,
-    /// What is carved, by its first unit.
+    /// What is carved, by first unit.
     pieces: BTreeMap<usize, Piece>,
-    /// Units that are carved.
+    /// How many units are carved.
     carved: usize,
-    /// Pieces that are condemned.
+    /// How many pieces are condemned.
     condemned: usize,
 }
 
@@ -49,8 +50,8 @@ struct Piece {
     is_condemned: bool,
 }
 
-/// talc's memory: its lists, a unit for the tag, and the shadow of each unit. Nobody else reads or writes it. When its carver is gone
-/// it serves the next one, if it is large enough.
+/// talc's memory: its lists, a unit for the tag, and the shadow of each unit. Nobody else reads or
+/// writes it. It outlives its carver to serve another one, if it is large enough.
 pub(super) struct Shadow {
     start: NonNull<u8>,
     layout: Layout,
@@ -63,61 +64,67 @@ impl Shadow {
     /// `None`: the system has no memory for it.
     fn new(units: usize) -> Option<Self> {
         let layout = Self::layout(units)?;
-        // Zeros come from the system untouched, so that a large shadow takes memory only where pieces begin and end.
-        // SAFETY: the layout's size is not zero.
+        // Zeroed memory comes from the system untouched, so a large shadow takes memory only where
+        // pieces begin and end.
+        // SAFETY: the layout's size is not zero: `layout` adds the lists.
         let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
         Some(Self { start, layout })
     }
 
-    /// What a shadow of so many units takes.
+    /// The memory that a shadow of `units` units takes.
     fn layout(units: usize) -> Option<Layout> {
         let bytes = units.checked_mul(CHUNK_UNIT)?.checked_add(LISTS + CHUNK_UNIT)?;
         Layout::from_size_align(bytes, CHUNK_UNIT).ok()
     }
 
-    /// Is it large enough for so many units?
+    /// Is it large enough for `units` units?
     pub(super) fn holds(&self, units: usize) -> bool {
         Self::layout(units).is_some_and(|layout| layout.size() <= self.layout.size())
     }
 
     /// The shadow of the unit at `at`, which is at most the number of units.
     fn unit(&self, at: usize) -> *mut u8 {
-        // SAFETY: inside the allocation, or one past its end.
+        // SAFETY: `layout` reserves this much, so the address is inside the allocation or one past
+        // its end.
         unsafe { self.start.as_ptr().add(LISTS + CHUNK_UNIT + at * CHUNK_UNIT) }
     }
 }
 
 impl Drop for Shadow {
     fn drop(&mut self) {
-        // SAFETY: allocated by `new` with this layout.
+        // SAFETY: `new` allocated it with this layout.
         unsafe { dealloc(self.start.as_ptr(), self.layout) };
     }
 }
 
-/// What a piece is in the shadow.
+/// The allocation in the shadow that stands for a piece of `units` units.
 fn shadow_of(units: usize) -> Option<Layout> {
     let bytes = units.checked_mul(CHUNK_UNIT)?.checked_sub(TAG)?;
     Layout::from_size_align(bytes, CHUNK_UNIT).ok()
 }
 
 impl Carver {
-    /// Nothing is carved yet. `None`: the system has no private memory for the shadow.
+    /// A carver of which nothing is carved. `None`: the system has no private memory for the
+    /// shadow.
     pub(super) fn new(units: usize) -> Option<Self> {
         Shadow::new(units).map(|shadow| Self::with(shadow, units))
     }
 
-    /// As [`new`](Self::new), with a shadow that another carver had, and that [holds](Shadow::holds) so many units.
+    /// As [`new`](Self::new), with the shadow of another carver, which must [hold](Shadow::holds)
+    /// `units` units.
     pub(super) fn with(shadow: Shadow, units: usize) -> Self {
         let mut talc = Talc::new(Manual);
-        // SAFETY: the first part of the shadow is talc's for as long as the carver lives.
+        // SAFETY: this first part of the shadow is talc's for as long as the carver lives.
         unsafe { talc.claim(shadow.start.as_ptr(), LISTS) };
-        // What is left of the part for the lists stands for nothing, and is taken out of use for good.
+        // The rest of the part for the lists stands for nothing, so it is taken out of use for
+        // good.
         let unit = Layout::new::<[usize; 3]>();
         // SAFETY: the layout's size is not zero.
         while unsafe { talc.try_allocate(unit) }.is_some() {}
-        // SAFETY: the unit before the first one is there for the tag.
+        // SAFETY: `layout` reserves a unit for the tag before the first one.
         let tag = unsafe { shadow.unit(0).sub(TAG) };
-        // SAFETY: the second part of the shadow is talc's for as long as the carver lives, and does not overlap the first.
+        // SAFETY: this second part of the shadow is talc's for as long as the carver lives, and
+        // does not overlap the first.
         unsafe { talc.claim(tag, TAG + units * CHUNK_UNIT) };
         Self { talc, shadow, units, pieces: BTreeMap::new(), carved: 0, condemned: 0 }
     }
@@ -127,14 +134,14 @@ impl Carver {
         self.shadow
     }
 
-    /// Carves a piece of so many units. `None`: no gap is that large.
+    /// Carves a piece of `units` units, and returns its first unit. `None`: no gap is that large.
     pub(super) fn carve(&mut self, units: usize) -> Option<usize> {
         let layout = shadow_of(units)?;
-        // SAFETY: the size is not zero.
+        // SAFETY: the layout's size is not zero: `shadow_of` gives at least 24 bytes.
         let piece = unsafe { self.talc.try_allocate(layout) }?;
         let at = (piece.as_ptr() as usize).wrapping_sub(self.shadow.unit(0) as usize) / CHUNK_UNIT;
         if at.checked_add(units).map_or(true, |end| end > self.units) {
-            // Only if talc used memory that it was not to use; better lost than handed out.
+            // Only if talc used memory outside its claim. Better lost than handed out.
             debug_assert!(false, "talc carved outside the range");
             return None;
         }
@@ -143,18 +150,20 @@ impl Carver {
         Some(at)
     }
 
-    /// Is there a gap for a piece of so many units? talc can tell sooner than a look at all pieces.
+    /// Is there a gap for a piece of `units` units? talc finds out faster than a look at all pieces
+    /// would.
     pub(super) fn has_gap(&mut self, units: usize) -> bool {
         self.carve(units).map(|at| self.free(at)).is_some()
     }
 
-    /// Gives the piece back that begins at `at`.
+    /// Gives back the piece that begins at `at`.
     pub(super) fn free(&mut self, at: usize) {
         let Some(piece) = self.pieces.remove(&at) else { return };
         self.carved -= piece.units;
         self.condemned -= usize::from(piece.is_condemned);
         if let Some(layout) = shadow_of(piece.units) {
-            // SAFETY: allocated with this layout by `carve`, and taken out of the list of pieces, so freed once.
+            // SAFETY: `carve` allocated it with this layout. It is off the list of pieces now, so
+            // it is freed once.
             unsafe { self.talc.deallocate(self.shadow.unit(at), layout) };
         }
     }
@@ -192,8 +201,9 @@ impl Carver {
         }
     }
 
-    /// Where `need` units would be in one piece if condemned pieces were free: in the tightest gap that there would be, and there
-    /// where fewer condemned units lie. The range ends where pieces end, and so may be longer than `need`. With it, how long the gap is.
+    /// Where `need` units would fit if condemned pieces were free: at the start or the end of the
+    /// tightest such gap, whichever has fewer condemned units. The range is widened to whole
+    /// pieces, so it may be longer than `need`. Returned with the gap's length.
     pub(super) fn window(&self, need: usize) -> Option<(usize, Range<usize>)> {
         let kept = self.pieces.iter().filter(|(_, piece)| !piece.is_condemned);
         let starts = kept.clone().map(|(start, _)| *start).chain([self.units]);
@@ -212,7 +222,7 @@ impl Carver {
         pieces.take_while(|piece| piece.end > range.start)
     }
 
-    /// What is not carved, from the start on.
+    /// The gaps between pieces, in order.
     pub(super) fn gaps(&self) -> impl Iterator<Item = Range<usize>> + '_ {
         let starts = self.pieces.keys().copied().chain([self.units]);
         let ends = std::iter::once(0).chain(self.pieces.iter().map(|(start, piece)| start + piece.units));
@@ -239,7 +249,7 @@ mod tests {
         }
     }
 
-    /// What may happen next. A number picks one of the pieces that there are.
+    /// What may happen next. A number picks one of the existing pieces.
     #[derive(Clone, Debug)]
     enum Step {
         Carve(usize),
@@ -260,7 +270,8 @@ mod tests {
         ]
     }
 
-    /// Each unit is free, or belongs to a piece, by its number, which may be condemned.
+    /// Each unit is free, or holds the first unit of the piece it belongs to. A piece may be
+    /// condemned.
     struct Model {
         units: Vec<Option<usize>>,
         pieces: Vec<(usize, usize, bool)>,
@@ -280,7 +291,7 @@ mod tests {
         }
     }
 
-    /// A carver; or one with a shadow that another one had, and that is larger than need be.
+    /// A new carver, or one with a used shadow that is larger than it needs.
     fn carver(units: usize, is_used: bool) -> Carver {
         if !is_used {
             return Carver::new(units).unwrap();
@@ -344,7 +355,7 @@ mod tests {
                         let end = |unit: usize| model.units.get(unit).copied().flatten();
                         let is_cut = |at: usize| at > 0 && end(at).is_some() && end(at) == end(at - 1);
                         prop_assert!(!is_cut(window.start) && !is_cut(window.end), "a piece is cut");
-                        // What lies in it has to go, and then the need fits.
+                        // What lies in the window has to go; then the need fits.
                         let gone: Vec<_> = model.pieces.iter().copied()
                             .filter(|piece| piece.0 < window.end && window.start < piece.0 + piece.1).collect();
                         for (at, len, _) in &gone {

@@ -1,4 +1,4 @@
-//! Giving memory back to the system: that of gaps, and arenas that nothing is carved from.
+//! Giving memory back to the system: the memory of gaps, and arenas that nothing is carved from.
 
 #![forbid(unsafe_code)]
 
@@ -25,17 +25,18 @@ impl Arenas {
                 }
             }
         }
-        // Under the lock: who takes it again must not be counted first.
+        // Under the lock: a thread that reserves these pages again must not be counted before this
+        // is.
         account.give_back(given);
         given
     }
 
-    /// Takes the arenas out that nothing is carved from; what is done with them is the caller's.
+    /// Takes out the arenas that nothing is carved from. The caller disposes of them.
     pub(crate) fn take_empty(&self) -> Vec<Leaving> {
         self.take(|arena| arena.pages.is_empty())
     }
 
-    /// Takes the arenas out that were made for what failed then.
+    /// Takes out the arenas that were made for an allocation that then failed.
     pub(crate) fn take_unused(&self) -> Vec<Leaving> {
         self.take(|arena| arena.pages.is_empty() && !arena.was_used)
     }

@@ -1,14 +1,16 @@
-//! How long arenas and heaps are that are added.
+//! How long new arenas and heaps are.
 //!
-//! The arenas' lengths together stay below the cap. Each but the first is at least a 64th of the cap, and at least as long as all
-//! before it together, as far as the cap and the longest possible segment allow; so there are eight, if that is no limit. Its length
-//! is a multiple of the run that it is made for, so that messages of one size leave nothing over. It has room for eight such runs at
-//! least, and for 32 where these are a large part of the cap, so that few of the gaps between messages of different sizes are at
-//! the end of an arena. The first one's length is the user's, if he wants.
+//! The arenas' total length stays within the cap. Each arena but the first is at least a 64th of
+//! the cap, and at least as long as all earlier ones together, as far as the cap and the longest
+//! possible segment allow. So there are at most eight, unless the longest segment is the limit. Its
+//! length is a multiple of the run that it is made for, so that messages of one size leave nothing
+//! over; only the last one takes all that is left. It has room for at least eight such runs, or 32
+//! where one is a large part of the cap, so that few of the gaps between messages of different
+//! sizes are at the end of an arena. The user may choose the length of the first.
 //!
-//! When a message fits no arena and the cap allows no other one, arenas that hold nothing but idle memory give way to a single one
-//! (see [`Arenas::surrender`]). Each time there are fewer pieces that the cap is divided into, so that this ends, too, after seven
-//! times at most.
+//! When a message fits no arena and the cap allows no other, arenas that hold nothing but idle
+//! memory give way to a single one (see [`Arenas::surrender`]). Each time the cap is divided into
+//! fewer pieces, so with eight arenas this ends after at most seven times.
 
 #![forbid(unsafe_code)]
 
@@ -21,34 +23,34 @@ use crate::owner::payload::Payload;
 use crate::protocol::control::MAX_SEGMENTS;
 use std::sync::Arc;
 
-/// The shortest heap that is made while there is room, in bytes, and the longest: one small message that is kept keeps all of it from
-/// being used for large ones.
+/// The shortest heap that is made while there is room, unless the first arena is short, and the
+/// longest, in bytes. One small message that is kept keeps a whole heap from large ones.
 const HEAP: (usize, usize) = (64 << 10, 256 << 10);
 
-/// How long a heap is that is made when the arenas cannot grow any more, in bytes.
+/// How long a heap is, in bytes, once the arenas can no longer grow.
 const LAST_HEAP: usize = 32 << 10;
 
-/// A new heap has this part of what all heaps have.
+/// A new heap has this share of the length of all heaps.
 const HEAP_GROWTH: usize = 16;
 
-/// Each arena but the first is at least this part of the cap.
+/// Each arena but the first is at least this share of the cap.
 const LEAST_SHARE: usize = 64;
 
-/// Each arena is at least so many times as long as the run that it is made for, if the cap allows it and the first one's length was not
-/// given.
+/// Each arena is at least this many times as long as the run it is made for, if the cap allows it
+/// and the user did not set the first one's length.
 const LEAST_RUNS: usize = 8;
 
-/// The same for a run of more than this part of the cap: between long messages of different lengths gaps are left, and fewer of them in
-/// one arena than in several.
+/// The same for a run of more than this share of the cap. Long messages of different lengths leave
+/// gaps between them, fewer in one arena than in several.
 const LEAST_LARGE_RUNS: usize = 32;
 const LARGE_SHARE: usize = 32;
 
-/// What an arena that is to be made takes of private memory.
+/// The private memory for an arena that is to be made.
 pub(crate) struct Blank(Carver);
 
 impl Arenas {
-    /// How long a heap for pieces of `len` bytes should be, and how long it must be at least: long enough for one. `will_recur`: more of
-    /// this length will come.
+    /// How long a heap for pieces of `len` bytes should be, and how long it must be to hold one.
+    /// `will_recur`: more pieces of this length will come.
     pub(crate) fn heap_len(&self, len: usize, will_recur: bool) -> (usize, usize) {
         let pages = |len: usize| round_to_pages(len).unwrap_or(len);
         let first = match self.first {
@@ -57,8 +59,9 @@ impl Arenas {
         };
         let state = self.state.lock();
         if state.spanned() == self.max {
-            // No more room will come: what is not needed soon is left to large messages.
-            // Two that are not whole pages lose less than each alone, if there will be two.
+            // No more room will come, so what is not needed soon is left to large messages. Two
+            // pieces that are not whole pages lose less together than each alone, if there will be
+            // two.
             let least = if will_recur && len % self.page > 0 { 2 } else { 1 };
             let count = LAST_HEAP.min(first).div_ceil(len).max(least);
             return (pages(count * len), pages(len));
@@ -69,7 +72,8 @@ impl Arenas {
         (pages(wanted.div_ceil(len).max(1) * len), pages(len))
     }
 
-    /// How long the next arena is, if it is made for a run of `len` bytes; `None` if the cap or the number of arenas allows none.
+    /// How long the next arena is, made for a run of `len` bytes. `None`: the cap or the number of
+    /// arenas allows none, or no segment can hold the run.
     pub(crate) fn next_len(&self, len: usize) -> Option<usize> {
         let state = self.state.lock();
         let rest = self.max - state.spanned();
@@ -83,11 +87,11 @@ impl Arenas {
             First::Given(bytes) => bytes.max(len),
             First::Usual(bytes) => bytes.max(runs * len),
         };
-        // So that the segments that there may still be after this one are enough for all of the cap.
+        // Long enough that the segments still allowed after this one can reach the cap.
         let others = (MAX_SEGMENTS - state.arenas.len() - 1).saturating_mul(self.longest);
         let wanted = least.max(rest.saturating_sub(others)).div_ceil(len) * len;
         let next = wanted.min(rest).min(self.longest / len * len);
-        // What would be left is too little to be of much use as an arena of its own.
+        // What would be left over is too short to be much use as an arena of its own.
         let is_last = state.is_merged || rest - next < (next / 2).max(len);
         Some(if is_last { rest.min(self.longest) } else { next })
     }
@@ -98,12 +102,12 @@ impl Arenas {
         self.state.lock().arenas.iter_mut().any(|arena| arena.pages.has_gap(pages))
     }
 
-    /// Private memory for an arena of `len` bytes; `None` if the system has none.
+    /// Private memory for an arena of `len` bytes. `None` if the system has none.
     pub(crate) fn prepare(&self, len: usize) -> Option<Blank> {
         Carver::new(len / self.page).map(Blank)
     }
 
-    /// Adds an arena of a segment that this was prepared for.
+    /// Adds an arena for a segment of the length that `blank` was prepared for.
     pub(crate) fn add(&self, payload: Arc<Payload>, blank: Blank) {
         let holes = Holes::all(payload.len() / self.page);
         self.state.lock().arenas.push(Arena { payload, pages: blank.0, holes, was_used: false });

@@ -1,11 +1,11 @@
-//! Which pages of an arena have no memory behind them: those that were never carved, and those that went back to the system.
+//! Which pages of an arena have no memory behind them: never carved, or given back to the system.
 
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Disjoint ranges of pages, by their start; neighbours are one range.
+/// Disjoint ranges of pages, keyed by their start. Adjacent ranges are merged.
 pub(super) struct Holes(BTreeMap<usize, usize>);
 
 impl Holes {
@@ -14,10 +14,10 @@ impl Holes {
         Self(BTreeMap::from([(0, pages)]))
     }
 
-    /// Takes the parts of `range` out that are holes.
+    /// Takes out the parts of `range` that are holes.
     pub(super) fn take(&mut self, range: &Range<usize>) -> Vec<Range<usize>> {
         let mut taken = Vec::new();
-        // From the last one that begins before the end, backwards.
+        // Backwards, from the last hole that begins before the end of `range`.
         while let Some((&start, &end)) = self.0.range(..range.end).next_back().filter(|(_, &end)| end > range.start) {
             self.0.remove(&start);
             self.put_back(start..range.start);
@@ -27,7 +27,7 @@ impl Holes {
         taken
     }
 
-    /// The holes that end where `range` begins, or begin where it ends, if they have at most `most` pages.
+    /// The holes of at most `most` pages that end where `range` begins, or begin where it ends.
     pub(super) fn rests_of(&self, range: &Range<usize>, most: usize) -> Vec<Range<usize>> {
         let before = self.0.range(..range.start).next_back().filter(|(_, &end)| end == range.start);
         let after = self.0.get_key_value(&range.end);
@@ -41,7 +41,7 @@ impl Holes {
         }
     }
 
-    /// Makes `range` a hole, whatever it was. Returns how many pages of it were none.
+    /// Makes all of `range` a hole. Returns how many of its pages were not one before.
     pub(super) fn add(&mut self, range: Range<usize>) -> usize {
         let known: usize = self.take(&range).iter().map(ExactSizeIterator::len).sum();
         let before = self.0.range(..range.start).next_back().filter(|(_, &end)| end == range.start);
@@ -51,7 +51,7 @@ impl Holes {
         range.len() - known
     }
 
-    /// The parts of `range` that are no holes.
+    /// The parts of `range` that are not holes.
     pub(super) fn filled(&self, range: &Range<usize>) -> Vec<Range<usize>> {
         let mut filled = Vec::new();
         let mut from = range.start;

@@ -1,4 +1,4 @@
-//! Who has to make way when nothing fits: pieces and arenas that are idle, which their owner *condemns*.
+//! What has to make way when nothing fits: idle pieces and arenas, which their owner *condemns*.
 
 #![forbid(unsafe_code)]
 
@@ -39,7 +39,7 @@ impl Arenas {
         }
     }
 
-    /// Where `need` would fit if some of the pieces that are condemned were free: as tight as can be.
+    /// Where `need` would fit if condemned pieces were free, as tightly as possible.
     pub(crate) fn window(&self, need: Need) -> Option<Window> {
         let state = self.state.lock();
         if need.grain == Grain::Line {
@@ -57,7 +57,7 @@ impl Arenas {
         Some(Window { serial: arena.payload.serial(), range })
     }
 
-    /// Takes back that a piece was condemned.
+    /// Undoes [`condemn`](Self::condemn) for a piece.
     pub(crate) fn spare(&self, piece: &Carved) {
         let mut state = self.state.lock();
         let mut at = piece.offset / self.page;
@@ -71,8 +71,9 @@ impl Arenas {
         }
     }
 
-    /// Which arenas could make way for one that holds a run of `len` bytes: nothing in them but what is condemned, and together
-    /// with what the cap leaves long enough; the shortest ones, or if so asked all or none. `None` if that is not enough.
+    /// Which arenas can make way for one that holds a run of `len` bytes: the shortest of those
+    /// that hold nothing but condemned pieces, until they and what the cap leaves are long enough.
+    /// With `all_or_none`, all arenas or none. `None` if that is not enough.
     pub(crate) fn surrender(&self, len: usize, all_or_none: bool) -> Option<Vec<Window>> {
         let mut state = self.state.lock();
         let mut idle: Vec<&Arena> = state.arenas.iter().filter(|arena| arena.pages.is_all_condemned()).collect();
@@ -80,7 +81,7 @@ impl Arenas {
         if all_or_none && idle.len() < state.arenas.len() {
             return None;
         }
-        // One has to go in any case where there are as many as there can be.
+        // At the limit of segments, at least one has to go.
         let is_full = state.arenas.len() == MAX_SEGMENTS;
         let mut room = self.max - state.spanned();
         let mut windows = Vec::new();

@@ -1,17 +1,19 @@
-//! Arenas: the segments that all messages are carved out of. Few, large and long-lived.
+//! Arenas: the segments that all messages are carved out of. They are few, large and long-lived.
 //!
 //! | level | carves | into | for |
 //! |---|---|---|---|
 //! | arena | one segment, by pages | *runs* | chunks of whole pages, and heaps |
 //! | heap | one run, by cache lines | pieces | smaller chunks, so that these stay together |
 //!
-//! All of it is off the warm path, behind one mutex: a chunk is carved once and then lives in its pool. What a run has holes in is
-//! reserved outside of that mutex by the one who has carved it (see `pool`), before anybody else knows of it.
+//! All of this is off the warm path, behind one mutex: a chunk is carved once and then lives in its
+//! pool. The thread that carves a run reserves memory for its holes outside that mutex (see
+//! `pool`), before any other thread knows of the run.
 //!
 //! # Memory
 //!
-//! An arena has its length from the start (I4), and no memory: each page is reserved when it, or what is next to it, is first carved.
-//! Where pages are not carved, [`Arenas::punch`] gives them back, and they are reserved again when they are carved again.
+//! An arena has its length from the start (I4), but no memory. A page is reserved when it, or a
+//! page next to it, is first carved. [`Arenas::punch`] gives back the memory of pages that are not
+//! carved; they are reserved again when they are carved again.
 
 mod carver;
 mod give_back;
@@ -34,15 +36,17 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// What would be left of a hole is filled with it if it is no longer than this in bytes, or a 64th of the cap: a later message
-/// need not call into the kernel for so little.
+/// The rest of a hole is filled along with what is carved from it, if it is at most this many bytes
+/// and at most one [`REST_SHARE`]th of the cap. A later message then need not call into the kernel
+/// for so little.
 const REST: usize = 1 << 20;
 const REST_SHARE: usize = 64;
 
-/// How many shadows of heaps are kept. None where AddressSanitizer is to find out who touches them.
+/// How many shadows of heaps are kept. None under AddressSanitizer, so that it can catch stray
+/// accesses to them.
 const SPARE_SHADOWS: usize = if cfg!(shm_pool_asan) { 0 } else { 4 };
 
-/// What a chunk is carved by.
+/// The unit that a chunk is carved in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Grain {
     /// Cache lines, out of a heap.
@@ -51,7 +55,7 @@ pub(crate) enum Grain {
     Page,
 }
 
-/// How much is to be carved.
+/// How much to carve.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Need {
     /// Bytes; a multiple of the grain.
@@ -59,18 +63,19 @@ pub(crate) struct Need {
     pub(crate) grain: Grain,
 }
 
-/// How much room the arenas have for more.
+/// How much room the arenas have left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
-    /// The cap allows more.
+    /// The cap allows another arena.
     ToGrow,
-    /// They take all that the cap allows, and half of that or more is not carved.
+    /// They span all that the cap allows, and at least half of that is not carved.
     Ample,
-    /// They take all that the cap allows, and less than half of that is not carved: where a chunk lies decides what else fits.
+    /// They span all that the cap allows, and less than half of that is not carved: where a chunk
+    /// lies decides what else fits.
     Crowded,
 }
 
-/// Part of an arena. Freed by [`Arenas::free`] and by nothing else.
+/// Part of an arena. Only [`Arenas::free`] frees it.
 pub(crate) struct Carved {
     payload: Arc<Payload>,
     /// Bytes from the segment's start.
@@ -79,18 +84,18 @@ pub(crate) struct Carved {
     grain: Grain,
 }
 
-/// Pages that were just carved, some of which may have no memory yet.
+/// Pages that were just carved. Some may have no memory yet.
 pub(crate) struct Run {
     pub(crate) carved: Carved,
-    /// Bytes from the segment's start.
+    /// Ranges without memory, in bytes from the segment's start.
     pub(crate) holes: Vec<Range<usize>>,
 }
 
-/// See the module's text.
+/// All arenas of a pool, with the heaps in them.
 pub(crate) struct Arenas {
     state: Mutex<ArenaState>,
     page: usize,
-    /// The cap, in bytes.
+    /// The cap in bytes.
     max: usize,
     first: First,
     /// The longest segment that may be made, in bytes.
@@ -99,13 +104,13 @@ pub(crate) struct Arenas {
 
 struct ArenaState {
     arenas: Vec<Arena>,
-    /// Arenas have given way to a longer one: from now on a new one takes all that the cap allows, but for a
-    /// [`First::OneMessage`].
+    /// Arenas have given way to a longer one. From now on a new arena takes all that the cap
+    /// allows, except for a [`First::OneMessage`].
     is_merged: bool,
-    /// By the serial number of their segment and where they begin in it.
+    /// Keyed by the serial number of their segment and the offset at which they begin in it.
     heaps: BTreeMap<(u64, usize), Heap>,
-    /// Of heaps that are gone: with messages of many sizes one is made for a single small message, and its private memory costs more
-    /// than all the rest.
+    /// Shadows of heaps that are gone. With messages of many sizes a heap may be made for a single
+    /// small message, and its private memory would cost more than everything else.
     shadows: Vec<Shadow>,
 }
 
@@ -113,14 +118,14 @@ struct Arena {
     payload: Arc<Payload>,
     pages: Carver,
     holes: Holes,
-    /// Was anything carved from it whose memory could be reserved?
+    /// Was anything ever carved from it whose memory could be reserved?
     was_used: bool,
 }
 
 struct Heap {
     run: Carved,
     lines: Carver,
-    /// No gap is longer than so many lines.
+    /// No gap is longer than this many lines.
     longest_gap: usize,
 }
 
@@ -142,13 +147,14 @@ impl Carved {
     /// The first byte.
     pub(crate) fn start(&self) -> NonNull<u8> {
         let base = self.payload.segment().mapping().base();
-        // SAFETY: a carver hands out parts of its range only (checked in `Carver::carve`), and an arena's is its segment.
+        // SAFETY: a carver hands out parts of its own range only (checked in `Carver::carve`), and
+        // an arena's range is its segment.
         let start = unsafe { base.as_ptr().add(self.offset) };
         // SAFETY: inside a mapping, which does not begin at null.
         unsafe { NonNull::new_unchecked(start) }
     }
 
-    /// The first `len` bytes of it stand for all.
+    /// The same piece, but only its first `len` bytes are usable.
     pub(crate) fn shortened(self, len: usize) -> Self {
         Self { len: len.min(self.len), ..self }
     }
@@ -162,18 +168,18 @@ impl Arenas {
     /// `max`, `first` and `longest` are whole pages.
     pub(crate) fn new(max: usize, first: First, longest: usize) -> Self {
         let state = ArenaState { arenas: Vec::new(), is_merged: false, heaps: BTreeMap::new(), shadows: Vec::new() };
-        // No more can be spanned; a cap beyond it is none.
+        // The segments cannot span more than this, so a higher cap means nothing.
         let max = max.min(longest.saturating_mul(MAX_SEGMENTS));
         Self { state: Mutex::new(state), page: page_size(), max, first, longest }
     }
 
-    // ---- carving ---------------------------------------------------------------------------------------------
+    // ---- carving --------------------------------------------------------------------------------
 
-    /// Carves a piece out of a heap, of the last one first. `None`: no heap has room.
+    /// Carves a piece out of a heap, trying the last heap first. `None`: no heap has room.
     pub(crate) fn carve_lines(&self, len: usize) -> Option<Carved> {
         let mut state = self.state.lock();
         let carved = state.heaps.values_mut().rev().find_map(|heap| heap.carve(len))?;
-        // From now on there is something in the heap that is not condemned.
+        // The heap now has something in it that is not condemned.
         let start = state.heap(&carved).map(|(key, _)| key.1);
         if let (Some(start), Some(arena)) = (start, state.arena(&carved)) {
             arena.pages.spare(start / self.page);
@@ -181,8 +187,9 @@ impl Arenas {
         Some(carved)
     }
 
-    /// Makes a heap of a run whose memory is reserved, and carves the first piece from it, so that no other thread can take its room.
-    /// `None`: the system has no private memory to keep account of it.
+    /// Makes a heap of a run whose memory is reserved, and carves the first piece from it before
+    /// another thread can take its room. `None`: the system has no private memory for the heap's
+    /// books.
     pub(crate) fn add_heap(&self, run: Carved, len: usize) -> Option<Carved> {
         let Some(lines) = self.lines(run.len / MIN_SIZE) else {
             self.free(run);
@@ -204,7 +211,8 @@ impl Arenas {
         shadow.map(|shadow| Carver::with(shadow, count)).or_else(|| Carver::new(count))
     }
 
-    /// Carves a run of `len` bytes, a multiple of the page size, out of the oldest arena that has room. `None`: none has.
+    /// Carves a run of `len` bytes, a multiple of the page size, out of the oldest arena that has
+    /// room. `None`: none has.
     pub(crate) fn carve_run(&self, len: usize) -> Option<Run> {
         let (mut state, pages) = (self.state.lock(), len / self.page);
         let mut arenas = state.arenas.iter_mut();
@@ -215,9 +223,12 @@ impl Arenas {
         Some(Run { carved, holes })
     }
 
-    /// The memory of a run is reserved. Reserves what was left of the holes that it was carved from, where that is little.
+    /// Notes that a run has its memory, and reserves what is left of the holes it was carved from,
+    /// if that is little.
     ///
-    /// Under the lock, unlike other memory: nothing is carved there yet, so that nobody else may find it filled before it is.
+    /// Unlike other memory, this is reserved under the lock: nothing is carved there yet, so
+    /// without the lock another thread could carve these pages and find them marked as filled
+    /// before they are.
     pub(crate) fn fill_rests(&self, run: &Carved, account: &Account) {
         let mut state = self.state.lock();
         let Some(arena) = state.arena(run) else { return };
@@ -231,7 +242,7 @@ impl Arenas {
         }
     }
 
-    /// Takes a run back of which these holes were not filled.
+    /// Takes back a run. Its `holes` are those that were not filled.
     pub(crate) fn give_up(&self, run: Run) {
         let mut state = self.state.lock();
         if let Some(arena) = state.arena(&run.carved) {
@@ -263,7 +274,7 @@ impl Arenas {
         }
     }
 
-    // ---- what there is ---------------------------------------------------------------------------------------
+    // ---- what there is --------------------------------------------------------------------------
 
     /// How much room there is for more.
     pub(crate) fn room(&self) -> Room {
@@ -279,7 +290,8 @@ impl Arenas {
         }
     }
 
-    /// Bytes that are not carved, by pages, and those in heaps, by lines.
+    /// Bytes that are not carved: those of the arenas, in whole pages, and those in heaps, in
+    /// lines.
     pub(crate) fn free_bytes(&self) -> (usize, usize) {
         let state = self.state.lock();
         let pages: usize = state.arenas.iter().map(|arena| arena.pages.free_units()).sum();
@@ -287,24 +299,24 @@ impl Arenas {
         (pages * self.page, lines * MIN_SIZE)
     }
 
-    /// What segments there are.
+    /// The segments that there are.
     pub(crate) fn payloads(&self) -> Vec<Arc<Payload>> {
         self.state.lock().arenas.iter().map(|arena| arena.payload.clone()).collect()
     }
 
-    /// How many arenas there are, and how long they are together, in bytes.
+    /// How many arenas there are, and their total length in bytes.
     pub(crate) fn count_and_len(&self) -> (usize, usize) {
         let state = self.state.lock();
         (state.arenas.len(), state.spanned())
     }
 
-    /// The longest run that surely fits now, in bytes: a gap, or an arena that the cap allows. `all_or_none`: as in
-    /// [`surrender`](Self::surrender).
+    /// The longest run that surely fits now, in bytes: a gap, or a new arena that the cap allows.
+    /// `all_or_none`: as for [`surrender`](Self::surrender).
     #[cfg(feature = "zenoh")]
     pub(crate) fn longest_run(&self, all_or_none: bool) -> usize {
         let state = self.state.lock();
         let gaps = state.arenas.iter().flat_map(|arena| arena.pages.gaps()).map(|gap| gap.len() * self.page);
-        // Arenas that are empty may give way to one.
+        // Empty arenas may give way to a single one.
         let empty: Vec<_> = state.arenas.iter().filter(|arena| arena.pages.is_empty()).collect();
         let may_go = !empty.is_empty() && (!all_or_none || empty.len() == state.arenas.len());
         let going: usize = empty.iter().map(|arena| arena.payload.len()).sum();
@@ -319,7 +331,7 @@ impl Arenas {
 }
 
 impl ArenaState {
-    /// The arenas' lengths together, in bytes.
+    /// The arenas' total length in bytes.
     fn spanned(&self) -> usize {
         self.arenas.iter().map(|arena| arena.payload.len()).sum()
     }

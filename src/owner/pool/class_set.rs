@@ -1,5 +1,5 @@
-//! Which classes have chunks that shelves keep: a bit for each, so that a search for what is idle reads a line or two and not the
-//! counts of all classes.
+//! Which classes have chunks that shelves keep, as one bit each: a search for idle chunks reads a
+//! cache line or two, not the counts of all classes.
 
 #![forbid(unsafe_code)]
 
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const BITS: usize = u64::BITS as usize;
 
-/// A set of classes. Whoever changes it holds a lock that orders the changes; whoever reads it gets a snapshot.
+/// A set of classes. Writers hold a lock that orders the changes; readers get a snapshot.
 pub(super) struct ClassSet(Box<[AtomicU64]>);
 
 impl ClassSet {

@@ -18,12 +18,12 @@ impl Pool {
         self.collect_loans();
         let lent = self.lent_chunks();
         let mut classes: Vec<ClassStats> = (0..self.shapes.len()).map(|class| self.class_base(class)).collect();
-        // `hits` counts uses at first.
+        // `hits` counts all uses at first.
         for chunk in self.registry.lock().chunks() {
             let class = &mut classes[chunk.class()];
             class.chunks += 1;
             class.hits += chunk.uses();
-            // The shelf has counted all that are in its idle queue as idle.
+            // The shelf has already counted every chunk in its idle queue as idle.
             match (chunk.whereabouts(), chunk.is_leased()) {
                 (Whereabouts::Lent, false) => class.idle += 1,
                 (Whereabouts::Lent, true) => class.leased += 1,
@@ -64,19 +64,21 @@ impl Pool {
                 (Whereabouts::Elsewhere, _) | (Whereabouts::Idle, false) => in_use += chunk.capacity(),
                 (Whereabouts::Lent, true) => leased += chunk.capacity(),
                 (Whereabouts::Lent, false) => {}
-                // The shelf counts it as idle.
+                // The idle bytes subtracted below include it.
                 (Whereabouts::Idle, true) => {
                     leased += chunk.capacity();
                     in_use += chunk.capacity();
                 }
             }
         }
-        // One that several channels have is counted as often; that matters to nobody who reads it.
+        // A chunk lent to several channels is counted once for each, which is good enough for
+        // statistics.
         let lent = self.bytes_lent();
         (in_use.saturating_sub(self.idle_bytes() + lent), leased + lent)
     }
 
-    /// What is known of a class without looking at its chunks. `hits` counts all uses of chunks that are destroyed.
+    /// What is known of a class without looking at its chunks. `hits` counts all uses of destroyed
+    /// chunks.
     fn class_base(&self, class: usize) -> ClassStats {
         let (kind, tally) = (self.shapes[class], &self.tallies[class]);
         ClassStats {

@@ -1,4 +1,4 @@
-//! Giving memory back to the system, and what is said when there is no room to be made.
+//! Giving memory back to the system, and reporting that no room can be made.
 
 #![forbid(unsafe_code)]
 
@@ -33,8 +33,9 @@ impl Pool {
         }
     }
 
-    /// The system is short of memory. Gives it what is free in the arenas, or, if that was done before, idle chunks that together
-    /// are as long as what is needed. `false`: there is nothing to give.
+    /// Helps a system that is short of memory. Gives it what is free in the arenas or, if that was
+    /// done before, idle chunks that together are at least as long as the need. `false`: there is
+    /// nothing to give.
     pub(super) fn relieve_system(&self, need: Need, was_punched: bool) -> bool {
         if !was_punched && self.punch() > 0 {
             return true;
@@ -60,12 +61,13 @@ impl Pool {
         self.used.iter().map(|class| self.shelves[class].idle_count() * self.shapes[class].size()).sum()
     }
 
-    /// Gives the memory of all gaps in the arenas back.
+    /// Gives the memory of all gaps in the arenas back to the system.
     fn punch(&self) -> usize {
         self.arenas.punch(&self.account)
     }
 
-    /// Gives the memory of what is not carved back to the system: whole segments, if they may go, and that of gaps.
+    /// Gives memory that is not carved back to the system: whole segments, if they may go, and
+    /// gaps.
     pub(super) fn give_memory_back(&self) {
         if !self.source.keeps_segments() {
             self.give_up_empty_arenas();
@@ -73,8 +75,8 @@ impl Pool {
         self.punch();
     }
 
-    /// Gives the segments up that nothing is carved from. Peers may still have them mapped, and would keep their memory, so that
-    /// is given back first.
+    /// Gives up the segments that nothing is carved from. Peers may still have them mapped and
+    /// would keep their memory, so that is given back first.
     pub(super) fn give_up_empty_arenas(&self) {
         self.arenas.take_empty().into_iter().for_each(|leaving| self.give_up(leaving));
     }
@@ -103,7 +105,7 @@ impl Pool {
         }
     }
 
-    /// The largest allocation that surely fits as it is.
+    /// The largest allocation that surely fits as things are.
     #[cfg(feature = "zenoh")]
     pub(crate) fn largest_that_fits(&self) -> usize {
         let longest = self.arenas.longest_run(self.source.keeps_segments());
@@ -122,7 +124,8 @@ impl Pool {
 
     #[cold]
     pub(super) fn exhausted(&self, need: Need) -> AllocError {
-        // Not by the whole statistics: who waits for memory is told so again and again.
+        // Not from the full statistics: a caller that waits for memory gets this error again and
+        // again.
         let (max_bytes, (in_use, leased)) = (self.limits.max_bytes, self.in_use_and_leased());
         let idle = max_bytes.saturating_sub(in_use + leased);
         AllocErrorKind::Exhausted { len: need.size, max_bytes, in_use, idle, leased }.into()

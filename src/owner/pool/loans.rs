@@ -1,4 +1,4 @@
-//! Chunks that are lent: to channels, which know when they have come back.
+//! Chunks that are lent to channels, which know when they come back.
 
 #![forbid(unsafe_code)]
 
@@ -8,51 +8,53 @@ use crate::owner::chunk::{Chunk, OwnedChunk};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Who has lent chunks of the pool to others.
+/// Something that has lent chunks of the pool, such as a channel's sender.
 pub(crate) trait Lends: Send + Sync {
-    /// Drops what has come back. Returns how many chunks that were.
+    /// Drops the chunks that have come back. Returns how many there were.
     fn collect(&self) -> usize;
 
-    /// Drops all that a borrower had who is dead. Returns how many chunks that were.
+    /// Drops the chunks of a dead borrower. Returns how many there were.
     fn reclaim(&self) -> usize;
 
     /// Bytes of the chunks that are lent.
     fn bytes_lent(&self) -> usize;
 
-    /// The chunks that are lent.
+    /// Calls `tell` with each chunk that is lent.
     fn each_lent(&self, tell: &mut dyn FnMut(NonNull<Chunk>));
 
-    /// Is nothing lent now, and never will be again?
+    /// Is nothing lent now, and will nothing ever be again?
     fn is_over(&self) -> bool;
 }
 
-/// How many chunks a class has before one that was lent is waited for: one is filled, one is read, and one is on its way back. With
-/// fewer, the next message would need the last one just when that is given back.
+/// How many chunks a class has before a lent one is waited for: one is being filled, one read, and
+/// one is on its way back. With fewer, the next message would need the last one just as it is given
+/// back.
 const DEPTH: usize = 3;
 
 impl Pool {
-    /// From now on the lender is asked when memory is wanted. When the pool is closed, it is let go of; and so are, here, those that are
-    /// over.
+    /// Registers a lender, to be asked when memory is wanted, until it is over or the pool is
+    /// closed. Drops the lenders that are over.
     pub(crate) fn add_lender(&self, lender: Arc<dyn Lends>) {
         self.reclaim_loans();
         self.lenders.lock().push(lender);
     }
 
-    /// Takes a chunk of a class that has come back from those whom it was lent to, unless another one had better be made.
+    /// Takes a chunk of a class that has come back from a borrower, unless making another one is
+    /// better.
     pub(super) fn take_returned(&self, class: usize) -> Option<OwnedChunk> {
-        // One lock after the other.
+        // One lock after the other, never both.
         let has_lenders = !self.lenders.lock().is_empty();
         let is_deep = || self.arenas.room() != Room::ToGrow || self.registry.lock().count(class) >= DEPTH;
         let has_come_back = has_lenders && is_deep() && self.collect_loans() > 0;
         has_come_back.then(|| self.take_own(class)).flatten()
     }
 
-    /// Takes what has come back from those whom it was lent to.
+    /// Takes in the chunks that borrowers have returned.
     pub(super) fn collect_loans(&self) -> usize {
         self.ask_lenders(|lender| lender.collect())
     }
 
-    /// Takes what was lent to those who are dead by now.
+    /// Takes in the chunks that borrowers have returned, and those of borrowers that are dead.
     pub(super) fn reclaim_loans(&self) -> usize {
         self.ask_lenders(|lender| lender.collect() + lender.reclaim())
     }
@@ -62,7 +64,7 @@ impl Pool {
         self.ask_lenders(|lender| lender.bytes_lent())
     }
 
-    /// All chunks that are lent, in the order of their addresses.
+    /// All chunks that are lent, ordered by address.
     pub(super) fn lent_chunks(&self) -> Vec<NonNull<Chunk>> {
         let mut lent = Vec::new();
         self.lenders.lock().iter().for_each(|lender| lender.each_lent(&mut |chunk| lent.push(chunk)));
@@ -70,7 +72,7 @@ impl Pool {
         lent
     }
 
-    /// Is this chunk lent, and has it not come back?
+    /// Is this chunk lent and not yet back?
     pub(crate) fn has_lent(&self, chunk: NonNull<Chunk>) -> bool {
         self.collect_loans();
         self.lent_chunks().binary_search(&chunk).is_ok()

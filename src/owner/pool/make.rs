@@ -1,7 +1,7 @@
-//! Making a chunk when none is idle: memory for it out of the arenas, which grow under the cap.
+//! Making a chunk when none is idle, out of the arenas, which grow up to the cap.
 //!
-//! Two kinds are made. One of the size of its class stays in the pool until its room is needed; a *one-off* is as long as its
-//! message, and no shelf keeps it.
+//! There are two kinds. A chunk of its class's size stays in the pool until its room is needed. A
+//! *one-off* is as long as its message, and no shelf keeps it.
 
 #![forbid(unsafe_code)]
 
@@ -16,22 +16,23 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-/// A segment that is never given up is made no shorter than this part of what it should be.
+/// A segment that is never given up is made no shorter than this share of its intended length.
 const KEPT_SHARE: usize = 32;
 
-/// A class *recurs* if fewer than this many chunks were made since the last one of it. So a publisher of that many sizes in turn comes
-/// to the warm path.
+/// A class *recurs* if fewer than this many chunks were made since its last one. So a publisher
+/// that cycles through this many sizes reaches the warm path.
 const RECURS_WITHIN: u64 = 16;
 
-/// The same for large chunks where memory is crowded: if all that is asked for is of one size, it does not matter where it lies.
+/// The same for large chunks where memory is crowded. If all messages are of one size, it does not
+/// matter where a chunk lies.
 const RECURS_WITHIN_WHERE_CROWDED: u64 = 1;
 
-/// The chunk that is to be made.
+/// The chunk to make.
 #[derive(Clone, Copy)]
 pub(super) struct Wanted {
     pub(super) class: usize,
     pub(super) need: Need,
-    /// No longer than its message, and gone when that is given back.
+    /// As long as its message, and destroyed when it is given back.
     is_one_off: bool,
 }
 
@@ -47,17 +48,18 @@ fn is_for_want_of_memory(error: &OsError) -> bool {
     matches!(error.errno(), Some(libc::ENOSPC | libc::ENOMEM))
 }
 
-/// The process has no private memory to keep account of an arena.
+/// The process has no private memory for an arena's books.
 fn no_private_memory(object: &str, bytes: usize) -> NoMemory {
     let source = io::Error::from_raw_os_error(libc::ENOMEM);
     NoMemory::Os(OsError::new("malloc", object, bytes, source, "; private memory to keep account of it".to_owned()))
 }
 
 impl Pool {
-    /// Makes a chunk for a message of `len` bytes, of a class of which none was idle.
+    /// Makes a chunk for a message of `len` bytes, of a class that has none idle.
     ///
-    /// Where the arenas cannot grow any more it is a one-off, unless its class recurs. With messages of many sizes a chunk on a shelf
-    /// is in the way of all others and is rarely used again; and if it is, its message lies where it fits badly.
+    /// Where the arenas can no longer grow, it is a one-off unless its class recurs. With messages
+    /// of many sizes, a chunk on a shelf is in the way of all others and is rarely used again; when
+    /// it is, its message lies where it fits badly.
     #[cold]
     pub(super) fn make_for(self: &Arc<Self>, class: usize, len: usize) -> Result<OwnedChunk, AllocError> {
         let made_since = self.made_since(class);
@@ -93,7 +95,7 @@ impl Pool {
         }
     }
 
-    /// Makes a chunk of a class that stays.
+    /// Makes a chunk of the class's size, which stays in the pool.
     #[cold]
     pub(crate) fn make(self: &Arc<Self>, class: usize) -> Result<OwnedChunk, AllocError> {
         self.make_wanted(Wanted { class, need: self.shapes[class].need, is_one_off: false })
@@ -102,7 +104,8 @@ impl Pool {
     /// Makes a chunk, and room for it if need be.
     fn make_wanted(self: &Arc<Self>, wanted: Wanted) -> Result<OwnedChunk, AllocError> {
         let class = wanted.class;
-        // Once: a process that writes garbage can make it look as if there were more to take back, again and again.
+        // Only once: a process that writes garbage can make it look as if there were always more to
+        // reclaim.
         let mut may_reclaim = true;
         let mut was_punched = false;
         loop {
@@ -132,7 +135,7 @@ impl Pool {
         }
     }
 
-    /// Takes any chunk that is free and will do for a class, however long it takes to find.
+    /// Takes any free chunk that will do for a class, however long the search.
     fn take_any(&self, class: usize) -> Option<OwnedChunk> {
         let idle = self.take_own(class).or_else(|| self.take_lent(class, usize::MAX));
         idle.or_else(|| self.take_larger(class))
@@ -166,14 +169,15 @@ impl Pool {
         }
         let (len, least) = self.arenas.heap_len(need.size, !wanted.is_one_off);
         if need.size >= self.limits.page && len == least {
-            // Nothing else would be in that heap.
+            // Nothing else would fit in that heap.
             return self.find_run(least, least).map(|run| run.shortened(need.size));
         }
         let run = self.find_run(len, least)?;
         self.arenas.add_heap(run, need.size).ok_or_else(|| no_private_memory("a heap", len))
     }
 
-    /// A run of `wanted` bytes, or of fewer, but no less than `least`; with its memory reserved.
+    /// A run of `wanted` bytes with its memory reserved, or a shorter one, but of at least `least`
+    /// bytes.
     fn find_run(&self, wanted: usize, least: usize) -> Result<Carved, NoMemory> {
         let mut len = wanted;
         loop {
@@ -181,7 +185,7 @@ impl Pool {
                 Some(Ok(carved)) => return Ok(carved),
                 Some(Err(error)) if len == least => return Err(error),
                 None if len == least => {
-                    // The next try may fail, too, if other threads are faster.
+                    // The next try may fail too, if other threads are faster.
                     self.grow(wanted).or_else(|_| self.grow(least))?;
                     len = wanted;
                 }
@@ -194,7 +198,7 @@ impl Pool {
     fn fill(&self, mut run: Run) -> Result<Carved, NoMemory> {
         while let Some(hole) = run.holes.pop() {
             if let Err(error) = run.carved.payload().segment().reserve(hole.clone()) {
-                // What was reserved of it before that failed.
+                // Undoes what was reserved of the hole before the failure.
                 run.carved.payload().segment().discard(hole.clone());
                 run.holes.push(hole);
                 self.arenas.give_up(run);
@@ -206,9 +210,10 @@ impl Pool {
         Ok(run.carved)
     }
 
-    /// Adds an arena that has room for a run of `len` bytes, unless another thread has done so.
+    /// Adds an arena with room for a run of `len` bytes, unless another thread has done so.
     fn grow(&self, len: usize) -> Result<(), NoMemory> {
-        // One thread at a time makes an arena; the others find room in it instead of finding the cap reached.
+        // One thread at a time makes an arena. The others then find room in it instead of finding
+        // the cap reached.
         let _one_at_a_time = self.growing.lock();
         if self.arenas.has_gap(len) {
             return Ok(());
@@ -227,7 +232,8 @@ impl Pool {
                     self.arenas.add(Arc::new(payload), blank);
                     return Ok(());
                 }
-                // Address space may be short for so long an arena, or /dev/shm for all of it, where all of it is taken.
+                // Address space may be short for so long an arena; or /dev/shm, if the factory
+                // wants room for all of it.
                 Err(NoMemory::Os(error)) if is_for_want_of_memory(&error) && arena > least => {
                     arena = round_to_pages(arena / 2).unwrap_or(least).max(len);
                 }

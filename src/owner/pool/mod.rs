@@ -1,22 +1,26 @@
 //! The pool: takes chunks from the shelves, makes new ones under the cap, takes them back, closes.
 //!
-//! Taking a chunk tries, in this order:
+//! To take a chunk it tries, in this order:
 //!
-//! 1. the class's hot slot (the warm path, in `provider`);
-//! 2. its idle queue: what nobody leased when it was given back;
+//! 1. the hot slot of the class (the warm path, in `provider`);
+//! 2. the class's idle queue: chunks that nobody leased when they were given back;
 //! 3. the lent queue: a few of the chunks that were shared longest ago, if their leases have ended;
-//! 4. what channels have back by now of what they have lent (`loans`), once the class has a few chunks;
+//! 4. the chunks that channels have got back by now (`loans`), once the class has a few chunks;
 //! 5. idle chunks of the next larger classes, as long as they waste little;
-//! 6. a new chunk, carved out of the arenas, which grow up to the cap (`make`); where they cannot grow any more, in the place of idle
-//!    chunks of other classes (`trade`), or of what dead peers held. There a chunk of a class that does not recur is a *one-off*: it
-//!    is as long as its message, and destroyed when it is given back, or if it was shared, at one of the next searches of the lent queue.
+//! 6. a new chunk, carved out of the arenas, which grow up to the cap (`make`). Where they can no
+//!    longer grow, it takes the place of idle chunks of other classes (`trade`), or of what dead
+//!    peers held. There a chunk of a class that does not recur is a *one-off*: it is as long as its
+//!    message, and destroyed when it is given back, or, if it was shared, by a later search of the
+//!    lent queue.
 //!
 //! # Closing
 //!
-//! Dropping the provider closes every shelf (see `shelf`). Handles that are still out keep the pool alive through
-//! their chunks; each destroys its chunk when it is dropped and refused, and the last one frees the pool (I6).
+//! Dropping the provider closes every shelf (see `shelf`). Outstanding handles keep the pool alive
+//! through their chunks. Each destroys its chunk when the shelf refuses it, and the last one frees
+//! the pool (I6).
 //!
-//! A chunk that was taken from a shelf, or whose last handle is being dropped, is in one hand (I3): an [`OwnedChunk`].
+//! A chunk that was taken from a shelf, or whose last handle is being dropped, is in one hand (I3):
+//! an [`OwnedChunk`].
 
 #![forbid(unsafe_code)]
 
@@ -50,16 +54,17 @@ use std::sync::Arc;
 /// How many lent chunks are looked at before a new one is made.
 const LENT_TRIES: usize = 8;
 
-/// Every so many searches of the lent queue, all of it is searched for more idle chunks than the idle cap allows.
+/// One search of the lent queue in this many covers all of it, and destroys idle chunks above the
+/// idle cap.
 const SEARCHES_PER_TRIM: u64 = 64;
 
-/// An idle chunk serves in the place of a smaller one if it is larger by at most this part.
+/// An idle chunk may serve for a smaller one if it is larger by at most this share.
 const MOST_WASTE: usize = 4;
 
-/// The same where the arenas cannot grow any more.
+/// The same where the arenas can no longer grow.
 const MOST_WASTE_AT_THE_CAP: usize = 32;
 
-/// See the module's text.
+/// All chunks of one owner, and the memory they are carved out of.
 pub(crate) struct Pool {
     shelves: Box<[Shelf<OwnedChunk>]>,
     /// Keeps nothing: the shelf of one-offs.
@@ -68,7 +73,7 @@ pub(crate) struct Pool {
     lent: LentQueue<OwnedChunk>,
     shapes: Box<[ClassShape]>,
     tallies: Box<[Tally]>,
-    /// The classes that have chunks other than one-offs; changed under the registry's lock.
+    /// The classes that have chunks other than one-offs. Changed under the registry's lock.
     used: ClassSet,
     limits: Limits,
     account: Account,
@@ -76,9 +81,9 @@ pub(crate) struct Pool {
     registry: Mutex<Registry>,
     first_share: Mutex<()>,
     growing: Mutex<()>,
-    /// One thread trades at a time. Holds the class that gave up a chunk last.
+    /// One thread trades at a time. Holds the class that last gave up a chunk.
     trading: Mutex<usize>,
-    /// Who has lent chunks; nobody any more when the pool is closed.
+    /// Those that have lent chunks. Empty once the pool is closed.
     lenders: Mutex<Vec<Arc<dyn Lends>>>,
     /// Searches of the lent queue.
     searches: AtomicU64,
@@ -87,18 +92,18 @@ pub(crate) struct Pool {
     #[cfg(feature = "zenoh")]
     collection: collect::Collection,
     source: Box<dyn SegmentFactory>,
-    /// Where peers count their leases; `None` if somebody else counts who reads a chunk.
+    /// Where peers count their leases. `None` if somebody else counts a chunk's readers.
     control: Option<OwnerControl>,
 }
 
-/// Counts of one class that change on cold paths only.
+/// Counts for one class that change only on cold paths.
 #[derive(Default)]
 struct Tally {
     /// Chunks made.
     misses: AtomicU64,
-    /// The number, among all that the pool has made, of the last one.
+    /// The pool's count of chunks made, as of the last one of this class; 0 if there was none.
     last_made: AtomicU64,
-    /// Uses of chunks that are destroyed.
+    /// Uses of chunks that have been destroyed.
     past_uses: AtomicU64,
 }
 
@@ -146,7 +151,7 @@ impl Pool {
         &self.shelves[class]
     }
 
-    /// What peers lease.
+    /// The chunks that peers lease.
     pub(crate) fn lent(&self) -> &LentQueue<OwnedChunk> {
         &self.lent
     }
@@ -168,17 +173,18 @@ impl Pool {
         self.control().map_or(ProviderId(0), OwnerControl::id)
     }
 
-    /// Is this process the one that built the pool, and not a forked child?
+    /// Did this process build the pool, as opposed to a parent that forked it?
     #[inline]
     pub(crate) fn is_ours(&self) -> bool {
         self.fork_epoch == fork::epoch()
     }
 
-    // ---- take ------------------------------------------------------------------------------------------------
+    // ---- take -----------------------------------------------------------------------------------
 
     /// Makes a chunk that was just taken this thread's, and counts the use.
     ///
-    /// In a forked child the chunk is lost to this side's copy of the pool, which is of no use anyway.
+    /// In a forked child it fails. The child's copy of the pool loses the chunk, but is of no use
+    /// anyway.
     #[inline]
     pub(crate) fn adopt(&self, chunk: &OwnedChunk) -> Result<(), AllocError> {
         if !chunk.was_taken_here() {
@@ -188,7 +194,7 @@ impl Pool {
         Ok(())
     }
 
-    /// For a chunk that another thread took the last time, or the other side of a fork.
+    /// For a chunk last taken by another thread, or on the other side of a fork.
     #[inline(never)]
     fn set_taker(&self, chunk: &Chunk) -> Result<(), AllocError> {
         if !self.is_ours() {
@@ -198,7 +204,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Takes a chunk for a message of `len` bytes when the hot slot of its class had none.
+    /// Takes a chunk for a message of `len` bytes after the hot slot of its class was found empty.
     #[inline(never)]
     pub(crate) fn take_slow(self: &Arc<Self>, class: usize, len: usize) -> Result<OwnedChunk, AllocError> {
         if let Some(chunk) = self.take_idle(class) {
@@ -216,7 +222,7 @@ impl Pool {
         self.make_for(class, len)
     }
 
-    /// Takes an idle chunk that will do for a class, if there is one; makes none.
+    /// Takes an idle chunk that will do for a class, if there is one. Makes none.
     #[cfg(feature = "zenoh")]
     pub(crate) fn take_ready(&self, class: usize) -> Option<OwnedChunk> {
         self.take_own(class).or_else(|| self.take_larger(class))
@@ -227,13 +233,13 @@ impl Pool {
         self.take_idle(class).or_else(|| self.shelves[class].take_hot())
     }
 
-    /// Takes an idle chunk of a class that is a little larger.
+    /// Takes an idle chunk of a slightly larger class.
     fn take_larger(&self, class: usize) -> Option<OwnedChunk> {
         let others = self.serving(class).skip(1).filter(|&other| !self.shelves[other].is_empty());
         others.filter_map(|other| self.take_own(other)).next()
     }
 
-    /// The classes whose idle chunks will do for one: itself, and those that waste little.
+    /// The classes whose idle chunks will do for this one: itself, and those that waste little.
     fn serving(&self, class: usize) -> RangeInclusive<usize> {
         let classes = self.limits.classes();
         let size = self.shapes[class].size();
@@ -243,7 +249,7 @@ impl Pool {
             Room::Crowded => 0,
         };
         let largest = size + most_waste;
-        // Those of small page-aligned messages come behind all others, a page apart.
+        // The classes of small page-aligned messages come after all others, a page apart.
         let last = if class < classes {
             class_of(largest + 1).saturating_sub(1).min(classes - 1)
         } else {
@@ -253,13 +259,14 @@ impl Pool {
         class..=last.max(class)
     }
 
-    /// Takes the chunk that has been idle longest.
+    /// Takes the chunk that has been in the class's idle queue longest.
     fn take_idle(&self, class: usize) -> Option<OwnedChunk> {
         let shelf = &self.shelves[class];
         std::iter::from_fn(|| shelf.take_idle()).find_map(Self::reopen)
     }
 
-    /// Makes a chunk that was taken from a queue fit for use; or moves it to the lent queue, if a peer leases it.
+    /// Makes a chunk that was taken from a queue fit for use, or moves it to the lent queue if a
+    /// peer leases it.
     fn reopen(chunk: OwnedChunk) -> Option<OwnedChunk> {
         if chunk.recycle() {
             chunk.set_whereabouts(Whereabouts::Elsewhere);
@@ -278,8 +285,9 @@ impl Pool {
         }
     }
 
-    /// Looks at the first `tries` lent chunks. Takes the first one whose leases have ended and that will do for the class; others
-    /// whose leases have ended go back to their shelves.
+    /// Looks at up to `tries` lent chunks, from the head. Takes the first one whose leases have
+    /// ended and that will do for the class. Others whose leases have ended go back to their
+    /// shelves.
     fn take_lent(&self, class: usize, tries: usize) -> Option<OwnedChunk> {
         let lent = self.lent.count();
         if lent == 0 {
@@ -294,7 +302,8 @@ impl Pool {
                 None => {}
             }
         }
-        // A count lost to another thread only puts the trim off: not worth a read-modify-write.
+        // A count lost to another thread only delays the trim, so it is not worth a
+        // read-modify-write.
         let count = self.searches.load(Ordering::Relaxed) + 1;
         self.searches.store(count, Ordering::Relaxed);
         if count % SEARCHES_PER_TRIM == 0 {
@@ -303,24 +312,26 @@ impl Pool {
         None
     }
 
-    /// Takes the chunk that was lent longest ago, or moves it to the tail if it is still leased.
+    /// Takes the chunk at the head of the lent queue, or moves it to the tail if it is still
+    /// leased.
     fn probe_lent(&self) -> Option<OwnedChunk> {
         self.lent.take().and_then(Self::reopen)
     }
 
-    /// Gives all lent chunks whose leases have ended back to their shelves, or destroys them where those are full.
+    /// Gives all lent chunks whose leases have ended back to their shelves, or destroys those that
+    /// have no place there.
     fn return_lent(&self) {
         (0..self.lent.count()).filter_map(|_| self.probe_lent()).for_each(Self::put_back);
     }
 
-    /// Puts a chunk that the caller has taken, and not used, back to its shelf.
+    /// Puts back a chunk that the caller has taken and not used.
     fn put_back(chunk: OwnedChunk) {
         if let Err(chunk) = chunk.give_idle().or_else(OwnedChunk::give) {
             Self::destroy(chunk);
         }
     }
 
-    // ---- share -----------------------------------------------------------------------------------------------
+    // ---- share ----------------------------------------------------------------------------------
 
     /// Gives a chunk its record, and makes room for it in the lent queue. Returns the generation.
     #[cold]
@@ -331,7 +342,7 @@ impl Pool {
             return Ok(generation);
         }
         let control = self.control().ok_or(ShareError::TooManyShared { max: 0 })?;
-        // Room for every record there is: the queue is never full unless it is sealed.
+        // Room for every record there is, so the queue is never full unless it is sealed.
         if !self.lent.open(control.records()) {
             return Err(ShareError::OutOfMemory { bytes: LentQueue::<OwnedChunk>::bytes(control.records()) });
         }
@@ -340,9 +351,9 @@ impl Pool {
         Ok(generation)
     }
 
-    // ---- give back -------------------------------------------------------------------------------------------
+    // ---- give back ------------------------------------------------------------------------------
 
-    /// Gives back a chunk that was never shared since it was taken. Does nothing in a forked child.
+    /// Gives back a chunk that was not shared since it was taken. Does nothing in a forked child.
     #[inline]
     pub(crate) fn give(chunk: OwnedChunk) {
         if !chunk.was_taken_here() {
@@ -353,8 +364,9 @@ impl Pool {
         }
     }
 
-    /// Gives back a chunk that another thread took. It goes to the queue, because the hot slot's cache line would go to and fro
-    /// between the two threads with every message; and its bytes are not in the other one's cache anyway.
+    /// Gives back a chunk that another thread took. It goes to the queue: the hot slot's cache line
+    /// would travel between the two threads with every message, and the bytes are not in the other
+    /// thread's cache anyway.
     #[inline(never)]
     fn give_elsewhere(chunk: OwnedChunk) {
         if chunk.is_ours() {
@@ -362,12 +374,12 @@ impl Pool {
         }
     }
 
-    /// As [`give`](Self::give), for a chunk that was shared: peers may lease it, or be about to.
+    /// Gives back a chunk that was shared: peers may lease it, or be about to.
     ///
-    /// It stays open to peers, so that a descriptor that is still on its way is good until the chunk is used again, or given up for
-    /// another one at the cap.
+    /// It stays open to peers. A descriptor still in flight is good until the chunk is used again,
+    /// or is given up for another one at the cap.
     pub(crate) fn give_shared(chunk: OwnedChunk) {
-        // A one-off stays open where the leased ones are, unless nothing is to be kept.
+        // A one-off stays open in the lent queue, unless nothing is to be kept.
         if chunk.is_leased() || chunk.is_one_off() && chunk.pool().limits.max_idle > 0 {
             return Self::lend(chunk);
         }
@@ -377,7 +389,7 @@ impl Pool {
         }
     }
 
-    /// Gives back a shared chunk for which the idle queue has no room.
+    /// Gives back a shared chunk that found no room in the idle queue.
     #[cold]
     fn give_closed(chunk: OwnedChunk) {
         if let Some(chunk) = Self::reopen(chunk) {
@@ -392,7 +404,8 @@ impl Pool {
         Self::dispose(chunk, is_free);
     }
 
-    /// As [`destroy`](Self::destroy); the bytes are left as they are if they are not free, because somebody may read them.
+    /// Destroys a chunk. If its bytes are not free, because somebody may read them, they are left
+    /// as they are.
     pub(crate) fn dispose(chunk: OwnedChunk, is_free: bool) {
         {
             let mut registry = chunk.pool().registry.lock();
@@ -408,9 +421,10 @@ impl Pool {
         #[cfg(feature = "zenoh")]
         pool.collection.note_destroyed(remains.memory.len());
         if !is_free {
-            // The pool is closed, and a peer still reads: neither the record nor the bytes are used again. The arena goes with the
-            // pool; the peer keeps its mapping. Dropped here and not after `pool`: if this is the last chunk, its arena is removed
-            // before the control object is (see `sweep`).
+            // The pool is closed, and a peer still reads: neither the record nor the bytes are used
+            // again. The arena goes with the pool; the peer keeps its mapping. Dropped here and not
+            // after `pool`, so that if this is the last chunk its arena is removed before the
+            // control object (see `sweep`).
             return drop(remains.memory);
         }
         if let (Some((record, generation)), Some(control)) = (remains.record, pool.control()) {
@@ -422,10 +436,10 @@ impl Pool {
         }
     }
 
-    /// Closes the pool: nothing is kept from now on. Called once, by the only one who takes chunks.
+    /// Closes the pool: it keeps nothing from now on. Called once, by the only taker of chunks.
     pub(crate) fn close(&self) {
         self.shelves.iter().for_each(|shelf| shelf.close(Self::destroy));
-        // When the shelves refuse: what they still have lent is given up.
+        // Only now that the shelves refuse: what lenders still have out is given up.
         let lenders = std::mem::take(&mut *self.lenders.lock());
         drop(lenders);
         self.lent.close(Self::destroy);
@@ -434,7 +448,8 @@ impl Pool {
 }
 
 impl Drop for Pool {
-    /// All chunks are destroyed. What peers still read they keep mapped; all other memory goes back to the system.
+    /// All chunks have been destroyed. Peers keep what they still have mapped; all other memory
+    /// goes back to the system.
     fn drop(&mut self) {
         self.give_memory_back();
         for payload in self.arenas.payloads() {

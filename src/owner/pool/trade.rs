@@ -1,19 +1,24 @@
-//! Trading: where the arenas cannot grow any more, memory changes hands inside them. No system call is made, but for pages that
-//! have never had memory, and where arenas have to give way to a longer one.
+//! Trading: once the arenas can no longer grow, memory changes hands inside them. It takes no
+//! system call, except for pages that have no memory yet, and where arenas give way to a longer
+//! one.
 //!
-//! A chunk that is to be made then finds its place in two steps, the first of them only if it is large.
+//! A new chunk then finds its place in two steps. The first applies only to large chunks.
 //!
-//! 1. **Where memory is crowded, large idle chunks go back to the arenas** ([`Pool::relieve_crowding`]), of each class in turn the
-//!    one that has been idle longest, until it no longer is. Memory is *crowded* where the arenas cannot grow and less than half of the
-//!    cap is free in them. To make a chunk again costs a microsecond; to keep each until it is in somebody's way scatters what is free,
-//!    so that with messages of random sizes some are refused that fit otherwise.
-//! 2. **If there is no room then, all that is idle is weighed** ([`Pool::trade`]). Idle chunks are taken from their shelves and
-//!    *condemned*: to the arenas they count as room. The arenas tell the tightest gap that there would be; those that lie in the way are
-//!    destroyed, and all others go back to their shelves. If there is no such gap, all go back. So a large message for which there is no
+//! 1. **Where memory is crowded, large idle chunks go back to the arenas**
+//!    ([`Pool::relieve_crowding`]): from each class in turn the one that has been idle longest,
+//!    until memory is no longer crowded. Memory is *crowded* when the arenas cannot grow and less
+//!    than half of the cap is free in them. Making a chunk again costs a microsecond. Keeping every
+//!    chunk until it is in the way scatters the free memory, so that with messages of random sizes
+//!    some are refused that would otherwise fit.
+//! 2. **If there is still no room, everything idle is weighed** ([`Pool::trade`]). Idle chunks are
+//!    taken from their shelves and *condemned*: the arenas count them as room. The arenas name the
+//!    tightest gap this would give. The chunks in its way are destroyed, and all others go back to
+//!    their shelves. If there is no such gap, all go back. So a large message for which there is no
 //!    room takes nothing from the small ones.
 //!
-//! One thread trades at a time. Others go on taking and giving back meanwhile; they do not find the chunks that are condemned, and who
-//! therefore wants to trade, too, waits for the lock and then looks again.
+//! One thread trades at a time. Others go on taking and giving back meanwhile, but do not find the
+//! condemned chunks. A thread that wants to trade because of that waits for the lock and then looks
+//! again.
 
 #![forbid(unsafe_code)]
 
@@ -26,7 +31,7 @@ use crate::owner::chunk::{OwnedChunk, Whereabouts};
 /// A chunk that was taken from its shelf to be condemned.
 struct Condemned {
     chunk: OwnedChunk,
-    /// From the hot slot, or else from the idle queue, where it may be open to peers.
+    /// From the hot slot. Otherwise from the idle queue, where it may be open to peers.
     was_hot: bool,
 }
 
@@ -57,10 +62,11 @@ impl Pool {
         }
     }
 
-    /// Makes room for a chunk of a class, of which none is idle, for which nothing is free. `false` if that cannot be.
+    /// Makes room for a chunk of a class that has none idle, when no gap is large enough. `false`
+    /// if that is impossible.
     pub(super) fn trade(&self, wanted: Wanted) -> bool {
         let _one_at_a_time = self.trading.lock();
-        // Another trader may have put it back, or a holder given it back.
+        // Another trader may have put one back, or a holder given one back.
         if !self.shelves[wanted.class].is_empty() {
             return true;
         }
@@ -79,9 +85,10 @@ impl Pool {
         has_room
     }
 
-    /// Destroys what lies in the way of a chunk, where that is least; `false` if there is no such place.
+    /// Destroys the chunks in the way of a new one, in the tightest place there is. `false` if
+    /// there is none.
     fn clear_a_window(&self, need: Need, condemned: &mut Vec<Condemned>) -> bool {
-        // If a peer has leased one of them meanwhile, there is one less that may have to go.
+        // If a peer has leased one of them meanwhile, one chunk fewer may have to go.
         while let Some(window) = self.arenas.window(need) {
             if self.clear(&[window], condemned) {
                 return true;
@@ -90,11 +97,11 @@ impl Pool {
         false
     }
 
-    /// No more than this can be had in one piece, in bytes.
+    /// An upper bound on what can be had in one piece, in bytes.
     fn most_to_gain(&self) -> usize {
         let (pages, lines) = self.arenas.free_bytes();
         let (_, spanned) = self.arenas.count_and_len();
-        // Where a small chunk is alone on its pages, these are to be had, too.
+        // A small chunk that is alone on its pages frees all of them.
         let whole = |class: usize| self.shapes[class].size().next_multiple_of(self.limits.page);
         let idle: usize = self.idle_classes().map(|class| self.shelves[class].idle_count() * whole(class)).sum();
         pages + lines + idle + (self.limits.max_bytes - spanned)
@@ -117,7 +124,8 @@ impl Pool {
         shelf.take_hot().map(|chunk| Condemned { chunk, was_hot: true })
     }
 
-    /// Destroys the condemned chunks that lie in the windows. `false` if a peer has leased one meanwhile: then it destroys none.
+    /// Destroys the condemned chunks in the windows. `false` if a peer has leased one meanwhile:
+    /// then none is destroyed.
     fn clear(&self, windows: &[Window], condemned: &mut Vec<Condemned>) -> bool {
         let is_in_the_way = |condemned: &Condemned| {
             let memory = condemned.chunk.memory();
@@ -125,7 +133,7 @@ impl Pool {
         };
         let (doomed, rest): (Vec<_>, Vec<_>) = std::mem::take(condemned).into_iter().partition(is_in_the_way);
         *condemned = rest;
-        // From here on no peer can attach to it.
+        // From here on no peer can attach to these.
         let (closed, leased): (Vec<_>, Vec<_>) = doomed.into_iter().partition(|doomed| doomed.chunk.recycle());
         let is_leased = !leased.is_empty();
         for leased in leased {
@@ -140,7 +148,7 @@ impl Pool {
         true
     }
 
-    /// Puts a condemned chunk back to where it was.
+    /// Puts a condemned chunk back where it was.
     fn spare(&self, spared: Condemned) {
         self.arenas.spare(spared.chunk.memory());
         let Condemned { chunk, was_hot } = spared;
@@ -155,11 +163,12 @@ impl Pool {
         }
     }
 
-    /// For a chunk that no arena is long enough for, or that fits none because of what is in use in each: arenas in which nothing is
-    /// in use give way to a longer one. Everything idle is condemned.
+    /// Lets arenas in which nothing is in use give way to a longer one, for a chunk that fits no
+    /// arena, because each is too short or has too much in use. Everything idle is condemned.
     fn surrender(&self, need: Need, condemned: &mut Vec<Condemned>) -> bool {
         let Some(len) = round_to_pages(need.size) else { return false };
-        // Where receivers keep what is given up, that may happen once: then there is one segment, of all of the cap.
+        // Where receivers keep what is given up, this may happen only once, and leaves one segment
+        // as long as the cap.
         let Some(windows) = self.arenas.surrender(len, self.source.keeps_segments()) else { return false };
         if !self.clear(&windows, condemned) {
             return false;
