@@ -15,9 +15,10 @@ use std::sync::Arc;
 ///
 /// A view derefs to `&[u8]`. Its length is the message's. It begins where the sender's buffer does,
 /// so it is aligned to 64 bytes at least, and to what was asked of
-/// [`Provider::alloc_layout`](crate::Provider::alloc_layout). The length never exceeds the mapping,
-/// whatever other processes do. The alignment holds if they keep to the protocol: unsafe code
-/// checks it.
+/// [`Provider::alloc_layout`](crate::Provider::alloc_layout).
+///
+/// Whatever other processes do, the range lies within the mapping. The alignment holds as long as
+/// they keep to the protocol, so unsafe code must check it.
 ///
 /// There is no way to write through a view:
 ///
