@@ -53,8 +53,8 @@ impl AsRef<[u8]> for Message {
     }
 }
 
-/// Up to [`MAX_INLINE`] bytes, copied out of their slot. It derefs to `&[u8]`; its length is that of
-/// what was sent.
+/// Up to [`MAX_INLINE`] bytes, copied out of their slot. It derefs to `&[u8]`; its length is that
+/// of what was sent.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(8))]
 pub struct Inline {
