@@ -2,8 +2,8 @@
 //! dies.
 //!
 //! A bell is a 32-bit word in shared memory. One side, the *ringer*, rings it; the other, the
-//! *sleeper*, sleeps on it through a shared futex. The kernel knows the layout (see `man 2
-//! get_robust_list`):
+//! *sleeper*, sleeps on it through a shared futex. The kernel knows the layout (see
+//! `man 2 get_robust_list`):
 //!
 //! | bits | meaning |
 //! |---|---|

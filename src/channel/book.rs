@@ -67,7 +67,7 @@ impl<T> Cells<T> {
 /// never given back.
 pub(super) struct Book {
     cells: Cells<Chunk>,
-    /// How many returns were read. Whoever takes buffers out holds this lock.
+    /// How many returns were read. Buffers are taken out under this lock.
     returned: Mutex<u64>,
 }
 

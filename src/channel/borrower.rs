@@ -87,8 +87,8 @@ impl MappedSegments {
         self.known.len()
     }
 
-    /// Opens a message. `is_sender_there` tells whether the sender's process still lives; it is
-    /// asked before a mapping is let go of.
+    /// Opens a message. `is_sender_there` tells whether the sender is still there; it is asked
+    /// before a mapping is let go of.
     #[inline]
     pub(super) fn open(&mut self, place: &SentBuffer, is_sender_there: impl Fn() -> bool) -> Result<Loan, AttachError> {
         let is_first = self.known.first().is_some_and(|mapped| mapped.serial == place.segment);
@@ -139,7 +139,7 @@ impl MappedSegments {
     fn let_go(&mut self, is_sender_there: impl Fn() -> bool) {
         let gone: Vec<u64> =
             self.known.iter().map(|mapped| mapped.serial).filter(|&serial| !self.name(serial).exists()).collect();
-        // Ask this last: the owner may die after it, but not before the names were looked up.
+        // Ask this last: an owner that lives now lived when its names were looked up.
         if !gone.is_empty() && is_sender_there() {
             self.known.retain(|mapped| !gone.contains(&mapped.serial));
         }

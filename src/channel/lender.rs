@@ -8,9 +8,9 @@
 //!
 //! # States of a loan
 //!
-//! | state | who has it | leaves it by |
+//! | state | where it is | leaves it by |
 //! |---|---|---|
-//! | free | nobody | [`Lender::lend`]: the handle goes into the book, then the message into its slot |
+//! | free | nowhere | [`Lender::lend`]: the handle goes into the book, then the message into its slot |
 //! | out | its slot, or the receiver | the receiver's return; the sender, if it could not be sent; the receiver's death |
 //!
 //! # Who looks for returns, and when
@@ -18,8 +18,8 @@
 //! * The sender, right after a message has gone out and its receiver was woken: that is off the
 //!   receiver's path, and in time for the next buffer to be the one that came back last, which is
 //!   still in the cache. It reads a few returns at a time, and fetches the first and last lines of
-//!   the buffers for writing, so that whoever fills one next does not wait for the reader's core to
-//!   give them up.
+//!   the buffers for writing, so that filling one next does not wait for the reader's core to give
+//!   them up.
 //! * The sender, when no number is free. When it finds that the receiver is gone, it takes back
 //!   everything.
 //! * The pool, when a class has no idle chunk, and has three chunks already or the arenas cannot
@@ -114,7 +114,7 @@ impl Lender {
             return Ok(());
         }
         // Take the buffer back, if it is still there. A receiver that makes numbers up may have
-        // returned it, or someone who found the receiver dead may have taken it out. Then it counts
+        // returned it, or a thread that found the receiver dead may have taken it out. Then it counts
         // as sent, and the next one is refused.
         let unsent = self.book.lock().take(number);
         unsent.map_or(Ok(()), |buffer| Err(NotLent::NotSent(buffer.with_len(len))))

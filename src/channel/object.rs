@@ -234,7 +234,7 @@ impl Object {
     /// Makes this end the receiver's. If two try at the same time, one succeeds.
     pub(super) fn join(&mut self, name: &Name) -> Result<(), ChannelError> {
         let taken = || ChannelError::HasReceiver { object: name.path() };
-        // The lock comes first: whoever holds the bell holds the lock too.
+        // The lock comes first: the holder of the bell always holds the lock too.
         match self.locks.try_lock(RECEIVER_BYTE) {
             Ok(true) => {}
             Ok(false) => return Err(taken()),

@@ -5,7 +5,7 @@
 //! *ticket* is the number of returns before it. With `n` words, ticket `t` goes into word `t % n`,
 //! with `t + 1` in the upper bits and the loan's number in the lower ones. The receiver's threads
 //! draw their tickets from a counter in their own memory, so giving back moves one cache line and
-//! waits for none: it is a store.
+//! waits for none: the store is not waited for.
 //!
 //! A word is never overwritten before its last return was read. For each unread return there is a
 //! loan still out, and there are at most `n` loans, so a newly drawn ticket is less than `n` ahead

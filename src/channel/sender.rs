@@ -62,8 +62,8 @@ impl SenderBuilder {
         self
     }
 
-    /// Creates the channel `name`, for buffers of `provider`. The name is 1 to 64 of `A-Z a-z 0-9 _
-    /// -`. No other living sender whose provider has the same
+    /// Creates the channel `name`, for buffers of `provider`. The name is 1 to 64 of
+    /// `A-Z a-z 0-9 _ -`. No other living sender whose provider has the same
     /// [`name_prefix`](crate::ProviderBuilder::name_prefix) may use it.
     ///
     /// A killed sender's name is free for the next one as soon as the kernel has torn down its

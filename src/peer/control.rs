@@ -102,8 +102,8 @@ impl PeerControl {
     }
 
     /// Does this peer still have its slot? If the process has closed the descriptor that holds the
-    /// lock, another peer may have the slot by now, and its leases must be neither taken nor given
-    /// back here.
+    /// lock, another peer may have the slot by now, and the slot's leases are not this peer's to
+    /// take or to give back.
     #[inline]
     pub(crate) fn has_slot(&self) -> bool {
         self.view.header().epochs[self.slot()].is(self.id.epoch)

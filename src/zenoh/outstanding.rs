@@ -135,7 +135,7 @@ impl Outstanding {
         slot.pages.get(key.place().0).filter(|_| slot.id == key.segment)
     }
 
-    /// Notes that a chunk is out. Whoever takes it out of its cell owns it.
+    /// Notes that a chunk is out. The caller that takes it out of its cell owns it.
     #[inline]
     pub(super) fn put(&self, chunk: OwnedChunk, key: Key) {
         // There is a cell for every possible chunk.

@@ -2,11 +2,11 @@
 //! under a shared `flock`.
 //!
 //! The lock tells zenoh's processes that a segment is in use: each of them, when it starts and when
-//! it ends, unlinks the segments that it can lock exclusively. Whoever gives back the last shared
-//! lock unlinks the name, as zenoh itself does. Otherwise the next zenoh process does, for example
-//! after a publisher that has forked: its child has the mapping, and so the lock. A segment that
-//! the pool gives up while receivers still have it mapped loses its memory at once (see `Pool`). It
-//! keeps its name, so that nobody reuses that, until the last of the receivers ends.
+//! it ends, unlinks the segments that it can lock exclusively. The process that gives back the last
+//! shared lock unlinks the name, as zenoh itself does. Otherwise the next zenoh process does, for
+//! example after a publisher that has forked: its child has the mapping, and so the lock. A segment
+//! that the pool gives up while receivers still have it mapped loses its memory at once (see
+//! `Pool`). It keeps its name until the last of the receivers ends, so that nobody reuses it.
 //!
 //! Receivers never let a segment go, so the pool keeps it too when it is empty. Receivers also lock
 //! the whole segment into memory, and so take memory that was not needed yet. So a segment is made
