@@ -5,8 +5,8 @@
 //! that can be lent, and each [`Counted`] takes one off it on drop. When the owner is dropped, it
 //! takes off the word's start value, less what it lent. So the word becomes zero exactly once, with
 //! the last drop, and that drop frees the value. (It is a weighted reference count whose weight the
-//! owner keeps. With an `Arc`, each message received would wait for a line that the threads dropping
-//! other messages hold.)
+//! owner keeps. With an `Arc`, each message received would wait for a line that the threads
+//! dropping other messages hold.)
 //!
 //! | writer | reader | what becomes visible |
 //! |---|---|---|

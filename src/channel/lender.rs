@@ -114,8 +114,8 @@ impl Lender {
             return Ok(());
         }
         // Take the buffer back, if it is still there. A receiver that makes numbers up may have
-        // returned it, or a thread that found the receiver dead may have taken it out. Then it counts
-        // as sent, and the next one is refused.
+        // returned it, or a thread that found the receiver dead may have taken it out. Then it
+        // counts as sent, and the next one is refused.
         let unsent = self.book.lock().take(number);
         unsent.map_or(Ok(()), |buffer| Err(NotLent::NotSent(buffer.with_len(len))))
     }

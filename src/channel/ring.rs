@@ -16,9 +16,9 @@
 //! one cache line from core to core.
 //!
 //! Fetching a line that the other core has written takes longer than everything else, so both sides
-//! do it while they would wait anyway. The reader [frees](free) a slot not when it has [read] it, but
-//! when it asks for the next message. The writer checks whether the next slot is free right after it
-//! has filled one.
+//! do it while they would wait anyway. The reader [frees](free) a slot not when it has [read] it,
+//! but when it asks for the next message. The writer checks whether the next slot is free right
+//! after it has filled one.
 //!
 //! # Orderings
 //!
@@ -31,8 +31,8 @@
 //! # Killed at any instruction
 //!
 //! A writer that dies before it stores the sequence has sent nothing; after the store it has sent
-//! the message. What a dead reader had read is its own affair. Within an operation neither side waits
-//! for the other.
+//! the message. What a dead reader had read is its own affair. Within an operation neither side
+//! waits for the other.
 //!
 //! # Garbage
 //!
