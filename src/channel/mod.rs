@@ -57,8 +57,8 @@
 //!
 //! # When a side dies
 //!
-//! The kernel rings for the dead side (see `bell`). The other side gets [`SendFailure::PeerGone`] or
-//! [`RecvError::PeerGone`] at once, or after the core dump if there is one; if it sleeps, it is
+//! The kernel rings for the dead side (see `bell`). The other side gets [`SendFailure::PeerGone`]
+//! or [`RecvError::PeerGone`] at once, or after the core dump if there is one; if it sleeps, it is
 //! woken. A receiver first gets what was sent before, and a sweep leaves that alone as long as the
 //! receiver lives. What a dead receiver held comes back to the owner's pool when the owner needs
 //! memory, once no thread of the dead process can read any more.
