@@ -1,16 +1,19 @@
-//! A bell: how the one side of a channel wakes the other, and how the kernel does it in its place when it dies.
+//! A bell: how one side of a channel wakes the other, and how the kernel rings for a side that
+//! dies.
 //!
-//! Each bell is a 32-bit word in shared memory that one side, the *ringer*, rings, and on which the other, the *sleeper*, sleeps by
-//! a shared futex. The kernel knows the layout (see `man 2 get_robust_list`):
+//! A bell is a 32-bit word in shared memory. One side, the *ringer*, rings it; the other, the
+//! *sleeper*, sleeps on it through a shared futex. The kernel knows the layout (see
+//! `man 2 get_robust_list`):
 //!
 //! | bits | meaning |
 //! |---|---|
-//! | 0 to 29 | the thread that holds the bell for the ringer's process (see `keeper`); 0 before there is a ringer, and when it is gone |
+//! | 0 to 29 | the thread that holds the bell for the ringer's process (see `robust_list`); 0 before there is a ringer, and after it is gone |
 //! | 30 | with a ringer: it has rung; without: the ringer is gone |
 //! | 31 | the sleeper sleeps, or is about to |
 //!
-//! When a process dies, in whatever way, the kernel makes 0 of the thread in all bells that it holds, sets bit 30, and wakes the sleeper
-//! where bit 31 is set. No heartbeat, no probing, no timeout. A ringer that leaves does the same by itself.
+//! When a process dies, in whatever way, the kernel clears the thread in every bell that it holds,
+//! sets bit 30, and wakes the sleeper if bit 31 is set. This needs no heartbeat, no probing and no
+//! timeout. A ringer that leaves does the same itself.
 //!
 //! # No wake-up is lost
 //!
@@ -18,29 +21,32 @@
 //! |---|---|---|---|
 //! | S1 | set bit 31, clear bit 30 | W1 | make ready (send, or make room) |
 //! | S2 | full fence | W2 | full fence |
-//! | S3 | is it ready? then go on | W3 | is bit 31 set, and bit 30 not? then |
+//! | S3 | ready? then go on | W3 | bit 31 set and bit 30 clear? then |
 //! | S4 | sleep, if the word is unchanged | W4 | set bit 30 |
 //! | | | W5 | wake |
 //!
-//! One of the fences comes first, so either S3 sees W1, or W3 sees S1. In the second case the kernel finds the word changed by W4, and S4
-//! returns at once, or W5 comes after it. If S1 clears the bit of W4, it reads W4 and so S3 sees W1. And who has rung does
-//! not ring again before the sleeper has woken and is about to sleep again.
+//! One of the fences comes first, so either S3 sees W1, or W3 sees S1. In the second case W4
+//! changes the word: either the kernel finds it changed and S4 returns at once, or W5 comes after
+//! S4 and wakes the sleeper. If S1 clears the bit that W4 set, S1 has read W4, and so S3 sees W1. A
+//! ringer that has rung does not ring again before the sleeper has woken and is about to sleep
+//! again.
 //!
 //! # Garbage
 //!
-//! Another process of the same user can write to the word, by accident too. Who sleeps therefore looks again once a second: whether it is
-//! ready, and whether the ringer's process still has its lock. So garbage delays a wake-up, and prevents none.
+//! Another process of the same user can write to the word, even by accident. So a sleeper looks
+//! again once a second: whether it is ready, and whether the ringer's process still has its lock.
+//! Garbage delays a wake-up but prevents none.
 //!
 //! # Killed at any instruction
 //!
-//! Bit 31 is set as long as the sleeper may sleep; so if the ringer dies between W4 and W5, or anywhere else, the kernel wakes the
-//! sleeper.
+//! Bit 31 is set as long as the sleeper may sleep. So if the ringer dies between W4 and W5, or
+//! anywhere else, the kernel wakes the sleeper.
 
 use crate::os::futex::Futex;
 use crate::sync::{fence, Ordering};
 use std::time::Duration;
 
-/// See the module's text; the numbers are the kernel's.
+/// The bits of the word, as the module's table names them. The numbers are the kernel's.
 const HOLDER: u32 = libc::FUTEX_TID_MASK;
 const RUNG_OR_GONE: u32 = libc::FUTEX_OWNER_DIED;
 const SLEEPS: u32 = libc::FUTEX_WAITERS;
@@ -60,7 +66,7 @@ pub(super) enum Woken {
     TimedOut,
 }
 
-/// See the module's text.
+/// A word that one side rings and the other sleeps on.
 #[repr(transparent)]
 pub(super) struct Bell(Futex);
 
@@ -71,11 +77,13 @@ impl Bell {
         Self(Futex::new(holder))
     }
 
-    /// Changes the word to what `next` makes of it, until that is `None`. Returns what it was before, or is.
+    /// Replaces the word with what `next` makes of it. Returns the word it replaced, or, as `Err`,
+    /// the word for which `next` returned `None`.
     fn change(&self, next: impl Fn(u32) -> Option<u32>) -> Result<u32, u32> {
         let mut old = self.0.load(Ordering::Acquire);
         loop {
-            // AcqRel: Release of what the ringer has made ready, prepared or done before it rings, comes or leaves; Acquire of that.
+            // AcqRel: Release what the ringer did before it rings, comes or leaves; Acquire the
+            // same.
             match self.0.compare_exchange(old, next(old).ok_or(old)?, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return Ok(old),
                 Err(now) => old = now,
@@ -83,23 +91,23 @@ impl Bell {
         }
     }
 
-    /// Makes `holder` the thread whose death rings this bell. `false` if somebody holds, or held, it already.
+    /// Makes `holder` the thread whose death rings this bell. `false` if the bell is held, or was.
     pub(super) fn hold(&self, holder: u32) -> bool {
         let is_free = |word| word & (HOLDER | RUNG_OR_GONE) == 0;
         self.change(|word| is_free(word).then_some(word | holder & HOLDER)).is_ok()
     }
 
-    /// Is there a ringer, and has it not gone?
+    /// Is there a ringer now?
     #[inline]
     pub(super) fn is_held(&self) -> bool {
-        // Acquire: partner of `hold`.
+        // Acquire: partner of the Release in `hold`.
         self.0.load(Ordering::Acquire) & HOLDER != 0
     }
 
-    /// Was there a ringer that has gone?
+    /// Was there a ringer, and has it gone?
     #[inline]
     pub(super) fn is_gone(&self) -> bool {
-        // Acquire: partner of `leave`.
+        // Acquire: partner of the Release in `leave`.
         is_gone(self.0.load(Ordering::Acquire))
     }
 
@@ -119,21 +127,22 @@ impl Bell {
         self.0.wake(); // W5
     }
 
-    /// Where there is no ringer, there will be none.
+    /// Lets no ringer come any more, if none has come yet.
     pub(super) fn close(&self) {
-        // It is refused where there is one, or was.
+        // Refused if there is a ringer, or was.
         let _ = self.change(|word| (word & (HOLDER | RUNG_OR_GONE) == 0).then_some(word | RUNG_OR_GONE));
     }
 
-    /// The ringer leaves: rings for the last time.
+    /// The ringer leaves, and rings for the last time.
     pub(super) fn leave(&self) {
-        // It cannot be refused.
+        // This `next` never refuses.
         let _ = self.change(|word| Some(word & SLEEPS | RUNG_OR_GONE));
         self.0.wake();
     }
 
-    /// Sleeps until `is_ready`, or the ringer is gone, or the deadline has passed. What is ready goes first. `is_there`: has the ringer its
-    /// lock, as far as it ever had one? A system call, asked once a second.
+    /// Sleeps until `is_ready`, the ringer is gone, or the deadline has passed; being ready goes
+    /// first. `is_there` asks whether the ringer still has its lock, if it ever had it: a system
+    /// call, made once a second.
     pub(super) fn wait(
         &self,
         deadline: Option<Deadline>,
@@ -141,7 +150,7 @@ impl Bell {
         is_there: impl Fn() -> bool,
     ) -> Woken {
         let woken = self.sleep(deadline, is_ready, is_there);
-        // Unless it was rung: or else the next ring would be a call for nobody.
+        // Clear bit 31, unless rung: otherwise the next ring would be a system call for nobody.
         let _ = self.change(|word| (word & (SLEEPS | RUNG_OR_GONE) == SLEEPS).then_some(word & !SLEEPS));
         woken
     }
@@ -164,7 +173,7 @@ impl Bell {
             let until = Deadline::first(deadline, look_again);
             self.0.sleep_while(about_to_sleep(before), until.as_ref().map(|until| &until.0)); // S4
 
-            // Before S1 is done again, which would clear that it was rung.
+            // Look before S1 runs again and clears the sign that it was rung.
             if is_ready() {
                 return Woken::Ready;
             }
@@ -172,7 +181,7 @@ impl Bell {
                 return Woken::TimedOut;
             }
             if look_again.is_some_and(Deadline::has_passed) && !is_there() {
-                // In its place. What it made ready before it died is found by now.
+                // Leave in the ringer's place. What it made ready before it died is found below.
                 self.leave();
                 return if is_ready() { Woken::Ready } else { Woken::Gone };
             }
@@ -180,16 +189,16 @@ impl Bell {
     }
 }
 
-/// How long is slept at a time.
+/// The longest sleep before the sleeper looks again.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// A point of the monotonic clock.
+/// A point in time on the monotonic clock.
 #[derive(Clone, Copy)]
 pub(super) struct Deadline(libc::timespec);
 
 fn now() -> libc::timespec {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a valid place to write to. It cannot fail: every Linux has this clock.
+    // SAFETY: `now` is a valid place to write to. The call cannot fail: every Linux has this clock.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
     now
 }
@@ -200,13 +209,13 @@ impl Deadline {
         (now.tv_sec, now.tv_nsec) >= (self.0.tv_sec, self.0.tv_nsec)
     }
 
-    /// The one that passes first; `None` never passes.
+    /// The deadline that passes first; `None` never passes.
     fn first(one: Option<Self>, other: Option<Self>) -> Option<Self> {
         let (Some(a), Some(b)) = (one, other) else { return one.or(other) };
         Some(if (a.0.tv_sec, a.0.tv_nsec) <= (b.0.tv_sec, b.0.tv_nsec) { a } else { b })
     }
 
-    /// So far from now; `None` if that is further than the clock goes.
+    /// A deadline `timeout` from now; `None` if that is further than the clock goes.
     pub(super) fn after(timeout: Duration) -> Option<Self> {
         let now = now();
         let nanos = now.tv_nsec + libc::c_long::from(timeout.subsec_nanos() as i32);

@@ -1,9 +1,10 @@
-//! The book: which buffers are out, by number. A handle is a pointer in a cell, so that to lend one is a plain store.
+//! The book: which buffers are out, by number. A handle is a pointer in a cell, so lending one is a
+//! plain store.
 //!
 //! | a cell holds | whose it is | becomes |
 //! |---|---|---|
 //! | null | the sender's, which alone fills cells | full by [`Cells::put`] |
-//! | a handle | whoever has the lock | null by [`Cells::take`] |
+//! | a handle | the holder of the lock's | null by [`Cells::take`] |
 //!
 //! # Orderings
 //!
@@ -11,8 +12,9 @@
 //! |---|---|---|
 //! | [`Cells::put`]: Release | [`Cells::take`]: Acquire | the chunk that the handle is of |
 //!
-//! A number that comes back was put in before: between the two the message went to the receiver and returned, each by a Release and
-//! an Acquire. The table is for one that a hostile receiver has made up: it may find a handle that was only just put in, and takes it.
+//! A number that comes back was put in before: the message went to the receiver and its return came
+//! back, each with a Release and an Acquire. The table's pair is for a number that a hostile
+//! receiver made up: it may name a handle that was only just put in, and `take` takes that.
 
 use crate::owner::buf::ShmBuf;
 use crate::owner::chunk::Chunk;
@@ -24,7 +26,7 @@ use std::ptr::{self, NonNull};
 pub(super) struct Cells<T>(Box<[AtomicPtr<T>]>);
 
 impl<T> Cells<T> {
-    /// For numbers below `count`. `None`: there is no memory for them.
+    /// Cells for the numbers below `count`. `None` if there is no memory for them.
     pub(super) fn new(count: usize) -> Option<Self> {
         let mut cells = Vec::new();
         cells.try_reserve_exact(count).ok()?;
@@ -32,20 +34,21 @@ impl<T> Cells<T> {
         Some(Self(cells.into_boxed_slice()))
     }
 
-    /// A free number, from `first` on in turn.
+    /// A free number; the search starts at `first` and wraps around.
     #[inline]
     pub(super) fn free(&self, first: usize) -> Option<usize> {
         let (before, after) = self.0.split_at(first.min(self.0.len()));
-        // Relaxed: a cell that was seen empty stays so until this thread fills it.
+        // Relaxed: a cell that this thread saw empty stays empty until this thread fills it.
         let is_free = |cell: &AtomicPtr<T>| cell.load(Ordering::Relaxed).is_null();
         after.iter().position(is_free).map(|at| before.len() + at).or_else(|| before.iter().position(is_free))
     }
 
-    /// Fills a cell that is free.
+    /// Fills a free cell.
     #[inline]
     pub(super) fn put(&self, number: usize, value: NonNull<T>) {
         if let Some(cell) = self.0.get(number) {
-            cell.store(value.as_ptr(), Ordering::Release); // partner: `take`
+            // Release: partner of the Acquire in `take` and `all`.
+            cell.store(value.as_ptr(), Ordering::Release);
         }
     }
 
@@ -53,19 +56,18 @@ impl<T> Cells<T> {
     #[inline]
     pub(super) fn take(&self, number: usize) -> Option<NonNull<T>> {
         NonNull::new(self.0.get(number)?.swap(ptr::null_mut(), Ordering::Acquire))
-        // partner: `put`
     }
 
     fn all(&self) -> impl Iterator<Item = NonNull<T>> + '_ {
         self.0.iter().filter_map(|cell| NonNull::new(cell.load(Ordering::Acquire)))
-        // partner: `put`
     }
 }
 
-/// See the module's text. What is in it when it is dropped stays out for ever.
+/// The buffers that are out, by number. A buffer that is still in the book when it is dropped is
+/// never given back.
 pub(super) struct Book {
     cells: Cells<Chunk>,
-    /// Returns that were read. Whoever takes buffers out has the lock.
+    /// How many returns were read. Buffers are taken out under this lock.
     returned: Mutex<u64>,
 }
 
@@ -76,18 +78,18 @@ pub(super) struct Taking<'a> {
 }
 
 impl Book {
-    /// For numbers below `count`. `None`: there is no memory for it.
+    /// A book for the numbers below `count`. `None` if there is no memory for it.
     pub(super) fn new(count: usize) -> Option<Self> {
         Some(Self { cells: Cells::new(count)?, returned: Mutex::new(0) })
     }
 
-    /// A free number, from `first` on in turn.
+    /// A free number; the search starts at `first` and wraps around.
     #[inline]
     pub(super) fn free(&self, first: usize) -> Option<usize> {
         self.cells.free(first)
     }
 
-    /// Keeps a buffer under a free number. One thread at a time does so: the sender's.
+    /// Keeps a buffer under a free number. Only one thread does so at a time: the sender's.
     #[inline]
     pub(super) fn put(&self, number: usize, buffer: ShmBuf) {
         self.cells.put(number, buffer.into_chunk());
@@ -104,10 +106,10 @@ impl Book {
 }
 
 impl Taking<'_> {
-    /// Takes the buffer out that is under a number, if there is one. It has no length any more.
+    /// Takes out the buffer with this number, if there is one. Its length is lost.
     #[inline]
     pub(super) fn take(&self, number: usize) -> Option<ShmBuf> {
-        // SAFETY: put in by `Book::put`, whose handle it is; swapped out once.
+        // SAFETY: `Book::put` put the handle in, and the swap in `Cells::take` takes it out once.
         self.cells.take(number).map(|chunk| unsafe { ShmBuf::from_chunk(chunk) })
     }
 
@@ -118,7 +120,8 @@ impl Taking<'_> {
 
     /// The chunks of the buffers that are out.
     pub(super) fn chunks(&self) -> impl Iterator<Item = &Chunk> {
-        // SAFETY: the handle in the cell keeps it (I3), and nobody takes that out while this is borrowed: who does has the lock.
+        // SAFETY: the handle in the cell keeps the chunk (I3), and handles are taken out only under
+        // the lock, which `self` holds while the chunk is borrowed.
         self.cells.all().map(|chunk| unsafe { chunk.as_ref() })
     }
 

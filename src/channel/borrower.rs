@@ -1,4 +1,4 @@
-//! The borrower: the receiver's side of its loans. Messages hold it, so that it outlives the receiver.
+//! The borrower: the receiver's side of its loans. Messages hold it, so it outlives the receiver.
 
 use super::counted::{Counted, Owned};
 use super::object::Shared;
@@ -16,10 +16,10 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
-/// Where the bytes of a buffer are that was sent.
+/// The place of a buffer that was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SentBuffer {
-    /// Which loan it is.
+    /// The number of its loan.
     pub(super) number: u32,
     /// The segment's serial number, part of its name.
     pub(super) segment: u64,
@@ -29,27 +29,27 @@ pub(super) struct SentBuffer {
     pub(super) len: u64,
 }
 
-/// See the module's text.
+/// The receiver's side of all its loans: gives them back.
 pub(super) struct Borrower {
     shared: Arc<Shared>,
     /// Holds the receiver's lock for as long as anything is read.
     _locks: Arc<LockFile>,
     fork_epoch: u64,
-    /// The next ticket of a return.
+    /// The ticket of the next return.
     returned: AtomicU64,
 }
 
 impl Borrower {
-    /// `locks` has the receiver's lock.
+    /// `locks` holds the receiver's lock.
     pub(super) fn new(shared: Arc<Shared>, locks: Arc<LockFile>) -> Self {
         Self { shared, _locks: locks, fork_epoch: fork::epoch(), returned: AtomicU64::new(0) }
     }
 
-    /// Gives a loan back. In a forked child it is the parent's.
+    /// Gives a loan back. In a forked child the loan belongs to the parent.
     #[inline]
     pub(super) fn give_back(&self, number: u32) {
         if self.fork_epoch == fork::epoch() {
-            // Relaxed: it makes tickets different, and nothing else.
+            // Relaxed: it only has to make tickets different.
             let ticket = self.returned.fetch_add(1, Ordering::Relaxed);
             returns::give_back(self.shared.returns(), ticket, number);
         }
@@ -63,13 +63,13 @@ struct Mapped {
     borrower: Arc<Borrower>,
 }
 
-/// What a receiver has mapped. It belongs to the receiver alone: no lock.
+/// The segments that a receiver has mapped. They belong to the receiver alone, so there is no lock.
 pub(super) struct MappedSegments {
     prefix: String,
     uid: u32,
     provider: ProviderId,
     borrower: Arc<Borrower>,
-    /// The one that was used last first. There are few.
+    /// The first one is the one used last. There are few.
     known: Vec<Owned<Mapped>>,
 }
 
@@ -82,19 +82,20 @@ impl MappedSegments {
         &self.borrower
     }
 
-    /// How many are mapped.
+    /// The number of mapped segments.
     pub(super) fn count(&self) -> usize {
         self.known.len()
     }
 
-    /// Opens a message. `is_sender_there`: whether who made the segments lives; asked before one is let go of.
+    /// Opens a message. `is_sender_there` tells whether the sender is still there; it is asked
+    /// before a mapping is let go of.
     #[inline]
     pub(super) fn open(&mut self, place: &SentBuffer, is_sender_there: impl Fn() -> bool) -> Result<Loan, AttachError> {
         let is_first = self.known.first().is_some_and(|mapped| mapped.serial == place.segment);
         if !is_first {
             self.find(place.segment, is_sender_there)?;
         }
-        // Not empty by now.
+        // `find` has put the segment first, so `known` is not empty.
         let mapped = &mut self.known[0];
         match mapped.mapping.range(place.offset, place.len) {
             Some(data) => Ok(Loan { data, len: place.len as usize, number: place.number, mapped: mapped.lend() }),
@@ -105,7 +106,7 @@ impl MappedSegments {
         }
     }
 
-    /// Puts a segment first.
+    /// Puts a segment first, and maps it if need be.
     #[inline(never)]
     fn find(&mut self, serial: u64, is_sender_there: impl Fn() -> bool) -> Result<(), AttachError> {
         match self.known.iter().position(|mapped| mapped.serial == serial) {
@@ -132,23 +133,31 @@ impl MappedSegments {
         Ok(foreign.map(Access::Read)?)
     }
 
-    /// Lets go of segments that their owner has destroyed: those without a name, while it lives. (The names of a dead one's are swept, and
-    /// messages in them may not have been received yet.) Nothing that was sent is in one.
+    /// Lets go of segments that their owner has destroyed: those whose name is gone while the owner
+    /// lives. No message that was sent lies in one. (A dead owner's names are swept, and then
+    /// messages in its segments may not have been received yet.)
     fn let_go(&mut self, is_sender_there: impl Fn() -> bool) {
         let gone: Vec<u64> =
             self.known.iter().map(|mapped| mapped.serial).filter(|&serial| !self.name(serial).exists()).collect();
-        // In this order: it may die after this.
+        // Ask this last: an owner that lives now lived when its names were looked up.
         if !gone.is_empty() && is_sender_there() {
             self.known.retain(|mapped| !gone.contains(&mapped.serial));
         }
     }
 }
 
-/// A buffer of the sender's, read in place. The sender's process does not use the memory again before this is dropped, in any thread,
-/// at any time: also when the receiver, the sender and the provider are gone.
+/// A buffer of the sender, read in place. The sender's process does not reuse the memory before
+/// this is dropped, in whatever thread and at whatever time, even when the receiver, the sender and
+/// the provider are gone.
 ///
-/// There is no way to write through it. The bytes begin where the sender's buffer does: aligned to 64 bytes at least, and to what was asked
-/// for when it was allocated.
+/// A loan derefs to `&[u8]`. Its length is the message's. It begins where the sender's buffer does,
+/// so it is aligned to 64 bytes at least, and to what was asked of
+/// [`Provider::alloc_layout`](crate::Provider::alloc_layout).
+///
+/// Whatever other processes do, the range lies within the mapping. The alignment holds as long as
+/// they keep to the protocol, so unsafe code must check it.
+///
+/// There is no way to write through it.
 pub struct Loan {
     data: NonNull<u8>,
     len: usize,
@@ -156,9 +165,9 @@ pub struct Loan {
     mapped: Counted<Mapped>,
 }
 
-// SAFETY: the bytes are only read, and returns are made by atomics.
+// SAFETY: the bytes are only read (I5), and returns are made with atomics.
 unsafe impl Send for Loan {}
-// SAFETY: as for `Send`.
+// SAFETY: shared access only reads the bytes (I5).
 unsafe impl Sync for Loan {}
 
 impl Deref for Loan {
@@ -166,8 +175,8 @@ impl Deref for Loan {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: the range was checked against the mapping (I2), which `mapped` keeps, and the owner does not write before the loan has
-        // come back (I5).
+        // SAFETY: `open` checked the range against the mapping (I2), which `mapped` keeps, and the
+        // owner does not write before the loan has come back (I5).
         unsafe { std::slice::from_raw_parts(self.data.as_ptr(), self.len) }
     }
 }

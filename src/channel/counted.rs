@@ -1,19 +1,22 @@
-//! A count that costs nothing to raise: its owner alone raises it, in private memory, and others lower it.
+//! A count that costs nothing to raise: its owner alone raises it, in private memory, and others
+//! lower it.
 //!
-//! [`Owned::lend`] only adds to the owner's own number. Each [`Counted`] that is dropped takes one from a word that began far above
-//! what can be lent. When the owner is dropped, it takes off what the word began with, less what was lent: so the word is
-//! zero exactly once, after the last of all, and who makes it zero frees the value. (Like a weighted reference count whose weight the owner
-//! keeps; an `Arc` would make each receiver of a message wait for a line that the droppers of others have.)
+//! [`Owned::lend`] only adds to the owner's own number. The shared word starts far above anything
+//! that can be lent, and each [`Counted`] takes one off it on drop. When the owner is dropped, it
+//! takes off the word's start value, less what it lent. So the word becomes zero exactly once, with
+//! the last drop, and that drop frees the value. (It is a weighted reference count whose weight the
+//! owner keeps. With an `Arc`, each message received would wait for a line that the threads
+//! dropping other messages hold.)
 //!
 //! | writer | reader | what becomes visible |
 //! |---|---|---|
-//! | whoever drops: `left`, Release | who makes it zero: fence, Acquire | that nobody uses the value any more |
+//! | any drop: `left`, Release | the drop that makes it zero: fence, Acquire | that nobody uses the value any more |
 
 use crate::sync::{fence, AtomicU64, Ordering};
 use std::ops::Deref;
 use std::ptr::NonNull;
 
-/// What the word begins with: more than can ever be lent.
+/// The word's start value: more than can ever be lent.
 const BIAS: u64 = 1 << 63;
 
 struct Inner<T> {
@@ -21,23 +24,25 @@ struct Inner<T> {
     value: T,
 }
 
-/// The one who lends.
+/// The owner, which alone lends.
 pub(super) struct Owned<T> {
     inner: NonNull<Inner<T>>,
     /// How often it was lent.
     lent: u64,
 }
 
-/// Keeps the value.
+/// One loan. Keeps the value alive.
 pub(super) struct Counted<T>(NonNull<Inner<T>>);
 
-// SAFETY: it is an `Arc` in all but how it counts.
+// SAFETY: the value is shared and may be dropped in another thread, as with `Arc<T>`, hence the
+// same bounds; `left` is atomic, and `lent` changes only through `&mut`.
 unsafe impl<T: Send + Sync> Send for Owned<T> {}
-// SAFETY: as above.
+// SAFETY: a shared `Owned` only gives out `&T`, which `T: Sync` allows.
 unsafe impl<T: Send + Sync> Sync for Owned<T> {}
-// SAFETY: as above.
+// SAFETY: the value is shared and may be dropped in another thread, as with `Arc<T>`, hence the
+// same bounds; `left` is atomic.
 unsafe impl<T: Send + Sync> Send for Counted<T> {}
-// SAFETY: as above.
+// SAFETY: a shared `Counted` only gives out `&T`, which `T: Sync` allows.
 unsafe impl<T: Send + Sync> Sync for Counted<T> {}
 
 impl<T> Owned<T> {
@@ -46,7 +51,7 @@ impl<T> Owned<T> {
         Self { inner: NonNull::from(Box::leak(inner)), lent: 0 }
     }
 
-    /// One more that keeps it.
+    /// Lends once more.
     #[inline]
     pub(super) fn lend(&mut self) -> Counted<T> {
         self.lent += 1;
@@ -58,14 +63,15 @@ impl<T> Owned<T> {
 ///
 /// # Safety
 ///
-/// The caller has as much of it, and gives it up.
+/// The caller holds `count` of what is left, and gives it up: it does not touch `inner` again.
 #[inline]
 unsafe fn give_up<T>(inner: NonNull<Inner<T>>, count: u64) {
-    // SAFETY: it is there until all was given up.
+    // SAFETY: the caller still holds `count` of what is left, so the value has not been freed.
     let left = unsafe { &inner.as_ref().left };
     if left.fetch_sub(count, Ordering::Release) == count {
-        fence(Ordering::Acquire); // partner: everybody else's `give_up`
-                                  // SAFETY: that was all, so that nobody else has it; made by a box.
+        // Partner: the Release of every other `give_up`.
+        fence(Ordering::Acquire);
+        // SAFETY: that was all of it, so nobody else uses the value; `Owned::new` made it as a box.
         drop(unsafe { Box::from_raw(inner.as_ptr()) });
     }
 }
@@ -75,7 +81,7 @@ impl<T> Deref for Owned<T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: this keeps it.
+        // SAFETY: the value lives until `drop` gives up this owner's share.
         unsafe { &self.inner.as_ref().value }
     }
 }
@@ -85,14 +91,14 @@ impl<T> Deref for Counted<T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: this keeps it.
+        // SAFETY: the value lives until `drop` gives up this loan.
         unsafe { &self.0.as_ref().value }
     }
 }
 
 impl<T> Drop for Owned<T> {
     fn drop(&mut self) {
-        // SAFETY: all but one for each that was lent is this one's.
+        // SAFETY: the owner holds everything but one for each loan, and is not used again.
         unsafe { give_up(self.inner, BIAS - self.lent) };
     }
 }
@@ -100,7 +106,7 @@ impl<T> Drop for Owned<T> {
 impl<T> Drop for Counted<T> {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: one is this one's.
+        // SAFETY: each loan holds one, and this one is not used again.
         unsafe { give_up(self.0, 1) };
     }
 }

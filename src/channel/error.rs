@@ -17,17 +17,17 @@ pub enum ChannelError {
     Name {
         /// The name that was given.
         name: String,
-        /// Longest one in bytes.
+        /// The longest name, in bytes.
         max: usize,
     },
-    /// The capacity is out of its range.
-    #[error("a channel of {capacity} messages is not possible; from {min} to {max} are")]
+    /// The capacity is out of range.
+    #[error("a channel cannot hold {capacity} messages; it can hold {min} to {max}")]
     Capacity {
         /// What was asked for.
         capacity: usize,
-        /// Least.
+        /// The smallest capacity.
         min: usize,
-        /// Most.
+        /// The largest capacity.
         max: usize,
     },
     /// A living sender has a channel of this name.
@@ -42,26 +42,28 @@ pub enum ChannelError {
         /// The object's path.
         object: String,
     },
-    /// The sender has closed the channel, or died.
+    /// The sender has closed the channel, or has died.
     #[error("the sender of {object} is gone; open the channel of its successor")]
     SenderGone {
         /// The object's path.
         object: String,
     },
-    /// The sender is making the channel at this moment, or a dead one's is being removed: try again. Or it was killed before it had given
-    /// the object a length, which looks the same until somebody sweeps, or makes a channel of that name.
+    /// The sender is still making the channel, or a dead sender's object is being removed: try
+    /// again. Or the sender was killed before it gave the object a length; that looks the same
+    /// until someone sweeps or creates a channel of that name.
     #[error("{object} is being made; try again (ReceiverBuilder::open_timeout does)")]
     Unfinished {
         /// The object's path.
         object: String,
     },
-    /// Another receiver has opened the channel: one that lives, or one that is gone, after which no other can have it.
+    /// The channel has a receiver, or had one that is gone: no other can have it.
     #[error("{object} has, or had, a receiver already; each channel has one")]
     HasReceiver {
         /// The object's path.
         object: String,
     },
-    /// The object under the channel's name was not made by this crate, or by another version of it.
+    /// The object under the channel's name was not made by this crate, or was made by another
+    /// version of it.
     #[error("{object} is not usable: {reason}")]
     NotAChannel {
         /// The object's path.
@@ -74,37 +76,37 @@ pub enum ChannelError {
     WrongUid {
         /// The object's path.
         object: String,
-        /// Whose it is.
+        /// The uid that it belongs to.
         found: u32,
-        /// Whose it must be.
+        /// The uid that it must belong to.
         expected: u32,
     },
-    /// How many buffers the receiver may have is out of its range.
+    /// The number of buffers that the receiver may have is out of range.
     #[error("{loans} buffers at a time are not possible; from {min} to {max} are")]
     Loans {
         /// What was asked for.
         loans: usize,
-        /// Least.
+        /// The fewest buffers.
         min: usize,
-        /// Most.
+        /// The most buffers.
         max: usize,
     },
-    /// The file mode would lock out the sender, or has bits that mean nothing for shared memory.
+    /// The file mode locks the sender out, or has bits that mean nothing for shared memory.
     #[error("mode {mode:#o} must grant the owner read and write (0o600), and nothing but read and write to anyone")]
     Mode {
-        /// The mode that was given.
+        /// The mode that was asked for.
         mode: u32,
     },
     /// This process is a forked child of the one that built the provider.
     #[error("the provider belongs to the process that this one was forked from; make one here")]
     Forked,
-    /// The process has the most channel ends.
+    /// The process already has the maximum number of channel ends.
     #[error("this process has {max} ends of channels already")]
     TooMany {
         /// The limit.
         max: usize,
     },
-    /// A system call failed. Everything that was done before it was undone.
+    /// A system call failed. Everything done before it was undone.
     #[error(transparent)]
     Os(#[from] OsError),
 }
@@ -123,7 +125,7 @@ impl<M> SendError<M> {
         self.kind
     }
 
-    /// The message.
+    /// Gives the message back.
     pub fn into_message(self) -> M {
         self.message
     }
@@ -135,12 +137,12 @@ impl<M> fmt::Debug for SendError<M> {
     }
 }
 
-/// What went wrong when a message was sent.
+/// Why a message was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SendErrorKind {
-    /// All slots carry messages that the receiver has not taken.
-    #[error("the channel holds {capacity} messages that the receiver has not taken; wait, drop the message, or make the channel larger")]
+    /// All slots carry messages that the receiver has not received.
+    #[error("the channel holds {capacity} messages already; wait, drop the message, or make the channel larger")]
     Full {
         /// How many messages fit.
         capacity: usize,
@@ -148,29 +150,29 @@ pub enum SendErrorKind {
     /// No slot became free, or no receiver came, in time.
     #[error("the receiver made no room in time")]
     TimedOut,
-    /// The receiver has as many buffers as it may have, received or not.
+    /// The receiver already has the maximum number of buffers, received or not.
     #[error("the receiver has {max} buffers already; wait until it drops some, or make the channel with more (SenderBuilder::loans)")]
     TooManyLent {
-        /// Most.
+        /// The limit.
         max: usize,
     },
-    /// The receiver has closed its end, or died. What it had not taken comes back.
+    /// The receiver has closed its end, or has died. What it had not received comes back.
     #[error("the receiver is gone; make a new channel")]
     Disconnected,
-    /// The bytes do not fit a slot.
+    /// The bytes do not fit in a slot.
     #[error("{len} bytes do not fit a slot, which takes {max}; put them into a buffer")]
     TooLong {
-        /// Length in bytes.
+        /// Their length in bytes.
         len: usize,
-        /// Most bytes.
+        /// The limit in bytes.
         max: usize,
     },
-    /// The buffer is another provider's.
+    /// The buffer belongs to another provider.
     #[error("the buffer is of provider {found}, and the channel's is {expected}; make a channel for each provider")]
     OtherProvider {
         /// The buffer's provider.
         found: ProviderId,
-        /// The channel's.
+        /// The channel's provider.
         expected: ProviderId,
     },
     /// This process is a forked child of the one that has the channel.
@@ -182,7 +184,6 @@ impl From<AttachError> for RecvError {
     fn from(error: AttachError) -> Self {
         match error {
             AttachError::Closed { provider } => Self::Closed { provider },
-            AttachError::Os(error) => Self::NotNow(error),
             other => Self::Attach(other),
         }
     }
@@ -192,29 +193,30 @@ impl From<AttachError> for RecvError {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RecvError {
-    /// No message is there.
+    /// No message has arrived.
     #[error("no message is there")]
     Empty,
     /// No message came in time.
     #[error("no message came in time")]
     TimedOut,
-    /// The sender has closed its end, or died, and all that it had sent was received.
+    /// The sender has closed its end, or has died, and everything it sent has been received.
     #[error("the sender is gone, and all its messages were received")]
     Disconnected,
-    /// A buffer was received whose segment could not be mapped: no descriptor or no memory was to be had. The message is still there for
-    /// the next call.
+    /// The buffer's segment cannot be mapped for now, for want of descriptors or memory. The
+    /// message is still there for the next call.
     #[error("a message that cannot be mapped now, and is still there: {0}")]
     NotNow(OsError),
-    /// A buffer was received that is gone: its provider was dropped, or was killed and swept. The next message may be good.
+    /// The buffer is gone: its provider was dropped, or was killed and swept. The next message may
+    /// be good.
     #[error("a message of provider {provider}, which is gone with its segments")]
     Closed {
         /// The provider.
         provider: ProviderId,
     },
-    /// A buffer was received whose segment is not the sender's. The next message may be good.
+    /// The buffer's segment is not the sender's. The next message may be good.
     #[error("a message that cannot be read: {0}")]
     Attach(AttachError),
-    /// A message was received that no sender writes. The next one may be good.
+    /// The message is one that no sender writes. The next one may be good.
     #[error("a damaged message: {what}")]
     Damaged {
         /// What is wrong with it.

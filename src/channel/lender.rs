@@ -1,47 +1,57 @@
 //! The lender: what the sender's process knows of the buffers that the receiver has.
 //!
-//! A *loan* is a buffer that was sent. The lender keeps its handle, so that the chunk is in use, and gives it a number, which travels with
-//! the message. The receiver gives that number back (see `returns`), and then the handle is dropped. No record, no lease, no peer:
-//! a message touches the lines of its slot, of what the receiver reads, and a share of one of the returns.
+//! A *loan* is a buffer that was sent. The lender keeps the buffer's handle, so the chunk stays in
+//! use, and gives it a number, which travels with the message. When the receiver gives the number
+//! back (see `returns`), the handle is dropped. There is no record, no lease and no peer: a message
+//! touches the lines of its slot, the lines that the receiver reads, and its share of a line of
+//! returns.
 //!
 //! # States of a loan
 //!
-//! | state | who has it | leaves it by |
+//! | state | where it is | leaves it by |
 //! |---|---|---|
-//! | free | nobody | [`Lender::lend`]: the handle goes into the book, then the message into its slot |
-//! | out | in its slot, or the receiver | the receiver's return; the sender, if it could not be sent; the receiver's death |
+//! | free | nowhere | [`Lender::lend`]: the handle goes into the book, then the message into its slot |
+//! | out | its slot, or the receiver | the receiver's return; the sender, if it could not be sent; the receiver's death |
 //!
 //! # Who looks for returns, and when
 //!
-//! * The sender, right after a message has gone out and its receiver was woken: off that one's way, and in time for the next
-//!   buffer to be the one that came back last, in the cache still. A few at a time. Their first and last lines are fetched for writing,
-//!   so that whoever fills one next does not wait until the reader's core has given them up.
-//! * The pool, when a class has no idle chunk, before it makes a fourth one; and when it trims or reclaims, or gets another lender.
-//! * The sender, when it finds that the receiver is gone.
+//! * The sender, right after a message has gone out and its receiver was woken: that is off the
+//!   receiver's path, and in time for the next buffer to be the one that came back last, which is
+//!   still in the cache. It reads a few returns at a time, and fetches the first and last lines of
+//!   the buffers for writing, so that filling one next does not wait for the reader's core to give
+//!   them up.
+//! * The sender, when no number is free. When it finds that the receiver is gone, it takes back
+//!   everything.
+//! * The pool, when a class has no idle chunk, and has three chunks already or the arenas cannot
+//!   grow; when it trims or reclaims; when it gets another lender; and when it is asked whether a
+//!   buffer is lent.
 //!
-//! Until a message is in its slot the sender makes no read-modify-write, which would wait until the lines of the buffer that it has just
-//! written are its own: these, the slot's and the book's are fetched at the same time. Whoever collects takes a lock, the sender only if
-//! nobody has it.
+//! Until a message is in its slot, the sender makes no read-modify-write. That would wait until the
+//! lines of the buffer just written belong to its core; without one, those lines, the slot's and
+//! the book's are fetched at the same time. Collecting takes a lock; after a message, the sender
+//! collects only if the lock is free.
 //!
 //! # Who is gone, and when
 //!
 //! | event | what becomes of what is out |
 //! |---|---|
-//! | the receiver is dropped | it returns what it has not received; messages that it has received come back one by one |
-//! | the receiver's process dies | all of it comes back, once nobody has the receiver's lock: then no thread of it can read any more. The bell may ring before that |
-//! | the sender is dropped | the pool goes on asking this lender; nobody who has not opened the channel yet can do so now |
-//! | provider and sender are dropped | the chunks are given up, but not their bytes: those are the receiver's for as long as it likes |
+//! | the receiver is dropped | it returns what it has not received; the messages that it has received come back one by one |
+//! | the receiver's process dies | all of it comes back, once nobody holds the receiver's lock: then no thread of that process can read any more. The bell may ring before that |
+//! | the sender is dropped | the pool goes on asking this lender; a receiver that has not opened the channel yet no longer can |
+//! | provider and sender are dropped | the chunks are given up, but not their bytes: the receiver keeps those for as long as it likes |
 //! | the sender's process dies | the receiver reads on, and receives what was sent; see `sweep` for the names |
 //!
 //! # Several channels, several receivers
 //!
-//! A buffer may be lent to several channels: each has a handle of its own, and a number of its own. With several receivers of one channel
-//! each would have its ring of returns and its own handle of each buffer; nothing that is shared by two of them has to be counted.
+//! A buffer may be lent to several channels: each has its own handle and its own number. Several
+//! receivers of one channel would each have their own ring of returns and their own handle of each
+//! buffer, so nothing that two of them share has to be counted.
 //!
 //! # Hostile receivers
 //!
-//! A receiver that returns what it still reads may find another message there; one that returns nothing keeps what it has got until it
-//! dies. Numbers are looked up in this book, so that nobody reaches loans of another channel.
+//! A receiver that returns what it still reads may find another message there. One that returns
+//! nothing keeps what it has until it dies. Numbers are looked up in this channel's book, so no
+//! receiver reaches the loans of another channel.
 
 #![forbid(unsafe_code)]
 
@@ -53,27 +63,26 @@ use crate::os::locks::LockFile;
 use crate::owner::buf::ShmBuf;
 use crate::owner::chunk::Chunk;
 use crate::owner::pool::Lends;
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
-/// How many returns the sender looks for after each message: more than one, so that it catches up.
+/// How many returns the sender reads after each message: more than one, so that it catches up.
 const PER_MESSAGE: usize = 4;
 
-/// See the module's text.
+/// The sender's side of all its loans. The pool asks it for what has come back.
 pub(super) struct Lender {
     shared: Arc<Shared>,
-    /// To ask for the receiver's lock.
+    /// The sender's end of the locks, to ask about the receiver's.
     locks: Arc<LockFile>,
     fork_epoch: u64,
     book: Book,
-    /// The sender is gone: nothing is lent any more.
+    /// The sender is gone, and nothing is lent any more.
     is_closed: AtomicBool,
 }
 
 /// Why a buffer was not lent.
 pub(super) enum NotLent {
-    /// The receiver has the most already.
+    /// The receiver already has the maximum number of buffers.
     TooMany(ShmBuf),
     NotSent(ShmBuf),
 }
@@ -83,8 +92,9 @@ impl Lender {
         Self { shared, locks, fork_epoch: fork::epoch(), book, is_closed: AtomicBool::new(false) }
     }
 
-    /// Lends a buffer, which `send` sends by its number; `false`: it was not sent. Then drops some of what has come back, off the
-    /// receiver's way. `next` is where the sender looks for a free number. Only the sender calls this.
+    /// Lends a buffer; `send` sends it by its number, and returns `false` if it was not sent. Then
+    /// drops some of what has come back, off the receiver's path. `next` is the number from which
+    /// to look for a free one. Only the sender calls this.
     #[inline]
     pub(super) fn lend(&self, next: &mut usize, buffer: ShmBuf, send: impl FnOnce(u32) -> bool) -> Result<(), NotLent> {
         let Some(number) = self.book.free(*next).or_else(|| self.free_after_collecting()) else {
@@ -95,13 +105,15 @@ impl Lender {
         self.book.put(number, buffer);
         let is_sent = send(number as u32);
         if let Some(taking) = self.book.try_lock() {
-            // The one that came back last is the next: so few numbers are used as can be, and few lines.
+            // Reuse the number that came back last: the fewest numbers are used, and the fewest
+            // lines.
             *next = self.collect_some(taking, PER_MESSAGE).last().unwrap_or(*next);
         }
         if is_sent {
             return Ok(());
         }
-        // If it is there. A receiver that makes numbers up may have returned it, or somebody who found it dead has taken it out: then it
+        // Take the buffer back, if it is still there. A receiver that makes numbers up may have
+        // returned it, or a thread that found the receiver dead may have taken it out. Then it
         // counts as sent, and the next one is refused.
         let unsent = self.book.lock().take(number);
         unsent.map_or(Ok(()), |buffer| Err(NotLent::NotSent(buffer.with_len(len))))
@@ -113,13 +125,14 @@ impl Lender {
         self.book.free(0)
     }
 
-    /// Drops what has come back by the next returns, at most so many, as it goes through their numbers.
+    /// Drops what the next returns name, `most` of them at most, while the iterator yields their
+    /// numbers.
     #[inline]
     fn collect_some<'a>(&'a self, mut taking: Taking<'a>, most: usize) -> impl Iterator<Item = usize> + 'a {
         let next = move |_| {
             let number = returns::read(self.shared.returns(), *taking.returned)?;
             *taking.returned = taking.returned.wrapping_add(1);
-            // A number that is not out comes from a receiver that is broken, or hostile.
+            // A broken or hostile receiver may name a number that is not out.
             Some(taking.take(number as usize).map(|buffer| {
                 buffer.fetch_ends();
                 number as usize
@@ -128,19 +141,22 @@ impl Lender {
         (0..most).map_while(next).flatten()
     }
 
-    /// The sender is gone.
+    /// Notes that the sender is gone.
     pub(super) fn close(&self) {
-        // After `Object::close`, and partner of `is_closed`: who has read it finds that nobody can join any more.
+        // Called after `Object::close`. Release: partner of the Acquire in `is_closed`, whose
+        // reader then finds that nobody can join any more.
         self.is_closed.store(true, Ordering::Release);
     }
 
     fn is_closed(&self) -> bool {
-        self.is_closed.load(Ordering::Acquire) // partner: `close`
+        // Acquire: partner of the Release in `close`.
+        self.is_closed.load(Ordering::Acquire)
     }
 
-    /// Is the receiver's process dead, or the receiver gone with all that it had? Or was there none, and can be none any more?
+    /// Can nobody be reading any more? That is so if the receiver's process is dead, if the
+    /// receiver is gone with all that it had, or if none came and none can.
     fn is_nobody_reading(&self) -> bool {
-        // In this order: who may still come has the lock, or is refused.
+        // The order matters: a receiver that may still come holds the lock, or is refused.
         let was_there = self.is_closed() || self.shared.to_sender().is_gone();
         was_there && self.shared.is_receiver_unlocked(&self.locks)
     }
@@ -148,16 +164,13 @@ impl Lender {
 
 impl Lends for Lender {
     fn collect(&self) -> usize {
-        // No more are there, but of a receiver that goes on making some up.
+        // Bounded by the number of words: there are no more returns, unless the receiver goes on
+        // making some up.
         self.collect_some(self.book.lock(), self.shared.returns().len()).count()
     }
 
-    fn bytes_lent(&self) -> usize {
-        self.book.lock().chunks().map(Chunk::capacity).sum()
-    }
-
-    fn each_lent(&self, tell: &mut dyn FnMut(NonNull<Chunk>)) {
-        self.book.lock().chunks().for_each(|chunk| tell(NonNull::from(chunk)));
+    fn each_lent(&self, tell: &mut dyn FnMut(&Chunk)) {
+        self.book.lock().chunks().for_each(tell);
     }
 
     fn reclaim(&self) -> usize {
@@ -173,9 +186,10 @@ impl Lends for Lender {
 }
 
 impl Drop for Lender {
-    /// Sender and pool have let go of it. What is out still is the receiver's.
+    /// Runs when both sender and pool have let go. What is still out stays the receiver's.
     fn drop(&mut self) {
-        // In a forked child the handles do nothing, and a thread that is not there may have the lock.
+        // In a forked child the handles do nothing, and a thread that does not exist there may hold
+        // the lock.
         if self.fork_epoch != fork::epoch() {
             return;
         }

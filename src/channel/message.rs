@@ -1,15 +1,16 @@
-//! What a slot carries: where a buffer is, or some bytes.
+//! What a slot carries: the place of a buffer, or some bytes.
 //!
 //! | word | of a buffer | of bytes |
 //! |---|---|---|
 //! | 0 | 2, and the loan's number in the bits from 8 on | 1, and how many in the bits from 8 on |
-//! | 1 | the segment's serial number | the bytes, then zero |
+//! | 1 | the segment's serial number | the bytes, then zeros, up to word 6 |
 //! | 2, 3 | offset and length in bytes | |
 //! | 4 | the check | |
 //! | 5, 6 | zero | |
 //!
-//! The check is a hash of the other words and of the message's ticket, so that garbage, or what is left of another message, does not
-//! name bytes that were never sent. It is no secret: it keeps out accidents.
+//! The check is a hash of the buffer's other words and of the message's ticket. It keeps garbage,
+//! and what is left of another message, from naming bytes that were never sent. It is no secret: it
+//! guards against accidents.
 
 #![forbid(unsafe_code)]
 
@@ -18,18 +19,18 @@ use super::error::{RecvError, SendErrorKind};
 use super::ring::{Words, WORDS};
 use std::ops::Deref;
 
-/// Most bytes that a slot carries by itself.
+/// The most bytes that a slot carries itself.
 pub const MAX_INLINE: usize = (WORDS - 1) * 8;
 
 const BYTES: u64 = 1;
 const BUFFER: u64 = 2;
 
-/// A message that was received.
+/// A received message. It derefs to `&[u8]`; its length is that of what was sent.
 #[derive(Debug)]
 pub enum Message {
-    /// A buffer of the sender's provider, read in place.
+    /// A buffer of the sender's provider, read in place. Aligned as [`Loan`] says.
     Buffer(Loan),
-    /// Bytes that came in the slot itself.
+    /// Bytes that came in the slot itself, copied out of it. Aligned to 8 bytes.
     Bytes(Inline),
 }
 
@@ -52,9 +53,10 @@ impl AsRef<[u8]> for Message {
     }
 }
 
-/// Up to [`MAX_INLINE`] bytes, aligned to 8.
+/// Up to [`MAX_INLINE`] bytes, copied out of their slot, and aligned to 8 bytes. It derefs to
+/// `&[u8]`; its length is that of what was sent.
 #[derive(Clone, Copy, Debug)]
-#[repr(align(8))]
+#[repr(C, align(8))]
 pub struct Inline {
     bytes: [u8; MAX_INLINE],
     len: usize,
@@ -65,19 +67,19 @@ impl Deref for Inline {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // Checked in `read`; by `get` there is no way to panic left.
+        // `read` has checked the length; `get` leaves no path that panics.
         self.bytes.get(..self.len).unwrap_or(&[])
     }
 }
 
-/// A message, copied out of its slot and checked.
+/// A message copied out of its slot and checked.
 pub(super) enum Carried {
     Bytes(Inline),
     Buffer(SentBuffer),
 }
 
-/// The check of a buffer that is sent with this ticket. Multiplied by the increment of SplitMix64, an odd number near 2^64 divided by
-/// the golden ratio.
+/// The check of a buffer sent with this ticket. The factor is the increment of SplitMix64, an odd
+/// number close to 2^64 divided by the golden ratio.
 #[inline]
 fn check(ticket: u64, [head, segment, offset, len]: [u64; 4]) -> u64 {
     let mix = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);

@@ -1,12 +1,15 @@
-//! A channel: messages from one process to another through shared memory, for those who have no other transport.
+//! A channel carries messages from one process to another through shared memory, where there is no
+//! other transport.
 //!
-//! One sender, one receiver; in two processes or in one. A message is one cache line: the descriptor of a buffer, or up to
-//! [`MAX_INLINE`] bytes. Nothing is lost, duplicated or reordered. In steady state neither side calls into the kernel: a side that
-//! has to wait looks again and again for a while, and then sleeps; the other one wakes it. How long it looks is for each side to
-//! say: [`SenderBuilder::spin`], [`ReceiverBuilder::spin`].
+//! It has one sender and one receiver, in two processes or in one. A message is one cache line: the
+//! descriptor of a buffer, or up to [`MAX_INLINE`] bytes. Nothing is lost, duplicated or reordered.
+//! A side that has to wait spins for a while, then sleeps, and the other side wakes it; in steady
+//! state neither calls into the kernel. Each side sets how long it spins: [`SenderBuilder::spin`],
+//! [`ReceiverBuilder::spin`].
 //!
-//! A buffer that is sent is *lent*: the sender's process keeps its memory for the receiver, which reads in place for as long as it likes, in
-//! any thread, and in any order; the memory comes back when it drops the message. A buffer may be sent several times, and by several
+//! A buffer that is sent is *lent*: the sender's process keeps its memory for the receiver, which
+//! reads it in place for as long as it likes, in any thread and in any order. The memory comes back
+//! when the receiver drops the message. A buffer may be sent several times, and through several
 //! channels.
 //!
 //! ```
@@ -41,28 +44,38 @@
 //!
 //! # When a side leaves
 //!
-//! A sender that is dropped has sent what it has sent: the receiver gets it, and then [`RecvError::Disconnected`]. But a buffer whose segment the
-//! receiver has not mapped goes when sender *and* provider are gone, and a channel that nobody has opened goes with its sender:
-//! [`Sender::wait_until_received`] and [`Sender::wait_for_receiver`] are for those who are about to drop them. What a receiver has not
-//! received when it is dropped comes back at once; what it has received comes back message by message, whenever that is, also
-//! after the sender is gone. Bytes that are still read when the provider is dropped are the reader's for as long as it likes.
+//! When the sender is dropped, the receiver still gets what was sent, and then
+//! [`RecvError::Disconnected`]. There are two exceptions. A buffer whose segment the receiver has not
+//! mapped is lost when both sender *and* provider are gone, and a channel that nobody has opened
+//! goes with its sender. Before you drop them, call [`Sender::wait_until_received`] or
+//! [`Sender::wait_for_receiver`].
+//!
+//! When the receiver is dropped, the messages that it has not received come back at once. Those
+//! that it has received come back one by one as they are dropped, even after the sender is gone.
+//! Bytes that are being read when the provider is dropped stay the reader's for as long as it
+//! likes.
 //!
 //! # When a side dies
 //!
-//! The kernel rings for it (see `bell`): the other side gets [`SendErrorKind::Disconnected`] or [`RecvError::Disconnected`] at once, also while it
-//! sleeps; if a core is dumped, when that is done. A receiver gets what was sent before first, and a sweep leaves that alone as long
-//! as the receiver lives. What a dead receiver had comes back to the owner's pool when the owner needs memory, once no thread of the dead
-//! process can read any more. A channel is for one sender and one receiver, once: after `Disconnected` make a new one. The object of a
-//! sender that was killed makes room for the next one of that name, and sweeps remove it.
+//! The kernel rings for the dead side (see `bell`). The other side gets [`SendErrorKind::Disconnected`]
+//! or [`RecvError::Disconnected`] at once, or after the core dump if there is one; if it sleeps, it is
+//! woken. A receiver first gets what was sent before, and a sweep leaves that alone as long as the
+//! receiver lives. What a dead receiver held comes back to the owner's pool when the owner needs
+//! memory, once no thread of the dead process can read any more.
 //!
-//! The first channel of a process starts a thread, which sleeps as long as the process lives; the kernel rings when it ends. Two
-//! ends in one process do not hear of each other's death, of course, but of each other's drop.
+//! A channel serves one sender and one receiver, once: after `Disconnected`, create a new one. The
+//! object of a killed sender gives way to the next sender of that name; sweeps remove it too.
+//!
+//! The first channel of a process starts a thread, which sleeps until the process ends; the kernel
+//! rings the bells when that thread ends. Two ends in one process cannot learn of each other's
+//! death, but they do learn of each other's drop.
 //!
 //! # Waiting and priorities
 //!
-//! Buffers come back through the pool's queues (`crossbeam_queue::ArrayQueue`), which spin while another thread is in the middle of the
-//! same slot, and do not yield. A thread of real-time priority that gives back to a class in which one of ordinary priority is
-//! stopped half-way, on the same core, spins until that one runs again.
+//! Buffers come back through the pool's queues (`crossbeam_queue::ArrayQueue`). These spin, without
+//! yielding, while another thread is in the middle of an operation on the same slot. If a thread of
+//! ordinary priority is stopped there, a real-time thread on the same core that gives a buffer of
+//! that class back spins until the first one runs again.
 
 mod bell;
 mod book;
@@ -93,10 +106,10 @@ const DEFAULT_SLOTS: usize = 256;
 const DEFAULT_LOANS: usize = 2048;
 const DEFAULT_SPIN: Duration = Duration::from_micros(20);
 
-/// Looks between two looks at the clock.
+/// How often to look before reading the clock again.
 const LOOKS: usize = 64;
 
-/// Looks for `is_ready` for some time, and then sleeps for it.
+/// Spins until `is_ready`, for `budget` at most, and then sleeps until it is.
 fn spin(
     budget: Duration,
     bell: &Bell,
@@ -115,7 +128,7 @@ fn spin(
             }
             std::hint::spin_loop();
         }
-        // What the ringer did before it left counts.
+        // What the ringer did before it left still counts.
         if bell.is_gone() {
             return if is_ready() { Woken::Ready } else { Woken::Gone };
         }

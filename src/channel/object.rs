@@ -1,4 +1,4 @@
-//! The shared object of a channel: a header of three lines, the slots, and the returns.
+//! The shared object of a channel: a header of three cache lines, the slots, and the returns.
 //!
 //! ```text
 //!   offset 0      magic, version, state, provider id, number of slots and of loans
@@ -6,12 +6,14 @@
 //!   offset 128    the bell that the receiver rings
 //!   offset 4096   the slots, 64 bytes each; behind them the returns, 8 bytes each
 //!
-//!   locked bytes (exclusive OFD locks):  0 the sender, for life
-//!                                        1 the receiver, for as long as anything that it received is read
+//!   locked bytes (exclusive OFD locks):
+//!     0 the sender, as long as its end exists or anything is lent
+//!     1 the receiver, as long as its end exists or anything that it received is read
 //! ```
 //!
-//! A name is used again, by a sender that has come to an end and been started anew. So what a dead one left is removed only with its
-//! lock in hand (see `control::remove_dead`), and a sender removes its own name before it gives up the lock.
+//! A name is reused when a sender ends and its successor starts. So a dead sender's object is
+//! removed only under its lock (see `remove_dead`), and a sender removes its own name before it
+//! releases the lock.
 
 use super::bell::Bell;
 use super::error::ChannelError;
@@ -34,24 +36,26 @@ use std::thread;
 /// Version of the layout and of the protocol on it.
 const VERSION: u32 = 2;
 
-/// Fewest and most slots.
+/// The range of the number of slots.
 pub(super) const MIN_SLOTS: usize = 2;
 pub(super) const MAX_SLOTS: usize = 65_536;
 
-/// Most buffers that a receiver may have.
+/// The largest number of buffers that a receiver may have.
 pub(super) const MAX_LOANS: usize = 1 << 20;
 
-/// One more is for the message that was received last: its slot is freed when the next one is asked for.
+/// The extra slot is for the message that was received last: its slot is freed only when the next
+/// message is asked for.
 const EXTRA_SLOTS: usize = 1;
 
-/// How often the object may be swept away while it is made, or somebody else may have the lock of a dead sender.
+/// How often to try again when a sweep takes the object while it is being made, or somebody else
+/// holds the lock of a dead sender.
 const TRIES: usize = 16;
 
-/// Something in a cache line of its own.
+/// A value in a cache line of its own.
 #[repr(C, align(64))]
 struct Line<T>(T);
 
-/// The first page. Only atomics: the other process may write at any time.
+/// The first page. Atomics only: the other process may write at any time.
 #[repr(C)]
 struct ChannelHeader {
     what: Line<What>,
@@ -72,7 +76,7 @@ struct What {
 #[cfg(not(all(test, loom)))]
 const _: () = assert!(size_of::<ChannelHeader>() == 192);
 
-/// The same of a channel, or the system's.
+/// Turns what is wrong with an object into the channel's error for it.
 fn not_a_channel(error: ObjectError) -> ChannelError {
     match error {
         ObjectError::Unusable { object, reason } => ChannelError::NotAChannel { object, reason },
@@ -81,20 +85,21 @@ fn not_a_channel(error: ObjectError) -> ChannelError {
     }
 }
 
-/// The object, mapped. Both ends hold it, and so does everything that was sent and not given back.
+/// The mapped object. Both ends hold it, as do the lender and every message that is still read.
 pub(super) struct Shared {
     mapping: Mapping,
     slots: usize,
     loans: usize,
 }
 
-/// One side's end of the object. Gives up its entry for the bell, and the sender the name, on drop.
+/// One side's end of the object. On drop it gives up its entry for the bell; the sender's also
+/// removes the name.
 pub(super) struct Object {
-    /// Before the mapping, which the entry lies beside.
+    /// Dropped before the mapping that its entry lies next to.
     listed: Option<Listed>,
     shared: Arc<Shared>,
     fork_epoch: u64,
-    /// The sender's name, given up before its lock.
+    /// The sender's name, removed before its lock is released.
     _link: Option<Link>,
     locks: Arc<LockFile>,
 }
@@ -107,13 +112,14 @@ pub(super) fn name(prefix: &str, channel: &str) -> Result<Name, ChannelError> {
     Err(ChannelError::Name { name: channel.to_owned(), max: MAX_PART })
 }
 
-/// Bytes of an object with so many slots and loans in all.
+/// The size in bytes of an object with `slots` slots (the extra one included) and `loans` loans.
 fn size(slots: usize, loans: usize) -> usize {
     PAGE + slots * size_of::<Slot>() + loans * size_of::<AtomicU64>()
 }
 
 impl Object {
-    /// The sender's: makes the object, with `slots` slots, for up to `loans` loans, a power of two.
+    /// Creates the object for the sender, with room for `slots` messages and `loans` loans, a power
+    /// of two.
     pub(super) fn create(
         name: &Name,
         slots: usize,
@@ -153,10 +159,11 @@ impl Object {
                 Err(error) if error.errno() != Some(libc::EEXIST) => return Err(error.into()),
                 Err(_) => {}
             }
-            // A dead sender's makes room for the next one by this name.
+            // The object of a dead sender gives way to the next one of its name.
             match remove_dead(name, effective_uid(), CHANNEL_MAGIC, false).map_err(not_a_channel)? {
                 Removal::Removed { .. } | Removal::Gone => {}
-                // By a sender that lives; or by somebody else who removes it at this moment.
+                // A living sender holds the lock, or somebody else is removing the object right
+                // now.
                 Removal::Locked | Removal::Read => thread::yield_now(),
                 Removal::NotOurs => {
                     let reason = "it is no channel, and stands where one is to be made";
@@ -167,7 +174,8 @@ impl Object {
         Err(ChannelError::Taken { object: name.path() })
     }
 
-    /// The receiver's: opens the object, which must belong to user `uid`. It is the receiver only when it has [joined](Self::join).
+    /// Opens the object for the receiver; it must belong to user `uid`. This end becomes the
+    /// receiver's only when it has [joined](Self::join).
     pub(super) fn open(name: &Name, uid: u32) -> Result<Self, ChannelError> {
         let object = || name.path();
         let missing = |error: ObjectError| match error {
@@ -175,10 +183,10 @@ impl Object {
             other => not_a_channel(other),
         };
         let foreign = Foreign::open(name.clone(), Access::ReadWrite, uid).map_err(missing)?;
-        // It has its length as soon as it has its memory, and that after its lock.
+        // The object gets its length together with its memory, after its lock.
         let is_unfinished = || Err(ChannelError::Unfinished { object: object() });
         let locks = foreign.open_for_locks().map_err(|error| match error {
-            // Another one took its name meanwhile.
+            // Another object took the name in between.
             ObjectError::Unusable { .. } => ChannelError::Unfinished { object: object() },
             other => missing(other),
         })?;
@@ -188,7 +196,7 @@ impl Object {
             return if has_sender || foreign.len == 0 { is_unfinished() } else { bad("it is too small for a header") };
         }
         let mapping = foreign.map_behind_own_page()?;
-        // For its header.
+        // Mapped this way for its header only.
         let shared = Shared { mapping, slots: 0, loans: 0 };
         let what = &shared.header().what.0;
         match what.state.load(Ordering::Acquire) {
@@ -223,17 +231,17 @@ impl Object {
         ProviderId(self.shared.header().what.0.provider.load(Ordering::Relaxed))
     }
 
-    /// Makes this end the receiver's. Of two who come at the same time, one gets it.
+    /// Makes this end the receiver's. If two try at the same time, one succeeds.
     pub(super) fn join(&mut self, name: &Name) -> Result<(), ChannelError> {
         let taken = || ChannelError::HasReceiver { object: name.path() };
-        // First the lock: who has the bell has it.
+        // The lock comes first: the holder of the bell always holds the lock too.
         match self.locks.try_lock(RECEIVER_BYTE) {
             Ok(true) => {}
             Ok(false) => return Err(taken()),
             Err(error) => return Err(name.error(LOCK, 0, error).into()),
         }
         let Some(listed) = self.hold(self.to_sender(), name)? else {
-            // The sender may have closed it meanwhile, for whoever has not come.
+            // The sender may have closed the bell in between, because no receiver had come.
             return Err(if self.is_closed() { ChannelError::SenderGone { object: name.path() } } else { taken() });
         };
         self.listed = Some(listed);
@@ -241,7 +249,7 @@ impl Object {
         Ok(())
     }
 
-    /// The mapping, for those who need it longer than this.
+    /// The mapping, for those that need it for longer than this end lives.
     pub(super) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
@@ -251,20 +259,22 @@ impl Object {
         &self.locks
     }
 
-    /// How many messages fit, however many the receiver has asked for.
+    /// How many messages fit, not counting the extra slot.
     pub(super) fn capacity(&self) -> usize {
         self.shared.slots - EXTRA_SLOTS
     }
 
-    /// Holds a bell, from now until this value is dropped or the process dies. `None` if somebody holds it, or did.
+    /// Holds a bell from now until this value is dropped or the process dies. `None` if the bell is
+    /// held, or was.
     fn hold(&self, bell: &Bell, name: &Name) -> Result<Option<Listed>, ChannelError> {
         let word = addr_of!(*bell).cast::<u8>().cast_mut();
-        // SAFETY: the bell lies in the first page of the mapping, before which there is another one for entries.
+        // SAFETY: the bell lies in the first page of the mapping, and the page before the mapping
+        // is mapped for entries.
         let entry = unsafe { word.sub(robust_list::distance()) };
-        // SAFETY: an address in a mapping is not null.
+        // SAFETY: an address inside a mapping is not null.
         let entry = unsafe { NonNull::new_unchecked(entry) };
-        // SAFETY: in the page before the mapping (`Mapping::behind_own_page`), for this bell's entry alone; `listed` is dropped before the
-        // mapping.
+        // SAFETY: the entry lies in the page before the mapping (`Mapping::behind_own_page`) and
+        // serves this bell alone; `listed` is declared before the mapping, and so dropped first.
         let listed = unsafe { Listed::new(entry, |holder| bell.hold(holder)) };
         match listed {
             Ok(listed) => Ok(listed),
@@ -292,27 +302,30 @@ impl Object {
         self.shared.to_sender()
     }
 
-    /// Does the sender's process live, and has the sender not been dropped? As the receiver asks.
+    /// Is the sender's process alive and the sender not dropped? For the receiver to ask.
     pub(super) fn has_sender(&self) -> bool {
-        // Its process has the lock for as long as anything is lent.
+        // The state tells of a drop: the sender's process holds the lock for as long as anything is
+        // lent.
         !self.is_closed() && self.locks.is_locked(OWNER_BYTE)
     }
 
     fn is_closed(&self) -> bool {
-        self.shared.header().what.0.state.load(Ordering::Acquire) == CLOSED // partner: `close`
+        // Acquire: partner of the Release in `close`.
+        self.shared.header().what.0.state.load(Ordering::Acquire) == CLOSED
     }
 
-    /// Does the receiver's process live, or was there none yet? As the sender asks.
+    /// Is the receiver's process alive, or has none come yet? For the sender to ask.
     pub(super) fn may_have_receiver(&self) -> bool {
         !self.to_sender().is_held() || self.is_receiver_locked()
     }
 
-    /// Has anybody the receiver's lock: may its process read? As the sender asks.
+    /// Does anybody hold the receiver's lock, so that its process may still read? For the sender to
+    /// ask.
     pub(super) fn is_receiver_locked(&self) -> bool {
         self.locks.is_locked(RECEIVER_BYTE)
     }
 
-    /// Is this process the one that made or opened it, and not a forked child?
+    /// Is this the process that created or opened the object, and not a forked child?
     #[inline]
     pub(super) fn is_ours(&self) -> bool {
         self.fork_epoch == fork::epoch()
@@ -322,38 +335,44 @@ impl Object {
     pub(super) fn close(&self) {
         self.shared.header().what.0.state.store(CLOSED, Ordering::Release);
         self.to_receiver().leave();
-        // Who has found it open, and has not joined yet, does not come.
+        // A receiver that found the channel open but has not joined yet is refused.
         self.to_sender().close();
     }
 }
 
 impl Shared {
-    /// All of it is made present at once, so that no message of the first round faults. Where that cannot be, it may.
+    /// Makes the whole object present at once, so that no message of the first round faults. If the
+    /// kernel cannot, they fault.
     fn new(mapping: Mapping, slots: usize, loans: usize) -> Self {
         let _ = mapping.prefault(0..size(slots, loans));
         Self { mapping, slots, loans }
     }
 
     fn header(&self) -> &ChannelHeader {
-        // SAFETY: the mapping is page-aligned, at least a page long (checked in `Object::open`), lives as long as `self`, and everybody
-        // accesses it by atomics of the same width.
+        // SAFETY: the mapping is page-aligned, at least a page long (by `size` in `create`, checked
+        // in `open`) and lives as long as `self`; all processes access the header by atomics of the
+        // same width.
         unsafe { self.mapping.base().cast::<ChannelHeader>().as_ref() }
     }
 
     #[inline]
     pub(super) fn slots(&self) -> &[Slot] {
-        // SAFETY: within the mapping, whose length was checked for as many slots.
+        // SAFETY: within the mapping: `create` made it long enough for the slots, and `open`
+        // checked that it is.
         let first = unsafe { self.mapping.base().as_ptr().add(PAGE) };
-        // SAFETY: within the mapping; aligned, because a page is a multiple of a line; made of atomics only.
+        // SAFETY: the slots lie within the mapping (as `create` made and `open` checked it), are
+        // aligned, because a page is a multiple of a line, and consist of atomics only.
         unsafe { std::slice::from_raw_parts(first.cast(), self.slots) }
     }
 
     /// The words of the returns.
     #[inline]
     pub(super) fn returns(&self) -> &[crate::sync::AtomicU64] {
-        // SAFETY: within the mapping, whose length was checked for as many slots and loans.
+        // SAFETY: within the mapping: `create` made it long enough for slots and loans, and `open`
+        // checked that it is.
         let first = unsafe { self.mapping.base().as_ptr().add(PAGE + self.slots * size_of::<Slot>()) };
-        // SAFETY: within the mapping; aligned, because a slot is a multiple of a word; made of atomics only.
+        // SAFETY: the words lie within the mapping (as `create` made and `open` checked it), are
+        // aligned, because a slot is a multiple of a word, and are atomics.
         unsafe { std::slice::from_raw_parts(first.cast(), self.loans) }
     }
 
@@ -369,7 +388,7 @@ impl Shared {
         &self.header().to_sender.0
     }
 
-    /// Has nobody the receiver's lock? `locks` is the sender's.
+    /// Is the receiver's lock free? `locks` are the sender's.
     pub(super) fn is_receiver_unlocked(&self, locks: &LockFile) -> bool {
         !locks.is_locked(RECEIVER_BYTE)
     }

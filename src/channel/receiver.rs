@@ -1,4 +1,4 @@
-//! The receiver's end.
+//! The receiver's end of a channel.
 
 #![forbid(unsafe_code)]
 
@@ -18,7 +18,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// How long [`ReceiverBuilder::open_timeout`] waits between two tries. Nobody can tell it: there is nothing yet that both know.
+/// How long [`ReceiverBuilder::open_timeout`] sleeps between two tries. It has to poll: before the
+/// object exists, the two sides share nothing that could wake it.
 const BETWEEN_TRIES: Duration = Duration::from_millis(1);
 
 /// Options of a [`Receiver`]. Start with [`Receiver::builder`]; every option has a default.
@@ -29,20 +30,21 @@ pub struct ReceiverBuilder {
 }
 
 impl ReceiverBuilder {
-    /// How long [`recv`](Receiver::recv) looks again and again for a message before it sleeps; default 20 µs. [`Duration::MAX`] is
-    /// for ever.
+    /// Sets how long [`recv`](Receiver::recv) spins for a message before it sleeps; default 20 µs.
+    /// [`Duration::MAX`] means for ever.
     pub fn spin(mut self, spin: Duration) -> Self {
         self.spin = spin;
         self
     }
 
-    /// Opens the channel `name`, of a sender whose provider has the client's prefix and user: [`ClientBuilder`](crate::ClientBuilder).
+    /// Opens the channel `name` of a sender whose provider has the client's name prefix and user
+    /// (see [`ClientBuilder`](crate::ClientBuilder)).
     ///
     /// # Errors
     ///
-    /// [`ChannelError::Name`], [`ChannelError::NoChannel`], [`ChannelError::Unfinished`], [`ChannelError::SenderGone`],
-    /// [`ChannelError::HasReceiver`], [`ChannelError::NotAChannel`], [`ChannelError::WrongUid`], [`ChannelError::TooMany`],
-    /// [`ChannelError::Os`].
+    /// [`ChannelError::Name`], [`ChannelError::NoChannel`], [`ChannelError::Unfinished`],
+    /// [`ChannelError::SenderGone`], [`ChannelError::HasReceiver`], [`ChannelError::NotAChannel`],
+    /// [`ChannelError::WrongUid`], [`ChannelError::TooMany`], [`ChannelError::Os`].
     pub fn open(self, client: &Client, name: &str) -> Result<Receiver, ChannelError> {
         let (prefix, uid) = client.trusted();
         let name = object::name(prefix, name)?;
@@ -53,8 +55,9 @@ impl ReceiverBuilder {
         Ok(Receiver { object, segments, ticket: Ticket::default(), read: None, spin: self.spin })
     }
 
-    /// As [`open`](Self::open), trying again each millisecond for up to `timeout` while there is no sender yet: none that was started, one
-    /// that is making the channel, or one that is dead and was not replaced.
+    /// Like [`open`](Self::open), but tries again every millisecond, for `timeout` at most, while
+    /// there is no sender: none was started, or it is still making the channel, or it is dead and
+    /// has no successor yet.
     ///
     /// # Errors
     ///
@@ -72,18 +75,18 @@ impl ReceiverBuilder {
     }
 }
 
-/// Receives the messages of one sender. See the [module](super).
+/// Receives the messages of one sender. The [module](super) tells what becomes of them.
 pub struct Receiver {
     object: Object,
     segments: MappedSegments,
     ticket: Ticket,
-    /// The message that was received last; its slot is freed when the next one is asked for.
+    /// The message received last; its slot is freed when the next message is asked for.
     read: Option<Ticket>,
     spin: Duration,
 }
 
 impl Receiver {
-    /// Starts with the defaults.
+    /// A builder with the default options.
     pub fn builder() -> ReceiverBuilder {
         ReceiverBuilder { spin: DEFAULT_SPIN }
     }
@@ -101,15 +104,18 @@ impl Receiver {
     ///
     /// # Errors
     ///
-    /// [`RecvError::Disconnected`] when the sender is gone, also while this waits, and all that it had sent was received;
-    /// [`RecvError::NotNow`], after which the same message can be received; [`RecvError::Closed`], [`RecvError::Attach`] and
-    /// [`RecvError::Damaged`], after which the next one may be good; [`RecvError::Forked`].
+    /// * [`RecvError::Disconnected`] when the sender is gone, or goes while this waits, and everything
+    ///   it sent has been received.
+    /// * [`RecvError::NotNow`]: try again for the same message.
+    /// * [`RecvError::Closed`], [`RecvError::Attach`] and [`RecvError::Damaged`]: this message is
+    ///   lost, the next one may be good.
+    /// * [`RecvError::Forked`] in a forked child.
     #[inline]
     pub fn recv(&mut self) -> Result<Message, RecvError> {
         self.receive(None)
     }
 
-    /// As [`recv`](Self::recv), waiting at most for `timeout`.
+    /// Like [`recv`](Self::recv), but waits for `timeout` at most.
     ///
     /// # Errors
     ///
@@ -119,7 +125,7 @@ impl Receiver {
         self.receive(Deadline::after(timeout))
     }
 
-    /// As [`recv`](Self::recv), without waiting.
+    /// Like [`recv`](Self::recv), without waiting.
     ///
     /// # Errors
     ///
@@ -128,7 +134,8 @@ impl Receiver {
     pub fn try_recv(&mut self) -> Result<Message, RecvError> {
         self.check_fork()?;
         self.free_read();
-        // In this order: what was sent before the sender left is received first.
+        // Look at the bell first: what was sent before the sender left is received before
+        // `Disconnected`.
         let is_gone = self.object.to_receiver().is_gone();
         match self.take() {
             Some(taken) => taken,
@@ -153,12 +160,13 @@ impl Receiver {
         }
     }
 
-    /// How many segments of the sender's provider this receiver has mapped.
+    /// The number of segments of the sender's provider that this receiver has mapped.
     pub fn mapped_segments(&self) -> usize {
         self.segments.count()
     }
 
-    /// Waits for the next message. Not inlined, so that what is received stays in registers on its way to the caller.
+    /// Waits for the next message. Not inlined, so that a received message stays in registers on
+    /// its way to the caller.
     #[inline(never)]
     fn wait(&self, deadline: Option<Deadline>) -> Woken {
         let slots = self.object.slots();
@@ -166,7 +174,7 @@ impl Receiver {
         spin(self.spin, self.object.to_receiver(), deadline, || ring::is_there(slots, self.ticket), is_there)
     }
 
-    /// Receives the next message, if it is there.
+    /// Receives the next message, if it has arrived.
     #[inline]
     fn take(&mut self) -> Option<Result<Message, RecvError>> {
         let mut next = self.ticket;
@@ -193,7 +201,7 @@ impl Receiver {
         Some(message)
     }
 
-    /// Frees the slot of the message that was received last, and tells the sender that there is room.
+    /// Frees the slot of the message received last, and tells the sender that there is room.
     #[inline]
     fn free_read(&mut self) {
         if let Some(read) = self.read.take() {
@@ -212,22 +220,24 @@ impl Receiver {
     }
 }
 
-/// Was it for want of something that others give back?
+/// Did the call fail for want of something that others give back?
 fn may_work_later(error: &OsError) -> bool {
     matches!(error.errno(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EAGAIN | libc::EINTR))
 }
 
 impl Drop for Receiver {
     fn drop(&mut self) {
-        // In a forked child the channel is the parent's.
+        // In a forked child the channel belongs to the parent.
         if !self.object.is_ours() {
             return;
         }
-        // First: what was received, the sender must not take for not received.
+        // Free this first, so that the sender does not take a received message for an unreceived
+        // one.
         self.free_read();
         self.object.to_sender().leave();
-        fence(Ordering::SeqCst); // partner: the one in `Bell::ring`, in `Sender::put`
-                                 // What was not received is given back; what is sent from now on the sender finds out about itself.
+        // Partner: the fence in `Bell::ring`, called by the sender's `Progress::put`.
+        fence(Ordering::SeqCst);
+        // Give back what was not received. The sender handles what it sends from now on.
         let slots = self.object.slots();
         for _ in 0..slots.len() {
             let ticket = self.ticket.number();

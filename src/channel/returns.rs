@@ -1,12 +1,15 @@
-//! The returns: what the receiver has given back, in the order in which it did.
+//! The returns: what the receiver has given back, in that order.
 //!
-//! A ring of words in the channel's object, one for each loan that there can be. Written by the receiver's process, by any thread that
-//! drops a message; read by the sender's. A *return* has a ticket, how many there were before it: ticket `t` goes into word
-//! `t % n` of `n`, and says `t + 1` in its upper bits and which loan it is in its lower ones. The receiver's threads draw their tickets
-//! from a counter in their own memory, so that giving back moves one line, and waits for none: the store goes its way alone.
+//! They are a ring of words in the channel's object, one for each possible loan. Any thread of the
+//! receiver's process that drops a message writes one; the sender's process reads them. A return's
+//! *ticket* is the number of returns before it. With `n` words, ticket `t` goes into word `t % n`,
+//! with `t + 1` in the upper bits and the loan's number in the lower ones. The receiver's threads
+//! draw their tickets from a counter in their own memory, so giving back moves one cache line and
+//! waits for none: the store is not waited for.
 //!
-//! A word is never written before the last return in it was read. For each return that was not read there is a loan that
-//! is still out, and there are no more than `n`: a ticket that is drawn is less than `n` ahead of the last one that was read.
+//! A word is never overwritten before its last return was read. For each unread return there is a
+//! loan still out, and there are at most `n` loans, so a newly drawn ticket is less than `n` ahead
+//! of the last one read.
 //!
 //! # Orderings
 //!
@@ -16,46 +19,48 @@
 //!
 //! # Killed at any instruction
 //!
-//! Whoever dies between drawing a ticket and storing the word leaves a gap, behind which nothing is read any more. It dies with its
-//! whole process, so that all of its loans come back in another way (see `lender`). A thread that is stopped there delays
-//! what others return after it.
+//! A thread that dies between drawing a ticket and storing the word leaves a gap, and nothing
+//! behind the gap is read any more. But its whole process dies with it, and all of its loans come
+//! back another way (see `lender`). A thread that is stopped there delays the returns after its
+//! own.
 //!
 //! # Garbage
 //!
-//! A word that is no return is none, and the sender reads on when it is overwritten, or the receiver is gone. One that names a loan brings that
-//! back, too soon perhaps; a loan of this channel, and of no other.
+//! A word that is not the expected return counts as none; the sender reads on when it is
+//! overwritten, or when the receiver is gone. A word that names a loan brings that loan back,
+//! perhaps too soon, but never one of another channel.
 
 #![forbid(unsafe_code)]
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// Bits of a word that number a loan.
+/// The bits of a word that hold a loan's number.
 const NUMBER_BITS: u32 = 24;
 const NUMBERS: u64 = 1 << NUMBER_BITS;
 
-/// The upper bits of the word of a return.
+/// The upper bits of a return's word.
 fn tag(ticket: u64) -> u64 {
     ticket.wrapping_add(1) << NUMBER_BITS
 }
 
-/// The word of a ticket. Their number is a power of two.
+/// The word for a ticket. The number of words is a power of two.
 #[inline]
 fn word(words: &[AtomicU64], ticket: u64) -> Option<&AtomicU64> {
     words.get(ticket as usize & words.len().wrapping_sub(1))
 }
 
-/// Gives the loan back that is called `number`. Each ticket is drawn once.
+/// Gives back loan `number`. Each ticket is used once.
 #[inline]
 pub(super) fn give_back(words: &[AtomicU64], ticket: u64, number: u32) {
     if let Some(word) = word(words, ticket) {
         word.store(tag(ticket) | (u64::from(number) % NUMBERS), Ordering::Release);
-        // partner: `read`
     }
 }
 
 /// Which loan was given back with this ticket, if one was.
 #[inline]
 pub(super) fn read(words: &[AtomicU64], ticket: u64) -> Option<u32> {
-    let found = word(words, ticket)?.load(Ordering::Acquire); // partner: `give_back`
+    // Acquire: partner of the Release in `give_back`.
+    let found = word(words, ticket)?.load(Ordering::Acquire);
     (found & !(NUMBERS - 1) == tag(ticket)).then_some((found % NUMBERS) as u32)
 }

@@ -2,7 +2,8 @@
 //!
 //! # States of a slot
 //!
-//! A message has a *ticket*: how many were sent before it. Ticket `t` goes through slot `t % n` of `n`, whose sequence says:
+//! A message's *ticket* is the number of messages sent before it. With `n` slots, ticket `t` uses
+//! slot `t % n`, whose sequence says:
 //!
 //! | sequence | the slot | whose turn |
 //! |---|---|---|
@@ -10,42 +11,45 @@
 //! | `t + 1` | carries ticket `t` | the reader's |
 //! | `t + n` | is free for the next one, ticket `t + n` | the writer's |
 //!
-//! With two slots or more these are different numbers. Each side keeps its own ticket privately; the sequence is all that they
-//! share, in the same line as the message, so that a message moves one cache line from core to core.
+//! With two slots or more these numbers differ. Each side keeps its own ticket privately. The
+//! sequence is all that they share, and it lies in the same line as the message, so a message moves
+//! one cache line from core to core.
 //!
-//! To fetch a line that the other core has written takes longer than all the rest, so both sides do it while they wait anyway: the
-//! reader [frees](free) a slot not when it has [read](read) it, but when it asks for the next message; and the writer looks whether
-//! the next slot is free right after it has filled one.
+//! Fetching a line that the other core has written takes longer than everything else, so both sides
+//! do it while they would wait anyway. The reader [frees](free) a slot not when it has [read] it,
+//! but when it asks for the next message. The writer checks whether the next slot is free right
+//! after it has filled one.
 //!
 //! # Orderings
 //!
 //! | writer of the sequence | reader of it | what becomes visible |
 //! |---|---|---|
 //! | [`put`]: Release | [`Slot::carries`]: Acquire | the words of the message |
-//! | [`free`]: Release | [`has_room`]: Acquire | that the words were copied out, so that they may be overwritten |
+//! | [`free`]: Release | [`has_room`], [`is_done`]: Acquire | that the words were copied out, so that they may be overwritten |
 //! | [`claim`]: AcqRel | [`claim`]: AcqRel | one of two gets the message |
 //!
 //! # Killed at any instruction
 //!
-//! A writer that dies before it stores the sequence has sent nothing; after that, everything. What a reader that dies had read is
-//! its own affair. Nobody waits for the other within an operation.
+//! A writer that dies before it stores the sequence has sent nothing; after the store it has sent
+//! the message. What a dead reader had read is its own affair. Within an operation neither side
+//! waits for the other.
 //!
 //! # Garbage
 //!
-//! Words are copied out, and validated then. A sequence that is none of the above makes the slot neither free nor full: the
-//! channel stands still, and nobody is harmed.
+//! Words are copied out before they are validated. A sequence with any other value makes the slot
+//! neither free nor full: the channel stops, and nobody is harmed.
 
 #![forbid(unsafe_code)]
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// Words of a message: what fits a cache line beside the sequence.
+/// The words of a message: what fits in a cache line beside the sequence.
 pub(super) const WORDS: usize = 7;
 
-/// A message as it travels.
+/// A message in the form in which it travels.
 pub(super) type Words = [u64; WORDS];
 
-/// One line. Only atomics: the other process may write at any time.
+/// One cache line. Atomics only: the other process may write at any time.
 #[repr(C, align(64))]
 pub(super) struct Slot {
     sequence: AtomicU64,
@@ -55,11 +59,11 @@ pub(super) struct Slot {
 #[cfg(not(all(test, loom)))]
 const _: () = assert!(std::mem::size_of::<Slot>() == 64);
 
-/// The number of a message, and where it goes.
+/// The number of a message, and its slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Ticket {
     number: u64,
-    /// The number modulo that of the slots.
+    /// The number modulo the number of slots.
     at: usize,
 }
 
@@ -79,12 +83,12 @@ impl Ticket {
         Self { number: self.number.wrapping_add(1), at: if at < slots.len() { at } else { 0 } }
     }
 
-    /// The sequence of its slot while that carries it.
+    /// The slot's sequence while it carries this ticket.
     fn full(self) -> u64 {
         self.number.wrapping_add(1)
     }
 
-    /// The sequence of its slot after that.
+    /// The slot's sequence once it is free again.
     fn free_again(self, slots: &[Slot]) -> u64 {
         self.number.wrapping_add(slots.len() as u64)
     }
@@ -104,7 +108,8 @@ impl Slot {
 
     #[inline]
     fn carries(&self, ticket: Ticket) -> bool {
-        self.sequence.load(Ordering::Acquire) == ticket.full() // partner: `put`
+        // Acquire: partner of the Release in `put`.
+        self.sequence.load(Ordering::Acquire) == ticket.full()
     }
 
     #[inline]
@@ -116,28 +121,30 @@ impl Slot {
 /// Is there room for a message with this ticket?
 #[inline]
 pub(super) fn has_room(slots: &[Slot], ticket: Ticket) -> bool {
-    // Acquire: partner of `free`.
+    // Acquire: partner of the Release in `free`.
     ticket.slot(slots).is_some_and(|slot| slot.sequence.load(Ordering::Acquire) == ticket.number)
 }
 
-/// Sends a message, for which there [is room](has_room).
+/// Sends a message. The caller knows that [there is room](has_room).
 #[inline]
 pub(super) fn put(slots: &[Slot], ticket: &mut Ticket, message: &Words) {
     let Some(slot) = ticket.slot(slots) else { return };
     for (word, &value) in slot.words.iter().zip(message) {
         word.store(value, Ordering::Relaxed);
     }
-    slot.sequence.store(ticket.full(), Ordering::Release); // partner: `Slot::carries`
+    // Release: partner of the Acquire in `Slot::carries`.
+    slot.sequence.store(ticket.full(), Ordering::Release);
     *ticket = ticket.next(slots);
 }
 
-/// Is a message with this ticket there?
+/// Has the message with this ticket arrived?
 #[inline]
 pub(super) fn is_there(slots: &[Slot], ticket: Ticket) -> bool {
     ticket.slot(slots).is_some_and(|slot| slot.carries(ticket))
 }
 
-/// Reads a message, if it is there. Its slot is to be [freed](free) by the ticket that comes with it.
+/// Reads a message, if it has arrived. The caller [frees](free) its slot with the ticket that comes
+/// with it.
 #[inline]
 pub(super) fn read(slots: &[Slot], ticket: &mut Ticket) -> Option<(Words, Ticket)> {
     let read = *ticket;
@@ -150,12 +157,13 @@ pub(super) fn read(slots: &[Slot], ticket: &mut Ticket) -> Option<(Words, Ticket
 #[inline]
 pub(super) fn free(slots: &[Slot], read: Ticket) {
     if let Some(slot) = read.slot(slots) {
-        slot.sequence.store(read.free_again(slots), Ordering::Release); // partner: `has_room`
+        // Release: partner of the Acquire in `has_room` and `is_done`.
+        slot.sequence.store(read.free_again(slots), Ordering::Release);
     }
 }
 
-/// Takes a message at a time at which both sides may: the reader when it leaves, and the writer when it finds that the reader has
-/// left. One of them gets it.
+/// Takes a message when both sides may: the reader as it leaves, and the writer once it finds that
+/// the reader has left. One of them gets it.
 pub(super) fn claim(slots: &[Slot], ticket: &mut Ticket) -> Option<Words> {
     let slot = ticket.slot(slots).filter(|slot| slot.carries(*ticket))?;
     let words = slot.words();
@@ -165,8 +173,8 @@ pub(super) fn claim(slots: &[Slot], ticket: &mut Ticket) -> Option<Words> {
     Some(words)
 }
 
-/// Has the reader read the message with this ticket, and asked for the next?
+/// Has the reader read the message with this ticket and asked for the next?
 pub(super) fn is_done(slots: &[Slot], sent: Ticket) -> bool {
-    // Acquire: partner of `free`.
+    // Acquire: partner of the Release in `free`.
     sent.slot(slots).is_some_and(|slot| slot.sequence.load(Ordering::Acquire) == sent.free_again(slots))
 }

@@ -1,4 +1,4 @@
-//! The sender's end.
+//! The sender's end of a channel.
 
 #![forbid(unsafe_code)]
 
@@ -32,43 +32,50 @@ pub struct SenderBuilder {
 }
 
 impl SenderBuilder {
-    /// How many messages fit that the receiver has not received, from 2 to 65,536; default 256. Each takes 64 bytes of /dev/shm. While the
-    /// receiver has asked for a message that is not there yet, one more fits.
+    /// Sets how many messages the channel holds that the receiver has not received, from 2 to
+    /// 65,536; default 256. Each takes 64 bytes of /dev/shm. One more fits until the receiver gets
+    /// its first message, and again from when it asks for the next one until it gets it.
     pub fn capacity(mut self, messages: usize) -> Self {
         self.slots = messages;
         self
     }
 
-    /// How many buffers the receiver may have at a time, those that it has not received included: from 1 to 1,048,576, rounded up to a
-    /// power of two; default 2048. Each takes 8 bytes of /dev/shm and 8 of heap.
+    /// Sets how many buffers the receiver may have at a time, including those it has not received
+    /// yet: from 1 to 1,048,576, rounded up to a power of two; default 2048. Each takes 8 bytes of
+    /// /dev/shm and 8 of heap.
     pub fn loans(mut self, loans: usize) -> Self {
         self.loans = loans;
         self
     }
 
-    /// Permission bits of the object, whatever the umask; default `0o600`: receivers of the same user. Both sides write to it.
+    /// Sets the permission bits of the object, whatever the umask; default `0o600`, for receivers
+    /// of the same user. Both sides write to the object.
     pub fn mode(mut self, mode: u32) -> Self {
         self.mode = mode;
         self
     }
 
-    /// How long [`send`](Sender::send) looks again and again for room before it sleeps; default 20 µs. [`Duration::MAX`] is for ever.
+    /// Sets how long [`send`](Sender::send) spins for room before it sleeps; default 20 µs.
+    /// [`Duration::MAX`] means for ever.
     pub fn spin(mut self, spin: Duration) -> Self {
         self.spin = spin;
         self
     }
 
-    /// Makes a channel that is called `name`: 1 to 64 of `A-Z a-z 0-9 _ -`, and different from those of all living senders whose
-    /// providers have the same [`name_prefix`](crate::ProviderBuilder::name_prefix). Buffers that are sent must be `provider`'s.
+    /// Creates the channel `name`, for buffers of `provider`. The name is 1 to 64 of
+    /// `A-Z a-z 0-9 _ -`. No other living sender whose provider has the same
+    /// [`name_prefix`](crate::ProviderBuilder::name_prefix) may use it.
     ///
-    /// A sender that was killed makes room for the next one by its name as soon as the kernel has taken its process apart. That can take
-    /// a little longer than until its receiver is told: some milliseconds for each 100 MB of its memory.
+    /// A killed sender's name is free for the next one as soon as the kernel has torn down its
+    /// process. That can be a little after its receiver is told: some milliseconds for each 100 MB
+    /// of its memory.
     ///
     /// # Errors
     ///
-    /// [`ChannelError::Name`], [`ChannelError::Capacity`], [`ChannelError::Loans`], [`ChannelError::Mode`],
-    /// [`ChannelError::Forked`], [`ChannelError::Taken`],
-    /// [`ChannelError::NotAChannel`], [`ChannelError::WrongUid`], [`ChannelError::TooMany`], [`ChannelError::Os`].
+    /// [`ChannelError::Name`], [`ChannelError::Capacity`], [`ChannelError::Loans`],
+    /// [`ChannelError::Mode`], [`ChannelError::Forked`], [`ChannelError::Taken`],
+    /// [`ChannelError::NotAChannel`], [`ChannelError::WrongUid`], [`ChannelError::TooMany`],
+    /// [`ChannelError::Os`].
     pub fn create(self, provider: &Provider, name: &str) -> Result<Sender, ChannelError> {
         if !(MIN_SLOTS..=MAX_SLOTS).contains(&self.slots) {
             return Err(ChannelError::Capacity { capacity: self.slots, min: MIN_SLOTS, max: MAX_SLOTS });
@@ -79,13 +86,14 @@ impl SenderBuilder {
         if !is_object_mode(self.mode) {
             return Err(ChannelError::Mode { mode: self.mode });
         }
-        // Before any lock, which a thread that is not in this process may hold.
+        // Check before taking any lock: after a fork, a thread that does not exist here may hold
+        // it.
         if !provider.pool().is_ours() {
             return Err(ChannelError::Forked);
         }
         let loans = self.loans.next_power_of_two();
         let name = object::name(provider.name_prefix(), name)?;
-        // Before the object: once that is there, a receiver may come.
+        // Make the book before the object: once the object exists, a receiver may come.
         let Some(book) = Book::new(loans) else {
             return Err(name
                 .error("malloc", loans * size_of::<usize>(), io::Error::from_raw_os_error(libc::ENOMEM))
@@ -99,31 +107,33 @@ impl SenderBuilder {
     }
 }
 
-/// Sends messages to one receiver, in this or another process. See the [module](super).
+/// Sends messages to one receiver, in this or another process. The [module](super) tells what
+/// becomes of them.
 pub struct Sender {
     object: Object,
     lender: Arc<Lender>,
-    /// Where a free number is looked for.
+    /// The number from which to look for a free one.
     next_loan: usize,
-    /// The most that the receiver may have.
+    /// The most buffers that the receiver may have.
     loans: usize,
     provider: ProviderId,
     progress: Progress,
     spin: Duration,
 }
 
-/// Where in the ring the sender is.
+/// The sender's position in the ring.
 struct Progress {
-    /// The next message.
+    /// The ticket of the next message.
     ticket: Ticket,
-    /// Is the next slot known to be free? Nobody but the sender makes it full.
+    /// Is the next slot known to be free? Only the sender can fill it.
     has_room: bool,
-    /// The message that was sent last.
+    /// The message sent last.
     sent: Option<Ticket>,
 }
 
 impl Progress {
-    /// Sends into the free slot. `false` if the receiver was gone by then, and has not taken the message.
+    /// Sends into the free slot. `false` if the receiver was gone by then and did not take the
+    /// message.
     #[inline]
     fn put(&mut self, object: &Object, words: &Words) -> bool {
         let (slots, mut sent) = (object.slots(), self.ticket);
@@ -131,9 +141,10 @@ impl Progress {
         self.sent = Some(sent);
         object.to_receiver().ring();
         self.has_room = ring::has_room(slots, self.ticket);
-        // After the full fence in `ring`, whose partner is in `Receiver::drop`: a receiver that leaves takes this message, or is seen
-        // to be gone. It may be both.
-        // Not claimed as long as the receiver's process may read: of one that is dying, the bell may ring before its last thread stops.
+        // The full fence in `ring` pairs with the one in `Receiver::drop`: a receiver that leaves
+        // takes this message, or is seen to be gone, or both. Do not claim the message while the
+        // receiver's process may still read: the bell of a dying process may ring before its last
+        // thread stops.
         !object.to_sender().is_gone() || object.is_receiver_locked() || ring::claim(slots, &mut sent).is_none()
     }
 }
@@ -152,12 +163,12 @@ impl Patience {
 }
 
 impl Sender {
-    /// Starts with the defaults.
+    /// A builder with the default options.
     pub fn builder() -> SenderBuilder {
         SenderBuilder { slots: DEFAULT_SLOTS, loans: DEFAULT_LOANS, mode: 0o600, spin: DEFAULT_SPIN }
     }
 
-    /// A channel with the default options.
+    /// Creates a channel with the default options.
     ///
     /// # Errors
     ///
@@ -166,7 +177,8 @@ impl Sender {
         Self::builder().create(provider, name)
     }
 
-    /// Waits until a receiver has opened the channel, at most for `timeout`; [`Duration::MAX`] is for ever. Messages can be sent before.
+    /// Waits until a receiver has opened the channel, for `timeout` at most; [`Duration::MAX`]
+    /// means for ever. Messages can be sent before that.
     ///
     /// # Errors
     ///
@@ -183,12 +195,14 @@ impl Sender {
         }
     }
 
-    /// Waits until the receiver has received all that was sent, and has asked for more; at most for `timeout`. Then sender and
-    /// provider can be dropped, and nothing is lost: a buffer that the receiver has not received goes with the two.
+    /// Waits until the receiver has received everything and asked for more, for `timeout` at most.
+    /// Then sender and provider can be dropped without loss; a buffer that the receiver has not
+    /// received would go with the two.
     ///
     /// # Errors
     ///
-    /// [`SendErrorKind::TimedOut`], [`SendErrorKind::Disconnected`], whatever it has received before, and [`SendErrorKind::Forked`].
+    /// [`SendErrorKind::TimedOut`]; [`SendErrorKind::Disconnected`], even if the receiver had received it
+    /// all; [`SendErrorKind::Forked`].
     pub fn wait_until_received(&mut self, timeout: Duration) -> Result<(), SendErrorKind> {
         if !self.object.is_ours() {
             return Err(SendErrorKind::Forked);
@@ -196,31 +210,35 @@ impl Sender {
         let Some(sent) = self.progress.sent else { return Ok(()) };
         let (slots, bell) = (self.object.slots(), self.object.to_sender());
         match bell.wait(Deadline::after(timeout), || ring::is_done(slots, sent), || self.object.may_have_receiver()) {
-            // What a receiver has not received when it leaves, it makes as if it had.
+            // A receiver that leaves marks what it has not received as received.
             Woken::Ready if !bell.is_gone() => Ok(()),
             Woken::Ready | Woken::Gone => Err(SendErrorKind::Disconnected),
             Woken::TimedOut => Err(SendErrorKind::TimedOut),
         }
     }
 
-    /// How many messages fit that the receiver has not received.
+    /// How many messages the channel holds that the receiver has not received.
     pub fn capacity(&self) -> usize {
         self.object.capacity()
     }
 
-    /// Lends a buffer to the receiver, and waits for room in the ring if need be. It may be sent before there is a receiver.
+    /// Lends a buffer to the receiver, and waits for room in the ring if need be. There need not be
+    /// a receiver yet.
     ///
     /// # Errors
     ///
-    /// [`SendErrorKind::Disconnected`] if the receiver is gone, also while this waits (what is sent when it is just going may count as sent, and
-    /// comes back with all that it had, when it does not read any more); [`SendErrorKind::TooManyLent`], without waiting;
-    /// [`SendErrorKind::OtherProvider`], [`SendErrorKind::Forked`]. The buffer comes back with the error.
+    /// [`SendErrorKind::Disconnected`] if the receiver is gone, or goes while this waits;
+    /// [`SendErrorKind::TooManyLent`], without waiting; [`SendErrorKind::OtherProvider`];
+    /// [`SendErrorKind::Forked`]. The buffer comes back with the error.
+    ///
+    /// A message sent just as the receiver goes may count as sent. It then comes back with
+    /// everything else the receiver had, once the receiver cannot read any more.
     #[inline]
     pub fn send(&mut self, buffer: ShmBuf) -> Result<(), SendError<ShmBuf>> {
         self.send_buffer(buffer, Patience::Until(None))
     }
 
-    /// As [`send`](Self::send), without waiting.
+    /// Like [`send`](Self::send), without waiting.
     ///
     /// # Errors
     ///
@@ -230,7 +248,7 @@ impl Sender {
         self.send_buffer(buffer, Patience::None)
     }
 
-    /// As [`send`](Self::send), waiting at most for `timeout`.
+    /// Like [`send`](Self::send), but waits for `timeout` at most.
     ///
     /// # Errors
     ///
@@ -245,12 +263,12 @@ impl Sender {
         let fail = |kind, message| Err(SendError { kind, message });
         if let Err(kind) = self.make_room(patience) {
             if kind == SendErrorKind::Disconnected {
-                // Where the provider is gone, nobody else does.
+                // If the provider is gone, nobody else reclaims.
                 self.lender.reclaim();
             }
             return fail(kind, message);
         }
-        // Of a process that this one was forked from, there is no sender that has not been refused.
+        // An inherited sender was refused above, so it is safe to ask the buffer for its provider.
         let (found, expected) = (message.provider(), self.provider);
         if found != expected {
             return fail(SendErrorKind::OtherProvider { found, expected }, message);
@@ -268,8 +286,8 @@ impl Sender {
         }
     }
 
-    /// Sends up to [`MAX_INLINE`](super::MAX_INLINE) bytes in the slot itself, and waits for room if need be. They may be sent before
-    /// there is a receiver.
+    /// Sends up to [`MAX_INLINE`](super::MAX_INLINE) bytes in the slot itself, and waits for room
+    /// if need be. There need not be a receiver yet.
     ///
     /// # Errors
     ///
@@ -279,7 +297,7 @@ impl Sender {
         self.send_inline(bytes, Patience::Until(None))
     }
 
-    /// As [`send_bytes`](Self::send_bytes), without waiting.
+    /// Like [`send_bytes`](Self::send_bytes), without waiting.
     ///
     /// # Errors
     ///
@@ -289,7 +307,7 @@ impl Sender {
         self.send_inline(bytes, Patience::None)
     }
 
-    /// As [`send_bytes`](Self::send_bytes), waiting at most for `timeout`.
+    /// Like [`send_bytes`](Self::send_bytes), but waits for `timeout` at most.
     ///
     /// # Errors
     ///
@@ -344,7 +362,7 @@ impl Sender {
 
 impl Drop for Sender {
     fn drop(&mut self) {
-        // In a forked child the channel is the parent's.
+        // In a forked child the channel belongs to the parent.
         if self.object.is_ours() {
             self.object.close();
             self.lender.close();

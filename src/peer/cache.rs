@@ -1,4 +1,4 @@
-//! What a client has mapped: the providers that it is connected to, and their segments.
+//! What a client has mapped: the control objects and the segments of its providers.
 
 #![forbid(unsafe_code)]
 
@@ -9,13 +9,13 @@ use crate::protocol::record::Place;
 use parking_lot::RwLock;
 use std::sync::{Arc, Weak};
 
-/// The providers that a client is connected to. Few: found by looking at each.
+/// The providers that a client is connected to. There are few, so lookup is a linear search.
 #[derive(Default)]
 pub(crate) struct Table {
     pub(crate) entries: Vec<ProviderEntry>,
 }
 
-/// One provider, and the segments of it that are mapped, by their index in the control object.
+/// One provider and its mapped segments, indexed as in the control object's table.
 pub(crate) struct ProviderEntry {
     pub(crate) remote: Arc<Remote>,
     segments: Vec<Option<Arc<Cached>>>,
@@ -27,7 +27,7 @@ pub(crate) struct Remote {
     table: Weak<RwLock<Table>>,
 }
 
-/// A mapped segment. It keeps the connection: views give their leases back through it.
+/// A mapped segment. It holds the connection, through which views give their leases back.
 pub(crate) struct Cached {
     mapping: Mapping,
     serial: u64,
@@ -51,7 +51,7 @@ impl ProviderEntry {
         self.remote.control.id().provider
     }
 
-    /// The mapping of the segment that a message lies in.
+    /// The mapping of the segment that holds a message.
     #[inline]
     pub(crate) fn segment(&self, place: Place) -> Option<&Arc<Cached>> {
         let known = self.segments.get(place.index as usize)?.as_ref();
@@ -63,7 +63,7 @@ impl ProviderEntry {
         self.segments.iter().flatten().count()
     }
 
-    /// Takes the segments out that the owner has destroyed.
+    /// Removes and returns the segments that the owner has destroyed.
     fn take_retired(&mut self) -> Vec<Arc<Cached>> {
         let is_retired =
             |segment: &&mut Option<Arc<Cached>>| segment.as_ref().is_some_and(|cached| cached.is_retired());
@@ -81,8 +81,9 @@ impl Table {
         self.entries.iter_mut().find(|entry| Arc::ptr_eq(&entry.remote, remote))
     }
 
-    /// Enters a segment, unless another thread was faster. Returns the one that is to be used, and those that its owner has
-    /// destroyed meanwhile: dropping them is a system call, to be made when the table is unlocked.
+    /// Enters a segment, unless another thread was faster. Returns the mapping to use, and the
+    /// segments that their owner has destroyed since: the caller drops those after it unlocks the
+    /// table, because unmapping is a system call.
     pub(crate) fn enter(&mut self, cached: Arc<Cached>) -> (Arc<Cached>, Vec<Arc<Cached>>) {
         let Some(entry) = self.entry_of(&cached.remote) else { return (cached, Vec::new()) };
         let retired = entry.take_retired();
@@ -99,12 +100,12 @@ impl Table {
         }
     }
 
-    /// Takes the segments of all providers out that their owners have destroyed.
+    /// Removes and returns the destroyed segments of all providers.
     pub(crate) fn take_retired(&mut self) -> Vec<Arc<Cached>> {
         self.entries.iter_mut().flat_map(ProviderEntry::take_retired).collect()
     }
 
-    /// Takes these connections out.
+    /// Removes and returns these connections.
     pub(crate) fn take(&mut self, remotes: &[Arc<Remote>]) -> Vec<ProviderEntry> {
         let is_wanted = |entry: &ProviderEntry| remotes.iter().any(|remote| Arc::ptr_eq(remote, &entry.remote));
         let (taken, kept) = std::mem::take(&mut self.entries).into_iter().partition(is_wanted);
@@ -114,7 +115,7 @@ impl Table {
 }
 
 impl Cached {
-    /// A segment as `place` names it. Its index was found in the control object's table.
+    /// The segment that `place` names. Its index was found in the control object's table.
     pub(crate) fn new(mapping: Mapping, place: Place, remote: Arc<Remote>) -> Self {
         Self { mapping, serial: place.segment, index: place.index, remote }
     }
@@ -134,7 +135,8 @@ impl Cached {
         self.remote.control.is_retired(self.index, self.serial)
     }
 
-    /// Takes itself out of the table, if it is still there. The caller's view holds another reference.
+    /// Removes this segment from the table, if it is still there. The caller's view holds another
+    /// reference.
     #[cold]
     pub(crate) fn leave_table(&self) {
         let Some(table) = self.remote.table.upgrade() else { return };

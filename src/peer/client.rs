@@ -1,18 +1,21 @@
 //! The peer's front door: [`Client`] attaches to messages by descriptor.
 //!
-//! A client maps each provider's control object and each segment once and keeps them in a table. A view holds a counted
-//! reference to its segment's mapping, and that holds the control object, so a view outlives the client.
+//! A client maps each provider's control object and each segment once and keeps them in a table. A
+//! view holds a counted reference to its segment's mapping, which holds the control object, so a
+//! view outlives the client.
 //!
-//! A descriptor is untrusted. Before a pointer is formed (I2): the record exists, the lease is taken, the generation
-//! matches, the length is the owner's, and the range lies within what is mapped, by numbers that no other process can
-//! change.
+//! A descriptor is untrusted. Before a pointer is formed (I2), the client checks that the record
+//! exists, takes the lease, and checks that the generation matches, that the length is the owner's,
+//! and that the range lies within the mapping. The bounds it checks against are private: no other
+//! process can change them.
 //!
 //! # What an attach costs when everything is mapped
 //!
-//! Six read-modify-writes, and no system call: two for the reader lock of the table (private, contended only by threads
-//! of this client), the lease and its fence, one count on the mapping; the drop of the view takes those two back.
-//! Reading is not blocked by other readers; it waits while another thread enters a new mapping into the table, which is
-//! a store, for the system calls are made before.
+//! Six read-modify-writes and no system call: two on the table's reader lock (private, contended
+//! only by threads of this client), one to take the lease, one count on the mapping, and two when
+//! the view is dropped. The fence of the lease comes on top where the lease's read-modify-write is
+//! not one already. Readers do not block each other. They wait only while another thread enters a
+//! mapping into the table, which is a store: the system calls are made before.
 
 #![forbid(unsafe_code)]
 
@@ -44,21 +47,21 @@ pub struct ClientBuilder {
 }
 
 impl ClientBuilder {
-    /// What the providers' names start with; default `shm_pool`. See
+    /// Sets what the providers' names start with; default `shm_pool`. See
     /// [`ProviderBuilder::name_prefix`](crate::ProviderBuilder::name_prefix).
     pub fn name_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.name_prefix = prefix.into();
         self
     }
 
-    /// The user whose providers are trusted; default: the effective user of this process. Objects that belong to anybody
-    /// else are refused.
+    /// Sets the user whose providers are trusted; default: the effective user of this process.
+    /// Objects of any other user are refused.
     pub fn owner_uid(mut self, uid: u32) -> Self {
         self.owner_uid = Some(uid);
         self
     }
 
-    /// Makes the client. No system object is touched yet.
+    /// Builds the client. It makes no system object yet.
     ///
     /// # Errors
     ///
@@ -75,10 +78,11 @@ impl ClientBuilder {
     }
 }
 
-/// Reads messages of other processes in place. One per process; share it by reference or `Arc`.
+/// Reads messages of other processes in place. Create one per process and share it by reference or
+/// `Arc`.
 ///
-/// A client takes one of the 64 peer slots of each provider that it attaches to, and gives it back when the client and its
-/// last view are gone.
+/// A client takes one of the 64 peer slots of each provider that it attaches to. It gives the slot
+/// back when the client and its last view of that provider are gone.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -110,7 +114,7 @@ impl Default for Client {
 }
 
 impl Client {
-    /// A client with the default options.
+    /// Creates a client with the default options.
     pub fn new() -> Self {
         let builder = Self::builder();
         watch_forks();
@@ -118,24 +122,25 @@ impl Client {
         Self { prefix: builder.name_prefix, uid, fork_epoch, table: Arc::default() }
     }
 
-    /// What the names of the providers' objects start with, and whose they must be.
+    /// The prefix of the names of the providers' objects, and the user that they must belong to.
     pub(crate) fn trusted(&self) -> (&str, u32) {
         (&self.prefix, self.uid)
     }
 
-    /// Starts with the defaults.
+    /// A builder with the default options.
     pub fn builder() -> ClientBuilder {
         ClientBuilder { name_prefix: DEFAULT_PREFIX.to_owned(), owner_uid: None }
     }
 
-    /// Connects to a provider before its first message comes, and tells who this client is to it, for
-    /// [`ShmBuf::grant`](crate::ShmBuf::grant). Connecting again gives the same answer.
+    /// Connects to a provider before its first message arrives. Returns this client's id there, for
+    /// [`ShmBuf::grant`](crate::ShmBuf::grant). Connecting again returns the same id.
     ///
     /// # Errors
     ///
-    /// [`AttachError::NoProvider`], [`AttachError::Closed`] or [`AttachError::OwnerDied`] if it is gone;
-    /// [`AttachError::NotAProvider`], [`AttachError::WrongUid`] or [`AttachError::TooManyPeers`]; [`AttachError::Forked`] in a
-    /// forked child; [`AttachError::Os`].
+    /// [`AttachError::NoProvider`], [`AttachError::Closed`] or [`AttachError::OwnerDied`] if the
+    /// provider is gone; [`AttachError::NotAProvider`], [`AttachError::WrongUid`] or
+    /// [`AttachError::TooManyPeers`] if it cannot be used; [`AttachError::Forked`] in a forked
+    /// child; [`AttachError::Os`] if a system call fails.
     pub fn connect(&self, provider: ProviderId) -> Result<PeerId, AttachError> {
         self.check_fork()?;
         if let Some(entry) = self.table.read().find(provider) {
@@ -143,7 +148,7 @@ impl Client {
         }
         let control = match PeerControl::connect(&self.prefix, provider, self.uid) {
             Ok(control) => control,
-            // Another thread may have taken the last slot, for this client.
+            // Another thread of this client may have taken the last slot.
             Err(error) => return self.table.read().find(provider).map(|entry| entry.remote.control.id()).ok_or(error),
         };
         let id = control.id();
@@ -151,7 +156,7 @@ impl Client {
         // A publisher that was restarted has a new id: let go of the old one.
         self.forget_abandoned();
         let mut table = self.table.write();
-        // Another thread may have been faster; then this connection is given up again.
+        // Another thread may have been faster; then this connection is dropped again.
         if let Some(entry) = table.find(provider) {
             return Ok(entry.remote.control.id());
         }
@@ -159,10 +164,10 @@ impl Client {
         Ok(id)
     }
 
-    /// Takes connections to closed and dead providers out of the table. What their views need stays with the views.
+    /// Removes connections to closed and dead providers from the table. Views keep what they need.
     fn forget_abandoned(&self) -> Vec<ProviderEntry> {
         let remotes: Vec<Arc<Remote>> = self.table.read().entries.iter().map(|entry| entry.remote.clone()).collect();
-        // Asking is a system call: not under the lock.
+        // This takes a system call for each, so do it without the lock.
         let abandoned: Vec<_> = remotes.into_iter().filter(|remote| remote.control.is_abandoned()).collect();
         if abandoned.is_empty() {
             return Vec::new();
@@ -170,15 +175,19 @@ impl Client {
         self.table.write().take(&abandoned)
     }
 
-    /// Leases the message that `descriptor` names and maps it, if its segment is not mapped yet. The owner does not use the
-    /// memory again before the view is dropped.
+    /// Leases the message that `descriptor` names, and maps its segment if it is not mapped yet.
+    /// The owner does not reuse the memory before the view is dropped.
     ///
     /// # Errors
     ///
-    /// [`AttachError::Stale`] if the message came too late. [`AttachError::NoSuchRecord`], [`AttachError::WrongLength`],
-    /// [`AttachError::OtherPeer`] and [`AttachError::NotGranted`] for a descriptor that is not what the owner sent, or is not
-    /// for this client. [`AttachError::SlotLost`] if another peer has its slot. [`AttachError::TooManyLeases`] with 31 views of the
-    /// same message. [`AttachError::Damaged`] if another process wrote garbage into the control object. And the errors of [`connect`](Self::connect).
+    /// * [`AttachError::Stale`] if the message came too late.
+    /// * [`AttachError::NoSuchRecord`], [`AttachError::WrongLength`], [`AttachError::OtherPeer`]
+    ///   and [`AttachError::NotGranted`] if the descriptor is not what the owner sent, or is not
+    ///   for this client.
+    /// * [`AttachError::SlotLost`] if another peer has this client's slot.
+    /// * [`AttachError::TooManyLeases`] with 31 views of the same message.
+    /// * [`AttachError::Damaged`] if another process wrote garbage into the control object.
+    /// * The errors of [`connect`](Self::connect).
     pub fn attach(&self, descriptor: &Descriptor) -> Result<ShmView, AttachError> {
         self.check_fork()?;
         loop {
@@ -195,8 +204,9 @@ impl Client {
             if let Some(cached) = entry.segment(place) {
                 return ShmView::new(cached.clone(), lease, descriptor, place);
             }
-            // Off the warm path: the lease, which holds the segment in existence, moves from the table's reference to a
-            // counted one, so that the segment can be mapped without the table's lock.
+            // Off the warm path. The lease keeps the segment in existence; it moves from the
+            // table's reference to a counted one, so that the segment can be mapped without the
+            // table's lock.
             let remote = entry.remote.clone();
             let lease = lease.moved_to(&remote.control);
             drop(table);
@@ -205,10 +215,11 @@ impl Client {
         }
     }
 
-    /// Maps a segment and enters it into the table, which lets go of those that the owner has destroyed.
+    /// Maps a segment and enters it into the table, which lets go of the segments that the owner
+    /// has destroyed.
     fn map(&self, remote: &Arc<Remote>, place: Place) -> Result<Arc<Cached>, AttachError> {
         let provider = remote.control.id().provider;
-        // A leased chunk's segment is destroyed only when its provider closes.
+        // While a chunk is leased, its segment is destroyed only if the provider closes.
         let closed = || AttachError::Closed { provider };
         if remote.control.is_retired(place.index, place.segment) {
             return Err(closed());
@@ -224,11 +235,12 @@ impl Client {
         Ok(cached)
     }
 
-    /// Lets go of mappings that no view needs: segments that their owner has destroyed, and providers that have closed or
-    /// died. Views are not touched; what they need is let go with them. Returns how many mappings were dropped from the
-    /// table.
+    /// Unmaps what no view needs: segments that their owner has destroyed, and providers that have
+    /// closed or died. Views stay good; what they use is unmapped with them. Returns how many
+    /// mappings were dropped from the table.
     ///
-    /// Attaching to a new segment does the first by itself. Call this when messages may stay away for long.
+    /// Mapping a new segment lets go of the provider's destroyed segments anyway. Call this when no
+    /// message may arrive for a long time.
     pub fn trim(&self) -> usize {
         if self.check_fork().is_err() {
             return 0;
@@ -238,9 +250,9 @@ impl Client {
         retired.len() + abandoned.iter().map(|entry| 1 + entry.segment_count()).sum::<usize>()
     }
 
-    /// How many segments are mapped by the table now, over all providers; 0 in a forked child.
+    /// The number of segments in the table now, over all providers; 0 in a forked child.
     pub fn mapped_segments(&self) -> usize {
-        // Its lock may be held by a thread that does not exist there.
+        // In a forked child, a thread that does not exist there may hold the lock.
         if self.check_fork().is_err() {
             return 0;
         }
@@ -257,7 +269,7 @@ impl Client {
     }
 }
 
-/// From now on a fork is noticed. If the system has no memory for that, connecting says so.
+/// Starts noticing forks. If the system has no memory for that, connecting reports it.
 fn watch_forks() {
     let _ = locks::watch_forks();
 }

@@ -1,4 +1,4 @@
-//! A peer's side of the control object: opens and checks it, holds a slot.
+//! The peer's side of the control object: opens it, checks it and holds a slot in it.
 
 #![forbid(unsafe_code)]
 
@@ -17,11 +17,12 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a slot that the owner is clearing is waited for. Of a million records, clearing takes 0.7 s the first time, and 0.1 s
-/// later; of the default 4096 a thousandth of that.
+/// How long to wait for a slot that the owner is clearing. Clearing a million records takes 0.7 s
+/// the first time and 0.1 s later; the default 4096 take a thousandth of that.
 const CLEARING_LIMIT: Duration = Duration::from_secs(1);
 
-/// See the module's text. Gives its slot back on drop.
+/// A connection to a provider's control object, and this peer's slot in it. Gives the slot back on
+/// drop.
 pub(crate) struct PeerControl {
     view: View,
     /// Holds the lock of the slot.
@@ -63,7 +64,7 @@ impl PeerControl {
         }
         let records = header.records.load(Ordering::Relaxed) as usize;
         let view = view.with_records(records).ok_or_else(|| bad("its size does not match its header"))?;
-        // It may have been removed since it was opened the first time.
+        // The object may have been removed since it was opened the first time.
         let locks = foreign.open_for_locks().map_err(gone)?;
         if !locks.is_locked(OWNER_BYTE) {
             return Err(AttachError::OwnerDied { provider });
@@ -79,15 +80,16 @@ impl PeerControl {
         Ok(Self { view, locks, id, fork_epoch: fork::epoch() })
     }
 
-    /// Leaves nothing but what the kernel takes back when a process ends: the lock.
+    /// Leaves behind what a killed process leaves: everything but the lock, which the kernel drops.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn die(mut self) {
         self.locks.unlock(peer_byte(self.slot())).expect("a lock that is held");
-        // What the drop does is left out as for a forked child's copy; and the locks' own, which is another value, is not.
+        // Disables this value's drop, as in a forked child. The lock file has an epoch of its own
+        // and is dropped as usual.
         self.fork_epoch = self.fork_epoch.wrapping_add(1);
     }
 
-    /// Who this peer is to the owner.
+    /// This peer's identity, as the owner knows it.
     pub(crate) fn id(&self) -> PeerId {
         self.id
     }
@@ -98,14 +100,15 @@ impl PeerControl {
         usize::from(self.id.slot)
     }
 
-    /// Has this peer its slot? If the process has closed the descriptor that holds its lock, another peer may have it by now: then
-    /// its leases are not this one's to take or to give back.
+    /// Does this peer still have its slot? If the process has closed the descriptor that holds the
+    /// lock, another peer may have the slot by now, and the slot's leases are not this peer's to
+    /// take or to give back.
     #[inline]
     pub(crate) fn has_slot(&self) -> bool {
         self.view.header().epochs[self.slot()].is(self.id.epoch)
     }
 
-    /// Loses the lock, as by `closefrom`.
+    /// Loses the lock, as `closefrom` would.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn lose_lock(&self) {
         self.locks.unlock(peer_byte(self.slot())).expect("a lock that is held");
@@ -117,12 +120,12 @@ impl PeerControl {
         self.fork_epoch == fork::epoch()
     }
 
-    /// How many records there are.
+    /// The number of records.
     pub(crate) fn records(&self) -> u32 {
         self.view.record_count()
     }
 
-    /// A record, if there is one of this number.
+    /// The record with this number, if there is one.
     #[inline]
     pub(crate) fn record(&self, index: u32) -> Option<&Record> {
         self.view.record(index)
@@ -143,7 +146,7 @@ impl PeerControl {
         }
     }
 
-    /// Has the owner destroyed the segment? A hint: it decides about unmapping only.
+    /// Has the owner destroyed the segment? A hint: it decides what is mapped, never who may read.
     pub(crate) fn is_retired(&self, index: u64, serial: u64) -> bool {
         self.view.segment_entry(index).map_or(true, |entry| entry.load(Ordering::Relaxed) != serial)
     }
@@ -154,14 +157,15 @@ impl PeerControl {
     }
 }
 
-/// How many records may have been used, if the owner's word is as it should be.
+/// How many records may have been used. Clamped, because another process can write the owner's
+/// number.
 fn used(view: &View) -> u32 {
     // Acquire: partner of the Release in `OwnerControl`.
     view.header().high_water.load(Ordering::Acquire).min(view.record_count())
 }
 
-/// Takes the lock of the first slot that no peer has. One that the owner is clearing is waited for, but not for ever: the owner may
-/// have been stopped at it.
+/// Takes the lock of the first slot that no peer has. Waits for a slot that the owner is clearing,
+/// but not for ever: the owner may have been stopped there.
 fn free_slot(locks: &LockFile) -> io::Result<Option<usize>> {
     let begin = Instant::now();
     loop {
@@ -180,12 +184,13 @@ fn free_slot(locks: &LockFile) -> io::Result<Option<usize>> {
 
 impl Drop for PeerControl {
     fn drop(&mut self) {
-        // In a forked child the slot is the parent's.
+        // In a forked child the slot belongs to the parent.
         if self.is_ours() && self.has_slot() {
-            // The last view is gone; what the lanes still hold are grants that nobody will take up.
+            // The last view is gone; what is left in the lanes are grants that nobody will take up.
             self.view.vacate(self.slot(), || used(&self.view));
-            // Explicitly, and not with the file: a child made by a raw `clone` may still have a copy of the descriptor. Should it
-            // fail, the slot stays taken until that child ends.
+            // Unlock explicitly instead of relying on close: a child made by a raw `clone` may
+            // still have a copy of the descriptor. If this fails, the slot stays taken until that
+            // child ends.
             let _ = self.locks.unlock(peer_byte(self.slot()));
         }
     }

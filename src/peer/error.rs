@@ -1,4 +1,4 @@
-//! What can go wrong at a peer's: connecting and attaching.
+//! What can go wrong on the peer's side: connecting and attaching.
 
 #![forbid(unsafe_code)]
 
@@ -11,7 +11,7 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum AttachError {
-    /// The chunk was recycled since the descriptor was made: the message came too late.
+    /// The message came too late: the chunk was recycled after the descriptor was made.
     #[error("stale descriptor: the chunk holds a newer message; grant it to the receiver or keep it until confirmed")]
     Stale,
     /// The descriptor names a record that the provider does not have.
@@ -21,10 +21,10 @@ pub enum AttachError {
         provider: ProviderId,
         /// The record asked for.
         record: u32,
-        /// How many there are.
+        /// How many records the provider has.
         records: u32,
     },
-    /// The descriptor's length is not the message's.
+    /// The descriptor's length differs from the message's.
     #[error("descriptor says {len} bytes, but the message has {actual}")]
     WrongLength {
         /// The descriptor's length in bytes.
@@ -32,7 +32,7 @@ pub enum AttachError {
         /// The message's length in bytes.
         actual: u64,
     },
-    /// The control object says something that cannot be: another process wrote garbage into it.
+    /// The control object holds an impossible value: another process wrote garbage into it.
     #[error("control object of provider {provider} is damaged: {what}")]
     Damaged {
         /// The provider.
@@ -43,22 +43,23 @@ pub enum AttachError {
     /// The descriptor was granted to another peer.
     #[error("descriptor was granted to peer slot {slot}, and this client has slot {own}")]
     OtherPeer {
-        /// The slot it was granted to.
+        /// The slot that it was granted to.
         slot: u8,
         /// This client's slot.
         own: u8,
     },
-    /// The grant was taken up already, or taken back. If the transport may deliver a descriptor twice, try once more: a duplicate
-    /// of an older one that is refused in another thread can hold this one's grant for an instant.
+    /// The grant was already taken up or taken back. If the transport may deliver a descriptor
+    /// twice, try once more: a duplicate of an older descriptor, being refused in another thread,
+    /// can hold this one's grant for an instant.
     #[error("no grant of this message is left to take up: each can be attached once")]
     NotGranted,
-    /// This client has the largest number of views of one chunk.
+    /// This client already has the maximum number of views of this message.
     #[error("this client has {max} views of the message already; share one of them instead")]
     TooManyLeases {
         /// The limit.
         max: usize,
     },
-    /// No such provider: it was never there, or has closed, or has another name prefix.
+    /// There is no such provider: it never existed, has closed, or has another name prefix.
     #[error("no provider {provider}: {object} does not exist; it has closed, or uses another name_prefix")]
     NoProvider {
         /// The provider.
@@ -66,19 +67,20 @@ pub enum AttachError {
         /// The control object's path.
         object: String,
     },
-    /// The provider has closed, or died and was swept, and has taken the message's memory away.
+    /// The provider has closed, or has died and was swept. The message's memory is gone.
     #[error("provider {provider} has closed; connect to its successor")]
     Closed {
         /// The provider.
         provider: ProviderId,
     },
-    /// The provider's process has died. Views that are held stay good.
+    /// The provider's process has died. Existing views stay good.
     #[error("provider {provider} has died; connect to its successor")]
     OwnerDied {
         /// The provider.
         provider: ProviderId,
     },
-    /// The object under the provider's name was not made by this crate's owner side, or not completely.
+    /// The object under the provider's name was not made by a provider of this crate, or is
+    /// incomplete.
     #[error("{object} is not usable: {reason}")]
     NotAProvider {
         /// The object's path.
@@ -91,12 +93,12 @@ pub enum AttachError {
     WrongUid {
         /// The object's path.
         object: String,
-        /// Its owner.
+        /// The uid that it belongs to.
         found: u32,
-        /// The owner that this client trusts.
+        /// The uid that this client trusts.
         expected: u32,
     },
-    /// Every peer slot of the provider is taken by a living process.
+    /// Living processes hold all peer slots of the provider.
     #[error("provider {provider} has {max} peers already; a slot is free when one of them ends")]
     TooManyPeers {
         /// The provider.
@@ -104,8 +106,8 @@ pub enum AttachError {
         /// The limit.
         max: usize,
     },
-    /// Another peer has this client's slot: the descriptor that held it was closed, by `closefrom` say. What the client's views show may
-    /// be used again.
+    /// Another peer has this client's slot, because the descriptor that held it was closed, for
+    /// example by `closefrom`. The memory behind this client's views may be reused.
     #[error("this client's slot at provider {provider} is another peer's: something has closed its descriptors; make a new client")]
     SlotLost {
         /// The provider.

@@ -1,4 +1,4 @@
-//! A lease being taken: given back on drop, until it becomes a view's.
+//! A lease under construction: given back on drop, until a view takes it over.
 
 #![forbid(unsafe_code)]
 
@@ -7,7 +7,7 @@ use crate::peer::error::AttachError;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::record::{Place, Refused, MAX_LEASES};
 
-/// A right to read a chunk, which is given back on drop.
+/// A right to read a chunk, given back on drop.
 pub(crate) struct Lease<'a> {
     control: &'a PeerControl,
     record: u32,
@@ -17,7 +17,7 @@ pub(crate) struct Lease<'a> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Origin {
     Lease,
-    /// A lease that was taken from a grant: an attach that fails puts the grant back.
+    /// Taken from a grant: an attach that fails puts the grant back.
     TakenUp,
 }
 

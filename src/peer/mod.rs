@@ -1,4 +1,4 @@
-//! The peer's side: the client, its mappings, and the views that it reads through.
+//! The peer's side: the client, its mappings and its views of messages.
 
 pub(crate) mod cache;
 pub(crate) mod client;

@@ -1,4 +1,4 @@
-//! A message being read: [`ShmView`], and the lease and the mapping that it holds.
+//! A message being read: [`ShmView`], with the lease and the mapping that it holds.
 
 use crate::peer::cache::Cached;
 use crate::peer::error::AttachError;
@@ -10,9 +10,17 @@ use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// A message of another process, mapped read-only. While the view exists, the owner does not use the memory again.
+/// A message of another process, mapped read-only. The owner does not reuse the memory while the
+/// view exists.
 ///
-/// There is no way to write through it:
+/// A view derefs to `&[u8]`. Its length is the message's. It begins where the sender's buffer does,
+/// so it is aligned to 64 bytes at least, and to what was asked of
+/// [`Provider::alloc_layout`](crate::Provider::alloc_layout).
+///
+/// Whatever other processes do, the range lies within the mapping. The alignment holds as long as
+/// they keep to the protocol, so unsafe code must check it.
+///
+/// There is no way to write through a view:
 ///
 /// ```compile_fail,E0594
 /// # let provider = shm_pool::Provider::builder().build().unwrap();
@@ -37,13 +45,13 @@ pub struct ShmView {
     cached: Arc<Cached>,
 }
 
-// SAFETY: the bytes are only read, and leases are counted atomically.
+// SAFETY: the bytes are only read (I5), and leases are counted atomically.
 unsafe impl Send for ShmView {}
-// SAFETY: as above.
+// SAFETY: shared access only reads the bytes (I5) and counts leases atomically.
 unsafe impl Sync for ShmView {}
 
 impl ShmView {
-    /// Checks the range and turns the lease into a view's.
+    /// Checks the range and takes over the lease.
     #[inline]
     pub(crate) fn new(
         cached: Arc<Cached>,
@@ -59,12 +67,13 @@ impl ShmView {
         Ok(Self { data, len: descriptor.len as usize, record: descriptor.record, cached })
     }
 
-    /// Another view of the same message, with a lease of its own.
+    /// Makes another view of the same message, with a lease of its own.
     ///
     /// # Errors
     ///
-    /// [`AttachError::TooManyLeases`] with 31 views of the same message in this client (put one into an `Arc` instead),
-    /// [`AttachError::Forked`] in a forked child, [`AttachError::SlotLost`].
+    /// [`AttachError::TooManyLeases`] with 31 views of the same message in this client (put one
+    /// into an `Arc` instead); [`AttachError::Forked`] in a forked child; [`AttachError::SlotLost`]
+    /// if another peer has this client's slot.
     pub fn try_clone(&self) -> Result<Self, AttachError> {
         let control = self.cached.control();
         if !control.is_ours() {
@@ -89,8 +98,8 @@ impl Deref for ShmView {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: the range was checked against the mapping (I2), which `cached` keeps, and the owner does not write
-        // while the lease is held (I5).
+        // SAFETY: `new` checked the range against the mapping (I2), which `cached` keeps, and the
+        // owner does not write while the lease is held (I5).
         unsafe { std::slice::from_raw_parts(self.data.as_ptr(), self.len) }
     }
 }
@@ -106,7 +115,7 @@ impl Drop for ShmView {
     #[inline]
     fn drop(&mut self) {
         let control = self.cached.control();
-        // In a forked child the lease is the parent's.
+        // In a forked child the lease belongs to the parent.
         if !control.is_ours() {
             return;
         }

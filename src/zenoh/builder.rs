@@ -1,4 +1,4 @@
-//! The options of a backend, and how it is made of them.
+//! The options of a backend, and how it is built from them.
 
 #![forbid(unsafe_code)]
 
@@ -16,13 +16,13 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 use zenoh::shm::cleanup_orphaned_shm_segments;
 
-/// A cap of up to so many bytes is one segment, unless told otherwise.
+/// Unless told otherwise, a cap of up to this many bytes is one segment.
 const MAX_WHOLE: usize = 64 << 20;
 
 const DEFAULT_MAX_BYTES: usize = 1 << 30;
 const DEFAULT_MAX_IDLE: usize = 256;
 
-/// zenoh numbers the bytes of a segment by 32 bits.
+/// zenoh addresses the bytes of a segment with 32 bits.
 const MAX_SEGMENT: usize = 1 << 32;
 
 /// Options of a [`PoolBackend`]. Start with [`PoolBackend::builder`]; every option has a default.
@@ -50,71 +50,82 @@ impl PoolBackendBuilder {
         }
     }
 
-    /// The cap on memory, in bytes, up to 64 GiB, rounded up to whole pages; default 1 GiB. A cap and not a reservation: memory is
-    /// taken when it is needed.
+    /// Sets the cap on memory in bytes, up to 64 GiB, rounded up to whole pages; default 1 GiB.
+    /// This is a cap, not a reservation: memory is taken when it is needed.
     pub fn max_bytes(mut self, bytes: usize) -> Self {
         self.max_bytes = bytes;
         self
     }
 
-    /// The largest message, in bytes; at most [`max_bytes`](Self::max_bytes) and 4 GiB. Default: as large as these allow.
+    /// Sets the largest message in bytes; at most [`max_bytes`](Self::max_bytes) and 4 GiB.
+    /// Default: as large as these allow.
     pub fn max_alloc(mut self, bytes: usize) -> Self {
         self.max_alloc = Some(bytes);
         self
     }
 
-    /// How many idle chunks of each size class are kept, from 0 to 1,048,576; default 256.
+    /// Sets how many idle chunks of each size class are kept, from 0 to 1,048,576; default 256.
     ///
-    /// Many more than an ordinary provider keeps, because zenoh gives messages back many at a time. What is not kept goes back to the
-    /// segments that it was carved out of, at a cost of about a microsecond. No system call is made, but with 0: then memory goes back
-    /// to the system at once.
+    /// That is many more than an ordinary provider keeps, because zenoh gives back many messages at
+    /// a time. A chunk that is not kept goes back to the segment that it was carved out of, which
+    /// costs about a microsecond and no system call. With 0, memory goes back to the system at
+    /// once.
     pub fn max_idle_per_class(mut self, chunks: usize) -> Self {
         self.max_idle_per_class = chunks;
         self
     }
 
-    /// The length of the first segment, in bytes, from 1 to [`max_bytes`](Self::max_bytes) and at most 4 GiB; it is longer only if the
-    /// first message is. By default it is all of a `max_bytes` of up to 64 MiB, so that the room for a message is never divided between
-    /// two; and otherwise a 32nd of `max_bytes`, or longer, so that eight messages fit. Each further one is at least as long as all before
-    /// it, and has room for eight of the messages that it is made for, or for 32 if one takes more than a 32nd of `max_bytes`, as far as the
-    /// cap allows it. Receivers lock all of a segment into memory when the first message in it comes: a short first one keeps small what
-    /// a light load takes.
+    /// Sets the length of the first segment in bytes, from 1 to [`max_bytes`](Self::max_bytes) and
+    /// at most 4 GiB. The segment is made longer if the first message needs it, or if what it
+    /// leaves of the cap is too little for another segment.
+    ///
+    /// By default, a `max_bytes` of up to 64 MiB is a single segment, so that the room for a
+    /// message is never split between two. Otherwise the first segment is a 32nd of `max_bytes`, or
+    /// longer, with room for eight messages. Each further segment is at least as long as all before
+    /// it together, and has room for eight of the messages that it is made for, or for 32 if one
+    /// takes more than a 32nd of `max_bytes`, as far as the cap allows.
+    ///
+    /// Receivers lock a whole segment into memory when the first message in it arrives, so a short
+    /// first segment keeps the footprint of a light load small.
     pub fn arena_size(mut self, bytes: usize) -> Self {
         self.arena_size = Some(bytes);
         self
     }
 
-    /// Whether to collect what has been read before memory is made, and not only when the cap is reached; default `true`. See the
-    /// [module's text](super#collecting-early).
+    /// Sets whether to collect what has been read before the pool takes more memory, and not only
+    /// when the cap is reached; default `true`. See [Collecting early](super#collecting-early).
     pub fn collect_early(mut self, early: bool) -> Self {
         self.collect_early = early;
         self
     }
 
-    /// Whether [`build`](Self::build) fails if a process with this one's limits could not lock as much memory as the pool may have;
-    /// default `true`.
+    /// Sets whether [`build`](Self::build) fails if a process with this one's limits could not lock
+    /// as much memory as the pool may have; default `true`.
     ///
-    /// zenoh's receivers lock each segment that they map. Where the limit (`ulimit -l`, 8 MiB on many systems) does not allow it, they
-    /// lose the message, zenoh says so at its debug level only, and a publisher that waits for memory waits for ever. Only the receivers'
-    /// limits matter to this pool, and they are not known here; turn the check off where theirs are known to be higher.
+    /// zenoh's receivers lock each segment that they map. If their limit (`ulimit -l`, 8 MiB on
+    /// many systems) does not allow it, they lose the message; zenoh says so at its debug level
+    /// only, and a publisher that waits for memory waits for ever. Only the receivers' limits
+    /// matter, and they are not known here: turn the check off if you know that theirs are higher.
     pub fn check_lock_limit(mut self, check: bool) -> Self {
         self.check_lock_limit = check;
         self
     }
 
-    /// Makes the backend, and no segment yet. Removes segments that dead zenoh processes have left.
+    /// Builds the backend, without a segment yet. Removes segments that dead zenoh processes left
+    /// behind.
     ///
     /// # Errors
     ///
-    /// [`BuildError`] if an option or a combination is out of range, if receivers cannot be expected to lock the pool's memory
-    /// ([`check_lock_limit`](Self::check_lock_limit)), or the system has no random bits.
+    /// [`BuildError`] if an option or a combination is out of range, if receivers cannot be
+    /// expected to lock the pool's memory ([`check_lock_limit`](Self::check_lock_limit)), or if the
+    /// system has no random bits.
     pub fn build(self) -> Result<PoolBackend, BuildError> {
         range("max_bytes", self.max_bytes, 1, MAX_SEGMENTS * MAX_SEGMENT, " bytes")?;
         let (max_alloc, max_idle) = (self.max_alloc, self.max_idle_per_class);
         let whole = Some(self.max_bytes).filter(|&bytes| bytes <= MAX_WHOLE);
         let limits = Limits::new(self.max_bytes, max_alloc, max_idle, self.arena_size.or(whole), MAX_SEGMENT)?;
         let needed = limits.max_bytes;
-        // If the kernel cannot be asked, the first message will tell.
+        // If the kernel cannot be asked, the first message will show.
         if self.check_lock_limit && matches!(may_lock(needed), Ok(false)) {
             return Err(BuildError::LockLimit { needed, limit: lock_limit() });
         }

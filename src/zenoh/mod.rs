@@ -1,5 +1,5 @@
-//! A backend for zenoh's own `ShmProvider`: a zenoh publisher changes where its provider comes from, and its receivers, in
-//! whatever language, change nothing. Feature `zenoh`.
+//! A backend for zenoh's own `ShmProvider`. A zenoh publisher changes where its provider comes
+//! from; its receivers, in whatever language, change nothing. Feature `zenoh`.
 //!
 //! # Before and after
 //!
@@ -20,7 +20,7 @@
 //! # }
 //! ```
 //!
-//! The same on this crate's pool. Only the line that makes the provider is another one:
+//! The same on this crate's pool. Only the line that makes the provider differs:
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
@@ -39,67 +39,85 @@
 //!
 //! # Who counts the readers
 //!
-//! zenoh does, in metadata of its own, and this module never counts twice: a chunk comes back when zenoh says so
-//! ([`ShmProviderBackend::free`]), not when the publisher's buffer is dropped. What zenoh says is checked against the owner's own
-//! record of what is out; a descriptor that names nothing is logged and ignored.
+//! zenoh does, in metadata of its own, and this module does not count twice: a chunk comes back
+//! when zenoh says so ([`ShmProviderBackend::free`]), not when the publisher's buffer is dropped.
+//! What zenoh says is checked against the owner's own record of what is out. A descriptor that
+//! names nothing is logged and ignored.
 //!
-//! # ZenohSegments
+//! # Segments
 //!
-//! All messages are carved out of a few segments: at most 16 are ever made, whatever is allocated, and each stays until the backend is
-//! dropped. (But for one case: when nothing is in use and a message comes that is longer than each of them, all give way to a single one
-//! of all of the cap, once. Receivers then have the old ones locked, too. An [`arena_size`](PoolBackendBuilder::arena_size) of
-//! all of the cap rules that out.) zenoh's receivers never let a segment go; they keep a descriptor and a mapping for each one that
-//! they have seen, and lock all of it into memory when the first message in it comes.
+//! All messages are carved out of a few segments. At most 16 are ever made, whatever is allocated,
+//! and each stays until the backend is dropped. There is one exception: if a message comes that is
+//! longer than every segment while nothing is in use, all segments give way, once, to a single one
+//! as long as the cap. Receivers then have the old ones locked too. An
+//! [`arena_size`](PoolBackendBuilder::arena_size) as long as the cap rules that out.
+//!
+//! zenoh's receivers never let a segment go. They keep a descriptor and a mapping for each segment
+//! that they have seen, and lock the whole segment into memory when the first message in it
+//! arrives.
 //!
 //! | what a receiver needs for one pool | how much | |
 //! |---|---|---|
 //! | descriptors (`ulimit -n`) and mappings | one for each segment | [`Stats::segments`] |
 //! | locked memory (`ulimit -l`) | at most [`max_bytes`](PoolBackendBuilder::max_bytes) | [`Stats::bytes_mapped`] |
 //!
-//! A receiver that may not lock so much loses messages, and zenoh says so at its debug level only. So
-//! [`build`](PoolBackendBuilder::build) fails where a process with this one's limits could not, as zenoh's own backends do.
+//! A receiver that may not lock that much loses messages, and zenoh says so at its debug level
+//! only. So [`build`](PoolBackendBuilder::build) fails where a process with this one's limits could
+//! not lock it, as zenoh's own backends do.
 //!
-//! What is committed when: the publisher takes a page from the system when it is first needed, and the first receiver of a message takes
-//! the rest of that message's segment, by locking it. So segments start small ([`arena_size`](PoolBackendBuilder::arena_size)) and
-//! grow; but a cap of up to 64 MiB is one segment from the start, and with messages of more than a 32nd of the cap one takes most of
-//! it, as a segment of zenoh's own does. A segment is made only where /dev/shm has room for all of it.
+//! The publisher takes a page from the system when it first needs it. The first receiver of a
+//! message takes the rest of that message's segment by locking it. So segments start small
+//! ([`arena_size`](PoolBackendBuilder::arena_size)) and grow. But a cap of up to 64 MiB is one
+//! segment from the start, and with messages of more than a 32nd of the cap one segment takes most
+//! of it, as a segment of zenoh's own does. A segment is made only if /dev/shm has room for all of
+//! it.
 //!
 //! # Collecting early
 //!
-//! zenoh looks for messages that everybody has read only when an allocation has failed. A backend that grows up to its cap before
-//! it fails would therefore fill all of it, and each message would go to memory that has long left the cache. So
-//! when no chunk that will do is idle, the backend asks the provider to collect, and makes a new chunk only if that brought none
-//! back. Where a collection makes less than an eighth of the memory idle, it grows by what is missing before the next
-//! one: collecting looks at all messages in flight, and would cost much for little where a slow subscriber holds thousands. So the
-//! footprint stays within a seventh of what is in flight. Once nearly all of the cap was taken from the system, it
-//! collects only when a message fits nowhere.
+//! zenoh looks for messages that everybody has read only when an allocation fails. A backend that
+//! fails only at its cap would therefore fill all of it, and each message would go to memory that
+//! left the cache long ago. So when no suitable chunk is idle, this backend first asks the provider
+//! to collect, and makes a new chunk only if that brought none back.
 //!
-//! An allocation policy of our own that collects first would do the same, but only in publishers that ask for it; and a backend
-//! that answers `OutOfMemory` at a budget below the cap, to make zenoh's policies collect, fails allocations that it could
-//! serve when nothing has been read yet. (`benches/peers` measures collecting early beside collecting when full.)
+//! Collecting looks at all messages in flight; if a slow subscriber holds thousands, it would cost
+//! much and gain little. So if a collection makes less than an eighth of the memory idle, the pool
+//! grows by what is missing before the next one. The footprint stays within a seventh of what is in
+//! flight. Once nearly all of the cap has been taken from the system, the backend collects only
+//! when a message fits nowhere.
 //!
-//! This needs the provider that [`PoolBackend::provider`] makes; around a backend that was given to
-//! `ShmProviderBuilder::backend` nothing is collected before the cap is reached.
+//! Two other designs fall short. An allocation policy of our own that collects first would help
+//! only publishers that ask for it. A backend that answers `OutOfMemory` at a budget below the cap,
+//! to make zenoh's policies collect, fails allocations that it could serve when nothing has been
+//! read yet. (`benches/peers` compares collecting early with collecting when full.)
+//!
+//! Collecting early needs the provider that [`PoolBackend::provider`] makes. Around a backend that
+//! was passed to `ShmProviderBuilder::backend`, nothing is collected before the cap is reached.
 //!
 //! # What is trusted
 //!
-//! zenoh's receivers map segments writable, and zenoh's users can write through what they receive. A receiver that writes beyond its
-//! message can damage other messages. It cannot damage the allocator, as it can with zenoh's own backends: what is carved where is kept
-//! in private memory. Where receivers are not trusted with other messages, use this crate's own `Provider` and `Client`.
+//! zenoh's receivers map segments writable, and zenoh's users can write through what they receive.
+//! A receiver that writes beyond its message can damage other messages. It cannot damage the
+//! allocator, as it can with zenoh's own backends: the record of what is carved where is in private
+//! memory. If receivers must not be trusted with other messages, use this crate's own `Provider`
+//! and `Client`.
 //!
 //! # When processes die
 //!
-//! * The publisher is killed: the kernel drops its locks, and the next zenoh process that starts (or
-//!   `zenoh::shm::cleanup_orphaned_shm_segments`, which [`PoolBackendBuilder::build`] calls) unlinks its segments. Receivers that
-//!   run keep what they have mapped, and its memory, until they end: zenoh's receivers never let a segment go. That is at most
-//!   `max_bytes`, in at most 16 segments, for each publisher that has died; of a publisher with zenoh's own backend, it is all of it.
-//! * A receiver is killed while it holds messages: zenoh's count of their readers stays too high for ever, so they do not come back
-//!   by themselves. Remedy: when you know that a receiver has died (its liveliness token is gone, say), call
-//!   `ShmProvider::garbage_collect_unsafe`. It takes back every message that no living process has confirmed for 100 ms;
-//!   it is unsafe because that may be one that a living receiver, or this process, still has, and gets no CPU to confirm.
-//! * A forked child of the publisher allocates nothing and gives nothing back. While it lives without calling `exec`, the
-//!   segments that it has inherited look alive; those that the publisher gives up meanwhile lose their memory but keep their
-//!   names, until a zenoh process starts or ends after the child.
+//! * The publisher is killed: the kernel drops its locks, and the next zenoh process that starts
+//!   (or `zenoh::shm::cleanup_orphaned_shm_segments`, which [`PoolBackendBuilder::build`] calls)
+//!   unlinks its segments. Running receivers keep what they have mapped, and its memory, until they
+//!   end: zenoh's receivers never let a segment go. For each dead publisher that is at most
+//!   `max_bytes`, in at most 16 segments; with zenoh's own backend it is always all of it.
+//! * A receiver is killed while it holds messages: zenoh's count of their readers stays too high
+//!   for ever, so they do not come back by themselves. Once you know that a receiver has died
+//!   (because its liveliness token is gone, for example), call
+//!   `ShmProvider::garbage_collect_unsafe`. It takes back every message that no living process has
+//!   confirmed for 100 ms. It is unsafe because a living receiver, or this process, may still have
+//!   such a message and get no CPU to confirm it.
+//! * A forked child of the publisher allocates nothing and gives nothing back. While it lives
+//!   without calling `exec`, the segments that it inherited look alive. Those that the publisher
+//!   gives up meanwhile lose their memory but keep their names, until a zenoh process starts or
+//!   ends after the child.
 
 mod builder;
 mod outstanding;
@@ -124,17 +142,17 @@ use zenoh::shm::{
 };
 use zenoh::Wait;
 
-/// zenoh's number for its own POSIX segments.
+/// zenoh's protocol number for its own POSIX segments.
 const POSIX_PROTOCOL: ProtocolID = 0;
 
-/// A pool as the backend of zenoh's `ShmProvider`. Clones share the pool; see the [module's text](self).
+/// A pool as the backend of zenoh's `ShmProvider`. Clones share the pool.
 ///
-/// When the last clone is dropped, with the providers that have one, its idle memory goes back to the system. Messages that
-/// are still out stay good where they are held.
+/// When the last clone and the last provider that has one are dropped, idle memory goes back to the
+/// system. Messages that are still out stay good where they are held.
 #[derive(Clone)]
 pub struct PoolBackend {
     core: Arc<Core>,
-    /// The provider that this is the backend of, which is asked to collect.
+    /// The provider on this backend, which is asked to collect.
     provider: Weak<ShmProvider<PoolBackend>>,
 }
 
@@ -143,20 +161,20 @@ struct Core {
     outstanding: Arc<Outstanding>,
     max_alloc: usize,
     collect_early: bool,
-    /// The system has refused memory, and the log says so.
+    /// The system has refused memory, and the log has said so.
     is_short: AtomicBool,
 }
 
 impl PoolBackend {
-    /// Starts with the defaults.
+    /// A builder with the default options.
     pub fn builder() -> PoolBackendBuilder {
         PoolBackendBuilder::new()
     }
 
-    /// A provider on this backend, which collects early what it has given out itself.
+    /// Creates a provider on this backend. It collects early what it has given out itself.
     ///
-    /// A message that is out when its provider is dropped stays in use until the last clone of the backend is dropped, too: only
-    /// its provider knows of it.
+    /// A message that is out when its provider is dropped stays in use until the last clone of the
+    /// backend is dropped too: only its provider knows of it.
     pub fn provider(&self) -> Arc<ShmProvider<Self>> {
         Arc::new_cyclic(|provider| {
             let backend = Self { core: self.core.clone(), provider: provider.clone() };
@@ -164,13 +182,14 @@ impl PoolBackend {
         })
     }
 
-    /// What the pool holds and has done. A message counts as in use until zenoh has given it back, whether or not it is still read.
+    /// What the pool holds and has done. A message counts as in use until zenoh has given it back,
+    /// whether or not anybody still reads it.
     pub fn stats(&self) -> Stats {
         self.core.pool.stats()
     }
 
-    /// Gives all idle memory back to the system. Returns how many bytes that was. The segments stay, empty: receivers never let one go,
-    /// so that new ones in their place would fill the receivers' tables.
+    /// Gives all idle memory back to the system, and returns how many bytes that was. The segments
+    /// stay, empty: receivers never let one go, so new ones would only fill the receivers' tables.
     pub fn trim(&self) -> usize {
         if self.core.pool.is_ours() {
             self.core.pool.trim()
@@ -179,11 +198,12 @@ impl PoolBackend {
         }
     }
 
-    /// Takes a chunk for `len` bytes, of a class that has none in its hot slot.
+    /// Takes a chunk for `len` bytes, of a class whose hot slot is empty.
     #[inline(never)]
     fn take_slow(&self, class: usize, len: usize) -> Result<OwnedChunk, AllocError> {
         let pool = &self.core.pool;
-        // Before any lock, which a thread that is not in this process may hold.
+        // Check before taking any lock: after a fork, a thread that does not exist here may hold
+        // it.
         if !pool.is_ours() {
             return Err(AllocErrorKind::Forked.into());
         }
@@ -212,8 +232,8 @@ impl PoolBackend {
         taken
     }
 
-    /// Has anything come back since an allocation failed? It may be enough, if not in one piece: so a policy does not decide alone
-    /// whether to try again.
+    /// Has anything come back since an allocation failed? It may be enough, even if not in one
+    /// piece, so try again here instead of leaving that to zenoh's policy.
     #[cold]
     fn has_come_back(&self, has_collected: bool, error: &AllocError) -> bool {
         let found = if has_collected { None } else { self.collect() };
@@ -221,11 +241,11 @@ impl PoolBackend {
         found.is_some_and(|longest| longest > 0) || self.core.pool.has_less_in_use(error)
     }
 
-    /// What zenoh is told when there is no memory; the log gets the reason.
+    /// What zenoh is told when there is no memory. The log gets the reason.
     #[cold]
     fn refused(&self, layout: &MemoryLayout, error: &AllocError) -> ZAllocError {
-        // A policy that waits for memory tries again a thousand times a second: what the system refuses is said once, until there is
-        // memory again. That the cap is reached is an ordinary thing.
+        // A policy that waits for memory tries again a thousand times a second, so a refusal by the
+        // system is logged once until there is memory again. Reaching the cap is nothing unusual.
         if error.is_exhausted() || self.core.is_short.swap(true, Ordering::Relaxed) {
             tracing::debug!(%layout, %error, "no memory for a message");
         } else {
@@ -238,14 +258,15 @@ impl PoolBackend {
         }
     }
 
-    /// Has zenoh give back what everybody has read. Returns the length of the longest message; `None` if zenoh cannot be asked.
+    /// Makes zenoh give back what everybody has read. Returns the length of the longest such
+    /// message; `None` if zenoh cannot be asked.
     fn collect(&self) -> Option<usize> {
         self.provider.upgrade().map(|provider| provider.garbage_collect())
     }
 }
 
 impl Core {
-    /// The class for a layout; `None` if it is too large, or its alignment is.
+    /// The class for a layout; `None` if its size or its alignment is too large.
     #[inline]
     fn class(&self, layout: &MemoryLayout) -> Option<usize> {
         let (size, align) = (layout.size().get(), layout.alignment().get_alignment_value().get());
@@ -258,7 +279,7 @@ impl Core {
 }
 
 impl WithProtocolID for PoolBackend {
-    /// zenoh's own POSIX segments, which every receiver can map.
+    /// The protocol of zenoh's own POSIX segments, which every receiver can map.
     fn id(&self) -> ProtocolID {
         POSIX_PROTOCOL
     }
@@ -291,7 +312,8 @@ impl ShmProviderBackend for PoolBackend {
         }
     }
 
-    /// Gives all idle chunks back to the segments that they were carved out of, and tells how large a message surely fits now.
+    /// Gives all idle chunks back to the segments that they were carved out of. Returns the length
+    /// of a message that surely fits now.
     fn defragment(&self) -> usize {
         if !self.core.pool.is_ours() {
             return 0;
@@ -300,7 +322,8 @@ impl ShmProviderBackend for PoolBackend {
         self.core.pool.largest_that_fits()
     }
 
-    /// Bytes under the cap that no message is in: idle, or not taken from the system. Not all of it need fit in one piece.
+    /// Bytes under the cap that no message takes: idle, or not taken from the system yet. They may
+    /// not fit in one piece.
     fn available(&self) -> usize {
         let stats = self.stats();
         stats.max_bytes.saturating_sub(stats.bytes_in_use)
@@ -319,7 +342,7 @@ impl ShmProviderBackend for PoolBackend {
 fn is_for_want_of_memory(error: &AllocError) -> bool {
     match error.kind() {
         AllocErrorKind::Exhausted { .. } => true,
-        // Without an errno: all segment ids are in use.
+        // No errno: all segment ids are in use.
         AllocErrorKind::Os(os) => {
             matches!(os.errno(), Some(libc::ENOSPC | libc::ENOMEM | libc::EMFILE | libc::ENFILE) | None)
         }
@@ -329,14 +352,15 @@ fn is_for_want_of_memory(error: &AllocError) -> bool {
 
 impl Drop for Core {
     fn drop(&mut self) {
-        // A forked child owns nothing: its copy of the pool is left as it is.
+        // A forked child owns nothing: leave its copy of the pool as it is.
         if !self.pool.is_ours() {
             return;
         }
         self.pool.close();
-        // Somebody may read these for as long as they like; their segments stay until the last buffer here is gone.
+        // Readers may keep these for as long as they like; their segments stay until the last
+        // buffer here is gone.
         self.outstanding.take_all().for_each(|chunk| Pool::dispose(chunk, false));
-        // SAFETY: dropped here and never used again.
+        // SAFETY: this is the only drop of `pool`, and `pool` is not used after it.
         unsafe { ManuallyDrop::drop(&mut self.pool) };
     }
 }

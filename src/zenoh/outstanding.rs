@@ -1,14 +1,16 @@
 //! The owner's own record of what is out: which chunk, under which segment id and offset.
 //!
-//! zenoh hands a chunk back by a descriptor that it has read from memory which peers can write. So a descriptor is only a key
-//! here, never an address: each chunk that is out stands in one cell, and to take it back is to swap it out of that cell,
-//! which one caller wins. A descriptor that was made up, or comes twice, finds no chunk.
+//! zenoh hands a chunk back with a descriptor that it read from memory that peers can write. So a
+//! descriptor is only a key here, never an address. Each chunk that is out stands in one cell, and
+//! taking it back means swapping it out of that cell, which only one caller can win. A descriptor
+//! that was made up, or that comes twice, finds no chunk.
 //!
 //! # Segment ids
 //!
-//! Receivers cache a segment by its id for as long as they run, so that an id must not come again. The low 6 bits of an id number
-//! its slot here, which is used once: a pool makes few segments. The others are counted up from a random start. An id is not taken from
-//! anybody, dead or alive, as long as a receiver has that segment, because the receiver's lock keeps the name, and creating it again
+//! Receivers cache a segment by its id for as long as they run, so an id must not come again. The
+//! low 6 bits of an id number its slot here, which is used once: a pool makes few segments. The
+//! other bits count up from a random start. While a receiver has a segment of another process, dead
+//! or alive, its id cannot be taken: the receiver's lock keeps the name, and creating it again
 //! fails.
 //!
 //! # Orderings
@@ -27,19 +29,20 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::OnceLock;
 
-/// ZenohSegments that a pool can ever make: far more than it does (see `arena`).
+/// The most segments that a pool can ever make: far more than it does (see `arena`).
 pub(super) const SLOTS: usize = 64;
 
 /// log2 of [`SLOTS`].
 const SLOT_BITS: u32 = SLOTS.trailing_zeros();
 
-/// Counts below this make ids of at most 16 bits, which are left to others: zenoh gives its own metadata such names.
+/// Counts below this give ids of at most 16 bits. Those are left to others: zenoh gives its own
+/// metadata such names.
 const FIRST_COUNT: u32 = 1 << (16 - SLOT_BITS);
 
 /// How many counts there are.
 const COUNTS: u32 = (1 << (32 - SLOT_BITS)) - FIRST_COUNT;
 
-/// Chunks begin at least this many bytes apart.
+/// Places in a page where a chunk can begin: chunks begin on cache lines.
 const LINES: usize = PAGE / MIN_SIZE;
 
 type Cell = AtomicPtr<Chunk>;
@@ -48,21 +51,22 @@ fn cell() -> Cell {
     AtomicPtr::new(ptr::null_mut())
 }
 
-/// Takes the chunk out of a cell, if one is there.
+/// Takes the chunk out of a cell, if there is one.
 #[inline]
 fn empty(cell: &Cell) -> Option<OwnedChunk> {
     let found = NonNull::new(cell.swap(ptr::null_mut(), Ordering::Acquire))?;
-    // SAFETY: an owner was put there by `put` or `take`, and the swap has taken it out (I3).
+    // SAFETY: `put` or `take` stored an owned chunk there, and the swap took it out once (I3).
     Some(unsafe { OwnedChunk::from_raw(found) })
 }
 
-/// What is out of one segment. Never freed before the outstanding are, so a wrong descriptor finds an empty cell at worst.
+/// What is out of one segment. Entered segments stay until this record is freed, so a wrong
+/// descriptor finds an empty cell at worst.
 struct OfSegment {
     id: u32,
     pages: Box<[Page]>,
 }
 
-/// What is out of one page. Only where there are small chunks do others than the first begin inside of it.
+/// What is out of one page. Only small chunks begin at other lines than the first.
 struct Page {
     first: Cell,
     others: OnceLock<Box<[Cell; LINES - 1]>>,
@@ -78,13 +82,13 @@ impl Page {
     }
 }
 
-/// See the module's text.
+/// The chunks that are out, by [`Key`].
 pub(super) struct Outstanding {
     slots: [OnceLock<OfSegment>; SLOTS],
     entered: AtomicUsize,
 }
 
-/// Where a chunk's bytes are, in zenoh's terms.
+/// The place of a chunk's bytes, in zenoh's terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Key {
     pub(super) segment: u32,
@@ -94,7 +98,8 @@ pub(super) struct Key {
 
 impl Key {
     pub(super) fn of(chunk: &Chunk) -> Self {
-        // Ids come from `Outstanding::next_id` and have 32 bits; segments have at most 4 GiB, so offsets do too.
+        // Ids come from `Outstanding::next_id` and have 32 bits. Segments have at most 4 GiB, so
+        // offsets have 32 bits too.
         Self { segment: chunk.serial() as u32, offset: chunk.offset() as u32 }
     }
 
@@ -109,13 +114,14 @@ impl Outstanding {
         Self { slots: array::from_fn(|_| OnceLock::new()), entered: AtomicUsize::new(0) }
     }
 
-    /// An id for the next segment; `None` if there were too many. One thread at a time makes a segment.
+    /// An id for the next segment; `None` if there were too many. Only one thread at a time makes a
+    /// segment.
     pub(super) fn next_id(&self, count: u32) -> Option<u32> {
         let slot = self.entered.load(Ordering::Relaxed);
         (slot < SLOTS).then(|| (count % COUNTS + FIRST_COUNT) << SLOT_BITS | slot as u32)
     }
 
-    /// A segment of `len` bytes was made under the id that [`next_id`](Self::next_id) gave.
+    /// Enters a segment of `len` bytes under the id that [`next_id`](Self::next_id) gave.
     pub(super) fn enter(&self, id: u32, len: usize) {
         let pages = (0..len.div_ceil(PAGE)).map(|_| Page::new()).collect();
         if self.slots[id as usize % SLOTS].set(OfSegment { id, pages }).is_ok() {
@@ -129,10 +135,10 @@ impl Outstanding {
         slot.pages.get(key.place().0).filter(|_| slot.id == key.segment)
     }
 
-    /// Notes that a chunk is out: it is whose who takes it out again.
+    /// Notes that a chunk is out. The caller that takes it out of its cell owns it.
     #[inline]
     pub(super) fn put(&self, chunk: OwnedChunk, key: Key) {
-        // There is a cell for each chunk that can be.
+        // There is a cell for every possible chunk.
         let Some(page) = self.page(key) else { return };
         let cell = match key.place().1 {
             0 => &page.first,
@@ -141,7 +147,7 @@ impl Outstanding {
         cell.store(chunk.into_raw().as_ptr(), Ordering::Release);
     }
 
-    /// Takes the chunk out that a descriptor names, if there is one and its capacity is `len`.
+    /// Takes out the chunk that a descriptor names, if there is one and its capacity is `len`.
     #[inline]
     pub(super) fn take(&self, key: Key, len: usize) -> Option<OwnedChunk> {
         let page = self.page(key)?;
@@ -153,12 +159,12 @@ impl Outstanding {
         if Key::of(&chunk) == key && chunk.capacity() == len {
             return Some(chunk);
         }
-        // The rightful caller may have come by meanwhile, and has been told the same.
+        // If the rightful caller came in between, it found no chunk and was told so.
         cell.store(chunk.into_raw().as_ptr(), Ordering::Release);
         None
     }
 
-    /// Takes everything out that is still out.
+    /// Takes out everything that is still out.
     pub(super) fn take_all(&self) -> impl Iterator<Item = OwnedChunk> + '_ {
         let pages = self.slots.iter().filter_map(OnceLock::get).flat_map(|slot| slot.pages.iter());
         pages.flat_map(Page::cells).filter_map(empty)

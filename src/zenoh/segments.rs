@@ -1,14 +1,17 @@
-//! ZenohSegments as zenoh's receivers expect them: named `<id>.zenoh`, mode 0600, without a header, under a shared `flock`.
+//! Segments as zenoh's receivers expect them: named `<id>.zenoh`, mode 0600, without a header,
+//! under a shared `flock`.
 //!
-//! The lock is what tells zenoh's processes that a segment is in use: each of them unlinks those that it can lock exclusively,
-//! when it starts and when it ends. Whoever gives the last shared lock back unlinks the name, as zenoh itself does; or
-//! else the next zenoh process does, as after a publisher that has forked: its child has the mapping, and so the lock. A
-//! segment that the pool gives up while receivers still have it mapped loses its memory at once (see `Pool`), and keeps its
-//! name, so that nobody makes another one by that name, until the last of the receivers ends.
+//! The lock tells zenoh's processes that a segment is in use: each of them, when it starts and when
+//! it ends, unlinks the segments that it can lock exclusively. The process that gives back the last
+//! shared lock unlinks the name, as zenoh itself does. Otherwise the next zenoh process does, for
+//! example after a publisher that has forked: its child has the mapping, and so the lock. A segment
+//! that the pool gives up while receivers still have it mapped loses its memory at once (see
+//! `Pool`). It keeps its name until the last of the receivers ends, so that nobody reuses it.
 //!
-//! Receivers never let a segment go, so the pool keeps it, too, when nothing is in it. And they lock all of it into memory, which takes
-//! the memory of what was not needed yet; so a segment is only made where /dev/shm has room for all of it. Otherwise it would be the
-//! receivers that find it full, and they lose messages in silence.
+//! Receivers never let a segment go, so the pool keeps it too when it is empty. Receivers also lock
+//! the whole segment into memory, and so take memory that was not needed yet. So a segment is made
+//! only if /dev/shm has room for all of it. Otherwise the receivers would find /dev/shm full, and
+//! they lose messages silently.
 
 #![forbid(unsafe_code)]
 
@@ -23,10 +26,10 @@ use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
-/// How many names are tried before it is somebody's intention that they are taken.
+/// How many names to try before giving up: so many taken names are no coincidence.
 const NAME_TRIES: usize = 100;
 
-/// What zenoh gives its own segments.
+/// The mode of zenoh's own segments.
 const MODE: u32 = 0o600;
 
 /// Makes a pool's segments for zenoh.
@@ -36,7 +39,7 @@ pub(super) struct ZenohSegments {
 }
 
 impl ZenohSegments {
-    /// `first` is where the ids start to be counted up from.
+    /// Ids count up from `first`.
     pub(super) fn new(outstanding: Arc<Outstanding>, first: u32) -> Self {
         Self { outstanding, next: AtomicU32::new(first) }
     }
@@ -58,7 +61,7 @@ impl SegmentFactory for ZenohSegments {
                     self.outstanding.enter(id, len);
                     return Ok(Payload::new(segment, id.into()));
                 }
-                // Another process has the name, or a receiver still has a dead one's.
+                // Another process has the name, or a receiver still holds a dead process's segment.
                 Err(error) if error.errno() != Some(libc::EEXIST) => return Err(error),
                 Ok(None) | Err(_) => {}
             }
@@ -88,7 +91,8 @@ mod tests {
         (outstanding.clone(), ZenohSegments::new(outstanding, getrandom::u32().unwrap()))
     }
 
-    /// A receiver may have the other segment of that name in its cache for as long as it runs.
+    /// Otherwise a receiver that has the other segment of that name in its cache reads that one,
+    /// for as long as it runs.
     #[test]
     fn a_name_that_is_taken_is_passed_over() {
         let (outstanding, segments) = segments();

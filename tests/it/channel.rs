@@ -1,6 +1,6 @@
 //! A channel within one process: what fits, what is held, and what its ends say when there is no more.
 
-use crate::support::unique_prefix;
+use crate::support::{segment, unique_prefix};
 use shm_pool::channel::{ChannelError, Receiver, RecvError, SendErrorKind, Sender};
 use shm_pool::{AttachError, Client, Provider};
 use std::alloc::Layout;
@@ -55,6 +55,42 @@ fn a_capacity_that_cannot_be_is_refused_with_the_range() {
         let error = Sender::create(&provider, name).unwrap_err();
         assert!(matches!(error, ChannelError::Name { max: 64, .. }), "{error}");
     }
+}
+
+/// Otherwise the figures do not add up for a publisher that sends each message by several channels.
+#[test]
+fn a_buffer_that_several_channels_have_is_counted_once() {
+    let provider = Provider::builder().build().unwrap();
+    let mut channels: Vec<_> = ["chan-a", "chan-b", "chan-c"].iter().map(|name| channel(name, &provider, 8)).collect();
+    let buffer = provider.alloc(5000).unwrap().freeze();
+    let (size, other) = (buffer.capacity(), provider.alloc(5000).unwrap());
+    channels.iter_mut().for_each(|(sender, ..)| sender.send(buffer.clone()).unwrap());
+    drop(buffer);
+    let received: Vec<_> = channels.iter_mut().map(|(_, receiver, _)| receiver.recv().unwrap()).collect();
+    let stats = provider.stats();
+    assert_eq!((stats.bytes_in_use, stats.bytes_leased), (size, size), "one is written, one is read by three");
+    drop((received, other));
+}
+
+/// Otherwise a receiver is told that a message is still there, and asks for it for ever.
+#[test]
+fn a_message_that_can_never_be_mapped_is_no_message_for_later() {
+    let prefix = unique_prefix("chan-never");
+    let provider = Provider::builder().name_prefix(prefix.clone()).build().unwrap();
+    let client = Client::builder().name_prefix(prefix.clone()).build().unwrap();
+    let mut sender = Sender::create(&provider, "never").unwrap();
+    let mut receiver = Receiver::open(&client, "never").unwrap();
+    let buffer = provider.alloc(5000).unwrap().freeze();
+    // No link is followed, so this can never be opened.
+    let segment = format!("/dev/shm/{prefix}{}", segment(&provider, 1));
+    fs::remove_file(&segment).unwrap();
+    std::os::unix::fs::symlink("/dev/null", &segment).unwrap();
+    sender.send(buffer.clone()).unwrap();
+    sender.send_bytes(b"the next one").unwrap();
+    let error = receiver.recv().unwrap_err();
+    assert!(matches!(&error, RecvError::Attach(AttachError::Os(os)) if os.errno() == Some(libc::ELOOP)), "{error}");
+    assert_eq!(&receiver.recv().unwrap()[..], b"the next one");
+    assert!(!buffer.is_leased(), "what was not received has come back");
 }
 
 /// Otherwise a receiver that reads a message as a struct gets an error from its typed view.

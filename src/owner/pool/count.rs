@@ -71,8 +71,6 @@ impl Pool {
                 }
             }
         }
-        // A chunk lent to several channels is counted once for each, which is good enough for
-        // statistics.
         let lent = self.bytes_lent();
         (in_use.saturating_sub(self.idle_bytes() + lent), leased + lent)
     }

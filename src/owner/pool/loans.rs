@@ -16,11 +16,8 @@ pub(crate) trait Lends: Send + Sync {
     /// Drops the chunks of a dead borrower. Returns how many there were.
     fn reclaim(&self) -> usize;
 
-    /// Bytes of the chunks that are lent.
-    fn bytes_lent(&self) -> usize;
-
     /// Calls `tell` with each chunk that is lent.
-    fn each_lent(&self, tell: &mut dyn FnMut(NonNull<Chunk>));
+    fn each_lent(&self, tell: &mut dyn FnMut(&Chunk));
 
     /// Is nothing lent now, and will nothing ever be again?
     fn is_over(&self) -> bool;
@@ -61,13 +58,19 @@ impl Pool {
 
     /// Bytes of all chunks that are lent.
     pub(super) fn bytes_lent(&self) -> usize {
-        self.ask_lenders(|lender| lender.bytes_lent())
+        let mut lent = Vec::new();
+        let mut tell = |chunk: &Chunk| lent.push((NonNull::from(chunk), chunk.capacity()));
+        self.lenders.lock().iter().for_each(|lender| lender.each_lent(&mut tell));
+        // Several channels may have the same one.
+        lent.sort_unstable();
+        lent.dedup();
+        lent.iter().map(|(_, capacity)| capacity).sum()
     }
 
     /// All chunks that are lent, ordered by address.
     pub(super) fn lent_chunks(&self) -> Vec<NonNull<Chunk>> {
         let mut lent = Vec::new();
-        self.lenders.lock().iter().for_each(|lender| lender.each_lent(&mut |chunk| lent.push(chunk)));
+        self.lenders.lock().iter().for_each(|lender| lender.each_lent(&mut |chunk| lent.push(NonNull::from(chunk))));
         lent.sort_unstable();
         lent
     }
