@@ -1,13 +1,13 @@
-//! A short run of the example `chaos`: owners and peers killed at random moments. The long one is
-//! `cargo run --release --example chaos -- --kills 10000`.
+//! A short run of `stress/src/chaos`: owners and peers killed at random moments. The long one is
+//! `cargo run --release -p shm-pool-stress --bin chaos -- --kills 10000`.
 //!
 //! The workers are this very test binary, started again with the one test [`worker`] and an environment variable.
 
-#[path = "../examples/chaos/run/mod.rs"]
+#[path = "../stress/src/chaos/run/mod.rs"]
 mod run;
 
-use run::payload::{self, Identity};
 use run::Plan;
+use shm_pool_support::payload::{self, Identity};
 
 /// The program of every worker. In a run by hand it does nothing.
 #[test]

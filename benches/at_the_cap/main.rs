@@ -7,20 +7,17 @@
 
 mod stores;
 
-#[path = "../support/mod.rs"]
-mod support;
-
 use clap::Parser;
 use fastrand::Rng;
 use hdrhistogram::Histogram;
 use quanta::Clock;
+use shm_pool_support::latency::{at, histogram};
+use shm_pool_support::machine::{pin, Cores, Machine};
+use shm_pool_support::options::Quick;
+use shm_pool_support::table::{table, Goal};
+use shm_pool_support::{clock, Fallible};
 use std::collections::VecDeque;
 use stores::{Pool, Store, Talc};
-use support::cores::{pin, Cores};
-use support::latency::{histogram, Nanoseconds};
-use support::machine::Machine;
-use support::table::table;
-use support::{clock, Fallible};
 
 /// Bytes under the cap.
 const CAP: usize = 64 << 20;
@@ -31,15 +28,14 @@ const LARGEST: usize = 4 << 20;
 /// How many messages the reader holds; with 20 two thirds of the cap are in use on average, and at times nearly all.
 const HELD: [usize; 3] = [4, 12, 20];
 
-/// An allocation takes at most so long in 99 of 100 cases, in nanoseconds.
-const GOAL: u64 = 5_000;
+/// So long an allocation takes in 99 of 100 cases, in nanoseconds.
+const GOAL: Goal = Goal::AtMost(5_000.0);
 
 /// Allocation at the cap, with random sizes and a reader that holds messages.
 #[derive(Parser)]
 struct Options {
-    /// A few messages, to see that they come: prints no figures
-    #[arg(long)]
-    quick: bool,
+    #[command(flatten)]
+    quick: Quick,
     /// Messages of each row
     #[arg(long, default_value_t = 20_000)]
     messages: usize,
@@ -49,9 +45,6 @@ struct Options {
     /// Where the sizes begin
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// `cargo bench` says so
-    #[arg(long, hide = true)]
-    bench: bool,
 }
 
 /// What became of a row's messages.
@@ -66,7 +59,7 @@ struct Outcome {
 
 fn main() -> Fallible {
     let mut options = Options::parse();
-    if options.quick {
+    if options.quick.quick {
         (options.messages, options.warm_up) = (300, 100);
     } else {
         pin(Cores::choose()?.first())?;
@@ -76,42 +69,20 @@ fn main() -> Fallible {
         Machine::now().print(&format!("the processor's counter, {cost:.1} ns a reading"), "pinned to one");
         println!("rows     {} warm-up and {} measured messages\n", options.warm_up, options.messages);
     }
-    let heads = [
-        "held",
-        "refused",
-        "segments made",
-        "p50",
-        "p99",
-        "p99.9",
-        "max",
-        "talc p50",
-        "p99",
-        "p99.9",
-        "talc refused",
-        "p99, goal 5 µs",
-    ];
-    let mut rows = table(&heads);
+    let ours = ["held", "refused", "segments made", "p50", "p99", "p99.9", "max"];
+    let talcs = ["talc p50", "p99", "p99.9", "talc refused", "p99, goal 5 µs"];
+    let mut rows = table(&[&ours[..], &talcs].concat());
     for held in HELD {
         let pool = run(&mut Pool::new(CAP)?, held, &options)?;
         let talc = run(&mut Talc::new(CAP), held, &options)?;
-        let at = |waits: &Histogram<u64>, quantile| Nanoseconds(waits.value_at_quantile(quantile) as f64).to_string();
-        let is_met = pool.waits.value_at_quantile(0.99) <= GOAL && pool.made == 0;
-        rows.add_row([
-            held.to_string(),
-            pool.refused.to_string(),
-            pool.made.to_string(),
-            at(&pool.waits, 0.5),
-            at(&pool.waits, 0.99),
-            at(&pool.waits, 0.999),
-            at(&pool.waits, 1.0),
-            at(&talc.waits, 0.5),
-            at(&talc.waits, 0.99),
-            at(&talc.waits, 0.999),
-            talc.refused.to_string(),
-            if is_met { "pass" } else { "MISSED" }.to_owned(),
-        ]);
+        let met = if pool.made == 0 { GOAL.verdict(pool.waits.value_at_quantile(0.99) as f64) } else { "MISSED" };
+        let mut row = [held.to_string(), pool.refused.to_string(), pool.made.to_string()].to_vec();
+        row.extend([0.5, 0.99, 0.999, 1.0].map(|quantile| at(&pool.waits, quantile)));
+        row.extend([0.5, 0.99, 0.999].map(|quantile| at(&talc.waits, quantile)));
+        row.extend([talc.refused.to_string(), met.to_owned()]);
+        rows.add_row(row);
     }
-    if options.quick {
+    if options.quick.quick {
         println!("{} messages with {HELD:?} held: all as written", options.messages);
     } else {
         println!("{rows}");

@@ -1,8 +1,9 @@
 //! Where the messages come from: the pool, with a client that reads them, and talc behind a mutex.
 
-use crate::support::Fallible;
 use parking_lot::Mutex;
 use shm_pool::{Client, Provider, ShmBufMut, ShmView};
+use shm_pool_support::payload;
+use shm_pool_support::Fallible;
 use std::alloc::Layout;
 use std::ptr::NonNull;
 use talc::base::Talc as Carver;
@@ -30,10 +31,7 @@ pub(crate) trait Store {
 }
 
 fn check(bytes: &[u8], mark: u8) -> Fallible {
-    match bytes {
-        [first, .., last] if (*first, *last) != (mark, mark) => Err("a message that somebody has overwritten".into()),
-        _ => Ok(()),
-    }
+    payload::has_ends(bytes, mark).then_some(()).ok_or_else(|| "a message that somebody has overwritten".into())
 }
 
 /// The provider, and a client in the same process: what counts here is that its leases end when it pleases.

@@ -5,44 +5,24 @@
 //! due without waiting and skips nothing; the wait is in the latency, where a publisher that stamped its own send time
 //! would hide it. That "naive" latency is printed beside it.
 //!
-//! | file | what it has |
-//! |---|---|
-//! | `pace.rs`, `message.rs` | when messages are due, and what they carry |
-//! | `publisher.rs` | the open loop |
-//! | `link.rs` | the receiver: starts a publisher, gives it orders, receives and checks |
-//! | `rows.rs`, `ways.rs` | the rows, and both ends of each |
-//! | `stall.rs` | the self-test: a stall of the receiver must be seen |
-//! | `columns.rs`, `report.rs` | histograms, tables, charts |
-//!
 //! The receiver is the process that prints. The publisher is another one, or, for `std::sync::mpsc`, a thread.
 
 #![forbid(unsafe_code)]
 
-mod columns;
 mod link;
-mod message;
-mod pace;
 mod publisher;
 mod report;
-mod rows;
 mod stall;
 mod ways;
 
-#[path = "../support/mod.rs"]
-mod support;
-
-use clap::{Parser, Subcommand};
-use columns::Columns;
-use link::Link;
-use nix::unistd::{setpgid, Pid};
+use clap::Parser;
+use link::{Link, Row, Task, PREFIX, ROWS, SLOTS};
 use publisher::Order;
-use report::Measured;
-use rows::{Publisher, Row, PREFIX, ROWS, SLOTS};
+use report::{Columns, Measured};
 use shm_pool::Provider;
-use support::cores::{pin, Cores};
-use support::machine::Machine;
-use support::options::Common;
-use support::{clock, Fallible};
+use shm_pool_support::machine::{pin, Cores, Machine};
+use shm_pool_support::options::Common;
+use shm_pool_support::{clock, process, Fallible};
 
 /// Latency from when a message was due until it was received, at fixed rates.
 #[derive(Parser)]
@@ -56,15 +36,6 @@ struct Options {
     /// Seconds of a repetition, as far as the rate is kept up
     #[arg(long, default_value_t = 1.0, value_parser = seconds)]
     seconds: f64,
-    #[command(subcommand)]
-    role: Option<Role>,
-}
-
-#[derive(Subcommand)]
-enum Role {
-    /// The other process
-    #[command(hide = true)]
-    Publisher(Publisher),
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
@@ -75,19 +46,16 @@ fn seconds(text: &str) -> Result<f64, String> {
 }
 
 fn main() -> Fallible {
-    let options = Options::parse();
-    if let Some(Role::Publisher(publisher)) = options.role {
-        // Ctrl-C at the terminal ends the receiver; this process notices, and removes what it made.
-        setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
-        pin(publisher.core)?;
-        return publisher.run();
+    if let Some(task) = process::task::<Task>() {
+        return task.run();
     }
+    let options = Options::parse();
     let cores = Cores::choose()?;
-    if !options.common.quick {
+    if !options.common.quick.quick {
         cores.require_two()?;
     }
     let _sweeper = Sweeper;
-    if options.common.quick {
+    if options.common.quick.quick {
         pin(cores.first())?;
         check(cores)?;
         return stall::test(cores.second(), true);

@@ -1,15 +1,41 @@
-//! What is printed of a rate's rows, and drawn.
+//! What is recorded of the messages, and what is printed of a rate's rows, and drawn.
 
 #![forbid(unsafe_code)]
 
-use crate::columns::Columns;
-use crate::rows::{Row, ROWS};
-use crate::support::latency::{Latencies, Nanoseconds};
-use crate::support::table::table;
-use crate::support::{chart, Fallible};
+use crate::link::{Row, ROWS};
+use crate::publisher::Message;
 use hdrhistogram::Histogram;
+use shm_pool_support::latency::{self, Latencies};
+use shm_pool_support::table::table;
+use shm_pool_support::units::Nanoseconds;
+use shm_pool_support::{chart, Fallible};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+/// The two latencies of each message, each in a histogram.
+pub(crate) struct Columns {
+    /// Since the message was due. What held the publisher up is in it.
+    pub(crate) intended: Histogram<u64>,
+    /// Since the publisher came to send the message. What held it up before is not in it.
+    pub(crate) naive: Histogram<u64>,
+}
+
+impl Columns {
+    pub(crate) fn new() -> Self {
+        Self { intended: latency::histogram(), naive: latency::histogram() }
+    }
+
+    pub(crate) fn reset(&mut self) {
+        self.intended.reset();
+        self.naive.reset();
+    }
+
+    #[inline]
+    pub(crate) fn record(&mut self, now: u64, message: &Message) {
+        self.intended.saturating_record(now - message.intended);
+        self.naive.saturating_record(now - message.actual);
+    }
+}
 
 /// The repetitions of a row.
 pub(crate) struct Measured {
@@ -76,7 +102,7 @@ fn print_behind(rate: u64, results: &[Measured]) {
 pub(crate) fn draw(file: &Path, rate: u64, caption: &str, results: &[Measured]) -> Fallible {
     let curves: Vec<_> = ROWS.iter().zip(results).map(|(row, result)| (row.name, &result.intended.all)).collect();
     let title = format!("From when a message was due until it was received, at {rate} msg/s");
-    chart::write(file, &title, caption, &curves)
+    chart::curves(file, &title, caption, &curves)
 }
 
 /// The chart of one rate of several: `name-rate.svg`.

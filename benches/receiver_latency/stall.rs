@@ -11,14 +11,13 @@
 
 #![forbid(unsafe_code)]
 
-use crate::columns::Columns;
-use crate::link::Link;
+use crate::link::{Link, DEFAULT};
 use crate::publisher::Order;
-use crate::rows::DEFAULT;
-use crate::support::latency::{self, Nanoseconds};
-use crate::support::table::table;
-use crate::support::{clock, Fallible};
+use crate::report::Columns;
 use hdrhistogram::Histogram;
+use shm_pool_support::table::table;
+use shm_pool_support::units::Nanoseconds;
+use shm_pool_support::{clock, latency, Fallible};
 
 const STALL: u64 = 5_000_000;
 const ORDER: Order = Order { rate: 100_000, count: 2_000 };

@@ -2,9 +2,9 @@
 
 #![forbid(unsafe_code)]
 
-use crate::message::Bytes;
-use crate::support::Fallible;
+use crate::publisher::Bytes;
 use shm_pool::channel::{Message, Receiver, RecvError, Sender};
+use shm_pool_support::Fallible;
 use std::hint::spin_loop;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;

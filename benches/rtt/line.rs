@@ -1,8 +1,8 @@
 //! One cache line that two processes share, in memory without a name: the other one inherits it as a file descriptor.
 
-use crate::support::Fallible;
 use memmap2::{MmapOptions, MmapRaw};
 use nix::sys::memfd::{memfd_create, MFdFlags};
+use shm_pool_support::Fallible;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicU64;
@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicU64;
 /// Bytes of a page, of which the first line is used.
 const LEN: u64 = 4096;
 
-/// See the module's text.
+/// A mapping of it.
 pub(crate) struct Line(MmapRaw);
 
 /// A new line, zero, and what another process opens it by.

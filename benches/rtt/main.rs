@@ -1,26 +1,26 @@
 //! Round trips between two processes, each on a core of its own: "RTT, unloaded". One message is under way at a time.
 //!
-//! Each row is a way for a message to go to another process and for a reply to come back. All rows are measured in turn, in several
-//! rounds, next to the machine's floor: one cache line that the two processes write in turn. Both processes check every message.
+//! Each row is a way for a message to go to another process and for a reply to come back. All rows are
+//! measured in turn, in several rounds, next to the machine's floor: one cache line that the two processes
+//! write in turn. Both processes check every message.
 
 mod line;
-mod rows;
 mod ways;
 
-#[path = "../support/mod.rs"]
-mod support;
-
-use clap::{Args, Parser, Subcommand};
+use clap::Parser;
 use hdrhistogram::Histogram;
 use quanta::Clock;
-use rows::{Row, FLOOR, INLINE, LARGEST, POOLED, ROWS, SMALLEST};
+use shm_pool_support::latency::{self, Latencies, QUANTILES};
+use shm_pool_support::machine::{pin, Cores, Machine};
+use shm_pool_support::options::Common;
+use shm_pool_support::table::{table, Goal};
+use shm_pool_support::{chart, clock, process, Fallible};
 use std::time::{Duration, Instant};
-use support::cores::{pin, Cores};
-use support::latency::{Latencies, Nanoseconds, QUANTILES};
-use support::machine::Machine;
-use support::options::Common;
-use support::table::table;
-use support::{chart, clock, latency, Fallible};
+use ways::{Answer, Row, FLOOR, INLINE, LARGEST, POOLED, ROWS, SMALLEST};
+
+/// Ratios of two rows' p50.
+const GOALS: [(&str, &str, Goal); 3] =
+    [(POOLED, INLINE, Goal::AtMost(1.8)), (POOLED, FLOOR, Goal::AtMost(3.0)), (LARGEST, SMALLEST, Goal::AtMost(1.15))];
 
 /// Round trips between two processes, beside the machine's floor.
 #[derive(Parser)]
@@ -33,34 +33,15 @@ struct Options {
     /// Round trips before each measurement
     #[arg(long, default_value_t = 10_000)]
     warm_up: u64,
-    #[command(subcommand)]
-    role: Option<Role>,
-}
-
-#[derive(Subcommand)]
-enum Role {
-    /// The other process
-    #[command(hide = true)]
-    Answer(Answer),
-}
-
-/// What the other process is told.
-#[derive(Args)]
-struct Answer {
-    row: usize,
-    count: u64,
-    names: String,
-    core: Option<usize>,
 }
 
 fn main() -> Fallible {
-    let options = Options::parse();
-    if let Some(Role::Answer(answer)) = options.role {
-        pin(answer.core)?;
-        return ROWS[answer.row].answer(answer.count, &answer.names);
+    if let Some(answer) = process::task::<Answer>() {
+        return answer.run();
     }
+    let options = Options::parse();
     let cores = Cores::choose()?;
-    if options.common.quick {
+    if options.common.quick.quick {
         return check(cores);
     }
     cores.require_two()?;
@@ -103,7 +84,7 @@ fn measure(options: &Options, cores: Cores) -> Fallible {
     print(&results);
     if let Some(file) = &options.common.svg {
         let curves: Vec<_> = ROWS.iter().zip(&results).map(|(row, result)| (row.name, &result.all)).collect();
-        chart::write(file, "Round trips between two processes", &machine.caption(), &curves)?;
+        chart::curves(file, "Round trips between two processes", &machine.caption(), &curves)?;
     }
     Ok(())
 }
@@ -136,33 +117,24 @@ fn print(results: &[Latencies]) {
     let mut heads = vec!["RTT", "/ floor", "min"];
     heads.extend(QUANTILES.map(|(head, _)| head));
     heads.extend(["max", "K RTT/s", "p50 of the rounds"]);
-    let mut table = table(&heads);
+    let mut rows = table(&heads);
     let floor = p50(results, FLOOR);
     for (row, result) in ROWS.iter().zip(results) {
-        let ns = |ns: u64| Nanoseconds(ns as f64).to_string();
-        let mut cells = vec![row.name.to_owned(), format!("{:.2}", result.p50().median / floor), ns(result.all.min())];
-        cells.extend(QUANTILES.map(|(_, quantile)| ns(result.all.value_at_quantile(quantile))));
-        cells.extend([ns(result.all.max()), format!("{:.0}", result.rate().median / 1e3), result.p50().to_string()]);
-        table.add_row(cells);
+        let mut cells = vec![row.name.to_owned(), format!("{:.2}", result.p50().median / floor), result.at(0.0)];
+        cells.extend(QUANTILES.map(|(_, quantile)| result.at(quantile)));
+        cells.extend([result.at(1.0), format!("{:.0}", result.rate().median / 1e3), result.p50().to_string()]);
+        rows.add_row(cells);
     }
-    println!("{table}\n");
-    print_goals(results);
+    println!("{rows}\n");
+    let mut goals = table(&["p50 of", "/ that of", "goal", "this run", ""]);
+    for (name, other, goal) in GOALS {
+        let ratio = p50(results, name) / p50(results, other);
+        goals.add_row([name, other, &goal.to_string(), &format!("{ratio:.2}"), goal.verdict(ratio)]);
+    }
+    println!("{goals}");
 }
 
 /// The median of the rounds' medians, in nanoseconds.
 fn p50(results: &[Latencies], name: &str) -> f64 {
     ROWS.iter().position(|row| row.name == name).map_or(f64::NAN, |at| results[at].p50().median)
-}
-
-/// Ratios of two rows' p50 that are to be at most so much.
-const GOALS: [(&str, &str, f64); 3] = [(POOLED, INLINE, 1.8), (POOLED, FLOOR, 3.0), (LARGEST, SMALLEST, 1.15)];
-
-fn print_goals(results: &[Latencies]) {
-    let mut table = table(&["p50 of", "/ that of", "at most", "this run", ""]);
-    for (name, other, most) in GOALS {
-        let ratio = p50(results, name) / p50(results, other);
-        let verdict = if ratio <= most { "pass" } else { "MISSED" };
-        table.add_row([name, other, &most.to_string(), &format!("{ratio:.2}"), verdict]);
-    }
-    println!("{table}");
 }

@@ -29,28 +29,21 @@
 //! shortest ring, for two messages beside the one that the receiver reads. The default ring's throughput is a
 //! row of its own.
 
-mod limit;
 mod payload;
 mod report;
 mod rows;
-mod settings;
-mod sides;
 mod slot;
 mod ways;
 
-#[path = "../support/mod.rs"]
-mod support;
-
-use clap::{Parser, Subcommand};
+use clap::Parser;
 use report::Cell;
-use rows::{Job, ROWS};
-use settings::{Kind, Setting, KINDS};
+use rows::{Job, Kind, Setting, KINDS, ROWS};
+use shm_pool_support::machine::{pin, Cores, Machine};
+use shm_pool_support::options::Common;
+use shm_pool_support::process::{exit_code, task};
+use shm_pool_support::{chart, clock, Fallible};
 use std::process::ExitCode;
 use std::time::Duration;
-use support::cores::{pin, Cores};
-use support::machine::Machine;
-use support::options::Common;
-use support::{chart, clock, Fallible};
 
 /// Messages of a row, over all rounds.
 const MOST: u64 = 1_000_000_000;
@@ -69,15 +62,6 @@ struct Options {
     /// Messages of each row every 10 ms, over all rounds
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=MOST))]
     reference: u64,
-    #[command(subcommand)]
-    role: Option<Role>,
-}
-
-#[derive(Subcommand)]
-enum Role {
-    /// The other process
-    #[command(hide = true)]
-    Sender(Job),
 }
 
 impl Options {
@@ -91,21 +75,16 @@ impl Options {
 }
 
 fn main() -> ExitCode {
-    match run(&Options::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("shm_direct: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    let outcome = match task::<Job>() {
+        Some(job) => job.send(),
+        None => run(&Options::parse()),
+    };
+    exit_code("shm_direct", outcome)
 }
 
 fn run(options: &Options) -> Fallible {
-    if let Some(Role::Sender(job)) = &options.role {
-        return job.send();
-    }
     let cores = Cores::choose()?;
-    if options.common.quick {
+    if options.common.quick.quick {
         return check(cores);
     }
     cores.require_two()?;
@@ -160,9 +139,8 @@ fn measure(options: &Options, cores: Cores) -> Fallible {
     }
     report::print(&cells);
     if let Some(file) = &options.common.svg {
-        let curves = report::curves(&cells);
-        let curves: Vec<_> = curves.iter().map(|(name, all)| (name.as_str(), *all)).collect();
-        chart::write(file, "116 bytes every 10 ms, one way between two processes", &machine.caption(), &curves)?;
+        let title = "116 bytes every 10 ms, one way between two processes";
+        chart::curves(file, title, &machine.caption(), &report::curves(&cells))?;
     }
     Ok(())
 }

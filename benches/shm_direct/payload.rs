@@ -9,7 +9,7 @@
 
 #![forbid(unsafe_code)]
 
-use crate::support::Fallible;
+use shm_pool_support::Fallible;
 
 /// A word of a message.
 const WORD: usize = 8;

@@ -2,13 +2,13 @@
 
 #![forbid(unsafe_code)]
 
-use crate::rows::{Row, DEFAULT_WAITING, FUTEX_ONLY, SLOT};
-use crate::settings::{Kind, Setting, KINDS, LARGEST, REFERENCE};
-use crate::sides::Round;
-use crate::support::latency::{Latencies, Nanoseconds, Spread};
-use crate::support::table::table;
-use crate::support::Fallible;
+use crate::rows::{Kind, Row, Setting, DEFAULT_WAITING, FUTEX_ONLY, KINDS, LARGEST, REFERENCE, SLOT};
+use crate::ways::Round;
 use hdrhistogram::Histogram;
+use shm_pool_support::latency::{Latencies, Spread};
+use shm_pool_support::table::{self, table};
+use shm_pool_support::units::Nanoseconds;
+use shm_pool_support::Fallible;
 
 /// What one row was in one setting, over all rounds.
 pub(crate) struct Cell {
@@ -39,20 +39,17 @@ struct Goal {
     kind: Kind,
     len: usize,
     stamp: Stamp,
-    bound: Bound,
+    bound: table::Goal,
 }
 
-#[derive(Clone, Copy)]
-enum Bound {
-    AtMostOne,
-    BelowOne,
-}
+const AT_MOST_ONE: table::Goal = table::Goal::AtMost(1.0);
+const BELOW_ONE: table::Goal = table::Goal::Below(1.0);
 
 const GOALS: &[Goal] = &[
-    Goal { kind: Kind::Reference, len: REFERENCE, stamp: Stamp::Wake, bound: Bound::AtMostOne },
-    Goal { kind: Kind::Reference, len: REFERENCE, stamp: Stamp::Usable, bound: Bound::AtMostOne },
-    Goal { kind: Kind::Paced, len: LARGEST, stamp: Stamp::Usable, bound: Bound::BelowOne },
-    Goal { kind: Kind::BackToBack, len: LARGEST, stamp: Stamp::Usable, bound: Bound::BelowOne },
+    Goal { kind: Kind::Reference, len: REFERENCE, stamp: Stamp::Wake, bound: AT_MOST_ONE },
+    Goal { kind: Kind::Reference, len: REFERENCE, stamp: Stamp::Usable, bound: AT_MOST_ONE },
+    Goal { kind: Kind::Paced, len: LARGEST, stamp: Stamp::Usable, bound: BELOW_ONE },
+    Goal { kind: Kind::BackToBack, len: LARGEST, stamp: Stamp::Usable, bound: BELOW_ONE },
 ];
 
 impl Cell {
@@ -149,15 +146,11 @@ impl Goal {
         // Of rounds that were run one after the other, so that what the machine did meanwhile is in both.
         let ratios: Vec<_> = ours.means().iter().zip(theirs.means()).map(|(ours, theirs)| ours / theirs).collect();
         let ratio = Spread::of(&ratios);
-        let (goal, is_met) = match self.bound {
-            Bound::AtMostOne => ("at most 1.00", ratio.median <= 1.0),
-            Bound::BelowOne => ("below 1.00", ratio.median < 1.0),
-        };
         [
             format!("{}, {} B {}, {}", row.name, self.len, title(self.kind), self.stamp.name()),
-            goal.to_owned(),
-            format!("{:.3} ({:.3} to {:.3})", ratio.median, ratio.least, ratio.most),
-            if is_met { "met" } else { "missed" }.to_owned(),
+            self.bound.to_string(),
+            ratio.range(3),
+            self.bound.verdict(ratio.median).to_owned(),
             ours.mean().to_string(),
             theirs.mean().to_string(),
         ]

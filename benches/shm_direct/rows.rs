@@ -1,23 +1,88 @@
-//! The rows, and how both processes begin with each. The receiver is the parent, because it prints what it has seen.
+//! The rows, the settings in which they are compared, and how both processes begin with each. The receiver is the parent,
+//! because it prints what it has seen.
 
 #![forbid(unsafe_code)]
 
-use crate::limit::Limit;
-use crate::settings::{Kind, Setting};
-use crate::sides::{receive_all, send_all, Round};
+use crate::payload::MIN_LEN;
 use crate::slot::{Slot, MAX_LEN};
-use crate::support::cores::pin;
-use crate::support::role::{end_with_parent, Role};
-use crate::support::Fallible;
-use crate::ways::{ChannelInbox, ChannelOutbox, Inbox, SlotInbox};
-use nix::unistd::{setpgid, Pid};
+use crate::ways::{receive_all, send_all, ChannelInbox, ChannelOutbox, Inbox, Round, SlotInbox};
+use serde::{Deserialize, Serialize};
 use shm_pool::channel::{Receiver, Sender};
 use shm_pool::{Client, Provider};
+use shm_pool_support::machine::pin;
+use shm_pool_support::process::{end_with_parent, inherited_input, this_program, Child};
+use shm_pool_support::Fallible;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
 use std::process::{self, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
 use std::time::Duration;
+
+/// Settings that belong together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Kind {
+    BackToBack,
+    Paced,
+    /// What the figures in SHM-direct's own report are for.
+    Reference,
+}
+
+pub(crate) const KINDS: [Kind; 3] = [Kind::BackToBack, Kind::Paced, Kind::Reference];
+
+const LENS: &[usize] = &[64, 100, 512, 1024, 4096, LARGEST];
+
+pub(crate) const LARGEST: usize = 8192;
+
+pub(crate) const REFERENCE: usize = 116;
+
+const _: () = assert!(LENS[0] >= MIN_LEN && REFERENCE >= MIN_LEN && LARGEST <= MAX_LEN);
+
+impl Kind {
+    pub(crate) fn lens(self) -> &'static [usize] {
+        match self {
+            Self::BackToBack | Self::Paced => LENS,
+            Self::Reference => &[REFERENCE],
+        }
+    }
+
+    /// From one message to the next, by the clock.
+    pub(crate) fn pace(self) -> Option<Duration> {
+        match self {
+            Self::BackToBack => None,
+            Self::Paced => Some(Duration::from_millis(1)),
+            Self::Reference => Some(Duration::from_millis(10)),
+        }
+    }
+}
+
+/// Under what conditions the ways are compared: how long the messages are, and how often they come.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Setting {
+    pub(crate) kind: Kind,
+    pub(crate) len: usize,
+    /// Messages before those that count.
+    pub(crate) warm_up: u64,
+    /// Messages of a round.
+    pub(crate) count: u64,
+}
+
+impl Setting {
+    pub(crate) fn new(kind: Kind, len: usize, count: u64) -> Self {
+        Self { kind, len, warm_up: count.div_ceil(10), count }
+    }
+
+    /// All messages of a round.
+    pub(crate) fn messages(&self) -> u64 {
+        self.warm_up + self.count
+    }
+
+    /// How long a round takes by the clock.
+    pub(crate) fn duration(&self) -> Duration {
+        self.kind.pace().unwrap_or_default().mul_f64(self.messages() as f64)
+    }
+}
 
 /// A way to the other process.
 pub(crate) struct Row {
@@ -60,19 +125,17 @@ const PREFIX: &str = "shm-direct";
 const BEGIN: Duration = Duration::from_secs(30);
 
 /// How long a process may live that sends or receives so many messages at such a pace: far longer than it ever takes.
-fn limit(messages: u64, pace: Option<Duration>) -> Duration {
-    2 * BEGIN + (pace.unwrap_or_default() + Duration::from_millis(1)).mul_f64(messages as f64)
+fn limit(setting: &Setting) -> Duration {
+    let pace = setting.kind.pace().unwrap_or_default();
+    2 * BEGIN + (pace + Duration::from_millis(1)).mul_f64(setting.messages() as f64)
 }
 
 /// What the sender is told.
-#[derive(clap::Args)]
+#[derive(Serialize, Deserialize)]
 pub(crate) struct Job {
     row: usize,
-    len: usize,
-    /// Nanoseconds from one message to the next; 0 is back to back.
-    pace: u64,
-    count: u64,
-    /// Of the channel
+    setting: Setting,
+    /// Of the channel.
     name: String,
     core: Option<usize>,
 }
@@ -91,7 +154,7 @@ impl Row {
 
     /// Starts the sender on a core, and receives a round.
     pub(crate) fn receive(&self, setting: &Setting, core: Option<usize>) -> Fallible<Round> {
-        let _limit = Limit::start("receiver", limit(setting.messages(), setting.kind.pace()));
+        let _limit = Limit::start("receiver", limit(setting));
         let name = process::id().to_string();
         match self.way {
             Way::Slot => {
@@ -113,38 +176,41 @@ impl Row {
         }
     }
 
-    fn start(&self, setting: &Setting, name: &str, core: Option<usize>, input: Stdio, output: Stdio) -> Fallible<Role> {
+    fn start(
+        &self,
+        setting: &Setting,
+        name: &str,
+        core: Option<usize>,
+        input: Stdio,
+        output: Stdio,
+    ) -> Fallible<Child> {
         let row = ROWS.iter().position(|row| row.name == self.name).ok_or("no such row")?;
-        let pace = setting.kind.pace().unwrap_or_default().as_nanos();
-        let mut arguments = vec![row.to_string(), setting.len.to_string(), pace.to_string()];
-        arguments.extend([setting.messages().to_string(), name.to_owned()]);
-        arguments.extend(core.map(|core| core.to_string()));
-        Role::start("sender", arguments, input, output)
+        let job = Job { row, setting: *setting, name: name.to_owned(), core };
+        // In a group of its own: an interrupt from the terminal is this process's. The other one finds this one gone,
+        // and removes what it has made.
+        Ok(Child::start("sender", this_program(&job)?.stdin(input).stdout(output).process_group(0))?)
     }
 }
 
 impl Job {
     /// What the other process does.
     pub(crate) fn send(&self) -> Fallible {
-        let row = ROWS.get(self.row).ok_or("no such row")?;
-        let pace = (self.pace > 0).then(|| Duration::from_nanos(self.pace));
-        let _limit = Limit::start("sender", limit(self.count, pace));
-        // An interrupt from the terminal is the parent's. This process finds that gone, and removes what it has made.
-        setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
+        let Self { setting, .. } = self;
+        let _limit = Limit::start("sender", limit(setting));
         pin(self.core)?;
-        match row.way {
+        match ROWS[self.row].way {
             Way::Slot => {
                 // It would notice when it has waited in vain; and it has nothing to remove.
                 end_with_parent()?;
-                let mut slot = Slot::open(&File::from(io::stdin().as_fd().try_clone_to_owned()?))?;
-                send_all(&mut slot, self.len, pace, self.count)
+                let mut slot = Slot::open(&File::from(inherited_input()?))?;
+                send_all(&mut slot, setting)
             }
             Way::Channel { spin, slots } => {
                 let mut outbox = create(&self.name, spin, slots)?;
                 io::stdout().write_all(b".")?;
                 io::stdout().flush()?;
                 outbox.sender.wait_for_receiver(BEGIN)?;
-                send_all(&mut outbox, self.len, pace, self.count)?;
+                send_all(&mut outbox, setting)?;
                 // A message that was not attached to yet goes with its owner, so that waits until the receiver has them
                 // all.
                 io::copy(&mut io::stdin(), &mut io::sink())?;
@@ -168,9 +234,8 @@ fn create(name: &str, spin: Option<Duration>, slots: Option<usize>) -> Fallible<
 }
 
 /// Opens the channel when the sender has made it.
-fn open(sender: &mut Role, name: &str, spin: Option<Duration>) -> Fallible<ChannelInbox> {
-    let output = sender.child().stdout.as_mut().ok_or("no pipe")?;
-    output.read_exact(&mut [0]).map_err(|error| format!("the sender has not made its channel: {error}"))?;
+fn open(sender: &mut Child, name: &str, spin: Option<Duration>) -> Fallible<ChannelInbox> {
+    sender.output()?.read_exact(&mut [0]).map_err(|error| format!("the sender has not made its channel: {error}"))?;
     let mut builder = Receiver::builder();
     if let Some(spin) = spin {
         builder = builder.spin(spin);
@@ -180,7 +245,7 @@ fn open(sender: &mut Role, name: &str, spin: Option<Duration>) -> Fallible<Chann
 }
 
 /// Receives all, and sees that there was no more.
-fn run(inbox: &mut impl Inbox, setting: &Setting, mut sender: Role) -> Fallible<Round> {
+fn run(inbox: &mut impl Inbox, setting: &Setting, mut sender: Child) -> Fallible<Round> {
     let round = match receive_all(inbox, setting) {
         Ok(round) => round,
         Err(error) => {
@@ -192,4 +257,23 @@ fn run(inbox: &mut impl Inbox, setting: &Setting, mut sender: Role) -> Fallible<
     sender.finish()?;
     inbox.check_end()?;
     Ok(round)
+}
+
+/// Ends this process when it takes longer than it can, until this is dropped: the last resort, when the other one does
+/// not end, or has left a lock that nobody releases. What ends it is a thread that sleeps.
+struct Limit {
+    _end: mpsc::Sender<()>,
+}
+
+impl Limit {
+    fn start(who: &'static str, limit: Duration) -> Self {
+        let (end, ended) = mpsc::channel();
+        thread::spawn(move || {
+            if ended.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
+                eprintln!("the {who} gives up: not done after {} s", limit.as_secs());
+                process::exit(1);
+            }
+        });
+        Self { _end: end }
+    }
 }

@@ -14,11 +14,11 @@
 //! instructions that change one, a process leaves it locked, and the other one may wait for that. `limit` ends it
 //! then.)
 
-use crate::support::{clock, Fallible};
 use memmap2::{MmapOptions, MmapRaw};
 use nix::sys::memfd::{memfd_create, MFdFlags};
 use nix::sys::time::TimeSpec;
 use nix::time::{clock_gettime, ClockId};
+use shm_pool_support::{clock, Fallible};
 use std::cell::UnsafeCell;
 use std::fs::File;
 use std::io;

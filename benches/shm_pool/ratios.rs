@@ -9,13 +9,12 @@
 use crate::hand_off::PIECE;
 use crate::{subjects, GROUP};
 use serde_json::Value;
-use std::env;
-use std::fmt;
-use std::fs;
+use shm_pool_support::machine::Machine;
+use shm_pool_support::table::{table, Goal};
 use std::path::PathBuf;
 use std::process::Command;
-use std::thread;
 use std::time::{Duration, SystemTime};
+use std::{env, fs};
 
 /// Batches of each subject in an interleaved comparison.
 const ROUNDS: usize = 200;
@@ -24,17 +23,17 @@ const ROUNDS: usize = 200;
 const BATCH: Duration = Duration::from_micros(500);
 
 static ROWS: &[Row] = &[
-    Row { over: "warm/64B", under: "floor/array_queue", goal: Goal::AtMost(1.25) },
-    Row { over: "warm/4KiB", under: "floor/array_queue", goal: Goal::AtMost(1.25) },
-    Row { over: "warm/64KiB", under: "floor/array_queue", goal: Goal::AtMost(1.25) },
-    Row { over: "warm/1MiB", under: "floor/array_queue", goal: Goal::AtMost(1.25) },
-    Row { over: "warm/16MiB", under: "floor/array_queue", goal: Goal::AtMost(1.25) },
-    Row { over: "malloc/1MiB", under: "warm/1MiB", goal: Goal::AtLeast(2.0) },
-    Row { over: "malloc_threads/1MiB", under: "warm/1MiB", goal: Goal::AtLeast(2.0) },
-    Row { over: "talc/1MiB", under: "warm/1MiB", goal: Goal::AtLeast(3.0) },
-    Row { over: "cold/1MiB", under: "warm/1MiB", goal: Goal::AtLeast(2340.0) },
-    Row { over: "shared/1MiB", under: "floor/array_queue", goal: Goal::AtMost(4.0) },
-    Row { over: "cross_thread/1MiB", under: "floor/cross_thread", goal: Goal::AtMost(1.5) },
+    row("warm/64B", "floor/array_queue", Goal::AtMost(1.25)),
+    row("warm/4KiB", "floor/array_queue", Goal::AtMost(1.25)),
+    row("warm/64KiB", "floor/array_queue", Goal::AtMost(1.25)),
+    row("warm/1MiB", "floor/array_queue", Goal::AtMost(1.25)),
+    row("warm/16MiB", "floor/array_queue", Goal::AtMost(1.25)),
+    row("malloc/1MiB", "warm/1MiB", Goal::AtLeast(2.0)),
+    row("malloc_threads/1MiB", "warm/1MiB", Goal::AtLeast(2.0)),
+    row("talc/1MiB", "warm/1MiB", Goal::AtLeast(3.0)),
+    row("cold/1MiB", "warm/1MiB", Goal::AtLeast(2340.0)),
+    row("shared/1MiB", "floor/array_queue", Goal::AtMost(4.0)),
+    row("cross_thread/1MiB", "floor/cross_thread", Goal::AtMost(1.5)),
 ];
 
 struct Row {
@@ -43,30 +42,8 @@ struct Row {
     goal: Goal,
 }
 
-#[derive(Clone, Copy)]
-enum Goal {
-    AtMost(f64),
-    AtLeast(f64),
-}
-
-impl Goal {
-    fn verdict(self, ratio: f64) -> &'static str {
-        match self {
-            Self::AtMost(bound) if ratio <= bound => "pass",
-            Self::AtLeast(bound) if ratio >= bound => "pass",
-            _ => "SHORT",
-        }
-    }
-}
-
-impl fmt::Display for Goal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = match self {
-            Self::AtMost(bound) => format!("at most {bound}"),
-            Self::AtLeast(bound) => format!("at least {bound}"),
-        };
-        f.pad(&text)
-    }
+const fn row(over: &'static str, under: &'static str, goal: Goal) -> Row {
+    Row { over, under, goal }
 }
 
 /// Nanoseconds per operation of the two subjects of a row.
@@ -77,8 +54,12 @@ struct Pair {
 }
 
 impl Pair {
-    fn ratio(self) -> f64 {
-        self.over / self.under
+    /// The ratio, how it stands to the goal, and what it is made of.
+    fn cells(self, goal: Goal) -> [String; 3] {
+        let ratio = self.over / self.under;
+        let precision = if ratio < 100.0 { 2 } else { 0 };
+        let figures = format!("{:.2} / {:.2}", self.over, self.under);
+        [format!("{ratio:.precision$}"), goal.verdict(ratio).to_owned(), figures]
     }
 }
 
@@ -93,7 +74,7 @@ struct Comparison {
 /// What this run of the program has compared.
 pub(crate) struct Comparisons {
     start: SystemTime,
-    load: String,
+    machine: Machine,
     /// Criterion's results of the group.
     results: PathBuf,
     done: Vec<Comparison>,
@@ -101,8 +82,8 @@ pub(crate) struct Comparisons {
 
 impl Comparisons {
     pub(crate) fn begin() -> Self {
-        let (start, load) = (SystemTime::now(), first_line("/proc/loadavg"));
-        Self { start, load, results: criterion_home().join(GROUP), done: Vec::new() }
+        let (start, machine) = (SystemTime::now(), Machine::now());
+        Self { start, machine, results: criterion_home().join(GROUP), done: Vec::new() }
     }
 
     /// Makes the comparisons that a subject was missing for, now that Criterion has measured it. Does nothing if
@@ -121,38 +102,27 @@ impl Comparisons {
         if self.done.is_empty() {
             return;
         }
-        self.print_conditions();
-        println!("{:<38} {:<14} {:<38} Criterion", "ratio", "goal", "interleaved");
+        println!("\nRatios of this run, by: cargo bench --bench shm_pool\n");
+        self.machine.print("std::time::Instant, as Criterion's", "nothing pinned");
+        let mut rows = table(&["ratio", "goal", "interleaved", "", "ns", "Criterion", "", "ns"]);
         for row in ROWS {
-            let name = format!("{} / {}", row.over, row.under);
-            let cells = match self.done.iter().find(|comparison| std::ptr::eq(comparison.row, row)) {
+            let mut cells = vec![format!("{} / {}", row.over, row.under), row.goal.to_string()];
+            match self.done.iter().find(|comparison| std::ptr::eq(comparison.row, row)) {
                 Some(Comparison { interleaved, criterion, .. }) => {
-                    let interleaved =
-                        interleaved.map_or_else(|| "too disturbed to tell".to_owned(), |pair| cell(row.goal, pair));
-                    format!("{interleaved:<38} {}", cell(row.goal, *criterion))
+                    let disturbed = || ["too disturbed to tell", "", ""].map(str::to_owned);
+                    cells.extend(interleaved.map_or_else(disturbed, |pair| pair.cells(row.goal)));
+                    cells.extend(criterion.cells(row.goal));
                 }
-                None => "not measured in this run".to_owned(),
-            };
-            println!("{name:<38} {:<14} {cells}", row.goal);
+                None => cells.push("not measured in this run".to_owned()),
+            }
+            rows.add_row(cells);
         }
-        println!();
+        println!("\n{rows}\n");
         println!("interleaved: ratio of medians; both sides in turn, {ROUNDS} batches each of about {BATCH:?}.");
         println!("Criterion: ratio of the estimates printed above, which were taken one after the other.");
         println!("cross_thread and its floor: time per message between two threads; all else runs in one.");
         println!("    Pieces of {PIECE} messages in which a thread lacked a core were repeated, on both sides.");
         println!("malloc: before the process has started a thread, so without a lock. malloc_threads: after.");
-    }
-
-    fn print_conditions(&self) {
-        let cores = thread::available_parallelism().map_or_else(|_| "?".to_owned(), |cores| cores.to_string());
-        let clock = first_line("/sys/devices/system/clocksource/clocksource0/current_clocksource");
-        let assertions = if cfg!(debug_assertions) { "on" } else { "off" };
-        let flags = env::var("RUSTFLAGS").unwrap_or_else(|_| "none".to_owned());
-        println!("\nRatios of this run, by: cargo bench --bench shm_pool\n");
-        println!("CPU      {}, {cores} cores available, nothing pinned", cpu_model());
-        println!("kernel   {}, load average at the start {}", first_line("/proc/sys/kernel/osrelease"), self.load);
-        println!("build    profile bench of Cargo.toml, debug assertions {assertions}, RUSTFLAGS {flags}");
-        println!("clock    std::time::Instant, as Criterion's (source: {clock})\n");
     }
 
     /// Criterion's estimate in nanoseconds, if this run has made one. It is what Criterion prints: the slope over
@@ -166,25 +136,6 @@ impl Comparisons {
         let estimates: Value = serde_json::from_slice(&fs::read(file).ok()?).ok()?;
         let point = |statistic: &str| estimates[statistic]["point_estimate"].as_f64();
         point("slope").or_else(|| point("mean"))
-    }
-}
-
-fn cell(goal: Goal, pair: Pair) -> String {
-    let figures = format!("({} / {})", Nanoseconds(pair.over), Nanoseconds(pair.under));
-    let ratio = pair.ratio();
-    let precision = if ratio < 100.0 { 2 } else { 0 };
-    format!("{ratio:.precision$} {:<5} {figures}", goal.verdict(ratio))
-}
-
-struct Nanoseconds(f64);
-
-impl fmt::Display for Nanoseconds {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0 < 1000.0 {
-            write!(f, "{:.2} ns", self.0)
-        } else {
-            write!(f, "{:.1} µs", self.0 / 1000.0)
-        }
     }
 }
 
@@ -239,15 +190,4 @@ fn target_directory() -> Option<PathBuf> {
     let output = Command::new(env::var_os("CARGO")?).args(["metadata", "--format-version", "1"]).output().ok()?;
     let metadata: Value = serde_json::from_slice(&output.stdout).ok()?;
     Some(metadata["target_directory"].as_str()?.into())
-}
-
-fn cpu_model() -> String {
-    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-    model.map_or_else(|| "unknown".to_owned(), |(_, name)| name.to_owned())
-}
-
-fn first_line(file: &str) -> String {
-    let text = fs::read_to_string(file).unwrap_or_default();
-    text.lines().next().unwrap_or("unknown").to_owned()
 }

@@ -3,19 +3,15 @@
 pub(crate) use crate::own_shm::skip;
 use crate::wire::{Link, Message};
 use crate::{sys, ROLES};
+use shm_pool_support::process::{self, inherited_input, this_test};
 use std::io;
-use std::os::fd::AsFd;
 use std::panic;
-use std::process::{self, Command, ExitStatus, Stdio};
-
-/// Names a child's role and its arguments, separated by colons. Absent in a run by hand.
-const VARIABLE: &str = "SHM_POOL_TEST_ROLE";
+use std::process::{Command, ExitStatus, Stdio};
 
 /// A child process. Killed and reaped when this is dropped.
 pub(crate) struct Child {
     process: process::Child,
     link: Link,
-    role: String,
 }
 
 impl Child {
@@ -29,16 +25,11 @@ impl Child {
         let (link, theirs) = Link::pair();
         // A test's name is its path without the crate.
         let (_, module) = module_path!().split_once("::").expect("a module of a test binary");
-        let value = [&[role], arguments].concat().join(":");
-        let mut command = Command::new(std::env::current_exe()?);
-        command
-            .arg(format!("{module}::entry"))
-            .args(["--exact", "--nocapture", "--test-threads=1"])
-            .env(VARIABLE, value);
+        let mut command = this_test(&format!("{module}::entry"), &[&[role], arguments].concat())?;
         // libtest prints to the standard output, so the socket is the standard input.
         command.stdin(Stdio::from(theirs)).stdout(Stdio::null());
         prepare(&mut command);
-        Ok(Self { process: command.spawn()?, link, role: role.to_owned() })
+        Ok(Self { process: process::Child::start(role, &mut command)?, link })
     }
 
     /// Sends a message and waits for the answer.
@@ -56,19 +47,19 @@ impl Child {
     pub(crate) fn hear(&self) -> Message {
         match self.next() {
             Some(message) => message,
-            None => panic!("child {:?} ended without an answer", self.role),
+            None => panic!("child {:?} ended without an answer", self.process.name()),
         }
     }
 
     /// Waits for the child to do its part without a complaint.
     pub(crate) fn expect_done(&self) {
-        assert_eq!(self.hear(), Message::Done, "child {:?}", self.role);
+        assert_eq!(self.hear(), Message::Done, "child {:?}", self.process.name());
     }
 
     /// Waits for the child to end by itself, without another word, and tells how.
     pub(crate) fn ended(mut self) -> ExitStatus {
         if let Some(message) = self.next() {
-            panic!("child {:?} was to end, but says {message:?}", self.role);
+            panic!("child {:?} was to end, but says {message:?}", self.process.name());
         }
         // The socket closed, so the process is ending; nothing is waited for that could hang.
         self.process.wait().expect("a child that was not reaped yet")
@@ -104,29 +95,21 @@ impl Child {
 
     fn next(&self) -> Option<Message> {
         match self.link.receive() {
-            Ok(Some(Message::Panicked(text))) => panic!("child {:?} failed: {text}", self.role),
+            Ok(Some(Message::Panicked(text))) => panic!("child {:?} failed: {text}", self.process.name()),
             Ok(message) => message,
-            Err(error) => panic!("child {:?} hangs: no answer before the deadline ({error})", self.role),
+            Err(error) => panic!("child {:?} hangs: no answer before the deadline ({error})", self.process.name()),
         }
-    }
-}
-
-impl Drop for Child {
-    fn drop(&mut self) {
-        // Both fail only if it was killed and reaped already.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 
 /// The program of every child. In a run by hand it does nothing.
 #[test]
 fn entry() {
-    let Ok(value) = std::env::var(VARIABLE) else { return };
+    let Some(task) = process::task::<Vec<String>>() else { return };
     sys::be_a_child();
-    let parts: Vec<&str> = value.split(':').collect();
+    let parts: Vec<&str> = task.iter().map(String::as_str).collect();
     let role = ROLES.iter().find(|(name, _)| *name == parts[0]).expect("a role of that name").1;
-    let socket = || io::stdin().as_fd().try_clone_to_owned().expect("the standard input is a socket");
+    let socket = || inherited_input().expect("the standard input is a socket");
     let to_report = Link::of_child(socket());
     panic::set_hook(Box::new(move |info| to_report.send(&Message::Panicked(info.to_string()))));
     role(&Link::of_child(socket()), &parts[1..]);

@@ -1,6 +1,8 @@
 //! What is in /dev/shm, what is in this process, and what is in a message.
 
 use shm_pool::{Client, Provider, ProviderBuilder};
+pub(crate) use shm_pool_support::payload::{check_pattern as check, fill_pattern as fill};
+use shm_pool_support::procfs;
 use std::fs;
 use std::path::PathBuf;
 
@@ -63,43 +65,17 @@ pub(crate) fn path(name: &str) -> PathBuf {
 
 /// The names of the objects that start with `prefix` and a dot, sorted.
 pub(crate) fn objects(prefix: &str) -> Vec<String> {
-    let entries = fs::read_dir("/dev/shm").expect("a directory /dev/shm");
-    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    let start = format!("{prefix}.");
-    let mut found: Vec<String> = names.filter(|name| name.starts_with(&start)).collect();
-    found.sort();
-    found
+    procfs::objects(&format!("{prefix}."))
 }
 
 /// How many mappings of this process are of objects that start with `prefix`, removed ones included.
 pub(crate) fn mappings(prefix: &str) -> usize {
-    let maps = fs::read_to_string("/proc/self/maps").expect("/proc");
-    maps.lines().filter(|line| line.contains(&format!("/dev/shm/{prefix}."))).count()
+    let start = format!("{prefix}.");
+    let mappings = procfs::shared_mappings().expect("/proc");
+    mappings.iter().filter(|mapping| mapping.name.starts_with(&start)).count()
 }
 
 /// How many descriptors this process has open.
 pub(crate) fn open_descriptors() -> usize {
-    // One of the entries is the directory that is being read, every time.
-    fs::read_dir("/proc/self/fd").expect("/proc").count()
-}
-
-/// Fills a message so that [`check`] can tell it from every other one, and each of its words from the others.
-pub(crate) fn fill(bytes: &mut [u8], seed: u64) {
-    for (at, word) in bytes.chunks_mut(8).enumerate() {
-        word.copy_from_slice(&expected(at, seed)[..word.len()]);
-    }
-}
-
-/// Compares every byte of a message; the error says where it differs.
-pub(crate) fn check(bytes: &[u8], seed: u64) -> Result<(), String> {
-    let is_wrong = |(at, word): &(usize, &[u8])| *word != &expected(*at, seed)[..word.len()];
-    match bytes.chunks(8).enumerate().find(is_wrong) {
-        None => Ok(()),
-        Some((at, word)) => Err(format!("message {seed} has {word:?} at byte {} of {}", at * 8, bytes.len())),
-    }
-}
-
-fn expected(at: usize, seed: u64) -> [u8; 8] {
-    // An odd multiplier: different seeds and different places give different words.
-    (seed << 32 ^ at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()
+    procfs::descriptors().expect("/proc")
 }

@@ -1,15 +1,14 @@
-//! Child processes that speak zenoh: this test binary, started again with the one test [`entry`] and a variable that names its role.
+//! Child processes that speak zenoh: this test binary, started again with the one test [`entry`] and its role as its task.
 //! Parent and child talk in lines over a socket, the child's standard input; an answer that does not come in time fails
 //! the test.
 
 use crate::{full_shm, killed};
+use shm_pool_support::process::{self, inherited_input, this_test};
 use std::io::{self, BufRead, BufReader, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::process::{self, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
-
-const VARIABLE: &str = "SHM_POOL_ZENOH_ROLE";
 
 /// Longest time that a step may take on a machine under load.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -57,12 +56,10 @@ impl Child {
     /// Starts a child in a role, after `prepare` changed how.
     pub(crate) fn start_with(role: &str, arguments: &[&str], prepare: impl FnOnce(&mut Command)) -> io::Result<Self> {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["child::entry", "--exact", "--nocapture", "--test-threads=1"]);
-        command.env(VARIABLE, [&[role], arguments].concat().join(" "));
+        let mut command = this_test("child::entry", &[&[role], arguments].concat())?;
         command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null());
         prepare(&mut command);
-        Ok(Self { process: command.spawn()?, link: Link::new(ours) })
+        Ok(Self { process: process::Child::start(role, &mut command)?, link: Link::new(ours) })
     }
 
     pub(crate) fn id(&self) -> u32 {
@@ -78,28 +75,20 @@ impl Child {
     pub(crate) fn end(mut self) {
         self.link.say("end");
         assert_eq!(self.link.hear(), "", "the child says nothing more");
-        assert!(self.process.wait().unwrap().success());
-    }
-}
-
-impl Drop for Child {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        self.process.finish().unwrap();
     }
 }
 
 /// A child's whole program. Does nothing in a run by hand.
 #[test]
 fn entry() {
-    let Ok(role) = std::env::var(VARIABLE) else { return };
-    let arguments: Vec<&str> = role.split(' ').collect();
-    let socket = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
-    let mut link = Link::new(UnixStream::from(socket));
+    let Some(task) = process::task::<Vec<String>>() else { return };
+    let arguments: Vec<&str> = task.iter().map(String::as_str).collect();
+    let mut link = Link::new(UnixStream::from(inherited_input().unwrap()));
     match arguments[..] {
         ["receiver"] => killed::receiver(&mut link),
         ["full-shm"] => full_shm::role(&mut link),
         ["publisher", memory, endpoint, len, byte] => killed::publisher(&mut link, memory, endpoint, len, byte),
-        _ => panic!("no role {role:?}"),
+        _ => panic!("no role {arguments:?}"),
     }
 }

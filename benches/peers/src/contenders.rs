@@ -3,8 +3,7 @@
 use crate::footprint::{footprint, Footprint};
 use crate::iceoryx::Iceoryx;
 use crate::measure::Contender;
-use crate::plain::{Malloc, Pool};
-use crate::source::Source;
+use crate::source::{Malloc, Pool, Source};
 use crate::workload::{one_by_one, Mixed, FRAME, LIVE};
 use crate::zenoh_peers::{bare, binary_heap, buddy, pool_backend, talc, Collect, CollectAndDefragment, Zenoh};
 

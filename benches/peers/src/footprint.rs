@@ -2,10 +2,12 @@
 
 use crate::source::Source;
 use crate::workload::{Mixed, MIXTURE};
-use std::collections::HashSet;
-use std::fs;
+use shm_pool_support::procfs::{self, OBJECTS};
+use std::collections::BTreeSet;
 use std::ops::Sub;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::{fs, process};
 
 /// Messages between two looks.
 const PIECE: usize = 8;
@@ -33,17 +35,13 @@ pub(crate) struct Memory {
 
 impl Memory {
     fn now() -> Self {
-        let mut memory = Self { private: private(), ..Self::default() };
-        let mut seen = HashSet::new();
-        let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
-        for path in maps.lines().filter_map(|line| line.find("/dev/shm/").map(|at| &line[at..])) {
-            // An object that somebody has removed meanwhile has no name to ask by, and is left out.
-            if let Ok(object) = fs::metadata(path) {
-                if seen.insert(object.ino()) {
-                    memory.mapped += object.size();
-                    memory.resident += object.blocks() * 512;
-                }
-            }
+        let private = procfs::memory(process::id(), "RssAnon").unwrap_or(0);
+        let mut memory = Self { private, ..Self::default() };
+        let names: BTreeSet<_> = procfs::shared_mappings().into_iter().flatten().map(|mapping| mapping.name).collect();
+        // An object that somebody has removed meanwhile has no name to ask by, and is left out.
+        for object in names.iter().filter_map(|name| fs::metadata(Path::new(OBJECTS).join(name)).ok()) {
+            memory.mapped += object.size();
+            memory.resident += object.blocks() * 512;
         }
         memory
     }
@@ -88,11 +86,4 @@ pub(crate) fn footprint<S: Source>(
         most = most.max(Memory::now());
     }
     Footprint { name, memory: Ok(most - before), account: mixed.account() }
-}
-
-fn private() -> u64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
-    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
-    kib.unwrap_or(0) * 1024
 }

@@ -1,14 +1,13 @@
 //! iceoryx2: a publisher of byte slices, which loans a sample and drops it unsent.
 
 use crate::child;
-use crate::source::Source;
+use crate::source::{text, Source};
 use iceoryx2::config::Config;
 use iceoryx2::port::publisher::Publisher;
 use iceoryx2::port::LoanError;
 use iceoryx2::prelude::*;
 use iceoryx2::sample_mut::SampleMut;
 use iceoryx2::sample_mut_uninit::SampleMutUninit;
-use std::fmt::Display;
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path as StdPath;
@@ -75,8 +74,4 @@ impl Source for Iceoryx {
     fn account(&self) -> String {
         format!("samples of {:.1} MB", self.publisher.initial_max_slice_len() as f64 / 1e6)
     }
-}
-
-fn text(error: impl Display) -> String {
-    error.to_string()
 }

@@ -7,49 +7,31 @@
 //!
 //! | file | its one job |
 //! |---|---|
-//! | `main.rs` | runs one after the other |
-//! | `child.rs` | does so in a child process, and cleans up after it |
-//! | `source.rs` | what every peer can do |
-//! | `zenoh_peers.rs` | zenoh's providers and backends |
-//! | `iceoryx.rs` | iceoryx2's publisher |
-//! | `plain.rs` | the library by itself, and malloc |
-//! | `workload.rs` | one message after the other, and the mixture |
-//! | `contenders.rs` | who takes part in which |
-//! | `measure.rs` | measures in turn |
-//! | `footprint.rs` | what memory a peer takes |
+//! | `child.rs` | measures in a child process, and cleans up after it |
+//! | `source.rs` | what every peer can do; the library by itself, and malloc |
+//! | `zenoh_peers.rs`, `iceoryx.rs` | zenoh's providers and backends; iceoryx2's publisher |
+//! | `workload.rs`, `contenders.rs` | one message after the other, and the mixture; who takes part in which |
+//! | `measure.rs`, `footprint.rs` | measures in turn; what memory a peer takes |
 //! | `fits.rs` | what fits under the cap |
-//! | `fits/lengths.rs` | of which lengths |
-//! | `fits/stores.rs` | whose messages are counted |
-//! | `fits/report.rs` | the table of it |
-//! | `random.rs` | random numbers |
-//! | `machine.rs` | what the figures were taken on |
-//! | `notes.rs` | what is compared and what is not |
-//! | `report.rs` | the tables |
-//! | `ratios.rs` | the ratios and their goals |
-//! | `chart.rs` | the chart |
+//! | `report.rs` | the notes, the tables, the ratios and their goals, the chart |
 
-mod chart;
 mod child;
 mod contenders;
 mod fits;
 mod footprint;
 mod iceoryx;
-mod machine;
 mod measure;
-mod notes;
-mod plain;
-mod random;
-mod ratios;
 mod report;
 mod source;
 mod workload;
 mod zenoh_peers;
 
 use clap::Parser;
-use machine::Machine;
 use measure::{interleave, Effort};
 use report::{print_footprints, print_rows, Sized};
-use std::error::Error;
+use shm_pool_support::machine::Machine;
+use shm_pool_support::process::{exit_code, task};
+use shm_pool_support::Fallible;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use workload::MIXTURE;
@@ -71,30 +53,28 @@ struct Arguments {
     /// Where the chart goes.
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/peers.svg"))]
     svg: PathBuf,
-
-    /// Given to the child process: where the peers' files go.
-    #[arg(long, hide = true)]
-    scratch: Option<PathBuf>,
 }
 
-fn main() -> Result<ExitCode, Box<dyn Error>> {
+fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    match &arguments.scratch {
-        Some(scratch) => measure_all(&arguments, scratch).map(|()| ExitCode::SUCCESS),
+    // The child process's task is to use this directory for the peers' files.
+    let outcome = match task::<PathBuf>() {
+        Some(scratch) => measure_all(&arguments, &scratch),
         None => child::run(),
-    }
+    };
+    exit_code("peers", outcome)
 }
 
-fn measure_all(arguments: &Arguments, scratch: &Path) -> Result<(), Box<dyn Error>> {
+fn measure_all(arguments: &Arguments, scratch: &Path) -> Fallible {
     let effort = if arguments.quick { Effort::QUICK } else { Effort::FULL };
     let machine = Machine::now();
-    machine.print();
+    report::print_machine(&machine);
     if arguments.fits {
         println!();
         fits::print(effort);
         return Ok(());
     }
-    notes::print(effort);
+    report::print_notes(effort);
     if let Err(reason) = zenoh_peers::start() {
         println!("zenoh cannot start: {reason}\n");
     }
@@ -112,10 +92,8 @@ fn measure_all(arguments: &Arguments, scratch: &Path) -> Result<(), Box<dyn Erro
         println!("--quick: everything ran. These figures are not to be used; no ratios, no chart.");
         return Ok(());
     }
-    ratios::print(&sizes, &mixed);
-    chart::write(&arguments.svg, &sizes, &format!("{}; {}", machine.caption(), machine::versions()))?;
-    println!("chart: {}", arguments.svg.display());
-    Ok(())
+    report::print_ratios(&sizes, &mixed);
+    report::draw(&arguments.svg, &sizes, &machine)
 }
 
 fn one_by_one(len: usize, name: &'static str, effort: Effort) -> Sized {

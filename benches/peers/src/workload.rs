@@ -1,7 +1,8 @@
 //! The two workloads: one message after the other, and a robot's mixture with several messages alive.
 
-use crate::random::Random;
-use crate::source::Source;
+use crate::source::{text, Source};
+use fastrand::Rng;
+use shm_pool_support::payload;
 use std::fmt::Display;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -90,25 +91,21 @@ fn is_intact(message: &[u8], byte: u8, is_thorough: bool) -> bool {
     if is_thorough {
         message.iter().all(|&each| each == byte)
     } else {
-        message.first() == Some(&byte) && message.last() == Some(&byte)
+        payload::has_ends(message, byte)
     }
 }
 
 /// The lengths of the mixture, in the order that is the same for everybody.
 fn mixture() -> Vec<usize> {
-    let mut random = Random::new(0);
+    let mut random = Rng::with_seed(0);
     (0..MIXTURE).map(|_| mixture_len(&mut random)).collect()
 }
 
 /// Of sixteen messages about two are camera frames, two are point clouds, and the rest is telemetry.
-pub(crate) fn mixture_len(random: &mut Random) -> usize {
-    match random.below(16) {
+pub(crate) fn mixture_len(random: &mut Rng) -> usize {
+    match random.u8(..16) {
         0 | 1 => FRAME,
-        2 | 3 => CLOUD * 3 / 4 + random.below(CLOUD / 2),
-        _ => 100 + random.below(3901),
+        2 | 3 => CLOUD * 3 / 4 + random.usize(..CLOUD / 2),
+        _ => random.usize(100..=4000),
     }
-}
-
-fn text(error: impl Display) -> String {
-    error.to_string()
 }

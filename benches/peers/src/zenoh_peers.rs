@@ -1,7 +1,6 @@
 //! zenoh's providers and their backends, whichever backend it is.
 
-use crate::plain::most_held;
-use crate::source::Source;
+use crate::source::{most_held, text, Source};
 use crate::workload::Batch;
 use shm_pool::zenoh::PoolBackend;
 use std::fmt::Display;
@@ -124,10 +123,6 @@ fn refused(error: impl Display) -> String {
     // Its errors end with the line of zenoh's source that they come from.
     let error = error.split(" at /").next().unwrap_or_default();
     format!("{error}; zenoh locks all {} MiB into memory, see limits above", SEGMENT >> 20)
-}
-
-fn text(error: impl Display) -> String {
-    error.to_string()
 }
 
 /// Has zenoh start its threads and create the metadata that all providers share, so that no peer pays for it alone.

@@ -1,10 +1,8 @@
 //! Whose messages are counted: what a peer hands out, and a place to keep it.
 
 use super::Cell;
-use crate::plain::Pool;
-use crate::source::Source;
+use crate::source::{text, Pool, Source};
 use crate::zenoh_peers::{binary_heap, buddy, pool_backend, talc};
-use std::fmt::Display;
 use std::rc::Rc;
 use zenoh::shm::{ChunkDescriptor, MemoryLayout, ShmProviderBackend, ZAllocError};
 
@@ -119,8 +117,4 @@ impl<B: ShmProviderBackend> Drop for Chunk<B> {
     fn drop(&mut self) {
         self.backend.free(&self.descriptor);
     }
-}
-
-fn text(error: impl Display) -> String {
-    error.to_string()
 }

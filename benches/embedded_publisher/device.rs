@@ -1,0 +1,87 @@
+//! The device: a stand-in that delivers a sample at each absolute deadline, and the end that the driver reads.
+//!
+//! Between them is a socket of packets, one per sample. As with a device file, a read takes one sample, and waits for it, or says
+//! that there is none yet. What the driver does not read in time waits in the socket; nothing is lost.
+
+#![forbid(unsafe_code)]
+
+use crate::round::Task;
+use crate::sample::{self, Sample, MAX_LEN};
+use nix::sys::socket::{socketpair, AddressFamily, SockFlag, SockType};
+use shm_pool_support::process::inherited_input;
+use shm_pool_support::Fallible;
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::OwnedFd;
+// Reading, writing and waiting is the same for a socket of packets as for one of a stream.
+use std::os::unix::net::UnixStream;
+
+/// The stand-in.
+pub(crate) struct Simulator {
+    socket: UnixStream,
+    record: Vec<u8>,
+}
+
+impl Simulator {
+    /// With the end for the driver.
+    pub(crate) fn new() -> Fallible<(Self, OwnedFd)> {
+        let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
+        Ok((Self { socket: ours.into(), record: Vec::with_capacity(MAX_LEN) }, theirs))
+    }
+
+    /// Measures a sample, whose time has come, and delivers it.
+    pub(crate) fn deliver(&mut self, task: &Task, number: u64) -> Fallible {
+        sample::measure(task.seed, number, task.time_of(number), &mut self.record);
+        self.socket.write_all(&self.record).map_err(|error| format!("nobody reads the device any more: {error}"))?;
+        Ok(())
+    }
+}
+
+/// The driver's end.
+pub(crate) struct Device {
+    socket: UnixStream,
+    /// Where samples are read to, again and again.
+    record: [u8; MAX_LEN],
+}
+
+impl Device {
+    /// The device is this process's standard input.
+    pub(crate) fn open() -> Fallible<Self> {
+        Ok(Self { socket: inherited_input()?.into(), record: [0; MAX_LEN] })
+    }
+
+    /// What [`try_read`](Self::try_read) needs.
+    pub(crate) fn set_nonblocking(&self) -> Fallible {
+        Ok(self.socket.set_nonblocking(true)?)
+    }
+
+    /// Waits for the next sample.
+    pub(crate) fn read(&mut self) -> Fallible<Sample<'_>> {
+        let len = self.socket.read(&mut self.record)?;
+        self.sample(len)
+    }
+
+    /// The next sample, if there is one.
+    pub(crate) fn try_read(&mut self) -> Fallible<Option<Sample<'_>>> {
+        match self.socket.read(&mut self.record) {
+            Ok(len) => self.sample(len).map(Some),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn sample(&self, len: usize) -> Fallible<Sample<'_>> {
+        match len {
+            0 => Err("the device is gone".into()),
+            len => Sample::read(&self.record[..len]),
+        }
+    }
+
+    /// Waits until the device goes away. An error if it delivers another sample.
+    pub(crate) fn wait_until_gone(&mut self) -> Fallible {
+        self.socket.set_nonblocking(false)?;
+        match self.socket.read(&mut self.record)? {
+            0 => Ok(()),
+            _ => Err("the device delivered more samples than were published".into()),
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! How the processes find each other and what they say: zenoh's configuration, the keys, the stamp of a message; and what
+//! the publisher knows about its subscribers: who is there, by liveliness tokens, and how far each is, by counts that they
+//! publish. All is stock zenoh. Nothing here knows whose memory the messages are in.
+//!
+//! zenoh's own flow control ends at the receiving process: there messages pile up until the shared memory is full. So
+//! the publisher waits until the slowest subscriber is near.
+
+use shm_pool_support::{clock, Fallible};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use zenoh::bytes::ZBytes;
+use zenoh::pubsub::Subscriber;
+use zenoh::sample::SampleKind;
+use zenoh::{Config, Session, Wait};
+
+/// Messages.
+pub(crate) const DATA: &str = "shm_pool/example/data";
+
+/// Liveliness tokens of subscribers that are ready: under it is the subscriber's number.
+pub(crate) const READY: &str = "shm_pool/example/ready";
+
+/// What subscribers are done with: under it is the subscriber's number, the value is a count of messages.
+pub(crate) const DONE: &str = "shm_pool/example/done";
+
+/// A key of one subscriber.
+pub(crate) fn key_of(prefix: &str, index: u8) -> String {
+    format!("{prefix}/{index}")
+}
+
+/// Which subscriber's key this is.
+fn index_of(key: &str) -> Option<u8> {
+    key.rsplit('/').next()?.parse().ok()
+}
+
+/// A peer that others can connect to, at a port that the system chooses.
+pub(crate) fn listen() -> Fallible<(Session, String)> {
+    let mut config = config()?;
+    config.insert_json5("listen/endpoints", r#"["tcp/127.0.0.1:0"]"#)?;
+    let session = zenoh::open(config).wait()?;
+    let locators = session.info().locators().wait();
+    let endpoint = locators.first().ok_or("zenoh listens nowhere")?.to_string();
+    Ok((session, endpoint))
+}
+
+/// A peer that has one connection, to `endpoint`.
+pub(crate) fn connect(endpoint: &str) -> Fallible<Session> {
+    let mut config = config()?;
+    config.insert_json5("listen/endpoints", "[]")?;
+    config.insert_json5("connect/endpoints", &serde_json::json!([endpoint]).to_string())?;
+    // Without these a peer goes on trying in the background, and its program waits for messages that cannot come.
+    config.insert_json5("connect/timeout_ms", "5000")?;
+    config.insert_json5("connect/exit_on_failure", "true")?;
+    zenoh::open(config).wait()
+}
+
+fn config() -> Fallible<Config> {
+    let mut config = Config::default();
+    config.insert_json5("mode", r#""peer""#)?;
+    // Only who is told the address takes part: no other zenoh program on this network has to do with it.
+    config.insert_json5("scouting/multicast/enabled", "false")?;
+    config.insert_json5("scouting/gossip/enabled", "false")?;
+    config.insert_json5("transport/shared_memory/enabled", "true")?;
+    // This would copy large messages that are not in shared memory into a segment of zenoh's own, and its threshold is for
+    // these alone. Ours are in shared memory whatever their size; what is left are counts of a few bytes.
+    config.insert_json5("transport/shared_memory/transport_optimization/enabled", "false")?;
+    Ok(config)
+}
+
+/// What goes along with a message, as its attachment: two little-endian numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    /// How many messages were sent before it.
+    pub(crate) number: u64,
+    /// When it was sent, by the clock that processes share.
+    pub(crate) sent: u64,
+}
+
+impl Stamp {
+    pub(crate) fn now(number: u64) -> Self {
+        Self { number, sent: clock::now() }
+    }
+
+    pub(crate) fn to_bytes(self) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&self.number.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.sent.to_le_bytes());
+        bytes
+    }
+
+    pub(crate) fn from_attachment(attachment: Option<&ZBytes>) -> Fallible<Self> {
+        let bytes = attachment.ok_or("a message came without a stamp")?.to_bytes();
+        let bytes: [u8; 16] = bytes.as_ref().try_into().map_err(|_| "a message's stamp has not 16 bytes")?;
+        let (number, sent) = bytes.split_at(8);
+        Ok(Self { number: u64::from_le_bytes(number.try_into()?), sent: u64::from_le_bytes(sent.try_into()?) })
+    }
+}
+
+/// More messages than anybody can see.
+const GONE: u64 = u64::MAX;
+
+/// The subscribers, as heard of by zenoh.
+pub(crate) struct Audience {
+    heard: Arc<Heard>,
+    expected: usize,
+    _tokens: Subscriber<()>,
+    _counts: Subscriber<()>,
+}
+
+#[derive(Default)]
+struct Heard {
+    /// How many messages each is done with; whoever has shown its token has an entry.
+    done: Mutex<BTreeMap<u8, u64>>,
+    changed: Condvar,
+}
+
+impl Heard {
+    /// A subscriber is done with so many messages. What it said earlier may be heard later: zenoh sends a token's end before what
+    /// waits to be sent.
+    fn advance(&self, index: u8, count: u64) {
+        // A map of numbers is right after each step, whoever panicked elsewhere.
+        let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = done.entry(index).or_default();
+        *known = count.max(*known);
+        drop(done);
+        self.changed.notify_all();
+    }
+
+    fn wait_until(&self, reached: impl Fn(&BTreeMap<u8, u64>) -> bool) {
+        let done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.changed.wait_while(done, |done| !reached(done)).unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+impl Audience {
+    /// Listens for subscribers; `expected` of them are to come.
+    pub(crate) fn new(session: &Session, expected: u8) -> Fallible<Self> {
+        let heard = Arc::new(Heard::default());
+        let (of_tokens, of_counts) = (heard.clone(), heard.clone());
+        let tokens = session
+            .liveliness()
+            .declare_subscriber(format!("{READY}/*"))
+            .history(true)
+            .callback(move |token| {
+                let Some(index) = index_of(token.key_expr()) else { return };
+                match token.kind() {
+                    SampleKind::Put => of_tokens.advance(index, 0),
+                    // Who leaves has seen everything. If not, it has failed, and the conductor ends the run.
+                    SampleKind::Delete => of_tokens.advance(index, GONE),
+                }
+            })
+            .wait()?;
+        let counts = session
+            .declare_subscriber(format!("{DONE}/*"))
+            .callback(move |sample| {
+                let bytes = sample.payload().to_bytes();
+                let (Some(index), Ok(bytes)) = (index_of(sample.key_expr()), bytes.as_ref().try_into()) else { return };
+                of_counts.advance(index, u64::from_le_bytes(bytes));
+            })
+            .wait()?;
+        Ok(Self { heard, expected: expected.into(), _tokens: tokens, _counts: counts })
+    }
+
+    /// Waits until all are there. A subscriber shows its token after it has subscribed, over the same connection, so from
+    /// then on nobody misses a message.
+    pub(crate) fn wait_until_present(&self) {
+        self.heard.wait_until(|done| done.len() == self.expected);
+    }
+
+    /// Waits until all are done with the first `count` messages.
+    pub(crate) fn wait_until_done(&self, count: u64) {
+        self.heard.wait_until(|done| done.values().all(|&known| known >= count));
+    }
+
+    /// Waits until all have let go of everything and left.
+    pub(crate) fn wait_until_gone(&self) {
+        self.wait_until_done(GONE);
+    }
+}

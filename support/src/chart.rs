@@ -1,0 +1,172 @@
+//! Charts as SVG: percentile curves, and groups of bars.
+
+use crate::units::Nanoseconds;
+use crate::Fallible;
+use hdrhistogram::Histogram;
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+use std::borrow::Borrow;
+use std::error::Error;
+use std::path::Path;
+
+const SIZE: (u32, u32) = (1200, 640);
+
+/// Heights of the title above and of the bars' legend below.
+const TITLE: u32 = 70;
+const LEGEND: u32 = 96;
+
+const COLOURS: &[RGBColor] = &[
+    RGBColor(0x1f, 0x5f, 0xb4),
+    RGBColor(0xd0, 0x6a, 0x1c),
+    RGBColor(0x2e, 0x8b, 0x57),
+    RGBColor(0x7d, 0x55, 0xa8),
+    RGBColor(0xc0, 0x2d, 0x43),
+    RGBColor(0x0b, 0x2c, 0x5e),
+    RGBColor(0x8a, 0x8a, 0x8a),
+    RGBColor(0x9c, 0xc3, 0xee),
+    RGBColor(0xf6, 0xc3, 0x93),
+    RGBColor(0xa5, 0xd6, 0xb7),
+];
+
+/// The curves' horizontal axis ends at 99.999 %.
+const NINES: f64 = 5.0;
+
+/// Steps of a curve.
+const STEPS: u32 = 200;
+
+/// Of the room between two groups of bars, how much is left empty.
+const GAP: f64 = 0.16;
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+// The borrowed errors of the backend do not outlive it.
+type Drawn<T = ()> = Result<T, Box<dyn Error>>;
+
+/// Draws percentile curves of some named histograms, and says where: how long the quickest half, nine tenths,
+/// 99 %… of all messages took at most.
+pub fn curves(
+    file: &Path,
+    title: &str,
+    caption: &str,
+    rows: &[(impl AsRef<str>, impl Borrow<Histogram<u64>>)],
+) -> Fallible {
+    write(file, title, caption, |plot| {
+        let least = rows.iter().map(|(_, all)| all.borrow().min()).min().unwrap_or(1).max(1) as f64;
+        let most = rows.iter().map(|(_, all)| all.borrow().max()).max().unwrap_or(10) as f64;
+        let mut chart = ChartBuilder::on(plot)
+            .margin(16)
+            .x_label_area_size(48)
+            .y_label_area_size(80)
+            .build_cartesian_2d(0.0..NINES, (least * 0.8..most * 1.2).log_scale())?;
+        chart
+            .configure_mesh()
+            .x_labels(NINES as usize + 1)
+            .x_label_formatter(&|&nines| percentile(nines))
+            .x_desc("percentile")
+            .y_label_formatter(&|&ns| Nanoseconds(ns).to_string().replace(".0 ", " "))
+            .y_desc("at most (logarithmic)")
+            .label_style(("sans-serif", 15))
+            .draw()?;
+        for ((name, all), colour) in rows.iter().zip(COLOURS.iter().cycle()) {
+            let points = (0..=STEPS).map(|step| NINES * f64::from(step) / f64::from(STEPS));
+            let curve = points.map(|nines| (nines, all.borrow().value_at_quantile(quantile(nines)).max(1) as f64));
+            chart
+                .draw_series(LineSeries::new(curve, colour.stroke_width(2)))?
+                .label(name.as_ref())
+                .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], colour.stroke_width(3)));
+        }
+        chart
+            .configure_series_labels()
+            .position(SeriesLabelPosition::UpperLeft)
+            .background_style(WHITE.mix(0.9))
+            .label_font(("sans-serif", 15))
+            .draw()?;
+        Ok(())
+    })
+}
+
+/// 1 is 90 %, 2 is 99 %, 3 is 99.9 %…
+fn quantile(nines: f64) -> f64 {
+    1.0 - 10_f64.powf(-nines)
+}
+
+fn percentile(nines: f64) -> String {
+    let decimals = (nines.round() as usize).saturating_sub(2);
+    format!("{:.decimals$} %", quantile(nines) * 100.0)
+}
+
+/// One bar of each group: its name and colour.
+pub type Bar = (&'static str, [u8; 3]);
+
+/// A group's name, and its bars' times in nanoseconds; what could not be measured has no bar.
+pub type Group = (&'static str, Vec<Option<f64>>);
+
+/// Draws groups of bars, and says where.
+pub fn bars(file: &Path, title: &str, caption: &str, bars: &[Bar], groups: &[Group]) -> Fallible {
+    write(file, title, caption, |area| {
+        let (plot, legend) = area.split_vertically(SIZE.1 - TITLE - LEGEND);
+        let most = groups.iter().flat_map(|(_, times)| times).flatten().copied().fold(1e3, f64::max);
+        let top = 10_f64.powf(most.log10().ceil());
+        let mut chart = ChartBuilder::on(&plot)
+            .margin_left(16)
+            .margin_right(24)
+            .margin_top(8)
+            .x_label_area_size(34)
+            .y_label_area_size(76)
+            .build_cartesian_2d(0.0..groups.len() as f64, (1.0..top).log_scale())?;
+        chart
+            .configure_mesh()
+            .disable_x_mesh()
+            .x_labels(0)
+            .y_label_formatter(&|ns| Nanoseconds(*ns).to_string().replace(".0 ", " "))
+            .y_label_style(("sans-serif", 15))
+            .y_desc("per message (logarithmic)")
+            .axis_desc_style(("sans-serif", 15))
+            .bold_line_style(RGBColor(0xcc, 0xcc, 0xcc))
+            .light_line_style(RGBColor(0xf0, 0xf0, 0xf0))
+            .draw()?;
+        let width = (1.0 - GAP) / bars.len() as f64;
+        for (group, (name, times)) in groups.iter().enumerate() {
+            for (place, (time, (_, colour))) in times.iter().zip(bars).enumerate() {
+                let left = group as f64 + GAP / 2.0 + place as f64 * width;
+                let bar = time.map(|time| Rectangle::new([(left, 1.0), (left + width * 0.9, time)], fill(colour)));
+                chart.draw_series(bar)?;
+            }
+            let style = ("sans-serif", 17).into_font().color(&BLACK).pos(Pos::new(HPos::Center, VPos::Top));
+            let (x, y) = chart.backend_coord(&(group as f64 + 0.5, 1.0));
+            let (_, base) = plot.get_base_pixel();
+            plot.draw(&Text::new(*name, (x, y - base + 10), style))?;
+        }
+        draw_legend(&legend, bars)
+    })
+}
+
+fn fill(&[red, green, blue]: &[u8; 3]) -> ShapeStyle {
+    RGBColor(red, green, blue).filled()
+}
+
+/// Column by column.
+fn draw_legend(area: &Area, bars: &[Bar]) -> Drawn {
+    const ROWS: usize = 4;
+    for (index, (name, colour)) in bars.iter().enumerate() {
+        let (x, y) = (100 + 360 * (index / ROWS) as i32, 2 + 22 * (index % ROWS) as i32);
+        area.draw(&Rectangle::new([(x, y), (x + 14, y + 14)], fill(colour)))?;
+        area.draw(&Text::new(*name, (x + 22, y), ("sans-serif", 15)))?;
+    }
+    Ok(())
+}
+
+fn write(file: &Path, title: &str, caption: &str, draw: impl FnOnce(&Area) -> Drawn) -> Fallible {
+    let root = SVGBackend::new(file, SIZE).into_drawing_area();
+    let drawn = || -> Drawn {
+        root.fill(&WHITE)?;
+        let (above, plot) = root.split_vertically(TITLE);
+        above.draw(&Text::new(title.to_owned(), (24, 16), ("sans-serif", 24)))?;
+        above.draw(&Text::new(caption.to_owned(), (24, 48), ("sans-serif", 15)))?;
+        draw(&plot)?;
+        Ok(root.present()?)
+    };
+    drawn().map_err(|error| format!("{}: {error}", file.display()))?;
+    println!("chart: {}", file.display());
+    Ok(())
+}

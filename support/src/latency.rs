@@ -1,0 +1,111 @@
+//! Latencies of a row: all of them in one histogram, and the rounds' medians.
+
+use crate::units::Nanoseconds;
+use crate::Fallible;
+use hdrhistogram::Histogram;
+use std::fmt;
+use std::time::Duration;
+
+/// From 1 ns to 10 s, to three digits.
+pub fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, 10_000_000_000, 3).expect("bounds that are possible")
+}
+
+/// A latency at a quantile, as tables print it; 0 and 1 are the least and the most.
+pub fn at(all: &Histogram<u64>, quantile: f64) -> String {
+    let ns = match quantile {
+        0.0 => all.min(),
+        1.0 => all.max(),
+        quantile => all.value_at_quantile(quantile),
+    };
+    Nanoseconds(ns as f64).to_string()
+}
+
+/// The quantiles of the tables: as a column's head, and as a number.
+pub const QUANTILES: [(&str, f64); 5] =
+    [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("p99.99", 0.9999)];
+
+/// All rounds of a row.
+pub struct Latencies {
+    /// Of all rounds together.
+    pub all: Histogram<u64>,
+    medians: Vec<f64>,
+    means: Vec<f64>,
+    rates: Vec<f64>,
+}
+
+impl Latencies {
+    /// None yet.
+    #[allow(clippy::new_without_default)]
+    pub fn new() -> Self {
+        Self { all: histogram(), medians: Vec::new(), means: Vec::new(), rates: Vec::new() }
+    }
+
+    /// Adds a round, which took so long.
+    pub fn add(&mut self, round: &Histogram<u64>, took: Duration) -> Fallible {
+        self.all.add(round)?;
+        self.medians.push(round.value_at_quantile(0.5) as f64);
+        self.means.push(round.mean());
+        self.rates.push(round.len() as f64 / took.as_secs_f64());
+        Ok(())
+    }
+
+    /// At a quantile of all, as tables print it.
+    pub fn at(&self, quantile: f64) -> String {
+        at(&self.all, quantile)
+    }
+
+    /// The rounds' median latencies, in nanoseconds.
+    pub fn p50(&self) -> Spread {
+        Spread::of(&self.medians)
+    }
+
+    /// The rounds' mean latencies, in nanoseconds.
+    pub fn mean(&self) -> Spread {
+        Spread::of(&self.means)
+    }
+
+    /// Each round's mean latency, in nanoseconds.
+    pub fn means(&self) -> &[f64] {
+        &self.means
+    }
+
+    /// Messages, or round trips, per second.
+    pub fn rate(&self) -> Spread {
+        Spread::of(&self.rates)
+    }
+}
+
+/// The median and the range of some rounds.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)]
+pub struct Spread {
+    pub median: f64,
+    pub least: f64,
+    pub most: f64,
+}
+
+impl Spread {
+    /// As numbers.
+    pub fn range(self, decimals: usize) -> String {
+        let Self { median, least, most } = self;
+        format!("{median:.decimals$} ({least:.decimals$} to {most:.decimals$})")
+    }
+
+    /// Of any values; of none, it is no number.
+    pub fn of(values: &[f64]) -> Self {
+        let mut sorted = values.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let at = |index: usize| sorted.get(index).copied().unwrap_or(f64::NAN);
+        let (count, middle) = (sorted.len(), sorted.len() / 2);
+        let median = if count % 2 == 1 { at(middle) } else { (at(middle.wrapping_sub(1)) + at(middle)) / 2.0 };
+        Self { median, least: at(0), most: at(count.wrapping_sub(1)) }
+    }
+}
+
+/// As a range in nanoseconds.
+impl fmt::Display for Spread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({} to {})", Nanoseconds(self.median), Nanoseconds(self.least), Nanoseconds(self.most))
+    }
+}

@@ -1,0 +1,91 @@
+//! What figures are taken on: the machine, and which cores the two sides run on.
+
+use crate::Fallible;
+use nix::sched::{sched_getaffinity, sched_setaffinity, CpuSet};
+use nix::unistd::Pid;
+use std::{env, fs, thread};
+
+/// What the header and the charts say about the machine.
+pub struct Machine {
+    cpu: String,
+    cores: usize,
+    kernel: String,
+    load: String,
+}
+
+impl Machine {
+    /// As it is now.
+    pub fn now() -> Self {
+        let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+        Self {
+            cpu: model.map_or("unknown", |(_, name)| name).to_owned(),
+            cores: thread::available_parallelism().map_or(0, usize::from),
+            kernel: first_line("/proc/sys/kernel/osrelease"),
+            load: first_line("/proc/loadavg"),
+        }
+    }
+
+    /// The machine in one line.
+    pub fn caption(&self) -> String {
+        format!("{}, {} cores, Linux {}", self.cpu, self.cores, self.kernel)
+    }
+
+    /// Prints all of it; `clock` says which one the program uses, and `pinning` what runs where.
+    pub fn print(&self, clock: &str, pinning: &str) {
+        let source = first_line("/sys/devices/system/clocksource/clocksource0/current_clocksource");
+        let assertions = if cfg!(debug_assertions) { "on" } else { "off" };
+        let flags = env::var("RUSTFLAGS").unwrap_or_else(|_| "none".to_owned());
+        println!("CPU      {}, {} cores available, {pinning}", self.cpu, self.cores);
+        println!("kernel   {}, load average at the start {}", self.kernel, self.load);
+        println!("build    debug assertions {assertions}, RUSTFLAGS {flags}");
+        println!("clock    {clock} (kernel's source: {source})");
+    }
+}
+
+fn first_line(file: &str) -> String {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    text.lines().next().unwrap_or("unknown").to_owned()
+}
+
+const THIS_THREAD: Pid = Pid::from_raw(0);
+
+/// Two different cores, or none: on a single one the sides run in turn, and latencies are the scheduler's.
+#[derive(Clone, Copy, Debug)]
+pub struct Cores(Option<[usize; 2]>);
+
+impl Cores {
+    /// The first two cores that this process may use.
+    pub fn choose() -> Fallible<Self> {
+        let allowed = sched_getaffinity(THIS_THREAD)?;
+        let mut usable = (0..CpuSet::count()).filter(|&core| allowed.is_set(core).unwrap_or(false));
+        Ok(Self(usable.next().zip(usable.next()).map(|(first, second)| [first, second])))
+    }
+
+    /// That of this process.
+    pub fn first(self) -> Option<usize> {
+        self.0.map(|[first, _]| first)
+    }
+
+    /// That of the other process.
+    pub fn second(self) -> Option<usize> {
+        self.0.map(|[_, second]| second)
+    }
+
+    /// An error for programs that are about to print figures.
+    pub fn require_two(self) -> Fallible {
+        self.0.map(drop).ok_or_else(|| {
+            "this process may use one core only; latencies between two sides cannot be measured fairly on it, so no \
+             figures are printed (--quick checks correctness)"
+                .into()
+        })
+    }
+}
+
+/// Keeps the calling thread on a core, if there is one for it.
+pub fn pin(core: Option<usize>) -> Fallible {
+    let Some(core) = core else { return Ok(()) };
+    let mut set = CpuSet::new();
+    set.set(core)?;
+    Ok(sched_setaffinity(THIS_THREAD, &set)?)
+}

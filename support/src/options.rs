@@ -1,0 +1,28 @@
+//! Options of benches.
+
+use std::path::PathBuf;
+
+/// What all have.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Quick {
+    /// A few messages of each kind, to see that they come: prints no figures
+    #[arg(long)]
+    pub quick: bool,
+    /// `cargo bench` says so
+    #[arg(long, hide = true)]
+    pub bench: bool,
+}
+
+/// Of those that measure rows in rounds.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Common {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub quick: Quick,
+    /// How often each row is measured, all in turn; medians and ranges are over these
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    pub rounds: u32,
+    /// Write the percentile curves to this SVG file
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+}

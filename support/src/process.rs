@@ -1,0 +1,128 @@
+//! Other processes: this program again, with a task, or any other one. None outlives its handle.
+
+use crate::Fallible;
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::Signal;
+use serde::{de::DeserializeOwned, Serialize};
+use std::ops::{Deref, DerefMut};
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::{self, ChildStdin, ChildStdout, Command, ExitCode};
+use std::{env, io};
+
+/// Has the task of a process that was started by [`this_program`]. Absent in a run by hand.
+const VARIABLE: &str = "SHM_POOL_TASK";
+
+/// A process; killed and reaped when this is dropped.
+#[derive(Debug)]
+pub struct Child {
+    name: String,
+    process: process::Child,
+}
+
+impl Child {
+    /// Starts a process. Errors call it by `name`.
+    pub fn start(name: impl Into<String>, command: &mut Command) -> io::Result<Self> {
+        Ok(Self { name: name.into(), process: command.spawn()? })
+    }
+
+    /// What errors call it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its standard input, if that is a pipe. Given once.
+    pub fn input(&mut self) -> Fallible<ChildStdin> {
+        Ok(self.process.stdin.take().ok_or("no pipe")?)
+    }
+
+    /// Its standard output, if that is a pipe. Given once.
+    pub fn output(&mut self) -> Fallible<ChildStdout> {
+        Ok(self.process.stdout.take().ok_or("no pipe")?)
+    }
+
+    /// An error if it has ended.
+    pub fn check_alive(&mut self) -> Fallible {
+        match self.process.try_wait()? {
+            None => Ok(()),
+            Some(status) => Err(format!("the {} ended early: {status}", self.name).into()),
+        }
+    }
+
+    /// Waits until it ends, as it must, with success.
+    pub fn finish(mut self) -> Fallible {
+        let status = self.process.wait()?;
+        if status.success() {
+            Ok(())
+        } else {
+            Err(format!("the {} failed: {status}", self.name).into())
+        }
+    }
+}
+
+impl Deref for Child {
+    type Target = process::Child;
+
+    fn deref(&self) -> &process::Child {
+        &self.process
+    }
+}
+
+impl DerefMut for Child {
+    fn deref_mut(&mut self) -> &mut process::Child {
+        &mut self.process
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        // Both fail only if it has ended, and was waited for.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// This program, to be run once more with a task.
+pub fn this_program(task: &impl Serialize) -> io::Result<Command> {
+    let mut command = Command::new(env::current_exe()?);
+    command.env(VARIABLE, serde_json::to_string(task)?);
+    Ok(command)
+}
+
+/// This test binary, to be run once more with a task and the one test `entry`, named by its path.
+pub fn this_test(entry: &str, task: &impl Serialize) -> io::Result<Command> {
+    let mut command = this_program(task)?;
+    command.args([entry, "--exact", "--nocapture", "--test-threads=1"]);
+    Ok(command)
+}
+
+/// This process's task; `None` in a run by hand.
+pub fn task<T: DeserializeOwned>() -> Option<T> {
+    let text = env::var(VARIABLE).ok()?;
+    Some(serde_json::from_str(&text).expect("a task of this program"))
+}
+
+/// The standard input as it was inherited: a socket, a pipe or memory.
+pub fn inherited_input() -> io::Result<OwnedFd> {
+    io::stdin().as_fd().try_clone_to_owned()
+}
+
+/// The standard output as it was inherited.
+pub fn inherited_output() -> io::Result<OwnedFd> {
+    io::stdout().as_fd().try_clone_to_owned()
+}
+
+/// From now on this process ends when the one ends that started it, however that ends.
+pub fn end_with_parent() -> Fallible {
+    Ok(set_pdeathsig(Signal::SIGKILL)?)
+}
+
+/// The exit code of a program, or of a role of it, whose error is told under its name.
+pub fn exit_code(name: &str, outcome: Fallible) -> ExitCode {
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            error.to_string().lines().for_each(|line| eprintln!("{name}: {line}"));
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! What the kernel says of a process: its memory, descriptors and mappings; and the objects under /dev/shm.
+
+use crate::Fallible;
+use std::fs;
+use std::io;
+
+/// Where shared objects are.
+pub const OBJECTS: &str = "/dev/shm";
+
+/// A number of `/proc/PROCESS/status`, in bytes; `name` has no colon.
+pub fn memory(process: u32, name: &str) -> Fallible<u64> {
+    let status = fs::read_to_string(format!("/proc/{process}/status"))?;
+    // A process that has ended has a status, but no memory.
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    let number = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    Ok(number.ok_or_else(|| format!("no {name}: has the process ended?"))? << 10)
+}
+
+/// How many descriptors this process has open.
+pub fn descriptors() -> io::Result<usize> {
+    // One of the entries is the directory that is being read, every time.
+    Ok(fs::read_dir("/proc/self/fd")?.count() - 1)
+}
+
+/// How many mappings this process has.
+pub fn mappings() -> io::Result<usize> {
+    Ok(fs::read_to_string("/proc/self/maps")?.lines().count())
+}
+
+/// A mapping of a shared object.
+#[derive(Clone, Debug)]
+pub struct Mapping {
+    /// Below [`OBJECTS`].
+    pub name: String,
+    /// Its length.
+    pub bytes: u64,
+    /// Is the name gone, and only the memory there?
+    pub is_removed: bool,
+}
+
+impl Mapping {
+    /// From a line of the kernel's list; `None` if it is about something else.
+    fn parse(line: &str) -> Option<Self> {
+        let (_, name) = line.split_once("/dev/shm/")?;
+        let (start, end) = line.split_once(' ')?.0.split_once('-')?;
+        let address = |text| u64::from_str_radix(text, 16).ok();
+        let bytes = address(end)? - address(start)?;
+        let removed = name.strip_suffix(" (deleted)");
+        Some(Self { name: removed.unwrap_or(name).to_owned(), bytes, is_removed: removed.is_some() })
+    }
+}
+
+/// This process's mappings of shared objects, in order of addresses.
+pub fn shared_mappings() -> io::Result<Vec<Mapping>> {
+    let list = fs::read_to_string("/proc/self/maps")?;
+    Ok(list.lines().filter_map(Mapping::parse).collect())
+}
+
+/// The names of the objects that start with `start`, sorted.
+pub fn objects(start: &str) -> Vec<String> {
+    let entries = fs::read_dir(OBJECTS).expect("a directory /dev/shm");
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let mut found: Vec<String> = names.filter(|name| name.starts_with(start)).collect();
+    found.sort();
+    found
+}
+
+/// Removes them. One that is gone already needs nothing more.
+pub fn remove_objects(start: &str) {
+    for name in objects(start) {
+        let _ = fs::remove_file(format!("{OBJECTS}/{name}"));
+    }
+}

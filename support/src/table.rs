@@ -1,0 +1,52 @@
+//! Tables in Markdown, so that what a program prints can be shown anywhere; and what a ratio should be.
+
+pub use comfy_table::Table;
+use comfy_table::{presets, CellAlignment};
+use std::fmt;
+
+/// A table whose first column is text and whose others are numbers.
+pub fn table<H: AsRef<str>>(heads: &[H]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::ASCII_MARKDOWN).set_header(heads.iter().map(AsRef::as_ref));
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
+
+/// What a ratio should be. One that is missed is a result, and no error.
+#[derive(Clone, Copy, Debug)]
+pub enum Goal {
+    /// This or less.
+    AtMost(f64),
+    /// Less than this.
+    Below(f64),
+    /// This or more.
+    AtLeast(f64),
+    /// Only told.
+    None,
+}
+
+impl Goal {
+    /// How the ratio stands to it. What is no number misses every goal.
+    pub fn verdict(self, ratio: f64) -> &'static str {
+        match self {
+            Self::AtMost(bound) if ratio <= bound => "pass",
+            Self::Below(bound) if ratio < bound => "pass",
+            Self::AtLeast(bound) if ratio >= bound => "pass",
+            Self::None => "",
+            _ => "MISSED",
+        }
+    }
+}
+
+impl fmt::Display for Goal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AtMost(bound) => write!(f, "at most {bound}"),
+            Self::Below(bound) => write!(f, "below {bound}"),
+            Self::AtLeast(bound) => write!(f, "at least {bound}"),
+            Self::None => f.write_str("none"),
+        }
+    }
+}

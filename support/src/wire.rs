@@ -1,0 +1,40 @@
+//! Values over sockets and pipes: four bytes of length, then JSON. Each is written by one call, so that threads
+//! may share a socket.
+
+use serde::{de::DeserializeOwned, Serialize};
+use std::io::{self, ErrorKind, Read, Write};
+
+/// Sends a value.
+pub fn send(mut to: impl Write, value: &impl Serialize) -> io::Result<()> {
+    let mut frame = vec![0; 4];
+    serde_json::to_writer(&mut frame, value)?;
+    let len = frame.len() as u32 - 4;
+    frame[..4].copy_from_slice(&len.to_le_bytes());
+    to.write_all(&frame)?;
+    to.flush()
+}
+
+/// The next value; `None` when the other side is gone, perhaps in the middle of one.
+pub fn receive<T: DeserializeOwned>(mut from: impl Read) -> io::Result<Option<T>> {
+    let mut read = || {
+        let mut len = [0; 4];
+        from.read_exact(&mut len)?;
+        let mut bytes = vec![0; u32::from_le_bytes(len) as usize];
+        from.read_exact(&mut bytes)?;
+        Ok(Some(serde_json::from_slice(&bytes)?))
+    };
+    match read() {
+        Err(error) if is_end(&error) => Ok(None),
+        outcome => outcome,
+    }
+}
+
+/// Is the other side gone?
+pub fn is_end(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset)
+}
+
+/// The next value, which must come.
+pub fn expect<T: DeserializeOwned>(from: impl Read) -> crate::Fallible<T> {
+    Ok(receive(from)?.ok_or("the other process ended before it had told anything")?)
+}
