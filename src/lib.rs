@@ -46,6 +46,10 @@
 //! # }
 //! ```
 //!
+//! A [`ShmBuf`] derefs to `[u8]`, is cheap to clone, is `Send` and `Sync`, works with
+//! `bytes::Bytes::from_owner`, and outlives its provider. A [`ShmView`] outlives its client, and
+//! what it shows outlives the publisher.
+//!
 //! # Which way do I send?
 //!
 //! A descriptor in flight holds nothing: if the publisher drops its [`ShmBuf`] before the receiver
@@ -73,10 +77,10 @@
 //!
 //! | symptom | remedy |
 //! |---|---|
-//! | [`AllocError::is_exhausted`], most of it *in use* | drop buffers that you keep, or raise the cap; the same call then works |
+//! | [`AllocError::is_exhausted`], most of it *in use* | drop buffers that you keep, and the same call works; or build with a larger cap |
 //! | … most of it *leased* | receivers hold views or loans, or have not taken up grants: have them drop what they hold, or take grants back with [`ShmBuf::revoke`] |
 //! | … most of it *idle* | free, but not in one piece: leave more room under the cap for large messages |
-//! | [`AllocErrorKind::Os`] | /dev/shm, or the process's address space, is full; [`Provider::trim`] gives idle memory back to the system |
+//! | [`AllocErrorKind::Os`] | /dev/shm is full, or the process is short of address space or descriptors; the error says which. [`Provider::trim`] gives idle memory back to the system |
 //! | [`ShareError::TooManyShared`] | all records are taken: raise [`max_shared`](ProviderBuilder::max_shared), or trim |
 //! | `SendErrorKind::TooManyLent` | the receiver of a [`channel`] has the most buffers it may: [`loans`](channel::SenderBuilder::loans) |
 //!

@@ -40,21 +40,22 @@
 //! A page of an arena takes memory from the system when it is first carved, and the system's
 //! refusal is an error then. A chunk, once carved, lives on its class's shelf, so that the next
 //! allocation of its class is one atomic exchange. At the cap memory changes hands inside the
-//! segments: idle chunks of other classes are merged and carved anew, and neither side creates,
-//! maps or destroys anything. The carver keeps its lists in private memory, never in the segments.
+//! segments: idle chunks of other classes are destroyed and their room is carved anew. No segment
+//! is made for that, unless none can hold the message; then segments in which nothing is in use give
+//! way to a longer one. The carver keeps its lists in private memory, never in the segments.
 //!
 //! # Invariants
 //!
-//! The code cites them as I1 to I7. Each SAFETY comment names the one that it rests on.
+//! The code cites them as I1 to I7. SAFETY comments name the one that they rest on.
 //!
 //! * **I1.** Only the owner runs the allocator.
 //! * **I2.** A descriptor is checked before it becomes a pointer.
 //! * **I3.** A chunk is on one shelf, or in one hand, or leased and waiting: never two of these.
 //!   (What a channel was lent is in the channel's hand.)
 //! * **I4.** A segment's length never changes.
-//! * **I5.** No Rust reference exists to bytes that another process may write at that time. `&mut
-//!   [u8]` comes only from a [`ShmBufMut`](crate::ShmBufMut), which no peer can attach to; `&[u8]`
-//!   exists only while a [`ShmBuf`](crate::ShmBuf), [`ShmView`](crate::ShmView) or
+//! * **I5.** No Rust reference exists to bytes that another process may write at that time.
+//!   `&mut [u8]` comes only from a [`ShmBufMut`](crate::ShmBufMut), which no peer can attach to;
+//!   `&[u8]` exists only while a [`ShmBuf`](crate::ShmBuf), [`ShmView`](crate::ShmView) or
 //!   [`channel::Loan`](crate::channel::Loan) is held.
 //! * **I6.** After its provider is dropped, every chunk is destroyed exactly once, and with the
 //!   last one the pool.
