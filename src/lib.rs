@@ -1,5 +1,7 @@
-//! A pooled POSIX shared-memory allocator: a process publishes a message per allocation, other processes read it in
-//! place, and in steady state nobody calls into the kernel for memory, takes a lock or touches the heap.
+//! A pooled POSIX shared-memory allocator. A process publishes a message per allocation, and other
+//! processes read it in place. The pool never reuses memory that somebody still reads. Once it is
+//! warm, allocating and dropping a message makes no system call, takes no lock and does not touch
+//! the heap.
 //!
 //! ```text
 //!  owner process                                                peer process(es)
@@ -19,6 +21,8 @@
 //!               payload segments (read-only for peers)
 //! ```
 //!
+//! Linux only, 64-bit.
+//!
 //! # Quickstart
 //!
 //! ```
@@ -28,125 +32,103 @@
 //! // The publishing process.
 //! let provider = Provider::builder().max_bytes(256 << 20).build()?;
 //! let mut buffer = provider.alloc(1 << 20)?;
-//! buffer.fill(7);
+//! buffer.fill(7); // a plain &mut [u8]
 //! let message = buffer.freeze();
 //! let bytes: [u8; 32] = message.descriptor()?.to_bytes(); // send these by any transport
 //!
 //! // A receiving process.
 //! let client = Client::new();
 //! let view = client.attach(&Descriptor::from_bytes(bytes)?)?;
-//! assert!(view.iter().all(|&byte| byte == 7));
-//! drop(message); // the chunk goes back to the pool, and is used again only after
-//! drop(view); // the view is gone
+//! assert!(view.iter().all(|&byte| byte == 7)); // a plain &[u8], read in place
+//! drop(message); // the publisher has let go; the view still holds the memory
+//! drop(view); // from now on the pool may use it again
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! Any transport will do for the 32 bytes. For those who have none there is [`channel`]: from one process to another, a cache line a
-//! message.
+//! A [`ShmBuf`] derefs to `[u8]`, is cheap to clone, is `Send` and `Sync`, works with
+//! `bytes::Bytes::from_owner`, and outlives its provider. A [`ShmView`] outlives its client, and
+//! what it shows outlives the publisher.
+//!
+//! # Which way do I send?
+//!
+//! A descriptor in flight holds nothing: if the publisher drops its [`ShmBuf`] before the receiver
+//! attaches, the memory may already hold another message, and the receiver gets
+//! [`AttachError::Stale`]. It never gets wrong bytes. There are four ways to keep a message until
+//! it is read:
+//!
+//! | way | use it when | what it costs | when the receiver dies |
+//! |---|---|---|---|
+//! | **keep**: send [`descriptor`](ShmBuf::descriptor), hold the [`ShmBuf`] until the receivers confirm | any transport; any number of receivers, known or not | you track confirmations | its leases come back; stop waiting for its confirmation |
+//! | **grant**: send [`grant`](ShmBuf::grant), drop the [`ShmBuf`] at once | any transport; receivers that told you their [`PeerId`] ([`Client::connect`]) | one lease and one descriptor per receiver; [`revoke`](ShmBuf::revoke) if the transport fails | its grants and leases come back |
+//! | [`channel`] | one receiver on this machine, and no transport yet; either side can sleep | one shared object per channel, one sleeping thread per process | the sender gets `Disconnected`, even while it sleeps; what it lent comes back |
+//! | `zenoh` (the feature) | you publish with zenoh or rmw_zenoh; stock receivers in any language | zenoh's own bookkeeping; receivers never unmap a segment | what it held stays out until you call `garbage_collect_unsafe` |
+//!
+//! Memory "comes back" when the owner needs it, or calls [`Provider::reclaim`].
+//!
+//! # When memory runs out
+//!
+//! [`Provider::alloc`] never waits for memory, and the pool never holds more than
+//! [`max_bytes`](ProviderBuilder::max_bytes). Until that cap is reached the pool grows. At the cap,
+//! `alloc` looks for room in this order: idle chunks of the size class and chunks whose leases have
+//! ended; buffers that channels have returned; idle chunks of other classes, which it evicts; the
+//! leases of peers that have died. If all of that is not enough it fails with
+//! [`AllocErrorKind::Exhausted`], which says how many bytes are in use, leased and idle.
+//!
+//! | symptom | remedy |
+//! |---|---|
+//! | [`AllocError::is_exhausted`], most of it *in use* | drop buffers that you keep, and the same call works; or build with a larger cap |
+//! | … most of it *leased* | receivers hold views or loans, or have not taken up grants: have them drop what they hold, or take grants back with [`ShmBuf::revoke`] |
+//! | … most of it *idle* | free, but not in one piece: leave more room under the cap for large messages |
+//! | [`AllocErrorKind::Os`] | /dev/shm is full, or the process is short of address space or descriptors; the error says which. [`Provider::trim`] gives idle memory back to the system |
+//! | [`ShareError::TooManyShared`] | all records are taken: raise [`max_shared`](ProviderBuilder::max_shared), or trim |
+//! | `SendErrorKind::TooManyLent` | the receiver of a [`channel`] has the most buffers it may: [`loans`](channel::SenderBuilder::loans) |
+//!
+//! [`Provider::reserve`] makes chunks ready before the first message, so that it costs no more than
+//! later ones. The chunks are ordinary idle ones: at the cap they can be evicted like any other.
+//! [`Provider::reclaim`] takes back what dead peers held now, instead of at the next shortage.
+//! [`Provider::stats`] says where the memory is.
 //!
 //! # Vocabulary
 //!
 //! | word | meaning |
 //! |---|---|
+//! | *provider*, *owner* | the process that creates segments and allocates |
+//! | *peer* | a process that is attached to a provider |
 //! | *segment* | one mapped shared-memory object |
-//! | *arena* | a payload segment, as what chunks of all lengths are carved out of |
+//! | *arena* | a payload segment, as the thing that chunks of all lengths are carved out of |
 //! | *run* | whole pages of an arena: a large chunk, or a heap |
 //! | *heap* | a run that small chunks are carved out of |
 //! | *chunk* | the memory of one allocation |
-//! | *size class* | the lengths that share chunks of one size; 32 classes per doubling |
+//! | *size class* | the lengths that share chunks of one size: each multiple of 64 bytes up to 2 KiB, then 32 per doubling |
+//! | *shelf* | the idle chunks of one size class: a hot slot for the one given back last, and a queue |
+//! | *pool* | all shelves of a provider, and the arenas behind them |
+//! | *reservation* | chunks that were made before they were needed ([`Provider::reserve`]) |
 //! | *one-off* | a chunk as long as its message, not kept when it is given back; made at the cap, for lengths that do not recur |
-//! | *pool* | the idle chunks of each class |
-//! | *provider*, *owner* | the process that creates segments and allocates |
-//! | *peer* | a process that is attached to a provider |
+//! | *descriptor* | 32 plain bytes that name a message |
+//! | *record* | the 128 bytes of the control object that count who reads a chunk |
+//! | *lane* | a peer's byte in a record: how often it leases the chunk |
 //! | *lease* | a peer's counted right to read a chunk |
 //! | *grant* | a lease that the owner adds for a peer before it sends the descriptor |
-//! | *loan* | a chunk that is lent to a channel, until the receiver returns it |
 //! | *generation* | how often a chunk was published; it tells an old descriptor from the current one |
-//! | *descriptor* | 32 plain bytes that name a message |
-//! | *channel* | carries descriptors, and small messages, from one *sender* to one *receiver* |
+//! | *channel* | carries buffers, and small messages, from one *sender* to one *receiver* |
+//! | *loan* | a buffer that was sent by a channel, until the receiver gives it back |
+//! | *bell* | the word by which one side of a channel wakes the other; the kernel rings it for a process that dies |
 //! | *create*, *attach* | what an owner does with an object, and what a peer does |
-//! | *reclaim* | taking back the leases of a peer that is gone |
-//! | *sweep* | removing the objects of an owner that is gone |
+//! | *reclaim* | take back the leases of a peer that is gone |
+//! | *sweep* | remove the objects of an owner that is gone |
 //!
-//! # How a message is kept until it is read
+//! # Features
 //!
-//! A descriptor in flight has no holder. Either [`ShmBuf::grant`] leases the message to a known receiver before it is sent
-//! or the sender keeps its [`ShmBuf`] until the receivers have confirmed. A receiver that comes too late gets
-//! [`AttachError::Stale`], never the wrong bytes. A [`channel`] keeps what it is lent by itself.
-//!
-//! # Invariants
-//!
-//! The code cites them as I1 to I7.
-//!
-//! 1. Only the owner runs the allocator.
-//! 2. A descriptor is checked before it becomes a pointer.
-//! 3. A chunk is on one shelf, or in one hand, or leased and waiting: never two of these. (What a channel was lent is in its hand.)
-//! 4. A segment's length never changes.
-//! 5. No Rust reference exists to bytes that another process may write at that time: `&mut [u8]` only from a [`ShmBufMut`],
-//!    which no peer can attach to; `&[u8]` only while a [`ShmBuf`], [`ShmView`] or [`channel::Loan`] is held.
-//! 6. After its provider is dropped, every chunk is destroyed exactly once, and with the last one the pool.
-//! 7. Each name under /dev/shm is unlinked by the process that created it, or by a sweep that holds the dead owner's lock or finds
-//!    its control object gone; a channel's also by the next sender of that name. (Those of `zenoh::PoolBackend` by zenoh's rules.)
-//!
-//! # What is lock-free
-//!
-//! Allocating and dropping a buffer whose class has an idle chunk: one atomic exchange each, or one operation on
-//! crossbeam's `ArrayQueue` when the hot slot is taken. The queue has no lock, but a thread that is stopped in the middle of
-//! an operation can delay another one at the same queue slot, which then spins; where the one that spins has real-time priority, and
-//! the other one has not and needs the same core, for ever. Attaching takes
-//! a reader lock of the client's own table. Creating and destroying chunks, the first descriptor of a chunk,
-//! [`Provider::stats`] and mapping a new segment take locks. Sending and receiving by a channel wait for none; a side
-//! that has to wait for the other one sleeps in the kernel after a while, and is woken by a system call of the other one.
-//!
-//! # Threat model
-//!
-//! Processes that follow the protocol cannot harm each other by crashing at any instruction. Payload is read-only for peers. A
-//! peer that writes garbage into the control object can make messages be reused early (their readers see torn bytes, or
-//! get a signal if the memory went back to the system) or never; it cannot make the owner, or another peer, access memory
-//! out of bounds: neither believes what it reads there before it is checked against private knowledge. Garbage in a channel is an
-//! error for its receiver, or a view of bytes that nobody holds for it (torn, or a signal, as above), or brings back early what its own
-//! receiver reads, or makes the channel stand still (its sides go on looking whether the other one lives);
-//! and who truncates a channel's object may keep the kernel from telling of its process's death by other channels. (Such a process can also
-//! truncate the control object, which no check can forestall: whoever has it mapped then gets SIGBUS.) Objects are created
-//! with mode 0600 unless the builder says otherwise, and refused if they belong to another user.
-//!
-//! # Limits
-//!
-//! | what | limit | at the limit |
+//! | feature | default | what it adds |
 //! |---|---|---|
-//! | peers of a provider | 64 | [`AttachError::TooManyPeers`] |
-//! | views of one message in one client | 31 | [`AttachError::TooManyLeases`] |
-//! | grants of one message to one peer, not taken up | 7 | [`ShareError::TooManyGrants`] |
-//! | slots of a channel | 2 to 65,536 | [`channel::ChannelError::Capacity`] |
-//! | bytes of a message in a slot itself | [`channel::MAX_INLINE`], 48 | [`channel::SendErrorKind::TooLong`] |
-//! | buffers that the receiver of a channel has | [`channel::SenderBuilder::loans`], at most 1,048,576 | [`channel::SendErrorKind::TooManyLent`] |
-//! | ends of channels in one process | 2048 | [`channel::ChannelError::TooMany`] |
-//! | chunks shared at a time | [`ProviderBuilder::max_shared`], at most 1,048,576 | [`ShareError::TooManyShared`] |
-//! | payload held, and the length of all segments together | [`ProviderBuilder::max_bytes`] | [`AllocErrorKind::Exhausted`] |
-//! | segments of a provider | 16 at a time, and 16 ever made unless it is trimmed | idle ones give way to a longer one |
-//! | a message | 64 GiB, of whatever `max_bytes` | [`AllocErrorKind::TooLarge`] |
-//! | alignment | 4096 bytes | [`AllocErrorKind::UnsupportedAlignment`] |
-//! | [`ProviderBuilder::max_bytes`] | 2^48 - 1 bytes | [`BuildError::OutOfRange`] |
-//! | idle chunks of a size class | [`ProviderBuilder::max_idle_per_class`], at most 1,048,576 | what is dropped goes back to its arena |
-//! | name prefix | 64 bytes | [`BuildError::Prefix`] |
-//! | threads granting to one peer at the same moment | 65,535 | the next one waits for one of them |
-//! | clones of one [`ShmBuf`] | `isize::MAX` | the process aborts, as with [`Arc`](std::sync::Arc) |
+//! | `zenoh` | no | the module `zenoh`: the pool as a backend of zenoh's own `ShmProvider` (zenoh 1.10), read by stock receivers |
 //!
-//! And numbers that no program lives to see the end of:
+//! # More
 //!
-//! | what | how many | at most | at the end |
-//! |---|---|---|---|
-//! | messages in one chunk | at least 3 × 2^61: generations start at random below 2^62, and each message takes two | 10 million a second: 21,900 years | generations start over; a descriptor from before can be taken for a later one's |
-//! | connections in one peer slot | 2^62: an epoch takes four | 100,000 a second: 1.4 million years | epochs start over; likewise a [`PeerId`] |
-//! | segments of one provider | 2^64 - 1 | 100,000 a second: 5.8 million years | serial numbers start over, and pass by those in use |
-//! | forks, each by the child of the one before | 2^64 | 20,000 a second: 29 million years | a handle that was inherited through all of them looks like an own one |
-//!
-//! Linux only. A process forked by a raw `clone` system call must not use handles it inherited; one made by `fork`, which must
-//! not be called in a signal handler, finds them inert: their drop does nothing, and allocating or attaching is an error. The
-//! bytes behind them stay shared with the parent, which may use them again: a forked child must not read or write through
-//! handles that it inherited. It keeps none of its parent's locks, so that a killed parent is found dead (but see `zenoh` for
-//! its backend); while a child of a raw `clone` lives that has not called `exec`, it is not.
+//! * [`docs::guarantees`]: what holds when processes die, what does not, and the threat model.
+//! * [`docs::limits`]: every limit, and what happens there.
+//! * [`docs::design`]: how the crate is built, its invariants, and what is lock-free.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("shm-pool needs Linux: open file description locks and a tmpfs at /dev/shm");
@@ -155,6 +137,7 @@ compile_error!("shm-pool needs Linux: open file description locks and a tmpfs at
 compile_error!("shm-pool needs a 64-bit target: shared counters are 64-bit atomics");
 
 pub mod channel;
+pub mod docs;
 mod error;
 mod os;
 mod owner;
@@ -173,8 +156,7 @@ pub use owner::sweep::Swept;
 pub use peer::client::{Client, ClientBuilder};
 pub use peer::error::AttachError;
 pub use peer::view::ShmView;
-pub use protocol::descriptor::Descriptor;
-pub use protocol::descriptor::DescriptorError;
+pub use protocol::descriptor::{Descriptor, DescriptorError};
 pub use protocol::ids::{PeerId, ProviderId};
 
 #[cfg(doctest)]

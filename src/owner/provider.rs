@@ -131,7 +131,7 @@ impl ProviderBuilder {
     }
 
     /// Creates the provider: its control object, and no payload memory yet. It first removes what
-    /// killed providers of this prefix have left behind, as [`sweep`](Self::sweep) does.
+    /// killed providers of this prefix have left behind, as [`sweep`](Provider::sweep) does.
     ///
     /// # Errors
     ///

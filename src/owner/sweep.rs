@@ -36,7 +36,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-/// What a [`sweep`](crate::ProviderBuilder::sweep) has removed.
+/// What a [`sweep`](crate::Provider::sweep) has removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Swept {
