@@ -1,0 +1,109 @@
+//! Giving a chunk back: to its shelf, to the lent queue if peers lease it, or, if there is no place
+//! for it, to its arena.
+
+#![forbid(unsafe_code)]
+
+use super::Pool;
+use crate::owner::chunk::{OwnedChunk, Whereabouts};
+use std::sync::atomic::Ordering;
+
+impl Pool {
+    /// Puts a chunk that peers lease into the lent queue.
+    pub(super) fn lend(chunk: OwnedChunk) {
+        chunk.set_whereabouts(Whereabouts::Lent);
+        if let Err(chunk) = chunk.give_lent() {
+            // Only a closed pool refuses.
+            Self::destroy(chunk);
+        }
+    }
+
+    /// Puts back a chunk that the caller has taken and not used.
+    pub(super) fn put_back(chunk: OwnedChunk) {
+        if let Err(chunk) = chunk.give_idle().or_else(OwnedChunk::give) {
+            Self::destroy(chunk);
+        }
+    }
+
+    /// Gives back a chunk that was not shared since it was taken. Does nothing in a forked child.
+    #[inline]
+    pub(crate) fn give(chunk: OwnedChunk) {
+        if !chunk.was_taken_here() {
+            return Self::give_elsewhere(chunk);
+        }
+        if let Err(chunk) = chunk.give() {
+            Self::destroy(chunk);
+        }
+    }
+
+    /// Gives back a chunk that another thread took. It goes to the queue: the hot slot's cache line
+    /// would travel between the two threads with every message, and the bytes are not in the other
+    /// thread's cache anyway.
+    #[inline(never)]
+    fn give_elsewhere(chunk: OwnedChunk) {
+        if chunk.is_ours() {
+            Self::put_back(chunk);
+        }
+    }
+
+    /// Gives back a chunk that was shared: peers may lease it, or be about to.
+    ///
+    /// It stays open to peers. A descriptor still in flight is good until the chunk is used again,
+    /// or is given up for another one at the cap.
+    pub(crate) fn give_shared(chunk: OwnedChunk) {
+        // A one-off stays open in the lent queue, unless nothing is to be kept.
+        if chunk.is_leased() || chunk.is_one_off() && chunk.pool().limits.max_idle > 0 {
+            return Self::lend(chunk);
+        }
+        chunk.set_whereabouts(Whereabouts::Idle);
+        if let Err(chunk) = chunk.give_idle() {
+            Self::give_closed(chunk);
+        }
+    }
+
+    /// Gives back a shared chunk that found no room in the idle queue.
+    #[cold]
+    fn give_closed(chunk: OwnedChunk) {
+        if let Some(chunk) = Self::reopen(chunk) {
+            Self::give(chunk);
+        }
+    }
+
+    /// Destroys a chunk (I6: exactly once).
+    #[cold]
+    pub(crate) fn destroy(chunk: OwnedChunk) {
+        let is_free = chunk.recycle() && !chunk.is_given_up();
+        Self::dispose(chunk, is_free);
+    }
+
+    /// Destroys a chunk. If its bytes are not free, because somebody may read them, they are left
+    /// as they are.
+    pub(crate) fn dispose(chunk: OwnedChunk, is_free: bool) {
+        {
+            let mut registry = chunk.pool().registry.lock();
+            if registry.remove(&chunk) == 0 {
+                chunk.pool().used.remove(chunk.class());
+            }
+        }
+        let remains = chunk.dismantle();
+        let pool = remains.pool;
+        pool.registry.lock().keep(remains.home);
+        let tally = &pool.tallies[remains.class];
+        tally.past_uses.fetch_add(remains.uses, Ordering::Relaxed);
+        #[cfg(feature = "zenoh")]
+        pool.collection.note_destroyed(remains.memory.len());
+        if !is_free {
+            // The pool is closed, and a peer still reads: neither the record nor the bytes are used
+            // again. The arena goes with the pool; the peer keeps its mapping. Dropped here and not
+            // after `pool`, so that if this is the last chunk its arena is removed before the
+            // control object (see `sweep`).
+            return drop(remains.memory);
+        }
+        if let (Some((record, generation)), Some(control)) = (remains.record, pool.control()) {
+            control.release_record(record, generation);
+        }
+        pool.arenas.free(remains.memory);
+        if pool.limits.max_idle == 0 {
+            pool.give_memory_back();
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Taking a chunk. It is tried in this order:
+//!
+//!
+//! 1. the hot slot of the class (the warm path, in `provider`);
+//! 2. the class's idle queue: chunks that nobody leased when they were given back;
+//! 3. the lent queue: a few of the chunks that were shared longest ago, if their leases have ended;
+//! 4. the chunks that channels have got back by now (`loans`), once the class has a few chunks;
+//! 5. idle chunks of the next larger classes, as long as they waste little;
+//! 6. a new chunk, carved out of the arenas, which grow up to the cap (`make`). Where they can no
+//!    longer grow, it takes the place of idle chunks of other classes (`trade`), or of what dead
+//!    peers held. There a chunk of a class that does not recur is a *one-off*: it is as long as its
+//!    message, and destroyed when it is given back, or, if it was shared, by a later search of the
+//!    lent queue.
+
+#![forbid(unsafe_code)]
+
+use super::Pool;
+use crate::owner::arena::Room;
+use crate::owner::chunk::{Chunk, OwnedChunk, Whereabouts};
+use crate::owner::class::class_of;
+use crate::owner::error::{AllocError, AllocErrorKind};
+use std::ops::RangeInclusive;
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+/// How many lent chunks are looked at before a new one is made.
+const LENT_TRIES: usize = 8;
+
+/// One search of the lent queue in this many covers all of it, and destroys idle chunks above the
+/// idle cap.
+const SEARCHES_PER_TRIM: u64 = 64;
+
+/// An idle chunk may serve for a smaller one if it is larger by at most this share.
+const MOST_WASTE: usize = 4;
+
+/// The same where the arenas can no longer grow.
+const MOST_WASTE_AT_THE_CAP: usize = 32;
+
+impl Pool {
+    /// Makes a chunk that was just taken this thread's, and counts the use.
+    ///
+    /// In a forked child it fails. The child's copy of the pool loses the chunk, but is of no use
+    /// anyway.
+    #[inline]
+    pub(crate) fn adopt(&self, chunk: &OwnedChunk) -> Result<(), AllocError> {
+        if !chunk.was_taken_here() {
+            self.set_taker(chunk)?;
+        }
+        chunk.count_use();
+        Ok(())
+    }
+
+    /// For a chunk last taken by another thread, or on the other side of a fork.
+    #[inline(never)]
+    fn set_taker(&self, chunk: &Chunk) -> Result<(), AllocError> {
+        if !self.is_ours() {
+            return Err(AllocErrorKind::Forked.into());
+        }
+        chunk.set_taker();
+        Ok(())
+    }
+
+    /// Takes a chunk for a message of `len` bytes after the hot slot of its class was found empty.
+    #[inline(never)]
+    pub(crate) fn take_slow(self: &Arc<Self>, class: usize, len: usize) -> Result<OwnedChunk, AllocError> {
+        if let Some(chunk) = self.take_idle(class) {
+            return Ok(chunk);
+        }
+        if let Some(chunk) = self.take_lent(class, LENT_TRIES) {
+            return Ok(chunk);
+        }
+        if let Some(chunk) = self.take_returned(class) {
+            return Ok(chunk);
+        }
+        if let Some(chunk) = self.take_larger(class) {
+            return Ok(chunk);
+        }
+        self.make_for(class, len)
+    }
+
+    /// Takes an idle chunk that will do for a class, if there is one. Makes none.
+    #[cfg(feature = "zenoh")]
+    pub(crate) fn take_ready(&self, class: usize) -> Option<OwnedChunk> {
+        self.take_own(class).or_else(|| self.take_larger(class))
+    }
+
+    /// Takes an idle chunk of this very class.
+    pub(crate) fn take_own(&self, class: usize) -> Option<OwnedChunk> {
+        self.take_idle(class).or_else(|| self.shelves[class].take_hot())
+    }
+
+    /// Takes an idle chunk of a slightly larger class.
+    pub(super) fn take_larger(&self, class: usize) -> Option<OwnedChunk> {
+        let others = self.serving(class).skip(1).filter(|&other| !self.shelves[other].is_empty());
+        others.filter_map(|other| self.take_own(other)).next()
+    }
+
+    /// The classes whose idle chunks will do for this one: itself, and those that waste little.
+    fn serving(&self, class: usize) -> RangeInclusive<usize> {
+        let classes = self.limits.classes();
+        let size = self.shapes[class].size();
+        let most_waste = match self.arenas.room() {
+            Room::ToGrow => size / MOST_WASTE,
+            Room::Ample => size / MOST_WASTE_AT_THE_CAP,
+            Room::Crowded => 0,
+        };
+        let largest = size + most_waste;
+        // The classes of small page-aligned messages come after all others, a page apart.
+        let last = if class < classes {
+            class_of(largest + 1).saturating_sub(1).min(classes - 1)
+        } else {
+            let pages = largest / self.limits.page;
+            (classes + pages).saturating_sub(1).min(self.shapes.len() - 1)
+        };
+        class..=last.max(class)
+    }
+
+    /// Takes the chunk that has been in the class's idle queue longest.
+    pub(super) fn take_idle(&self, class: usize) -> Option<OwnedChunk> {
+        let shelf = &self.shelves[class];
+        std::iter::from_fn(|| shelf.take_idle()).find_map(Self::reopen)
+    }
+
+    /// Makes a chunk that was taken from a queue fit for use, or moves it to the lent queue if a
+    /// peer leases it.
+    pub(super) fn reopen(chunk: OwnedChunk) -> Option<OwnedChunk> {
+        if chunk.recycle() {
+            chunk.set_whereabouts(Whereabouts::Elsewhere);
+            return Some(chunk);
+        }
+        Self::lend(chunk);
+        None
+    }
+
+    /// Looks at up to `tries` lent chunks, from the head. Takes the first one whose leases have
+    /// ended and that will do for the class. Others whose leases have ended go back to their
+    /// shelves.
+    pub(super) fn take_lent(&self, class: usize, tries: usize) -> Option<OwnedChunk> {
+        let lent = self.lent.count();
+        if lent == 0 {
+            return None;
+        }
+        let serving = self.serving(class);
+        let wanted = |chunk: &OwnedChunk| serving.contains(&chunk.class()) && !chunk.is_one_off();
+        for _ in 0..tries.min(lent) {
+            match self.probe_lent() {
+                Some(chunk) if wanted(&chunk) => return Some(chunk),
+                Some(chunk) => Self::put_back(chunk),
+                None => {}
+            }
+        }
+        // A count lost to another thread only delays the trim, so it is not worth a
+        // read-modify-write.
+        let count = self.searches.load(Ordering::Relaxed) + 1;
+        self.searches.store(count, Ordering::Relaxed);
+        if count % SEARCHES_PER_TRIM == 0 {
+            self.return_lent();
+        }
+        None
+    }
+
+    /// Takes the chunk at the head of the lent queue, or moves it to the tail if it is still
+    /// leased.
+    pub(super) fn probe_lent(&self) -> Option<OwnedChunk> {
+        self.lent.take().and_then(Self::reopen)
+    }
+
+    /// Gives all lent chunks whose leases have ended back to their shelves, or destroys those that
+    /// have no place there.
+    pub(super) fn return_lent(&self) {
+        (0..self.lent.count()).filter_map(|_| self.probe_lent()).for_each(Self::put_back);
+    }
+}
