@@ -1,6 +1,5 @@
 //! Taking a chunk. It is tried in this order:
 //!
-//!
 //! 1. the hot slot of the class (the warm path, in `provider`);
 //! 2. the class's idle queue: chunks that nobody leased when they were given back;
 //! 3. the lent queue: a few of the chunks that were shared longest ago, if their leases have ended;

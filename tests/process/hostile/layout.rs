@@ -1,6 +1,6 @@
 //! Where the words of a control object are, and what a hostile process writes into them.
 //!
-//! Offsets as `src/control/mod.rs` draws them. Were they wrong, the programs would still be hostile, only less to the point.
+//! Offsets as `src/protocol/control.rs` draws them. Were they wrong, the programs would still be hostile, only less to the point.
 
 use arbitrary::Arbitrary;
 use std::fs::{File, OpenOptions};
