@@ -58,7 +58,7 @@ pub(crate) fn run(task: &Task) -> Fallible {
             latencies.saturating_record(latency);
         }
     }
-    let cpu = Usage::now()?.since(before).cpu.saturating_sub(comparing);
+    let cpu = (Usage::now()? - before).cpu.saturating_sub(comparing);
     let messages = latencies.len();
     let latencies = latencies.iter_recorded().map(|at| (at.value_iterated_to(), at.count_at_value())).collect();
     Ok(wire::send(io::stdout(), &Received { messages, cpu, latencies })?)

@@ -41,8 +41,7 @@
 //! The exit code is 0 only if every subscriber saw every message, unchanged, in order and in shared memory, and nothing is
 //! left behind.
 
-// Except for `limits`.
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 mod conductor;
 mod footprint;
@@ -54,7 +53,6 @@ mod report;
 mod session;
 mod subscriber;
 
-use clap::Parser;
 use conductor::Role;
 use options::{subscriber_name, Options};
 use shm_pool_support::process::{exit_code, task};
@@ -64,7 +62,7 @@ fn main() -> ExitCode {
     // What zenoh has to complain about; the conductor passes it on to standard error. RUST_LOG=debug tells more.
     zenoh::init_log_from_env_or("error");
     match task() {
-        None => exit_code("zenoh_pubsub", conductor::run(&Options::parse())),
+        None => exit_code("zenoh_pubsub", conductor::run(&Options::of_command_line())),
         Some(Role::Publisher(options)) => {
             exit_code("publisher", limits::apply(&options).and_then(|()| publisher::run(&options)))
         }
