@@ -11,16 +11,14 @@ use crate::{subjects, GROUP};
 use serde_json::Value;
 use shm_pool_support::machine::Machine;
 use shm_pool_support::table::{table, Goal};
+use shm_pool_support::turns::{self, BATCH};
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 use std::{env, fs};
 
 /// Batches of each subject in an interleaved comparison.
 const ROUNDS: usize = 200;
-
-/// About how long such a batch takes: many times the clock's resolution, and mostly less than a scheduler's time slice.
-const BATCH: Duration = Duration::from_micros(500);
 
 static ROWS: &[Row] = &[
     row("warm/64B", "floor/array_queue", Goal::AtMost(1.25)),
@@ -92,7 +90,7 @@ impl Comparisons {
         for row in ROWS.iter().filter(|row| row.over == id || row.under == id) {
             if let (Some(over), Some(under)) = (self.estimate(row.over), self.estimate(row.under)) {
                 let criterion = Pair { over, under };
-                self.done.push(Comparison { row, interleaved: interleave(row, criterion), criterion });
+                self.done.push(Comparison { row, interleaved: interleave(row), criterion });
             }
         }
     }
@@ -139,42 +137,19 @@ impl Comparisons {
     }
 }
 
-/// Measures the two subjects of a row in turn. `estimates` tells how many operations make a batch. `None` if less than
-/// half of the batches of a subject were undisturbed.
-fn interleave(row: &Row, estimates: Pair) -> Option<Pair> {
-    let mut sides = [Side::new(row.over, estimates.over), Side::new(row.under, estimates.under)];
-    for round in 0..ROUNDS {
-        sides[round % 2].run();
-        sides[(round + 1) % 2].run();
-    }
-    let [over, under] = sides.map(Side::median);
-    Some(Pair { over: over?, under: under? })
-}
-
-struct Side {
-    batch: subjects::Batch,
-    count: u64,
-    times: Vec<f64>,
-}
-
-impl Side {
-    fn new(id: &str, estimate: f64) -> Self {
+/// Measures the two subjects of a row in turn. `None` if less than half of the batches of one were undisturbed.
+fn interleave(row: &Row) -> Option<Pair> {
+    let batch = |id| -> Result<turns::Batch, String> {
         let subject = subjects::ALL.iter().find(|subject| subject.id == id).expect("rows name subjects");
-        let count = (BATCH.as_nanos() as f64 / estimate).max(1.0) as u64;
-        Self { batch: (subject.build)(), count, times: Vec::with_capacity(ROUNDS) }
-    }
-
-    fn run(&mut self) {
-        let timed = (self.batch)(self.count);
-        if !timed.is_disturbed {
-            self.times.push(timed.elapsed.as_nanos() as f64 / self.count as f64);
-        }
-    }
-
-    fn median(mut self) -> Option<f64> {
-        self.times.sort_by(f64::total_cmp);
-        (self.times.len() >= ROUNDS / 2).then(|| self.times[self.times.len() / 2])
-    }
+        let mut batch = (subject.build)();
+        Ok(Box::new(move |count| {
+            let timed = batch(count);
+            Ok((!timed.is_disturbed).then_some(timed.elapsed))
+        }))
+    };
+    let medians = turns::interleave([batch(row.over), batch(row.under)], ROUNDS, None);
+    let mut medians = medians.into_iter().map(|spread| Some(spread.ok()?.median));
+    Some(Pair { over: medians.next()??, under: medians.next()?? })
 }
 
 /// Where Criterion keeps its results; it has no public function that tells, so this looks where it looks.

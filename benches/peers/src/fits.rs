@@ -2,7 +2,7 @@
 
 mod stores;
 
-use crate::measure::Effort;
+use crate::contenders::Effort;
 use crate::workload::mixture_len;
 use crate::zenoh_peers::SEGMENT;
 use fastrand::Rng;

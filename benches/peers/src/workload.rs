@@ -3,12 +3,10 @@
 use crate::source::{text, Source};
 use fastrand::Rng;
 use shm_pool_support::payload;
+use shm_pool_support::turns::Batch;
 use std::fmt::Display;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
-
-/// Runs that many messages. The error is why the peer cannot.
-pub(crate) type Batch = Box<dyn FnMut(u64) -> Result<Duration, String>>;
 
 /// Messages alive at a time, not counting the one that is being written.
 pub(crate) const LIVE: usize = 4;
@@ -30,7 +28,7 @@ pub(crate) fn one_by_one<S: Source + 'static>(source: S, len: usize) -> Batch {
             drop(black_box(source.take(black_box(len)).map_err(text)?));
         }
         source.settle();
-        Ok(start.elapsed())
+        Ok(Some(start.elapsed()))
     })
 }
 
@@ -49,12 +47,12 @@ impl<S: Source> Mixed<S> {
         Self { source, lens: mixture(), live: [const { None }; LIVE], sent: 0, is_thorough }
     }
 
-    pub(crate) fn run(&mut self, count: u64) -> Result<Duration, String> {
+    pub(crate) fn run(&mut self, count: u64) -> Result<Option<Duration>, String> {
         let start = Instant::now();
         for _ in 0..count {
             self.send()?;
         }
-        Ok(start.elapsed())
+        Ok(Some(start.elapsed()))
     }
 
     fn send(&mut self) -> Result<(), String> {

@@ -1,8 +1,8 @@
 //! zenoh's providers and their backends, whichever backend it is.
 
 use crate::source::{most_held, text, Source};
-use crate::workload::Batch;
 use shm_pool::zenoh::PoolBackend;
+use shm_pool_support::turns::Batch;
 use std::fmt::Display;
 use std::hint::black_box;
 use std::marker::PhantomData;
@@ -101,7 +101,7 @@ pub(crate) fn bare<B: ShmProviderBackend + 'static>(backend: B, len: usize) -> R
             drop(chunk.data);
             backend.free(&chunk.descriptor);
         }
-        Ok(start.elapsed())
+        Ok(Some(start.elapsed()))
     }))
 }
 
