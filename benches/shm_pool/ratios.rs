@@ -1,4 +1,5 @@
-//! Compares subjects and prints how the ratios stand to their goals, computed in two ways from the same run.
+//! Compares subjects and prints how the ratios stand to their goals, computed in two ways from the
+//! same run.
 //!
 //! * *interleaved*: as soon as Criterion has measured both subjects of a ratio, they run again in short batches, turn
 //!   about, so that whatever else the machine does meets both alike; the ratio of the two medians.
@@ -84,8 +85,8 @@ impl Comparisons {
         Self { start, machine, results: criterion_home().join(GROUP), done: Vec::new() }
     }
 
-    /// Makes the comparisons that a subject was missing for, now that Criterion has measured it. Does nothing if
-    /// Criterion only tests or lists, or filters it out.
+    /// Makes the comparisons that a subject was missing for, now that Criterion has measured it.
+    /// Does nothing if Criterion only tests or lists, or filters it out.
     pub(crate) fn add(&mut self, id: &str) {
         for row in ROWS.iter().filter(|row| row.over == id || row.under == id) {
             if let (Some(over), Some(under)) = (self.estimate(row.over), self.estimate(row.under)) {
@@ -123,8 +124,8 @@ impl Comparisons {
         println!("malloc: before the process has started a thread, so without a lock. malloc_threads: after.");
     }
 
-    /// Criterion's estimate in nanoseconds, if this run has made one. It is what Criterion prints: the slope over
-    /// batches of growing length, or the mean where batches had one length.
+    /// Criterion's estimate in nanoseconds, if this run has made one. It is what Criterion prints:
+    /// the slope over batches of growing length, or the mean where batches had one length.
     fn estimate(&self, id: &str) -> Option<f64> {
         let file = self.results.join(id).join("new/estimates.json");
         let written = fs::metadata(&file).ok()?.modified().ok()?;
@@ -137,7 +138,8 @@ impl Comparisons {
     }
 }
 
-/// Measures the two subjects of a row in turn. `None` if less than half of the batches of one were undisturbed.
+/// Measures the two subjects of a row in turn. `None` if less than half of the batches of one were
+/// undisturbed.
 fn interleave(row: &Row) -> Option<Pair> {
     let batch = |id| -> Result<turns::Batch, String> {
         let subject = subjects::ALL.iter().find(|subject| subject.id == id).expect("rows name subjects");
@@ -152,7 +154,8 @@ fn interleave(row: &Row) -> Option<Pair> {
     Some(Pair { over: medians.next()??, under: medians.next()?? })
 }
 
-/// Where Criterion keeps its results; it has no public function that tells, so this looks where it looks.
+/// Where Criterion keeps its results; it has no public function that tells, so this looks where it
+/// looks.
 fn criterion_home() -> PathBuf {
     if let Some(home) = env::var_os("CRITERION_HOME") {
         return home.into();

@@ -1,5 +1,5 @@
-//! What a process of a run may have: open files, and memory that is locked. For the latter it gives up CAP_IPC_LOCK,
-//! which root has: no limit of locked memory holds for whoever has it.
+//! What a process of a run may have: open files, and memory that is locked. For the latter it gives
+//! up CAP_IPC_LOCK, which root has: no limit of locked memory holds for whoever has it.
 
 use crate::options::Options;
 use caps::{CapSet, Capability};
@@ -8,7 +8,8 @@ use nix::sys::resource::{setrlimit, Resource};
 use shm_pool_support::units::Bytes;
 use shm_pool_support::Fallible;
 
-/// Limits this process. Before it starts any thread: capabilities belong to a thread, and a new one inherits them.
+/// Limits this process. Before it starts any thread: capabilities belong to a thread, and a new one
+/// inherits them.
 ///
 /// The hard limits, too: zenoh raises the soft limit of open files to the hard one.
 pub(crate) fn apply(options: &Options) -> Fallible {

@@ -1,4 +1,5 @@
-//! The command line: options, the loads that set many of them, and their limits. The processes of a run have them, too.
+//! The command line: options, the loads that set many of them, and their limits. The processes of a
+//! run have them, too.
 
 use clap::{Parser, ValueEnum};
 use serde::{Deserialize, Serialize};
@@ -11,9 +12,11 @@ use std::time::Duration;
 /// The subscriber that is slow on purpose.
 const SLOW: u8 = 0;
 
-/// Streams a file through zenoh in shared memory, once from this crate's pool and once from zenoh's own provider.
+/// Streams a file through zenoh in shared memory, once from this crate's pool and once from zenoh's
+/// own provider.
 ///
-/// Sizes are bytes, or have a unit: 1000, 10KiB, 8MiB. A load changes the defaults of other options.
+/// Sizes are bytes, or have a unit: 1000, 10KiB, 8MiB. A load changes the defaults of other
+/// options.
 #[derive(Parser, Clone, Debug, Serialize, Deserialize)]
 #[command(name = "zenoh_pubsub", args_override_self = true)]
 pub(crate) struct Options {
@@ -82,7 +85,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "WHOSE,...", value_delimiter = ',', default_value = "pool,zenoh")]
     pub(crate) memory: Vec<Whose>,
 
-    /// How many runs to make for each kind of memory, in turn; the table has the median of each figure
+    /// How many runs to make for each kind of memory, in turn; the table has the median of each
+    /// figure
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), default_value_t = 1)]
     pub(crate) rounds: u16,
 
@@ -90,7 +94,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", default_value_t = 1024)]
     pub(crate) nofile: u64,
 
-    /// How much memory each process of a run may lock, other than Python's, even if it is root's [default: as it is]
+    /// How much memory each process of a run may lock, other than Python's, even if it is root's
+    /// [default: as it is]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) memlock: Option<usize>,
 
@@ -238,20 +243,22 @@ impl Options {
         ]
     }
 
-    /// With so much memory there is always some for the next message. Wherever the slow subscriber's messages lie, one
-    /// gap between them fits it. With less a publisher might wait for ever, because that subscriber lets go only when
-    /// it gets something new.
+    /// With so much memory there is always some for the next message. Wherever the slow
+    /// subscriber's messages lie, one gap between them fits it. With less a publisher might wait
+    /// for ever, because that subscriber lets go only when it gets something new.
     fn always_enough(&self) -> usize {
         self.largest().saturating_mul(2 * usize::from(self.keep) + 2)
     }
 
-    /// With less than this even memory without gaps might not do, because the slow subscriber keeps so much of it.
+    /// With less than this even memory without gaps might not do, because the slow subscriber keeps
+    /// so much of it.
     fn never_enough_below(&self) -> usize {
         let kept = most_in_a_row(&self.stream(), self.keep.into());
         kept.min(self.keep_bytes()).saturating_add(self.largest())
     }
 
-    /// May the publisher wait for ever, whoever it gets its memory from, because of gaps that are too small?
+    /// May the publisher wait for ever, whoever it gets its memory from, because of gaps that are
+    /// too small?
     pub(crate) fn may_run_dry(&self) -> bool {
         self.always_enough() > self.max_bytes
     }
@@ -261,7 +268,8 @@ impl Options {
         if self.sizes.0.contains(&0) {
             return Err("--sizes has a 0; zenoh has no shared memory of no bytes".into());
         }
-        // A load may come near the cap. Whether there is a gap that fits is then part of what it shows.
+        // A load may come near the cap. Whether there is a gap that fits is then part of what it
+        // shows.
         let needed = if self.load.is_some() { self.never_enough_below() } else { self.always_enough() };
         if needed > self.max_bytes {
             let (needed, cap) = (Bytes(needed as u64), Bytes(self.max_bytes as u64));
@@ -271,31 +279,35 @@ impl Options {
     }
 }
 
-/// The most segments that the pool may make in a load. Receivers keep each segment that they have ever seen open,
-/// mapped and locked for as long as they run.
+/// The most segments that the pool may make in a load. Receivers keep each segment that they have
+/// ever seen open, mapped and locked for as long as they run.
 pub(crate) const MAX_SEGMENTS: usize = 16;
 
 /// Traffic that one kind of memory or the other may find hard.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Load {
-    /// 6.2 MB, 1 MB and 2 KB in random order, cap 64 MiB; three subscribers, of which one is slow and keeps 4 messages
+    /// 6.2 MB, 1 MB and 2 KB in random order, cap 64 MiB; three subscribers, of which one is slow
+    /// and keeps 4 messages
     Mixed,
     /// 1 B to 4 MiB, 300 messages a second, cap 64 MiB; one subscriber, which keeps 8 messages
     Random,
     /// 300 KB as fast as they go, cap 1 GiB; one subscriber, which works on each message for 200 µs
     Fixed,
-    /// 1 B to 4 MiB as fast as they go, cap 64 MiB; a slow subscriber and a fast one; prints four ratios
+    /// 1 B to 4 MiB as fast as they go, cap 64 MiB; a slow subscriber and a fast one; prints four
+    /// ratios
     Saturated,
 }
 
 impl Load {
-    /// Its options. With such a window no subscriber is waited for: it is memory that the publisher waits for.
+    /// Its options. With such a window no subscriber is waited for: it is memory that the publisher
+    /// waits for.
     fn preset(self) -> &'static str {
         match self {
             Self::Mixed => {
                 "--subscribers=3 --messages=10000 --sizes=6200000,1000000,2000 --max-bytes=64MiB --window=65535 --keep=4"
             }
-            // Where 48 of 64 MiB are kept, zenoh's own provider may come to a halt: all gaps are too small.
+            // Where 48 of 64 MiB are kept, zenoh's own provider may come to a halt: all gaps are
+            // too small.
             Self::Random => {
                 "--subscribers=1 --messages=6000 --sizes=4MiB --rate=300 --max-bytes=64MiB --window=65535 \
                  --keep-bytes=44MiB --checks=1"

@@ -1,4 +1,5 @@
-//! What the tests, benches and stress programs share. Nothing here knows the library that they are about.
+//! What the tests, benches and stress programs share. Nothing here knows the library that they are
+//! about.
 //!
 //! | module | for |
 //! |---|---|

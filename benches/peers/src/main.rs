@@ -1,9 +1,11 @@
-//! What a message costs with this library, and what it costs with others, measured side by side in one run.
+//! What a message costs with this library, and what it costs with others, measured side by side in
+//! one run.
 //!
-//! Run with `cargo run --release --manifest-path benches/peers/Cargo.toml`; it prints tables and the ratios that the
-//! crate promises, and draws `peers.svg`. With `-- --quick` behind that it only checks that everything works, and with
-//! `-- --fits` it only counts what fits under the cap. What a peer cannot do is a row that says why, and a goal that is
-//! missed is a result: neither is an error.
+//! Run with `cargo run --release --manifest-path benches/peers/Cargo.toml`; it prints tables and
+//! the ratios that the crate promises, and draws `peers.svg`. With `-- --quick` behind that it only
+//! checks that everything works, and with `-- --fits` it only counts what fits under the cap. What
+//! a peer cannot do is a row that says why, and a goal that is missed is a result: neither is an
+//! error.
 //!
 //! | file | its one job |
 //! |---|---|

@@ -1,4 +1,5 @@
-//! What is printed and drawn: the machine, what is compared and what is not, tables, ratios with their goals, the chart.
+//! What is printed and drawn: the machine, what is compared and what is not, tables, ratios with
+//! their goals, the chart.
 
 use crate::contenders::names::*;
 use crate::contenders::Effort;
@@ -165,7 +166,8 @@ fn median(rows: &[Row], name: &str) -> Option<f64> {
     row.spread.as_ref().ok().map(|spread| spread.median)
 }
 
-/// Bars of a group, from left to right. One colour per backend: strong behind zenoh's provider, pale when bare.
+/// Bars of a group, from left to right. One colour per backend: strong behind zenoh's provider,
+/// pale when bare.
 const BARS: &[Bar] = &[
     (ZENOH_OURS, [0x1f, 0x5f, 0xb4]),
     (ZENOH_TALC, [0xd0, 0x6a, 0x1c]),

@@ -1,4 +1,5 @@
-//! The two workloads: one message after the other, and a robot's mixture with several messages alive.
+//! The two workloads: one message after the other, and a robot's mixture with several messages
+//! alive.
 
 use crate::source::{text, Source};
 use fastrand::Rng;
@@ -19,8 +20,9 @@ pub(crate) const FRAME: usize = 6_000_000;
 
 const CLOUD: usize = 1_000_000;
 
-/// Allocates a message and drops it. Where dropping leaves work for later, that is done at the end of the batch, within
-/// the time: a short batch could otherwise leave it to another one that the median does not see.
+/// Allocates a message and drops it. Where dropping leaves work for later, that is done at the end
+/// of the batch, within the time: a short batch could otherwise leave it to another one that the
+/// median does not see.
 pub(crate) fn one_by_one<S: Source + 'static>(source: S, len: usize) -> Batch {
     Box::new(move |count| {
         let start = Instant::now();
@@ -32,7 +34,8 @@ pub(crate) fn one_by_one<S: Source + 'static>(source: S, len: usize) -> Batch {
     })
 }
 
-/// Messages of the mixture, every byte written, each dropped when four later ones have been written.
+/// Messages of the mixture, every byte written, each dropped when four later ones have been
+/// written.
 pub(crate) struct Mixed<S: Source> {
     source: S,
     lens: Vec<usize>,
@@ -99,7 +102,8 @@ fn mixture() -> Vec<usize> {
     (0..MIXTURE).map(|_| mixture_len(&mut random)).collect()
 }
 
-/// Of sixteen messages about two are camera frames, two are point clouds, and the rest is telemetry.
+/// Of sixteen messages about two are camera frames, two are point clouds, and the rest is
+/// telemetry.
 pub(crate) fn mixture_len(random: &mut Rng) -> usize {
     match random.u8(..16) {
         0 | 1 => FRAME,

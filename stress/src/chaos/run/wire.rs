@@ -32,7 +32,8 @@ pub(crate) enum Exit {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) enum Command {
     Exit(Exit),
-    /// To an owner: publish nothing, have everything let go by this many peers, and tell what is left.
+    /// To an owner: publish nothing, have everything let go by this many peers, and tell what is
+    /// left.
     Quiesce(u64),
     /// To an owner: go on.
     Resume,
