@@ -1,7 +1,8 @@
 //! A short run of `stress/src/chaos`: owners and peers killed at random moments. The long one is
 //! `cargo run --release -p shm-pool-stress --bin chaos -- --kills 10000`.
 //!
-//! The workers are this very test binary, started again with the one test [`worker`] and an environment variable.
+//! The workers are this very test binary, started again with the one test [`worker`] and an
+//! environment variable.
 
 #[path = "../stress/src/chaos/run/mod.rs"]
 mod run;
@@ -15,18 +16,19 @@ fn worker() {
     run::play_role();
 }
 
-/// Otherwise a process that is killed at the wrong moment, or a publisher or subscriber that is restarted, leaves leases, memory,
-/// files, descriptors or mappings behind, or lets a reader see bytes of another message.
+/// Otherwise a process that is killed at the wrong moment, or a publisher or subscriber that is
+/// restarted, leaves leases, memory, files, descriptors or mappings behind, or lets a reader see
+/// bytes of another message.
 #[test]
 fn nothing_is_lost_leaked_or_torn_by_a_hundred_kills() {
     let plan = Plan {
         kills: Some(100),
-        time: None,
+        seconds: None,
         seed: fastrand::u64(..),
         owners: 2,
         peers: 4,
-        largest: 512 << 10,
-        max_bytes: 2 << 20,
+        largest: 512,
+        room: 4,
         era: 60,
         worker_args: &["worker", "--exact", "--nocapture", "--test-threads=1"],
     };

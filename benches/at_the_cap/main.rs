@@ -1,9 +1,10 @@
-//! Allocation at the cap: messages of random sizes, each filled, shared and held by a reader until some more have come. Nothing new
-//! can be taken from the system, so memory changes hands between sizes.
+//! Allocation at the cap: messages of random sizes, each filled, shared and held by a reader until
+//! some more have come. Nothing new can be taken from the system, so memory changes hands between
+//! sizes.
 //!
-//! Beside it, in the same run: the same messages out of talc behind a mutex, which is what zenoh's own backend is. talc has no
-//! readers, classes or descriptors to care for; it shows what carving alone costs on this machine, with the caches as cold as
-//! filling the messages leaves them.
+//! Beside it, in the same run: the same messages out of talc behind a mutex, which is what zenoh's
+//! own backend is. talc has no readers, classes or descriptors to care for; it shows what carving
+//! alone costs on this machine, with the caches as cold as filling the messages leaves them.
 
 mod stores;
 
@@ -25,7 +26,8 @@ const CAP: usize = 64 << 20;
 /// Bytes of the largest message.
 const LARGEST: usize = 4 << 20;
 
-/// How many messages the reader holds; with 20 two thirds of the cap are in use on average, and at times nearly all.
+/// How many messages the reader holds; with 20 two thirds of the cap are in use on average, and at
+/// times nearly all.
 const HELD: [usize; 3] = [4, 12, 20];
 
 /// So long an allocation takes in 99 of 100 cases, in nanoseconds.

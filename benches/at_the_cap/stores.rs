@@ -34,7 +34,8 @@ fn check(bytes: &[u8], mark: u8) -> Fallible {
     payload::has_ends(bytes, mark).then_some(()).ok_or_else(|| "a message that somebody has overwritten".into())
 }
 
-/// The provider, and a client in the same process: what counts here is that its leases end when it pleases.
+/// The provider, and a client in the same process: what counts here is that its leases end when it
+/// pleases.
 pub(crate) struct Pool {
     provider: Provider,
     client: Client,
@@ -85,7 +86,8 @@ impl Talc {
     pub(crate) fn new(cap: usize) -> Self {
         let mut memory = vec![1; cap];
         let mut carver = Carver::new(Manual);
-        // SAFETY: the memory is talc's for as long as this lives, and does not move with the vector.
+        // SAFETY: the memory is talc's for as long as this lives, and does not move with the
+        // vector.
         unsafe { carver.claim(memory.as_mut_ptr(), cap) };
         Self { carver: Mutex::new(carver), _memory: memory }
     }

@@ -1,8 +1,9 @@
-//! The driver as it is written first, and works: it looks every millisecond whether the device has something, builds a message,
-//! publishes a copy of it, encodes that into a new vector, makes a segment of shared memory for it, and counts under a lock.
+//! The driver as it is written first, and works: it looks every millisecond whether the device has
+//! something, builds a message, publishes a copy of it, encodes that into a new vector, makes a
+//! segment of shared memory for it, and counts under a lock.
 //!
-//! The name of the segment goes through the same channel as the other driver's messages, so that waking the subscriber costs both the
-//! same; a socket would cost this one more.
+//! The name of the segment goes through the same channel as the other driver's messages, so that
+//! waking the subscriber costs both the same; a socket would cost this one more.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,9 @@
-//! The device: a stand-in that delivers a sample at each absolute deadline, and the end that the driver reads.
+//! The device: a stand-in that delivers a sample at each absolute deadline, and the end that the
+//! driver reads.
 //!
-//! Between them is a socket of packets, one per sample. As with a device file, a read takes one sample, and waits for it, or says
-//! that there is none yet. What the driver does not read in time waits in the socket; nothing is lost.
+//! Between them is a socket of packets, one per sample. As with a device file, a read takes one
+//! sample, and waits for it, or says that there is none yet. What the driver does not read in time
+//! waits in the socket; nothing is lost.
 
 #![forbid(unsafe_code)]
 

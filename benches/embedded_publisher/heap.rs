@@ -1,4 +1,5 @@
-//! A global allocator that counts. Each thread counts its own, so that counting takes a nanosecond and no atomics.
+//! A global allocator that counts. Each thread counts its own, so that counting takes a nanosecond
+//! and no atomics.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -22,8 +23,8 @@ struct Counting;
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-// SAFETY: every call goes on to the system's allocator unchanged. The counter is a constant-initialised cell without a destructor, so
-// counting neither allocates nor panics.
+// SAFETY: every call goes on to the system's allocator unchanged. The counter is a
+// constant-initialised cell without a destructor, so counting neither allocates nor panics.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();

@@ -1,13 +1,15 @@
-//! A driver for a small device, written twice: as such drivers are written first, and with the pool.
+//! A driver for a small device, written twice: as such drivers are written first, and with the
+//! pool.
 //!
 //! ```text
 //! cargo bench --bench embedded_publisher
 //! cargo bench --bench embedded_publisher -- --seconds-at-5-hz 20 --svg latency.svg
 //! ```
 //!
-//! A satellite receiver with an inertial unit delivers a sample 5 times, or 1,000 times, a second. The driver makes a message of about
-//! 2 KB of each, with lists in lists and texts in it, for a subscriber in another process, which compares every byte with what the device
-//! must have measured. Both drivers get the same samples, and must send the same bytes.
+//! A satellite receiver with an inertial unit delivers a sample 5 times, or 1,000 times, a second.
+//! The driver makes a message of about 2 KB of each, with lists in lists and texts in it, for a
+//! subscriber in another process, which compares every byte with what the device must have
+//! measured. Both drivers get the same samples, and must send the same bytes.
 //!
 //! | | `baseline.rs` | `pooled.rs` |
 //! |---|---|---|
@@ -16,7 +18,8 @@
 //! | shared memory | a new segment for each message | the pool |
 //! | counters | behind a lock | atomic |
 //!
-//! A third driver, the baseline that blocks, is the first one without the polling: it tells what that takes, and what all the rest.
+//! A third driver, the baseline that blocks, is the first one without the polling: it tells what
+//! that takes, and what all the rest.
 //!
 //! | file | what it shows |
 //! |---|---|
@@ -28,8 +31,8 @@
 //! | `round.rs` | how a round is run: the parent is the device, so that its work counts nowhere |
 //! | `heap.rs`, `report.rs` | the heap's counter, the tables |
 //!
-//! The exit code is 0 only if every sample was sent and received unchanged, and the pool's driver made no segment and did not touch
-//! the heap after the warm-up.
+//! The exit code is 0 only if every sample was sent and received unchanged, and the pool's driver
+//! made no segment and did not touch the heap after the warm-up.
 
 #![allow(clippy::incompatible_msrv)] // The library's; benches need a current compiler.
 

@@ -1,4 +1,5 @@
-//! The message, about 2 KB with lists in lists, and how it is encoded: from a struct that was built, or in place.
+//! The message, about 2 KB with lists in lists, and how it is encoded: from a struct that was
+//! built, or in place.
 //!
 //! | part | bytes |
 //! |---|---|
@@ -107,8 +108,8 @@ impl Navigation {
     }
 }
 
-/// Encodes the message of a sample where it will be read from, each part as it comes, and returns its length. `memory`
-/// has [`MAX_LEN`] bytes, or more.
+/// Encodes the message of a sample where it will be read from, each part as it comes, and returns
+/// its length. `memory` has [`MAX_LEN`] bytes, or more.
 pub(crate) fn encode_in_place(sample: &Sample, memory: &mut [u8]) -> usize {
     let room = memory.len();
     let mut rest = &mut *memory;

@@ -1,5 +1,6 @@
-//! The driver with the pool: a thread that waits for the device, encodes each message where the subscriber will read it, and sends
-//! 32 bytes that say where that is. After the warm-up it allocates nothing, and makes no system call for memory.
+//! The driver with the pool: a thread that waits for the device, encodes each message where the
+//! subscriber will read it, and sends 32 bytes that say where that is. After the warm-up it
+//! allocates nothing, and makes no system call for memory.
 
 #![forbid(unsafe_code)]
 
@@ -15,9 +16,10 @@ use std::time::Duration;
 
 /// Messages that are sent and not read: with more, `send` waits, and samples wait in the device.
 ///
-/// This bounds the memory: so many messages, one that is being read, and one that is being written. They are reserved, so that a subscriber that is late
-/// for once costs nothing new. (The pool looks at up to 8 messages that were lent before it makes a new one. With no more than that under
-/// way it never misses one that has come back.)
+/// This bounds the memory: so many messages, one that is being read, and one that is being written.
+/// They are reserved, so that a subscriber that is late for once costs nothing new. (The pool looks
+/// at up to 8 messages that were lent before it makes a new one. With no more than that under way
+/// it never misses one that has come back.)
 const UNDER_WAY: usize = 4;
 
 /// The driver.

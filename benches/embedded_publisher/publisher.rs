@@ -13,6 +13,7 @@ use crate::device::Device;
 use crate::heap;
 use crate::pooled::Pooled;
 use crate::round::{Form, Task};
+use derive_more::Sub;
 use nix::sys::resource::{getrusage, UsageWho};
 use nix::sys::time::TimeVal;
 use serde::{Deserialize, Serialize};
@@ -25,7 +26,7 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What a driver counts.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Sub, Serialize, Deserialize)]
 pub(crate) struct Counts {
     pub(crate) messages: u64,
     pub(crate) bytes: u64,
@@ -80,18 +81,13 @@ fn measure(driver: &mut impl Driver, task: &Task) -> Fallible<Published> {
     let counts = driver.counts();
     let usage = Usage::now()?;
     (0..task.count).try_for_each(|_| driver.publish_next())?;
-    let usage = Usage::now()?.since(usage);
-    let Counts { messages, bytes, segments } = driver.counts();
-    let counts = Counts {
-        messages: messages - counts.messages,
-        bytes: bytes - counts.bytes,
-        segments: segments - counts.segments,
-    };
+    let usage = Usage::now()? - usage;
+    let counts = driver.counts() - counts;
     Ok(Published { counts, usage })
 }
 
 /// Used by this process since it began, or between two such moments.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Sub, Serialize, Deserialize)]
 pub(crate) struct Usage {
     /// The moment, in nanoseconds.
     pub(crate) time: u64,
@@ -116,15 +112,5 @@ impl Usage {
             faults: usage.minor_page_faults() as u64,
             heap: heap::operations(),
         })
-    }
-
-    pub(crate) fn since(self, earlier: Self) -> Self {
-        Self {
-            time: self.time - earlier.time,
-            cpu: self.cpu - earlier.cpu,
-            switches: self.switches - earlier.switches,
-            faults: self.faults - earlier.faults,
-            heap: self.heap - earlier.heap,
-        }
     }
 }

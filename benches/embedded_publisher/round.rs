@@ -64,8 +64,8 @@ impl Task {
         self.warm_up + self.count
     }
 
-    /// When a sample is due, in nanoseconds since the device was started. A whole period passes before the first that is measured, as
-    /// before every other.
+    /// When a sample is due, in nanoseconds since the device was started. A whole period passes
+    /// before the first that is measured, as before every other.
     pub(crate) fn time_of(&self, number: u64) -> u64 {
         let warm_up = self.warm_up.min(number) * WARM_UP_PERIOD.min(self.period);
         match number.checked_sub(self.warm_up) {
@@ -175,12 +175,13 @@ impl Round {
 
 fn start(name: &str, role: Role, task: &Task, core: Option<usize>, input: Stdio) -> Fallible<Child> {
     let mut command = this_program(&Part { role, task: task.clone(), core })?;
-    // In a group of its own: Ctrl-C reaches only this process, so that the other has the time to remove what it has made.
+    // In a group of its own: Ctrl-C reaches only this process, so that the other has the time to
+    // remove what it has made.
     Ok(Child::start(name, command.stdin(input).stdout(Stdio::piped()).process_group(0))?)
 }
 
-/// Is the device: delivers each sample when it is due. Now and then it looks at the publisher's memory, half-way between two samples, when
-/// nobody else has anything to do.
+/// Is the device: delivers each sample when it is due. Now and then it looks at the publisher's
+/// memory, half-way between two samples, when nobody else has anything to do.
 fn deliver(device: &mut Simulator, task: &Task, start: u64, publisher: u32) -> Fallible<Delivered> {
     let mut delivered = Delivered { resident: Vec::new(), late: latency::histogram() };
     for number in 0..task.total() {
@@ -190,7 +191,8 @@ fn deliver(device: &mut Simulator, task: &Task, start: u64, publisher: u32) -> F
         device.deliver(task, number)?;
         let Some(measured) = number.checked_sub(task.warm_up) else { continue };
         delivered.late.saturating_record(delay);
-        // Not after the last one: then the publisher is about to tell its figures, and takes memory for that.
+        // Not after the last one: then the publisher is about to tell its figures, and takes memory
+        // for that.
         if measured % task.count.div_ceil(LOOKS) == 0 && measured + 1 < task.count {
             clock::sleep_until(due + task.period / 2);
             delivered.resident.push((measured + 1, procfs::memory(publisher, "VmRSS")?));

@@ -1,8 +1,9 @@
-//! What the device delivers: one record of raw measurements per sample, as a satellite receiver with an inertial unit
-//! sends it. A record is a [`Head`], and then a [`Record`] for each signal, those of a satellite next to each other.
+//! What the device delivers: one record of raw measurements per sample, as a satellite receiver
+//! with an inertial unit sends it. A record is a [`Head`], and then a [`Record`] for each signal,
+//! those of a satellite next to each other.
 //!
-//! Numbers are little-endian. A record is a function of the seed, the number and the time, so that whoever knows these
-//! three can tell what must have come.
+//! Numbers are little-endian. A record is a function of the seed, the number and the time, so that
+//! whoever knows these three can tell what must have come.
 
 #![forbid(unsafe_code)]
 

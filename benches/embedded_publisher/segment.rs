@@ -42,7 +42,8 @@ impl Segment {
     pub(crate) fn open(name: &[u8]) -> Fallible<Self> {
         let name = std::str::from_utf8(name)?.to_owned();
         let file = File::from(shm_open(name.as_str(), OFlag::O_RDONLY, Mode::empty())?);
-        // SAFETY: its maker has unmapped it before it told the name, and nobody else writes to it or makes it shorter.
+        // SAFETY: its maker has unmapped it before it told the name, and nobody else writes to it
+        // or makes it shorter.
         let map = unsafe { Mmap::map(&file) }?;
         Ok(Self { name, map })
     }

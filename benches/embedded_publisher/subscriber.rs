@@ -1,4 +1,5 @@
-//! The subscribing process: receives every message, reads all of it, and compares it with what the device must have measured.
+//! The subscribing process: receives every message, reads all of it, and compares it with what the
+//! device must have measured.
 
 #![forbid(unsafe_code)]
 
@@ -20,7 +21,8 @@ pub(crate) struct Received {
     pub(crate) messages: u64,
     /// Nanoseconds of the processor's time, without those for comparing.
     pub(crate) cpu: u64,
-    /// From the time of the sample until the message was decoded, in nanoseconds, and how often it was that.
+    /// From the time of the sample until the message was decoded, in nanoseconds, and how often it
+    /// was that.
     pub(crate) latencies: Vec<(u64, u64)>,
 }
 
@@ -58,7 +60,7 @@ pub(crate) fn run(task: &Task) -> Fallible {
             latencies.saturating_record(latency);
         }
     }
-    let cpu = Usage::now()?.since(before).cpu.saturating_sub(comparing);
+    let cpu = (Usage::now()? - before).cpu.saturating_sub(comparing);
     let messages = latencies.len();
     let latencies = latencies.iter_recorded().map(|at| (at.value_iterated_to(), at.count_at_value())).collect();
     Ok(wire::send(io::stdout(), &Received { messages, cpu, latencies })?)

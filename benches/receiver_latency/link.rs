@@ -1,5 +1,5 @@
-//! The rows, and the receiver's hold on the publisher of one: starts it, gives it orders, receives and checks what it
-//! sends, and sees it end.
+//! The rows, and the receiver's hold on the publisher of one: starts it, gives it orders, receives
+//! and checks what it sends, and sees it end.
 
 #![forbid(unsafe_code)]
 
@@ -21,7 +21,8 @@ use std::sync::{mpsc, Arc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// What names in /dev/shm start with. The same in each run, so that a run removes what a killed one left.
+/// What names in /dev/shm start with. The same in each run, so that a run removes what a killed one
+/// left.
 pub(crate) const PREFIX: &str = "receiver-latency";
 
 /// A way from the publisher to the receiver.
@@ -43,7 +44,8 @@ pub(crate) enum Kind {
 /// The default of the library.
 const SPIN: Duration = Duration::from_micros(20);
 
-/// How many messages may be under way in our channel and in the queue of the threads: the library's default.
+/// How many messages may be under way in our channel and in the queue of the threads: the library's
+/// default.
 pub(crate) const SLOTS: usize = 256;
 
 /// Our channel as it is without options: the row of the self-test.
@@ -115,7 +117,8 @@ enum Runs {
 }
 
 impl Link {
-    /// Starts the publisher of a row on a core. In a channel, or in the threads' queue, so many messages have room.
+    /// Starts the publisher of a row on a core. In a channel, or in the threads' queue, so many
+    /// messages have room.
     pub(crate) fn start(row: usize, slots: usize, core: Option<usize>) -> Fallible<Self> {
         let name = format!("{}-{row}-{slots}", std::process::id());
         let task = Task { row, slots, name, core };
@@ -146,9 +149,10 @@ impl Link {
         Ok(Self { way, publisher, received: 0 })
     }
 
-    /// Has an order carried out, and receives and checks all of its messages: `each` gets them with the time at which
-    /// they were there. Returns how long it took from when the first was due until the last was there, and the interval
-    /// before the first: each message has one, so that no more than the rate is achieved.
+    /// Has an order carried out, and receives and checks all of its messages: `each` gets them with
+    /// the time at which they were there. Returns how long it took from when the first was due
+    /// until the last was there, and the interval before the first: each message has one, so that
+    /// no more than the rate is achieved.
     pub(crate) fn repeat(&mut self, order: Order, mut each: impl FnMut(u64, &Message)) -> Fallible<Duration> {
         wire::send(&mut self.publisher.orders, &order).map_err(ended_early)?;
         let mut due: Option<Pace> = None;
@@ -205,7 +209,8 @@ fn ended_early(error: impl Display) -> String {
 
 impl Publisher {
     fn process(task: &Task, output: Stdio) -> Fallible<Self> {
-        // In a group of its own: Ctrl-C at the terminal ends the receiver; this process notices, and removes what it made.
+        // In a group of its own: Ctrl-C at the terminal ends the receiver; this process notices,
+        // and removes what it made.
         let mut command = this_program(task)?;
         let mut process = Child::start("publisher", command.stdin(Stdio::piped()).stdout(output).process_group(0))?;
         Ok(Self { orders: Box::new(process.input()?), runs: Runs::Process(process) })
@@ -228,7 +233,8 @@ impl Publisher {
         }
     }
 
-    /// Says that there are no more orders, does `last`, and waits until it has ended, as it must, with success.
+    /// Says that there are no more orders, does `last`, and waits until it has ended, as it must,
+    /// with success.
     fn dismiss<T>(self, last: impl FnOnce() -> Fallible<T>) -> Fallible<T> {
         drop(self.orders);
         let last = last()?;

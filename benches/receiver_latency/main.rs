@@ -1,11 +1,14 @@
-//! How old messages are when they are received, at a fixed rate: a publisher on one core, a receiver on another.
+//! How old messages are when they are received, at a fixed rate: a publisher on one core, a
+//! receiver on another.
 //!
-//! After Aeron's receiver-latency benchmark. The loop is open: each message carries the time at which it was due by the
-//! rate, and the receiver takes its latency from there. A publisher that is late, for whatever reason, sends what is
-//! due without waiting and skips nothing; the wait is in the latency, where a publisher that stamped its own send time
-//! would hide it. That "naive" latency is printed beside it.
+//! After Aeron's receiver-latency benchmark. The loop is open: each message carries the time at
+//! which it was due by the rate, and the receiver takes its latency from there. A publisher that is
+//! late, for whatever reason, sends what is due without waiting and skips nothing; the wait is in
+//! the latency, where a publisher that stamped its own send time would hide it. That "naive"
+//! latency is printed beside it.
 //!
-//! The receiver is the process that prints. The publisher is another one, or, for `std::sync::mpsc`, a thread.
+//! The receiver is the process that prints. The publisher is another one, or, for
+//! `std::sync::mpsc`, a thread.
 
 #![forbid(unsafe_code)]
 

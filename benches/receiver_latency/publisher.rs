@@ -1,7 +1,8 @@
 //! The publisher: at a fixed rate, in an open loop; and the messages that it sends, of 32 bytes.
 //!
-//! It never skips a message. When it is late, because it was held up or because the way was full, it sends without
-//! waiting until it has caught up; the intended times go on as if nothing had happened.
+//! It never skips a message. When it is late, because it was held up or because the way was full,
+//! it sends without waiting until it has caught up; the intended times go on as if nothing had
+//! happened.
 //!
 //! | bytes | |
 //! |---|---|
@@ -40,7 +41,8 @@ pub(crate) fn publish(mut orders: impl Read, way: &mut dyn Outgoing) -> Fallible
     Ok(())
 }
 
-/// Waits until a time has come, and gives the clock's. A pause between the looks would only make it later.
+/// Waits until a time has come, and gives the clock's. A pause between the looks would only make it
+/// later.
 #[inline]
 fn wait_for(time: u64) -> u64 {
     loop {
@@ -53,8 +55,8 @@ fn wait_for(time: u64) -> u64 {
 
 const SECOND: u64 = 1_000_000_000;
 
-/// When each message is due, without end: from a start on, every 1e9 / rate nanoseconds, whatever the publisher does.
-/// The publisher sends by it, and the receiver checks the intended times by it.
+/// When each message is due, without end: from a start on, every 1e9 / rate nanoseconds, whatever
+/// the publisher does. The publisher sends by it, and the receiver checks the intended times by it.
 pub(crate) struct Pace {
     next: u64,
     rate: u64,

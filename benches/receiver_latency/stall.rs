@@ -1,13 +1,13 @@
 //! The self-test: the receiver stands still for a while, and the figures must say so.
 //!
-//! In the middle of a repetition the receiver stops for [`STALL`]. Of the messages that are due in that time, the first
-//! is received [`STALL`] late and the last hardly so, evenly in between: `rate * (STALL - x)` of them with a latency of
-//! `x` or more. Whatever else the machine does can only delay more of them: these are lower bounds, and hold on a busy
-//! machine too.
+//! In the middle of a repetition the receiver stops for [`STALL`]. Of the messages that are due in
+//! that time, the first is received [`STALL`] late and the last hardly so, evenly in between:
+//! `rate * (STALL - x)` of them with a latency of `x` or more. Whatever else the machine does can
+//! only delay more of them: these are lower bounds, and hold on a busy machine too.
 //!
-//! It is done twice. With room for all messages the publisher goes on, and both columns have the stall. With a few
-//! slots the publisher is held up too, and comes to send the rest only after the stall: the naive column starts there,
-//! and does not have it.
+//! It is done twice. With room for all messages the publisher goes on, and both columns have the
+//! stall. With a few slots the publisher is held up too, and comes to send the rest only after the
+//! stall: the naive column starts there, and does not have it.
 
 #![forbid(unsafe_code)]
 

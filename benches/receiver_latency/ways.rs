@@ -18,7 +18,8 @@ pub(crate) trait Outgoing {
 
 /// The receiver's end.
 pub(crate) trait Incoming {
-    /// Waits for the next message. `None` when the publisher has closed its end, and all that it had sent was received.
+    /// Waits for the next message. `None` when the publisher has closed its end, and all that it
+    /// had sent was received.
     fn receive(&mut self) -> Fallible<Option<Bytes>>;
 }
 

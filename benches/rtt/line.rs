@@ -1,4 +1,5 @@
-//! One cache line that two processes share, in memory without a name: the other one inherits it as a file descriptor.
+//! One cache line that two processes share, in memory without a name: the other one inherits it as
+//! a file descriptor.
 
 use memmap2::{MmapOptions, MmapRaw};
 use nix::sys::memfd::{memfd_create, MFdFlags};
@@ -27,7 +28,8 @@ impl Line {
     }
 
     pub(crate) fn word(&self) -> &AtomicU64 {
-        // SAFETY: a mapping is aligned and longer than a word, lives as long as `self`, and both sides access it by atomics alone.
+        // SAFETY: a mapping is aligned and longer than a word, lives as long as `self`, and both
+        // sides access it by atomics alone.
         unsafe { &*self.0.as_mut_ptr().cast::<AtomicU64>() }
     }
 }

@@ -1,5 +1,5 @@
-//! The rows: how both processes begin with each, and what a round trip is by each way. A message with a number goes
-//! there, and one with the same number comes back.
+//! The rows: how both processes begin with each, and what a round trip is by each way. A message
+//! with a number goes there, and one with the same number comes back.
 
 #![forbid(unsafe_code)]
 
@@ -29,7 +29,8 @@ pub(crate) struct Row {
 #[derive(Clone, Copy)]
 enum Kind {
     Floor,
-    /// Through two channels that look for so long before they sleep; in the slots, or in buffers of this length.
+    /// Through two channels that look for so long before they sleep; in the slots, or in buffers of
+    /// this length.
     Channel {
         spin: Duration,
         len: Option<usize>,
@@ -118,7 +119,8 @@ impl Answer {
         let answer = |way: &mut dyn Way| (0..self.count).try_for_each(|number| way.answer(number));
         match ROWS[self.row].kind {
             Kind::Floor => {
-                // The other rows notice when the other process ends, and remove what they have made.
+                // The other rows notice when the other process ends, and remove what they have
+                // made.
                 end_with_parent()?;
                 let line = Line::map(&File::from(inherited_input()?))?;
                 answer(&mut Turns { word: line.word(), side: 1, check: &mut || Ok(()) })

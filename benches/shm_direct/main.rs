@@ -1,8 +1,9 @@
-//! One-way latency between two processes, each on a core of its own, beside what SHM-direct of rusty-comms does: one
-//! slot in shared memory, a process-shared pthread mutex and condition variables.
+//! One-way latency between two processes, each on a core of its own, beside what SHM-direct of
+//! rusty-comms does: one slot in shared memory, a process-shared pthread mutex and condition
+//! variables.
 //!
-//! Messages of several lengths go back to back, and by the clock; and 116 bytes every 10 ms, SHM-direct's own
-//! reference. All rows are measured in turn, in several rounds.
+//! Messages of several lengths go back to back, and by the clock; and 116 bytes every 10 ms,
+//! SHM-direct's own reference. All rows are measured in turn, in several rounds.
 //!
 //! # The stamps
 //!
@@ -14,20 +15,21 @@
 //! | wake | `recv_timeout` has returned a view, attached, not read | the lock is held, the slot full, not copied |
 //! | usable | every byte of the view was read once | copied out, lock released, every byte of the copy read once |
 //!
-//! Two stamps at the receiver, because either one alone is partial: at the wake the slot has not done its second copy;
-//! and a slice in place that nobody has read yet is still in the other core's cache, while a copy is not. So "usable"
-//! is after the same sum over all bytes in both. The sender's buffer is the application's in both, is filled anew for
-//! each message, and is copied once.
+//! Two stamps at the receiver, because either one alone is partial: at the wake the slot has not
+//! done its second copy; and a slice in place that nobody has read yet is still in the other core's
+//! cache, while a copy is not. So "usable" is after the same sum over all bytes in both. The
+//! sender's buffer is the application's in both, is filled anew for each message, and is copied
+//! once.
 //!
 //! # Waiting
 //!
-//! A condition variable sleeps at once. The row to compare it with is the channel that does so too; the one that looks
-//! for a while first, as by default, has a row of its own.
+//! A condition variable sleeps at once. The row to compare it with is the channel that does so too;
+//! the one that looks for a while first, as by default, has a row of its own.
 //!
-//! Back to back the sender is held up by the receiver: the slot takes a message when the one before was copied out.
-//! Through a ring of many slots messages would queue, and their latency be the ring's length. So the channel has the
-//! shortest ring, for two messages beside the one that the receiver reads. The default ring's throughput is a
-//! row of its own.
+//! Back to back the sender is held up by the receiver: the slot takes a message when the one before
+//! was copied out. Through a ring of many slots messages would queue, and their latency be the
+//! ring's length. So the channel has the shortest ring, for two messages beside the one that the
+//! receiver reads. The default ring's throughput is a row of its own.
 
 mod payload;
 mod report;
@@ -48,7 +50,8 @@ use std::time::Duration;
 /// Messages of a row, over all rounds.
 const MOST: u64 = 1_000_000_000;
 
-/// One-way latency between two processes, beside a slot with a pthread mutex and condition variables.
+/// One-way latency between two processes, beside a slot with a pthread mutex and condition
+/// variables.
 #[derive(Parser)]
 struct Options {
     #[command(flatten)]

@@ -19,7 +19,8 @@ const SENT: usize = WORD;
 /// Shorter messages have no room for three words.
 pub(crate) const MIN_LEN: usize = 3 * WORD;
 
-/// The application's own buffer: of the sender, who fills it, and of the receiver, who compares with it.
+/// The application's own buffer: of the sender, who fills it, and of the receiver, who compares
+/// with it.
 pub(crate) struct Payload(Vec<u8>);
 
 impl Payload {
@@ -46,7 +47,8 @@ impl Payload {
         self.0[at..at + WORD].copy_from_slice(&word.to_ne_bytes());
     }
 
-    /// Compares all of a message that came with what was sent under this number. Returns when it was sent.
+    /// Compares all of a message that came with what was sent under this number. Returns when it
+    /// was sent.
     pub(crate) fn check(&mut self, number: u64, came: &[u8]) -> Fallible<u64> {
         if came.len() != self.0.len() {
             return Err(format!("message {number} came with {} bytes, not {}", came.len(), self.0.len()).into());

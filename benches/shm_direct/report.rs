@@ -143,7 +143,8 @@ impl Goal {
     }
 
     fn line(&self, row: &Row, ours: &Latencies, theirs: &Latencies) -> [String; 6] {
-        // Of rounds that were run one after the other, so that what the machine did meanwhile is in both.
+        // Of rounds that were run one after the other, so that what the machine did meanwhile is in
+        // both.
         let ratios: Vec<_> = ours.means().iter().zip(theirs.means()).map(|(ours, theirs)| ours / theirs).collect();
         let ratio = Spread::of(&ratios);
         [

@@ -1,5 +1,5 @@
-//! The rows, the settings in which they are compared, and how both processes begin with each. The receiver is the parent,
-//! because it prints what it has seen.
+//! The rows, the settings in which they are compared, and how both processes begin with each. The
+//! receiver is the parent, because it prints what it has seen.
 
 #![forbid(unsafe_code)]
 
@@ -99,8 +99,8 @@ enum Way {
     },
 }
 
-/// As many messages may be under way as with one slot, when the receiver has copied a message out of that and goes on
-/// to read it: the one that is read, and the next one.
+/// As many messages may be under way as with one slot, when the receiver has copied a message out
+/// of that and goes on to read it: the one that is read, and the next one.
 const TWO_SLOTS: Option<usize> = Some(2);
 
 pub(crate) const SLOT: Row = Row { name: "slot: pthread mutex, condvars", way: Way::Slot };
@@ -124,7 +124,8 @@ const PREFIX: &str = "shm-direct";
 /// Longest wait for the other process to begin.
 const BEGIN: Duration = Duration::from_secs(30);
 
-/// How long a process may live that sends or receives so many messages at such a pace: far longer than it ever takes.
+/// How long a process may live that sends or receives so many messages at such a pace: far longer
+/// than it ever takes.
 fn limit(setting: &Setting) -> Duration {
     let pace = setting.kind.pace().unwrap_or_default();
     2 * BEGIN + (pace + Duration::from_millis(1)).mul_f64(setting.messages() as f64)
@@ -141,8 +142,8 @@ pub(crate) struct Job {
 }
 
 impl Row {
-    /// Does the time that a message takes mean something? Through a long ring, back to back, it is the time that the
-    /// ring takes.
+    /// Does the time that a message takes mean something? Through a long ring, back to back, it is
+    /// the time that the ring takes.
     pub(crate) fn has_latencies(&self) -> bool {
         !matches!(self.way, Way::Channel { slots: None, .. })
     }
@@ -186,8 +187,8 @@ impl Row {
     ) -> Fallible<Child> {
         let row = ROWS.iter().position(|row| row.name == self.name).ok_or("no such row")?;
         let job = Job { row, setting: *setting, name: name.to_owned(), core };
-        // In a group of its own: an interrupt from the terminal is this process's. The other one finds this one gone,
-        // and removes what it has made.
+        // In a group of its own: an interrupt from the terminal is this process's. The other one
+        // finds this one gone, and removes what it has made.
         Ok(Child::start("sender", this_program(&job)?.stdin(input).stdout(output).process_group(0))?)
     }
 }
@@ -211,8 +212,8 @@ impl Job {
                 io::stdout().flush()?;
                 outbox.sender.wait_for_receiver(BEGIN)?;
                 send_all(&mut outbox, setting)?;
-                // A message that was not attached to yet goes with its owner, so that waits until the receiver has them
-                // all.
+                // A message that was not attached to yet goes with its owner, so that waits until
+                // the receiver has them all.
                 io::copy(&mut io::stdin(), &mut io::sink())?;
                 Ok(())
             }
@@ -259,8 +260,9 @@ fn run(inbox: &mut impl Inbox, setting: &Setting, mut sender: Child) -> Fallible
     Ok(round)
 }
 
-/// Ends this process when it takes longer than it can, until this is dropped: the last resort, when the other one does
-/// not end, or has left a lock that nobody releases. What ends it is a thread that sleeps.
+/// Ends this process when it takes longer than it can, until this is dropped: the last resort, when
+/// the other one does not end, or has left a lock that nobody releases. What ends it is a thread
+/// that sleeps.
 struct Limit {
     _end: mpsc::Sender<()>,
 }

@@ -1,18 +1,21 @@
-//! The peer: one slot in memory that two processes share, guarded by a pthread mutex and two condition variables.
+//! The peer: one slot in memory that two processes share, guarded by a pthread mutex and two
+//! condition variables.
 //!
-//! A message is copied in by one side and copied out by the other, each by one bulk copy under the lock; the slot takes
-//! the next one when the last was taken. The memory has no name: the other process inherits it as a file descriptor.
+//! A message is copied in by one side and copied out by the other, each by one bulk copy under the
+//! lock; the slot takes the next one when the last was taken. The memory has no name: the other
+//! process inherits it as a file descriptor.
 //!
-//! As quick as it can fairly be made. The mutex shares its line with the word that it guards, each condition variable
-//! and the message begin a line of their own, and the clock is asked for deadlines only by who must wait. The signal is
-//! given with the lock still held, as SHM-direct does: who has waited releases the lock by a system call, because glibc
-//! takes it then as if others waited for it too, and a signal after that would be later by as much. Long before anybody
+//! As quick as it can fairly be made. The mutex shares its line with the word that it guards, each
+//! condition variable and the message begin a line of their own, and the clock is asked for
+//! deadlines only by who must wait. The signal is given with the lock still held, as SHM-direct
+//! does: who has waited releases the lock by a system call, because glibc takes it then as if
+//! others waited for it too, and a signal after that would be later by as much. Long before anybody
 //! is awake the lock is free.
 //!
-//! The mutex is robust: if a process dies with the lock, the other one gets `EOWNERDEAD`, and an error, and not a lock
-//! that nobody releases. Every wait ends after [`PATIENCE`]. (Condition variables have no such thing: killed in the few
-//! instructions that change one, a process leaves it locked, and the other one may wait for that. `limit` ends it
-//! then.)
+//! The mutex is robust: if a process dies with the lock, the other one gets `EOWNERDEAD`, and an
+//! error, and not a lock that nobody releases. Every wait ends after [`PATIENCE`]. (Condition
+//! variables have no such thing: killed in the few instructions that change one, a process leaves
+//! it locked, and the other one may wait for that. `limit` ends it then.)
 
 use memmap2::{MmapOptions, MmapRaw};
 use nix::sys::memfd::{memfd_create, MFdFlags};
@@ -97,8 +100,8 @@ impl Slot {
     }
 
     fn shared(&self) -> &Shared {
-        // SAFETY: a mapping is aligned to pages, as long as this, and lives as long as `self`. All that the other
-        // process may change is in cells and atomics, which any bytes are valid for.
+        // SAFETY: a mapping is aligned to pages, as long as this, and lives as long as `self`. All
+        // that the other process may change is in cells and atomics, which any bytes are valid for.
         unsafe { &*self.0.as_ptr().cast::<Shared>() }
     }
 
@@ -113,14 +116,15 @@ impl Slot {
             locked.wait(&shared.not_full.0)?;
         }
         let to = shared.bytes.0.get().cast::<u8>();
-        // SAFETY: not longer than the slot, as checked above, and nobody else accesses that without the lock.
+        // SAFETY: not longer than the slot, as checked above, and nobody else accesses that without
+        // the lock.
         unsafe { ptr::copy_nonoverlapping(message.as_ptr(), to, message.len()) };
         locked.set_len(message.len());
         locked.signal(&shared.not_empty.0)
     }
 
-    /// Waits until the slot is full, and copies the message out. Returns how long it is, and when this side was awake,
-    /// had the lock and found the message.
+    /// Waits until the slot is full, and copies the message out. Returns how long it is, and when
+    /// this side was awake, had the lock and found the message.
     pub(crate) fn take(&self, buffer: &mut [u8]) -> Fallible<(usize, u64)> {
         let shared = self.shared();
         let locked = self.lock()?;
@@ -133,7 +137,8 @@ impl Slot {
             return Err(format!("a message of {len} bytes is longer than expected").into());
         }
         let from = shared.bytes.0.get().cast::<u8>();
-        // SAFETY: longer than neither, as checked above, and nobody else accesses the slot without the lock.
+        // SAFETY: longer than neither, as checked above, and nobody else accesses the slot without
+        // the lock.
         unsafe { ptr::copy_nonoverlapping(from, buffer.as_mut_ptr(), len) };
         locked.set_len(0);
         locked.signal(&shared.not_full.0)?;

@@ -1,5 +1,5 @@
-//! How a message goes to the other process, by each way; and what both sides do, by whatever way: the stamps, and the
-//! checks.
+//! How a message goes to the other process, by each way; and what both sides do, by whatever way:
+//! the stamps, and the checks.
 
 #![forbid(unsafe_code)]
 
@@ -98,7 +98,8 @@ pub(crate) struct Round {
     pub(crate) took: Duration,
 }
 
-/// Sends all messages, each when its time has come, or back to back. The stamp is the last thing before.
+/// Sends all messages, each when its time has come, or back to back. The stamp is the last thing
+/// before.
 pub(crate) fn send_all(outbox: &mut impl Outbox, setting: &Setting) -> Fallible {
     let pace = setting.kind.pace().map(|pace| pace.as_nanos() as u64);
     let mut payload = Payload::new(setting.len);
@@ -114,8 +115,8 @@ pub(crate) fn send_all(outbox: &mut impl Outbox, setting: &Setting) -> Fallible 
     Ok(())
 }
 
-/// Receives all messages in order, reads every byte of each, and then compares it with what was sent. Those of the
-/// warm-up are not recorded.
+/// Receives all messages in order, reads every byte of each, and then compares it with what was
+/// sent. Those of the warm-up are not recorded.
 pub(crate) fn receive_all(inbox: &mut impl Inbox, setting: &Setting) -> Fallible<Round> {
     let mut round = Round { wake: latency::histogram(), usable: latency::histogram(), took: Duration::ZERO };
     let mut expected = Payload::new(setting.len);

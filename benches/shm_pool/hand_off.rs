@@ -1,6 +1,7 @@
 //! What takes two threads: one allocates, the other drops, both busy all the time.
 //!
-//! The floor and the pool differ only in where the first thread takes from and the second gives back to.
+//! The floor and the pool differ only in where the first thread takes from and the second gives
+//! back to.
 
 #![forbid(unsafe_code)]
 
@@ -14,13 +15,16 @@ use std::time::{Duration, Instant};
 /// Entries of the queue between the threads.
 const BELT: usize = 16;
 
-/// Buffers, or tokens, that exist: twice what the belt holds, so that one is always free to be taken.
+/// Buffers, or tokens, that exist: twice what the belt holds, so that one is always free to be
+/// taken.
 const SUPPLY: usize = 2 * BELT;
 
-/// Attempts before a waiting thread lets others run: more than it takes while its partner has a core.
+/// Attempts before a waiting thread lets others run: more than it takes while its partner has a
+/// core.
 const SPINS: u32 = 300;
 
-/// Longest run of messages between two looks at whether both threads had a core; well below a scheduler's time slice.
+/// Longest run of messages between two looks at whether both threads had a core; well below a
+/// scheduler's time slice.
 pub(crate) const PIECE: u64 = 5000;
 
 /// How often a disturbed piece is run again before it is taken as it is.
@@ -50,8 +54,8 @@ pub(crate) fn buffers() -> Batch {
 
 /// The time from the first `take` in this thread to the last `give` in another, in pieces.
 ///
-/// Where other processes want the cores too, our threads may have to share one, and then what is measured is the
-/// scheduler. So a piece is run again if one of the threads was without a core.
+/// Where other processes want the cores too, our threads may have to share one, and then what is
+/// measured is the scheduler. So a piece is run again if one of the threads was without a core.
 fn hand_off<T: Send>(
     count: u64,
     belt: &ArrayQueue<T>,

@@ -1,8 +1,9 @@
 //! What an allocation costs, next to what it is made of and to what one would use instead.
 //!
-//! Run with `cargo bench --bench shm_pool`; an argument filters, as in `cargo bench --bench shm_pool -- warm/`. Each
-//! subject is a Criterion benchmark of the group `shm_pool`. Afterwards the ratios that the crate promises are printed,
-//! each pass or short of its goal. A goal that is missed is a result and not an error: the exit code stays 0.
+//! Run with `cargo bench --bench shm_pool`; an argument filters, as in `cargo bench --bench
+//! shm_pool -- warm/`. Each subject is a Criterion benchmark of the group `shm_pool`. Afterwards
+//! the ratios that the crate promises are printed, each pass or short of its goal. A goal that is
+//! missed is a result and not an error: the exit code stays 0.
 //!
 //! | file | its one job |
 //! |---|---|
@@ -33,7 +34,8 @@ fn bench(criterion: &mut Criterion, comparisons: &mut Comparisons) {
     let mut group = criterion.benchmark_group(GROUP);
     group.warm_up_time(Duration::from_millis(500)).measurement_time(Duration::from_secs(2)).sample_size(50);
     for subject in subjects::ALL {
-        // Criterion calls the closure for every sample: what it needs is built once, and not at all if filtered out.
+        // Criterion calls the closure for every sample: what it needs is built once, and not at all
+        // if filtered out.
         let mut batch = None;
         let (function, parameter) = subject.id.split_once('/').expect("an id is function/parameter");
         group.throughput(Throughput::Elements(subject.buffers));

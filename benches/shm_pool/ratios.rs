@@ -1,4 +1,5 @@
-//! Compares subjects and prints how the ratios stand to their goals, computed in two ways from the same run.
+//! Compares subjects and prints how the ratios stand to their goals, computed in two ways from the
+//! same run.
 //!
 //! * *interleaved*: as soon as Criterion has measured both subjects of a ratio, they run again in short batches, turn
 //!   about, so that whatever else the machine does meets both alike; the ratio of the two medians.
@@ -11,16 +12,14 @@ use crate::{subjects, GROUP};
 use serde_json::Value;
 use shm_pool_support::machine::Machine;
 use shm_pool_support::table::{table, Goal};
+use shm_pool_support::turns::{self, BATCH};
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 use std::{env, fs};
 
 /// Batches of each subject in an interleaved comparison.
 const ROUNDS: usize = 200;
-
-/// About how long such a batch takes: many times the clock's resolution, and mostly less than a scheduler's time slice.
-const BATCH: Duration = Duration::from_micros(500);
 
 static ROWS: &[Row] = &[
     row("warm/64B", "floor/array_queue", Goal::AtMost(1.25)),
@@ -86,13 +85,13 @@ impl Comparisons {
         Self { start, machine, results: criterion_home().join(GROUP), done: Vec::new() }
     }
 
-    /// Makes the comparisons that a subject was missing for, now that Criterion has measured it. Does nothing if
-    /// Criterion only tests or lists, or filters it out.
+    /// Makes the comparisons that a subject was missing for, now that Criterion has measured it.
+    /// Does nothing if Criterion only tests or lists, or filters it out.
     pub(crate) fn add(&mut self, id: &str) {
         for row in ROWS.iter().filter(|row| row.over == id || row.under == id) {
             if let (Some(over), Some(under)) = (self.estimate(row.over), self.estimate(row.under)) {
                 let criterion = Pair { over, under };
-                self.done.push(Comparison { row, interleaved: interleave(row, criterion), criterion });
+                self.done.push(Comparison { row, interleaved: interleave(row), criterion });
             }
         }
     }
@@ -125,8 +124,8 @@ impl Comparisons {
         println!("malloc: before the process has started a thread, so without a lock. malloc_threads: after.");
     }
 
-    /// Criterion's estimate in nanoseconds, if this run has made one. It is what Criterion prints: the slope over
-    /// batches of growing length, or the mean where batches had one length.
+    /// Criterion's estimate in nanoseconds, if this run has made one. It is what Criterion prints:
+    /// the slope over batches of growing length, or the mean where batches had one length.
     fn estimate(&self, id: &str) -> Option<f64> {
         let file = self.results.join(id).join("new/estimates.json");
         let written = fs::metadata(&file).ok()?.modified().ok()?;
@@ -139,45 +138,24 @@ impl Comparisons {
     }
 }
 
-/// Measures the two subjects of a row in turn. `estimates` tells how many operations make a batch. `None` if less than
-/// half of the batches of a subject were undisturbed.
-fn interleave(row: &Row, estimates: Pair) -> Option<Pair> {
-    let mut sides = [Side::new(row.over, estimates.over), Side::new(row.under, estimates.under)];
-    for round in 0..ROUNDS {
-        sides[round % 2].run();
-        sides[(round + 1) % 2].run();
-    }
-    let [over, under] = sides.map(Side::median);
-    Some(Pair { over: over?, under: under? })
-}
-
-struct Side {
-    batch: subjects::Batch,
-    count: u64,
-    times: Vec<f64>,
-}
-
-impl Side {
-    fn new(id: &str, estimate: f64) -> Self {
+/// Measures the two subjects of a row in turn. `None` if less than half of the batches of one were
+/// undisturbed.
+fn interleave(row: &Row) -> Option<Pair> {
+    let batch = |id| -> Result<turns::Batch, String> {
         let subject = subjects::ALL.iter().find(|subject| subject.id == id).expect("rows name subjects");
-        let count = (BATCH.as_nanos() as f64 / estimate).max(1.0) as u64;
-        Self { batch: (subject.build)(), count, times: Vec::with_capacity(ROUNDS) }
-    }
-
-    fn run(&mut self) {
-        let timed = (self.batch)(self.count);
-        if !timed.is_disturbed {
-            self.times.push(timed.elapsed.as_nanos() as f64 / self.count as f64);
-        }
-    }
-
-    fn median(mut self) -> Option<f64> {
-        self.times.sort_by(f64::total_cmp);
-        (self.times.len() >= ROUNDS / 2).then(|| self.times[self.times.len() / 2])
-    }
+        let mut batch = (subject.build)();
+        Ok(Box::new(move |count| {
+            let timed = batch(count);
+            Ok((!timed.is_disturbed).then_some(timed.elapsed))
+        }))
+    };
+    let medians = turns::interleave([batch(row.over), batch(row.under)], ROUNDS, None);
+    let mut medians = medians.into_iter().map(|spread| Some(spread.ok()?.median));
+    Some(Pair { over: medians.next()??, under: medians.next()?? })
 }
 
-/// Where Criterion keeps its results; it has no public function that tells, so this looks where it looks.
+/// Where Criterion keeps its results; it has no public function that tells, so this looks where it
+/// looks.
 fn criterion_home() -> PathBuf {
     if let Some(home) = env::var_os("CRITERION_HOME") {
         return home.into();

@@ -1,5 +1,5 @@
-//! What is measured. A subject is built once and then runs batches; Criterion and the table of ratios time the same
-//! batches.
+//! What is measured. A subject is built once and then runs batches; Criterion and the table of
+//! ratios time the same batches.
 
 use crate::hand_off;
 use crossbeam_queue::ArrayQueue;
@@ -44,8 +44,9 @@ const fn subject(id: &'static str, build: fn() -> Batch) -> Subject {
     Subject { id, buffers: 1, build }
 }
 
-/// In the order in which they run. Floors come directly before what is compared with them, because a machine's speed
-/// drifts. What starts threads comes last, because glibc's malloc is faster in a process that never had a second one.
+/// In the order in which they run. Floors come directly before what is compared with them, because
+/// a machine's speed drifts. What starts threads comes last, because glibc's malloc is faster in a
+/// process that never had a second one.
 pub(crate) const ALL: &[Subject] = &[
     subject("floor/two_rmw", two_rmw),
     subject("floor/array_queue", array_queue),
@@ -78,7 +79,8 @@ fn time<T>(count: u64, mut operation: impl FnMut() -> T) -> Timed {
     Timed { elapsed: start.elapsed(), is_disturbed: false }
 }
 
-/// Runs a batch that must make no new chunk, and so, where one chunk exists, must use that one each time.
+/// Runs a batch that must make no new chunk, and so, where one chunk exists, must use that one each
+/// time.
 pub(crate) fn steady(provider: &Provider, batch: impl FnOnce() -> Timed) -> Timed {
     let made = || {
         let stats = provider.stats();
@@ -174,8 +176,8 @@ fn cold() -> Batch {
 
 /// Allocated, frozen, and read through a client that has the segment mapped.
 ///
-/// Owner and client are one process here. The protocol is the same as between two, but the lease's cache line stays in
-/// one core: this is the instructions' cost, not the coherence traffic's.
+/// Owner and client are one process here. The protocol is the same as between two, but the lease's
+/// cache line stays in one core: this is the instructions' cost, not the coherence traffic's.
 fn shared(pass: impl Fn(&Client, PeerId, ShmBuf) + 'static) -> Batch {
     let provider = provider_with(MIB, 1);
     let client = Client::new();
@@ -211,9 +213,10 @@ fn pass_by_grant(client: &Client, peer: PeerId, message: ShmBuf) {
 
 /// glibc's malloc and free.
 ///
-/// The first free of a block that was mapped for itself raises glibc's mmap threshold above its size, so that later
-/// ones come from the heap: no system call, no fault. That is the honest peer of a warm pool. In a process that has not
-/// started a thread yet glibc does not even lock: malloc at its fastest, where the pool pays for being thread-safe.
+/// The first free of a block that was mapped for itself raises glibc's mmap threshold above its
+/// size, so that later ones come from the heap: no system call, no fault. That is the honest peer
+/// of a warm pool. In a process that has not started a thread yet glibc does not even lock: malloc
+/// at its fastest, where the pool pays for being thread-safe.
 fn malloc() -> Batch {
     Box::new(|count| {
         time(count, || {
@@ -225,13 +228,15 @@ fn malloc() -> Batch {
     })
 }
 
-/// The same in a process that has had a second thread, as most that publish have: glibc locks from then on.
+/// The same in a process that has had a second thread, as most that publish have: glibc locks from
+/// then on.
 fn malloc_threads() -> Batch {
     thread::spawn(|| ()).join().expect("a thread that does nothing");
     malloc()
 }
 
-/// An arena that was created and faulted in before, managed by talc behind a lock: shared memory without a pool.
+/// An arena that was created and faulted in before, managed by talc behind a lock: shared memory
+/// without a pool.
 fn talc() -> Batch {
     let mut arena = provider_with(TALC_ARENA, 1).alloc(TALC_ARENA).expect("the reserved chunk");
     let mut talc = Talc::<_, DefaultBinning>::new(Manual);

@@ -1,9 +1,10 @@
 //! The program itself: makes runs for each kind of memory, and prints the results side by side.
 //!
-//! A run is a publisher process and its subscriber processes. If one of them fails, or nothing is heard for long, all are
-//! ended, so that nobody waits for somebody who is gone. A process tells on its standard output, a line of JSON each: that
-//! it listens, that it goes on, what it has seen. Its standard input says nothing, and ends when the program that started
-//! it does, in whatever way.
+//! A run is a publisher process and its subscriber processes. If one of them fails, or nothing is
+//! heard for long, all are ended, so that nobody waits for somebody who is gone. A process tells on
+//! its standard output, a line of JSON each: that it listens, that it goes on, what it has seen.
+//! Its standard input says nothing, and ends when the program that started it does, in whatever
+//! way.
 
 use crate::footprint;
 use crate::options::{subscriber_name, Options, Whose};
@@ -21,7 +22,8 @@ use std::thread;
 use std::time::Duration;
 use zenoh::shm::cleanup_orphaned_shm_segments;
 
-/// How long nothing may be heard of any process. They say something many times a second, unless something is stuck.
+/// How long nothing may be heard of any process. They say something many times a second, unless
+/// something is stuck.
 const SILENCE: Duration = Duration::from_secs(30);
 
 const PYTHON_SUBSCRIBER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/zenoh_pubsub/subscriber.py");
@@ -39,10 +41,10 @@ pub(crate) fn run(options: &Options) -> Fallible {
         }
         for at in order {
             let outcome = Run::new(options, &file, options.memory[at]).conduct();
-            // zenoh removes an object when the last process that has it open closes it in good order. A process that
-            // was killed never does, and one that receives keeps what it has opened in globals until it exits, where
-            // the order in which things end is nobody's. So this is called when all are gone; it leaves alone what
-            // living processes have open.
+            // zenoh removes an object when the last process that has it open closes it in good
+            // order. A process that was killed never does, and one that receives keeps what it has
+            // opened in globals until it exits, where the order in which things end is nobody's. So
+            // this is called when all are gone; it leaves alone what living processes have open.
             cleanup_orphaned_shm_segments();
             let outcome = outcome?;
             if let Outcome::Finished(finished) = &outcome {
@@ -60,8 +62,8 @@ pub(crate) fn run(options: &Options) -> Fallible {
     Ok(())
 }
 
-/// What was heard of which process, by the order in which they were started; `None` when it says no more. Nothing closes
-/// its output but its end.
+/// What was heard of which process, by the order in which they were started; `None` when it says no
+/// more. Nothing closes its output but its end.
 type News = (usize, Option<Value>);
 
 /// What another process is.
@@ -138,8 +140,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Waits for all processes to tell what they have seen, and to end; or for the publisher to tell that it cannot
-    /// begin.
+    /// Waits for all processes to tell what they have seen, and to end; or for the publisher to
+    /// tell that it cannot begin.
     fn outcome(&mut self) -> Fallible<Outcome> {
         let mut results = vec![None; self.children.len()];
         let mut running: BTreeSet<usize> = (0..self.children.len()).collect();
@@ -196,7 +198,8 @@ pub(crate) fn say(news: &Value) -> Fallible {
     writeln!(output, "{news}").and_then(|()| output.flush()).map_err(|error| format!("nobody listens: {error}").into())
 }
 
-/// In a process that was started so: ends it when the program that started it is gone. It would wait for ever otherwise.
+/// In a process that was started so: ends it when the program that started it is gone. It would
+/// wait for ever otherwise.
 pub(crate) fn end_with_parent() {
     thread::spawn(|| {
         let _ = io::stdin().read_to_end(&mut Vec::new());
@@ -243,8 +246,8 @@ impl Finished {
         }
     }
 
-    /// Fails if a subscriber has more at the end than after the first tenth of the messages, apart from what the pool
-    /// has made meanwhile.
+    /// Fails if a subscriber has more at the end than after the first tenth of the messages, apart
+    /// from what the pool has made meanwhile.
     fn check_growth(&self, whose: Whose) -> Fallible {
         // zenoh's own provider has one segment from the start.
         let segments = |when: &str| self.publisher["segments"][when].as_u64().unwrap_or(0);

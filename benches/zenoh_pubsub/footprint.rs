@@ -1,5 +1,5 @@
-//! How much shared memory a process has mapped, seen from outside of the allocator: by the kernel's list of its mappings,
-//! and the blocks of the files behind them.
+//! How much shared memory a process has mapped, seen from outside of the allocator: by the kernel's
+//! list of its mappings, and the blocks of the files behind them.
 //!
 //! | object | which it is | counted as |
 //! |---|---|---|
@@ -7,7 +7,8 @@
 //! | zenoh's metadata: who holds which message, who is alive | its name is a number of 16 bits | metadata |
 //! | messages | all others | payload |
 //!
-//! zenoh keeps metadata for both backends, so it would only blur the comparison; the report has it in a row of its own.
+//! zenoh keeps metadata for both backends, so it would only blur the comparison; the report has it
+//! in a row of its own.
 
 use serde_json::{json, Value};
 use shm_pool_support::procfs::{self, Mapping, OBJECTS};

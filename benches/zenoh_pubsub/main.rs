@@ -1,4 +1,5 @@
-//! A zenoh publisher on this crate's pool, subscribers that know nothing of it, and the same with zenoh's own memory.
+//! A zenoh publisher on this crate's pool, subscribers that know nothing of it, and the same with
+//! zenoh's own memory.
 //!
 //! ```text
 //! cargo bench --features zenoh --bench zenoh_pubsub
@@ -6,16 +7,18 @@
 //! cargo bench --features zenoh --bench zenoh_pubsub -- --python python3   # with eclipse-zenoh installed
 //! ```
 //!
-//! The publisher streams a file, again and again, as messages of mixed sizes in shared memory; one line says whose memory
-//! that is. The subscribers are ordinary zenoh programs: they check that each message came as shared memory, in order, and
-//! compare every byte with their own copy of the file. One of them is slow on purpose: it keeps messages while the others
-//! go on, and compares them again before it lets go, so that memory that was used again too early would be noticed.
+//! The publisher streams a file, again and again, as messages of mixed sizes in shared memory; one
+//! line says whose memory that is. The subscribers are ordinary zenoh programs: they check that
+//! each message came as shared memory, in order, and compare every byte with their own copy of the
+//! file. One of them is slow on purpose: it keeps messages while the others go on, and compares
+//! them again before it lets go, so that memory that was used again too early would be noticed.
 //!
 //! # Loads
 //!
-//! A load is traffic that is hard on memory, with its own defaults of the other options. The publisher does not wait
-//! for its subscribers but for memory. A load fails if the pool makes more than 16 segments, or if a subscriber ends with
-//! more descriptors or mappings than it had after a tenth of the messages, except for segments that were made meanwhile.
+//! A load is traffic that is hard on memory, with its own defaults of the other options. The
+//! publisher does not wait for its subscribers but for memory. A load fails if the pool makes more
+//! than 16 segments, or if a subscriber ends with more descriptors or mappings than it had after a
+//! tenth of the messages, except for segments that were made meanwhile.
 //!
 //! ```text
 //! zenoh_pubsub --load mixed                  # 6.2 MB, 1 MB and 2 KB in random order, three subscribers, one is slow
@@ -38,11 +41,10 @@
 //! | `conductor.rs` | starts the processes, hears of them, ends them all if one fails, judges what they have seen |
 //! | `options.rs`, `report.rs` | the command line and the loads; the tables |
 //!
-//! The exit code is 0 only if every subscriber saw every message, unchanged, in order and in shared memory, and nothing is
-//! left behind.
+//! The exit code is 0 only if every subscriber saw every message, unchanged, in order and in shared
+//! memory, and nothing is left behind.
 
-// Except for `limits`.
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 mod conductor;
 mod footprint;
@@ -54,17 +56,17 @@ mod report;
 mod session;
 mod subscriber;
 
-use clap::Parser;
 use conductor::Role;
 use options::{subscriber_name, Options};
 use shm_pool_support::process::{exit_code, task};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    // What zenoh has to complain about; the conductor passes it on to standard error. RUST_LOG=debug tells more.
+    // What zenoh has to complain about; the conductor passes it on to standard error.
+    // RUST_LOG=debug tells more.
     zenoh::init_log_from_env_or("error");
     match task() {
-        None => exit_code("zenoh_pubsub", conductor::run(&Options::parse())),
+        None => exit_code("zenoh_pubsub", conductor::run(&Options::of_command_line())),
         Some(Role::Publisher(options)) => {
             exit_code("publisher", limits::apply(&options).and_then(|()| publisher::run(&options)))
         }

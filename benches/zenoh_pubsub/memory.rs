@@ -18,7 +18,8 @@ pub(crate) enum Memory {
 }
 
 impl Memory {
-    /// At most `max_bytes`. The pool takes them when it needs them, zenoh's backend takes them here.
+    /// At most `max_bytes`. The pool takes them when it needs them, zenoh's backend takes them
+    /// here.
     pub(crate) fn new(whose: Whose, max_bytes: usize) -> Fallible<Self> {
         match whose {
             Whose::Pool => {
@@ -73,8 +74,8 @@ impl Memory {
     }
 }
 
-/// The same for every backend. When there is no memory, what all subscribers have dropped is collected; until that is
-/// enough, zenoh tries again each millisecond.
+/// The same for every backend. When there is no memory, what all subscribers have dropped is
+/// collected; until that is enough, zenoh tries again each millisecond.
 fn alloc<B: ShmProviderBackend>(provider: &ShmProvider<B>, len: usize) -> Fallible<ZShmMut> {
     Ok(provider.alloc(len).with_policy::<BlockOn<GarbageCollect>>().wait()?)
 }

@@ -1,11 +1,12 @@
-//! The publisher process: one allocation per message, filled and put; zenoh's sharing does the rest.
+//! The publisher process: one allocation per message, filled and put; zenoh's sharing does the
+//! rest.
 //!
 //! # Flow control
 //!
-//! Three things keep the publisher from running away. It stays at most `--window` messages ahead of the slowest
-//! subscriber; when there is no memory it waits until subscribers have let go of some; and a message that does not fit
-//! the connection's queue is waited for, never dropped. With a rate each message is due at its own time, however late the
-//! one before it was.
+//! Three things keep the publisher from running away. It stays at most `--window` messages ahead of
+//! the slowest subscriber; when there is no memory it waits until subscribers have let go of some;
+//! and a message that does not fit the connection's queue is waited for, never dropped. With a rate
+//! each message is due at its own time, however late the one before it was.
 
 use crate::conductor::{end_with_parent, say};
 use crate::footprint::Footprint;
@@ -41,7 +42,8 @@ pub(crate) fn run(options: &Options) -> Fallible {
     audience.wait_until_present();
 
     let footprint = Footprint::new()?;
-    // From here on: zenoh's own backend takes all of its memory when it is made, the pool when a message needs it.
+    // From here on: zenoh's own backend takes all of its memory when it is made, the pool when a
+    // message needs it.
     let (start, cpu) = (Instant::now(), clock::process_cpu());
     let memory = match Memory::new(whose, options.max_bytes) {
         Ok(memory) => memory,
@@ -125,8 +127,8 @@ impl Stream<'_> {
         }
     }
 
-    /// Fails if the pool has made more segments than a load may take. Soon, because receivers that have run out of
-    /// descriptors can no longer say why.
+    /// Fails if the pool has made more segments than a load may take. Soon, because receivers that
+    /// have run out of descriptors can no longer say why.
     fn check_segments(&self, published: u64) -> Fallible {
         if self.options.load.is_none() {
             return Ok(());
@@ -149,7 +151,8 @@ impl Stream<'_> {
         self.waits.record(asked.elapsed().as_nanos() as u64)?;
         buffer.copy_from_slice(content);
         self.bytes += content.len() as u64;
-        // The publisher has no handle of the message from here on. zenoh gives the memory back when all subscribers are done.
+        // The publisher has no handle of the message from here on. zenoh gives the memory back when
+        // all subscribers are done.
         self.publisher.put(buffer).attachment(Stamp::now(number).to_bytes()).wait()
     }
 }

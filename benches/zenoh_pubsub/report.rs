@@ -1,4 +1,5 @@
-//! What came out of the runs, side by side: of several rounds the median of each figure, and how they compare.
+//! What came out of the runs, side by side: of several rounds the median of each figure, and how
+//! they compare.
 
 use crate::conductor::Outcome;
 use crate::options::{Load, Options, Whose};
@@ -90,8 +91,8 @@ pub(crate) fn print(options: &Options, file: &Path, columns: &[Column]) {
     }
 }
 
-/// How the two kinds of memory compare. A ratio that misses its goal says so, and that is all. Both kinds have published
-/// as many messages.
+/// How the two kinds of memory compare. A ratio that misses its goal says so, and that is all. Both
+/// kinds have published as many messages.
 fn ratios(ours: &Value, theirs: &Value) -> Table {
     let mut rows = table(&["shm-pool / zenoh's default", "goal", "this run", ""]);
     let mut row = |name: &str, goal: Goal, ratio: f64| {

@@ -1,9 +1,10 @@
-//! How the processes find each other and what they say: zenoh's configuration, the keys, the stamp of a message; and what
-//! the publisher knows about its subscribers: who is there, by liveliness tokens, and how far each is, by counts that they
-//! publish. All is stock zenoh. Nothing here knows whose memory the messages are in.
+//! How the processes find each other and what they say: zenoh's configuration, the keys, the stamp
+//! of a message; and what the publisher knows about its subscribers: who is there, by liveliness
+//! tokens, and how far each is, by counts that they publish. All is stock zenoh. Nothing here knows
+//! whose memory the messages are in.
 //!
-//! zenoh's own flow control ends at the receiving process: there messages pile up until the shared memory is full. So
-//! the publisher waits until the slowest subscriber is near.
+//! zenoh's own flow control ends at the receiving process: there messages pile up until the shared
+//! memory is full. So the publisher waits until the slowest subscriber is near.
 
 use shm_pool_support::{clock, Fallible};
 use std::collections::BTreeMap;
@@ -19,7 +20,8 @@ pub(crate) const DATA: &str = "shm_pool/example/data";
 /// Liveliness tokens of subscribers that are ready: under it is the subscriber's number.
 pub(crate) const READY: &str = "shm_pool/example/ready";
 
-/// What subscribers are done with: under it is the subscriber's number, the value is a count of messages.
+/// What subscribers are done with: under it is the subscriber's number, the value is a count of
+/// messages.
 pub(crate) const DONE: &str = "shm_pool/example/done";
 
 /// A key of one subscriber.
@@ -47,7 +49,8 @@ pub(crate) fn connect(endpoint: &str) -> Fallible<Session> {
     let mut config = config()?;
     config.insert_json5("listen/endpoints", "[]")?;
     config.insert_json5("connect/endpoints", &serde_json::json!([endpoint]).to_string())?;
-    // Without these a peer goes on trying in the background, and its program waits for messages that cannot come.
+    // Without these a peer goes on trying in the background, and its program waits for messages
+    // that cannot come.
     config.insert_json5("connect/timeout_ms", "5000")?;
     config.insert_json5("connect/exit_on_failure", "true")?;
     zenoh::open(config).wait()
@@ -56,12 +59,14 @@ pub(crate) fn connect(endpoint: &str) -> Fallible<Session> {
 fn config() -> Fallible<Config> {
     let mut config = Config::default();
     config.insert_json5("mode", r#""peer""#)?;
-    // Only who is told the address takes part: no other zenoh program on this network has to do with it.
+    // Only who is told the address takes part: no other zenoh program on this network has to do
+    // with it.
     config.insert_json5("scouting/multicast/enabled", "false")?;
     config.insert_json5("scouting/gossip/enabled", "false")?;
     config.insert_json5("transport/shared_memory/enabled", "true")?;
-    // This would copy large messages that are not in shared memory into a segment of zenoh's own, and its threshold is for
-    // these alone. Ours are in shared memory whatever their size; what is left are counts of a few bytes.
+    // This would copy large messages that are not in shared memory into a segment of zenoh's own,
+    // and its threshold is for these alone. Ours are in shared memory whatever their size; what is
+    // left are counts of a few bytes.
     config.insert_json5("transport/shared_memory/transport_optimization/enabled", "false")?;
     Ok(config)
 }
@@ -114,8 +119,8 @@ struct Heard {
 }
 
 impl Heard {
-    /// A subscriber is done with so many messages. What it said earlier may be heard later: zenoh sends a token's end before what
-    /// waits to be sent.
+    /// A subscriber is done with so many messages. What it said earlier may be heard later: zenoh
+    /// sends a token's end before what waits to be sent.
     fn advance(&self, index: u8, count: u64) {
         // A map of numbers is right after each step, whoever panicked elsewhere.
         let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
@@ -144,7 +149,8 @@ impl Audience {
                 let Some(index) = index_of(token.key_expr()) else { return };
                 match token.kind() {
                     SampleKind::Put => of_tokens.advance(index, 0),
-                    // Who leaves has seen everything. If not, it has failed, and the conductor ends the run.
+                    // Who leaves has seen everything. If not, it has failed, and the conductor ends
+                    // the run.
                     SampleKind::Delete => of_tokens.advance(index, GONE),
                 }
             })
@@ -160,8 +166,8 @@ impl Audience {
         Ok(Self { heard, expected: expected.into(), _tokens: tokens, _counts: counts })
     }
 
-    /// Waits until all are there. A subscriber shows its token after it has subscribed, over the same connection, so from
-    /// then on nobody misses a message.
+    /// Waits until all are there. A subscriber shows its token after it has subscribed, over the
+    /// same connection, so from then on nobody misses a message.
     pub(crate) fn wait_until_present(&self) {
         self.heard.wait_until(|done| done.len() == self.expected);
     }

@@ -1,8 +1,9 @@
-//! A subscriber process: stock zenoh, whoever allocated the messages. Compares each in place with its own copy of the
-//! file.
+//! A subscriber process: stock zenoh, whoever allocated the messages. Compares each in place with
+//! its own copy of the file.
 //!
-//! The slow one compares more often, or works longer, and keeps its messages until it has enough newer ones. It
-//! compares them a last time when it lets go: they must not have changed while it held them.
+//! The slow one compares more often, or works longer, and keeps its messages until it has enough
+//! newer ones. It compares them a last time when it lets go: they must not have changed while it
+//! held them.
 
 use crate::conductor::{end_with_parent, say};
 use crate::footprint::{self, Holdings};
@@ -25,7 +26,8 @@ pub(crate) fn run(options: &Options) -> Fallible {
     end_with_parent();
     let source = Source::read(&options.file()?, options.largest())?;
     let session = session::connect(&options.connect)?;
-    // No bound: zenoh's receiving thread must go on while this process compares, and the publisher is never far ahead.
+    // No bound: zenoh's receiving thread must go on while this process compares, and the publisher
+    // is never far ahead.
     let (sender, arrivals) = mpsc::channel();
     let subscription = session
         .declare_subscriber(DATA)

@@ -42,8 +42,8 @@ type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 // The borrowed errors of the backend do not outlive it.
 type Drawn<T = ()> = Result<T, Box<dyn Error>>;
 
-/// Draws percentile curves of some named histograms, and says where: how long the quickest half, nine tenths,
-/// 99 %… of all messages took at most.
+/// Draws percentile curves of some named histograms, and says where: how long the quickest half,
+/// nine tenths, 99 %… of all messages took at most.
 pub fn curves(
     file: &Path,
     title: &str,

@@ -10,7 +10,8 @@ pub fn now() -> u64 {
     read(ClockId::CLOCK_MONOTONIC)
 }
 
-/// The processor's time that this process has used in all threads, and in the kernel, in nanoseconds.
+/// The processor's time that this process has used in all threads, and in the kernel, in
+/// nanoseconds.
 pub fn process_cpu() -> u64 {
     read(ClockId::CLOCK_PROCESS_CPUTIME_ID)
 }

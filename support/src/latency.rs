@@ -78,10 +78,12 @@ impl Latencies {
 
 /// The median and the range of some rounds.
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_docs)]
 pub struct Spread {
+    /// Of an even number of values, the mean of the middle two.
     pub median: f64,
+    /// The lowest.
     pub least: f64,
+    /// The highest.
     pub most: f64,
 }
 

@@ -1,4 +1,5 @@
-//! What the tests, benches and stress programs share. Nothing here knows the library that they are about.
+//! What the tests, benches and stress programs share. Nothing here knows the library that they are
+//! about.
 //!
 //! | module | for |
 //! |---|---|
@@ -6,7 +7,7 @@
 //! | [`payload`], [`source`] | bytes of messages, and whether they came as they were sent |
 //! | [`machine`], [`clock`], [`procfs`] | what figures were taken on, the time, and what a process has |
 //! | [`units`], [`line`](mod@line) | times, sizes and numbers as people read them; a straight line through points |
-//! | [`latency`], [`table`], [`chart`], [`options`] | figures, and how they are shown |
+//! | [`turns`], [`latency`], [`table`], [`chart`], [`options`] | figures: how they are taken, and how they are shown |
 
 #![forbid(unsafe_code)]
 
@@ -25,6 +26,8 @@ pub mod procfs;
 pub mod source;
 #[cfg(feature = "figures")]
 pub mod table;
+#[cfg(feature = "figures")]
+pub mod turns;
 pub mod units;
 pub mod wire;
 

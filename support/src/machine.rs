@@ -50,7 +50,8 @@ fn first_line(file: &str) -> String {
 
 const THIS_THREAD: Pid = Pid::from_raw(0);
 
-/// Two different cores, or none: on a single one the sides run in turn, and latencies are the scheduler's.
+/// Two different cores, or none: on a single one the sides run in turn, and latencies are the
+/// scheduler's.
 #[derive(Clone, Copy, Debug)]
 pub struct Cores(Option<[usize; 2]>);
 

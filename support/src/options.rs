@@ -16,8 +16,8 @@ pub struct Quick {
 /// Of those that measure rows in rounds.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Common {
+    /// What all have.
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub quick: Quick,
     /// How often each row is measured, all in turn; medians and ranges are over these
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]

@@ -5,8 +5,9 @@
 //!   sequence provider   noise made from both  checksum
 //! ```
 //!
-//! The checksum is over all bytes before it. A message of which any part was overwritten fails it; one that was
-//! replaced as a whole has another number. Below are simpler contents for who has no identity to tell.
+//! The checksum is over all bytes before it. A message of which any part was overwritten fails it;
+//! one that was replaced as a whole has another number. Below are simpler contents for who has no
+//! identity to tell.
 
 /// The shortest message in bytes.
 pub const SHORTEST: usize = 24;
@@ -56,7 +57,8 @@ pub fn check(bytes: &[u8], identity: Identity) -> Result<(), String> {
     Ok(())
 }
 
-/// Each step is a bijection of the running value, so that bytes that differ in one word always differ in the result.
+/// Each step is a bijection of the running value, so that bytes that differ in one word always
+/// differ in the result.
 fn checksum(bytes: &[u8]) -> u64 {
     let step = |sum: u64, word: u64| (sum.rotate_left(23) ^ word).wrapping_mul(FACTOR);
     let words = bytes.chunks_exact(8);
@@ -71,7 +73,8 @@ fn word(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(bytes.try_into().expect("eight bytes"))
 }
 
-/// Fills any length so that [`check_pattern`] can tell it from every other one, and each of its words from the others.
+/// Fills any length so that [`check_pattern`] can tell it from every other one, and each of its
+/// words from the others.
 pub fn fill_pattern(bytes: &mut [u8], seed: u64) {
     for (at, word) in bytes.chunks_mut(8).enumerate() {
         word.copy_from_slice(&pattern(at, seed)[..word.len()]);

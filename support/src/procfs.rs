@@ -1,4 +1,5 @@
-//! What the kernel says of a process: its memory, descriptors and mappings; and the objects under /dev/shm.
+//! What the kernel says of a process: its memory, descriptors and mappings; and the objects under
+//! /dev/shm.
 
 use crate::Fallible;
 use std::fs;

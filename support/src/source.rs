@@ -1,13 +1,15 @@
 //! Which bytes are in which message: the file, cut into pieces, from the start again when it ends.
 //!
-//! Publisher and subscribers work it out by the same rule, so that an announcement is a descriptor and nothing else.
+//! Publisher and subscribers work it out by the same rule, so that an announcement is a descriptor
+//! and nothing else.
 
 use crate::Fallible;
 use std::path::Path;
 
 /// A file in private memory.
 pub struct Source {
-    /// The file, and then its start again, so that a message that runs over the end is one slice like any other.
+    /// The file, and then its start again, so that a message that runs over the end is one slice
+    /// like any other.
     bytes: Vec<u8>,
     file_len: usize,
 }
@@ -38,7 +40,8 @@ impl Source {
         self.file_len
     }
 
-    /// The messages, without end: their sizes are `sizes` in turn, and each starts in the file where the last one ended.
+    /// The messages, without end: their sizes are `sizes` in turn, and each starts in the file
+    /// where the last one ended.
     pub fn messages<'a>(&'a self, sizes: &'a [usize]) -> impl Iterator<Item = &'a [u8]> {
         sizes.iter().cycle().scan(0, |start, &len| {
             let message = &self.bytes[*start..*start + len];

@@ -1,4 +1,5 @@
-//! Tables in Markdown, so that what a program prints can be shown anywhere; and what a ratio should be.
+//! Tables in Markdown, so that what a program prints can be shown anywhere; and what a ratio should
+//! be.
 
 pub use comfy_table::Table;
 use comfy_table::{presets, CellAlignment};

@@ -1,5 +1,5 @@
-//! Values over sockets and pipes: four bytes of length, then JSON. Each is written by one call, so that threads
-//! may share a socket.
+//! Values over sockets and pipes: four bytes of length, then JSON. Each is written by one call, so
+//! that threads may share a socket.
 
 use serde::{de::DeserializeOwned, Serialize};
 use std::io::{self, ErrorKind, Read, Write};

@@ -1,8 +1,8 @@
-//! Runs the measurements in a child process, so that what the peers leave behind in /dev/shm can be removed when it has
-//! ended.
+//! Runs the measurements in a child process, so that what the peers leave behind in /dev/shm can be
+//! removed when it has ended.
 //!
-//! zenoh leaves the segment of its metadata for the next zenoh process to remove, and iceoryx2 leaves the object by
-//! which nodes find each other.
+//! zenoh leaves the segment of its metadata for the next zenoh process to remove, and iceoryx2
+//! leaves the object by which nodes find each other.
 
 use shm_pool_support::process::this_program;
 use shm_pool_support::{procfs, Fallible};

@@ -1,11 +1,12 @@
-//! Who takes part in which workload.
+//! Who takes part in which workload, and how much is measured.
 
 use crate::footprint::{footprint, Footprint};
 use crate::iceoryx::Iceoryx;
-use crate::measure::Contender;
+use crate::report::Row;
 use crate::source::{Malloc, Pool, Source};
 use crate::workload::{one_by_one, Mixed, FRAME, LIVE};
 use crate::zenoh_peers::{bare, binary_heap, buddy, pool_backend, talc, Collect, CollectAndDefragment, Zenoh};
+use shm_pool_support::turns::{interleave, Batch};
 
 /// The names by which tables, ratios and the chart know them.
 pub(crate) mod names {
@@ -27,6 +28,40 @@ pub(crate) mod names {
 }
 
 use names::*;
+
+/// How much to measure.
+#[derive(Clone, Copy)]
+pub(crate) struct Effort {
+    pub(crate) rounds: usize,
+    pub(crate) mixed_rounds: usize,
+    /// Orders in which each mixture fills the cap.
+    pub(crate) orders: u64,
+    /// Those of them that go on when it is full, and for how many messages.
+    pub(crate) churned: u64,
+    pub(crate) churn: usize,
+    /// Only whether everything works, with every byte of the mixture compared.
+    pub(crate) is_quick: bool,
+}
+
+impl Effort {
+    pub(crate) const FULL: Self =
+        Self { rounds: 200, mixed_rounds: 40, orders: 20, churned: 5, churn: 2000, is_quick: false };
+    pub(crate) const QUICK: Self =
+        Self { rounds: 2, mixed_rounds: 1, orders: 2, churned: 2, churn: 200, is_quick: true };
+}
+
+/// One that takes part. `batch` is why not, if it cannot.
+pub(crate) struct Contender {
+    name: &'static str,
+    batch: Result<Batch, String>,
+}
+
+/// Measures contenders in turn.
+pub(crate) fn measure(contenders: Vec<Contender>, rounds: usize, count: Option<u64>) -> Vec<Row> {
+    let (names, batches): (Vec<_>, Vec<_>) = contenders.into_iter().map(|one| (one.name, one.batch)).unzip();
+    let spreads = interleave(batches, rounds, count);
+    names.into_iter().zip(spreads).map(|(name, spread)| Row { name, spread }).collect()
+}
 
 /// Those that allocate and drop messages of `len` bytes.
 pub(crate) fn one_by_one_of(len: usize) -> Vec<Contender> {

@@ -1,8 +1,9 @@
-//! What fits: how many messages can live at a time under the cap that everybody has, until nothing more fits.
+//! What fits: how many messages can live at a time under the cap that everybody has, until nothing
+//! more fits.
 
 mod stores;
 
-use crate::measure::Effort;
+use crate::contenders::Effort;
 use crate::workload::mixture_len;
 use crate::zenoh_peers::SEGMENT;
 use fastrand::Rng;
@@ -145,8 +146,9 @@ fn fill(store: &mut dyn Store, mut next: impl FnMut() -> usize) -> Cell<usize> {
     }
 }
 
-/// Goes on with a full store: a message that is refused waits until enough others, picked at random, have been dropped.
-/// Returns the mean of the live bytes at the refusals, the first `uncounted` messages' left out.
+/// Goes on with a full store: a message that is refused waits until enough others, picked at
+/// random, have been dropped. Returns the mean of the live bytes at the refusals, the first
+/// `uncounted` messages' left out.
 fn churn(store: &mut dyn Store, lens: impl Iterator<Item = usize>, uncounted: usize, mut random: Rng) -> Cell<f64> {
     let mut refusals = Vec::new();
     for (index, len) in lens.enumerate() {
@@ -221,7 +223,8 @@ fn line<T>(row: &Row<T>, goal: Goal, figure: impl Fn(&T) -> f64, show: impl Fn(&
 
 fn ratio<T>(cells: &[Cell<T>], goal: Goal, figure: impl Fn(&T) -> f64) -> [String; 2] {
     let (ours, zenohs) = cells.split_at(OURS);
-    // One of ours that cannot is not made up for by the other; of zenoh's, the others still have a best.
+    // One of ours that cannot is not made up for by the other; of zenoh's, the others still have a
+    // best.
     let ours: Result<Vec<f64>, _> = ours.iter().map(|cell| cell.as_ref().map(&figure)).collect();
     let worst = ours.ok().and_then(|ours| ours.into_iter().reduce(f64::min));
     let best = zenohs.iter().filter_map(|cell| cell.as_ref().ok()).map(&figure).reduce(f64::max);

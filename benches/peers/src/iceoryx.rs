@@ -17,7 +17,8 @@ use std::sync::OnceLock;
 static CONFIG: OnceLock<Config> = OnceLock::new();
 static SERVICES: AtomicUsize = AtomicUsize::new(0);
 
-/// Keeps iceoryx2 quiet, and away from the machine's other iceoryx2 processes: its files go to `scratch`.
+/// Keeps iceoryx2 quiet, and away from the machine's other iceoryx2 processes: its files go to
+/// `scratch`.
 pub(crate) fn start(scratch: &StdPath) -> Result<(), String> {
     set_log_level(LogLevel::Fatal);
     let mut config = Config::default();
@@ -33,8 +34,8 @@ pub(crate) struct Iceoryx {
 }
 
 impl Iceoryx {
-    /// For messages of up to `max_len` bytes, of which at most `live` exist at a time. The service is as small as it
-    /// can be, because iceoryx2 makes samples for all its subscribers in advance.
+    /// For messages of up to `max_len` bytes, of which at most `live` exist at a time. The service
+    /// is as small as it can be, because iceoryx2 makes samples for all its subscribers in advance.
     pub(crate) fn new(max_len: usize, live: usize) -> Result<Self, String> {
         let config = CONFIG.get().ok_or("not started")?;
         let node = NodeBuilder::new().config(config).create::<ipc::Service>().map_err(text)?;

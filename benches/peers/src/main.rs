@@ -1,9 +1,11 @@
-//! What a message costs with this library, and what it costs with others, measured side by side in one run.
+//! What a message costs with this library, and what it costs with others, measured side by side in
+//! one run.
 //!
-//! Run with `cargo run --release --manifest-path benches/peers/Cargo.toml`; it prints tables and the ratios that the
-//! crate promises, and draws `peers.svg`. With `-- --quick` behind that it only checks that everything works, and with
-//! `-- --fits` it only counts what fits under the cap. What a peer cannot do is a row that says why, and a goal that is
-//! missed is a result: neither is an error.
+//! Run with `cargo run --release --manifest-path benches/peers/Cargo.toml`; it prints tables and
+//! the ratios that the crate promises, and draws `peers.svg`. With `-- --quick` behind that it only
+//! checks that everything works, and with `-- --fits` it only counts what fits under the cap. What
+//! a peer cannot do is a row that says why, and a goal that is missed is a result: neither is an
+//! error.
 //!
 //! | file | its one job |
 //! |---|---|
@@ -11,7 +13,7 @@
 //! | `source.rs` | what every peer can do; the library by itself, and malloc |
 //! | `zenoh_peers.rs`, `iceoryx.rs` | zenoh's providers and backends; iceoryx2's publisher |
 //! | `workload.rs`, `contenders.rs` | one message after the other, and the mixture; who takes part in which |
-//! | `measure.rs`, `footprint.rs` | measures in turn; what memory a peer takes |
+//! | `footprint.rs` | what memory a peer takes |
 //! | `fits.rs` | what fits under the cap |
 //! | `report.rs` | the notes, the tables, the ratios and their goals, the chart |
 
@@ -20,14 +22,13 @@ mod contenders;
 mod fits;
 mod footprint;
 mod iceoryx;
-mod measure;
 mod report;
 mod source;
 mod workload;
 mod zenoh_peers;
 
 use clap::Parser;
-use measure::{interleave, Effort};
+use contenders::{measure, Effort};
 use report::{print_footprints, print_rows, Sized};
 use shm_pool_support::machine::Machine;
 use shm_pool_support::process::{exit_code, task};
@@ -84,7 +85,7 @@ fn measure_all(arguments: &Arguments, scratch: &Path) -> Fallible {
 
     let footprints = contenders::footprints(effort.is_quick);
     let sizes: Vec<Sized> = SIZES.into_iter().map(|(len, name)| one_by_one(len, name, effort)).collect();
-    let mixed = interleave(contenders::mixed(effort.is_quick), effort.mixed_rounds, Some(MIXTURE as u64));
+    let mixed = measure(contenders::mixed(effort.is_quick), effort.mixed_rounds, Some(MIXTURE as u64));
     print_rows("mixture, per message", &mixed);
     print_footprints(&footprints);
     fits::print(effort);
@@ -98,7 +99,7 @@ fn measure_all(arguments: &Arguments, scratch: &Path) -> Fallible {
 
 fn one_by_one(len: usize, name: &'static str, effort: Effort) -> Sized {
     let count = effort.is_quick.then_some(100);
-    let rows = interleave(contenders::one_by_one_of(len), effort.rounds, count);
+    let rows = measure(contenders::one_by_one_of(len), effort.rounds, count);
     print_rows(&format!("alloc + drop, {name}"), &rows);
     Sized { len, name, rows }
 }

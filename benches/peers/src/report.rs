@@ -1,11 +1,13 @@
-//! What is printed and drawn: the machine, what is compared and what is not, tables, ratios with their goals, the chart.
+//! What is printed and drawn: the machine, what is compared and what is not, tables, ratios with
+//! their goals, the chart.
 
 use crate::contenders::names::*;
+use crate::contenders::Effort;
 use crate::footprint::Footprint;
-use crate::measure::{Effort, Row, Spread};
 use crate::workload::{FRAME, LIVE};
 use crate::zenoh_peers::SEGMENT;
 use shm_pool_support::chart::{self, Bar};
+use shm_pool_support::latency::Spread;
 use shm_pool_support::machine::Machine;
 use shm_pool_support::table::{table, Goal};
 use shm_pool_support::units::{mib, Nanoseconds};
@@ -14,6 +16,12 @@ use std::fs;
 use std::path::Path;
 
 const LOCK: &str = include_str!("../Cargo.lock");
+
+/// A contender's nanoseconds per message, or why there are none.
+pub(crate) struct Row {
+    pub(crate) name: &'static str,
+    pub(crate) spread: Result<Spread, String>,
+}
 
 /// The rows of one message length.
 pub(crate) struct Sized {
@@ -78,8 +86,8 @@ pub(crate) fn print_rows(title: &str, rows: &[Row]) {
     let mut table = table(&[title, "median", "min", "max"]);
     for Row { name, spread } in rows {
         match spread {
-            Ok(Spread { median, min, max }) => {
-                let figures = [median, min, max].map(|&ns| Nanoseconds(ns).to_string());
+            Ok(Spread { median, least, most }) => {
+                let figures = [median, least, most].map(|&ns| Nanoseconds(ns).to_string());
                 table.add_row([(*name).to_owned()].into_iter().chain(figures));
             }
             Err(_) => drop(table.add_row([name, "cannot"])),
@@ -158,7 +166,8 @@ fn median(rows: &[Row], name: &str) -> Option<f64> {
     row.spread.as_ref().ok().map(|spread| spread.median)
 }
 
-/// Bars of a group, from left to right. One colour per backend: strong behind zenoh's provider, pale when bare.
+/// Bars of a group, from left to right. One colour per backend: strong behind zenoh's provider,
+/// pale when bare.
 const BARS: &[Bar] = &[
     (ZENOH_OURS, [0x1f, 0x5f, 0xb4]),
     (ZENOH_TALC, [0xd0, 0x6a, 0x1c]),

@@ -1,5 +1,5 @@
-//! What every peer can do: hand out messages. One trait, so that each workload is written once; and the peers that need
-//! no adapter: the library by itself, and glibc's malloc.
+//! What every peer can do: hand out messages. One trait, so that each workload is written once; and
+//! the peers that need no adapter: the library by itself, and glibc's malloc.
 
 use crate::zenoh_peers::SEGMENT;
 use shm_pool::{AllocError, Provider, ShmBufMut, Stats};

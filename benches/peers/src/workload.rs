@@ -1,14 +1,13 @@
-//! The two workloads: one message after the other, and a robot's mixture with several messages alive.
+//! The two workloads: one message after the other, and a robot's mixture with several messages
+//! alive.
 
 use crate::source::{text, Source};
 use fastrand::Rng;
 use shm_pool_support::payload;
+use shm_pool_support::turns::Batch;
 use std::fmt::Display;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
-
-/// Runs that many messages. The error is why the peer cannot.
-pub(crate) type Batch = Box<dyn FnMut(u64) -> Result<Duration, String>>;
 
 /// Messages alive at a time, not counting the one that is being written.
 pub(crate) const LIVE: usize = 4;
@@ -21,8 +20,9 @@ pub(crate) const FRAME: usize = 6_000_000;
 
 const CLOUD: usize = 1_000_000;
 
-/// Allocates a message and drops it. Where dropping leaves work for later, that is done at the end of the batch, within
-/// the time: a short batch could otherwise leave it to another one that the median does not see.
+/// Allocates a message and drops it. Where dropping leaves work for later, that is done at the end
+/// of the batch, within the time: a short batch could otherwise leave it to another one that the
+/// median does not see.
 pub(crate) fn one_by_one<S: Source + 'static>(source: S, len: usize) -> Batch {
     Box::new(move |count| {
         let start = Instant::now();
@@ -30,11 +30,12 @@ pub(crate) fn one_by_one<S: Source + 'static>(source: S, len: usize) -> Batch {
             drop(black_box(source.take(black_box(len)).map_err(text)?));
         }
         source.settle();
-        Ok(start.elapsed())
+        Ok(Some(start.elapsed()))
     })
 }
 
-/// Messages of the mixture, every byte written, each dropped when four later ones have been written.
+/// Messages of the mixture, every byte written, each dropped when four later ones have been
+/// written.
 pub(crate) struct Mixed<S: Source> {
     source: S,
     lens: Vec<usize>,
@@ -49,12 +50,12 @@ impl<S: Source> Mixed<S> {
         Self { source, lens: mixture(), live: [const { None }; LIVE], sent: 0, is_thorough }
     }
 
-    pub(crate) fn run(&mut self, count: u64) -> Result<Duration, String> {
+    pub(crate) fn run(&mut self, count: u64) -> Result<Option<Duration>, String> {
         let start = Instant::now();
         for _ in 0..count {
             self.send()?;
         }
-        Ok(start.elapsed())
+        Ok(Some(start.elapsed()))
     }
 
     fn send(&mut self) -> Result<(), String> {
@@ -101,7 +102,8 @@ fn mixture() -> Vec<usize> {
     (0..MIXTURE).map(|_| mixture_len(&mut random)).collect()
 }
 
-/// Of sixteen messages about two are camera frames, two are point clouds, and the rest is telemetry.
+/// Of sixteen messages about two are camera frames, two are point clouds, and the rest is
+/// telemetry.
 pub(crate) fn mixture_len(random: &mut Rng) -> usize {
     match random.u8(..16) {
         0 | 1 => FRAME,

@@ -1,8 +1,8 @@
 //! zenoh's providers and their backends, whichever backend it is.
 
 use crate::source::{most_held, text, Source};
-use crate::workload::Batch;
 use shm_pool::zenoh::PoolBackend;
+use shm_pool_support::turns::Batch;
 use std::fmt::Display;
 use std::hint::black_box;
 use std::marker::PhantomData;
@@ -18,9 +18,9 @@ use zenoh::Wait;
 /// The one segment that each stock backend gets, and the cap that ours gets.
 pub(crate) const SEGMENT: usize = 64 << 20;
 
-/// A provider collects garbage at most once per attempt, and gives up if the largest chunk that this freed is too
-/// small, although several together may have made room. zenoh's `BlockOn` then sleeps for a millisecond and tries
-/// again; so do we, without the sleep.
+/// A provider collects garbage at most once per attempt, and gives up if the largest chunk that
+/// this freed is too small, although several together may have made room. zenoh's `BlockOn` then
+/// sleeps for a millisecond and tries again; so do we, without the sleep.
 const ATTEMPTS: usize = 3;
 
 /// For messages of one length.
@@ -80,7 +80,8 @@ impl<B: ShmProviderBackend, P: AllocPolicy<B> + ConstPolicy + SafePolicy> Source
 }
 
 impl<P> Zenoh<PoolBackend, P> {
-    /// Our backend, which has its provider collect before it takes more memory, or only when it has reached its cap.
+    /// Our backend, which has its provider collect before it takes more memory, or only when it has
+    /// reached its cap.
     pub(crate) fn ours(collect_early: bool) -> Result<Self, String> {
         let backend = pool_backend(collect_early)?;
         Ok(Self::new(backend.provider(), move || most_held(&backend.stats())))
@@ -91,7 +92,8 @@ pub(crate) fn pool_backend(collect_early: bool) -> Result<PoolBackend, String> {
     PoolBackend::builder().max_bytes(SEGMENT).collect_early(collect_early).build().map_err(text)
 }
 
-/// What a provider asks of its backend for one message: a chunk allocated, its pointer dropped, the chunk freed.
+/// What a provider asks of its backend for one message: a chunk allocated, its pointer dropped, the
+/// chunk freed.
 pub(crate) fn bare<B: ShmProviderBackend + 'static>(backend: B, len: usize) -> Result<Batch, String> {
     let layout = MemoryLayout::try_from(len).and_then(|layout| backend.layout_for(layout)).map_err(text)?;
     Ok(Box::new(move |count| {
@@ -101,7 +103,7 @@ pub(crate) fn bare<B: ShmProviderBackend + 'static>(backend: B, len: usize) -> R
             drop(chunk.data);
             backend.free(&chunk.descriptor);
         }
-        Ok(start.elapsed())
+        Ok(Some(start.elapsed()))
     }))
 }
 
@@ -125,7 +127,8 @@ fn refused(error: impl Display) -> String {
     format!("{error}; zenoh locks all {} MiB into memory, see limits above", SEGMENT >> 20)
 }
 
-/// Has zenoh start its threads and create the metadata that all providers share, so that no peer pays for it alone.
+/// Has zenoh start its threads and create the metadata that all providers share, so that no peer
+/// pays for it alone.
 pub(crate) fn start() -> Result<(), String> {
     let source = Zenoh::<_, Collect>::ours(true)?;
     let message = source.take(1).map_err(text)?;

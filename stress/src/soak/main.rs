@@ -5,12 +5,15 @@
 //! cargo run --release -p shm-pool-stress --bin soak -- --allocs 100000000 --messages 1000000
 //! ```
 //!
-//! First one process allocates and drops, in turn over small sizes and sizes of whole pages. Then it publishes messages that another process attaches to, reads and lets go. Two processes, and not a client in
-//! the same one: each then has its own table, mappings and heap, and which of them grows can be seen.
+//! First one process allocates and drops, in turn over small sizes and sizes of whole pages. Then
+//! it publishes messages that another process attaches to, reads and lets go. Two processes, and
+//! not a client in the same one: each then has its own table, mappings and heap, and which of them
+//! grows can be seen.
 //!
-//! A hundred times in each part each process's resident memory is taken (`VmRSS` of /proc/self/status, which includes
-//! `RssShmem`). A line is fitted to what comes after the warm-up, the first tenth, by least squares. It is flat if, over all
-//! cycles, it rises by less than [`FLAT`] bytes; a byte that is lost in every thousand cycles would make it steeper.
+//! A hundred times in each part each process's resident memory is taken (`VmRSS` of
+//! /proc/self/status, which includes `RssShmem`). A line is fitted to what comes after the warm-up,
+//! the first tenth, by least squares. It is flat if, over all cycles, it rises by less than
+//! [`FLAT`] bytes; a byte that is lost in every thousand cycles would make it steeper.
 
 #![forbid(unsafe_code)]
 
@@ -24,8 +27,8 @@ use shm_pool_support::{procfs, Fallible};
 use std::process::ExitCode;
 use std::time::Instant;
 
-/// The most that a flat line rises over all cycles, in bytes: 16 pages. Less cannot be told from the kernel's own counting, which
-/// is in batches of pages.
+/// The most that a flat line rises over all cycles, in bytes: 16 pages. Less cannot be told from
+/// the kernel's own counting, which is in batches of pages.
 const FLAT: f64 = 65_536.0;
 
 /// How often memory is looked at in each part.

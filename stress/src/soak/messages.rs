@@ -7,7 +7,8 @@
 //! | | the descriptors | 32 each |
 //! | to the owner, after each batch | the reader's resident memory when it was last asked for, and the shared part | 8 + 8 |
 //!
-//! The messages of a batch are all published before the first of them is read, so that both processes have something to do.
+//! The messages of a batch are all published before the first of them is read, so that both
+//! processes have something to do.
 
 use crate::{report_rate, Memory, LENGTHS, SAMPLES};
 use shm_pool::{Client, Descriptor, PeerId, Provider, ProviderId};
@@ -27,7 +28,8 @@ type Samples = Vec<(u64, Memory)>;
 /// The owner's side: publishes so many messages. Gives the owner's samples and the reader's.
 pub(crate) fn publish(provider: &Provider, cycles: u64) -> Fallible<(Samples, Samples)> {
     let (mut socket, theirs) = UnixStream::pair()?;
-    // The command, and with it this process's copy of the reader's end, goes at once: so its death is noticed.
+    // The command, and with it this process's copy of the reader's end, goes at once: so its death
+    // is noticed.
     let reader = Child::start("reader", this_program(&provider.id().to_u64())?.stdin(OwnedFd::from(theirs)))?;
     let peer = PeerId::from_bytes(receive(&mut socket)?);
 
@@ -96,7 +98,8 @@ fn receive<const BYTES: usize>(socket: &mut UnixStream) -> io::Result<[u8; BYTES
     Ok(bytes)
 }
 
-/// Writes the cycle's number to both ends of a message. Its pages in between are of no interest here.
+/// Writes the cycle's number to both ends of a message. Its pages in between are of no interest
+/// here.
 fn mark(bytes: &mut [u8], cycle: u64) {
     let number = cycle.to_le_bytes();
     let tail = bytes.len() - number.len();

@@ -17,7 +17,8 @@ pub(super) struct Peer {
 /// How many of [`PEERS`], from the first, are ours.
 pub(super) const OURS: usize = 2;
 
-/// zenoh's backends are asked directly, because its provider would hold messages back until it collects them.
+/// zenoh's backends are asked directly, because its provider would hold messages back until it
+/// collects them.
 pub(super) const PEERS: [Peer; 5] = [
     Peer { name: "our provider", build: provider },
     Peer { name: "our backend", build: || bare(pool_backend(true), |_, _| true) },

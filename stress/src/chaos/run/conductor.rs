@@ -20,7 +20,8 @@ const NEWBORN: Duration = Duration::from_millis(4);
 /// In an era there are so many times of quiet.
 const CHECKS: u64 = 5;
 
-/// How many mappings of heap and stacks a veteran may gain: allocators and thread libraries keep some for later.
+/// How many mappings of heap and stacks a veteran may gain: allocators and thread libraries keep
+/// some for later.
 const OTHER_MAPPINGS: usize = 32;
 
 type Result<T> = std::result::Result<T, String>;
@@ -82,7 +83,7 @@ impl Conductor<'_> {
 
     fn is_over(&self) -> bool {
         let is_enough = self.plan.kills.is_some_and(|kills| self.crew.tally.kills() >= kills);
-        is_enough || self.plan.time.is_some_and(|time| self.start.elapsed() >= time)
+        is_enough || self.plan.seconds.is_some_and(|seconds| self.start.elapsed().as_secs() >= seconds)
     }
 
     /// The veterans, the first owner and the first peer, are spared until its end.
@@ -222,8 +223,9 @@ impl Conductor<'_> {
 
     // ---- what must hold --------------------------------------------------------------------------------------
 
-    /// A time of quiet: everybody is alive, and has let go of everything. Then nothing is leased, used, held; nobody has anything
-    /// open or mapped that it did not have at first; and in /dev/shm there are the owners' control objects.
+    /// A time of quiet: everybody is alive, and has let go of everything. Then nothing is leased,
+    /// used, held; nobody has anything open or mapped that it did not have at first; and in
+    /// /dev/shm there are the owners' control objects.
     fn check(&mut self) -> Result<()> {
         let (owners, peers) = (self.crew.posts(Kind::Owner), self.crew.posts(Kind::Peer));
         for (owner, quiet) in self.quiesce(peers.len())? {
@@ -261,7 +263,7 @@ impl Conductor<'_> {
         for owner in owners {
             let Word::Quiet(quiet) = self.crew.answer(owner)? else { return Err(format!("{owner:?} is not quiet")) };
             self.crew.tally.peak = self.crew.tally.peak.max(quiet.peak);
-            if quiet.leased + quiet.in_use + quiet.held > 0 || quiet.peak > self.plan.max_bytes as u64 {
+            if quiet.leased + quiet.in_use + quiet.held > 0 || quiet.peak > self.plan.max_bytes() as u64 {
                 return Err(format!("{owner:?} with {peers} peers at rest has {quiet:?}"));
             }
             answers.push((owner, quiet));
@@ -275,7 +277,8 @@ impl Conductor<'_> {
         }
     }
 
-    /// `shared` control objects are mapped, and since its first time of quiet the process has gained nothing.
+    /// `shared` control objects are mapped, and since its first time of quiet the process has
+    /// gained nothing.
     fn check_footprint(&mut self, post: Post, now: Footprint, shared: usize) -> Result<()> {
         let ends = self.crew.ends;
         let (start, ends_then) = *self.crew.worker(post).start.get_or_insert((now, ends));

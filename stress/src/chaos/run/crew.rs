@@ -67,16 +67,17 @@ impl Crew {
     pub(crate) fn new(plan: &Plan, prefix: &str) -> Result<Self, String> {
         let listen = |owner| {
             let listener = UnixListener::bind_addr(&address(prefix, owner)?)?;
-            // It is not closed when an owner ends, so that peers can always connect; the next owner lets them in.
+            // It is not closed when an owner ends, so that peers can always connect; the next owner
+            // lets them in.
             sys::make_inheritable(&listener)?;
             Ok(listener)
         };
-        let listeners: io::Result<Vec<_>> = (0..plan.owners).map(listen).collect();
+        let listeners: io::Result<Vec<_>> = (0..plan.owners.into()).map(listen).collect();
         let (to_events, events) = mpsc::channel();
         Ok(Self {
             plan: plan.clone(),
             prefix: prefix.to_owned(),
-            tally: Tally { seed: plan.seed, cap: plan.max_bytes as u64, ..Tally::default() },
+            tally: Tally { seed: plan.seed, cap: plan.max_bytes() as u64, ..Tally::default() },
             random: fastrand::Rng::with_seed(plan.seed),
             workers: HashMap::new(),
             listeners: listeners.map_err(failed("listen"))?,
@@ -90,7 +91,7 @@ impl Crew {
     /// All posts of a kind.
     pub(crate) fn posts(&self, kind: Kind) -> Vec<Post> {
         let count = if kind == Kind::Owner { self.plan.owners } else { self.plan.peers };
-        (0..count).map(|index| Post { kind, index }).collect()
+        (0..count.into()).map(|index| Post { kind, index }).collect()
     }
 
     pub(crate) fn worker(&mut self, post: Post) -> &mut Worker {
@@ -105,9 +106,9 @@ impl Crew {
             index: post.index,
             prefix: self.prefix.clone(),
             seed: self.random.u64(..),
-            owners: self.plan.owners,
-            largest: self.plan.largest,
-            max_bytes: self.plan.max_bytes,
+            owners: self.plan.owners.into(),
+            largest: self.plan.largest(),
+            max_bytes: self.plan.max_bytes(),
             listener: if post.kind == Kind::Owner { self.listeners[post.index].as_raw_fd() } else { -1 },
         };
         let mut command = this_program(&role).map_err(failed("find this program"))?;

@@ -1,7 +1,8 @@
-//! What a peer does with one owner and its successors: connect, attach, look at every byte, hold, look again, let go.
+//! What a peer does with one owner and its successors: connect, attach, look at every byte, hold,
+//! look again, let go.
 //!
-//! An error is allowed if the owner has gone, and then the connection must end too; that is waited for. A message that was neither
-//! granted nor kept may be stale. Anything else ends the run.
+//! An error is allowed if the owner has gone, and then the connection must end too; that is waited
+//! for. A message that was neither granted nor kept may be stale. Anything else ends the run.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,7 @@
 //! An owner's connections: who is there, what was sent to whom, what is not confirmed yet.
 //!
-//! Each frame to a peer is confirmed by its number, in order. A message that is kept until then is kept here. Everything is
-//! under one lock, and whoever waits for a change waits with a deadline.
+//! Each frame to a peer is confirmed by its number, in order. A message that is kept until then is
+//! kept here. Everything is under one lock, and whoever waits for a change waits with a deadline.
 
 #![forbid(unsafe_code)]
 
@@ -16,7 +16,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::Instant;
 
-/// Most frames that a peer has not confirmed. They fit a socket's buffer, so that sending never blocks.
+/// Most frames that a peer has not confirmed. They fit a socket's buffer, so that sending never
+/// blocks.
 const WINDOW: usize = 32;
 
 /// Numbers of frames that are not the publisher's.
@@ -167,8 +168,8 @@ impl Hub {
         published
     }
 
-    /// Memory is exhausted: has everybody let go, and waits until somebody has, or has left. `false` if it is time to do
-    /// something else.
+    /// Memory is exhausted: has everybody let go, and waits until somebody has, or has left.
+    /// `false` if it is time to do something else.
     pub(crate) fn make_room(&self, deadline: Instant) -> bool {
         let mut state = self.lock();
         let number = state.next_number();
@@ -185,8 +186,8 @@ impl Hub {
 
     // ---- the conductor's side --------------------------------------------------------------------------------
 
-    /// Stops publishing, and returns when exactly so many peers are connected, each has let go of everything, was granted
-    /// a message after that, and has read it.
+    /// Stops publishing, and returns when exactly so many peers are connected, each has let go of
+    /// everything, was granted a message after that, and has read it.
     pub(crate) fn quiesce(&self, provider: &Provider, peers: usize) {
         let deadline = Instant::now() + DEADLINE;
         let mut state = self.lock();
@@ -212,7 +213,8 @@ impl Hub {
         }
     }
 
-    /// Nobody holds memory, so there must be some; and a peer that is there can be granted a message.
+    /// Nobody holds memory, so there must be some; and a peer that is there can be granted a
+    /// message.
     fn probe(&self, state: &mut State, provider: &Provider) {
         let sequence = state.next_number();
         let mut buffer = provider.alloc(4096).unwrap_or_else(|error| self.control.fail(&format!("at rest: {error}")));

@@ -26,24 +26,65 @@ mod worker;
 pub(crate) use conductor::run;
 pub(crate) use worker::play_role;
 
-use std::time::Duration;
+use clap::Parser;
 
-/// What a run is like.
-#[derive(Clone, Debug)]
+/// Kills and restarts publishers and subscribers at random moments, and checks that nothing is
+/// lost, leaked or torn.
+#[derive(Parser, Clone, Debug)]
+#[command(name = "chaos")]
 pub(crate) struct Plan {
-    /// The run is over after so many kills, or so much time.
+    /// End after so many kills [default: 1000, if no time is given]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value = "1000",
+        hide_default_value = true,
+        default_value_if("seconds", clap::builder::ArgPredicate::IsPresent, None)
+    )]
     pub(crate) kills: Option<u64>,
-    pub(crate) time: Option<Duration>,
-    /// Settles what is decided at random, but not how the processes' steps interleave.
+
+    /// End after so many seconds
+    #[arg(long, value_name = "N")]
+    pub(crate) seconds: Option<u64>,
+
+    /// Settles what is decided at random, but not how the processes' steps interleave [default: a
+    /// random one]
+    #[arg(long, default_value_t = fastrand::u64(..), hide_default_value = true)]
     pub(crate) seed: u64,
-    pub(crate) owners: usize,
-    pub(crate) peers: usize,
-    /// Length of the longest message in bytes.
-    pub(crate) largest: usize,
-    /// Cap on each owner's payload memory in bytes.
-    pub(crate) max_bytes: usize,
-    /// After so many kills the veterans, who are spared until then, are looked at and replaced.
+
+    /// How many owners; the first of them is spared for an era
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(2..=16))]
+    pub(crate) owners: u8,
+
+    /// How many peers, each connected to all owners; the first of them is spared for an era
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u8).range(2..=16))]
+    pub(crate) peers: u8,
+
+    /// Kills in an era, at whose end the spared ones are looked at and replaced, too
+    #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) era: u64,
+
+    /// Length of the longest message in KiB
+    #[arg(long, value_name = "KIB", default_value_t = 3072, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub(crate) largest: u32,
+
+    /// Cap on each owner's payload memory, in lengths of the longest message
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(4..=64))]
+    pub(crate) room: u32,
+
     /// Arguments that make this program call [`play_role`].
+    #[arg(skip)]
     pub(crate) worker_args: &'static [&'static str],
+}
+
+impl Plan {
+    /// In bytes.
+    fn largest(&self) -> usize {
+        self.largest as usize * 1024
+    }
+
+    /// Cap on each owner's payload memory in bytes.
+    fn max_bytes(&self) -> usize {
+        self.largest() * self.room as usize
+    }
 }

@@ -57,9 +57,11 @@ fn new_client(prefix: &str) -> Arc<Client> {
 }
 
 impl Shared {
-    /// Enters a connection that is about to be used. Gives the client to use with it, or `None` if it is time to end.
+    /// Enters a connection that is about to be used. Gives the client to use with it, or `None` if
+    /// it is time to end.
     pub(crate) fn enter(&self, owner: usize, socket: &Arc<UnixStream>) -> Option<Arc<Client>> {
-        // Entered first: either the connection is found and ended, or the new client, or the end, is seen here.
+        // Entered first: either the connection is found and ended, or the new client, or the end,
+        // is seen here.
         *self.sockets[owner].lock().expect("no panics") = Some(socket.clone());
         (!self.is_ending.load(Ordering::SeqCst)).then(|| self.client())
     }
@@ -73,7 +75,8 @@ impl Shared {
         self.client.read().expect("no panics").clone()
     }
 
-    /// Replaces the client. The old one goes when the last thread that uses it has noticed; its views stay good after that.
+    /// Replaces the client. The old one goes when the last thread that uses it has noticed; its
+    /// views stay good after that.
     fn recreate(&self) {
         *self.client.write().expect("no panics") = new_client(&self.prefix);
         self.hang_up();

@@ -1,4 +1,5 @@
-//! The owner's publishing thread: allocate, fill, freeze, share, let go; and now and then what else an owner may do.
+//! The owner's publishing thread: allocate, fill, freeze, share, let go; and now and then what else
+//! an owner may do.
 
 #![forbid(unsafe_code)]
 

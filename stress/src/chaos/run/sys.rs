@@ -9,7 +9,8 @@ pub(crate) fn make_inheritable(descriptor: &impl AsRawFd) -> io::Result<()> {
     check(unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_SETFD, 0) })
 }
 
-/// A copy of an inherited descriptor. The inherited one stays open for as long as this process lives.
+/// A copy of an inherited descriptor. The inherited one stays open for as long as this process
+/// lives.
 pub(crate) fn copy_inherited(number: RawFd) -> io::Result<OwnedFd> {
     // SAFETY: numbers only; a wrong descriptor is an error.
     let copy = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 0) };
@@ -21,7 +22,8 @@ pub(crate) fn copy_inherited(number: RawFd) -> io::Result<OwnedFd> {
 /// A process that is aborted leaves no file.
 pub(crate) fn dump_no_core() {
     let limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: a valid structure. Lowering a limit cannot fail, and a core file would be a nuisance and no more.
+    // SAFETY: a valid structure. Lowering a limit cannot fail, and a core file would be a nuisance
+    // and no more.
     unsafe { libc::setrlimit(libc::RLIMIT_CORE, &limit) };
 }
 

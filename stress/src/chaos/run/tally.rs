@@ -5,7 +5,6 @@
 use super::wire::{Published, Seen};
 use super::worker::Kind;
 use std::fmt;
-use std::ops::AddAssign;
 use std::time::Duration;
 
 /// What is counted in a run.
@@ -56,31 +55,6 @@ impl Tally {
             Kind::Owner => self.owners_killed += 1,
             Kind::Peer => self.peers_killed += 1,
         }
-    }
-}
-
-impl AddAssign for Published {
-    fn add_assign(&mut self, other: Self) {
-        let Self { messages, bytes, granted, kept, fleeting, exhausted } = other;
-        self.messages += messages;
-        self.bytes += bytes;
-        self.granted += granted;
-        self.kept += kept;
-        self.fleeting += fleeting;
-        self.exhausted += exhausted;
-    }
-}
-
-impl AddAssign for Seen {
-    fn add_assign(&mut self, other: Self) {
-        let Self { messages, stale, bytes, again, outlived, lost, torn } = other;
-        self.messages += messages;
-        self.stale += stale;
-        self.bytes += bytes;
-        self.again += again;
-        self.outlived += outlived;
-        self.lost += lost;
-        self.torn += torn;
     }
 }
 

@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+use derive_more::AddAssign;
 use serde::{Deserialize, Serialize};
 use shm_pool_support::procfs;
 use std::time::Duration;
@@ -31,7 +32,8 @@ pub(crate) enum Exit {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) enum Command {
     Exit(Exit),
-    /// To an owner: publish nothing, have everything let go by this many peers, and tell what is left.
+    /// To an owner: publish nothing, have everything let go by this many peers, and tell what is
+    /// left.
     Quiesce(u64),
     /// To an owner: go on.
     Resume,
@@ -42,7 +44,7 @@ pub(crate) enum Command {
 }
 
 /// What an owner has done since it told last.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize, Default)]
+#[derive(Clone, Copy, Debug, Default, AddAssign, Serialize, Deserialize)]
 pub(crate) struct Published {
     pub(crate) messages: u64,
     pub(crate) bytes: u64,
@@ -55,7 +57,7 @@ pub(crate) struct Published {
 }
 
 /// What a peer has done since it told last.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize, Default)]
+#[derive(Clone, Copy, Debug, Default, AddAssign, Serialize, Deserialize)]
 pub(crate) struct Seen {
     pub(crate) messages: u64,
     /// Fleeting messages that came too late.

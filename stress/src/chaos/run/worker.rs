@@ -1,7 +1,7 @@
 //! How a process learns its role, and its end of the conductor's socket.
 //!
-//! A worker is this very program, started again with its role as its task. Its standard input is the socket to the
-//! conductor. When that closes, the worker ends: no run leaves processes behind.
+//! A worker is this very program, started again with its role as its task. Its standard input is
+//! the socket to the conductor. When that closes, the worker ends: no run leaves processes behind.
 
 #![forbid(unsafe_code)]
 
@@ -51,8 +51,8 @@ impl Control {
         }
     }
 
-    /// Waits for the next command, for as long as the conductor lives. Ends that are not orderly happen here, in the middle of
-    /// whatever the other threads do.
+    /// Waits for the next command, for as long as the conductor lives. Ends that are not orderly
+    /// happen here, in the middle of whatever the other threads do.
     pub(crate) fn next(&self) -> Command {
         match wire::receive(&self.socket).unwrap_or_default() {
             None => process::exit(2),
