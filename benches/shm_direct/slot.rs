@@ -157,7 +157,7 @@ impl Slot {
         if result == libc::EBUSY {
             // This call's deadlines are of no other clock.
             let deadline = deadline(ClockId::CLOCK_REALTIME)?;
-            // SAFETY: as above, and a valid time.
+            // SAFETY: a mutex that was made, and a valid time.
             result = unsafe { libc::pthread_mutex_timedlock(mutex, deadline.as_ref()) };
         }
         match result {
@@ -228,12 +228,12 @@ fn make_mutex(mutex: &UnsafeCell<libc::pthread_mutex_t>) -> Fallible {
     // SAFETY: initialised above.
     let shared = unsafe { libc::pthread_mutexattr_setpshared(all, libc::PTHREAD_PROCESS_SHARED) };
     check("pthread_mutexattr_setpshared", shared)?;
-    // SAFETY: as above.
+    // SAFETY: the attributes are initialised.
     let robust = unsafe { libc::pthread_mutexattr_setrobust(all, libc::PTHREAD_MUTEX_ROBUST) };
     check("pthread_mutexattr_setrobust", robust)?;
-    // SAFETY: as above, and nobody uses the mutex yet.
+    // SAFETY: the attributes are initialised, and nobody uses the mutex yet.
     check("pthread_mutex_init", unsafe { libc::pthread_mutex_init(mutex.get(), all) })?;
-    // SAFETY: as above, and not used again.
+    // SAFETY: the attributes are initialised, and not used again.
     check("pthread_mutexattr_destroy", unsafe { libc::pthread_mutexattr_destroy(all) })
 }
 
@@ -246,12 +246,12 @@ fn make_condvar(condvar: &Condvar) -> Fallible {
     // SAFETY: initialised above.
     let shared = unsafe { libc::pthread_condattr_setpshared(all, libc::PTHREAD_PROCESS_SHARED) };
     check("pthread_condattr_setpshared", shared)?;
-    // SAFETY: as above.
+    // SAFETY: the attributes are initialised.
     let monotonic = unsafe { libc::pthread_condattr_setclock(all, libc::CLOCK_MONOTONIC) };
     check("pthread_condattr_setclock", monotonic)?;
-    // SAFETY: as above, and nobody uses the condition variable yet.
+    // SAFETY: the attributes are initialised, and nobody uses the condition variable yet.
     check("pthread_cond_init", unsafe { libc::pthread_cond_init(condvar.get(), all) })?;
-    // SAFETY: as above, and not used again.
+    // SAFETY: the attributes are initialised, and not used again.
     check("pthread_condattr_destroy", unsafe { libc::pthread_condattr_destroy(all) })
 }
 

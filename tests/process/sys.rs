@@ -165,9 +165,9 @@ pub(crate) fn set_limit(resource: libc::__rlimit_resource_t, value: u64) {
 pub(crate) fn become_user(id: u32) -> io::Result<()> {
     // SAFETY: numbers only; libc changes all threads.
     check(unsafe { libc::setgroups(0, ptr::null()) })?;
-    // SAFETY: as above.
+    // SAFETY: numbers only.
     check(unsafe { libc::setresgid(id, id, id) })?;
-    // SAFETY: as above.
+    // SAFETY: numbers only.
     check(unsafe { libc::setresuid(id, id, id) })
 }
 

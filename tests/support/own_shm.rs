@@ -17,7 +17,7 @@ pub(crate) fn give_small_shm(command: &mut Command) {
             // SAFETY: the process has one thread.
             check(unsafe { libc::unshare(libc::CLONE_NEWNS) })?;
         } else {
-            // SAFETY: as above.
+            // SAFETY: the process has one thread.
             check(unsafe { libc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS) })?;
             maps.iter().try_for_each(|(path, text)| std::fs::write(path, text))?;
         }

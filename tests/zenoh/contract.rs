@@ -45,7 +45,7 @@ fn a_stock_receiver_finds_the_bytes() {
         let len = chunk.descriptor.len.get();
         // SAFETY: allocated, and nobody else has it.
         let ours = unsafe { chunk.data.ptr_mut() };
-        // SAFETY: as above; the chunk has `len` bytes.
+        // SAFETY: nobody else has it; the chunk has `len` bytes.
         unsafe { ours.write_bytes(byte, len) };
         let mapped = PosixShmClient.attach(chunk.descriptor.segment).unwrap();
         let start = mapped.map(chunk.descriptor.chunk).unwrap();
@@ -120,7 +120,7 @@ fn a_segment_stays_and_its_memory_comes_and_goes() {
         assert_eq!(chunk.descriptor.segment, segment, "a new segment in place of the empty one");
         // SAFETY: allocated, and nobody else has it.
         let ours = unsafe { chunk.data.ptr_mut() };
-        // SAFETY: as above; the chunk has `LARGE` bytes.
+        // SAFETY: nobody else has it; the chunk has `LARGE` bytes.
         unsafe { ours.write_bytes(round, LARGE) };
         let theirs = receiver.map(chunk.descriptor.chunk).unwrap();
         // SAFETY: the chunk lies within the segment that `receiver` keeps.
