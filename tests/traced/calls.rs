@@ -1,4 +1,4 @@
-//! Which system calls can fail, and how: the errors that each is made to give.
+//! Which system calls can fail, and the errors that each is made to return.
 
 #![forbid(unsafe_code)]
 
@@ -10,15 +10,20 @@ use libc::c_long;
 pub(crate) struct Call {
     pub(crate) number: c_long,
     pub(crate) name: &'static str,
-    /// What it is about, as far as that is the same in every run.
+    /// What the call is about, as far as that is the same in every run.
     pub(crate) about: &'static str,
-    /// The errors that it can give.
+    /// The errors that the call can return.
     pub(crate) errors: &'static [i32],
 }
 
-/// What cannot fail, whatever the machine's state; or what only fails when the heap is exhausted (`brk`, `mprotect`, mappings of no
-/// file), which ends a Rust program by the choice of its allocator and not of this crate; or what waits for another thread
-/// (`futex`), which returns early at any time, and whose callers are made for that. And what marks an operation for the tracer.
+/// System calls that are not made to fail:
+///
+/// * those that cannot fail, whatever the state of the machine;
+/// * those that fail only when the heap is exhausted (`brk`, `mprotect`, mappings without a file),
+///   because Rust's allocator, not this crate, then ends the program;
+/// * `futex`, which waits for another thread: it may return early at any time, and its callers
+///   allow for that;
+/// * `tgkill`, which marks an operation for the tracer.
 const NEVER_FAIL: &[c_long] = &[
     libc::SYS_brk,
     libc::SYS_mprotect,
@@ -32,19 +37,20 @@ const NEVER_FAIL: &[c_long] = &[
     libc::SYS_rt_sigprocmask,
 ];
 
-/// `close` lets the descriptor go even if it tells an error, so it is done, and only its result is another one.
+/// `close` releases the descriptor even if it returns an error. So the call is made, and only its
+/// result is replaced.
 pub(crate) fn is_done_anyway(number: c_long) -> bool {
     number == libc::SYS_close
 }
 
-/// Calls that take back, and whose errors nobody can do anything about: what they were to remove may stay, until the process ends
-/// or the next sweep.
+/// Calls that give something back. Nobody can act on their errors: what they should have removed
+/// may stay until the process ends, or until the next sweep.
 pub(crate) fn takes_back(number: c_long) -> bool {
     is_unlink(number) || [libc::SYS_munmap, libc::SYS_close].contains(&number)
 }
 
-/// Started over for as long as they are interrupted, by the standard library and by `getrandom`. On what this crate calls them
-/// for, no kernel ever interrupts them: a tmpfs, and a few bytes.
+/// Calls that the standard library and `getrandom` repeat for as long as they are interrupted. This
+/// crate calls them for a tmpfs file and for a few bytes, and there no kernel interrupts them.
 pub(crate) fn is_retried_for_ever(number: c_long) -> bool {
     [libc::SYS_fchmod, libc::SYS_getrandom].contains(&number)
 }
@@ -65,7 +71,7 @@ fn is_unlink(number: c_long) -> bool {
 }
 
 impl Call {
-    /// The call at whose beginning a child stands; `None` if it cannot fail.
+    /// The call at whose beginning the child is, or `None` if it cannot fail.
     pub(crate) fn at(tracee: &Tracee, registers: &Registers) -> Option<Self> {
         let (number, arguments) = (registers.call(), registers.arguments());
         let is_of_no_file = number == libc::SYS_mmap && arguments[4] as i32 == -1;
@@ -90,10 +96,10 @@ impl Call {
             libc::SYS_mmap => call("mmap", "", &[libc::ENOMEM, libc::EAGAIN, libc::EPERM]),
             libc::SYS_munmap => call("munmap", "", &[libc::ENOMEM]),
             libc::SYS_madvise => call("madvise", "", &[libc::EINVAL, libc::ENOMEM, libc::EAGAIN, libc::EPERM]),
-            // Other errors are those of a disk that is written to late; the standard library panics at them.
+            // Other errors report late writes to a disk. The standard library panics on them.
             libc::SYS_close => call("close", "", &[libc::EINTR]),
             libc::SYS_fstat => call("fstat", "", &[libc::ENOMEM]),
-            // Without a path it is fstat.
+            // Without a path, the call is fstat.
             libc::SYS_newfstatat | libc::SYS_statx if tracee.text(arguments[1]).is_empty() => {
                 call("stat", "descriptor", &[libc::ENOMEM])
             }
@@ -103,10 +109,10 @@ impl Call {
             libc::SYS_pwrite64 => call("pwrite", "", &[libc::ENOSPC, libc::EINTR, libc::ENOMEM, libc::EIO]),
             libc::SYS_getrandom => call("getrandom", "", &[libc::EINTR, libc::ENOSYS, libc::EAGAIN]),
             libc::SYS_getdents64 => call("getdents64", "", &[libc::EINTR, libc::ENOMEM, libc::ENOENT]),
-            // On the files that stand in for `getrandom`.
+            // On the files that replace `getrandom`.
             libc::SYS_read => call("read", "random", &[]),
             POLL => call("poll", "random", &[]),
-            // For the text of an error that is there already.
+            // Called only to word an error that has happened already.
             libc::SYS_statfs => call("statfs", "", &[]),
             number if is_unlink(number) => call("unlink", "", &[libc::ENOENT, libc::EACCES, libc::EROFS]),
             number => panic!("system call {number} is new here: which errors can it give?"),
@@ -127,7 +133,7 @@ fn opening(path: &str, flags: i32) -> (&'static str, &'static [i32]) {
     if flags & libc::O_DIRECTORY != 0 {
         return ("directory", &[EACCES, EMFILE, ENFILE, ENOMEM, EINTR]);
     }
-    // What the crate `getrandom` does on a kernel without the call.
+    // The fallback of the crate `getrandom` on a kernel without the system call.
     if path.starts_with("/dev/") && path.ends_with("random") {
         return ("random", &[]);
     }
@@ -139,13 +145,14 @@ fn controlling(command: i32) -> (&'static str, &'static [i32]) {
     match command {
         libc::F_OFD_SETLK => ("set lock", &[libc::ENOLCK, libc::EINTR, libc::EAGAIN]),
         libc::F_OFD_GETLK => ("get lock", &[libc::ENOLCK, libc::EINTR]),
-        // The standard library's debug assertion, and the C library's look at a directory: they take no memory.
+        // From a debug assertion of the standard library, and from the C library when it opens a
+        // directory. They need no memory.
         libc::F_GETFD | libc::F_GETFL => ("flags", &[]),
         other => panic!("fcntl command {other} is new here: which errors can it give?"),
     }
 }
 
-/// Does a child that makes this call say that it panicked?
+/// Whether a child that makes this call is reporting a panic.
 pub(crate) fn is_complaint(number: c_long) -> bool {
     [libc::SYS_sendto, libc::SYS_write].contains(&number)
 }

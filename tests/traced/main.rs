@@ -1,17 +1,21 @@
-//! The library under a tracer: killed at every instruction, and with every system call failing once.
+//! The library under a tracer: killed at every instruction, and with every system call failing
+//! once.
 //!
-//! A child is this very test binary, as in the tests of `process`, whose harness is used here. It marks one operation
-//! ([`trace::marked`]); the tracer steps it through that.
+//! As in the tests of `process`, whose harness is used here, a child is this same test binary. It
+//! marks one operation ([`trace::marked`]), and the tracer steps it through that.
 //!
 //! ```text
-//! cargo test --test traced                        a sample of the kill points, all failing calls: some seconds
+//! cargo test --test traced
+//!     a sample of the kill points, and all failing calls: a few seconds
 //! SHM_POOL_KILL_POINTS=all cargo test --release --test traced -- --nocapture
-//!                                                 all 173,000 kill points: twelve minutes on two busy processors
-//! SHM_POOL_KILL_POINTS=500 SHM_POOL_SEED=7 ...    500 for each operation, of the sample that was printed with this seed
+//!     all 173,000 kill points: twelve minutes on two busy processors
+//! SHM_POOL_KILL_POINTS=500 SHM_POOL_SEED=7 ...
+//!     500 points of each operation: the sample of the run that printed this seed
 //! ```
 //!
-//! Without `SHM_POOL_KILL_POINTS` only a part of each long operation, drawn by lot, and its end are looked at: for all of it, it would
-//! have to be stepped through once, and without optimisation some have a million instructions.
+//! Without `SHM_POOL_KILL_POINTS`, a long operation is tested at its end and in one part, chosen at
+//! random. To test all of it, the tracer would have to step through it once, and without
+//! optimisation some operations have a million instructions.
 
 mod harness;
 
@@ -33,7 +37,7 @@ mod trace;
 
 use harness::{child, peer, shm, spaces, sys, wire};
 
-/// What a child does: its end of the socket, and the arguments of the role.
+/// What a child does, given its end of the socket and the arguments of the role.
 type Role = fn(&wire::Link, &[&str]);
 
 /// All roles by name.

@@ -1,36 +1,38 @@
-//! The way that a child takes through an operation: recorded once, step by step, and then gone along up to any point.
+//! The path that a child takes through an operation. It is recorded once, step by step; then other
+//! children are led along it to any point.
 
 #![forbid(unsafe_code)]
 
 use crate::trace::{Pace, Stop, Tracee};
 use std::collections::HashMap;
 
-/// The instructions of an operation that are in the test's own program: the crate, the standard library, the test. What
-/// is in libc counts as one step with the instruction that calls it; the kernel knows no more of it than its system calls.
+/// The instructions of an operation that are in the test's own program: the crate, the standard
+/// library, the test. A stretch of libc counts as one step with the instruction that calls it; the
+/// kernel sees nothing of libc but its system calls.
 pub(crate) struct Path {
-    /// Distances from the program's first byte, in the order in which they are done.
+    /// Distances from the program's first byte, in order of execution.
     own: Vec<u64>,
-    /// For each of them the cheapest way there: the place before it where to wait for the child, and for the how manieth time.
+    /// The cheapest way to each of them.
     leads: Vec<Lead>,
-    /// How many there are, libc's included.
+    /// The number of instructions, libc's included.
     pub(crate) instructions: usize,
-    /// How many system calls there are before the first of them.
+    /// The number of system calls before the first instruction.
     skipped: usize,
 }
 
-/// To wait for a child at `own[at]` until it has passed there `passes` times, and to step it from there.
+/// Run the child to `own[at]`, past it `passes` times and to it again; then step.
 #[derive(Clone, Copy)]
 struct Lead {
     at: usize,
     passes: usize,
 }
 
-/// What it costs to let a child pass a breakpoint, in steps.
+/// The cost of letting a child pass a breakpoint, in steps.
 const PASS: usize = 4;
 
 impl Path {
-    /// Runs a child from its first mark, or from the end of the system call `skipped` after it, to its second mark, or no further
-    /// than `limit` instructions.
+    /// Records a child from its first mark, or from the end of the `skipped`th system call after
+    /// it, to its second mark, or for at most `limit` instructions.
     pub(crate) fn record(tracee: &Tracee, skipped: usize, limit: usize) -> Self {
         assert!(skip(tracee, skipped), "fewer system calls than were counted");
         let program = tracee.program();
@@ -50,15 +52,17 @@ impl Path {
         Self { leads: leads(&own, &steps), own, instructions, skipped }
     }
 
-    /// At how many points a child can be killed: before each of the instructions, and after the last.
+    /// The number of points at which a child can be killed: before each instruction, and after the
+    /// last.
     pub(crate) fn points(&self) -> usize {
         self.own.len() + 1
     }
 
-    /// Leads a child from its first mark to a point. `false` if it took another way, and is at its second mark.
+    /// Leads a child from its first mark to a point. Returns `false` if the child took another
+    /// path; it is then at its second mark, or lost.
     ///
-    /// A way can be a little longer, where what it depends on changes: the other names in /dev/shm. Then the point is where the
-    /// child next comes to the same instruction.
+    /// A path depends on the other names in /dev/shm, so it can be a little longer than the
+    /// recorded one. The point is then where the child next reaches the same instruction.
     pub(crate) fn lead(&self, tracee: &Tracee, point: usize) -> bool {
         let Some(&Lead { at, passes }) = self.leads.get(point) else { return tracee.go(Pace::Run) == Stop::Mark };
         let program = tracee.program();
@@ -87,23 +91,26 @@ impl Path {
         true
     }
 
-    /// What is at a point, for addr2line.
+    /// The address at a point, for addr2line.
     pub(crate) fn place(&self, point: usize) -> String {
         self.own.get(point).map_or("the end".to_owned(), |offset| format!("{offset:#x}"))
     }
 }
 
-/// Runs a child from its first mark to the end of so many system calls. `false` if there are fewer.
+/// Runs a child from its first mark to the end of the given number of system calls. Returns `false`
+/// if it makes fewer.
 fn skip(tracee: &Tracee, calls: usize) -> bool {
     (0..calls * 2).all(|_| tracee.go(Pace::Call) == Stop::Call)
 }
 
-/// How many system calls a child makes from its first mark to its second one; the mark's own come last.
+/// The number of system calls from a child's first mark to its second one. The last ones are those
+/// of the second mark itself.
 pub(crate) fn count_calls(tracee: &Tracee) -> usize {
     std::iter::from_fn(|| (tracee.go(Pace::Call) == Stop::Call).then_some(())).count() / 2
 }
 
-/// For each instruction the cheaper of two ways: from the way to the one before it, or by waiting for it.
+/// For each instruction, the cheaper of two leads: to step on from the instruction before it, or to
+/// set a breakpoint at it.
 fn leads(own: &[u64], steps: &[usize]) -> Vec<Lead> {
     let mut passed = HashMap::new();
     let (mut lead, mut cost) = (Lead { at: 0, passes: 0 }, usize::MAX);

@@ -1,8 +1,8 @@
-//! Tracing a child by ptrace: the child's side, which marks the operation that is looked at, and the tracer's side, which
-//! runs the child in steps. The only unsafe code of these tests.
+//! Tracing a child with ptrace. The child's side marks the operation under test; the tracer's side
+//! runs the child in steps. This is the only unsafe code in this directory.
 //!
-//! A mark is a SIGSTOP that the child sends itself by a bare system call. The tracer sees it as a stop that nothing else
-//! causes, and does not deliver it.
+//! A mark is a SIGSTOP that the child sends itself with a bare system call. Nothing else causes
+//! that stop, so the tracer recognises it. It does not deliver the signal.
 
 use std::fs::{self, File};
 use std::io;
@@ -11,16 +11,16 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::ptr;
 
-// ---- the child's side ----------------------------------------------------------------------------------------------
+// ---- the child's side --------------------------------------------------------------------------
 
-/// Lets the thread that started this process trace the calling thread, and tells which that is.
+/// Lets the thread that started this process trace the calling thread, and returns its thread id.
 pub(crate) fn let_parent_trace() -> io::Result<u64> {
     // SAFETY: this request takes no addresses.
     check(unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) })?;
     Ok(this_thread() as u64)
 }
 
-/// Does `operation` between two marks.
+/// Runs `operation` between two marks.
 pub(crate) fn marked<T>(operation: impl FnOnce() -> T) -> T {
     mark();
     let result = operation();
@@ -30,7 +30,7 @@ pub(crate) fn marked<T>(operation: impl FnOnce() -> T) -> T {
 
 #[inline(never)]
 fn mark() {
-    // SAFETY: numbers only. Stops this thread and nothing else, for the tracer does not deliver the signal.
+    // SAFETY: numbers only. It stops only this thread: the tracer does not deliver the signal.
     unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), this_thread(), libc::SIGSTOP) };
 }
 
@@ -39,38 +39,38 @@ fn this_thread() -> libc::pid_t {
     unsafe { libc::gettid() }
 }
 
-/// Keeps this thread, and the children that it starts, on the processor that it is on: a step is two changes between them, which
-/// take half the time there.
+/// Keeps this thread, and the children that it starts, on its current processor. A step switches
+/// from the one to the other and back, which takes half the time on one processor.
 pub(crate) fn stay_on_one_processor() {
-    // SAFETY: a set of processors is plain bits, and zero is the empty one.
+    // SAFETY: a processor set is plain bits, and all zeros is the empty set.
     let mut processors: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     // SAFETY: no preconditions.
     let here = unsafe { libc::sched_getcpu() };
-    // SAFETY: the set has a bit for every processor that libc knows of.
+    // SAFETY: it sets one bit of a plain array, and libc checks the bounds.
     unsafe { libc::CPU_SET(usize::try_from(here).unwrap_or(0), &mut processors) };
-    // SAFETY: a valid set. Where it fails, the steps take longer.
+    // SAFETY: a valid set, with its own size. If the call fails, steps only take longer.
     unsafe { libc::sched_setaffinity(0, size_of_val(&processors), &processors) };
 }
 
-// ---- the tracer's side ---------------------------------------------------------------------------------------------
+// ---- the tracer's side -------------------------------------------------------------------------
 
-/// Why the child stands still.
+/// Why the child has stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
     /// It is at a mark.
     Mark,
-    /// It has done one instruction, or met a breakpoint.
+    /// It has executed one instruction, or hit a breakpoint.
     Trap,
-    /// It is at the beginning or at the end of a system call.
+    /// It is at the beginning or the end of a system call.
     Call,
-    /// It does not: it has ended, or got a signal that nobody expects.
+    /// It has ended, or received an unexpected signal.
     Lost(i32),
 }
 
 /// How far the child is to go.
 #[derive(Clone, Copy)]
 pub(crate) enum Pace {
-    /// One instruction.
+    /// By one instruction.
     Step,
     /// To the beginning or the end of the next system call.
     Call,
@@ -85,19 +85,21 @@ pub(crate) struct Tracee {
 }
 
 impl Tracee {
-    /// Waits until the child, which has called [`let_parent_trace`], is at its first mark. It dies with the tracer.
+    /// Waits until the child, which has called [`let_parent_trace`], is at its first mark. From
+    /// then on the child dies with the tracer.
     pub(crate) fn at_first_mark(thread: u64) -> Self {
         let pid = libc::pid_t::try_from(thread).expect("the id of a thread");
         assert_eq!(wait(pid), Stop::Mark, "the first stop of the child");
         let options = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_EXITKILL;
         let none = ptr::null_mut::<libc::c_void>();
-        // SAFETY: the child stands still; this request takes no addresses.
+        // SAFETY: this request takes numbers, no addresses. The child has stopped: see the
+        // assertion.
         check(unsafe { libc::ptrace(libc::PTRACE_SETOPTIONS, pid, none, options) }).expect("options of a traced child");
         let memory = File::options().read(true).write(true).open(format!("/proc/{pid}/mem"));
         Self { pid, memory: memory.expect("a tracer may write its child's memory") }
     }
 
-    /// Lets the child go on, and waits until it stands still again.
+    /// Lets the child run, and waits until it stops again.
     pub(crate) fn go(&self, pace: Pace) -> Stop {
         let request = match pace {
             Pace::Step => libc::PTRACE_SINGLESTEP,
@@ -110,30 +112,31 @@ impl Tracee {
 
     fn resume(&self, request: libc::c_uint) {
         let none = ptr::null_mut::<libc::c_void>();
-        // SAFETY: the child stands still; this request takes no addresses, and no signal is delivered.
+        // SAFETY: this request takes no addresses, and a null argument delivers no signal. It fails
+        // unless the child has stopped.
         check(unsafe { libc::ptrace(request, self.pid, none, none) }).expect("a child that stands still");
     }
 
-    /// Lets the child go on, and does not wait.
+    /// Lets the child run, and does not wait.
     pub(crate) fn let_go(&self) {
         self.resume(libc::PTRACE_CONT);
     }
 
-    /// Its registers.
+    /// The child's registers.
     pub(crate) fn registers(&self) -> Registers {
-        // SAFETY: plain numbers, for which zero is a value.
+        // SAFETY: the registers are plain numbers, for which zero is a valid value.
         let mut registers: libc::user_regs_struct = unsafe { std::mem::zeroed() };
         self.transfer(libc::PTRACE_GETREGSET, NT_PRSTATUS, &mut registers);
         Registers(registers)
     }
 
-    /// Changes its registers.
+    /// Changes the child's registers.
     pub(crate) fn set_registers(&self, registers: Registers) {
         let Registers(mut registers) = registers;
         self.transfer(libc::PTRACE_SETREGSET, NT_PRSTATUS, &mut registers);
     }
 
-    /// At the beginning of a system call: makes the kernel skip it.
+    /// Makes the kernel skip the system call at whose beginning the child is.
     pub(crate) fn skip_call(&self) {
         #[cfg(target_arch = "x86_64")]
         {
@@ -148,18 +151,19 @@ impl Tracee {
     fn transfer<T>(&self, request: libc::c_uint, set: usize, value: &mut T) {
         let base = (value as *mut T).cast();
         let mut area = libc::iovec { iov_base: base, iov_len: size_of::<T>() };
-        // SAFETY: the child stands still, and the area is the whole of `value`, which holds any bits.
+        // SAFETY: the area is exactly `value`, a register structure or an `i32`: any bits are
+        // valid. The request fails unless the child has stopped.
         check(unsafe { libc::ptrace(request, self.pid, set, &mut area) })
             .expect("registers of a child that stands still");
     }
 
-    /// The instruction that it does next.
+    /// The address of the instruction that comes next.
     pub(crate) fn ip(&self) -> u64 {
         self.registers().ip()
     }
 
-    /// Lets the child run up to the instruction at `address`, past it `passes` times, and up to it again. `false` if it does not
-    /// get there: it is at a mark, or lost.
+    /// Runs the child to the instruction at `address`, past it `passes` times, and to it once more.
+    /// Returns `false` if the child does not get there; it is then at a mark, or lost.
     pub(crate) fn run_to(&self, address: u64, passes: usize) -> bool {
         let mut original = [0; BREAKPOINT.len()];
         self.memory.read_exact_at(&mut original, address).expect("code of the child");
@@ -179,7 +183,7 @@ impl Tracee {
         true
     }
 
-    /// Reads a NUL-terminated text of its memory.
+    /// Reads a NUL-terminated string from the child's memory.
     pub(crate) fn text(&self, address: u64) -> String {
         let bytes = (address..).map_while(|at| {
             let mut byte = [0];
@@ -189,16 +193,17 @@ impl Tracee {
         String::from_utf8_lossy(&bytes.collect::<Vec<_>>()).into_owned()
     }
 
-    /// Where its program is.
+    /// Where the child's program is mapped.
     pub(crate) fn program(&self) -> Program {
         let exe = fs::read_link(format!("/proc/{}/exe", self.pid)).expect("/proc");
         Program::parse(&fs::read_to_string(format!("/proc/{}/maps", self.pid)).expect("/proc"), &exe)
     }
 }
 
-/// The addresses of a program, without its libraries.
+/// The addresses of a program, without those of its libraries.
 pub(crate) struct Program {
-    /// The first byte; code is told by its distance from it, which is the same in every process.
+    /// The address of the first byte. Code is identified by its distance from here, which is the
+    /// same in every process.
     pub(crate) base: u64,
     code: Range<u64>,
 }
@@ -219,20 +224,21 @@ impl Program {
         Self { base, code }
     }
 
-    /// Is there code of the program at this address?
+    /// Whether `address` is in the program's code.
     pub(crate) fn contains(&self, address: u64) -> bool {
         self.code.contains(&address)
     }
 }
 
-/// What the kernel calls the set of general registers.
+/// The kernel's name for the set of general registers.
 const NT_PRSTATUS: usize = 1;
 
-/// What it calls the number of the system call, where that is not among them.
+/// The kernel's name for the system call number, where it is not in the general registers.
 #[cfg(target_arch = "aarch64")]
 const NT_ARM_SYSTEM_CALL: usize = 0x404;
 
-/// An instruction that traps, and how far the next instruction is behind it when it did.
+/// An instruction that traps. `BREAKPOINT_ADVANCES` is how far the instruction pointer is beyond it
+/// after the trap.
 #[cfg(target_arch = "x86_64")]
 const BREAKPOINT: [u8; 1] = [0xcc];
 #[cfg(target_arch = "x86_64")]
@@ -242,7 +248,7 @@ const BREAKPOINT: [u8; 4] = 0xd420_0000_u32.to_le_bytes();
 #[cfg(target_arch = "aarch64")]
 const BREAKPOINT_ADVANCES: u64 = 0;
 
-/// The registers of a child that stands still.
+/// The registers of a child that has stopped.
 #[derive(Clone, Copy)]
 pub(crate) struct Registers(libc::user_regs_struct);
 
@@ -262,12 +268,12 @@ impl Registers {
         self.0.orig_rax as libc::c_long
     }
 
-    /// Its first arguments.
+    /// The first five arguments of that call.
     pub(crate) fn arguments(&self) -> [u64; 5] {
         [self.0.rdi, self.0.rsi, self.0.rdx, self.0.r10, self.0.r8]
     }
 
-    /// With another result of the system call that ends here.
+    /// These registers, but with another result of the system call that ends here.
     pub(crate) fn returning(mut self, result: i64) -> Self {
         self.0.rax = result as u64;
         self
@@ -290,25 +296,27 @@ impl Registers {
         self.0.regs[8] as libc::c_long
     }
 
-    /// Its first arguments.
+    /// The first five arguments of that call.
     pub(crate) fn arguments(&self) -> [u64; 5] {
         std::array::from_fn(|at| self.0.regs[at])
     }
 
-    /// With another result of the system call that ends here.
+    /// These registers, but with another result of the system call that ends here.
     pub(crate) fn returning(mut self, result: i64) -> Self {
         self.0.regs[0] = result as u64;
         self
     }
 }
 
-/// SIGKILL to the process of a traced thread. When this returns, the thread is gone. Only then can the process be waited for:
-/// a traced thread that is dead stays until its tracer has heard of it.
+/// Sends SIGKILL to the process of a traced thread, and returns when the thread is gone. Only then
+/// can the process be waited for: a dead traced thread stays until its tracer has reaped it.
 pub(crate) fn kill(thread: u64) {
     let pid = thread as libc::pid_t;
-    // SAFETY: numbers only. A thread keeps its id until its end was heard of; if it was, the test is failing already.
+    // SAFETY: numbers only. The id belongs to the thread until it is reaped; if it has been, the
+    // test is failing already.
     unsafe { libc::kill(pid, libc::SIGKILL) };
-    // What it was stopped by may come first. An error: it was heard of before.
+    // Stops from before the signal may be reported first. An error means that the thread has been
+    // reaped already.
     while wait_status(pid).is_ok_and(|status| libc::WIFSTOPPED(status)) {}
 }
 
@@ -327,7 +335,7 @@ fn wait(pid: libc::pid_t) -> Stop {
 
 fn wait_status(pid: libc::pid_t) -> io::Result<i32> {
     let mut status = 0;
-    // SAFETY: the status is a valid place to write to.
+    // SAFETY: `status` is a live local that the kernel may write to.
     check(unsafe { libc::waitpid(pid, &mut status, libc::__WALL) }.into())?;
     Ok(status)
 }
