@@ -1,4 +1,4 @@
-//! The same hostile programs as in the library's tests, for the fuzz targets.
+//! The fuzz targets run the same hostile programs as the library's tests.
 
 #[path = "../../tests/process/hostile/mod.rs"]
 mod hostile;

@@ -1,4 +1,5 @@
-//! What the two ends of a channel do in a process of its own, each operation marked for the tracer.
+//! What each end of a channel does in a process of its own, with each operation marked for the
+//! tracer.
 
 #![forbid(unsafe_code)]
 
@@ -12,14 +13,15 @@ use shm_pool::{Client, Provider};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The channel that it is about, and one that is there before, so that all that a process makes once is made.
+/// `CHANNEL` is the channel under test. `OTHER` is made before it, so that everything a process
+/// makes only once exists.
 pub(crate) const CHANNEL: &str = "c";
 pub(crate) const OTHER: &str = "other";
 
 /// Longer than any test may take.
 pub(crate) const FOR_EVER: Duration = Duration::from_secs(600);
 
-/// The message in the slot itself; then come [`BUFFERS`] buffers.
+/// The message in the slot itself. [`BUFFERS`] buffers follow it.
 pub(crate) const BYTES: &[u8] = b"a message of its own";
 
 pub(crate) const BUFFERS: u64 = 3;
@@ -32,7 +34,7 @@ pub(crate) fn receiver(client: &Arc<Client>, name: &str) -> Result<Receiver, Cha
     Receiver::builder().open(client, name)
 }
 
-/// Sends the first so many of the messages.
+/// Sends the first `count` messages.
 pub(crate) fn send(sender: &mut Sender, provider: &Provider, count: u64) {
     for number in 0..count {
         if number == 0 {
@@ -45,7 +47,7 @@ pub(crate) fn send(sender: &mut Sender, provider: &Provider, count: u64) {
     }
 }
 
-/// Is it the message of that number?
+/// Checks that `message` is the one with that number.
 pub(crate) fn check(message: &[u8], number: u64) {
     if number == 0 {
         assert_eq!(message, BYTES);
@@ -55,7 +57,7 @@ pub(crate) fn check(message: &[u8], number: u64) {
     }
 }
 
-/// The role of a receiver: arguments are the operation and the prefix.
+/// The role of a receiver. The arguments are the operation and the prefix.
 pub(crate) fn receiver_role(link: &Link, arguments: &[&str]) {
     introduce(link);
     let (operation, prefix) = (arguments[0], arguments[1]);
@@ -92,7 +94,7 @@ pub(crate) fn receiver_role(link: &Link, arguments: &[&str]) {
     }
 }
 
-/// The role of a sender: arguments are the operation and the prefix.
+/// The role of a sender. The arguments are the operation and the prefix.
 pub(crate) fn sender_role(link: &Link, arguments: &[&str]) {
     introduce(link);
     let (operation, prefix) = (arguments[0], arguments[1]);

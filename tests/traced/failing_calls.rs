@@ -1,5 +1,6 @@
-//! Every system call of an operation fails once, in every way that it can: the operation tells so or does without, what it had
-//! done before is undone, and the next attempt works.
+//! Every system call of an operation fails once, in every way that it can. The operation reports
+//! the error or does without the call. If it reports it, it has undone what it did before, and the
+//! next attempt works.
 
 #![forbid(unsafe_code)]
 
@@ -32,39 +33,41 @@ const OPERATIONS: &[&str] = &[
     "open a channel",
 ];
 
-/// Those of a peer.
+/// The operations of a peer.
 const IN_PEERS: &[&str] = &["connect", "disconnect", "attach", "accept", OPEN];
 
 const OPEN: &str = "open a channel";
 
-/// How often a channel is opened, each time another one: the attempt, and two that must work.
+/// How many channels are opened, each only once: one by the attempt, two by the attempts after it,
+/// which must work.
 const CHANNELS: usize = 3;
 
-/// How often a call is interrupted that is interrupted for ever: more often than anything bounded tries.
+/// How often a call is interrupted that is interrupted "for ever": more often than any bounded loop
+/// tries.
 const FOR_EVER: usize = 1000;
 
 /// How an operation is disturbed.
 #[derive(Clone, Copy)]
 struct Fault {
-    /// Which of the calls that can fail.
+    /// Which of the calls that can fail, by position.
     at: usize,
     errno: i32,
-    /// Does every later call of the same kind fail, too?
+    /// Whether every later call of the same kind fails too.
     again: bool,
 }
 
-/// What came of an operation.
+/// The outcome of an operation.
 struct Outcome {
     error: Option<String>,
     before: Footprint,
     after: Footprint,
     calls: Vec<Call>,
-    /// How many calls failed.
+    /// The number of calls that failed.
     failed: usize,
 }
 
-/// Otherwise a limit or a full machine leaves half-made objects, open descriptors or mappings behind, ends the process, or makes the
-/// operation useless for good.
+/// Otherwise a limit or a full machine leaves half-made objects, open descriptors or mappings
+/// behind, ends the process, or makes the operation useless for good.
 #[test]
 fn every_system_call_fails_once() {
     if !is_possible() {
@@ -93,7 +96,7 @@ fn every_system_call_fails_once() {
     println!("{count} failures of system calls");
 }
 
-/// Does an operation with a fault, and tells the result in a word.
+/// Runs an operation with a fault, and returns the result in a few words.
 fn judge(operation: &str, call: &Call, fault: Fault, usual: &Outcome) -> String {
     let (error, ever) = (error_name(fault.errno), if fault.again { " for ever" } else { "" });
     let what = format!("{operation}: {error}{ever} from {} {} (call {})", call.name, call.about, fault.at);
@@ -109,20 +112,20 @@ fn judge(operation: &str, call: &Call, fault: Fault, usual: &Outcome) -> String 
     if outcome.after == usual.after {
         return "done".to_owned();
     }
-    // A sweep leaves what it cannot open or lock for the next one; and what cannot be taken back stays.
+    // A sweep leaves what it cannot open or lock to the next sweep. What cannot be removed stays.
     let may_leave = takes_back(call.number) || operation == "sweep";
     assert!(may_leave, "{what}: {:?} instead of {:?}", outcome.after, usual.after);
     format!("done, but leaves {:?}", difference(outcome.after, usual.after))
 }
 
-/// Is it the error of the call, or what that means to the user?
+/// Whether `error` is the error of the call, or what that means to the user.
 fn is_told(error: &str, errno: i32, operation: &str) -> bool {
     match (errno, operation) {
-        // An object that is gone: its owner has closed meanwhile.
+        // The object is gone: its owner has closed it meanwhile.
         (libc::ENOENT, "connect") => error == "NoProvider",
         (libc::ENOENT, "attach" | "accept") => error == "Closed",
         (libc::ENOENT, OPEN) => error == "NoChannel",
-        // Somebody else has the lock.
+        // Another process has the lock.
         (libc::EAGAIN | libc::EACCES, OPEN) if error == "HasReceiver" => true,
         _ => error == "Random" || error.split(' ').next() == Some(&error_name(errno)),
     }
@@ -132,7 +135,7 @@ fn difference(more: Footprint, less: Footprint) -> (usize, usize, usize) {
     (more.objects - less.objects, more.mappings - less.mappings, more.descriptors - less.descriptors)
 }
 
-/// Does an operation in a child.
+/// Runs an operation in a child.
 fn run(operation: &str, fault: Option<Fault>) -> Outcome {
     let names = Names::new(&format!("traced-call-{}", operation.replace([',', ' '], "")));
     let others = Others::new(&names, operation);
@@ -140,7 +143,7 @@ fn run(operation: &str, fault: Option<Fault>) -> Outcome {
     others.tell(&victim, operation);
     let tracee = victim.at_first_mark();
     let Some((calls, failed)) = disturb(&tracee, fault) else {
-        // It says why.
+        // The child's message says why.
         panic!("{operation} was lost: {:?}", victim.child.hear());
     };
     tracee.let_go();
@@ -160,8 +163,8 @@ fn run(operation: &str, fault: Option<Fault>) -> Outcome {
     Outcome { error, before, after, calls, failed }
 }
 
-/// Leads a child from its first mark to its second one, and lets calls fail on the way. Tells which ones could have, and how many
-/// did; `None` if the child is lost.
+/// Leads a child from its first mark to its second one, and makes calls fail on the way. Returns
+/// the calls that could have failed and the number that did, or `None` if the child is lost.
 fn disturb(tracee: &Tracee, fault: Option<Fault>) -> Option<(Vec<Call>, usize)> {
     let (mut calls, mut failed) = (Vec::new(), 0);
     loop {
@@ -195,7 +198,8 @@ fn fails(fault: Fault, calls: &[Call], call: Option<&Call>, failed: usize) -> bo
     }
 }
 
-/// Makes the kernel skip a call, and its caller see an error.
+/// Makes a call return an error. The kernel skips the call, unless it takes effect in spite of an
+/// error.
 fn fail(tracee: &Tracee, call: Option<&Call>, errno: i32) -> Option<()> {
     if !call.is_some_and(|call| is_done_anyway(call.number)) {
         tracee.skip_call();
@@ -207,11 +211,11 @@ fn fail(tracee: &Tracee, call: Option<&Call>, errno: i32) -> Option<()> {
     Some(())
 }
 
-/// What an operation needs of others.
+/// What an operation needs from other processes.
 struct Others {
-    /// A provider, and a message of it.
+    /// A provider, and one of its messages.
     living: Option<(Provider, ShmBuf, Descriptor)>,
-    /// Channels of it.
+    /// The provider's channels.
     senders: Vec<Sender>,
 }
 
@@ -219,7 +223,7 @@ impl Others {
     fn new(names: &Names, operation: &str) -> Self {
         let build = || builder(names.prefix()).build().unwrap();
         if operation == "sweep" {
-            // The objects of a dead owner: as they were, and nobody's lock on them.
+            // The objects of a dead owner: the same bytes, and no locks.
             let owner = build();
             let messages = [LARGE, SMALL].map(|len| published(&owner, len));
             let read = |name: String| (shm::path(&name), fs::read(shm::path(&name)).unwrap());
@@ -247,7 +251,7 @@ impl Others {
         victim.child.tell(&Message::Sent(*descriptor));
         if matches!(operation, "attach" | "accept") {
             let Message::Peer(peer) = victim.child.hear() else { panic!("the victim tells who it is") };
-            // Once for each attempt, and none is lost by an attempt that fails.
+            // One grant for each attempt that succeeds. An attempt that fails must not use one up.
             let granted = [(); 2].map(|()| message.grant(peer).unwrap());
             victim.child.tell(&Message::Sent(granted[0]));
         }

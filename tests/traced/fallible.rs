@@ -1,4 +1,5 @@
-//! Operations of which a system call fails, in a child: what they tell, what they leave, and that they work the next time.
+//! Operations that a child runs while one of their system calls fails: what they report, what they
+//! leave behind, and that they work the next time.
 
 #![forbid(unsafe_code)]
 
@@ -27,13 +28,13 @@ pub(crate) struct Footprint {
 impl Footprint {
     fn now(prefix: &str) -> Self {
         let descriptors = fs::read_dir("/proc/self/fd").unwrap();
-        // The directory itself too, for a sweep reads it.
+        // The directory itself counts too: a sweep reads it.
         let paths = descriptors.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
         let descriptors = paths.filter(|path| path.starts_with("/dev/shm")).count();
         Self { objects: shm::objects(prefix).len(), mappings: shm::mappings(prefix), descriptors }
     }
 
-    /// What a child has sent.
+    /// Receives what a child has sent.
     pub(crate) fn hear(child: &Child) -> Self {
         let [objects, mappings, descriptors] = [(); 3].map(|()| match child.hear() {
             Message::Number(count) => count as usize,
@@ -138,13 +139,15 @@ struct Attempt<'a> {
 }
 
 impl Attempt<'_> {
-    /// Once between the marks, and tells what came of it; and once again, which must work. If it failed, twice at the same time:
-    /// as often as if there had been no attempt.
+    /// Runs the operation between the marks and reports the outcome. Then runs it again, which must
+    /// work: once, or twice if the first attempt failed. So as many attempts succeed as if none had
+    /// failed.
     fn twice<T>(&self, operation: impl FnMut() -> Result<T, String>) {
         self.twice_after(|| (), operation);
     }
 
-    /// As [`twice`](Self::twice), each time after what the operation needs.
+    /// Like [`twice`](Self::twice), but calls `prepare` before the first attempt and before the
+    /// next.
     fn twice_after<T>(&self, mut prepare: impl FnMut(), mut operation: impl FnMut() -> Result<T, String>) {
         prepare();
         let before = Footprint::now(self.prefix);
@@ -193,12 +196,12 @@ fn channel_error(error: ChannelError) -> String {
     }
 }
 
-/// A channel for each attempt: each can be opened once.
+/// The name of the next channel. Each attempt needs its own: a channel can be opened only once.
 fn next(numbers: &RefCell<RangeFrom<usize>>) -> String {
     channel(numbers.borrow_mut().next().unwrap_or_default())
 }
 
-/// The name of a channel that is opened.
+/// The name of the channel with that number.
 pub(crate) fn channel(number: usize) -> String {
     format!("{}{number}", channels::CHANNEL)
 }

@@ -1,6 +1,7 @@
-//! The harness of the tests in `tests/process`: children, what they say, and what they leave in /dev/shm.
+//! The harness of the tests in `tests/process`: child processes, the messages they exchange, and
+//! what they leave in /dev/shm.
 
-#![allow(dead_code)] // some of it only those tests use
+#![allow(dead_code)] // some of it is used only by those tests
 
 #[path = "../process/child.rs"]
 pub(crate) mod child;

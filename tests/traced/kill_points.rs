@@ -1,4 +1,5 @@
-//! A child that is killed at every instruction of an operation: which instructions, and how it is brought there.
+//! Killing a child at every instruction of an operation: which instructions those are, and how the
+//! child gets there.
 
 #![forbid(unsafe_code)]
 
@@ -13,38 +14,42 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::process::Command;
 use std::time::{Instant, SystemTime};
 
-/// How many points there are for each operation: a number, or "all".
+/// The number of points per operation: a number, or "all".
 const POINTS: &str = "SHM_POOL_KILL_POINTS";
 
-/// The number of points where nothing is said. Half of them are evenly spread, half are drawn by lot.
+/// The number of points when nothing is said. Half are evenly spread, half are random.
 const FEW: usize = 16;
 
-/// How many instructions of an operation are looked at then, beside its end. Without optimisation some have a million.
+/// How many instructions of an operation are then recorded, besides its end. Without optimisation
+/// some operations have a million.
 const SHORT: usize = 20_000;
 
-/// How many system calls a mark makes.
+/// The number of system calls that a mark makes.
 const MARK_CALLS: usize = 3;
 
-/// The lot's seed, to repeat a run.
+/// The seed of the random choices, to repeat a run.
 const SEED: &str = "SHM_POOL_SEED";
 
-/// How often a way is recorded, to take the shortest: a child whose way is longer can be led along it. And how often that is done if too
-/// many points are missed.
+/// How often a path is recorded, to take the shortest: a child whose own path is longer can still
+/// be led along it. Also how often an operation is tried from the start if too many points are
+/// missed.
 const LOOKS: usize = 3;
 
-/// How often a child that took another way is replaced by another child.
+/// How many children are started for a point, if the earlier ones took another path.
 const TRIES: usize = 4;
 
-/// Of so many points, one may be missed: where a way is shorter than it was when it was recorded, because there are fewer names
-/// in /dev/shm.
+/// One point in this many may be missed: the path is shorter than the recorded one if there are
+/// fewer names in /dev/shm now.
 const MISSED: usize = 8;
 
-/// What is around the child: the processes that it deals with, and what they must find when it is dead.
+/// The processes that the child deals with, and what they must find when it is dead.
 pub(crate) trait Scene {
-    /// Starts a child for an operation, and gives it what it needs; when this returns, it is about to come to its first mark.
+    /// Starts a child for an operation and gives it what it needs. On return, the child is on its
+    /// way to its first mark.
     fn start(&mut self, operation: &str, round: usize) -> Victim;
 
-    /// The child is dead: checks everything that it was not to harm, and cleans up.
+    /// Called when the child is dead. Checks everything that its death must not harm, and cleans
+    /// up.
     fn check(&mut self, operation: &str, round: usize);
 }
 
@@ -55,9 +60,11 @@ pub(crate) struct Victim {
 }
 
 impl Victim {
-    /// Starts a child in a role, which calls [`introduce`] first. `Err` where the machine does not allow it.
+    /// Starts a child in a role that calls [`introduce`] first. Returns `Err` if the machine does
+    /// not allow tracing.
     pub(crate) fn try_start(role: &str, arguments: &[&str]) -> Result<Self, String> {
-        // glibc's malloc gives memory back when much of it is free: calls that depend on what all threads have done with it.
+        // When much of its memory is free, glibc's malloc gives it back. Those system calls depend
+        // on what all threads have done.
         let without_trims = |command: &mut Command| {
             command.env("MALLOC_TRIM_THRESHOLD_", "1000000000");
         };
@@ -69,7 +76,7 @@ impl Victim {
         }
     }
 
-    /// As [`try_start`](Self::try_start), where it is allowed.
+    /// Like [`try_start`](Self::try_start), where tracing is known to be allowed.
     pub(crate) fn start(role: &str, arguments: &[&str]) -> Self {
         Self::try_start(role, arguments).expect("tracing was possible a moment ago")
     }
@@ -87,7 +94,7 @@ impl Victim {
 
 impl Drop for Victim {
     fn drop(&mut self) {
-        // The thread first, which `child` could wait for in vain.
+        // The thread goes first: `child` could wait for it in vain.
         trace::kill(self.thread);
     }
 }
@@ -97,13 +104,13 @@ pub(crate) fn idle_role(link: &Link, _arguments: &[&str]) {
     introduce(link);
 }
 
-/// What each traced child says first.
+/// What each traced child does first: it lets itself be traced, and says which thread it is.
 pub(crate) fn introduce(link: &Link) {
     let refused = |error| Message::Refused(format!("no ptrace here: {error}"));
     link.send(&trace::let_parent_trace().map_or_else(refused, Message::Number));
 }
 
-/// Can children be traced here? If not, says so.
+/// Whether children can be traced here. If not, it says so.
 pub(crate) fn is_possible() -> bool {
     Victim::try_start("idle", &[]).map_err(|reason| child::skip(&reason)).is_ok()
 }
@@ -130,7 +137,7 @@ pub(crate) fn sweep(operations: &[&str], scene: &mut dyn Scene) {
     println!("{SEED}={seed}");
 }
 
-/// Children that were killed at points of one recorded way.
+/// The result of killing children along one recorded path.
 struct Round {
     path: Path,
     points: usize,
@@ -144,7 +151,8 @@ fn kill_along(operation: &str, scene: &mut dyn Scene, seed: u64) -> Round {
     Round { path, points: points.len(), missed }
 }
 
-/// The way through an operation; or where only a few points are asked for and it is long, a part of it that is drawn by lot.
+/// Records the path through an operation. If only a few points are wanted and the path is long, it
+/// records a part of it, chosen at random.
 fn record(operation: &str, scene: &mut dyn Scene, seed: u64) -> Path {
     if env::var_os(POINTS).is_some() {
         let paths = (0..LOOKS).map(|_| watch(operation, scene, |tracee| Path::record(tracee, 0, usize::MAX)));
@@ -159,7 +167,7 @@ fn record(operation: &str, scene: &mut dyn Scene, seed: u64) -> Path {
     watch(operation, scene, |tracee| Path::record(tracee, skipped, SHORT))
 }
 
-/// Starts a child and kills it when it was looked at.
+/// Starts a child, looks at it, and kills it.
 fn watch<T>(operation: &str, scene: &mut dyn Scene, look: impl FnOnce(&Tracee) -> T) -> T {
     let victim = scene.start(operation, 0);
     let result = look(&victim.at_first_mark());
@@ -168,7 +176,8 @@ fn watch<T>(operation: &str, scene: &mut dyn Scene, look: impl FnOnce(&Tracee) -
     result
 }
 
-/// Kills a child at a point, or if none gets there, some at the end.
+/// Kills a child at a point. Returns `false` if no child gets there; they are killed where they
+/// are.
 fn kill_at(operation: &str, scene: &mut dyn Scene, path: &Path, point: usize, seed: u64) -> bool {
     let (points, address) = (path.points(), path.place(point));
     let _place = Place(format!("{operation}, killed at point {point} of {points} ({address}); {SEED}={seed}"));
@@ -181,7 +190,7 @@ fn kill_at(operation: &str, scene: &mut dyn Scene, path: &Path, point: usize, se
     })
 }
 
-/// Tells where a test has failed.
+/// Prints where a test has failed.
 pub(crate) struct Place(pub(crate) String);
 
 impl Drop for Place {

@@ -1,5 +1,5 @@
-//! The two ends of a channel, each killed at every instruction of what it does: the other end is told, keeps what it has, and gets back
-//! what was on the way; and the name can be used again.
+//! Each end of a channel is killed at every instruction of its operations. The other end is told,
+//! keeps what it has, and gets back what was on the way. The name can be used again.
 
 #![forbid(unsafe_code)]
 
@@ -32,14 +32,15 @@ const OF_SENDERS: &[&str] = &[
     "sender: drop the sender",
 ];
 
-/// Otherwise a publisher waits for a subscriber that is gone, loses the messages that were on the way to it for ever, or cannot make
-/// a channel of that name any more.
+/// Otherwise a publisher waits for a subscriber that is gone, loses the messages on their way to it
+/// for ever, or can no longer create a channel of that name.
 #[test]
 fn a_receiver_is_killed_at_every_instruction() {
     kill_points::sweep(OF_RECEIVERS, &mut Senders { names: Names::new("traced-receiver"), round: None });
 }
 
-/// Otherwise a subscriber waits for a publisher that is gone, loses or doubles what it had sent, or its successor cannot have the name.
+/// Otherwise a subscriber waits for a publisher that is gone, loses messages that it had sent or
+/// receives them twice, or the publisher's successor cannot use the name.
 #[test]
 fn a_sender_is_killed_at_every_instruction() {
     let names = Names::new("traced-sender");
@@ -56,7 +57,7 @@ fn path(names: &Names) -> std::path::PathBuf {
     shm::path(&format!("{}.{CHANNEL}.channel", names.prefix()))
 }
 
-/// A channel of that name works.
+/// Checks that a channel of that name works.
 fn assert_usable(names: &Names, provider: &Provider) {
     let mut sender = sender(provider, CHANNEL).expect("the name can be used again");
     let mut receiver = receiver(&Arc::new(names.client()), CHANNEL).unwrap();
@@ -64,7 +65,7 @@ fn assert_usable(names: &Names, provider: &Provider) {
     (0..2).for_each(|number| check(&receiver.recv().unwrap(), number));
 }
 
-/// What is around a receiver: its two senders.
+/// The other side of a receiver: a provider with two senders.
 struct Senders {
     names: Names,
     round: Option<(Provider, [Sender; 2])>,
@@ -89,7 +90,7 @@ impl Scene for Senders {
         let (provider, [mut sender, mut other]) = self.round.take().expect("a round that was started");
         assert_eq!(other.send_bytes(b"x"), Err(SendErrorKind::Disconnected), "the channel that was not touched");
         match sender.wait_for_receiver(Duration::ZERO) {
-            // It had not joined: another one can.
+            // The victim had not joined, so another receiver can.
             Err(SendErrorKind::TimedOut) => {
                 assert_eq!(operation, "receiver: open");
                 let client = Arc::new(self.names.client());
@@ -115,10 +116,10 @@ impl Scene for Senders {
     }
 }
 
-/// What is around a sender: its receiver, and another owner, which lives.
+/// The other side of a sender: its receiver, and another owner, which stays alive.
 struct Receivers {
     neighbour: Provider,
-    /// The bytes of a channel.
+    /// The bytes of a channel's object.
     remains: Vec<u8>,
     round: Option<(Arc<Client>, Option<Receiver>)>,
     names: Names,
@@ -128,7 +129,7 @@ impl Scene for Receivers {
     fn start(&mut self, operation: &str, _round: usize) -> Victim {
         let operation = operation.strip_prefix("sender: ").expect("an operation of a sender");
         if operation == "create over remains" {
-            // A dead one's: with every byte as it was, and nobody's lock on it.
+            // The object of a dead sender: the same bytes, and no locks.
             fs::write(path(&self.names), &self.remains).unwrap();
         }
         let victim = Victim::start("killed-sender", &[operation, self.names.prefix()]);

@@ -1,5 +1,5 @@
-//! An owner that is killed at every instruction of what it does: its readers read on, newcomers are told, and a sweep removes
-//! what it leaves and nothing else.
+//! An owner is killed at every instruction of its operations. Its readers read on, newcomers are
+//! told, and a sweep removes what the owner leaves behind and nothing else.
 
 #![forbid(unsafe_code)]
 
@@ -35,8 +35,8 @@ const OPERATIONS: &[&str] = &[
     "owner: sweep",
 ];
 
-/// Otherwise an owner that crashes at the wrong moment leaves memory that nobody ever removes, takes its readers' messages with
-/// it, or its successor removes what belongs to the living.
+/// Otherwise an owner that crashes at the wrong moment leaves memory that nobody ever removes, or
+/// takes its readers' messages with it, or its successor removes what belongs to the living.
 #[test]
 fn an_owner_is_killed_at_every_instruction() {
     kill_points::sweep(OPERATIONS, &mut Stage::new());
@@ -48,22 +48,22 @@ pub(crate) fn role(link: &crate::wire::Link, arguments: &[&str]) {
     crate::owner_operations::operate(link, arguments[0], arguments[1]);
 }
 
-/// Another owner, which lives, with the same prefix.
+/// Another owner with the same prefix, which stays alive.
 struct Stage {
     message: ShmBuf,
     descriptor: Descriptor,
     neighbour: Provider,
-    /// All objects but those of a victim.
+    /// All objects except those of a victim.
     objects: Vec<String>,
     remains: Vec<(String, Vec<u8>)>,
-    /// Bytes that the neighbour holds.
+    /// The bytes that the neighbour holds.
     held: usize,
     round: Option<Round>,
-    /// The last to be dropped.
+    /// Dropped last.
     names: Names,
 }
 
-/// What a victim has published, and who reads it.
+/// What a victim has published, and its reader.
 struct Round {
     reader: Client,
     kept: Vec<(Descriptor, ShmView)>,
@@ -87,12 +87,12 @@ impl Stage {
         Self { names, neighbour, message, descriptor, objects, remains, held, round: None }
     }
 
-    /// Makes the objects of a dead owner: with every byte as they were, and nobody's lock on them.
+    /// Makes the objects of a dead owner: the same bytes, and no locks.
     fn put_remains(&self) {
         self.remains.iter().for_each(|(name, bytes)| fs::write(shm::path(name), bytes).unwrap());
     }
 
-    /// A victim tells its messages; a reader attaches to them.
+    /// Receives the victim's messages, and attaches a reader to them.
     fn meet(&self, victim: &Victim, operation: &str) -> Round {
         let reader = self.names.client();
         let kept = [LARGE, SMALL].map(|_| match victim.child.hear() {
@@ -111,7 +111,7 @@ impl Stage {
         Round { reader, kept: kept.into() }
     }
 
-    /// The owners that have a control object, but for the neighbour.
+    /// The owners that have a control object, except the neighbour.
     fn dead_owners(&self) -> Vec<ProviderId> {
         let names = shm::objects(self.names.prefix());
         let (controls, segments): (Vec<_>, Vec<_>) =
@@ -138,7 +138,7 @@ impl Stage {
         assert_eq!(self.neighbour.stats().segments_created, stats.segments_created);
     }
 
-    /// What this process has of objects with the prefix: mappings, and open descriptors.
+    /// The mappings and open descriptors that this process has of objects with the prefix.
     fn held(&self) -> (usize, usize) {
         let descriptors =
             fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
@@ -148,7 +148,7 @@ impl Stage {
     }
 }
 
-/// The objects of an owner that was killed with messages and idle memory.
+/// The objects that an owner with messages and idle memory leaves behind when it is killed.
 fn remains(names: &Names, others: &[String]) -> Vec<(String, Vec<u8>)> {
     let owner = builder(names.prefix()).build().unwrap();
     let _messages = [LARGE, SMALL].map(|len| published(&owner, len));
@@ -191,7 +191,7 @@ impl Scene for Stage {
             let error = newcomer.attach(descriptor).unwrap_err();
             assert!(is_told_that_it_is_dead(&error), "{error}");
         }
-        // Who has it mapped can still take another view.
+        // A client that has the segment mapped can still take another view.
         let again: Vec<_> = round.iter().flat_map(Round::read_again).collect();
         for (view, (descriptor, _)) in again.iter().zip(kept()) {
             shm::check(view, descriptor.payload_len()).unwrap();
@@ -207,7 +207,7 @@ impl Scene for Stage {
             shm::check(view, descriptor.payload_len()).unwrap();
         }
         drop((round, newcomer));
-        // The neighbour's: its control object and a segment, which both are open.
+        // The neighbour has both its control object and its segment mapped and open.
         assert_eq!(self.held(), (2, 2), "mappings and descriptors of the dead");
         assert_eq!(self.neighbour.stats().bytes_held, self.held);
     }

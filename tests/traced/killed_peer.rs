@@ -1,4 +1,5 @@
-//! A peer that is killed at every instruction of what it does: its owner gets everything back, and nobody else loses any.
+//! A peer is killed at every instruction of its operations. Its owner gets everything back, and no
+//! other process loses anything.
 
 #![forbid(unsafe_code)]
 
@@ -8,13 +9,13 @@ use crate::trace::marked;
 use crate::wire::{Link, Message};
 use shm_pool::{Client, Descriptor, Provider, ShmBuf, ShmView};
 
-/// A chunk of an arena.
+/// The length of a message: one chunk of an arena.
 const LEN: usize = 4 << 10;
 
-/// All that the provider may hold: one arena.
+/// The most that the provider may hold: one arena.
 const MAX_BYTES: usize = 64 << 10;
 
-/// How many of them there are in it at least.
+/// At least this many such chunks fit in the arena.
 const CAPACITY: usize = 15;
 
 const OPERATIONS: &[&str] = &[
@@ -28,13 +29,14 @@ const OPERATIONS: &[&str] = &[
     "peer: drop the last view",
 ];
 
-/// Otherwise a peer that crashes at the wrong moment costs its owner memory or a slot for ever, or another peer its message.
+/// Otherwise a peer that crashes at the wrong moment costs its owner memory or a slot for ever, or
+/// another peer its message.
 #[test]
 fn a_peer_is_killed_at_every_instruction() {
     kill_points::sweep(OPERATIONS, &mut Stage::new());
 }
 
-// ---- the child ---------------------------------------------------------------------------------------------------
+// ---- the child ---------------------------------------------------------------------------------
 
 /// The role: arguments are the operation and the prefix.
 pub(crate) fn role(link: &Link, arguments: &[&str]) {
@@ -83,19 +85,21 @@ fn operate(operation: &str, client: Client, viewed: &Descriptor, granted: &Descr
     }
 }
 
-// ---- what is around it -------------------------------------------------------------------------------------------
+// ---- the processes around it -------------------------------------------------------------------
 
-/// A provider and another peer of it.
+/// A provider, and another of its peers.
 struct Stage {
     names: Names,
     round: Option<Round>,
 }
 
-/// A new provider for each victim: so every victim finds the same, and takes the same way.
+/// Each victim gets a new provider, so that every victim finds the same state and takes the same
+/// path.
 struct Round {
     provider: Provider,
     _survivor: Client,
-    /// What the survivor reads: one message that the victim never heard of, and two that it may lease as well.
+    /// What the survivor reads: one message that the victim never heard of, and two that the victim
+    /// may also lease.
     views: [ShmView; 3],
 }
 
@@ -104,7 +108,7 @@ impl Stage {
         Self { names: Names::new("traced-peer"), round: None }
     }
 
-    /// The victim's slot is the second one, and free.
+    /// Checks that slot 1, the victim's, is free.
     fn assert_slot_is_free(&self, provider: &Provider) {
         let newcomer = self.names.client();
         assert_eq!(newcomer.connect(provider.id()).unwrap().slot(), 1, "the victim's slot");
@@ -119,7 +123,7 @@ fn message(provider: &Provider, seed: u64) -> ShmBuf {
     buffer.freeze()
 }
 
-/// Everything that can be allocated, filled and compared: how many messages that was.
+/// Allocates and fills as many messages as it can, then compares them. Returns how many.
 fn use_all(provider: &Provider) -> usize {
     let buffers = std::iter::from_fn(|| provider.alloc(LEN).ok()).zip(100..);
     let all: Vec<_> = buffers
@@ -145,7 +149,7 @@ impl Scene for Stage {
         if operation != "connect" {
             let Message::Peer(peer) = victim.child.hear() else { panic!("the victim tells who it is") };
             assert_eq!(peer.slot(), 1);
-            // The second one is granted too, and never taken up.
+            // The second message is granted too, but the grant is never taken up.
             messages[1].grant(peer).unwrap();
             for descriptor in [messages[1].descriptor().unwrap(), messages[2].grant(peer).unwrap()] {
                 victim.child.tell(&Message::Sent(descriptor));
@@ -158,7 +162,8 @@ impl Scene for Stage {
 
     fn check(&mut self, _operation: &str, round: usize) {
         let Round { provider, views, .. } = self.round.take().expect("a round that was started");
-        // Who is the first to find out: the owner, a new peer, or an allocation that needs the memory?
+        // The first to find out is in turn the owner, a new peer, and an allocation that needs the
+        // memory.
         match round % 3 {
             0 => drop(provider.reclaim()),
             1 => self.assert_slot_is_free(&provider),

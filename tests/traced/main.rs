@@ -28,7 +28,7 @@ mod killed_channel;
 mod killed_owner;
 mod killed_peer;
 #[path = "../support/own_shm.rs"]
-#[allow(dead_code)] // Other tests need more of it.
+#[allow(dead_code)] // other tests use more of it
 mod own_shm;
 mod owner_operations;
 mod path;

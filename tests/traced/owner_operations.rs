@@ -1,4 +1,4 @@
-//! What an owner does in a process of its own, each operation marked for the tracer.
+//! What an owner does in a process of its own, with each operation marked for the tracer.
 
 #![forbid(unsafe_code)]
 
@@ -7,23 +7,23 @@ use crate::trace::marked;
 use crate::wire::{Link, Message};
 use shm_pool::{Descriptor, PeerId, Provider, ProviderBuilder, ShmBuf};
 
-/// A message of whole pages, and one that is carved by cache lines.
+/// A message of whole pages, and one carved in cache lines.
 pub(crate) const LARGE: usize = 128 << 10;
 pub(crate) const SMALL: usize = 4 << 10;
 
-/// The first arena has room for a large message and some small ones.
+/// The first arena has room for a large message and a few small ones.
 const ARENA: usize = 2 * LARGE;
 const CAP: usize = 5 * ARENA;
 
-/// Fits no arena but one that takes all of the cap that is not in use.
+/// Fits only in an arena that takes all of the cap that is not in use.
 const LONGEST: usize = 700 << 10;
 
 pub(crate) fn builder(prefix: &str) -> ProviderBuilder {
-    // As few classes as there can be: an operation that looks at all of them is the shorter.
+    // As few size classes as possible: operations that look at all of them are shorter.
     Provider::builder().name_prefix(prefix).max_bytes(CAP).max_alloc(LONGEST).arena_size(ARENA).max_shared(16)
 }
 
-/// A message that is filled by its length.
+/// Publishes a message whose contents depend on its length.
 pub(crate) fn published(provider: &Provider, len: usize) -> (ShmBuf, Descriptor) {
     let mut buffer = provider.alloc(len).unwrap();
     shm::fill(&mut buffer, len as u64);
@@ -32,7 +32,7 @@ pub(crate) fn published(provider: &Provider, len: usize) -> (ShmBuf, Descriptor)
     (message, descriptor)
 }
 
-/// Does one operation between two marks, and what it needs before.
+/// Prepares one operation, then runs it between two marks.
 pub(crate) fn operate(link: &Link, operation: &str, prefix: &str) {
     match operation {
         "build" | "build over remains" => {
@@ -70,7 +70,7 @@ fn operate_on(operation: &str, provider: Provider, kept: [ShmBuf; 2], reader: Pe
         "alloc, carved" => drop(marked(|| provider.alloc(2 * SMALL)).unwrap()),
         "alloc, a trade" => {
             let _full = [3 * LARGE, 3 * LARGE, LARGE].map(buffer);
-            // Idle ones, some of which lie in the way.
+            // Idle chunks, some of which are in the way.
             drop([(); 14].map(|()| buffer(16 << 10)));
             let made = provider.stats().segments_created;
             drop(marked(|| provider.alloc(LARGE)).unwrap());
@@ -81,7 +81,7 @@ fn operate_on(operation: &str, provider: Provider, kept: [ShmBuf; 2], reader: Pe
             full.truncate(2);
             let made = provider.stats().segments_created;
             marked(|| {
-                // The first stays open until the second is made.
+                // The first one's chunk stays until the second is made.
                 drop(published(&provider, 3 * SMALL));
                 drop(provider.alloc(5 * SMALL).unwrap());
             });

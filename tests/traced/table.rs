@@ -1,6 +1,6 @@
-//! Tables for people: what was done, and how long it took.
+//! Printed tables: what was done, and how long it took.
 
-/// Rows of text under headings; numbers are as well aligned as words.
+/// Rows of text under headings, all aligned to the left.
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,
 }
@@ -14,7 +14,7 @@ impl Table {
         self.rows.push(cells.iter().map(|cell| cell.to_string()).collect());
     }
 
-    /// Prints everything at once: other tests print too.
+    /// Prints the whole table at once, because other tests print too.
     pub(crate) fn print(&self) {
         let width = |column: usize| self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
         let widths: Vec<usize> = (0..self.rows[0].len()).map(width).collect();
