@@ -49,7 +49,7 @@ impl Footprint {
     }
 }
 
-/// The role: arguments are the operation and the prefix.
+/// The role. The arguments are the operation and the prefix.
 pub(crate) fn role(link: &Link, arguments: &[&str]) {
     introduce(link);
     let (operation, prefix) = (arguments[0], arguments[1]);
@@ -140,8 +140,8 @@ struct Attempt<'a> {
 
 impl Attempt<'_> {
     /// Runs the operation between the marks and reports the outcome. Then runs it again, which must
-    /// work: once, or twice if the first attempt failed. So as many attempts succeed as if none had
-    /// failed.
+    /// work: once, or if the first attempt failed, twice with both results kept. So as many
+    /// attempts succeed as if none had failed.
     fn twice<T>(&self, operation: impl FnMut() -> Result<T, String>) {
         self.twice_after(|| (), operation);
     }

@@ -176,8 +176,8 @@ fn watch<T>(operation: &str, scene: &mut dyn Scene, look: impl FnOnce(&Tracee) -
     result
 }
 
-/// Kills a child at a point. Returns `false` if no child gets there; they are killed where they
-/// are.
+/// Kills a child at a point. A child that takes another path is killed where it ends up, and
+/// replaced by a new one. Returns `false` if none gets there.
 fn kill_at(operation: &str, scene: &mut dyn Scene, path: &Path, point: usize, seed: u64) -> bool {
     let (points, address) = (path.points(), path.place(point));
     let _place = Place(format!("{operation}, killed at point {point} of {points} ({address}); {SEED}={seed}"));

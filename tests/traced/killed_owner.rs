@@ -42,7 +42,7 @@ fn an_owner_is_killed_at_every_instruction() {
     kill_points::sweep(OPERATIONS, &mut Stage::new());
 }
 
-/// The role: arguments are the operation and the prefix.
+/// The role. The arguments are the operation and the prefix.
 pub(crate) fn role(link: &crate::wire::Link, arguments: &[&str]) {
     introduce(link);
     crate::owner_operations::operate(link, arguments[0], arguments[1]);
@@ -59,7 +59,7 @@ struct Stage {
     /// The bytes that the neighbour holds.
     held: usize,
     round: Option<Round>,
-    /// Dropped last.
+    /// Dropped last: this checks that no object is left.
     names: Names,
 }
 

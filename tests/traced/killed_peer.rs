@@ -38,7 +38,7 @@ fn a_peer_is_killed_at_every_instruction() {
 
 // ---- the child ---------------------------------------------------------------------------------
 
-/// The role: arguments are the operation and the prefix.
+/// The role. The arguments are the operation and the prefix.
 pub(crate) fn role(link: &Link, arguments: &[&str]) {
     introduce(link);
     let client = shm::client(arguments[1]);

@@ -81,7 +81,7 @@ fn operate_on(operation: &str, provider: Provider, kept: [ShmBuf; 2], reader: Pe
             full.truncate(2);
             let made = provider.stats().segments_created;
             marked(|| {
-                // The first one's chunk stays until the second is made.
+                // The first one-off stays open until the second is made.
                 drop(published(&provider, 3 * SMALL));
                 drop(provider.alloc(5 * SMALL).unwrap());
             });

@@ -91,7 +91,7 @@ impl Path {
         true
     }
 
-    /// The address at a point, for addr2line.
+    /// Where a point is in the program, for addr2line.
     pub(crate) fn place(&self, point: usize) -> String {
         self.own.get(point).map_or("the end".to_owned(), |offset| format!("{offset:#x}"))
     }
