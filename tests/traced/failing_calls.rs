@@ -1,6 +1,5 @@
 //! Every system call of an operation fails once, in every way that it can. The operation reports
-//! the error or does without the call. If it reports it, it has undone what it did before, and the
-//! next attempt works.
+//! the error, with everything before it undone, or does without the call. The next attempt works.
 
 #![forbid(unsafe_code)]
 
@@ -42,8 +41,7 @@ const OPEN: &str = "open a channel";
 /// which must work.
 const CHANNELS: usize = 3;
 
-/// How often a call is interrupted that is interrupted "for ever": more often than any bounded loop
-/// tries.
+/// How often a call is interrupted "for ever": more often than any bounded loop tries.
 const FOR_EVER: usize = 1000;
 
 /// How an operation is disturbed.
@@ -52,7 +50,7 @@ struct Fault {
     /// Which of the calls that can fail, by position.
     at: usize,
     errno: i32,
-    /// Whether every later call of the same kind fails too.
+    /// Whether later calls of the same kind fail too, up to [`FOR_EVER`] in all.
     again: bool,
 }
 

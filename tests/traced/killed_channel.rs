@@ -39,7 +39,7 @@ fn a_receiver_is_killed_at_every_instruction() {
     kill_points::sweep(OF_RECEIVERS, &mut Senders { names: Names::new("traced-receiver"), round: None });
 }
 
-/// Otherwise a subscriber waits for a publisher that is gone, loses messages that it had sent or
+/// Otherwise a subscriber waits for a publisher that is gone, loses messages that were sent or
 /// receives them twice, or the publisher's successor cannot use the name.
 #[test]
 fn a_sender_is_killed_at_every_instruction() {

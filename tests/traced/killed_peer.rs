@@ -162,8 +162,8 @@ impl Scene for Stage {
 
     fn check(&mut self, _operation: &str, round: usize) {
         let Round { provider, views, .. } = self.round.take().expect("a round that was started");
-        // The first to find out is in turn the owner, a new peer, and an allocation that needs the
-        // memory.
+        // The first to find out depends on the round: the owner, a new peer, or an allocation that
+        // needs the memory.
         match round % 3 {
             0 => drop(provider.reclaim()),
             1 => self.assert_slot_is_free(&provider),

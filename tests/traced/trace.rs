@@ -92,8 +92,7 @@ impl Tracee {
         assert_eq!(wait(pid), Stop::Mark, "the first stop of the child");
         let options = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_EXITKILL;
         let none = ptr::null_mut::<libc::c_void>();
-        // SAFETY: this request takes numbers, no addresses. The child has stopped: see the
-        // assertion.
+        // SAFETY: this request takes numbers, no addresses. It fails unless the child has stopped.
         check(unsafe { libc::ptrace(libc::PTRACE_SETOPTIONS, pid, none, options) }).expect("options of a traced child");
         let memory = File::options().read(true).write(true).open(format!("/proc/{pid}/mem"));
         Self { pid, memory: memory.expect("a tracer may write its child's memory") }
