@@ -27,7 +27,7 @@ unsafe impl GlobalAlloc for Counting {
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         FREED.set(FREED.get() + 1);
-        // SAFETY: `System` made `block` with this layout; the caller ensures the latter.
+        // SAFETY: the caller passes a block that `alloc` got from `System`, and its layout.
         unsafe { System.dealloc(block, layout) }
     }
 }

@@ -56,7 +56,7 @@ fn ways_to_hold(way: usize, mut buffer: ShmBufMut, client: &Client, peer: PeerId
     }
 }
 
-/// Spins for a random time, so that both sides meet at different places.
+/// Spins for a random time, so that the threads meet at different places.
 fn dawdle(random: &mut Random) {
     (0..random.below(3000)).for_each(|_| spin_loop());
 }

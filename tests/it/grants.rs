@@ -3,7 +3,7 @@
 use crate::support::{address, forge, holds, message, pair, provider};
 use shm_pool::{AttachError, Client, PeerId, Provider, ShareError};
 
-/// A small chunk, carved in cache lines, and a large one of whole pages.
+/// Lengths of a chunk that is carved in cache lines, and of one of whole pages.
 const LENGTHS: [usize; 2] = [100, 1 << 20];
 
 fn connected() -> (Provider, Client, PeerId) {

@@ -1,10 +1,10 @@
 //! What outlives what: handles without their provider, views without their client, and nothing
-//! under /dev/shm once both are gone.
+//! under /dev/shm after the owner's last handle.
 
 use crate::support::{address, files, holds, message, pair, provider, segment, unique_prefix, write, NONE};
 use shm_pool::{AttachError, Client, Provider};
 
-/// A small chunk, carved in cache lines, and a large one of whole pages.
+/// Lengths of a chunk that is carved in cache lines, and of one of whole pages.
 const LENGTHS: [usize; 2] = [1000, 1 << 20];
 
 #[test]

@@ -11,7 +11,7 @@ use std::alloc::Layout;
 
 const ARENA: usize = 256 << 10;
 
-/// From this length on, chunks are whole pages. Shorter ones are carved in cache lines.
+/// Chunks of this size or more are whole pages. Smaller ones are carved in cache lines.
 const PAGES: usize = 128 << 10;
 
 /// Not the size of a class.

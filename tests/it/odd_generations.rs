@@ -5,7 +5,7 @@
 use crate::support::{address, forge, holds, message, pair, write};
 use shm_pool::{AttachError, Client, Descriptor, PeerId, ShmView};
 
-/// A small chunk, carved in cache lines, and a large one of whole pages.
+/// Lengths of a chunk that is carved in cache lines, and of one of whole pages.
 const LENGTHS: [usize; 2] = [100, 1 << 20];
 
 /// The most views that one client may have of one message.

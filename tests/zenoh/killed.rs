@@ -135,7 +135,7 @@ fn a_receiver_is_killed_while_it_holds_messages() {
     sweep();
 }
 
-/// Removes the metadata of zenoh's own that a killed process leaves until the next zenoh process
+/// Removes zenoh's own metadata, which a killed process leaves behind until the next zenoh process
 /// starts.
 fn sweep() {
     zenoh::shm::cleanup_orphaned_shm_segments();
