@@ -1,8 +1,8 @@
-//! A short run of `stress/src/chaos`: owners and peers killed at random moments. The long one is
-//! `cargo run --release -p shm-pool-stress --bin chaos -- --kills 10000`.
+//! A short run of `stress/src/chaos`, which kills owners and peers at random moments. The long one
+//! is `cargo run --release -p shm-pool-stress --bin chaos -- --kills 10000`.
 //!
-//! The workers are this very test binary, started again with the one test [`worker`] and an
-//! environment variable.
+//! The workers are this test binary, started again with only the test [`worker`] and an environment
+//! variable.
 
 #[path = "../stress/src/chaos/run/mod.rs"]
 mod run;
@@ -40,7 +40,7 @@ fn nothing_is_lost_leaked_or_torn_by_a_hundred_kills() {
     assert!(tally.published.messages > 0 && tally.seen.messages > 0 && tally.checks_alone > 0);
 }
 
-/// Otherwise the run above would find no message torn, whatever was in it.
+/// Otherwise the chaos run cannot detect a torn message.
 #[test]
 fn a_message_that_was_changed_anywhere_is_found_out() {
     let identity = Identity { provider: 7, sequence: 1 };
@@ -56,7 +56,7 @@ fn a_message_that_was_changed_anywhere_is_found_out() {
     }
 }
 
-/// Otherwise a message that was overwritten by the next one, wholly or in part, would pass.
+/// Otherwise a message that the next one overwrites, wholly or in part, passes as intact.
 #[test]
 fn another_message_and_a_mixture_of_two_are_found_out() {
     let [mine, next] = [1, 2].map(|sequence| Identity { provider: 7, sequence });

@@ -1,6 +1,7 @@
-//! In steady state nothing touches the heap: not one allocation and not one free, counted by the global allocator.
+//! In steady state nothing touches the heap: no allocation and no free, as counted by the global
+//! allocator.
 //!
-//! Counts are per thread, so that tests running beside each other do not count each other's.
+//! Counts are per thread, so that tests that run in parallel do not count each other's.
 
 use shm_pool::channel::{Receiver, Sender};
 use shm_pool::{Client, Provider, ShmBuf, ShmBufMut, ShmView};
@@ -12,21 +13,21 @@ thread_local! {
     static FREED: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The system's allocator, counted.
+/// The system's allocator, with counters.
 struct Counting;
 
-// SAFETY: every call goes on to the system's allocator unchanged. The counters are constant-initialised cells without a
-// destructor, so counting neither allocates nor panics.
+// SAFETY: every call goes to the system's allocator unchanged. The counters are const-initialised
+// cells without a destructor, so counting neither allocates nor panics.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATED.set(ALLOCATED.get() + 1);
-        // SAFETY: the caller's contract is the callee's.
+        // SAFETY: the caller keeps the contract of `GlobalAlloc::alloc`, which `System` shares.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         FREED.set(FREED.get() + 1);
-        // SAFETY: the caller's contract is the callee's.
+        // SAFETY: the caller passes a block that `alloc` got from `System`, and its layout.
         unsafe { System.dealloc(block, layout) }
     }
 }
@@ -34,17 +35,17 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// One size of each kind: the smallest chunk, odd and even ones of an arena, and segments of their own.
+/// Sizes of each kind: the smallest chunk, others carved in cache lines, and whole pages.
 const SIZES: [usize; 6] = [0, 64, 1000, 4096, 1 << 20, 3 << 20];
 
-/// How many rounds go before counting: enough for everything that is done only now and then.
+/// How many rounds run before counting: enough for all work that is done only now and then.
 const WARM_UP: usize = 1000;
 
 fn provider() -> Provider {
     Provider::builder().max_shared(64).build().unwrap()
 }
 
-/// Runs `round` `rounds` times after a warm-up, and fails if any of them touched the heap.
+/// Runs `round` `rounds` times after a warm-up, and fails if that touched the heap.
 fn assert_no_heap(what: &str, rounds: usize, mut round: impl FnMut()) {
     (0..WARM_UP).for_each(|_| round());
     let before = (ALLOCATED.get(), FREED.get());
@@ -120,7 +121,8 @@ fn messages_are_shared_read_and_recycled_without_the_heap() {
 fn bursts_of_shared_messages_are_recycled_without_the_heap() {
     let (provider, client) = (provider(), Client::new());
     for len in SIZES {
-        // An odd number, to meet work done every so many allocations at every place in the burst.
+        // An odd number, so that work done every so many allocations falls on every place in the
+        // burst.
         assert_no_heap("five shared messages at a time", 20_000, || {
             let burst: [ShmBuf; 5] = std::array::from_fn(|_| provider.alloc(len).unwrap().freeze());
             let _views: [ShmView; 5] =

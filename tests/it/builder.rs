@@ -1,4 +1,5 @@
-//! Options: bad values are typed errors that leave nothing behind, boundary values work, modes and names are exact.
+//! Options: bad values are typed errors that leave nothing behind, boundary values work, and modes
+//! and names are exact.
 
 use crate::support::{files, unique_prefix, NONE};
 use shm_pool::{AttachError, BuildError, Client, Provider, ProviderBuilder};
@@ -100,7 +101,7 @@ fn prefixes_that_cannot_start_a_file_name_are_refused_by_both_sides() {
 fn the_prefix_starts_every_name_and_clients_need_it() {
     for fill in ["x".repeat(64), "Z".to_owned(), "a-b_C-9".to_owned()] {
         let unique = unique_prefix("prefix");
-        // As long as the given one, so that the longest is tried too.
+        // Limited to 64 characters, so that the longest prefix is tried too.
         let prefix: String = unique.chars().chain(fill.chars()).take(64.min(unique.len() + fill.len())).collect();
         let provider = small().name_prefix(prefix.as_str()).build().unwrap();
         let messages = [100, 1 << 20].map(|len| provider.alloc(len).unwrap().freeze());
@@ -125,26 +126,27 @@ fn modes_that_mean_nothing_or_lock_the_owner_out_are_refused() {
     assert_eq!(files(&prefix), NONE, "a failed build leaves files");
 }
 
-/// Builds a provider with `mode`, and tells the modes of its control object and of its segment.
+/// Builds a provider with `mode`, and returns the modes of its control object and of its segment.
 fn modes_on_disk(mode: u32) -> Vec<u32> {
     let provider = small().mode(mode).build().unwrap();
     let _live = [100, 1 << 20].map(|len| provider.alloc(len).unwrap());
     let names = files(&provider.id().to_string());
     let mode = |name: String| fs::metadata(format!("/dev/shm/{name}")).unwrap().permissions().mode() & 0o7777;
-    // Sorted: "1", "ctl".
+    // Sorted, "1" precedes "ctl".
     names.into_iter().map(mode).rev().collect()
 }
 
 #[test]
 fn modes_on_disk_are_exact_whatever_the_umask() {
-    // The file creation mask belongs to all threads of a process: it is tried out in a thread that has parted with it,
-    // so that no other test sees it.
+    // All threads of a process share the file creation mask. This thread takes a copy of its own,
+    // so that no other test sees the change.
     let masked = thread::spawn(|| {
-        // SAFETY: gives this thread a working directory and a file creation mask of its own; no memory is touched.
+        // SAFETY: `unshare(CLONE_FS)` gives this thread its own working directory and file creation
+        // mask. It touches no memory.
         let is_private = unsafe { libc::unshare(libc::CLONE_FS) } == 0;
         for mask in [0o000, 0o022, 0o077, 0o777] {
             if is_private {
-                // SAFETY: no preconditions.
+                // SAFETY: `umask` has no preconditions.
                 unsafe { libc::umask(mask) };
             }
             for (mode, payload) in [(0o600, 0o600), (0o660, 0o640), (0o640, 0o640), (0o666, 0o644), (0o606, 0o604)] {

@@ -1,4 +1,5 @@
-//! The cap: idle memory makes room for what is asked for, memory in use does not, and the error says where it all is.
+//! At the cap, idle memory makes room for new messages and memory in use does not. A refusal says
+//! where the memory is.
 
 use crate::support::{builder, files, holds, message};
 use shm_pool::{AllocErrorKind, Client, Provider, ProviderBuilder, ShmBuf, ShmBufMut};
@@ -62,7 +63,7 @@ fn messages_whose_leases_have_ended_make_room() {
     for len in [64, 4096, QUARTER] {
         let (provider, client) = (capped(), Client::new());
         let mut live: Vec<ShmBuf> = fill(&provider, len).into_iter().map(ShmBufMut::freeze).collect();
-        // As many as there are records.
+        // No more than there are records.
         live.truncate(60);
         let views: Vec<_> = live.iter().map(|message| client.attach(&message.descriptor().unwrap()).unwrap()).collect();
         let count = live.len();
@@ -86,7 +87,7 @@ fn messages_whose_leases_have_ended_are_used_again_before_the_cap_is_reached_in_
     let rest = rest.to_vec();
     drop(all);
     assert!(provider.alloc(4096).unwrap_err().is_exhausted());
-    // The one shared last is behind all others in its queue.
+    // The chunk shared last is behind all others in its queue.
     drop(views.pop());
     let again = provider.alloc(4096);
     assert!(again.is_ok(), "a free chunk of the very class is not found behind leased ones");
@@ -114,7 +115,7 @@ fn a_refusal_says_where_the_memory_is() {
 
 #[test]
 fn handles_statistics_and_refusals_agree_on_sizes() {
-    // Not the sizes of classes.
+    // Neither length is the size of a class.
     for len in [5000, 70_000] {
         let provider = capped();
         let live = fill(&provider, len);
@@ -144,7 +145,7 @@ fn small_chunks_fill_the_cap_and_make_room_for_a_large_one() {
     let mut live = fill(&provider, 64);
     assert_eq!(live.len(), CAP / 64, "memory is lost between chunks of 64 bytes");
     assert_eq!((provider.stats().bytes_held, provider.stats().bytes_in_use), (CAP, CAP));
-    // One chunk is enough to keep the cap from being free in one piece.
+    // One live chunk is enough to keep the cap from being free in one piece.
     let last = live.pop();
     drop(live);
     assert!(provider.alloc(CAP).unwrap_err().is_exhausted(), "memory was taken from under a live chunk");
@@ -153,7 +154,7 @@ fn small_chunks_fill_the_cap_and_make_room_for_a_large_one() {
     assert_eq!(provider.stats().segments, 1);
 }
 
-/// A frame for which there is no room must not cost the small messages theirs.
+/// Otherwise a frame that cannot fit costs small messages their chunks.
 #[test]
 fn what_cannot_succeed_destroys_nothing() {
     const FRAME: usize = 6_200_000;
@@ -172,7 +173,7 @@ fn what_cannot_succeed_destroys_nothing() {
     drop((small, frames));
 }
 
-/// Otherwise other traffic makes a publisher of small messages slow: each of its messages is carved anew.
+/// Otherwise other traffic slows a publisher of small messages: each message is carved anew.
 #[test]
 fn what_is_used_again_and_again_keeps_its_place_at_the_cap() {
     let provider = capped();
@@ -186,12 +187,12 @@ fn what_is_used_again_and_again_keeps_its_place_at_the_cap() {
         drop(provider.alloc(1024).unwrap());
         drop(provider.alloc(len).unwrap());
     }
-    // The first one is a one-off; that the class recurs shows with the second.
+    // The first is a one-off; only the second shows that the class recurs.
     assert_eq!(misses(1024), 2, "a chunk that is used again and again was destroyed for others");
     assert!(provider.stats().segments_created <= 4);
 }
 
-/// A provider that cannot grow any more, with half of its memory free.
+/// A provider that cannot grow, with half of its memory free.
 fn at_the_cap() -> (Provider, Vec<ShmBufMut>) {
     let provider = capped();
     let mut live = fill(&provider, QUARTER);
@@ -203,7 +204,7 @@ fn chunks(provider: &Provider) -> usize {
     provider.stats().classes.iter().map(|class| class.chunks).sum()
 }
 
-/// Otherwise what is kept of messages of many sizes lies in the way of the next ones, and fewer fit.
+/// Otherwise the chunks kept for messages of many sizes block the next ones, and fewer fit.
 #[test]
 fn at_the_cap_a_message_of_a_new_size_is_carved_exactly_and_leaves_nothing_behind() {
     for (len, exact) in [(1, 64), (2100, 2112), (131_073, 135_168), (200_000, 200_704)] {
@@ -233,7 +234,8 @@ fn at_the_cap_a_message_of_a_size_that_recurs_is_made_once() {
     assert_eq!(provider.stats().misses(), misses, "a chunk that recurs was not kept");
 }
 
-/// Otherwise a message whose size recurs is refused for what rounding loses, again and again.
+/// Otherwise a message whose size recurs is refused again and again, for lack of the bytes that
+/// rounding up to its class would waste.
 #[test]
 fn at_the_cap_a_message_fits_that_fits_exactly() {
     let provider = builder().max_bytes(16 * MIB).arena_size(16 * MIB).build().unwrap();
@@ -246,7 +248,7 @@ fn at_the_cap_a_message_fits_that_fits_exactly() {
     }
 }
 
-/// With `max_idle_per_class` 0 memory goes back when it is dropped, a shared one-off's, too.
+/// Otherwise a shared one-off stays in the pool when it is dropped, despite `max_idle_per_class` 0.
 #[test]
 fn what_keeps_nothing_keeps_no_shared_message_at_the_cap() {
     let provider = builder().max_bytes(16 * MIB).arena_size(16 * MIB).max_idle_per_class(0).build().unwrap();
@@ -257,7 +259,7 @@ fn what_keeps_nothing_keeps_no_shared_message_at_the_cap() {
     assert_eq!((provider.stats().bytes_held, provider.stats().segments), (0, 0));
 }
 
-/// Otherwise what lies on the shelves is in the way of the next message, and fewer fit.
+/// Otherwise idle chunks on the shelves block the next message, and fewer fit.
 #[test]
 fn where_memory_is_crowded_large_idle_chunks_are_given_up() {
     let provider = builder().max_bytes(16 * MIB).arena_size(16 * MIB).build().unwrap();
@@ -267,7 +269,7 @@ fn where_memory_is_crowded_large_idle_chunks_are_given_up() {
         drop(all);
     }
     let idle = || provider.stats().classes.iter().map(|class| class.idle * class.size).sum::<usize>();
-    // Half of the cap is free with this one, and no more with the next.
+    // Making a large chunk while less than half of the cap is free evicts idle ones first.
     let live = [provider.alloc(MIB + MIB / 2).unwrap(), provider.alloc(MIB).unwrap()];
     let before = idle();
     let large = provider.alloc(4 * MIB).unwrap();
@@ -278,7 +280,8 @@ fn where_memory_is_crowded_large_idle_chunks_are_given_up() {
     drop((live, large, more));
 }
 
-/// A descriptor that is on its way is good until the room is needed, whatever the message's size.
+/// Otherwise a descriptor in flight goes stale as soon as its message is dropped, although nobody
+/// needs the memory yet.
 #[test]
 fn at_the_cap_a_dropped_message_stays_open_until_another_one_is_made() {
     let (provider, _live) = at_the_cap();
@@ -290,7 +293,7 @@ fn at_the_cap_a_dropped_message_stays_open_until_another_one_is_made() {
         assert_eq!(provider.stats().bytes_leased, 0);
         let view = client.attach(&descriptor).expect("dropped with its message");
         assert!(view.len() == len && holds(&view, 7));
-        // Read, it is not overwritten; let go, it makes room.
+        // While it is read, nothing overwrites it; once released, it makes room.
         let others: Vec<_> = (0..10).map(|more| provider.alloc(next + more * 4096)).collect();
         assert!(holds(&view, 7), "overwritten under a reader");
         drop((others, view));
@@ -299,7 +302,8 @@ fn at_the_cap_a_dropped_message_stays_open_until_another_one_is_made() {
     }
 }
 
-/// A message that is longer than any gap can become in the segments that there are: those give way to a longer one, a few times.
+/// Otherwise each message that is longer than any possible gap costs one more segment. Old segments
+/// must give way to a longer one, and only a few times.
 #[test]
 fn ever_larger_messages_make_few_segments() {
     let provider = builder().max_bytes(64 * MIB).build().unwrap();
@@ -333,7 +337,8 @@ fn a_pool_of_the_smallest_cap_works() {
     }
 }
 
-/// Otherwise a pool whose user wants short segments, because receivers map or lock whole ones, begins with a long one.
+/// Otherwise a pool starts with a long segment although its user wants short ones, because
+/// receivers map or lock whole segments.
 #[test]
 fn the_first_segment_is_as_long_as_was_wanted() {
     let first = |builder: ProviderBuilder, len: usize| {

@@ -1,4 +1,5 @@
-//! A channel within one process: what fits, what is held, and what its ends say when there is no more.
+//! A channel within one process: what fits, what is held, and what its ends say when there is no
+//! more.
 
 use crate::support::{segment, unique_prefix};
 use shm_pool::channel::{ChannelError, Receiver, RecvError, SendErrorKind, Sender};
@@ -9,7 +10,7 @@ use std::time::Duration;
 
 const NOW: Duration = Duration::ZERO;
 
-/// Longer than anything may take.
+/// Longer than any step may take.
 const FOR_EVER: Duration = Duration::from_secs(240);
 
 fn channel(test: &str, provider: &Provider, slots: usize) -> (Sender, Receiver, Client) {
@@ -19,7 +20,8 @@ fn channel(test: &str, provider: &Provider, slots: usize) -> (Sender, Receiver, 
     (sender, receiver, client)
 }
 
-/// Otherwise a program of one thread that sends as many messages as it was told that fit waits for itself for ever.
+/// Otherwise a single-threaded program that sends as many messages as it was told would fit blocks
+/// for ever.
 #[test]
 fn as_many_messages_fit_as_there_are_slots_whatever_was_received() {
     let provider = Provider::builder().build().unwrap();
@@ -40,7 +42,7 @@ fn as_many_messages_fit_as_there_are_slots_whatever_was_received() {
     }
 }
 
-/// Otherwise a sender is told how many there are, and may not make so many or so few.
+/// Otherwise a capacity out of range is accepted, or is refused without naming the range.
 #[test]
 fn a_capacity_that_cannot_be_is_refused_with_the_range() {
     let provider = Provider::builder().build().unwrap();
@@ -57,7 +59,8 @@ fn a_capacity_that_cannot_be_is_refused_with_the_range() {
     }
 }
 
-/// Otherwise the figures do not add up for a publisher that sends each message by several channels.
+/// Otherwise the statistics do not add up for a publisher that sends each message through several
+/// channels.
 #[test]
 fn a_buffer_that_several_channels_have_is_counted_once() {
     let provider = Provider::builder().build().unwrap();
@@ -72,7 +75,7 @@ fn a_buffer_that_several_channels_have_is_counted_once() {
     drop((received, other));
 }
 
-/// Otherwise a receiver is told that a message is still there, and asks for it for ever.
+/// Otherwise a receiver keeps asking for a message that it can never map.
 #[test]
 fn a_message_that_can_never_be_mapped_is_no_message_for_later() {
     let prefix = unique_prefix("chan-never");
@@ -81,7 +84,7 @@ fn a_message_that_can_never_be_mapped_is_no_message_for_later() {
     let mut sender = Sender::create(&provider, "never").unwrap();
     let mut receiver = Receiver::open(&client, "never").unwrap();
     let buffer = provider.alloc(5000).unwrap().freeze();
-    // No link is followed, so this can never be opened.
+    // Links are not followed, so this can never be opened.
     let segment = format!("/dev/shm/{prefix}{}", segment(&provider, 1));
     fs::remove_file(&segment).unwrap();
     std::os::unix::fs::symlink("/dev/null", &segment).unwrap();
@@ -106,13 +109,14 @@ fn messages_are_aligned_as_promised() {
     }
     for len in [0, 1, 7, 48] {
         sender.send_bytes(&vec![1; len]).unwrap();
-        // Wherever the value is moved to.
+        // The alignment holds wherever the value is moved.
         let messages = [(0_u8, receiver.recv().unwrap())];
         assert_eq!((messages[0].1.len(), messages[0].1.as_ptr() as usize % 8), (len, 0));
     }
 }
 
-/// Otherwise a descriptor of the same message that comes twice by another way takes the message from under who has it by a channel.
+/// Otherwise a grant that is presented twice takes the message away from a receiver that got it
+/// through a channel.
 #[test]
 fn a_grant_that_is_taken_up_twice_takes_nothing_from_a_channel() {
     let provider = Provider::builder().build().unwrap();
@@ -133,7 +137,7 @@ fn a_grant_that_is_taken_up_twice_takes_nothing_from_a_channel() {
     assert!(!message.is_leased());
 }
 
-/// Otherwise what a receiver has at a time is counted wrong, and a message is used again while it reads it, or never.
+/// Otherwise loans are miscounted: a message is reused while its receiver reads it, or never.
 #[test]
 fn a_buffer_can_be_sent_as_often_as_there_are_loans() {
     let provider = Provider::builder().build().unwrap();
@@ -155,7 +159,7 @@ fn a_buffer_can_be_sent_as_often_as_there_are_loans() {
     assert_eq!(receiver.recv().unwrap().len(), 10);
 }
 
-/// Otherwise a publisher that ends in good order takes its last messages with it.
+/// Otherwise a publisher that exits in good order takes its last messages with it.
 #[test]
 fn a_sender_can_wait_until_all_was_received() {
     let provider = Provider::builder().build().unwrap();
@@ -174,7 +178,7 @@ fn a_sender_can_wait_until_all_was_received() {
     assert!(matches!(end, Err(RecvError::Disconnected)), "{end:?}");
 }
 
-/// Otherwise a program that keeps a clone of what it has sent writes over what its receiver reads.
+/// Otherwise a program that keeps a clone of a sent buffer overwrites what its receiver reads.
 #[test]
 fn a_buffer_stays_the_receivers_when_sender_and_provider_are_gone() {
     let provider = Provider::builder().build().unwrap();
@@ -198,7 +202,7 @@ fn channels_that_are_over_are_let_go_of() {
     let open = || fs::read_dir("/proc/self/fd").unwrap().filter_map(Result::ok).filter(is_of_a_channel).count();
     for _ in 0..50 {
         let (mut sender, receiver, _client) = channel("chan-over", &provider, 4);
-        // One with a message that came back when its receiver was dropped, of which nobody has told the pool.
+        // This message comes back when its receiver drops, and nobody has told the pool yet.
         sender.send(provider.alloc(5000).unwrap().freeze()).unwrap();
         drop((receiver, sender));
         assert!(open() <= 4, "the last channel's, and no more");

@@ -6,7 +6,7 @@ use std::hint::spin_loop;
 use std::sync::{Arc, Barrier};
 use std::thread;
 
-/// Something to check and to drop in another thread.
+/// Something that another thread checks and drops.
 type Held = Box<dyn FnOnce() + Send>;
 
 fn provider(prefix: &str) -> Provider {
@@ -36,12 +36,12 @@ fn ways_to_hold(way: usize, mut buffer: ShmBufMut, client: &Client, peer: PeerId
             [Box::new(move || check(&view)), Box::new(move || check(&message))]
         }
         3 => {
-            // Nobody takes it up.
+            // Nobody takes the grant up.
             message.grant(peer).unwrap();
             [Box::new(move || check(&message)), nothing()]
         }
         4 => {
-            // Shared for the first time while the provider closes, or afterwards.
+            // Shared for the first time while the provider closes, or after that.
             [Box::new(move || assert!(message.descriptor().is_ok())), nothing()]
         }
         _ => {
@@ -56,7 +56,7 @@ fn ways_to_hold(way: usize, mut buffer: ShmBufMut, client: &Client, peer: PeerId
     }
 }
 
-/// Different for both sides, so that they meet at different places.
+/// Spins for a random time, so that the threads meet at different places.
 fn dawdle(random: &mut Random) {
     (0..random.below(3000)).for_each(|_| spin_loop());
 }
@@ -77,7 +77,7 @@ fn a_provider_that_closes_under_its_buffers_leaves_nothing() {
         let peer = client.connect(provider.id()).unwrap();
         let lengths = [100, 100, 3000, 70_000];
         let pairs = lengths.map(|len| ways_to_hold(random.below(6), provider.alloc(len).unwrap(), &client, peer));
-        // Something idle in each kind of place.
+        // Leave something idle in each kind of place.
         provider.reserve(100, 2).unwrap();
         assert!(provider.alloc(70_000).unwrap().freeze().descriptor().is_ok());
         let (one, two): (Vec<Held>, Vec<Held>) = pairs.into_iter().map(|[one, two]| (one, two)).unzip();

@@ -1,10 +1,11 @@
-//! Descriptors are untrusted: stale, damaged and forged ones get a typed error, and leave nothing behind.
+//! Descriptors are untrusted: stale, damaged and forged ones get a typed error, and leave nothing
+//! behind.
 
 use crate::support::{address, forge, holds, message, pair, provider, Random};
 use shm_pool::{AttachError, Client, Descriptor, DescriptorError, ProviderId, ShmBuf};
 use std::collections::BTreeMap;
 
-/// Replaces one field and makes the checksum right again.
+/// Replaces one field and corrects the checksum.
 fn forged(original: &Descriptor, at: usize, field: &[u8]) -> Descriptor {
     let mut bytes = original.to_bytes();
     bytes[at..at + field.len()].copy_from_slice(field);
@@ -102,7 +103,7 @@ fn a_client_of_another_prefix_or_another_user_is_kept_out() {
     assert_eq!((expected, object), (u32::MAX - 1, format!("/dev/shm/shm_pool.{}.ctl", provider.id())));
 }
 
-/// What 32 bytes from outside came to.
+/// How decoding and attaching 32 bytes from outside ends.
 fn outcome(client: &Client, bytes: [u8; Descriptor::SIZE]) -> &'static str {
     match Descriptor::from_bytes(bytes) {
         Err(DescriptorError::Magic { .. }) => "magic number",
@@ -136,7 +137,8 @@ fn flip(random: &mut Random, mut bytes: [u8; Descriptor::SIZE], bits: usize) -> 
     bytes
 }
 
-/// Live messages, one dropped one, and a client that has read them.
+/// A provider, a client that has read all its messages, the live messages, and the bytes of their
+/// descriptors and spent grants.
 fn targets() -> (shm_pool::Provider, Client, Vec<ShmBuf>, Vec<[u8; Descriptor::SIZE]>) {
     let (provider, client) = pair();
     let messages: Vec<ShmBuf> = [0, 1, 100, 4096, 1 << 20].map(|len| message(&provider, len, 1)).into();
@@ -149,7 +151,7 @@ fn targets() -> (shm_pool::Provider, Client, Vec<ShmBuf>, Vec<[u8; Descriptor::S
     (provider, client, messages, bytes)
 }
 
-/// No lease is left, and the bytes are what they were.
+/// Fails if a lease is left, or if a message changed.
 fn assert_untouched(messages: Vec<ShmBuf>) {
     for message in messages {
         let first = address(&message);
@@ -189,12 +191,12 @@ fn a_hundred_thousand_forged_descriptors_are_refused() {
     let mut random = Random(2);
     let mut counts = BTreeMap::new();
     for nth in 0..100_000 {
-        // All bits but those of magic number, version and checksum.
+        // All bits but those of the checksum. `forge` skips a wrong magic number or version.
         let flipped = flip(&mut random, real[nth % real.len()].map(|byte| byte), 240);
         let Some(descriptor) = forge(flipped) else { continue };
         *counts.entry(refusal(&client, &descriptor)).or_insert(0) += 1;
     }
-    // A grant that is flipped away leaves an honest descriptor of a live message.
+    // Clearing the grant leaves an honest descriptor of a live message.
     let honest = counts.remove("attached").unwrap_or(0);
     assert!(honest < 1000, "{honest} of the forged descriptors opened a message");
     for expected in ["stale", "no such record", "wrong length", "not granted", "other peer", "no provider"] {

@@ -1,11 +1,11 @@
-//! What an error says: which object, which sizes, what to do. And what is under it.
+//! What an error says: which object, which sizes, what to do, and what caused it.
 
 use crate::support::{builder, files, message, pair, NONE};
 use shm_pool::{AllocErrorKind, AttachError, Client, DescriptorError, OsError, ShareError};
 use std::error::Error;
 use std::io;
 
-/// Fails unless the error's text has all of `parts`.
+/// Fails unless the error's text contains all of `parts`.
 fn assert_says(error: &dyn Error, parts: &[&str]) {
     let text = error.to_string();
     for part in parts {

@@ -1,9 +1,9 @@
-//! Grants: a message in flight to a known receiver is not lost, and is for that receiver only.
+//! A grant keeps a message in flight to a known receiver, and for that receiver only.
 
 use crate::support::{address, forge, holds, message, pair, provider};
 use shm_pool::{AttachError, Client, PeerId, Provider, ShareError};
 
-/// Lengths in an arena, and in a segment of its own.
+/// Lengths of a chunk that is carved in cache lines, and of one of whole pages.
 const LENGTHS: [usize; 2] = [100, 1 << 20];
 
 fn connected() -> (Provider, Client, PeerId) {
@@ -198,7 +198,7 @@ fn a_grant_of_an_earlier_message_does_not_open_a_later_one() {
     assert!(provider.alloc(100).is_ok());
 }
 
-/// A grant is spent by the view that it was made for, and by nothing else: an attach that fails on the way leaves it.
+/// Otherwise an attach that fails on the way spends the grant, and the message is lost.
 #[test]
 fn a_failed_attach_does_not_spend_the_grant() {
     for len in LENGTHS {

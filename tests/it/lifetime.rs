@@ -1,10 +1,10 @@
-//! Who outlives whom: handles without their provider, views without their client, and nothing under /dev/shm without
-//! anybody.
+//! What outlives what: handles without their provider, views without their client, and nothing
+//! under /dev/shm after the owner's last handle.
 
 use crate::support::{address, files, holds, message, pair, provider, segment, unique_prefix, write, NONE};
 use shm_pool::{AttachError, Client, Provider};
 
-/// Lengths in an arena, and in a segment of its own.
+/// Lengths of a chunk that is carved in cache lines, and of one of whole pages.
 const LENGTHS: [usize; 2] = [1000, 1 << 20];
 
 #[test]

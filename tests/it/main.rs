@@ -1,4 +1,5 @@
-//! The crate as a user sees it, owner and peer in one process: every test goes through the public interface only.
+//! The crate as a user sees it, with owner and peer in one process. Every test goes through the
+//! public interface only.
 
 mod builder;
 mod cap;

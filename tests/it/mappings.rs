@@ -1,4 +1,4 @@
-//! A client maps each segment once, and lets go of those that their owner has destroyed.
+//! A client maps each segment once, and unmaps those that their owner has destroyed.
 
 use crate::support::{builder, files, holds, mappings, message, pair, segment, NONE};
 use shm_pool::{Client, Provider};
@@ -81,7 +81,7 @@ fn trim_lets_destroyed_segments_and_closed_providers_go() {
     assert_eq!(mappings(&id), 0, "something of a closed provider is still mapped");
 }
 
-/// What a segment's memory is taken and given back for is not the client's affair.
+/// Otherwise a client has to map a segment again whenever its owner trims it.
 #[test]
 fn a_segment_stays_mapped_while_its_memory_comes_and_goes() {
     let (provider, client) = pair();

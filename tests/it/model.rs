@@ -1,5 +1,5 @@
-//! Random histories of one provider and one client against a plain model: the live handles, each with the message that it
-//! must show.
+//! Random histories of one provider and one client, checked against a plain model: the live
+//! handles, each with the message that it must show.
 
 use crate::support::{address, builder, holds, idle, write};
 use proptest::collection::vec;
@@ -11,7 +11,7 @@ use std::alloc::Layout;
 
 const ARENA: usize = 256 << 10;
 
-/// From this length on, chunks are whole pages; smaller ones are carved by cache lines.
+/// Chunks of this size or more are whole pages. Smaller ones are carved in cache lines.
 const PAGES: usize = 128 << 10;
 
 /// Not the size of a class.
@@ -21,7 +21,7 @@ const EDGES: [usize; 6] = [0, 64, PAGES - 2048, PAGES - 2047, MAX_ALLOC, MAX_ALL
 
 const MAX_ALLOC_IN_PAGES: usize = MAX_ALLOC.next_multiple_of(4096);
 
-/// What may happen next. A number picks one of the handles, descriptors or grants that there are.
+/// One step of a history. A number picks one of the existing handles, descriptors or grants.
 #[derive(Clone, Debug)]
 enum Step {
     Alloc { len: usize, align: usize },
@@ -78,20 +78,21 @@ impl Handle {
     }
 }
 
-/// What was written into a chunk at one time.
+/// One message that was written into a chunk.
 struct Message {
     stamp: u64,
     len: usize,
-    /// Where its chunk is in the owner, and how large.
+    /// Where its chunk is in the owner, and how large it is.
     start: usize,
     capacity: usize,
     /// Its chunk was taken back for writing: its descriptors must be stale from then on.
     is_closed: bool,
-    /// Its descriptors may be stale, although it is alive.
+    /// Its descriptors may be stale although it is alive.
     is_doubtful: bool,
 }
 
-/// The system and its model. Messages are named by their index and stay in the list when they are gone.
+/// The system and its model. Messages are named by their index, and stay in the list after they are
+/// gone.
 struct World {
     provider: Provider,
     client: Client,
@@ -100,7 +101,7 @@ struct World {
     messages: Vec<Message>,
     handles: Vec<(usize, Handle)>,
     descriptors: Vec<(usize, Descriptor)>,
-    /// Grants that were not taken up.
+    /// Grants that were not taken up yet.
     grants: Vec<(usize, Descriptor)>,
 }
 
@@ -133,7 +134,7 @@ impl World {
         }
     }
 
-    // ---- the owner's steps -----------------------------------------------------------------------------------
+    // ---- the owner's steps ----------------------------------------------------------------------
 
     fn alloc(&mut self, len: usize, align: usize) {
         let layout = Layout::from_size_align(len, align).unwrap();
@@ -177,13 +178,13 @@ impl World {
         );
     }
 
-    /// An allocation does by itself whatever trimming could do for it.
+    /// A refused allocation has already done everything that trimming could do for it.
     fn assert_full(&self, layout: Layout) {
         self.trim();
         assert!(self.provider.alloc_layout(layout).is_err(), "{layout:?} was refused, and fits after a trim");
     }
 
-    /// Everything idle is given back, and nothing else.
+    /// Trimming gives back everything idle, and nothing else.
     fn trim(&self) {
         let before = self.provider.stats().bytes_held;
         let given_back = self.provider.trim();
@@ -194,7 +195,7 @@ impl World {
         assert!(stats.segments <= alive, "{} segments are held for {alive} chunks", stats.segments);
     }
 
-    /// Fills a buffer with a message of its own.
+    /// Fills a buffer with a new message.
     fn begin(&mut self, mut buffer: ShmBufMut) {
         let stamp = 0x9e37_79b9_7f4a_7c15u64.wrapping_mul(self.messages.len() as u64 + 1);
         write(&mut buffer, stamp);
@@ -257,7 +258,7 @@ impl World {
         }
     }
 
-    // ---- the peer's steps ------------------------------------------------------------------------------------
+    // ---- the peer's steps -----------------------------------------------------------------------
 
     fn attach(&mut self, at: usize) {
         let (message, descriptor) = self.descriptors[at];
@@ -283,7 +284,7 @@ impl World {
         self.handles.push((message, Handle::View(view)));
     }
 
-    // ---- the model -------------------------------------------------------------------------------------------
+    // ---- the model ------------------------------------------------------------------------------
 
     fn is_alive(&self, message: usize) -> bool {
         let handles = self.handles.iter().map(|handle| handle.0);
@@ -326,7 +327,7 @@ impl World {
         assert!(stats.bytes_held <= stats.peak_bytes_held && stats.peak_bytes_held <= stats.max_bytes);
     }
 
-    /// Drops everything in the order it came and finds nothing left.
+    /// Drops everything in the order it came, and checks that nothing is left.
     fn end(mut self) {
         self.handles.drain(..).for_each(drop);
         drop(self.client);

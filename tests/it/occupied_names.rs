@@ -1,4 +1,5 @@
-//! Somebody else's files under the names that a provider takes next: it passes them by, and leaves them as they are.
+//! Somebody else's files have the names that a provider would take next. It passes them by, and
+//! leaves them as they are.
 
 use crate::support::{builder, files, holds, message, segment, unique_prefix, NONE};
 use shm_pool::{Client, Provider};
@@ -42,13 +43,14 @@ impl Foreign {
 impl Drop for Foreign {
     fn drop(&mut self) {
         for path in &self.0 {
-            // What is left after a failure may be anything.
+            // After a failure, anything may be left.
             let _ = fs::remove_file(path).or_else(|_| fs::remove_dir(path));
         }
     }
 }
 
-/// A name that is taken costs no allocation: neither the first arena, nor a segment for one message alone.
+/// Otherwise an allocation fails because the name of its segment is taken, whether the message is
+/// small or large.
 #[test]
 fn a_taken_name_is_passed_by() {
     for len in [100, 1 << 20] {

@@ -1,13 +1,14 @@
-//! Generations that no owner sends: the odd ones, at which chunks are closed, and zero. A forger can guess them from a
-//! descriptor that was good once; they open nothing, and are refused before a lease is so much as tried.
+//! Generations that no owner sends: zero, and the odd ones of closed chunks. A forger can guess
+//! them from a descriptor that was once valid. They open nothing, and are refused before a lease is
+//! tried.
 
 use crate::support::{address, forge, holds, message, pair, write};
 use shm_pool::{AttachError, Client, Descriptor, PeerId, ShmView};
 
-/// Lengths in an arena, and in a segment of its own.
+/// Lengths of a chunk that is carved in cache lines, and of one of whole pages.
 const LENGTHS: [usize; 2] = [100, 1 << 20];
 
-/// Most views of one message in one client.
+/// The most views that one client may have of one message.
 const VIEWS: usize = 31;
 
 fn generation(descriptor: &Descriptor) -> u64 {
@@ -21,14 +22,15 @@ fn with_generation(original: &Descriptor, generation: u64) -> Descriptor {
     forge(bytes).expect("magic number and version are right")
 }
 
-/// As if the owner had granted the message to `peer`.
+/// The descriptor that the owner would send if it had granted the message to `peer`.
 fn with_grant(original: &Descriptor, peer: PeerId) -> Descriptor {
     let mut bytes = original.to_bytes();
     bytes[3] = peer.slot() + 1;
     forge(bytes).expect("magic number and version are right")
 }
 
-/// A descriptor of record 63, which no chunk has, at generation 0: what the zero bytes of such a record say.
+/// A descriptor of record 63, which belongs to no chunk, at generation 0: what the record's zero
+/// bytes say.
 fn of_an_unused_record(original: &Descriptor) -> Descriptor {
     let mut bytes = with_generation(original, 0).to_bytes();
     bytes[4..8].copy_from_slice(&63u32.to_le_bytes());
@@ -41,7 +43,8 @@ fn assert_stale(client: &Client, descriptor: &Descriptor, what: &str) {
     assert!(matches!(refused, Err(AttachError::Stale)), "{what}: {refused:?}");
 }
 
-/// A chunk whose owner writes it stands at a generation that is easily guessed, and nobody gets to see the bytes by it.
+/// Otherwise a forger reads a chunk while its owner writes it: the generation of such a chunk is
+/// easily guessed.
 #[test]
 fn the_generation_of_a_chunk_that_its_owner_writes_opens_nothing() {
     for len in LENGTHS {
@@ -64,7 +67,7 @@ fn the_generation_of_a_chunk_that_its_owner_writes_opens_nothing() {
     }
 }
 
-/// A record that no chunk ever had opens nothing either, whatever its zero bytes may be taken for.
+/// Otherwise the zero bytes of a record that no chunk ever had pass for a message.
 #[test]
 fn the_zero_generation_of_an_unused_record_opens_nothing() {
     for len in LENGTHS {
@@ -79,7 +82,8 @@ fn the_zero_generation_of_an_unused_record_opens_nothing() {
     }
 }
 
-/// Such a descriptor takes no lease that it would have to give back: it does not even find out that there is none left.
+/// Otherwise a forged descriptor takes a lease that it must give back. It must not even learn that
+/// no lease is left.
 #[test]
 fn a_generation_that_cannot_be_is_refused_before_a_lease_is_tried() {
     let (provider, client) = pair();

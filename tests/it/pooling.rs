@@ -1,10 +1,10 @@
-//! Chunks come back to the pool and are used again; no more of them are kept than the cap allows.
+//! Chunks come back to the pool and are reused, and the pool keeps no more of them than its limit.
 
 use crate::support::{address, builder, idle, pair, provider};
 use nix::sys::resource::{getrusage, UsageWho};
 use shm_pool::{AllocErrorKind, Provider, ShmBuf, ShmBufMut};
 
-/// Lengths of chunks that are carved by cache lines, and by pages.
+/// Lengths of chunks that are carved in cache lines, and in whole pages.
 const LENGTHS: [usize; 5] = [0, 64, 5000, 1 << 20, 5 << 20];
 
 #[test]
@@ -61,7 +61,7 @@ fn the_chunk_dropped_last_is_taken_next() {
     }
 }
 
-/// Drops `count` buffers of which `ready` made something, and tells how many the pool kept.
+/// Drops `count` buffers that `ready` prepared, and returns how many the pool kept.
 fn kept(cap: usize, len: usize, count: usize, ready: fn(usize, ShmBufMut) -> ShmBuf) -> (Provider, usize) {
     let provider = builder().max_idle_per_class(cap).build().unwrap();
     let live: Vec<ShmBuf> = (0..count).map(|at| ready(at, provider.alloc(len).unwrap())).collect();
@@ -203,7 +203,8 @@ fn trim_leaves_alone_what_is_in_use_or_leased() {
     assert_eq!(provider.trim(), 1 << 20);
 }
 
-/// How many of a buffer's pages fault, of a hundred, when this thread writes them. A sanitizer has pages of its own: one for eight.
+/// The percentage of a buffer's pages that fault when this thread writes them. A sanitizer's own
+/// pages fault too: one for every eight.
 fn percent_of_pages_that_fault(buffer: &mut [u8]) -> i64 {
     let faults = || getrusage(UsageWho::RUSAGE_THREAD).unwrap().minor_page_faults();
     let before = faults();

@@ -1,4 +1,5 @@
-//! Readers that race with recycling, grants that race with leaving peers, threads that meet in one client.
+//! Readers that race with recycling, grants that race with leaving peers, and threads that meet in
+//! one client.
 
 use crate::support::{builder, holds, message};
 use crossbeam_queue::ArrayQueue;
@@ -8,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Barrier;
 use std::thread;
 
-/// Set when a thread is through, also by a failure, so that no other one waits for it for ever.
+/// Set when a thread ends, even by a panic, so that no other thread waits for it for ever.
 #[derive(Default)]
 struct Over(AtomicBool);
 
@@ -30,7 +31,7 @@ impl Over {
     }
 }
 
-/// No lease is left, and no memory is lost.
+/// Fails if a lease is left, or if memory is lost.
 fn assert_all_back(provider: &Provider, what: &str) {
     let stats = provider.stats();
     assert_eq!((stats.bytes_in_use, stats.bytes_leased), (0, 0), "{what}: a lease is left");
@@ -38,7 +39,7 @@ fn assert_all_back(provider: &Provider, what: &str) {
     assert_eq!(provider.stats().bytes_held, 0, "{what}: memory is lost");
 }
 
-/// The newest message. Nobody keeps it: a reader is in time, or too late, or in between.
+/// The newest message. Nobody keeps it: a reader may be in time, too late, or anything between.
 type Newest = Mutex<Option<(Descriptor, u64)>>;
 
 fn publish(provider: &Provider, len: usize, newest: &Newest, over: &Over) {
@@ -96,7 +97,7 @@ fn send_grants(provider: &Provider, peer: &Mutex<Option<PeerId>>, sent: &ArrayQu
             Ok(granted) => {
                 sent.force_push(granted);
             }
-            // A peer that takes its time may have all of them.
+            // A slow peer may hold all the records.
             Err(ShareError::TooManyShared { .. }) => thread::yield_now(),
             Err(error) => assert_eq!(error, ShareError::PeerGone(peer)),
         }
@@ -145,8 +146,8 @@ fn threads_of_one_client_meet_in_the_same_new_segment() {
     }
 }
 
-/// Under a cap of one arena there is room for the small buffers of all threads, also for that of a thread which comes
-/// while another one makes the arena.
+/// Otherwise, under a cap of one arena, a thread that arrives while another one makes the arena is
+/// refused, although there is room for both.
 #[test]
 fn threads_that_need_the_same_new_arena_all_find_room_in_it() {
     const ARENA: usize = 64 << 10;

@@ -1,4 +1,4 @@
-//! A chunk is never used again under a reader, whatever the owner does meanwhile.
+//! A chunk is never reused under a reader, whatever the owner does meanwhile.
 
 use crate::support::{address, builder, holds, message, Random};
 use shm_pool::{AttachError, Client, Provider, ShmBuf};
@@ -6,12 +6,12 @@ use std::collections::HashSet;
 
 const CAP: usize = 256 << 10;
 
-/// A provider of little memory, and a client.
+/// A provider with little memory, and a client.
 fn tight() -> (Provider, Client) {
     (builder().max_bytes(CAP).arena_size(64 << 10).build().unwrap(), Client::new())
 }
 
-/// Takes all the memory that there is for messages of `len` bytes, and tells where it is.
+/// Allocates all the memory for messages of `len` bytes, and returns their addresses.
 fn all_addresses(provider: &Provider, len: usize) -> HashSet<usize> {
     let live: Vec<_> = std::iter::from_fn(|| provider.alloc(len).ok()).collect();
     live.iter().map(|buffer| address(buffer)).collect()

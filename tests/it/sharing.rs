@@ -1,4 +1,5 @@
-//! Frozen buffers: clones, the way back to writing, messages kept until they are confirmed, and `Bytes` over them.
+//! Frozen buffers: clones, the way back to writing, messages kept until they are confirmed, and
+//! `Bytes` over them.
 
 use crate::support::{address, builder, holds, message, pair, provider, write};
 use bytes::Bytes;

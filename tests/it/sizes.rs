@@ -1,4 +1,4 @@
-//! Lengths, capacities and alignments: what is asked for is what one gets, on both sides.
+//! Lengths, capacities and alignments: both sides get what was asked for.
 
 use crate::support::{address, builder, pair, provider, write};
 use shm_pool::{
@@ -21,7 +21,8 @@ fn a_message_of_no_bytes_goes_all_the_way() {
     assert!(message.is_leased(), "an empty view leases its chunk like any other");
 }
 
-/// Otherwise a receiver that reads a message as a struct gets an error from its typed view, or reads across cache lines.
+/// Otherwise a receiver that reads a message as a struct gets an error from its typed view, or
+/// reads across cache lines.
 #[test]
 fn a_view_is_aligned_as_the_buffer_was() {
     let (provider, client) = pair();
@@ -37,7 +38,7 @@ fn a_view_is_aligned_as_the_buffer_was() {
 
 #[test]
 fn every_length_up_to_the_largest_has_room_and_no_more() {
-    // Not the size of a class, so that the last class is a short one.
+    // Not the size of a class, so the last class is a short one.
     const MAX: usize = 9 * 4096;
     for arena in [1 << 16, 1 << 20] {
         let provider = builder().max_bytes(1 << 20).max_alloc(MAX).arena_size(arena).build().unwrap();
@@ -46,7 +47,7 @@ fn every_length_up_to_the_largest_has_room_and_no_more() {
             assert_eq!(buffer.len(), len);
             let capacity = buffer.capacity();
             assert!(capacity >= len, "{len} bytes were promised, {capacity} are there");
-            // A cache line, or a 32nd; the last class is whole pages.
+            // Rounding costs at most a cache line or a 32nd. The last class is whole pages.
             let most = (len + len / 32).next_multiple_of(64).max(64);
             assert!(capacity <= most || capacity == MAX, "{len} bytes take {capacity}");
             buffer.fill(1);
@@ -75,7 +76,7 @@ fn a_layout_is_kept_at_the_owner_and_at_the_peer() {
     for align in (0..=12).map(|shift| 1usize << shift) {
         for size in sizes {
             let layout = Layout::from_size_align(size, align).unwrap();
-            // Several at a time: the first chunk of an arena might be aligned by chance.
+            // Several at a time: an arena's first chunk might be aligned by chance.
             for buffer in [(); 3].map(|()| provider.alloc_layout(layout).unwrap()) {
                 assert_eq!((buffer.len(), address(&buffer) % align), (size, 0), "{layout:?} at the owner");
                 let view = client.attach(&buffer.freeze().descriptor().unwrap());

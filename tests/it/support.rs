@@ -1,13 +1,13 @@
-//! What the topics share: providers that are cheap to build, patterns to write and find again, and a look at what the
-//! process and /dev/shm hold.
+//! What all topics share: providers that are cheap to build, patterns to write and to check, and a
+//! look at what this process and /dev/shm hold.
 
 use shm_pool::{Client, Descriptor, DescriptorError, Provider, ProviderBuilder, ShmBuf, Stats};
 use std::fs;
 
-/// What [`files`] finds when everything was cleaned up.
+/// What [`files`] finds when everything is cleaned up.
 pub(crate) const NONE: [&str; 0] = [];
 
-/// A builder of providers whose control object is small.
+/// A builder of providers with a small control object.
 pub(crate) fn builder() -> ProviderBuilder {
     Provider::builder().max_shared(64)
 }
@@ -22,12 +22,12 @@ pub(crate) fn pair() -> (Provider, Client) {
     (provider(), Client::new())
 }
 
-/// A name prefix that no other test, and no other run, uses.
+/// A name prefix that no other test and no other run uses.
 pub(crate) fn unique_prefix(test: &str) -> String {
     format!("it-{}-{test}", std::process::id())
 }
 
-/// A message of `len` bytes with a pattern that is made from `stamp`.
+/// A message of `len` bytes, with a pattern made from `stamp`.
 pub(crate) fn message(provider: &Provider, len: usize, stamp: u64) -> ShmBuf {
     let mut buffer = provider.alloc(len).unwrap();
     write(&mut buffer, stamp);
@@ -46,7 +46,7 @@ pub(crate) fn write(bytes: &mut [u8], stamp: u64) {
     }
 }
 
-/// Are `bytes` what [`write`] made of `stamp`?
+/// Are `bytes` what [`write`] makes of `stamp`?
 pub(crate) fn holds(bytes: &[u8], stamp: u64) -> bool {
     let head = bytes.len().min(8);
     bytes[..head] == stamp.to_le_bytes()[..head] && bytes[head..] == bytes[..bytes.len() - head]
@@ -71,18 +71,19 @@ pub(crate) fn files(text: &str) -> Vec<String> {
     found
 }
 
-/// How many mappings of this process are of files whose name contains `text`, deleted ones included.
+/// How many mappings of this process are of files whose name contains `text`, deleted ones
+/// included.
 pub(crate) fn mappings(text: &str) -> usize {
     fs::read_to_string("/proc/self/maps").unwrap().lines().filter(|line| line.contains(text)).count()
 }
 
-/// What the object of a provider's `serial`th segment is called, up to the prefix.
+/// The name of a provider's `serial`th segment, without the prefix.
 pub(crate) fn segment(provider: &Provider, serial: u64) -> String {
     format!(".{}.{serial:x}", provider.id())
 }
 
-/// Makes bytes that claim to be a descriptor pass the checksum, as a forger would. `None` if the magic number or the
-/// version is wrong.
+/// Corrects the checksum of a descriptor's bytes, as a forger would. `None` if the magic number or
+/// the version is wrong.
 pub(crate) fn forge(mut bytes: [u8; Descriptor::SIZE]) -> Option<Descriptor> {
     if let Err(DescriptorError::Checksum { expected, .. }) = Descriptor::from_bytes(bytes) {
         bytes[30..].copy_from_slice(&expected.to_le_bytes());

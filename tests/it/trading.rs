@@ -1,5 +1,5 @@
-//! Threads that allocate, share, pass on and drop each other's buffers: no chunk in two hands, no byte of another
-//! message, nothing left.
+//! Threads that allocate, share, pass on and drop each other's buffers. No chunk is in two hands,
+//! no message shows bytes of another one, and nothing is left.
 
 use crate::support::{address, builder, holds, write, Random};
 use crossbeam_queue::ArrayQueue;
@@ -12,10 +12,10 @@ use std::thread;
 
 const THREADS: u64 = 4;
 
-/// The addresses of all chunks that are in somebody's hands.
+/// The addresses of all chunks that somebody holds.
 type Hands = Arc<Mutex<HashSet<usize>>>;
 
-/// A chunk's entry in the list of those in hands; struck off on drop.
+/// A chunk's entry in the list of those held. Removed on drop.
 struct Claim {
     hands: Hands,
     address: usize,
@@ -34,7 +34,8 @@ impl Drop for Claim {
     }
 }
 
-/// Something that shows a message. The claim is the first field, to be struck off before the chunk can be given back.
+/// Something that shows a message. The claim is the first field: it must be dropped before the
+/// chunk can go back.
 struct Parcel {
     _claim: Arc<Claim>,
     stamp: u64,
@@ -42,13 +43,13 @@ struct Parcel {
 }
 
 impl Parcel {
-    /// Looks at the bytes, and drops it.
+    /// Checks the bytes, and drops them.
     fn open(self) {
         assert!(holds((*self.content).as_ref(), self.stamp), "another message's bytes");
     }
 }
 
-/// What all threads of a test have in common.
+/// What all threads of a test share.
 struct Market {
     provider: Provider,
     client: Client,
@@ -63,8 +64,8 @@ impl Market {
         Self { provider, client, hands, queue: ArrayQueue::new(64), refused: AtomicU64::new(0) }
     }
 
-    /// Puts something on the queue, and opens what it displaces. The claim goes along: one kept here would outlive the
-    /// chunk when another thread is faster.
+    /// Puts a parcel on the queue, and opens the one that it displaces. The claim goes along: if it
+    /// stayed here, it would outlive the chunk when another thread is faster.
     fn pass_on(&self, claim: Arc<Claim>, stamp: u64, content: impl AsRef<[u8]> + Send + 'static) {
         let parcel = Parcel { _claim: claim, stamp, content: Box::new(content) };
         self.queue.force_push(parcel).into_iter().for_each(Parcel::open);
@@ -123,7 +124,7 @@ impl Market {
         self.pass_on(claim, stamp, message);
     }
 
-    /// Everything comes back when the queue is emptied.
+    /// Empties the queue, and fails unless everything comes back.
     fn clear(&self) {
         std::iter::from_fn(|| self.queue.pop()).for_each(Parcel::open);
         assert!(self.hands.lock().is_empty());
@@ -153,7 +154,7 @@ fn no_chunk_is_in_two_hands_when_memory_is_short() {
     thread::scope(|scope| {
         let trades: Vec<_> =
             (1..=THREADS).map(|thread| scope.spawn(move || market.trade(thread, 4000, 40_000))).collect();
-        // Trims, reserves and looks while the others trade.
+        // This thread trims, reserves and reads statistics while the others trade.
         while trades.iter().any(|trade| !trade.is_finished()) {
             market.provider.trim();
             market.client.trim();

@@ -1,4 +1,4 @@
-//! zenoh's buffers on the pool: typed, resized, shared, and living longer than what made them.
+//! zenoh's buffers on the pool: typed, resized, shared, and outliving what made them.
 
 use crate::support::{alloc, assert_all_back, backend, Collecting, LARGE, SMALL};
 use std::mem::MaybeUninit;
@@ -11,7 +11,7 @@ struct Pose {
     position: [f64; 3],
 }
 
-// SAFETY: plain numbers.
+// SAFETY: `Pose` is plain numbers, without pointers.
 unsafe impl ResideInShm for Pose {}
 
 #[test]
@@ -60,7 +60,7 @@ fn a_buffer_outlives_provider_and_backend() {
     }
 }
 
-/// The pool this crate's idea comes from took a chunk back when the local buffer was dropped.
+/// Otherwise dropping the local buffer recycles a message that somebody else still reads.
 #[test]
 fn a_message_is_not_used_again_while_anybody_has_it() {
     let backend = backend();

@@ -1,6 +1,6 @@
-//! Child processes that speak zenoh: this test binary, started again with the one test [`entry`] and its role as its task.
-//! Parent and child talk in lines over a socket, the child's standard input; an answer that does not come in time fails
-//! the test.
+//! Child processes that speak zenoh: this test binary, started again with only the test [`entry`]
+//! and its role as its task. Parent and child talk in lines over a socket, the child's standard
+//! input. An answer that does not come in time fails the test.
 
 use crate::{full_shm, killed};
 use shm_pool_support::process::{self, inherited_input, this_test};
@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Longest time that a step may take on a machine under load.
+/// The longest time that a step may take on a machine under load.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One end of the socket.
@@ -28,20 +28,20 @@ impl Link {
         self.lines.get_mut().write_all(format!("{line}\n").as_bytes()).unwrap();
     }
 
-    /// The next line; empty when the other end has closed.
+    /// The next line. It is empty when the other end has closed.
     pub(crate) fn hear(&mut self) -> String {
         let mut line = String::new();
         self.lines.read_line(&mut line).expect("a line within the time");
         line.trim_end().to_owned()
     }
 
-    /// Waits for exactly this line.
+    /// Reads the next line, and fails unless it is `line`.
     pub(crate) fn expect(&mut self, line: &str) {
         assert_eq!(self.hear(), line);
     }
 }
 
-/// A child process. Killed and reaped when this is dropped.
+/// A child process. It is killed and reaped on drop.
 pub(crate) struct Child {
     process: process::Child,
     pub(crate) link: Link,
@@ -53,7 +53,7 @@ impl Child {
         Self::start_with(role, arguments, |_| ()).unwrap()
     }
 
-    /// Starts a child in a role, after `prepare` changed how.
+    /// Starts a child in a role, after `prepare` has changed its command.
     pub(crate) fn start_with(role: &str, arguments: &[&str], prepare: impl FnOnce(&mut Command)) -> io::Result<Self> {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let mut command = this_test("child::entry", &[&[role], arguments].concat())?;
@@ -66,7 +66,7 @@ impl Child {
         self.process.id()
     }
 
-    /// SIGKILL. When this returns, the process is gone.
+    /// Kills the process with SIGKILL. When this returns, it is gone.
     pub(crate) fn kill(self) {
         drop(self);
     }
@@ -79,7 +79,7 @@ impl Child {
     }
 }
 
-/// A child's whole program. Does nothing in a run by hand.
+/// The program of every child. In a run by hand it does nothing.
 #[test]
 fn entry() {
     let Some(task) = process::task::<Vec<String>>() else { return };

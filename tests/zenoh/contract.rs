@@ -1,4 +1,5 @@
-//! What a stock receiver relies on: names, locks, lengths, offsets; and that it may keep a segment for as long as it likes.
+//! What a stock receiver relies on: names, locks, lengths, offsets, and that it may keep a segment
+//! for as long as it likes.
 
 use crate::support::{backend, layout, open, path, LARGE, SMALL};
 use shm_pool::zenoh::PoolBackend;
@@ -12,10 +13,10 @@ fn alloc(backend: &impl ShmProviderBackend, size: usize, align: usize) -> Alloca
     backend.alloc(&layout(size, align)).unwrap()
 }
 
-/// Does another process take the segment for an orphan?
+/// Would another process take the segment for an orphan?
 fn is_orphan(segment: u32) -> bool {
     let file = open(segment);
-    // SAFETY: the descriptor is open.
+    // SAFETY: `file` keeps the descriptor open during the call.
     unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
 }
 
@@ -43,13 +44,13 @@ fn a_stock_receiver_finds_the_bytes() {
         [64, SMALL, 100, LARGE, SMALL, LARGE].into_iter().map(|size| alloc(&backend, size, 1)).collect();
     for (mut chunk, byte) in chunks.into_iter().zip(1u8..) {
         let len = chunk.descriptor.len.get();
-        // SAFETY: allocated, and nobody else has it.
+        // SAFETY: the chunk is allocated, and only this test has it.
         let ours = unsafe { chunk.data.ptr_mut() };
-        // SAFETY: nobody else has it; the chunk has `len` bytes.
+        // SAFETY: only this test has the chunk, which has `len` bytes.
         unsafe { ours.write_bytes(byte, len) };
         let mapped = PosixShmClient.attach(chunk.descriptor.segment).unwrap();
         let start = mapped.map(chunk.descriptor.chunk).unwrap();
-        // SAFETY: the chunk lies within the segment that `mapped` keeps.
+        // SAFETY: the chunk lies within the segment that `mapped` keeps mapped.
         let bytes = unsafe { std::slice::from_raw_parts(start, len) };
         assert!(bytes.iter().all(|&found| found == byte));
         assert_ne!(start, ours, "the receiver has a mapping of its own");
@@ -80,7 +81,7 @@ fn alignment_is_honoured_up_to_a_page_and_refused_beyond() {
 fn a_layout_that_can_never_fit_is_refused_at_once() {
     let backend = crate::support::builder().max_alloc(LARGE).build().unwrap();
     backend.layout_for(layout(LARGE, 1)).unwrap();
-    // Otherwise a policy that waits for memory would wait for ever.
+    // Otherwise a policy that waits for memory waits for ever.
     backend.layout_for(layout(LARGE + 4096, 1)).unwrap_err();
     backend.alloc(&layout(usize::MAX, 1)).unwrap_err();
 }
@@ -90,7 +91,7 @@ fn ids_do_not_come_again() {
     let mut seen = std::collections::HashSet::new();
     for _ in 0..50 {
         let backend = backend();
-        // Each is longer than all segments that there are.
+        // Each is longer than every existing segment.
         for size in [SMALL, 4 * LARGE, 15 * LARGE] {
             let chunk = alloc(&backend, size, 1);
             seen.insert(chunk.descriptor.segment);
@@ -103,7 +104,8 @@ fn ids_do_not_come_again() {
     assert!(seen.iter().all(|&segment| !path(segment).exists()));
 }
 
-/// Receivers never let a segment go. So it stays, for other messages, and costs no memory that no message needs.
+/// Otherwise idle segments hold memory that no message needs: receivers never unmap a segment, so
+/// it must stay, and serve other messages.
 #[test]
 fn a_segment_stays_and_its_memory_comes_and_goes() {
     let backend = backend();
@@ -113,17 +115,18 @@ fn a_segment_stays_and_its_memory_comes_and_goes() {
     backend.free(&chunk.descriptor);
     drop(chunk);
     assert_eq!((backend.trim(), blocks()), (LARGE, 0));
-    // A receiver that maps it now locks all of it, which takes the memory again, and loses it at the next trim.
+    // A receiver that maps the segment now locks all of it. That allocates its memory again, until
+    // the next trim.
     let receiver = PosixShmClient.attach(segment).unwrap();
     for round in 0..3 {
         let mut chunk = alloc(&backend, LARGE, 1);
         assert_eq!(chunk.descriptor.segment, segment, "a new segment in place of the empty one");
-        // SAFETY: allocated, and nobody else has it.
+        // SAFETY: the chunk is allocated, and only this test has it.
         let ours = unsafe { chunk.data.ptr_mut() };
-        // SAFETY: nobody else has it; the chunk has `LARGE` bytes.
+        // SAFETY: only this test has the chunk, which has `LARGE` bytes.
         unsafe { ours.write_bytes(round, LARGE) };
         let theirs = receiver.map(chunk.descriptor.chunk).unwrap();
-        // SAFETY: the chunk lies within the segment that `receiver` keeps.
+        // SAFETY: the chunk lies within the segment that `receiver` keeps mapped.
         let bytes = unsafe { std::slice::from_raw_parts(theirs, LARGE) };
         assert!(bytes.iter().all(|&found| found == round), "a receiver does not see what is written after a trim");
         backend.free(&chunk.descriptor);
@@ -159,7 +162,8 @@ fn nothing_is_left_behind() {
     assert!(segments.iter().all(|&segment| !path(segment).exists()));
 }
 
-/// Otherwise what a slow subscriber keeps of large messages can leave room in each of two segments, and in neither enough for the next one.
+/// Otherwise large messages that a slow subscriber keeps can leave room in each of two segments,
+/// but enough for the next message in neither.
 #[test]
 fn a_small_cap_is_one_segment() {
     let mapped = |max_bytes: usize| {

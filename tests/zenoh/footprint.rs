@@ -1,4 +1,4 @@
-//! How much memory the pool takes for what is in flight.
+//! How much memory the pool takes for the messages in flight.
 
 use crate::support::{alloc, assert_all_back, builder, Collecting, Provider, CAP, LARGE, SMALL};
 use shm_pool::zenoh::PoolBackend;
@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use zenoh::shm::{JustAlloc, ShmProviderBuilder};
 use zenoh::Wait;
 
-/// Publishes `count` messages of which the last `depth` are in flight.
+/// Publishes `count` messages, of which the last `depth` are in flight.
 fn publish(provider: &Provider, len: usize, depth: usize, count: usize) {
     let mut in_flight = VecDeque::new();
     for number in 0..count {
@@ -22,7 +22,7 @@ fn peak(backend: &PoolBackend) -> usize {
     backend.stats().peak_bytes_held
 }
 
-/// Without a policy that collects, and without one that has to wait for the cap.
+/// Otherwise the pool grows to the cap under a policy that never collects.
 #[test]
 fn memory_follows_what_is_in_flight_and_not_the_cap() {
     for depth in [0, 1, 4] {
@@ -41,7 +41,7 @@ fn many_in_flight_cost_a_seventh_more() {
     assert!((801..=801 + 801 / 7 + 2).contains(&chunks), "{chunks} chunks for 801 messages");
 }
 
-/// A class that was large once is not allowed to grow to that size again before it is collected.
+/// Otherwise a class that was large once grows to that size again before it is collected.
 #[test]
 fn a_burst_is_forgotten() {
     let backend = builder().max_idle_per_class(4).build().unwrap();
@@ -54,7 +54,8 @@ fn a_burst_is_forgotten() {
     assert!(chunks <= 4, "{chunks} chunks for 2 messages");
 }
 
-/// What the option is for: without it the pool grows up to the cap before zenoh looks.
+/// Otherwise `collect_early(false)` has no effect: without early collection, the pool grows to the
+/// cap before zenoh collects.
 #[test]
 fn collecting_late_fills_the_cap() {
     let backend = builder().collect_early(false).build().unwrap();

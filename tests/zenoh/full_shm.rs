@@ -1,4 +1,4 @@
-//! A /dev/shm that is full.
+//! Publishing when /dev/shm is full.
 
 use crate::child::{Child, Link};
 use crate::own_shm::{give_small_shm, skip};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-/// Fits into what zenoh's metadata leaves of 4 MiB, and does not.
+/// Fits into what zenoh's metadata leaves of 4 MiB; `TOO_LARGE` does not.
 const FITS: usize = 64 << 10;
 const TOO_LARGE: usize = 4 << 20;
 
@@ -35,7 +35,7 @@ impl Subscriber for Counter {
     }
 }
 
-/// Otherwise a publisher that waits for memory writes a thousand lines a second.
+/// Otherwise a publisher that waits for memory logs a thousand lines a second.
 #[test]
 fn a_full_dev_shm_is_logged_once_and_again_only_after_there_was_memory() {
     match Child::start_with("full-shm", &[], give_small_shm) {

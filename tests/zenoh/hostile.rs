@@ -1,4 +1,5 @@
-//! Descriptors as a peer could have written them: none makes the backend touch memory that is not out, or lose what is.
+//! Descriptors as a hostile peer could write them: none makes the backend touch memory that is not
+//! allocated, or lose memory that is.
 
 use crate::support::{assert_all_back, backend, layout, LARGE, SMALL};
 use proptest::prelude::*;
@@ -76,7 +77,7 @@ proptest! {
     }
 }
 
-/// A forked child makes no segment, takes no lock and gives nothing back.
+/// Otherwise a forked child allocates from its parent's pool, or gives the parent's memory back.
 #[test]
 fn a_forked_child_gets_nothing() {
     let backend = backend();
@@ -85,16 +86,16 @@ fn a_forked_child_gets_nothing() {
     let out = backend.alloc(&layout(SMALL, 1)).unwrap();
     backend.free(&idle.descriptor);
     let before = backend.stats();
-    // SAFETY: the child only calls what is under test, and ends at once.
+    // SAFETY: the child only calls what is under test, and exits at once.
     let child = unsafe { libc::fork() };
     if child == 0 {
         backend.free(&out.descriptor);
         let got_nothing = [SMALL, LARGE, 2 * LARGE].into_iter().all(|size| backend.alloc(&layout(size, 1)).is_err());
-        // SAFETY: ends the process without running what belongs to the parent.
+        // SAFETY: `_exit` ends the child without running the parent's exit handlers.
         unsafe { libc::_exit(if got_nothing && backend.trim() == 0 { 0 } else { 1 }) };
     }
     let mut status = 0;
-    // SAFETY: the child was just made, and `status` is written before it is read.
+    // SAFETY: `status` is valid for the write, and `child` was forked by this test.
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
     assert_eq!(status, 0);
     assert_eq!(backend.stats(), before);

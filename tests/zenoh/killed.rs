@@ -1,4 +1,5 @@
-//! Receivers and publishers that are killed: nothing is torn, and the publisher's memory comes back. The receivers are stock zenoh.
+//! Receivers and publishers that are killed: nothing is torn, and the publisher's memory comes
+//! back. The receivers are stock zenoh.
 
 use crate::child::{Child, Link};
 use crate::session;
@@ -12,7 +13,7 @@ use zenoh::Wait;
 const POOL: &str = "pool";
 const STOCK: &str = "stock";
 
-/// Messages that are held.
+/// How many messages a receiver holds.
 const HELD: usize = 3;
 
 fn publish<B>(publisher: &zenoh::pubsub::Publisher<'_>, provider: &ShmProvider<B>, len: usize, byte: u8)
@@ -27,7 +28,7 @@ where
     }
 }
 
-/// What a receiver says of a message.
+/// What a receiver says about a message that it holds.
 fn held(len: usize, byte: u8) -> String {
     format!("held {len} {byte}")
 }
@@ -40,7 +41,8 @@ fn describe(payload: &ZBytes) -> String {
     }
 }
 
-/// Role: stock zenoh. Says where it listens, holds what comes and describes it, and on "again" describes all once more.
+/// Role: a stock zenoh receiver. Says where it listens. On "receive" it holds the next message and
+/// describes it; on "again" it describes all messages once more.
 pub(crate) fn receiver(link: &mut Link) {
     let session = session::open("listen", "tcp/127.0.0.1:0");
     let subscriber = session.declare_subscriber(session::KEY).wait().unwrap();
@@ -59,7 +61,7 @@ pub(crate) fn receiver(link: &mut Link) {
     }
 }
 
-/// Role: publishes from our pool, or from zenoh's own backend, and waits for its end.
+/// Role: publishes from our pool or from zenoh's own backend, then waits for its end.
 pub(crate) fn publisher(link: &mut Link, memory: &str, endpoint: &str, len: &str, byte: &str) {
     let session = session::open("connect", endpoint);
     let publisher = session::publisher(&session);
@@ -76,7 +78,7 @@ pub(crate) fn publisher(link: &mut Link, memory: &str, endpoint: &str, len: &str
     link.expect("end");
 }
 
-/// Starts a receiver, and tells where it listens.
+/// Starts a receiver, and returns it with its endpoint.
 fn start_receiver() -> (Child, String) {
     let mut receiver = Child::start("receiver", &[]);
     let endpoint = receiver.link.hear();
@@ -98,7 +100,8 @@ fn start_and_kill_publisher(memory: &str, endpoint: &str, receiver: &mut Child, 
     publisher.kill();
 }
 
-/// zenoh leaves the count of a dead receiver as it was. The remedy that the documentation names brings the memory back.
+/// Otherwise the documented remedy does not bring back what a dead receiver held: zenoh leaves the
+/// reference count of a dead receiver as it was.
 #[test]
 fn a_receiver_is_killed_while_it_holds_messages() {
     let backend = backend();
@@ -116,7 +119,8 @@ fn a_receiver_is_killed_while_it_holds_messages() {
     let deadline = Instant::now() + Duration::from_secs(60);
     while backend.stats().bytes_in_use > 0 {
         assert!(Instant::now() < deadline, "the messages of a dead receiver do not come back");
-        // SAFETY: the only receiver is dead. zenoh tells nobody when it has noticed, so this asks until it has.
+        // SAFETY: the only receiver is dead and this process keeps no message, so nobody reads what
+        // this collects. zenoh does not report when it has noticed, so this asks until it has.
         unsafe { provider.garbage_collect_unsafe() };
         std::thread::yield_now();
     }
@@ -131,12 +135,14 @@ fn a_receiver_is_killed_while_it_holds_messages() {
     sweep();
 }
 
-/// A process that is killed leaves zenoh's own metadata behind, until the next one starts, or this is called.
+/// Removes zenoh's own metadata, which a killed process leaves behind until the next zenoh process
+/// starts.
 fn sweep() {
     zenoh::shm::cleanup_orphaned_shm_segments();
 }
 
-/// The receiver goes on reading what it holds, and reads the next publisher's messages beside it.
+/// Otherwise a receiver loses the messages of a dead publisher that it holds, or cannot read those
+/// of the next one.
 #[test]
 fn a_publisher_is_killed_and_started_again() {
     let (mut receiver, endpoint) = start_receiver();
@@ -151,7 +157,8 @@ fn a_publisher_is_killed_and_started_again() {
     sweep();
 }
 
-/// What a receiver has mapped of zenoh's objects after three publishers have died: how many, and how many bytes.
+/// How many of zenoh's objects a receiver has mapped after three publishers have died, and how many
+/// bytes.
 fn kept_of_dead_publishers(memory: &str) -> (usize, usize) {
     let (mut receiver, endpoint) = start_receiver();
     for (byte, len) in [(1, LARGE), (50, SMALL), (100, 2 * LARGE)] {
@@ -169,7 +176,8 @@ fn kept_of_dead_publishers(memory: &str) -> (usize, usize) {
     kept
 }
 
-/// zenoh's receivers never let a segment go. What ours cost them is no more memory, and few mappings more.
+/// Otherwise our segments, which zenoh's receivers never unmap, cost them more memory than zenoh's
+/// own backend does, or many more mappings.
 #[test]
 fn a_receiver_keeps_no_more_of_dead_publishers_than_with_zenohs_backend() {
     let (segments, bytes) = kept_of_dead_publishers(POOL);

@@ -1,4 +1,5 @@
-//! The pool as a backend of zenoh's `ShmProvider`, seen from zenoh's side: its provider, its policies, its receivers' code.
+//! The pool as a backend of zenoh's `ShmProvider`, seen from zenoh's side: its provider, its
+//! policies, and its receivers' code.
 
 mod buffers;
 mod child;

@@ -8,7 +8,7 @@ use zenoh::shm::{
 };
 use zenoh::Wait;
 
-/// Takes all there is.
+/// Allocates until nothing fits.
 fn exhaust<Policy>(provider: &Provider, len: usize) -> Vec<ZShmMut>
 where
     Policy: SafePolicy + ConstPolicy + zenoh::shm::AllocPolicy<shm_pool::zenoh::PoolBackend>,
@@ -38,7 +38,8 @@ fn exhausted_freed_and_allocated_again_a_hundred_times() {
         counts.push(messages.len());
     }
     assert_eq!(counts[0], CAP / LARGE);
-    // What is small may have left the free memory in two pieces; no more is lost, however often.
+    // Small messages may leave the free memory in two pieces. That costs one large message, and
+    // never more.
     assert!(counts.iter().step_by(2).all(|&count| count + 1 >= counts[0]), "{counts:?}");
     assert!(counts[1..].iter().step_by(2).all(|&count| count == counts[1]), "{counts:?}");
     provider.garbage_collect();
@@ -54,7 +55,7 @@ fn garbage_collection_makes_room_at_the_cap() {
     assert!(is_out_of_memory(&alloc::<Collecting>(&provider, LARGE, 1).unwrap_err()));
 }
 
-/// What is read is many small chunks, and what is wanted a large one.
+/// Otherwise free memory that small messages have cut up cannot hold a large one.
 #[test]
 fn small_messages_make_room_for_a_large_one() {
     let provider = backend().provider();
@@ -81,7 +82,7 @@ fn defragmenting_is_allowed_and_tells_the_largest_message() {
     drop((held, most));
 }
 
-/// Otherwise zenoh's policy tries again for what cannot be.
+/// Otherwise zenoh's policy retries an allocation that cannot succeed.
 #[test]
 fn defragmenting_promises_what_fits_and_no_more() {
     let backend = PoolBackend::builder().max_bytes(64 << 20).arena_size(1 << 20).build().unwrap();
@@ -101,7 +102,7 @@ fn deallocating_takes_the_youngest_message_away() {
     let backend = backend();
     let provider = backend.provider();
     let messages = exhaust::<JustAlloc>(&provider, LARGE);
-    // SAFETY: the messages that are taken away are not touched again.
+    // SAFETY: nothing touches the messages that this policy takes away.
     let policy = unsafe { provider.alloc(LARGE).with_unsafe_policy::<Deallocate<ConstUsize<4>>>() };
     let youngest = messages.last().unwrap().as_ptr();
     let message = policy.wait().unwrap();

@@ -1,4 +1,4 @@
-//! zenoh sessions between two processes of this machine, over loopback and nothing else.
+//! zenoh sessions between two processes on this machine, over loopback only.
 
 use zenoh::pubsub::Publisher;
 use zenoh::qos::CongestionControl;
@@ -27,7 +27,7 @@ pub(crate) fn endpoint(session: &Session) -> String {
     locators.first().expect("it listens").to_string()
 }
 
-/// A publisher that waits for every subscriber, when there is one.
+/// A publisher that blocks rather than drops a message. Returns once there is a subscriber.
 pub(crate) fn publisher(session: &Session) -> Publisher<'static> {
     let publisher = session.declare_publisher(KEY).congestion_control(CongestionControl::Block).wait().unwrap();
     let listener = publisher.matching_listener().wait().unwrap();

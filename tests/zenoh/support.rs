@@ -19,7 +19,7 @@ pub(crate) type Blocking = BlockOn<GarbageCollect>;
 pub(crate) const CAP: usize = 8 << 20;
 pub(crate) const ARENA: usize = 256 << 10;
 
-/// A message that is carved by cache lines.
+/// A message that is carved in cache lines.
 pub(crate) const SMALL: usize = 4 << 10;
 /// A message of whole pages.
 pub(crate) const LARGE: usize = 512 << 10;
@@ -51,12 +51,12 @@ pub(crate) fn is_out_of_memory(error: &ZLayoutAllocError) -> bool {
     matches!(error, ZLayoutAllocError::Alloc(ZAllocError::OutOfMemory))
 }
 
-/// Everything is back in the pool.
+/// Fails unless everything is back in the pool.
 pub(crate) fn assert_all_back(backend: &PoolBackend) {
     assert_eq!((backend.stats().bytes_in_use, backend.available()), (0, CAP));
 }
 
-/// The object of a segment.
+/// The path of a segment's object.
 pub(crate) fn path(segment: SegmentID) -> PathBuf {
     PathBuf::from(format!("/dev/shm/{segment}.zenoh"))
 }
