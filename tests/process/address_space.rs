@@ -13,7 +13,7 @@ const LITTLE: u64 = 512 << 10;
 const LEN: usize = 4 << 20;
 const ROUNDS: usize = 20;
 
-/// Otherwise an owner at its limit loses memory or descriptors with each attempt, or dies of a
+/// Otherwise an owner at its limit loses memory or descriptors at each attempt, or dies of a
 /// signal.
 #[test]
 fn an_owner_that_can_map_no_more_is_told_so_and_loses_nothing() {

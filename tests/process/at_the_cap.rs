@@ -43,8 +43,7 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
     (0..WARM_UP).for_each(|_| publish(&provider, &client, &mut held, &mut random).unwrap());
     let made = provider.stats().segments_created;
     let (socket, good, bad) = (link.as_raw_fd(), Message::Done.to_frame(), Message::Trim.to_frame());
-    // None of these makes, maps, reserves or frees shared memory, waits for a lock, or opens a
-    // file.
+    // None of these makes, maps or frees shared memory, waits for a lock, or opens a file.
     let of_malloc = [libc::SYS_brk, libc::SYS_mprotect, libc::SYS_madvise];
     sys::forbid_all_calls_but(&[&sys::STRICT[..], &of_malloc].concat()).unwrap();
     let all = (0..MESSAGES).all(|_| publish(&provider, &client, &mut held, &mut random).is_some());

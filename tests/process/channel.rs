@@ -295,8 +295,7 @@ fn a_sender_that_sleeps_is_told_that_its_receiver_was_killed() {
     let provider = provider(names.prefix());
     let mut sender = sender(&provider, 4);
     let child = start_receiver(&names, "hold");
-    // The receiver has not asked for a message yet, so one more fits: five in all, and one to
-    // spare.
+    // The receiver has not asked for a message yet, so five fit. The sixth waits.
     let mut buffers: Vec<_> = (0..6).map(|_| provider.alloc(200_000).unwrap().freeze()).collect();
     for buffer in buffers.drain(1..) {
         sender.send(buffer).unwrap();

@@ -16,15 +16,13 @@ const SEGMENTS: usize = 60;
 /// Building or connecting takes at most this many descriptors.
 const ENOUGH: u64 = 8;
 
-/// Otherwise a pool of many messages, or many attempts to make one, uses up the process's
-/// descriptors.
+/// Otherwise a pool of many messages, or many failed attempts, uses up the process's descriptors.
 #[test]
 fn an_owner_keeps_no_descriptor_per_message_and_reports_when_it_gets_none() {
     run("descriptors-of-an-owner", "fds-owner");
 }
 
-/// Otherwise a peer that maps many segments, or tries to connect again and again, uses up its
-/// descriptors.
+/// Otherwise a peer that maps many segments, or often tries to connect, uses up its descriptors.
 #[test]
 fn a_peer_keeps_no_descriptor_per_segment_and_reports_when_it_gets_none() {
     run("descriptors-of-a-peer", "fds-peer");

@@ -58,8 +58,7 @@ fn what_a_killed_peer_leased_comes_back_though_its_forked_child_lives() {
     assert_eq!(link.receive().unwrap(), Some(Message::Done), "the forked child has lived all the time");
 }
 
-/// Otherwise a process that has forked, or sometimes starts a program, uses up its providers'
-/// slots.
+/// Otherwise a process that forks, or now and then starts a program, uses up its providers' slots.
 #[test]
 fn a_dropped_client_gives_its_slot_back_though_a_forked_child_lives() {
     let names = Names::new("fork-drop");

@@ -1,5 +1,5 @@
-//! A full /dev/shm: an error that says so when memory is asked for, and never a signal when memory
-//! is used (D9).
+//! A full /dev/shm: an error that says so when memory is asked for, and never a signal when it is
+//! used (D9).
 
 use crate::child;
 use crate::shm::{self, Names};

@@ -83,8 +83,7 @@ fn a_mapping_alone_keeps_no_memory_of_a_destroyed_segment() {
     }
 }
 
-/// Otherwise a provider that closes, or a reader that lets go, takes the bytes away from another
-/// reader.
+/// Otherwise a provider that closes, or a reader that lets go, takes another reader's bytes away.
 #[test]
 fn a_view_keeps_every_byte_of_a_destroyed_segment() {
     for len in LENGTHS {

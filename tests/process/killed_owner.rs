@@ -1,5 +1,4 @@
-//! An owner that is killed while a peer holds views: what is mapped stays valid, and the peer can
-//! let it go.
+//! An owner that is killed while a peer holds views: what is mapped stays valid and can be let go.
 
 use crate::child::Child;
 use crate::peer::Peer;

@@ -104,8 +104,7 @@ fn message(provider: &Provider, len: usize, seed: u64) -> ShmBuf {
     buffer.freeze()
 }
 
-/// Otherwise each crash of a peer costs the owner large chunks for ever, and in the end the whole
-/// cap.
+/// Otherwise each crash of a peer costs the owner large chunks, and in the end the whole cap.
 #[test]
 fn an_allocation_that_needs_them_gets_the_segments_of_a_killed_peer() {
     let names = Names::new("killed-large");
@@ -156,8 +155,7 @@ fn a_trim_while_the_peer_lives_takes_nothing_from_it() {
     peer.attach(descriptor, 2).unwrap();
 }
 
-/// Otherwise a peer that crashes, or leaves by `exit` as C programs do, costs more than a killed
-/// one.
+/// Otherwise a peer that crashes, or leaves by `exit` as C programs do, costs more than a kill.
 #[test]
 fn however_a_peer_ends_the_allocation_that_needs_it_gets_its_memory() {
     for how in Ending::ALL {

@@ -8,8 +8,7 @@ use shm_pool::{PeerId, Provider, ProviderId, ShareError, ShmBuf};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 
-/// Where the header of a control object has the number of records ever used, and the epochs of the
-/// slots.
+/// Where a control object's header has the number of records ever used, and the slots' epochs.
 const HIGH_WATER: u64 = 28;
 const EPOCHS: u64 = 32;
 

@@ -61,8 +61,7 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
     link.send(&Message::Done);
 }
 
-/// Living peers take the slots of the dead. They must keep what they leased, and can be granted
-/// more.
+/// Living peers take the slots of the dead. They keep what they leased, and can be granted more.
 fn round(prefix: &str, provider: &Provider, messages: &[ShmBuf]) {
     let clients: Vec<Client> = (0..LIVING).map(|_| shm::client(prefix)).collect();
     // The last messages: a search through all of them gets to these late.

@@ -1,5 +1,4 @@
-//! Garbage behind a genuine control object: in a message's record, and under its segment's name
-//! (D10, I2).
+//! Garbage in a message's record and under its segment's name, with a genuine header (D10, I2).
 
 use crate::child::Child;
 use crate::shm::{self, Names};
@@ -14,8 +13,7 @@ use std::path::PathBuf;
 
 const LEN: usize = 100_000;
 
-/// Otherwise a process that writes garbage into a message's record makes others read outside their
-/// mappings.
+/// Otherwise a process that writes garbage into a message's record makes others read out of bounds.
 #[test]
 fn a_record_is_not_believed_before_it_is_checked() {
     run("record");
@@ -87,8 +85,7 @@ impl Scene<'_> {
         Scene { prefix, provider, message, descriptor, control, segment }
     }
 
-    /// Attaches with a client that has nothing mapped yet. Gives an error, or bytes that can be
-    /// read.
+    /// Attaches with a client that has nothing mapped yet. Gives an error or readable bytes.
     fn attach(&self) -> Result<usize, AttachError> {
         let result = shm::client(self.prefix).attach(&self.descriptor).map(|view| {
             black_box(view.iter().fold(0u8, |sum, byte| sum ^ byte));

@@ -1,5 +1,4 @@
-//! A peer that holds a view while the owner publishes a hundred pools' worth of other messages
-//! (D3).
+//! A peer holds a view while the owner publishes a hundred pools' worth of other messages (D3).
 
 use crate::peer::Peer;
 use crate::shm::{self, Names};

@@ -101,8 +101,7 @@ fn rounds(prefix: &str) {
     let mut counts = [0; LENGTHS.len()];
     for round in 0..ROUNDS {
         let at = round % LENGTHS.len();
-        // In every other cycle, the idle chunks of the last round's class stay in the way and must
-        // be evicted.
+        // In every other cycle, the idle chunks of the last round's class stay and must be evicted.
         if round / LENGTHS.len() % 2 == 0 {
             provider.trim();
             assert_eq!((spaces::free_shm(), provider.stats().bytes_held), (built, 0), "round {round}");

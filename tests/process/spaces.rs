@@ -24,8 +24,7 @@ pub(crate) fn leave_mount_namespace(command: &mut Command) {
         mount(b"none\0", b"/\0", libc::MS_REC | libc::MS_PRIVATE, b"\0")?;
         mount(b"/dev/shm\0", b"/dev/shm\0", libc::MS_BIND, b"\0")
     };
-    // SAFETY: between fork and exec this only makes system calls; `fs::write` of a short path needs
-    // no heap.
+    // SAFETY: this only makes system calls; `fs::write` of a short path needs no heap.
     unsafe { std::os::unix::process::CommandExt::pre_exec(command, prepare) };
 }
 

@@ -121,8 +121,7 @@ fn a_sweep_takes_the_dead_owners_objects_alone_and_not_from_its_readers() {
     shm::check(&published(&living, 200_000)._message, 200_000).unwrap();
 }
 
-/// Otherwise what an owner leaves when it is killed while it creates or removes an object stays for
-/// ever.
+/// Otherwise an object stays for ever if its owner is killed while it creates or removes it.
 #[test]
 fn half_made_and_half_removed_objects_are_swept() {
     let names = Names::new("sweep-half");

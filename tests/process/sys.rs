@@ -25,8 +25,7 @@ pub(crate) const STRICT: [c_long; 4] = [libc::SYS_read, libc::SYS_write, libc::S
 pub(crate) fn forbid_all_calls_but(allowed: &[c_long]) -> io::Result<()> {
     let load_number = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0);
     let compare = allowed.iter().enumerate().map(|(at, &number)| {
-        // If equal, jump to the last instruction, which allows the call. Otherwise try the next
-        // one.
+        // If equal, jump to the last instruction, which allows the call.
         (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, allowed.len() - at, 0, number as u32)
     });
     let answers = [libc::SECCOMP_RET_KILL_PROCESS, libc::SECCOMP_RET_ALLOW];
@@ -42,8 +41,7 @@ pub(crate) fn forbid_all_calls_but(allowed: &[c_long]) -> io::Result<()> {
 
 /// Writes with a bare system call.
 pub(crate) fn write(descriptor: RawFd, bytes: &[u8]) {
-    // SAFETY: the slice is valid for reads of its length. A short write shows up as a missing
-    // answer.
+    // SAFETY: the slice is valid for reads of its length. A short write becomes a missing answer.
     unsafe { libc::write(descriptor, bytes.as_ptr().cast(), bytes.len()) };
 }
 
@@ -104,8 +102,7 @@ pub(crate) struct Forked(pub(crate) libc::pid_t);
 /// with that: it shares no lock with another thread of this process except those that libc resets
 /// after a fork.
 pub(crate) fn fork() -> Option<Forked> {
-    // SAFETY: what the child calls shares no lock with threads that are gone, as the docs above
-    // say.
+    // SAFETY: what the child calls shares no lock with a thread that it no longer has.
     match unsafe { libc::fork() } {
         0 => {
             end_after(LIFETIME);

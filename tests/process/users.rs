@@ -11,8 +11,7 @@ use std::os::unix::fs::PermissionsExt;
 /// `nobody` on most systems. Any user except root will do.
 const STRANGER: u32 = 65_534;
 
-/// The role. The arguments are the prefix and the user whose providers are trusted, or an empty
-/// string.
+/// The role. The arguments are the prefix and the user whose providers it trusts, or "".
 pub(crate) fn role(link: &Link, arguments: &[&str]) {
     let builder = Client::builder().name_prefix(arguments[0]);
     if let Err(error) = sys::become_user(STRANGER) {

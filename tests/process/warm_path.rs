@@ -1,5 +1,5 @@
-//! The warm path makes no system call: a thread that may make none goes on allocating, sharing and
-//! dropping.
+//! The warm path makes no system call: a thread that may make none still allocates, shares and
+//! drops.
 
 use crate::child::Child;
 use crate::shm::{self, Names};

@@ -124,8 +124,7 @@ impl Link {
         Self(descriptor.into())
     }
 
-    /// Sends a message. If the other end is gone, this does not notice; waiting for the answer
-    /// does.
+    /// Sends a message. Only the wait for the answer notices that the other end is gone.
     pub(crate) fn send(&self, message: &Message) {
         let _ = (&self.0).write_all(&message.to_frame());
     }

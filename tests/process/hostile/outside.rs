@@ -1,5 +1,4 @@
-//! What the kernel reports: files, mappings and open files with a prefix, without asking the
-//! library.
+//! What the kernel reports about a prefix, without the library: files, mappings, open files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,8 +19,8 @@ pub(crate) fn remove(path: &Path) {
     let _ = fs::remove_file(path).or_else(|_| fs::remove_dir(path));
 }
 
-/// Whether a slice lies in one mapping of an object with this prefix, and a writable one if
-/// `writable`.
+/// Whether a slice lies in one mapping (if `writable`, a writable one) of an object with the
+/// prefix.
 pub(crate) fn is_mapped(bytes: &[u8], prefix: &str, writable: bool) -> bool {
     let (start, end) = (bytes.as_ptr() as usize, bytes.as_ptr() as usize + bytes.len());
     mappings(prefix)

@@ -152,8 +152,7 @@ impl Owner {
         let before = self.held.len();
         self.alloc(len);
         let last = (self.held.len() > before).then_some(before)?;
-        // `freeze` and `drop` take a handle out with `swap_remove`; this one is last, so no other
-        // moves.
+        // `freeze` and `drop` take a handle out with `swap_remove`; this one is last.
         self.freeze(last as u8);
         let descriptor = self.describe(last as u8);
         if !is_kept {

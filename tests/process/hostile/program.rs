@@ -13,8 +13,7 @@ use std::path::PathBuf;
 /// Most steps in one program.
 const MAX_STEPS: usize = 200;
 
-/// Most files planted under segment names: fewer than the names that a provider tries before it
-/// gives up.
+/// Most files planted under segment names. A provider tries more names before it gives up.
 const MAX_PLANTED: usize = 12;
 
 /// How many descriptors and peer ids are remembered: the last ones. Older ones are stale.
@@ -25,8 +24,7 @@ const REMEMBERED: usize = 8;
 pub(crate) struct Program {
     max_idle: u8,
     provider_goes_first: bool,
-    /// What another thread writes over and over, from before the first step until everything is
-    /// gone.
+    /// What another thread writes over and over, from before the first step to the very end.
     storm: Vec<Write>,
     steps: Vec<Step>,
 }
