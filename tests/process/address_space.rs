@@ -1,5 +1,5 @@
-//! Too little address space (`ulimit -v`), as in a process that maps too much: an error that says so, and all that was done before
-//! it is undone (D9).
+//! Too little address space (`ulimit -v`), as in a process that maps too much: the error says so,
+//! and everything done before it is undone (D9).
 
 use crate::child::Child;
 use crate::shm::{self, Names};
@@ -7,19 +7,21 @@ use crate::spaces::{with_address_space, with_private_memory};
 use crate::wire::{Link, Message};
 use shm_pool::{AllocErrorKind, AttachError, BuildError, OsError, Provider, ProviderBuilder, ShareError};
 
-/// What may be mapped in addition: enough for the heap, and not for any object.
+/// How much more may be mapped: enough for the heap, too little for any object.
 const LITTLE: u64 = 512 << 10;
 
 const LEN: usize = 4 << 20;
 const ROUNDS: usize = 20;
 
-/// Otherwise an owner at its limit loses memory or descriptors with each attempt, or ends by a signal.
+/// Otherwise an owner at its limit loses memory or descriptors at each attempt, or dies of a
+/// signal.
 #[test]
 fn an_owner_that_can_map_no_more_is_told_so_and_loses_nothing() {
     run("address-space-of-an-owner", "space-owner");
 }
 
-/// Otherwise a peer at its limit keeps slots or leases that it has no use for, and loses what was granted to it.
+/// Otherwise a peer at its limit keeps slots or leases that it cannot use, and loses what was
+/// granted to it.
 #[test]
 fn a_peer_that_can_map_no_more_is_told_so_and_keeps_neither_slot_nor_lease() {
     run("address-space-of-a-peer", "space-peer");
@@ -65,7 +67,7 @@ pub(crate) fn owner(link: &Link, arguments: &[&str]) {
     }
     drop(provider.alloc(2 * LEN).unwrap());
     for len in [2 * LEN, LEN, 64] {
-        // What is idle, of this class or another one, makes room.
+        // Idle memory, of this class or another, makes room.
         with_address_space(LITTLE, || provider.alloc(len)).unwrap().fill(1);
     }
     drop(provider);
@@ -73,14 +75,14 @@ pub(crate) fn owner(link: &Link, arguments: &[&str]) {
     link.send(&Message::Done);
 }
 
-/// Otherwise the first message that is shared in a process at its limit ends it.
+/// Otherwise a process at its limit dies when it first shares a message.
 #[test]
 fn a_first_descriptor_for_which_there_is_no_memory_is_told_so() {
     run("address-space-of-a-first-descriptor", "space-first");
 }
 
 pub(crate) fn first_descriptor(link: &Link, arguments: &[&str]) {
-    // 16 bytes for each: 4 MiB.
+    // The queue takes 16 bytes for each: 4 MiB.
     let provider = Provider::builder().name_prefix(arguments[0]).max_shared(256 << 10).build().unwrap();
     let message = provider.alloc(1).unwrap().freeze();
     for _ in 0..ROUNDS {

@@ -1,5 +1,6 @@
-//! At the cap, with messages of random sizes and readers that hold some of them: memory changes hands inside the segments that there
-//! are, and the kernel is not asked. (The C library may ask it for private memory: what is carved anew takes a little from the heap.)
+//! At the cap, with messages of random sizes and readers that hold some of them: memory changes
+//! hands within the existing segments, without a system call. (The C library may still ask the
+//! kernel for private memory: carving takes a little heap.)
 
 use crate::child::Child;
 use crate::shm::{self, Names};
@@ -11,13 +12,13 @@ use std::os::fd::AsRawFd;
 
 const CAP: usize = 64 << 20;
 const LARGEST: usize = 4 << 20;
-/// Messages that readers hold, some 24 MiB.
+/// How many messages readers hold: about 24 MiB.
 const HELD: usize = 12;
 const WARM_UP: usize = 1_000;
 const MESSAGES: usize = 10_000;
 
-/// Otherwise a publisher whose messages have many sizes waits for the kernel all the time, and its receivers fill their tables with
-/// segments that come and go.
+/// Otherwise a publisher whose messages have many sizes constantly waits for the kernel, and its
+/// receivers fill their tables with segments that come and go.
 #[test]
 fn random_sizes_at_the_cap_make_no_segment_and_no_system_call() {
     let names = Names::new("at-the-cap");
@@ -34,14 +35,15 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
     let client = shm::client(prefix);
     let mut random = 0;
     let mut held = VecDeque::with_capacity(HELD + 1);
-    // All of the cap is taken from the system: a page that has never had memory would take it when it is first carved.
+    // Takes the whole cap from the system first: a page without memory would need a system call
+    // when it is first carved.
     let all: Vec<_> = std::iter::from_fn(|| provider.alloc(LARGEST).ok()).collect();
     assert_eq!(provider.stats().bytes_held, CAP);
     drop(all);
     (0..WARM_UP).for_each(|_| publish(&provider, &client, &mut held, &mut random).unwrap());
     let made = provider.stats().segments_created;
     let (socket, good, bad) = (link.as_raw_fd(), Message::Done.to_frame(), Message::Trim.to_frame());
-    // None by which shared memory is made, mapped, reserved or given back, no lock is waited for, and no file is opened.
+    // None of these makes, maps or frees shared memory, waits for a lock, or opens a file.
     let of_malloc = [libc::SYS_brk, libc::SYS_mprotect, libc::SYS_madvise];
     sys::forbid_all_calls_but(&[&sys::STRICT[..], &of_malloc].concat()).unwrap();
     let all = (0..MESSAGES).all(|_| publish(&provider, &client, &mut held, &mut random).is_some());
@@ -50,7 +52,8 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
     sys::exit_thread();
 }
 
-/// A message of a random size, which a reader gets and the owner drops; the reader that has held one longest lets go.
+/// Publishes a message of a random size, has a reader attach to it, and drops the buffer. The
+/// oldest view goes if there are too many.
 fn publish(provider: &Provider, client: &Client, held: &mut VecDeque<ShmView>, random: &mut u64) -> Option<()> {
     // Vigna's SplitMix64.
     *random = random.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -1,5 +1,5 @@
-//! A channel between two processes: in order and whole, with two slots as with many; and sides that are killed, also while the other
-//! one sleeps.
+//! A channel between two processes. Messages arrive whole and in order, with two slots or with
+//! many; and either side learns that the other was killed, even while it sleeps.
 
 use crate::child::Child;
 use crate::shm::{self, Names};
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 const CHANNEL: &str = "c";
 
-/// Longer than anything may take here, and shorter than a child may live.
+/// Longer than anything here may take, and shorter than a child's lifetime.
 const FOR_EVER: Duration = Duration::from_secs(240);
 
 pub(crate) fn provider(prefix: &str) -> Provider {
@@ -34,7 +34,7 @@ pub(crate) fn receiver(prefix: &str) -> Receiver {
     Receiver::builder().open(&client(prefix), CHANNEL).unwrap()
 }
 
-/// The lengths that are sent in turn: in the slot, in an arena, in a segment.
+/// The lengths of messages, in turn: two that fit a slot, a small buffer and a large one.
 const LENGTHS: [usize; 4] = [0, MAX_INLINE, 100, 20_000];
 
 /// A message that does not fit a slot.
@@ -50,7 +50,7 @@ fn send(sender: &mut Sender, provider: &Provider, number: u64) {
     let mut buffer = loop {
         match provider.alloc(len) {
             Ok(buffer) => break buffer,
-            // The receiver has not read enough yet.
+            // The receiver has not taken enough yet.
             Err(error) if error.is_exhausted() => std::thread::yield_now(),
             Err(error) => panic!("{error}"),
         }
@@ -59,7 +59,8 @@ fn send(sender: &mut Sender, provider: &Provider, number: u64) {
     sender.send(buffer.freeze()).unwrap();
 }
 
-/// The role: receives in the way that the arguments tell, and answers with how many messages came until the sender had gone.
+/// The role of a receiver. With "count", it receives until the sender is gone and answers how many
+/// messages came; otherwise it only waits for the test to end.
 pub(crate) fn role(link: &Link, arguments: &[&str]) {
     let [prefix, way] = arguments else { panic!("a prefix and a way") };
     let mut receiver = receiver(prefix);
@@ -84,7 +85,7 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
     }
 }
 
-/// The role of a sender: sends so many messages, says so, and waits.
+/// The role of a sender: waits for a receiver, sends the given number of messages, and waits.
 pub(crate) fn sending_role(link: &Link, arguments: &[&str]) {
     let [prefix, count] = arguments else { panic!("a prefix and a number") };
     let provider = provider(prefix);
@@ -96,7 +97,7 @@ pub(crate) fn sending_role(link: &Link, arguments: &[&str]) {
     assert_eq!(link.receive().unwrap(), None);
 }
 
-/// The role of a receiver that sends everything back. Neither end looks twice before it sleeps.
+/// The role of a receiver that sends everything back. Neither end spins before it sleeps.
 pub(crate) fn echo_role(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
     let provider = provider(prefix);
@@ -140,21 +141,21 @@ fn many_through(test: &str, slots: usize, count: u64) {
     assert_eq!(provider.stats().bytes_held, 0, "nothing is leased any more");
 }
 
-/// Otherwise messages are lost, doubled, torn or reordered, or a wake-up is: with two slots the sides wait for each other all the
-/// time.
+/// Otherwise a message is lost, duplicated, torn or reordered, or a wake-up is lost: with two
+/// slots, the sides constantly wait for each other.
 #[test]
 fn all_messages_come_in_order_with_two_slots() {
     many_through("chan-two", 2, 10_000);
 }
 
-/// The same with the most slots.
+/// The same, with the largest number of slots.
 #[test]
 fn all_messages_come_in_order_with_many_slots() {
     many_through("chan-many", 65_536, 66_000);
 }
 
-/// Otherwise a side sleeps although there is a message, or room for one: both sleep at almost every message here, and are woken by the
-/// other, which is about to sleep itself.
+/// Otherwise a side sleeps although there is a message, or room for one. Here both sides sleep at
+/// almost every message, and each is woken by a side that is about to sleep itself.
 #[test]
 fn no_wake_up_is_lost() {
     const ROUNDS: u64 = 20_000;
@@ -166,7 +167,8 @@ fn no_wake_up_is_lost() {
     let mut back = sleeping_receiver(names.prefix(), BACK);
     let mut number: u64 = 0;
     for round in 0..ROUNDS {
-        // As many as there is room for: two there, one in its hand, and one or two back.
+        // As many as there is room for: two on the way there, one in the child's hands, and one or
+        // two on the way back.
         let burst = number..number + 1 + round % 3;
         for number in burst.clone() {
             there.send_bytes_timeout(&number.to_ne_bytes(), FOR_EVER).unwrap();
@@ -182,7 +184,8 @@ fn no_wake_up_is_lost() {
     assert!(matches!(back.recv(), Err(RecvError::Disconnected)));
 }
 
-/// Otherwise a subscriber waits for ever for a publisher that crashed, or loses what came before that.
+/// Otherwise a subscriber waits for ever for a publisher that crashed, or loses the messages that
+/// it had sent before.
 #[test]
 fn a_receiver_that_sleeps_is_told_that_its_sender_was_killed() {
     let names = Names::new("chan-sender-dies");
@@ -208,19 +211,20 @@ fn a_receiver_that_sleeps_is_told_that_its_sender_was_killed() {
     assert!(names.sweep() >= 3, "control object, segments and the channel");
 }
 
-/// What another sweep has of a dead sender's channel while it looks at it: the sender's lock.
+/// Takes the sender's lock, which a sweep holds while it looks at a dead sender's channel.
 fn lock_as_a_sweep(names: &Names) -> File {
     let channel = shm::objects(names.prefix()).into_iter().find(|name| name.ends_with(".channel")).unwrap();
     let file = File::options().read(true).write(true).open(shm::path(&channel)).unwrap();
-    // SAFETY: zero is a valid value of all fields.
+    // SAFETY: zero is a valid value of every field.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     (lock.l_type, lock.l_whence, lock.l_len) = (libc::F_WRLCK as _, libc::SEEK_SET as _, 1);
-    // SAFETY: a valid structure; the first byte is the sender's.
+    // SAFETY: the structure is valid. It names the first byte, whose lock is the sender's.
     sys::check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &lock) }).expect("nobody has it");
     file
 }
 
-/// Otherwise what a publisher sent last is lost if anybody tidies up before its subscriber has got to it.
+/// Otherwise a publisher's last messages are lost if anybody sweeps before its subscriber has
+/// received them.
 #[test]
 fn what_a_killed_sender_has_sent_outlives_a_sweep() {
     let names = Names::new("chan-swept");
@@ -244,7 +248,8 @@ fn what_a_killed_sender_has_sent_outlives_a_sweep() {
     assert!(names.sweep() >= 3, "control object, segments and the channel");
 }
 
-/// Otherwise a receiver that runs out of descriptors for a moment loses a message for good. (What is in it is read in the end.)
+/// Otherwise a receiver that briefly runs out of descriptors loses a message for good. (The test
+/// reads the message's bytes in the end.)
 #[test]
 fn a_message_that_cannot_be_mapped_now_is_there_for_the_next_call() {
     let names = Names::new("chan-not-now");
@@ -267,7 +272,7 @@ pub(crate) fn poor_role(link: &Link, arguments: &[&str]) {
     assert_eq!(link.receive().unwrap(), Some(Message::Go));
     sys::limit_descriptors(64);
     let mut others = Vec::new();
-    // Until there is none left.
+    // Until no descriptor is left.
     while let Ok(file) = File::open("/dev/null") {
         others.push(file);
     }
@@ -282,14 +287,15 @@ pub(crate) fn poor_role(link: &Link, arguments: &[&str]) {
     assert_eq!(link.receive().unwrap(), None);
 }
 
-/// Otherwise a publisher waits for ever for room in the channel of a subscriber that crashed, or never gets back what was in it.
+/// Otherwise a publisher waits for ever for room in the channel of a subscriber that crashed, or
+/// never gets back what was in it.
 #[test]
 fn a_sender_that_sleeps_is_told_that_its_receiver_was_killed() {
     let names = Names::new("chan-receiver-dies");
     let provider = provider(names.prefix());
     let mut sender = sender(&provider, 4);
     let child = start_receiver(&names, "hold");
-    // The receiver has asked for none, so one more fits.
+    // The receiver has not asked for a message yet, so five fit. The sixth waits.
     let mut buffers: Vec<_> = (0..6).map(|_| provider.alloc(200_000).unwrap().freeze()).collect();
     for buffer in buffers.drain(1..) {
         sender.send(buffer).unwrap();
@@ -311,7 +317,8 @@ fn a_sender_that_sleeps_is_told_that_its_receiver_was_killed() {
     assert_eq!(provider.stats().bytes_held, 0);
 }
 
-/// Otherwise a subscriber that closes a channel and goes on keeps leases that it knows nothing of.
+/// Otherwise a subscriber that closes a channel and goes on running keeps leases that it knows
+/// nothing about.
 #[test]
 fn what_a_receiver_that_leaves_has_not_taken_comes_back_at_once() {
     let names = Names::new("chan-leaves");
@@ -330,7 +337,8 @@ fn what_a_receiver_that_leaves_has_not_taken_comes_back_at_once() {
     drop(client);
 }
 
-/// Otherwise a restarted publisher cannot have its channel again, or takes that of one that lives; or there are two receivers.
+/// Otherwise a restarted publisher cannot get its channel back, or takes over a living publisher's,
+/// or a channel has two receivers.
 #[test]
 fn a_name_belongs_to_one_living_sender_and_one_receiver() {
     let names = Names::new("chan-names");
@@ -342,7 +350,8 @@ fn a_name_belongs_to_one_living_sender_and_one_receiver() {
     let create = || Sender::builder().create(&provider, CHANNEL);
     assert!(matches!(create(), Err(ChannelError::Taken { .. })));
     let first = open().unwrap();
-    // It has seen this receiver. One that left before would end it, for nobody else can come.
+    // The sender has seen this receiver. Had the receiver left earlier, the sender would end,
+    // because no other can come.
     owner.expect_done();
     assert!(matches!(open(), Err(ChannelError::HasReceiver { .. })));
     drop(first);
@@ -359,7 +368,7 @@ fn a_name_belongs_to_one_living_sender_and_one_receiver() {
     names.sweep();
 }
 
-/// Otherwise bytes that another process wrote are taken for a message, or crash who receives them.
+/// Otherwise bytes that another process wrote pass for a message, or crash the receiver.
 #[test]
 fn what_is_no_channel_and_what_is_no_message_is_refused() {
     let names = Names::new("chan-garbage");
@@ -367,7 +376,7 @@ fn what_is_no_channel_and_what_is_no_message_is_refused() {
     let open = || Receiver::builder().open(&client(names.prefix()), CHANNEL);
     for content in [vec![], vec![0; 100], vec![0; 8192], vec![1; 8192]] {
         fs::write(&path, &content).unwrap();
-        // What is empty may be about to be made.
+        // An empty object may be one that is about to be made.
         assert!(match open() {
             Err(ChannelError::Unfinished { .. }) => content.is_empty(),
             Err(ChannelError::NotAChannel { .. }) => !content.is_empty(),

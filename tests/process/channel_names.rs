@@ -1,4 +1,5 @@
-//! Names of channels, which are used again and again: each has one living sender, and one receiver, whoever comes at the same moment.
+//! Names of channels, which are reused: each has one living sender and one receiver, however many
+//! try at the same moment.
 
 use crate::shm::{self, Names};
 use shm_pool::channel::{ChannelError, Receiver, Sender};
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 const CHANNEL: &str = "c";
 
-/// Otherwise a publisher that is started anew has no name, or shares it, or maps another one's object.
+/// Otherwise a restarted publisher has no name, shares it, or maps another sender's object.
 #[test]
 fn of_many_who_create_a_channel_one_has_it() {
     const ROUNDS: usize = 1500;
@@ -25,7 +26,7 @@ fn of_many_who_create_a_channel_one_has_it() {
     let create = |slots: usize| {
         for round in 0..ROUNDS {
             if round % 16 == 0 && living.load(Ordering::SeqCst) == 0 {
-                // A dead one's, if nobody has made one by now.
+                // A dead sender's object, unless another thread has created a channel by now.
                 let dead = OpenOptions::new().write(true).create_new(true).open(path(&names));
                 let _ = dead.and_then(|mut dead| dead.write_all(&remains));
             }
@@ -64,7 +65,7 @@ fn path(names: &Names) -> std::path::PathBuf {
     shm::path(&format!("{}.{CHANNEL}.channel", names.prefix()))
 }
 
-/// Otherwise messages go to one receiver, and their leases to another.
+/// Otherwise one receiver gets the messages, and another gets their leases.
 #[test]
 fn of_two_who_open_a_channel_one_receives() {
     const ROUNDS: usize = 1000;

@@ -1,4 +1,4 @@
-//! Child processes: how one is started, asked, killed; and the test that is a child's whole program.
+//! Child processes: how to start, ask and kill one, and the test that is a child's whole program.
 
 pub(crate) use crate::own_shm::skip;
 use crate::wire::{Link, Message};
@@ -8,7 +8,7 @@ use std::io;
 use std::panic;
 use std::process::{Command, ExitStatus, Stdio};
 
-/// A child process. Killed and reaped when this is dropped.
+/// A child process, killed and reaped on drop.
 pub(crate) struct Child {
     process: process::Child,
     link: Link,
@@ -20,13 +20,13 @@ impl Child {
         Self::start_with(role, arguments, |_| ()).expect("a child process")
     }
 
-    /// Starts a child in a role, after `prepare` changed how.
+    /// Starts a child in a role, after `prepare` has adjusted the command.
     pub(crate) fn start_with(role: &str, arguments: &[&str], prepare: impl FnOnce(&mut Command)) -> io::Result<Self> {
         let (link, theirs) = Link::pair();
         // A test's name is its path without the crate.
         let (_, module) = module_path!().split_once("::").expect("a module of a test binary");
         let mut command = this_test(&format!("{module}::entry"), &[&[role], arguments].concat())?;
-        // libtest prints to the standard output, so the socket is the standard input.
+        // libtest prints to standard output, so the socket is standard input.
         command.stdin(Stdio::from(theirs)).stdout(Stdio::null());
         prepare(&mut command);
         Ok(Self { process: process::Child::start(role, &mut command)?, link })
@@ -51,27 +51,27 @@ impl Child {
         }
     }
 
-    /// Waits for the child to do its part without a complaint.
+    /// Waits for the child to report that its part went well.
     pub(crate) fn expect_done(&self) {
         assert_eq!(self.hear(), Message::Done, "child {:?}", self.process.name());
     }
 
-    /// Waits for the child to end by itself, without another word, and tells how.
+    /// Waits for the child to end by itself without another message, and returns its exit status.
     pub(crate) fn ended(mut self) -> ExitStatus {
         if let Some(message) = self.next() {
             panic!("child {:?} was to end, but says {message:?}", self.process.name());
         }
-        // The socket closed, so the process is ending; nothing is waited for that could hang.
+        // The socket has closed, so the process is ending, and this cannot hang.
         self.process.wait().expect("a child that was not reaped yet")
     }
 
-    /// Waits for the role to end as it should.
+    /// Waits for the child to end successfully.
     pub(crate) fn finish(self) {
         let status = self.ended();
         assert!(status.success(), "{status}");
     }
 
-    /// Tells the child that nothing more comes, and waits for its role to end as it should.
+    /// Tells the child that nothing more comes, and waits for it to end successfully.
     pub(crate) fn shut_down(self) {
         self.link.end();
         self.finish();
@@ -82,12 +82,13 @@ impl Child {
         sys::signal(self.process.id(), signal);
     }
 
-    /// SIGKILL, now. When this returns, the process is gone.
+    /// Sends SIGKILL. When this returns, the process is gone.
     pub(crate) fn kill(self) {
         drop(self);
     }
 
-    /// As [`kill`](Self::kill), but the socket lives on: what the child has forked may have the other end.
+    /// Like [`kill`](Self::kill), but keeps the socket: a process that the child forked may have
+    /// the other end.
     pub(crate) fn kill_but_keep_link(mut self) -> Link {
         let (link, _) = Link::pair();
         std::mem::replace(&mut self.link, link)
@@ -102,7 +103,7 @@ impl Child {
     }
 }
 
-/// The program of every child. In a run by hand it does nothing.
+/// The program of every child. Does nothing when run by hand.
 #[test]
 fn entry() {
     let Some(task) = process::task::<Vec<String>>() else { return };
@@ -115,7 +116,7 @@ fn entry() {
     role(&Link::of_child(socket()), &parts[1..]);
 }
 
-/// Runs a role in a process with a /dev/shm of its own, of 4 MiB.
+/// Runs a role in a process that has its own /dev/shm of 4 MiB.
 pub(crate) fn run_in_small_shm(role: &str, arguments: &[&str]) {
     match Child::start_with(role, arguments, sys::give_small_shm) {
         Ok(child) => {

@@ -1,4 +1,5 @@
-//! File descriptors: none is kept per segment, and too few of them is an error that leaves nothing behind (D9).
+//! File descriptors: an owner keeps one per segment and a peer none, and too few of them is an
+//! error that leaves nothing behind (D9).
 
 use crate::child::Child;
 use crate::shm::{self, Names};
@@ -8,26 +9,26 @@ use shm_pool::{AllocErrorKind, AttachError, BuildError, OsError, Provider};
 use std::fs::File;
 use std::os::fd::AsRawFd;
 
-/// Messages of this length have segments of their own.
+/// The length of each of the `SEGMENTS` messages. Together they need several segments.
 const LEN: usize = 96 << 10;
 const SEGMENTS: usize = 60;
 
-/// What building or connecting may need at most.
+/// Building or connecting takes at most this many descriptors.
 const ENOUGH: u64 = 8;
 
-/// Otherwise a pool of many segments, or many attempts to make one, uses up the process's descriptors.
+/// Otherwise a pool of many messages, or many failed attempts, uses up the process's descriptors.
 #[test]
 fn an_owner_keeps_no_descriptor_per_message_and_reports_when_it_gets_none() {
     run("descriptors-of-an-owner", "fds-owner");
 }
 
-/// Otherwise a peer that has many segments mapped, or tries to connect again and again, does.
+/// Otherwise a peer that maps many segments, or often tries to connect, uses up its descriptors.
 #[test]
 fn a_peer_keeps_no_descriptor_per_segment_and_reports_when_it_gets_none() {
     run("descriptors-of-a-peer", "fds-peer");
 }
 
-/// Otherwise a message that was granted is lost when its receiver has no descriptor left for a moment.
+/// Otherwise a granted message is lost when its receiver briefly runs out of descriptors.
 #[test]
 fn a_grant_waits_until_its_peer_has_descriptors_again() {
     run("descriptors-of-a-receiver", "fds-grant");
@@ -140,7 +141,7 @@ pub(crate) fn receiver(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
     let provider = builder(prefix).build().unwrap();
     for len in [LEN, 64] {
-        // One that has not mapped the segment yet.
+        // A client that has not mapped the segment yet.
         let client = shm::client(prefix);
         let id = client.connect(provider.id()).unwrap();
         let mut buffer = provider.alloc(len).unwrap();

@@ -1,4 +1,4 @@
-//! An owner that forks: the child finds every handle inert, and the parent loses nothing (D11).
+//! An owner that forks: every handle is inert in the child, and the parent loses nothing (D11).
 
 use crate::child::Child;
 use crate::shm::{self, Names};
@@ -11,7 +11,8 @@ use std::alloc::Layout;
 const LARGE: usize = 300_000;
 const SMALL: usize = 1_000;
 
-/// Otherwise a fork, of a library that starts a program for instance, gives the parent's memory back twice or removes it.
+/// Otherwise a fork, for example by a library that starts a program, gives the parent's memory back
+/// twice or removes it.
 #[test]
 fn a_forked_child_of_an_owner_owns_nothing() {
     let names = Names::new("fork-owner");
@@ -62,7 +63,7 @@ impl Handles {
     }
 }
 
-/// The role.
+/// The role: forks, and then checks that the parent's handles all work.
 pub(crate) fn role(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
     let mut handles = Handles::new(prefix);
@@ -112,7 +113,7 @@ fn in_the_forked_child(handles: Handles, prefix: &str) {
     a_pool_of_its_own(prefix);
 }
 
-/// What is made after the fork works.
+/// Whatever is made after the fork works.
 fn a_pool_of_its_own(prefix: &str) {
     let handles = Handles::new(prefix);
     handles.check_bytes();

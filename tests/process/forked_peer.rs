@@ -1,4 +1,4 @@
-//! A peer that forks: the child has no leases and no slot of its parent's (D11).
+//! A peer that forks: the child has none of its parent's leases, nor its slot (D11).
 
 use crate::child::Child;
 use crate::shm::{self, Names};
@@ -8,7 +8,8 @@ use shm_pool::{AttachError, Client, Descriptor, PeerId, Provider, ShmView};
 
 const LEN: usize = 200_000;
 
-/// Otherwise the forked child's exit ends leases that its parent relies on, and the parent reads torn messages.
+/// Otherwise the forked child's exit ends leases that its parent relies on, and the parent reads
+/// torn messages.
 #[test]
 fn a_forked_child_of_a_peer_gives_back_no_lease_of_its_parent() {
     let names = Names::new("fork-peer");
@@ -29,15 +30,15 @@ fn a_forked_child_of_a_peer_gives_back_no_lease_of_its_parent() {
     let still_granted = others.remove(0).freeze().grant(id);
     assert!(still_granted.is_ok(), "the parent's slot is its own still: {still_granted:?}");
     peer.tell(&Message::Go);
-    peer.expect_done(); // it has compared and dropped its view, and taken up its grant and dropped that
+    peer.expect_done(); // it has checked and dropped its view, and used and dropped its grant
     assert!(provider.stats().bytes_leased < 2 * LEN, "only the last grant is left");
     peer.shut_down();
     provider.trim();
     assert_eq!(provider.stats().bytes_leased, 0);
 }
 
-/// Otherwise the locks that a forked child inherits make a killed peer look alive, and what it leased is lost for as long as the
-/// child runs.
+/// Otherwise the locks that a forked child inherits make a killed peer look alive, and what the
+/// peer leased is lost for as long as the child runs.
 #[test]
 fn what_a_killed_peer_leased_comes_back_though_its_forked_child_lives() {
     let names = Names::new("fork-killed");
@@ -48,7 +49,7 @@ fn what_a_killed_peer_leased_comes_back_though_its_forked_child_lives() {
     let peer = Child::start("forked-peer-killed", &[names.prefix()]);
     connected(&peer, message.descriptor().unwrap());
     drop(message);
-    peer.expect_done(); // said by the forked child
+    peer.expect_done(); // sent by the forked child
     let link = peer.kill_but_keep_link();
     assert_eq!(provider.reclaim(), 1);
     provider.trim();
@@ -57,7 +58,7 @@ fn what_a_killed_peer_leased_comes_back_though_its_forked_child_lives() {
     assert_eq!(link.receive().unwrap(), Some(Message::Done), "the forked child has lived all the time");
 }
 
-/// Otherwise a process that forked once, or starts a program now and then, uses up the slots of its providers.
+/// Otherwise a process that forks, or now and then starts a program, uses up its providers' slots.
 #[test]
 fn a_dropped_client_gives_its_slot_back_though_a_forked_child_lives() {
     let names = Names::new("fork-drop");
@@ -80,7 +81,7 @@ fn received(link: &Link) -> Descriptor {
     }
 }
 
-/// Attaches to the first message that comes, and answers with its own id.
+/// Attaches to the first message that comes, and answers with its own peer id.
 fn attached(link: &Link, prefix: &str) -> (Client, ShmView, Descriptor) {
     let client = shm::client(prefix);
     let descriptor = received(link);
@@ -89,7 +90,7 @@ fn attached(link: &Link, prefix: &str) -> (Client, ShmView, Descriptor) {
     (client, view, descriptor)
 }
 
-/// The role of the peer that forks and goes on.
+/// The role of the peer that forks and continues.
 pub(crate) fn role(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
     let (client, view, descriptor) = attached(link, prefix);
@@ -116,7 +117,7 @@ fn in_the_forked_child(client: Client, view: ShmView, descriptor: Descriptor, gr
     assert_eq!((client.trim(), client.mapped_segments()), (0, 0), "{client:?}");
     shm::check(&view, 1).unwrap();
     drop((view, client));
-    // A client of its own is another peer than its parent's.
+    // A client of its own is a different peer from its parent's.
     let own = shm::client(prefix);
     let refused = own.attach(&granted).unwrap_err();
     assert!(matches!(refused, AttachError::OtherPeer { .. }), "{refused}");

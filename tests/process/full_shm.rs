@@ -1,4 +1,5 @@
-//! A /dev/shm that is full: an error that says so when memory is asked for, and never a signal when it is used (D9).
+//! A full /dev/shm: an error that says so when memory is asked for, and never a signal when it is
+//! used (D9).
 
 use crate::child;
 use crate::shm::{self, Names};
@@ -7,8 +8,8 @@ use shm_pool::{AllocError, AllocErrorKind, BuildError, OsError, Provider};
 
 const LEN: usize = 256 << 10;
 
-/// Otherwise a container with the usual small /dev/shm kills the process at the first touch of a page, or a failed
-/// allocation uses up what is left.
+/// Otherwise a container with the usual small /dev/shm kills the process when it first touches a
+/// page, or a failed allocation uses up what is left.
 #[test]
 fn a_full_dev_shm_is_an_error_with_a_remedy_and_never_a_signal() {
     let names = Names::new("full");
@@ -46,7 +47,7 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
     assert_eq!(shm::objects(prefix).len(), 1 + provider.stats().segments, "nothing is left half-made");
     assert_eq!(provider.stats().bytes_held, large.len() * LEN, "nor accounted for");
 
-    // Small ones take the rest.
+    // Small buffers take the rest.
     let mut small: Vec<_> = std::iter::from_fn(|| provider.alloc(4 << 10).ok()).collect();
     assert_is_full(os(&provider.alloc(4 << 10).unwrap_err()), 4 << 10);
     assert_is_full(os(&provider.reserve(LEN, 1).unwrap_err()), LEN);

@@ -1,5 +1,5 @@
-//! Memory of segments that their owner destroys: it goes back to the system at once, although peers still have it
-//! mapped, unless one of them reads it.
+//! Memory of segments that their owner destroys: it goes back to the system at once, even if peers
+//! still have it mapped, unless one of them reads it.
 
 use crate::child;
 use crate::peer::{Peer, View};
@@ -9,7 +9,7 @@ use shm_pool::{Provider, ProviderBuilder, ShmBuf};
 use std::fs::{File, Metadata};
 use std::os::unix::fs::MetadataExt;
 
-/// The length of a message of whole pages, and of one that shares them.
+/// The lengths of a message of whole pages, and of one that shares its pages.
 const LENGTHS: [usize; 2] = [512 << 10, 4 << 10];
 const ARENA: usize = 256 << 10;
 
@@ -23,7 +23,7 @@ fn builder(names: &Names) -> ProviderBuilder {
     names.provider().max_bytes(8 << 20).arena_size(ARENA)
 }
 
-/// The only segment there is. Like a mapping, an open file keeps a removed object's memory.
+/// Opens the only segment. Like a mapping, an open file keeps a removed object's memory.
 fn segment(names: &Names) -> File {
     let objects = shm::objects(names.prefix());
     let mut segments = objects.iter().filter(|name| !name.ends_with(".ctl"));
@@ -36,12 +36,12 @@ fn metadata(segment: &File) -> Metadata {
     segment.metadata().unwrap()
 }
 
-/// Bytes of memory that an object has.
+/// How many bytes of memory an object has.
 fn memory(segment: &File) -> u64 {
     metadata(segment).blocks() * 512
 }
 
-/// A peer that has read the message, let it go, and kept its segment mapped.
+/// A peer that has read the message and let it go, and still has its segment mapped.
 fn reader_of(names: &Names, message: &ShmBuf, seed: u64) -> Peer {
     let peer = Peer::start(names.prefix());
     let view = peer.attach(message.descriptor().unwrap(), seed).unwrap();
@@ -50,8 +50,8 @@ fn reader_of(names: &Names, message: &ShmBuf, seed: u64) -> Peer {
     peer
 }
 
-/// Otherwise each peer that reads seldom keeps memory from the system which its owner has given up, and which no cap
-/// counts.
+/// Otherwise each peer that seldom reads keeps memory that its owner has given up, and that no cap
+/// counts, from the system.
 #[test]
 fn a_mapping_alone_keeps_no_memory_of_a_destroyed_segment() {
     type Destroy = fn(Provider) -> Option<Provider>;
@@ -83,7 +83,7 @@ fn a_mapping_alone_keeps_no_memory_of_a_destroyed_segment() {
     }
 }
 
-/// Otherwise a provider that closes, or one reader that has done, takes the bytes from under another reader's eyes.
+/// Otherwise a provider that closes, or a reader that lets go, takes another reader's bytes away.
 #[test]
 fn a_view_keeps_every_byte_of_a_destroyed_segment() {
     for len in LENGTHS {
@@ -106,14 +106,15 @@ fn a_view_keeps_every_byte_of_a_destroyed_segment() {
     }
 }
 
-/// Otherwise, where /dev/shm is small, one peer that has mapped a large message stops its owner from making another.
+/// Otherwise, where /dev/shm is small, a peer that has mapped a large message keeps its owner from
+/// making another.
 #[test]
 fn what_a_peer_has_only_mapped_makes_room_in_a_small_dev_shm() {
     let names = Names::new("back-small");
     child::run_in_small_shm("given-back", &[names.prefix()]);
 }
 
-/// The role, in a process whose /dev/shm has 4 MiB; the peer is started by it, and finds the same one.
+/// The role, in a process whose /dev/shm has 4 MiB. The peer that it starts shares it.
 pub(crate) fn role(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
     let provider = Provider::builder().name_prefix(prefix).max_bytes(1 << 30).max_shared(64).build().unwrap();

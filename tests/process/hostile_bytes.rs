@@ -1,5 +1,6 @@
-//! Hostile programs at random, each in a child process: one that panics, crashes or hangs there fails the test, and is made smaller.
-//! The fuzzers in `fuzz/` run the same programs, guided by coverage, with AddressSanitizer.
+//! Random hostile programs, run in a child process. A program that panics, crashes or hangs there
+//! fails the test and is then shrunk. The fuzzers in `fuzz/` run the same programs, guided by
+//! coverage and with AddressSanitizer.
 
 use crate::child::Child;
 use crate::hostile;
@@ -11,34 +12,37 @@ use proptest::test_runner::{TestCaseError, TestRunner};
 use std::cell::RefCell;
 use std::panic::{self, AssertUnwindSafe};
 
-/// Longest program in bytes.
+/// The longest program, in bytes.
 const MAX_LEN: usize = 2000;
 
-/// Otherwise one process that runs wild takes the owner of a control object and all its peers with it.
+/// Otherwise one process that runs wild takes down the owner of a control object and all its peers.
 #[test]
 fn whatever_is_written_into_a_control_object_the_others_stay_whole() {
     run_at_random("control", 80);
 }
 
-/// Otherwise who can send 32 bytes reads what nobody sent, or crashes the receiver, or holds memory for ever.
+/// Otherwise a process that can send 32 bytes reads what nobody sent, crashes the receiver, or
+/// holds memory for ever.
 #[test]
 fn a_descriptor_that_nobody_sent_opens_nothing_else() {
     run_at_random("descriptor", 60);
 }
 
-/// Otherwise one process that runs wild takes a sender and its receiver with it, or a message is lost, doubled or out of order.
+/// Otherwise one process that runs wild takes down a sender and its receiver, or a message is lost,
+/// duplicated or out of order.
 #[test]
 fn whatever_is_written_into_a_channel_both_ends_stay_whole() {
     run_at_random("channel", 250);
 }
 
-/// Otherwise who can put a file into /dev/shm crashes or stops those who look there, or has a living owner swept away.
+/// Otherwise a process that can put a file into /dev/shm crashes or hangs those that look there, or
+/// gets a living owner swept away.
 #[test]
 fn files_of_any_kind_do_not_disturb_a_living_owner() {
     run_at_random("foreign", 60);
 }
 
-/// Draws programs and runs them in a child, a new one after each failure.
+/// Draws programs and runs them in a child. After each failure, a new child takes over.
 fn run_at_random(target: &str, cases: u32) {
     let names = Names::new(&format!("hostile-{target}"));
     let child = RefCell::new(None);
@@ -54,7 +58,7 @@ fn run_at_random(target: &str, cases: u32) {
         child.replace(Some(running));
         Ok(())
     };
-    // A program that hangs takes the deadline's time at each step that makes it smaller.
+    // Shrinking a program that hangs takes the whole deadline at each step.
     let config =
         ProptestConfig { cases, failure_persistence: None, max_shrink_time: 30_000, ..ProptestConfig::default() };
     let result = TestRunner::new(config).run(&vec(any::<u8>(), 0..MAX_LEN), run);

@@ -1,5 +1,5 @@
-//! A writer that does not stop: what it writes is no worse than other garbage, but it writes it again whenever somebody has
-//! put it right. Nobody waits for it to give up.
+//! A writer that never stops. What it writes is no worse than other garbage, but it writes it again
+//! whenever another process has repaired it. Nobody may wait for it to give up.
 
 use crate::child::Child;
 use crate::hostile::{OpenObject, Word};
@@ -12,15 +12,15 @@ use std::thread;
 const LEN: usize = 300_000;
 const ALLOCATIONS: usize = 100;
 
-/// Messages that are shared: enough for a search among the dead to take so long that the writer runs meanwhile, also where other
-/// programs want the same processors.
+/// How many messages are shared: enough to make a search among the dead slow, so that the writer
+/// gets to run meanwhile even when other programs compete for the processors.
 const SHARED: usize = 4000;
 
-/// Slots of peers that never were. The first one is a living peer's.
+/// Slots that no peer ever had. Slot 0 belongs to a living peer.
 const DEAD: std::ops::Range<u8> = 1..64;
 
-/// Otherwise a process that goes on leasing on behalf of dead peers keeps an allocation in an endless search for memory:
-/// what was just taken back from the dead looked like room that was made.
+/// Otherwise a process that goes on leasing on behalf of dead peers traps an allocation in an
+/// endless search for memory: what was just taken back from the dead looks like new room.
 #[test]
 fn leases_of_the_dead_that_come_back_do_not_keep_an_allocation() {
     let names = Names::new("hostile-writer");
@@ -51,9 +51,9 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
         });
         for allocations in 1..=ALLOCATIONS {
             let refused = provider.alloc(LEN).is_err_and(|error| error.is_exhausted());
-            // The first time was nobody's search: the slots were never taken.
+            // The first one found no search: slots that nobody ever had look the same.
             let searches = searches.load(Ordering::Relaxed).saturating_sub(1);
-            // Before the assertion, or the writer would outlive it.
+            // Set before the assertions, or the writer would outlive a failure.
             is_over.store(!refused || searches > allocations || allocations == ALLOCATIONS, Ordering::Relaxed);
             assert!(refused, "the view is overwritten");
             assert!(searches <= allocations, "{searches} searches among the dead by {allocations} allocations");
@@ -64,7 +64,8 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
     link.send(&Message::Done);
 }
 
-/// When the first of them was found dead, so that a search goes on, has each of them lease the message again.
+/// Once the first of these slots is found dead, a search is under way. Then has each slot lease the
+/// message again.
 fn resurrect(control: &OpenObject, searches: &AtomicUsize) {
     let is_searched = control.get(Word::Epoch(DEAD.start)) % 4 == 3;
     if is_searched {

@@ -1,4 +1,5 @@
-//! Messages whose descriptor is on its way, with no holder yet (D7): granted, kept until confirmed, or lost visibly.
+//! Messages whose descriptor is on its way and which no peer holds yet (D7): granted, kept until
+//! confirmed, or visibly lost.
 
 use crate::peer::Peer;
 use crate::shm::{self, Names};
@@ -17,7 +18,7 @@ fn message(provider: &Provider, seed: u64) -> ShmBuf {
     buffer.freeze()
 }
 
-/// Uses all memory that may be used, many times over.
+/// Uses all memory that is free, many times over.
 fn overwrite_all_that_is_free(provider: &Provider) {
     for pattern in 0..20 {
         let mut all: Vec<_> = std::iter::from_fn(|| provider.alloc(LEN).ok()).collect();
@@ -28,7 +29,7 @@ fn overwrite_all_that_is_free(provider: &Provider) {
     }
 }
 
-/// Otherwise a message is lost, or overwritten, between its sender's drop and its receiver's attach.
+/// Otherwise a message is lost or overwritten between its sender's drop and its receiver's attach.
 #[test]
 fn a_granted_message_waits_for_its_receiver_and_for_nobody_else() {
     let names = Names::new("grant");
@@ -58,7 +59,7 @@ fn a_granted_message_waits_for_its_receiver_and_for_nobody_else() {
     assert!(late == "Stale", "the descriptor names nothing any more, but gives {late}");
 }
 
-/// Otherwise a broadcaster that keeps its buffer until all have confirmed loses it all the same.
+/// Otherwise a broadcaster loses its message although it keeps the buffer until all have confirmed.
 #[test]
 fn a_message_kept_until_confirmed_reaches_all_its_receivers() {
     let names = Names::new("confirm");
@@ -81,7 +82,7 @@ fn a_message_kept_until_confirmed_reaches_all_its_receivers() {
     assert_eq!(provider.stats().bytes_leased, 0);
 }
 
-/// Otherwise a receiver that comes too late reads another message and takes it for its own.
+/// Otherwise a receiver that comes too late takes another message for its own.
 #[test]
 fn a_message_that_nobody_keeps_is_stale_and_never_another_one() {
     let names = Names::new("late");
@@ -95,7 +96,8 @@ fn a_message_that_nobody_keeps_is_stale_and_never_another_one() {
     assert_eq!(provider.stats().bytes_leased, 0, "a refused attach leaves no lease");
 }
 
-/// Otherwise a receiver meets memory of a provider that has other names, and takes it for its provider's.
+/// Otherwise a receiver reads the memory of a provider with another prefix and takes it for its own
+/// provider's.
 #[test]
 fn a_client_with_another_prefix_finds_no_provider() {
     let names = Names::new("prefix");

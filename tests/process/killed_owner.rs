@@ -1,4 +1,4 @@
-//! An owner that is killed while a peer holds views: what is mapped stays good, and the peer can let it go.
+//! An owner that is killed while a peer holds views: what is mapped stays valid and can be let go.
 
 use crate::child::Child;
 use crate::peer::Peer;
@@ -6,10 +6,11 @@ use crate::shm::{self, Names};
 use crate::wire::{Link, Message};
 use shm_pool::{Descriptor, Provider, ProviderId};
 
-/// A message of its own segment, and one in an arena.
+/// The lengths of a large message and a small one.
 const LENGTHS: [usize; 2] = [1 << 20, 4 << 10];
 
-/// The role: builds a provider with the prefix, publishes one message of each length, and keeps them.
+/// The role: builds a provider with the prefix, publishes one message of each length, and keeps
+/// them.
 pub(crate) fn role(link: &Link, arguments: &[&str]) {
     let provider = Provider::builder().name_prefix(arguments[0]).build().unwrap();
     link.send(&Message::Provider(provider.id()));
@@ -32,7 +33,8 @@ fn start(names: &Names) -> (Child, ProviderId, [Descriptor; 2]) {
     (owner, id, descriptors)
 }
 
-/// Otherwise a crash of the publisher takes its readers with it, or they wait for ever on one that is gone.
+/// Otherwise a crash of the publisher takes its readers down with it, or they wait for ever for a
+/// publisher that is gone.
 #[test]
 fn views_outlive_a_killed_owner_and_new_peers_are_told_that_it_is_dead() {
     let names = Names::new("owner-dead");
@@ -60,7 +62,8 @@ fn views_outlive_a_killed_owner_and_new_peers_are_told_that_it_is_dead() {
     assert!(refused.starts_with("NoProvider"), "{refused}");
 }
 
-/// Otherwise `Client::trim` unmaps what a view still reads, or what it left for the view stays for ever.
+/// Otherwise `Client::trim` unmaps what a view still reads, or what it leaves for the view stays
+/// mapped for ever.
 #[test]
 fn a_trim_after_the_owner_was_killed_leaves_held_views_alone() {
     let names = Names::new("owner-trim");
@@ -78,7 +81,7 @@ fn a_trim_after_the_owner_was_killed_leaves_held_views_alone() {
     assert_eq!(peer.mappings(), 0, "what the views needed is let go with them");
 }
 
-/// Otherwise an owner that ends as it should is taken for a dead one, or leaves objects behind.
+/// Otherwise an owner that ends normally is taken for a dead one, or leaves objects behind.
 #[test]
 fn views_outlive_an_owner_that_ends_by_itself() {
     let names = Names::new("owner-ends");

@@ -1,5 +1,5 @@
-//! A peer that is killed with views and grants, or ends in another way without letting go: the owner gets its memory back, and
-//! nobody else loses any (D4, D5).
+//! A peer is killed with views and grants, or ends in another way without letting go: the owner
+//! gets its memory back, and nobody else loses any (D4, D5).
 
 use crate::peer::{Peer, View};
 use crate::shm::{self, Names};
@@ -7,15 +7,15 @@ use crate::spaces::Ending;
 use shm_pool::{AllocErrorKind, PeerId, Provider, ShareError, ShmBuf};
 use std::os::unix::process::ExitStatusExt;
 
-/// Most views of one message in one client, and most grants of it to one peer.
+/// The most views of one message in one client, and the most grants of one to a peer.
 const VIEWS: usize = 31;
 const GRANTS: usize = 7;
 
-/// How many messages nobody but the victim leases, and how many others do.
+/// How many messages only the victim leases, and how many the survivors lease too.
 const LOST: usize = 2;
 const KEPT: usize = 2;
 
-/// A provider whose cap is reached: its messages are leased by peers or in the hands of the owner.
+/// A provider at its cap: each message is leased by peers or held by the owner.
 struct Scene {
     provider: Provider,
     len: usize,
@@ -30,7 +30,7 @@ impl Scene {
         let provider = names.provider().max_bytes(max_bytes).arena_size(64 << 10).build().unwrap();
         let victim = Peer::start(names.prefix());
         let victim_id = victim.connect(provider.id()).unwrap();
-        // As many views and grants as there can be: the victim's counters are full.
+        // As many views and grants as possible: the victim's counters are full.
         let (viewed, granted) = (message(&provider, len, 0), message(&provider, len, 1));
         for _ in 0..VIEWS {
             victim.attach(viewed.descriptor().unwrap(), 0).unwrap();
@@ -41,7 +41,7 @@ impl Scene {
         }
         let one_more = granted.grant(victim_id).unwrap_err();
         assert_eq!(one_more, ShareError::TooManyGrants { peer: victim_id, max: GRANTS });
-        // The survivors' messages are the victim's too.
+        // The victim leases the survivors' messages, too.
         let survivors = [2, 3].map(|seed| {
             let survivor = Peer::start(names.prefix());
             let message = message(&provider, len, seed);
@@ -61,7 +61,7 @@ impl Scene {
         self.victim.take().expect("a victim that lives").kill();
     }
 
-    /// The victim ends itself, with all that it holds.
+    /// Has the victim end itself, with all that it holds.
     fn end_the_victim(&mut self, how: Ending) {
         let status = self.victim.take().expect("a victim that lives").end(how);
         let expected = match how {
@@ -79,7 +79,8 @@ impl Scene {
         assert_eq!(leased, leased_messages * self.len);
     }
 
-    /// What was the victim's alone can be used, and what the survivors hold cannot, until they let go.
+    /// Checks that what only the victim held can be used again, and what the survivors hold cannot
+    /// until they let go.
     fn assert_only_the_victims_memory_is_free(mut self) {
         for _ in 0..LOST {
             let mut buffer = self.provider.alloc(self.len).unwrap();
@@ -103,7 +104,7 @@ fn message(provider: &Provider, len: usize, seed: u64) -> ShmBuf {
     buffer.freeze()
 }
 
-/// Otherwise each crash of a peer costs the owner segments for ever, and in the end the cap.
+/// Otherwise each crash of a peer costs the owner large chunks, and in the end the whole cap.
 #[test]
 fn an_allocation_that_needs_them_gets_the_segments_of_a_killed_peer() {
     let names = Names::new("killed-large");
@@ -112,7 +113,7 @@ fn an_allocation_that_needs_them_gets_the_segments_of_a_killed_peer() {
     scene.assert_only_the_victims_memory_is_free();
 }
 
-/// Otherwise each crash of a peer costs the owner chunks of its arenas for ever.
+/// Otherwise each crash of a peer costs the owner small chunks for ever.
 #[test]
 fn an_allocation_that_needs_them_gets_the_arena_chunks_of_a_killed_peer() {
     let names = Names::new("killed-small");
@@ -121,7 +122,7 @@ fn an_allocation_that_needs_them_gets_the_arena_chunks_of_a_killed_peer() {
     scene.assert_only_the_victims_memory_is_free();
 }
 
-/// Otherwise a killed peer's memory stays away from the rest of the system until its owner happens to need it.
+/// Otherwise the system gets a killed peer's memory back only when its owner happens to need some.
 #[test]
 fn a_trim_gives_the_segments_of_a_killed_peer_to_the_system() {
     let names = Names::new("killed-trim");
@@ -136,7 +137,7 @@ fn a_trim_gives_the_segments_of_a_killed_peer_to_the_system() {
     scene.assert_only_the_victims_memory_is_free();
 }
 
-/// Otherwise an owner that trims under a living peer's eyes takes what that peer reads.
+/// Otherwise an owner that trims takes away what a living peer reads.
 #[test]
 fn a_trim_while_the_peer_lives_takes_nothing_from_it() {
     let names = Names::new("killed-not");
@@ -154,7 +155,7 @@ fn a_trim_while_the_peer_lives_takes_nothing_from_it() {
     peer.attach(descriptor, 2).unwrap();
 }
 
-/// Otherwise a peer that crashes, or leaves by `exit` as C programs do, costs more than one that is killed.
+/// Otherwise a peer that crashes, or leaves by `exit` as C programs do, costs more than a kill.
 #[test]
 fn however_a_peer_ends_the_allocation_that_needs_it_gets_its_memory() {
     for how in Ending::ALL {
@@ -165,7 +166,8 @@ fn however_a_peer_ends_the_allocation_that_needs_it_gets_its_memory() {
     }
 }
 
-/// Otherwise an owner that asks for it does not get the leases of the dead, or gets living peers' with them.
+/// Otherwise an owner that reclaims does not get the leases of the dead, or also gets those of the
+/// living.
 #[test]
 fn however_a_peer_ends_a_reclaim_takes_back_its_leases_and_nobody_elses() {
     for how in Ending::ALL {

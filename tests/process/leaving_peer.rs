@@ -1,5 +1,6 @@
-//! Peers that die while they leave, ids of peers that have left, and a header that does not tell how many messages
-//! there are: the owner gets back what the dead held, and the next peer in their slot gets none of it.
+//! Peers that die while they leave, ids of peers that have left, and a header with a wrong number
+//! of used records. The owner gets back what the dead held, and the next peer in their slot gets
+//! none of it.
 
 use crate::peer::Peer;
 use crate::shm::{self, Names};
@@ -7,7 +8,7 @@ use shm_pool::{PeerId, Provider, ProviderId, ShareError, ShmBuf};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 
-/// Where the header of a control object says how many records were ever used, and which epoch each slot has.
+/// Where a control object's header has the number of records ever used, and the slots' epochs.
 const HIGH_WATER: u64 = 28;
 const EPOCHS: u64 = 32;
 
@@ -33,8 +34,8 @@ fn with_epoch(peer: PeerId, epoch: u64) -> PeerId {
     PeerId::from_bytes(bytes)
 }
 
-/// Otherwise what a peer held is lost to the owner if the peer is killed in the middle of its leaving, until by chance
-/// another peer comes to the same slot.
+/// Otherwise what a peer held is lost to the owner if the peer is killed while it leaves, until by
+/// chance another peer takes the same slot.
 #[test]
 fn a_peer_that_was_killed_while_it_left_is_found_dead() {
     let names = Names::new("leaving");
@@ -46,7 +47,7 @@ fn a_peer_that_was_killed_while_it_left_is_found_dead() {
     victim.attach(read.descriptor().unwrap(), 1).unwrap();
     let untaken = granted.grant(dead).unwrap();
     victim.kill();
-    // The first step of leaving, after which it did not come to the second one.
+    // The first step of leaving. The victim never gets to the second.
     let at = EPOCHS + 8 * u64::from(dead.slot());
     let mut word = [0; 8];
     control.read_exact_at(&mut word, at).unwrap();
@@ -71,7 +72,8 @@ fn a_peer_that_was_killed_while_it_left_is_found_dead() {
     assert!(!granted.is_leased());
 }
 
-/// Otherwise a grant to an id that was made up, or damaged, is nobody's, and its message is never free again.
+/// Otherwise a grant to a made-up or damaged id belongs to nobody, and its message never becomes
+/// free again.
 #[test]
 fn a_slot_that_nobody_has_gets_no_grant_by_any_epoch() {
     let names = Names::new("leaving-ids");
@@ -92,8 +94,8 @@ fn a_slot_that_nobody_has_gets_no_grant_by_any_epoch() {
     }
 }
 
-/// Otherwise a peer that runs wild and dies makes the owner look for its leases in too few records, and the messages of
-/// all that die after it are never free again.
+/// Otherwise a peer that runs wild and dies makes the owner look for its leases in too few records,
+/// and the messages of all peers that die after it never become free again.
 #[test]
 fn the_owner_knows_by_itself_where_to_look_for_leases_of_the_dead() {
     let names = Names::new("leaving-wild");

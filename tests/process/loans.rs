@@ -1,4 +1,5 @@
-//! Buffers that are lent to channels: held long, dropped in any order and by any thread, and by receivers that outlive their senders.
+//! Buffers lent to channels: held for long, dropped in any order and on any thread, and held by
+//! receivers that outlive their senders.
 
 use crate::child::Child;
 use crate::shm::{self, Names};
@@ -13,7 +14,7 @@ const CHANNELS: usize = 3;
 const HELD: usize = 1000;
 const LENGTHS: [usize; 4] = [100, 5000, 20_000, 1 << 20];
 
-/// Longer than anything may take here.
+/// Longer than anything here may take.
 const FOR_EVER: Duration = Duration::from_secs(240);
 
 fn provider(prefix: &str) -> Provider {
@@ -39,7 +40,8 @@ fn receivers(prefix: &str) -> Vec<Receiver> {
     (0..CHANNELS).map(|number| Receiver::open(&client, &name(number)).unwrap()).collect()
 }
 
-/// Otherwise a message that is held while others come and go is used again, or what is dropped out of order does not come back.
+/// Otherwise a message that is held while others come and go is reused, or buffers that are dropped
+/// out of order do not come back.
 #[test]
 fn a_thousand_messages_of_three_channels_are_held_and_dropped_out_of_order() {
     let names = Names::new("loans-thousand");
@@ -51,7 +53,7 @@ fn a_thousand_messages_of_three_channels_are_held_and_dropped_out_of_order() {
     child.expect_done();
     let held: usize = (0..HELD).map(len).sum();
     assert!(provider.stats().bytes_leased >= held, "a message that is read counts as leased");
-    // While half of them are dropped, others are sent, which the receiver drops at once.
+    // While the receiver drops these, others are sent, which it drops at once.
     child.tell(&Message::Go);
     (HELD..2 * HELD).for_each(|number| send(&mut senders[number % CHANNELS], &provider, number));
     child.expect_done();
@@ -63,7 +65,8 @@ fn a_thousand_messages_of_three_channels_are_held_and_dropped_out_of_order() {
     assert_eq!(provider.stats().bytes_held, 0);
 }
 
-/// The role: holds a thousand messages, drops them in another order, in two threads, while it receives a thousand more.
+/// The role: holds a thousand messages, then drops them in random order on two threads while it
+/// receives a thousand more.
 pub(crate) fn holder_role(link: &Link, arguments: &[&str]) {
     let mut receivers = receivers(arguments[0]);
     let mut receive = |number: usize| {
@@ -88,7 +91,8 @@ pub(crate) fn holder_role(link: &Link, arguments: &[&str]) {
     assert_eq!(link.receive().unwrap(), None);
 }
 
-/// Otherwise a message that is read is overwritten when its sender's process goes on with another provider.
+/// Otherwise a message that is still read is overwritten when the process of its sender goes on
+/// with another provider.
 #[test]
 fn a_message_outlives_its_sender_and_its_provider() {
     let names = Names::new("loans-outlive");
@@ -99,7 +103,7 @@ fn a_message_outlives_its_sender_and_its_provider() {
     (0..LENGTHS.len()).for_each(|number| send(&mut sender, &first, number));
     sender.wait_until_received(FOR_EVER).unwrap();
     drop((sender, others, first));
-    // The same lengths, of another provider: where the memory could be that is read.
+    // The same lengths from another provider: they could land in the memory that is still read.
     let second = provider(names.prefix());
     let mut sender = Sender::create(&second, &name(0)).unwrap();
     (0..100).for_each(|number| send(&mut sender, &second, number + 1));
@@ -110,11 +114,11 @@ fn a_message_outlives_its_sender_and_its_provider() {
     assert_eq!(names.sweep(), 0, "a provider that has closed leaves nothing");
 }
 
-/// The role: holds what came when its sender and its provider are gone.
+/// The role: holds messages after their sender and provider are gone.
 pub(crate) fn heir_role(link: &Link, arguments: &[&str]) {
     let mut receivers = receivers(arguments[0]);
     let held: Vec<channel::Message> = LENGTHS.iter().map(|_| receivers[0].recv().unwrap()).collect();
-    // To ask for the next one says that these have come.
+    // Asking for the next message confirms that these have come.
     assert!(receivers[0].recv().is_err());
     drop(receivers);
     assert_eq!(link.receive().unwrap(), Some(Message::Go));
@@ -125,11 +129,11 @@ pub(crate) fn heir_role(link: &Link, arguments: &[&str]) {
     assert_eq!(link.receive().unwrap(), None);
 }
 
-/// Address space that is left, in KiB: from none to more than the keeper takes.
+/// Address space to leave, in KiB: from none to more than a first channel takes.
 const SPACES: std::ops::Range<u64> = 0..640;
 const SPACE_STEP: usize = 32;
 
-/// Otherwise the first channel of a process that maps much aborts, or hangs.
+/// Otherwise the first channel of a process short of address space aborts the process, or hangs.
 #[test]
 fn the_first_channel_of_a_process_short_of_address_space_is_made_or_refused() {
     let names = Names::new("loans-keeper");
@@ -146,7 +150,7 @@ fn the_first_channel_of_a_process_short_of_address_space_is_made_or_refused() {
     assert!(made > 0 && refused > 0, "{made} made, {refused} refused: the range has not met the limit");
 }
 
-/// The role: makes a channel with so little, and another one with enough.
+/// The role: creates a channel in the given address space, and then another with enough.
 pub(crate) fn keeper_role(link: &Link, arguments: &[&str]) {
     let [prefix, space] = arguments else { panic!("a prefix and a number") };
     let prefix = format!("{prefix}-{space}");

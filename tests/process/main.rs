@@ -1,11 +1,14 @@
-//! The library between real processes: peers and owners that are slow, killed, forked, of another user, out of memory
-//! or out of descriptors; and what no process may see, a system call on the warm path.
+//! The library between real processes: peers and owners that are slow, killed, forked, of another
+//! user, or out of memory or descriptors. And what only the kernel can tell: that the warm path
+//! makes no system call.
 //!
-//! A child is this very test binary, started again with the one test [`child::entry`] and with an environment variable
-//! that names its role. The test and its child talk over a socket, the child's standard input. Nothing here waits for
-//! a time to pass: every step is an answer, and an answer that does not come in time fails the test.
+//! A child is this test binary again, run with the single test [`child::entry`] and with an
+//! environment variable that names its role. The test and its child talk over a socket, which is
+//! the child's standard input. Nothing here waits for time to pass: every step is an answer, and an
+//! answer that is late fails the test.
 //!
-//! Each test has a name prefix of its own and leaves /dev/shm as it was, which it checks itself ([`shm::Names`]).
+//! Each test has a name prefix of its own, leaves /dev/shm as it found it, and checks that itself
+//! ([`shm::Names`]).
 
 mod child;
 #[path = "../support/own_shm.rs"]
@@ -48,7 +51,7 @@ mod users;
 mod warm_path;
 mod warm_threads;
 
-/// What a child does: its end of the socket, and the arguments of the role.
+/// What a child does with its end of the socket and the arguments of its role.
 type Role = fn(&wire::Link, &[&str]);
 
 /// All roles by name.

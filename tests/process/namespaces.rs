@@ -1,5 +1,5 @@
-//! Owners and peers in other PID and mount namespaces, as in containers that share /dev/shm: who is alive is told by locks, and not
-//! by process ids, which mean something else there (D5).
+//! Owners and peers in other PID and mount namespaces, as in containers that share /dev/shm. Locks
+//! tell who is alive; process ids do not, because they mean something else there (D5).
 
 use crate::channel;
 use crate::child::{self, Child};
@@ -11,10 +11,11 @@ use crate::{spaces, sys};
 use shm_pool::channel::{RecvError, SendErrorKind};
 use shm_pool::{AttachError, Descriptor, Provider, ProviderId, ShareError, ShmBuf};
 
-/// What an owner has: a control object, and two segments.
+/// An owner's objects: a control object and a segment.
 const OBJECTS: u64 = 2;
 
-/// The role: forks process 1 of another PID namespace, tells its id in this one, and later that it has ended.
+/// The role: forks process 1 of another PID namespace, reports the id that it has in this one, and
+/// later reports that it has ended.
 pub(crate) fn role(link: &Link, arguments: &[&str]) {
     if let Err(error) = spaces::leave_pid_namespace() {
         return link.send(&Message::Refused(error.to_string()));
@@ -38,7 +39,7 @@ fn process_1(link: &Link, arguments: &[&str]) {
     }
 }
 
-/// A peer that sweeps when it is told to go on.
+/// A peer that also sweeps, at each `Go`.
 fn observe(link: &Link, prefix: &str) {
     let (client, mut views) = (shm::client(prefix), Views::new());
     while let Some(question) = link.receive().unwrap() {
@@ -49,7 +50,7 @@ fn observe(link: &Link, prefix: &str) {
     }
 }
 
-/// An owner that drops its message, and then looks for dead peers each time when it is told to go on.
+/// An owner that publishes a message and looks for dead peers at each `Go`.
 fn reclaim(link: &Link, prefix: &str) {
     let provider = Provider::builder().name_prefix(prefix).build().unwrap();
     let message = message(&provider, 5);
@@ -70,14 +71,14 @@ fn skip(reason: &str) {
     child::skip(&format!("no namespaces of our own: {reason}"));
 }
 
-/// A process 1, and the child that has forked it.
+/// A process 1, and the child that forked it.
 struct Elsewhere {
     peer: Peer,
     id: u64,
 }
 
 impl Elsewhere {
-    /// `None`: not possible here.
+    /// `None` if that is not possible here.
     fn start(names: &Names, what: &str) -> Option<Self> {
         let child = Child::start_with("other-namespaces", &[names.prefix(), what], spaces::leave_mount_namespace);
         let child = child.map_err(|error| skip(&error.to_string())).ok()?;
@@ -93,7 +94,7 @@ impl Elsewhere {
         }
     }
 
-    /// SIGKILL. When this returns, process 1 is gone.
+    /// Sends SIGKILL. When this returns, process 1 is gone.
     fn kill(self) {
         spaces::kill(self.id);
         let child = self.peer.into_child();
@@ -106,8 +107,8 @@ impl Elsewhere {
     }
 }
 
-/// Otherwise a subscriber in a container loses what it reads, because no process of its id is seen; or what it held when it was
-/// killed is lost, because some other process has that id.
+/// Otherwise a subscriber in a container loses what it reads, because no process with its id is
+/// seen; or what it held when it was killed is lost, because some other process has that id.
 #[test]
 fn a_peer_in_another_pid_namespace_is_seen_alive_and_dead() {
     let names = Names::new("spaces-peer");
@@ -145,7 +146,8 @@ fn provider_and_messages(owner: &Child) -> (ProviderId, [Descriptor; 2]) {
     (id, [0, 1].map(message))
 }
 
-/// Otherwise a publisher in a container is swept away while it works, or what it left when it was killed stays for ever.
+/// Otherwise a publisher in a container is swept away while it works, or what it leaves when it is
+/// killed stays for ever.
 #[test]
 fn an_owner_in_another_pid_namespace_is_seen_alive_and_dead() {
     let names = Names::new("spaces-owner");
@@ -167,7 +169,8 @@ fn an_owner_in_another_pid_namespace_is_seen_alive_and_dead() {
     views.iter().for_each(|&view| peer.check(view));
 }
 
-/// Otherwise a process in a container sweeps away what a publisher outside is at, or cannot tell that it is dead.
+/// Otherwise a process in a container sweeps away a living publisher outside, or cannot tell that
+/// it is dead.
 #[test]
 fn from_another_pid_namespace_an_owner_is_seen_alive_and_dead() {
     let names = Names::new("spaces-sees");
@@ -185,7 +188,8 @@ fn from_another_pid_namespace_an_owner_is_seen_alive_and_dead() {
     views.iter().for_each(|&view| elsewhere.peer.check(view));
 }
 
-/// Otherwise a publisher in a container takes messages back from subscribers outside, or keeps those of dead ones.
+/// Otherwise a publisher in a container takes messages back from living subscribers outside, or
+/// never gets them back from dead ones.
 #[test]
 fn from_another_pid_namespace_peers_are_seen_alive_and_dead() {
     let names = Names::new("spaces-reclaims");
@@ -203,7 +207,8 @@ fn from_another_pid_namespace_peers_are_seen_alive_and_dead() {
     survivor.check(view);
 }
 
-/// Otherwise one end of a channel waits for ever for the other one in a container: threads have other ids there.
+/// Otherwise one end of a channel waits for ever for an end in a container that was killed: thread
+/// ids differ there.
 #[test]
 fn ends_of_channels_in_another_pid_namespace_are_seen_to_die() {
     let names = Names::new("spaces-sender");
@@ -229,7 +234,8 @@ fn ends_of_channels_in_another_pid_namespace_are_seen_to_die() {
     assert_eq!(provider.reclaim(), 2, "both messages");
 }
 
-/// Otherwise a peer whose /dev/shm is not its owner's, as in containers that share none, gets no hint why nothing arrives.
+/// Otherwise a peer whose /dev/shm is not its owner's, as in containers that share none, gets no
+/// hint why nothing arrives.
 #[test]
 fn a_peer_with_another_dev_shm_is_told_that_there_is_no_provider() {
     let names = Names::new("spaces-shm");

@@ -1,5 +1,5 @@
-//! Two threads of an owner look for dead peers at the same time, and one of them is stopped in the middle: a living
-//! peer that has meanwhile taken a dead one's slot is not taken for the dead one.
+//! Two threads of an owner look for dead peers at the same time, and one is stopped halfway. A
+//! living peer that has meanwhile taken a dead one's slot must not be taken for the dead one.
 
 use crate::child::Child;
 use crate::shm::{self, Names};
@@ -11,18 +11,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
-/// In one of them the thread is sure to be stopped where it matters.
+/// Enough that the thread is stopped at the critical point in at least one of them.
 const ROUNDS: usize = 4;
 
-/// Peers that die in a round, each in a slot of its own, and peers that come after them.
+/// How many peers die in a round, each in its own slot, and how many come after them.
 const DEAD: usize = 16;
 const LIVING: usize = 32;
 
-/// Messages that are shared, and so must be looked through for leases of each dead peer. Many, so that most of the time
-/// of whoever takes leases back goes into this.
+/// Shared messages, all of which are searched for leases of each dead peer. There are so many that
+/// a reclaim spends most of its time on that.
 const MESSAGES: usize = 8_000;
 
-/// Otherwise a peer that has just come loses its leases: its messages are overwritten while it reads them.
+/// Otherwise a new peer loses its leases, and its messages are overwritten while it reads them.
 #[test]
 fn a_peer_that_takes_a_dead_ones_slot_loses_nothing_to_those_who_reclaim() {
     let names = Names::new("reclaim");
@@ -31,7 +31,8 @@ fn a_peer_that_takes_a_dead_ones_slot_loses_nothing_to_those_who_reclaim() {
     child.finish();
 }
 
-/// The role of those who die: clients, each with a view of another message. Arguments are the prefix.
+/// The role of the peers that die: clients that each have a view of a different message. The
+/// argument is the prefix.
 pub(crate) fn peers(link: &Link, arguments: &[&str]) {
     let clients = [(); DEAD].map(|()| shm::client(arguments[0]));
     let attach = |client: &Client| match link.receive().unwrap() {
@@ -44,7 +45,7 @@ pub(crate) fn peers(link: &Link, arguments: &[&str]) {
     drop(views);
 }
 
-/// The role of the owner, in whose process threads are stopped.
+/// The role of the owner, in whose process a thread is stopped.
 pub(crate) fn role(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
     let provider = Provider::builder().name_prefix(prefix).max_shared(MESSAGES).build().unwrap();
@@ -60,10 +61,10 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
     link.send(&Message::Done);
 }
 
-/// Living peers take the slots of the dead, and then hold what they leased and can be granted more.
+/// Living peers take the slots of the dead. They keep what they leased, and can be granted more.
 fn round(prefix: &str, provider: &Provider, messages: &[ShmBuf]) {
     let clients: Vec<Client> = (0..LIVING).map(|_| shm::client(prefix)).collect();
-    // The last ones: whoever looks through all messages comes to them late.
+    // The last messages: a search through all of them gets to these late.
     let leased = &messages[messages.len() - LIVING..];
     let views = attach_while_reclaiming(provider, messages, &clients, leased);
     for (client, message) in clients.iter().zip(leased) {
@@ -77,7 +78,7 @@ fn round(prefix: &str, provider: &Provider, messages: &[ShmBuf]) {
     assert!(messages.iter().all(|message| !message.is_leased()), "a lease is left");
 }
 
-/// Has the thread that reclaims end, also when the peers fail.
+/// Ends the thread that reclaims, also when the peers fail.
 struct SetOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for SetOnDrop<'_> {
@@ -86,7 +87,8 @@ impl Drop for SetOnDrop<'_> {
     }
 }
 
-/// Stops a thread while it takes back what a dead peer held, and lets another one do the same while new peers come.
+/// Stops a thread while it takes back what a dead peer held, and lets another thread do the same
+/// while new peers come.
 fn attach_while_reclaiming(
     provider: &Provider,
     messages: &[ShmBuf],
@@ -103,7 +105,7 @@ fn attach_while_reclaiming(
         });
         let _over = SetOnDrop(&is_over);
         let thread = told.recv().unwrap();
-        // From here on it is in the second of the dead ones' slots, or just past it.
+        // When this ends, the thread is clearing the second dead peer's slot, or has just done so.
         while messages[1].is_leased() {
             hint::spin_loop();
         }

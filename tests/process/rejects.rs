@@ -1,4 +1,5 @@
-//! Files under a control object's name that are none: each is an error of its own, and none stops or crashes the peer.
+//! Files under a control object's name that are not control objects: each is refused with its own
+//! error, and none hangs or crashes the peer.
 
 use crate::child::Child;
 use crate::shm::{self, Names};
@@ -10,8 +11,8 @@ use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 
-/// Otherwise a file that anybody can put into /dev/shm crashes, stops or misleads whoever connects. In a child, so that a
-/// peer that is stopped fails the test.
+/// Otherwise a file that anybody can put into /dev/shm crashes, hangs or misleads a peer that
+/// connects. The cases run in a child, so that a peer that hangs fails the test.
 #[test]
 fn what_is_no_control_object_is_refused_with_the_reason() {
     let names = Names::new("rejects");
@@ -76,7 +77,7 @@ fn contents(prefix: &str, genuine: &[u8]) {
     assert_reason(&error_of(prefix, genuine), "another provider's id");
 }
 
-/// The fields of the header: where each is, what is put there, and what is said about it.
+/// Damages the fields of the header one by one, and checks what the error says about each.
 fn damaged_headers(prefix: &str, genuine: &[u8]) {
     let (id, _) = vacant(prefix);
     let with = |changes: &[(usize, &[u8])]| {
@@ -94,7 +95,7 @@ fn damaged_headers(prefix: &str, genuine: &[u8]) {
     assert_reason(&with(&[(12, &2u32.to_le_bytes())]), "closed");
     assert_reason(&with(&[(12, &3u32.to_le_bytes())]), "");
     for records in [0, 9, 1000, 1 << 20, (1 << 20) + 1, u32::MAX] {
-        // Nine do not fit, but up to the end of the page some more do.
+        // Nine records are too many, but they still fit in the last page.
         let words = if records == 9 { "" } else { "size does not match" };
         assert_reason(&with(&[(24, &records.to_le_bytes())]), words);
     }
@@ -120,7 +121,7 @@ fn not_regular_files(prefix: &str, genuine: &std::path::Path) {
     fs::remove_file(&path).unwrap();
 
     fs::create_dir(&path).unwrap();
-    assert_errno(connect(), libc::EINVAL); // by which glibc replaces EISDIR
+    assert_errno(connect(), libc::EINVAL); // glibc turns EISDIR into this
     fs::remove_dir(&path).unwrap();
 
     sys::make_pipe(&path);

@@ -1,4 +1,4 @@
-//! Garbage behind a genuine control object: in a message's record, and under its segment's name (D10, I2).
+//! Garbage in a message's record and under its segment's name, with a genuine header (D10, I2).
 
 use crate::child::Child;
 use crate::shm::{self, Names};
@@ -13,7 +13,7 @@ use std::path::PathBuf;
 
 const LEN: usize = 100_000;
 
-/// Otherwise a process that writes garbage into a message's record makes others read outside of their mappings.
+/// Otherwise a process that writes garbage into a message's record makes others read out of bounds.
 #[test]
 fn a_record_is_not_believed_before_it_is_checked() {
     run("record");
@@ -25,25 +25,25 @@ fn what_is_under_a_segments_name_is_checked_before_it_is_mapped() {
     run("file");
 }
 
-/// Otherwise anybody who can put a pipe, or a socket, there stops a peer for ever.
+/// Otherwise anybody who can put a pipe or a socket there blocks a peer for ever.
 #[test]
 fn a_pipe_or_a_socket_under_a_segments_name_is_refused_without_a_wait() {
     run("pipe");
 }
 
-/// Otherwise one process that runs wild takes the owner and all its peers with it.
+/// Otherwise one process that runs wild takes down the owner and all its peers.
 #[test]
 fn garbage_all_over_a_control_object_crashes_nobody() {
     run("garbage");
 }
 
-/// Otherwise a segment that lost its end since its peer has connected is a signal when the peer reads that.
+/// Otherwise a peer gets SIGBUS when it reads a segment that was truncated after it connected.
 #[test]
 fn a_segment_that_was_truncated_before_it_is_mapped_is_refused() {
     run("truncated");
 }
 
-/// Otherwise any user who can put a file in place of a provider's feeds its peers.
+/// Otherwise any user who can replace a provider's file can feed its peers.
 #[test]
 fn objects_of_another_user_are_refused() {
     if !sys::is_root() {
@@ -52,7 +52,7 @@ fn objects_of_another_user_are_refused() {
     run("stranger");
 }
 
-/// In a child, so that a crash or a stop of it fails the test.
+/// Runs the case in a child, so that a crash or a hang there fails the test.
 fn run(what: &str) {
     let names = Names::new(&format!("rejects-{what}"));
     let child = Child::start("rejects-segment", &[names.prefix(), what]);
@@ -85,7 +85,7 @@ impl Scene<'_> {
         Scene { prefix, provider, message, descriptor, control, segment }
     }
 
-    /// What a client that has nothing mapped yet makes of the message: an error, or bytes that can be read.
+    /// Attaches with a client that has nothing mapped yet. Gives an error or readable bytes.
     fn attach(&self) -> Result<usize, AttachError> {
         let result = shm::client(self.prefix).attach(&self.descriptor).map(|view| {
             black_box(view.iter().fold(0u8, |sum, byte| sum ^ byte));
@@ -112,7 +112,8 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
     link.send(&Message::Done);
 }
 
-/// The generation, and the words behind it and the eight of lanes, which say where the message is.
+/// Damages the generation, and the four words after the eight words of lanes, which say where the
+/// message is.
 fn damaged_records(scene: &Scene<'_>) {
     let mut content = vec![0; scene.control.metadata().unwrap().len() as usize];
     scene.control.read_exact_at(&mut content, 0).unwrap();
@@ -163,7 +164,7 @@ fn replaced_segments(scene: &Scene<'_>) {
 }
 
 fn truncated(scene: &Scene<'_>) {
-    // It has the control object mapped when the message's segment is cut.
+    // This client has the control object mapped when the message's segment is truncated.
     let client = shm::client(scene.prefix);
     client.connect(scene.provider.id()).unwrap();
     let segment = OpenOptions::new().write(true).open(&scene.segment).unwrap();
@@ -195,7 +196,7 @@ fn another_users(scene: &Scene<'_>) {
     for path in objects.iter().map(|name| shm::path(name)) {
         chown(&path, Some(STRANGER), None).unwrap();
         let mut results = vec![scene.attach()];
-        // Who is connected opens segments only.
+        // A connected client opens only segments.
         if path == scene.segment {
             results.push(connected.attach(&scene.descriptor).map(|view| view.len()));
         }
@@ -222,8 +223,8 @@ fn a_pipe(scene: &Scene<'_>) {
     fs::rename(&aside, segment).unwrap();
 }
 
-/// Whatever another process writes into the control object: nobody crashes, stops or reads outside of a mapping. What
-/// is refused, and how, does not matter.
+/// Whatever another process writes into the control object, nobody crashes, hangs or reads outside
+/// a mapping. What is refused, and how, does not matter.
 fn garbage_everywhere(scene: &Scene<'_>, link: &Link) {
     let Scene { prefix, provider, message, descriptor, control, .. } = scene;
     let client = shm::client(prefix);

@@ -1,18 +1,18 @@
-//! A peer that holds a view for as long as the owner publishes a hundred pools' worth of other messages (D3).
+//! A peer holds a view while the owner publishes a hundred pools' worth of other messages (D3).
 
 use crate::peer::Peer;
 use crate::shm::{self, Names};
 use shm_pool::{Provider, ShmBuf};
 use std::collections::HashSet;
 
-/// Otherwise a large message, a segment of its own, is overwritten while another process reads it.
+/// Otherwise a large message is overwritten while another process reads it.
 #[test]
 fn a_held_segment_never_changes_and_is_used_again_afterwards() {
     let names = Names::new("slow-large");
     hold_while_publishing(&names, 1 << 20, 4 << 20);
 }
 
-/// Otherwise a small message, carved from an arena, is overwritten while another process reads it.
+/// Otherwise a small message is overwritten while another process reads it.
 #[test]
 fn a_held_arena_chunk_never_changes_and_is_used_again_afterwards() {
     let names = Names::new("slow-small");
@@ -28,7 +28,7 @@ fn hold_while_publishing(names: &Names, len: usize, max_bytes: usize) {
     drop(held);
     assert_eq!(provider.stats().bytes_leased, len);
 
-    // Each is two messages.
+    // Each round publishes two messages.
     let rounds = 50 * max_bytes / len;
     for round in 2..2 + rounds as u64 {
         publish(&provider, &other, len, round);
@@ -44,7 +44,8 @@ fn hold_while_publishing(names: &Names, len: usize, max_bytes: usize) {
     assert!(all_addresses(&provider, len).contains(&address), "never used again");
 }
 
-/// Two messages at a time, the ways that messages go: one never shared, one sent to nobody, one read by another peer.
+/// Publishes two messages. Over the rounds, some are never shared, some are sent to nobody, and
+/// some are read by another peer.
 fn publish(provider: &Provider, other: &Peer, len: usize, seed: u64) {
     let [mut first, mut second] = [(); 2].map(|()| provider.alloc(len).unwrap());
     second.fill(seed as u8);
@@ -64,7 +65,7 @@ fn publish(provider: &Provider, other: &Peer, len: usize, seed: u64) {
     }
 }
 
-/// The addresses of all buffers of one length that can be had at the same time.
+/// The addresses of all buffers of one length that can be held at the same time.
 fn all_addresses(provider: &Provider, len: usize) -> HashSet<usize> {
     let buffers: Vec<_> = std::iter::from_fn(|| provider.alloc(len).ok()).collect();
     buffers.iter().map(|buffer| buffer.as_ptr() as usize).collect()

@@ -1,5 +1,6 @@
-//! A real /dev/shm of 4 MiB that is filled, freed and used again: nothing is lost from round to round, what peers read stays, and
-//! what killed owners left makes room (D9). What a full one does to a single call is in `full_shm`.
+//! A real /dev/shm of 4 MiB that is filled, freed and used again: no memory is lost from round to
+//! round, what peers read stays, and what killed owners leave makes room (D9). What a full /dev/shm
+//! does to a single call is in `full_shm`.
 
 use crate::child::{self, Child};
 use crate::peer::{Peer, View};
@@ -9,26 +10,28 @@ use crate::wire::{Link, Message};
 use shm_pool::{AllocErrorKind, BuildError, Provider, ProviderBuilder, ShmBuf, ShmBufMut};
 use std::thread;
 
-/// The longest run of memory that small messages share.
+/// The longest heap.
 const HEAP: usize = 256 << 10;
 
-/// Of whole pages, and small ones.
+/// Lengths of messages that fill /dev/shm in turn.
 const LENGTHS: [usize; 4] = [256 << 10, 4 << 10, 1 << 20, 100_000];
 const ROUNDS: usize = 40;
 
-/// Otherwise each time that /dev/shm is full costs some of it, until the process is started anew.
+/// Otherwise each time /dev/shm is full costs some of it, until the process restarts.
 #[test]
 fn a_small_dev_shm_is_filled_and_freed_again_and_again() {
     run("rounds");
 }
 
-/// Otherwise a full /dev/shm takes messages from under their readers' eyes, or is full for good once they have done.
+/// Otherwise a full /dev/shm takes messages away from their readers, or stays full after they let
+/// go.
 #[test]
 fn readers_keep_what_they_have_while_dev_shm_is_full_and_make_room_when_they_go() {
     run("leased");
 }
 
-/// Otherwise a publisher that is restarted where /dev/shm is small does not find the room that it had before.
+/// Otherwise a publisher that is restarted where /dev/shm is small does not get back the room that
+/// it had.
 #[test]
 fn what_killed_owners_left_makes_room_for_the_next_one() {
     run("swept");
@@ -45,7 +48,7 @@ fn run(what: &str) {
     child::run_in_small_shm("small-shm", &[names.prefix(), what]);
 }
 
-/// The role, in a process whose /dev/shm has 4 MiB; peers and owners that it starts find the same one.
+/// The role, in a process whose /dev/shm has 4 MiB. The peers and owners that it starts share it.
 pub(crate) fn role(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
     let empty = spaces::free_shm();
@@ -54,7 +57,7 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
         "leased" => leased(prefix),
         "swept" => swept(prefix),
         "threads" => threads(prefix),
-        // The owner that "swept" kills.
+        // The owner that `swept` kills.
         _ => return fill_and_wait(link, prefix),
     }
     assert_eq!((shm::objects(prefix), shm::mappings(prefix)), (vec![], 0));
@@ -66,7 +69,8 @@ fn builder(prefix: &str) -> ProviderBuilder {
     Provider::builder().name_prefix(prefix).max_bytes(1 << 30).arena_size(64 << 10).max_shared(64)
 }
 
-/// Allocates until the system has no more, which must be told as such. Fills each buffer with its number.
+/// Allocates until the system has no memory left, and checks that the error says so. Fills each
+/// buffer with its number.
 fn fill(provider: &Provider, len: usize) -> Vec<ShmBufMut> {
     let mut all = Vec::new();
     loop {
@@ -84,7 +88,7 @@ fn fill(provider: &Provider, len: usize) -> Vec<ShmBufMut> {
     }
 }
 
-/// Has each buffer still what [`fill`] put there?
+/// Checks that each buffer still has what [`fill`] put there.
 fn assert_whole(all: &[ShmBufMut]) {
     let is_whole =
         |(number, bytes): (usize, &ShmBufMut)| bytes[0] == number as u8 && bytes[1..] == bytes[..bytes.len() - 1];
@@ -97,7 +101,7 @@ fn rounds(prefix: &str) {
     let mut counts = [0; LENGTHS.len()];
     for round in 0..ROUNDS {
         let at = round % LENGTHS.len();
-        // What is idle of the last round's class is in the way, and must go by itself; every other time.
+        // In every other cycle, the idle chunks of the last round's class stay and must be evicted.
         if round / LENGTHS.len() % 2 == 0 {
             provider.trim();
             assert_eq!((spaces::free_shm(), provider.stats().bytes_held), (built, 0), "round {round}");
@@ -107,7 +111,8 @@ fn rounds(prefix: &str) {
         assert_eq!(all.len(), count, "round {round}: fewer than at first");
         counts[at] = count;
         assert_whole(&all);
-        // The very next allocation after room was made, in every class. Of smaller ones that share a heap, all have to go.
+        // Once there is room, the very next allocation succeeds, in every class. Smaller messages
+        // may share a heap, so all of a heap's must go.
         for len in LENGTHS {
             let shared = if len > LENGTHS[at] { HEAP } else { 0 };
             all.truncate(all.len().saturating_sub(1 + (len + shared) / LENGTHS[at]));
@@ -120,7 +125,7 @@ fn rounds(prefix: &str) {
     assert_eq!((shm::open_descriptors(), shm::mappings(prefix)), (descriptors, 1));
 }
 
-/// A message of which a peer has a view.
+/// Publishes a message, and has a peer attach to it.
 fn read(peer: &Peer, provider: &Provider, len: usize, seed: u64) -> View {
     let mut buffer = provider.alloc(len).unwrap();
     shm::fill(&mut buffer, seed);
@@ -133,7 +138,7 @@ fn leased(prefix: &str) {
     let built = spaces::free_shm();
     for round in 0..5 {
         let [goes, dies] = [(); 2].map(|()| Peer::start(prefix));
-        // Each peer has a segment of its own, and a message in an arena.
+        // Each peer reads a large message and a small one.
         let views = [LARGE, 4 << 10].map(|len| read(&goes, &provider, len, round));
         let lost = [LARGE, 4 << 10].map(|len| read(&dies, &provider, len, round + 100));
         let mut held: Vec<_> =
@@ -152,12 +157,12 @@ fn leased(prefix: &str) {
         drop((held, last));
         provider.trim();
         assert_eq!((spaces::free_shm(), provider.stats().bytes_held), (built, 0), "round {round}");
-        // It has everything mapped still, and keeps no memory by that.
+        // This peer still has everything mapped; that keeps no memory.
         drop(goes);
     }
 }
 
-/// The role of an owner that is killed with /dev/shm full.
+/// The role of an owner that is killed while /dev/shm is full.
 fn fill_and_wait(link: &Link, prefix: &str) {
     let provider = builder(prefix).build().unwrap();
     let mut all: Vec<ShmBufMut> = [256 << 10, 4 << 10].into_iter().flat_map(|len| fill(&provider, len)).collect();
@@ -174,13 +179,13 @@ fn swept(prefix: &str) {
         let peer = Peer::start(prefix);
         let view = peer.attach(descriptor, 0).unwrap();
         let objects = shm::objects(prefix);
-        // A control object of more than a megabyte.
+        // With a control object of more than a megabyte.
         let next = || builder(prefix).max_shared(8192).build();
         let BuildError::Os(error) = next().unwrap_err() else { panic!("another error") };
         assert_eq!(error.errno(), Some(libc::ENOSPC), "the owner lives: {error}");
         assert_eq!(shm::objects(prefix), objects, "a provider that could not be built leaves nothing");
         owner.kill();
-        // As long as it reads one of them, it keeps the memory of all messages that were in that segment.
+        // A peer that reads one message keeps the memory of its whole segment.
         peer.check(view);
         peer.release(view);
         assert_eq!(peer.trim(), 2, "the control object and the segment");

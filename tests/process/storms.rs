@@ -1,5 +1,5 @@
-//! Restart storms: processes are killed and started again, time after time, and who goes on running grows by nothing: no file, no
-//! descriptor, no mapping, no memory.
+//! Restart storms: processes are killed and restarted over and over, and a process that keeps
+//! running does not grow: no file, descriptor, mapping or memory is left over.
 
 use crate::child::Child;
 use crate::shm::{self, Names};
@@ -10,17 +10,19 @@ use std::fs;
 /// A message of whole pages, and a small one.
 const LENGTHS: [usize; 2] = [70_000, 4 << 10];
 
-/// What a publisher has: a control object, and a segment.
+/// A publisher's objects: a control object and a segment.
 const OBJECTS: usize = 2;
 
-/// Restarts before the first measurement, and between that and the last one: both at the same point of three that take turns.
+/// Restarts before the first measurement, and from there to the last one. Both measurements fall on
+/// the same one of three steps that take turns.
 const WARM_UP: usize = 12;
 const RESTARTS: usize = 42;
 
-/// How much the resident memory may differ, in KiB: less than one of the arenas, or of the larger messages, of each restart.
+/// How much resident memory may grow, in KiB: less than if each restart left an arena, or one of
+/// the larger messages.
 const SLACK: u64 = 1 << 10;
 
-/// What a process has.
+/// What a process holds.
 #[derive(Debug)]
 struct Footprint {
     descriptors: u64,
@@ -29,7 +31,7 @@ struct Footprint {
 }
 
 impl Footprint {
-    /// Of this process.
+    /// Sends that of this process.
     fn tell(link: &Link, prefix: &str) {
         let status = fs::read_to_string("/proc/self/status").expect("/proc");
         let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line VmRSS");
@@ -39,7 +41,7 @@ impl Footprint {
         }
     }
 
-    /// Of a child.
+    /// Asks a child for its own.
     fn of(child: &Child) -> Self {
         child.tell(&Message::Mappings);
         let number = |_| match child.hear() {
@@ -56,7 +58,8 @@ impl Footprint {
     }
 }
 
-/// The role of a subscriber: one client for ever, which connects, attaches and holds the last two messages.
+/// The role of a subscriber: a single client that connects, attaches, and holds the last two
+/// messages.
 pub(crate) fn subscriber(link: &Link, arguments: &[&str]) {
     let client: Client = shm::client(arguments[0]);
     let mut views: Vec<ShmView> = Vec::new();
@@ -76,8 +79,8 @@ pub(crate) fn subscriber(link: &Link, arguments: &[&str]) {
     }
 }
 
-/// The role of a publisher: when it is told to go on it publishes one message of each length, and keeps them until the next time. From
-/// when it knows a peer, until all is done with that one, it grants them to it.
+/// The role of a publisher. At each `Go` it publishes one message of each length, and keeps them
+/// until the next. Between a `Peer` and the following `Done`, it grants its messages to that peer.
 pub(crate) fn publisher(link: &Link, arguments: &[&str]) {
     let builder = Provider::builder().name_prefix(arguments[0]).arena_size(256 << 10).max_shared(16);
     let provider = builder.max_bytes(1 << 20).build().unwrap();
@@ -117,14 +120,14 @@ fn start_subscriber(names: &Names) -> Child {
     Child::start("storm-subscriber", &[names.prefix()])
 }
 
-/// Tells the publisher who the subscriber is, so that its messages are granted.
+/// Tells the publisher who the subscriber is, so that it grants its messages.
 fn introduce(subscriber: &Child, publisher: &Child, provider: ProviderId) {
     let peer = subscriber.ask(&Message::Connect(provider));
     assert!(matches!(peer, Message::Peer(_)), "{peer:?}");
     publisher.tell(&peer);
 }
 
-/// The messages that the publisher sends when it is told to.
+/// Has the publisher send one message of each length.
 fn publish(publisher: &Child) -> [(Descriptor, u64); LENGTHS.len()] {
     publisher.tell(&Message::Go);
     LENGTHS.map(|_| match (publisher.hear(), publisher.hear()) {
@@ -133,7 +136,7 @@ fn publish(publisher: &Child) -> [(Descriptor, u64); LENGTHS.len()] {
     })
 }
 
-/// Some messages from the publisher to the subscriber.
+/// Passes some messages from the publisher to the subscriber.
 fn exchange(publisher: &Child, subscriber: &Child) {
     for _ in 0..3 {
         for (descriptor, seed) in publish(publisher) {
@@ -142,8 +145,8 @@ fn exchange(publisher: &Child, subscriber: &Child) {
     }
 }
 
-/// Otherwise a subscriber that outlives its publishers, as a recorder does, has a descriptor, a mapping or memory more for each
-/// of them, and /dev/shm files.
+/// Otherwise a subscriber that outlives its publishers, such as a recorder, gains a descriptor, a
+/// mapping, memory and files in /dev/shm with each of them.
 #[test]
 fn a_subscriber_does_not_grow_by_killed_publishers() {
     let names = Names::new("storm-sub");
@@ -168,18 +171,19 @@ fn a_subscriber_does_not_grow_by_killed_publishers() {
     assert_eq!(names.sweep(), OBJECTS, "those of the last publisher");
 }
 
-/// Otherwise a publisher has memory or a slot less for each subscriber that was killed, until nobody can read it.
+/// Otherwise a publisher loses memory or a slot to each subscriber that is killed, until nobody can
+/// read its messages.
 #[test]
 fn a_publisher_does_not_grow_by_killed_subscribers() {
     let names = Names::new("storm-pub");
     let (publisher, id) = start_publisher(&names);
     let mut start = None;
-    // More restarts than there are slots: some of the killed ones had grants.
+    // More restarts than there are slots: some of the killed subscribers hold grants.
     for restart in 0..=WARM_UP + 2 * RESTARTS {
         let subscriber = start_subscriber(&names);
         introduce(&subscriber, &publisher, id);
         exchange(&publisher, &subscriber);
-        // On their way to the subscriber when it is killed.
+        // These are on their way to the subscriber when it is killed.
         publish(&publisher);
         subscriber.kill();
         if restart == WARM_UP {
@@ -192,7 +196,8 @@ fn a_publisher_does_not_grow_by_killed_subscribers() {
     publisher.shut_down();
 }
 
-/// Otherwise what one side's restart leaves is there when the other side restarts too, and adds up.
+/// Otherwise what one side's restart leaves behind is still there when the other side restarts too,
+/// and adds up.
 #[test]
 fn nothing_adds_up_when_both_sides_restart_in_turn() {
     let names = Names::new("storm-both");

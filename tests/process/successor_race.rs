@@ -1,9 +1,10 @@
-//! A receiver leaves while its sender sends, and its successor at the same provider attaches the same messages by descriptors. What the sender
-//! takes back from the one must not be the other's.
+//! A receiver leaves while its sender sends, and its successor at the same provider attaches to the
+//! same messages by their descriptors. What the sender takes back from the first must not belong to
+//! the second.
 //!
-//! The sender has a processor that it shares with a thread that only spins, and the receiver another one. So the sender stands still for
-//! some milliseconds at any instruction, again and again, and all of the receiver's leaving and its successor's coming falls into
-//! one such time.
+//! The sender shares a processor with a thread that only spins, and the receiver runs on another.
+//! So the sender pauses for some milliseconds again and again, at any instruction, and sometimes
+//! the receiver leaves and its successor comes within one such pause.
 
 use crate::child::Child;
 use crate::shm::{self, Names};
@@ -16,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The first and the second of the processors that this process may use.
+/// Which of the processors that this process may use: the first and the second.
 const SENDERS: usize = 0;
 const RECEIVERS: usize = 1;
 
@@ -32,8 +33,8 @@ fn stay_on(at: usize) {
 const MESSAGES: usize = 16;
 const LEN: usize = 4096;
 
-/// Otherwise a reader finds another message in its view: its lease was given back by the sender, who took it for the lease that it had
-/// added for a receiver that is gone.
+/// Otherwise a reader sees another message in its view: the sender has given back the view's lease,
+/// taking it for the lease that it had added for a receiver that is gone.
 #[test]
 fn a_successor_loses_no_view_while_the_senders_core_is_contended() {
     let is_over = AtomicBool::new(false);
@@ -50,7 +51,7 @@ fn a_successor_loses_no_view_while_the_senders_core_is_contended() {
     });
 }
 
-/// Also when a test fails: its other threads must end.
+/// Ends the test's other threads, also when the test fails.
 struct SetOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for SetOnDrop<'_> {
@@ -59,7 +60,7 @@ impl Drop for SetOnDrop<'_> {
     }
 }
 
-/// The same, with a sender that stands still for a moment anywhere.
+/// The same, with a sender that is stopped for a moment at any instruction.
 #[test]
 fn a_successor_loses_no_view_while_the_sender_is_stopped() {
     let mut random = 1_u64;
@@ -73,7 +74,8 @@ fn a_successor_loses_no_view_while_the_sender_is_stopped() {
     assert_eq!(trials("race-stopped", 5000, stop), 0, "of {} views", 5000 * MESSAGES);
 }
 
-/// `disturb` is called when the sender is sending and the receiver is about to leave; the sender goes on when the successor has its views.
+/// Calls `disturb` while the sender sends and the receiver is about to leave. The sender continues
+/// once the successor has its views. Returns how many views were overwritten.
 fn trials(test: &str, count: usize, mut disturb: impl FnMut(&Child)) -> u64 {
     let names = Names::new(test);
     let sender = Child::start("race-sender", &[names.prefix()]);
@@ -100,7 +102,8 @@ fn trials(test: &str, count: usize, mut disturb: impl FnMut(&Child)) -> u64 {
     overwritten
 }
 
-/// The owner: sends the same messages until the receiver is gone, and then writes others in the place of what is free.
+/// The owner: sends the same messages until the receiver is gone, then writes other messages into
+/// the memory that is free.
 pub(crate) fn sender_role(link: &Link, arguments: &[&str]) {
     stay_on(SENDERS);
     let provider = Provider::builder().name_prefix(arguments[0]).max_bytes(2 << 20).build().unwrap();
@@ -158,7 +161,8 @@ pub(crate) fn reader_role(link: &Link, arguments: &[&str]) {
         let mut receiver = Receiver::open(&first, &channel(number)).unwrap();
         drop(receiver.recv().unwrap());
         link.send(&Message::Done);
-        // So that the sender finds room, and is at any point of sending when its receiver leaves.
+        // Lets the sender find room, so that it is at any point of sending when its receiver
+        // leaves.
         let (start, time) = (Instant::now(), Duration::from_micros((number * 7919 % 6000) as u64));
         while start.elapsed() < time {
             drop(receiver.try_recv());

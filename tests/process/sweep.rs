@@ -1,4 +1,4 @@
-//! What killed owners leave in /dev/shm: removed by the next provider, or by a sweep, and nothing else is touched.
+//! What killed owners leave in /dev/shm: the next provider or a sweep removes it, and nothing else.
 
 use crate::child::Child;
 use crate::peer::Peer;
@@ -11,16 +11,16 @@ use std::os::unix::fs::symlink;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-/// Ids that the tests make up.
+/// The first of the provider ids that the tests make up.
 const MADE_UP: u64 = 0x0123_4567_89ab_cd00;
 
-/// The role: publishes some messages under the prefix, tells the first, and waits.
+/// The role: publishes some messages under the prefix, sends the first descriptor, and waits.
 pub(crate) fn role(link: &Link, arguments: &[&str]) {
     let _messages = publish(link, arguments[0]);
     assert_eq!(link.receive().unwrap(), None);
 }
 
-/// The role of an owner that forks: the forked child tells the message.
+/// The role of an owner that forks. The forked child sends the descriptor.
 pub(crate) fn forking_role(link: &Link, arguments: &[&str]) {
     let (quiet, _) = Link::pair();
     let messages = publish(&quiet, arguments[0]);
@@ -39,7 +39,7 @@ struct Published {
     _message: shm_pool::ShmBuf,
 }
 
-/// Makes [`OBJECTS`] objects.
+/// Creates [`OBJECTS`] objects.
 fn publish(link: &Link, prefix: &str) -> (Provider, Vec<Published>) {
     let provider = builder(prefix).build().unwrap();
     let lengths = [100_000, 100_000, 200_000, 1_000];
@@ -55,7 +55,7 @@ fn published(provider: &Provider, len: usize) -> Published {
     Published { descriptor: message.descriptor().unwrap(), _message: message }
 }
 
-/// A control object, a short segment, and one for what is longer.
+/// A control object, a short first segment, and a longer second one.
 const OBJECTS: usize = 3;
 
 fn builder(prefix: &str) -> ProviderBuilder {
@@ -76,7 +76,7 @@ fn killed_owner(names: &Names) -> Descriptor {
     descriptor
 }
 
-/// Otherwise every crash of a publisher costs memory until the machine is started anew.
+/// Otherwise every crash of a publisher costs memory until the machine restarts.
 #[test]
 fn the_next_provider_removes_what_a_killed_owner_left() {
     let names = Names::new("sweep-build");
@@ -91,7 +91,7 @@ fn the_next_provider_removes_what_a_killed_owner_left() {
     drop(provider);
 }
 
-/// Otherwise a sweep takes the memory of a publisher that lives, or of readers that go on reading.
+/// Otherwise a sweep takes memory away from a living publisher, or from peers that still read.
 #[test]
 fn a_sweep_takes_the_dead_owners_objects_alone_and_not_from_its_readers() {
     let names = Names::new("sweep-alone");
@@ -121,12 +121,13 @@ fn a_sweep_takes_the_dead_owners_objects_alone_and_not_from_its_readers() {
     shm::check(&published(&living, 200_000)._message, 200_000).unwrap();
 }
 
-/// Otherwise an owner that was killed while it made or removed an object leaves that for ever.
+/// Otherwise an object stays for ever if its owner is killed while it creates or removes it.
 #[test]
 fn half_made_and_half_removed_objects_are_swept() {
     let names = Names::new("sweep-half");
     let object = |what: &str| shm::path(&format!("{}.{:016x}.{what}", names.prefix(), MADE_UP));
-    // Killed after shm_open, or after posix_fallocate; the control object removed already; a truncated header.
+    // Killed after shm_open or posix_fallocate; with the control object already removed; with a
+    // truncated header.
     let states: [&[(&str, usize)]; 4] =
         [&[("ctl", 0)], &[("ctl", 8192), ("1", 0)], &[("2a", 4096), ("ffffffffffffffff", 0)], &[("ctl", 17), ("3", 9)]];
     for state in states {
@@ -163,7 +164,8 @@ fn what_is_not_ours_is_left_alone() {
     }
 }
 
-/// Otherwise several publishers that start after a crash remove each other's new objects, or trip over what another one removes.
+/// Otherwise publishers that start together after a crash remove each other's new objects, or trip
+/// over objects that another one is removing.
 #[test]
 fn many_sweep_while_others_start_and_end() {
     let names = Names::new("sweep-many");
@@ -179,7 +181,7 @@ fn many_sweep_while_others_start_and_end() {
                 });
             }
             let builders: Vec<_> = (0..2).map(|_| scope.spawn(|| start_and_end(names.prefix()))).collect();
-            // Whether they panic or not.
+            // Whether or not they panic.
             let results: Vec<_> = builders.into_iter().map(|builder| builder.join()).collect();
             over.store(true, Ordering::Relaxed);
             results.into_iter().for_each(|result| result.unwrap());
@@ -197,7 +199,7 @@ fn start_and_end(prefix: &str) {
     }
 }
 
-/// Otherwise an owner that has forked, to start a helper for instance, looks alive when it is dead.
+/// Otherwise an owner that has forked, for example to start a helper, looks alive after it died.
 #[test]
 fn a_killed_owner_is_found_dead_though_its_forked_child_lives() {
     let names = Names::new("sweep-fork");

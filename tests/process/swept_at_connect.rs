@@ -1,25 +1,25 @@
-//! A client that connects to a dead owner while its objects are being swept.
+//! A client that connects to a dead owner while that owner's objects are being swept.
 
 use crate::shm::{self, Names};
 use shm_pool::{AttachError, ProviderId};
 use std::fs;
 use std::thread;
 
-/// Where the provider's id is in a control object.
+/// Where a control object has its provider's id.
 const ID: std::ops::Range<usize> = 16..24;
 
 /// How many owners die.
 const OWNERS: u64 = 300;
 
-/// Otherwise a peer takes a sweep, which has the dead owner's lock for a moment, for the owner, and waits for messages that never
-/// come.
+/// Otherwise a peer takes a sweep, which briefly holds the dead owner's lock, for the owner, and
+/// waits for messages that never come.
 #[test]
 fn who_connects_to_a_dead_owner_while_it_is_swept_is_told_so() {
     let names = Names::new("connect-swept");
     let provider = names.provider().max_shared(1).build().unwrap();
     let mut object = fs::read(shm::path(&format!("{}.{}.ctl", names.prefix(), provider.id()))).unwrap();
     for owner in 1..=OWNERS {
-        // What an owner leaves that was killed: an open control object, and nobody has its lock.
+        // What a killed owner leaves: an open control object whose lock nobody holds.
         let id = ProviderId::from_u64(owner);
         object[ID].copy_from_slice(&owner.to_le_bytes());
         let dead = shm::path(&format!("{}.{id}.ctl", names.prefix()));

@@ -1,4 +1,5 @@
-//! The system calls that the standard library does not offer. With `spaces` and `own_shm` the only unsafe code of these tests.
+//! The system calls that the standard library does not offer. The only unsafe code of these tests
+//! is here, in `spaces`, in `own_shm`, and in one function of `channel`.
 
 pub(crate) use crate::own_shm::{check, give_small_shm, is_root, mount};
 use std::io;
@@ -9,20 +10,22 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-/// After this many seconds the kernel ends a child that its test has lost sight of.
+/// The kernel ends a child that its test has lost sight of after this many seconds.
 const LIFETIME: u32 = 300;
 
-/// The calls that strict seccomp allows.
+/// The calls that seccomp's strict mode allows.
 pub(crate) const STRICT: [c_long; 4] = [libc::SYS_read, libc::SYS_write, libc::SYS_exit, libc::SYS_rt_sigreturn];
 
-/// From now on any system call of this thread but those in `allowed` kills the process with SIGSYS.
+/// From now on, any system call of this thread other than those in `allowed` kills the process with
+/// SIGSYS.
 ///
-/// A filter, not SECCOMP_MODE_STRICT: that cannot be entered where a filter is in force already, as in most
-/// containers, and it kills only the thread, so that the others would have to find out.
+/// This is a filter, not SECCOMP_MODE_STRICT. Strict mode cannot be entered where a filter is
+/// already in force, as in most containers, and it kills only the thread, so the other threads
+/// would have to find out.
 pub(crate) fn forbid_all_calls_but(allowed: &[c_long]) -> io::Result<()> {
     let load_number = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0);
     let compare = allowed.iter().enumerate().map(|(at, &number)| {
-        // To the last instruction if it is equal, otherwise on to the next one.
+        // If equal, jump to the last instruction, which allows the call.
         (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, allowed.len() - at, 0, number as u32)
     });
     let answers = [libc::SECCOMP_RET_KILL_PROCESS, libc::SECCOMP_RET_ALLOW];
@@ -30,44 +33,45 @@ pub(crate) fn forbid_all_calls_but(allowed: &[c_long]) -> io::Result<()> {
     let instruction = |(code, jt, jf, k)| libc::sock_filter { code: code as u16, jt: jt as u8, jf, k };
     let mut filter: Vec<_> = [load_number].into_iter().chain(compare).chain(answers).map(instruction).collect();
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: this option takes numbers only.
+    // SAFETY: this option takes only numbers.
     check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
-    // SAFETY: the program is well-formed memory of the length that it says; the kernel copies it.
+    // SAFETY: the program points to `len` well-formed instructions; the kernel copies them.
     check(unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER as c_ulong, &program) })
 }
 
-/// Writes by the bare system call.
+/// Writes with a bare system call.
 pub(crate) fn write(descriptor: RawFd, bytes: &[u8]) {
-    // SAFETY: the slice is valid for reads of its length. A short write shows as a missing answer.
+    // SAFETY: the slice is valid for reads of its length. A short write becomes a missing answer.
     unsafe { libc::write(descriptor, bytes.as_ptr().cast(), bytes.len()) };
 }
 
-/// Ends this thread by the bare system call, with nothing that would run at its end.
+/// Ends this thread with a bare system call, so that nothing runs at its end.
 pub(crate) fn exit_thread() -> ! {
-    // SAFETY: the thread's stack is never returned to; what others borrow from it, if anything, stays in place.
+    // SAFETY: the thread never returns to its stack, and anything that others borrow from it stays
+    // in place.
     unsafe { libc::syscall(libc::SYS_exit, 0) };
     unreachable!("a thread returned from its exit")
 }
 
-/// The calling thread, for [`stop`].
+/// The calling thread, as [`stop`] takes it.
 pub(crate) fn this_thread() -> libc::pthread_t {
     // SAFETY: no preconditions.
     unsafe { libc::pthread_self() }
 }
 
-/// Is the thread that was to be stopped in [`stand_still`]?
+/// Whether the thread that is being stopped has reached [`stand_still`].
 static STANDS_STILL: AtomicBool = AtomicBool::new(false);
 
 /// A thread that stands still until this is dropped.
 pub(crate) struct Stopped(());
 
-/// Stops a thread that lives wherever it is, for as long as the answer is kept. One at a time in a process; and what
-/// the thread may have locked then, the caller must not need.
+/// Stops a living thread wherever it is, until the returned value is dropped. Only one thread per
+/// process can be stopped at a time, and the caller must not need a lock that the thread may hold.
 pub(crate) fn stop(thread: libc::pthread_t) -> Stopped {
     let handler = stand_still as extern "C" fn(c_int);
-    // SAFETY: the handler does only what a handler may do.
+    // SAFETY: the handler stores and loads an atomic and yields, all of which a handler may do.
     unsafe { libc::signal(libc::SIGUSR1, handler as libc::sighandler_t) };
-    // SAFETY: the thread lives, by the contract above.
+    // SAFETY: the caller passes a thread that is alive.
     assert_eq!(unsafe { libc::pthread_kill(thread, libc::SIGUSR1) }, 0, "a signal to a thread that lives");
     while !STANDS_STILL.load(Ordering::Acquire) {
         thread::yield_now();
@@ -78,7 +82,7 @@ pub(crate) fn stop(thread: libc::pthread_t) -> Stopped {
 extern "C" fn stand_still(_signal: c_int) {
     STANDS_STILL.store(true, Ordering::Release);
     while STANDS_STILL.load(Ordering::Acquire) {
-        // SAFETY: no preconditions. It never fails, and so leaves the thread's errno alone.
+        // SAFETY: no preconditions. The call never fails, so it leaves the thread's errno alone.
         unsafe { libc::sched_yield() };
     }
 }
@@ -89,15 +93,16 @@ impl Drop for Stopped {
     }
 }
 
-/// A forked child. Killed and reaped when this is dropped.
+/// A forked child, killed and reaped on drop.
 pub(crate) struct Forked(pub(crate) libc::pid_t);
 
-/// Forks. `None` in the child, which must end with [`end_with`].
+/// Forks. Returns `None` in the child, which must end with [`end_with`].
 ///
-/// The child goes on with this thread alone. What it calls, the allocator included, is fit for that: it shares no lock
-/// with another thread of this process, but for those that libc makes good after a fork.
+/// The child continues with this thread alone. Everything it calls, the allocator included, copes
+/// with that: it shares no lock with another thread of this process except those that libc resets
+/// after a fork.
 pub(crate) fn fork() -> Option<Forked> {
-    // SAFETY: as said above.
+    // SAFETY: what the child calls shares no lock with a thread that it no longer has.
     match unsafe { libc::fork() } {
         0 => {
             end_after(LIFETIME);
@@ -108,8 +113,8 @@ pub(crate) fn fork() -> Option<Forked> {
     }
 }
 
-/// Runs the program of a forked child and ends it, without returning into the test harness. A panic fails it, and was
-/// reported by the panic hook.
+/// Runs a forked child's program and ends the process without returning to the test harness. A
+/// panic is reported by the panic hook and makes the exit code 1.
 pub(crate) fn end_with(body: impl FnOnce()) -> ! {
     let code = i32::from(panic::catch_unwind(AssertUnwindSafe(body)).is_err());
     // SAFETY: no preconditions.
@@ -117,7 +122,7 @@ pub(crate) fn end_with(body: impl FnOnce()) -> ! {
 }
 
 impl Forked {
-    /// Waits for its end, and fails if it did.
+    /// Waits for the child to end. Panics if it failed.
     pub(crate) fn finish(self) {
         let mut status = 0;
         // SAFETY: the status is a valid place to write to.
@@ -129,14 +134,14 @@ impl Forked {
 
 impl Drop for Forked {
     fn drop(&mut self) {
-        // SAFETY: a child of this process that was not reaped yet, so the id is still its own.
+        // SAFETY: this child has not been reaped yet, so its id still names it.
         unsafe { libc::kill(self.0, libc::SIGKILL) };
-        // SAFETY: without a place for the status, none is written.
+        // SAFETY: a null status pointer is allowed; the kernel then writes no status.
         unsafe { libc::waitpid(self.0, ptr::null_mut(), 0) };
     }
 }
 
-/// Makes a child harmless: it ends some time in any case, and leaves no file if it is killed by a signal.
+/// Makes a child harmless: it ends eventually in any case, and leaves no core file.
 pub(crate) fn be_a_child() {
     end_after(LIFETIME);
     set_limit(libc::RLIMIT_CORE, 0);
@@ -157,28 +162,28 @@ pub(crate) fn set_limit(resource: libc::__rlimit_resource_t, value: u64) {
     // SAFETY: a valid place to write to.
     check(unsafe { libc::getrlimit(resource, &mut limit) }).expect("a resource that exists");
     limit.rlim_cur = value;
-    // SAFETY: a valid structure.
+    // SAFETY: a reference to a valid structure.
     check(unsafe { libc::setrlimit(resource, &limit) }).expect("a soft limit below the hard one");
 }
 
-/// Makes this process another user's, for good. Only root can.
+/// Makes this process another user's for good. Only root can do this.
 pub(crate) fn become_user(id: u32) -> io::Result<()> {
-    // SAFETY: numbers only; libc changes all threads.
+    // SAFETY: with a count of 0 the pointer is not read; libc changes all threads.
     check(unsafe { libc::setgroups(0, ptr::null()) })?;
-    // SAFETY: numbers only.
+    // SAFETY: takes only numbers.
     check(unsafe { libc::setresgid(id, id, id) })?;
-    // SAFETY: numbers only.
+    // SAFETY: takes only numbers.
     check(unsafe { libc::setresuid(id, id, id) })
 }
 
 /// Makes a named pipe.
 pub(crate) fn make_pipe(path: &std::path::Path) {
     let path = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).expect("a path without a NUL");
-    // SAFETY: a NUL-terminated string.
+    // SAFETY: the pointer is to a NUL-terminated string.
     check(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }).expect("a named pipe");
 }
 
-/// Sends a signal to a process that was not reaped yet.
+/// Sends a signal to a process that has not been reaped yet.
 pub(crate) fn signal(process: u32, signal: i32) {
     // SAFETY: no preconditions.
     check(unsafe { libc::kill(process as libc::pid_t, signal) }).expect("a process that is there");

@@ -8,10 +8,10 @@ use crate::wire::{Link, Message};
 use shm_pool::{Client, Provider, ShmBuf};
 use std::os::unix::fs::PermissionsExt;
 
-/// Nobody, on most systems. Any user but root will do.
+/// `nobody` on most systems. Any user except root will do.
 const STRANGER: u32 = 65_534;
 
-/// The role: arguments are the prefix and the user whose providers are trusted, or nothing.
+/// The role. The arguments are the prefix and the user whose providers it trusts, or "".
 pub(crate) fn role(link: &Link, arguments: &[&str]) {
     let builder = Client::builder().name_prefix(arguments[0]);
     if let Err(error) = sys::become_user(STRANGER) {
@@ -22,7 +22,7 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
     peer::serve(link, &builder.build().unwrap(), arguments[0]);
 }
 
-/// A peer of another user. `None`: not possible here.
+/// A peer of another user. `None` if that is not possible here.
 fn stranger(names: &Names, trusted: &str) -> Option<Peer> {
     if !sys::is_root() {
         println!("SKIPPED: only root can be another user");
@@ -44,7 +44,7 @@ fn message(provider: &Provider) -> ShmBuf {
     buffer.freeze()
 }
 
-/// Otherwise messages can be read by every user of the machine.
+/// Otherwise every user of the machine can read messages.
 #[test]
 fn by_default_another_user_is_denied() {
     let names = Names::new("user-default");
@@ -56,7 +56,7 @@ fn by_default_another_user_is_denied() {
     assert!(refused.contains("ProviderBuilder::mode"), "the error says what can be done: {refused}");
 }
 
-/// Otherwise a provider that is open to all can still not be used by them.
+/// Otherwise other users cannot use a provider even though it is open to all.
 #[test]
 fn an_open_mode_lets_another_user_in_that_trusts_the_owner() {
     let names = Names::new("user-open");
@@ -77,7 +77,7 @@ fn an_open_mode_lets_another_user_in_that_trusts_the_owner() {
     assert_eq!(provider.stats().bytes_leased, 0);
 }
 
-/// Otherwise any user can put a control object in place of a provider's and feed its peers.
+/// Otherwise any user can replace a provider's control object with their own and feed its peers.
 #[test]
 fn a_provider_of_another_user_is_not_trusted_unless_it_is_named() {
     let names = Names::new("user-trust");

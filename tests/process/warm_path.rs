@@ -1,4 +1,5 @@
-//! The warm path makes no system call: a thread that may make none goes on allocating, sharing and dropping.
+//! The warm path makes no system call: a thread that may make none still allocates, shares and
+//! drops.
 
 use crate::child::Child;
 use crate::shm::{self, Names};
@@ -13,10 +14,10 @@ use std::sync::Arc;
 
 const CYCLES: usize = 1_000_000;
 const SIZES: [usize; 5] = [64, 4 << 10, 64 << 10, 1 << 20, 16 << 20];
-/// Sizes that several buffers are held of at a time.
+/// Sizes of which several buffers are held at a time.
 const SMALLER: [usize; 4] = [64, 4 << 10, 64 << 10, 1 << 20];
 
-/// Otherwise a publisher in steady state waits for the kernel: a mapping, a lock or the heap is on its path.
+/// Otherwise a publisher in steady state waits for the kernel: it maps, locks or uses the heap.
 #[test]
 fn a_million_warm_cycles_of_one_thread_make_no_system_call() {
     let names = Names::new("warm");
@@ -27,7 +28,7 @@ fn a_million_warm_cycles_of_one_thread_make_no_system_call() {
     assert!(names.sweep() > 0);
 }
 
-/// Otherwise the test above could not fail: the same calls, with nothing kept idle, must be the end of the child.
+/// Otherwise the test above could not fail: without idle chunks, the same calls must end the child.
 #[test]
 fn without_idle_memory_the_first_system_call_is_fatal() {
     let names = Names::new("cold");
@@ -37,7 +38,7 @@ fn without_idle_memory_the_first_system_call_is_fatal() {
 }
 
 pub(crate) fn role(link: &Link, arguments: &[&str]) {
-    // Long enough that each chunk of each class has been in each place, and shared once.
+    // Enough rounds that each chunk of each class has been in each place, and shared once.
     run(link, arguments[0], Provider::builder(), 200);
 }
 
@@ -68,7 +69,8 @@ fn run(link: &Link, prefix: &str, builder: ProviderBuilder, warm_up: usize) {
     sys::exit_thread();
 }
 
-/// One of each; returns how many buffers were allocated and dropped, or `None` at any error.
+/// Does each thing once per size. Returns how many buffers it allocated and dropped, or `None` on
+/// any error.
 fn round(provider: &Provider, client: &Client, peer: PeerId, channel: &mut (Sender, Receiver)) -> Option<usize> {
     let mut count = 0;
     for size in SIZES {
@@ -103,7 +105,7 @@ fn channel(prefix: &str, provider: &Provider) -> (Sender, Receiver) {
     (sender, Receiver::builder().open(&client, "warm").unwrap())
 }
 
-/// A buffer and some bytes.
+/// Sends a buffer and some bytes through the channel.
 fn through(provider: &Provider, (sender, receiver): &mut (Sender, Receiver), size: usize) -> Option<()> {
     sender.send(provider.alloc(size).ok()?.freeze()).ok()?;
     sender.send_bytes(b"bytes").ok()?;
@@ -112,7 +114,7 @@ fn through(provider: &Provider, (sender, receiver): &mut (Sender, Receiver), siz
     (buffer.len() == size && &bytes[..] == b"bytes").then_some(())
 }
 
-/// Descriptor and attach, dropped in both orders, and a grant.
+/// Attaches by descriptor, dropping the two sides in both orders, and by a grant.
 fn shared(provider: &Provider, client: &Client, peer: PeerId, size: usize) -> Option<()> {
     let message = || provider.alloc(size).ok().map(ShmBuf::from);
     let owner_first = message()?;

@@ -1,4 +1,5 @@
-//! The warm path of two threads that hand buffers to each other, with no system call for memory, for a lock or to wait.
+//! The warm path of two threads that hand buffers to each other: no system call to get memory, to
+//! lock or to wait.
 
 use crate::child::Child;
 use crate::shm::{self, Names};
@@ -16,8 +17,8 @@ const MESSAGES: usize = 30_000;
 /// More chunks than two threads and two queues can hold at a time.
 const CHUNKS: usize = 24;
 
-/// Otherwise two threads of one publisher stop each other in the kernel, or one of them makes memory while the other
-/// has some to give.
+/// Otherwise two threads of one publisher block each other in the kernel, or one of them makes
+/// memory while the other has some to give.
 #[test]
 fn two_threads_hand_buffers_over_without_a_system_call() {
     let names = Names::new("warm2");
@@ -44,7 +45,7 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
         Shared { provider: builder.build().unwrap(), client: shm::client(prefix), queues, barrier: Barrier::new(2) };
     for size in SIZES {
         shared.provider.reserve(size, CHUNKS).unwrap();
-        // The first descriptor of a chunk takes a lock, so each has one now.
+        // A chunk's first descriptor takes a lock, so each chunk gets one now.
         let all: Vec<ShmBuf> = (0..CHUNKS).map(|_| shared.provider.alloc(size).unwrap().freeze()).collect();
         all.iter().for_each(|message| drop(shared.client.attach(&message.descriptor().unwrap()).unwrap()));
     }
@@ -60,8 +61,9 @@ fn run(shared: &Shared, side: usize, socket: i32) -> ! {
     let (good, bad) = (Message::Done.to_frame(), Message::Trim.to_frame());
     assert!(exchange(shared, side, WARM_UP).is_some());
     shared.barrier.wait();
-    // Giving up the time slice is how these threads wait for each other, and how crossbeam's queue waits for a thread
-    // that was stopped in the middle of a push or pop. It is the one call more than one thread alone may make.
+    // These threads wait for each other by giving up their time slice, and crossbeam's queue waits
+    // that way for a thread that was stopped in the middle of a push or pop. It is the only call
+    // allowed here that a single thread may not make.
     let allowed = [&sys::STRICT[..], &[libc::SYS_sched_yield]].concat();
     sys::forbid_all_calls_but(&allowed).unwrap();
     let is_good = exchange(shared, side, MESSAGES).is_some();
@@ -98,7 +100,7 @@ fn exchange(shared: &Shared, side: usize, count: usize) -> Option<()> {
     Some(())
 }
 
-/// Every fourth message is read as a peer reads it.
+/// Checks a message. Every fourth one is read as a peer would read it.
 fn receive(shared: &Shared, expected: usize, number: usize, message: ShmBuf) -> Option<()> {
     let is_right = |bytes: &[u8]| number == expected && bytes[..8] == expected.to_ne_bytes();
     if number % 4 != 0 {

@@ -1,4 +1,4 @@
-//! What a test and its child say to each other: typed messages on a stream socket.
+//! What a test and its child say to each other: typed messages over a stream socket.
 
 use crate::spaces::Ending;
 use shm_pool::{Descriptor, PeerId, ProviderId};
@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// How long a test waits for one answer. Only a hang comes near it.
+/// How long a test waits for one answer. Only a hang takes nearly that long.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// One message, in either direction.
@@ -16,7 +16,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 pub(crate) enum Message {
     /// Connect to a provider. Answered by `Peer`.
     Connect(ProviderId),
-    /// Attach to a message that was filled by this seed. Answered by the view's `Number`.
+    /// Attach to a message that was filled from this seed. Answered by the view's `Number`.
     Attach(Descriptor, u64),
     /// Compare all bytes of a view. Answered by `Done`.
     Check(u64),
@@ -38,13 +38,13 @@ pub(crate) enum Message {
     Provider(ProviderId),
     /// The id of a peer.
     Peer(PeerId),
-    /// The name of a message.
+    /// The descriptor of a message.
     Sent(Descriptor),
-    /// Run a program that these bytes say. Answered by `Done`.
+    /// Run the program that these bytes encode. Answered by `Done`.
     Program(Vec<u8>),
-    /// It did not go well, in words.
+    /// It failed, and why.
     Refused(String),
-    /// The child panicked, where and why.
+    /// The child panicked: where and why.
     Panicked(String),
     /// End in this way. Not answered.
     End(Ending),
@@ -119,23 +119,23 @@ impl Link {
         (Self(ours), theirs.into())
     }
 
-    /// The child's end, which waits for as long as the test lives.
+    /// The child's end, which waits as long as the test lives.
     pub(crate) fn of_child(descriptor: OwnedFd) -> Self {
         Self(descriptor.into())
     }
 
-    /// Sends a message. A reader that is gone is not noticed here, but by the one who waits for its answer.
+    /// Sends a message. Only the wait for the answer notices that the other end is gone.
     pub(crate) fn send(&self, message: &Message) {
         let _ = (&self.0).write_all(&message.to_frame());
     }
 
-    /// Nothing more will be sent.
+    /// Tells the other end that nothing more comes.
     pub(crate) fn end(&self) {
-        // Fails only if the other end is gone.
+        // This fails only if the other end is gone.
         let _ = self.0.shutdown(Shutdown::Write);
     }
 
-    /// The next message, or `None` when the other end is gone. An error if the deadline passed.
+    /// The next message, or `None` when the other end is gone. Fails if the deadline passes.
     pub(crate) fn receive(&self) -> io::Result<Option<Message>> {
         let mut len = [0; 4];
         if !self.read(&mut len)? {
@@ -146,7 +146,7 @@ impl Link {
         Ok(is_whole.then(|| Message::from_parts(frame[0], &frame[1..])))
     }
 
-    /// Fills the buffer; `false` if the other end is gone.
+    /// Fills the buffer. Returns `false` if the other end is gone.
     fn read(&self, buffer: &mut [u8]) -> io::Result<bool> {
         match (&self.0).read_exact(buffer) {
             Ok(()) => Ok(true),

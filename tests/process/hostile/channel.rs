@@ -1,6 +1,7 @@
-//! The two ends of a channel in any order of steps, and somebody else who writes into its object. Until he does, a queue of what was
-//! sent says what is received, and when there is room; afterwards both ends give typed errors or go on, what is received can be
-//! read, and nothing is left behind.
+//! The two ends of a channel in any order of steps, and a hostile writer to its object. Until the
+//! writer starts, a queue of what was sent predicts what is received and when there is room.
+//! Afterwards both ends return typed errors or go on, whatever is received can be read, and nothing
+//! is left behind.
 
 use super::forgery::{forge, Change};
 use super::layout::{OpenObject, Value, Word, Write};
@@ -16,25 +17,25 @@ use std::time::Duration;
 
 const CHANNEL: &str = "c";
 
-/// Of each channel.
+/// The capacity of each channel.
 const SLOTS: usize = 3;
 
-/// Steps of one program at most.
+/// Most steps in one program.
 const MAX_STEPS: usize = 300;
 
-/// Received messages that are kept, the last ones.
+/// How many received messages are kept: the last ones.
 const KEPT: usize = 8;
 
-/// Long enough to sleep, once the spinning is over.
+/// Long enough to sleep after spinning.
 const SHORT: Duration = Duration::from_micros(30);
 
-/// See the module's text.
+/// Steps of the two ends and of the writer, on one channel after another.
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
     sender_goes_first: bool,
-    /// Without the other one's steps.
+    /// Leaves out the writer's steps.
     is_peaceful: bool,
-    /// Written over and over by another thread into the first channel.
+    /// What another thread writes over and over into the first channel.
     storm: Vec<Write>,
     steps: Vec<Step>,
 }
@@ -55,21 +56,21 @@ enum Step {
     },
     /// Sends until there is no room.
     Fill,
-    /// Receives until there is nothing.
+    /// Receives until nothing is left.
     Empty,
     DropKept(u8),
     WaitForReceiver,
     WaitUntilReceived,
-    /// Another who wants to receive.
+    /// A second receiver tries to open the channel.
     OpenAgain,
-    /// Another who wants to send by this name.
+    /// A second sender tries to create a channel with this name.
     CreateAgain,
     Go {
         is_sender: bool,
     },
-    /// Both ends go, and two new ones come.
+    /// Both ends go away, and two new ones come.
     Begin,
-    /// The same change to all descriptors on their way, with the right checksum.
+    /// Makes the same change to all descriptors in the ring, with the right checksum.
     Forge(Change),
     Write(Place, Value),
     Copy {
@@ -78,7 +79,7 @@ enum Step {
     },
 }
 
-/// A word of a channel's object, as `src/channel/object.rs` draws it.
+/// A word of a channel's object, laid out as in `src/channel/object.rs`.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 enum Place {
     Header(u8),
@@ -90,7 +91,7 @@ impl Place {
     fn word(self) -> Word {
         Word::Any(match self {
             Self::Header(word) => u16::from(word) % 32,
-            // One slot more than there is room.
+            // The ring has one slot more than the capacity.
             Self::Slot(word) => 512 + u16::from(word) % ((SLOTS as u16 + 1) * 8),
             Self::Any(word) => word,
         })
@@ -98,7 +99,7 @@ impl Place {
 }
 
 impl<'a> Arbitrary<'a> for Program {
-    /// By hand, because what is derived would end at each step with even odds.
+    /// Written by hand: the derived version would stop after each step with even odds.
     fn arbitrary(bytes: &mut Unstructured<'a>) -> arbitrary::Result<Self> {
         let (sender_goes_first, is_peaceful) = bytes.arbitrary()?;
         let storm = if is_peaceful { Vec::new() } else { storm::writes(bytes)? };
@@ -111,7 +112,7 @@ impl<'a> Arbitrary<'a> for Program {
 }
 
 impl Program {
-    /// Runs it with a provider and a client of this prefix, which nobody else uses.
+    /// Runs the program with a provider and a client of this prefix, which nobody else uses.
     pub(crate) fn run(&self, prefix: &str) {
         let scene = Scene::new(prefix);
         let mut ends = Ends::begin(&scene, self.is_peaceful);
@@ -134,7 +135,7 @@ impl Program {
     }
 }
 
-/// What all channels of a program have in common.
+/// What all channels of a program share.
 struct Scene<'p> {
     prefix: &'p str,
     path: PathBuf,
@@ -155,14 +156,14 @@ impl<'p> Scene<'p> {
     }
 
     fn end(self) {
-        // The leases of what never came are the client's as long as it lives.
+        // The leases of messages that never arrived belong to the client as long as it lives.
         drop(self.client);
         self.provider.trim();
         assert_eq!(self.provider.stats().bytes_held, 0, "memory that nobody can use");
     }
 }
 
-/// One channel, and what is known of it.
+/// One channel, and what is known about it.
 struct Ends<'a> {
     scene: &'a Scene<'a>,
     object: OpenObject,
@@ -170,10 +171,10 @@ struct Ends<'a> {
     receiver: Option<Receiver>,
     is_peaceful: bool,
     is_damaged: bool,
-    /// What was sent, in this order, and not received.
+    /// What was sent and not yet received, in order.
     under_way: VecDeque<Vec<u8>>,
     kept: Vec<(Message, Vec<u8>)>,
-    /// How long the buffers are that were sent.
+    /// The lengths of the buffers that were sent.
     lengths: HashSet<usize>,
     count: u8,
 }
@@ -225,7 +226,7 @@ impl<'a> Ends<'a> {
             Step::DropKept(_) | Step::CreateAgain | Step::Begin => {}
         }
         for (message, sent) in &self.kept {
-            // His writes may have cost it its lease.
+            // The writer may have taken its lease away.
             assert!(message[..] == sent[..] || self.is_damaged, "a message that changes while it is read");
         }
     }
@@ -236,7 +237,7 @@ impl<'a> Ends<'a> {
     }
 
     fn forge(&mut self, slot: usize, change: Change) {
-        // After the sequence and the kind.
+        // The words after the sequence and the kind.
         let words = [2, 3, 4, 5].map(|word| Place::Slot(slot as u8 * 8 + word).word());
         let mut bytes = [0; Descriptor::SIZE];
         for (bytes, &word) in bytes.chunks_exact_mut(8).zip(&words) {
@@ -249,7 +250,7 @@ impl<'a> Ends<'a> {
         }
     }
 
-    /// Bytes that no other message of this channel has.
+    /// Bytes unlike those of the messages around it.
     fn payload(&mut self, len: usize) -> Vec<u8> {
         self.count = self.count.wrapping_add(1);
         vec![self.count; len]
@@ -268,7 +269,7 @@ impl<'a> Ends<'a> {
     fn send(&mut self, len: usize, wait: bool) {
         let payload = self.payload(len);
         let Some(sender) = &mut self.sender else { return };
-        // All may be held: by what is kept, and by what is lost to the writer.
+        // All memory may be held by what is kept and by what the writer made unreachable.
         let Ok(mut buffer) = self.scene.provider.alloc(len) else { return };
         buffer.copy_from_slice(&payload);
         self.lengths.insert(len);

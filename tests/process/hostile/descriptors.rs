@@ -1,5 +1,6 @@
-//! Descriptors and peer ids that nobody sent, against a provider that nobody attacks otherwise: what opens, opens the whole of a
-//! message that was published, and what is refused leaves nothing behind.
+//! Descriptors and peer ids that nobody sent, against a provider that is not attacked otherwise.
+//! Each one that opens shows the whole of a published message; each one that is refused leaves
+//! nothing behind.
 
 use super::forgery::{forge, sign, Change};
 use super::layout::RECORDS;
@@ -8,15 +9,15 @@ use arbitrary::{Arbitrary, Unstructured};
 use shm_pool::{AttachError, Client, Descriptor, PeerId, Provider, ShareError, ShmBuf};
 use std::hint::black_box;
 
-/// Of published messages: nothing, a chunk of an arena, a segment.
+/// Lengths of the published messages: an empty, a small and a large one.
 const LENGTHS: [usize; 3] = [0, 1000, 70_000];
 
-/// See the module's text.
+/// Forged descriptors and ids, tried one after another.
 #[derive(Clone, Debug)]
 pub(crate) struct Forgeries(Vec<Forgery>);
 
 impl<'a> Arbitrary<'a> for Forgeries {
-    /// As many as the bytes give.
+    /// As many forgeries as the bytes yield.
     fn arbitrary(bytes: &mut Unstructured<'a>) -> arbitrary::Result<Self> {
         let mut forgeries = Vec::new();
         while !bytes.is_empty() {
@@ -28,15 +29,15 @@ impl<'a> Arbitrary<'a> for Forgeries {
 
 #[derive(Arbitrary, Clone, Debug)]
 enum Forgery {
-    /// A descriptor, as it came.
+    /// A descriptor's bytes, unchanged.
     Raw([u8; Descriptor::SIZE]),
-    /// A descriptor, with the right checksum.
+    /// A descriptor's bytes, with the right checksum.
     Signed([u8; Descriptor::SIZE]),
-    /// One that was sent, with changes.
+    /// A descriptor that was sent, with changes.
     Changed(u8, Vec<Change>),
-    /// The id of a peer; the message is granted to it.
+    /// A peer id that a message is granted to.
     Peer([u8; PeerId::SIZE]),
-    /// The client's own, with changes to some bytes.
+    /// The client's own id, with some bytes changed.
     ChangedPeer(Vec<(u8, u8)>),
 }
 
@@ -49,7 +50,7 @@ struct Scene {
 }
 
 impl Forgeries {
-    /// Tries them with a provider and a client of this prefix, which nobody else uses.
+    /// Tries the forgeries with a provider and a client of this prefix, which nobody else uses.
     pub(crate) fn run(&self, prefix: &str) {
         let scene = Scene::new(prefix);
         self.0.iter().for_each(|forgery| scene.try_out(forgery));

@@ -1,5 +1,5 @@
-//! Files of any name, kind and content under a prefix, beside a living owner: who connects, attaches or sweeps meets them, and the
-//! owner does not notice.
+//! Files of any name, kind and content under a prefix, beside a living owner. Clients that connect
+//! or attach, and sweeps, come across them; the owner is not disturbed.
 
 use super::layout::{OpenObject, Write, RECORDS};
 use super::outside;
@@ -15,14 +15,14 @@ use std::path::{Path, PathBuf};
 
 const MAX_OBJECTS: usize = 12;
 
-/// Longest sparse file.
+/// The sparse files are shorter than this.
 const MAX_LEN: u32 = 1 << 22;
 
-/// See the module's text.
+/// Files to create, and a message to look for in each provider that they seem to belong to.
 #[derive(Clone, Debug)]
 pub(crate) struct Objects {
     objects: Vec<Object>,
-    /// Tried at each of the providers that there seem to be.
+    /// The message's record, which each apparent provider is asked for.
     record: u8,
     generation: u64,
     len: u16,
@@ -30,7 +30,7 @@ pub(crate) struct Objects {
 }
 
 impl<'a> Arbitrary<'a> for Objects {
-    /// As many as the bytes give.
+    /// As many objects as the bytes yield, up to `MAX_OBJECTS`.
     fn arbitrary(bytes: &mut Unstructured<'a>) -> arbitrary::Result<Self> {
         let (record, generation, len, is_swept_first) = bytes.arbitrary()?;
         let mut objects = Vec::new();
@@ -51,7 +51,7 @@ struct Object {
 enum Name {
     Control(Id),
     Segment(Id, u8),
-    /// Something after the prefix and a dot.
+    /// Arbitrary bytes after the prefix and a dot.
     Any(Vec<u8>),
 }
 
@@ -64,7 +64,7 @@ enum Id {
 
 #[derive(Arbitrary, Clone, Debug)]
 enum Kind {
-    /// A copy of the living owner's control object, with changes; and then cut, or made longer.
+    /// A copy of the living owner's control object, first changed and then truncated or extended.
     Copy(Vec<Write>, Option<u16>),
     Bytes(Vec<u8>),
     Sparse(u32),
@@ -81,7 +81,7 @@ struct Scene<'a> {
 }
 
 impl Objects {
-    /// Puts them under this prefix, which nobody else uses, beside a provider.
+    /// Creates the files beside a provider, under this prefix, which nobody else uses.
     pub(crate) fn run(&self, prefix: &str) {
         let scene = Scene::new(prefix);
         let living = outside::files(prefix);
@@ -98,7 +98,7 @@ impl Objects {
         client.trim();
         scene.check();
         scene.sweep();
-        // It sweeps before it is made.
+        // `build` sweeps first.
         drop(Provider::builder().name_prefix(prefix).max_shared(1).build().expect("another provider"));
         assert!(living.iter().all(|path| path.exists()), "the living owner's objects were swept away");
         scene.check();
@@ -108,7 +108,7 @@ impl Objects {
         outside::assert_nothing_left(prefix);
     }
 
-    /// Connects to a provider that may be no such thing, and attaches to a message that it may have.
+    /// Connects to a provider that may not exist, and attaches to a message that it may not have.
     fn visit(&self, client: &Client, provider: ProviderId) {
         for result in [client.connect(provider).map(drop), client.attach(&self.descriptor(provider)).map(drop)] {
             black_box(result.map_err(|error| error.to_string())).ok();
@@ -191,7 +191,7 @@ impl<'a> Scene<'a> {
         Provider::sweep(self.prefix).expect("/dev/shm can be read");
     }
 
-    /// The owner is as alive as before, and its message is there.
+    /// The owner works as before, and its message is intact.
     fn check(&self) {
         let client = Client::builder().name_prefix(self.prefix).build().expect("a client");
         let view = client.attach(&self.sent);
@@ -203,7 +203,7 @@ impl<'a> Scene<'a> {
     }
 }
 
-/// Where there is a file already, it stays as it is: it may be the living owner's.
+/// Leaves an existing file as it is: it may be the living owner's.
 fn create(path: &Path, bytes: &[u8]) -> Option<File> {
     let mut file = File::options().write(true).create_new(true).open(path).ok()?;
     file.write_all(bytes).expect("room in /dev/shm");

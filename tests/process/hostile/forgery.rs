@@ -3,7 +3,7 @@
 use arbitrary::Arbitrary;
 use shm_pool::{Descriptor, DescriptorError};
 
-/// What a forger changes in a descriptor that he has seen.
+/// A change that a forger makes to a descriptor it has seen.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 pub(crate) enum Change {
     Grant(u8),
@@ -17,14 +17,14 @@ pub(crate) enum Change {
     Byte(u8, u8),
 }
 
-/// The descriptor with these changes, if it can be read as one at all.
+/// The descriptor with these changes. `None` if it no longer parses.
 pub(crate) fn forge(seen: &Descriptor, changes: &[Change]) -> Option<Descriptor> {
     let mut bytes = seen.to_bytes();
     changes.iter().for_each(|change| change.apply(&mut bytes));
     sign(bytes)
 }
 
-/// Makes the checksum right. `None` if the magic number or the version is wrong.
+/// Corrects the checksum. `None` if the magic number or the version is wrong.
 pub(crate) fn sign(mut bytes: [u8; Descriptor::SIZE]) -> Option<Descriptor> {
     if let Err(DescriptorError::Checksum { expected, .. }) = Descriptor::from_bytes(bytes) {
         bytes[30..].copy_from_slice(&expected.to_le_bytes());

@@ -1,13 +1,14 @@
 //! Where the words of a control object are, and what a hostile process writes into them.
 //!
-//! Offsets as `src/protocol/control.rs` draws them. Were they wrong, the programs would still be hostile, only less to the point.
+//! The offsets follow `src/protocol/control.rs`. If they were wrong, the programs would still be
+//! hostile, but would hit less often.
 
 use arbitrary::Arbitrary;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// How many records the providers of these programs have.
+/// The number of records of the providers in these programs.
 pub(crate) const RECORDS: u64 = 8;
 
 const PAGE: u64 = 4096;
@@ -21,14 +22,14 @@ pub(crate) enum Word {
     /// Magic; version and state; provider; records and high water.
     Head(u8),
     Epoch(u8),
-    /// Of the table of segments.
+    /// An entry of the table of segments.
     Entry(u8),
     Lanes {
         record: u8,
         word: u8,
     },
     Generation(u8),
-    /// The four words that say where a record's bytes are.
+    /// One of the four words that say where a record's bytes are.
     Place {
         record: u8,
         word: u8,
@@ -44,11 +45,11 @@ pub(crate) enum Value {
     Small(u8),
     Bit(u8),
     Any(u64),
-    /// Of two 32-bit numbers.
+    /// Two small numbers, one in each 32-bit half.
     Halves(u16, u16),
-    /// What the word is, and a little more or less.
+    /// The word's current value, plus or minus a little.
     Plus(i8),
-    /// What another word is: garbage that looks genuine.
+    /// The value of another word: garbage that looks genuine.
     CopyOf(Word),
 }
 
@@ -56,7 +57,7 @@ pub(crate) enum Value {
 #[derive(Arbitrary, Clone, Debug)]
 pub(crate) enum Write {
     Word(Word, Value),
-    /// One byte: a lane, for example.
+    /// One byte, for example a lane.
     Byte(u16, u8),
     Bytes(u16, Vec<u8>),
     Fill {
@@ -66,7 +67,8 @@ pub(crate) enum Write {
     },
 }
 
-/// A control object, or that of a channel, as any process of its user can open it. Its length stays as it is.
+/// A control object or a channel's object, opened as any process of the same user can open it. Its
+/// length never changes.
 pub(crate) struct OpenObject {
     file: File,
     len: u64,
@@ -107,7 +109,7 @@ impl OpenObject {
         self.write(self.offset(word), &value.to_le_bytes());
     }
 
-    /// So many bytes from a word on, in one call.
+    /// Writes `len` equal bytes, starting at a word, in one call.
     #[cfg(test)]
     pub(crate) fn fill(&self, from: Word, len: usize, byte: u8) {
         self.write(self.offset(from), &vec![byte; len]);

@@ -1,6 +1,7 @@
-//! What a process of the same user that does not follow the protocol can do to an owner and its peers, as programs that are read
-//! from any bytes: the tests draw the bytes at random, and the fuzzers in `fuzz/`, which include these files, let coverage choose
-//! them. Each panics if a promise is broken.
+//! What a process of the same user that does not follow the protocol can do to an owner and its
+//! peers. Each attack is a program decoded from arbitrary bytes. The tests draw the bytes at
+//! random; the fuzzers in `fuzz/`, which include these files, let coverage choose them. A program
+//! panics if a promise is broken.
 
 mod channel;
 mod descriptors;
@@ -18,7 +19,7 @@ pub(crate) use layout::{OpenObject, Word};
 
 use arbitrary::{Arbitrary, Unstructured};
 
-/// An owner, its peers, and garbage all over the control object.
+/// An owner, its peers, and garbage in the control object.
 pub(crate) fn control(prefix: &str, bytes: &[u8]) {
     if let Some(program) = read::<program::Program>(bytes) {
         program.run(prefix);

@@ -1,4 +1,4 @@
-//! What the kernel says: files, mappings and open files with a prefix, asked from outside of the library.
+//! What the kernel reports about a prefix, without the library: files, mappings, open files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,13 +13,14 @@ pub(crate) fn files(prefix: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Removes what is no directory, or an empty one.
+/// Removes a file or an empty directory.
 pub(crate) fn remove(path: &Path) {
-    // Somebody else may have swept it away.
+    // Another process may have swept it away.
     let _ = fs::remove_file(path).or_else(|_| fs::remove_dir(path));
 }
 
-/// Lies a slice in one readable mapping of an object with this prefix, and in a writable one if that is asked?
+/// Whether a slice lies in one mapping (if `writable`, a writable one) of an object with the
+/// prefix.
 pub(crate) fn is_mapped(bytes: &[u8], prefix: &str, writable: bool) -> bool {
     let (start, end) = (bytes.as_ptr() as usize, bytes.as_ptr() as usize + bytes.len());
     mappings(prefix)
@@ -27,7 +28,7 @@ pub(crate) fn is_mapped(bytes: &[u8], prefix: &str, writable: bool) -> bool {
         .any(|mapping| mapping.start <= start && end <= mapping.end && (!writable || mapping.is_writable))
 }
 
-/// Nothing with this prefix is left: no file, no mapping, no open file.
+/// Panics if anything with this prefix is left: a file, a mapping or an open file.
 pub(crate) fn assert_nothing_left(prefix: &str) {
     let files = files(prefix);
     assert!(files.is_empty(), "left in /dev/shm: {files:?}");

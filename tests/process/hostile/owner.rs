@@ -1,5 +1,5 @@
-//! The owner under attack. Whatever is written into its control object, what it holds is its own: its buffers keep their bytes,
-//! never overlap, and its books agree with the handles that there are.
+//! The owner under attack. Whatever is written into its control object, what it holds stays its
+//! own: its buffers keep their bytes and never overlap, and its statistics agree with its handles.
 
 use super::layout::RECORDS;
 use super::outside;
@@ -8,7 +8,7 @@ use shm_pool::{AllocError, AllocErrorKind, Descriptor, PeerId, Provider, ShmBuf,
 pub(crate) const MAX_BYTES: usize = 512 << 10;
 pub(crate) const ARENA: usize = 64 << 10;
 
-/// Handles that are held at most: more would only take time.
+/// Most handles held at a time. More would only take time.
 const MAX_HANDLES: usize = 48;
 
 enum Handle {
@@ -18,7 +18,7 @@ enum Handle {
 
 struct Held {
     handle: Handle,
-    /// Which message; clones have the same number.
+    /// The number of the message. Clones have the same one.
     message: u64,
     capacity: usize,
 }
@@ -38,7 +38,7 @@ impl Held {
         }
     }
 
-    /// Where its chunk lies in this process.
+    /// The address range of its chunk in this process.
     fn range(&self) -> (usize, usize) {
         let start = self.bytes().as_ptr() as usize;
         (start, start + self.capacity)
@@ -49,7 +49,7 @@ impl Held {
     }
 }
 
-/// What every byte of a message is.
+/// The value of each byte of a message.
 fn stamp(message: u64) -> u8 {
     (message % 251) as u8 + 1
 }
@@ -93,7 +93,7 @@ impl Owner {
         assert!(is_typed, "an error that has nothing to do with the control object: {error}");
     }
 
-    /// Takes a buffer that is new, or exclusive again: nobody else may have its memory.
+    /// Holds a buffer that is new, or exclusive again: no other buffer may share its memory.
     fn hold(&mut self, mut buffer: ShmBufMut) {
         self.messages += 1;
         assert!(outside::is_mapped(&buffer, &self.prefix, true), "a buffer outside of the provider's memory");
@@ -119,7 +119,7 @@ impl Owner {
         self.held.push(held);
     }
 
-    /// Drops one handle, whose bytes must be as they were written.
+    /// Drops one handle. Its bytes must still be as they were written.
     pub(crate) fn drop(&mut self, pick: u8) {
         if let Some(held) = self.take(pick) {
             held.check();
@@ -152,7 +152,7 @@ impl Owner {
         let before = self.held.len();
         self.alloc(len);
         let last = (self.held.len() > before).then_some(before)?;
-        // Freezing and dropping swap with the last one, which it is.
+        // `freeze` and `drop` take a handle out with `swap_remove`; this one is last.
         self.freeze(last as u8);
         let descriptor = self.describe(last as u8);
         if !is_kept {
@@ -169,7 +169,7 @@ impl Owner {
         self.frozen(pick)?.0.grant(peer).ok()
     }
 
-    /// The books, against the handles that there are.
+    /// Compares the statistics with the handles.
     pub(crate) fn check(&self) {
         let stats = self.provider.stats();
         assert!(stats.bytes_held <= stats.peak_bytes_held && stats.peak_bytes_held <= stats.max_bytes, "{stats:?}");
@@ -184,7 +184,7 @@ impl Owner {
         assert!(stats.bytes_in_use + stats.bytes_leased <= stats.bytes_held, "{stats:?}");
     }
 
-    /// Drops everything, the provider first or last.
+    /// Drops everything, with the provider first or last.
     pub(crate) fn end(self, provider_first: bool) {
         let Self { provider, held, .. } = self;
         let check_all = |held: Vec<Held>| held.iter().for_each(Held::check);

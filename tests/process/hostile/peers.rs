@@ -1,5 +1,5 @@
-//! Peers under attack: clients that follow the protocol, in a control object that somebody else writes to. A view has the length
-//! that its descriptor says, and lies within what is mapped.
+//! Peers under attack: clients that follow the protocol while another process writes to the control
+//! object. A view has the length that its descriptor says, and lies within what is mapped.
 
 use super::outside;
 use shm_pool::{AttachError, Client, Descriptor, PeerId, ProviderId, ShmView};
@@ -8,7 +8,7 @@ use std::hint::black_box;
 const MAX_CLIENTS: usize = 6;
 const MAX_VIEWS: usize = 48;
 
-/// A view of at most so many bytes is read as a whole, a longer one at its ends.
+/// A view of up to this many bytes is read whole; of a longer one, only the first and last byte.
 const READ: usize = 128 << 10;
 
 pub(crate) struct Peers {
@@ -24,21 +24,21 @@ impl Peers {
         this
     }
 
-    /// A new client.
+    /// Adds a client.
     pub(crate) fn come(&mut self) {
         if self.clients.len() < MAX_CLIENTS {
             self.clients.push(Client::builder().name_prefix(&self.prefix).build().expect("a client"));
         }
     }
 
-    /// A client goes; its views stay.
+    /// Drops a client but keeps its views.
     pub(crate) fn go(&mut self, pick: u8) {
         if self.clients.len() > 1 {
             self.clients.swap_remove(usize::from(pick) % self.clients.len());
         }
     }
 
-    /// The client that came last.
+    /// Connects the client that came last.
     pub(crate) fn connect_last(&self, provider: ProviderId) -> Option<PeerId> {
         self.connect(self.clients.len() as u8 - 1, provider)
     }
@@ -95,14 +95,14 @@ impl Peers {
     }
 }
 
-/// What the bytes are does not matter: they may have been used again.
+/// Reads the view. Its bytes do not matter: the memory may have been used again.
 fn read(view: &ShmView) {
     let end = view.len().saturating_sub(1);
     let part = if view.len() <= READ { &view[..] } else { &view[..1] };
     black_box(part.iter().fold(0, |sum, byte| sum ^ byte) ^ view.get(end).copied().unwrap_or(0));
 }
 
-/// Nothing that is read from shared memory goes into a system call unchecked.
+/// An OS error would mean that something from shared memory reached a system call unchecked.
 fn check_error(error: &AttachError) {
     assert!(!matches!(error, AttachError::Os(_)), "{error}");
     black_box(error.to_string());

@@ -1,4 +1,4 @@
-//! A program: what an owner, its peers and a hostile writer do, in any order.
+//! A program: steps of an owner, its peers and a hostile writer, in any order.
 
 use super::forgery::{forge, sign, Change};
 use super::layout::{OpenObject, Value, Word, Write, RECORDS};
@@ -10,26 +10,26 @@ use shm_pool::{Descriptor, PeerId};
 use std::fs::File;
 use std::path::PathBuf;
 
-/// Steps of one program at most.
+/// Most steps in one program.
 const MAX_STEPS: usize = 200;
 
-/// Files that are put under names of segments: fewer than a provider passes by before it gives up.
+/// Most files planted under segment names. A provider tries more names before it gives up.
 const MAX_PLANTED: usize = 12;
 
-/// Descriptors that are remembered, the last ones: older ones are stale.
+/// How many descriptors and peer ids are remembered: the last ones. Older ones are stale.
 const REMEMBERED: usize = 8;
 
-/// See the module's text.
+/// Steps, and what is written all the while.
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
     max_idle: u8,
     provider_goes_first: bool,
-    /// Written over and over by another thread, from before the first step until everything is gone.
+    /// What another thread writes over and over, from before the first step to the very end.
     storm: Vec<Write>,
     steps: Vec<Step>,
 }
 
-/// One step. A number picks one of the buffers, clients, views, descriptors or peers that there are.
+/// One step. Each number picks one of the existing buffers, clients, views, descriptors or peers.
 #[derive(Arbitrary, Clone, Debug)]
 enum Step {
     Alloc(Size),
@@ -38,7 +38,7 @@ enum Step {
     Clone(u8),
     TakeBack(u8),
     Drop(u8),
-    /// Fill, freeze, describe and perhaps drop at once: the usual life of a message.
+    /// Fills, freezes, describes and perhaps drops a message at once: the usual life of one.
     Publish(Size, bool),
     Describe(u8),
     Grant {
@@ -70,7 +70,7 @@ enum Step {
     CloneView(u8),
     DropView(u8),
     ClientTrim(u8),
-    /// A write into the record of a descriptor that is attached to then; what was there may come back.
+    /// Writes into a descriptor's record, then attaches to it. The old word may be restored.
     Mislead {
         client: u8,
         descriptor: u8,
@@ -78,13 +78,14 @@ enum Step {
         value: Value,
         is_undone: bool,
     },
-    /// A write into the header, for a new client that connects then; what was there comes back.
+    /// Writes into the header, then lets a new client connect. Unless it is an epoch, the old word
+    /// is restored.
     Welcome {
         word: u8,
         value: Value,
     },
     Write(Write),
-    /// A file under the name of one of the provider's segments.
+    /// Creates a file under the name of one of the provider's segments.
     Plant {
         serial: u8,
         len: u32,
@@ -92,7 +93,7 @@ enum Step {
 }
 
 impl<'a> Arbitrary<'a> for Program {
-    /// By hand, because what is derived would end at each step with even odds.
+    /// Written by hand: the derived version would stop after each step with even odds.
     fn arbitrary(bytes: &mut Unstructured<'a>) -> arbitrary::Result<Self> {
         let (max_idle, provider_goes_first) = bytes.arbitrary()?;
         let storm = storm::writes(bytes)?;
@@ -108,7 +109,7 @@ impl<'a> Arbitrary<'a> for Program {
 struct Size(u16);
 
 impl Size {
-    /// Small ones more often than large ones, up to more than the provider allows.
+    /// Mostly small lengths, but up to more than the provider allows.
     fn bytes(self) -> usize {
         let Self(number) = self;
         let step = usize::from(number / 4);
@@ -121,7 +122,7 @@ impl Size {
 }
 
 impl Program {
-    /// Runs it with providers and clients of this prefix, which nobody else uses.
+    /// Runs the program with a provider and clients of this prefix, which nobody else uses.
     pub(crate) fn run(&self, prefix: &str) {
         let owner = Owner::new(prefix, self.max_idle);
         let path = PathBuf::from(format!("/dev/shm/{prefix}.{}.ctl", owner.provider().id()));
@@ -167,7 +168,7 @@ impl World {
                 self.descriptors.extend(id.and_then(|&id| self.owner.grant(buffer, id)));
             }
             Step::GrantTo { buffer, mut peer } => {
-                // Otherwise it is refused for the provider alone.
+                // Any other provider's id would be refused for that alone.
                 peer[..8].copy_from_slice(&self.owner.provider().id().to_u64().to_le_bytes());
                 self.descriptors.extend(self.owner.grant(buffer, PeerId::from_bytes(peer)));
             }
@@ -232,7 +233,7 @@ impl World {
             return;
         }
         let path = PathBuf::from(format!("/dev/shm/{}.{}.{serial:x}", self.prefix, self.owner.provider().id()));
-        // One that is there is somebody's, and its length must stay.
+        // An existing file belongs to somebody, and its length must not change.
         if let Ok(file) = File::options().write(true).create_new(true).open(&path) {
             file.set_len(u64::from(len) % (1 << 24)).expect("a sparse file");
             self.planted.push(path);

@@ -1,17 +1,17 @@
-//! Somebody who writes the same over and over, while others work.
+//! A writer that repeats the same writes while others work.
 
 use super::layout::{OpenObject, Write};
 use arbitrary::{Arbitrary, Unstructured};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-/// What he writes: nothing, most of the time.
+/// What it writes: nothing, most of the time.
 pub(super) fn writes(bytes: &mut Unstructured<'_>) -> arbitrary::Result<Vec<Write>> {
     let count = u8::arbitrary(bytes)?.saturating_sub(250);
     (0..count).map(|_| bytes.arbitrary()).collect()
 }
 
-/// Writes `writes` into `object` from before `work` begins until it has ended.
+/// Repeats `writes` into `object` from before `work` begins until it ends.
 pub(super) fn during(object: &OpenObject, writes: &[Write], work: impl FnOnce()) {
     let is_over = AtomicBool::new(false);
     let rage = || {
@@ -20,7 +20,7 @@ pub(super) fn during(object: &OpenObject, writes: &[Write], work: impl FnOnce())
         }
     };
     thread::scope(|scope| {
-        // Also if a check fails; otherwise the scope would wait for ever.
+        // Also ends the storm if a check fails; otherwise the scope would wait for ever.
         let _calm = Calm(&is_over);
         if !writes.is_empty() {
             scope.spawn(rage);
@@ -29,7 +29,7 @@ pub(super) fn during(object: &OpenObject, writes: &[Write], work: impl FnOnce())
     });
 }
 
-/// Ends the storm when dropped.
+/// Ends the storm on drop.
 struct Calm<'a>(&'a AtomicBool);
 
 impl Drop for Calm<'_> {
