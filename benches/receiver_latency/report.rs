@@ -45,7 +45,7 @@ pub(crate) struct Measured {
 
 impl Measured {
     pub(crate) fn new() -> Self {
-        Self { intended: Latencies::new(), naive: Latencies::new() }
+        Self { intended: Latencies::default(), naive: Latencies::default() }
     }
 
     pub(crate) fn add(&mut self, columns: &Columns, took: Duration) -> Fallible {

@@ -75,7 +75,7 @@ fn measure(options: &Options, cores: Cores) -> Fallible {
     let count = options.round_trips.div_ceil(rounds.into());
     println!("rows     in turn, {rounds} rounds of {} warm-up and {count} measured round trips\n", options.warm_up);
     pin(cores.first())?;
-    let mut results: Vec<_> = ROWS.iter().map(|_| Latencies::new()).collect();
+    let mut results: Vec<_> = ROWS.iter().map(|_| Latencies::default()).collect();
     for _ in 0..rounds {
         for (row, result) in ROWS.iter().zip(&mut results) {
             let (round, took) = measure_round(row, options.warm_up, count, cores, &clock)?;

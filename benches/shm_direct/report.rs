@@ -54,7 +54,7 @@ const GOALS: &[Goal] = &[
 
 impl Cell {
     pub(crate) fn new(setting: Setting, row: &'static Row) -> Self {
-        Self { setting, row, wake: Latencies::new(), usable: Latencies::new() }
+        Self { setting, row, wake: Latencies::default(), usable: Latencies::default() }
     }
 
     pub(crate) fn add(&mut self, round: &Round) -> Fallible {

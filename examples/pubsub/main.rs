@@ -19,7 +19,6 @@
 
 mod options;
 mod publisher;
-mod source;
 mod subscriber;
 mod wire;
 

@@ -1,8 +1,8 @@
 //! The command line.
 
-use crate::source::Source;
 use crate::Result;
 use clap::Parser;
+use shm_pool_support::source::Source;
 use std::path::PathBuf;
 
 /// Streams a file through shared memory to other processes, which check every byte in place.

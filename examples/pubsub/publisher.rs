@@ -9,11 +9,11 @@
 //! spins.
 
 use crate::options::Options;
-use crate::source::Source;
 use crate::wire::{receive, send, ToPublisher, ToSubscriber};
 use crate::Result;
 use indicatif::HumanBytes;
 use shm_pool::{PeerId, Provider, ProviderId, ShmBuf, ShmBufMut};
+use shm_pool_support::source::Source;
 use std::io::BufReader;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;

@@ -34,13 +34,14 @@ pub struct Latencies {
     rates: Vec<f64>,
 }
 
-impl Latencies {
-    /// None yet.
-    #[allow(clippy::new_without_default)]
-    pub fn new() -> Self {
+/// None yet.
+impl Default for Latencies {
+    fn default() -> Self {
         Self { all: histogram(), medians: Vec::new(), means: Vec::new(), rates: Vec::new() }
     }
+}
 
+impl Latencies {
     /// Adds a round, which took so long.
     pub fn add(&mut self, round: &Histogram<u64>, took: Duration) -> Fallible {
         self.all.add(round)?;
