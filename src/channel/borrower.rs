@@ -3,10 +3,11 @@
 use super::counted::{Counted, Owned};
 use super::object::Shared;
 use super::returns;
+use crate::os::foreign::Foreign;
 use crate::os::fork;
 use crate::os::locks::LockFile;
+use crate::os::mapping::{Access, Mapping};
 use crate::os::name::Name;
-use crate::os::segment::{Access, Foreign, Mapping};
 use crate::peer::error::AttachError;
 use crate::protocol::control::segment_name;
 use crate::protocol::ids::ProviderId;

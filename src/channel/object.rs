@@ -18,12 +18,14 @@
 use super::bell::Bell;
 use super::error::ChannelError;
 use super::ring::Slot;
+use crate::os::foreign::{Foreign, ObjectError};
 use crate::os::fork;
 use crate::os::locks::{LockFile, LOCK};
+use crate::os::mapping::{Access, Mapping};
 use crate::os::name::{is_part, Link, Name, MAX_PART};
 use crate::os::posix::{effective_uid, round_to_pages, PAGE};
 use crate::os::robust_list::{self, Failed, Listed, MAX_BELLS};
-use crate::os::segment::{Access, Foreign, Locked, Mapping, ObjectError, Segment};
+use crate::os::segment::{Locked, Segment};
 use crate::protocol::control::{CHANNEL_MAGIC, CLOSED, OPEN, OWNER_BYTE, RECEIVER_BYTE};
 use crate::protocol::dead::{remove_dead, Removal};
 use crate::protocol::ids::ProviderId;

@@ -3,9 +3,11 @@
 //!
 //! The lowest layer: it knows nothing of chunks, leases or channels.
 
+pub(crate) mod foreign;
 pub(crate) mod fork;
 pub(crate) mod futex;
 pub(crate) mod locks;
+pub(crate) mod mapping;
 pub(crate) mod name;
 pub(crate) mod posix;
 pub(crate) mod prefetch;

@@ -13,7 +13,7 @@
 //! lie in pages that are mapped as shared, although no other process uses them: when the kernel
 //! kills a process for lack of memory, it may take private pages away before it walks the list.
 //!
-//! [`Mapping::behind_own_page`]: crate::os::segment::Mapping::behind_own_page
+//! [`Mapping::behind_own_page`]: crate::os::mapping::Mapping::behind_own_page
 //!
 //! # Killed at any instruction
 //!

@@ -1,5 +1,5 @@
-//! Shared-memory objects as values: [`Segment`], created by this process; [`Foreign`], created by
-//! another process; and [`Mapping`], the mapped memory of either.
+//! Shared-memory objects that this process creates, as values. (Those of other processes are in
+//! `foreign`.)
 //!
 //! * Memory is reserved (`posix_fallocate`) before it is used, so a full /dev/shm is an error here
 //!   and never a SIGBUS on first touch. An object that others write to is reserved whole when it is
@@ -12,156 +12,22 @@
 //! * An open file description that holds a provider's or a peer's lock is never mapped (see
 //!   `locks`).
 
+#![forbid(unsafe_code)]
+
 use crate::error::OsError;
+use crate::os::foreign::is_linked;
 use crate::os::locks::{LockFile, LOCK};
-use crate::os::name::{inode, shm_open, Link, Name};
+use crate::os::mapping::Mapping;
+#[cfg(feature = "zenoh")]
+use crate::os::name::inode;
+use crate::os::name::{shm_open, Link, Name};
 #[cfg(feature = "zenoh")]
 use crate::os::posix::flock;
-use crate::os::posix::{page_size, punch, reserve, set_len};
+use crate::os::posix::{punch, reserve, set_len};
 use std::fs::{File, Permissions};
 use std::io;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::ptr::{self, NonNull};
-
-/// A range of mapped memory, unmapped on drop.
-#[derive(Debug)]
-pub(crate) struct Mapping {
-    base: NonNull<u8>,
-    len: usize,
-    /// Bytes of this process's own memory, mapped directly before the base.
-    before: usize,
-}
-
-// SAFETY: a mapping is an address range, valid in every thread. Its users settle who may access
-// which bytes.
-unsafe impl Send for Mapping {}
-// SAFETY: a `&Mapping` gives out addresses; its users settle who may access the bytes behind them.
-unsafe impl Sync for Mapping {}
-
-/// How a process may access the bytes that it maps.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Access {
-    Read,
-    ReadWrite,
-}
-
-impl Mapping {
-    fn new(fd: &File, name: &Name, len: usize, access: Access) -> Result<Self, OsError> {
-        let protection = match access {
-            Access::Read => libc::PROT_READ,
-            Access::ReadWrite => libc::PROT_READ | libc::PROT_WRITE,
-        };
-        // SAFETY: the kernel chooses the address, so the new mapping touches no existing memory.
-        let base = unsafe { libc::mmap(ptr::null_mut(), len, protection, libc::MAP_SHARED, fd.as_raw_fd(), 0) };
-        if base == libc::MAP_FAILED {
-            return Err(name.error("mmap", len, io::Error::last_os_error()));
-        }
-        match NonNull::new(base.cast()) {
-            Some(base) => Ok(Self { base, len, before: 0 }),
-            None => Err(name.error("mmap", len, io::Error::from_raw_os_error(libc::EINVAL))),
-        }
-    }
-
-    /// Maps an object for reading and writing.
-    pub(crate) fn of_owner(fd: &File, name: &Name, len: usize) -> Result<Self, OsError> {
-        Self::new(fd, name, len, Access::ReadWrite)
-    }
-
-    /// Maps an object for reading and writing, directly behind one zeroed page of this process's
-    /// own.
-    pub(crate) fn behind_own_page(fd: &File, name: &Name, len: usize) -> Result<Self, OsError> {
-        let failed = |call, error| name.error(call, len, error);
-        let (before, access) = (page_size(), libc::PROT_READ | libc::PROT_WRITE);
-        let nothing = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        let all = before.saturating_add(len);
-        // Address space only, so that the two parts are neighbours.
-        // SAFETY: the kernel chooses the address, so the new mapping touches no existing memory.
-        let start = unsafe { libc::mmap(ptr::null_mut(), all, libc::PROT_NONE, nothing, -1, 0) };
-        let Some(first) = NonNull::new(start.cast::<u8>()).filter(|_| start != libc::MAP_FAILED) else {
-            return Err(failed("mmap", io::Error::last_os_error()));
-        };
-        // SAFETY: `before <= all`, the length of the mapping just made.
-        let base = unsafe { first.as_ptr().add(before) };
-        // SAFETY: `base` lies a page above the start of the mapping, so it is not null.
-        let base = unsafe { NonNull::new_unchecked(base) };
-        // From here on, a step that fails unmaps the whole range.
-        let mapping = Self { base, len, before };
-        // Shared, although no other process uses it: see `robust_list`.
-        let own = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-        // SAFETY: it replaces the first page of the mapping just made, which nobody uses yet.
-        if unsafe { libc::mmap(start, before, access, own, -1, 0) } == libc::MAP_FAILED {
-            return Err(failed("mmap", io::Error::last_os_error()));
-        }
-        let (shared, at) = (libc::MAP_SHARED | libc::MAP_FIXED, base.as_ptr().cast());
-        // SAFETY: it replaces the mapping just made from its second page on, which nobody uses yet.
-        if unsafe { libc::mmap(at, len, access, shared, fd.as_raw_fd(), 0) } == libc::MAP_FAILED {
-            return Err(failed("mmap", io::Error::last_os_error()));
-        }
-        Ok(mapping)
-    }
-
-    /// The first byte, page-aligned.
-    pub(crate) fn base(&self) -> NonNull<u8> {
-        self.base
-    }
-
-    /// Length in bytes.
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-
-    /// A pointer to `len` bytes at `offset`, or `None` if they do not lie within the mapping
-    /// (invariant I2).
-    pub(crate) fn range(&self, offset: u64, len: u64) -> Option<NonNull<u8>> {
-        let end = offset.checked_add(len)?;
-        if end > self.len as u64 {
-            return None;
-        }
-        // SAFETY: `offset <= end <= self.len`, so the pointer is inside the mapping or one past its
-        // end.
-        NonNull::new(unsafe { self.base.as_ptr().add(offset as usize) })
-    }
-
-    /// Makes whole pages present for writing, even while others write them. Returns `false` if the
-    /// kernel cannot (it can since Linux 5.14).
-    pub(crate) fn prefault(&self, pages: Range<usize>) -> bool {
-        let Some(first) = self.range(pages.start as u64, pages.len() as u64) else { return false };
-        // SAFETY: `range` checked that the pages lie within this mapping. MADV_POPULATE_WRITE
-        // faults them in and changes no byte.
-        unsafe { libc::madvise(first.as_ptr().cast(), pages.len(), libc::MADV_POPULATE_WRITE) == 0 }
-    }
-
-    /// Makes whole pages present for writing, on any kernel. Only for memory that is reserved and
-    /// that nobody writes meanwhile.
-    fn populate(&self, pages: Range<usize>) {
-        if self.prefault(pages.clone()) {
-            return;
-        }
-        for at in pages.step_by(page_size()) {
-            if let Some(byte) = self.range(at as u64, 1) {
-                // SAFETY: `range` checked that the byte lies within the mapping, which the owner
-                // may read. The caller has the range to itself.
-                let value = unsafe { byte.as_ptr().read_volatile() };
-                // SAFETY: the byte just read, in a mapping that the owner may write. The same value
-                // goes back.
-                unsafe { byte.as_ptr().write_volatile(value) };
-            }
-        }
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: the range that was mapped starts `before` bytes below the base
-        // (`behind_own_page`; `before` is 0 in `new`).
-        let start = unsafe { self.base.as_ptr().sub(self.before) };
-        // SAFETY: the whole range that was mapped, unmapped only here. Handles and views that point
-        // into it keep this value alive.
-        unsafe { libc::munmap(start.cast(), self.before + self.len) };
-    }
-}
+use std::os::unix::fs::PermissionsExt;
 
 /// A shared-memory object that this process created: mapped for reading and writing, unlinked on
 /// drop.
@@ -290,103 +156,13 @@ fn set_mode(file: &File, mode: u32) -> io::Result<()> {
     file.set_permissions(Permissions::from_mode(mode))
 }
 
-/// Does the object still have a name? The caller holds its lock, without which nobody else unlinks
-/// it.
-pub(crate) fn is_linked(file: &File) -> io::Result<bool> {
-    Ok(file.metadata()?.nlink() > 0)
-}
-
-/// Checks that the object is a regular file of user `uid`. Returns its length in bytes.
-pub(crate) fn check_regular(file: &File, name: &Name, uid: u32) -> Result<usize, ObjectError> {
-    let metadata = file.metadata().map_err(|error| name.error("fstat", 0, error))?;
-    if !metadata.is_file() {
-        return Err(ObjectError::Unusable { object: name.path(), reason: "it is not a regular file" });
-    }
-    if metadata.uid() != uid {
-        return Err(ObjectError::WrongUid { object: name.path(), found: metadata.uid(), expected: uid });
-    }
-    Ok(usize::try_from(metadata.len()).unwrap_or(0))
-}
-
-/// What is wrong with another process's object. Each caller turns it into an error of its own: see
-/// `peer::error` and `channel::error`.
-#[derive(Debug)]
-pub(crate) enum ObjectError {
-    /// It cannot be the object that it should be.
-    Unusable {
-        /// Its path.
-        object: String,
-        reason: &'static str,
-    },
-    /// It belongs to another user.
-    WrongUid {
-        /// Its path.
-        object: String,
-        found: u32,
-        expected: u32,
-    },
-    Os(OsError),
-}
-
-impl ObjectError {
-    /// Was there no object of this name?
-    pub(crate) fn is_missing(&self) -> bool {
-        matches!(self, Self::Os(error) if error.errno() == Some(libc::ENOENT))
-    }
-}
-
-impl From<OsError> for ObjectError {
-    fn from(error: OsError) -> Self {
-        Self::Os(error)
-    }
-}
-
-/// An object of another process, checked for type and owner.
-pub(crate) struct Foreign {
-    name: Name,
-    file: File,
-    /// Length in bytes when it was opened.
-    pub(crate) len: usize,
-}
-
-impl Foreign {
-    /// Opens `name`, which must be a regular file of user `uid`.
-    pub(crate) fn open(name: Name, access: Access, uid: u32) -> Result<Self, ObjectError> {
-        let flags = if access == Access::Read { libc::O_RDONLY } else { libc::O_RDWR };
-        let file = shm_open(&name, flags, 0).map_err(|error| name.error("shm_open", 0, error))?;
-        let len = check_regular(&file, &name, uid)?;
-        Ok(Self { name, file, len })
-    }
-
-    /// Maps the whole object.
-    pub(crate) fn map(&self, access: Access) -> Result<Mapping, ObjectError> {
-        if self.len == 0 {
-            return Err(ObjectError::Unusable { object: self.name.path(), reason: "it is empty" });
-        }
-        Ok(Mapping::new(&self.file, &self.name, self.len, access)?)
-    }
-
-    /// Maps the whole object for reading and writing, behind a page of this process's own.
-    pub(crate) fn map_behind_own_page(&self) -> Result<Mapping, OsError> {
-        Mapping::behind_own_page(&self.file, &self.name, self.len)
-    }
-
-    /// Opens the same object again: another open file description, to hold locks.
-    pub(crate) fn open_for_locks(&self) -> Result<LockFile, ObjectError> {
-        let failed = |call| move |error| self.name.error(call, self.len, error);
-        let again = LockFile::open(|| shm_open(&self.name, libc::O_RDWR, 0)).map_err(failed("shm_open"))?;
-        if inode(again.file()).map_err(failed("fstat"))? != inode(&self.file).map_err(failed("fstat"))? {
-            let reason = "another object took its name while it was opened";
-            return Err(ObjectError::Unusable { object: self.name.path(), reason });
-        }
-        Ok(again)
-    }
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::os::foreign::Foreign;
+    use crate::os::mapping::Access;
     use crate::os::posix::{effective_uid, PAGE};
+    use std::os::unix::fs::MetadataExt;
     use std::path::Path;
 
     fn name(what: &str) -> Name {

@@ -12,9 +12,10 @@ mod limit_tests;
 
 use crate::error::OsError;
 use crate::os::locks::LockFile;
+use crate::os::mapping::Mapping;
 use crate::os::name::Link;
 use crate::os::posix::round_to_pages;
-use crate::os::segment::{Locked, Mapping, Segment};
+use crate::os::segment::{Locked, Segment};
 use crate::owner::error::ShareError;
 use crate::owner::payload::Payload;
 use crate::protocol::control::{control_name, control_size, peer_byte, View, CLOSED, MAGIC, OPEN, OWNER_BYTE, VERSION};

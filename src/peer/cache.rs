@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use crate::os::segment::Mapping;
+use crate::os::mapping::Mapping;
 use crate::peer::control::PeerControl;
 use crate::protocol::ids::ProviderId;
 use crate::protocol::record::Place;

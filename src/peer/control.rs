@@ -2,9 +2,10 @@
 
 #![forbid(unsafe_code)]
 
+use crate::os::foreign::{Foreign, ObjectError};
 use crate::os::fork;
 use crate::os::locks::{LockFile, LOCK};
-use crate::os::segment::{Access, Foreign, ObjectError};
+use crate::os::mapping::Access;
 use crate::peer::error::AttachError;
 use crate::protocol::control::{
     control_name, peer_byte, ControlHeader, View, CLOSED, MAGIC, OPEN, OWNER_BYTE, VERSION,

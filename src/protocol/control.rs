@@ -24,9 +24,9 @@
 //! | holder of a slot's or the owner's lock: anything, then unlock or end | next holder: its system call | what was written under the lock; the kernel orders the two |
 //! | owner: segment entry, Relaxed | peer: Relaxed | only a hint to unmap; it never decides about access |
 
+use crate::os::mapping::Mapping;
 use crate::os::name::Name;
 use crate::os::posix::PAGE;
-use crate::os::segment::Mapping;
 use crate::protocol::ids::ProviderId;
 use crate::protocol::record::{Record, PEERS};
 use crate::protocol::slot::Epoch;

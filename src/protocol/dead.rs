@@ -2,10 +2,11 @@
 
 #![forbid(unsafe_code)]
 
+use crate::os::foreign::{check_regular, is_linked, Foreign, ObjectError};
 use crate::os::locks::{LockFile, LOCK};
+use crate::os::mapping::Access;
 use crate::os::name::{shm_open, Name};
 use crate::os::posix::PAGE;
-use crate::os::segment::{check_regular, is_linked, Access, Foreign, ObjectError};
 use crate::protocol::control::{control_name, CLOSED, OWNER_BYTE, PROVIDER_OFFSET, RECEIVER_BYTE, STATE_OFFSET};
 use crate::protocol::ids::ProviderId;
 use std::os::unix::fs::{FileExt, MetadataExt};
