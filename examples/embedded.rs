@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     // The cap says what this program may ever take. It is no reservation: the next call is one.
     let provider = Provider::builder().max_bytes(64 << 10).max_shared(16).build()?;
     // What is queued, one that is being read, one that is being written: created, and paged in.
-    provider.reserve(LEN, QUEUED + 2)?;
+    provider.reserve(LEN, QUEUED + 2)?.keep();
     let name = format!("example-{}", std::process::id());
     let mut sender = Sender::builder().capacity(QUEUED).create(&provider, &name)?;
     let mut receiver = Receiver::open(&Client::new(), &name)?;

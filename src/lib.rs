@@ -68,12 +68,28 @@
 //!
 //! # When memory runs out
 //!
-//! [`Provider::alloc`] never waits for memory, and the pool never holds more than
+//! [`Provider::alloc`] never waits for memory. The pool never holds more than
 //! [`max_bytes`](ProviderBuilder::max_bytes). Until that cap is reached the pool grows. At the cap,
 //! `alloc` looks for room in this order: idle chunks of the size class and chunks whose leases have
 //! ended; buffers that channels have returned; idle chunks of other classes, which it evicts; the
 //! leases of peers that have died. If all of that is not enough it fails with
 //! [`AllocErrorKind::Exhausted`], which says how many bytes are in use, leased and idle.
+//!
+//! Or wait for it. [`Provider::alloc_timeout`] and a [`Request`] return as soon as memory comes back
+//! in any process, in the order in which they came:
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let provider = shm_pool::Provider::builder().build()?;
+//! use std::time::Duration;
+//!
+//! let buffer = provider.alloc_timeout(1 << 20, Duration::from_millis(100))?;
+//! let another = provider.request(1 << 20).zeroed().wait()?;
+//! let future = provider.request(1 << 20).wait_async(); // for any executor
+//! # drop((buffer, another, future));
+//! # Ok(())
+//! # }
+//! ```
 //!
 //! | symptom | remedy |
 //! |---|---|
@@ -114,6 +130,7 @@
 //! | *channel* | carries buffers, and small messages, from one *sender* to one *receiver* |
 //! | *loan* | a buffer that was sent by a channel, until the receiver gives it back |
 //! | *bell* | the word by which one side of a channel wakes the other; the kernel rings it for a process that dies |
+//! | *memory bell* | the word by which whoever gives memory back wakes a provider that waits for it |
 //! | *create*, *attach* | what an owner does with an object, and what a peer does |
 //! | *reclaim* | take back the leases of a peer that is gone |
 //! | *sweep* | remove the objects of an owner that is gone |
@@ -151,6 +168,8 @@ pub use error::{BuildError, OsError};
 pub use owner::buf::{ShmBuf, ShmBufMut};
 pub use owner::error::{AllocError, AllocErrorKind, CapacityError, ShareError};
 pub use owner::provider::{Provider, ProviderBuilder};
+pub use owner::request::{AllocFuture, Request};
+pub use owner::reservation::Reservation;
 pub use owner::stats::{ClassStats, Stats};
 pub use owner::sweep::Swept;
 pub use peer::client::{Client, ClientBuilder};

@@ -36,6 +36,18 @@ pub(crate) fn fence_after_rmw() {
     }
 }
 
+/// The light side of a barrier whose heavy side the kernel makes (see `os::barrier`): the compiler
+/// moves no load before it and no store behind it. In the models it is a full fence, which is what
+/// the heavy side makes of it.
+#[inline]
+pub(crate) fn light_barrier() {
+    if cfg!(loom) {
+        fence(Ordering::SeqCst);
+    } else {
+        std::sync::atomic::compiler_fence(Ordering::SeqCst);
+    }
+}
+
 #[cfg(all(test, loom))]
 mod model {
     use super::{AtomicPtr, Ordering};

@@ -34,7 +34,7 @@ pub(crate) struct Pooled {
 impl Pooled {
     pub(crate) fn new(device: Device, channel: &str) -> Fallible<Self> {
         let provider = Provider::builder().name_prefix(PREFIX).max_bytes(256 << 10).max_shared(64).build()?;
-        provider.reserve(MAX_LEN, UNDER_WAY + 2)?;
+        provider.reserve(MAX_LEN, UNDER_WAY + 2)?.keep();
         let sender = Sender::builder().capacity(UNDER_WAY).create(&provider, channel)?;
         Ok(Self { device, provider, sender, messages: AtomicU64::new(0), bytes: AtomicU64::new(0) })
     }

@@ -95,7 +95,7 @@ pub(crate) fn steady(provider: &Provider, batch: impl FnOnce() -> Timed) -> Time
 /// A provider with idle chunks for `len` bytes, their pages faulted in.
 pub(crate) fn provider_with(len: usize, chunks: usize) -> Provider {
     let provider = Provider::builder().max_idle_per_class(chunks).build().expect("a provider");
-    provider.reserve(len, chunks).expect("room for the chunks in /dev/shm");
+    provider.reserve(len, chunks).expect("room for the chunks in /dev/shm").keep();
     provider
 }
 

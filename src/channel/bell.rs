@@ -42,6 +42,7 @@
 //! Bit 31 is set as long as the sleeper may sleep. So if the ringer dies between W4 and W5, or
 //! anywhere else, the kernel wakes the sleeper.
 
+use crate::os::deadline::Deadline;
 use crate::os::futex::Futex;
 use crate::sync::{fence, Ordering};
 use std::time::Duration;
@@ -171,7 +172,7 @@ impl Bell {
             let Ok(before) = begun else { return Woken::Gone };
             let look_again = Deadline::after(LOOK_AGAIN);
             let until = Deadline::first(deadline, look_again);
-            self.0.sleep_while(about_to_sleep(before), until.as_ref().map(|until| &until.0)); // S4
+            self.0.sleep_while(about_to_sleep(before), until); // S4
 
             // Look before S1 runs again and clears the sign that it was rung.
             if is_ready() {
@@ -191,37 +192,3 @@ impl Bell {
 
 /// The longest sleep before the sleeper looks again.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-
-/// A point in time on the monotonic clock.
-#[derive(Clone, Copy)]
-pub(super) struct Deadline(libc::timespec);
-
-fn now() -> libc::timespec {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `now` is a valid place to write to. The call cannot fail: every Linux has this clock.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
-    now
-}
-
-impl Deadline {
-    pub(super) fn has_passed(self) -> bool {
-        let now = now();
-        (now.tv_sec, now.tv_nsec) >= (self.0.tv_sec, self.0.tv_nsec)
-    }
-
-    /// The deadline that passes first; `None` never passes.
-    fn first(one: Option<Self>, other: Option<Self>) -> Option<Self> {
-        let (Some(a), Some(b)) = (one, other) else { return one.or(other) };
-        Some(if (a.0.tv_sec, a.0.tv_nsec) <= (b.0.tv_sec, b.0.tv_nsec) { a } else { b })
-    }
-
-    /// A deadline `timeout` from now; `None` if that is further than the clock goes.
-    pub(super) fn after(timeout: Duration) -> Option<Self> {
-        let now = now();
-        let nanos = now.tv_nsec + libc::c_long::from(timeout.subsec_nanos() as i32);
-        let (carry, tv_nsec) = (nanos / 1_000_000_000, nanos % 1_000_000_000);
-        let seconds = libc::time_t::try_from(timeout.as_secs()).ok()?;
-        let tv_sec = now.tv_sec.checked_add(seconds)?.checked_add(carry)?;
-        Some(Self(libc::timespec { tv_sec, tv_nsec }))
-    }
-}

@@ -3,13 +3,14 @@
 use super::counted::{Counted, Owned};
 use super::object::Shared;
 use super::returns;
-use crate::os::foreign::Foreign;
+use crate::os::barrier;
+use crate::os::foreign::{Foreign, ObjectError};
 use crate::os::fork;
 use crate::os::locks::LockFile;
 use crate::os::mapping::{Access, Mapping};
 use crate::os::name::Name;
 use crate::peer::error::AttachError;
-use crate::protocol::control::segment_name;
+use crate::protocol::control::{control_name, segment_name, View};
 use crate::protocol::ids::ProviderId;
 use std::fmt;
 use std::ops::Deref;
@@ -36,14 +37,16 @@ pub(super) struct Borrower {
     /// Holds the receiver's lock for as long as anything is read.
     _locks: Arc<LockFile>,
     fork_epoch: u64,
+    /// The provider's control object, for its memory bell. `None` if the provider was gone.
+    memory: Option<View>,
     /// The ticket of the next return.
     returned: AtomicU64,
 }
 
 impl Borrower {
     /// `locks` holds the receiver's lock.
-    pub(super) fn new(shared: Arc<Shared>, locks: Arc<LockFile>) -> Self {
-        Self { shared, _locks: locks, fork_epoch: fork::epoch(), returned: AtomicU64::new(0) }
+    pub(super) fn new(shared: Arc<Shared>, locks: Arc<LockFile>, memory: Option<View>) -> Self {
+        Self { shared, _locks: locks, fork_epoch: fork::epoch(), memory, returned: AtomicU64::new(0) }
     }
 
     /// Gives a loan back. In a forked child the loan belongs to the parent.
@@ -53,7 +56,23 @@ impl Borrower {
             // Relaxed: it only has to make tickets different.
             let ticket = self.returned.fetch_add(1, Ordering::Relaxed);
             returns::give_back(self.shared.returns(), ticket, number);
+            if let Some(memory) = &self.memory {
+                memory.header().memory.ring();
+            }
         }
+    }
+}
+
+/// Maps the control object of a provider, for its memory bell. `None` if the provider is gone, or
+/// does not let this user in.
+pub(super) fn memory_bell(prefix: &str, provider: ProviderId, uid: u32) -> Result<Option<View>, ObjectError> {
+    barrier::enlist();
+    match Foreign::open(control_name(prefix, provider), Access::ReadWrite, uid) {
+        Ok(foreign) => Ok(View::of_provider(foreign.map(Access::ReadWrite)?, provider)),
+        Err(missing) if missing.is_missing() => Ok(None),
+        // The channel's mode may let in more than the provider's. Then the owner looks by itself.
+        Err(ObjectError::Os(error)) if error.errno() == Some(libc::EACCES) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

@@ -99,7 +99,8 @@ pub use message::{Inline, Message, MAX_INLINE};
 pub use receiver::{Receiver, ReceiverBuilder};
 pub use sender::{Sender, SenderBuilder};
 
-use bell::{Bell, Deadline, Woken};
+use crate::os::deadline::Deadline;
+use bell::{Bell, Woken};
 use std::time::{Duration, Instant};
 
 const DEFAULT_SLOTS: usize = 256;

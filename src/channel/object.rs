@@ -79,7 +79,7 @@ struct What {
 const _: () = assert!(size_of::<ChannelHeader>() == 192);
 
 /// Turns what is wrong with an object into the channel's error for it.
-fn not_a_channel(error: ObjectError) -> ChannelError {
+pub(super) fn not_a_channel(error: ObjectError) -> ChannelError {
     match error {
         ObjectError::Unusable { object, reason } => ChannelError::NotAChannel { object, reason },
         ObjectError::WrongUid { object, found, expected } => ChannelError::WrongUid { object, found, expected },

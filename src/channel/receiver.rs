@@ -2,14 +2,15 @@
 
 #![forbid(unsafe_code)]
 
-use super::bell::{Deadline, Woken};
-use super::borrower::{Borrower, MappedSegments};
+use super::bell::Woken;
+use super::borrower::{memory_bell, Borrower, MappedSegments};
 use super::error::{ChannelError, RecvError};
 use super::message::{self, Carried, Message};
-use super::object::{self, Object};
+use super::object::{self, not_a_channel, Object};
 use super::ring::{self, Ticket};
 use super::{spin, DEFAULT_SPIN};
 use crate::error::OsError;
+use crate::os::deadline::Deadline;
 use crate::peer::client::Client;
 use crate::peer::error::AttachError;
 use crate::sync::{fence, Ordering};
@@ -49,8 +50,10 @@ impl ReceiverBuilder {
         let (prefix, uid) = client.trusted();
         let name = object::name(prefix, name)?;
         let mut object = Object::open(&name, uid)?;
+        // Before it joins: what fails afterwards could not be undone.
+        let memory = memory_bell(prefix, object.provider(), uid).map_err(not_a_channel)?;
         object.join(&name)?;
-        let borrower = Arc::new(Borrower::new(object.shared().clone(), object.locks().clone()));
+        let borrower = Arc::new(Borrower::new(object.shared().clone(), object.locks().clone(), memory));
         let segments = MappedSegments::new(prefix, uid, object.provider(), borrower);
         Ok(Receiver { object, segments, ticket: Ticket::default(), read: None, spin: self.spin })
     }

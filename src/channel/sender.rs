@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::bell::{Deadline, Woken};
+use super::bell::Woken;
 use super::book::Book;
 use super::borrower::SentBuffer;
 use super::error::{ChannelError, SendError, SendErrorKind};
@@ -10,6 +10,7 @@ use super::lender::{Lender, NotLent};
 use super::object::{self, Object, MAX_LOANS, MAX_SLOTS, MIN_SLOTS};
 use super::ring::{self, Ticket, Words};
 use super::{message, spin, DEFAULT_LOANS, DEFAULT_SLOTS, DEFAULT_SPIN};
+use crate::os::deadline::Deadline;
 use crate::os::posix::is_object_mode;
 use crate::owner::buf::ShmBuf;
 use crate::owner::pool::Lends;

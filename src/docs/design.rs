@@ -82,6 +82,7 @@
 //! | D11 | A forked child owns nothing |
 //! | D12 | Two front doors, one pool: where somebody else counts references (zenoh), the pool does not count them twice |
 //! | D13 | A channel lends buffers and takes no lease by the record: its own object says what has come back, and only the cache lines that a message needs travel |
+//! | D14 | Waiting is an event, never a poll. Whoever frees memory, in any process, wakes who waits; nobody waiting costs a relaxed load |
 //! | D18 | Segments are few, large and long-lived. Shelves are for speed, arenas for memory |
 //!
 //! # What is checked by a model
@@ -95,6 +96,7 @@
 //! | peers that come, go and die while the owner grants and reclaims | `slot` |
 //! | chunks between shelves and hands while the pool closes | `shelf` |
 //! | the ring, its bells, loans and returns | `loans` |
+//! | the memory bell: whoever gives memory back wakes who waits | `memory_bell` |
 //!
 //! # What is lock-free
 //!
@@ -111,6 +113,9 @@
 //! side is gone. A side that has to wait for the other one sleeps in the kernel after a while, and
 //! a system call of the other one wakes it.
 //!
-//! **These take locks:** making and destroying chunks, the first descriptor of a chunk,
+//! **Giving back**, in any process, costs one relaxed load more while nobody waits for memory (see
+//! `protocol/memory_bell`). While somebody does, it is a system call.
+//!
+//! **These take locks:** waiting for memory, making and destroying chunks, the first descriptor of a chunk,
 //! [`Provider::stats`](crate::Provider::stats), and mapping a segment for the first time.
 #![forbid(unsafe_code)]

@@ -8,6 +8,7 @@ pub(crate) use real::Futex;
 
 #[cfg(not(all(test, loom)))]
 mod real {
+    use crate::os::deadline::Deadline;
     use std::ptr;
     use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -33,14 +34,18 @@ mod real {
             self.0.fetch_or(value, order)
         }
 
+        pub(crate) fn fetch_add(&self, value: u32, order: Ordering) -> u32 {
+            self.0.fetch_add(value, order)
+        }
+
         pub(crate) fn compare_exchange(&self, old: u32, new: u32, yes: Ordering, no: Ordering) -> Result<u32, u32> {
             self.0.compare_exchange(old, new, yes, no)
         }
 
         /// Sleeps if the word equals `value`: until it is woken, until `deadline` (on the monotonic
         /// clock) has passed, or spuriously.
-        pub(crate) fn sleep_while(&self, value: u32, deadline: Option<&libc::timespec>) {
-            let deadline = deadline.map_or(ptr::null(), |deadline| deadline as *const libc::timespec);
+        pub(crate) fn sleep_while(&self, value: u32, deadline: Option<Deadline>) {
+            let deadline = deadline.as_ref().map_or(ptr::null(), Deadline::as_ptr);
             // This wait, unlike `FUTEX_WAIT`, takes an absolute deadline. Its bits say who may
             // wake: everybody.
             let (call, everybody) = (libc::FUTEX_WAIT_BITSET, libc::FUTEX_BITSET_MATCH_ANY);
@@ -62,6 +67,7 @@ mod real {
 
 #[cfg(all(test, loom))]
 mod model {
+    use crate::os::deadline::Deadline;
     use loom::sync::{atomic, Condvar, Mutex};
     use std::sync::atomic::Ordering;
 
@@ -103,11 +109,15 @@ mod model {
             self.word().fetch_or(value, order)
         }
 
+        pub(crate) fn fetch_add(&self, value: u32, order: Ordering) -> u32 {
+            self.word().fetch_add(value, order)
+        }
+
         pub(crate) fn compare_exchange(&self, old: u32, new: u32, yes: Ordering, no: Ordering) -> Result<u32, u32> {
             self.word().compare_exchange(old, new, yes, no)
         }
 
-        pub(crate) fn sleep_while(&self, value: u32, _deadline: Option<&libc::timespec>) {
+        pub(crate) fn sleep_while(&self, value: u32, _deadline: Option<Deadline>) {
             let guard = self.lock.lock().unwrap();
             if self.word().load(Ordering::Relaxed) == value {
                 drop(self.woken.wait(guard).unwrap());

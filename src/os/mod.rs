@@ -3,12 +3,15 @@
 //!
 //! The lowest layer: it knows nothing of chunks, leases or channels.
 
+pub(crate) mod barrier;
+pub(crate) mod deadline;
 pub(crate) mod foreign;
 pub(crate) mod fork;
 pub(crate) mod futex;
 pub(crate) mod locks;
 pub(crate) mod mapping;
 pub(crate) mod name;
+pub(crate) mod per_process;
 pub(crate) mod posix;
 pub(crate) mod prefetch;
 pub(crate) mod robust_list;

@@ -377,6 +377,11 @@ impl Chunk {
         self.pool().control()?.record(self.record.load(Ordering::Relaxed))
     }
 
+    /// Was a record claimed for it? It has that for life.
+    pub(crate) fn has_record(&self) -> bool {
+        self.generation() != 0
+    }
+
     /// The owner's copy of the generation; 0 if no record was claimed.
     pub(crate) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)

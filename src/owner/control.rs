@@ -20,6 +20,7 @@ use crate::owner::error::ShareError;
 use crate::owner::payload::Payload;
 use crate::protocol::control::{control_name, control_size, peer_byte, View, CLOSED, MAGIC, OPEN, OWNER_BYTE, VERSION};
 use crate::protocol::ids::{PeerId, ProviderId};
+use crate::protocol::memory_bell::MemoryBell;
 use crate::protocol::record::{Record, MAX_GRANTS, PEERS};
 use crate::protocol::slot::{Epoch, GrantGate, NotGranted};
 use parking_lot::Mutex;
@@ -84,6 +85,11 @@ impl OwnerControl {
     }
 
     /// The provider's id.
+    /// What peers ring when they give leases back.
+    pub(crate) fn memory_bell(&self) -> &MemoryBell {
+        &self.view.header().memory
+    }
+
     pub(crate) fn id(&self) -> ProviderId {
         self.id
     }

@@ -4,6 +4,7 @@
 
 use crate::error::OsError;
 use crate::protocol::ids::{PeerId, ProviderId};
+use std::time::Duration;
 use thiserror::Error;
 
 /// Why an allocation failed.
@@ -19,9 +20,20 @@ impl AllocError {
         &self.0
     }
 
-    /// Is it [`AllocErrorKind::Exhausted`]? Then the same call may work once buffers or views are
-    /// dropped.
+    /// Is it for want of memory, which may come back? Then the same call may work later: at the
+    /// cap ([`AllocErrorKind::Exhausted`]) once buffers or views are dropped, and where the system
+    /// has none ([`AllocErrorKind::Os`] with `ENOSPC` or `ENOMEM`) once somebody makes room there.
     pub fn is_exhausted(&self) -> bool {
+        match &*self.0 {
+            AllocErrorKind::Exhausted { .. } => true,
+            AllocErrorKind::Os(error) => matches!(error.errno(), Some(libc::ENOSPC | libc::ENOMEM)),
+            AllocErrorKind::TimedOut { source, .. } => source.is_exhausted(),
+            _ => false,
+        }
+    }
+
+    /// Is the cap reached?
+    pub(crate) fn is_at_the_cap(&self) -> bool {
         matches!(*self.0, AllocErrorKind::Exhausted { .. })
     }
 }
@@ -82,6 +94,17 @@ pub enum AllocErrorKind {
         /// are lent to channels.
         leased: usize,
     },
+    /// No memory came back in time.
+    #[error("no memory came back within {timeout:?}: {source}")]
+    TimedOut {
+        /// How long was waited at most.
+        timeout: Duration,
+        /// Why there was none.
+        source: AllocError,
+    },
+    /// [`Provider::end_waits`](crate::Provider::end_waits) was called.
+    #[error("this provider's waits for memory were ended")]
+    WaitsEnded,
     /// More chunks than the provider keeps idle.
     #[error("cannot reserve {count} chunks: max_idle_per_class keeps {max} of a class; raise it")]
     ReserveTooMany {
@@ -90,6 +113,9 @@ pub enum AllocErrorKind {
         /// The idle cap.
         max: usize,
     },
+    /// A reserved chunk could not be made ready to be shared.
+    #[error("cannot reserve: {0}")]
+    ReserveShare(ShareError),
     /// This process is a forked child of the one that built the provider, and owns nothing of it.
     #[error("the provider belongs to the process that this one was forked from; build a new one here")]
     Forked,

@@ -10,6 +10,8 @@ use crate::owner::control::OwnerControl;
 use crate::owner::error::{AllocError, AllocErrorKind};
 use crate::owner::limits::{range, Limits, LONGEST};
 use crate::owner::pool::Pool;
+use crate::owner::request::Request;
+use crate::owner::reservation::Reservation;
 use crate::owner::segment_factory::Numbered;
 use crate::owner::stats::Stats;
 use crate::owner::sweep::{self, Swept};
@@ -18,6 +20,7 @@ use crate::protocol::ids::ProviderId;
 use std::alloc::Layout;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// How many times the control object is made before `build` gives up because sweeps remove it.
 const SWEPT_TRIES: usize = 16;
@@ -202,7 +205,7 @@ impl Provider {
     }
 
     /// The pool of its chunks.
-    pub(crate) fn pool(&self) -> &Pool {
+    pub(crate) fn pool(&self) -> &Arc<Pool> {
         &self.pool
     }
 
@@ -274,6 +277,30 @@ impl Provider {
         self.take(class, len)
     }
 
+    /// Begins a request for `len` bytes, which may wait for memory: see [`Request`].
+    pub fn request(&self, len: usize) -> Request<'_> {
+        Request::new(self, len)
+    }
+
+    /// Allocates as [`alloc`](Self::alloc) does, and waits at most `timeout` for memory. It wakes
+    /// as soon as memory comes back, in this process or another; after a peer's death within 50
+    /// milliseconds.
+    ///
+    /// # Errors
+    ///
+    /// As [`Request::timeout`].
+    pub fn alloc_timeout(&self, len: usize, timeout: Duration) -> Result<ShmBufMut, AllocError> {
+        self.request(len).timeout(timeout)
+    }
+
+    /// Ends all waits for memory, those to come included, with [`AllocErrorKind::WaitsEnded`].
+    /// Allocations that do not wait go on as before.
+    pub fn end_waits(&self) {
+        if self.pool.is_ours() {
+            self.pool.waiting().close(&self.pool);
+        }
+    }
+
     /// Allocates as [`alloc`](Self::alloc) does, with every byte zero. Costs writing them.
     ///
     /// # Errors
@@ -285,32 +312,24 @@ impl Provider {
         Ok(buffer)
     }
 
-    /// Makes `count` chunks for messages of `len` bytes ready: creates those that are missing and
-    /// faults their pages in, so that the first messages cost no more than later ones.
+    /// Reserves `count` chunks for messages of `len` bytes: they exist from now on, in use or idle,
+    /// until the [`Reservation`] is dropped. They are made with all that a message needs, so that
+    /// the first one costs no more than the later ones: memory that is present, and a record for
+    /// [`ShmBuf::descriptor`](crate::ShmBuf::descriptor). No other length takes them, and neither
+    /// [`trim`](Self::trim) nor a lack of memory destroys them. They count against the cap.
+    ///
+    /// Several reservations of one size class add up.
     ///
     /// # Errors
     ///
-    /// [`AllocErrorKind::ReserveTooMany`] if `count` is above `max_idle_per_class`; otherwise as
-    /// [`alloc`](Self::alloc). Chunks made before an error stay idle in the pool.
-    pub fn reserve(&self, len: usize, count: usize) -> Result<(), AllocError> {
-        let max = self.pool.limits().max_idle;
-        if count > max {
-            return Err(AllocErrorKind::ReserveTooMany { count, max }.into());
-        }
+    /// [`AllocErrorKind::ReserveTooMany`] if the class has more reserved than `max_idle_per_class`;
+    /// [`AllocErrorKind::ReserveShare`] if there are too few records (`max_shared`); otherwise as
+    /// [`alloc`](Self::alloc). On an error nothing is reserved, and nothing is left of it.
+    pub fn reserve(&self, len: usize, count: usize) -> Result<Reservation, AllocError> {
         self.check(len)?;
-        let mut ready = Vec::new();
-        let result = (0..count).try_for_each(|_| self.reserve_one(class_of(len)).map(|chunk| ready.push(chunk)));
-        ready.into_iter().for_each(Pool::give);
-        result
-    }
-
-    fn reserve_one(&self, class: usize) -> Result<OwnedChunk, AllocError> {
-        // Chunks of this very class: a larger one would then be missing for its own class.
-        let chunk = self.pool.take_own(class).map_or_else(|| self.pool.make(class), Ok)?;
-        if chunk.uses() == 0 {
-            chunk.count_use(); // because a miss counts it too
-        }
-        Ok(chunk)
+        let class = class_of(len);
+        self.pool.reserve(class, count)?;
+        Ok(Reservation::new(&self.pool, class, count))
     }
 
     /// Gives all idle memory back to the system: idle chunks, unused segments, the free pages of
@@ -329,7 +348,9 @@ impl Provider {
     /// [`stats`](Self::stats).
     pub fn reclaim(&self) -> usize {
         if self.pool.is_ours() {
-            self.pool.reclaim()
+            let reclaimed = self.pool.reclaim();
+            self.pool.memory_bell().ring();
+            reclaimed
         } else {
             0
         }
@@ -370,7 +391,7 @@ impl Provider {
     }
 
     #[inline]
-    fn check(&self, len: usize) -> Result<(), AllocError> {
+    pub(crate) fn check(&self, len: usize) -> Result<(), AllocError> {
         if len > self.max_alloc {
             return Err(AllocErrorKind::TooLarge { len, max: self.max_alloc }.into());
         }
@@ -378,6 +399,26 @@ impl Provider {
             return Err(AllocErrorKind::Forked.into());
         }
         Ok(())
+    }
+
+    /// A message of that length is too long for any layout.
+    pub(crate) fn too_large(&self, len: usize) -> Result<Layout, AllocError> {
+        Err(AllocErrorKind::TooLarge { len, max: self.max_alloc }.into())
+    }
+
+    /// The class for a layout that can be had.
+    pub(crate) fn class(&self, layout: Layout) -> usize {
+        if layout.align() <= MIN_SIZE {
+            class_of(layout.size())
+        } else {
+            self.pool.limits().page_aligned(layout.size())
+        }
+    }
+
+    /// Makes a chunk that was taken for `len` bytes a buffer.
+    pub(crate) fn hand_over(&self, chunk: OwnedChunk, len: usize) -> Result<ShmBufMut, AllocError> {
+        // SAFETY: the pool took it for `len` bytes.
+        unsafe { self.hand_out(chunk, len) }
     }
 
     fn take(&self, class: usize, len: usize) -> Result<ShmBufMut, AllocError> {

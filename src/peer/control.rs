@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use crate::os::barrier;
 use crate::os::foreign::{Foreign, ObjectError};
 use crate::os::fork;
 use crate::os::locks::{LockFile, LOCK};
@@ -35,6 +36,7 @@ pub(crate) struct PeerControl {
 impl PeerControl {
     /// Opens the control object of `provider`, which must belong to user `uid`, and takes a slot.
     pub(crate) fn connect(prefix: &str, provider: ProviderId, uid: u32) -> Result<Self, AttachError> {
+        barrier::enlist();
         let name = control_name(prefix, provider);
         let object = name.path();
         let gone = |error: ObjectError| match error {
@@ -137,13 +139,20 @@ impl PeerControl {
     pub(crate) fn release(&self, record: u32) {
         if let Some(record) = self.record(record).filter(|_| self.has_slot()) {
             record.release(self.slot());
+            self.ring();
         }
+    }
+
+    /// Memory of this provider may have come back.
+    pub(crate) fn ring(&self) {
+        self.view.header().memory.ring();
     }
 
     /// Turns one lease of this peer back into a grant.
     pub(crate) fn put_back(&self, record: u32) {
         if let Some(record) = self.record(record).filter(|_| self.has_slot()) {
             record.put_back(self.slot());
+            self.ring();
         }
     }
 
@@ -189,6 +198,7 @@ impl Drop for PeerControl {
         if self.is_ours() && self.has_slot() {
             // The last view is gone; what is left in the lanes are grants that nobody will take up.
             self.view.vacate(self.slot(), || used(&self.view));
+            self.ring();
             // Unlock explicitly instead of relying on close: a child made by a raw `clone` may
             // still have a copy of the descriptor. If this fails, the slot stays taken until that
             // child ends.

@@ -42,7 +42,11 @@ impl<'a> Lease<'a> {
         };
         match taken {
             Ok(place) => Ok((Lease { control, record: descriptor.record, origin }, place)),
-            Err(Refused::Stale) => Err(AttachError::Stale),
+            Err(Refused::Stale) => {
+                // The lease that was taken back may have been in an owner's way for a moment.
+                control.ring();
+                Err(AttachError::Stale)
+            }
             Err(Refused::Full) => Err(AttachError::TooManyLeases { max: MAX_LEASES as usize }),
             Err(Refused::NotGranted) => Err(AttachError::NotGranted),
         }

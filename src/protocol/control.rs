@@ -28,10 +28,11 @@ use crate::os::mapping::Mapping;
 use crate::os::name::Name;
 use crate::os::posix::PAGE;
 use crate::protocol::ids::ProviderId;
+use crate::protocol::memory_bell::MemoryBell;
 use crate::protocol::record::{Record, PEERS};
 use crate::protocol::slot::Epoch;
 use std::mem::size_of;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// `SHMPOOL` and a zero byte.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"SHMPOOL\0");
@@ -40,7 +41,7 @@ pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"SHMPOOL\0");
 pub(crate) const CHANNEL_MAGIC: u64 = u64::from_le_bytes(*b"SHMCHAN\0");
 
 /// Version of the layout and of the protocol on it.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 
 /// Most records in a control object.
 pub(crate) const MAX_RECORDS: usize = 1 << 20;
@@ -85,6 +86,8 @@ pub(crate) struct ControlHeader {
     pub(crate) high_water: AtomicU32,
     pub(crate) epochs: [Epoch; PEERS],
     pub(crate) segments: [AtomicU64; ENTRIES],
+    /// In a cache line of its own: each peer reads it whenever it gives a lease back.
+    pub(crate) memory: MemoryBell,
 }
 
 #[cfg(not(all(test, loom)))]
@@ -117,6 +120,18 @@ impl View {
     pub(crate) fn new(mapping: Mapping, records: usize) -> Option<Self> {
         let fits = (1..=MAX_RECORDS).contains(&records) && control_size(records) <= mapping.len();
         fits.then_some(Self { mapping, records })
+    }
+
+    /// The header's page alone, if it is that of a living provider with this id.
+    pub(crate) fn of_provider(mapping: Mapping, provider: ProviderId) -> Option<Self> {
+        let view = Self::new(mapping, 1)?;
+        let header = view.header();
+        // Acquire: partner of the Release with which the owner opens it.
+        let is_open = header.state.load(Ordering::Acquire) == OPEN;
+        let is_its = header.magic.load(Ordering::Relaxed) == MAGIC
+            && header.version.load(Ordering::Relaxed) == VERSION
+            && header.provider.load(Ordering::Relaxed) == provider.0;
+        (is_open && is_its).then_some(view)
     }
 
     /// The same object with another number of records, if they fit.

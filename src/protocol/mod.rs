@@ -5,5 +5,6 @@ pub(crate) mod control;
 pub(crate) mod dead;
 pub(crate) mod descriptor;
 pub(crate) mod ids;
+pub(crate) mod memory_bell;
 pub(crate) mod record;
 pub(crate) mod slot;

@@ -246,7 +246,7 @@ impl PoolBackend {
     fn refused(&self, layout: &MemoryLayout, error: &AllocError) -> ZAllocError {
         // A policy that waits for memory tries again a thousand times a second, so a refusal by the
         // system is logged once until there is memory again. Reaching the cap is nothing unusual.
-        if error.is_exhausted() || self.core.is_short.swap(true, Ordering::Relaxed) {
+        if error.is_at_the_cap() || self.core.is_short.swap(true, Ordering::Relaxed) {
             tracing::debug!(%layout, %error, "no memory for a message");
         } else {
             tracing::error!(%layout, %error, "no memory for a message; not said again before there is some");

@@ -2,7 +2,7 @@
 //! where the memory is.
 
 use crate::support::{builder, files, holds, message};
-use shm_pool::{AllocErrorKind, Client, Provider, ProviderBuilder, ShmBuf, ShmBufMut};
+use shm_pool::{AllocErrorKind, Client, Provider, ProviderBuilder, ShareError, ShmBuf, ShmBufMut, Stats};
 
 const CAP: usize = 1 << 20;
 const QUARTER: usize = CAP / 4;
@@ -159,7 +159,7 @@ fn small_chunks_fill_the_cap_and_make_room_for_a_large_one() {
 fn what_cannot_succeed_destroys_nothing() {
     const FRAME: usize = 6_200_000;
     let provider = builder().max_bytes(64 << 20).max_idle_per_class(64).build().unwrap();
-    provider.reserve(48, 64).unwrap();
+    drop(provider.reserve(48, 64).unwrap());
     let reserved = provider.stats().misses();
     let frames = fill(&provider, FRAME);
     assert_eq!(frames.len(), 10, "as many as fit 64 MiB");
@@ -318,12 +318,87 @@ fn ever_larger_messages_make_few_segments() {
 }
 
 #[test]
-fn a_reservation_that_does_not_fit_keeps_what_it_could_make() {
+fn a_reservation_that_does_not_fit_leaves_nothing_of_it() {
     let provider = capped();
+    let _kept = provider.reserve(100, 3).unwrap();
+    let before = provider.stats();
     assert!(provider.reserve(QUARTER, 5).unwrap_err().is_exhausted());
+    let after = provider.stats();
+    let idle = |stats: &Stats| stats.classes.iter().map(|class| class.idle).sum::<usize>();
+    assert_eq!(idle(&after), idle(&before), "chunks that nobody has reserved are kept");
+    assert_eq!(provider.reserve(100, 5).unwrap().count(), 5, "the class is as it was");
+}
+
+/// Otherwise the telemetry of a robot stops when its camera sends more than was planned.
+#[test]
+fn what_is_reserved_stays_whatever_others_ask_for() {
+    const FRAME: usize = 6_000_000;
+    let provider = builder().max_bytes(60 << 20).max_idle_per_class(64).max_shared(256).build().unwrap();
+    let small = provider.reserve(48, 64).unwrap();
+    let frames = provider.reserve(FRAME, 9).unwrap();
     let misses = provider.stats().misses();
-    let live = fill(&provider, QUARTER);
-    assert_eq!((live.len(), provider.stats().misses()), (4, misses), "the chunks that were made are lost");
+    let held: Vec<_> = (0..9).map(|_| provider.alloc(FRAME).unwrap()).collect();
+    assert_eq!(provider.stats().misses(), misses, "nine were there");
+    let tenth = provider.alloc(FRAME).unwrap();
+    let misses = misses + 1;
+    for in_use in [0, 1, 64] {
+        let _some: Vec<_> = (0..in_use).map(|_| provider.alloc(48).unwrap()).collect();
+        for _ in 0..10 {
+            assert!(provider.alloc(FRAME).unwrap_err().is_exhausted());
+        }
+        assert!(provider.alloc(20 << 20).unwrap_err().is_exhausted());
+    }
+    provider.trim();
+    let telemetry: Vec<_> = (0..64).map(|_| provider.alloc(48).unwrap()).collect();
+    assert_eq!(provider.stats().misses(), misses, "a reserved chunk was made anew");
+    drop(telemetry);
+    // Given up, its room is anybody's.
+    drop((small, held, frames, tenth));
+    provider.trim();
+    assert_eq!(provider.stats().bytes_held, 0);
+}
+
+/// Otherwise a slightly shorter message takes what was reserved for another length.
+#[test]
+fn what_is_reserved_serves_no_other_length() {
+    let provider = builder().max_idle_per_class(8).build().unwrap();
+    let reserved = provider.reserve(100_000, 4).unwrap();
+    let others: Vec<_> = (0..8).map(|_| provider.alloc(95_000).unwrap()).collect();
+    let misses = provider.stats().misses();
+    let own: Vec<_> = (0..4).map(|_| provider.alloc(100_000).unwrap()).collect();
+    assert_eq!(provider.stats().misses(), misses);
+    drop((others, own, reserved));
+}
+
+#[test]
+fn reservations_of_a_class_add_up_and_end_one_by_one() {
+    let provider = builder().max_idle_per_class(8).build().unwrap();
+    let (first, second) = (provider.reserve(1000, 3).unwrap(), provider.reserve(1000, 5).unwrap());
+    let idle = || provider.stats().classes.iter().map(|class| class.idle).sum::<usize>();
+    assert_eq!(idle(), 8);
+    assert!(provider.reserve(1000, 1).is_err(), "no more are kept idle");
+    provider.trim();
+    assert_eq!(idle(), 8);
+    drop(first);
+    provider.trim();
+    assert_eq!(idle(), 5);
+    second.keep();
+    provider.trim();
+    assert_eq!(idle(), 5, "kept for the provider's life");
+}
+
+/// Otherwise the first message of a real-time publisher fails, after everything was reserved for it.
+#[test]
+fn what_is_reserved_can_be_shared() {
+    let provider = builder().max_shared(4).max_idle_per_class(8).build().unwrap();
+    let error = provider.reserve(100, 5).unwrap_err();
+    assert!(matches!(error.kind(), AllocErrorKind::ReserveShare(ShareError::TooManyShared { max: 4 })), "{error}");
+    let _reserved = provider.reserve(100, 4).unwrap();
+    let messages: Vec<_> = (0..4).map(|_| provider.alloc(100).unwrap().freeze()).collect();
+    assert!(messages.iter().all(|message| message.descriptor().is_ok()));
+    // Nobody else gets their records.
+    drop(messages);
+    assert!(provider.alloc(5000).unwrap().freeze().descriptor().is_err());
 }
 
 #[test]

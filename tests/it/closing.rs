@@ -78,7 +78,7 @@ fn a_provider_that_closes_under_its_buffers_leaves_nothing() {
         let lengths = [100, 100, 3000, 70_000];
         let pairs = lengths.map(|len| ways_to_hold(random.below(6), provider.alloc(len).unwrap(), &client, peer));
         // Leave something idle in each kind of place.
-        provider.reserve(100, 2).unwrap();
+        drop(provider.reserve(100, 2).unwrap());
         assert!(provider.alloc(70_000).unwrap().freeze().descriptor().is_ok());
         let (one, two): (Vec<Held>, Vec<Held>) = pairs.into_iter().map(|[one, two]| (one, two)).unzip();
         let start = Barrier::new(3);

@@ -31,7 +31,7 @@ fn a_buffer_outlives_its_provider_and_is_the_last_to_leave() {
 fn idle_memory_goes_with_the_provider() {
     let provider = provider();
     let id = provider.id().to_string();
-    LENGTHS.iter().for_each(|&len| provider.reserve(len, 8).unwrap());
+    LENGTHS.iter().for_each(|&len| drop(provider.reserve(len, 8).unwrap()));
     let shared = LENGTHS.map(|len| provider.alloc(len).unwrap().freeze());
     shared.iter().for_each(|message| assert!(message.descriptor().is_ok()));
     drop(shared);

@@ -20,3 +20,4 @@ mod sharing;
 mod sizes;
 mod support;
 mod trading;
+mod waiting;

@@ -162,7 +162,7 @@ impl World {
 
     fn reserve(&mut self, len: usize, count: usize) {
         match self.provider.reserve(len, count) {
-            Ok(()) => assert!(len <= MAX_ALLOC_IN_PAGES && count <= self.max_idle),
+            Ok(_) => assert!(len <= MAX_ALLOC_IN_PAGES && count <= self.max_idle),
             Err(error) if matches!(error.kind(), AllocErrorKind::ReserveTooMany { .. }) => {
                 assert!(count > self.max_idle);
             }

@@ -2,7 +2,7 @@
 
 use crate::support::{address, builder, idle, pair, provider};
 use nix::sys::resource::{getrusage, UsageWho};
-use shm_pool::{AllocErrorKind, Provider, ShmBuf, ShmBufMut};
+use shm_pool::{AllocErrorKind, Client, Provider, ShmBuf, ShmBufMut};
 
 /// Lengths of chunks that are carved in cache lines, and in whole pages.
 const LENGTHS: [usize; 5] = [0, 64, 5000, 1 << 20, 5 << 20];
@@ -21,6 +21,31 @@ fn a_dropped_buffer_is_the_next_one_of_its_class() {
             );
         }
         assert_eq!(provider.stats().segments_created, created, "{len} bytes: steady state creates segments");
+    }
+}
+
+/// Otherwise one slow reader makes a publisher take more memory, a millisecond at a time, although enough has come back.
+#[test]
+fn no_segment_is_made_while_a_chunk_is_free_behind_many_that_are_read() {
+    for (len, read) in [(1 << 20, 8), (1 << 20, 64), (100_000, 512)] {
+        let provider =
+            builder().max_bytes(1 << 30).max_shared(2048).max_idle_per_class(1024).arena_size(4 << 20).build().unwrap();
+        let client = Client::new();
+        let all: Vec<ShmBuf> = (0..2 * read).map(|_| provider.alloc(len).unwrap().freeze()).collect();
+        let mut views: Vec<_> =
+            all.iter().map(|message| client.attach(&message.descriptor().unwrap()).unwrap()).collect();
+        // The first half stays in front of those that come back.
+        drop(all);
+        views.truncate(read);
+        let before = provider.stats();
+        let again: Vec<ShmBufMut> = (0..read).map(|_| provider.alloc(len).unwrap()).collect();
+        let after = provider.stats();
+        assert_eq!(
+            (after.misses(), after.segments_created),
+            (before.misses(), before.segments_created),
+            "{read} of {len}"
+        );
+        drop((again, views));
     }
 }
 
@@ -50,7 +75,7 @@ fn a_message_that_was_shared_is_recycled_too() {
 fn the_chunk_dropped_last_is_taken_next() {
     let provider = provider();
     for len in LENGTHS {
-        provider.reserve(len, 4).unwrap();
+        drop(provider.reserve(len, 4).unwrap());
         let warm = address(&provider.alloc(len).unwrap());
         assert_eq!(address(&provider.alloc(len).unwrap()), warm, "{len} bytes: a cold chunk of the queue came first");
         let (first, last) = (provider.alloc(len).unwrap(), provider.alloc(len).unwrap());
@@ -130,7 +155,7 @@ fn reserved_chunks_are_idle_and_the_next_allocations_are_hits() {
     for len in LENGTHS {
         let provider = provider();
         let before = provider.stats();
-        provider.reserve(len, 5).unwrap();
+        drop(provider.reserve(len, 5).unwrap());
         let reserved = provider.stats();
         assert_eq!(idle(&reserved) - idle(&before), 5, "{len} bytes: not as many idle chunks as were reserved");
         assert_eq!(reserved.misses() - before.misses(), 5, "{len} bytes: a reservation counts the chunks it makes");
@@ -150,10 +175,10 @@ fn reserved_chunks_are_idle_and_the_next_allocations_are_hits() {
 #[test]
 fn reserving_what_is_there_already_makes_nothing() {
     let provider = provider();
-    provider.reserve(1000, 8).unwrap();
+    drop(provider.reserve(1000, 8).unwrap());
     let before = provider.stats();
     for count in [8, 3, 0] {
-        provider.reserve(1000, count).unwrap();
+        drop(provider.reserve(1000, count).unwrap());
         assert_eq!(provider.stats(), before, "reserving {count} of 8 idle chunks changed something");
     }
 }
@@ -162,7 +187,7 @@ fn reserving_what_is_there_already_makes_nothing() {
 fn reserving_more_than_is_kept_is_refused() {
     for cap in [0, 1, 8] {
         let provider = builder().max_idle_per_class(cap).build().unwrap();
-        provider.reserve(1000, cap).unwrap();
+        drop(provider.reserve(1000, cap).unwrap());
         let error = provider.reserve(1000, cap + 1).unwrap_err();
         let AllocErrorKind::ReserveTooMany { count, max } = *error.kind() else { panic!("{error}") };
         assert_eq!((count, max), (cap + 1, cap));
@@ -173,7 +198,7 @@ fn reserving_more_than_is_kept_is_refused() {
 fn trim_gives_every_idle_byte_back_and_says_how_many() {
     let provider = provider();
     for len in LENGTHS {
-        provider.reserve(len, 8).unwrap();
+        drop(provider.reserve(len, 8).unwrap());
     }
     let held = provider.stats().bytes_held;
     assert!(held > 8 << 20, "there is something to give back");
@@ -219,7 +244,7 @@ fn what_is_allocated_is_present_and_does_not_fault_when_it_is_written() {
     let fresh = percent_of_pages_that_fault(&mut provider.alloc(len).unwrap());
     assert!(fresh < 20, "{fresh} % of fresh pages fault");
     provider.trim();
-    provider.reserve(len, 1).unwrap();
+    drop(provider.reserve(len, 1).unwrap());
     let reserved = percent_of_pages_that_fault(&mut provider.alloc(len).unwrap());
     assert!(reserved < 20, "{reserved} % of pages fault that are reserved, after they were given back to the system");
 }

@@ -42,7 +42,7 @@ impl Handles {
     fn new(prefix: &str) -> Self {
         let provider = Provider::builder().name_prefix(prefix).build().unwrap();
         let client = shm::client(prefix);
-        provider.reserve(LARGE, 6).unwrap(); // some stay idle
+        drop(provider.reserve(LARGE, 6).unwrap()); // some stay idle
         let writable = [message(&provider, LARGE, 1), message(&provider, SMALL, 2)];
         let frozen = message(&provider, LARGE, 3).freeze();
         let sent = message(&provider, SMALL, 4).freeze();
@@ -99,7 +99,7 @@ fn in_the_forked_child(handles: Handles, prefix: &str) {
     assert!(is_forked(provider.alloc(10 * LARGE).map(drop)), "from new memory");
     assert!(is_forked(provider.alloc_layout(layout).map(drop)));
     assert!(is_forked(provider.alloc_zeroed(SMALL).map(drop)));
-    assert!(is_forked(provider.reserve(SMALL, 1)));
+    assert!(is_forked(provider.reserve(SMALL, 1).map(drop)));
     assert_eq!(provider.trim(), 0);
     let lent = Sender::create(&provider, "c").map(drop);
     assert!(matches!(lent, Err(ChannelError::Forked)), "the parent would not know what is lent: {lent:?}");

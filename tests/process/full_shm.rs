@@ -50,7 +50,7 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
     // Small buffers take the rest.
     let mut small: Vec<_> = std::iter::from_fn(|| provider.alloc(4 << 10).ok()).collect();
     assert_is_full(os(&provider.alloc(4 << 10).unwrap_err()), 4 << 10);
-    assert_is_full(os(&provider.reserve(LEN, 1).unwrap_err()), LEN);
+    assert_is_full(os(&provider.reserve(2 * LEN, 1).unwrap_err()), 2 * LEN);
     let objects = shm::objects(prefix);
     let BuildError::Os(error) = builder().max_shared(4096).build().unwrap_err() else { panic!("another error") };
     assert_is_full(&error, error.bytes());

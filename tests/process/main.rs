@@ -48,6 +48,7 @@ mod successor_race;
 mod sweep;
 mod swept_at_connect;
 mod users;
+mod waiting;
 mod warm_path;
 mod warm_threads;
 
@@ -93,6 +94,10 @@ const ROLES: &[(&str, Role)] = &[
     ("storm-publisher", storms::publisher),
     ("storm-subscriber", storms::subscriber),
     ("stranger", users::role),
+    ("waiting-forks", waiting::forking_role),
+    ("waiting-owner", waiting::owner_role),
+    ("waiting-receiver", waiting::receiver_role),
+    ("waiting-small-shm", waiting::small_shm_role),
     ("warm-path", warm_path::role),
     ("warm-path-without-a-pool", warm_path::control_role),
     ("warm-threads", warm_threads::role),

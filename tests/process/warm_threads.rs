@@ -44,7 +44,7 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
     let shared =
         Shared { provider: builder.build().unwrap(), client: shm::client(prefix), queues, barrier: Barrier::new(2) };
     for size in SIZES {
-        shared.provider.reserve(size, CHUNKS).unwrap();
+        drop(shared.provider.reserve(size, CHUNKS).unwrap());
         // A chunk's first descriptor takes a lock, so each chunk gets one now.
         let all: Vec<ShmBuf> = (0..CHUNKS).map(|_| shared.provider.alloc(size).unwrap().freeze()).collect();
         all.iter().for_each(|message| drop(shared.client.attach(&message.descriptor().unwrap()).unwrap()));

@@ -104,6 +104,7 @@ impl Call {
                 call("stat", "descriptor", &[libc::ENOMEM])
             }
             libc::SYS_newfstatat | libc::SYS_statx => call("stat", "path", &[libc::ENOMEM, libc::EACCES, libc::ENOENT]),
+            libc::SYS_membarrier => call("membarrier", "", &[libc::ENOSYS, libc::EPERM, libc::EINVAL]),
             libc::SYS_fchmod => call("fchmod", "", &[libc::EPERM, libc::EINTR, libc::EROFS]),
             libc::SYS_pread64 => call("pread", "", &[libc::EINTR, libc::ENOMEM, libc::EIO]),
             libc::SYS_pwrite64 => call("pwrite", "", &[libc::ENOSPC, libc::EINTR, libc::ENOMEM, libc::EIO]),

@@ -98,7 +98,7 @@ fn operate_on(operation: &str, provider: Provider, kept: [ShmBuf; 2], reader: Pe
             drop(buffer(LARGE));
             drop(marked(|| provider.alloc(LARGE)).unwrap());
         }
-        "reserve" => marked(|| provider.reserve(LARGE, 2)).unwrap(),
+        "reserve" => drop(marked(|| provider.reserve(LARGE, 2)).unwrap()),
         "freeze, descriptor" => {
             let buffer = buffer(LARGE);
             marked(|| buffer.freeze().descriptor()).unwrap();

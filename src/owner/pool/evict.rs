@@ -23,12 +23,33 @@ impl Pool {
         before.saturating_sub(self.account.held())
     }
 
+    /// Destroys an idle chunk that has a record, for another one to have it. `false`: there is none,
+    /// also after the leases of the dead were taken back.
+    #[cold]
+    pub(super) fn free_a_record(&self) -> bool {
+        self.reclaim();
+        self.return_lent();
+        let mut others = Vec::new();
+        let found = self.used.iter().find_map(|class| {
+            // Bounded: other threads may go on giving back.
+            (0..self.evictable(class)).map_while(|_| self.take_own(class)).find_map(|chunk| {
+                if chunk.has_record() {
+                    return Some(chunk);
+                }
+                others.push(chunk);
+                None
+            })
+        });
+        others.into_iter().for_each(Self::put_back);
+        found.map(Self::destroy).is_some()
+    }
+
     /// Gives all idle chunks back to the arenas.
     pub(crate) fn destroy_idle(&self) {
         self.return_lent();
         for class in self.used.iter() {
             // Bounded: other threads may go on giving back.
-            let idle = (0..self.shelves[class].idle_count()).map_while(|_| self.take_own(class));
+            let idle = (0..self.evictable(class)).map_while(|_| self.take_own(class));
             idle.for_each(Self::destroy);
         }
     }
@@ -42,7 +63,7 @@ impl Pool {
         }
         let mut missing = need.size;
         for other in self.idle_classes() {
-            for _ in 0..self.shelves[other].idle_count() {
+            for _ in 0..self.evictable(other) {
                 let Some(chunk) = self.take_own(other) else { break };
                 Self::destroy(chunk);
                 missing = missing.saturating_sub(self.shapes[other].size());

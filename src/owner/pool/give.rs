@@ -5,6 +5,7 @@
 
 use super::Pool;
 use crate::owner::chunk::{OwnedChunk, Whereabouts};
+use crate::owner::waiting;
 use std::sync::atomic::Ordering;
 
 impl Pool {
@@ -30,8 +31,9 @@ impl Pool {
         if !chunk.was_taken_here() {
             return Self::give_elsewhere(chunk);
         }
-        if let Err(chunk) = chunk.give() {
-            Self::destroy(chunk);
+        match chunk.give() {
+            Ok(()) => waiting::came_back(),
+            Err(chunk) => Self::destroy(chunk),
         }
     }
 
@@ -42,6 +44,7 @@ impl Pool {
     fn give_elsewhere(chunk: OwnedChunk) {
         if chunk.is_ours() {
             Self::put_back(chunk);
+            waiting::came_back();
         }
     }
 
@@ -50,6 +53,14 @@ impl Pool {
     /// It stays open to peers. A descriptor still in flight is good until the chunk is used again,
     /// or is given up for another one at the cap.
     pub(crate) fn give_shared(chunk: OwnedChunk) {
+        Self::shelve_shared(chunk);
+        // Also if it is lent: its last lease may have ended while it was in no place.
+        waiting::came_back();
+    }
+
+    /// As [`give_shared`](Self::give_shared), for a chunk that was only looked at: nothing has come
+    /// back.
+    pub(super) fn shelve_shared(chunk: OwnedChunk) {
         // A one-off stays open in the lent queue, unless nothing is to be kept.
         if chunk.is_leased() || chunk.is_one_off() && chunk.pool().limits.max_idle > 0 {
             return Self::lend(chunk);
@@ -64,7 +75,7 @@ impl Pool {
     #[cold]
     fn give_closed(chunk: OwnedChunk) {
         if let Some(chunk) = Self::reopen(chunk) {
-            Self::give(chunk);
+            Self::put_back(chunk);
         }
     }
 
@@ -105,5 +116,6 @@ impl Pool {
         if pool.limits.max_idle == 0 {
             pool.give_memory_back();
         }
+        pool.memory_bell().ring();
     }
 }

@@ -69,20 +69,25 @@ impl Pool {
             (Room::Crowded, Grain::Page) => RECURS_WITHIN_WHERE_CROWDED,
             _ => RECURS_WITHIN,
         };
-        let size = match need.grain {
-            Grain::Line => len.max(1).next_multiple_of(MIN_SIZE),
-            Grain::Page => len.max(1).next_multiple_of(self.limits.page),
-        };
+        let (_, size) = self.demand(class, len);
         let one_off = Wanted { class, need: Need { size: size.min(need.size), ..need }, is_one_off: true };
         if made_since >= recurs_within {
             return self.make_wanted(one_off);
         }
         match self.make(class) {
             // It may fit without what is lost to rounding.
-            Err(error) if error.is_exhausted() && one_off.need.size < need.size => {
+            Err(error) if error.is_at_the_cap() && one_off.need.size < need.size => {
                 self.make_wanted(one_off).map_err(|_| error)
             }
             made => made,
+        }
+    }
+
+    /// The least that a message of `len` bytes of a class takes: the grain, as a number, and bytes.
+    pub(crate) fn demand(&self, class: usize, len: usize) -> (usize, usize) {
+        match self.shapes[class].need.grain {
+            Grain::Line => (0, len.max(1).next_multiple_of(MIN_SIZE)),
+            Grain::Page => (1, len.max(1).next_multiple_of(self.limits.page)),
         }
     }
 
@@ -108,8 +113,17 @@ impl Pool {
         // reclaim.
         let mut may_reclaim = true;
         let mut was_punched = false;
+        if self.arenas.room() == Room::ToGrow {
+            // No segment is made while a chunk is free anywhere.
+            if let Ok(memory) = self.find_memory(wanted, false) {
+                return Ok(self.register(wanted, memory));
+            }
+            if let Some(chunk) = self.take_any(class) {
+                return Ok(chunk);
+            }
+        }
         loop {
-            let failure = match self.find_memory(wanted) {
+            let failure = match self.find_memory(wanted, true) {
                 Ok(memory) => return Ok(self.register(wanted, memory)),
                 Err(failure) => failure,
             };
@@ -158,11 +172,12 @@ impl Pool {
         registry.enter(self.clone(), class, memory, is_one_off)
     }
 
-    fn find_memory(&self, wanted: Wanted) -> Result<Carved, NoMemory> {
+    /// Carves memory for a chunk; out of a new arena, if it may.
+    fn find_memory(&self, wanted: Wanted, may_grow: bool) -> Result<Carved, NoMemory> {
         let need = wanted.need;
         if need.grain == Grain::Page {
             self.relieve_crowding();
-            return self.find_run(need.size, need.size);
+            return self.find_run(need.size, need.size, may_grow);
         }
         if let Some(carved) = self.arenas.carve_lines(need.size) {
             return Ok(carved);
@@ -170,20 +185,21 @@ impl Pool {
         let (len, least) = self.arenas.heap_len(need.size, !wanted.is_one_off);
         if need.size >= self.limits.page && len == least {
             // Nothing else would fit in that heap.
-            return self.find_run(least, least).map(|run| run.shortened(need.size));
+            return self.find_run(least, least, may_grow).map(|run| run.shortened(need.size));
         }
-        let run = self.find_run(len, least)?;
+        let run = self.find_run(len, least, may_grow)?;
         self.arenas.add_heap(run, need.size).ok_or_else(|| no_private_memory("a heap", len))
     }
 
     /// A run of `wanted` bytes with its memory reserved, or a shorter one, but of at least `least`
     /// bytes.
-    fn find_run(&self, wanted: usize, least: usize) -> Result<Carved, NoMemory> {
+    fn find_run(&self, wanted: usize, least: usize, may_grow: bool) -> Result<Carved, NoMemory> {
         let mut len = wanted;
         loop {
             match self.arenas.carve_run(len).map(|run| self.fill(run)) {
                 Some(Ok(carved)) => return Ok(carved),
                 Some(Err(error)) if len == least => return Err(error),
+                None if len == least && !may_grow => return Err(NoMemory::Cap),
                 None if len == least => {
                     // The next try may fail too, if other threads are faster.
                     self.grow(wanted).or_else(|_| self.grow(least))?;

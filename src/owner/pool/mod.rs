@@ -20,6 +20,7 @@ mod evict;
 mod give;
 mod loans;
 mod make;
+mod reserve;
 mod take;
 mod trade;
 
@@ -32,11 +33,13 @@ use crate::owner::limits::{Account, ClassShape, First, Limits};
 use crate::owner::registry::Registry;
 use crate::owner::segment_factory::SegmentFactory;
 use crate::owner::shelf::{LentQueue, Shelf};
+use crate::owner::waiting::WaitingRoom;
 use crate::protocol::ids::ProviderId;
+use crate::protocol::memory_bell::MemoryBell;
 use class_set::ClassSet;
 pub(crate) use loans::Lends;
 use parking_lot::Mutex;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::Arc;
 
 /// All chunks of one owner, and the memory they are carved out of.
@@ -48,6 +51,9 @@ pub(crate) struct Pool {
     lent: LentQueue<OwnedChunk>,
     shapes: Box<[ClassShape]>,
     tallies: Box<[Tally]>,
+    /// How many chunks of each class are promised to stay. Changed under `reserving`.
+    reserved: Box<[AtomicUsize]>,
+    reserving: Mutex<()>,
     /// The classes that have chunks other than one-offs. Changed under the registry's lock.
     used: ClassSet,
     limits: Limits,
@@ -66,6 +72,7 @@ pub(crate) struct Pool {
     made: AtomicU64,
     #[cfg(feature = "zenoh")]
     collection: collect::Collection,
+    waiting: Arc<WaitingRoom>,
     source: Box<dyn SegmentFactory>,
     /// Where peers count their leases. `None` if somebody else counts a chunk's readers.
     control: Option<OwnerControl>,
@@ -97,6 +104,8 @@ impl Pool {
             fork_epoch: fork::epoch(),
             lent: LentQueue::new(),
             tallies: shapes.iter().map(|_| Tally::default()).collect(),
+            reserved: shapes.iter().map(|_| AtomicUsize::new(0)).collect(),
+            reserving: Mutex::new(()),
             used: ClassSet::new(shapes.len()),
             shapes,
             arenas: Arenas::new(limits.max_bytes, first_arena, limits.longest_arena),
@@ -111,6 +120,7 @@ impl Pool {
             made: AtomicU64::new(0),
             #[cfg(feature = "zenoh")]
             collection: collect::Collection::default(),
+            waiting: Arc::new(WaitingRoom::new()),
             source,
             control,
         })
@@ -133,6 +143,16 @@ impl Pool {
 
     pub(crate) fn no_shelf(&self) -> &Shelf<OwnedChunk> {
         &self.no_shelf
+    }
+
+    /// Those who wait for memory.
+    pub(crate) fn waiting(&self) -> &Arc<WaitingRoom> {
+        &self.waiting
+    }
+
+    /// What rings when memory comes back.
+    pub(crate) fn memory_bell(&self) -> &MemoryBell {
+        self.control().map_or_else(|| self.waiting.own_bell(), OwnerControl::memory_bell)
     }
 
     pub(crate) fn limits(&self) -> &Limits {
@@ -167,13 +187,20 @@ impl Pool {
         if !self.lent.open(control.records()) {
             return Err(ShareError::OutOfMemory { bytes: LentQueue::<OwnedChunk>::bytes(control.records()) });
         }
-        let (record, generation) = control.claim_record(chunk.memory().payload())?;
+        let claimed = control.claim_record(chunk.memory().payload());
+        let (record, generation) = match claimed {
+            Err(ShareError::TooManyShared { .. }) if self.free_a_record() => {
+                control.claim_record(chunk.memory().payload())?
+            }
+            claimed => claimed?,
+        };
         chunk.set_record(record, generation);
         Ok(generation)
     }
 
     /// Closes the pool: it keeps nothing from now on. Called once, by the only taker of chunks.
     pub(crate) fn close(&self) {
+        self.waiting.close(self);
         self.shelves.iter().for_each(|shelf| shelf.close(Self::destroy));
         // Only now that the shelves refuse: what lenders still have out is given up.
         let lenders = std::mem::take(&mut *self.lenders.lock());

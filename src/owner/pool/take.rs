@@ -18,12 +18,17 @@ use crate::owner::arena::Room;
 use crate::owner::chunk::{Chunk, OwnedChunk, Whereabouts};
 use crate::owner::class::class_of;
 use crate::owner::error::{AllocError, AllocErrorKind};
+use crate::owner::waiting;
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-/// How many lent chunks are looked at before a new one is made.
+/// How many lent chunks are looked at, at least, before a new one is carved.
 const LENT_TRIES: usize = 8;
+
+/// One more is looked at for each so many bytes of the chunk: a look takes some 50 ns, which is what
+/// the system takes to reserve that much memory. So all are, before a large chunk is carved.
+const BYTES_PER_TRY: usize = 128;
 
 /// One search of the lent queue in this many covers all of it, and destroys idle chunks above the
 /// idle cap.
@@ -65,7 +70,7 @@ impl Pool {
         if let Some(chunk) = self.take_idle(class) {
             return Ok(chunk);
         }
-        if let Some(chunk) = self.take_lent(class, LENT_TRIES) {
+        if let Some(chunk) = self.take_lent(class, self.lent_tries(class)) {
             return Ok(chunk);
         }
         if let Some(chunk) = self.take_returned(class) {
@@ -74,7 +79,34 @@ impl Pool {
         if let Some(chunk) = self.take_larger(class) {
             return Ok(chunk);
         }
-        self.make_for(class, len)
+        // Memory that comes back is kept for the request that has waited longest.
+        if self.waiting.is_held() {
+            return Err(self.refused(class));
+        }
+        let made = self.make_for(class, len);
+        match &made {
+            Ok(_) => self.waiting.note_passed_over(),
+            // What this search had in its hand, a server may have missed.
+            Err(_) => waiting::came_back(),
+        }
+        made
+    }
+
+    /// Why nothing is carved for a class: at the cap, or memory is kept for somebody else.
+    #[cold]
+    pub(crate) fn refused(&self, class: usize) -> AllocError {
+        self.exhausted(self.shapes[class].need)
+    }
+
+    /// Takes a chunk for a message of `len` bytes on behalf of somebody who waits.
+    pub(crate) fn take_for_waiter(self: &Arc<Self>, class: usize, len: usize) -> Result<OwnedChunk, AllocError> {
+        let ready = self.take_own(class).or_else(|| self.take_lent(class, self.lent_tries(class)));
+        let ready = ready.or_else(|| self.take_returned(class)).or_else(|| self.take_larger(class));
+        ready.map_or_else(|| self.make_for(class, len), Ok)
+    }
+
+    fn lent_tries(&self, class: usize) -> usize {
+        LENT_TRIES + self.shapes[class].size() / BYTES_PER_TRY
     }
 
     /// Takes an idle chunk that will do for a class, if there is one. Makes none.
@@ -90,7 +122,8 @@ impl Pool {
 
     /// Takes an idle chunk of a slightly larger class.
     pub(super) fn take_larger(&self, class: usize) -> Option<OwnedChunk> {
-        let others = self.serving(class).skip(1).filter(|&other| !self.shelves[other].is_empty());
+        let is_free = |&other: &usize| !self.shelves[other].is_empty() && self.reserved(other) == 0;
+        let others = self.serving(class).skip(1).filter(is_free);
         others.filter_map(|other| self.take_own(other)).next()
     }
 
@@ -140,7 +173,8 @@ impl Pool {
             return None;
         }
         let serving = self.serving(class);
-        let wanted = |chunk: &OwnedChunk| serving.contains(&chunk.class()) && !chunk.is_one_off();
+        let may_serve = |other| other == class || serving.contains(&other) && self.reserved(other) == 0;
+        let wanted = |chunk: &OwnedChunk| may_serve(chunk.class()) && !chunk.is_one_off();
         for _ in 0..tries.min(lent) {
             match self.probe_lent() {
                 Some(chunk) if wanted(&chunk) => return Some(chunk),

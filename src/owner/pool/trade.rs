@@ -44,9 +44,13 @@ impl Pool {
         let mut hand = self.trading.lock();
         let is_large = |class: &usize| self.shapes[*class].need.grain == Grain::Page;
         // Bounded: other threads may go on giving back.
-        let idle = self.idle_classes().filter(is_large).map(|class| self.shelves[class].idle_count()).sum();
+        let idle = self.idle_classes().filter(is_large).map(|class| self.evictable(class)).sum();
         for _ in 0..idle {
-            let in_turn = self.idle_classes().filter(is_large).min_by_key(|&class| (class <= *hand, class));
+            let in_turn = self
+                .idle_classes()
+                .filter(is_large)
+                .filter(|&class| self.evictable(class) > 0)
+                .min_by_key(|&class| (class <= *hand, class));
             let Some(class) = in_turn else { return };
             *hand = class;
             let Some(oldest) = self.take_to_condemn(class) else { continue };
@@ -76,7 +80,7 @@ impl Pool {
         let mut condemned = Vec::new();
         for other in self.idle_classes() {
             // Bounded: other threads may go on giving back.
-            let idle = (0..self.shelves[other].idle_count()).map_while(|_| self.take_to_condemn(other));
+            let idle = (0..self.evictable(other)).map_while(|_| self.take_to_condemn(other));
             condemned.extend(idle);
         }
         condemned.iter().for_each(|next| self.arenas.condemn(next.chunk.memory()));
@@ -103,7 +107,7 @@ impl Pool {
         let (_, spanned) = self.arenas.count_and_len();
         // A small chunk that is alone on its pages frees all of them.
         let whole = |class: usize| self.shapes[class].size().next_multiple_of(self.limits.page);
-        let idle: usize = self.idle_classes().map(|class| self.shelves[class].idle_count() * whole(class)).sum();
+        let idle: usize = self.idle_classes().map(|class| self.evictable(class) * whole(class)).sum();
         pages + lines + idle + (self.limits.max_bytes - spanned)
     }
 
@@ -153,7 +157,7 @@ impl Pool {
         self.arenas.spare(spared.chunk.memory());
         let Condemned { chunk, was_hot } = spared;
         if chunk.is_shared() {
-            return Self::give_shared(chunk);
+            return Self::shelve_shared(chunk);
         }
         chunk.set_whereabouts(Whereabouts::Elsewhere);
         if !was_hot {

@@ -1,0 +1,54 @@
+//! Waiting for memory: at its cap, a publisher sleeps until a reader lets go, in any process.
+//!
+//! Three forms: with a timeout, as long as it takes, and as a future for any executor. The reader
+//! is a thread here; a peer in another process wakes the publisher in the same way. Run it with
+//! `cargo run --example waiting`.
+
+#![forbid(unsafe_code)]
+
+use shm_pool::{AllocErrorKind, Client, Descriptor, Provider};
+use std::error::Error;
+use std::sync::mpsc::sync_channel;
+use std::thread;
+use std::time::Duration;
+
+const FRAME: usize = 1 << 20;
+const FRAMES: u8 = 50;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn Error>> {
+    // Room for two frames. The reader holds one while the publisher fills the next.
+    let provider = Provider::builder().max_bytes(2 * FRAME).build()?;
+
+    let held = [provider.alloc(FRAME)?, provider.alloc(FRAME)?];
+    let late = provider.alloc_timeout(FRAME, Duration::from_millis(5)).unwrap_err();
+    assert!(matches!(late.kind(), AllocErrorKind::TimedOut { .. }) && late.is_exhausted());
+    println!("nobody let go: {late}");
+    drop(held);
+
+    let (publish, subscribed) = sync_channel::<Descriptor>(0);
+    let (confirm, confirmed) = sync_channel(0);
+    let reading = thread::spawn(move || -> Result<(), shm_pool::AttachError> {
+        let client = Client::new();
+        for (number, descriptor) in subscribed.iter().enumerate() {
+            let view = client.attach(&descriptor)?;
+            confirm.send(()).expect("the publisher waits for it");
+            assert!(view.iter().all(|&byte| usize::from(byte) == number));
+        } // each view is dropped here, and wakes the publisher if it waits
+        Ok(())
+    });
+    for number in 0..FRAMES {
+        let mut frame = match number % 2 {
+            0 => provider.request(FRAME).wait()?,
+            _ => provider.request(FRAME).wait_async().await?,
+        };
+        frame.fill(number);
+        let message = frame.freeze();
+        publish.send(message.descriptor()?)?;
+        confirmed.recv()?; // the view's lease keeps the frame from here on
+    }
+    drop(publish);
+    reading.join().map_err(|_| "the reader panicked")??;
+    println!("{FRAMES} frames through room for two, none dropped");
+    Ok(())
+}

@@ -1,0 +1,87 @@
+//! Reservations: chunks of a class that are promised to stay.
+//!
+//! A reservation is a number for a class, not a mark on chunks: so many of its chunks exist, in use
+//! or idle, until the reservation ends. They are made when it is made, with all that a message
+//! needs: memory that is present, a record, and the queue for those that peers lease. From then on
+//! nobody evicts a chunk of the class below that number ([`Pool::evictable`]), and no message of
+//! another class takes one.
+
+#![forbid(unsafe_code)]
+
+use super::Pool;
+use crate::owner::chunk::OwnedChunk;
+use crate::owner::error::{AllocError, AllocErrorKind};
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+impl Pool {
+    /// Reserves `count` more chunks of a class. On an error nothing is reserved, and what was made
+    /// for it is gone.
+    pub(crate) fn reserve(self: &Arc<Self>, class: usize, count: usize) -> Result<(), AllocError> {
+        let _one_at_a_time = self.reserving.lock();
+        let max = self.limits.max_idle;
+        let reserved = self.reserved(class);
+        let wanted = reserved.saturating_add(count);
+        if wanted > max {
+            return Err(AllocErrorKind::ReserveTooMany { count: wanted, max }.into());
+        }
+        // First the promise, so that what is made is not evicted while it is made.
+        self.reserved[class].store(wanted, Ordering::Relaxed);
+        let (mut there, mut made) = (Vec::new(), Vec::new());
+        let result = self.make_ready(class, wanted, &mut there, &mut made);
+        there.into_iter().for_each(Self::put_back);
+        match result {
+            Ok(()) => made.into_iter().for_each(Self::put_back),
+            Err(_) => {
+                self.reserved[class].store(reserved, Ordering::Relaxed);
+                made.into_iter().for_each(Self::destroy);
+            }
+        }
+        result
+    }
+
+    fn make_ready(
+        self: &Arc<Self>,
+        class: usize,
+        wanted: usize,
+        there: &mut Vec<OwnedChunk>,
+        made: &mut Vec<OwnedChunk>,
+    ) -> Result<(), AllocError> {
+        self.return_lent();
+        there.extend((0..self.shelves[class].idle_count()).map_while(|_| self.take_own(class)));
+        while self.registry.lock().count(class) < wanted {
+            made.push(self.make(class)?);
+        }
+        for chunk in there.iter().chain(made.iter()).filter(|_| self.control().is_some()) {
+            if chunk.uses() == 0 {
+                chunk.count_use(); // misses count it, too
+            }
+            self.prepare_to_share(chunk).map_err(AllocErrorKind::ReserveShare)?;
+        }
+        Ok(())
+    }
+
+    /// Ends a reservation of so many chunks. They stay until their room is needed.
+    pub(crate) fn end_reservation(&self, class: usize, count: usize) {
+        let _one_at_a_time = self.reserving.lock();
+        let left = self.reserved(class).saturating_sub(count);
+        self.reserved[class].store(left, Ordering::Relaxed);
+    }
+
+    /// How many chunks of a class are reserved.
+    pub(super) fn reserved(&self, class: usize) -> usize {
+        // Relaxed: who evicts meanwhile may do so by the number from before.
+        self.reserved[class].load(Ordering::Relaxed)
+    }
+
+    /// How many chunks of a class may be evicted, as things are now.
+    pub(super) fn evictable(&self, class: usize) -> usize {
+        match self.reserved(class) {
+            0 => self.shelves[class].idle_count(),
+            reserved => {
+                let surplus = self.registry.lock().count(class).saturating_sub(reserved);
+                surplus.min(self.shelves[class].idle_count())
+            }
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! Waiting for memory within one process: who is woken, in what order, and what ends a wait.
+
+use crate::support::{builder, pair};
+use shm_pool::{AllocErrorKind, Client, Provider, ShmBufMut};
+use std::alloc::Layout;
+use std::future::Future;
+use std::pin::{pin, Pin};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const CAP: usize = 1 << 20;
+
+/// Longer than anything may take.
+const FOR_EVER: Duration = Duration::from_secs(240);
+
+/// A provider at its cap, and what is in the way.
+fn at_the_cap() -> (Provider, Vec<ShmBufMut>) {
+    let provider = builder().max_bytes(CAP).build().unwrap();
+    let held = (0..4).map(|_| provider.alloc(CAP / 4).unwrap()).collect();
+    assert!(provider.alloc(1).is_err(), "there is no room");
+    (provider, held)
+}
+
+/// Counts how often it is woken.
+#[derive(Default)]
+struct Woken(AtomicUsize);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// Blocks on a future, with the thread as the executor.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    struct Unpark(thread::Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+/// The same, for so long.
+fn block_for<T>(mut future: Pin<Box<impl Future<Output = T>>>, time: Duration) -> Option<T> {
+    let woken = Arc::new(Woken::default());
+    let waker = Waker::from(woken);
+    let end = Instant::now() + time;
+    while Instant::now() < end {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return Some(output);
+        }
+        thread::yield_now();
+    }
+    None
+}
+
+/// Otherwise a publisher whose own thread gives memory back sleeps beside it.
+#[test]
+fn a_buffer_that_is_dropped_wakes_who_waits() {
+    let (provider, mut held) = at_the_cap();
+    for _ in 0..300 {
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| provider.alloc_timeout(CAP / 4, FOR_EVER).unwrap());
+            held.pop();
+            held.push(waits.join().unwrap());
+        });
+    }
+}
+
+/// Otherwise memory that a reader gives back is found by chance.
+#[test]
+fn a_view_that_is_dropped_wakes_who_waits() {
+    let (provider, client) = (builder().max_bytes(CAP).build().unwrap(), Client::new());
+    for _ in 0..300 {
+        let message = provider.alloc(CAP).unwrap().freeze();
+        let view = client.attach(&message.descriptor().unwrap()).unwrap();
+        drop(message);
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| provider.alloc_timeout(CAP, FOR_EVER).unwrap());
+            drop(view);
+            waits.join().unwrap();
+        });
+    }
+}
+
+/// Otherwise a wait that cannot succeed holds its caller up for ever.
+#[test]
+fn what_waiting_cannot_change_is_an_error_at_once() {
+    let (provider, _held) = at_the_cap();
+    let error = provider.alloc_timeout(CAP + 1, FOR_EVER).unwrap_err();
+    assert!(matches!(error.kind(), AllocErrorKind::TooLarge { .. }), "{error}");
+    let error = provider.request(usize::MAX).wait().unwrap_err();
+    assert!(matches!(error.kind(), AllocErrorKind::TooLarge { len: usize::MAX, .. }), "{error}");
+    let layout = Layout::from_size_align(1, 8192).unwrap();
+    let error = block_on(provider.request(0).layout(layout).wait_async()).unwrap_err();
+    assert!(matches!(error.kind(), AllocErrorKind::UnsupportedAlignment { .. }), "{error}");
+}
+
+/// Otherwise a publisher with a deadline misses it, and does not learn why.
+#[test]
+fn a_wait_ends_in_time_and_says_what_was_missing() {
+    let (provider, held) = at_the_cap();
+    for timeout in [Duration::ZERO, Duration::from_millis(1), Duration::from_millis(120)] {
+        let error = provider.alloc_timeout(64, timeout).unwrap_err();
+        assert!(error.is_exhausted(), "{error}");
+        assert!(
+            matches!(error.kind(), AllocErrorKind::TimedOut { timeout: t, source } if *t == timeout && source.is_exhausted()),
+            "{error}"
+        );
+    }
+    drop(held);
+    assert!(provider.alloc_timeout(64, Duration::ZERO).is_ok(), "nobody who has left is in the way");
+}
+
+/// Otherwise the option is forgotten on one of the ways.
+#[test]
+fn a_request_keeps_its_options_through_a_wait() {
+    let (provider, mut held) = at_the_cap();
+    held.iter_mut().for_each(|buffer| buffer.fill(0xff));
+    let layout = Layout::from_size_align(5000, 4096).unwrap();
+    let request = provider.request(1).layout(layout).zeroed();
+    let buffers = thread::scope(|scope| {
+        let thread = scope.spawn(|| request.wait().unwrap());
+        let future = scope.spawn(|| block_on(request.wait_async()).unwrap());
+        drop(held);
+        [thread.join().unwrap(), future.join().unwrap(), request.now().unwrap()]
+    });
+    for buffer in &buffers {
+        assert_eq!((buffer.len(), buffer.as_ptr() as usize % 4096), (5000, 0));
+        assert!(buffer.iter().all(|&byte| byte == 0));
+    }
+}
+
+/// Otherwise one of many sleeps on although there is memory for all.
+#[test]
+fn all_of_many_waiters_are_served_threads_and_futures() {
+    let (provider, held) = at_the_cap();
+    let served = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for number in 0..40 {
+            let (provider, served) = (&provider, &served);
+            scope.spawn(move || {
+                let len = 1 + number * 1000;
+                let buffer = if number % 2 == 0 {
+                    provider.alloc_timeout(len, FOR_EVER)
+                } else {
+                    block_on(provider.request(len).wait_async())
+                };
+                assert_eq!(buffer.unwrap().len(), len);
+                served.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+        for buffer in held {
+            drop(buffer);
+            thread::yield_now();
+        }
+    });
+    assert_eq!(served.into_inner(), 40);
+}
+
+/// Otherwise a future that is dropped takes the memory with it that was on its way to it, or the next waiter's turn.
+#[test]
+fn futures_can_be_dropped_at_any_await_point() {
+    let (provider, mut held) = at_the_cap();
+    let woken = Arc::new(Woken::default());
+    let waker = Waker::from(woken.clone());
+    let mut context = Context::from_waker(&waker);
+    for round in 0..50 {
+        let mut futures: Vec<_> = (0..100).map(|_| Box::pin(provider.request(CAP / 4).wait_async())).collect();
+        for future in &mut futures {
+            assert!(future.as_mut().poll(&mut context).is_pending());
+        }
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| provider.alloc_timeout(CAP / 4, FOR_EVER).unwrap());
+            // Delivered to the first of them, or about to be.
+            held.pop();
+            if round % 2 == 0 {
+                futures.reverse();
+            }
+            futures.drain(..).for_each(drop);
+            held.push(waits.join().unwrap());
+        });
+    }
+    assert_eq!(provider.stats().bytes_in_use, CAP);
+}
+
+/// Otherwise a wake-up is lost when the task has moved to another thread in between.
+#[test]
+fn the_last_waker_is_the_one_that_is_woken() {
+    let (provider, held) = at_the_cap();
+    let mut future = pin!(provider.request(100).wait_async());
+    let wakers = [(); 3].map(|()| Arc::new(Woken::default()));
+    for waker in &wakers {
+        assert!(future.as_mut().poll(&mut Context::from_waker(&Waker::from(waker.clone()))).is_pending());
+    }
+    drop(held);
+    let last = &wakers[2].0;
+    while last.load(Ordering::SeqCst) == 0 {
+        thread::yield_now();
+    }
+    let polled = future.as_mut().poll(&mut Context::from_waker(&Waker::from(wakers[2].clone())));
+    assert!(matches!(polled, Poll::Ready(Ok(_))), "woken, and nothing is there");
+}
+
+/// Otherwise a large message waits until nobody sends small ones any more.
+#[test]
+fn a_large_request_is_not_starved_by_small_ones() {
+    let (provider, mut held) = at_the_cap();
+    let waker = Waker::from(Arc::new(Woken::default()));
+    let mut context = Context::from_waker(&waker);
+    let mut large = pin!(provider.request(CAP).wait_async());
+    assert!(large.as_mut().poll(&mut context).is_pending());
+    let mut passed = 0;
+    loop {
+        let mut small = Box::pin(provider.request(CAP / 4).wait_async());
+        assert!(small.as_mut().poll(&mut context).is_pending(), "it waits behind the large one");
+        held.pop();
+        match block_for(small, Duration::from_millis(300)) {
+            Some(buffer) => held.push(buffer.unwrap()),
+            // From here on memory is kept for the first.
+            None => break,
+        }
+        passed += 1;
+        assert!(passed <= 16, "the rule says so");
+    }
+    assert!(passed > 0, "small ones go on while a large one waits");
+    assert!(provider.alloc(CAP / 8).is_err(), "it would take what is kept");
+    drop(held);
+    assert_eq!(block_on(large).unwrap().len(), CAP);
+}
+
+/// Otherwise a program cannot end while a thread of it waits.
+#[test]
+fn waits_can_be_ended() {
+    let (provider, held) = at_the_cap();
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..5).map(|_| scope.spawn(|| provider.request(1).wait())).collect();
+        let future = scope.spawn(|| block_on(provider.request(1).wait_async()));
+        let ended = |result: Result<ShmBufMut, _>| matches!(result, Err(error) if is_ended(&error));
+        provider.end_waits();
+        assert!(threads.into_iter().all(|thread| ended(thread.join().unwrap())));
+        assert!(ended(future.join().unwrap()));
+    });
+    assert!(is_ended(&provider.alloc_timeout(1, FOR_EVER).unwrap_err()), "nobody waits any more");
+    drop(held);
+    assert!(provider.alloc_timeout(1, FOR_EVER).is_ok(), "nothing to wait for");
+}
+
+/// Otherwise a program of one thread that ends its waits waits for itself.
+#[test]
+fn waits_can_be_ended_by_the_thread_that_would_poll_them() {
+    let (provider, _held) = at_the_cap();
+    let waker = Waker::from(Arc::new(Woken::default()));
+    let mut context = Context::from_waker(&waker);
+    let mut future = pin!(provider.request(1).wait_async());
+    assert!(future.as_mut().poll(&mut context).is_pending());
+    provider.end_waits();
+    let polled = future.as_mut().poll(&mut context);
+    assert!(matches!(polled, Poll::Ready(Err(error)) if is_ended(&error)));
+}
+
+/// A task that is dropped, or panics, when it is woken: as executors do that shut down, or poll at once.
+struct Task {
+    future: Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>,
+    panics: bool,
+}
+
+impl Wake for Task {
+    fn wake(self: Arc<Self>) {
+        drop(self.future.lock().unwrap().take());
+        assert!(!self.panics, "a waker that panics");
+    }
+}
+
+/// Otherwise an executor's own locks, or its panic, stop all others who wait.
+#[test]
+fn wakers_may_drop_their_task_and_may_panic() {
+    for panics in [false, true] {
+        let (provider, mut held) = at_the_cap();
+        let provider = Arc::new(provider);
+        let future = {
+            let provider = provider.clone();
+            Box::pin(async move { drop(provider.request(CAP / 4).wait_async().await) })
+        };
+        let task = Arc::new(Task { future: Mutex::new(Some(future)), panics });
+        let waker = Waker::from(task.clone());
+        let polled = task.future.lock().unwrap().as_mut().unwrap().as_mut().poll(&mut Context::from_waker(&waker));
+        assert!(polled.is_pending());
+        // Behind it in the queue.
+        let mut next = Box::pin(provider.request(CAP / 4).wait_async());
+        assert!(next.as_mut().poll(&mut Context::from_waker(&Waker::from(Arc::new(Woken::default())))).is_pending());
+        held.pop();
+        assert!(block_on(next).is_ok());
+        assert!(task.future.lock().unwrap().is_none(), "it was woken");
+    }
+}
+
+/// Otherwise a message of another grain, for which there is room, waits behind one for which there is none.
+#[test]
+fn what_fits_is_served_although_something_smaller_does_not() {
+    let provider = builder().max_bytes(CAP).build().unwrap();
+    let mut held: Vec<_> = std::iter::from_fn(|| provider.alloc(8000).ok()).collect();
+    let page = Layout::from_size_align(64, 4096).unwrap();
+    let pages: Vec<_> = std::iter::from_fn(|| provider.request(0).layout(page).now().ok()).collect();
+    let waker = Waker::from(Arc::new(Woken::default()));
+    let mut context = Context::from_waker(&waker);
+    let mut aligned = Box::pin(provider.request(0).layout(page).wait_async());
+    let mut ordinary = Box::pin(provider.request(8000).wait_async());
+    assert!(aligned.as_mut().poll(&mut context).is_pending() && ordinary.as_mut().poll(&mut context).is_pending());
+    drop(held.remove(held.len() / 2));
+    assert!(block_on(ordinary).is_ok());
+    drop((aligned, held, pages));
+}
+
+fn is_ended(error: &shm_pool::AllocError) -> bool {
+    matches!(error.kind(), AllocErrorKind::WaitsEnded)
+}
+
+/// Otherwise a thread of one provider keeps another one's objects.
+#[test]
+fn no_thread_and_no_object_is_left() {
+    let (provider, _client) = pair();
+    drop(provider);
+    let (provider, held) = at_the_cap();
+    let name = format!(".{}.", provider.id());
+    let waker = Waker::from(Arc::new(Woken::default()));
+    let mut future = Box::pin(provider.request(1).wait_async());
+    assert!(future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    assert!(!crate::support::files(&name).is_empty());
+    drop((future, held));
+    drop(provider);
+    assert_eq!(crate::support::files(&name), crate::support::NONE);
+}

@@ -1,0 +1,193 @@
+//! Waiting for memory that other processes have: it comes back when they let go, leave or die.
+
+use crate::child::{run_in_small_shm, Child};
+use crate::peer::Peer;
+use crate::shm::{self, Names};
+use crate::wire::{Link, Message};
+use shm_pool::channel::{Receiver, Sender};
+use shm_pool::{AllocErrorKind, Provider, ShmBuf};
+use std::thread;
+use std::time::Duration;
+
+const CAP: usize = 1 << 20;
+const ROUNDS: usize = 300;
+
+/// Longer than anything may take.
+const FOR_EVER: Duration = Duration::from_secs(240);
+
+fn provider(prefix: &str) -> Provider {
+    Provider::builder().name_prefix(prefix).max_bytes(CAP).build().unwrap()
+}
+
+/// A message that takes all there is.
+fn all(provider: &Provider) -> ShmBuf {
+    let mut buffer = provider.alloc(CAP).unwrap();
+    shm::fill(&mut buffer, 1);
+    buffer.freeze()
+}
+
+/// Waits for all there is, while `give` gives it back.
+fn wait_while(provider: &Provider, give: impl FnOnce()) {
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| provider.alloc_timeout(CAP, FOR_EVER).map(drop).unwrap());
+        give();
+        waits.join().unwrap();
+    });
+}
+
+/// Otherwise a publisher finds out by chance that a subscriber has read its message.
+#[test]
+fn a_view_that_another_process_drops_wakes_who_waits() {
+    let names = Names::new("wait-view");
+    let provider = provider(names.prefix());
+    let peer = Peer::start(names.prefix());
+    for _ in 0..ROUNDS {
+        let message = all(&provider);
+        let view = peer.attach(message.descriptor().unwrap(), 1).unwrap();
+        drop(message);
+        wait_while(&provider, || peer.release(view));
+    }
+    peer.leave();
+}
+
+/// Otherwise a message that was granted to a peer that leaves, or is killed, is waited for for ever.
+#[test]
+fn a_peer_that_goes_wakes_who_waits_however_it_goes() {
+    let names = Names::new("wait-gone");
+    let provider = provider(names.prefix());
+    for round in 0..10 {
+        let peer = Peer::start(names.prefix());
+        let id = peer.connect(provider.id()).unwrap();
+        let message = all(&provider);
+        let granted = message.grant(id).unwrap();
+        if round % 2 == 0 {
+            peer.attach(granted, 1).unwrap();
+        }
+        drop(message);
+        wait_while(&provider, || if round % 4 < 2 { peer.kill() } else { peer.leave() });
+    }
+}
+
+/// Otherwise a publisher that sends by channels finds out by chance, or by its next message, what has come back.
+#[test]
+fn a_loan_that_is_returned_wakes_who_waits() {
+    let names = Names::new("wait-loan");
+    let provider = provider(names.prefix());
+    let mut sender = Sender::create(&provider, "loans").unwrap();
+    let child = Child::start("waiting-receiver", &[names.prefix()]);
+    child.expect_done();
+    for _ in 0..ROUNDS {
+        sender.send(all(&provider)).unwrap();
+        child.expect_done();
+        wait_while(&provider, || child.tell(&Message::Go));
+    }
+    child.shut_down();
+}
+
+/// The role: receives a message, and drops it when it is told to.
+pub(crate) fn receiver_role(link: &Link, arguments: &[&str]) {
+    let mut receiver = Receiver::open(&shm::client(arguments[0]), "loans").unwrap();
+    link.send(&Message::Done);
+    for _ in 0..ROUNDS {
+        let message = receiver.recv().unwrap();
+        shm::check(&message, 1).unwrap();
+        link.send(&Message::Done);
+        assert_eq!(link.receive().unwrap(), Some(Message::Go));
+    }
+    assert_eq!(link.receive().unwrap(), None);
+}
+
+/// Otherwise an owner that is killed while it waits leaves a peer that cannot go on, or an object for ever.
+#[test]
+fn an_owner_that_is_killed_while_it_waits_leaves_its_peers_alone() {
+    let names = Names::new("wait-killed");
+    let owner = Child::start("waiting-owner", &[names.prefix()]);
+    let Message::Sent(descriptor) = owner.hear() else { panic!("no descriptor") };
+    let peer = Peer::start(names.prefix());
+    let view = peer.attach(descriptor, 1).unwrap();
+    assert_eq!(owner.ask(&Message::Go), Message::Done, "it is about to wait");
+    owner.kill();
+    // It listens to the bell still.
+    peer.check(view);
+    peer.release(view);
+    assert_eq!(names.sweep(), 2, "the control object and a segment");
+    peer.leave();
+}
+
+/// The role: waits for what a peer has, which never comes back.
+pub(crate) fn owner_role(link: &Link, arguments: &[&str]) {
+    let provider = provider(arguments[0]);
+    let message = all(&provider);
+    link.send(&Message::Sent(message.descriptor().unwrap()));
+    assert_eq!(link.receive().unwrap(), Some(Message::Go));
+    drop(message);
+    link.send(&Message::Done);
+    let _ = provider.request(CAP).wait();
+}
+
+/// Otherwise a program that forks, as `Command` does, hangs in the child, or the parent's waits end.
+#[test]
+fn a_fork_while_threads_wait_disturbs_neither_side() {
+    let names = Names::new("wait-fork");
+    let child = Child::start("waiting-forks", &[names.prefix()]);
+    child.expect_done();
+    child.finish();
+}
+
+/// The role: forks while a thread waits.
+pub(crate) fn forking_role(link: &Link, arguments: &[&str]) {
+    let prefix = arguments[0];
+    let provider = provider(prefix);
+    let held = all(&provider);
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| provider.alloc_timeout(CAP, FOR_EVER).map(drop).unwrap());
+        for _ in 0..20 {
+            // SAFETY: the child uses what a forked child may, and ends without unwinding.
+            let pid = unsafe { libc::fork() };
+            if pid == 0 {
+                let is_forked = |error: &shm_pool::AllocError| matches!(error.kind(), AllocErrorKind::Forked);
+                let refused = provider.alloc_timeout(CAP, FOR_EVER).is_err_and(|error| is_forked(&error));
+                // Its own waits, although the parent's count of waiters is in its memory.
+                let own = self::provider(prefix);
+                let all = own.alloc(CAP).unwrap();
+                let timed_out = own.alloc_timeout(CAP, Duration::from_millis(1)).is_err();
+                drop(all);
+                let is_good = refused && timed_out && own.alloc_timeout(CAP, FOR_EVER).is_ok();
+                drop(own);
+                // SAFETY: no preconditions.
+                unsafe { libc::_exit(i32::from(!is_good)) };
+            }
+            let mut status = 0;
+            // SAFETY: a valid place to write to.
+            assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+            assert_eq!(status, 0, "the child found something else");
+        }
+        drop(held);
+        waits.join().unwrap();
+    });
+    link.send(&Message::Done);
+}
+
+/// Otherwise a full /dev/shm is a fatal error to a publisher that waits, although others make room there.
+#[test]
+fn a_full_file_system_is_waited_for() {
+    run_in_small_shm("waiting-small-shm", &[]);
+}
+
+/// The role, with a /dev/shm of 4 MiB: two providers, of which one fills it.
+pub(crate) fn small_shm_role(link: &Link, _: &[&str]) {
+    const LEN: usize = 2 << 20;
+    let build = || Provider::builder().max_bytes(16 << 20).max_shared(64).build().unwrap();
+    let (first, second) = (build(), build());
+    let mut held: Vec<_> = std::iter::from_fn(|| first.alloc(1 << 20).ok()).collect();
+    let error = second.alloc(LEN).unwrap_err();
+    assert!(error.is_exhausted() && matches!(error.kind(), AllocErrorKind::Os(_)), "{error}");
+    assert!(second.alloc_timeout(LEN, Duration::from_millis(1)).is_err());
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| second.alloc_timeout(LEN, FOR_EVER).unwrap());
+        held.clear();
+        first.trim();
+        waits.join().unwrap();
+    });
+    link.send(&Message::Done);
+}
