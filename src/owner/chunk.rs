@@ -72,6 +72,7 @@ pub(crate) struct Chunk {
 struct Rest {
     /// How often the chunk was taken. Written by the holder, with a load and a store.
     uses: AtomicU64,
+    uses_when_asked: AtomicU64,
     /// A reader of unknown lifetime still has the bytes.
     is_given_up: AtomicBool,
     /// The segment's serial number.
@@ -200,6 +201,7 @@ impl Chunk {
             shared: AtomicBool::new(false),
             rest: Rest {
                 uses: AtomicU64::new(0),
+                uses_when_asked: AtomicU64::new(0),
                 is_given_up: AtomicBool::new(false),
                 whereabouts: AtomicU8::new(Whereabouts::Elsewhere as u8),
                 registered: AtomicUsize::new(usize::MAX),
@@ -270,15 +272,25 @@ impl Chunk {
         self.taker.store(fork::own_token(), Ordering::Relaxed);
     }
 
-    /// Counts an allocation. The caller has just taken the chunk.
+    /// Counts an allocation, and returns how many there were. The caller has just taken the chunk.
     #[inline]
-    pub(crate) fn count_use(&self) {
-        let uses = &self.rest.uses;
-        uses.store(uses.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    pub(crate) fn count_use(&self) -> u64 {
+        let uses = self.rest.uses.load(Ordering::Relaxed) + 1;
+        self.rest.uses.store(uses, Ordering::Relaxed);
+        uses
     }
 
     pub(crate) fn uses(&self) -> u64 {
         self.rest.uses.load(Ordering::Relaxed)
+    }
+
+    /// Was it used since this was last asked? The caller has just taken it.
+    pub(crate) fn was_used_since_asked(&self) -> bool {
+        let uses = self.uses();
+        // Relaxed: who gives the chunk back passes both on.
+        let before = self.rest.uses_when_asked.load(Ordering::Relaxed);
+        self.rest.uses_when_asked.store(uses, Ordering::Relaxed);
+        uses != before
     }
 
     /// Its index in the pool's registry. The caller holds the registry's lock.

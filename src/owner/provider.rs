@@ -8,7 +8,7 @@ use crate::owner::chunk::OwnedChunk;
 use crate::owner::class::{class_of, MIN_SIZE};
 use crate::owner::control::OwnerControl;
 use crate::owner::error::{AllocError, AllocErrorKind};
-use crate::owner::limits::{range, Limits, LONGEST};
+use crate::owner::limits::{range, Limits, DEFAULT_IDLE_WINDOW, LONGEST};
 use crate::owner::pool::Pool;
 use crate::owner::request::Request;
 use crate::owner::reservation::Reservation;
@@ -38,6 +38,7 @@ pub struct ProviderBuilder {
     max_idle_per_class: usize,
     max_shared: usize,
     arena_size: Option<usize>,
+    idle_window: u64,
     mode: u32,
     name_prefix: String,
 }
@@ -50,6 +51,7 @@ impl Default for ProviderBuilder {
             max_idle_per_class: DEFAULT_MAX_IDLE,
             max_shared: DEFAULT_MAX_SHARED,
             arena_size: None,
+            idle_window: DEFAULT_IDLE_WINDOW,
             mode: 0o600,
             name_prefix: DEFAULT_PREFIX.to_owned(),
         }
@@ -116,6 +118,19 @@ impl ProviderBuilder {
         self
     }
 
+    /// How soon idle memory goes back to the system with no call of yours: whenever a chunk has been
+    /// used so many times more, from 0 (never) to 2,147,483,648, rounded up to a multiple of 64;
+    /// default 4096. Then go the idle chunks that no message has needed since the last time, and
+    /// the memory between chunks that was not needed either, 64 MiB at most. The allocation that
+    /// does it takes longer: some 40 ns for each page of 4 KiB that goes. What is
+    /// [reserved](Provider::reserve) stays.
+    ///
+    /// A publisher that stops altogether gives nothing back; it can call [`Provider::trim`].
+    pub fn idle_window(mut self, uses: u64) -> Self {
+        self.idle_window = uses;
+        self
+    }
+
     /// Permission bits of the objects under /dev/shm, whatever the umask; default `0o600`: peers of
     /// the same user. With `0o660`, peers of the same group may attach too. Only the owner gets
     /// write access to payload: for others the write bits apply to the control object, which holds
@@ -143,6 +158,7 @@ impl ProviderBuilder {
     pub fn build(self) -> Result<Provider, BuildError> {
         let (max_bytes, max_alloc, max_idle) = (self.max_bytes, self.max_alloc, self.max_idle_per_class);
         let limits = Limits::new(max_bytes, max_alloc, max_idle, self.arena_size, LONGEST)?;
+        let limits = limits.with_idle_window(self.idle_window)?;
         if !is_object_mode(self.mode) {
             return Err(BuildError::Mode { mode: self.mode });
         }
@@ -330,6 +346,19 @@ impl Provider {
         let class = class_of(len);
         self.pool.reserve(class, count)?;
         Ok(Reservation::new(&self.pool, class, count))
+    }
+
+    /// Gives idle memory back to the system until the provider holds no more than `bytes`
+    /// ([`Stats::bytes_held`](crate::Stats::bytes_held)), or nothing more is idle: first the memory
+    /// between chunks, then idle chunks, the largest first. Takes back what dead peers leased.
+    /// Returns how many bytes went. What is reserved stays, and so do segments; without memory they
+    /// are only address space.
+    pub fn trim_to(&self, bytes: usize) -> usize {
+        if self.pool.is_ours() {
+            self.pool.trim_to(bytes)
+        } else {
+            0
+        }
     }
 
     /// Gives all idle memory back to the system: idle chunks, unused segments, the free pages of

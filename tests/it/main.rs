@@ -8,6 +8,7 @@ mod closing;
 mod descriptors;
 mod errors;
 mod grants;
+mod idle_window;
 mod lifetime;
 mod mappings;
 mod model;

@@ -5,6 +5,7 @@
 use super::{Arena, Arenas};
 use crate::owner::limits::Account;
 use crate::owner::payload::Payload;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A segment that is to go, and how many bytes of it have memory.
@@ -14,12 +15,26 @@ pub(crate) struct Leaving {
 }
 
 impl Arenas {
-    /// Gives the memory of all gaps back to the system. Returns how many bytes that was.
-    pub(crate) fn punch(&self, account: &Account) -> usize {
+    /// Bytes of gaps that have memory.
+    pub(crate) fn filled_gaps(&self) -> usize {
+        let state = self.state.lock();
+        let filled = state.arenas.iter().flat_map(Arena::filled_gaps);
+        filled.map(|pages| pages.len()).sum::<usize>() * self.page
+    }
+
+    /// Gives the memory of gaps back to the system, `most` bytes of it. Returns how many bytes that
+    /// was.
+    pub(crate) fn punch(&self, account: &Account, most: usize) -> usize {
         let mut state = self.state.lock();
         let mut given = 0;
-        for Arena { payload, pages, holes, .. } in &mut state.arenas {
-            for filled in pages.gaps().flat_map(|gap| holes.filled(&gap)).collect::<Vec<_>>() {
+        for arena in &mut state.arenas {
+            for mut filled in arena.filled_gaps() {
+                let left = (most - given) / self.page;
+                filled.end = filled.end.min(filled.start.saturating_add(left));
+                if filled.is_empty() {
+                    break;
+                }
+                let Arena { payload, holes, .. } = arena;
                 if payload.segment().discard(filled.start * self.page..filled.end * self.page) {
                     given += holes.add(filled) * self.page;
                 }
@@ -51,7 +66,12 @@ impl Arenas {
 }
 
 impl Arena {
-    /// Pages that have memory.
+    /// The pages in gaps that have memory.
+    fn filled_gaps(&self) -> Vec<Range<usize>> {
+        self.pages.gaps().flat_map(|gap| self.holes.filled(&gap)).collect()
+    }
+
+    /// How many pages have memory.
     fn filled(&self) -> usize {
         self.holes.filled(&(0..self.pages.units())).iter().map(ExactSizeIterator::len).sum()
     }

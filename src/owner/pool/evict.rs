@@ -23,6 +23,35 @@ impl Pool {
         before.saturating_sub(self.account.held())
     }
 
+    /// Gives idle memory back to the system until no more than `most` bytes are held, as far as that
+    /// goes: first the memory of gaps, then idle chunks, the largest first. Returns how many bytes
+    /// that was.
+    pub(crate) fn trim_to(&self, most: usize) -> usize {
+        let before = self.account.held();
+        self.reclaim();
+        self.return_lent();
+        loop {
+            self.punch(self.account.held().saturating_sub(most));
+            let surplus = self.account.held().saturating_sub(most);
+            if surplus == 0 || self.destroy_largest(surplus) == 0 {
+                return before.saturating_sub(self.account.held());
+            }
+        }
+    }
+
+    /// Destroys idle chunks of the class whose chunks are the largest, until they are as long as
+    /// `wanted` together. Returns their bytes.
+    fn destroy_largest(&self, wanted: usize) -> usize {
+        let has_evictable = |&class: &usize| self.evictable(class) > 0;
+        let Some(class) = self.idle_classes().filter(has_evictable).max_by_key(|&class| self.shapes[class].size()) else {
+            return 0;
+        };
+        let size = self.shapes[class].size();
+        // Bounded: other threads may go on giving back.
+        let idle = (0..self.evictable(class).min(wanted.div_ceil(size))).map_while(|_| self.take_own(class));
+        idle.map(Self::destroy).count() * size
+    }
+
     /// Destroys an idle chunk that has a record, for another one to have it. `false`: there is none,
     /// also after the leases of the dead were taken back.
     #[cold]
@@ -58,7 +87,7 @@ impl Pool {
     /// done before, idle chunks that together are at least as long as the need. `false`: there is
     /// nothing to give.
     pub(super) fn relieve_system(&self, need: Need, was_punched: bool) -> bool {
-        if !was_punched && self.punch() > 0 {
+        if !was_punched && self.punch(usize::MAX) > 0 {
             return true;
         }
         let mut missing = need.size;
@@ -68,13 +97,13 @@ impl Pool {
                 Self::destroy(chunk);
                 missing = missing.saturating_sub(self.shapes[other].size());
                 if missing == 0 {
-                    self.punch();
+                    self.punch(usize::MAX);
                     return true;
                 }
             }
         }
         let has_destroyed = missing < need.size;
-        self.punch() > 0 || has_destroyed
+        self.punch(usize::MAX) > 0 || has_destroyed
     }
 
     /// Bytes of all idle chunks.
@@ -82,9 +111,9 @@ impl Pool {
         self.used.iter().map(|class| self.shelves[class].idle_count() * self.shapes[class].size()).sum()
     }
 
-    /// Gives the memory of all gaps in the arenas back to the system.
-    fn punch(&self) -> usize {
-        self.arenas.punch(&self.account)
+    /// Gives the memory of gaps in the arenas back to the system, `most` bytes of it.
+    pub(super) fn punch(&self, most: usize) -> usize {
+        self.arenas.punch(&self.account, most)
     }
 
     /// Gives memory that is not carved back to the system: whole segments, if they may go, and
@@ -93,7 +122,7 @@ impl Pool {
         if !self.source.keeps_segments() {
             self.give_up_empty_arenas();
         }
-        self.punch();
+        self.punch(usize::MAX);
     }
 
     /// Gives up the segments that nothing is carved from. Peers may still have them mapped and

@@ -23,6 +23,7 @@ mod make;
 mod reserve;
 mod take;
 mod trade;
+mod window;
 
 use crate::os::fork;
 use crate::owner::arena::Arenas;
@@ -41,6 +42,7 @@ pub(crate) use loans::Lends;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::Arc;
+use window::{LastWindow, NO_SAMPLE};
 
 /// All chunks of one owner, and the memory they are carved out of.
 pub(crate) struct Pool {
@@ -73,13 +75,13 @@ pub(crate) struct Pool {
     #[cfg(feature = "zenoh")]
     collection: collect::Collection,
     waiting: Arc<WaitingRoom>,
+    last_window: Mutex<LastWindow>,
     source: Box<dyn SegmentFactory>,
     /// Where peers count their leases. `None` if somebody else counts a chunk's readers.
     control: Option<OwnerControl>,
 }
 
 /// Counts for one class that change only on cold paths.
-#[derive(Default)]
 struct Tally {
     /// Chunks made.
     misses: AtomicU64,
@@ -87,6 +89,15 @@ struct Tally {
     last_made: AtomicU64,
     /// Uses of chunks that have been destroyed.
     past_uses: AtomicU64,
+    /// The fewest idle chunks in a sample of this window (see `window`).
+    low: AtomicUsize,
+}
+
+impl Tally {
+    fn new() -> Self {
+        let zero = || AtomicU64::new(0);
+        Self { misses: zero(), last_made: zero(), past_uses: zero(), low: AtomicUsize::new(NO_SAMPLE) }
+    }
 }
 
 impl Pool {
@@ -103,7 +114,7 @@ impl Pool {
             no_shelf: Shelf::new(true),
             fork_epoch: fork::epoch(),
             lent: LentQueue::new(),
-            tallies: shapes.iter().map(|_| Tally::default()).collect(),
+            tallies: shapes.iter().map(|_| Tally::new()).collect(),
             reserved: shapes.iter().map(|_| AtomicUsize::new(0)).collect(),
             reserving: Mutex::new(()),
             used: ClassSet::new(shapes.len()),
@@ -121,6 +132,7 @@ impl Pool {
             #[cfg(feature = "zenoh")]
             collection: collect::Collection::default(),
             waiting: Arc::new(WaitingRoom::new()),
+            last_window: Mutex::default(),
             source,
             control,
         })

@@ -18,6 +18,7 @@ use crate::owner::arena::Room;
 use crate::owner::chunk::{Chunk, OwnedChunk, Whereabouts};
 use crate::owner::class::class_of;
 use crate::owner::error::{AllocError, AllocErrorKind};
+use crate::owner::limits::SAMPLE;
 use crate::owner::waiting;
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
@@ -50,7 +51,9 @@ impl Pool {
         if !chunk.was_taken_here() {
             self.set_taker(chunk)?;
         }
-        chunk.count_use();
+        if chunk.count_use() % SAMPLE == 0 {
+            self.sample(chunk);
+        }
         Ok(())
     }
 

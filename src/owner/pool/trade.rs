@@ -28,11 +28,50 @@ use crate::os::posix::round_to_pages;
 use crate::owner::arena::{Grain, Need, Room, Window};
 use crate::owner::chunk::{OwnedChunk, Whereabouts};
 
-/// A chunk that was taken from its shelf to be condemned.
-struct Condemned {
+/// A chunk that was taken from its shelf to be looked at, as it is. It is destroyed or put back.
+pub(super) struct Condemned {
     chunk: OwnedChunk,
     /// From the hot slot. Otherwise from the idle queue, where it may be open to peers.
     was_hot: bool,
+}
+
+impl Condemned {
+    pub(super) fn hot(chunk: OwnedChunk) -> Self {
+        Self { chunk, was_hot: true }
+    }
+
+    pub(super) fn chunk(&self) -> &OwnedChunk {
+        &self.chunk
+    }
+
+    pub(super) fn was_hot(&self) -> bool {
+        self.was_hot
+    }
+
+    /// Destroys it. `false` if a peer has leased it just now: then it is lent.
+    pub(super) fn destroy(self) -> bool {
+        let is_free = self.chunk.recycle();
+        if is_free {
+            Pool::dispose(self.chunk, true);
+        } else {
+            Pool::lend(self.chunk);
+        }
+        is_free
+    }
+
+    /// Puts it back where it was.
+    pub(super) fn put_back(self) {
+        let Condemned { chunk, was_hot } = self;
+        if chunk.is_shared() {
+            return Pool::shelve_shared(chunk);
+        }
+        chunk.set_whereabouts(Whereabouts::Elsewhere);
+        if !was_hot {
+            Pool::put_back(chunk);
+        } else if let Err(chunk) = chunk.give() {
+            Pool::destroy(chunk);
+        }
+    }
 }
 
 impl Pool {
@@ -54,12 +93,7 @@ impl Pool {
             let Some(class) = in_turn else { return };
             *hand = class;
             let Some(oldest) = self.take_to_condemn(class) else { continue };
-            // A peer may have leased it just now.
-            if oldest.chunk.recycle() {
-                Self::dispose(oldest.chunk, true);
-            } else {
-                Self::lend(oldest.chunk);
-            }
+            oldest.destroy();
             if self.arenas.room() != Room::Crowded {
                 return;
             }
@@ -118,14 +152,18 @@ impl Pool {
 
     /// Takes the chunk of a class that has been idle longest, as it is.
     fn take_to_condemn(&self, class: usize) -> Option<Condemned> {
-        let shelf = &self.shelves[class];
-        while let Some(chunk) = shelf.take_idle() {
+        self.take_queued(class).or_else(|| self.shelves[class].take_hot().map(Condemned::hot))
+    }
+
+    /// Takes the chunk that has been in the class's idle queue longest, as it is.
+    pub(super) fn take_queued(&self, class: usize) -> Option<Condemned> {
+        while let Some(chunk) = self.shelves[class].take_idle() {
             if !chunk.is_leased() {
                 return Some(Condemned { chunk, was_hot: false });
             }
             Self::lend(chunk);
         }
-        shelf.take_hot().map(|chunk| Condemned { chunk, was_hot: true })
+        None
     }
 
     /// Destroys the condemned chunks in the windows. `false` if a peer has leased one meanwhile:
@@ -155,16 +193,7 @@ impl Pool {
     /// Puts a condemned chunk back where it was.
     fn spare(&self, spared: Condemned) {
         self.arenas.spare(spared.chunk.memory());
-        let Condemned { chunk, was_hot } = spared;
-        if chunk.is_shared() {
-            return Self::shelve_shared(chunk);
-        }
-        chunk.set_whereabouts(Whereabouts::Elsewhere);
-        if !was_hot {
-            Self::put_back(chunk);
-        } else if let Err(chunk) = chunk.give() {
-            Self::destroy(chunk);
-        }
+        spared.put_back();
     }
 
     /// Lets arenas in which nothing is in use give way to a longer one, for a chunk that fits no

@@ -1,0 +1,127 @@
+//! Idle memory that has not been needed goes back by itself; `trim_to` gives back what is asked for.
+
+use crate::support::builder;
+use shm_pool::{ClassStats, Client, Provider};
+
+const WINDOW: u64 = 64;
+
+fn provider(max_idle: usize) -> Provider {
+    builder().max_bytes(256 << 20).max_idle_per_class(max_idle).idle_window(WINDOW).build().unwrap()
+}
+
+/// What is told of the class of messages of `len` bytes.
+fn class(provider: &Provider, len: usize) -> ClassStats {
+    provider.stats().classes.into_iter().find(|class| class.size >= len).unwrap()
+}
+
+/// Uses one small chunk until so many windows have ended.
+fn pass(provider: &Provider, windows: u64) {
+    (0..windows * WINDOW).for_each(|_| drop(provider.alloc(48).unwrap()));
+}
+
+/// Allocates so many messages, and drops them together.
+fn burst(provider: &Provider, len: usize, count: usize) {
+    let held: Vec<_> = (0..count).map(|_| provider.alloc(len).unwrap()).collect();
+    drop(held);
+}
+
+#[test]
+fn memory_of_a_burst_that_is_over_goes_back_by_itself() {
+    let provider = provider(8);
+    burst(&provider, 6 << 20, 32);
+    let peak = provider.stats().bytes_held;
+    assert!(peak >= 32 * (6 << 20));
+    pass(&provider, 1);
+    let after_one = provider.stats().bytes_held;
+    pass(&provider, 8);
+    let left = provider.stats().bytes_held;
+    assert!(left < 1 << 20, "{left} bytes of {peak} are still held");
+    assert!(peak - after_one <= 64 << 20, "one window gives back 64 MiB at most: {peak} -> {after_one}");
+    burst(&provider, 6 << 20, 32);
+    assert!(provider.stats().bytes_held >= 32 * (6 << 20), "and it can be had again");
+}
+
+#[test]
+fn a_provider_without_windows_keeps_what_it_has() {
+    let provider = builder().max_bytes(64 << 20).idle_window(0).build().unwrap();
+    burst(&provider, 6 << 20, 8);
+    let held = provider.stats().bytes_held;
+    pass(&provider, 64);
+    assert!(provider.stats().bytes_held >= held);
+}
+
+#[test]
+fn a_size_that_is_needed_once_in_a_window_is_kept() {
+    let provider = provider(8);
+    for _ in 0..8 {
+        burst(&provider, 6 << 20, 3);
+        pass(&provider, 1);
+    }
+    assert_eq!(class(&provider, 6 << 20).misses, 3, "made once, however many windows passed");
+    pass(&provider, 2);
+    assert_eq!(class(&provider, 6 << 20).chunks, 0, "and gone once nobody needs it");
+}
+
+/// The idle queue hands out each chunk in turn, so each of them is used; but not so many are needed.
+#[test]
+fn of_a_size_in_use_as_many_chunks_stay_as_are_needed() {
+    let provider = provider(32);
+    let client = Client::new();
+    let publish = |messages: usize| {
+        let shared: Vec<_> = (0..messages)
+            .map(|_| {
+                let message = provider.alloc(1 << 20).unwrap().freeze();
+                let view = client.attach(&message.descriptor().unwrap()).unwrap();
+                (message, view)
+            })
+            .collect();
+        drop(shared);
+    };
+    publish(32);
+    let chunks = || class(&provider, 1 << 20).chunks;
+    assert_eq!(chunks(), 32);
+    (0..40 * WINDOW).for_each(|_| publish(2));
+    assert!((2..=8).contains(&chunks()), "{} chunks are kept for two messages at a time", chunks());
+    let misses = class(&provider, 1 << 20).misses;
+    (0..40 * WINDOW).for_each(|_| publish(2));
+    assert_eq!(class(&provider, 1 << 20).misses, misses, "no chunk comes and goes");
+}
+
+#[test]
+fn what_is_reserved_stays() {
+    let provider = provider(8);
+    let reservation = provider.reserve(6 << 20, 4).unwrap();
+    burst(&provider, 6 << 20, 8);
+    pass(&provider, 8);
+    assert_eq!(class(&provider, 6 << 20).chunks, 4);
+    let held = provider.stats().bytes_held;
+    assert!(held < 5 * (6 << 20), "{held}");
+    drop(reservation);
+    pass(&provider, 3);
+    assert!(provider.stats().bytes_held < 1 << 20);
+}
+
+#[test]
+fn trim_to_gives_back_what_it_must_and_no_more() {
+    let provider = builder().max_bytes(64 << 20).idle_window(0).build().unwrap();
+    burst(&provider, 1 << 20, 8);
+    burst(&provider, 64 << 10, 8);
+    let held = provider.stats().bytes_held;
+    assert_eq!(provider.trim_to(held), 0);
+    let target = held - (2 << 20) - (100 << 10);
+    let given = provider.trim_to(target);
+    let now = provider.stats();
+    assert!(now.bytes_held <= target && now.bytes_held + given == held, "{given} of {held}: {now:?}");
+    assert!(now.bytes_held + (1 << 20) > target, "one chunk too many at most: {now:?}");
+    let in_use = provider.alloc(1 << 20).unwrap();
+    provider.trim_to(0);
+    let left = provider.stats().bytes_held;
+    assert!(((1 << 20)..(1 << 20) + (64 << 10)).contains(&left), "what is in use stays: {left}");
+    drop(in_use);
+}
+
+#[test]
+fn a_window_is_checked() {
+    let error = Provider::builder().idle_window(1 << 40).build().unwrap_err();
+    assert!(error.to_string().contains("idle_window"), "{error}");
+}
