@@ -121,7 +121,6 @@ fn statvfs() -> Option<libc::statvfs> {
 }
 
 /// Free bytes in /dev/shm, if they can be known.
-#[cfg(feature = "zenoh")]
 pub(crate) fn free_bytes() -> Option<u64> {
     statvfs().map(|stat| stat.f_bavail * stat.f_frsize)
 }

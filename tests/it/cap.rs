@@ -431,3 +431,20 @@ fn the_first_segment_is_as_long_as_was_wanted() {
     assert_eq!(first(of_a_gigabyte().max_idle_per_class(0), MIB), MIB, "it goes with its message");
     assert_eq!(first(of_a_gigabyte().max_idle_per_class(0).arena_size(2 * MIB), MIB), 2 * MIB);
 }
+
+/// Idle messages of one size, in every second place: all of it together would do, but not in one piece.
+#[test]
+fn a_request_that_no_eviction_can_serve_destroys_nothing() {
+    let provider = builder().max_bytes(16 * MIB).max_idle_per_class(8).idle_window(0).build().unwrap();
+    let mut held: Vec<_> = fill(&provider, MIB).into_iter().map(Some).collect();
+    held.iter_mut().step_by(2).for_each(|buffer| drop(buffer.take()));
+    let before = provider.stats();
+    assert_eq!(crate::support::idle(&before), 8);
+    for _ in 0..100 {
+        assert!(provider.alloc(4 * MIB).unwrap_err().is_exhausted());
+    }
+    let after = provider.stats();
+    assert_eq!((crate::support::idle(&after), after.bytes_held), (8, before.bytes_held));
+    drop(held);
+    provider.alloc(4 * MIB).unwrap();
+}

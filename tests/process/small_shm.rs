@@ -8,6 +8,7 @@ use crate::shm::{self, Names};
 use crate::spaces;
 use crate::wire::{Link, Message};
 use shm_pool::{AllocErrorKind, BuildError, Provider, ProviderBuilder, ShmBuf, ShmBufMut};
+use std::fs::{self, File};
 use std::thread;
 
 /// The longest heap.
@@ -37,6 +38,12 @@ fn what_killed_owners_left_makes_room_for_the_next_one() {
     run("swept");
 }
 
+/// Otherwise one message that can never fit costs all others their warm memory.
+#[test]
+fn what_a_full_dev_shm_cannot_hold_destroys_nothing() {
+    run("judged");
+}
+
 /// Otherwise threads that all find /dev/shm full lose memory to each other, or wait for ever.
 #[test]
 fn threads_that_share_a_full_dev_shm_lose_none_of_it() {
@@ -57,6 +64,7 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
         "leased" => leased(prefix),
         "swept" => swept(prefix),
         "threads" => threads(prefix),
+        "judged" => judged(prefix),
         // The owner that `swept` kills.
         _ => return fill_and_wait(link, prefix),
     }
@@ -93,6 +101,24 @@ fn assert_whole(all: &[ShmBufMut]) {
     let is_whole =
         |(number, bytes): (usize, &ShmBufMut)| bytes[0] == number as u8 && bytes[1..] == bytes[..bytes.len() - 1];
     assert!(all.iter().enumerate().all(is_whole), "a buffer was changed by somebody else");
+}
+
+fn judged(prefix: &str) {
+    let provider = builder(prefix).idle_window(0).build().unwrap();
+    let idle = || provider.stats().classes.iter().map(|class| class.idle).sum::<usize>();
+    drop([provider.alloc(1 << 20).unwrap(), provider.alloc(1 << 20).unwrap()]);
+    // Somebody else fills the file system, up to half a chunk.
+    let name = format!("/dev/shm/{prefix}.others");
+    let others = File::create(&name).unwrap();
+    nix::fcntl::posix_fallocate(&others, 0, (spaces::free_shm() - (512 << 10)) as libc::off_t).unwrap();
+    // The idle chunks and what is left are 2.5 MiB.
+    for _ in 0..3 {
+        assert!(provider.alloc(3 << 20).unwrap_err().is_exhausted());
+        assert_eq!(idle(), 2, "destroyed in vain");
+    }
+    assert_eq!(provider.alloc(2 << 20).unwrap().len(), 2 << 20, "what would do is destroyed");
+    assert_eq!(idle(), 1);
+    fs::remove_file(name).unwrap();
 }
 
 fn rounds(prefix: &str) {

@@ -3,6 +3,8 @@
 #![forbid(unsafe_code)]
 
 use super::Pool;
+use crate::error::OsError;
+use crate::os::posix::free_bytes;
 use crate::owner::arena::{Leaving, Need};
 use crate::owner::control::OwnerControl;
 use crate::owner::error::{AllocError, AllocErrorKind};
@@ -43,7 +45,8 @@ impl Pool {
     /// `wanted` together. Returns their bytes.
     fn destroy_largest(&self, wanted: usize) -> usize {
         let has_evictable = |&class: &usize| self.evictable(class) > 0;
-        let Some(class) = self.idle_classes().filter(has_evictable).max_by_key(|&class| self.shapes[class].size()) else {
+        let Some(class) = self.idle_classes().filter(has_evictable).max_by_key(|&class| self.shapes[class].size())
+        else {
             return 0;
         };
         let size = self.shapes[class].size();
@@ -84,26 +87,34 @@ impl Pool {
     }
 
     /// Helps a system that is short of memory. Gives it what is free in the arenas or, if that was
-    /// done before, idle chunks that together are at least as long as the need. `false`: there is
-    /// nothing to give.
-    pub(super) fn relieve_system(&self, need: Need, was_punched: bool) -> bool {
+    /// done before, idle chunks that make up for what it lacks. `false`: all that is idle would not
+    /// do, so nothing was destroyed.
+    pub(super) fn relieve_system(&self, need: Need, was_punched: bool, error: &OsError) -> bool {
         if !was_punched && self.punch(usize::MAX) > 0 {
             return true;
         }
-        let mut missing = need.size;
-        for other in self.idle_classes() {
-            for _ in 0..self.evictable(other) {
-                let Some(chunk) = self.take_own(other) else { break };
-                Self::destroy(chunk);
-                missing = missing.saturating_sub(self.shapes[other].size());
-                if missing == 0 {
-                    self.punch(usize::MAX);
-                    return true;
-                }
+        let missing = need.size.saturating_sub(Self::left_in_the_system(error));
+        let (_, lines) = self.arenas.free_bytes();
+        if self.evictable_bytes() + lines < missing.max(1) {
+            return false;
+        }
+        let mut destroyed = 0;
+        while destroyed < missing.max(1) {
+            match self.destroy_largest(missing.max(1) - destroyed) {
+                0 => break,
+                more => destroyed += more,
             }
         }
-        let has_destroyed = missing < need.size;
-        self.punch(usize::MAX) > 0 || has_destroyed
+        self.punch(usize::MAX) > 0 || destroyed > 0
+    }
+
+    /// How much memory the system has, after it refused some: nothing that is known of, unless it
+    /// was the file system that is full.
+    fn left_in_the_system(error: &OsError) -> usize {
+        if error.errno() != Some(libc::ENOSPC) {
+            return 0;
+        }
+        free_bytes().map_or(0, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX))
     }
 
     /// Bytes of all idle chunks.

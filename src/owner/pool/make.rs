@@ -132,7 +132,9 @@ impl Pool {
             }
             let has_made_room = match &failure {
                 NoMemory::Os(error) if !is_for_want_of_memory(error) => false,
-                NoMemory::Os(_) => self.relieve_system(wanted.need, std::mem::replace(&mut was_punched, true)),
+                NoMemory::Os(error) => {
+                    self.relieve_system(wanted.need, std::mem::replace(&mut was_punched, true), error)
+                }
                 NoMemory::Cap => self.trade(wanted),
             };
             let may_try_again = has_made_room || std::mem::take(&mut may_reclaim) && self.reclaim() > 0;
@@ -176,8 +178,10 @@ impl Pool {
     fn find_memory(&self, wanted: Wanted, may_grow: bool) -> Result<Carved, NoMemory> {
         let need = wanted.need;
         if need.grain == Grain::Page {
+            let run = self.find_run(need.size, need.size, may_grow)?;
+            // Not before there is a gap: what cannot be served destroys nothing.
             self.relieve_crowding();
-            return self.find_run(need.size, need.size, may_grow);
+            return Ok(run);
         }
         if let Some(carved) = self.arenas.carve_lines(need.size) {
             return Ok(carved);

@@ -2,19 +2,19 @@
 //! system call, except for pages that have no memory yet, and where arenas give way to a longer
 //! one.
 //!
-//! A new chunk then finds its place in two steps. The first applies only to large chunks.
+//! A new chunk then finds its place in up to two steps.
 //!
-//! 1. **Where memory is crowded, large idle chunks go back to the arenas**
-//!    ([`Pool::relieve_crowding`]): from each class in turn the one that has been idle longest,
-//!    until memory is no longer crowded. Memory is *crowded* when the arenas cannot grow and less
-//!    than half of the cap is free in them. Making a chunk again costs a microsecond. Keeping every
-//!    chunk until it is in the way scatters the free memory, so that with messages of random sizes
-//!    some are refused that would otherwise fit.
-//! 2. **If there is still no room, everything idle is weighed** ([`Pool::trade`]). Idle chunks are
+//! 1. **If no gap is large enough, everything idle is weighed** ([`Pool::trade`]). Idle chunks are
 //!    taken from their shelves and *condemned*: the arenas count them as room. The arenas name the
 //!    tightest gap this would give. The chunks in its way are destroyed, and all others go back to
-//!    their shelves. If there is no such gap, all go back. So a large message for which there is no
-//!    room takes nothing from the small ones.
+//!    their shelves. If there is no such gap, all go back. So a message for which there is no room
+//!    takes nothing from others.
+//! 2. **Where memory is crowded, large idle chunks go back to the arenas**
+//!    ([`Pool::relieve_crowding`]) after a large chunk was carved: from each class in turn the one
+//!    that has been idle longest, until memory is no longer crowded. Memory is *crowded* when the
+//!    arenas cannot grow and less than half of the cap is free in them. Making a chunk again costs
+//!    a microsecond. Keeping every chunk until it is in the way scatters the free memory, so that
+//!    with messages of random sizes some are refused that would otherwise fit.
 //!
 //! One thread trades at a time. Others go on taking and giving back meanwhile, but do not find the
 //! condemned chunks. A thread that wants to trade because of that waits for the lock and then looks
@@ -139,10 +139,14 @@ impl Pool {
     fn most_to_gain(&self) -> usize {
         let (pages, lines) = self.arenas.free_bytes();
         let (_, spanned) = self.arenas.count_and_len();
-        // A small chunk that is alone on its pages frees all of them.
+        pages + lines + self.evictable_bytes() + (self.limits.max_bytes - spanned)
+    }
+
+    /// An upper bound on what all idle chunks give, in bytes: a small one that is alone on its pages
+    /// frees all of them.
+    pub(super) fn evictable_bytes(&self) -> usize {
         let whole = |class: usize| self.shapes[class].size().next_multiple_of(self.limits.page);
-        let idle: usize = self.idle_classes().map(|class| self.evictable(class) * whole(class)).sum();
-        pages + lines + idle + (self.limits.max_bytes - spanned)
+        self.idle_classes().map(|class| self.evictable(class) * whole(class)).sum()
     }
 
     /// The classes that have idle chunks.
