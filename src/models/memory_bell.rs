@@ -12,7 +12,7 @@ struct Scene {
 
 /// What a server does until it has found `wanted`.
 fn wait_for(scene: &Scene, wanted: u64) {
-    scene.bell.listen(true);
+    scene.bell.listen(WAITS);
     crate::sync::fence(Ordering::SeqCst);
     loop {
         let count = scene.bell.count();
@@ -22,7 +22,7 @@ fn wait_for(scene: &Scene, wanted: u64) {
         // The model's sleepers are woken by a ring alone: one that is lost is a deadlock.
         scene.bell.sleep(count, None);
     }
-    scene.bell.listen(false);
+    scene.bell.listen(0);
 }
 
 fn give(scene: &Scene) {
@@ -55,4 +55,23 @@ fn a_giver_is_never_missed() {
 #[test]
 fn the_last_of_two_givers_is_never_missed() {
     wait_for_givers(2, Some(2));
+}
+
+/// What an owner remembers that compares the count: as long as it does not change, nothing that was
+/// given back is missed.
+#[test]
+fn a_count_that_has_not_changed_means_that_nothing_came_back() {
+    loom::model(|| {
+        let scene = Arc::new(Scene { bell: MemoryBell::new(), free: AtomicU64::new(0) });
+        let giving = thread::spawn({
+            let scene = scene.clone();
+            move || give(&scene)
+        });
+        scene.bell.listen(REFUSED);
+        crate::sync::fence(Ordering::SeqCst);
+        let count = scene.bell.count();
+        let has_found = scene.free.load(Ordering::Acquire) == 1;
+        giving.join().unwrap();
+        assert!(has_found || scene.bell.count() != count, "a refusal would be repeated for ever");
+    });
 }

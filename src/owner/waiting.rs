@@ -26,17 +26,6 @@
 //! a publisher that uses its own chunks again is not stopped, for it takes nothing from others. To
 //! have memory that is in use in that way, a large request needs room of its own (a larger cap).
 //!
-//! # In this process
-//!
-//! A thread that gives a chunk back may not touch the pool afterwards, which may be gone. So what
-//! it asks is a number that belongs to the process: how many pools have waiters. If any has, it
-//! rings the bells of all of them.
-//!
-//! # Forks
-//!
-//! A forked child has none of the threads that wait, and its copies of locks may be held by them.
-//! So the list of pools is kept per process.
-//!
 //! # Wakers
 //!
 //! A future's waker is the user's code. It may poll, drop or panic, so it is called with no lock
@@ -45,11 +34,10 @@
 #![forbid(unsafe_code)]
 
 use crate::error::OsError;
-use crate::os::barrier;
 use crate::os::deadline::Deadline;
-use crate::os::per_process::PerProcess;
 use crate::owner::chunk::OwnedChunk;
 use crate::owner::error::{AllocError, AllocErrorKind};
+use crate::owner::listening::{self, WAITS};
 use crate::owner::pool::Pool;
 use crate::protocol::memory_bell::{MemoryBell, LOOK_AGAIN};
 use crate::sync::light_barrier;
@@ -57,9 +45,8 @@ use atomic_waker::AtomicWaker;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::mem;
-use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::Arc;
 use std::task::Waker;
 use std::thread;
 use std::time::Instant;
@@ -69,38 +56,6 @@ const MOST_PASSED_OVER: u32 = 16;
 
 /// The helper thread's stack in bytes: an allocation, and a waker, fit several times.
 const STACK: usize = 1 << 20;
-
-/// A number that every drop of a buffer reads, and nothing else in its cache lines.
-#[repr(align(128))]
-struct Listening(AtomicUsize);
-
-/// How many pools of this process have waiters.
-static LISTENING: Listening = Listening(AtomicUsize::new(0));
-
-/// The pools of this process that have waiters.
-static POOLS: PerProcess<Mutex<Vec<Weak<Pool>>>> = PerProcess::new();
-
-/// Memory of some pool of this process has come back. The caller need not know which, nor whether
-/// that pool still exists.
-#[inline]
-pub(crate) fn came_back() {
-    light_barrier();
-    // Relaxed: the heavy side of the barrier orders it (see `memory_bell`).
-    if LISTENING.0.load(Ordering::Relaxed) != 0 {
-        ring_all();
-    }
-}
-
-#[cold]
-fn ring_all() {
-    // In a forked child the number may be the parent's, which has no list here.
-    let Some(pools) = POOLS.existing() else { return };
-    // Under the lock, which the last waiter of a pool needs before its provider can be dropped: so
-    // this is never a pool's last reference.
-    for pool in pools.lock().iter().filter_map(Weak::upgrade) {
-        pool.memory_bell().ring();
-    }
-}
 
 /// A pool's waiters.
 pub(crate) struct WaitingRoom {
@@ -215,6 +170,16 @@ impl WaitingRoom {
         self.passed_over.load(Ordering::Relaxed) >= MOST_PASSED_OVER
     }
 
+    /// A search that found nothing has let go of what it had in its hand, which the server may have
+    /// missed.
+    pub(crate) fn searched(&self, pool: &Pool) {
+        light_barrier();
+        // Relaxed: as in `listening::came_back`.
+        if self.has_waiters.load(Ordering::Relaxed) {
+            pool.memory_bell().toll();
+        }
+    }
+
     /// Memory was carved for somebody who does not wait.
     pub(crate) fn note_passed_over(&self) {
         if self.has_waiters.load(Ordering::Relaxed) {
@@ -269,10 +234,7 @@ impl Place {
         }
         if queue.waiters.is_empty() {
             room.has_waiters.store(true, Ordering::Relaxed);
-            POOLS.get().lock().push(Arc::downgrade(pool));
-            LISTENING.0.fetch_add(1, Ordering::Relaxed);
-            bell.listen(true);
-            barrier::heavy();
+            listening::listen(pool, WAITS);
         }
         queue.waiters.push_back(waiter.clone());
         Ok(Self { pool: pool.clone(), waiter })
@@ -366,7 +328,8 @@ impl Queue {
                 return;
             }
             let (grain, size) = pool.demand(waiter.class, waiter.len);
-            if size >= refused[grain] {
+            // What is reserved for its class was not looked for.
+            if size >= refused[grain] && !pool.has_reserved(waiter.class) {
                 at += 1;
                 continue;
             }
@@ -396,9 +359,7 @@ impl Queue {
         }
         if self.waiters.is_empty() {
             room.has_waiters.store(false, Ordering::Relaxed);
-            pool.memory_bell().listen(false);
-            LISTENING.0.fetch_sub(1, Ordering::Relaxed);
-            POOLS.get().lock().retain(|listed| !ptr::eq(listed.as_ptr(), pool));
+            listening::stop(pool, WAITS);
         }
     }
 

@@ -21,6 +21,9 @@
 //!
 //! So a giver pays one relaxed load while nobody waits.
 //!
+//! An owner that does not sleep but [compares](REFUSED) the count now and then (see `refusals`)
+//! listens in the same way, and givers leave out G4.
+//!
 //! # Orderings
 //!
 //! | writer | reader | what becomes visible |
@@ -47,10 +50,16 @@ use std::time::Duration;
 /// How long an owner sleeps at most before it looks again for what no bell rings for.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
+/// Somebody sleeps on the count, or is about to.
+pub(crate) const WAITS: u64 = 1;
+
+/// Somebody compares the count now and then.
+pub(crate) const REFUSED: u64 = 2;
+
 /// The bell. Zero bytes are a bell that nobody listens to.
 #[repr(C, align(64))]
 pub(crate) struct MemoryBell {
-    /// 0, or somebody waits.
+    /// 0, or why the owner listens: [`WAITS`], [`REFUSED`], or both.
     listens: AtomicU64,
     count: Futex,
 }
@@ -61,9 +70,9 @@ impl MemoryBell {
         Self { listens: AtomicU64::new(0), count: Futex::new(0) }
     }
 
-    /// From now on, or no longer, givers ring. The caller makes the barrier.
-    pub(crate) fn listen(&self, listens: bool) {
-        self.listens.store(u64::from(listens), Ordering::Relaxed);
+    /// From now on givers ring because of `why`; 0: they do not. The caller makes the barrier.
+    pub(crate) fn listen(&self, why: u64) {
+        self.listens.store(why, Ordering::Relaxed);
     }
 
     /// The count, to be read before a look.
@@ -80,15 +89,31 @@ impl MemoryBell {
     #[inline]
     pub(crate) fn ring(&self) {
         light_barrier();
-        if self.listens.load(Ordering::Relaxed) != 0 {
-            self.toll();
+        let why = self.listens.load(Ordering::Relaxed);
+        if why != 0 {
+            self.rung(why);
         }
     }
 
-    /// Rings, whether or not anybody listens.
+    #[cold]
+    fn rung(&self, why: u64) {
+        self.count_up();
+        // Not seen yet, although somebody waits by now? Then it looks after the heavy barrier, and
+        // so sees what was given back.
+        if why & WAITS != 0 {
+            self.count.wake();
+        }
+    }
+
+    /// Rings for those who wait, whether or not there are any.
     #[cold]
     pub(crate) fn toll(&self) {
-        self.count.fetch_add(1, Ordering::Release); // partner: `count`
+        self.count_up();
         self.count.wake();
+    }
+
+    /// Changes the count, and wakes nobody.
+    pub(crate) fn count_up(&self) {
+        self.count.fetch_add(1, Ordering::Release); // partner: `count`
     }
 }

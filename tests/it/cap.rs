@@ -448,3 +448,67 @@ fn a_request_that_no_eviction_can_serve_destroys_nothing() {
     drop(held);
     provider.alloc(4 * MIB).unwrap();
 }
+
+/// Tries in vain so often that the pool remembers what it refused.
+fn poll(provider: &Provider, len: usize) {
+    for _ in 0..32 {
+        assert!(provider.alloc(len).unwrap_err().is_exhausted());
+    }
+}
+
+/// Otherwise a publisher that tries again is refused although memory has come back.
+#[test]
+fn what_comes_back_is_had_at_once_however_often_it_was_refused() {
+    let provider = builder().max_bytes(4 * MIB).idle_window(0).build().unwrap();
+    let reservation = provider.reserve(48, 1).unwrap();
+    let client = Client::new();
+    let mut held = fill(&provider, MIB);
+    assert_eq!(held.len(), 3);
+    for round in 0..50 {
+        let freed = held.pop().unwrap();
+        poll(&provider, MIB);
+        // A buffer is dropped here, or in another thread.
+        if round % 2 == 0 {
+            drop(freed);
+        } else {
+            std::thread::scope(|scope| drop(scope.spawn(move || drop(freed)).join()));
+        }
+        let buffer = provider.alloc(MIB).unwrap_or_else(|error| panic!("round {round}: {error}"));
+        // A lease ends.
+        let message = buffer.freeze();
+        let view = client.attach(&message.descriptor().unwrap()).unwrap();
+        drop(message);
+        poll(&provider, MIB);
+        drop(view);
+        held.push(provider.alloc(MIB).unwrap_or_else(|error| panic!("round {round}, leased: {error}")));
+        // What is reserved for another size is there all the same, and when it comes back.
+        poll(&provider, 48 + MIB);
+        let small = provider.alloc(48).unwrap();
+        poll(&provider, 48 + MIB);
+        drop(small);
+        drop(provider.alloc(48).unwrap());
+    }
+    drop(reservation);
+}
+
+/// The same while other threads give back and take at the cap: once they have ended, all is had.
+#[test]
+fn refusals_of_several_threads_do_not_outlive_what_they_were_for() {
+    let provider = builder().max_bytes(4 * MIB).idle_window(0).build().unwrap();
+    for round in 0..100 {
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    let mut held = Vec::new();
+                    for _ in 0..200 {
+                        match provider.alloc(MIB) {
+                            Ok(buffer) => held.push(buffer),
+                            Err(_) => drop(held.pop()),
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(fill(&provider, MIB).len(), 4, "round {round}");
+    }
+}

@@ -324,6 +324,24 @@ fn what_fits_is_served_although_something_smaller_does_not() {
     drop((aligned, held, pages));
 }
 
+/// Otherwise what is reserved for one size waits behind a smaller request that nothing can serve.
+#[test]
+fn what_is_reserved_is_served_although_something_smaller_does_not_fit() {
+    let provider = builder().max_bytes(4 << 20).build().unwrap();
+    let _reservation = provider.reserve(2 << 20, 1).unwrap();
+    let reserved = provider.alloc(2 << 20).unwrap();
+    let _held: Vec<_> = std::iter::from_fn(|| provider.alloc(64 << 10).ok()).collect();
+    let waker = Waker::from(Arc::new(Woken::default()));
+    let mut context = Context::from_waker(&waker);
+    let mut smaller = Box::pin(provider.request(1 << 20).wait_async());
+    let mut wanted = Box::pin(provider.request(2 << 20).wait_async());
+    assert!(smaller.as_mut().poll(&mut context).is_pending() && wanted.as_mut().poll(&mut context).is_pending());
+    drop(reserved);
+    let served = block_for(wanted, Duration::from_secs(10)).expect("nobody was served");
+    assert_eq!(served.unwrap().len(), 2 << 20);
+    assert!(smaller.as_mut().poll(&mut context).is_pending());
+}
+
 fn is_ended(error: &shm_pool::AllocError) -> bool {
     matches!(error.kind(), AllocErrorKind::WaitsEnded)
 }

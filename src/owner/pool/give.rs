@@ -5,7 +5,7 @@
 
 use super::Pool;
 use crate::owner::chunk::{OwnedChunk, Whereabouts};
-use crate::owner::waiting;
+use crate::owner::listening;
 use std::sync::atomic::Ordering;
 
 impl Pool {
@@ -32,7 +32,7 @@ impl Pool {
             return Self::give_elsewhere(chunk);
         }
         match chunk.give() {
-            Ok(()) => waiting::came_back(),
+            Ok(()) => listening::came_back(),
             Err(chunk) => Self::destroy(chunk),
         }
     }
@@ -44,7 +44,7 @@ impl Pool {
     fn give_elsewhere(chunk: OwnedChunk) {
         if chunk.is_ours() {
             Self::put_back(chunk);
-            waiting::came_back();
+            listening::came_back();
         }
     }
 
@@ -55,7 +55,7 @@ impl Pool {
     pub(crate) fn give_shared(chunk: OwnedChunk) {
         Self::shelve_shared(chunk);
         // Also if it is lent: its last lease may have ended while it was in no place.
-        waiting::came_back();
+        listening::came_back();
     }
 
     /// As [`give_shared`](Self::give_shared), for a chunk that was only looked at: nothing has come

@@ -83,6 +83,11 @@ impl Pool {
         }
     }
 
+    /// Bytes of a chunk of a class, for errors.
+    pub(crate) fn need(&self, class: usize) -> usize {
+        self.shapes[class].need.size
+    }
+
     /// The least that a message of `len` bytes of a class takes: the grain, as a number, and bytes.
     pub(crate) fn demand(&self, class: usize, len: usize) -> (usize, usize) {
         match self.shapes[class].need.grain {

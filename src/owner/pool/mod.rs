@@ -31,6 +31,8 @@ use crate::owner::chunk::{Chunk, OwnedChunk};
 use crate::owner::control::OwnerControl;
 use crate::owner::error::ShareError;
 use crate::owner::limits::{Account, ClassShape, First, Limits};
+use crate::owner::listening::{self, REFUSED};
+use crate::owner::refusals::Refusals;
 use crate::owner::registry::Registry;
 use crate::owner::segment_factory::SegmentFactory;
 use crate::owner::shelf::{LentQueue, Shelf};
@@ -75,6 +77,7 @@ pub(crate) struct Pool {
     #[cfg(feature = "zenoh")]
     collection: collect::Collection,
     waiting: Arc<WaitingRoom>,
+    refusals: Refusals,
     last_window: Mutex<LastWindow>,
     source: Box<dyn SegmentFactory>,
     /// Where peers count their leases. `None` if somebody else counts a chunk's readers.
@@ -132,6 +135,7 @@ impl Pool {
             #[cfg(feature = "zenoh")]
             collection: collect::Collection::default(),
             waiting: Arc::new(WaitingRoom::new()),
+            refusals: Refusals::new(),
             last_window: Mutex::default(),
             source,
             control,
@@ -160,6 +164,11 @@ impl Pool {
     /// Those who wait for memory.
     pub(crate) fn waiting(&self) -> &Arc<WaitingRoom> {
         &self.waiting
+    }
+
+    /// What was refused at the cap.
+    pub(crate) fn refusals(&self) -> &Refusals {
+        &self.refusals
     }
 
     /// What rings when memory comes back.
@@ -213,6 +222,7 @@ impl Pool {
     /// Closes the pool: it keeps nothing from now on. Called once, by the only taker of chunks.
     pub(crate) fn close(&self) {
         self.waiting.close(self);
+        listening::stop(self, REFUSED);
         self.shelves.iter().for_each(|shelf| shelf.close(Self::destroy));
         // Only now that the shelves refuse: what lenders still have out is given up.
         let lenders = std::mem::take(&mut *self.lenders.lock());

@@ -68,6 +68,11 @@ impl Pool {
         self.reserved[class].store(left, Ordering::Relaxed);
     }
 
+    /// Are chunks of a class reserved?
+    pub(crate) fn has_reserved(&self, class: usize) -> bool {
+        self.reserved(class) > 0
+    }
+
     /// How many chunks of a class are reserved.
     pub(super) fn reserved(&self, class: usize) -> usize {
         // Relaxed: who evicts meanwhile may do so by the number from before.

@@ -19,7 +19,6 @@ use crate::owner::chunk::{Chunk, OwnedChunk, Whereabouts};
 use crate::owner::class::class_of;
 use crate::owner::error::{AllocError, AllocErrorKind};
 use crate::owner::limits::SAMPLE;
-use crate::owner::waiting;
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -73,6 +72,17 @@ impl Pool {
         if let Some(chunk) = self.take_idle(class) {
             return Ok(chunk);
         }
+        let look = self.refusals.begin(self, class, len)?;
+        let taken = self.look_for(class, len);
+        match &taken {
+            Ok(_) => self.refusals.granted(self),
+            Err(error) => self.refusals.refused(self, look, class, len, error),
+        }
+        taken
+    }
+
+    /// Takes a chunk of a class that has none idle.
+    fn look_for(self: &Arc<Self>, class: usize, len: usize) -> Result<OwnedChunk, AllocError> {
         if let Some(chunk) = self.take_lent(class, self.lent_tries(class)) {
             return Ok(chunk);
         }
@@ -89,8 +99,7 @@ impl Pool {
         let made = self.make_for(class, len);
         match &made {
             Ok(_) => self.waiting.note_passed_over(),
-            // What this search had in its hand, a server may have missed.
-            Err(_) => waiting::came_back(),
+            Err(_) => self.waiting.searched(self),
         }
         made
     }
