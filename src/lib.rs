@@ -100,10 +100,13 @@
 //! | [`ShareError::TooManyShared`] | all records are taken: raise [`max_shared`](ProviderBuilder::max_shared), or trim |
 //! | `SendErrorKind::TooManyLent` | the receiver of a [`channel`] has the most buffers it may: [`loans`](channel::SenderBuilder::loans) |
 //!
-//! [`Provider::reserve`] makes chunks ready before the first message, so that it costs no more than
-//! later ones. The chunks are ordinary idle ones: at the cap they can be evicted like any other.
-//! [`Provider::reclaim`] takes back what dead peers held now, instead of at the next shortage.
-//! [`Provider::stats`] says where the memory is.
+//! [`Provider::reserve`] makes chunks of one size before the first message, so that it costs no more
+//! than later ones. They stay until the [`Reservation`] is dropped: no other size takes their memory.
+//!
+//! Idle memory that has not been needed for a while goes back to the system by itself
+//! ([`idle_window`](ProviderBuilder::idle_window)); at once with [`Provider::trim`] and
+//! [`Provider::trim_to`]. [`Provider::reclaim`] takes back what dead peers held now, instead of at
+//! the next shortage. [`Provider::stats`] says where the memory is.
 //!
 //! # Vocabulary
 //!

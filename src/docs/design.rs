@@ -114,7 +114,8 @@
 //! a system call of the other one wakes it.
 //!
 //! **Giving back**, in any process, costs one relaxed load more while nobody waits for memory (see
-//! `protocol/memory_bell`). While somebody does, it is a system call.
+//! `protocol/memory_bell`). While somebody does, it is a system call. While the owner asks again and
+//! again in vain, it is an atomic addition.
 //!
 //! **These take locks:** waiting for memory, making and destroying chunks, the first descriptor of a chunk,
 //! [`Provider::stats`](crate::Provider::stats), and mapping a segment for the first time.
