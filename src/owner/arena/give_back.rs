@@ -18,8 +18,8 @@ impl Arenas {
     /// Bytes of gaps that have memory.
     pub(crate) fn filled_gaps(&self) -> usize {
         let state = self.state.lock();
-        let filled = state.arenas.iter().flat_map(Arena::filled_gaps);
-        filled.map(|pages| pages.len()).sum::<usize>() * self.page
+        let filled = |arena: &Arena| arena.pages.gaps().map(|gap| arena.holes.filled_len(&gap)).sum::<usize>();
+        state.arenas.iter().map(filled).sum::<usize>() * self.page
     }
 
     /// Gives the memory of gaps back to the system, `most` bytes of it. Returns how many bytes that
@@ -73,6 +73,6 @@ impl Arena {
 
     /// How many pages have memory.
     fn filled(&self) -> usize {
-        self.holes.filled(&(0..self.pages.units())).iter().map(ExactSizeIterator::len).sum()
+        self.holes.filled_len(&(0..self.pages.units()))
     }
 }

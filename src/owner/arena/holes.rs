@@ -51,6 +51,14 @@ impl Holes {
         range.len() - known
     }
 
+    /// How many pages of `range` are not holes. Touches no heap.
+    pub(super) fn filled_len(&self, range: &Range<usize>) -> usize {
+        let overlap = |(&start, &end): (&usize, &usize)| end.min(range.end).saturating_sub(start.max(range.start));
+        // From the last hole that begins at or before the start of `range`.
+        let first = self.0.range(..=range.start).next_back().map_or(range.start, |(&start, _)| start);
+        range.len() - self.0.range(first..range.end).map(overlap).sum::<usize>()
+    }
+
     /// The parts of `range` that are not holes.
     pub(super) fn filled(&self, range: &Range<usize>) -> Vec<Range<usize>> {
         let mut filled = Vec::new();
@@ -87,6 +95,7 @@ mod tests {
                 let filled: Vec<usize> = holes.filled(&range).into_iter().flatten().collect();
                 let expected: Vec<usize> = range.clone().filter(|&page| !model[page]).collect();
                 prop_assert_eq!(&filled, &expected);
+                prop_assert_eq!(holes.filled_len(&range), filled.len());
                 for rest in holes.rests_of(&range, 3) {
                     prop_assert!(rest.len() <= 3 && (rest.end == range.start || rest.start == range.end));
                     prop_assert!(model[rest.clone()].iter().all(|&hole| hole));

@@ -29,6 +29,9 @@ use std::sync::atomic::Ordering;
 /// The most memory that one window gives back, in bytes.
 const MOST_AT_ONCE: usize = 64 << 20;
 
+/// Less than this share of the cap is not worth a system call.
+const LEAST_SHARE: usize = 1024;
+
 /// No sample was taken.
 pub(super) const NO_SAMPLE: usize = usize::MAX;
 
@@ -62,7 +65,8 @@ impl Pool {
         let gaps = self.arenas.filled_gaps();
         let destroyed = self.used.iter().fold(0, |sum, class| sum + self.destroy_unneeded(class, MOST_AT_ONCE - sum));
         let unneeded = gaps.min(last.gaps) + destroyed;
-        let given = self.punch(unneeded.min(MOST_AT_ONCE));
+        let is_little = unneeded < self.limits.max_bytes / LEAST_SHARE;
+        let given = if is_little { 0 } else { self.punch(unneeded.min(MOST_AT_ONCE)) };
         last.gaps = (gaps + destroyed).saturating_sub(given);
     }
 
