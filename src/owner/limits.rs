@@ -26,15 +26,15 @@ pub(crate) const LONGEST: usize = 64 << 30;
 /// The largest number of idle chunks per class that can be asked for.
 const MAX_IDLE: usize = 1 << 20;
 
-/// By default a window ends when a chunk has been used so many times more.
+/// Allocations in a window (see `pool::window`) by default.
 pub(crate) const DEFAULT_IDLE_WINDOW: u64 = 4096;
 
 /// The longest window that can be asked for.
 const MAX_IDLE_WINDOW: u64 = 1 << 31;
 
-/// Every so many uses of a chunk, its class is looked at. A power of two: the warm path tests the
-/// lowest bits of a number that it has just counted up.
-pub(crate) const SAMPLE: u64 = 64;
+/// So many uses of a chunk are counted at a time. A power of two: the warm path tests the lowest bits
+/// of a number that it has just counted up.
+pub(crate) const COUNTED: u64 = 64;
 
 /// The checked options. All sizes are in bytes and multiples of the page size.
 #[derive(Clone, Debug)]
@@ -45,8 +45,7 @@ pub(crate) struct Limits {
     pub(crate) first_arena: First,
     /// The longest arena that may be made.
     pub(crate) longest_arena: usize,
-    /// A window ends when a chunk has been used so many times more (see `pool::window`): a multiple
-    /// of [`SAMPLE`]. 0: never.
+    /// Allocations in a window (see `pool::window`): a multiple of [`COUNTED`]. 0: none ever ends.
     pub(crate) idle_window: u64,
     /// The machine's page size.
     pub(crate) page: usize,
@@ -118,11 +117,11 @@ impl Limits {
         Ok(Self { max_bytes, max_alloc, max_idle, first_arena, longest_arena: longest, idle_window, page })
     }
 
-    /// The same with windows of so many uses of a chunk, rounded up; 0: none ever ends.
-    pub(crate) fn with_idle_window(self, uses: u64) -> Result<Self, BuildError> {
+    /// The same with windows of so many allocations, rounded up; 0: none ever ends.
+    pub(crate) fn with_idle_window(self, allocations: u64) -> Result<Self, BuildError> {
         let most = usize::try_from(MAX_IDLE_WINDOW).unwrap_or(usize::MAX);
-        range("idle_window", usize::try_from(uses).unwrap_or(usize::MAX), 0, most, " uses of a chunk")?;
-        Ok(Self { idle_window: uses.next_multiple_of(SAMPLE), ..self })
+        range("idle_window", usize::try_from(allocations).unwrap_or(usize::MAX), 0, most, " allocations")?;
+        Ok(Self { idle_window: allocations.next_multiple_of(COUNTED), ..self })
     }
 
     /// How many classes of ordinary alignment there are: enough for `max_alloc`.

@@ -31,6 +31,11 @@ impl Registry {
         self.of_class[class]
     }
 
+    /// How many chunks there are.
+    pub(crate) fn len(&self) -> usize {
+        self.listed.len()
+    }
+
     /// Makes a chunk and lists it.
     pub(crate) fn enter(&mut self, pool: Arc<Pool>, class: usize, memory: Carved, is_one_off: bool) -> OwnedChunk {
         let home = self.homes.pop().unwrap_or_else(|| Box::new(MaybeUninit::uninit()));

@@ -195,7 +195,12 @@ impl<O: Owner> Shelf<O> {
 
     /// How many idle chunks there are, hot slot and queue together. A snapshot.
     pub(crate) fn idle_count(&self) -> usize {
-        usize::from(Self::is_chunk(self.hot.0.load(Ordering::Relaxed))) + self.idle.get().map_or(0, |queue| queue.len())
+        usize::from(Self::is_chunk(self.hot.0.load(Ordering::Relaxed))) + self.queued_count()
+    }
+
+    /// How many idle chunks there are in the queue. A snapshot.
+    pub(crate) fn queued_count(&self) -> usize {
+        self.idle.get().map_or(0, |queue| queue.len())
     }
 
     /// Is there no idle chunk? A snapshot. Costs two loads where the class was never used.

@@ -44,7 +44,7 @@ pub(crate) use loans::Lends;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::Arc;
-use window::{LastWindow, NO_SAMPLE};
+use window::{LastWindow, NO_MARK};
 
 /// All chunks of one owner, and the memory they are carved out of.
 pub(crate) struct Pool {
@@ -78,6 +78,8 @@ pub(crate) struct Pool {
     collection: collect::Collection,
     waiting: Arc<WaitingRoom>,
     refusals: Refusals,
+    /// Uses of chunks, in units of `COUNTED` (see `window`).
+    uses_counted: AtomicU64,
     last_window: Mutex<LastWindow>,
     source: Box<dyn SegmentFactory>,
     /// Where peers count their leases. `None` if somebody else counts a chunk's readers.
@@ -92,14 +94,14 @@ struct Tally {
     last_made: AtomicU64,
     /// Uses of chunks that have been destroyed.
     past_uses: AtomicU64,
-    /// The fewest idle chunks in a sample of this window (see `window`).
+    /// The low-water mark of this window (see `window`).
     low: AtomicUsize,
 }
 
 impl Tally {
     fn new() -> Self {
         let zero = || AtomicU64::new(0);
-        Self { misses: zero(), last_made: zero(), past_uses: zero(), low: AtomicUsize::new(NO_SAMPLE) }
+        Self { misses: zero(), last_made: zero(), past_uses: zero(), low: AtomicUsize::new(NO_MARK) }
     }
 }
 
@@ -136,6 +138,7 @@ impl Pool {
             collection: collect::Collection::default(),
             waiting: Arc::new(WaitingRoom::new()),
             refusals: Refusals::new(),
+            uses_counted: AtomicU64::new(0),
             last_window: Mutex::default(),
             source,
             control,

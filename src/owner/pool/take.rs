@@ -18,7 +18,7 @@ use crate::owner::arena::Room;
 use crate::owner::chunk::{Chunk, OwnedChunk, Whereabouts};
 use crate::owner::class::class_of;
 use crate::owner::error::{AllocError, AllocErrorKind};
-use crate::owner::limits::SAMPLE;
+use crate::owner::limits::COUNTED;
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -50,8 +50,8 @@ impl Pool {
         if !chunk.was_taken_here() {
             self.set_taker(chunk)?;
         }
-        if chunk.count_use() % SAMPLE == 0 {
-            self.sample(chunk);
+        if chunk.count_use() % COUNTED == 0 {
+            self.count_uses();
         }
         Ok(())
     }
@@ -161,8 +161,9 @@ impl Pool {
 
     /// Takes the chunk that has been in the class's idle queue longest.
     pub(super) fn take_idle(&self, class: usize) -> Option<OwnedChunk> {
-        let shelf = &self.shelves[class];
-        std::iter::from_fn(|| shelf.take_idle()).find_map(Self::reopen)
+        let chunk = std::iter::from_fn(|| self.shelves[class].take_idle()).find_map(Self::reopen)?;
+        self.note_low_water(class, &chunk);
+        Some(chunk)
     }
 
     /// Makes a chunk that was taken from a queue fit for use, or moves it to the lent queue if a
