@@ -119,3 +119,28 @@ fn reclaiming_the_dead_leaves_the_leases_of_the_living() {
         assert!(scene.epoch.is_vacant());
     });
 }
+
+/// Otherwise a grant joins a lane before the last peer's are cleared from it, and is lost with
+/// them.
+#[test]
+fn a_grant_comes_after_the_lanes_were_cleared() {
+    model(3, || {
+        let scene = Scene::new();
+        let next = FIRST + 4;
+        // One of the two opens the gate. The other may find it open, and then does not look at the
+        // epoch. Nothing has told either of them that the peer has come.
+        let enter = move |scene: &Scene| {
+            if scene.gate.enter(&scene.epoch, next) {
+                // SAFETY: loom checks that nobody writes now.
+                scene.payload.with(|lanes| assert_eq!(unsafe { *lanes }, 0));
+                scene.gate.leave();
+            }
+        };
+        let granting = [(); 2].map(|()| spawn(&scene, enter));
+        // The payload stands for the slot's lanes.
+        // SAFETY: loom checks that nobody else accesses it now.
+        scene.epoch.vacate(|| scene.payload.with_mut(|lanes| unsafe { *lanes = 0 }));
+        assert_eq!(scene.epoch.occupy(), next);
+        granting.into_iter().for_each(|granting| granting.join().unwrap());
+    });
+}

@@ -24,6 +24,7 @@
 //! | vacating process: epoch, then fence | grant: lane, then fence | one sees the other (as in `record`) |
 //! | connecting peer: epoch, Release | grant: epoch, Acquire | that the lanes are clear |
 //! | end of a grant: gate, Release | first grant of another epoch: gate, Acquire | what was taken back is back |
+//! | grant that opens the gate: Release | grant that finds it open: Acquire | that the lanes are clear |
 
 // The models write without a lock what the protocol guards, so that loom sees a missing ordering.
 #![cfg_attr(not(loom), forbid(unsafe_code))]
@@ -167,8 +168,9 @@ impl GrantGate {
                     continue;
                 }
             };
-            // Acquire: partner of the Release that ends a grant. Release: partner of the Acquire of
-            // a later grant, which finds the slot's epoch no older than this one found it.
+            // Acquire: partner of the Release in `leave`. Both: the grant that opens the gate has
+            // seen the peer's epoch (Acquire, in `is`), and passes that on to those that find the
+            // gate open and do not look. Else their grant could join a lane before it is cleared.
             match self.0.compare_exchange_weak(seen, next, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return true,
                 Err(now) => seen = now,
