@@ -141,6 +141,13 @@ impl Lender {
         (0..most).map_while(next).flatten()
     }
 
+    /// Drops all that has come back, while the iterator yields the numbers.
+    fn collect_all(&self) -> impl Iterator<Item = usize> + '_ {
+        // Bounded by the number of words: there are no more returns, unless the receiver goes on
+        // making some up.
+        self.collect_some(self.book.lock(), self.shared.returns().len())
+    }
+
     /// Notes that the sender is gone.
     pub(super) fn close(&self) {
         // Called after `Object::close`. Release: partner of the Acquire in `is_closed`, whose
@@ -164,9 +171,7 @@ impl Lender {
 
 impl Lends for Lender {
     fn collect(&self) -> usize {
-        // Bounded by the number of words: there are no more returns, unless the receiver goes on
-        // making some up.
-        self.collect_some(self.book.lock(), self.shared.returns().len()).count()
+        self.collect_all().count()
     }
 
     fn each_lent(&self, tell: &mut dyn FnMut(&Chunk)) {
@@ -196,5 +201,89 @@ impl Drop for Lender {
         self.collect();
         self.reclaim();
         self.book.lock().take_all().for_each(ShmBuf::give_up_to_reader);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::super::object::{self, Object};
+    use super::*;
+    use crate::Provider;
+
+    const LOANS: usize = 16;
+
+    /// Two channels of one provider, each with a lender.
+    struct Scene {
+        channels: [(Object, Lender); 2],
+        provider: Provider,
+    }
+
+    impl Scene {
+        fn new(test: &str) -> Self {
+            let prefix = format!("shm_pool-unit-{}-{test}", std::process::id());
+            let provider = Provider::builder().name_prefix(&prefix).build().unwrap();
+            let channel = |name| {
+                let name = object::name(&prefix, name).unwrap();
+                let object = Object::create(&name, 2, LOANS, provider.id(), 0o600).unwrap();
+                let book = Book::new(LOANS).unwrap();
+                let lender = Lender::new(object.shared().clone(), object.locks().clone(), book);
+                (object, lender)
+            };
+            Self { channels: ["one", "other"].map(channel), provider }
+        }
+
+        fn buffer(&self) -> ShmBuf {
+            self.provider.alloc(64).unwrap().freeze()
+        }
+
+        /// Lends one more buffer. The message is of no matter here.
+        fn lend(&self, lender: &Lender) {
+            assert!(lender.lend(&mut 0, self.buffer(), |_| true).is_ok());
+        }
+    }
+
+    fn out(lender: &Lender) -> usize {
+        lender.book.lock().chunks().count()
+    }
+
+    /// Otherwise a receiver that makes up returns as fast as they are read keeps a thread of the
+    /// sender's process, and the lock, for ever.
+    #[test]
+    fn made_up_returns_hold_nobody_up() {
+        let scene = Scene::new("made-up");
+        let (_, lender) = &scene.channels[0];
+        scene.lend(lender);
+        let words = lender.shared.returns();
+        returns::give_back(words, 0, 0);
+        let mut steps = 0;
+        for number in lender.collect_all() {
+            steps += 1;
+            assert!(steps <= LOANS, "there is no end");
+            // While it is at it, the buffer is lent and returned once more.
+            lender.book.put(number, scene.buffer());
+            returns::give_back(words, steps as u64, number as u32);
+        }
+        assert_eq!(*lender.book.lock().returned, LOANS as u64);
+
+        // None of these is out, but that of the message just sent.
+        (LOANS..2 * LOANS).for_each(|ticket| returns::give_back(words, ticket as u64, LOANS as u32 + 1));
+        scene.lend(lender);
+        assert_eq!(*lender.book.lock().returned, (LOANS + PER_MESSAGE) as u64, "a few returns for each message");
+    }
+
+    /// Otherwise a receiver frees what another one reads, or frees a buffer twice.
+    #[test]
+    fn made_up_returns_free_what_the_channel_has_lent_and_nothing_else() {
+        let scene = Scene::new("not-its-own");
+        let [(_, lender), (_, other)] = &scene.channels;
+        (0..4).for_each(|_| scene.lend(lender));
+        (0..LOANS).for_each(|_| scene.lend(other));
+        let words = lender.shared.returns();
+        // Twice each number that is out, numbers that are not, and the largest that there can be.
+        let made_up = [0, 0, 2, 2, 2, 4, 15, 16, 17, 1000, 0xff_ffff, 2];
+        made_up.iter().zip(0..).for_each(|(&number, ticket)| returns::give_back(words, ticket, number));
+        assert_eq!(lender.collect_all().collect::<Vec<_>>(), [0, 2]);
+        assert_eq!((out(lender), out(other)), (2, LOANS));
+        assert_eq!(scene.provider.stats().bytes_in_use, (2 + LOANS) * 64);
     }
 }

@@ -32,6 +32,7 @@ mod hostile;
 mod hostile_bytes;
 mod hostile_writer;
 mod in_flight;
+mod keeper;
 mod killed_owner;
 mod killed_peer;
 mod leaving_peer;
@@ -76,6 +77,7 @@ const ROLES: &[(&str, Role)] = &[
     ("given-back", given_back::role),
     ("hostile-bytes", hostile_bytes::role),
     ("hostile-writer", hostile_writer::role),
+    ("keeper", keeper::role),
     ("loans-heir", loans::heir_role),
     ("loans-holder", loans::holder_role),
     ("loans-keeper", loans::keeper_role),

@@ -176,6 +176,15 @@ pub(crate) fn become_user(id: u32) -> io::Result<()> {
     check(unsafe { libc::setresuid(id, id, id) })
 }
 
+/// The address of the head of a thread's robust list. The thread is one of this process's.
+pub(crate) fn robust_list(thread: libc::pid_t) -> u64 {
+    let (mut head, mut len) = (0_u64, 0_usize);
+    // SAFETY: two valid places to write to, of the sizes that the kernel writes.
+    check(unsafe { libc::syscall(libc::SYS_get_robust_list, thread, &mut head, &mut len) } as c_int)
+        .expect("a thread of this process");
+    head
+}
+
 /// Makes a named pipe.
 pub(crate) fn make_pipe(path: &std::path::Path) {
     let path = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).expect("a path without a NUL");
