@@ -81,12 +81,12 @@ pub(crate) fn receiver_role(link: &Link, arguments: &[&str]) {
             receive(2);
             check(&marked(|| receiver.recv()).unwrap(), 2);
         }
-        "drop a view" => {
+        "drop a view" | "drop a view, waited for" => {
             receive(1);
             let view = receiver.recv().unwrap();
             marked(|| drop(view));
         }
-        "drop the receiver" => {
+        "drop the receiver" | "drop the receiver, waited for" => {
             receive(1);
             marked(|| drop(receiver));
         }

@@ -5,8 +5,9 @@
 
 use crate::channels::{self, check, receiver, send, sender, BUFFERS, CHANNEL, OTHER};
 use crate::kill_points::{self, Scene, Victim};
-use crate::owner_operations::builder;
+use crate::owner_operations::{builder, SMALL};
 use crate::shm::{self, Names};
+use crate::waits::Wait;
 use crate::wire::Message;
 use shm_pool::channel::{ChannelError, Receiver, RecvError, SendErrorKind, Sender};
 use shm_pool::{Client, Provider};
@@ -21,6 +22,8 @@ const OF_RECEIVERS: &[&str] = &[
     "receiver: receive a buffer, mapped",
     "receiver: drop a view",
     "receiver: drop the receiver",
+    "receiver: drop a view, waited for",
+    "receiver: drop the receiver, waited for",
 ];
 
 const OF_SENDERS: &[&str] = &[
@@ -33,7 +36,8 @@ const OF_SENDERS: &[&str] = &[
 ];
 
 /// Otherwise a publisher waits for a subscriber that is gone, loses the messages on their way to it
-/// for ever, or can no longer create a channel of that name.
+/// for ever, or can no longer create a channel of that name. Or it waits for memory that was lent
+/// to the subscriber, and sleeps on, because nobody is left to ring.
 #[test]
 fn a_receiver_is_killed_at_every_instruction() {
     kill_points::sweep(OF_RECEIVERS, &mut Senders { names: Names::new("traced-receiver"), round: None });
@@ -68,26 +72,31 @@ fn assert_usable(names: &Names, provider: &Provider) {
 /// The other side of a receiver: a provider with two senders.
 struct Senders {
     names: Names,
-    round: Option<(Provider, [Sender; 2])>,
+    round: Option<(Arc<Provider>, [Sender; 2], Option<Wait>)>,
 }
 
 impl Scene for Senders {
     fn start(&mut self, operation: &str, _round: usize) -> Victim {
         let operation = operation.strip_prefix("receiver: ").expect("an operation of a receiver");
-        let provider = builder(self.names.prefix()).build().unwrap();
+        let provider = Arc::new(builder(self.names.prefix()).build().unwrap());
         let mut senders = [CHANNEL, OTHER].map(|name| sender(&provider, name).unwrap());
         let victim = Victim::start("killed-receiver", &[operation, self.names.prefix()]);
+        let mut wait = None;
         if operation != "open" {
             victim.child.expect_done();
             send(&mut senders[0], &provider, 1 + BUFFERS);
+            wait = operation.ends_with("waited for").then(|| Wait::begin(&provider, SMALL));
             victim.child.tell(&Message::Done);
         }
-        self.round = Some((provider, senders));
+        self.round = Some((provider, senders, wait));
         victim
     }
 
     fn check(&mut self, operation: &str, _round: usize) {
-        let (provider, [mut sender, mut other]) = self.round.take().expect("a round that was started");
+        let (provider, [mut sender, mut other], wait) = self.round.take().expect("a round that was started");
+        if let Some(wait) = wait {
+            wait.end();
+        }
         assert_eq!(other.send_bytes(b"x"), Err(SendErrorKind::Disconnected), "the channel that was not touched");
         match sender.wait_for_receiver(Duration::ZERO) {
             // The victim had not joined, so another receiver can.

@@ -6,8 +6,10 @@
 use crate::kill_points::{self, introduce, Scene, Victim};
 use crate::shm::{self, Names};
 use crate::trace::marked;
+use crate::waits::Wait;
 use crate::wire::{Link, Message};
 use shm_pool::{Client, Descriptor, Provider, ShmBuf, ShmView};
+use std::sync::Arc;
 
 /// The length of a message: one chunk of an arena.
 const LEN: usize = 4 << 10;
@@ -27,10 +29,15 @@ const OPERATIONS: &[&str] = &[
     "peer: drop a view",
     "peer: drop the client",
     "peer: drop the last view",
+    WAITED_FOR[0],
+    WAITED_FOR[1],
 ];
 
+/// Somebody waits for what the operation gives back.
+const WAITED_FOR: [&str; 2] = ["peer: drop a view, waited for", "peer: drop the client, waited for"];
+
 /// Otherwise a peer that crashes at the wrong moment costs its owner memory or a slot for ever, or
-/// another peer its message.
+/// another peer its message. Or whoever waits for memory sleeps on, because nobody is left to ring.
 #[test]
 fn a_peer_is_killed_at_every_instruction() {
     kill_points::sweep(OPERATIONS, &mut Stage::new());
@@ -52,11 +59,16 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
         Some(Message::Sent(descriptor)) => descriptor,
         other => panic!("not a descriptor: {other:?}"),
     });
-    operate(arguments[0], client, &viewed, &granted);
+    operate(link, arguments[0], client, &viewed, &granted);
 }
 
-fn operate(operation: &str, client: Client, viewed: &Descriptor, granted: &Descriptor) {
+fn operate(link: &Link, operation: &str, client: Client, viewed: &Descriptor, granted: &Descriptor) {
     let view = |descriptor| client.attach(descriptor).unwrap();
+    // What this process has from here on is in the way of somebody.
+    let be_waited_for = || {
+        link.send(&Message::Done);
+        assert_eq!(link.receive().unwrap(), Some(Message::Go));
+    };
     match operation {
         "attach, first" => drop(marked(|| view(viewed))),
         "accept, first" => drop(marked(|| view(granted))),
@@ -72,8 +84,18 @@ fn operate(operation: &str, client: Client, viewed: &Descriptor, granted: &Descr
             let view = view(viewed);
             marked(|| drop(view));
         }
+        "drop a view, waited for" => {
+            let view = view(viewed);
+            be_waited_for();
+            marked(|| drop(view));
+        }
         "drop the client" => {
             drop(view(viewed));
+            marked(|| drop(client));
+        }
+        "drop the client, waited for" => {
+            drop(view(viewed));
+            be_waited_for();
             marked(|| drop(client));
         }
         "drop the last view" => {
@@ -96,11 +118,12 @@ struct Stage {
 /// Each victim gets a new provider, so that every victim finds the same state and takes the same
 /// path.
 struct Round {
-    provider: Provider,
+    provider: Arc<Provider>,
     _survivor: Client,
-    /// What the survivor reads: one message that the victim never heard of, and two that the victim
-    /// may also lease.
-    views: [ShmView; 3],
+    /// What the survivor reads, and what it is filled with: one message that the victim never heard
+    /// of, and those that the victim may also lease.
+    views: Vec<(ShmView, u64)>,
+    wait: Option<Wait>,
 }
 
 impl Stage {
@@ -138,10 +161,11 @@ fn use_all(provider: &Provider) -> usize {
 
 impl Scene for Stage {
     fn start(&mut self, operation: &str, _round: usize) -> Victim {
+        let is_waited_for = WAITED_FOR.contains(&operation);
         let operation = operation.strip_prefix("peer: ").expect("an operation of a peer");
         let victim = Victim::start("killed-peer", &[operation, self.names.prefix()]);
         let builder = self.names.provider().max_bytes(MAX_BYTES).arena_size(MAX_BYTES);
-        let provider = builder.max_idle_per_class(64).max_shared(32).build().unwrap();
+        let provider = Arc::new(builder.max_idle_per_class(64).max_shared(32).build().unwrap());
         let survivor = self.names.client();
         assert_eq!(survivor.connect(provider.id()).unwrap().slot(), 0);
         let messages = [1, 2, 3].map(|seed| message(&provider, seed));
@@ -149,19 +173,39 @@ impl Scene for Stage {
         if operation != "connect" {
             let Message::Peer(peer) = victim.child.hear() else { panic!("the victim tells who it is") };
             assert_eq!(peer.slot(), 1);
-            // The second message is granted too, but the grant is never taken up.
-            messages[1].grant(peer).unwrap();
+            // The second message is granted too, but the grant is never taken up. The drop of a view
+            // would not give that message back.
+            if operation != "drop a view, waited for" {
+                messages[1].grant(peer).unwrap();
+            }
             for descriptor in [messages[1].descriptor().unwrap(), messages[2].grant(peer).unwrap()] {
                 victim.child.tell(&Message::Sent(descriptor));
             }
         }
-        let views = [0, 1, 2].map(|at: usize| survivor.attach(&messages[at].descriptor().unwrap()).unwrap());
-        self.round = Some(Round { provider, _survivor: survivor, views });
+        // The message that somebody waits for is the victim's alone.
+        let own = match operation {
+            "drop a view, waited for" => 1,
+            "drop the client, waited for" => 2,
+            _ => usize::MAX,
+        };
+        let view = |message: &ShmBuf| survivor.attach(&message.descriptor().unwrap()).unwrap();
+        let views = (0..messages.len()).filter(|&at| at != own).map(|at| (view(&messages[at]), at as u64 + 1)).collect();
+        let wait = is_waited_for.then(|| {
+            victim.child.expect_done();
+            drop(messages);
+            let wait = Wait::begin(&provider, LEN);
+            victim.child.tell(&Message::Go);
+            wait
+        });
+        self.round = Some(Round { provider, _survivor: survivor, views, wait });
         victim
     }
 
     fn check(&mut self, _operation: &str, round: usize) {
-        let Round { provider, views, .. } = self.round.take().expect("a round that was started");
+        let Round { provider, mut views, wait, .. } = self.round.take().expect("a round that was started");
+        if let Some(wait) = wait {
+            wait.end();
+        }
         // The first to find out depends on the round: the owner, a new peer, or an allocation that
         // needs the memory.
         match round % 3 {
@@ -169,14 +213,13 @@ impl Scene for Stage {
             1 => self.assert_slot_is_free(&provider),
             _ => {}
         }
-        views.iter().zip(1..).for_each(|(view, seed)| shm::check(view, seed).unwrap());
-        let [own, second, third] = views;
-        drop((second, third));
+        views.iter().for_each(|(view, seed)| shm::check(view, *seed).unwrap());
+        views.truncate(1);
         let capacity = use_all(&provider) + 1;
         assert_eq!(provider.stats().bytes_leased, LEN, "the survivor's, and no other");
-        shm::check(&own, 1).unwrap();
+        shm::check(&views[0].0, 1).unwrap();
         self.assert_slot_is_free(&provider);
-        drop(own);
+        drop(views);
         let stats = provider.stats();
         assert_eq!((stats.bytes_leased, stats.bytes_in_use, stats.segments), (0, 0, 1));
         assert_eq!(use_all(&provider), capacity, "all chunks can be used again");

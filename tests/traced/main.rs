@@ -34,6 +34,7 @@ mod owner_operations;
 mod path;
 mod table;
 mod trace;
+mod waits;
 
 use harness::{child, peer, shm, spaces, sys, wire};
 

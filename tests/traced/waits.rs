@@ -1,0 +1,64 @@
+//! Somebody who waits for memory, beside a process that is killed while it gives some back.
+
+#![forbid(unsafe_code)]
+
+use shm_pool::{Provider, ShmBufMut};
+use std::future::Future;
+use std::pin::pin;
+use std::sync::{mpsc, Arc};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, JoinHandle, Thread};
+use std::time::Duration;
+
+/// Longer than any wait may take, by far. Only a waiter that sleeps for ever takes as long.
+const FOR_EVER: Duration = Duration::from_secs(60);
+
+/// A wait that has begun, and all the memory that is in the way of it.
+pub(crate) struct Wait {
+    thread: JoinHandle<()>,
+    outcome: mpsc::Receiver<usize>,
+    held: Vec<ShmBufMut>,
+}
+
+impl Wait {
+    /// Takes all the memory there is, and begins to wait for `len` bytes. When this returns, the
+    /// owner listens to its bell.
+    pub(crate) fn begin(provider: &Arc<Provider>, len: usize) -> Self {
+        let held = std::iter::from_fn(|| provider.alloc(len).ok()).collect();
+        let (tell, outcome) = mpsc::channel();
+        let (tell_begun, begun) = mpsc::channel();
+        let provider = provider.clone();
+        let thread = thread::spawn(move || {
+            let waker = Waker::from(Arc::new(Unpark(thread::current())));
+            let mut context = Context::from_waker(&waker);
+            let mut future = pin!(provider.request(len).wait_async());
+            assert!(future.as_mut().poll(&mut context).is_pending(), "all memory is taken");
+            tell_begun.send(()).expect("the test waits for this");
+            let buffer = loop {
+                match future.as_mut().poll(&mut context) {
+                    Poll::Ready(buffer) => break buffer.expect("memory has come back"),
+                    Poll::Pending => thread::park(),
+                }
+            };
+            // A test that has failed does not wait any more.
+            let _ = tell.send(buffer.len());
+        });
+        begun.recv().expect("a wait");
+        Self { thread, outcome, held }
+    }
+
+    /// Waits until the memory has come. Then gives all of it back.
+    pub(crate) fn end(self) {
+        self.outcome.recv_timeout(FOR_EVER).expect("whoever waits for what the dead had gets it");
+        self.thread.join().expect("a thread that has got its memory");
+        drop(self.held);
+    }
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
