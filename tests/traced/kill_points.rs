@@ -86,6 +86,11 @@ impl Victim {
         drop(self);
     }
 
+    /// The thread that runs the operation.
+    pub(crate) fn thread(&self) -> u64 {
+        self.thread
+    }
+
     /// Waits for the first mark.
     pub(crate) fn at_first_mark(&self) -> Tracee {
         Tracee::at_first_mark(self.thread)

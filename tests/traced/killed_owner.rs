@@ -4,9 +4,10 @@
 #![forbid(unsafe_code)]
 
 use crate::kill_points::{self, introduce, Scene, Victim};
-use crate::owner_operations::{builder, published, LARGE, SMALL};
+use crate::owner_operations::{builder, published, LARGE, SMALL, WAIT_SERVED};
 use crate::peer::Peer;
 use crate::shm::{self, Names};
+use crate::waits::Giver;
 use crate::wire::Message;
 use shm_pool::{AttachError, Client, Descriptor, Provider, ProviderId, ShmBuf, ShmView};
 use std::fs;
@@ -30,6 +31,9 @@ const OPERATIONS: &[&str] = &[
     "owner: drop, leased",
     "owner: trim",
     "owner: reclaim",
+    "owner: wait, in vain",
+    "owner: wait, served",
+    "owner: drop, waited for",
     "owner: close",
     "owner: drop the last buffer",
     "owner: sweep",
@@ -67,6 +71,8 @@ struct Stage {
 struct Round {
     reader: Client,
     kept: Vec<(Descriptor, ShmView)>,
+    /// Reads what the victim waits for.
+    giver: Option<Giver>,
 }
 
 impl Round {
@@ -108,7 +114,13 @@ impl Stage {
             dead.kill();
         }
         victim.child.tell(&Message::Peer(reader.connect(provider).unwrap()));
-        Round { reader, kept: kept.into() }
+        let giver = (operation == WAIT_SERVED).then(|| {
+            let Message::Sent(descriptor) = victim.child.hear() else { panic!("a message to read") };
+            let view = reader.attach(&descriptor).unwrap();
+            victim.child.tell(&Message::Go);
+            Giver::start(victim.thread(), view)
+        });
+        Round { reader, kept: kept.into(), giver }
     }
 
     /// The owners that have a control object, except the neighbour.
@@ -177,7 +189,8 @@ impl Scene for Stage {
     }
 
     fn check(&mut self, _operation: &str, _round: usize) {
-        let round = self.round.take();
+        let mut round = self.round.take();
+        drop(round.as_mut().and_then(|round| round.giver.take()));
         let kept = || round.iter().flat_map(|round| &round.kept);
         let newcomer = self.names.client();
         let mut dead = self.dead_owners();

@@ -5,7 +5,12 @@
 use crate::shm;
 use crate::trace::marked;
 use crate::wire::{Link, Message};
-use shm_pool::{Descriptor, PeerId, Provider, ProviderBuilder, ShmBuf};
+use shm_pool::{AllocErrorKind, Descriptor, PeerId, Provider, ProviderBuilder, ShmBuf, ShmBufMut};
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Wake, Waker};
+use std::time::Duration;
 
 /// A message of whole pages, and one carved in cache lines.
 pub(crate) const LARGE: usize = 128 << 10;
@@ -14,6 +19,9 @@ pub(crate) const SMALL: usize = 4 << 10;
 /// The first arena has room for a large message and a few small ones.
 const ARENA: usize = 2 * LARGE;
 const CAP: usize = 5 * ARENA;
+
+/// Longer than any test may take.
+const FOR_EVER: Duration = Duration::from_secs(600);
 
 /// Fits only in an arena that takes all of the cap that is not in use.
 const LONGEST: usize = 700 << 10;
@@ -52,7 +60,27 @@ pub(crate) fn operate(link: &Link, operation: &str, prefix: &str) {
         message
     });
     let Some(Message::Peer(reader)) = link.receive().unwrap() else { panic!("the reader tells who it is") };
+    if operation == WAIT_SERVED {
+        return wait_for_the_reader(link, &provider);
+    }
     operate_on(operation, provider, kept, reader);
+}
+
+/// An owner waits for a message that it has sent.
+pub(crate) const WAIT_SERVED: &str = "wait, served";
+
+fn wait_for_the_reader(link: &Link, provider: &Provider) {
+    let (message, descriptor) = published(provider, LARGE);
+    link.send(&Message::Sent(descriptor));
+    assert_eq!(link.receive().unwrap(), Some(Message::Go), "it is read");
+    drop(message);
+    let _full = all(provider);
+    drop(marked(|| provider.alloc_timeout(LARGE, FOR_EVER)).unwrap());
+}
+
+/// All that there is room for.
+fn all(provider: &Provider) -> Vec<ShmBufMut> {
+    std::iter::from_fn(|| provider.alloc(LARGE).ok()).collect()
 }
 
 fn operate_on(operation: &str, provider: Provider, kept: [ShmBuf; 2], reader: PeerId) {
@@ -126,6 +154,19 @@ fn operate_on(operation: &str, provider: Provider, kept: [ShmBuf; 2], reader: Pe
             drop(kept);
             assert!(marked(|| provider.trim()) > 0);
         }
+        "wait, in vain" => {
+            let _full = all(&provider);
+            let error = marked(|| provider.alloc_timeout(LARGE, Duration::ZERO)).unwrap_err();
+            assert!(matches!(error.kind(), AllocErrorKind::TimedOut { .. }), "{error}");
+        }
+        "drop, waited for" => {
+            let mut full = all(&provider);
+            let waker = Waker::from(Arc::new(Nobody));
+            let mut future = pin!(provider.request(LARGE).wait_async());
+            assert!(future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending(), "all memory is taken");
+            let last = full.pop();
+            marked(|| drop(last));
+        }
         "reclaim" => assert!(marked(|| provider.reclaim()) > 0),
         "close" => {
             drop([published(&provider, LARGE), published(&provider, 2 * SMALL)]);
@@ -138,4 +179,11 @@ fn operate_on(operation: &str, provider: Provider, kept: [ShmBuf; 2], reader: Pe
         }
         other => panic!("no operation {other:?}"),
     }
+}
+
+/// Who is woken and does nothing.
+struct Nobody;
+
+impl Wake for Nobody {
+    fn wake(self: Arc<Self>) {}
 }

@@ -1,10 +1,13 @@
-//! Somebody who waits for memory, beside a process that is killed while it gives some back.
+//! Somebody who waits for memory, beside a process that is killed while it gives some back. And
+//! somebody who gives memory back, beside an owner that is killed while it waits.
 
 #![forbid(unsafe_code)]
 
-use shm_pool::{Provider, ShmBufMut};
+use shm_pool::{Provider, ShmBufMut, ShmView};
+use std::fs;
 use std::future::Future;
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{mpsc, Arc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, JoinHandle, Thread};
@@ -61,4 +64,43 @@ impl Wake for Unpark {
     fn wake(self: Arc<Self>) {
         self.0.unpark();
     }
+}
+
+/// Drops a view when an owner sleeps for want of memory; or at the latest, when this is dropped.
+pub(crate) struct Giver {
+    is_over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// How often a giver looks whether the owner sleeps. The kernel tells nobody.
+const LOOK: Duration = Duration::from_micros(200);
+
+impl Giver {
+    /// The owner's wait is in this thread.
+    pub(crate) fn start(owner: u64, view: ShmView) -> Self {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let end = is_over.clone();
+        let give = move || {
+            while !end.load(Ordering::Relaxed) && !is_asleep(owner) {
+                thread::sleep(LOOK);
+            }
+            drop(view);
+        };
+        Self { is_over, thread: Some(thread::spawn(give)) }
+    }
+}
+
+impl Drop for Giver {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// Is this thread in the system call by which one process waits for another? Threads that wait for
+/// each other make it with another number.
+fn is_asleep(thread: u64) -> bool {
+    let call = fs::read_to_string(format!("/proc/{thread}/syscall")).unwrap_or_default();
+    let [number, _word, operation] = [0, 1, 2].map(|at| call.split(' ').nth(at).unwrap_or_default());
+    number == libc::SYS_futex.to_string() && operation == format!("{:#x}", libc::FUTEX_WAIT_BITSET)
 }
