@@ -7,8 +7,7 @@ use crate::trace::marked;
 use crate::wire::{Link, Message};
 use shm_pool::{AllocErrorKind, Descriptor, PeerId, Provider, ProviderBuilder, ShmBuf, ShmBufMut};
 use std::future::Future;
-use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{mpsc, Arc, Mutex};
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
@@ -161,11 +160,22 @@ fn operate_on(operation: &str, provider: Provider, kept: [ShmBuf; 2], reader: Pe
         }
         "drop, waited for" => {
             let mut full = all(&provider);
-            let waker = Waker::from(Arc::new(Nobody));
-            let mut future = pin!(provider.request(LARGE).wait_async());
-            assert!(future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending(), "all memory is taken");
+            let (told, is_told) = mpsc::channel();
+            let halt = Arc::new(Halt { told, gate: Mutex::new(()) });
+            let waker = Waker::from(halt.clone());
+            let mut futures = [(); 2].map(|()| Box::pin(provider.request(LARGE).wait_async()));
+            for future in &mut futures {
+                let polled = future.as_mut().poll(&mut Context::from_waker(&waker));
+                assert!(polled.is_pending(), "all memory is taken");
+            }
+            // The thread that serves both stands still once it has served the first: else it would
+            // run into the tracer's breakpoints.
+            let closed = halt.gate.lock().unwrap();
+            full.pop();
+            is_told.recv().unwrap();
             let last = full.pop();
             marked(|| drop(last));
+            drop(closed);
         }
         "reclaim" => assert!(marked(|| provider.reclaim()) > 0),
         "close" => {
@@ -181,9 +191,15 @@ fn operate_on(operation: &str, provider: Provider, kept: [ShmBuf; 2], reader: Pe
     }
 }
 
-/// Who is woken and does nothing.
-struct Nobody;
+/// Stops whoever wakes it, until the gate is open.
+struct Halt {
+    told: mpsc::Sender<()>,
+    gate: Mutex<()>,
+}
 
-impl Wake for Nobody {
-    fn wake(self: Arc<Self>) {}
+impl Wake for Halt {
+    fn wake(self: Arc<Self>) {
+        self.told.send(()).expect("the test waits for this");
+        drop(self.gate.lock());
+    }
 }
