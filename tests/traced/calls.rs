@@ -21,14 +21,12 @@ pub(crate) struct Call {
 /// * those that cannot fail, whatever the state of the machine;
 /// * those that fail only when the heap is exhausted (`brk`, `mprotect`, mappings without a file),
 ///   because Rust's allocator, not this crate, then ends the program;
-/// * `futex`, which waits for another thread: it may return early at any time, and its callers
-///   allow for that;
+/// * `futex` between threads of one process, which only libraries use;
 /// * `tgkill`, which marks an operation for the tracer.
 const NEVER_FAIL: &[c_long] = &[
     libc::SYS_brk,
     libc::SYS_mprotect,
     libc::SYS_mremap,
-    libc::SYS_futex,
     libc::SYS_getpid,
     libc::SYS_gettid,
     libc::SYS_geteuid,
@@ -50,9 +48,10 @@ pub(crate) fn takes_back(number: c_long) -> bool {
 }
 
 /// Calls that the standard library and `getrandom` repeat for as long as they are interrupted. This
-/// crate calls them for a tmpfs file and for a few bytes, and there no kernel interrupts them.
+/// crate calls them for a tmpfs file and for a few bytes, and there no kernel interrupts them. And a
+/// futex: whoever is interrupted while it sleeps looks, and sleeps again until its time is over.
 pub(crate) fn is_retried_for_ever(number: c_long) -> bool {
-    [libc::SYS_fchmod, libc::SYS_getrandom].contains(&number)
+    [libc::SYS_fchmod, libc::SYS_getrandom, libc::SYS_futex].contains(&number)
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -75,7 +74,8 @@ impl Call {
     pub(crate) fn at(tracee: &Tracee, registers: &Registers) -> Option<Self> {
         let (number, arguments) = (registers.call(), registers.arguments());
         let is_of_no_file = number == libc::SYS_mmap && arguments[4] as i32 == -1;
-        if NEVER_FAIL.contains(&number) || is_of_no_file {
+        let is_private = number == libc::SYS_futex && arguments[1] as i32 & libc::FUTEX_PRIVATE_FLAG != 0;
+        if NEVER_FAIL.contains(&number) || is_of_no_file || is_private {
             return None;
         }
         let call = |name, about, errors| Some(Self { number, name, about, errors });
@@ -104,6 +104,12 @@ impl Call {
                 call("stat", "descriptor", &[libc::ENOMEM])
             }
             libc::SYS_newfstatat | libc::SYS_statx => call("stat", "path", &[libc::ENOMEM, libc::EACCES, libc::ENOENT]),
+            // A sandbox may forbid it.
+            libc::SYS_futex if arguments[1] as i32 == libc::FUTEX_WAKE => {
+                call("futex", "wake", &[libc::ENOSYS, libc::EPERM])
+            }
+            libc::SYS_futex => call("futex", "sleep", &[libc::EINTR, libc::EAGAIN, libc::ENOSYS, libc::EPERM]),
+            libc::SYS_clone3 => call("clone3", "thread", &[libc::EAGAIN]),
             libc::SYS_membarrier => call("membarrier", "", &[libc::ENOSYS, libc::EPERM, libc::EINVAL]),
             libc::SYS_fchmod => call("fchmod", "", &[libc::EPERM, libc::EINTR, libc::EROFS]),
             libc::SYS_pread64 => call("pread", "", &[libc::EINTR, libc::ENOMEM, libc::EIO]),

@@ -11,10 +11,12 @@ use crate::owner_operations::{builder, published, LARGE, SMALL};
 use crate::shm::{self, Names};
 use crate::table::Table;
 use crate::trace::{stay_on_one_processor, Pace, Stop, Tracee};
+use crate::waits::Wait;
 use crate::wire::Message;
 use shm_pool::channel::Sender;
 use shm_pool::{Descriptor, Provider, ShmBuf};
 use std::fs;
+use std::sync::Arc;
 
 const OPERATIONS: &[&str] = &[
     "build",
@@ -22,18 +24,25 @@ const OPERATIONS: &[&str] = &[
     "alloc, a run",
     "alloc, a heap",
     "reserve",
+    "wait, in vain",
+    "wait, given",
     "trim",
     "close",
     "connect",
     "disconnect",
     "attach",
     "accept",
+    WAITED_FOR[0],
+    WAITED_FOR[1],
     "create a channel",
     "open a channel",
 ];
 
 /// The operations of a peer.
-const IN_PEERS: &[&str] = &["connect", "disconnect", "attach", "accept", OPEN];
+const IN_PEERS: &[&str] = &["connect", "disconnect", "attach", "accept", WAITED_FOR[0], WAITED_FOR[1], OPEN];
+
+/// The provider waits for what the operation gives back.
+const WAITED_FOR: [&str; 2] = ["drop a view, waited for", "drop a loan, waited for"];
 
 const OPEN: &str = "open a channel";
 
@@ -142,7 +151,7 @@ fn difference(more: Footprint, less: Footprint) -> (usize, usize, usize) {
 /// Runs an operation in a child.
 fn run(operation: &str, fault: Option<Fault>) -> Outcome {
     let names = Names::new(&format!("traced-call-{}", operation.replace([',', ' '], "")));
-    let others = Others::new(&names, operation);
+    let mut others = Others::new(&names, operation);
     let victim = Victim::start("fallible", &[operation, names.prefix()]);
     others.tell(&victim, operation);
     let tracee = victim.at_first_mark();
@@ -157,6 +166,7 @@ fn run(operation: &str, fault: Option<Fault>) -> Outcome {
         other => panic!("not an outcome: {other:?}"),
     };
     let (before, after) = (Footprint::hear(&victim.child), Footprint::hear(&victim.child));
+    others.wait.take().map(Wait::end);
     victim.child.expect_done();
     drop(victim);
     if fault.is_some_and(|fault| calls.get(fault.at).is_some_and(|call| takes_back(call.number))) {
@@ -218,9 +228,11 @@ fn fail(tracee: &Tracee, call: Option<&Call>, errno: i32) -> Option<()> {
 /// What an operation needs from other processes.
 struct Others {
     /// A provider, and one of its messages.
-    living: Option<(Provider, ShmBuf, Descriptor)>,
+    living: Option<(Arc<Provider>, Option<ShmBuf>, Descriptor)>,
     /// The provider's channels.
     senders: Vec<Sender>,
+    /// Waits for the victim's message.
+    wait: Option<Wait>,
 }
 
 impl Others {
@@ -235,27 +247,44 @@ impl Others {
             drop((messages, owner));
             remains.iter().for_each(|(path, bytes)| fs::write(path, bytes).unwrap());
         }
+        // Short of memory when the first arena is full.
+        let build_short = || builder(names.prefix()).max_bytes(2 * LARGE).max_alloc(LARGE).build().unwrap();
         let publish = || {
-            let provider = build();
+            let provider = if WAITED_FOR.contains(&operation) { build_short() } else { build() };
             let (message, descriptor) = published(&provider, SMALL);
-            (provider, message, descriptor)
+            (Arc::new(provider), Some(message), descriptor)
         };
         let living = IN_PEERS.contains(&operation).then(publish);
-        let create = |provider: &Provider| {
-            let channels = (0..CHANNELS).map(channel).chain([channels::OTHER.to_owned()]);
+        let channels = match operation {
+            OPEN => CHANNELS,
+            "drop a loan, waited for" => 0,
+            _ => return Self { living, senders: Vec::new(), wait: None },
+        };
+        let create = |(provider, ..): &(Arc<Provider>, _, _)| {
+            let channels = (0..channels).map(channel).chain([channels::OTHER.to_owned()]);
             channels.map(|name| channels::sender(provider, &name).unwrap()).collect()
         };
-        let owner = living.as_ref().filter(|_| operation == OPEN);
-        let senders = owner.map(|(provider, ..)| create(provider)).unwrap_or_default();
-        Self { living, senders }
+        let senders = living.as_ref().map(create).unwrap_or_default();
+        Self { living, senders, wait: None }
     }
 
-    fn tell(&self, victim: &Victim, operation: &str) {
-        let Some((_, message, descriptor)) = &self.living else { return };
-        victim.child.tell(&Message::Sent(*descriptor));
+    fn tell(&mut self, victim: &Victim, operation: &str) {
+        let Some((provider, message, descriptor)) = &mut self.living else { return };
+        if let [sender] = &mut self.senders[..] {
+            sender.try_send(message.clone().expect("not sent yet")).unwrap();
+        } else {
+            victim.child.tell(&Message::Sent(*descriptor));
+        }
+        if WAITED_FOR.contains(&operation) {
+            victim.child.expect_done();
+            *message = None;
+            self.wait = Some(Wait::begin(provider, SMALL));
+            victim.child.tell(&Message::Go);
+        }
         if matches!(operation, "attach" | "accept") {
             let Message::Peer(peer) = victim.child.hear() else { panic!("the victim tells who it is") };
             // One grant for each attempt that succeeds. An attempt that fails must not use one up.
+            let message = message.as_ref().expect("not dropped yet");
             let granted = [(); 2].map(|()| message.grant(peer).unwrap());
             victim.child.tell(&Message::Sent(granted[0]));
         }

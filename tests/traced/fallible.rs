@@ -6,9 +6,10 @@
 use crate::channels;
 use crate::child::Child;
 use crate::kill_points::introduce;
-use crate::owner_operations::{builder, published, LARGE, SMALL};
+use crate::owner_operations::{all, builder, published, LARGE, SMALL};
 use crate::shm;
 use crate::trace::marked;
+use crate::waits;
 use crate::wire::{Link, Message};
 use shm_pool::channel::ChannelError;
 use shm_pool::{AllocError, AllocErrorKind, AttachError, BuildError, Descriptor, OsError};
@@ -16,6 +17,11 @@ use std::cell::RefCell;
 use std::fs;
 use std::ops::RangeFrom;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How long an operation waits in vain: so long that it sleeps, and short enough to sleep once. (A
+/// wait looks every 50 ms.)
+const WAIT: Duration = Duration::from_millis(40);
 
 /// What a process has of the objects with a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +76,22 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
             let provider = provider();
             attempt.twice(|| provider.reserve(LARGE, 1).map_err(alloc_error));
         }
+        "wait, in vain" => {
+            let provider = provider();
+            let _full = all(&provider);
+            attempt.twice(|| match provider.alloc_timeout(LARGE, WAIT).map_err(alloc_error) {
+                Err(error) if error == "TimedOut" => Ok(()),
+                other => other.map(drop),
+            });
+        }
+        "wait, given" => {
+            let (provider, full) = (provider(), RefCell::new(Vec::new()));
+            let fill = || full.borrow_mut().extend(all(&provider));
+            attempt.twice_after(fill, || {
+                let future = provider.request(LARGE).wait_async();
+                waits::block_on(future, || drop(full.borrow_mut().pop())).map_err(alloc_error)
+            });
+        }
         "trim" => {
             let provider = provider();
             let fill = || drop([LARGE, SMALL].map(|len| provider.alloc(len).unwrap()));
@@ -109,6 +131,20 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
             let granted = descriptor(link);
             let descriptor = if operation == "attach" { sent } else { granted };
             attempt.twice(|| client.attach(&descriptor).map_err(attach_error));
+        }
+        "drop a view, waited for" => {
+            let (client, sent) = (shm::client(prefix), descriptor(link));
+            let view = RefCell::new(Some(client.attach(&sent).unwrap()));
+            link.send(&Message::Done);
+            assert_eq!(link.receive().unwrap(), Some(Message::Go));
+            attempt.twice(|| Ok(drop(view.take())));
+        }
+        "drop a loan, waited for" => {
+            let mut receiver = channels::receiver(&Arc::new(shm::client(prefix)), channels::OTHER).unwrap();
+            let loan = RefCell::new(Some(receiver.recv().unwrap()));
+            link.send(&Message::Done);
+            assert_eq!(link.receive().unwrap(), Some(Message::Go));
+            attempt.twice(|| Ok(drop(loan.take())));
         }
         "create a channel" => {
             let (provider, numbers) = (provider(), (0..).into());

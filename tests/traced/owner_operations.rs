@@ -78,7 +78,7 @@ fn wait_for_the_reader(link: &Link, provider: &Provider) {
 }
 
 /// All that there is room for.
-fn all(provider: &Provider) -> Vec<ShmBufMut> {
+pub(crate) fn all(provider: &Provider) -> Vec<ShmBufMut> {
     std::iter::from_fn(|| provider.alloc(LARGE).ok()).collect()
 }
 

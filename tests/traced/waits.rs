@@ -32,17 +32,9 @@ impl Wait {
         let (tell_begun, begun) = mpsc::channel();
         let provider = provider.clone();
         let thread = thread::spawn(move || {
-            let waker = Waker::from(Arc::new(Unpark(thread::current())));
-            let mut context = Context::from_waker(&waker);
-            let mut future = pin!(provider.request(len).wait_async());
-            assert!(future.as_mut().poll(&mut context).is_pending(), "all memory is taken");
-            tell_begun.send(()).expect("the test waits for this");
-            let buffer = loop {
-                match future.as_mut().poll(&mut context) {
-                    Poll::Ready(buffer) => break buffer.expect("memory has come back"),
-                    Poll::Pending => thread::park(),
-                }
-            };
+            let future = provider.request(len).wait_async();
+            let buffer = block_on(future, || tell_begun.send(()).expect("the test waits for this"));
+            let buffer = buffer.expect("memory has come back");
             // A test that has failed does not wait any more.
             let _ = tell.send(buffer.len());
         });
@@ -55,6 +47,21 @@ impl Wait {
         self.outcome.recv_timeout(FOR_EVER).expect("whoever waits for what the dead had gets it");
         self.thread.join().expect("a thread that has got its memory");
         drop(self.held);
+    }
+}
+
+/// Blocks on a future. Does `meanwhile` when the wait has begun, if there is anything to wait for.
+pub(crate) fn block_on<T>(future: impl Future<Output = T>, meanwhile: impl FnOnce()) -> T {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let (mut future, mut meanwhile) = (pin!(future), Some(meanwhile));
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => match meanwhile.take() {
+                Some(meanwhile) => meanwhile(),
+                None => thread::park(),
+            },
+        }
     }
 }
 
