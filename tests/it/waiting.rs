@@ -1,7 +1,7 @@
 //! Waiting for memory within one process: who is woken, in what order, and what ends a wait.
 
-use crate::support::{builder, pair};
-use shm_pool::{AllocErrorKind, Client, Provider, ShmBufMut};
+use crate::support::{builder, pair, Random};
+use shm_pool::{AllocError, AllocErrorKind, AllocFuture, Client, Provider, ShmBufMut};
 use std::alloc::Layout;
 use std::future::Future;
 use std::pin::{pin, Pin};
@@ -194,6 +194,107 @@ fn futures_can_be_dropped_at_any_await_point() {
         });
     }
     assert_eq!(provider.stats().bytes_in_use, CAP);
+}
+
+/// A future, and how often it was woken.
+struct Waiting<'a> {
+    future: Pin<Box<AllocFuture<'a>>>,
+    woken: Arc<Woken>,
+}
+
+impl<'a> Waiting<'a> {
+    fn new(provider: &'a Provider, len: usize) -> Self {
+        Self { future: Box::pin(provider.request(len).wait_async()), woken: Arc::default() }
+    }
+
+    fn poll(&mut self) -> Poll<Result<ShmBufMut, AllocError>> {
+        self.future.as_mut().poll(&mut Context::from_waker(&Waker::from(self.woken.clone())))
+    }
+
+    fn is_woken(&self) -> bool {
+        self.woken.0.load(Ordering::SeqCst) > 0
+    }
+}
+
+/// Otherwise a server with many waiters loses memory that is on its way to one that goes, or one of
+/// them sleeps on.
+#[test]
+fn thousands_wait_and_are_cancelled_anywhere_and_nothing_is_lost() {
+    const WAITERS: usize = 2000;
+    const CHUNKS: usize = 64;
+    const LEN: usize = CAP / CHUNKS;
+    let provider = builder().max_bytes(CAP).build().unwrap();
+    let mut held: Vec<_> = (0..CHUNKS).map(|_| provider.alloc(LEN).unwrap()).collect();
+    let mut futures: Vec<_> = (0..WAITERS).map(|_| Waiting::new(&provider, LEN)).collect();
+    // The others are cancelled before anybody has polled them.
+    for future in &mut futures[..WAITERS * 9 / 10] {
+        assert!(future.poll().is_pending());
+    }
+    // One chunk goes to each of the first in turn, and each is cancelled when it has it.
+    drop(held.pop());
+    let end = Instant::now() + FOR_EVER;
+    for future in futures.drain(..100) {
+        while !future.is_woken() {
+            assert!(Instant::now() < end, "it sleeps for ever");
+            thread::yield_now();
+        }
+    }
+    let (mut random, mut served) = (Random(1), 0);
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..8)
+            .map(|_| {
+                scope.spawn(|| (0..20).for_each(|_| drop(provider.alloc_timeout(LEN, FOR_EVER).unwrap())));
+            })
+            .collect();
+        while !futures.is_empty() {
+            let at = random.below(futures.len());
+            match random.below(4) {
+                0 => drop(futures.swap_remove(at)),
+                1 | 2 => {
+                    // What was delivered, or one of those that wait.
+                    let at = futures.iter().position(Waiting::is_woken).unwrap_or(at);
+                    let was_woken = futures[at].is_woken();
+                    match futures[at].poll() {
+                        Poll::Ready(buffer) => {
+                            held.push(buffer.unwrap());
+                            served += 1;
+                            futures.swap_remove(at);
+                        }
+                        Poll::Pending => assert!(!was_woken, "woken, and nothing is there"),
+                    }
+                }
+                _ if held.is_empty() => {}
+                _ => drop(held.swap_remove(random.below(held.len()))),
+            }
+        }
+        held.clear();
+        drop(threads);
+    });
+    assert!(served > 0);
+    assert_eq!(provider.stats().bytes_in_use, 0);
+    let all: Vec<_> = (0..CHUNKS).map(|_| provider.alloc(LEN).expect("nothing is lost")).collect();
+    drop(all);
+}
+
+/// Otherwise one of many tasks waits for a provider that is about to go.
+#[test]
+fn thousands_of_waits_end_with_their_provider() {
+    let (provider, held) = at_the_cap();
+    let mut futures: Vec<_> = (0..2000).map(|_| Waiting::new(&provider, 100)).collect();
+    assert!(futures.iter_mut().all(|future| future.poll().is_pending()));
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..16).map(|_| scope.spawn(|| provider.request(100).wait())).collect();
+        provider.end_waits();
+        let ended = threads.into_iter().map(|thread| thread.join().unwrap());
+        assert!(ended.into_iter().all(|result| is_ended(&result.unwrap_err())));
+    });
+    for future in &mut futures {
+        assert!(future.is_woken(), "it would never be polled again");
+        assert!(matches!(future.poll(), Poll::Ready(Err(error)) if is_ended(&error)));
+    }
+    drop(futures);
+    drop(provider);
+    drop(held);
 }
 
 /// Otherwise a wake-up is lost when the task has moved to another thread in between.

@@ -5,7 +5,13 @@ use crate::peer::Peer;
 use crate::shm::{self, Names};
 use crate::wire::{Link, Message};
 use shm_pool::channel::{Receiver, Sender};
-use shm_pool::{AllocErrorKind, Provider, ShmBuf};
+use shm_pool::{AllocErrorKind, AllocFuture, Provider, ShmBuf};
+use std::future::Future;
+use std::mem;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
@@ -139,6 +145,10 @@ pub(crate) fn forking_role(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
     let provider = provider(prefix);
     let held = all(&provider);
+    let waker = Waker::from(Arc::new(Woken::default()));
+    let mut context = Context::from_waker(&waker);
+    let mut futures: Vec<_> = (0..1000).map(|_| Box::pin(provider.request(CAP).wait_async())).collect();
+    assert!(futures.iter_mut().all(|future| future.as_mut().poll(&mut context).is_pending()));
     thread::scope(|scope| {
         let waits = scope.spawn(|| provider.alloc_timeout(CAP, FOR_EVER).map(drop).unwrap());
         for _ in 0..20 {
@@ -147,12 +157,19 @@ pub(crate) fn forking_role(link: &Link, arguments: &[&str]) {
             if pid == 0 {
                 let is_forked = |error: &shm_pool::AllocError| matches!(error.kind(), AllocErrorKind::Forked);
                 let refused = provider.alloc_timeout(CAP, FOR_EVER).is_err_and(|error| is_forked(&error));
+                // The parent's waits end here, and stay what they are there.
+                let is_told = |future: &mut Pin<Box<AllocFuture<'_>>>| match future.as_mut().poll(&mut context) {
+                    Poll::Ready(Err(error)) => is_forked(&error),
+                    _ => false,
+                };
+                let are_told = futures.iter_mut().all(is_told);
+                futures.clear();
                 // Its own waits, although the parent's count of waiters is in its memory.
                 let own = self::provider(prefix);
                 let all = own.alloc(CAP).unwrap();
                 let timed_out = own.alloc_timeout(CAP, Duration::from_millis(1)).is_err();
                 drop(all);
-                let is_good = refused && timed_out && own.alloc_timeout(CAP, FOR_EVER).is_ok();
+                let is_good = refused && are_told && timed_out && own.alloc_timeout(CAP, FOR_EVER).is_ok();
                 drop(own);
                 // SAFETY: no preconditions.
                 unsafe { libc::_exit(i32::from(!is_good)) };
@@ -163,8 +180,53 @@ pub(crate) fn forking_role(link: &Link, arguments: &[&str]) {
             assert_eq!(status, 0, "the child found something else");
         }
         drop(held);
+        for mut future in futures {
+            let buffer = loop {
+                match future.as_mut().poll(&mut context) {
+                    Poll::Ready(buffer) => break buffer,
+                    Poll::Pending => thread::yield_now(),
+                }
+            };
+            // The next one gets it.
+            drop(buffer.unwrap());
+        }
         waits.join().unwrap();
     });
+    link.send(&Message::Done);
+}
+
+/// Counts how often it is woken.
+#[derive(Default)]
+struct Woken(AtomicUsize);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// Otherwise a provider cannot go because a task that nobody polls any more waits for it.
+#[test]
+fn a_wait_that_was_forgotten_ends_with_its_provider() {
+    let names = Names::new("wait-forgotten");
+    let child = Child::start("waiting-forgets", &[names.prefix()]);
+    child.expect_done();
+    child.finish();
+    assert_eq!(names.sweep(), 2, "what was forgotten keeps its provider's objects while its process lives");
+}
+
+/// The role: forgets a future that waits.
+pub(crate) fn forgetting_role(link: &Link, arguments: &[&str]) {
+    let provider = provider(arguments[0]);
+    let held = all(&provider);
+    let woken = Arc::new(Woken::default());
+    let mut future = Box::pin(provider.request(1).wait_async());
+    let polled = future.as_mut().poll(&mut Context::from_waker(&Waker::from(woken.clone())));
+    assert!(polled.is_pending());
+    mem::forget(future);
+    drop(provider);
+    assert_eq!(woken.0.load(Ordering::SeqCst), 1);
+    drop(held);
     link.send(&Message::Done);
 }
 
@@ -190,4 +252,62 @@ pub(crate) fn small_shm_role(link: &Link, _: &[&str]) {
         waits.join().unwrap();
     });
     link.send(&Message::Done);
+}
+
+/// Most of a /dev/shm of 4 MiB.
+const MOST: usize = 5 << 19;
+
+fn of_small_shm(prefix: &str) -> Provider {
+    Provider::builder().name_prefix(prefix).max_bytes(16 << 20).max_shared(64).build().unwrap()
+}
+
+/// Otherwise two publishers on one full file system wait for each other, or one that is killed
+/// while it waits keeps the others waiting.
+#[test]
+fn two_processes_take_turns_on_a_full_file_system() {
+    let names = Names::new("wait-turns");
+    run_in_small_shm("waiting-turns", &[names.prefix()]);
+}
+
+/// The role, with a /dev/shm of 4 MiB: has most of it in turn with another process.
+pub(crate) fn turns_role(link: &Link, arguments: &[&str]) {
+    let prefix = arguments[0];
+    let provider = of_small_shm(prefix);
+    let mut held = provider.alloc(MOST).unwrap();
+    let other = Child::start("waiting-for-turns", &[prefix]);
+    for round in 0..5 {
+        let killed = Child::start("waiting-for-turns", &[prefix]);
+        assert_eq!(killed.ask(&Message::Go), Message::Done, "it is about to wait");
+        assert_eq!(other.ask(&Message::Go), Message::Done, "it is about to wait");
+        held.fill(round);
+        killed.kill();
+        drop(held);
+        provider.trim();
+        other.expect_done();
+        held = thread::scope(|scope| {
+            let waits = scope.spawn(|| provider.alloc_timeout(MOST, FOR_EVER).unwrap());
+            other.tell(&Message::Go);
+            waits.join().unwrap()
+        });
+    }
+    other.shut_down();
+    assert_eq!(Provider::sweep(prefix).unwrap().objects, 1, "of the last one; it removed those of the one before it");
+    drop((held, provider));
+    assert_eq!(shm::objects(prefix), [""; 0]);
+    link.send(&Message::Done);
+}
+
+/// The role: waits for most of a /dev/shm, has it until it is told, and gives it back.
+pub(crate) fn turn_role(link: &Link, arguments: &[&str]) {
+    let provider = of_small_shm(arguments[0]);
+    while link.receive().unwrap() == Some(Message::Go) {
+        assert!(provider.alloc(MOST).is_err_and(|error| error.is_exhausted()), "the other has it");
+        link.send(&Message::Done);
+        let mut buffer = provider.alloc_timeout(MOST, FOR_EVER).unwrap();
+        buffer.fill(0);
+        link.send(&Message::Done);
+        assert_eq!(link.receive().unwrap(), Some(Message::Go));
+        drop(buffer);
+        provider.trim();
+    }
 }
