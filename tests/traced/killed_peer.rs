@@ -29,12 +29,9 @@ const OPERATIONS: &[&str] = &[
     "peer: drop a view",
     "peer: drop the client",
     "peer: drop the last view",
-    WAITED_FOR[0],
-    WAITED_FOR[1],
+    "peer: drop a view, waited for",
+    "peer: drop the client, waited for",
 ];
-
-/// Somebody waits for what the operation gives back.
-const WAITED_FOR: [&str; 2] = ["peer: drop a view, waited for", "peer: drop the client, waited for"];
 
 /// Otherwise a peer that crashes at the wrong moment costs its owner memory or a slot for ever, or
 /// another peer its message. Or whoever waits for memory sleeps on, because nobody is left to ring.
@@ -161,7 +158,6 @@ fn use_all(provider: &Provider) -> usize {
 
 impl Scene for Stage {
     fn start(&mut self, operation: &str, _round: usize) -> Victim {
-        let is_waited_for = WAITED_FOR.contains(&operation);
         let operation = operation.strip_prefix("peer: ").expect("an operation of a peer");
         let victim = Victim::start("killed-peer", &[operation, self.names.prefix()]);
         let builder = self.names.provider().max_bytes(MAX_BYTES).arena_size(MAX_BYTES);
@@ -182,15 +178,15 @@ impl Scene for Stage {
                 victim.child.tell(&Message::Sent(descriptor));
             }
         }
-        // The message that somebody waits for is the victim's alone.
-        let own = match operation {
-            "drop a view, waited for" => 1,
-            "drop the client, waited for" => 2,
-            _ => usize::MAX,
+        // The message that is the victim's alone: somebody waits for it.
+        let waited_for = match operation {
+            "drop a view, waited for" => Some(1),
+            "drop the client, waited for" => Some(2),
+            _ => None,
         };
-        let view = |message: &ShmBuf| survivor.attach(&message.descriptor().unwrap()).unwrap();
-        let views = (0..messages.len()).filter(|&at| at != own).map(|at| (view(&messages[at]), at as u64 + 1)).collect();
-        let wait = is_waited_for.then(|| {
+        let view = |at: usize| (survivor.attach(&messages[at].descriptor().unwrap()).unwrap(), at as u64 + 1);
+        let views = (0..messages.len()).filter(|&at| Some(at) != waited_for).map(view).collect();
+        let wait = waited_for.map(|_| {
             victim.child.expect_done();
             drop(messages);
             let wait = Wait::begin(&provider, LEN);
