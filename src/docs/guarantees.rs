@@ -11,8 +11,9 @@
 //! | guarantee | a test that shows it |
 //! |---|---|
 //! | A peer may be killed at any instruction of connect, attach, take-up of a grant, drop of a view or of the client. Its leases come back when the owner needs memory, and by [`Provider::reclaim`]; other peers and other leases are untouched | `a_peer_is_killed_at_every_instruction` in `tests/traced` |
+//! | Whoever waits for memory that a killed process had, or was about to give back, gets it within 50 milliseconds of the death | `a_peer_is_killed_at_every_instruction` in `tests/traced` |
 //! | However a peer ends (SIGKILL, abort, exit without drop, a fault), its slot can be taken again at once. The 65th peer gets a typed error, and a slot as soon as one is free | `the_65th_process_gets_the_slot_of_one_that_was_killed_or_has_left` |
-//! | The owner may be killed at any instruction of build, alloc, freeze, grant, drop, trim, close or sweep. Readers keep every byte that they hold; attach says [`OwnerDied`] or what came after it | `an_owner_is_killed_at_every_instruction` in `tests/traced` |
+//! | The owner may be killed at any instruction of build, alloc, freeze, grant, drop, trim, wait, close or sweep. Readers keep every byte that they hold; attach says [`OwnerDied`] or what came after it | `an_owner_is_killed_at_every_instruction` in `tests/traced` |
 //! | The next `build()` of the same prefix, and `Provider::sweep`, remove what a dead owner left, half-made objects too, and never what a living one has, with any number of sweepers at once | `many_sweep_while_others_start_and_end` |
 //! | Publishers and subscribers are restarted in any order, again and again: no growth of memory, files, descriptors or mappings | `nothing_adds_up_when_both_sides_restart_in_turn` |
 //! | Either side of a channel may be killed at any instruction, or while it sleeps. The other side is told at once and keeps what it has; what was on its way comes back; the name can be used again, by one | `a_sender_is_killed_at_every_instruction` in `tests/traced` |
