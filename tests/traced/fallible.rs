@@ -137,14 +137,20 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
             let view = RefCell::new(Some(client.attach(&sent).unwrap()));
             link.send(&Message::Done);
             assert_eq!(link.receive().unwrap(), Some(Message::Go));
-            attempt.twice(|| Ok(drop(view.take())));
+            attempt.twice(|| {
+                drop(view.take());
+                Ok(())
+            });
         }
         "drop a loan, waited for" => {
             let mut receiver = channels::receiver(&Arc::new(shm::client(prefix)), channels::OTHER).unwrap();
             let loan = RefCell::new(Some(receiver.recv().unwrap()));
             link.send(&Message::Done);
             assert_eq!(link.receive().unwrap(), Some(Message::Go));
-            attempt.twice(|| Ok(drop(loan.take())));
+            attempt.twice(|| {
+                drop(loan.take());
+                Ok(())
+            });
         }
         "create a channel" => {
             let (provider, numbers) = (provider(), (0..).into());
