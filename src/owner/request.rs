@@ -97,6 +97,22 @@ impl<'a> Request<'a> {
     ///
     /// While only futures wait, a thread waits for them. It ends with the last of them.
     ///
+    /// A provider is not dropped while anybody waits for it:
+    ///
+    /// ```compile_fail,E0505
+    /// # let provider = shm_pool::Provider::builder().build().unwrap();
+    /// let future = provider.request(1).wait_async();
+    /// drop(provider); // `future` borrows it
+    /// drop(future);
+    /// ```
+    ///
+    /// ```
+    /// # let provider = shm_pool::Provider::builder().build().unwrap();
+    /// let future = provider.request(1).wait_async();
+    /// drop(future);
+    /// drop(provider); // the twin that compiles
+    /// ```
+    ///
     /// # Errors
     ///
     /// As [`wait`](Self::wait).

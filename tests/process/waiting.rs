@@ -3,9 +3,11 @@
 use crate::child::{run_in_small_shm, Child};
 use crate::peer::Peer;
 use crate::shm::{self, Names};
+use crate::sys;
 use crate::wire::{Link, Message};
 use shm_pool::channel::{Receiver, Sender};
 use shm_pool::{AllocErrorKind, AllocFuture, Provider, ShmBuf};
+use std::fs;
 use std::future::Future;
 use std::mem;
 use std::pin::Pin;
@@ -149,6 +151,16 @@ pub(crate) fn forking_role(link: &Link, arguments: &[&str]) {
     let mut context = Context::from_waker(&waker);
     let mut futures: Vec<_> = (0..1000).map(|_| Box::pin(provider.request(CAP).wait_async())).collect();
     assert!(futures.iter_mut().all(|future| future.as_mut().poll(&mut context).is_pending()));
+    // A child that drops its copies of all who wait changes nothing that it shares with its parent:
+    // the bell rings on.
+    let control = shm::objects(prefix).into_iter().find(|name| name.ends_with(".ctl")).expect("a provider");
+    let shared = || fs::read(shm::path(&control)).unwrap();
+    let before = shared();
+    match sys::fork() {
+        None => sys::end_with(|| futures.clear()),
+        Some(child) => child.finish(),
+    }
+    assert!(shared() == before, "the parent's waits are not the child's");
     thread::scope(|scope| {
         let waits = scope.spawn(|| provider.alloc_timeout(CAP, FOR_EVER).map(drop).unwrap());
         for _ in 0..20 {
