@@ -166,7 +166,9 @@ fn run(operation: &str, fault: Option<Fault>) -> Outcome {
         other => panic!("not an outcome: {other:?}"),
     };
     let (before, after) = (Footprint::hear(&victim.child), Footprint::hear(&victim.child));
-    others.wait.take().map(Wait::end);
+    if let Some(wait) = others.wait.take() {
+        wait.end();
+    }
     victim.child.expect_done();
     drop(victim);
     if fault.is_some_and(|fault| calls.get(fault.at).is_some_and(|call| takes_back(call.number))) {
