@@ -109,7 +109,7 @@ impl Call {
                 call("futex", "wake", &[libc::ENOSYS, libc::EPERM])
             }
             libc::SYS_futex => call("futex", "sleep", &[libc::EINTR, libc::EAGAIN, libc::ENOSYS, libc::EPERM]),
-            libc::SYS_clone3 => call("clone3", "thread", &[libc::EAGAIN]),
+            libc::SYS_clone | libc::SYS_clone3 => call("clone", "thread", &[libc::EAGAIN]),
             libc::SYS_membarrier => call("membarrier", "", &[libc::ENOSYS, libc::EPERM, libc::EINVAL]),
             libc::SYS_fchmod => call("fchmod", "", &[libc::EPERM, libc::EINTR, libc::EROFS]),
             libc::SYS_pread64 => call("pread", "", &[libc::EINTR, libc::ENOMEM, libc::EIO]),

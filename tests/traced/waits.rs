@@ -107,7 +107,8 @@ impl Drop for Giver {
 /// Is this thread in the system call by which one process waits for another? Threads that wait for
 /// each other make it with another number.
 fn is_asleep(thread: u64) -> bool {
-    let call = fs::read_to_string(format!("/proc/{thread}/syscall")).unwrap_or_default();
+    // Of a thread that is gone, or of a kernel that does not say, nothing can be waited for.
+    let Ok(call) = fs::read_to_string(format!("/proc/{thread}/syscall")) else { return true };
     let [number, _word, operation] = [0, 1, 2].map(|at| call.split(' ').nth(at).unwrap_or_default());
     number == libc::SYS_futex.to_string() && operation == format!("{:#x}", libc::FUTEX_WAIT_BITSET)
 }
