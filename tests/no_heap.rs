@@ -1,10 +1,12 @@
 //! In steady state nothing touches the heap: no allocation and no free, as counted by the global
-//! allocator.
+//! allocator. After a reservation the first message already does not, and faults no page either.
+//! (`process/reserved.rs` shows that it makes no system call.)
 //!
 //! Counts are per thread, so that tests that run in parallel do not count each other's.
 
+use nix::sys::resource::{getrusage, UsageWho};
 use shm_pool::channel::{Receiver, Sender};
-use shm_pool::{Client, Provider, ShmBuf, ShmBufMut, ShmView};
+use shm_pool::{Client, PeerId, Provider, ShmBuf, ShmBufMut, ShmView};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
@@ -162,4 +164,95 @@ fn messages_go_through_a_channel_without_the_heap() {
         assert_eq!(&receiver.recv().unwrap()[..], b"bytes");
         assert!(receiver.try_recv().is_err());
     });
+}
+
+/// How many chunks of each size are reserved.
+const RESERVED: usize = 3;
+
+/// How many messages a reservation has to hold for.
+const FIRST_MESSAGES: usize = 1000;
+
+/// How often the first messages are tried. The kernel may take a page from any process at any time,
+/// but hardly in each try.
+const TRIES: usize = 3;
+
+/// Both ends of everything, prepared as a program with a reservation prepares them.
+struct Prepared {
+    provider: Provider,
+    client: Client,
+    peer: PeerId,
+    sender: Sender,
+    receiver: Receiver,
+}
+
+impl Prepared {
+    fn new(name: &str) -> Self {
+        let (provider, client) = (provider(), Client::new());
+        let name = format!("reserved-{}-{name}", std::process::id());
+        let sender = Sender::create(&provider, &name).unwrap();
+        let mut receiver = Receiver::open(&client, &name).unwrap();
+        for len in SIZES {
+            // One of them is in use while it is reserved.
+            let _in_use = provider.alloc(len).unwrap();
+            provider.reserve(len, RESERVED).unwrap().keep();
+        }
+        let present = [client.warm(provider.id()).unwrap(), receiver.warm().unwrap()];
+        assert!(present.iter().all(|&bytes| bytes >= RESERVED * SIZES.iter().sum::<usize>()), "{present:?}");
+        let peer = client.connect(provider.id()).unwrap();
+        Self { provider, client, peer, sender, receiver }
+    }
+
+    /// Writes one buffer of this length: every page of it.
+    fn message(&self, len: usize) -> ShmBufMut {
+        let mut buffer = self.provider.alloc(len).unwrap();
+        buffer.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
+        buffer
+    }
+
+    /// All ways of a message, beginning with each chunk's first use. Returns how many messages that
+    /// was.
+    fn round(&mut self) -> usize {
+        let read = |bytes: &[u8]| assert!(bytes.iter().step_by(4096).all(|&byte| byte == 1));
+        for len in SIZES {
+            let burst: [ShmBufMut; RESERVED] = std::array::from_fn(|_| self.message(len));
+            let burst = burst.map(ShmBufMut::freeze);
+            let views: [ShmView; RESERVED] =
+                std::array::from_fn(|at| self.client.attach(&burst[at].descriptor().unwrap()).unwrap());
+            views.iter().for_each(|view| read(view));
+            drop(burst);
+            drop(views);
+            let granted = self.message(len).freeze();
+            let descriptor = granted.grant(self.peer).unwrap();
+            drop(granted);
+            read(&self.client.attach(&descriptor).unwrap());
+            drop(self.message(len));
+            for _ in 0..RESERVED + 1 {
+                self.sender.send(self.message(len).freeze()).unwrap();
+                read(&self.receiver.recv().unwrap());
+                self.sender.send_bytes(b"bytes").unwrap();
+                assert_eq!(&self.receiver.recv().unwrap()[..], b"bytes");
+            }
+        }
+        SIZES.len() * (RESERVED + 2 + 2 * (RESERVED + 1))
+    }
+}
+
+/// Otherwise the first messages of a control loop are late, each by what its predecessors paid.
+#[test]
+fn the_first_messages_after_a_reservation_touch_no_heap_and_fault_no_page() {
+    let faults = || getrusage(UsageWho::RUSAGE_THREAD).unwrap().minor_page_faults();
+    // Pages in the code.
+    Prepared::new("rehearsal").round();
+    let counted = (0..TRIES).map(|at| {
+        let mut prepared = Prepared::new(&at.to_string());
+        let before = (ALLOCATED.get(), FREED.get(), faults());
+        let mut messages = 0;
+        while messages < FIRST_MESSAGES {
+            messages += prepared.round();
+        }
+        let after = (ALLOCATED.get(), FREED.get(), faults());
+        (after.0 - before.0, after.1 - before.1, after.2 - before.2)
+    });
+    let counted: Vec<_> = counted.collect();
+    assert!(counted.contains(&(0, 0, 0)), "(allocations, frees, faults) in {FIRST_MESSAGES} messages: {counted:?}");
 }

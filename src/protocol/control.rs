@@ -154,6 +154,19 @@ impl View {
         self.header().segments.get(usize::try_from(index).ok()?)
     }
 
+    /// The serial numbers of the segments that there are now, each with its index in the table. A
+    /// hint: other processes can write it.
+    pub(crate) fn segments(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let serials = self.header().segments.iter().map(|entry| entry.load(Ordering::Relaxed));
+        (0..).zip(serials).filter(|&(_, serial)| serial != 0)
+    }
+
+    /// Makes the header and all records present for writing. If the kernel cannot, they fault one
+    /// by one when they are first used.
+    pub(crate) fn prefault(&self) {
+        let _ = self.mapping.prefault(0..control_size(self.records));
+    }
+
     #[inline]
     pub(crate) fn record(&self, index: u32) -> Option<&Record> {
         let index = index as usize;

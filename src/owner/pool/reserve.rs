@@ -9,6 +9,8 @@
 #![forbid(unsafe_code)]
 
 use super::Pool;
+#[cfg(feature = "zenoh")]
+use crate::owner::chunk::Chunk;
 use crate::owner::chunk::OwnedChunk;
 use crate::owner::error::{AllocError, AllocErrorKind};
 use std::sync::atomic::Ordering;
@@ -27,14 +29,20 @@ impl Pool {
         }
         // First the promise, so that what is made is not evicted while it is made.
         self.reserved[class].store(wanted, Ordering::Relaxed);
-        let (mut there, mut made) = (Vec::new(), Vec::new());
-        let result = self.make_ready(class, wanted, &mut there, &mut made);
-        there.into_iter().for_each(Self::put_back);
-        match result {
-            Ok(()) => made.into_iter().for_each(Self::put_back),
-            Err(_) => {
-                self.reserved[class].store(reserved, Ordering::Relaxed);
-                made.into_iter().for_each(Self::destroy);
+        let mut taken = Vec::new();
+        let result = self.make_ready(class, wanted, &mut taken);
+        if result.is_err() {
+            self.reserved[class].store(reserved, Ordering::Relaxed);
+        }
+        for chunk in taken {
+            // Making one may have found an older one, which somebody has used.
+            match (&result, chunk.uses()) {
+                (Err(_), 0) => Self::destroy(chunk),
+                (Ok(()), 0) => {
+                    chunk.count_use(); // misses count it, too
+                    Self::put_back(chunk);
+                }
+                _ => Self::put_back(chunk),
             }
         }
         result
@@ -44,21 +52,21 @@ impl Pool {
         self: &Arc<Self>,
         class: usize,
         wanted: usize,
-        there: &mut Vec<OwnedChunk>,
-        made: &mut Vec<OwnedChunk>,
+        taken: &mut Vec<OwnedChunk>,
     ) -> Result<(), AllocError> {
-        self.return_lent();
-        there.extend((0..self.shelves[class].idle_count()).map_while(|_| self.take_own(class)));
         while self.registry.lock().count(class) < wanted {
-            made.push(self.make(class)?);
+            taken.push(self.make(class)?);
         }
-        for chunk in there.iter().chain(made.iter()).filter(|_| self.control().is_some()) {
-            if chunk.uses() == 0 {
-                chunk.count_use(); // misses count it, too
-            }
-            self.prepare_to_share(chunk).map_err(AllocErrorKind::ReserveShare)?;
+        if self.control().is_some() {
+            self.prepare_class(class).map_err(AllocErrorKind::ReserveShare)?;
         }
         Ok(())
+    }
+
+    /// Tells `each` of every chunk of a class, those in use included.
+    #[cfg(feature = "zenoh")]
+    pub(crate) fn each_of_class(&self, class: usize, each: impl FnMut(&Chunk)) {
+        self.registry.lock().of_class(class).for_each(each);
     }
 
     /// Ends a reservation of so many chunks. They stay until their room is needed.
