@@ -169,6 +169,15 @@ fn messages_go_through_a_channel_without_the_heap() {
 /// How many chunks of each size are reserved.
 const RESERVED: usize = 3;
 
+/// A size of which a single chunk is reserved.
+const SINGLE: usize = 2000;
+
+/// So many chunks of another size are reserved first, and the channel is so large, that what the
+/// messages use is not near what is used to prepare them: the kernel maps pages that it finds near
+/// one that faults.
+const OTHERS: usize = 600;
+const CAPACITY: usize = 2048;
+
 /// How many messages a reservation has to hold for.
 const FIRST_MESSAGES: usize = 1000;
 
@@ -187,10 +196,12 @@ struct Prepared {
 
 impl Prepared {
     fn new(name: &str) -> Self {
-        let (provider, client) = (provider(), Client::new());
-        let name = format!("reserved-{}-{name}", std::process::id());
-        let sender = Sender::create(&provider, &name).unwrap();
+        let provider = Provider::builder().max_idle_per_class(OTHERS).build().unwrap();
+        let (client, name) = (Client::new(), format!("reserved-{}-{name}", std::process::id()));
+        let sender = Sender::builder().capacity(CAPACITY).create(&provider, &name).unwrap();
         let mut receiver = Receiver::open(&client, &name).unwrap();
+        provider.reserve(100, OTHERS).unwrap().keep();
+        provider.reserve(SINGLE, 1).unwrap().keep();
         for len in SIZES {
             // One of them is in use while it is reserved.
             let _in_use = provider.alloc(len).unwrap();
@@ -226,14 +237,14 @@ impl Prepared {
             drop(granted);
             read(&self.client.attach(&descriptor).unwrap());
             drop(self.message(len));
-            for _ in 0..RESERVED + 1 {
-                self.sender.send(self.message(len).freeze()).unwrap();
-                read(&self.receiver.recv().unwrap());
-                self.sender.send_bytes(b"bytes").unwrap();
-                assert_eq!(&self.receiver.recv().unwrap()[..], b"bytes");
-            }
         }
-        SIZES.len() * (RESERVED + 2 + 2 * (RESERVED + 1))
+        for len in SIZES.into_iter().chain([SINGLE; 3]) {
+            self.sender.send(self.message(len).freeze()).unwrap();
+            read(&self.receiver.recv().unwrap());
+            self.sender.send_bytes(b"bytes").unwrap();
+            assert_eq!(&self.receiver.recv().unwrap()[..], b"bytes");
+        }
+        SIZES.len() * (RESERVED + 2) + 2 * (SIZES.len() + 3)
     }
 }
 
