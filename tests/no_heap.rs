@@ -200,6 +200,7 @@ impl Prepared {
         let (client, name) = (Client::new(), format!("reserved-{}-{name}", std::process::id()));
         let sender = Sender::builder().capacity(CAPACITY).create(&provider, &name).unwrap();
         let mut receiver = Receiver::open(&client, &name).unwrap();
+        let peer = client.connect(provider.id()).unwrap();
         provider.reserve(100, OTHERS).unwrap().keep();
         provider.reserve(SINGLE, 1).unwrap().keep();
         for len in SIZES {
@@ -209,7 +210,6 @@ impl Prepared {
         }
         let present = [client.warm(provider.id()).unwrap(), receiver.warm().unwrap()];
         assert!(present.iter().all(|&bytes| bytes >= RESERVED * SIZES.iter().sum::<usize>()), "{present:?}");
-        let peer = client.connect(provider.id()).unwrap();
         Self { provider, client, peer, sender, receiver }
     }
 
