@@ -176,6 +176,7 @@ const SINGLE: usize = 2000;
 /// messages use is not near what is used to prepare them: the kernel maps pages that it finds near
 /// one that faults.
 const OTHERS: usize = 600;
+const OTHER: usize = 100;
 const CAPACITY: usize = 2048;
 
 /// How many messages a reservation has to hold for.
@@ -201,7 +202,7 @@ impl Prepared {
         let sender = Sender::builder().capacity(CAPACITY).create(&provider, &name).unwrap();
         let mut receiver = Receiver::open(&client, &name).unwrap();
         let peer = client.connect(provider.id()).unwrap();
-        provider.reserve(100, OTHERS).unwrap().keep();
+        provider.reserve(OTHER, OTHERS).unwrap().keep();
         provider.reserve(SINGLE, 1).unwrap().keep();
         for len in SIZES {
             // One of them is in use while it is reserved.
@@ -244,7 +245,14 @@ impl Prepared {
             self.sender.send_bytes(b"bytes").unwrap();
             assert_eq!(&self.receiver.recv().unwrap()[..], b"bytes");
         }
-        SIZES.len() * (RESERVED + 2) + 2 * (SIZES.len() + 3)
+        // The receiver is far behind.
+        for _ in 0..OTHERS {
+            self.sender.send(self.message(OTHER).freeze()).unwrap();
+        }
+        for _ in 0..OTHERS {
+            read(&self.receiver.recv().unwrap());
+        }
+        SIZES.len() * (RESERVED + 2) + 2 * (SIZES.len() + 3) + OTHERS
     }
 }
 
