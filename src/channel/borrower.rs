@@ -162,21 +162,21 @@ impl MappedSegments {
     /// Maps and faults in all segments that the provider has now. Returns how many bytes are
     /// present. `is_sender_there`: as in [`open`](Self::open).
     pub(super) fn warm(&mut self, is_sender_there: impl Fn() -> bool) -> Result<usize, AttachError> {
-        let borrower = self.borrower.clone();
-        let mut present = 0;
-        for (_, serial) in borrower.memory.iter().flat_map(View::segments) {
+        let (mut present, mut new) = (0, Vec::new());
+        for (_, serial) in self.borrower.memory.iter().flat_map(View::segments) {
             // No message is known to lie in it, so it may vanish at any time.
             let Some(foreign) = self.foreign(serial)? else { continue };
-            let at = match self.known.iter().position(|mapped| mapped.serial == serial) {
-                Some(at) => at,
+            present += match self.known.iter().find(|mapped| mapped.serial == serial) {
+                Some(mapped) => foreign.fault_in(&mapped.mapping),
                 None => {
                     let mapping = foreign.map(Access::Read)?;
-                    self.known.push(Owned::new(Mapped { mapping, serial, borrower: borrower.clone() }));
-                    self.known.len() - 1
+                    let present = foreign.fault_in(&mapping);
+                    new.push(Owned::new(Mapped { mapping, serial, borrower: self.borrower.clone() }));
+                    present
                 }
             };
-            present += foreign.fault_in(&self.known[at].mapping);
         }
+        self.known.append(&mut new);
         self.let_go(is_sender_there);
         Ok(present)
     }

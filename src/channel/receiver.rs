@@ -167,16 +167,16 @@ impl Receiver {
     /// receiver no system call and no fault from the first one on. Returns how many bytes of payload
     /// are present. (The channel itself is present from the start.)
     ///
-    /// What the provider takes from the system later is not included: call this again, or have the
-    /// provider [`reserve`](crate::Provider::reserve) first. On Linux before 5.14 everything is
-    /// mapped, but its pages still fault, and the result is 0. It is also 0 if the provider is gone,
-    /// or does not let this user in.
+    /// What the provider takes from the system later is not included: have it
+    /// [`reserve`](crate::Provider::reserve) first, or call this again. On Linux before 5.14 the
+    /// segments are mapped, but their pages fault as before, and the result is 0. It is also 0 if
+    /// the provider is gone, or does not let this user in.
     ///
     /// # Errors
     ///
     /// [`RecvError::NotNow`] for want of descriptors or memory; [`RecvError::Attach`] if a segment is
-    /// not the provider's; [`RecvError::Forked`] in a forked child. What is mapped by then stays
-    /// mapped.
+    /// not the provider's; [`RecvError::Forked`] in a forked child. Nothing is mapped then that was
+    /// not before.
     pub fn warm(&mut self) -> Result<usize, RecvError> {
         self.check_fork()?;
         let Self { object, segments, .. } = self;

@@ -225,7 +225,11 @@ impl Client {
             return Err(closed());
         }
         let foreign = self.open(remote, place.segment)?.ok_or_else(closed)?;
-        self.enter(&foreign, remote, place.index, place.segment)
+        let mapping = foreign.map(Access::Read)?;
+        let cached = Arc::new(Cached::new(mapping, place.index, place.segment, remote.clone()));
+        let (cached, retired) = self.table.write().enter(cached);
+        drop(retired);
+        Ok(cached)
     }
 
     /// Opens a segment of a provider; `None` if it is gone.
@@ -238,47 +242,55 @@ impl Client {
         }
     }
 
-    /// Maps a segment that was opened, and enters it into the table.
-    fn enter(
-        &self,
-        foreign: &Foreign,
-        remote: &Arc<Remote>,
-        index: u64,
-        serial: u64,
-    ) -> Result<Arc<Cached>, AttachError> {
-        let cached = Arc::new(Cached::new(foreign.map(Access::Read)?, index, serial, remote.clone()));
-        let (cached, retired) = self.table.write().enter(cached);
-        drop(retired);
-        Ok(cached)
-    }
-
     /// Connects to a provider, and maps and faults in all that it has now, so that a message of it
     /// costs this client no system call and no fault from the first one on. Returns how many bytes
     /// of payload are present.
     ///
-    /// What the provider takes from the system later is not included: call this again, or have the
-    /// provider [`reserve`](crate::Provider::reserve) first. On Linux before 5.14 everything is
-    /// mapped, but its pages still fault, and the result is 0.
+    /// What the provider takes from the system later is not included: have it
+    /// [`reserve`](crate::Provider::reserve) first, or call this again. On Linux before 5.14 the
+    /// segments are mapped, but their pages fault as before, and the result is 0.
     ///
     /// # Errors
     ///
-    /// Those of [`connect`](Self::connect). What is mapped by then stays mapped.
+    /// Those of [`connect`](Self::connect). The client may be connected then, but nothing is mapped
+    /// that was not before.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use shm_pool::{Client, Provider};
+    ///
+    /// let provider = Provider::builder().build()?;
+    /// provider.reserve(1 << 20, 4)?.keep();
+    ///
+    /// let client = Client::new(); // in another process
+    /// assert!(client.warm(provider.id())? >= 4 << 20);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn warm(&self, provider: ProviderId) -> Result<usize, AttachError> {
         self.connect(provider)?;
         let remote = self.table.read().find(provider).map(|entry| entry.remote.clone());
         // Another thread may have found it abandoned meanwhile.
         let remote = remote.ok_or(AttachError::Closed { provider })?;
-        let mut present = 0;
+        remote.control.check_owner()?;
+        let (mut present, mut warm) = (0, Vec::new());
         for (index, serial) in remote.control.warm() {
-            // None is leased here, so any may vanish at any time.
+            // Nothing of it is leased here, so it may vanish at any time.
             let Some(foreign) = self.open(&remote, serial)? else { continue };
             let known = self.table.read().find(provider).and_then(|entry| entry.segment(index, serial).cloned());
-            let cached = known.map_or_else(|| self.enter(&foreign, &remote, index, serial), Ok)?;
+            let cached = match known {
+                Some(cached) => cached,
+                None => Arc::new(Cached::new(foreign.map(Access::Read)?, index, serial, remote.clone())),
+            };
             present += foreign.fault_in(cached.mapping());
+            warm.push(cached);
         }
-        let retired = self.table.write().take_retired();
-        drop(retired);
-        remote.control.check_owner()?;
+        let mut table = self.table.write();
+        let mut retired: Vec<_> = warm.iter().flat_map(|cached| table.enter(cached.clone()).1).collect();
+        retired.extend(table.take_retired());
+        drop(table);
+        // Only now, without the lock, what is not needed is unmapped.
+        drop((retired, warm));
         Ok(present)
     }
 

@@ -21,3 +21,4 @@ mod sizes;
 mod support;
 mod trading;
 mod waiting;
+mod warming;

@@ -9,6 +9,7 @@ use crate::wire::{Link, Message};
 use nix::sys::resource::{getrusage, UsageWho};
 use shm_pool::channel::{Receiver, Sender};
 use shm_pool::{Client, Descriptor, PeerId, Provider, ShmBuf};
+use std::hint::black_box;
 use std::os::fd::AsRawFd;
 
 const SIZES: [usize; 5] = [64, 4 << 10, 100_000, 1 << 20, 3 << 20];
@@ -132,7 +133,7 @@ fn rehearse(prefix: &str) {
 }
 
 fn read(client: &Client, receiver: &mut Receiver, descriptors: &[Descriptor]) {
-    let look = |bytes: &[u8]| bytes.iter().step_by(4096).for_each(|byte| drop(std::hint::black_box(*byte)));
+    let look = |bytes: &[u8]| bytes.iter().step_by(4096).for_each(|&byte| assert!(black_box(Some(byte)).is_some()));
     descriptors.iter().for_each(|descriptor| look(&client.attach(descriptor).unwrap()));
     (0..descriptors.len() / 2).for_each(|_| look(&receiver.recv().unwrap()));
 }
