@@ -25,17 +25,20 @@ const OPERATIONS: &[&str] = &[
     "trim",
     "close",
     "connect",
+    "warm",
     "disconnect",
     "attach",
     "accept",
     "create a channel",
-    "open a channel",
+    OPEN,
+    WARM,
 ];
 
 /// The operations of a peer.
-const IN_PEERS: &[&str] = &["connect", "disconnect", "attach", "accept", OPEN];
+const IN_PEERS: &[&str] = &["connect", "warm", "disconnect", "attach", "accept", OPEN, WARM];
 
 const OPEN: &str = "open a channel";
+const WARM: &str = "warm a receiver";
 
 /// How many channels are opened, each only once: one by the attempt, two by the attempts after it,
 /// which must work.
@@ -115,6 +118,10 @@ fn judge(operation: &str, call: &Call, fault: Fault, usual: &Outcome) -> String 
     let is_missing = matches!(fault.errno, libc::ENOENT | libc::EACCES);
     if (operation, call.about, is_missing) == (OPEN, "control", true) {
         return "done, without a bell".to_owned();
+    }
+    // A segment may vanish while it is being looked for.
+    if operation.starts_with("warm") && ["segment", "path"].contains(&call.about) && fault.errno == libc::ENOENT {
+        return "done, without the segment".to_owned();
     }
     // A sweep leaves what it cannot open or lock to the next sweep. What cannot be removed stays.
     let may_leave = takes_back(call.number) || operation == "sweep";
@@ -245,7 +252,7 @@ impl Others {
             let channels = (0..CHANNELS).map(channel).chain([channels::OTHER.to_owned()]);
             channels.map(|name| channels::sender(provider, &name).unwrap()).collect()
         };
-        let owner = living.as_ref().filter(|_| operation == OPEN);
+        let owner = living.as_ref().filter(|_| [OPEN, WARM].contains(&operation));
         let senders = owner.map(|(provider, ..)| create(provider)).unwrap_or_default();
         Self { living, senders }
     }

@@ -20,6 +20,7 @@ const CAPACITY: usize = 15;
 
 const OPERATIONS: &[&str] = &[
     "peer: connect",
+    "peer: warm",
     "peer: attach, first",
     "peer: attach, mapped",
     "peer: accept, first",
@@ -58,6 +59,7 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
 fn operate(operation: &str, client: Client, viewed: &Descriptor, granted: &Descriptor) {
     let view = |descriptor| client.attach(descriptor).unwrap();
     match operation {
+        "warm" => assert!(marked(|| client.warm(viewed.provider())).unwrap() > 0),
         "attach, first" => drop(marked(|| view(viewed))),
         "accept, first" => drop(marked(|| view(granted))),
         "attach, mapped" => {
