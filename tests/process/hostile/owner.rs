@@ -3,7 +3,7 @@
 
 use super::layout::RECORDS;
 use super::outside;
-use shm_pool::{AllocError, AllocErrorKind, Descriptor, PeerId, Provider, ShmBuf, ShmBufMut};
+use shm_pool::{AllocError, AllocErrorKind, Descriptor, PeerId, Provider, ShareError, ShmBuf, ShmBufMut};
 
 pub(crate) const MAX_BYTES: usize = 512 << 10;
 pub(crate) const ARENA: usize = 64 << 10;
@@ -88,7 +88,10 @@ impl Owner {
     fn check_error(error: &AllocError) {
         let is_typed = matches!(
             error.kind(),
-            AllocErrorKind::Exhausted { .. } | AllocErrorKind::TooLarge { .. } | AllocErrorKind::ReserveTooMany { .. }
+            AllocErrorKind::Exhausted { .. }
+                | AllocErrorKind::TooLarge { .. }
+                | AllocErrorKind::ReserveTooMany { .. }
+                | AllocErrorKind::ReserveShare(ShareError::TooManyShared { .. })
         );
         assert!(is_typed, "an error that has nothing to do with the control object: {error}");
     }
