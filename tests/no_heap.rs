@@ -1,41 +1,13 @@
 //! In steady state nothing touches the heap: no allocation and no free, as counted by the global
 //! allocator. After a reservation the first message already does not, and faults no page either.
 //! (`process/reserved.rs` shows that it makes no system call.)
-//!
-//! Counts are per thread, so that tests that run in parallel do not count each other's.
 
-use nix::sys::resource::{getrusage, UsageWho};
+use heap::Cost;
 use shm_pool::channel::{Receiver, Sender};
 use shm_pool::{Client, PeerId, Provider, ShmBuf, ShmBufMut, ShmView};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 
-thread_local! {
-    static ALLOCATED: Cell<u64> = const { Cell::new(0) };
-    static FREED: Cell<u64> = const { Cell::new(0) };
-}
-
-/// The system's allocator, with counters.
-struct Counting;
-
-// SAFETY: every call goes to the system's allocator unchanged. The counters are const-initialised
-// cells without a destructor, so counting neither allocates nor panics.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATED.set(ALLOCATED.get() + 1);
-        // SAFETY: the caller keeps the contract of `GlobalAlloc::alloc`, which `System` shares.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        FREED.set(FREED.get() + 1);
-        // SAFETY: the caller passes a block that `alloc` got from `System`, and its layout.
-        unsafe { System.dealloc(block, layout) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
+#[path = "support/heap.rs"]
+mod heap;
 
 /// Sizes of each kind: the smallest chunk, others carved in cache lines, and whole pages.
 const SIZES: [usize; 6] = [0, 64, 1000, 4096, 1 << 20, 3 << 20];
@@ -50,21 +22,14 @@ fn provider() -> Provider {
 /// Runs `round` `rounds` times after a warm-up, and fails if that touched the heap.
 fn assert_no_heap(what: &str, rounds: usize, mut round: impl FnMut()) {
     (0..WARM_UP).for_each(|_| round());
-    let before = (ALLOCATED.get(), FREED.get());
-    (0..rounds).for_each(|_| round());
-    let counts = (ALLOCATED.get() - before.0, FREED.get() - before.1);
-    assert_eq!(counts, (0, 0), "heap (allocations, frees) in {rounds} rounds of: {what}");
+    let cost = Cost::of(|| (0..rounds).for_each(|_| round()));
+    assert_eq!((cost.allocations, cost.frees), (0, 0), "heap (allocations, frees) in {rounds} rounds of: {what}");
 }
 
 #[test]
 fn the_counter_sees_an_allocation_and_a_free() {
-    let before = (ALLOCATED.get(), FREED.get());
-    drop(std::hint::black_box(Box::new(1)));
-    assert_eq!(
-        (ALLOCATED.get() - before.0, FREED.get() - before.1),
-        (1, 1),
-        "every zero of this suite would be hollow"
-    );
+    let cost = Cost::of(|| drop(std::hint::black_box(Box::new(1))));
+    assert_eq!((cost.allocations, cost.frees), (1, 1), "every zero of this suite would be hollow");
 }
 
 #[test]
@@ -182,10 +147,6 @@ const CAPACITY: usize = 2048;
 /// How many messages a reservation has to hold for.
 const FIRST_MESSAGES: usize = 1000;
 
-/// How often the first messages are tried. The kernel may take a page from any process at any time,
-/// but hardly in each try.
-const TRIES: usize = 3;
-
 /// Both ends of everything, prepared as a program with a reservation prepares them.
 struct Prepared {
     provider: Provider,
@@ -259,19 +220,17 @@ impl Prepared {
 /// Otherwise the first messages of a control loop are late, each by what its predecessors paid.
 #[test]
 fn the_first_messages_after_a_reservation_touch_no_heap_and_fault_no_page() {
-    let faults = || getrusage(UsageWho::RUSAGE_THREAD).unwrap().minor_page_faults();
     // Pages in the code.
     Prepared::new("rehearsal").round();
-    let counted = (0..TRIES).map(|at| {
+    let costs = [0, 1, 2].map(|at| {
         let mut prepared = Prepared::new(&at.to_string());
-        let before = (ALLOCATED.get(), FREED.get(), faults());
-        let mut messages = 0;
-        while messages < FIRST_MESSAGES {
-            messages += prepared.round();
-        }
-        let after = (ALLOCATED.get(), FREED.get(), faults());
-        (after.0 - before.0, after.1 - before.1, after.2 - before.2)
+        Cost::of(|| {
+            let mut messages = 0;
+            while messages < FIRST_MESSAGES {
+                messages += prepared.round();
+            }
+        })
     });
-    let counted: Vec<_> = counted.collect();
-    assert!(counted.contains(&(0, 0, 0)), "(allocations, frees, faults) in {FIRST_MESSAGES} messages: {counted:?}");
+    // The kernel may take a page from any process at any time, but hardly in each try.
+    assert!(costs.contains(&Cost::NOTHING), "{FIRST_MESSAGES} messages, in three tries: {costs:?}");
 }
