@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 
 /// Chunks that stay for one size class, as long as this value lives. Made by
-/// [`Provider::reserve`](crate::Provider::reserve).
+/// [`Provider::reserve`](crate::Provider::reserve), and by the `reserve` of zenoh's backend.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

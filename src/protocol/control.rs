@@ -22,7 +22,7 @@
 //! | owner: state = open, Release | connecting peer: Acquire | the whole header |
 //! | owner: high water, Release | peer that clears a slot: Acquire | that records below it may be in use |
 //! | holder of a slot's or the owner's lock: anything, then unlock or end | next holder: its system call | what was written under the lock; the kernel orders the two |
-//! | owner: segment entry, Relaxed | peer: Relaxed | only a hint to unmap; it never decides about access |
+//! | owner: segment entry, Relaxed | peer: Relaxed | only a hint what to map and to unmap; it never decides about access |
 
 use crate::os::mapping::Mapping;
 use crate::os::name::Name;

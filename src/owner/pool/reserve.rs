@@ -2,9 +2,11 @@
 //!
 //! A reservation is a number for a class, not a mark on chunks: so many of its chunks exist, in use
 //! or idle, until the reservation ends. They are made when it is made, with all that a message
-//! needs: memory that is present, a record, and the queue for those that peers lease. From then on
-//! nobody evicts a chunk of the class below that number ([`Pool::evictable`]), and no message of
-//! another class takes one.
+//! needs: memory that is present, a record, and the queue for those that peers lease. Chunks of the
+//! class that exist already, in use or not, get what they lack. From then on nobody evicts a chunk
+//! of the class below that number ([`Pool::evictable`]), and no message of another class takes one.
+//! A search of the lent queue for the class covers all of it, so that none is made while one is
+//! free.
 
 #![forbid(unsafe_code)]
 
