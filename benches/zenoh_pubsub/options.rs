@@ -9,6 +9,9 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+/// As many chunks of a size as the pool keeps idle by default.
+const MAX_RESERVED: usize = 256;
+
 /// The subscriber that is slow on purpose.
 const SLOW: u8 = 0;
 
@@ -202,7 +205,7 @@ impl Options {
         }
         let out = usize::from(self.window) + usize::from(self.keep);
         let fits = self.max_bytes / 2 / self.sizes.0.iter().sum::<usize>().max(1);
-        (out.div_ceil(self.sizes.0.len()) + 1).min(fits)
+        (out.div_ceil(self.sizes.0.len()) + 1).min(fits).min(MAX_RESERVED)
     }
 
     /// How many messages are a tenth: what is there after them should be all that there ever is.

@@ -47,7 +47,10 @@ fn all_memory_that_there_is_becomes_present_and_no_other_is_taken() {
         sender.send(sent).unwrap();
         assert_eq!(receiver.recv().unwrap().len(), len);
     }
-    assert_eq!((client.mapped_segments(), receiver.mapped_segments()), (provider.stats().segments, provider.stats().segments));
+    assert_eq!(
+        (client.mapped_segments(), receiver.mapped_segments()),
+        (provider.stats().segments, provider.stats().segments)
+    );
 }
 
 /// Otherwise a subscriber that is started first has to wait for a message before it can prepare.

@@ -8,7 +8,7 @@ use crate::sys;
 use crate::wire::{Link, Message};
 use nix::sys::resource::{getrusage, UsageWho};
 use shm_pool::channel::{Receiver, Sender};
-use shm_pool::{Client, Descriptor, PeerId, Provider, ShmBuf};
+use shm_pool::{Client, Descriptor, PeerId, Provider, ShmBuf, ShmView};
 use std::hint::black_box;
 use std::os::fd::AsRawFd;
 
@@ -55,11 +55,14 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
 /// Shares all chunks of a size at the same time: by descriptor, and the last one by a grant.
 fn shared(provider: &Provider, client: &Client, peer: PeerId, len: usize) -> Option<()> {
     let messages = [(); RESERVED].map(|()| provider.alloc(len).ok().map(ShmBuf::from));
-    let views = messages.each_ref().map(|message| client.attach(&message.as_ref()?.descriptor().ok()?).ok());
+    let attach = |message: &ShmBuf| client.attach(&message.descriptor().ok()?).ok();
+    // An array: a list would need the heap.
+    let views: [Option<ShmView>; RESERVED] = std::array::from_fn(|at| attach(messages[at].as_ref()?));
     let granted = messages.last()?.as_ref()?.grant(peer).ok()?;
     drop(messages);
     let taken_up = client.attach(&granted).ok()?;
-    (views.iter().flatten().all(|view| view.len() == len) && taken_up.len() == len).then_some(())
+    (views.iter().all(|view| view.as_ref().is_some_and(|view| view.len() == len)) && taken_up.len() == len)
+        .then_some(())
 }
 
 fn sent(provider: &Provider, sender: &mut Sender, receiver: &mut Receiver, len: usize) -> Option<()> {

@@ -36,12 +36,11 @@ fn the_first_messages_of_a_reservation_make_nothing_touch_no_heap_and_fault_no_p
 }
 
 fn write_each_page(chunk: &mut AllocatedChunk, len: usize) {
-    for at in (0..len).step_by(4096) {
-        // SAFETY: the chunk is allocated and has `len` bytes.
-        let byte = unsafe { chunk.data.ptr_mut().add(at) };
-        // SAFETY: only this test has the chunk.
-        unsafe { byte.write_volatile(1) };
-    }
+    // SAFETY: the chunk is allocated, and only this test has it.
+    let start = unsafe { chunk.data.ptr_mut() };
+    // SAFETY: only this test has the chunk, which has `len` bytes.
+    let bytes = unsafe { std::slice::from_raw_parts_mut(start, len) };
+    bytes.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
 }
 
 /// Otherwise a camera's frames take what was reserved for commands.
