@@ -312,8 +312,8 @@ impl Provider {
         Ok(buffer)
     }
 
-    /// Reserves `count` chunks for messages of `len` bytes: they exist from now on, in use or idle,
-    /// until the [`Reservation`] is dropped. No other length takes them, and neither
+    /// Reserves `count` chunks for messages of `len` bytes, aligned to 64: they exist from now on, in
+    /// use or idle, until the [`Reservation`] is dropped. No other length takes them, and neither
     /// [`trim`](Self::trim) nor a lack of memory destroys them. They count against the cap. Several
     /// reservations of one size class add up.
     ///
@@ -330,8 +330,9 @@ impl Provider {
     /// What else a publisher needs is made present with its own object: a channel by
     /// [`SenderBuilder::create`](crate::channel::SenderBuilder::create). Peers prepare by
     /// [`Client::warm`](crate::Client::warm) and [`Receiver::warm`](crate::channel::Receiver::warm).
-    /// Not included: waking a receiver that sleeps, which is a system call, and threads that meet at
-    /// one of the pool's locks.
+    /// Not included: waking a receiver that sleeps, which is a system call; threads that meet at one
+    /// of the pool's locks; and chunks of other lengths that a search comes across and has to put
+    /// away.
     ///
     /// # Errors
     ///
