@@ -100,9 +100,9 @@
 //! | [`ShareError::TooManyShared`] | all records are taken: raise [`max_shared`](ProviderBuilder::max_shared), or trim |
 //! | `SendErrorKind::TooManyLent` | the receiver of a [`channel`] has the most buffers it may: [`loans`](channel::SenderBuilder::loans) |
 //!
-//! [`Provider::reserve`] makes chunks that stay, with all that a message needs, so that the first one
-//! costs no more than later ones. [`Client::warm`] and [`channel::Receiver::warm`] do the same for
-//! peers.
+//! [`Provider::reserve`] makes chunks that stay, with all that a message needs, so that the first
+//! one costs no more than later ones. [`Client::warm`] and [`channel::Receiver::warm`] do the same
+//! for peers.
 //! [`Provider::reclaim`] takes back what dead peers held now, instead of at the next shortage.
 //! [`Provider::stats`] says where the memory is.
 //!

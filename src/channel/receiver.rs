@@ -164,8 +164,8 @@ impl Receiver {
     }
 
     /// Maps and faults in all that the sender's provider has now, so that a buffer of it costs this
-    /// receiver no system call and no fault from the first one on. Returns how many bytes of payload
-    /// are present. (The channel itself is present from the start.)
+    /// receiver no system call and no fault from the first one on. Returns how many bytes of
+    /// payload are present. (The channel itself is present from the start.)
     ///
     /// What the provider takes from the system later is not included: have it
     /// [`reserve`](crate::Provider::reserve) first, or call this again. On Linux before 5.14 the
@@ -174,9 +174,9 @@ impl Receiver {
     ///
     /// # Errors
     ///
-    /// [`RecvError::NotNow`] for want of descriptors or memory; [`RecvError::Attach`] if a segment is
-    /// not the provider's; [`RecvError::Forked`] in a forked child. Nothing is mapped then that was
-    /// not before.
+    /// [`RecvError::NotNow`] for want of descriptors or memory; [`RecvError::Attach`] if a segment
+    /// is not the provider's; [`RecvError::Forked`] in a forked child. Nothing is mapped then that
+    /// was not before.
     pub fn warm(&mut self) -> Result<usize, RecvError> {
         self.check_fork()?;
         let Self { object, segments, .. } = self;

@@ -196,8 +196,8 @@ impl ShmBuf {
     /// a clone, until the receivers have attached.
     ///
     /// The first call for a chunk takes a lock, unless the chunk was
-    /// [reserved](crate::Provider::reserve). Later calls, and later messages in the same chunk, take
-    /// none.
+    /// [reserved](crate::Provider::reserve). Later calls, and later messages in the same chunk,
+    /// take none.
     ///
     /// # Errors
     ///

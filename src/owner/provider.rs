@@ -312,10 +312,10 @@ impl Provider {
         Ok(buffer)
     }
 
-    /// Reserves `count` chunks for messages of `len` bytes, aligned to 64: they exist from now on, in
-    /// use or idle, until the [`Reservation`] is dropped. No other length takes them, and neither
-    /// [`trim`](Self::trim) nor a lack of memory destroys them. They count against the cap. Several
-    /// reservations of one size class add up.
+    /// Reserves `count` chunks for messages of `len` bytes, aligned to 64: they exist from now on,
+    /// in use or idle, until the [`Reservation`] is dropped. No other length takes them, and
+    /// neither [`trim`](Self::trim) nor a lack of memory destroys them. They count against the cap.
+    /// Several reservations of one size class add up.
     ///
     /// As long as one of them is free, a message of that length makes no system call, touches no
     /// heap and faults no page, from the first one on. Each chunk comes with all that takes:
@@ -329,10 +329,10 @@ impl Provider {
     ///
     /// What else a publisher needs is made present with its own object: a channel by
     /// [`SenderBuilder::create`](crate::channel::SenderBuilder::create). Peers prepare by
-    /// [`Client::warm`](crate::Client::warm) and [`Receiver::warm`](crate::channel::Receiver::warm).
-    /// Not included: waking a receiver that sleeps, which is a system call; threads that meet at one
-    /// of the pool's locks; and chunks of other lengths that a search comes across and has to put
-    /// away.
+    /// [`Client::warm`](crate::Client::warm) and
+    /// [`Receiver::warm`](crate::channel::Receiver::warm). Not included: waking a receiver that
+    /// sleeps, which is a system call; threads that meet at one of the pool's locks; and chunks of
+    /// other lengths that a search comes across and has to put away.
     ///
     /// # Errors
     ///

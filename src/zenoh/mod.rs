@@ -200,12 +200,12 @@ impl PoolBackend {
     ///
     /// # Errors
     ///
-    /// [`AllocErrorKind::TooLarge`] above the largest message; [`AllocErrorKind::ReserveTooMany`] if
-    /// the class has more reserved than
+    /// [`AllocErrorKind::TooLarge`] above the largest message; [`AllocErrorKind::ReserveTooMany`]
+    /// if the class has more reserved than
     /// [`max_idle_per_class`](PoolBackendBuilder::max_idle_per_class);
     /// [`AllocErrorKind::Exhausted`] at the cap; [`AllocErrorKind::Os`] if the system refuses;
-    /// [`AllocErrorKind::Forked`] in a forked child. On an error nothing is reserved, and nothing is
-    /// left of it.
+    /// [`AllocErrorKind::Forked`] in a forked child. On an error nothing is reserved, and nothing
+    /// is left of it.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
