@@ -27,6 +27,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let name = format!("example-{}", std::process::id());
     let mut sender = Sender::builder().capacity(QUEUED).create(&provider, &name)?;
     let mut receiver = Receiver::open(&Client::new(), &name)?;
+    receiver.warm()?; // maps what was reserved, and pages it in
     let receiving = thread::spawn(move || {
         // Ends when the sender is gone.
         std::iter::from_fn(|| receiver.recv().ok()).filter(|message| message[..] == [7; LEN]).count()

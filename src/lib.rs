@@ -100,8 +100,9 @@
 //! | [`ShareError::TooManyShared`] | all records are taken: raise [`max_shared`](ProviderBuilder::max_shared), or trim |
 //! | `SendErrorKind::TooManyLent` | the receiver of a [`channel`] has the most buffers it may: [`loans`](channel::SenderBuilder::loans) |
 //!
-//! [`Provider::reserve`] makes chunks of one size before the first message, so that it costs no more
-//! than later ones. They stay until the [`Reservation`] is dropped: no other size takes their memory.
+//! [`Provider::reserve`] makes chunks of one size, with all that a message needs, so that the first
+//! one costs no more than later ones; [`Client::warm`] and [`channel::Receiver::warm`] do the same
+//! for peers. The chunks stay until the [`Reservation`] is dropped: no other size takes their memory.
 //!
 //! Idle memory that has not been needed for a while goes back to the system by itself
 //! ([`idle_window`](ProviderBuilder::idle_window)); at once with [`Provider::trim`] and
@@ -122,7 +123,8 @@
 //! | *size class* | the lengths that share chunks of one size: each multiple of 64 bytes up to 2 KiB, then 32 per doubling |
 //! | *shelf* | the idle chunks of one size class: a hot slot for the one given back last, and a queue |
 //! | *pool* | all shelves of a provider, and the arenas behind them |
-//! | *reservation* | chunks that were made before they were needed ([`Provider::reserve`]) |
+//! | *reservation* | chunks that are made before they are needed, and stay ([`Provider::reserve`]) |
+//! | *warm* | has all that the next message needs: an idle chunk in the pool, the segments mapped and present in a peer |
 //! | *one-off* | a chunk as long as its message, not kept when it is given back; made at the cap, for lengths that do not recur |
 //! | *descriptor* | 32 plain bytes that name a message |
 //! | *record* | the 128 bytes of the control object that count who reads a chunk |

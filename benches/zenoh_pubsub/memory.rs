@@ -1,6 +1,6 @@
 //! Whose memory messages are in. To zenoh, and to whoever receives them, both kinds are the same.
 
-use crate::options::Whose;
+use crate::options::{Options, Whose};
 use shm_pool::zenoh::PoolBackend;
 use shm_pool::Stats;
 use shm_pool_support::units::Bytes;
@@ -18,12 +18,16 @@ pub(crate) enum Memory {
 }
 
 impl Memory {
-    /// At most `max_bytes`. The pool takes them when it needs them, zenoh's backend takes them
-    /// here.
-    pub(crate) fn new(whose: Whose, max_bytes: usize) -> Fallible<Self> {
+    /// At most so many bytes. The pool takes here what the options reserve, and more when it needs
+    /// it; zenoh's backend takes all of it here.
+    pub(crate) fn new(whose: Whose, options: &Options) -> Fallible<Self> {
+        let max_bytes = options.max_bytes;
         match whose {
             Whose::Pool => {
                 let backend = PoolBackend::builder().max_bytes(max_bytes).build()?;
+                for (len, count) in options.reserved() {
+                    backend.reserve(len, count)?.keep();
+                }
                 let provider = backend.provider();
                 Ok(Self::Pool { backend, provider })
             }

@@ -9,6 +9,9 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+/// As many chunks of a size as the pool keeps idle by default.
+const MAX_RESERVED: usize = 256;
+
 /// The subscriber that is slow on purpose.
 const SLOW: u8 = 0;
 
@@ -60,6 +63,11 @@ pub(crate) struct Options {
     /// Cap on the shared memory
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256MiB")]
     pub(crate) max_bytes: usize,
+
+    /// How many messages of each size the pool reserves at the start [default: as many as can be
+    /// out; with a load none]
+    #[arg(long, value_name = "N")]
+    reserve: Option<usize>,
 
     /// How many messages the publisher may be ahead of the slowest subscriber
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), default_value_t = 16)]
@@ -180,6 +188,24 @@ impl Options {
     /// The sizes of the messages; they start over if there are more messages.
     pub(crate) fn stream(&self) -> Vec<usize> {
         self.load.map_or_else(|| self.sizes.0.clone(), |load| load.draw(&self.sizes.0, self.messages, self.seed))
+    }
+
+    /// What a publisher that knows its traffic reserves in the pool: a size, and how many messages
+    /// of it.
+    pub(crate) fn reserved(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
+        let count = self.reserve.unwrap_or_else(|| self.usually_out());
+        self.sizes.0.iter().map(move |&size| (size, count)).filter(|&(_, count)| count > 0)
+    }
+
+    /// How many messages of each size can be out if sizes come in turn, as far as half of the cap
+    /// holds them. Not known for a load, whose sizes come as they like.
+    fn usually_out(&self) -> usize {
+        if self.load.is_some() {
+            return 0;
+        }
+        let out = usize::from(self.window) + usize::from(self.keep);
+        let fits = self.max_bytes / 2 / self.sizes.0.iter().sum::<usize>().max(1);
+        (out.div_ceil(self.sizes.0.len()) + 1).min(fits).min(MAX_RESERVED)
     }
 
     /// How many messages are a tenth: what is there after them should be all that there ever is.

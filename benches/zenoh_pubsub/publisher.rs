@@ -42,10 +42,10 @@ pub(crate) fn run(options: &Options) -> Fallible {
     audience.wait_until_present();
 
     let footprint = Footprint::new()?;
-    // From here on: zenoh's own backend takes all of its memory when it is made, the pool when a
-    // message needs it.
+    // From here on: zenoh's own backend takes all of its memory when it is made, the pool what is
+    // reserved, and the rest when a message needs it.
     let (start, cpu) = (Instant::now(), clock::process_cpu());
-    let memory = match Memory::new(whose, options.max_bytes) {
+    let memory = match Memory::new(whose, options) {
         Ok(memory) => memory,
         // Then this is what the run is about.
         Err(error) if options.memlock.is_some() => return say(&json!({ "refused": error.to_string() })),

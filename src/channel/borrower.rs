@@ -146,11 +146,39 @@ impl MappedSegments {
     }
 
     fn map(&self, serial: u64) -> Result<Mapping, AttachError> {
-        let foreign = Foreign::open(self.name(serial), Access::Read, self.uid).map_err(|error| match error {
-            missing if missing.is_missing() => AttachError::Closed { provider: self.provider },
-            other => other.into(),
-        })?;
-        Ok(foreign.map(Access::Read)?)
+        let closed = AttachError::Closed { provider: self.provider };
+        Ok(self.foreign(serial)?.ok_or(closed)?.map(Access::Read)?)
+    }
+
+    /// Opens a segment; `None` if it is gone.
+    fn foreign(&self, serial: u64) -> Result<Option<Foreign>, AttachError> {
+        match Foreign::open(self.name(serial), Access::Read, self.uid) {
+            Ok(foreign) => Ok(Some(foreign)),
+            Err(missing) if missing.is_missing() => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Maps and faults in all segments that the provider has now. Returns how many bytes are
+    /// present. `is_sender_there`: as in [`open`](Self::open).
+    pub(super) fn warm(&mut self, is_sender_there: impl Fn() -> bool) -> Result<usize, AttachError> {
+        let (mut present, mut new) = (0, Vec::new());
+        for (_, serial) in self.borrower.memory.iter().flat_map(View::segments) {
+            // No message is known to lie in it, so it may vanish at any time.
+            let Some(foreign) = self.foreign(serial)? else { continue };
+            present += match self.known.iter().find(|mapped| mapped.serial == serial) {
+                Some(mapped) => foreign.fault_in(&mapped.mapping),
+                None => {
+                    let mapping = foreign.map(Access::Read)?;
+                    let present = foreign.fault_in(&mapping);
+                    new.push(Owned::new(Mapped { mapping, serial, borrower: self.borrower.clone() }));
+                    present
+                }
+            };
+        }
+        self.known.append(&mut new);
+        self.let_go(is_sender_there);
+        Ok(present)
     }
 
     /// Lets go of segments that their owner has destroyed: those whose name is gone while the owner

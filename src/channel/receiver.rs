@@ -163,6 +163,29 @@ impl Receiver {
         }
     }
 
+    /// Maps and faults in all that the sender's provider has now, so that a buffer of it costs this
+    /// receiver no system call and no fault from the first one on. Returns how many bytes of
+    /// payload are present. (The channel itself is present from the start.)
+    ///
+    /// What the provider takes from the system later is not included: have it
+    /// [`reserve`](crate::Provider::reserve) first, or call this again. On Linux before 5.14 the
+    /// segments are mapped, but their pages fault as before, and the result is 0. It is also 0 if
+    /// the provider is gone, or does not let this user in.
+    ///
+    /// # Errors
+    ///
+    /// [`RecvError::NotNow`] for want of descriptors or memory; [`RecvError::Attach`] if a segment
+    /// is not the provider's; [`RecvError::Forked`] in a forked child. Nothing is mapped then that
+    /// was not before.
+    pub fn warm(&mut self) -> Result<usize, RecvError> {
+        self.check_fork()?;
+        let Self { object, segments, .. } = self;
+        segments.warm(|| is_sender_there(object)).map_err(|error| match error {
+            AttachError::Os(error) if may_work_later(&error) => RecvError::NotNow(error),
+            error => error.into(),
+        })
+    }
+
     /// The number of segments of the sender's provider that this receiver has mapped.
     pub fn mapped_segments(&self) -> usize {
         self.segments.count()
@@ -186,8 +209,7 @@ impl Receiver {
             Ok(Carried::Bytes(bytes)) => Ok(Message::Bytes(bytes)),
             Ok(Carried::Buffer(place)) => {
                 let object = &self.object;
-                let is_sender_there = || !object.to_receiver().is_gone() && object.has_sender();
-                match self.segments.open(&place, is_sender_there) {
+                match self.segments.open(&place, || is_sender_there(object)) {
                     Ok(loan) => Ok(Message::Buffer(loan)),
                     Err(AttachError::Os(error)) if may_work_later(&error) => {
                         return Some(Err(RecvError::NotNow(error)))
@@ -221,6 +243,10 @@ impl Receiver {
             Err(RecvError::Forked)
         }
     }
+}
+
+fn is_sender_there(object: &Object) -> bool {
+    !object.to_receiver().is_gone() && object.has_sender()
 }
 
 /// Did the call fail for want of something that others give back?

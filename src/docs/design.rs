@@ -83,6 +83,7 @@
 //! | D12 | Two front doors, one pool: where somebody else counts references (zenoh), the pool does not count them twice |
 //! | D13 | A channel lends buffers and takes no lease by the record: its own object says what has come back, and only the cache lines that a message needs travel |
 //! | D14 | Waiting is an event, never a poll. Whoever frees memory, in any process, wakes who waits; nobody waiting costs a relaxed load |
+//! | D15 | A reservation is a promise: not evicted, complete (memory, record, room in every queue), counted |
 //! | D18 | Segments are few, large and long-lived. Shelves are for speed, arenas for memory |
 //!
 //! # What is checked by a model

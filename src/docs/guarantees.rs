@@ -51,6 +51,7 @@
 //! | A channel loses, doubles and reorders nothing, and no wake-up is lost | `all_messages_come_in_order_with_two_slots`, `no_wake_up_is_lost` |
 //! | The warm path makes no system call | `a_million_warm_cycles_of_one_thread_make_no_system_call` |
 //! | … and does not touch the heap, on either side | `messages_are_shared_read_and_recycled_without_the_heap` |
+//! | After [`Provider::reserve`](crate::Provider::reserve) and the peers' `warm`, both hold from the first message on, and no page faults | `the_first_messages_after_a_reservation_touch_no_heap_and_fault_no_page` |
 //!
 //! # Not guaranteed
 //!

@@ -6,6 +6,7 @@ use crate::error::OsError;
 use crate::os::locks::LockFile;
 use crate::os::mapping::{Access, Mapping};
 use crate::os::name::{inode, shm_open, Name};
+use crate::os::posix::{next_filled, page_size};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -84,6 +85,26 @@ impl Foreign {
             return Err(ObjectError::Unusable { object: self.name.path(), reason: "it is empty" });
         }
         Ok(Mapping::new(&self.file, &self.name, self.len, access)?)
+    }
+
+    /// Makes what memory the object has present in a mapping of it, for reading. Returns how many
+    /// bytes that is; 0 where the kernel cannot (it can since Linux 5.14).
+    ///
+    /// Parts without memory are passed over: a look at them would take some, which the owner does
+    /// not count. (What it gives back to the system just now may be taken that way. It stays taken
+    /// until the owner needs it again.)
+    pub(crate) fn fault_in(&self, mapping: &Mapping) -> usize {
+        let (len, mut at, mut present) = (mapping.len(), 0, 0);
+        // The mapping's length is private. Others may give the object another one meanwhile, and
+        // memory may come and go, so each round goes on by a page at least.
+        while let Some(filled) = next_filled(&self.file, at).filter(|filled| filled.start < len) {
+            let filled = filled.start..filled.end.min(len);
+            at = filled.end.max(filled.start + page_size());
+            if mapping.prefault_for_reading(filled.clone()) {
+                present += filled.len();
+            }
+        }
+        present
     }
 
     /// Maps the whole object for reading and writing, behind a page of this process's own.

@@ -111,10 +111,22 @@ impl Mapping {
     /// Makes whole pages present for writing, even while others write them. Returns `false` if the
     /// kernel cannot (it can since Linux 5.14).
     pub(crate) fn prefault(&self, pages: Range<usize>) -> bool {
+        self.fault_in(pages, libc::MADV_POPULATE_WRITE)
+    }
+
+    /// Makes whole pages present for reading, even while others write them. Returns `false` if the
+    /// kernel cannot (it can since Linux 5.14), or has no memory there.
+    pub(super) fn prefault_for_reading(&self, pages: Range<usize>) -> bool {
+        self.fault_in(pages, libc::MADV_POPULATE_READ)
+    }
+
+    /// What faults pages in is the kernel, so that a page without memory is an error here and not a
+    /// SIGBUS.
+    fn fault_in(&self, pages: Range<usize>, how: libc::c_int) -> bool {
         let Some(first) = self.range(pages.start as u64, pages.len() as u64) else { return false };
-        // SAFETY: `range` checked that the pages lie within this mapping. MADV_POPULATE_WRITE
-        // faults them in and changes no byte.
-        unsafe { libc::madvise(first.as_ptr().cast(), pages.len(), libc::MADV_POPULATE_WRITE) == 0 }
+        // SAFETY: `range` checked that the pages lie within this mapping. Both kinds of `how`
+        // (MADV_POPULATE_READ and MADV_POPULATE_WRITE) fault them in and change no byte.
+        unsafe { libc::madvise(first.as_ptr().cast(), pages.len(), how) == 0 }
     }
 
     /// Makes whole pages present for writing, on any kernel. Only for memory that is reserved and

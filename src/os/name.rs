@@ -50,9 +50,9 @@ impl Name {
         format!("{DIRECTORY}{}", self.0.to_string_lossy())
     }
 
-    /// Is there an object of this name?
+    /// Is there an object of this name? Also `true` if the system does not say.
     pub(crate) fn exists(&self) -> bool {
-        std::path::Path::new(&self.path()).exists()
+        std::path::Path::new(&self.path()).try_exists().unwrap_or(true)
     }
 
     pub(crate) fn unlink(&self) -> io::Result<()> {

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 
 /// How often an interrupted call is retried.
@@ -77,6 +78,18 @@ pub(crate) fn punch(fd: &File, start: usize, len: usize) -> io::Result<()> {
             libc::fallocate(fd.as_raw_fd(), libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, start, len)
         })
     })
+}
+
+/// The first range of the object, from `start` on, that has memory. `None` if there is none.
+pub(crate) fn next_filled(fd: &File, start: usize) -> Option<Range<usize>> {
+    let first = seek(fd, start, libc::SEEK_DATA)?;
+    Some(first..seek(fd, first, libc::SEEK_HOLE)?)
+}
+
+fn seek(fd: &File, start: usize, whence: libc::c_int) -> Option<usize> {
+    let start = offset(start).ok()?;
+    // SAFETY: `fd` keeps the descriptor open.
+    usize::try_from(unsafe { libc::lseek(fd.as_raw_fd(), start, whence) }).ok()
 }
 
 fn offset(bytes: usize) -> io::Result<libc::off_t> {

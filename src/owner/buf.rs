@@ -195,7 +195,8 @@ impl ShmBuf {
     /// The descriptor that names this message, for any peer. It adds no lease: keep this handle, or
     /// a clone, until the receivers have attached.
     ///
-    /// The first call for a chunk takes a lock. Later calls, and later messages in the same chunk,
+    /// The first call for a chunk takes a lock, unless the chunk was
+    /// [reserved](crate::Provider::reserve). Later calls, and later messages in the same chunk,
     /// take none.
     ///
     /// # Errors

@@ -105,18 +105,13 @@ impl OwnerControl {
         self.view.record(index)
     }
 
-    /// Hands out a free record for a chunk in `payload`, closed, with the odd generation it is
-    /// closed at. Lists the segment, so that peers can tell whether it still exists.
-    pub(crate) fn claim_record(&self, payload: &Payload) -> Result<(u32, u64), ShareError> {
+    /// Hands out a free record, closed, with the odd generation it is closed at.
+    pub(crate) fn claim_record(&self) -> Result<(u32, u64), ShareError> {
         let mut free_lists = self.free_lists.lock();
-        let claimed = match free_lists.used.pop() {
-            Some(used) => used,
-            None => self.fresh_record(&mut free_lists)?,
-        };
-        if payload.index().is_none() {
-            self.list(&mut free_lists, payload);
+        match free_lists.used.pop() {
+            Some(used) => Ok(used),
+            None => self.fresh_record(&mut free_lists),
         }
-        Ok(claimed)
     }
 
     fn fresh_record(&self, free_lists: &mut FreeLists) -> Result<(u32, u64), ShareError> {
@@ -131,9 +126,10 @@ impl OwnerControl {
         Ok((index, generation))
     }
 
-    /// Lists a segment. There is always a free entry: the table has twice as many as a pool has
-    /// segments at a time.
-    fn list(&self, free_lists: &mut FreeLists, payload: &Payload) {
+    /// Lists a new segment, so that peers can tell which ones exist. There is always a free entry:
+    /// the table has twice as many as a pool has segments at a time.
+    pub(crate) fn list(&self, payload: &mut Payload) {
+        let mut free_lists = self.free_lists.lock();
         let index = free_lists.listed.trailing_ones();
         if let Some(entry) = self.view.segment_entry(index.into()) {
             entry.store(payload.serial(), Ordering::Relaxed);

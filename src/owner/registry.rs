@@ -65,6 +65,11 @@ impl Registry {
         }
     }
 
+    /// The chunks of a class, except one-offs.
+    pub(crate) fn of_class(&self, class: usize) -> impl Iterator<Item = &Chunk> {
+        self.chunks().filter(move |chunk| chunk.class() == class && !chunk.is_one_off())
+    }
+
     pub(crate) fn chunks(&self) -> impl Iterator<Item = &Chunk> {
         self.listed.iter().map(Registered::chunk)
     }

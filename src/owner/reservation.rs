@@ -7,11 +7,11 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 
 /// Chunks that stay for one size class, as long as this value lives. Made by
-/// [`Provider::reserve`](crate::Provider::reserve).
+/// [`Provider::reserve`](crate::Provider::reserve), and by the `reserve` of zenoh's backend.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let provider = shm_pool::Provider::builder().max_bytes(1 << 20).build()?;
+/// let provider = shm_pool::Provider::builder().max_bytes(1 << 20).max_idle_per_class(64).build()?;
 /// let telemetry = provider.reserve(48, 64)?;
 /// // The camera takes all the rest, and tries to take more.
 /// let frames: Vec<_> = std::iter::from_fn(|| provider.alloc(100_000).ok()).collect();

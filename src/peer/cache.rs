@@ -5,7 +5,6 @@
 use crate::os::mapping::Mapping;
 use crate::peer::control::PeerControl;
 use crate::protocol::ids::ProviderId;
-use crate::protocol::record::Place;
 use parking_lot::RwLock;
 use std::sync::{Arc, Weak};
 
@@ -51,11 +50,11 @@ impl ProviderEntry {
         self.remote.control.id().provider
     }
 
-    /// The mapping of the segment that holds a message.
+    /// The mapping of the segment with this index and serial number.
     #[inline]
-    pub(crate) fn segment(&self, place: Place) -> Option<&Arc<Cached>> {
-        let known = self.segments.get(place.index as usize)?.as_ref();
-        known.filter(|cached| cached.serial == place.segment)
+    pub(crate) fn segment(&self, index: u64, serial: u64) -> Option<&Arc<Cached>> {
+        let known = self.segments.get(index as usize)?.as_ref();
+        known.filter(|cached| cached.serial == serial)
     }
 
     /// How many segments are mapped.
@@ -115,9 +114,9 @@ impl Table {
 }
 
 impl Cached {
-    /// The segment that `place` names. Its index was found in the control object's table.
-    pub(crate) fn new(mapping: Mapping, place: Place, remote: Arc<Remote>) -> Self {
-        Self { mapping, serial: place.segment, index: place.index, remote }
+    /// The segment that the control object's table has, or had, at this index.
+    pub(crate) fn new(mapping: Mapping, index: u64, serial: u64, remote: Arc<Remote>) -> Self {
+        Self { mapping, serial, index, remote }
     }
 
     #[inline]

@@ -161,9 +161,28 @@ impl PeerControl {
         self.view.segment_entry(index).map_or(true, |entry| entry.load(Ordering::Relaxed) != serial)
     }
 
+    /// Makes the control object present, so that no lease faults. Returns the segments that the
+    /// owner has now, each as its index and serial number: a hint, which other processes can write.
+    pub(crate) fn warm(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.view.prefault();
+        self.view.segments()
+    }
+
     /// Has the owner closed its side, or died?
     pub(crate) fn is_abandoned(&self) -> bool {
-        self.view.header().state.load(Ordering::Relaxed) != OPEN || !self.locks.is_locked(OWNER_BYTE)
+        self.check_owner().is_err()
+    }
+
+    /// Fails if the owner has closed its side, or died.
+    pub(crate) fn check_owner(&self) -> Result<(), AttachError> {
+        let provider = self.id.provider;
+        if self.view.header().state.load(Ordering::Relaxed) != OPEN {
+            return Err(AttachError::Closed { provider });
+        }
+        if !self.locks.is_locked(OWNER_BYTE) {
+            return Err(AttachError::OwnerDied { provider });
+        }
+        Ok(())
     }
 }
 

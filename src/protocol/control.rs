@@ -22,7 +22,7 @@
 //! | owner: state = open, Release | connecting peer: Acquire | the whole header |
 //! | owner: high water, Release | peer that clears a slot: Acquire | that records below it may be in use |
 //! | holder of a slot's or the owner's lock: anything, then unlock or end | next holder: its system call | what was written under the lock; the kernel orders the two |
-//! | owner: segment entry, Relaxed | peer: Relaxed | only a hint to unmap; it never decides about access |
+//! | owner: segment entry, Relaxed | peer: Relaxed | only a hint what to map and to unmap; it never decides about access |
 
 use crate::os::mapping::Mapping;
 use crate::os::name::Name;
@@ -152,6 +152,19 @@ impl View {
 
     pub(crate) fn segment_entry(&self, index: u64) -> Option<&AtomicU64> {
         self.header().segments.get(usize::try_from(index).ok()?)
+    }
+
+    /// The serial numbers of the segments that there are now, each with its index in the table. A
+    /// hint: other processes can write it.
+    pub(crate) fn segments(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let serials = self.header().segments.iter().map(|entry| entry.load(Ordering::Relaxed));
+        (0..).zip(serials).filter(|&(_, serial)| serial != 0)
+    }
+
+    /// Makes the header and all records present for writing. If the kernel cannot, they fault one
+    /// by one when they are first used.
+    pub(crate) fn prefault(&self) {
+        let _ = self.mapping.prefault(0..control_size(self.records));
     }
 
     #[inline]

@@ -128,6 +128,7 @@ use crate::owner::chunk::OwnedChunk;
 use crate::owner::class::{class_of, MIN_SIZE};
 use crate::owner::error::{AllocError, AllocErrorKind};
 use crate::owner::pool::Pool;
+use crate::owner::reservation::Reservation;
 use crate::owner::stats::Stats;
 pub use builder::PoolBackendBuilder;
 use outstanding::{Key, Outstanding};
@@ -186,6 +187,50 @@ impl PoolBackend {
     /// whether or not anybody still reads it.
     pub fn stats(&self) -> Stats {
         self.core.pool.stats()
+    }
+
+    /// Reserves `count` chunks for messages of `len` bytes, aligned to at most 64: they exist from
+    /// now on, in use or idle, until the [`Reservation`] is dropped. Their memory is present, and
+    /// the backend has room in its own books for them, so that it makes no segment, no system call
+    /// and no heap call for a message as long as one of them is free. (What zenoh itself does for a
+    /// message stays.) No other length takes them, and neither [`trim`](Self::trim) nor a lack of
+    /// memory destroys them. They count against the cap.
+    ///
+    /// Several reservations of one size class add up.
+    ///
+    /// # Errors
+    ///
+    /// [`AllocErrorKind::TooLarge`] above the largest message; [`AllocErrorKind::ReserveTooMany`]
+    /// if the class has more reserved than
+    /// [`max_idle_per_class`](PoolBackendBuilder::max_idle_per_class);
+    /// [`AllocErrorKind::Exhausted`] at the cap; [`AllocErrorKind::Os`] if the system refuses;
+    /// [`AllocErrorKind::Forked`] in a forked child. On an error nothing is reserved, and nothing
+    /// is left of it.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    /// # use zenoh::Wait;
+    /// let backend = shm_pool::zenoh::PoolBackend::builder().max_bytes(1 << 20).build()?;
+    /// backend.reserve(100_000, 4)?.keep();
+    /// let provider = backend.provider();
+    /// let frame = provider.alloc(100_000).wait()?;
+    /// assert_eq!(backend.stats().misses(), 4, "no fifth one was made");
+    /// # drop(frame);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn reserve(&self, len: usize, count: usize) -> Result<Reservation, AllocError> {
+        let core = &*self.core;
+        if len > core.max_alloc {
+            return Err(AllocErrorKind::TooLarge { len, max: core.max_alloc }.into());
+        }
+        if !core.pool.is_ours() {
+            return Err(AllocErrorKind::Forked.into());
+        }
+        let class = class_of(len);
+        core.pool.reserve(class, count)?;
+        core.pool.each_of_class(class, |chunk| core.outstanding.prepare(Key::of(chunk)));
+        Ok(Reservation::new(&core.pool, class, count))
     }
 
     /// Gives all idle memory back to the system, and returns how many bytes that was. The segments

@@ -135,16 +135,27 @@ impl Outstanding {
         slot.pages.get(key.place().0).filter(|_| slot.id == key.segment)
     }
 
+    /// The cell for a chunk. There is one for every possible chunk, made when it is first needed.
+    #[inline]
+    fn cell(&self, key: Key) -> Option<&Cell> {
+        let page = self.page(key)?;
+        Some(match key.place().1 {
+            0 => &page.first,
+            line => &page.others.get_or_init(|| Box::new(array::from_fn(|_| cell())))[line - 1],
+        })
+    }
+
+    /// Makes the cell for a chunk, so that [`put`](Self::put) does not have to.
+    pub(super) fn prepare(&self, key: Key) {
+        self.cell(key);
+    }
+
     /// Notes that a chunk is out. The caller that takes it out of its cell owns it.
     #[inline]
     pub(super) fn put(&self, chunk: OwnedChunk, key: Key) {
-        // There is a cell for every possible chunk.
-        let Some(page) = self.page(key) else { return };
-        let cell = match key.place().1 {
-            0 => &page.first,
-            line => &page.others.get_or_init(|| Box::new(array::from_fn(|_| cell())))[line - 1],
-        };
-        cell.store(chunk.into_raw().as_ptr(), Ordering::Release);
+        if let Some(cell) = self.cell(key) {
+            cell.store(chunk.into_raw().as_ptr(), Ordering::Release);
+        }
     }
 
     /// Takes out the chunk that a descriptor names, if there is one and its capacity is `len`.

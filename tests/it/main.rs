@@ -22,3 +22,4 @@ mod sizes;
 mod support;
 mod trading;
 mod waiting;
+mod warming;

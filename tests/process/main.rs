@@ -41,6 +41,7 @@ mod namespaces;
 mod reclaim_race;
 mod rejects;
 mod rejects_segment;
+mod reserved;
 mod slots;
 mod slow_peer;
 mod small_shm;
@@ -92,6 +93,7 @@ const ROLES: &[(&str, Role)] = &[
     ("reclaims", reclaim_race::role),
     ("rejects", rejects::role),
     ("rejects-segment", rejects_segment::role),
+    ("reserved", reserved::role),
     ("small-shm", small_shm::role),
     ("storm-publisher", storms::publisher),
     ("storm-subscriber", storms::subscriber),
@@ -106,4 +108,5 @@ const ROLES: &[(&str, Role)] = &[
     ("warm-path", warm_path::role),
     ("warm-path-without-a-pool", warm_path::control_role),
     ("warm-threads", warm_threads::role),
+    ("warmed", reserved::warmed_role),
 ];

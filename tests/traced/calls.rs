@@ -96,6 +96,7 @@ impl Call {
             libc::SYS_mmap => call("mmap", "", &[libc::ENOMEM, libc::EAGAIN, libc::EPERM]),
             libc::SYS_munmap => call("munmap", "", &[libc::ENOMEM]),
             libc::SYS_madvise => call("madvise", "", &[libc::EINVAL, libc::ENOMEM, libc::EAGAIN, libc::EPERM]),
+            libc::SYS_lseek => call("lseek", "", &[libc::ENXIO, libc::EINVAL]),
             // Other errors report late writes to a disk. The standard library panics on them.
             libc::SYS_close => call("close", "", &[libc::EINTR]),
             libc::SYS_fstat => call("fstat", "", &[libc::ENOMEM]),
@@ -182,6 +183,7 @@ pub(crate) fn error_name(errno: i32) -> String {
         (libc::ENOMEM, "ENOMEM"),
         (libc::ENOSPC, "ENOSPC"),
         (libc::ENOSYS, "ENOSYS"),
+        (libc::ENXIO, "ENXIO"),
         (libc::EPERM, "EPERM"),
         (libc::EROFS, "EROFS"),
     ];

@@ -29,22 +29,26 @@ const OPERATIONS: &[&str] = &[
     "trim",
     "close",
     "connect",
+    "warm",
     "disconnect",
     "attach",
     "accept",
     WAITED_FOR[0],
     WAITED_FOR[1],
     "create a channel",
-    "open a channel",
+    OPEN,
+    WARM,
 ];
 
 /// The operations of a peer.
-const IN_PEERS: &[&str] = &["connect", "disconnect", "attach", "accept", WAITED_FOR[0], WAITED_FOR[1], OPEN];
+const IN_PEERS: &[&str] =
+    &["connect", "warm", "disconnect", "attach", "accept", WAITED_FOR[0], WAITED_FOR[1], OPEN, WARM];
 
 /// The provider waits for what the operation gives back.
 const WAITED_FOR: [&str; 2] = ["drop a view, waited for", "drop a loan, waited for"];
 
 const OPEN: &str = "open a channel";
+const WARM: &str = "warm a receiver";
 
 /// How many channels are opened, each only once: one by the attempt, two by the attempts after it,
 /// which must work.
@@ -124,6 +128,10 @@ fn judge(operation: &str, call: &Call, fault: Fault, usual: &Outcome) -> String 
     let is_missing = matches!(fault.errno, libc::ENOENT | libc::EACCES);
     if (operation, call.about, is_missing) == (OPEN, "control", true) {
         return "done, without a bell".to_owned();
+    }
+    // A segment may vanish while it is being looked for.
+    if operation.starts_with("warm") && ["segment", "path"].contains(&call.about) && fault.errno == libc::ENOENT {
+        return "done, without the segment".to_owned();
     }
     // A sweep leaves what it cannot open or lock to the next sweep. What cannot be removed stays.
     let may_leave = takes_back(call.number) || operation == "sweep";
@@ -258,7 +266,7 @@ impl Others {
         };
         let living = IN_PEERS.contains(&operation).then(publish);
         let channels = match operation {
-            OPEN => CHANNELS,
+            OPEN | WARM => CHANNELS,
             "drop a loan, waited for" => 0,
             _ => return Self { living, senders: Vec::new(), wait: None },
         };

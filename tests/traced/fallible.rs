@@ -11,7 +11,7 @@ use crate::shm;
 use crate::trace::marked;
 use crate::waits;
 use crate::wire::{Link, Message};
-use shm_pool::channel::ChannelError;
+use shm_pool::channel::{ChannelError, RecvError};
 use shm_pool::{AllocError, AllocErrorKind, AttachError, BuildError, Descriptor, OsError};
 use std::cell::RefCell;
 use std::fs;
@@ -113,6 +113,11 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
             let (client, descriptor) = (shm::client(prefix), descriptor(link));
             attempt.twice(|| client.connect(descriptor.provider()).map_err(attach_error));
         }
+        "warm" => {
+            let (client, descriptor) = (shm::client(prefix), descriptor(link));
+            client.connect(descriptor.provider()).unwrap();
+            attempt.twice(|| client.warm(descriptor.provider()).map_err(attach_error));
+        }
         "disconnect" => {
             let (connected, descriptor) = (RefCell::new(None), descriptor(link));
             let prepare = || {
@@ -162,6 +167,12 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
             client.connect(descriptor.provider()).unwrap();
             let _other = channels::receiver(&client, channels::OTHER).unwrap();
             attempt.twice(|| channels::receiver(&client, &next(&numbers)).map_err(channel_error));
+        }
+        "warm a receiver" => {
+            let (client, descriptor) = (Arc::new(shm::client(prefix)), descriptor(link));
+            client.connect(descriptor.provider()).unwrap();
+            let receiver = RefCell::new(channels::receiver(&client, channels::OTHER).unwrap());
+            attempt.twice(|| receiver.borrow_mut().warm().map_err(recv_error));
         }
         other => panic!("no operation {other:?}"),
     }
@@ -234,6 +245,13 @@ fn attach_error(error: AttachError) -> String {
 fn channel_error(error: ChannelError) -> String {
     match error {
         ChannelError::Os(error) => os_error(&error),
+        other => variant(&other),
+    }
+}
+
+fn recv_error(error: RecvError) -> String {
+    match error {
+        RecvError::NotNow(error) | RecvError::Attach(AttachError::Os(error)) => os_error(&error),
         other => variant(&other),
     }
 }

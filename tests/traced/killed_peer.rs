@@ -22,6 +22,7 @@ const CAPACITY: usize = 15;
 
 const OPERATIONS: &[&str] = &[
     "peer: connect",
+    "peer: warm",
     "peer: attach, first",
     "peer: attach, mapped",
     "peer: accept, first",
@@ -67,6 +68,7 @@ fn operate(link: &Link, operation: &str, client: Client, viewed: &Descriptor, gr
         assert_eq!(link.receive().unwrap(), Some(Message::Go));
     };
     match operation {
+        "warm" => assert!(marked(|| client.warm(viewed.provider())).unwrap() > 0),
         "attach, first" => drop(marked(|| view(viewed))),
         "accept, first" => drop(marked(|| view(granted))),
         "attach, mapped" => {

@@ -6,11 +6,14 @@ mod child;
 mod contract;
 mod footprint;
 mod full_shm;
+#[path = "../support/heap.rs"]
+mod heap;
 mod hostile;
 mod killed;
 #[path = "../support/own_shm.rs"]
 #[allow(dead_code)] // The other tests need more of it.
 mod own_shm;
 mod policies;
+mod reserved;
 mod session;
 mod support;

@@ -42,7 +42,8 @@ impl Pool {
         // One lock after the other, never both.
         let has_lenders = !self.lenders.lock().is_empty();
         let is_deep = || self.arenas.room() != Room::ToGrow || self.registry.lock().count(class) >= DEPTH;
-        let has_come_back = has_lenders && is_deep() && self.collect_loans() > 0;
+        let may_wait = || self.reserved(class) > 0 || is_deep();
+        let has_come_back = has_lenders && may_wait() && self.collect_loans() > 0;
         has_come_back.then(|| self.take_own(class)).flatten()
     }
 

@@ -252,7 +252,10 @@ impl Pool {
                 None => Err(no_private_memory("an arena", arena)),
             };
             match made {
-                Ok((payload, blank)) => {
+                Ok((mut payload, blank)) => {
+                    if let Some(control) = self.control() {
+                        control.list(&mut payload);
+                    }
                     self.account.count_segment();
                     self.arenas.add(Arc::new(payload), blank);
                     return Ok(());

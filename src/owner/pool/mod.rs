@@ -202,6 +202,27 @@ impl Pool {
     #[cold]
     pub(crate) fn prepare_to_share(&self, chunk: &Chunk) -> Result<u64, ShareError> {
         let _one_at_a_time = self.first_share.lock();
+        match self.claim_record(chunk) {
+            Err(ShareError::TooManyShared { .. }) if self.free_a_record() => self.claim_record(chunk),
+            claimed => claimed,
+        }
+    }
+
+    /// Gives each chunk of a class its record, those in use included.
+    fn prepare_class(&self, class: usize) -> Result<(), ShareError> {
+        let _one_at_a_time = self.first_share.lock();
+        loop {
+            let claimed = self.registry.lock().of_class(class).try_for_each(|chunk| self.claim_record(chunk).map(drop));
+            match claimed {
+                Err(ShareError::TooManyShared { .. }) if self.free_a_record() => {}
+                claimed => return claimed,
+            }
+        }
+    }
+
+    /// Gives a chunk a record that is free, if it has none. The caller holds the lock of first
+    /// shares.
+    fn claim_record(&self, chunk: &Chunk) -> Result<u64, ShareError> {
         let generation = chunk.generation();
         if generation != 0 {
             return Ok(generation);
@@ -211,13 +232,7 @@ impl Pool {
         if !self.lent.open(control.records()) {
             return Err(ShareError::OutOfMemory { bytes: LentQueue::<OwnedChunk>::bytes(control.records()) });
         }
-        let claimed = control.claim_record(chunk.memory().payload());
-        let (record, generation) = match claimed {
-            Err(ShareError::TooManyShared { .. }) if self.free_a_record() => {
-                control.claim_record(chunk.memory().payload())?
-            }
-            claimed => claimed?,
-        };
+        let (record, generation) = control.claim_record()?;
         chunk.set_record(record, generation);
         Ok(generation)
     }

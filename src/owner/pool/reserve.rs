@@ -2,13 +2,17 @@
 //!
 //! A reservation is a number for a class, not a mark on chunks: so many of its chunks exist, in use
 //! or idle, until the reservation ends. They are made when it is made, with all that a message
-//! needs: memory that is present, a record, and the queue for those that peers lease. From then on
-//! nobody evicts a chunk of the class below that number ([`Pool::evictable`]), and no message of
-//! another class takes one.
+//! needs: memory that is present, a record, and the queue for those that peers lease. Chunks of the
+//! class that exist already, in use or not, get what they lack. From then on nobody evicts a chunk
+//! of the class below that number ([`Pool::evictable`]), and no message of another class takes one.
+//! A search of the lent queue for the class covers all of it, so that none is made while one is
+//! free.
 
 #![forbid(unsafe_code)]
 
 use super::Pool;
+#[cfg(feature = "zenoh")]
+use crate::owner::chunk::Chunk;
 use crate::owner::chunk::OwnedChunk;
 use crate::owner::error::{AllocError, AllocErrorKind};
 use std::sync::atomic::Ordering;
@@ -27,14 +31,20 @@ impl Pool {
         }
         // First the promise, so that what is made is not evicted while it is made.
         self.reserved[class].store(wanted, Ordering::Relaxed);
-        let (mut there, mut made) = (Vec::new(), Vec::new());
-        let result = self.make_ready(class, wanted, &mut there, &mut made);
-        there.into_iter().for_each(Self::put_back);
-        match result {
-            Ok(()) => made.into_iter().for_each(Self::put_back),
-            Err(_) => {
-                self.reserved[class].store(reserved, Ordering::Relaxed);
-                made.into_iter().for_each(Self::destroy);
+        let mut taken = Vec::new();
+        let result = self.make_ready(class, wanted, &mut taken);
+        if result.is_err() {
+            self.reserved[class].store(reserved, Ordering::Relaxed);
+        }
+        for chunk in taken {
+            // Making one may have found an older one, which somebody has used.
+            match (&result, chunk.uses()) {
+                (Err(_), 0) => Self::destroy(chunk),
+                (Ok(()), 0) => {
+                    chunk.count_use(); // misses count it, too
+                    Self::put_back(chunk);
+                }
+                _ => Self::put_back(chunk),
             }
         }
         result
@@ -44,21 +54,21 @@ impl Pool {
         self: &Arc<Self>,
         class: usize,
         wanted: usize,
-        there: &mut Vec<OwnedChunk>,
-        made: &mut Vec<OwnedChunk>,
+        taken: &mut Vec<OwnedChunk>,
     ) -> Result<(), AllocError> {
-        self.return_lent();
-        there.extend((0..self.shelves[class].idle_count()).map_while(|_| self.take_own(class)));
         while self.registry.lock().count(class) < wanted {
-            made.push(self.make(class)?);
+            taken.push(self.make(class)?);
         }
-        for chunk in there.iter().chain(made.iter()).filter(|_| self.control().is_some()) {
-            if chunk.uses() == 0 {
-                chunk.count_use(); // misses count it, too
-            }
-            self.prepare_to_share(chunk).map_err(AllocErrorKind::ReserveShare)?;
+        if self.control().is_some() {
+            self.prepare_class(class).map_err(AllocErrorKind::ReserveShare)?;
         }
         Ok(())
+    }
+
+    /// Tells `each` of every chunk of a class, those in use included.
+    #[cfg(feature = "zenoh")]
+    pub(crate) fn each_of_class(&self, class: usize, each: impl FnMut(&Chunk)) {
+        self.registry.lock().of_class(class).for_each(each);
     }
 
     /// Ends a reservation of so many chunks. They stay until their room is needed.

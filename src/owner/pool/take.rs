@@ -118,7 +118,12 @@ impl Pool {
     }
 
     fn lent_tries(&self, class: usize) -> usize {
-        LENT_TRIES + self.shapes[class].size() / BYTES_PER_TRY
+        match self.reserved(class) {
+            0 => LENT_TRIES + self.shapes[class].size() / BYTES_PER_TRY,
+            // What was reserved is found, however many are leased: making another one may need the
+            // system.
+            _ => usize::MAX,
+        }
     }
 
     /// Takes an idle chunk that will do for a class, if there is one. Makes none.

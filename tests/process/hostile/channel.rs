@@ -59,6 +59,7 @@ enum Step {
     /// Receives until nothing is left.
     Empty,
     DropKept(u8),
+    Warm,
     WaitForReceiver,
     WaitUntilReceived,
     /// A second receiver tries to open the channel.
@@ -207,6 +208,11 @@ impl<'a> Ends<'a> {
             Step::Empty => (0..SLOTS + 2).for_each(|_| self.receive(false, false)),
             Step::DropKept(pick) if !self.kept.is_empty() => {
                 self.kept.swap_remove(usize::from(pick) % self.kept.len());
+            }
+            Step::Warm => {
+                if let Some(receiver) = &mut self.receiver {
+                    receiver.warm().expect("segments that are there");
+                }
             }
             Step::WaitForReceiver => self.wait_for_receiver(),
             Step::WaitUntilReceived => self.wait_until_received(),

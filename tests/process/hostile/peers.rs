@@ -8,6 +8,9 @@ use std::hint::black_box;
 const MAX_CLIENTS: usize = 6;
 const MAX_VIEWS: usize = 48;
 
+/// Entries in the control object's table of segments.
+const ENTRIES: usize = 32;
+
 /// A view of up to this many bytes is read whole; of a longer one, only the first and last byte.
 const READ: usize = 128 << 10;
 
@@ -77,6 +80,14 @@ impl Peers {
 
     pub(crate) fn trim(&self, pick: u8) {
         self.client(pick).trim();
+    }
+
+    pub(crate) fn warm(&self, pick: u8, provider: ProviderId) {
+        let client = self.client(pick);
+        match client.warm(provider) {
+            Ok(_) => assert!(client.mapped_segments() <= ENTRIES, "more than the table can name"),
+            Err(error) => check_error(&error),
+        }
     }
 
     pub(crate) fn read_all(&self) {

@@ -54,6 +54,7 @@ enum Step {
     Come,
     Go(u8),
     Connect(u8),
+    Warm(u8),
     Attach {
         client: u8,
         descriptor: u8,
@@ -177,6 +178,7 @@ impl World {
             Step::Come => self.peers.come(),
             Step::Go(pick) => self.peers.go(pick),
             Step::Connect(pick) => self.ids.extend(self.peers.connect(pick, self.owner.provider().id())),
+            Step::Warm(pick) => self.peers.warm(pick, self.owner.provider().id()),
             Step::Attach { client, descriptor } => self.attach(client, descriptor, &[]),
             Step::Forge { client, descriptor, changes } => self.attach(client, descriptor, &changes),
             Step::AttachAny { client, bytes } => {
