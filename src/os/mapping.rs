@@ -181,11 +181,11 @@ impl Mapping {
         check(done as i32)
     }
 
-    /// Has the kernel put the memory of the huge pages that lie wholly within a range into one piece
-    /// each, as it can since Linux 6.1; `huge` is their size. Pages that it cannot move stay small.
+    /// Has the kernel make huge pages of those that lie wholly within a range, as it can since Linux
+    /// 6.1; `huge` is their size. What it cannot move stays in small pages.
     ///
-    /// Only for a range that is present already: it is not told apart from memory that is reserved
-    /// and has no content yet.
+    /// Each of them must be present in part. Of one that is only reserved, Linux 6.18 shows the bytes
+    /// of whoever had the memory before, on a tmpfs that is mounted with `huge=always`.
     pub(super) fn collapse(&self, range: Range<usize>, huge: usize) {
         let (start, end) = (range.start.next_multiple_of(huge), range.end / huge * huge);
         let len = end.saturating_sub(start);

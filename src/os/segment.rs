@@ -144,17 +144,29 @@ impl Segment {
     }
 
     /// Reserves memory for a range of an object that was made without, in whole pages, and makes it
-    /// present in this process, so that writing it does not fault page by page. Memory reserved
+    /// present in this process, so that writing it does not fault page by page. Huge pages that lie
+    /// wholly within the range are made, if the segment is to have any. Memory reserved
     /// earlier stays as it is. Only for a range that nobody writes meanwhile.
     pub(crate) fn reserve(&self, range: Range<usize>) -> Result<(), OsError> {
         let Some(file) = &self.file else { return Ok(()) };
         reserve(file, range.start, range.len())
             .map_err(|error| self.link.name().error("posix_fallocate", range.len(), error))?;
         self.mapping.populate(range.clone());
+        self.collapse(range);
+        Ok(())
+    }
+
+    /// The size in bytes of the huge pages that the segment's memory is to be in, if it is.
+    pub(crate) fn huge_page(&self) -> Option<usize> {
+        self.huge_page
+    }
+
+    /// Has the huge pages within a range made, as far as the kernel can. All of the range has
+    /// memory, and each huge page has a part that is present.
+    pub(crate) fn collapse(&self, range: Range<usize>) {
         if let Some(huge) = self.huge_page {
             self.mapping.collapse(range, huge);
         }
-        Ok(())
     }
 
     /// Gives a range's memory back to the system, in whole pages, even while other processes have
