@@ -23,7 +23,7 @@ use crate::os::name::inode;
 use crate::os::name::{Link, Name};
 #[cfg(feature = "zenoh")]
 use crate::os::posix::flock;
-use crate::os::posix::{huge_page_size, punch, reserve, set_len, LOCK_MEMORY};
+use crate::os::posix::{punch, reserve, set_len, LOCK_MEMORY};
 use std::fs::{File, Permissions};
 use std::io;
 use std::ops::Range;
@@ -48,8 +48,8 @@ pub(crate) struct Segment {
 pub(crate) struct Memory {
     /// Locked into RAM. Otherwise no segment is made.
     pub(crate) is_locked: bool,
-    /// In huge pages, where they fit and the kernel has them.
-    pub(crate) in_huge_pages: bool,
+    /// In huge pages of that many bytes, where they fit and the kernel has them.
+    pub(crate) huge_page: Option<usize>,
     /// From this NUMA node, as long as it has any.
     pub(crate) numa_node: Option<u32>,
 }
@@ -127,7 +127,7 @@ impl Segment {
         let name = link.name();
         let failed = |call| move |error| name.error(call, len, error);
         set_len(&file, len).map_err(failed("ftruncate"))?;
-        let huge_page = huge_page_size().filter(|&huge| memory.in_huge_pages && len >= huge);
+        let huge_page = memory.huge_page.filter(|&huge| len >= huge);
         let mapping = match huge_page {
             // A huge page can be mapped only where address and offset agree.
             Some(huge) => Mapping::aligned(&file, name, len, huge)?,

@@ -3,7 +3,7 @@
 use crate::error::{BuildError, OsError};
 use crate::os::mapping::{can_prefer_node, may_lock};
 use crate::os::name::{Namespace, DEFAULT_PREFIX, DIRECTORY};
-use crate::os::posix::{is_object_mode, is_on_hugetlbfs, lock_limit, round_to_pages, PAGE};
+use crate::os::posix::{huge_page_size, is_object_mode, is_on_hugetlbfs, lock_limit, round_to_pages, PAGE};
 use crate::os::segment::Memory;
 use crate::owner::buf::ShmBufMut;
 use crate::owner::chunk::OwnedChunk;
@@ -42,7 +42,9 @@ pub struct ProviderBuilder {
     max_shared: usize,
     arena_size: Option<usize>,
     mode: u32,
-    memory: Memory,
+    lock_memory: bool,
+    huge_pages: bool,
+    numa_node: Option<u32>,
     directory: PathBuf,
     name_prefix: String,
 }
@@ -56,7 +58,9 @@ impl Default for ProviderBuilder {
             max_shared: DEFAULT_MAX_SHARED,
             arena_size: None,
             mode: 0o600,
-            memory: Memory::default(),
+            lock_memory: false,
+            huge_pages: false,
+            numa_node: None,
             directory: PathBuf::from(DIRECTORY),
             name_prefix: DEFAULT_PREFIX.to_owned(),
         }
@@ -170,7 +174,7 @@ impl ProviderBuilder {
     /// The lock is the owner's: it ends with the process. Peers may lock what they map by
     /// `mlockall`.
     pub fn lock_memory(mut self, lock: bool) -> Self {
-        self.memory.is_locked = lock;
+        self.lock_memory = lock;
         self
     }
 
@@ -188,14 +192,14 @@ impl ProviderBuilder {
     /// them as huge pages if the tmpfs is mounted with any `huge=` but `never`; on others, such as
     /// most a /dev/shm, only the owner does. `ShmemPmdMapped` in /proc/*pid*/smaps tells.
     pub fn huge_pages(mut self, advise: bool) -> Self {
-        self.memory.in_huge_pages = advise;
+        self.huge_pages = advise;
         self
     }
 
     /// Takes payload memory from this NUMA node, as long as it has any free; then from others.
     /// Default: from the node of the thread that allocates first.
     pub fn numa_node(mut self, node: u32) -> Self {
-        self.memory.numa_node = Some(node);
+        self.numa_node = Some(node);
         self
     }
 
@@ -218,10 +222,12 @@ impl ProviderBuilder {
         self.check_memory(&limits)?;
         let _ = sweep::sweep(&names);
         let control = self.create_control(&names)?;
-        if self.memory.is_locked {
+        if self.lock_memory {
             control.lock_memory()?;
         }
-        let segments = Numbered::new(names.clone(), control.id(), self.mode & 0o644, self.memory);
+        let huge_page = self.huge_pages.then(huge_page_size).flatten();
+        let memory = Memory { is_locked: self.lock_memory, huge_page, numa_node: self.numa_node };
+        let segments = Numbered::new(names.clone(), control.id(), self.mode & 0o644, memory);
         let pool = Pool::new(limits, Box::new(segments), Some(control));
         Ok(Provider { max_alloc: pool.limits().max_alloc, names, pool: ManuallyDrop::new(pool) })
     }
@@ -241,13 +247,13 @@ impl ProviderBuilder {
 
     /// Can memory be had as wanted? Nothing is made yet.
     fn check_memory(&self, limits: &Limits) -> Result<(), BuildError> {
-        if let Some(node) = self.memory.numa_node {
+        if let Some(node) = self.numa_node {
             can_prefer_node(node).map_err(|source| BuildError::NumaNode { node, source })?;
         }
         let control = round_to_pages(control_size(self.max_shared)).unwrap_or(usize::MAX);
         let needed = limits.max_bytes.saturating_add(control);
         // If the kernel cannot be asked, the first segment will show.
-        if self.memory.is_locked && matches!(may_lock(needed), Ok(false)) {
+        if self.lock_memory && matches!(may_lock(needed), Ok(false)) {
             return Err(BuildError::LockMemory { needed, limit: lock_limit() });
         }
         Ok(())
