@@ -22,8 +22,8 @@ const MESSAGES: u32 = 500;
 fn main() -> Result<(), Box<dyn Error>> {
     // The cap says what this program may ever take. It is no reservation: the next call is one.
     let builder = Provider::builder().max_bytes(64 << 10).max_shared(16);
-    let locked = builder.clone().lock_memory(true).build().inspect_err(|error| println!("not locked: {error}"));
-    let provider = locked.or_else(|_| builder.build())?;
+    let locked = builder.clone().lock_memory(true).build().map_err(|error| println!("not locked: {error}"));
+    let provider = locked.or_else(|()| builder.build())?;
     // What is queued, one that is being read, one that is being written: created, and paged in.
     provider.reserve(LEN, QUEUED + 2)?.keep();
     let name = format!("example-{}", std::process::id());
