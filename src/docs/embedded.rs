@@ -28,7 +28,9 @@
 //! let provider = Provider::builder().max_bytes(max_bytes).max_shared(max_shared).build()?;
 //! let name = format!("docs-{}", std::process::id());
 //! let sender = Sender::builder().capacity(capacity).loans(loans).create(&provider, &name)?;
-//! let len = |object: String| std::fs::metadata(format!("/dev/shm/shm_pool.{object}")).map(|data| data.len());
+//! let len = |object: String| {
+//!     std::fs::metadata(format!("/dev/shm/shm_pool.{object}")).map(|data| data.len())
+//! };
 //! assert_eq!(len(format!("{}.ctl", provider.id()))?, control as u64);
 //! assert_eq!(len(format!("{name}.channel"))?, channel as u64);
 //!
@@ -90,8 +92,8 @@
 //!    messages need, and keeps them from being given up for other lengths.
 //!    [`Reservation::keep`](crate::Reservation::keep) holds them for the provider's life.
 //! 4. **Warm the receivers.** A peer maps a segment when the first message in it arrives, and faults
-//!    in its pages as it reads them. `Client::warm` does both beforehand, for what the provider has by
-//!    then: call it after the publisher has reserved. A [`channel`](crate::channel) is present from
+//!    in its pages as it reads them. `Client::warm` does both beforehand, for what the provider has
+//!    by then: call it after the publisher has reserved. A [`channel`](crate::channel) is present from
 //!    the start.
 //!
 //! # What then costs nothing
@@ -123,8 +125,10 @@
 //! into huge pages (2 MiB on x86-64), as far as it has any. They take no more memory than small
 //! ones: only a huge page is made all of whose small pages are reserved. So several short messages
 //! share one if they are reserved together, and a message that stands alone begins and ends in small
-//! pages. It is worth it for messages of megabytes that are written or read at random places; a
-//! message that is copied from front to back gains little.
+//! pages. It is worth it for messages of megabytes that are read or written at random places; one
+//! that is copied from front to back gains nothing. Where memory may be mounted for the pool, a
+//! tmpfs with `huge=always` reserves it several times faster; it takes whole huge pages even for a
+//! few bytes, so leave room for one more behind each segment. The bench `memory` measures both.
 //!
 //! There is no way to require them. That would be hugetlbfs, where every object, the control object
 //! and each channel too, is whole huge pages, and memory that messages no longer need goes back by

@@ -153,15 +153,14 @@ impl ProviderBuilder {
     /// file system, or two machines on one, cannot work: locks tell who is alive. hugetlbfs is
     /// refused: every object would be whole huge pages.
     ///
-    /// Objects that killed providers left behind are swept per directory
-    /// ([`Provider::sweep_in`]).
+    /// Each directory is swept by itself ([`Provider::sweep_in`]).
     pub fn directory(mut self, directory: impl Into<PathBuf>) -> Self {
         self.directory = directory.into();
         self
     }
 
-    /// Locks the pool into RAM: all that it holds, and the control object, which is then also
-    /// present from the start. What is locked is never written to swap, so a message never waits to
+    /// Locks the pool into RAM: all that it holds, and the control object, which is then present
+    /// from the start. What is locked is never written to swap, so a message never waits to
     /// be read back. Default `false`.
     ///
     /// [`build`](Self::build) checks that `RLIMIT_MEMLOCK` allows for
@@ -178,19 +177,19 @@ impl ProviderBuilder {
         self
     }
 
-    /// Has the kernel put large messages into huge pages (2 MiB on x86-64), so that reading and
-    /// writing them misses the TLB less. It is advice: memory that the kernel cannot put there stays
-    /// in small pages, without an error. Default `false`.
+    /// Has the kernel put reserved memory into huge pages (2 MiB on x86-64), so that reading and
+    /// writing large messages misses the TLB less. It is advice: what the kernel cannot put there
+    /// stays in small pages, without an error. Default `false`.
     ///
-    /// Memory is put into huge pages when it is reserved, and only those that lie wholly within what
-    /// is reserved then: most of a message of several huge pages, nothing of a short one. So no more
-    /// memory is taken than without, and the cap holds. It makes that first allocation slower: the
-    /// kernel copies. Memory that was given back and is reserved again goes through the same.
+    /// A huge page is made when the last of its small pages is reserved, and so takes no more memory
+    /// than they do. Reserving memory then takes about twice as long, because the kernel copies, and
+    /// other threads that carve memory may wait for it: [`reserve`](Provider::reserve) at the start.
     ///
-    /// It needs Linux 6.1, or a tmpfs that is mounted with `huge=always` or `huge=within_size`
-    /// ([`directory`](Self::directory)), which uses huge pages without this option too. Peers map
-    /// them as huge pages if the tmpfs is mounted with any `huge=` but `never`; on others, such as
-    /// most a /dev/shm, only the owner does. `ShmemPmdMapped` in /proc/*pid*/smaps tells.
+    /// It needs Linux 6.1. A tmpfs that is mounted with `huge=always`
+    /// ([`directory`](Self::directory)) has huge pages without this option, faster than with it, but
+    /// takes them whole even for a few bytes: up to one more than is reserved, for each piece.
+    /// `ShmemPmdMapped` in /proc/*pid*/smaps tells how much a process has mapped in huge pages. A
+    /// peer does so where it faults a segment in at once, and not where it reads page by page.
     pub fn huge_pages(mut self, advise: bool) -> Self {
         self.huge_pages = advise;
         self
@@ -204,12 +203,13 @@ impl ProviderBuilder {
     }
 
     /// Creates the provider: its control object, and no payload memory yet. It first removes what
-    /// killed providers of this prefix have left behind, as [`sweep`](Provider::sweep) does.
+    /// killed providers of this directory and prefix have left behind, as
+    /// [`sweep_in`](Provider::sweep_in) does.
     ///
     /// # Errors
     ///
-    /// [`BuildError`] if an option or a combination is out of range, or the system refuses the
-    /// control object. A failing sweep is no error.
+    /// [`BuildError`] if an option or a combination is out of range, if memory cannot be locked or be
+    /// had from a node as asked, or if the system refuses the control object. Nothing is left then. A failing sweep is no error.
     pub fn build(self) -> Result<Provider, BuildError> {
         let (max_bytes, max_alloc, max_idle) = (self.max_bytes, self.max_alloc, self.max_idle_per_class);
         let limits = Limits::new(max_bytes, max_alloc, max_idle, self.arena_size, LONGEST)?;
@@ -494,6 +494,14 @@ impl Provider {
     ///
     /// [`BuildError::Directory`] if it is not an absolute path; otherwise as
     /// [`sweep`](Self::sweep).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let swept = shm_pool::Provider::sweep_in("/dev/shm", "camera")?;
+    /// println!("{} objects, {} bytes", swept.objects, swept.bytes);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn sweep_in(directory: impl AsRef<Path>, name_prefix: &str) -> Result<Swept, BuildError> {
         Ok(sweep::sweep(&Namespace::new(directory.as_ref(), name_prefix)?)?)
     }
