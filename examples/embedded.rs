@@ -1,8 +1,8 @@
 //! An embedded publisher's start-up: everything that costs memory is done before the first message.
 //!
-//! It sets a cap, reserves what can be under way, and runs its loop once. From then on it publishes
-//! at a fixed rate without the heap, and asks the kernel for no memory. The receiver is a thread
-//! here; it could be any process. Run it with `cargo run --release --example embedded`.
+//! It sets a cap, locks the pool into RAM if it may, reserves what can be under way, and runs its
+//! loop once. From then on it publishes at a fixed rate without the heap, and asks the kernel for no
+//! memory. The receiver is a thread here. Run it with `cargo run --release --example embedded`.
 
 #![forbid(unsafe_code)]
 
@@ -21,7 +21,9 @@ const MESSAGES: u32 = 500;
 
 fn main() -> Result<(), Box<dyn Error>> {
     // The cap says what this program may ever take. It is no reservation: the next call is one.
-    let provider = Provider::builder().max_bytes(64 << 10).max_shared(16).build()?;
+    let builder = Provider::builder().max_bytes(64 << 10).max_shared(16);
+    let locked = builder.clone().lock_memory(true).build().map_err(|error| println!("not locked: {error}"));
+    let provider = locked.or_else(|()| builder.build())?;
     // What is queued, one that is being read, one that is being written: created, and paged in.
     provider.reserve(LEN, QUEUED + 2)?.keep();
     let name = format!("example-{}", std::process::id());
@@ -53,7 +55,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     drop(sender);
     println!("{} messages from the pool, {} made anew", after.hits(), after.misses());
     println!("{} of at most {} bytes held, {faults} page faults", after.bytes_held, after.max_bytes);
-    let received = receiving.join().map_err(|_| "the receiver panicked")?;
-    assert_eq!(received, MESSAGES as usize + 10);
+    assert_eq!(receiving.join().map_err(|_| "the receiver panicked")?, MESSAGES as usize + 10);
     Ok(())
 }

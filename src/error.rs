@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 use std::io;
+use std::path::PathBuf;
 use thiserror::Error;
 
 /// A system call that failed. Whatever the operation had done before is undone.
@@ -72,6 +73,14 @@ pub enum BuildError {
         /// The longest prefix allowed, in bytes.
         max: usize,
     },
+    /// The directory cannot hold the provider's objects.
+    #[error("directory {directory:?} {reason}")]
+    Directory {
+        /// The directory given.
+        directory: PathBuf,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
     /// The file mode locks out the owner, or has bits that mean nothing for shared memory.
     #[error("mode {mode:#o} must grant the owner read and write (0o600), and nothing but read and write to anyone")]
     Mode {
@@ -88,6 +97,29 @@ pub enum BuildError {
         object: String,
         /// How many times.
         tries: usize,
+    },
+    /// The process may not lock as much memory as the provider may hold; see
+    /// [`ProviderBuilder::lock_memory`](crate::ProviderBuilder::lock_memory).
+    #[error(
+        "lock_memory needs {needed} bytes, max_bytes and the control object, and this process may lock {limit} in all, with what it \
+         has locked already: raise the limit (ulimit -l; LimitMEMLOCK of systemd; docker run --ulimit memlock), or lower max_bytes"
+    )]
+    LockMemory {
+        /// The pool's cap and the control object together, in bytes.
+        needed: usize,
+        /// How many bytes this process may lock in all (`RLIMIT_MEMLOCK`).
+        limit: u64,
+    },
+    /// Memory cannot be had from this NUMA node.
+    #[error(
+        "numa_node {node} cannot be preferred: {source}; it may not exist, have no memory, or not be among this process's nodes (see \
+         Mems_allowed_list in /proc/self/status)"
+    )]
+    NumaNode {
+        /// The node given.
+        node: u32,
+        /// What the kernel says.
+        source: io::Error,
     },
     /// zenoh's receivers cannot lock the pool's segments into memory, and would silently lose
     /// messages; see `zenoh::PoolBackendBuilder::check_lock_limit`.

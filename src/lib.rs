@@ -96,7 +96,7 @@
 //! | [`AllocError::is_exhausted`], most of it *in use* | drop buffers that you keep, and the same call works; or build with a larger cap |
 //! | … most of it *leased* | receivers hold views or loans, or have not taken up grants: have them drop what they hold, or take grants back with [`ShmBuf::revoke`] |
 //! | … most of it *idle* | free, but not in one piece: leave more room under the cap for large messages |
-//! | [`AllocErrorKind::Os`] | /dev/shm is full, or the process is short of address space or descriptors; the error says which. [`Provider::trim`] gives idle memory back to the system |
+//! | [`AllocErrorKind::Os`] | /dev/shm is full, or the process is short of address space, descriptors or memory that it may lock; the error says which. [`Provider::trim`] gives idle memory back to the system |
 //! | [`ShareError::TooManyShared`] | all records are taken: raise [`max_shared`](ProviderBuilder::max_shared), or trim |
 //! | `SendErrorKind::TooManyLent` | the receiver of a [`channel`] has the most buffers it may: [`loans`](channel::SenderBuilder::loans) |
 //!
@@ -148,6 +148,7 @@
 //!
 //! # More
 //!
+//! * [`docs::embedded`]: how an embedded or real-time publisher starts.
 //! * [`docs::guarantees`]: what holds when processes die, what does not, and the threat model.
 //! * [`docs::limits`]: every limit, and what happens there.
 //! * [`docs::design`]: how the crate is built, its invariants, and what is lock-free.

@@ -8,7 +8,7 @@ use crate::os::foreign::{Foreign, ObjectError};
 use crate::os::fork;
 use crate::os::locks::LockFile;
 use crate::os::mapping::{Access, Mapping};
-use crate::os::name::Name;
+use crate::os::name::{Name, Namespace};
 use crate::peer::error::AttachError;
 use crate::protocol::control::{control_name, segment_name, View};
 use crate::protocol::ids::ProviderId;
@@ -65,9 +65,9 @@ impl Borrower {
 
 /// Maps the control object of a provider, for its memory bell. `None` if the provider is gone, or
 /// does not let this user in.
-pub(super) fn memory_bell(prefix: &str, provider: ProviderId, uid: u32) -> Result<Option<View>, ObjectError> {
+pub(super) fn memory_bell(names: &Namespace, provider: ProviderId, uid: u32) -> Result<Option<View>, ObjectError> {
     barrier::enlist();
-    match Foreign::open(control_name(prefix, provider), Access::ReadWrite, uid) {
+    match Foreign::open(control_name(names, provider), Access::ReadWrite, uid) {
         Ok(foreign) => Ok(View::of_provider(foreign.map(Access::ReadWrite)?, provider)),
         Err(missing) if missing.is_missing() => Ok(None),
         // The channel's mode may let in more than the provider's. Then the owner looks by itself.
@@ -85,7 +85,7 @@ struct Mapped {
 
 /// The segments that a receiver has mapped. They belong to the receiver alone, so there is no lock.
 pub(super) struct MappedSegments {
-    prefix: String,
+    names: Namespace,
     uid: u32,
     provider: ProviderId,
     borrower: Arc<Borrower>,
@@ -94,8 +94,8 @@ pub(super) struct MappedSegments {
 }
 
 impl MappedSegments {
-    pub(super) fn new(prefix: &str, uid: u32, provider: ProviderId, borrower: Arc<Borrower>) -> Self {
-        Self { prefix: prefix.to_owned(), uid, provider, borrower, known: Vec::new() }
+    pub(super) fn new(names: &Namespace, uid: u32, provider: ProviderId, borrower: Arc<Borrower>) -> Self {
+        Self { names: names.clone(), uid, provider, borrower, known: Vec::new() }
     }
 
     pub(super) fn borrower(&self) -> &Borrower {
@@ -142,7 +142,7 @@ impl MappedSegments {
     }
 
     fn name(&self, serial: u64) -> Name {
-        segment_name(&self.prefix, self.provider, serial)
+        segment_name(&self.names, self.provider, serial)
     }
 
     fn map(&self, serial: u64) -> Result<Mapping, AttachError> {

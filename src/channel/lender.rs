@@ -223,7 +223,7 @@ mod tests {
             let prefix = format!("shm_pool-unit-{}-{test}", std::process::id());
             let provider = Provider::builder().name_prefix(&prefix).build().unwrap();
             let channel = |name| {
-                let name = object::name(&prefix, name).unwrap();
+                let name = object::name(provider.names(), name).unwrap();
                 let object = Object::create(&name, 2, LOANS, provider.id(), 0o600).unwrap();
                 let book = Book::new(LOANS).unwrap();
                 let lender = Lender::new(object.shared().clone(), object.locks().clone(), book);

@@ -22,7 +22,7 @@ use crate::os::foreign::{Foreign, ObjectError};
 use crate::os::fork;
 use crate::os::locks::{LockFile, LOCK};
 use crate::os::mapping::{Access, Mapping};
-use crate::os::name::{is_part, Link, Name, MAX_PART};
+use crate::os::name::{is_part, Link, Name, Namespace, MAX_PART};
 use crate::os::posix::{effective_uid, round_to_pages, PAGE};
 use crate::os::robust_list::{self, Failed, Listed, MAX_BELLS};
 use crate::os::segment::{Locked, Segment};
@@ -107,9 +107,9 @@ pub(super) struct Object {
 }
 
 /// The name of a channel's object.
-pub(super) fn name(prefix: &str, channel: &str) -> Result<Name, ChannelError> {
+pub(super) fn name(names: &Namespace, channel: &str) -> Result<Name, ChannelError> {
     if is_part(channel) {
-        return Ok(Name::new(&format!("{prefix}.{channel}.channel")));
+        return Ok(names.name(&format!("{channel}.channel")));
     }
     Err(ChannelError::Name { name: channel.to_owned(), max: MAX_PART })
 }

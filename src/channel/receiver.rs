@@ -38,8 +38,8 @@ impl ReceiverBuilder {
         self
     }
 
-    /// Opens the channel `name` of a sender whose provider has the client's name prefix and user
-    /// (see [`ClientBuilder`](crate::ClientBuilder)).
+    /// Opens the channel `name` of a sender whose provider has the client's directory, name
+    /// prefix and user (see [`ClientBuilder`](crate::ClientBuilder)).
     ///
     /// # Errors
     ///
@@ -47,14 +47,14 @@ impl ReceiverBuilder {
     /// [`ChannelError::SenderGone`], [`ChannelError::HasReceiver`], [`ChannelError::NotAChannel`],
     /// [`ChannelError::WrongUid`], [`ChannelError::TooMany`], [`ChannelError::Os`].
     pub fn open(self, client: &Client, name: &str) -> Result<Receiver, ChannelError> {
-        let (prefix, uid) = client.trusted();
-        let name = object::name(prefix, name)?;
+        let (names, uid) = client.trusted();
+        let name = object::name(names, name)?;
         let mut object = Object::open(&name, uid)?;
         // Before it joins: what fails afterwards could not be undone.
-        let memory = memory_bell(prefix, object.provider(), uid).map_err(not_a_channel)?;
+        let memory = memory_bell(names, object.provider(), uid).map_err(not_a_channel)?;
         object.join(&name)?;
         let borrower = Arc::new(Borrower::new(object.shared().clone(), object.locks().clone(), memory));
-        let segments = MappedSegments::new(prefix, uid, object.provider(), borrower);
+        let segments = MappedSegments::new(names, uid, object.provider(), borrower);
         Ok(Receiver { object, segments, ticket: Ticket::default(), read: None, spin: self.spin })
     }
 

@@ -65,6 +65,7 @@ impl SenderBuilder {
 
     /// Creates the channel `name`, for buffers of `provider`. The name is 1 to 64 of
     /// `A-Z a-z 0-9 _ -`. No other living sender whose provider has the same
+    /// [`directory`](crate::ProviderBuilder::directory) and
     /// [`name_prefix`](crate::ProviderBuilder::name_prefix) may use it.
     ///
     /// A killed sender's name is free for the next one as soon as the kernel has torn down its
@@ -93,7 +94,7 @@ impl SenderBuilder {
             return Err(ChannelError::Forked);
         }
         let loans = self.loans.next_power_of_two();
-        let name = object::name(provider.name_prefix(), name)?;
+        let name = object::name(provider.names(), name)?;
         // Make the book before the object: once the object exists, a receiver may come.
         let Some(book) = Book::new(loans) else {
             return Err(name

@@ -17,7 +17,7 @@
 //!
 //! | room | holds | may use |
 //! |---|---|---|
-//! | `os` | names under /dev/shm, mappings, segments, OFD locks, forks, the futex, the robust list | `error`, `sync` |
+//! | `os` | names and their directory, mappings, segments, OFD locks, forks, the futex, the robust list | `error`, `sync` |
 //! | `protocol` | ids and the descriptor, the record with its leases, peer slots, the layout of the control object, the test for a dead owner | `os` |
 //! | `owner` | the provider, buffers, the pool, shelves, arenas, limits, statistics, the owner's side of the control object, the sweep | `protocol`, `os` |
 //! | `peer` | the client, views, leases, the cache of mappings, the peer's side of the control object | `protocol`, `os`; never `owner` |
@@ -59,7 +59,7 @@
 //!   [`channel::Loan`](crate::channel::Loan) is held.
 //! * **I6.** After its provider is dropped, every chunk is destroyed exactly once, and with the
 //!   last one the pool.
-//! * **I7.** Each name under /dev/shm is unlinked by the process that created it, or by a sweep
+//! * **I7.** Each name, under /dev/shm or another directory, is unlinked by the process that created it, or by a sweep
 //!   that holds the dead owner's lock or finds its control object gone; a channel's name also by
 //!   the next sender of that name. (The names of `zenoh::PoolBackend` follow zenoh's rules.)
 //!

@@ -30,6 +30,7 @@
 //! | Every system call may fail, with every error that it can give: the result is a typed error with everything undone, or the call was not needed; the next attempt works | `every_system_call_fails_once` in `tests/traced` |
 //! | A full /dev/shm is an error at allocation and never a signal in your code. After room is made the next allocation works | `a_full_dev_shm_is_an_error_with_a_remedy_and_never_a_signal` |
 //! | Low limits of descriptors and of address space likewise | `an_owner_that_can_map_no_more_is_told_so_and_loses_nothing` |
+//! | Locked memory is locked: all that the pool holds, from when it is reserved on. What may not be locked is not made | `a_locked_provider_stays_within_the_limit_and_says_so_when_it_cannot` |
 //! | Each counter has a defined behaviour at its limit ([`limits`](super::limits)) | `no_operation_on_any_lane_spills_over` |
 //!
 //! ## Whatever others write

@@ -18,6 +18,8 @@
 //! | alignment | 4096 bytes | [`AllocErrorKind::UnsupportedAlignment`] |
 //! | [`ProviderBuilder::max_bytes`] | 2^48 - 1 bytes; 64 GiB with `zenoh::PoolBackend` | [`BuildError::OutOfRange`] |
 //! | idle chunks of a size class | [`max_idle_per_class`]: 8 by default, at most 1,048,576 | what is dropped goes back to its arena |
+//! | memory that a provider may lock ([`ProviderBuilder::lock_memory`]) | `RLIMIT_MEMLOCK`, for `max_bytes` and the control object | [`BuildError::LockMemory`] |
+//! | NUMA node ([`ProviderBuilder::numa_node`]) | 1023, and one that has memory | [`BuildError::NumaNode`] |
 //! | name prefix | 64 bytes | [`BuildError::Prefix`] |
 //! | name of a channel | 64 bytes | [`ChannelError::Name`] |
 //! | threads granting to one peer at the same moment | 65,535 | the next one waits for one of them |
@@ -61,15 +63,19 @@
 //! [`AllocErrorKind::UnsupportedAlignment`]: crate::AllocErrorKind::UnsupportedAlignment
 //! [`AttachError::TooManyLeases`]: crate::AttachError::TooManyLeases
 //! [`AttachError::TooManyPeers`]: crate::AttachError::TooManyPeers
+//! [`BuildError::LockMemory`]: crate::BuildError::LockMemory
+//! [`BuildError::NumaNode`]: crate::BuildError::NumaNode
 //! [`BuildError::OutOfRange`]: crate::BuildError::OutOfRange
 //! [`BuildError::Prefix`]: crate::BuildError::Prefix
 //! [`ChannelError::Capacity`]: crate::channel::ChannelError::Capacity
 //! [`ChannelError::Name`]: crate::channel::ChannelError::Name
 //! [`ChannelError::TooMany`]: crate::channel::ChannelError::TooMany
 //! [`PeerId`]: crate::PeerId
+//! [`ProviderBuilder::lock_memory`]: crate::ProviderBuilder::lock_memory
 //! [`ProviderBuilder::max_alloc`]: crate::ProviderBuilder::max_alloc
 //! [`ProviderBuilder::max_bytes`]: crate::ProviderBuilder::max_bytes
 //! [`ProviderBuilder::max_shared`]: crate::ProviderBuilder::max_shared
+//! [`ProviderBuilder::numa_node`]: crate::ProviderBuilder::numa_node
 //! [`SenderBuilder::loans`]: crate::channel::SenderBuilder::loans
 //! [`ShareError::TooManyGrants`]: crate::ShareError::TooManyGrants
 //! [`ShareError::TooManyShared`]: crate::ShareError::TooManyShared

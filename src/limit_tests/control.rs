@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::*;
+use crate::os::name::Namespace;
 use crate::os::posix::effective_uid;
 use crate::peer::control::PeerControl;
 use crate::peer::error::AttachError;
@@ -19,7 +20,7 @@ const RECORDS: usize = 4096;
 
 struct Scene {
     owner: OwnerControl,
-    prefix: String,
+    names: Namespace,
     /// A message that peers can attach to.
     record: u32,
     generation: u64,
@@ -27,18 +28,17 @@ struct Scene {
 
 impl Scene {
     fn new(test: &str) -> Self {
-        let prefix = format!("shm_pool-unit-{}-{test}", std::process::id());
-        let owner = OwnerControl::create(&prefix, ProviderId(7), RECORDS, 0o600, 1)
-            .unwrap()
-            .expect("nobody sweeps this prefix");
+        let names = Namespace::in_shm(&format!("shm_pool-unit-{}-{test}", std::process::id()));
+        let owner =
+            OwnerControl::create(&names, ProviderId(7), RECORDS, 0o600, 1).unwrap().expect("nobody sweeps this prefix");
         let (record, closed) = owner.fresh_record(&mut owner.free_lists.lock()).unwrap();
         let generation = published_after(closed);
         owner.record(record).unwrap().publish(generation, Place { segment: 1, index: 0, offset: 0, len: 1 });
-        Self { owner, prefix, record, generation }
+        Self { owner, names, record, generation }
     }
 
     fn connect(&self) -> Result<PeerControl, AttachError> {
-        PeerControl::connect(&self.prefix, self.owner.id, effective_uid())
+        PeerControl::connect(&self.names, self.owner.id, effective_uid())
     }
 
     /// A peer in slot 0 that comes after one with the epoch `epoch`.

@@ -5,7 +5,7 @@
 use crate::error::OsError;
 use crate::os::locks::LockFile;
 use crate::os::mapping::{Access, Mapping};
-use crate::os::name::{inode, shm_open, Name};
+use crate::os::name::{inode, Name};
 use crate::os::posix::{next_filled, page_size};
 use std::fs::File;
 use std::io;
@@ -74,7 +74,7 @@ impl Foreign {
     /// Opens `name`, which must be a regular file of user `uid`.
     pub(crate) fn open(name: Name, access: Access, uid: u32) -> Result<Self, ObjectError> {
         let flags = if access == Access::Read { libc::O_RDONLY } else { libc::O_RDWR };
-        let file = shm_open(&name, flags, 0).map_err(|error| name.error("shm_open", 0, error))?;
+        let file = name.open(flags, 0).map_err(|error| name.error("open", 0, error))?;
         let len = check_regular(&file, &name, uid)?;
         Ok(Self { name, file, len })
     }
@@ -115,7 +115,7 @@ impl Foreign {
     /// Opens the same object again: another open file description, to hold locks.
     pub(crate) fn open_for_locks(&self) -> Result<LockFile, ObjectError> {
         let failed = |call| move |error| self.name.error(call, self.len, error);
-        let again = LockFile::open(|| shm_open(&self.name, libc::O_RDWR, 0)).map_err(failed("shm_open"))?;
+        let again = LockFile::open(|| self.name.open(libc::O_RDWR, 0)).map_err(failed("open"))?;
         if inode(again.file()).map_err(failed("fstat"))? != inode(&self.file).map_err(failed("fstat"))? {
             let reason = "another object took its name while it was opened";
             return Err(ObjectError::Unusable { object: self.name.path(), reason });

@@ -1,4 +1,4 @@
-//! What the operating system provides: names under /dev/shm, mappings, locks, fork detection,
+//! What the operating system provides: names of objects, mappings, locks, fork detection,
 //! futexes.
 //!
 //! The lowest layer: it knows nothing of chunks, leases or channels.

@@ -1,15 +1,19 @@
-//! Names under /dev/shm: which are valid, who unlinks them, and errors that say what to do.
+//! Names of objects, under /dev/shm or another directory: which are valid, who unlinks them, and
+//! errors that say what to do.
 
 use crate::error::{BuildError, OsError};
 use crate::os::fork;
-use crate::os::posix::{check, flock, free_space, retry, EINTR_RETRIES};
-use std::ffi::CString;
+use crate::os::posix::{check, flock, free_space, lock_limit, retry, EINTR_RETRIES, LOCK_MEMORY};
+use std::ffi::{CString, OsStr};
 use std::fs::File;
 use std::io;
 use std::os::fd::FromRawFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
 
-/// Where shared-memory objects have their names.
+/// Where objects have their names by default: where `shm_open` of every libc has them.
 pub(crate) const DIRECTORY: &str = "/dev/shm";
 
 /// Default name prefix of providers and clients.
@@ -25,48 +29,126 @@ pub(crate) fn is_part(text: &str) -> bool {
     (1..=MAX_PART).contains(&text.len()) && text.bytes().all(allowed)
 }
 
-/// Checks that a file name may start with `prefix`.
-pub(crate) fn check_prefix(prefix: &str) -> Result<(), BuildError> {
-    if is_part(prefix) {
-        return Ok(());
-    }
-    Err(BuildError::Prefix { prefix: prefix.to_owned(), max: MAX_PART })
+/// The directory that objects have their names in, and what the names start with. Two processes
+/// find each other's objects if they have the same.
+#[derive(Clone, Debug)]
+pub(crate) struct Namespace {
+    directory: Arc<Path>,
+    prefix: Arc<str>,
 }
 
-/// A name under /dev/shm.
+impl Namespace {
+    /// Checks that `directory` is an absolute path, and that a file name may start with `prefix`.
+    /// Looks at no file.
+    pub(crate) fn new(directory: &Path, prefix: &str) -> Result<Self, BuildError> {
+        let unfit = |reason| Err(BuildError::Directory { directory: directory.to_owned(), reason });
+        if !directory.is_absolute() {
+            return unfit("is not an absolute path");
+        }
+        if directory.as_os_str().as_bytes().contains(&0) {
+            return unfit("contains a NUL byte");
+        }
+        if !is_part(prefix) {
+            return Err(BuildError::Prefix { prefix: prefix.to_owned(), max: MAX_PART });
+        }
+        Ok(Self { directory: directory.into(), prefix: prefix.into() })
+    }
+
+    /// The names under /dev/shm that start with `prefix`, which must be a [part](is_part).
+    pub(crate) fn in_shm(prefix: &str) -> Self {
+        debug_assert!(is_part(prefix));
+        Self { directory: Path::new(DIRECTORY).into(), prefix: prefix.into() }
+    }
+
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    pub(crate) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// The name of an object: the prefix, a dot, and `rest`.
+    pub(crate) fn name(&self, rest: &str) -> Name {
+        self.file(&format!("{}.{rest}", self.prefix))
+    }
+
+    /// The name of a file of the directory, whatever it starts with.
+    pub(crate) fn file(&self, file: &str) -> Name {
+        Name::in_directory(&self.directory, file)
+    }
+}
+
+/// Not inherited through `exec`, not through a symbolic link, and without waiting for the other end
+/// if it turns out to be a pipe.
+const SAFE: i32 = libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK;
+
+/// The full path of an object.
 #[derive(Clone, Debug)]
 pub(crate) struct Name(CString);
 
 impl Name {
-    /// `file` is a plain file name, without a slash or a NUL.
+    /// A name under /dev/shm. `file` is a plain file name, without a slash or a NUL.
+    #[cfg(any(all(test, not(loom)), feature = "zenoh"))]
     pub(crate) fn new(file: &str) -> Self {
+        Self::in_directory(Path::new(DIRECTORY), file)
+    }
+
+    fn in_directory(directory: &Path, file: &str) -> Self {
         debug_assert!(!file.contains('/') && !file.contains('\0'));
-        let path = format!("/{}", file.replace('\0', "_"));
-        Self(CString::new(path).unwrap_or_default())
+        let path = directory.join(file.replace('\0', "_"));
+        Self(CString::new(path.into_os_string().into_vec()).unwrap_or_default())
     }
 
     /// The full path, as a user sees it.
     pub(crate) fn path(&self) -> String {
-        format!("{DIRECTORY}{}", self.0.to_string_lossy())
+        self.0.to_string_lossy().into_owned()
+    }
+
+    /// The full path, for the standard library.
+    pub(crate) fn as_path(&self) -> &Path {
+        Path::new(OsStr::from_bytes(self.0.as_bytes()))
     }
 
     /// Is there an object of this name? Also `true` if the system does not say.
     pub(crate) fn exists(&self) -> bool {
-        std::path::Path::new(&self.path()).try_exists().unwrap_or(true)
+        self.as_path().try_exists().unwrap_or(true)
+    }
+
+    /// Opens or creates the object. This is what `shm_open` does, which knows /dev/shm only.
+    pub(crate) fn open(&self, flags: i32, mode: u32) -> io::Result<File> {
+        retry(|| {
+            // SAFETY: the path is a NUL-terminated string.
+            let fd = unsafe { libc::open(self.0.as_ptr(), flags | SAFE, mode as libc::mode_t) };
+            check(fd)?;
+            // SAFETY: `open` returned a new descriptor that nobody else owns.
+            Ok(unsafe { File::from_raw_fd(fd) })
+        })
+    }
+
+    /// The directory that it is in.
+    pub(crate) fn directory(&self) -> &Path {
+        self.as_path().parent().unwrap_or(Path::new(DIRECTORY))
     }
 
     pub(crate) fn unlink(&self) -> io::Result<()> {
         // SAFETY: the name is a NUL-terminated string.
-        check(unsafe { libc::shm_unlink(self.0.as_ptr()) })
+        check(unsafe { libc::unlink(self.0.as_ptr()) })
     }
 
     /// An error that says what the error number means here, and what the user can do.
     pub(crate) fn error(&self, call: &'static str, bytes: usize, source: io::Error) -> OsError {
         let advice = match source.raw_os_error() {
+            Some(libc::ENOMEM | libc::EPERM | libc::EAGAIN) if call == LOCK_MEMORY => format!(
+                "; this process may lock {} bytes in all (ulimit -l), and has locked some already; unlock memory, or raise \
+                 the limit",
+                lock_limit()
+            ),
             Some(libc::ENOSPC) => format!(
-                "; /dev/shm has {}; make room or enlarge it (in a container: docker run --shm-size, or a sized emptyDir \
+                "; {} has {}; make room or enlarge it (in a container: docker run --shm-size, or a sized emptyDir \
                  with medium Memory), or lower max_bytes",
-                free_space()
+                self.directory().display(),
+                free_space(self.directory())
             ),
             Some(libc::ENOMEM) => "; the memory or mapping limit is reached (cgroup memory, ulimit -v, \
                                    vm.max_map_count)"
@@ -114,7 +196,7 @@ impl Link {
     /// The file, if the name is still its own and nobody else has a lock on it. It is locked
     /// exclusively as long as the result lives.
     fn last(&self, counted: Inode) -> io::Result<Option<File>> {
-        let file = shm_open(&self.name, libc::O_RDWR, 0)?;
+        let file = self.name.open(libc::O_RDWR, 0)?;
         flock(&file, libc::LOCK_EX)?;
         Ok((inode(&file)? == counted).then_some(file))
     }
@@ -143,19 +225,4 @@ pub(crate) type Inode = (u64, u64);
 
 pub(crate) fn inode(file: &File) -> io::Result<Inode> {
     file.metadata().map(|data| (data.dev(), data.ino()))
-}
-
-/// Not inherited through `exec`, not through a symbolic link, and without waiting for the other end
-/// if it turns out to be a pipe.
-const SAFE: i32 = libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK;
-
-/// Opens or creates an object.
-pub(crate) fn shm_open(name: &Name, flags: i32, mode: u32) -> io::Result<File> {
-    retry(|| {
-        // SAFETY: the name is a NUL-terminated string.
-        let fd = unsafe { libc::shm_open(name.0.as_ptr(), flags | SAFE, mode as libc::mode_t) };
-        check(fd)?;
-        // SAFETY: shm_open returned a new descriptor that nobody else owns.
-        Ok(unsafe { File::from_raw_fd(fd) })
-    })
 }

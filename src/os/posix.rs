@@ -1,10 +1,13 @@
 //! System calls: on open objects, retried when interrupted, and on the process itself.
 
+use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 /// How often an interrupted call is retried.
 pub(crate) const EINTR_RETRIES: usize = 64;
@@ -14,6 +17,9 @@ const RESERVE_STEP: usize = 4 << 20;
 
 /// A page size, in bytes, that divides the page size of every Linux machine.
 pub(crate) const PAGE: usize = 4096;
+
+/// The call that locks memory into RAM, as errors name it.
+pub(crate) const LOCK_MEMORY: &str = "mlock2";
 
 /// The machine's page size in bytes.
 pub(crate) fn page_size() -> usize {
@@ -122,58 +128,55 @@ pub(crate) fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T>
     call()
 }
 
-/// What the file system at /dev/shm says of itself.
-fn statvfs() -> Option<libc::statvfs> {
+/// What a directory's file system says of itself.
+fn statvfs(directory: &Path) -> Option<libc::statvfs> {
+    let path = CString::new(directory.as_os_str().as_bytes()).ok()?;
     let mut stat = MaybeUninit::<libc::statvfs>::uninit();
     // SAFETY: the path is NUL-terminated, and the buffer has the size of a `statvfs`.
-    if unsafe { libc::statvfs(b"/dev/shm\0".as_ptr().cast(), stat.as_mut_ptr()) } != 0 {
+    if unsafe { libc::statvfs(path.as_ptr(), stat.as_mut_ptr()) } != 0 {
         return None;
     }
     // SAFETY: `statvfs` succeeded, so it filled the buffer.
     Some(unsafe { stat.assume_init() })
 }
 
-/// Free bytes in /dev/shm, if they can be known.
-pub(crate) fn free_bytes() -> Option<u64> {
-    statvfs().map(|stat| stat.f_bavail * stat.f_frsize)
+/// Free bytes in a directory, if they can be known.
+pub(crate) fn free_bytes(directory: &Path) -> Option<u64> {
+    statvfs(directory).map(|stat| stat.f_bavail * stat.f_frsize)
 }
 
-/// The free space in /dev/shm, as "N of M bytes free".
-pub(crate) fn free_space() -> String {
-    match statvfs() {
+/// The free space in a directory, as "N of M bytes free".
+pub(crate) fn free_space(directory: &Path) -> String {
+    match statvfs(directory) {
         Some(stat) => format!("{} of {} bytes free", stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize),
         None => "an unknown amount free".to_owned(),
     }
 }
 
-/// May a process like this one lock that many bytes into memory? Asks the kernel, with address
-/// space that has no memory.
-#[cfg(feature = "zenoh")]
-pub(crate) fn may_lock(bytes: usize) -> io::Result<bool> {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: the kernel chooses the address, so the new mapping touches no existing memory.
-    let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_NONE, flags, -1, 0) };
-    if start == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the mapping just made. It is inaccessible, so locking it makes nothing present.
-    let locked = unsafe { libc::mlock2(start, bytes, libc::MLOCK_ONFAULT as _) };
-    let error = io::Error::last_os_error();
-    // SAFETY: the mapping just made, which nobody else knows of.
-    unsafe { libc::munmap(start, bytes) };
-    match error.raw_os_error() {
-        _ if locked == 0 => Ok(true),
-        Some(libc::ENOMEM | libc::EPERM | libc::EAGAIN) => Ok(false),
-        // A kernel before 4.4 has no `mlock2` and cannot be asked this way.
-        _ => Ok(true),
-    }
-}
-
 /// How many bytes this process may lock into memory, privileges aside.
-#[cfg(feature = "zenoh")]
 pub(crate) fn lock_limit() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is a valid place to write to.
     unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) };
     limit.rlim_cur
+}
+
+/// The size in bytes of the huge pages that shared memory can have; `None` if this kernel has none.
+pub(crate) fn huge_page_size() -> Option<usize> {
+    let text = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size").ok()?;
+    text.trim().parse().ok().filter(|size: &usize| size.is_power_of_two())
+}
+
+/// Is the directory on a file system of huge pages only (hugetlbfs)?
+pub(crate) fn is_on_hugetlbfs(directory: &Path) -> bool {
+    let Ok(path) = CString::new(directory.as_os_str().as_bytes()) else { return false };
+    let mut stat = MaybeUninit::<libc::statfs>::uninit();
+    // SAFETY: the path is NUL-terminated, and the buffer has the size of a `statfs`.
+    if unsafe { libc::statfs(path.as_ptr(), stat.as_mut_ptr()) } != 0 {
+        return false;
+    }
+    // SAFETY: `statfs` succeeded, so it filled the buffer.
+    let stat = unsafe { stat.assume_init() };
+    // The two types differ between libcs. The number has 32 bits.
+    stat.f_type as u32 == libc::HUGETLBFS_MAGIC as u32
 }

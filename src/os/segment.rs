@@ -20,10 +20,10 @@ use crate::os::locks::{LockFile, LOCK};
 use crate::os::mapping::Mapping;
 #[cfg(feature = "zenoh")]
 use crate::os::name::inode;
-use crate::os::name::{shm_open, Link, Name};
+use crate::os::name::{Link, Name};
 #[cfg(feature = "zenoh")]
 use crate::os::posix::flock;
-use crate::os::posix::{punch, reserve, set_len};
+use crate::os::posix::{free_bytes, punch, reserve, set_len, LOCK_MEMORY};
 use std::fs::{File, Permissions};
 use std::io;
 use std::ops::Range;
@@ -38,7 +38,20 @@ pub(crate) struct Segment {
     mapping: Mapping,
     /// Kept open if memory is reserved later.
     file: Option<File>,
+    /// The size in bytes of the huge pages that its memory is put into, if it is.
+    huge_page: Option<usize>,
     link: Link,
+}
+
+/// What a payload segment's memory is to be, beyond reserved and present.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Memory {
+    /// Locked into RAM. Otherwise no segment is made.
+    pub(crate) is_locked: bool,
+    /// In huge pages of that many bytes, where they fit and the kernel has them.
+    pub(crate) huge_page: Option<usize>,
+    /// From this NUMA node, as long as it has any.
+    pub(crate) numa_node: Option<u32>,
 }
 
 /// What [`Segment::create_locked`] made.
@@ -53,11 +66,11 @@ impl Segment {
     /// Creates an object of `len` bytes (a multiple of the page size) and maps it. Its content is
     /// zero and it has no memory yet: [reserve](Self::reserve) a range before using it. `mode` is
     /// exact, whatever the umask.
-    pub(crate) fn create(name: Name, len: usize, mode: u32) -> Result<Self, OsError> {
-        let file = shm_create(&name).map_err(|error| name.error("shm_open", len, error))?;
+    pub(crate) fn create(name: Name, len: usize, mode: u32, memory: Memory) -> Result<Self, OsError> {
+        let file = create_new(&name).map_err(|error| name.error("open", len, error))?;
         let link = Link::new(name);
         set_mode(&file, mode).map_err(|error| link.name().error("fchmod", len, error))?;
-        Self::sparse(file, link, len)
+        Self::sparse(file, link, len, memory)
     }
 
     /// Creates an object, locks one `byte` of it before anything else, reserves all of its memory,
@@ -69,7 +82,7 @@ impl Segment {
         byte: usize,
         map: impl FnOnce(&File, &Name, usize) -> Result<Mapping, OsError>,
     ) -> Result<Locked, OsError> {
-        let locks = LockFile::open(|| shm_create(&name)).map_err(|error| name.error("shm_open", len, error))?;
+        let locks = LockFile::open(|| create_new(&name)).map_err(|error| name.error("open", len, error))?;
         let link = Link::new(name);
         let name = link.name();
         let failed = |call| move |error| name.error(call, len, error);
@@ -78,10 +91,10 @@ impl Segment {
             return Ok(Locked::Swept(link));
         }
         set_mode(locks.file(), mode).map_err(failed("fchmod"))?;
-        let to_map = shm_open(name, libc::O_RDWR, 0).map_err(failed("shm_open"))?;
+        let to_map = name.open(libc::O_RDWR, 0).map_err(failed("open"))?;
         reserve(&to_map, 0, len).map_err(failed("posix_fallocate"))?;
         let mapping = map(&to_map, name, len)?;
-        Ok(Locked::Made(Self { mapping, file: None, link }, locks))
+        Ok(Locked::Made(Self { mapping, file: None, huge_page: None, link }, locks))
     }
 
     /// Like [`create`](Self::create), but the name stays as long as any process has a shared
@@ -89,7 +102,7 @@ impl Segment {
     /// [`Locked::Swept`].
     #[cfg(feature = "zenoh")]
     pub(crate) fn create_counted(name: Name, len: usize, mode: u32) -> Result<Option<Self>, OsError> {
-        let file = shm_create(&name).map_err(|error| name.error("shm_open", len, error))?;
+        let file = create_new(&name).map_err(|error| name.error("open", len, error))?;
         let link = Link::new(name.clone());
         let failed = |call| {
             let name = &name;
@@ -105,27 +118,55 @@ impl Segment {
         }
         set_mode(&file, mode).map_err(failed("fchmod"))?;
         let counted = inode(&file).map_err(failed("fstat"))?;
-        let mut segment = Self::sparse(file, link, len)?;
+        let mut segment = Self::sparse(file, link, len, Memory::default())?;
         segment.link.count_by_flock(counted);
         Ok(Some(segment))
     }
 
-    fn sparse(file: File, link: Link, len: usize) -> Result<Self, OsError> {
+    fn sparse(file: File, link: Link, len: usize, memory: Memory) -> Result<Self, OsError> {
         let name = link.name();
-        set_len(&file, len).map_err(|error| name.error("ftruncate", len, error))?;
-        let mapping = Mapping::of_owner(&file, name, len)?;
-        Ok(Self { mapping, file: Some(file), link })
+        let failed = |call| move |error| name.error(call, len, error);
+        set_len(&file, len).map_err(failed("ftruncate"))?;
+        let huge_page = memory.huge_page.filter(|&huge| len >= huge);
+        let mapping = match huge_page {
+            // A huge page can be mapped only where address and offset agree.
+            Some(huge) => Mapping::aligned(&file, name, len, huge)?,
+            None => Mapping::of_owner(&file, name, len)?,
+        };
+        // Before there is any page: the two calls move none.
+        if let Some(node) = memory.numa_node {
+            mapping.prefer_node(node).map_err(failed("mbind"))?;
+        }
+        if memory.is_locked {
+            mapping.lock().map_err(failed(LOCK_MEMORY))?;
+        }
+        Ok(Self { mapping, file: Some(file), huge_page, link })
     }
 
     /// Reserves memory for a range of an object that was made without, in whole pages, and makes it
-    /// present in this process, so that writing it does not fault page by page. Memory reserved
+    /// present in this process, so that writing it does not fault page by page. Huge pages that lie
+    /// wholly within the range are made, if the segment is to have any. Memory reserved
     /// earlier stays as it is. Only for a range that nobody writes meanwhile.
     pub(crate) fn reserve(&self, range: Range<usize>) -> Result<(), OsError> {
         let Some(file) = &self.file else { return Ok(()) };
         reserve(file, range.start, range.len())
             .map_err(|error| self.link.name().error("posix_fallocate", range.len(), error))?;
-        self.mapping.populate(range);
+        self.mapping.populate(range.clone());
+        self.collapse(range);
         Ok(())
+    }
+
+    /// The size in bytes of the huge pages that the segment's memory is to be in, if it is.
+    pub(crate) fn huge_page(&self) -> Option<usize> {
+        self.huge_page
+    }
+
+    /// Has the huge pages within a range made, as far as the kernel can. All of the range has
+    /// memory, and each huge page has a part that is present.
+    pub(crate) fn collapse(&self, range: Range<usize>) {
+        if let Some(huge) = self.huge_page {
+            self.mapping.collapse(range, huge);
+        }
     }
 
     /// Gives a range's memory back to the system, in whole pages, even while other processes have
@@ -134,6 +175,11 @@ impl Segment {
     /// signal if /dev/shm is full. Returns `false` if the system refuses.
     pub(crate) fn discard(&self, range: Range<usize>) -> bool {
         self.file.as_ref().is_some_and(|file| punch(file, range.start, range.len()).is_ok())
+    }
+
+    /// How many bytes the file system of the segment has left, if that can be known.
+    pub(crate) fn free_bytes(&self) -> Option<u64> {
+        free_bytes(self.link.name().directory())
     }
 
     /// The mapping and the name, to be dropped in this order.
@@ -147,8 +193,8 @@ impl Segment {
     }
 }
 
-fn shm_create(name: &Name) -> io::Result<File> {
-    shm_open(name, libc::O_CREAT | libc::O_EXCL | libc::O_RDWR, 0o600)
+fn create_new(name: &Name) -> io::Result<File> {
+    name.open(libc::O_CREAT | libc::O_EXCL | libc::O_RDWR, 0o600)
 }
 
 /// Sets the exact mode, whatever the umask.
@@ -171,7 +217,7 @@ mod tests {
 
     #[test]
     fn a_segment_is_there_until_it_is_dropped() {
-        let segment = Segment::create(name("life"), PAGE, 0o640).unwrap();
+        let segment = Segment::create(name("life"), PAGE, 0o640, Memory::default()).unwrap();
         let path = segment.link.name().path();
         let foreign = Foreign::open(name("life"), Access::Read, effective_uid()).unwrap();
         assert_eq!((foreign.len, foreign.map(Access::Read).unwrap().len()), (PAGE, PAGE));
@@ -182,21 +228,21 @@ mod tests {
 
     #[test]
     fn a_name_is_created_once() {
-        let _first = Segment::create(name("once"), PAGE, 0o600).unwrap();
-        let second = Segment::create(name("once"), PAGE, 0o600).err().unwrap();
+        let _first = Segment::create(name("once"), PAGE, 0o600, Memory::default()).unwrap();
+        let second = Segment::create(name("once"), PAGE, 0o600, Memory::default()).err().unwrap();
         assert_eq!(second.errno(), Some(libc::EEXIST));
     }
 
     #[test]
     fn a_segment_that_cannot_be_is_undone() {
-        let error = Segment::create(name("huge"), 1 << 50, 0o600).err().unwrap();
+        let error = Segment::create(name("huge"), 1 << 50, 0o600, Memory::default()).err().unwrap();
         assert_eq!((error.call(), error.bytes()), ("mmap", 1 << 50));
         assert!(!Path::new(&name("huge").path()).exists(), "no half-made file is left");
     }
 
     #[test]
     fn a_reservation_that_cannot_be_takes_nothing_and_says_how_much_is_free() {
-        let segment = Segment::create(name("sparse"), 1 << 45, 0o600).unwrap();
+        let segment = Segment::create(name("sparse"), 1 << 45, 0o600, Memory::default()).unwrap();
         let blocks = || std::fs::metadata(name("sparse").path()).unwrap().blocks();
         let error = segment.reserve(0..1 << 45).err().unwrap();
         assert_eq!((error.call(), error.bytes()), ("posix_fallocate", 1 << 45));
@@ -206,7 +252,7 @@ mod tests {
 
     #[test]
     fn memory_comes_and_goes_by_ranges_and_the_length_stays() {
-        let segment = Segment::create(name("ranges"), 8 * PAGE, 0o600).unwrap();
+        let segment = Segment::create(name("ranges"), 8 * PAGE, 0o600, Memory::default()).unwrap();
         let state = || {
             let data = std::fs::metadata(name("ranges").path()).unwrap();
             (data.len() as usize / PAGE, data.blocks() as usize * 512 / PAGE)
@@ -221,7 +267,7 @@ mod tests {
 
     #[test]
     fn a_range_outside_the_mapping_is_refused() {
-        let segment = Segment::create(name("range"), PAGE, 0o600).unwrap();
+        let segment = Segment::create(name("range"), PAGE, 0o600, Memory::default()).unwrap();
         let mapping = segment.mapping();
         assert!(mapping.range(0, PAGE as u64).is_some());
         assert!(mapping.range(PAGE as u64, 0).is_some());

@@ -13,8 +13,8 @@ mod limit_tests;
 use crate::error::OsError;
 use crate::os::locks::LockFile;
 use crate::os::mapping::Mapping;
-use crate::os::name::Link;
-use crate::os::posix::round_to_pages;
+use crate::os::name::{Link, Namespace};
+use crate::os::posix::{round_to_pages, LOCK_MEMORY};
 use crate::os::segment::{Locked, Segment};
 use crate::owner::error::ShareError;
 use crate::owner::payload::Payload;
@@ -31,7 +31,7 @@ use std::sync::atomic::Ordering;
 pub(crate) struct OwnerControl {
     view: View,
     /// Unlinks the name on drop.
-    _link: Link,
+    link: Link,
     /// Holds the owner's lock.
     locks: LockFile,
     id: ProviderId,
@@ -59,13 +59,13 @@ impl OwnerControl {
     /// Creates the control object, locked by this process, with all records free. `None` if a sweep
     /// took it for a dead owner's before it was locked.
     pub(crate) fn create(
-        prefix: &str,
+        names: &Namespace,
         id: ProviderId,
         records: usize,
         mode: u32,
         seed: u64,
     ) -> Result<Option<Self>, OsError> {
-        let name = control_name(prefix, id);
+        let name = control_name(names, id);
         let len = round_to_pages(control_size(records)).unwrap_or(usize::MAX);
         let made = Segment::create_locked(name, len, mode, OWNER_BYTE, Mapping::of_owner)?;
         let Locked::Made(segment, locks) = made else { return Ok(None) };
@@ -81,15 +81,24 @@ impl OwnerControl {
         header.state.store(OPEN, Ordering::Release);
         let free_lists = Mutex::new(FreeLists { used: Vec::new(), fresh: 0, seed, listed: 0 });
         let gates = std::array::from_fn(|_| GrantGate::new());
-        Ok(Some(Self { view, _link: link, locks, id, free_lists, gates, reclaiming: Mutex::new(()) }))
+        Ok(Some(Self { view, link, locks, id, free_lists, gates, reclaiming: Mutex::new(()) }))
     }
 
-    /// The provider's id.
+    /// Locks all of the control object into RAM, and makes it present.
+    pub(crate) fn lock_memory(&self) -> Result<(), OsError> {
+        let mapping = self.view.mapping();
+        mapping.lock().map_err(|error| self.link.name().error(LOCK_MEMORY, mapping.len(), error))?;
+        // Peers may write it already. On a kernel before 5.14 its pages fault in one by one.
+        mapping.prefault(0..mapping.len());
+        Ok(())
+    }
+
     /// What peers ring when they give leases back.
     pub(crate) fn memory_bell(&self) -> &MemoryBell {
         &self.view.header().memory
     }
 
+    /// The provider's id.
     pub(crate) fn id(&self) -> ProviderId {
         self.id
     }

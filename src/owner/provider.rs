@@ -1,8 +1,10 @@
 //! The owner's front door: [`Provider`] and its builder.
 
-use crate::error::BuildError;
-use crate::os::name::{check_prefix, DEFAULT_PREFIX};
-use crate::os::posix::{is_object_mode, PAGE};
+use crate::error::{BuildError, OsError};
+use crate::os::mapping::{can_prefer_node, may_lock};
+use crate::os::name::{Namespace, DEFAULT_PREFIX, DIRECTORY};
+use crate::os::posix::{huge_page_size, is_object_mode, is_on_hugetlbfs, lock_limit, round_to_pages, PAGE};
+use crate::os::segment::Memory;
 use crate::owner::buf::ShmBufMut;
 use crate::owner::chunk::OwnedChunk;
 use crate::owner::class::{class_of, MIN_SIZE};
@@ -15,10 +17,11 @@ use crate::owner::reservation::Reservation;
 use crate::owner::segment_factory::Numbered;
 use crate::owner::stats::Stats;
 use crate::owner::sweep::{self, Swept};
-use crate::protocol::control::{control_name, MAX_RECORDS};
+use crate::protocol::control::{control_name, control_size, MAX_RECORDS};
 use crate::protocol::ids::ProviderId;
 use std::alloc::Layout;
 use std::mem::ManuallyDrop;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,6 +43,10 @@ pub struct ProviderBuilder {
     arena_size: Option<usize>,
     idle_window: u64,
     mode: u32,
+    lock_memory: bool,
+    huge_pages: bool,
+    numa_node: Option<u32>,
+    directory: PathBuf,
     name_prefix: String,
 }
 
@@ -53,6 +60,10 @@ impl Default for ProviderBuilder {
             arena_size: None,
             idle_window: DEFAULT_IDLE_WINDOW,
             mode: 0o600,
+            lock_memory: false,
+            huge_pages: false,
+            numa_node: None,
+            directory: PathBuf::from(DIRECTORY),
             name_prefix: DEFAULT_PREFIX.to_owned(),
         }
     }
@@ -147,13 +158,72 @@ impl ProviderBuilder {
         self
     }
 
+    /// The directory that the objects are in, an absolute path; default /dev/shm. It must exist, and
+    /// clients need the same: [`ClientBuilder::directory`](crate::ClientBuilder::directory).
+    ///
+    /// Choose a tmpfs: one with a size of its own, so that others cannot fill it, or with `huge=`
+    /// (see [`huge_pages`](Self::huge_pages)). On other local file systems the pool works too, but
+    /// messages are written to the disk now and then, and writing them may wait for that. A network
+    /// file system, or two machines on one, cannot work: locks tell who is alive. hugetlbfs is
+    /// refused: every object would be whole huge pages.
+    ///
+    /// Each directory is swept by itself ([`Provider::sweep_in`]).
+    pub fn directory(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.directory = directory.into();
+        self
+    }
+
+    /// Locks the pool into RAM: all that it holds, and the control object, which is then present
+    /// from the start. What is locked is never written to swap, so a message never waits to
+    /// be read back. Default `false`.
+    ///
+    /// [`build`](Self::build) checks that `RLIMIT_MEMLOCK` allows for
+    /// [`max_bytes`](Self::max_bytes) and the control object, as [`BuildError::LockMemory`] tells.
+    /// It reserves nothing of the limit: each segment is locked when it is made, with its whole
+    /// length, although it takes memory page by page as before. If the process has locked other
+    /// memory meanwhile, that fails with [`AllocErrorKind::Os`] (`mlock2`), and nothing is left of
+    /// the segment.
+    ///
+    /// The lock is the owner's: it ends with the process. Peers may lock what they map by
+    /// `mlockall`.
+    pub fn lock_memory(mut self, lock: bool) -> Self {
+        self.lock_memory = lock;
+        self
+    }
+
+    /// Has the kernel put reserved memory into huge pages (2 MiB on x86-64), so that reading and
+    /// writing large messages misses the TLB less. It is advice: what the kernel cannot put there
+    /// stays in small pages, without an error. Default `false`.
+    ///
+    /// A huge page is made when the last of its small pages is reserved, and so takes no more memory
+    /// than they do. Reserving memory then takes about twice as long, because the kernel copies, and
+    /// other threads that carve memory may wait for it: [`reserve`](Provider::reserve) at the start.
+    ///
+    /// It needs Linux 6.1. A tmpfs that is mounted with `huge=always`
+    /// ([`directory`](Self::directory)) has huge pages without this option, faster than with it, but
+    /// takes them whole even for a few bytes: up to one more than is reserved, for each piece.
+    /// `ShmemPmdMapped` in /proc/*pid*/smaps tells how much a process has mapped in huge pages. A
+    /// peer does so where it faults a segment in at once, and not where it reads page by page.
+    pub fn huge_pages(mut self, advise: bool) -> Self {
+        self.huge_pages = advise;
+        self
+    }
+
+    /// Takes payload memory from this NUMA node, as long as it has any free; then from others.
+    /// Default: from the node of the thread that allocates first.
+    pub fn numa_node(mut self, node: u32) -> Self {
+        self.numa_node = Some(node);
+        self
+    }
+
     /// Creates the provider: its control object, and no payload memory yet. It first removes what
-    /// killed providers of this prefix have left behind, as [`sweep`](Provider::sweep) does.
+    /// killed providers of this directory and prefix have left behind, as
+    /// [`sweep_in`](Provider::sweep_in) does.
     ///
     /// # Errors
     ///
-    /// [`BuildError`] if an option or a combination is out of range, or the system refuses the
-    /// control object. A failing sweep is no error.
+    /// [`BuildError`] if an option or a combination is out of range, if memory cannot be locked or be
+    /// had from a node as asked, or if the system refuses the control object. Nothing is left then. A failing sweep is no error.
     pub fn build(self) -> Result<Provider, BuildError> {
         let (max_bytes, max_alloc, max_idle) = (self.max_bytes, self.max_alloc, self.max_idle_per_class);
         let limits = Limits::new(max_bytes, max_alloc, max_idle, self.arena_size, LONGEST)?;
@@ -162,24 +232,57 @@ impl ProviderBuilder {
             return Err(BuildError::Mode { mode: self.mode });
         }
         range("max_shared", self.max_shared, 1, MAX_RECORDS, " chunks")?;
-        check_prefix(&self.name_prefix)?;
-        let _ = sweep::sweep(&self.name_prefix);
-        let control = self.create_control()?;
-        let segments = Numbered::new(self.name_prefix.clone(), control.id(), self.mode & 0o644);
+        let names = Namespace::new(&self.directory, &self.name_prefix)?;
+        self.check_directory()?;
+        self.check_memory(&limits)?;
+        let _ = sweep::sweep(&names);
+        let control = self.create_control(&names)?;
+        if self.lock_memory {
+            control.lock_memory()?;
+        }
+        let huge_page = self.huge_pages.then(huge_page_size).flatten();
+        let memory = Memory { is_locked: self.lock_memory, huge_page, numa_node: self.numa_node };
+        let segments = Numbered::new(names.clone(), control.id(), self.mode & 0o644, memory);
         let pool = Pool::new(limits, Box::new(segments), Some(control));
-        let (max_alloc, name_prefix) = (pool.limits().max_alloc, self.name_prefix.into());
-        Ok(Provider { max_alloc, name_prefix, pool: ManuallyDrop::new(pool) })
+        Ok(Provider { max_alloc: pool.limits().max_alloc, names, pool: ManuallyDrop::new(pool) })
     }
 
-    fn create_control(&self) -> Result<OwnerControl, BuildError> {
+    fn check_directory(&self) -> Result<(), BuildError> {
+        let directory = &self.directory;
+        let failed = |error| OsError::new("stat", &directory.to_string_lossy(), 0, error, String::new());
+        let unfit = |reason| Err(BuildError::Directory { directory: directory.clone(), reason });
+        if !std::fs::metadata(directory).map_err(failed)?.is_dir() {
+            return unfit("is not a directory");
+        }
+        if is_on_hugetlbfs(directory) {
+            return unfit("is on hugetlbfs; use a tmpfs, and ProviderBuilder::huge_pages");
+        }
+        Ok(())
+    }
+
+    /// Can memory be had as wanted? Nothing is made yet.
+    fn check_memory(&self, limits: &Limits) -> Result<(), BuildError> {
+        if let Some(node) = self.numa_node {
+            can_prefer_node(node).map_err(|source| BuildError::NumaNode { node, source })?;
+        }
+        let control = round_to_pages(control_size(self.max_shared)).unwrap_or(usize::MAX);
+        let needed = limits.max_bytes.saturating_add(control);
+        // If the kernel cannot be asked, the first segment will show.
+        if self.lock_memory && matches!(may_lock(needed), Ok(false)) {
+            return Err(BuildError::LockMemory { needed, limit: lock_limit() });
+        }
+        Ok(())
+    }
+
+    fn create_control(&self, names: &Namespace) -> Result<OwnerControl, BuildError> {
         let mut tries = 1;
         loop {
             let id = ProviderId(getrandom::u64().map_err(|error| BuildError::Random(error.into()))?);
             let seed = getrandom::u64().map_err(|error| BuildError::Random(error.into()))?;
-            match OwnerControl::create(&self.name_prefix, id, self.max_shared, self.mode, seed)? {
+            match OwnerControl::create(names, id, self.max_shared, self.mode, seed)? {
                 Some(control) => return Ok(control),
                 None if tries < SWEPT_TRIES => tries += 1,
-                None => return Err(BuildError::Swept { object: control_name(&self.name_prefix, id).path(), tries }),
+                None => return Err(BuildError::Swept { object: control_name(names, id).path(), tries }),
             }
         }
     }
@@ -210,13 +313,13 @@ impl ProviderBuilder {
 pub struct Provider {
     pool: ManuallyDrop<Arc<Pool>>,
     max_alloc: usize,
-    name_prefix: Box<str>,
+    names: Namespace,
 }
 
 impl Provider {
-    /// What the names of its objects start with.
-    pub(crate) fn name_prefix(&self) -> &str {
-        &self.name_prefix
+    /// Where its objects are.
+    pub(crate) fn names(&self) -> &Namespace {
+        &self.names
     }
 
     /// The pool of its chunks.
@@ -407,7 +510,8 @@ impl Provider {
     /// provider's control object by hand: the next sweep takes the segments, and peers that have
     /// not mapped them get [`AttachError::Closed`](crate::AttachError::Closed).
     ///
-    /// [`ProviderBuilder::build`] sweeps by itself.
+    /// [`ProviderBuilder::build`] sweeps by itself. Another directory than /dev/shm is swept by
+    /// [`sweep_in`](Self::sweep_in).
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -422,8 +526,26 @@ impl Provider {
     /// [`BuildError::Prefix`] for a prefix that no provider can have, [`BuildError::Os`] if
     /// /dev/shm cannot be read. An object that cannot be removed is left for the next sweep.
     pub fn sweep(name_prefix: &str) -> Result<Swept, BuildError> {
-        check_prefix(name_prefix)?;
-        Ok(sweep::sweep(name_prefix)?)
+        Self::sweep_in(DIRECTORY, name_prefix)
+    }
+
+    /// Sweeps as [`sweep`](Self::sweep) does, in the [`directory`](ProviderBuilder::directory) of
+    /// the providers.
+    ///
+    /// # Errors
+    ///
+    /// [`BuildError::Directory`] if it is not an absolute path; otherwise as
+    /// [`sweep`](Self::sweep).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let swept = shm_pool::Provider::sweep_in("/dev/shm", "camera")?;
+    /// println!("{} objects, {} bytes", swept.objects, swept.bytes);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn sweep_in(directory: impl AsRef<Path>, name_prefix: &str) -> Result<Swept, BuildError> {
+        Ok(sweep::sweep(&Namespace::new(directory.as_ref(), name_prefix)?)?)
     }
 
     /// What the provider holds and has done; all zero in a forked child. Takes a lock that creating

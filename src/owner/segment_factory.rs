@@ -3,7 +3,8 @@
 #![forbid(unsafe_code)]
 
 use crate::error::OsError;
-use crate::os::segment::Segment;
+use crate::os::name::Namespace;
+use crate::os::segment::{Memory, Segment};
 use crate::owner::payload::Payload;
 use crate::protocol::control::segment_name;
 use crate::protocol::ids::ProviderId;
@@ -25,16 +26,17 @@ pub(crate) trait SegmentFactory: Send + Sync {
 
 /// Segments that a provider numbers, for peers that know them through its control object.
 pub(crate) struct Numbered {
-    prefix: String,
+    names: Namespace,
     provider: ProviderId,
     mode: u32,
+    memory: Memory,
     /// The next segment's serial number. 0 is skipped.
     next: AtomicU64,
 }
 
 impl Numbered {
-    pub(crate) fn new(prefix: String, provider: ProviderId, mode: u32) -> Self {
-        Self { prefix, provider, mode, next: AtomicU64::new(1) }
+    pub(crate) fn new(names: Namespace, provider: ProviderId, mode: u32, memory: Memory) -> Self {
+        Self { names, provider, mode, memory, next: AtomicU64::new(1) }
     }
 }
 
@@ -47,8 +49,8 @@ impl SegmentFactory for Numbered {
             if serial == 0 {
                 continue;
             }
-            let name = segment_name(&self.prefix, self.provider, serial);
-            match Segment::create(name, len, self.mode) {
+            let name = segment_name(&self.names, self.provider, serial);
+            match Segment::create(name, len, self.mode, self.memory) {
                 // Another file has that name. The next number is as good.
                 Err(error) if error.errno() == Some(libc::EEXIST) && tries < NAME_TRIES => tries += 1,
                 result => return result.map(|segment| Payload::new(segment, serial)),
@@ -66,8 +68,8 @@ mod tests {
     /// ever.
     #[test]
     fn numbers_start_over_after_the_last_one_and_leave_zero_out() {
-        let prefix = format!("shm_pool-unit-{}-serial", std::process::id());
-        let source = Numbered::new(prefix, ProviderId(8), 0o600);
+        let names = Namespace::in_shm(&format!("shm_pool-unit-{}-serial", std::process::id()));
+        let source = Numbered::new(names, ProviderId(8), 0o600, Memory::default());
         source.next.store(u64::MAX - 1, Ordering::Relaxed);
         let segments = [(); 4].map(|()| source.create(PAGE).unwrap());
         assert_eq!(segments.each_ref().map(Payload::serial), [u64::MAX - 1, u64::MAX, 1, 2]);

@@ -1,4 +1,4 @@
-//! Removes what killed owners have left under /dev/shm.
+//! Removes what killed owners have left under /dev/shm, or another directory.
 //!
 //! An owner takes the exclusive lock on a byte of its control object before it makes anything else,
 //! and holds it until it has removed everything else (see `locks`). So if a sweep can take a shared
@@ -27,7 +27,7 @@
 #![forbid(unsafe_code)]
 
 use crate::error::OsError;
-use crate::os::name::{is_part, Name, DIRECTORY};
+use crate::os::name::{is_part, Name, Namespace};
 use crate::os::posix::effective_uid;
 use crate::protocol::control::{control_name, CHANNEL_MAGIC};
 use crate::protocol::dead::{is_read, lock_dead_owner, remove_dead, Owner, Removal};
@@ -50,7 +50,7 @@ pub struct Swept {
 impl Swept {
     /// Unlinks an object of a dead owner, if it is a regular file of user `uid`.
     fn remove(&mut self, name: &Name, uid: u32) {
-        let Ok(metadata) = fs::symlink_metadata(name.path()) else { return };
+        let Ok(metadata) = fs::symlink_metadata(name.as_path()) else { return };
         if metadata.is_file() && metadata.uid() == uid && name.unlink().is_ok() {
             self.objects += 1;
             // Blocks are 512 bytes, whatever the file system's block size.
@@ -59,54 +59,55 @@ impl Swept {
     }
 }
 
-/// Removes what dead owners with this prefix have left.
-pub(crate) fn sweep(prefix: &str) -> Result<Swept, OsError> {
+/// Removes what dead owners with these names have left.
+pub(crate) fn sweep(names: &Namespace) -> Result<Swept, OsError> {
     let uid = effective_uid();
     let mut swept = Swept::default();
-    for channel in channels(prefix)? {
+    for channel in channels(names)? {
         if let Ok(Removal::Removed { bytes }) = remove_dead(&channel, uid, CHANNEL_MAGIC, true) {
             swept.objects += 1;
             swept.bytes += bytes;
         }
     }
-    let providers: BTreeSet<ProviderId> = objects(prefix)?.into_iter().map(|(provider, ..)| provider).collect();
+    let providers: BTreeSet<ProviderId> = objects(names)?.into_iter().map(|(provider, ..)| provider).collect();
     for provider in providers {
         // Held until everything is removed.
-        let (_lock, control) = match lock_dead_owner(prefix, provider, uid) {
-            Ok(Owner::Dead(lock)) => (Some(lock), Some(control_name(prefix, provider))),
+        let (_lock, control) = match lock_dead_owner(names, provider, uid) {
+            Ok(Owner::Dead(lock)) => (Some(lock), Some(control_name(names, provider))),
             Ok(Owner::Gone) => (None, None),
             Ok(Owner::Alive) | Err(_) => continue,
         };
         // Asked only now that the owner is known to be dead, because no receiver can come any more.
-        if channels(prefix)?.iter().any(|channel| is_read(channel, provider, uid)) {
+        if channels(names)?.iter().any(|channel| is_read(channel, provider, uid)) {
             continue;
         }
         // Listed again: the owner may have made more before it died.
         let is_its_segment = |(owner, object, _): &(_, _, _)| (*owner, *object) == (provider, Leftover::Segment);
-        let segments = objects(prefix)?.into_iter().filter(is_its_segment).map(|(.., name)| name);
+        let segments = objects(names)?.into_iter().filter(is_its_segment).map(|(.., name)| name);
         segments.chain(control).for_each(|object| swept.remove(&object, uid));
     }
     Ok(swept)
 }
 
-/// The objects of all providers with this prefix.
-fn objects(prefix: &str) -> Result<Vec<(ProviderId, Leftover, Name)>, OsError> {
-    names(|file| parse(prefix, file).map(|(provider, object)| (provider, object, Name::new(file))))
+/// The objects of all providers with these names.
+fn objects(names: &Namespace) -> Result<Vec<(ProviderId, Leftover, Name)>, OsError> {
+    list(names, |file| parse(names.prefix(), file).map(|(provider, object)| (provider, object, names.file(file))))
 }
 
-/// The channels with this prefix.
-fn channels(prefix: &str) -> Result<Vec<Name>, OsError> {
-    names(|file| {
-        let channel = file.strip_prefix(prefix)?.strip_prefix('.')?.strip_suffix(".channel")?;
-        is_part(channel).then(|| Name::new(file))
+/// The channels with these names.
+fn channels(names: &Namespace) -> Result<Vec<Name>, OsError> {
+    list(names, |file| {
+        let channel = file.strip_prefix(names.prefix())?.strip_prefix('.')?.strip_suffix(".channel")?;
+        is_part(channel).then(|| names.file(file))
     })
 }
 
-/// Collects what `choose` returns for the names under /dev/shm.
-fn names<T>(choose: impl Fn(&str) -> Option<T>) -> Result<Vec<T>, OsError> {
-    let failed = |error| OsError::new("readdir", DIRECTORY, 0, error, String::new());
+/// Collects what `choose` returns for the files of the directory.
+fn list<T>(names: &Namespace, choose: impl Fn(&str) -> Option<T>) -> Result<Vec<T>, OsError> {
+    let directory = names.directory();
+    let failed = |error| OsError::new("readdir", &directory.to_string_lossy(), 0, error, String::new());
     let mut found = Vec::new();
-    for entry in fs::read_dir(DIRECTORY).map_err(failed)? {
+    for entry in fs::read_dir(directory).map_err(failed)? {
         found.extend(entry.map_err(failed)?.file_name().to_str().and_then(&choose));
     }
     Ok(found)
@@ -143,8 +144,9 @@ mod tests {
     fn names_are_recognised_and_others_are_not() {
         let id = ProviderId(0x0123_4567_89ab_cdef);
         let file = |name: Name| name.path().rsplit('/').next().unwrap().to_owned();
-        assert_eq!(parse("a", &file(control_name("a", id))), Some((id, Leftover::Control)));
-        assert_eq!(parse("a", &file(segment_name("a", id, 0x2f))), Some((id, Leftover::Segment)));
+        let a = Namespace::in_shm("a");
+        assert_eq!(parse("a", &file(control_name(&a, id))), Some((id, Leftover::Control)));
+        assert_eq!(parse("a", &file(segment_name(&a, id, 0x2f))), Some((id, Leftover::Segment)));
         let others = ["a.ctl", "a.0123456789abcdef", "a.0123456789abcdef.CTL", "a.0123456789ABCDEF.ctl", "a.123.ctl"];
         let more =
             ["b.0123456789abcdef.ctl", "a.0123456789abcdef.+1", "a.0123456789abcdef.01", "a.0123456789abcdef.1.2"];

@@ -24,7 +24,7 @@ use crate::os::foreign::Foreign;
 use crate::os::fork;
 use crate::os::locks;
 use crate::os::mapping::Access;
-use crate::os::name::{check_prefix, DEFAULT_PREFIX};
+use crate::os::name::{Namespace, DEFAULT_PREFIX, DIRECTORY};
 use crate::os::posix::effective_uid;
 use crate::peer::cache::{Cached, ProviderEntry, Remote, Table};
 use crate::peer::control::PeerControl;
@@ -37,17 +37,26 @@ use crate::protocol::ids::{PeerId, ProviderId};
 use crate::protocol::record::Place;
 use parking_lot::RwLock;
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Options of a [`Client`].
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `build` is called"]
 pub struct ClientBuilder {
+    directory: PathBuf,
     name_prefix: String,
     owner_uid: Option<u32>,
 }
 
 impl ClientBuilder {
+    /// Sets the directory that the providers' objects are in, an absolute path; default /dev/shm.
+    /// See [`ProviderBuilder::directory`](crate::ProviderBuilder::directory).
+    pub fn directory(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.directory = directory.into();
+        self
+    }
+
     /// Sets what the providers' names start with; default `shm_pool`. See
     /// [`ProviderBuilder::name_prefix`](crate::ProviderBuilder::name_prefix).
     pub fn name_prefix(mut self, prefix: impl Into<String>) -> Self {
@@ -66,12 +75,13 @@ impl ClientBuilder {
     ///
     /// # Errors
     ///
-    /// [`BuildError::Prefix`] if the prefix cannot be part of a file name.
+    /// [`BuildError::Directory`] if the directory is not an absolute path, [`BuildError::Prefix`] if
+    /// the prefix cannot be part of a file name.
     pub fn build(self) -> Result<Client, BuildError> {
-        check_prefix(&self.name_prefix)?;
+        let names = Namespace::new(&self.directory, &self.name_prefix)?;
         watch_forks();
         Ok(Client {
-            prefix: self.name_prefix,
+            names,
             uid: self.owner_uid.unwrap_or_else(effective_uid),
             fork_epoch: fork::epoch(),
             table: Arc::default(),
@@ -102,7 +112,7 @@ impl ClientBuilder {
 /// # }
 /// ```
 pub struct Client {
-    prefix: String,
+    names: Namespace,
     uid: u32,
     fork_epoch: u64,
     table: Arc<RwLock<Table>>,
@@ -117,20 +127,19 @@ impl Default for Client {
 impl Client {
     /// Creates a client with the default options.
     pub fn new() -> Self {
-        let builder = Self::builder();
         watch_forks();
         let (uid, fork_epoch) = (effective_uid(), fork::epoch());
-        Self { prefix: builder.name_prefix, uid, fork_epoch, table: Arc::default() }
+        Self { names: Namespace::in_shm(DEFAULT_PREFIX), uid, fork_epoch, table: Arc::default() }
     }
 
-    /// The prefix of the names of the providers' objects, and the user that they must belong to.
-    pub(crate) fn trusted(&self) -> (&str, u32) {
-        (&self.prefix, self.uid)
+    /// Where the providers' objects are, and the user that they must belong to.
+    pub(crate) fn trusted(&self) -> (&Namespace, u32) {
+        (&self.names, self.uid)
     }
 
     /// A builder with the default options.
     pub fn builder() -> ClientBuilder {
-        ClientBuilder { name_prefix: DEFAULT_PREFIX.to_owned(), owner_uid: None }
+        ClientBuilder { directory: PathBuf::from(DIRECTORY), name_prefix: DEFAULT_PREFIX.to_owned(), owner_uid: None }
     }
 
     /// Connects to a provider before its first message arrives. Returns this client's id there, for
@@ -147,7 +156,7 @@ impl Client {
         if let Some(entry) = self.table.read().find(provider) {
             return Ok(entry.remote.control.id());
         }
-        let control = match PeerControl::connect(&self.prefix, provider, self.uid) {
+        let control = match PeerControl::connect(&self.names, provider, self.uid) {
             Ok(control) => control,
             // Another thread of this client may have taken the last slot.
             Err(error) => return self.table.read().find(provider).map(|entry| entry.remote.control.id()).ok_or(error),
@@ -234,7 +243,7 @@ impl Client {
 
     /// Opens a segment of a provider; `None` if it is gone.
     fn open(&self, remote: &Remote, serial: u64) -> Result<Option<Foreign>, AttachError> {
-        let name = segment_name(&self.prefix, remote.control.id().provider, serial);
+        let name = segment_name(&self.names, remote.control.id().provider, serial);
         match Foreign::open(name, Access::Read, self.uid) {
             Ok(foreign) => Ok(Some(foreign)),
             Err(missing) if missing.is_missing() => Ok(None),
@@ -339,6 +348,6 @@ impl fmt::Debug for Client {
             Ok(()) => self.table.read().entries.iter().map(ProviderEntry::provider).collect(),
             Err(_) => Vec::new(),
         };
-        f.debug_struct("Client").field("prefix", &self.prefix).field("providers", &providers).finish()
+        f.debug_struct("Client").field("prefix", &self.names.prefix()).field("providers", &providers).finish()
     }
 }

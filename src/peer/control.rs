@@ -7,6 +7,7 @@ use crate::os::foreign::{Foreign, ObjectError};
 use crate::os::fork;
 use crate::os::locks::{LockFile, LOCK};
 use crate::os::mapping::Access;
+use crate::os::name::Namespace;
 use crate::peer::error::AttachError;
 use crate::protocol::control::{
     control_name, peer_byte, ControlHeader, View, CLOSED, MAGIC, OPEN, OWNER_BYTE, VERSION,
@@ -35,9 +36,9 @@ pub(crate) struct PeerControl {
 
 impl PeerControl {
     /// Opens the control object of `provider`, which must belong to user `uid`, and takes a slot.
-    pub(crate) fn connect(prefix: &str, provider: ProviderId, uid: u32) -> Result<Self, AttachError> {
+    pub(crate) fn connect(names: &Namespace, provider: ProviderId, uid: u32) -> Result<Self, AttachError> {
         barrier::enlist();
-        let name = control_name(prefix, provider);
+        let name = control_name(names, provider);
         let object = name.path();
         let gone = |error: ObjectError| match error {
             missing if missing.is_missing() => AttachError::NoProvider { provider, object: object.clone() },
@@ -72,8 +73,7 @@ impl PeerControl {
         if !locks.is_locked(OWNER_BYTE) {
             return Err(AttachError::OwnerDied { provider });
         }
-        let Some(slot) = free_slot(&locks).map_err(|error| control_name(prefix, provider).error(LOCK, 0, error))?
-        else {
+        let Some(slot) = free_slot(&locks).map_err(|error| control_name(names, provider).error(LOCK, 0, error))? else {
             return Err(AttachError::TooManyPeers { provider, max: PEERS });
         };
         // The slot's last peer may have died: clear what it left, then take over.

@@ -25,7 +25,7 @@
 //! | owner: segment entry, Relaxed | peer: Relaxed | only a hint what to map and to unmap; it never decides about access |
 
 use crate::os::mapping::Mapping;
-use crate::os::name::Name;
+use crate::os::name::{Name, Namespace};
 use crate::os::posix::PAGE;
 use crate::protocol::ids::ProviderId;
 use crate::protocol::memory_bell::MemoryBell;
@@ -94,13 +94,13 @@ pub(crate) struct ControlHeader {
 const _: () = assert!(size_of::<ControlHeader>() <= PAGE && PAGE % std::mem::align_of::<Record>() == 0);
 
 /// The name of a provider's control object.
-pub(crate) fn control_name(prefix: &str, provider: ProviderId) -> Name {
-    Name::new(&format!("{prefix}.{provider}.ctl"))
+pub(crate) fn control_name(names: &Namespace, provider: ProviderId) -> Name {
+    names.name(&format!("{provider}.ctl"))
 }
 
 /// The name of a provider's payload segment.
-pub(crate) fn segment_name(prefix: &str, provider: ProviderId, serial: u64) -> Name {
-    Name::new(&format!("{prefix}.{provider}.{serial:x}"))
+pub(crate) fn segment_name(names: &Namespace, provider: ProviderId, serial: u64) -> Name {
+    names.name(&format!("{provider}.{serial:x}"))
 }
 
 /// Length in bytes of a control object with `records` records: the header's page, then the records.
@@ -137,6 +137,10 @@ impl View {
     /// The same object with another number of records, if they fit.
     pub(crate) fn with_records(self, records: usize) -> Option<Self> {
         Self::new(self.mapping, records)
+    }
+
+    pub(crate) fn mapping(&self) -> &Mapping {
+        &self.mapping
     }
 
     /// How many records there are.

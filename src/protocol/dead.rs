@@ -5,7 +5,7 @@
 use crate::os::foreign::{check_regular, is_linked, Foreign, ObjectError};
 use crate::os::locks::{LockFile, LOCK};
 use crate::os::mapping::Access;
-use crate::os::name::{shm_open, Name};
+use crate::os::name::{Name, Namespace};
 use crate::os::posix::PAGE;
 use crate::protocol::control::{control_name, CLOSED, OWNER_BYTE, PROVIDER_OFFSET, RECEIVER_BYTE, STATE_OFFSET};
 use crate::protocol::ids::ProviderId;
@@ -23,15 +23,15 @@ pub(crate) enum Owner {
 
 /// Finds out whether the owner of a control object is alive. The object must be a regular file of
 /// user `uid`. A dead owner's is marked as closed, for peers that have it mapped.
-pub(crate) fn lock_dead_owner(prefix: &str, provider: ProviderId, uid: u32) -> Result<Owner, ObjectError> {
-    match lock(prefix, provider, uid) {
+pub(crate) fn lock_dead_owner(names: &Namespace, provider: ProviderId, uid: u32) -> Result<Owner, ObjectError> {
+    match lock(names, provider, uid) {
         Err(missing) if missing.is_missing() => Ok(Owner::Gone),
         result => Ok(result?.map_or(Owner::Alive, Owner::Dead)),
     }
 }
 
-fn lock(prefix: &str, provider: ProviderId, uid: u32) -> Result<Option<LockFile>, ObjectError> {
-    let foreign = Foreign::open(control_name(prefix, provider), Access::ReadWrite, uid)?;
+fn lock(names: &Namespace, provider: ProviderId, uid: u32) -> Result<Option<LockFile>, ObjectError> {
+    let foreign = Foreign::open(control_name(names, provider), Access::ReadWrite, uid)?;
     let locks = foreign.open_for_locks()?;
     // Shared, because a peer that connects at this moment asks whether the exclusive lock is held.
     if !matches!(locks.try_lock_shared(OWNER_BYTE), Ok(true)) {
@@ -69,9 +69,9 @@ pub(crate) enum Removal {
 /// With `or_read`, a channel whose receiver is alive stays.
 pub(crate) fn remove_dead(name: &Name, uid: u32, magic: u64, or_read: bool) -> Result<Removal, ObjectError> {
     let failed = |call| move |error| name.error(call, 0, error);
-    let locks = match LockFile::open(|| shm_open(name, libc::O_RDWR, 0)) {
+    let locks = match LockFile::open(|| name.open(libc::O_RDWR, 0)) {
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(Removal::Gone),
-        result => result.map_err(failed("shm_open"))?,
+        result => result.map_err(failed("open"))?,
     };
     check_regular(locks.file(), name, uid)?;
     if !locks.try_lock(OWNER_BYTE).map_err(failed(LOCK))? {
@@ -96,7 +96,7 @@ pub(crate) fn remove_dead(name: &Name, uid: u32, magic: u64, or_read: bool) -> R
     }
     // A block has 512 bytes here, whatever the file system's block size.
     let bytes = locks.file().metadata().map_or(0, |metadata| metadata.blocks() * 512);
-    name.unlink().map_err(failed("shm_unlink"))?;
+    name.unlink().map_err(failed("unlink"))?;
     Ok(Removal::Removed { bytes })
 }
 
@@ -104,7 +104,7 @@ pub(crate) fn remove_dead(name: &Name, uid: u32, magic: u64, or_read: bool) -> R
 /// does not matter who holds the sender's lock, which may be a sweep. Also `true` if the channel
 /// cannot be opened for lack of descriptors or memory.
 pub(crate) fn is_read(channel: &Name, provider: ProviderId, uid: u32) -> bool {
-    let locks = match LockFile::open(|| shm_open(channel, libc::O_RDWR, 0)) {
+    let locks = match LockFile::open(|| channel.open(libc::O_RDWR, 0)) {
         Err(error) => return matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)),
         Ok(locks) => locks,
     };

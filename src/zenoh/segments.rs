@@ -17,7 +17,7 @@
 
 use super::outstanding::{Outstanding, SLOTS};
 use crate::error::OsError;
-use crate::os::name::Name;
+use crate::os::name::{Name, DIRECTORY};
 use crate::os::posix::free_bytes;
 use crate::os::segment::Segment;
 use crate::owner::payload::Payload;
@@ -53,7 +53,7 @@ impl SegmentFactory for ZenohSegments {
     fn create(&self, len: usize) -> Result<Payload, OsError> {
         for _ in 0..NAME_TRIES {
             let Some(id) = self.outstanding.next_id(self.next.fetch_add(1, Ordering::Relaxed)) else { break };
-            if free_bytes().is_some_and(|free| free < len as u64) {
+            if free_bytes(DIRECTORY.as_ref()).is_some_and(|free| free < len as u64) {
                 return Err(name(id).error("statvfs", len, io::Error::from_raw_os_error(libc::ENOSPC)));
             }
             match Segment::create_counted(name(id), len, MODE) {
@@ -68,7 +68,7 @@ impl SegmentFactory for ZenohSegments {
         }
         let source = io::Error::other("no segment id is free");
         let advice = format!("; the pool has made {SLOTS} segments, or their names are taken");
-        Err(OsError::new("shm_open", "/dev/shm/<id>.zenoh", len, source, advice))
+        Err(OsError::new("open", "/dev/shm/<id>.zenoh", len, source, advice))
     }
 
     fn keeps_segments(&self) -> bool {

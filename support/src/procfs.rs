@@ -57,6 +57,23 @@ pub fn shared_mappings() -> io::Result<Vec<Mapping>> {
     Ok(list.lines().filter_map(Mapping::parse).collect())
 }
 
+/// The sum of a field of /proc/self/smaps, such as `Locked`, in bytes, over this process's mappings
+/// of files whose path contains `path`.
+pub fn mapped_memory(path: &str, field: &str) -> io::Result<u64> {
+    let (mut sum, mut is_meant) = (0, false);
+    for line in fs::read_to_string("/proc/self/smaps")?.lines() {
+        match line.split_once(':') {
+            Some((name, rest)) if !name.contains(' ') => {
+                let kilobytes = rest.trim().strip_suffix(" kB").and_then(|number| number.parse::<u64>().ok());
+                sum += kilobytes.filter(|_| is_meant && name == field).unwrap_or(0) << 10;
+            }
+            // The line that a mapping begins with.
+            _ => is_meant = line.contains(path),
+        }
+    }
+    Ok(sum)
+}
+
 /// The names of the objects that start with `start`, sorted.
 pub fn objects(start: &str) -> Vec<String> {
     let entries = fs::read_dir(OBJECTS).expect("a directory /dev/shm");

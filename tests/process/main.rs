@@ -37,6 +37,8 @@ mod killed_owner;
 mod killed_peer;
 mod leaving_peer;
 mod loans;
+mod lock_memory;
+mod mounts;
 mod namespaces;
 mod reclaim_race;
 mod rejects;
@@ -82,6 +84,8 @@ const ROLES: &[(&str, Role)] = &[
     ("loans-heir", loans::heir_role),
     ("loans-holder", loans::holder_role),
     ("loans-keeper", loans::keeper_role),
+    ("lock-memory", lock_memory::role),
+    ("mounts", mounts::role),
     ("other-namespaces", namespaces::role),
     ("owner", killed_owner::role),
     ("owner-forks", sweep::forking_role),

@@ -166,6 +166,22 @@ pub(crate) fn set_limit(resource: libc::__rlimit_resource_t, value: u64) {
     check(unsafe { libc::setrlimit(resource, &limit) }).expect("a soft limit below the hard one");
 }
 
+/// Takes from this thread the right to lock memory beyond the limit. Another user's process never
+/// had it.
+pub(crate) fn give_up_locking_without_limit() -> io::Result<()> {
+    /// As the kernel numbers its capabilities and the versions of this call.
+    const CAP_IPC_LOCK: u32 = 14;
+    const VERSION: u32 = 0x2008_0522;
+    // The version, and this thread; then the rights in force, those permitted and those inheritable,
+    // twice.
+    let (mut head, mut sets) = ([VERSION, 0], [0_u32; 6]);
+    // SAFETY: both point to as many numbers as the kernel writes for this version.
+    check(unsafe { libc::syscall(libc::SYS_capget, head.as_mut_ptr(), sets.as_mut_ptr()) } as c_int)?;
+    sets[0] &= !(1 << CAP_IPC_LOCK);
+    // SAFETY: both point to as many numbers as the kernel reads for this version.
+    check(unsafe { libc::syscall(libc::SYS_capset, head.as_ptr(), sets.as_ptr()) } as c_int)
+}
+
 /// Makes this process another user's for good. Only root can do this.
 pub(crate) fn become_user(id: u32) -> io::Result<()> {
     // SAFETY: with a count of 0 the pointer is not read; libc changes all threads.

@@ -30,6 +30,7 @@ const NEVER_FAIL: &[c_long] = &[
     libc::SYS_getpid,
     libc::SYS_gettid,
     libc::SYS_geteuid,
+    libc::SYS_prlimit64,
     libc::SYS_tgkill,
     libc::SYS_sched_yield,
     libc::SYS_rt_sigprocmask,
@@ -117,11 +118,13 @@ impl Call {
             libc::SYS_pwrite64 => call("pwrite", "", &[libc::ENOSPC, libc::EINTR, libc::ENOMEM, libc::EIO]),
             libc::SYS_getrandom => call("getrandom", "", &[libc::EINTR, libc::ENOSYS, libc::EAGAIN]),
             libc::SYS_getdents64 => call("getdents64", "", &[libc::EINTR, libc::ENOMEM, libc::ENOENT]),
-            // On the files that replace `getrandom`.
-            libc::SYS_read => call("read", "random", &[]),
+            // On the files that replace `getrandom`, and one of /sys.
+            libc::SYS_read => call("read", "", &[]),
             POLL => call("poll", "random", &[]),
-            // Called only to word an error that has happened already.
-            libc::SYS_statfs => call("statfs", "", &[]),
+            // Which file system the directory is on; or to word an error that has happened already.
+            libc::SYS_statfs => call("statfs", "", &[libc::EINTR, libc::ENOMEM, libc::EACCES]),
+            libc::SYS_mlock2 => call("mlock2", "", &[libc::ENOMEM, libc::EPERM, libc::EAGAIN, libc::EINVAL]),
+            libc::SYS_mbind => call("mbind", "", &[libc::EINVAL, libc::ENOMEM, libc::EPERM, libc::ENOSYS]),
             number if is_unlink(number) => call("unlink", "", &[libc::ENOENT, libc::EACCES, libc::EROFS]),
             number => panic!("system call {number} is new here: which errors can it give?"),
         }
@@ -144,6 +147,9 @@ fn opening(path: &str, flags: i32) -> (&'static str, &'static [i32]) {
     // The fallback of the crate `getrandom` on a kernel without the system call.
     if path.starts_with("/dev/") && path.ends_with("random") {
         return ("random", &[]);
+    }
+    if path.starts_with("/sys/") {
+        return ("huge pages", &[EACCES, EMFILE, ENFILE, ENOENT, ENOMEM]);
     }
     assert!(path.starts_with("/dev/shm/"), "{path} is opened");
     (opened, &[EACCES, EMFILE, ENFILE, ENOMEM, EINTR, ENOENT])

@@ -5,7 +5,7 @@
 
 use crate::calls::{error_name, is_complaint, is_done_anyway, is_retried_for_ever, takes_back, Call};
 use crate::channels;
-use crate::fallible::{channel, Footprint};
+use crate::fallible::{channel, Footprint, LOCKED_ALLOC, LOCKED_BUILD};
 use crate::kill_points::{is_possible, Place, Victim};
 use crate::owner_operations::{builder, published, LARGE, SMALL};
 use crate::shm::{self, Names};
@@ -20,6 +20,8 @@ use std::sync::Arc;
 
 const OPERATIONS: &[&str] = &[
     "build",
+    LOCKED_BUILD,
+    LOCKED_ALLOC,
     "sweep",
     "alloc, a run",
     "alloc, a heap",
@@ -146,6 +148,8 @@ fn is_told(error: &str, errno: i32, operation: &str) -> bool {
         (libc::ENOENT, "connect") => error == "NoProvider",
         (libc::ENOENT, "attach" | "accept") => error == "Closed",
         (libc::ENOENT, OPEN) => error == "NoChannel",
+        // The limit is asked for, and the node, before anything is made.
+        (_, LOCKED_BUILD) if error == "LockMemory" || error == "NumaNode" => true,
         // Another process has the lock.
         (libc::EAGAIN | libc::EACCES, OPEN) if error == "HasReceiver" => true,
         _ => error == "Random" || error.split(' ').next() == Some(&error_name(errno)),

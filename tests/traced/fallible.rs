@@ -12,7 +12,7 @@ use crate::trace::marked;
 use crate::waits;
 use crate::wire::{Link, Message};
 use shm_pool::channel::{ChannelError, RecvError};
-use shm_pool::{AllocError, AllocErrorKind, AttachError, BuildError, Descriptor, OsError};
+use shm_pool::{AllocError, AllocErrorKind, AttachError, BuildError, Descriptor, OsError, ProviderBuilder};
 use std::cell::RefCell;
 use std::fs;
 use std::ops::RangeFrom;
@@ -63,6 +63,14 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
     let provider = || builder(prefix).build().unwrap();
     match operation {
         "build" => attempt.twice(|| builder(prefix).build().map_err(build_error)),
+        LOCKED_BUILD => {
+            let builder = with_options(prefix);
+            attempt.twice(|| builder.clone().build().map_err(build_error));
+        }
+        LOCKED_ALLOC => {
+            let provider = with_options(prefix).build().unwrap();
+            attempt.twice(|| provider.alloc(LARGE).map_err(alloc_error));
+        }
         "sweep" => attempt.twice(|| shm_pool::Provider::sweep(prefix).map_err(build_error)),
         "alloc, a run" => {
             let provider = provider();
@@ -177,6 +185,26 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
         other => panic!("no operation {other:?}"),
     }
     link.send(&Message::Done);
+}
+
+/// Building and allocating with [options](with_options).
+pub(crate) const LOCKED_BUILD: &str = "build, locked";
+pub(crate) const LOCKED_ALLOC: &str = "alloc, locked";
+
+/// A provider whose memory is to be as particular as this machine allows.
+fn with_options(prefix: &str) -> ProviderBuilder {
+    // A segment that is long enough for a huge page.
+    let usual = builder(prefix).max_bytes(4 << 20).arena_size(2 << 20).huge_pages(true);
+    let options: [fn(ProviderBuilder) -> ProviderBuilder; 2] = [|it| it.lock_memory(true), |it| it.numa_node(0)];
+    // The limit may be low, and a container may forbid the call.
+    options.iter().fold(usual, |builder, with| {
+        let particular = with(builder.clone());
+        if particular.clone().build().is_ok() {
+            particular
+        } else {
+            builder
+        }
+    })
 }
 
 fn descriptor(link: &Link) -> Descriptor {

@@ -240,6 +240,7 @@ impl Arenas {
                 account.take(arena.holes.take(&rest).iter().map(ExactSizeIterator::len).sum::<usize>() * self.page);
             }
         }
+        arena.collapse_ends(&range, self.page);
     }
 
     /// Takes back a run. Its `holes` are those that were not filled.
@@ -349,6 +350,23 @@ impl ArenaState {
     fn free_run(&mut self, run: &Carved, page: usize) {
         if let Some(arena) = self.arena(run) {
             arena.pages.free(run.offset / page);
+        }
+    }
+}
+
+impl Arena {
+    /// Has the huge pages made that a run begins and ends in, if all of their pages have memory by
+    /// now. Those that lie wholly within the run were made when its memory was reserved. Under the
+    /// lock, so that no gap beside the run is punched meanwhile: a huge page takes memory for it.
+    fn collapse_ends(&self, run: &Range<usize>, page: usize) {
+        let segment = self.payload.segment();
+        let Some(huge) = segment.huge_page().map(|bytes| bytes / page) else { return };
+        for at in [run.start, run.end - 1] {
+            let whole = at / huge * huge..at / huge * huge + huge;
+            let is_within_run = run.start <= whole.start && whole.end <= run.end;
+            if !is_within_run && self.holes.filled(&whole) == [whole.clone()] {
+                segment.collapse(whole.start * page..whole.end * page);
+            }
         }
     }
 }

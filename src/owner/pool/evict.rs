@@ -4,7 +4,6 @@
 
 use super::Pool;
 use crate::error::OsError;
-use crate::os::posix::free_bytes;
 use crate::owner::arena::{Leaving, Need};
 use crate::owner::control::OwnerControl;
 use crate::owner::error::{AllocError, AllocErrorKind};
@@ -93,7 +92,7 @@ impl Pool {
         if !was_punched && self.punch(usize::MAX) > 0 {
             return true;
         }
-        let missing = need.size.saturating_sub(Self::left_in_the_system(error));
+        let missing = need.size.saturating_sub(self.left_in_the_system(error));
         let (_, lines) = self.arenas.free_bytes();
         if self.evictable_bytes() + lines < missing.max(1) {
             return false;
@@ -110,11 +109,10 @@ impl Pool {
 
     /// How much memory the system has, after it refused some: nothing that is known of, unless it
     /// was the file system that is full.
-    fn left_in_the_system(error: &OsError) -> usize {
-        if error.errno() != Some(libc::ENOSPC) {
-            return 0;
-        }
-        free_bytes().map_or(0, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX))
+    fn left_in_the_system(&self, error: &OsError) -> usize {
+        let left = || self.arenas.payloads().first()?.segment().free_bytes();
+        let is_full = error.errno() == Some(libc::ENOSPC);
+        is_full.then(left).flatten().map_or(0, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX))
     }
 
     /// Bytes of all idle chunks.
