@@ -1,0 +1,102 @@
+//! The slowest allocation while a reader holds many chunks of the same class, which the pool passes
+//! over to find one that has come back.
+
+#![forbid(unsafe_code)]
+
+use crate::PREFIX;
+use hdrhistogram::Histogram;
+use shm_pool::{Client, Provider, ShmView};
+use shm_pool_support::latency::{at, histogram, Spread};
+use shm_pool_support::table::table;
+use shm_pool_support::units::Bytes;
+use shm_pool_support::{clock, Fallible};
+use std::collections::VecDeque;
+
+const CAP: usize = 256 << 20;
+
+/// Of small chunks the pool looks at a few before it carves another one, of large ones at all.
+const LENGTHS: [usize; 3] = [64, 4 << 10, 256 << 10];
+
+/// Chunks that the slow reader holds.
+const HELD: [usize; 4] = [0, 8, 64, 512];
+
+/// Messages that another reader has at a time.
+const UNDER_WAY: usize = 8;
+
+/// Rounds of a row.
+#[derive(Default)]
+struct Row {
+    slowest: Vec<f64>,
+    carved: u64,
+}
+
+/// A few allocations of each row.
+pub(crate) fn check() -> Fallible {
+    for len in LENGTHS {
+        for held in HELD {
+            run(len, held, 200)?;
+        }
+        println!("{}, {HELD:?} chunks held: 200 allocations, no new segment", Bytes(len as u64));
+    }
+    Ok(())
+}
+
+pub(crate) fn measure(rounds: u32, count: usize) -> Fallible {
+    println!("\nAllocations while a reader holds chunks of the same class: in turn, {rounds} rounds of {count}\n");
+    let mut table = table(&["", "held", "p50", "p99", "slowest, of the rounds", "chunks carved"]);
+    for len in LENGTHS {
+        let mut results = HELD.map(|_| (histogram(), Row::default()));
+        for _ in 0..rounds {
+            for (held, (all, row)) in HELD.iter().zip(&mut results) {
+                let (waits, carved) = run(len, *held, count)?;
+                all.add(&waits)?;
+                row.slowest.push(waits.max() as f64);
+                row.carved += carved;
+            }
+        }
+        for (held, (all, row)) in HELD.iter().zip(&results) {
+            table.add_row([
+                Bytes(len as u64).to_string(),
+                held.to_string(),
+                at(all, 0.5),
+                at(all, 0.99),
+                Spread::of(&row.slowest).to_string(),
+                row.carved.to_string(),
+            ]);
+        }
+    }
+    println!("{table}");
+    Ok(())
+}
+
+/// How long each allocation takes, and how many chunks were carved meanwhile.
+fn run(len: usize, held: usize, count: usize) -> Fallible<(Histogram<u64>, u64)> {
+    let provider = Provider::builder().name_prefix(PREFIX).max_bytes(CAP).build()?;
+    let client = Client::builder().name_prefix(PREFIX).build()?;
+    let read =
+        |buffer: shm_pool::ShmBufMut| -> Fallible<ShmView> { Ok(client.attach(&buffer.freeze().descriptor()?)?) };
+    let slow = (0..held).map(|_| read(provider.alloc(len)?)).collect::<Fallible<Vec<_>>>()?;
+    let mut quick = VecDeque::with_capacity(UNDER_WAY);
+    let mut waits = histogram();
+    let mut before = provider.stats();
+    for number in 0..2 * count {
+        if number == count {
+            // What there is now is enough for ever.
+            (before, waits) = (provider.stats(), histogram());
+        }
+        if quick.len() == UNDER_WAY {
+            quick.pop_front();
+        }
+        let asked = clock::now();
+        let buffer = provider.alloc(len)?;
+        waits.saturating_record(clock::now() - asked);
+        quick.push_back(read(buffer)?);
+    }
+    drop(slow);
+    let after = provider.stats();
+    if after.segments_created != before.segments_created {
+        let made = after.segments_created - before.segments_created;
+        return Err(format!("{made} segments were made for {len} bytes while chunks were free, {held} held").into());
+    }
+    Ok((waits, after.misses() - before.misses()))
+}
