@@ -71,22 +71,19 @@ pub(crate) fn measure(rounds: u32, count: usize) -> Fallible {
 
 /// How long each allocation takes, and how many chunks were carved meanwhile.
 fn run(len: usize, held: usize, count: usize) -> Fallible<(Histogram<u64>, u64)> {
-    let provider = Provider::builder().name_prefix(PREFIX).max_bytes(CAP).build()?;
+    // The first segment has room for what is needed and no more.
+    let needed = (held + UNDER_WAY + 1) * len;
+    let provider = Provider::builder().name_prefix(PREFIX).max_bytes(CAP).arena_size(needed).build()?;
     let client = Client::builder().name_prefix(PREFIX).build()?;
     let read =
         |buffer: shm_pool::ShmBufMut| -> Fallible<ShmView> { Ok(client.attach(&buffer.freeze().descriptor()?)?) };
     let slow = (0..held).map(|_| read(provider.alloc(len)?)).collect::<Fallible<Vec<_>>>()?;
-    let mut quick = VecDeque::with_capacity(UNDER_WAY);
+    let mut quick = (0..UNDER_WAY).map(|_| read(provider.alloc(len)?)).collect::<Fallible<VecDeque<_>>>()?;
     let mut waits = histogram();
-    let mut before = provider.stats();
-    for number in 0..2 * count {
-        if number == count {
-            // What there is now is enough for ever.
-            (before, waits) = (provider.stats(), histogram());
-        }
-        if quick.len() == UNDER_WAY {
-            quick.pop_front();
-        }
+    let before = provider.stats();
+    for _ in 0..count {
+        // From here on one chunk is free.
+        quick.pop_front();
         let asked = clock::now();
         let buffer = provider.alloc(len)?;
         waits.saturating_record(clock::now() - asked);

@@ -62,8 +62,8 @@ pub(crate) fn camera(
             frames.dropped += 1;
             continue;
         };
-        if let Some(late) = schedule.end_before(frame).and_then(|end| got.checked_sub(end)) {
-            frames.late.saturating_record(late);
+        if let Some(end) = schedule.end_before(frame).filter(|end| (asked..got).contains(end)) {
+            frames.late.saturating_record(got - end);
         }
         fill(&mut buffer, Identity { provider: CAMERA, sequence: frame });
         frames.cpu_filling += clock::thread_cpu() - allocated;

@@ -128,7 +128,7 @@ fn fits(provider: &Provider) -> Fallible<u64> {
 
 fn print(results: &[Vec<Outcome>; WAYS.len()]) -> Fallible {
     let heads = ["waiting by", "frames", "dropped", "goal", "", "IMU dropped", "goal", "", "alloc p50", "p99"];
-    let mut rows = table(&[&heads[..], &["memory after the hoard's end, p50", "p99"]].concat());
+    let mut rows = table(&[&heads[..], &["after the hoard's end, p50", "p99"]].concat());
     for ((_, name), rounds) in WAYS.iter().zip(results) {
         let sum = |of: fn(&Outcome) -> u64| rounds.iter().map(of).sum::<u64>();
         let (dropped, missing) = (sum(|round| round.frames.dropped), sum(|round| round.samples.dropped));
