@@ -82,7 +82,8 @@ fn run(burst: usize) -> Fallible<Vec<(String, Held)>> {
         if in_use.len() == IN_USE {
             in_use.pop_front();
         }
-        Ok(in_use.push_back(provider.alloc(SMALL)?.freeze()))
+        in_use.push_back(provider.alloc(SMALL)?.freeze());
+        Ok(())
     };
     (0..IN_USE).try_for_each(|_| publish())?;
     let mut moments = vec![("before".to_owned(), Held::by(&provider)?)];

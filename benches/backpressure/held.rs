@@ -5,7 +5,7 @@
 
 use crate::PREFIX;
 use hdrhistogram::Histogram;
-use shm_pool::{Client, Provider, ShmView};
+use shm_pool::{Client, Provider, ShmBufMut, ShmView};
 use shm_pool_support::latency::{at, histogram, Spread};
 use shm_pool_support::table::table;
 use shm_pool_support::units::Bytes;
@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 
 const CAP: usize = 256 << 20;
 
-/// Of small chunks the pool looks at a few before it carves another one, of large ones at all.
+/// Bytes of a chunk. The longer it is, the more chunks the pool looks at before it carves another.
 const LENGTHS: [usize; 3] = [64, 4 << 10, 256 << 10];
 
 /// Chunks that the slow reader holds.
@@ -75,8 +75,7 @@ fn run(len: usize, held: usize, count: usize) -> Fallible<(Histogram<u64>, u64)>
     let needed = (held + UNDER_WAY + 1) * len;
     let provider = Provider::builder().name_prefix(PREFIX).max_bytes(CAP).arena_size(needed).build()?;
     let client = Client::builder().name_prefix(PREFIX).build()?;
-    let read =
-        |buffer: shm_pool::ShmBufMut| -> Fallible<ShmView> { Ok(client.attach(&buffer.freeze().descriptor()?)?) };
+    let read = |buffer: ShmBufMut| -> Fallible<ShmView> { Ok(client.attach(&buffer.freeze().descriptor()?)?) };
     let slow = (0..held).map(|_| read(provider.alloc(len)?)).collect::<Fallible<Vec<_>>>()?;
     let mut quick = (0..UNDER_WAY).map(|_| read(provider.alloc(len)?)).collect::<Fallible<VecDeque<_>>>()?;
     let mut waits = histogram();

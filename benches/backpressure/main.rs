@@ -7,6 +7,7 @@
 //! | `ways.rs` | the ways to wait that are compared there |
 //! | `schedule.rs` | what is due when, and when which hoard ends |
 //! | `publisher.rs`, `subscriber.rs`, `hoard.rs` | the publishing process, and a subscribing one |
+//! | `report.rs` | their tables |
 //! | `held.rs` | the slowest allocation while a reader holds many chunks |
 //! | `burst.rs` | what the system gets back of a burst that has stopped |
 //!
@@ -18,6 +19,7 @@ mod held;
 mod hoard;
 mod line;
 mod publisher;
+mod report;
 mod schedule;
 mod sensors;
 mod subscriber;

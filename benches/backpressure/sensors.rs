@@ -7,14 +7,11 @@ use crate::publisher::{camera, imu, Frames, Samples};
 use crate::schedule::{Schedule, FRAME, SAMPLE, SUBSCRIBERS};
 use crate::subscriber::{Received, Task};
 use crate::ways::{Way, WAYS};
-use crate::{Part, PREFIX};
+use crate::{report, Part, PREFIX};
 use shm_pool::channel::Sender;
-use shm_pool::{PeerId, Provider, ShmBufMut};
-use shm_pool_support::latency::{self, Spread};
+use shm_pool::{AllocErrorKind, PeerId, Provider};
 use shm_pool_support::machine::Cores;
 use shm_pool_support::process::{this_program, Child};
-use shm_pool_support::table::{table, Goal};
-use shm_pool_support::units::Nanoseconds;
 use shm_pool_support::{clock, wire, Fallible};
 use std::io::Read;
 use std::net::Shutdown;
@@ -25,24 +22,20 @@ use std::thread;
 
 const CAP: usize = 64 << 20;
 
-/// More samples than three hoards have.
-const RESERVED: usize = 512;
+/// Samples whose memory is the IMU's own: more than hoards have at a time.
+const RESERVED: usize = 256;
 
 /// Nanoseconds from when all are ready until the first frame.
 const LEAD: u64 = 10_000_000;
 
-/// Every hoard ends in time, so nothing need be dropped.
-const DROPPED: Goal = Goal::AtMost(0.0);
-
-/// Processor's time beside that of polling every 200 µs.
-const CPU: Goal = Goal::AtMost(0.5);
-
-/// What came of a way, in one round or in all.
-struct Outcome {
-    frames: Frames,
-    samples: Samples,
+/// What came of a round.
+pub(crate) struct Outcome {
+    pub(crate) frames: Frames,
+    pub(crate) samples: Samples,
+    /// Nanoseconds that an attempt took when frames filled the pool.
+    pub(crate) in_vain: f64,
     /// Nanoseconds of the processor's time that the publisher took in both threads.
-    cpu: u64,
+    pub(crate) cpu: u64,
 }
 
 /// A few frames by each way.
@@ -56,23 +49,21 @@ pub(crate) fn check(cores: Cores) -> Fallible {
 
 pub(crate) fn measure(rounds: u32, frames: u64, cores: Cores) -> Fallible {
     let count = frames.div_ceil(rounds.into());
-    println!(
-        "\nA camera and an IMU to {SUBSCRIBERS} processes that hoard: in turn, {rounds} rounds of {count} frames\n"
-    );
+    println!("\nA camera and an IMU, to processes that hoard: in turn, {rounds} rounds of {count} frames\n");
     let mut results = WAYS.map(|_| Vec::new());
     for _ in 0..rounds {
         for ((way, _), result) in WAYS.iter().zip(&mut results) {
             result.push(run(*way, count, cores)?);
         }
     }
-    print(&results)
+    report::print(&results)
 }
 
 /// One round.
 fn run(way: Way, frames: u64, cores: Cores) -> Fallible<Outcome> {
     let provider = Provider::builder().name_prefix(PREFIX).max_bytes(CAP).max_idle_per_class(RESERVED).build()?;
     let _reserved = provider.reserve(SAMPLE, RESERVED)?;
-    let fits = fits(&provider)?;
+    let (fits, in_vain) = fill_up(&provider)?;
     let (mut children, mut sockets, mut channels) = (Vec::new(), Vec::new(), Vec::new());
     for subscriber in 0..SUBSCRIBERS {
         let channel = format!("{}-{subscriber}", std::process::id());
@@ -111,70 +102,27 @@ fn run(way: Way, frames: u64, cores: Cores) -> Fallible<Outcome> {
         }
         child.finish()?;
     }
-    Ok(Outcome { frames, samples, cpu })
+    Ok(Outcome { frames, samples, in_vain, cpu })
 }
 
-/// How many frames there is memory for.
-fn fits(provider: &Provider) -> Fallible<u64> {
-    let mut all: Vec<ShmBufMut> = Vec::new();
-    loop {
+/// How many frames there is memory for, and what an attempt takes then, in nanoseconds.
+fn fill_up(provider: &Provider) -> Fallible<(u64, f64)> {
+    const ATTEMPTS: u32 = 100;
+    let mut all = Vec::new();
+    let refused = loop {
         match provider.alloc(FRAME) {
             Ok(buffer) => all.push(buffer),
-            Err(error) if error.is_exhausted() => return Ok(all.len() as u64),
-            Err(error) => return Err(error.into()),
+            Err(error) => break error,
+        }
+    };
+    if !matches!(refused.kind(), AllocErrorKind::Exhausted { .. }) {
+        return Err(refused.into());
+    }
+    let begin = clock::now();
+    for _ in 0..ATTEMPTS {
+        if provider.alloc(FRAME).is_ok() {
+            return Err("one more frame fits than fitted before".into());
         }
     }
-}
-
-fn print(results: &[Vec<Outcome>; WAYS.len()]) -> Fallible {
-    let heads = ["waiting by", "frames", "dropped", "goal", "", "IMU dropped", "goal", "", "alloc p50", "p99"];
-    let mut rows = table(&[&heads[..], &["after the hoard's end, p50", "p99"]].concat());
-    for ((_, name), rounds) in WAYS.iter().zip(results) {
-        let sum = |of: fn(&Outcome) -> u64| rounds.iter().map(of).sum::<u64>();
-        let (dropped, missing) = (sum(|round| round.frames.dropped), sum(|round| round.samples.dropped));
-        let (mut allocations, mut late) = (latency::histogram(), latency::histogram());
-        for Outcome { frames, .. } in rounds {
-            allocations.add(&frames.allocations)?;
-            late.add(&frames.late)?;
-        }
-        let mut row = vec![(*name).to_owned(), sum(|round| round.frames.published).to_string()];
-        for count in [dropped, missing] {
-            row.extend([count.to_string(), DROPPED.to_string(), DROPPED.verdict(count as f64).to_owned()]);
-        }
-        row.extend([&allocations, &late].iter().flat_map(|all| [latency::at(all, 0.5), latency::at(all, 0.99)]));
-        rows.add_row(row);
-    }
-    println!("{rows}\n");
-
-    let heads = ["publisher's CPU", "", "/ polling's", "goal", ""];
-    let mut costs = table(&heads);
-    let rows: [(&str, fn(&Outcome) -> f64); 2] =
-        [("to get memory, per frame", allocating), ("but for filling, per message", sending)];
-    for (what, cost) in rows {
-        for ((way, name), rounds) in WAYS.iter().zip(results) {
-            let ratios = rounds.iter().zip(&results[1]).map(|(one, other)| cost(one) / cost(other));
-            let ratio = Spread::of(&ratios.collect::<Vec<_>>());
-            let goal = if *way == Way::Timeout { CPU } else { Goal::None };
-            let cost = Nanoseconds(Spread::of(&rounds.iter().map(cost).collect::<Vec<_>>()).median);
-            costs.add_row([
-                format!("{what}: {name}"),
-                cost.to_string(),
-                ratio.range(2),
-                goal.to_string(),
-                goal.verdict(ratio.median).to_owned(),
-            ]);
-        }
-    }
-    println!("{costs}");
-    Ok(())
-}
-
-/// What the camera's thread spends on memory.
-fn allocating(Outcome { frames, .. }: &Outcome) -> f64 {
-    frames.cpu_allocating as f64 / (frames.published + frames.dropped) as f64
-}
-
-/// What the process spends on everything but the bytes.
-fn sending(Outcome { frames, samples, cpu }: &Outcome) -> f64 {
-    (cpu - frames.cpu_filling) as f64 / (frames.published + samples.published) as f64
+    Ok((all.len() as u64, (clock::now() - begin) as f64 / f64::from(ATTEMPTS)))
 }

@@ -111,7 +111,8 @@ fn receive_samples(channel: &mut Receiver, hoard: &Hoard) -> Fallible<u64> {
             outcome => outcome?,
         };
         // Samples that found no memory are missing, and none comes twice.
-        let sample = loan.first_chunk().map_or(0, |number| u64::from_le_bytes(*number));
+        let Some(number) = loan.get(..8) else { return Err("a sample without a number".into()) };
+        let sample = u64::from_le_bytes(number.try_into()?);
         if sample < next {
             return Err(format!("sample {sample} came after {next} were due").into());
         }

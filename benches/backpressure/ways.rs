@@ -23,6 +23,9 @@ pub(crate) const WAYS: [(Way, &str); 3] = [
     (Way::Polling(Duration::from_millis(1)), "`alloc`, every 1 ms as by zenoh's `BlockOn`"),
 ];
 
+/// Which of them the others are compared with.
+pub(crate) const POLLING: usize = 1;
+
 impl Way {
     /// Memory for a message; `None` if none came back within `patience`.
     pub(crate) fn alloc(
