@@ -27,7 +27,7 @@ const AFTER: [u64; 4] = [0, 1_000, 100_000, 1_000_000];
 const BACK: Goal = Goal::AtMost(0.01);
 
 /// What there is of a provider.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Held {
     /// As it says itself.
     provider: u64,
@@ -88,7 +88,11 @@ fn run(burst: usize) -> Fallible<Vec<(String, Held)>> {
     (0..IN_USE).try_for_each(|_| publish())?;
     let mut moments = vec![("before".to_owned(), Held::by(&provider)?)];
     let all = (0..burst / CHUNK).map(|_| Ok(provider.alloc(CHUNK)?.freeze())).collect::<Fallible<Vec<ShmBuf>>>()?;
-    moments.push(("at the peak".to_owned(), Held::by(&provider)?));
+    let peak = Held::by(&provider)?;
+    if peak.provider.min(peak.system) < burst as u64 {
+        return Err(format!("a burst of {burst} bytes holds only {peak:?}").into());
+    }
+    moments.push(("at the peak".to_owned(), peak));
     drop(all);
     let mut published = 0;
     for after in AFTER {

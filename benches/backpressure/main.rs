@@ -46,8 +46,8 @@ struct Options {
     /// Camera frames of each way to wait, over all rounds
     #[arg(long, default_value_t = 1_500)]
     frames: u64,
-    /// Allocations beside held chunks, of each row and round
-    #[arg(long, default_value_t = 5_000)]
+    /// Allocations beside held chunks, of each row in each of its short rounds
+    #[arg(long, default_value_t = 1_000)]
     allocations: usize,
 }
 

@@ -31,7 +31,7 @@ pub(crate) fn print(results: &Rounds) -> Fallible {
 fn print_messages(results: &Rounds) -> Fallible {
     let heads = ["waiting by", "frames", "dropped", "goal", "", "IMU dropped", "goal", "", "alloc p50", "p99"];
     let mut rows = table(&[&heads[..], &["after the hoard's end, p50", "p99"]].concat());
-    for ((_, name), rounds) in WAYS.iter().zip(results) {
+    for ((way, name), rounds) in WAYS.iter().zip(results) {
         let sum = |of: fn(&Outcome) -> u64| rounds.iter().map(of).sum::<u64>();
         let (dropped, missing) = (sum(|round| round.frames.dropped), sum(|round| round.samples.dropped));
         let (mut allocations, mut late) = (latency::histogram(), latency::histogram());
@@ -40,8 +40,9 @@ fn print_messages(results: &Rounds) -> Fallible {
             late.add(&frames.late)?;
         }
         let mut row = vec![(*name).to_owned(), sum(|round| round.frames.published).to_string()];
+        let goal = goal_of(*way, DROPPED);
         for count in [dropped, missing] {
-            row.extend([count.to_string(), DROPPED.to_string(), DROPPED.verdict(count as f64).to_owned()]);
+            row.extend([count.to_string(), goal.to_string(), goal.verdict(count as f64).to_owned()]);
         }
         row.extend([&allocations, &late].iter().flat_map(|all| [latency::at(all, 0.5), latency::at(all, 0.99)]));
         rows.add_row(row);
@@ -65,7 +66,7 @@ fn add_costs(costs: &mut Table, results: &Rounds, what: &str, cost: fn(&Outcome)
         let of_rounds: Vec<f64> = rounds.iter().map(cost).collect();
         let ratios = rounds.iter().zip(&results[POLLING]).map(|(one, other)| cost(one) / cost(other));
         let ratio = Spread::of(&ratios.collect::<Vec<_>>());
-        let goal = if *way == Way::Timeout { CPU } else { Goal::None };
+        let goal = goal_of(*way, CPU);
         costs.add_row([
             format!("{what}: {name}"),
             Nanoseconds(Spread::of(&of_rounds).median).to_string(),
@@ -73,6 +74,15 @@ fn add_costs(costs: &mut Table, results: &Rounds, what: &str, cost: fn(&Outcome)
             goal.to_string(),
             goal.verdict(ratio.median).to_owned(),
         ]);
+    }
+}
+
+/// The goals are the library's.
+fn goal_of(way: Way, goal: Goal) -> Goal {
+    if way == Way::Timeout {
+        goal
+    } else {
+        Goal::None
     }
 }
 
