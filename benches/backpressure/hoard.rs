@@ -52,8 +52,10 @@ impl Hoard {
         }
     }
 
-    /// Lets go as the schedule says. Each message must still be there.
-    pub(crate) fn let_go(&self, schedule: &Schedule, subscriber: u64) -> Fallible {
+    /// Lets go as the schedule says. Each message must still be there. Returns when the hoards had
+    /// really ended, each with the frame before which it ends.
+    pub(crate) fn let_go(&self, schedule: &Schedule, subscriber: u64) -> Fallible<Vec<(u64, u64)>> {
+        let mut ended = Vec::new();
         for frame in schedule.ends(subscriber) {
             clock::sleep_until(schedule.end(frame));
             for kept in self.end(frame) {
@@ -61,8 +63,9 @@ impl Hoard {
                     return Err(format!("message {} was overwritten while it was held", kept.number).into());
                 }
             }
+            ended.push((frame, clock::now()));
         }
-        Ok(())
+        Ok(ended)
     }
 
     fn end(&self, frame: u64) -> Vec<Kept> {

@@ -19,7 +19,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// What came of the camera's frames.
 pub(crate) struct Frames {
     pub(crate) published: u64,
-    pub(crate) dropped: u64,
+    /// Those that found no memory, and until when they waited for it.
+    pub(crate) dropped: Vec<(u64, u64)>,
     /// How long each allocation took, in nanoseconds, those in vain included.
     pub(crate) allocations: Histogram<u64>,
     /// Of those that waited for the end of a hoard: how long after it they had memory.
@@ -45,7 +46,7 @@ pub(crate) fn camera(
 ) -> Fallible<Frames> {
     let mut frames = Frames {
         published: 0,
-        dropped: 0,
+        dropped: Vec::new(),
         allocations: latency::histogram(),
         late: latency::histogram(),
         cpu_allocating: 0,
@@ -59,10 +60,11 @@ pub(crate) fn camera(
         frames.cpu_allocating += allocated - used;
         frames.allocations.saturating_record(got - asked);
         let Some(mut buffer) = buffer else {
-            frames.dropped += 1;
+            frames.dropped.push((frame, asked + FRAME_PERIOD));
             continue;
         };
-        if let Some(end) = schedule.end_before(frame).filter(|end| (asked..got).contains(end)) {
+        let end = schedule.end(frame);
+        if schedule.is_awaited(frame) && (asked..got).contains(&end) {
             frames.late.saturating_record(got - end);
         }
         fill(&mut buffer, Identity { provider: CAMERA, sequence: frame });

@@ -57,13 +57,12 @@ impl Schedule {
         (first..self.frames).step_by(self.fits as usize)
     }
 
-    /// When the hoard ends that keeps `frame` waiting; `None` if none does.
-    pub(crate) fn end_before(&self, frame: u64) -> Option<u64> {
-        let is_awaited = frame >= self.fits && (0..SUBSCRIBERS).any(|one| self.ends(one).any(|end| end == frame));
-        is_awaited.then(|| self.end(frame))
+    /// Does `frame` wait for the end of a hoard?
+    pub(crate) fn is_awaited(&self, frame: u64) -> bool {
+        frame >= self.fits && (0..SUBSCRIBERS).any(|one| self.ends(one).any(|end| end == frame))
     }
 
-    /// When a hoard ends of what came before `frame`.
+    /// When the hoard ends before `frame`.
     pub(crate) fn end(&self, frame: u64) -> u64 {
         self.start + frame * FRAME_PERIOD + LATE
     }

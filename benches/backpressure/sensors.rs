@@ -32,6 +32,9 @@ const LEAD: u64 = 10_000_000;
 pub(crate) struct Outcome {
     pub(crate) frames: Frames,
     pub(crate) samples: Samples,
+    /// Frames that were dropped although there was memory before they gave up. Others meet a
+    /// subscriber that the machine held up for longer than its schedule says.
+    pub(crate) missed: u64,
     /// Nanoseconds that an attempt took when frames filled the pool.
     pub(crate) in_vain: f64,
     /// Nanoseconds of the processor's time that the publisher took in both threads.
@@ -95,14 +98,22 @@ fn run(way: Way, frames: u64, cores: Cores) -> Fallible<Outcome> {
     // So that the subscribers see that there is no more.
     drop(channels);
     peers.iter().try_for_each(|(_, socket)| socket.shutdown(Shutdown::Write))?;
+    let mut ended = Vec::new();
     for mut child in children {
         let received: Received = wire::expect(child.output()?).map_err(|error| format!("{}: {error}", child.name()))?;
-        if received != (Received { frames: frames.published, samples: samples.published }) {
-            return Err(format!("{} got only {received:?}", child.name()).into());
+        let sent = (frames.published, samples.published);
+        if (received.frames, received.samples) != sent {
+            return Err(format!("of {sent:?} frames and samples, {} got only {received:?}", child.name()).into());
         }
+        ended.extend(received.ended);
         child.finish()?;
     }
-    Ok(Outcome { frames, samples, in_vain, cpu })
+    let was_back = |&&(frame, until): &&(u64, u64)| {
+        let needed = ended.iter().filter(|(end, _)| *end <= frame);
+        needed.map(|(_, time)| time).max().is_some_and(|time| *time < until)
+    };
+    let missed = frames.dropped.iter().filter(was_back).count() as u64;
+    Ok(Outcome { frames, samples, missed, in_vain, cpu })
 }
 
 /// How many frames there is memory for, and what an attempt takes then, in nanoseconds.

@@ -61,11 +61,13 @@ pub(crate) struct Task {
     pub(crate) core: Option<usize>,
 }
 
-/// How many messages came, all of them whole.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// How many messages came, all of them whole; and when the hoards had ended (see
+/// [`Hoard::let_go`]).
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Received {
     pub(crate) frames: u64,
     pub(crate) samples: u64,
+    pub(crate) ended: Vec<(u64, u64)>,
 }
 
 impl Task {
@@ -84,9 +86,9 @@ impl Task {
             let letting_go = scope.spawn(|| hoard.let_go(&schedule, self.subscriber));
             let samples = scope.spawn(|| receive_samples(&mut channel, &hoard));
             let frames = receive_frames(&client, &socket, &hoard)?;
-            letting_go.join().map_err(|_| "the hoard panicked")??;
+            let ended = letting_go.join().map_err(|_| "the hoard panicked")??;
             let samples = samples.join().map_err(|_| "the IMU's thread panicked")??;
-            Ok(Received { frames, samples })
+            Ok(Received { frames, samples, ended })
         })?;
         Ok(wire::send(io::stdout(), &received)?)
     }
