@@ -65,7 +65,7 @@ fn print_costs(results: &Rounds) {
     println!("{costs}\n\nAn attempt that finds nothing takes {in_vain}. Goal: at most 1 µs, {verdict}.");
 }
 
-/// One row for each way.
+/// One row for each way: the median of its rounds, and of their ratios.
 fn add_costs(costs: &mut Table, results: &Rounds, what: &str, goal: Goal, cost: fn(&Outcome) -> f64) {
     for ((way, name), rounds) in WAYS.iter().zip(results) {
         let of_rounds: Vec<f64> = rounds.iter().map(cost).collect();
@@ -101,7 +101,10 @@ fn sending(Outcome { frames, samples, cpu, .. }: &Outcome) -> f64 {
     (cpu - frames.cpu_filling) as f64 / (frames.published + samples.published) as f64
 }
 
-/// How long after a hoard's end the camera had memory.
+/// How long after a hoard's end the camera had memory; no number if it never waited for one.
 fn late(Outcome { frames, .. }: &Outcome) -> f64 {
+    if frames.late.is_empty() {
+        return f64::NAN;
+    }
     frames.late.value_at_quantile(0.5) as f64
 }
