@@ -1,193 +1,83 @@
-//! What a publisher that waits for memory pays: how long after another process has let go its wait
-//! ends, beside a bare futex wake between the same two processes, in the same run.
+//! A pool at its cap: what a publisher pays that waits for memory, and what the pool does about it.
 //!
-//! Latency is from just before the other process lets go (drops its last view, returns a loan, or
-//! wakes the futex) to when the waiter runs again, by the monotonic clock that both read. The other
-//! process lets go a while after the waiter has gone to sleep.
+//! | file | what it shows |
+//! |---|---|
+//! | `wake.rs`, `line.rs` | how long after another process lets go a wait ends, beside a bare futex wake |
+//! | `sensors.rs` | a camera and an IMU to subscribers that hoard: frames dropped, and what waiting costs |
+//! | `ways.rs` | the ways to wait that are compared there |
+//! | `schedule.rs` | what is due when, and when which hoard ends |
+//! | `publisher.rs`, `subscriber.rs`, `hoard.rs` | the publishing process, and a subscribing one |
+//! | `report.rs` | their tables |
+//! | `held.rs` | the slowest allocation while a reader holds many chunks |
+//! | `burst.rs` | what the system gets back of a burst that has stopped |
+//!
+//! The exit code is 0 only if every byte came as it was sent, and no segment was made while a chunk
+//! was free. A goal that is missed is a result.
 
+mod burst;
+mod held;
+mod hoard;
 mod line;
+mod publisher;
+mod report;
+mod schedule;
+mod sensors;
+mod subscriber;
+mod wake;
+mod ways;
 
 use clap::Parser;
-use line::Line;
 use serde::{Deserialize, Serialize};
-use shm_pool::channel::{Receiver, Sender};
-use shm_pool::{Client, Descriptor, Provider, ShmBuf};
-use shm_pool_support::latency::{self, Latencies};
 use shm_pool_support::machine::{pin, Cores, Machine};
 use shm_pool_support::options::Common;
-use shm_pool_support::process::{inherited_input, inherited_output, this_program, Child};
-use shm_pool_support::table::{table, Goal};
-use shm_pool_support::{clock, process, Fallible};
-use std::fs::File;
-use std::io::{Read, Write};
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
-use std::process::Stdio;
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
-
-const CAP: usize = 1 << 20;
-const GOAL: Goal = Goal::AtMost(1.5);
-
-/// Longer than anything takes that works.
-const FOR_EVER: Duration = Duration::from_secs(60);
-
-/// How long the other process lets the waiter fall asleep, in nanoseconds.
-const ASLEEP: u64 = 300_000;
+use shm_pool_support::{process, Fallible};
 
 /// The same in each run, so that the next one removes what a killed one leaves.
 const PREFIX: &str = "shm-pool-backpressure";
 
-/// How memory comes back; or a futex, for comparison.
-#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-enum Way {
-    Futex,
-    View,
-    Loan,
-}
-
-const ROWS: [(Way, &str); 3] = [
-    (Way::Futex, "a bare futex wake"),
-    (Way::View, "a view is dropped, alloc_timeout returns"),
-    (Way::Loan, "a loan is dropped, alloc_timeout returns"),
-];
-
-/// Waits for memory that another process gives back.
+/// A pool at its cap.
 #[derive(Parser)]
 struct Options {
     #[command(flatten)]
     common: Common,
-    /// Waits of each row, over all rounds
+    /// Waits of each way to wake, over all rounds
     #[arg(long, default_value_t = 10_000)]
     waits: u64,
+    /// Camera frames of each way to wait, over all rounds
+    #[arg(long, default_value_t = 1_500)]
+    frames: u64,
+    /// Allocations beside held chunks, of each row in each of its short rounds
+    #[arg(long, default_value_t = 1_000)]
+    allocations: usize,
 }
 
-/// What the other process is told.
+/// What another process is told.
 #[derive(Serialize, Deserialize)]
-struct Task {
-    way: Way,
-    count: u64,
-    name: String,
-    core: Option<usize>,
+enum Part {
+    Waker(wake::Task),
+    Subscriber(subscriber::Task),
 }
 
 fn main() -> Fallible {
-    if let Some(task) = process::task::<Task>() {
-        return task.run();
+    match process::task() {
+        Some(Part::Waker(task)) => return task.run(),
+        Some(Part::Subscriber(task)) => return task.run(),
+        None => {}
     }
-    let options = Options::parse();
+    let Options { common, waits, frames, allocations } = Options::parse();
     let cores = Cores::choose()?;
     let machine = Machine::now();
     pin(cores.first())?;
-    if options.common.quick.quick {
-        for (way, name) in ROWS {
-            measure(way, 20, cores)?;
-            println!("{name}: 20 waits, all ended");
-        }
-        return Ok(());
+    if common.quick.quick {
+        wake::check(cores)?;
+        sensors::check(cores)?;
+        held::check()?;
+        return burst::check();
     }
     cores.require_two()?;
-    machine.print("CLOCK_MONOTONIC", "one pinned to each process");
-    let rounds = options.common.rounds;
-    let count = options.waits.div_ceil(rounds.into());
-    println!("rows     in turn, {rounds} rounds of {count} waits\n");
-    let mut results = ROWS.map(|_| Latencies::default());
-    for _ in 0..rounds {
-        for ((way, _), result) in ROWS.iter().zip(&mut results) {
-            let begin = Instant::now();
-            result.add(&measure(*way, count, cores)?, begin.elapsed())?;
-        }
-    }
-    print(&results);
-    Ok(())
-}
-
-fn print(results: &[Latencies; 3]) {
-    let mut rows = table(&["", "p50", "p90", "p99", "p50 of the rounds", "/ the futex", "goal", ""]);
-    let bare = results[0].p50().median;
-    for ((way, name), result) in ROWS.iter().zip(results) {
-        let ratio = result.p50().median / bare;
-        let goal = if *way == Way::Futex { Goal::None } else { GOAL };
-        rows.add_row([
-            name.to_string(),
-            result.at(0.5),
-            result.at(0.9),
-            result.at(0.99),
-            result.p50().to_string(),
-            format!("{ratio:.2}"),
-            goal.to_string(),
-            goal.verdict(ratio).to_owned(),
-        ]);
-    }
-    println!("{rows}");
-}
-
-/// Waits so often for the other process.
-fn measure(way: Way, count: u64, cores: Cores) -> Fallible<hdrhistogram::Histogram<u64>> {
-    let (line, fd) = line::create()?;
-    let (mut socket, theirs) = UnixStream::pair()?;
-    let provider = Provider::builder().name_prefix(PREFIX).max_bytes(CAP).build()?;
-    let name = std::process::id().to_string();
-    let mut sender = Sender::builder().create(&provider, &name)?;
-    let task = Task { way, count, name, core: cores.second() };
-    let mut command = this_program(&task)?;
-    let other = Child::start("other process", command.stdin(fd).stdout(Stdio::from(OwnedFd::from(theirs))))?;
-    let all = || -> Fallible<ShmBuf> { Ok(provider.alloc(CAP)?.freeze()) };
-    let mut latencies = latency::histogram();
-    for number in 0..count {
-        match way {
-            Way::Futex => {}
-            Way::View => {
-                let message = all()?;
-                socket.write_all(&message.descriptor()?.to_bytes())?;
-                socket.read_exact(&mut [0])?; // its view keeps the message
-            }
-            Way::Loan => sender.send(all()?).map_err(|error| error.kind())?,
-        }
-        socket.write_all(b".")?;
-        match way {
-            Way::Futex => line.wait_until(number as u32 + 1),
-            Way::View | Way::Loan => drop(provider.alloc_timeout(CAP, FOR_EVER)?),
-        }
-        let now = clock::now();
-        latencies.saturating_record(now.saturating_sub(line.stamp().load(Ordering::Acquire)));
-    }
-    drop(socket);
-    other.finish()?;
-    Ok(latencies)
-}
-
-impl Task {
-    /// What the other process does.
-    fn run(&self) -> Fallible {
-        pin(self.core)?;
-        let line = Line::map(&File::from(inherited_input()?))?;
-        let mut socket = UnixStream::from(inherited_output()?);
-        let client = Client::builder().name_prefix(PREFIX).build()?;
-        let mut receiver = Receiver::open(&client, &self.name)?;
-        for number in 0..self.count {
-            let (mut view, mut loan) = (None, None);
-            match self.way {
-                Way::Futex => {}
-                Way::View => {
-                    let mut bytes = [0; Descriptor::SIZE];
-                    socket.read_exact(&mut bytes)?;
-                    view = Some(client.attach(&Descriptor::from_bytes(bytes)?)?);
-                    socket.write_all(b".")?;
-                }
-                Way::Loan => loan = Some(receiver.recv()?),
-            }
-            socket.read_exact(&mut [0])?;
-            let awake = clock::now();
-            while clock::now() - awake < ASLEEP {
-                std::hint::spin_loop();
-            }
-            line.stamp().store(clock::now(), Ordering::Release);
-            match self.way {
-                Way::Futex => line.wake(number as u32 + 1),
-                Way::View | Way::Loan => drop((view, loan)),
-            }
-        }
-        Ok(())
-    }
+    machine.print("CLOCK_MONOTONIC", "the publisher pinned to one, all others to another");
+    wake::measure(common.rounds, waits, cores)?;
+    sensors::measure(common.rounds, frames, cores)?;
+    held::measure(common.rounds, allocations)?;
+    burst::measure()
 }
