@@ -4,33 +4,27 @@
 //! |---|---|
 //! | `conductor.rs` | which process is to end next, when and how; what must hold between the storms |
 //! | `crew.rs` | the running processes: start, end, hear what they tell |
-//! | `worker.rs` | how a process learns its role, and its end of the conductor's socket |
-//! | `owner.rs`, `hub.rs`, `publisher.rs` | the owner process: commands, connections, messages |
-//! | `peer.rs`, `follower.rs` | the peer process: commands, and what it reads of each owner |
-//! | `wire.rs` | what goes over the sockets |
+//! | `worker.rs` | how a process learns its role; what it and the conductor tell each other |
+//! | `owner.rs` | the owner process: connections, messages, commands |
+//! | `peer.rs` | the peer process: what it reads of each owner, commands |
 //! | `tally.rs` | what is counted, and the report |
-//! | `sys.rs` | system calls that the standard library does not offer |
 
 mod conductor;
 mod crew;
-mod follower;
-mod hub;
 mod owner;
 mod peer;
-mod publisher;
-mod sys;
 mod tally;
-mod wire;
 mod worker;
 
 pub(crate) use conductor::run;
 pub(crate) use worker::play_role;
 
 use clap::Parser;
+use serde::{Deserialize, Serialize};
 
 /// Kills and restarts publishers and subscribers at random moments, and checks that nothing is
 /// lost, leaked or torn.
-#[derive(Parser, Clone, Debug)]
+#[derive(Parser, Clone, Debug, Serialize, Deserialize)]
 #[command(name = "chaos")]
 pub(crate) struct Plan {
     /// End after so many kills [default: 1000, if no time is given]
@@ -74,6 +68,7 @@ pub(crate) struct Plan {
 
     /// Arguments that make this program call [`play_role`].
     #[arg(skip)]
+    #[serde(skip)]
     pub(crate) worker_args: &'static [&'static str],
 }
 
