@@ -13,58 +13,34 @@ use serde_json::Value;
 use shm_pool_support::machine::Machine;
 use shm_pool_support::table::{table, Goal};
 use shm_pool_support::turns::{self, BATCH};
-use std::path::PathBuf;
-use std::process::Command;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 use std::{env, fs};
 
 /// Batches of each subject in an interleaved comparison.
 const ROUNDS: usize = 200;
 
-static ROWS: &[Row] = &[
-    row("warm/64B", "floor/array_queue", Goal::AtMost(1.25)),
-    row("warm/4KiB", "floor/array_queue", Goal::AtMost(1.25)),
-    row("warm/64KiB", "floor/array_queue", Goal::AtMost(1.25)),
-    row("warm/1MiB", "floor/array_queue", Goal::AtMost(1.25)),
-    row("warm/16MiB", "floor/array_queue", Goal::AtMost(1.25)),
-    row("malloc/1MiB", "warm/1MiB", Goal::AtLeast(2.0)),
-    row("malloc_threads/1MiB", "warm/1MiB", Goal::AtLeast(2.0)),
-    row("talc/1MiB", "warm/1MiB", Goal::AtLeast(3.0)),
-    row("cold/1MiB", "warm/1MiB", Goal::AtLeast(2340.0)),
-    row("shared/1MiB", "floor/array_queue", Goal::AtMost(4.0)),
-    row("cross_thread/1MiB", "floor/cross_thread", Goal::AtMost(1.5)),
+/// Two subjects, and what the ratio of their times should be.
+const ROWS: [(&str, &str, Goal); 11] = [
+    ("warm/64B", "floor/array_queue", Goal::AtMost(1.25)),
+    ("warm/4KiB", "floor/array_queue", Goal::AtMost(1.25)),
+    ("warm/64KiB", "floor/array_queue", Goal::AtMost(1.25)),
+    ("warm/1MiB", "floor/array_queue", Goal::AtMost(1.25)),
+    ("warm/16MiB", "floor/array_queue", Goal::AtMost(1.25)),
+    ("malloc/1MiB", "warm/1MiB", Goal::AtLeast(2.0)),
+    ("malloc_threads/1MiB", "warm/1MiB", Goal::AtLeast(2.0)),
+    ("talc/1MiB", "warm/1MiB", Goal::AtLeast(3.0)),
+    ("cold/1MiB", "warm/1MiB", Goal::AtLeast(2340.0)),
+    ("shared/1MiB", "floor/array_queue", Goal::AtMost(4.0)),
+    ("cross_thread/1MiB", "floor/cross_thread", Goal::AtMost(1.5)),
 ];
 
-struct Row {
-    over: &'static str,
-    under: &'static str,
-    goal: Goal,
-}
-
-const fn row(over: &'static str, under: &'static str, goal: Goal) -> Row {
-    Row { over, under, goal }
-}
-
 /// Nanoseconds per operation of the two subjects of a row.
+type Pair = [f64; 2];
+
+/// What a row was, both ways.
 #[derive(Clone, Copy)]
-struct Pair {
-    over: f64,
-    under: f64,
-}
-
-impl Pair {
-    /// The ratio, how it stands to the goal, and what it is made of.
-    fn cells(self, goal: Goal) -> [String; 3] {
-        let ratio = self.over / self.under;
-        let precision = if ratio < 100.0 { 2 } else { 0 };
-        let figures = format!("{:.2} / {:.2}", self.over, self.under);
-        [format!("{ratio:.precision$}"), goal.verdict(ratio).to_owned(), figures]
-    }
-}
-
-/// A row that both ways have measured.
-struct Comparison {
-    row: &'static Row,
+struct Compared {
     /// `None` if the machine was too busy.
     interleaved: Option<Pair>,
     criterion: Pair,
@@ -76,45 +52,50 @@ pub(crate) struct Comparisons {
     machine: Machine,
     /// Criterion's results of the group.
     results: PathBuf,
-    done: Vec<Comparison>,
+    /// By row.
+    compared: [Option<Compared>; ROWS.len()],
 }
 
 impl Comparisons {
     pub(crate) fn begin() -> Self {
+        let here = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("criterion");
+        let home = env::var_os("CRITERION_HOME").map_or(here, PathBuf::from);
+        // Criterion has no function that tells where it keeps its results.
+        env::set_var("CRITERION_HOME", &home);
         let (start, machine) = (SystemTime::now(), Machine::now());
-        Self { start, machine, results: criterion_home().join(GROUP), done: Vec::new() }
+        Self { start, machine, results: home.join(GROUP), compared: [None; ROWS.len()] }
     }
 
     /// Makes the comparisons that a subject was missing for, now that Criterion has measured it.
     /// Does nothing if Criterion only tests or lists, or filters it out.
     pub(crate) fn add(&mut self, id: &str) {
-        for row in ROWS.iter().filter(|row| row.over == id || row.under == id) {
-            if let (Some(over), Some(under)) = (self.estimate(row.over), self.estimate(row.under)) {
-                let criterion = Pair { over, under };
-                self.done.push(Comparison { row, interleaved: interleave(row), criterion });
+        for (index, (over, under, _)) in ROWS.into_iter().enumerate().filter(|(_, row)| row.0 == id || row.1 == id) {
+            if let Some((first, second)) = self.estimate(over).zip(self.estimate(under)) {
+                let interleaved = interleave(over, under);
+                self.compared[index] = Some(Compared { interleaved, criterion: [first, second] });
             }
         }
     }
 
     /// Prints nothing if there is nothing to compare.
     pub(crate) fn print(&self) {
-        if self.done.is_empty() {
+        if self.compared.iter().all(Option::is_none) {
             return;
         }
         println!("\nRatios of this run, by: cargo bench --bench shm_pool\n");
         self.machine.print("std::time::Instant, as Criterion's", "nothing pinned");
         let mut rows = table(&["ratio", "goal", "interleaved", "", "ns", "Criterion", "", "ns"]);
-        for row in ROWS {
-            let mut cells = vec![format!("{} / {}", row.over, row.under), row.goal.to_string()];
-            match self.done.iter().find(|comparison| std::ptr::eq(comparison.row, row)) {
-                Some(Comparison { interleaved, criterion, .. }) => {
-                    let disturbed = || ["too disturbed to tell", "", ""].map(str::to_owned);
-                    cells.extend(interleaved.map_or_else(disturbed, |pair| pair.cells(row.goal)));
-                    cells.extend(criterion.cells(row.goal));
+        for ((over, under, goal), compared) in ROWS.into_iter().zip(&self.compared) {
+            let mut row = vec![format!("{over} / {under}"), goal.to_string()];
+            match compared {
+                Some(Compared { interleaved, criterion }) => {
+                    let disturbed = ["too disturbed to tell", "", ""].map(str::to_owned);
+                    row.extend(interleaved.map_or(disturbed, |pair| cells(pair, goal)));
+                    row.extend(cells(*criterion, goal));
                 }
-                None => cells.push("not measured in this run".to_owned()),
+                None => row.push("not measured in this run".to_owned()),
             }
-            rows.add_row(cells);
+            rows.add_row(row);
         }
         println!("\n{rows}\n");
         println!("interleaved: ratio of medians; both sides in turn, {ROUNDS} batches each of about {BATCH:?}.");
@@ -138,9 +119,15 @@ impl Comparisons {
     }
 }
 
-/// Measures the two subjects of a row in turn. `None` if less than half of the batches of one were
-/// undisturbed.
-fn interleave(row: &Row) -> Option<Pair> {
+/// The ratio, how it stands to the goal, and what it is made of.
+fn cells([over, under]: Pair, goal: Goal) -> [String; 3] {
+    let ratio = over / under;
+    let precision = if ratio < 100.0 { 2 } else { 0 };
+    [format!("{ratio:.precision$}"), goal.verdict(ratio).to_owned(), format!("{over:.2} / {under:.2}")]
+}
+
+/// Measures two subjects in turn. `None` if less than half of the batches of one were undisturbed.
+fn interleave(over: &str, under: &str) -> Option<Pair> {
     let batch = |id| -> Result<turns::Batch, String> {
         let subject = subjects::ALL.iter().find(|subject| subject.id == id).expect("rows name subjects");
         let mut batch = (subject.build)();
@@ -149,23 +136,8 @@ fn interleave(row: &Row) -> Option<Pair> {
             Ok((!timed.is_disturbed).then_some(timed.elapsed))
         }))
     };
-    let medians = turns::interleave([batch(row.over), batch(row.under)], ROUNDS, None);
-    let mut medians = medians.into_iter().map(|spread| Some(spread.ok()?.median));
-    Some(Pair { over: medians.next()??, under: medians.next()?? })
-}
-
-/// Where Criterion keeps its results; it has no public function that tells, so this looks where it
-/// looks.
-fn criterion_home() -> PathBuf {
-    if let Some(home) = env::var_os("CRITERION_HOME") {
-        return home.into();
+    match &turns::interleave([batch(over), batch(under)], ROUNDS, None)[..] {
+        [Ok(over), Ok(under)] => Some([over.median, under.median]),
+        _ => None,
     }
-    let target = env::var_os("CARGO_TARGET_DIR").map(PathBuf::from).or_else(target_directory);
-    target.unwrap_or_else(|| "target".into()).join("criterion")
-}
-
-fn target_directory() -> Option<PathBuf> {
-    let output = Command::new(env::var_os("CARGO")?).args(["metadata", "--format-version", "1"]).output().ok()?;
-    let metadata: Value = serde_json::from_slice(&output.stdout).ok()?;
-    Some(metadata["target_directory"].as_str()?.into())
 }

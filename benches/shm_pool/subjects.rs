@@ -127,48 +127,47 @@ fn array_queue() -> Batch {
     })
 }
 
+/// An operation on idle chunks for `len` bytes, which it must use again each time.
+fn reuse<T>(len: usize, chunks: usize, operation: impl Fn(&Provider) -> T + 'static) -> Batch {
+    let provider = provider_with(len, chunks);
+    Box::new(move |count| steady(&provider, || time(count, || operation(&provider))))
+}
+
 /// Allocated and dropped, never shared.
 fn warm(len: usize) -> Batch {
-    let provider = provider_with(len, 1);
-    Box::new(move |count| steady(&provider, || time(count, || alloc(&provider, len))))
+    reuse(len, 1, move |provider| alloc(provider, len))
 }
 
 /// As `warm`, and every byte written: what a message costs before anybody reads it.
 fn warm_fill() -> Batch {
-    let provider = provider_with(MIB, 1);
-    let operation = |provider: &Provider| {
+    reuse(MIB, 1, |provider| {
         let mut buffer = alloc(provider, MIB);
         buffer.fill(black_box(7));
         buffer
-    };
-    Box::new(move |count| steady(&provider, || time(count, || operation(&provider))))
+    })
 }
 
 /// As `warm`, through the handle that can be cloned.
 fn frozen() -> Batch {
-    let provider = provider_with(MIB, 1);
-    Box::new(move |count| steady(&provider, || time(count, || alloc(&provider, MIB).freeze())))
+    reuse(MIB, 1, |provider| alloc(provider, MIB).freeze())
 }
 
 /// Several alive at a time: all but one come from the queue behind the hot slot.
 fn burst() -> Batch {
-    let provider = provider_with(MIB, BURST);
-    let operation = |provider: &Provider| -> [ShmBufMut; BURST] { std::array::from_fn(|_| alloc(provider, MIB)) };
-    Box::new(move |count| steady(&provider, || time(count, || operation(&provider))))
+    reuse(MIB, BURST, |provider| -> [ShmBufMut; BURST] { std::array::from_fn(|_| alloc(provider, MIB)) })
 }
 
 /// A segment created, faulted in and destroyed: what a message costs without a pool.
 fn cold() -> Batch {
     let provider = Provider::builder().max_idle_per_class(0).build().expect("a provider");
-    let operation = |provider: &Provider| {
-        let mut buffer = alloc(provider, MIB);
-        buffer.chunks_mut(PAGE).for_each(|page| page[0] = 1);
-        buffer
-    };
     Box::new(move |count| {
         let created = || provider.stats().segments_created;
         let before = created();
-        let timed = time(count, || operation(&provider));
+        let timed = time(count, || {
+            let mut buffer = alloc(&provider, MIB);
+            buffer.chunks_mut(PAGE).for_each(|page| page[0] = 1);
+            buffer
+        });
         assert_eq!(created() - before, count, "a segment was reused where a fresh one was to be measured");
         timed
     })
