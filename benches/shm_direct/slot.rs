@@ -187,35 +187,42 @@ impl Drop for Locked<'_> {
 }
 
 fn make_mutex(mutex: &UnsafeCell<libc::pthread_mutex_t>) -> Fallible {
-    let mut attributes = MaybeUninit::uninit();
-    let all = attributes.as_mut_ptr();
-    // SAFETY: a place to write to.
-    check("pthread_mutexattr_init", unsafe { libc::pthread_mutexattr_init(all) })?;
-    // SAFETY: initialised above.
-    let shared = unsafe { libc::pthread_mutexattr_setpshared(all, libc::PTHREAD_PROCESS_SHARED) };
-    check("pthread_mutexattr_setpshared", shared)?;
-    // SAFETY: the attributes are initialised.
-    let robust = unsafe { libc::pthread_mutexattr_setrobust(all, libc::PTHREAD_MUTEX_ROBUST) };
-    check("pthread_mutexattr_setrobust", robust)?;
-    // SAFETY: the attributes are initialised, and nobody uses the mutex yet. On Linux they hold
-    // nothing that would have to be destroyed.
-    check("pthread_mutex_init", unsafe { libc::pthread_mutex_init(mutex.get(), all) })
+    let sets: [Set<_>; 2] = [
+        (libc::pthread_mutexattr_setpshared, libc::PTHREAD_PROCESS_SHARED),
+        (libc::pthread_mutexattr_setrobust, libc::PTHREAD_MUTEX_ROBUST),
+    ];
+    // SAFETY: the attributes are initialised, and nobody uses the mutex yet.
+    with_attributes(libc::pthread_mutexattr_init, sets, |all| unsafe { libc::pthread_mutex_init(mutex.get(), all) })
 }
 
 /// Its deadlines are of the monotonic clock.
 fn make_condvar(condvar: &Condvar) -> Fallible {
-    let mut attributes = MaybeUninit::uninit();
-    let all = attributes.as_mut_ptr();
-    // SAFETY: a place to write to.
-    check("pthread_condattr_init", unsafe { libc::pthread_condattr_init(all) })?;
-    // SAFETY: initialised above.
-    let shared = unsafe { libc::pthread_condattr_setpshared(all, libc::PTHREAD_PROCESS_SHARED) };
-    check("pthread_condattr_setpshared", shared)?;
-    // SAFETY: the attributes are initialised.
-    let monotonic = unsafe { libc::pthread_condattr_setclock(all, libc::CLOCK_MONOTONIC) };
-    check("pthread_condattr_setclock", monotonic)?;
+    let sets: [Set<_>; 2] = [
+        (libc::pthread_condattr_setpshared, libc::PTHREAD_PROCESS_SHARED),
+        (libc::pthread_condattr_setclock, libc::CLOCK_MONOTONIC),
+    ];
     // SAFETY: the attributes are initialised, and nobody uses the condition variable yet.
-    check("pthread_cond_init", unsafe { libc::pthread_cond_init(condvar.get(), all) })
+    with_attributes(libc::pthread_condattr_init, sets, |all| unsafe { libc::pthread_cond_init(condvar.get(), all) })
+}
+
+/// An attribute: the call that sets it, and what it is set to.
+type Set<A> = (unsafe extern "C" fn(*mut A, libc::c_int) -> libc::c_int, libc::c_int);
+
+/// Initialises attributes, sets some, and makes something that has them. On Linux they hold nothing
+/// that would have to be destroyed.
+fn with_attributes<A>(
+    init: unsafe extern "C" fn(*mut A) -> libc::c_int,
+    sets: [Set<A>; 2],
+    make: impl FnOnce(*const A) -> libc::c_int,
+) -> Fallible {
+    let mut attributes = MaybeUninit::uninit();
+    // SAFETY: a place to write to.
+    check("initialising attributes", unsafe { init(attributes.as_mut_ptr()) })?;
+    for (set, value) in sets {
+        // SAFETY: initialised above.
+        check("setting an attribute", unsafe { set(attributes.as_mut_ptr(), value) })?;
+    }
+    check("making what the sides share", make(attributes.as_ptr()))
 }
 
 fn deadline(clock: ClockId) -> Fallible<TimeSpec> {

@@ -8,7 +8,6 @@ use shm_pool_support::{wire, Fallible};
 use std::collections::VecDeque;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{channel, Receiver};
-use std::thread;
 
 /// Follows the publisher to the end of its stream. The socket is the standard input.
 pub(crate) fn run(Task { options, provider, is_slow }: &Task) -> Fallible {
@@ -19,14 +18,7 @@ pub(crate) fn run(Task { options, provider, is_slow }: &Task) -> Fallible {
     wire::send(&socket, &ToPublisher::Connected(peer.to_bytes()))?;
     // A thread reads the socket, so that this one can ask whether there is anything.
     let (arrived, inbox) = channel();
-    let reader = socket.try_clone()?;
-    thread::spawn(move || loop {
-        let received = wire::expect(&reader);
-        let is_last = received.is_err();
-        if arrived.send(received).is_err() || is_last {
-            break;
-        }
-    });
+    wire::listen(socket.try_clone()?, move |said| drop(arrived.send(said)));
 
     let mut subscriber = Subscriber { socket, inbox, held: VecDeque::new() };
     let hold = if *is_slow { options.hold } else { 0 };
@@ -53,7 +45,7 @@ pub(crate) fn run(Task { options, provider, is_slow }: &Task) -> Fallible {
 
 struct Subscriber<'a> {
     socket: UnixStream,
-    inbox: Receiver<Fallible<ToSubscriber>>,
+    inbox: Receiver<Option<ToSubscriber>>,
     /// Messages that it keeps, each with what it must be, the oldest first.
     held: VecDeque<(ShmView, &'a [u8])>,
 }
@@ -64,14 +56,14 @@ impl Subscriber<'_> {
     /// Never waits with a message in hand: the publisher may need that memory to go on. This rule
     /// makes any `--hold` work with any `--window` and any `--max-bytes`.
     fn next(&mut self) -> Fallible<ToSubscriber> {
-        loop {
-            if let Ok(message) = self.inbox.try_recv() {
-                return message;
+        let said = loop {
+            match self.inbox.try_recv() {
+                Ok(said) => break said,
+                Err(_) if self.let_go_of_oldest()? => {}
+                Err(_) => break self.inbox.recv()?,
             }
-            if !self.let_go_of_oldest()? {
-                return self.inbox.recv()?;
-            }
-        }
+        };
+        Ok(said.ok_or("the publisher is gone")?)
     }
 
     /// Lets go of the message that was held longest; `false` if there is none.

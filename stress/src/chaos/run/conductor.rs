@@ -63,14 +63,13 @@ struct Conductor<'a> {
 
 impl Conductor<'_> {
     fn conduct(&mut self) -> Fallible {
-        let everybody = self.everybody();
-        self.start_all(&everybody)?;
+        self.start_all(&self.everybody(0))?;
         while !self.is_over() {
             self.era()?;
         }
-        self.crew.posts(Kind::Peer).into_iter().try_for_each(|post| self.crew.exit(post, Exit::Orderly))?;
+        self.crew.posts(Kind::Peer, 0).into_iter().try_for_each(|post| self.crew.exit(post, Exit::Orderly))?;
         self.check_alone()?;
-        self.crew.posts(Kind::Owner).into_iter().try_for_each(|post| self.crew.exit(post, Exit::Orderly))
+        self.crew.posts(Kind::Owner, 0).into_iter().try_for_each(|post| self.crew.exit(post, Exit::Orderly))
     }
 
     fn is_over(&self) -> bool {
@@ -89,18 +88,17 @@ impl Conductor<'_> {
             }
             self.check()?;
         }
-        let peers = self.crew.posts(Kind::Peer);
+        let peers = self.crew.posts(Kind::Peer, 0);
         self.kill_all(&peers)?;
         self.check_alone()?;
         self.start_all(&peers)?;
-        let everybody = self.everybody();
-        self.storm(&everybody)
+        self.storm(&self.everybody(0))
     }
 
     /// One of the things that happen.
     fn act(&mut self) -> Fallible {
-        let owner = self.mortal(Kind::Owner);
-        let anyone = if self.crew.random.u8(..10) < 3 { owner } else { self.mortal(Kind::Peer) };
+        let owner = self.any(Kind::Owner, 1);
+        let anyone = if self.crew.random.u8(..10) < 3 { owner } else { self.any(Kind::Peer, 1) };
         match self.crew.random.u8(..100) {
             0..=59 => {
                 self.crew.pause(PAUSE)?;
@@ -128,30 +126,20 @@ impl Conductor<'_> {
                 self.crew.kill(owner)?;
                 self.restart_often(owner, PAUSE)
             }
-            96..=97 => {
-                let peers = self.mortals(Kind::Peer);
-                self.storm(&peers)
-            }
-            _ => {
-                let mortals = [self.mortals(Kind::Owner), self.mortals(Kind::Peer)].concat();
-                self.storm(&mortals)
-            }
+            96..=97 => self.storm(&self.crew.posts(Kind::Peer, 1)),
+            _ => self.storm(&self.everybody(1)),
         }
     }
 
     // ---- who -------------------------------------------------------------------------------------------------
 
-    fn mortals(&self, kind: Kind) -> Vec<Post> {
-        self.crew.posts(kind).split_off(1)
+    fn everybody(&self, spared: usize) -> Vec<Post> {
+        [Kind::Owner, Kind::Peer].into_iter().flat_map(|kind| self.crew.posts(kind, spared)).collect()
     }
 
-    fn mortal(&mut self, kind: Kind) -> Post {
-        let mortals = self.mortals(kind);
-        mortals[self.crew.random.usize(..mortals.len())]
-    }
-
-    fn everybody(&self) -> Vec<Post> {
-        [self.crew.posts(Kind::Owner), self.crew.posts(Kind::Peer)].concat()
+    fn any(&mut self, kind: Kind, spared: usize) -> Post {
+        let posts = self.crew.posts(kind, spared);
+        posts[self.crew.random.usize(..posts.len())]
     }
 
     fn shuffled(&mut self, posts: &[Post]) -> Vec<Post> {
@@ -197,8 +185,7 @@ impl Conductor<'_> {
     }
 
     fn recreate(&mut self) -> Fallible {
-        let peers = self.crew.posts(Kind::Peer);
-        let peer = peers[self.crew.random.usize(..peers.len())];
+        let peer = self.any(Kind::Peer, 0);
         self.crew.tell(peer, Command::Recreate);
         self.crew.tally.recreated += 1;
         match self.crew.answer(peer)? {
@@ -219,7 +206,7 @@ impl Conductor<'_> {
     /// used, held; nobody has anything open or mapped that it did not have at first; and in
     /// /dev/shm there are the owners' control objects.
     fn check(&mut self) -> Fallible {
-        let (owners, peers) = (self.crew.posts(Kind::Owner), self.crew.posts(Kind::Peer));
+        let (owners, peers) = (self.crew.posts(Kind::Owner, 0), self.crew.posts(Kind::Peer, 0));
         for (owner, footprint) in owners.iter().zip(self.quiesce(peers.len())?) {
             self.check_footprint(*owner, footprint, 1)?;
         }
@@ -245,11 +232,11 @@ impl Conductor<'_> {
 
     fn quiesce(&mut self, peers: usize) -> Fallible<Vec<Footprint>> {
         self.crew.tally.checks += 1;
-        self.measure(&self.crew.posts(Kind::Owner), Command::Quiesce(peers))
+        self.measure(&self.crew.posts(Kind::Owner, 0), Command::Quiesce(peers))
     }
 
     fn resume(&mut self) {
-        self.crew.posts(Kind::Owner).into_iter().for_each(|owner| self.crew.tell(owner, Command::Resume));
+        self.crew.posts(Kind::Owner, 0).into_iter().for_each(|owner| self.crew.tell(owner, Command::Resume));
     }
 
     /// Brings some to rest. They have no memory left, and this open and mapped.

@@ -16,7 +16,6 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::thread;
 use std::time::{Duration, Instant};
 
 /// One process.
@@ -74,10 +73,10 @@ impl Crew {
         })
     }
 
-    /// All posts of a kind.
-    pub(crate) fn posts(&self, kind: Kind) -> Vec<Post> {
+    /// All posts of a kind, but for so many.
+    pub(crate) fn posts(&self, kind: Kind, spared: usize) -> Vec<Post> {
         let count = if kind == Kind::Owner { self.plan.owners } else { self.plan.peers };
-        (0..count.into()).map(|index| Post { kind, index }).collect()
+        (spared..count.into()).map(|index| Post { kind, index }).collect()
     }
 
     pub(crate) fn worker(&mut self, post: Post) -> &mut Worker {
@@ -93,13 +92,10 @@ impl Crew {
         command.args(self.plan.worker_args).stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
         let child = Child::start(format!("{post:?}"), &mut command)?;
         self.lives += 1;
-        let (life, to_read, to_events) = (self.lives, socket.try_clone()?, self.to_events.clone());
-        thread::spawn(move || loop {
-            let word = wire::receive(&to_read).unwrap_or_default();
+        let (life, to_events) = (self.lives, self.to_events.clone());
+        wire::listen(socket.try_clone()?, move |word| {
             // Fails only when the run is over.
-            if to_events.send((post, life, word)).is_err() || word.is_none() {
-                break;
-            }
+            let _ = to_events.send((post, life, word));
         });
         let (is_ready, is_leaving, has_ended) = (false, false, false);
         let (answers, start) = (VecDeque::new(), None);

@@ -7,7 +7,7 @@
 use super::peer::{Sent, Way};
 use super::worker::{Command, Control, Counts, Exit, Footprint, Remains, Role, Word, DEADLINE};
 use shm_pool::{PeerId, Provider, ProviderId, ShareError, ShmBuf, ShmBufMut};
-use shm_pool_support::payload::{self, Identity};
+use shm_pool_support::payload::{check_pattern, fill_pattern, seed};
 use shm_pool_support::wire;
 use std::collections::VecDeque;
 use std::net::Shutdown;
@@ -62,7 +62,7 @@ struct Owner {
 struct Connection {
     number: u64,
     peer: PeerId,
-    socket: Arc<UnixStream>,
+    socket: UnixStream,
     /// The numbers of the frames that are not confirmed.
     pending: VecDeque<u64>,
     /// To the thread that hears confirmations: what is kept until the next one, and so on.
@@ -144,17 +144,6 @@ fn let_in(listener: &UnixListener, provider: ProviderId, events: &Sender<Event>)
     }
 }
 
-/// Hears what a peer confirms, and drops what was kept until then.
-fn follow(number: u64, socket: Arc<UnixStream>, kept: Receiver<Option<ShmBuf>>, events: &Sender<Event>) {
-    while let Some(sequence) = wire::receive(&*socket).unwrap_or_default() {
-        drop(kept.try_recv());
-        let _ = events.send(Event::Confirmed(number, sequence));
-    }
-    // First of all: who hears of the end finds nothing kept, and the descriptor closed.
-    drop((kept, socket));
-    let _ = events.send(Event::Ended(number));
-}
-
 impl Owner {
     /// Publishes and obeys, until it is told to end.
     fn work(&mut self) {
@@ -210,9 +199,23 @@ impl Owner {
     }
 
     fn admit(&mut self, socket: UnixStream, peer: PeerId) {
-        let (number, socket, (kept, to_drop)) = (self.next_number(), Arc::new(socket), mpsc::channel());
-        let (to_read, events) = (socket.clone(), self.to_events.clone());
-        let hearing = thread::spawn(move || follow(number, to_read, to_drop, &events));
+        let (number, (kept, to_drop)) = (self.next_number(), mpsc::channel::<Option<ShmBuf>>());
+        let (events, mut to_drop) = (self.to_events.clone(), Some(to_drop));
+        let hearing = wire::listen(socket.try_clone().expect("a descriptor"), move |confirmed| {
+            let event = match confirmed {
+                Some(sequence) => {
+                    drop(to_drop.as_ref().map(Receiver::try_recv));
+                    Event::Confirmed(number, sequence)
+                }
+                // Who hears of the end finds nothing kept.
+                None => {
+                    to_drop = None;
+                    Event::Ended(number)
+                }
+            };
+            // Fails when this process is about to end.
+            let _ = events.send(event);
+        });
         let (pending, stage) = (VecDeque::new(), Stage::Running);
         self.connections.push(Connection { number, peer, socket, pending, kept, hearing, stage, is_doomed: false });
     }
@@ -237,10 +240,9 @@ impl Owner {
         let len = any_length(&mut self.random, self.largest);
         let Some(mut buffer) = self.alloc(len) else { return };
         self.messages += 1;
-        let identity = Identity { provider: self.provider.id().to_u64(), sequence: self.messages };
-        let check =
-            |message: &ShmBuf| payload::check(message, identity).unwrap_or_else(|text| self.control.fail(&text));
-        payload::fill(&mut buffer, identity);
+        let seed = seed(self.provider.id().to_u64(), self.messages);
+        let check = |message: &ShmBuf| check_pattern(message, seed).unwrap_or_else(|text| self.control.fail(&text));
+        fill_pattern(&mut buffer, seed);
         let mut message = buffer.freeze();
         if self.random.u8(..16) == 0 {
             // Never shared: exclusive again, and this process's own reader.
@@ -337,7 +339,7 @@ impl Owner {
         let sequence = self.next_number();
         let buffer = self.provider.alloc(4096);
         let mut buffer = buffer.unwrap_or_else(|error| self.control.fail(&format!("at rest: {error}")));
-        payload::fill(&mut buffer, Identity { provider: self.provider.id().to_u64(), sequence });
+        fill_pattern(&mut buffer, seed(self.provider.id().to_u64(), sequence));
         let message = buffer.freeze();
         for connection in self.connections.iter_mut().filter(|connection| connection.stage == Stage::LettingGo) {
             connection.stage = Stage::Probed;
@@ -388,7 +390,7 @@ impl Connection {
         self.pending.push_back(number);
         // That a peer is gone is noticed by who hears it.
         let _ = self.kept.send(kept);
-        let _ = wire::send(&*self.socket, &what);
+        let _ = wire::send(&self.socket, &what);
     }
 }
 
@@ -404,5 +406,5 @@ fn any_length(random: &mut fastrand::Rng, largest: usize) -> usize {
         80..=95 => 256 << 10,
         _ => largest,
     };
-    random.usize(payload::SHORTEST..=up_to.min(largest))
+    random.usize(1..=up_to.min(largest))
 }

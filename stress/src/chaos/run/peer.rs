@@ -9,7 +9,7 @@
 use super::worker::{Command, Control, Counts, Exit, Footprint, Remains, Role, Word, DEADLINE};
 use serde::{Deserialize, Serialize};
 use shm_pool::{AttachError, Client, Descriptor, ProviderId, ShmView};
-use shm_pool_support::payload::{self, Identity};
+use shm_pool_support::payload::{check_pattern, seed};
 use shm_pool_support::wire;
 use std::collections::VecDeque;
 use std::hint::black_box;
@@ -140,7 +140,7 @@ struct Follower {
 
 struct Held {
     view: ShmView,
-    identity: Identity,
+    seed: u64,
     has_outlived_its_owner: bool,
 }
 
@@ -221,7 +221,7 @@ impl Follower {
                         confirm();
                     }
                     match view {
-                        Some(view) => self.read(view, Identity { provider, sequence }, may_hold),
+                        Some(view) => self.read(view, seed(provider, sequence), may_hold),
                         None => self.counts.stale += 1,
                     }
                     self.do_something_else(client);
@@ -248,14 +248,14 @@ impl Follower {
         }
     }
 
-    fn read(&mut self, view: ShmView, identity: Identity, may_hold: bool) {
+    fn read(&mut self, view: ShmView, seed: u64, may_hold: bool) {
         self.counts.read += 1;
-        let held = Held { view, identity, has_outlived_its_owner: false };
+        let held = Held { view, seed, has_outlived_its_owner: false };
         self.look(&held, false);
         if may_hold {
             // Another lease on the same message.
             let clone = (self.random.u8(..16) == 0).then(|| held.view.try_clone().expect("few views of it"));
-            let more = clone.map(|view| Held { view, identity, has_outlived_its_owner: false });
+            let more = clone.map(|view| Held { view, seed, has_outlived_its_owner: false });
             self.held.extend([Some(held), more].into_iter().flatten());
         }
         let bytes = |held: &VecDeque<Held>| held.iter().map(|held| held.view.len()).sum::<usize>();
@@ -273,7 +273,7 @@ impl Follower {
         self.counts.again += u64::from(again);
         self.counts.outlived += u64::from(held.has_outlived_its_owner);
         // The black box makes each look read the memory again.
-        if let Err(text) = payload::check(black_box(&held.view[..]), held.identity) {
+        if let Err(text) = check_pattern(black_box(&held.view[..]), held.seed) {
             self.counts.torn += 1;
             self.control.complain(&format!("torn, {}: {text}", if again { "while held" } else { "on arrival" }));
         }
