@@ -25,11 +25,7 @@ fn nothing_is_lost_leaked_or_torn_by_a_hundred_kills() {
         kills: Some(100),
         seconds: None,
         seed: fastrand::u64(..),
-        owners: 2,
-        peers: 4,
         largest: 512,
-        room: 4,
-        era: 60,
         worker_args: &["worker", "--exact", "--nocapture", "--test-threads=1"],
     };
     println!("{plan:?}");

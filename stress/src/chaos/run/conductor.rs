@@ -4,7 +4,7 @@
 
 use super::crew::Crew;
 use super::tally::Tally;
-use super::worker::{Command, Exit, Footprint, Kind, Post, Remains, Word};
+use super::worker::{Command, Exit, Footprint, Kind, Post, Remains};
 use super::Plan;
 use shm_pool::Provider;
 use shm_pool_support::{procfs, Fallible};
@@ -15,6 +15,9 @@ const PAUSE: Duration = Duration::from_millis(25);
 
 /// The longest life of a process that is killed as soon as it is started.
 const NEWBORN: Duration = Duration::from_millis(4);
+
+/// Kills in an era, at whose end the spared ones are looked at and replaced, too.
+const ERA: u64 = 500;
 
 /// In an era there are so many times of quiet.
 const CHECKS: u64 = 5;
@@ -82,7 +85,7 @@ impl Conductor<'_> {
         self.crew.tally.eras += 1;
         self.check()?;
         for _ in 0..CHECKS {
-            let end = self.crew.tally.kills() + self.plan.era.div_ceil(CHECKS);
+            let end = self.crew.tally.kills() + ERA / CHECKS;
             while self.crew.tally.kills() < end && !self.is_over() {
                 self.act()?;
             }
@@ -120,7 +123,11 @@ impl Conductor<'_> {
                 self.crew.kill_leaving(anyone)?;
                 self.crew.start(anyone)
             }
-            88..=91 => self.recreate(),
+            88..=91 => {
+                let peer = self.any(Kind::Peer, 0);
+                self.crew.tally.recreated += 1;
+                self.measure(&[peer], Command::Recreate).map(drop)
+            }
             92..=93 => self.sweep(),
             94..=95 => {
                 self.crew.kill(owner)?;
@@ -184,16 +191,6 @@ impl Conductor<'_> {
         self.crew.start(post)
     }
 
-    fn recreate(&mut self) -> Fallible {
-        let peer = self.any(Kind::Peer, 0);
-        self.crew.tell(peer, Command::Recreate);
-        self.crew.tally.recreated += 1;
-        match self.crew.answer(peer)? {
-            Word::Recreated => Ok(()),
-            other => Err(format!("{peer:?} was to replace its client, and says {other:?}").into()),
-        }
-    }
-
     fn sweep(&mut self) -> Fallible {
         self.crew.tally.sweeps += 1;
         Provider::sweep(&self.prefix)?;
@@ -239,13 +236,11 @@ impl Conductor<'_> {
         self.crew.posts(Kind::Owner, 0).into_iter().for_each(|owner| self.crew.tell(owner, Command::Resume));
     }
 
-    /// Brings some to rest. They have no memory left, and this open and mapped.
+    /// Has some do what ends with a look at what they have: no memory, and this open and mapped.
     fn measure(&mut self, posts: &[Post], command: Command) -> Fallible<Vec<Footprint>> {
         posts.iter().for_each(|&post| self.crew.tell(post, command));
         let answer = |&post: &Post| match self.crew.answer(post)? {
-            Word::AtRest(Remains { leased: 0, in_use: 0, held: 0, peak, footprint })
-                if peak <= self.plan.max_bytes() =>
-            {
+            Remains { leased: 0, in_use: 0, held: 0, peak, footprint } if peak <= self.plan.max_bytes() => {
                 self.crew.tally.peak = self.crew.tally.peak.max(peak);
                 Ok(footprint)
             }

@@ -4,8 +4,8 @@
 
 use super::peer::address;
 use super::tally::Tally;
-use super::worker::{Command, Exit, Footprint, Kind, Post, Role, Word, DEADLINE};
-use super::Plan;
+use super::worker::{Command, Exit, Footprint, Kind, Post, Remains, Role, Word, DEADLINE};
+use super::{Plan, OWNERS, PEERS};
 use nix::fcntl::{fcntl, FcntlArg, FdFlag};
 use nix::sys::signal::Signal;
 use shm_pool_support::process::{this_program, Child};
@@ -27,7 +27,7 @@ pub(crate) struct Worker {
     is_ready: bool,
     is_leaving: bool,
     has_ended: bool,
-    answers: VecDeque<Word>,
+    answers: VecDeque<Remains>,
     /// What it had when it was first measured, and how many ends of others there had been.
     pub(crate) start: Option<(Footprint, [u64; 2])>,
 }
@@ -65,7 +65,7 @@ impl Crew {
             tally: Tally { seed: plan.seed, cap: plan.max_bytes(), ..Tally::default() },
             random: fastrand::Rng::with_seed(plan.seed),
             workers: HashMap::new(),
-            listeners: (0..plan.owners.into()).map(listen).collect::<Fallible<_>>()?,
+            listeners: (0..OWNERS).map(listen).collect::<Fallible<_>>()?,
             lives: 0,
             ends: [0; 2],
             events,
@@ -75,8 +75,8 @@ impl Crew {
 
     /// All posts of a kind, but for so many.
     pub(crate) fn posts(&self, kind: Kind, spared: usize) -> Vec<Post> {
-        let count = if kind == Kind::Owner { self.plan.owners } else { self.plan.peers };
-        (spared..count.into()).map(|index| Post { kind, index }).collect()
+        let count = if kind == Kind::Owner { OWNERS } else { PEERS };
+        (spared..count).map(|index| Post { kind, index }).collect()
     }
 
     pub(crate) fn worker(&mut self, post: Post) -> &mut Worker {
@@ -133,7 +133,7 @@ impl Crew {
         let Some(worker) = self.workers.get_mut(&post).filter(|worker| worker.life == life) else { return Ok(()) };
         match word {
             Some(Word::Ready) => worker.is_ready = true,
-            Some(answer @ (Word::AtRest(_) | Word::Recreated)) => worker.answers.push_back(answer),
+            Some(Word::AtRest(remains)) => worker.answers.push_back(remains),
             Some(_) => {}
             None if worker.is_leaving => worker.has_ended = true,
             None => return Err(format!("{post:?} has ended by itself, with {}", worker.child.wait()?).into()),
@@ -157,7 +157,7 @@ impl Crew {
         let _ = wire::send(&self.worker(post).socket, &command);
     }
 
-    pub(crate) fn answer(&mut self, post: Post) -> Fallible<Word> {
+    pub(crate) fn answer(&mut self, post: Post) -> Fallible<Remains> {
         self.hear_until(post, "an answer", |worker| !worker.answers.is_empty())?;
         Ok(self.worker(post).answers.pop_front().expect("there is one"))
     }

@@ -179,7 +179,11 @@ impl Owner {
     fn hear(&mut self, patience: Duration, what: &str) {
         match self.events.recv_timeout(patience) {
             Ok(event) => self.note(event),
-            Err(_) => self.control.fail(&format!("waited in vain for {what}; {}", self.describe())),
+            Err(_) => {
+                let pending = self.connections.iter().map(|one| (one.peer, one.pending.len(), one.is_doomed));
+                let pending: Vec<_> = pending.collect();
+                self.control.fail(&format!("waited in vain for {what}; connections, frames, is gone: {pending:?}"));
+            }
         }
     }
 
@@ -223,14 +227,6 @@ impl Owner {
     fn next_number(&mut self) -> u64 {
         self.numbers += 1;
         self.numbers
-    }
-
-    fn describe(&self) -> String {
-        let one = |connection: &Connection| {
-            let Connection { peer, pending, is_doomed, .. } = connection;
-            format!("{peer} has {} frames to confirm{}", pending.len(), if *is_doomed { ", and is gone" } else { "" })
-        };
-        format!("connections: {}", self.connections.iter().map(one).collect::<Vec<_>>().join(", "))
     }
 
     // ---- publishing ------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 use super::worker::{Command, Control, Counts, Exit, Footprint, Remains, Role, Word, DEADLINE};
+use super::OWNERS;
 use serde::{Deserialize, Serialize};
 use shm_pool::{AttachError, Client, Descriptor, ProviderId, ShmView};
 use shm_pool_support::payload::{check_pattern, seed};
@@ -16,8 +17,7 @@ use std::hint::black_box;
 use std::net::Shutdown;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 
 /// The conductor is told at every so many messages.
@@ -67,6 +67,8 @@ struct Shared {
     client: Option<Arc<Client>>,
     /// The connections, to be ended from outside; by owner.
     sockets: Vec<Option<Arc<UnixStream>>>,
+    /// Has any of the threads connected?
+    is_ready: bool,
 }
 
 impl Shared {
@@ -86,9 +88,7 @@ pub(crate) fn run(role: &Role, control: &Arc<Control>) {
         let client = Client::builder().name_prefix(&role.prefix).build();
         Some(Arc::new(client.expect("a prefix that names allow")))
     };
-    let owners = usize::from(role.plan.owners);
-    let shared = Arc::new(Mutex::new(Shared { client: new_client(), sockets: vec![None; owners] }));
-    let is_ready = Arc::new(AtomicBool::new(false));
+    let shared = Arc::new(Mutex::new(Shared { client: new_client(), sockets: vec![None; OWNERS], is_ready: false }));
     let follow = |owner| {
         let follower = Follower {
             owner,
@@ -96,26 +96,24 @@ pub(crate) fn run(role: &Role, control: &Arc<Control>) {
             most_held: HELD[role.post.index % HELD.len()],
             control: control.clone(),
             shared: shared.clone(),
-            is_ready: is_ready.clone(),
             random: fastrand::Rng::with_seed(role.seed.wrapping_add(owner as u64)),
             held: VecDeque::new(),
             counts: Counts::default(),
         };
         thread::spawn(move || follower.run())
     };
-    let following: Vec<_> = (0..owners).map(follow).collect();
+    let following: Vec<_> = (0..OWNERS).map(follow).collect();
     let lock = || shared.lock().expect("no panics");
     loop {
         match control.next() {
-            Command::Measure => {
+            command @ (Command::Measure | Command::Recreate) => {
+                if command == Command::Recreate {
+                    lock().replace(new_client());
+                }
                 if let Some(client) = &lock().client {
                     client.trim();
                 }
                 control.say(Word::AtRest(Remains { footprint: Footprint::take(&role.prefix), ..Remains::default() }));
-            }
-            Command::Recreate => {
-                lock().replace(new_client());
-                control.say(Word::Recreated);
             }
             Command::Exit(Exit::Orderly) => break,
             other => control.fail(&format!("a peer is not to be told {other:?}")),
@@ -131,8 +129,6 @@ struct Follower {
     most_held: usize,
     control: Arc<Control>,
     shared: Arc<Mutex<Shared>>,
-    /// Has any of the threads connected?
-    is_ready: Arc<AtomicBool>,
     random: fastrand::Rng,
     held: VecDeque<Held>,
     counts: Counts,
@@ -144,14 +140,6 @@ struct Held {
     has_outlived_its_owner: bool,
 }
 
-/// Why a connection is not followed any further.
-enum End {
-    /// It has ended.
-    Closed,
-    /// The owner has gone, so that it must end.
-    OwnerGone(String),
-}
-
 impl Follower {
     fn run(mut self) {
         let address = address(&self.prefix, self.owner).expect("a short name");
@@ -161,15 +149,15 @@ impl Follower {
             socket.set_read_timeout(Some(DEADLINE)).expect("a deadline that is not zero");
             // Together: either the connection is found and ended, or the new client is seen here.
             let client = {
-                let mut shared = self.shared.lock().expect("no panics");
+                let mut shared = self.lock();
                 shared.sockets[self.owner] = Some(socket.clone());
                 shared.client.clone()
             };
             let Some(client) = client else { break };
-            if let End::OwnerGone(why) = self.follow(&socket, &client) {
+            if let Some(why) = self.follow(&socket, &client) {
                 while self.receive(&socket, &format!("the end of a connection, after: {why}")).is_some() {}
             }
-            self.shared.lock().expect("no panics").sockets[self.owner] = None;
+            self.lock().sockets[self.owner] = None;
             self.held.iter_mut().for_each(|held| held.has_outlived_its_owner = true);
             if self.random.bool() {
                 self.let_go_of_all();
@@ -179,22 +167,25 @@ impl Follower {
         self.tell();
     }
 
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().expect("no panics")
+    }
+
     fn receive(&self, socket: &UnixStream, what: &str) -> Option<Sent> {
         wire::receive(socket).unwrap_or_else(|error| self.fail(&format!("waited in vain for {what}: {error}")))
     }
 
-    fn follow(&mut self, socket: &UnixStream, client: &Client) -> End {
-        let provider = match self.receive(socket, "a greeting") {
-            Some(Sent::Hello(provider)) => provider,
-            None => return End::Closed,
-            Some(_) => self.fail("an owner that does not greet"),
+    /// Follows a connection to its end. The text says why it must end, if it has not yet.
+    fn follow(&mut self, socket: &UnixStream, client: &Client) -> Option<String> {
+        let Sent::Hello(provider) = self.receive(socket, "a greeting")? else {
+            self.fail("an owner that does not greet");
         };
         match client.connect(ProviderId::from_u64(provider)) {
             // Not sent if the owner has gone: noticed by the next read.
             Ok(peer) => drop(wire::send(socket, &peer.to_bytes())),
             Err(error) => return self.owner_gone(&error, "connect"),
         }
-        if !self.is_ready.swap(true, Ordering::Relaxed) {
+        if !std::mem::replace(&mut self.lock().is_ready, true) {
             self.control.say(Word::Ready);
         }
         while let Some(sent) = self.receive(socket, "a message") {
@@ -232,18 +223,18 @@ impl Follower {
                 }
             }
         }
-        End::Closed
+        None
     }
 
     /// Fails this process unless the error can be that of an owner that has gone.
-    fn owner_gone(&self, error: &AttachError, what: &str) -> End {
+    fn owner_gone(&self, error: &AttachError, what: &str) -> Option<String> {
         let text = format!("cannot {what}: {error}");
         match error {
             AttachError::Stale
             | AttachError::Closed { .. }
             | AttachError::OwnerDied { .. }
             | AttachError::NoProvider { .. }
-            | AttachError::NotAProvider { .. } => End::OwnerGone(text),
+            | AttachError::NotAProvider { .. } => Some(text),
             _ => self.fail(&text),
         }
     }

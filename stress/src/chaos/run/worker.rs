@@ -57,7 +57,7 @@ pub(crate) enum Exit {
 }
 
 /// What the conductor tells a worker.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Command {
     Exit(Exit),
     /// To an owner: publish nothing, have everything let go by this many peers, and tell what is
@@ -67,7 +67,7 @@ pub(crate) enum Command {
     Resume,
     /// To a peer: unmap what nobody needs, and tell what is left.
     Measure,
-    /// To a peer: drop the client, make another.
+    /// To a peer: drop the client, make another, and tell as well.
     Recreate,
 }
 
@@ -78,7 +78,6 @@ pub(crate) enum Word {
     Ready,
     Counted(Counts),
     AtRest(Remains),
-    Recreated,
     /// It cannot go on, and has said why on its standard error.
     Failed,
 }
