@@ -4,27 +4,33 @@
 #![forbid(unsafe_code)]
 
 use crate::publisher::{Message, Order};
-use crate::ways::{Publisher, Way};
+use crate::ways::{Publisher, Row};
 use hdrhistogram::Histogram;
 use shm_pool_support::{clock, latency, wire, Fallible};
 use std::time::Duration;
 
 /// The receiver's end. Between orders it takes no processor time.
 pub(crate) struct Link {
+    name: &'static str,
     publisher: Publisher,
     received: u64,
 }
 
 impl Link {
-    pub(crate) fn start(way: Way, slots: usize, core: Option<usize>) -> Fallible<Self> {
-        Ok(Self { publisher: Publisher::start(way, slots, core)?, received: 0 })
+    pub(crate) fn start((name, way): Row, slots: usize, core: Option<usize>) -> Fallible<Self> {
+        let publisher = named(name, Publisher::start(way, slots, core))?;
+        Ok(Self { name, publisher, received: 0 })
     }
 
     /// Has an order carried out, and receives and checks all of its messages: `each` gets them with
     /// the time at which they were there. Returns how long it took from when the first was due
     /// until the last was there, and the interval before the first: each message has one, so that
     /// no more than the rate is achieved.
-    pub(crate) fn repeat(&mut self, order: Order, mut each: impl FnMut(u64, &Message)) -> Fallible<Duration> {
+    pub(crate) fn repeat(&mut self, order: Order, each: impl FnMut(u64, &Message)) -> Fallible<Duration> {
+        named(self.name, self.receive_all(order, each))
+    }
+
+    fn receive_all(&mut self, order: Order, mut each: impl FnMut(u64, &Message)) -> Fallible<Duration> {
         let ordered = wire::send(&self.publisher.orders, &order);
         ordered.map_err(|error| format!("the publisher ended early: {error}"))?;
         let (mut start, mut end) = (None, 0);
@@ -46,11 +52,19 @@ impl Link {
     /// Ends the publisher, which must have sent nothing that was not asked for.
     pub(crate) fn finish(mut self) -> Fallible {
         drop(self.publisher.orders);
-        if (self.publisher.receive)()?.is_some() {
-            return Err(format!("more came than the {} messages that were sent", self.received).into());
-        }
-        (self.publisher.finish)()
+        named(
+            self.name,
+            match (self.publisher.receive)()? {
+                None => (self.publisher.finish)(),
+                Some(_) => Err(format!("more came than the {} messages that were sent", self.received).into()),
+            },
+        )
     }
+}
+
+/// The error says in which row it was.
+fn named<T>(row: &str, outcome: Fallible<T>) -> Fallible<T> {
+    outcome.map_err(|error| format!("{row}: {error}").into())
 }
 
 fn check(message: &Message, number: u64, intended: u64, now: u64) -> Fallible {

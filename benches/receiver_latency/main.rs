@@ -76,24 +76,16 @@ impl Drop for Sweeper {
     }
 }
 
-/// The error says in which row it was.
-fn named<T>(row: usize, outcome: Fallible<T>) -> Fallible<T> {
-    outcome.map_err(|error| format!("{}: {error}", ROWS[row].0).into())
-}
-
 /// A few messages of each row, in two repetitions.
 fn check(cores: Cores) -> Fallible {
     const ORDER: Order = Order { rate: 100_000, count: 1_000 };
-    for (row, (name, way)) in ROWS.into_iter().enumerate() {
-        let run = || {
-            let mut link = Link::start(way, SLOTS, cores.second())?;
-            for _ in 0..2 {
-                link.repeat(ORDER, |_, _| {})?;
-            }
-            link.finish()
-        };
-        named(row, run())?;
-        println!("{name}: {} messages, all as sent", 2 * ORDER.count);
+    for row in ROWS {
+        let mut link = Link::start(row, SLOTS, cores.second())?;
+        for _ in 0..2 {
+            link.repeat(ORDER, |_, _| {})?;
+        }
+        link.finish()?;
+        println!("{}: {} messages, all as sent", row.0, 2 * ORDER.count);
     }
     Ok(())
 }
@@ -103,8 +95,8 @@ fn measure(options: &Options, cores: Cores) -> Fallible {
     print_head(options, &machine);
     pin(cores.first())?;
     stall::test(cores.second(), false)?;
-    let start = |(row, (_, way))| named(row, Link::start(way, SLOTS, cores.second()));
-    let mut links = ROWS.into_iter().enumerate().map(start).collect::<Fallible<Vec<_>>>()?;
+    let start = |row| Link::start(row, SLOTS, cores.second());
+    let mut links = ROWS.into_iter().map(start).collect::<Fallible<Vec<_>>>()?;
     for &rate in &options.rate {
         let count = (rate as f64 * options.seconds).ceil() as u64;
         let results = measure_rate(&mut links, Order { rate, count }, options.common.rounds)?;
@@ -117,7 +109,7 @@ fn measure(options: &Options, cores: Cores) -> Fallible {
             report::draw(file, rate, &machine.caption(), &results)?;
         }
     }
-    links.into_iter().enumerate().try_for_each(|(row, link)| named(row, link.finish()))
+    links.into_iter().try_for_each(Link::finish)
 }
 
 /// A repetition of each row to warm up, and then so many rounds, all rows in turn.
@@ -126,10 +118,10 @@ fn measure_rate(links: &mut [Link], order: Order, rounds: u32) -> Fallible<Vec<M
     // One for all: the first writes to its memory fall into the warm-up.
     let mut columns = Columns::new();
     for round in 0..=rounds {
-        for (row, (link, result)) in links.iter_mut().zip(&mut results).enumerate() {
+        for (link, result) in links.iter_mut().zip(&mut results) {
             columns.intended.reset();
             columns.naive.reset();
-            let took = named(row, link.repeat(order, |now, message| columns.record(now, message)))?;
+            let took = link.repeat(order, |now, message| columns.record(now, message))?;
             if round > 0 {
                 result.intended.add(&columns.intended, took)?;
                 result.naive.add(&columns.naive, took)?;

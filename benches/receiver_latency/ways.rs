@@ -39,11 +39,13 @@ pub(crate) enum Way {
 }
 
 /// Our channel as it is without options: the row of the self-test.
-pub(crate) const DEFAULT: Way = Way::Channel { spin: Duration::from_micros(20) };
+pub(crate) const DEFAULT: Row = ("channel, 20 µs spin, then futex", Way::Channel { spin: Duration::from_micros(20) });
 
-pub(crate) const ROWS: [(&str, Way); 6] = [
+pub(crate) type Row = (&'static str, Way);
+
+pub(crate) const ROWS: [Row; 6] = [
     ("channel, busy poll", Way::Channel { spin: Duration::MAX }),
-    ("channel, 20 µs spin, then futex", DEFAULT),
+    DEFAULT,
     ("Unix socketpair, busy poll", Way::Socket { is_busy: true }),
     ("Unix socketpair, blocking", Way::Socket { is_busy: false }),
     ("std mpsc, two threads, busy poll", Way::Threads { is_busy: true }),

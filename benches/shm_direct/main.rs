@@ -5,31 +5,11 @@
 //! Messages of several lengths go back to back, and by the clock; and 116 bytes every 10 ms,
 //! SHM-direct's own reference. All rows are measured in turn, in several rounds.
 //!
-//! # The stamps
-//!
-//! All are of CLOCK_MONOTONIC, which the processes share.
-//!
-//! | stamp | channel | slot |
-//! |---|---|---|
-//! | sent, in the message | before a buffer is allocated | before the lock is taken |
-//! | wake | `recv_timeout` has returned a view, attached, not read | the lock is held, the slot full, not copied |
-//! | usable | every byte of the view was read once | copied out, lock released, every byte of the copy read once |
-//!
-//! Two stamps at the receiver, because either one alone is partial: at the wake the slot has not
-//! done its second copy; and a slice in place that nobody has read yet is still in the other core's
-//! cache, while a copy is not. So "usable" is after the same sum over all bytes in both. The
-//! sender's buffer is the application's in both, is filled anew for each message, and is copied
-//! once.
-//!
-//! # Waiting
-//!
-//! A condition variable sleeps at once. The row to compare it with is the channel that does so too;
-//! the one that looks for a while first, as by default, has a row of its own.
-//!
-//! Back to back the sender is held up by the receiver: the slot takes a message when the one before
-//! was copied out. Through a ring of many slots messages would queue, and their latency be the
-//! ring's length. So the channel has the shortest ring, for two messages beside the one that the
-//! receiver reads. The default ring's throughput is a row of its own.
+//! The stamps are of CLOCK_MONOTONIC, which the processes share. There are two at the receiver,
+//! because either one alone is partial: at the wake the slot has not done its second copy; and a
+//! slice in place that nobody has read yet is still in the other core's cache, while a copy is not.
+//! So "usable" is after the same sum over all bytes in both. What is in each stamp, and why the ring
+//! is short, is printed with the tables (`NOTES` in `report.rs`).
 
 mod messages;
 mod report;

@@ -61,16 +61,20 @@ impl Setting {
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub(crate) enum Way {
     Slot,
-    /// `None` is the library's default.
+    /// Looks for so long before it sleeps; so many messages may be under way.
     Channel {
-        spin: Option<Duration>,
-        slots: Option<usize>,
+        spin: Duration,
+        slots: usize,
     },
 }
 
 /// As many messages may be under way as with one slot, when the receiver has copied a message out
 /// of that and goes on to read it: the one that is read, and the next one.
-const TWO_SLOTS: Option<usize> = Some(2);
+const TWO_SLOTS: usize = 2;
+
+/// The library's defaults.
+const SPIN: Duration = Duration::from_micros(20);
+const RING: usize = 256;
 
 pub(crate) const SLOT: &str = "slot: pthread mutex, condvars";
 
@@ -81,10 +85,10 @@ pub(crate) const DEFAULT_WAITING: &str = "channel, default waiting";
 
 pub(crate) const ROWS: [(&str, Way); 4] = [
     (SLOT, Way::Slot),
-    (FUTEX_ONLY, Way::Channel { spin: Some(Duration::ZERO), slots: TWO_SLOTS }),
-    (DEFAULT_WAITING, Way::Channel { spin: None, slots: TWO_SLOTS }),
+    (FUTEX_ONLY, Way::Channel { spin: Duration::ZERO, slots: TWO_SLOTS }),
+    (DEFAULT_WAITING, Way::Channel { spin: SPIN, slots: TWO_SLOTS }),
     // For the throughput.
-    ("channel, default waiting, 256 slots", Way::Channel { spin: None, slots: None }),
+    ("channel, default waiting, 256 slots", Way::Channel { spin: SPIN, slots: RING }),
 ];
 
 /// All runs have the same, so that each removes what one that was killed has left.
@@ -107,7 +111,7 @@ impl Way {
     /// Does the time that a message takes mean something? Through a long ring, back to back, it is
     /// the time that the ring takes.
     pub(crate) fn has_latencies(self) -> bool {
-        !matches!(self, Self::Channel { slots: None, .. })
+        !matches!(self, Self::Channel { slots: RING, .. })
     }
 
     /// Is it measured? The length of the ring matters only when it fills.
@@ -168,13 +172,9 @@ impl Way {
 }
 
 /// Opens the channel when the sender has made it.
-fn open(sender: &mut Child, name: &str, spin: Option<Duration>) -> Fallible<Receiver> {
+fn open(sender: &mut Child, name: &str, spin: Duration) -> Fallible<Receiver> {
     sender.wait_until_ready()?;
-    let mut builder = Receiver::builder();
-    if let Some(spin) = spin {
-        builder = builder.spin(spin);
-    }
-    Ok(builder.open(&Client::builder().name_prefix(PREFIX).build()?, name)?)
+    Ok(Receiver::builder().spin(spin).open(&Client::builder().name_prefix(PREFIX).build()?, name)?)
 }
 
 /// Receives all, and sees the sender end.
@@ -204,14 +204,7 @@ impl Job {
             }
             Way::Channel { spin, slots } => {
                 let provider = Provider::builder().name_prefix(PREFIX).build()?;
-                let mut builder = Sender::builder();
-                if let Some(spin) = spin {
-                    builder = builder.spin(spin);
-                }
-                if let Some(slots) = slots {
-                    builder = builder.capacity(slots);
-                }
-                let mut sender = builder.create(&provider, &self.name)?;
+                let mut sender = Sender::builder().spin(spin).capacity(slots).create(&provider, &self.name)?;
                 say_ready()?;
                 sender.wait_for_receiver(BEGIN)?;
                 send_all(setting, |payload| {

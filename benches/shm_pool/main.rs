@@ -9,7 +9,7 @@ mod hand_off;
 mod ratios;
 mod subjects;
 
-use criterion::{BenchmarkId, Criterion, Throughput};
+use criterion::{BenchmarkId, Criterion};
 use ratios::Comparisons;
 use std::time::Duration;
 
@@ -18,14 +18,13 @@ fn main() {
     let mut criterion = Criterion::default().without_plots().configure_from_args();
     let mut group = criterion.benchmark_group("shm_pool");
     group.warm_up_time(Duration::from_millis(500)).measurement_time(Duration::from_secs(2)).sample_size(50);
-    for subject in subjects::ALL {
+    for (id, build) in subjects::ALL {
         // Criterion calls the closure for every sample: what it needs is built once, and not at all
         // if filtered out.
         let (mut batch, mut is_measured) = (None, false);
-        let (function, parameter) = subject.id.split_once('/').expect("an id is function/parameter");
-        group.throughput(Throughput::Elements(subject.buffers));
+        let (function, parameter) = id.split_once('/').expect("an id is function/parameter");
         group.bench_function(BenchmarkId::new(function, parameter), |bencher| {
-            let batch = batch.get_or_insert_with(subject.build);
+            let batch = batch.get_or_insert_with(build);
             bencher.iter_custom(|count| {
                 // A test runs each once.
                 is_measured |= count > 1;
@@ -34,7 +33,7 @@ fn main() {
         });
         drop(batch);
         if is_measured {
-            comparisons.add(subject.id);
+            comparisons.add(id);
         }
     }
     group.finish();

@@ -87,8 +87,8 @@ impl Comparisons {
 
 /// Batches of a subject; those in which a thread lacked a core do not count.
 fn batch(id: &str) -> Result<turns::Batch, String> {
-    let subject = subjects::ALL.iter().find(|subject| subject.id == id).expect("rows name subjects");
-    let mut batch = (subject.build)();
+    let (_, build) = subjects::ALL.iter().find(|subject| subject.0 == id).expect("rows name subjects");
+    let mut batch = build();
     Ok(Box::new(move |count| {
         let timed = batch(count);
         Ok((!timed.is_disturbed).then_some(timed.elapsed))

@@ -88,23 +88,13 @@ struct Task {
     is_slow: bool,
 }
 
-/// What the publisher says.
-#[derive(Serialize, Deserialize)]
-enum ToSubscriber {
-    /// There is a message: [`Descriptor::to_bytes`].
-    Message([u8; Descriptor::SIZE]),
-    /// No message follows. (A socket that closes without it means that the publisher has died.)
-    End,
-}
+/// What a subscriber says first: its [`PeerId`]. After that it says `()` for each message that it
+/// has read, found unchanged and let go of.
+type Who = [u8; PeerId::SIZE];
 
-/// What a subscriber says.
-#[derive(Serialize, Deserialize)]
-enum ToPublisher {
-    /// Who it is to the provider: [`PeerId::to_bytes`]. The first thing it says.
-    Connected([u8; PeerId::SIZE]),
-    /// It has read one more message, found it unchanged and let go of it.
-    Done,
-}
+/// What the publisher says: the descriptors of the messages, and at last `None`. (A socket that
+/// closes without it means that the publisher has died.)
+type Said = Option<[u8; Descriptor::SIZE]>;
 
 fn main() -> ExitCode {
     match task::<Task>() {

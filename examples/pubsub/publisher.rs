@@ -8,7 +8,7 @@
 //! either memory comes back, or nobody holds any and the error is real. Nobody sleeps, nobody
 //! spins.
 
-use crate::{Options, Task, ToPublisher, ToSubscriber};
+use crate::{Options, Said, Task, Who};
 use shm_pool::{PeerId, Provider, ShmBuf, ShmBufMut};
 use shm_pool_support::process::{this_program, Child};
 use shm_pool_support::source::Source;
@@ -105,33 +105,29 @@ impl Subscriber {
     fn start(task: &Task) -> Fallible<Self> {
         let (socket, theirs) = UnixStream::pair()?;
         let process = Child::start("subscriber", this_program(task)?.stdin(OwnedFd::from(theirs)))?;
-        match wire::expect(&socket)? {
-            ToPublisher::Connected(peer) => Ok(Self { process, socket, peer: PeerId::from_bytes(peer), pending: 0 }),
-            ToPublisher::Done => Err("a subscriber did not say who it is".into()),
-        }
+        let peer = PeerId::from_bytes(wire::expect::<Who>(&socket)?);
+        Ok(Self { process, socket, peer, pending: 0 })
     }
 
     /// Grants it the message and announces it. The publisher need not keep it.
     fn send(&mut self, message: &ShmBuf) -> Fallible {
         let descriptor = message.grant(self.peer)?;
         self.pending += 1;
-        Ok(wire::send(&self.socket, &ToSubscriber::Message(descriptor.to_bytes()))?)
+        Ok(wire::send(&self.socket, &Said::Some(descriptor.to_bytes()))?)
     }
 
     /// Waits until it has let go of all but so many messages.
     fn wait_until_pending(&mut self, most: u16) -> Fallible {
         while self.pending > most {
-            match wire::expect(&self.socket)? {
-                ToPublisher::Done => self.pending -= 1,
-                ToPublisher::Connected(_) => return Err("a subscriber has connected twice".into()),
-            }
+            wire::expect::<()>(&self.socket)?;
+            self.pending -= 1;
         }
         Ok(())
     }
 
     /// Ends the stream, and waits for the process to end in peace.
     fn finish(self) -> Fallible {
-        wire::send(&self.socket, &ToSubscriber::End)?;
+        wire::send(&self.socket, &Said::None)?;
         self.process.finish()
     }
 }

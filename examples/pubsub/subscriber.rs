@@ -1,7 +1,7 @@
 //! A subscriber process: attaches to each message, compares it in place with its own copy of the
 //! file, lets go.
 
-use crate::{Task, ToPublisher, ToSubscriber};
+use crate::{Said, Task};
 use shm_pool::{Client, Descriptor, ProviderId, ShmView};
 use shm_pool_support::process::inherited_input;
 use shm_pool_support::{wire, Fallible};
@@ -15,15 +15,15 @@ pub(crate) fn run(Task { options, provider, is_slow }: &Task) -> Fallible {
     let socket = UnixStream::from(inherited_input()?);
     let client = Client::new();
     let peer = client.connect(ProviderId::from_u64(*provider))?;
-    wire::send(&socket, &ToPublisher::Connected(peer.to_bytes()))?;
+    wire::send(&socket, &peer.to_bytes())?;
     // A thread reads the socket, so that this one can ask whether there is anything.
     let (arrived, inbox) = channel();
-    wire::listen(socket.try_clone()?, move |said| drop(arrived.send(said)));
+    wire::listen(socket.try_clone()?, move |said| arrived.send(said).is_ok());
 
     let mut subscriber = Subscriber { socket, inbox, held: VecDeque::new() };
     let hold = if *is_slow { options.hold } else { 0 };
     let (mut expected, mut messages, mut most_held) = (source.messages(&options.sizes), 0, 0);
-    while let ToSubscriber::Message(bytes) = subscriber.next()? {
+    while let Some(bytes) = subscriber.next()? {
         let view = client.attach(&Descriptor::from_bytes(bytes)?)?;
         let expected = expected.next().ok_or("more messages than sizes")?;
         compare(&view, expected)?;
@@ -45,7 +45,7 @@ pub(crate) fn run(Task { options, provider, is_slow }: &Task) -> Fallible {
 
 struct Subscriber<'a> {
     socket: UnixStream,
-    inbox: Receiver<Option<ToSubscriber>>,
+    inbox: Receiver<Option<Said>>,
     /// Messages that it keeps, each with what it must be, the oldest first.
     held: VecDeque<(ShmView, &'a [u8])>,
 }
@@ -55,7 +55,7 @@ impl Subscriber<'_> {
     ///
     /// Never waits with a message in hand: the publisher may need that memory to go on. This rule
     /// makes any `--hold` work with any `--window` and any `--max-bytes`.
-    fn next(&mut self) -> Fallible<ToSubscriber> {
+    fn next(&mut self) -> Fallible<Said> {
         let said = loop {
             match self.inbox.try_recv() {
                 Ok(said) => break said,
@@ -73,7 +73,7 @@ impl Subscriber<'_> {
         compare(&view, expected)?;
         // First the memory, then the news of it.
         drop(view);
-        wire::send(&self.socket, &ToPublisher::Done)?;
+        wire::send(&self.socket, &())?;
         Ok(true)
     }
 }

@@ -40,14 +40,17 @@ pub fn expect<T: DeserializeOwned>(from: impl Read) -> crate::Fallible<T> {
     Ok(receive(from)?.ok_or("the other process ended before it had told anything")?)
 }
 
-/// Has a thread hear all that comes; the last is `None`, when the other side is gone.
+/// Has a thread hear all that comes, as long as `hear` wants more; the last is `None`, when the other
+/// side is gone.
 pub fn listen<T: DeserializeOwned>(
     mut from: impl Read + Send + 'static,
-    mut hear: impl FnMut(Option<T>) + Send + 'static,
+    mut hear: impl FnMut(Option<T>) -> bool + Send + 'static,
 ) -> JoinHandle<()> {
     thread::spawn(move || {
         while let Some(value) = receive(&mut from).unwrap_or_default() {
-            hear(Some(value));
+            if !hear(Some(value)) {
+                return;
+            }
         }
         // Who hears of the end finds the descriptor closed.
         drop(from);

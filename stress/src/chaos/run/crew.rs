@@ -93,10 +93,7 @@ impl Crew {
         let child = Child::start(format!("{post:?}"), &mut command)?;
         self.lives += 1;
         let (life, to_events) = (self.lives, self.to_events.clone());
-        wire::listen(socket.try_clone()?, move |word| {
-            // Fails only when the run is over.
-            let _ = to_events.send((post, life, word));
-        });
+        wire::listen(socket.try_clone()?, move |word| to_events.send((post, life, word)).is_ok());
         let (is_ready, is_leaving, has_ended) = (false, false, false);
         let (answers, start) = (VecDeque::new(), None);
         let worker = Worker { child, socket, life, is_ready, is_leaving, has_ended, answers, start };

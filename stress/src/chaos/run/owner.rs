@@ -217,8 +217,7 @@ impl Owner {
                     Event::Ended(number)
                 }
             };
-            // Fails when this process is about to end.
-            let _ = events.send(event);
+            events.send(event).is_ok()
         });
         let (pending, stage) = (VecDeque::new(), Stage::Running);
         self.connections.push(Connection { number, peer, socket, pending, kept, hearing, stage, is_doomed: false });
