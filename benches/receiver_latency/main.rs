@@ -54,31 +54,17 @@ fn main() -> Fallible {
         return task.run();
     }
     let options = Options::parse();
-    let cores = Cores::choose()?;
-    if !options.common.quick.quick {
-        cores.require_two()?;
-    }
-    let _sweeper = Sweeper;
-    if options.common.quick.quick {
-        pin(cores.first())?;
-        check(cores)?;
-        return stall::test(cores.second(), true);
-    }
-    measure(&options, cores)
-}
-
-/// Removes what a publisher left that was killed, when all have ended.
-struct Sweeper;
-
-impl Drop for Sweeper {
-    fn drop(&mut self) {
-        let _ = Provider::sweep(PREFIX);
-    }
+    let cores = options.common.cores()?;
+    let outcome = if options.common.quick.quick { check(cores) } else { measure(&options, cores) };
+    // What a publisher left that was killed. All have ended.
+    Provider::sweep(PREFIX)?;
+    outcome
 }
 
 /// A few messages of each row, in two repetitions.
 fn check(cores: Cores) -> Fallible {
     const ORDER: Order = Order { rate: 100_000, count: 1_000 };
+    pin(cores.first())?;
     for row in ROWS {
         let mut link = Link::start(row, SLOTS, cores.second())?;
         for _ in 0..2 {
@@ -87,7 +73,7 @@ fn check(cores: Cores) -> Fallible {
         link.finish()?;
         println!("{}: {} messages, all as sent", row.0, 2 * ORDER.count);
     }
-    Ok(())
+    stall::test(cores.second(), true)
 }
 
 fn measure(options: &Options, cores: Cores) -> Fallible {

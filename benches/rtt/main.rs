@@ -41,18 +41,18 @@ fn main() -> Fallible {
         return answer.run();
     }
     let options = Options::parse();
-    let cores = Cores::choose()?;
-    if options.common.quick.quick {
-        return check(cores);
+    let cores = options.common.cores()?;
+    let machine = Machine::now();
+    pin(cores.first())?;
+    match options.common.quick.quick {
+        true => check(cores),
+        false => measure(&options, &machine, cores),
     }
-    cores.require_two()?;
-    measure(&options, cores)
 }
 
 /// A few round trips by each way.
 fn check(cores: Cores) -> Fallible {
     const COUNT: u64 = 500;
-    pin(cores.first())?;
     for (name, way) in ROWS {
         measure_round(way, 0, COUNT, cores, &Clock::new())?;
         println!("{name}: {COUNT} round trips, all as sent");
@@ -60,8 +60,7 @@ fn check(cores: Cores) -> Fallible {
     Ok(())
 }
 
-fn measure(options: &Options, cores: Cores) -> Fallible {
-    let machine = Machine::now();
+fn measure(options: &Options, machine: &Machine, cores: Cores) -> Fallible {
     let clock = Clock::new();
     println!("RTT, unloaded: two processes, one message under way\n");
     let cost = clock::cost(|| clock.raw());
@@ -72,7 +71,6 @@ fn measure(options: &Options, cores: Cores) -> Fallible {
     let rounds = options.common.rounds;
     let count = options.round_trips.div_ceil(rounds.into());
     println!("rows     in turn, {rounds} rounds of {} warm-up and {count} measured round trips\n", options.warm_up);
-    pin(cores.first())?;
     let mut results = ROWS.map(|_| Latencies::default());
     for _ in 0..rounds {
         for ((_, way), result) in ROWS.into_iter().zip(&mut results) {

@@ -55,12 +55,11 @@ fn main() -> ExitCode {
 }
 
 fn run(options: &Options) -> Fallible {
-    let cores = Cores::choose()?;
-    if options.common.quick.quick {
-        return check(cores);
+    let cores = options.common.cores()?;
+    match options.common.quick.quick {
+        true => check(cores),
+        false => measure(options, cores),
     }
-    cores.require_two()?;
-    measure(options, cores)
 }
 
 /// Nothing measured yet, for each row in each setting; with so many messages of a round for each

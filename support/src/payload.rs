@@ -11,17 +11,21 @@ pub fn seed(sender: u64, sequence: u64) -> u64 {
 /// Fills any length so that [`check_pattern`] can tell it from every other seed and length, and each
 /// of its words from the others.
 pub fn fill_pattern(bytes: &mut [u8], seed: u64) {
-    let seed = with_len(seed, bytes.len());
-    for (at, word) in bytes.chunks_mut(8).enumerate() {
-        word.copy_from_slice(&pattern(at, seed)[..word.len()]);
-    }
+    let (seed, whole) = (with_len(seed, bytes.len()), bytes.len() / 8);
+    let mut words = bytes.chunks_exact_mut(8);
+    words.by_ref().enumerate().for_each(|(at, word)| word.copy_from_slice(&pattern(at, seed)));
+    let rest = words.into_remainder();
+    rest.copy_from_slice(&pattern(whole, seed)[..rest.len()]);
 }
 
 /// Compares every byte; the error says where it differs.
 pub fn check_pattern(bytes: &[u8], seed: u64) -> Result<(), String> {
-    let words = with_len(seed, bytes.len());
-    let is_wrong = |(at, word): &(usize, &[u8])| *word != &pattern(*at, words)[..word.len()];
-    match bytes.chunks(8).enumerate().find(is_wrong) {
+    let expected = with_len(seed, bytes.len());
+    let mut words = bytes.chunks_exact(8).enumerate();
+    let rest = bytes.chunks_exact(8).remainder();
+    let wrong = words.find(|(at, word)| **word != pattern(*at, expected));
+    let last = bytes.len() / 8;
+    match wrong.or((*rest != pattern(last, expected)[..rest.len()]).then_some((last, rest))) {
         None => Ok(()),
         Some((at, word)) => Err(format!("message {seed:#x} has {word:x?} at byte {} of {}", at * 8, bytes.len())),
     }

@@ -45,8 +45,7 @@ enum Event {
 struct Owner {
     control: Arc<Control>,
     provider: Provider,
-    prefix: String,
-    largest: usize,
+    role: Role,
     random: fastrand::Rng,
     connections: Vec<Connection>,
     events: Receiver<Event>,
@@ -96,8 +95,7 @@ pub(crate) fn run(role: &Role, control: &Arc<Control>) {
     let mut owner = Owner {
         control: control.clone(),
         provider,
-        prefix: role.prefix.clone(),
-        largest: role.plan.largest(),
+        role: role.clone(),
         random: fastrand::Rng::with_seed(role.seed),
         connections: Vec::new(),
         events,
@@ -232,7 +230,7 @@ impl Owner {
 
     /// Allocates, fills, freezes, shares, lets go.
     fn publish(&mut self) {
-        let len = any_length(&mut self.random, self.largest);
+        let len = any_length(&mut self.random, self.role.plan.largest());
         let Some(mut buffer) = self.alloc(len) else { return };
         self.messages += 1;
         let seed = seed(self.provider.id().to_u64(), self.messages);
@@ -293,7 +291,7 @@ impl Owner {
             0..=4 => drop(self.provider.trim()),
             5..=19 => drop(self.provider.reclaim()),
             20..=21 => {
-                let swept = Provider::sweep(&self.prefix);
+                let swept = Provider::sweep(&self.role.prefix);
                 swept.map(drop).unwrap_or_else(|error| self.control.fail(&format!("cannot sweep: {error}")));
             }
             _ => {}
@@ -354,7 +352,7 @@ impl Owner {
             in_use: before.bytes_in_use,
             held: after.bytes_held,
             peak: after.peak_bytes_held,
-            footprint: Footprint::take(&self.prefix),
+            footprint: Footprint::take(&self.role.prefix),
         }
     }
 }

@@ -92,8 +92,7 @@ pub(crate) fn run(role: &Role, control: &Arc<Control>) {
     let follow = |owner| {
         let follower = Follower {
             owner,
-            prefix: role.prefix.clone(),
-            most_held: HELD[role.post.index % HELD.len()],
+            role: role.clone(),
             control: control.clone(),
             shared: shared.clone(),
             random: fastrand::Rng::with_seed(role.seed.wrapping_add(owner as u64)),
@@ -125,8 +124,7 @@ pub(crate) fn run(role: &Role, control: &Arc<Control>) {
 
 struct Follower {
     owner: usize,
-    prefix: String,
-    most_held: usize,
+    role: Role,
     control: Arc<Control>,
     shared: Arc<Mutex<Shared>>,
     random: fastrand::Rng,
@@ -142,7 +140,7 @@ struct Held {
 
 impl Follower {
     fn run(mut self) {
-        let address = address(&self.prefix, self.owner).expect("a short name");
+        let address = address(&self.role.prefix, self.owner).expect("a short name");
         loop {
             // The conductor listens for an owner that is not there yet.
             let socket = Arc::new(UnixStream::connect_addr(&address).expect("a listener"));
@@ -250,7 +248,8 @@ impl Follower {
             self.held.extend([Some(held), more].into_iter().flatten());
         }
         let bytes = |held: &VecDeque<Held>| held.iter().map(|held| held.view.len()).sum::<usize>();
-        while self.held.len() > self.most_held || bytes(&self.held) > HELD_BYTES {
+        let most = HELD[self.role.post.index % HELD.len()];
+        while self.held.len() > most || bytes(&self.held) > HELD_BYTES {
             self.let_go_of_oldest();
         }
         if self.counts.read >= MESSAGES_PER_WORD {
