@@ -67,12 +67,8 @@ fn hand_off<T: Send>(
     while left > 0 {
         let piece = left.min(PIECE);
         let mut run = || hand_off_piece(piece, belt, &mut take, &mut give);
-        let mut timed = run();
-        for _ in 0..RETRIES {
-            if timed.is_disturbed {
-                timed = run();
-            }
-        }
+        let undisturbed = (0..RETRIES).map(|_| run()).find(|timed| !timed.is_disturbed);
+        let timed = undisturbed.unwrap_or_else(run);
         total.elapsed += timed.elapsed;
         total.is_disturbed |= timed.is_disturbed;
         left -= piece;
