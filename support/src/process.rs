@@ -135,7 +135,9 @@ pub fn exit_code(name: &str, outcome: Fallible) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            error.to_string().lines().for_each(|line| eprintln!("{name}: {line}"));
+            // By one call, so that two processes do not mix their lines.
+            let lines: String = error.to_string().lines().map(|line| format!("{name}: {line}\n")).collect();
+            eprint!("{lines}");
             ExitCode::FAILURE
         }
     }
