@@ -14,6 +14,7 @@ use shm_pool_support::process::{this_program, Child};
 use shm_pool_support::source::Source;
 use shm_pool_support::units::Bytes;
 use shm_pool_support::{procfs, wire, Fallible};
+use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -55,26 +56,37 @@ fn publish(options: &Options, provider: &Provider, source: &Source) -> Fallible<
     let task = |index| Task { options: options.clone(), provider: provider.id().to_u64(), is_slow: index == 0 };
     let start = |index| Subscriber::start(&task(index));
     let mut subscribers = (0..options.subscribers).map(start).collect::<Fallible<Vec<_>>>()?;
-    let (start, mut bytes) = (Instant::now(), 0);
-    for content in source.messages(&options.sizes).take(options.messages as usize) {
-        for subscriber in &mut subscribers {
-            subscriber.wait_until_pending(options.window - 1)?;
-        }
-        let mut buffer = alloc(provider, content.len(), &mut subscribers)?;
+    let (start, messages) = (Instant::now(), source.messages(&options.sizes).take(options.messages as usize));
+    let published = stream(messages, provider, options.window, &mut subscribers);
+    let elapsed = start.elapsed();
+    if published.is_err() {
+        // Who has found something wrong is to say so before it ends.
+        subscribers.iter_mut().for_each(Subscriber::abandon);
+    }
+    let bytes = published?;
+    subscribers.into_iter().try_for_each(Subscriber::finish)?;
+    Ok((bytes, elapsed))
+}
+
+/// Returns how many bytes it was.
+fn stream<'a>(
+    messages: impl Iterator<Item = &'a [u8]>,
+    provider: &Provider,
+    window: u16,
+    subscribers: &mut [Subscriber],
+) -> Fallible<u64> {
+    let mut bytes = 0;
+    for content in messages {
+        subscribers.iter_mut().try_for_each(|subscriber| subscriber.wait_until_pending(window - 1))?;
+        let mut buffer = alloc(provider, content.len(), subscribers)?;
         buffer.copy_from_slice(content);
         let message = buffer.freeze();
-        for subscriber in &mut subscribers {
-            subscriber.send(&message)?;
-        }
+        subscribers.iter_mut().try_for_each(|subscriber| subscriber.send(&message))?;
         bytes += content.len() as u64;
         // The message is dropped here. The grants keep it until the last subscriber is done.
     }
-    for subscriber in &mut subscribers {
-        subscriber.wait_until_pending(0)?;
-    }
-    let elapsed = start.elapsed();
-    subscribers.into_iter().try_for_each(Subscriber::finish)?;
-    Ok((bytes, elapsed))
+    subscribers.iter_mut().try_for_each(|subscriber| subscriber.wait_until_pending(0))?;
+    Ok(bytes)
 }
 
 /// Allocates, and waits for memory as long as subscribers have some to give back.
@@ -123,6 +135,13 @@ impl Subscriber {
             self.pending -= 1;
         }
         Ok(())
+    }
+
+    /// Waits for the process to find the stream cut off.
+    fn abandon(&mut self) {
+        // Both fail only if it has ended.
+        let _ = self.socket.shutdown(Shutdown::Both);
+        let _ = self.process.wait();
     }
 
     /// Ends the stream, and waits for the process to end in peace.
