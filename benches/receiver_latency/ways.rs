@@ -83,14 +83,17 @@ impl Task {
     }
 }
 
+type Receive = Box<dyn FnMut() -> Fallible<Option<Message>>>;
+type Finish = Box<dyn FnOnce() -> Fallible>;
+
 /// The receiver's hold on a publisher.
 pub(crate) struct Publisher {
     pub(crate) orders: UnixStream,
     /// Waits for the next message. `None` when the publisher has closed its end, and all that it
     /// had sent was received.
-    pub(crate) receive: Box<dyn FnMut() -> Fallible<Option<Message>>>,
+    pub(crate) receive: Receive,
     /// Waits until the publisher has ended, as it must when there are no more orders, with success.
-    pub(crate) finish: Box<dyn FnOnce() -> Fallible>,
+    pub(crate) finish: Finish,
 }
 
 impl Publisher {
@@ -103,28 +106,20 @@ impl Publisher {
             // notices, and removes what it made.
             Child::start("publisher", command.stdin(OwnedFd::from(given)).stdout(output).process_group(0))
         };
-        Ok(match way {
+        let (receive, finish): (Receive, Finish) = match way {
             Way::Channel { spin } => {
                 let name = format!("{}-{slots}-{}", std::process::id(), spin.as_nanos());
                 let mut publisher = process(given, &name, Stdio::piped())?;
                 publisher.wait_until_ready()?;
                 let client = Client::builder().name_prefix(PREFIX).build()?;
                 let mut receiver = Receiver::builder().spin(spin).open(&client, &name)?;
-                Self {
-                    orders,
-                    receive: Box::new(move || from_channel(&mut receiver)),
-                    finish: Box::new(|| publisher.finish()),
-                }
+                (Box::new(move || from_channel(&mut receiver)), Box::new(|| publisher.finish()))
             }
             Way::Socket { is_busy } => {
                 let (ours, theirs) = UnixStream::pair()?;
                 let mut socket = BufReader::with_capacity(64 << 10, Socket::new(ours, is_busy)?);
                 let publisher = process(given, "", OwnedFd::from(theirs).into())?;
-                Self {
-                    orders,
-                    receive: Box::new(move || from_socket(&mut socket)),
-                    finish: Box::new(|| publisher.finish()),
-                }
+                (Box::new(move || from_socket(&mut socket)), Box::new(|| publisher.finish()))
             }
             Way::Threads { is_busy } => {
                 let (sender, receiver) = mpsc::sync_channel(slots);
@@ -132,13 +127,11 @@ impl Publisher {
                     pin(core)?;
                     publish(given, |message| to_thread(&sender, is_busy, *message))
                 });
-                Self {
-                    orders,
-                    receive: Box::new(move || Ok(from_thread(&receiver, is_busy))),
-                    finish: Box::new(|| thread.join().map_err(|_| "the publisher panicked")?),
-                }
+                let finish = || thread.join().map_err(|_| "the publisher panicked")?;
+                (Box::new(move || Ok(from_thread(&receiver, is_busy))), Box::new(finish))
             }
-        })
+        };
+        Ok(Self { orders, receive, finish })
     }
 }
 

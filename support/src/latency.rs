@@ -37,7 +37,6 @@ pub struct Latencies {
     rates: Vec<f64>,
 }
 
-/// None yet.
 impl Default for Latencies {
     fn default() -> Self {
         Self { all: histogram(), medians: Vec::new(), means: Vec::new(), rates: Vec::new() }

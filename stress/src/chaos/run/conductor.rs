@@ -32,7 +32,7 @@ pub(crate) fn run(plan: &Plan) -> Tally {
     let start = Instant::now();
     let mut tally = match Crew::new(plan, &prefix) {
         Ok(crew) => {
-            let mut conductor = Conductor { crew, plan, prefix: prefix.clone(), start };
+            let mut conductor = Conductor { crew, start };
             let outcome = conductor.conduct();
             let mut tally = conductor.crew.disband();
             tally.problems.extend(outcome.err().map(|problem| problem.to_string()));
@@ -57,14 +57,12 @@ pub(crate) fn run(plan: &Plan) -> Tally {
     tally
 }
 
-struct Conductor<'a> {
+struct Conductor {
     crew: Crew,
-    plan: &'a Plan,
-    prefix: String,
     start: Instant,
 }
 
-impl Conductor<'_> {
+impl Conductor {
     fn conduct(&mut self) -> Fallible {
         self.start_all(&self.everybody(0))?;
         while !self.is_over() {
@@ -76,8 +74,8 @@ impl Conductor<'_> {
     }
 
     fn is_over(&self) -> bool {
-        let is_enough = self.plan.kills.is_some_and(|kills| self.crew.tally.kills() >= kills);
-        is_enough || self.plan.seconds.is_some_and(|seconds| self.start.elapsed().as_secs() >= seconds)
+        let is_enough = self.crew.plan.kills.is_some_and(|kills| self.crew.tally.kills() >= kills);
+        is_enough || self.crew.plan.seconds.is_some_and(|seconds| self.start.elapsed().as_secs() >= seconds)
     }
 
     /// The veterans, the first owner and the first peer, are spared until its end.
@@ -193,7 +191,7 @@ impl Conductor<'_> {
 
     fn sweep(&mut self) -> Fallible {
         self.crew.tally.sweeps += 1;
-        Provider::sweep(&self.prefix)?;
+        Provider::sweep(&self.crew.prefix)?;
         Ok(())
     }
 
@@ -211,7 +209,7 @@ impl Conductor<'_> {
             self.check_footprint(*peer, footprint, owners.len())?;
         }
         self.sweep()?;
-        let objects = procfs::objects(&format!("{}.", self.prefix));
+        let objects = procfs::objects(&format!("{}.", self.crew.prefix));
         if objects.len() != owners.len() {
             return Err(format!("in a time of quiet there are these objects: {}", objects.join(", ")).into());
         }
@@ -240,7 +238,7 @@ impl Conductor<'_> {
     fn measure(&mut self, posts: &[Post], command: Command) -> Fallible<Vec<Footprint>> {
         posts.iter().for_each(|&post| self.crew.tell(post, command));
         let answer = |&post: &Post| match self.crew.answer(post)? {
-            Remains { leased: 0, in_use: 0, held: 0, peak, footprint } if peak <= self.plan.max_bytes() => {
+            Remains { leased: 0, in_use: 0, held: 0, peak, footprint } if peak <= self.crew.plan.max_bytes() => {
                 self.crew.tally.peak = self.crew.tally.peak.max(peak);
                 Ok(footprint)
             }

@@ -36,8 +36,8 @@ pub(crate) struct Worker {
 type Event = (Post, u64, Option<Word>);
 
 pub(crate) struct Crew {
-    plan: Plan,
-    prefix: String,
+    pub(crate) plan: Plan,
+    pub(crate) prefix: String,
     pub(crate) tally: Tally,
     pub(crate) random: fastrand::Rng,
     workers: HashMap<Post, Worker>,
