@@ -98,6 +98,10 @@ fn run<S: Store>(store: &mut S, held: usize, options: &Options) -> Fallible<Outc
     let mut queue: VecDeque<(S::Held, u8)> = VecDeque::with_capacity(held + 1);
     let mut outcome = Outcome { waits: histogram(), refused: 0, made: 0 };
     let clock = Clock::new();
+    let let_go_of_oldest = |store: &mut S, queue: &mut VecDeque<_>| {
+        let (oldest, mark) = queue.pop_front().ok_or("a message alone does not fit")?;
+        store.let_go(oldest, mark)
+    };
     for number in 0..options.warm_up + options.messages {
         if number == options.warm_up {
             outcome = Outcome { waits: histogram(), refused: 0, made: store.segments() };
@@ -111,13 +115,11 @@ fn run<S: Store>(store: &mut S, held: usize, options: &Options) -> Fallible<Outc
                 break message;
             }
             outcome.refused += 1;
-            let (oldest, mark) = queue.pop_front().ok_or("a message alone does not fit")?;
-            store.let_go(oldest, mark)?;
+            let_go_of_oldest(store, &mut queue)?;
         };
         queue.push_back((store.send(message, mark)?, mark));
         if queue.len() > held {
-            let (oldest, mark) = queue.pop_front().ok_or("more than none are held")?;
-            store.let_go(oldest, mark)?;
+            let_go_of_oldest(store, &mut queue)?;
         }
     }
     outcome.made = store.segments() - outcome.made;

@@ -27,7 +27,9 @@ pub(crate) trait Store {
     fn let_go(&mut self, held: Self::Held, mark: u8) -> Fallible;
 
     /// Segments made so far.
-    fn segments(&self) -> u64;
+    fn segments(&self) -> u64 {
+        0
+    }
 }
 
 fn check(bytes: &[u8], mark: u8) -> Fallible {
@@ -76,12 +78,6 @@ pub(crate) struct Talc {
     _memory: Vec<u8>,
 }
 
-/// A piece of talc's.
-pub(crate) struct Piece {
-    start: NonNull<u8>,
-    layout: Layout,
-}
-
 impl Talc {
     pub(crate) fn new(cap: usize) -> Self {
         let mut memory = vec![1; cap];
@@ -94,32 +90,30 @@ impl Talc {
 }
 
 impl Store for Talc {
-    type Memory = Piece;
-    type Held = Piece;
+    type Memory = NonNull<[u8]>;
+    type Held = NonNull<[u8]>;
 
-    fn alloc(&mut self, len: usize) -> Option<Piece> {
-        let layout = Layout::from_size_align(len, 1).ok()?;
+    fn alloc(&mut self, len: usize) -> Option<NonNull<[u8]>> {
         // SAFETY: the length is not 0.
-        let start = unsafe { self.carver.lock().try_allocate(layout) }?;
-        Some(Piece { start, layout })
+        let start = unsafe { self.carver.lock().try_allocate(layout(len)) }?;
+        Some(NonNull::slice_from_raw_parts(start, len))
     }
 
-    fn send(&mut self, memory: Piece, mark: u8) -> Fallible<Piece> {
-        // SAFETY: a piece is as long as its layout says, and nobody else's.
-        unsafe { memory.start.as_ptr().write_bytes(mark, memory.layout.size()) };
+    fn send(&mut self, memory: NonNull<[u8]>, mark: u8) -> Fallible<NonNull<[u8]>> {
+        // SAFETY: allocated with this length, and nobody else's.
+        unsafe { memory.as_ptr().cast::<u8>().write_bytes(mark, memory.len()) };
         Ok(memory)
     }
 
-    fn let_go(&mut self, held: Piece, mark: u8) -> Fallible {
+    fn let_go(&mut self, held: NonNull<[u8]>, mark: u8) -> Fallible {
         // SAFETY: written by `send`.
-        let whole = unsafe { std::slice::from_raw_parts(held.start.as_ptr(), held.layout.size()) };
-        let is_good = check(whole, mark);
+        let is_good = check(unsafe { held.as_ref() }, mark);
         // SAFETY: allocated by this talc with this layout, and given up here.
-        unsafe { self.carver.lock().deallocate(held.start.as_ptr(), held.layout) };
+        unsafe { self.carver.lock().deallocate(held.as_ptr().cast(), layout(held.len())) };
         is_good
     }
+}
 
-    fn segments(&self) -> u64 {
-        0
-    }
+fn layout(len: usize) -> Layout {
+    Layout::from_size_align(len, 1).expect("a length that fits")
 }

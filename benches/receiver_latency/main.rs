@@ -19,13 +19,14 @@ mod stall;
 mod ways;
 
 use clap::Parser;
-use link::{Link, Row, Task, PREFIX, ROWS, SLOTS};
+use link::{Columns, Link};
 use publisher::Order;
-use report::{Columns, Measured};
+use report::Measured;
 use shm_pool::Provider;
 use shm_pool_support::machine::{pin, Cores, Machine};
 use shm_pool_support::options::Common;
 use shm_pool_support::{clock, process, Fallible};
+use ways::{Task, PREFIX, ROWS, SLOTS};
 
 /// Latency from when a message was due until it was received, at fixed rates.
 #[derive(Parser)]
@@ -53,47 +54,26 @@ fn main() -> Fallible {
         return task.run();
     }
     let options = Options::parse();
-    let cores = Cores::choose()?;
-    if !options.common.quick.quick {
-        cores.require_two()?;
-    }
-    let _sweeper = Sweeper;
-    if options.common.quick.quick {
-        pin(cores.first())?;
-        check(cores)?;
-        return stall::test(cores.second(), true);
-    }
-    measure(&options, cores)
-}
-
-/// Removes what a publisher left that was killed, when all have ended.
-struct Sweeper;
-
-impl Drop for Sweeper {
-    fn drop(&mut self) {
-        let _ = Provider::sweep(PREFIX);
-    }
-}
-
-fn with_name<T>(row: &Row, outcome: Fallible<T>) -> Fallible<T> {
-    outcome.map_err(|error| format!("{}: {error}", row.name).into())
+    let cores = options.common.cores()?;
+    let outcome = if options.common.quick.quick { check(cores) } else { measure(&options, cores) };
+    // What a publisher left that was killed. All have ended.
+    Provider::sweep(PREFIX)?;
+    outcome
 }
 
 /// A few messages of each row, in two repetitions.
 fn check(cores: Cores) -> Fallible {
     const ORDER: Order = Order { rate: 100_000, count: 1_000 };
-    for (index, row) in ROWS.iter().enumerate() {
-        let run = || {
-            let mut link = Link::start(index, SLOTS, cores.second())?;
-            for _ in 0..2 {
-                link.repeat(ORDER, |_, _| {})?;
-            }
-            link.finish()
-        };
-        with_name(row, run())?;
-        println!("{}: {} messages, all as sent", row.name, 2 * ORDER.count);
+    pin(cores.first())?;
+    for row in ROWS {
+        let mut link = Link::start(row, SLOTS, cores.second())?;
+        for _ in 0..2 {
+            link.repeat(ORDER, |_, _| {})?;
+        }
+        link.finish()?;
+        println!("{}: {} messages, all as sent", row.0, 2 * ORDER.count);
     }
-    Ok(())
+    stall::test(cores.second(), true)
 }
 
 fn measure(options: &Options, cores: Cores) -> Fallible {
@@ -101,32 +81,36 @@ fn measure(options: &Options, cores: Cores) -> Fallible {
     print_head(options, &machine);
     pin(cores.first())?;
     stall::test(cores.second(), false)?;
-    let started = ROWS.iter().enumerate().map(|(index, row)| with_name(row, Link::start(index, SLOTS, cores.second())));
-    let mut links = started.collect::<Fallible<Vec<_>>>()?;
+    let start = |row| Link::start(row, SLOTS, cores.second());
+    let mut links = ROWS.into_iter().map(start).collect::<Fallible<Vec<_>>>()?;
     for &rate in &options.rate {
         let count = (rate as f64 * options.seconds).ceil() as u64;
         let results = measure_rate(&mut links, Order { rate, count }, options.common.rounds)?;
         report::print(rate, &results);
         if let Some(file) = &options.common.svg {
-            let is_one = options.rate.len() == 1;
-            let file = if is_one { file.clone() } else { report::file_of(file, rate) };
-            report::draw(&file, rate, &machine.caption(), &results)?;
+            // Of several rates, each has a chart `name-rate.svg`.
+            let name = file.file_stem().unwrap_or_default().to_string_lossy();
+            let several = file.with_file_name(format!("{name}-{rate}.svg"));
+            let file = if options.rate.len() == 1 { file } else { &several };
+            report::draw(file, rate, &machine.caption(), &results)?;
         }
     }
-    ROWS.iter().zip(links).try_for_each(|(row, link)| with_name(row, link.finish()))
+    links.into_iter().try_for_each(Link::finish)
 }
 
 /// A repetition of each row to warm up, and then so many rounds, all rows in turn.
 fn measure_rate(links: &mut [Link], order: Order, rounds: u32) -> Fallible<Vec<Measured>> {
-    let mut results: Vec<_> = ROWS.iter().map(|_| Measured::new()).collect();
+    let mut results: Vec<_> = links.iter().map(|_| Measured::default()).collect();
     // One for all: the first writes to its memory fall into the warm-up.
     let mut columns = Columns::new();
     for round in 0..=rounds {
-        for ((row, link), result) in ROWS.iter().zip(&mut *links).zip(&mut results) {
-            columns.reset();
-            let took = with_name(row, link.repeat(order, |now, message| columns.record(now, message)))?;
+        for (link, result) in links.iter_mut().zip(&mut results) {
+            columns.intended.reset();
+            columns.naive.reset();
+            let took = link.repeat(order, |now, message| columns.record(now, message))?;
             if round > 0 {
-                result.add(&columns, took)?;
+                result.intended.add(&columns.intended, took)?;
+                result.naive.add(&columns.naive, took)?;
             }
         }
     }

@@ -11,10 +11,9 @@
 
 #![forbid(unsafe_code)]
 
-use crate::link::{Link, DEFAULT};
+use crate::link::{Columns, Link};
 use crate::publisher::Order;
-use crate::report::Columns;
-use hdrhistogram::Histogram;
+use crate::ways::DEFAULT;
 use shm_pool_support::table::table;
 use shm_pool_support::units::Nanoseconds;
 use shm_pool_support::{clock, latency, Fallible};
@@ -28,31 +27,59 @@ const STALLS_AFTER: u64 = ORDER.count / 2;
 const LATENCIES: [u64; 4] = [1_000_000, 2_000_000, 3_000_000, 4_000_000];
 
 /// Room for all messages, and for a few.
-const SLOTS: [usize; 2] = [2_048, 8];
-
-/// What was seen with a stall.
-struct Seen {
-    slots: usize,
-    columns: Columns,
-    /// How late the publisher came to send.
-    late: Histogram<u64>,
-}
+const SLOTS: [u64; 2] = [2_048, 8];
 
 /// Both parts; the figures are printed unless `is_quick`.
 pub(crate) fn test(core: Option<usize>, is_quick: bool) -> Fallible {
     let mut rows = table(&["self-test, room for", "latency", "due with it, at least", "by intended time", "naive"]);
+    let mut problems = Vec::new();
     for slots in SLOTS {
-        let seen = Seen::with(slots, core)?;
-        for cells in seen.rows() {
-            rows.add_row(cells);
+        // The third is how late the publisher came to send.
+        let (mut columns, mut late) = (Columns::new(), latency::histogram());
+        let mut link = Link::start(DEFAULT, slots as usize, core)?;
+        link.repeat(ORDER, |now, message| {
+            columns.record(now, message);
+            late.saturating_record(message.actual - message.intended);
+            if message.number == STALLS_AFTER {
+                clock::sleep_until(now + STALL);
+            }
+        })?;
+        link.finish()?;
+        let Columns { intended, naive } = &columns;
+        for least in LATENCIES {
+            let due = (STALL - least) / INTERVAL;
+            let [received, by_naive, sent] = [intended, naive, &late].map(|all| all.count_between(least, u64::MAX));
+            let name = format!("{} or more", Nanoseconds(least as f64));
+            rows.add_row([
+                format!("{slots} messages"),
+                name,
+                due.to_string(),
+                received.to_string(),
+                by_naive.to_string(),
+            ]);
+            // As many as there are slots go through, and then none until the stall is over.
+            for (what, seen, due) in [("received", received, due), ("sent", sent, due.saturating_sub(slots))] {
+                if seen < due {
+                    let late = Nanoseconds(least as f64);
+                    problems
+                        .push(format!("with {slots} slots {seen} messages were {what} {late} late or more, not {due}"));
+                }
+            }
         }
-        if let Err(error) = seen.check() {
-            println!("{rows}");
-            return Err(format!("the self-test failed: {error}").into());
+        // The next message is due an interval later at most.
+        let most = [STALL - INTERVAL, intended.max(), naive.max()];
+        let [_, seen, _] = most;
+        let [due, by_intended, by_naive] = most.map(|ns| Nanoseconds(ns as f64).to_string());
+        if seen < STALL - INTERVAL {
+            problems.push(format!("with {slots} slots the highest latency is {by_intended}"));
         }
+        rows.add_row([format!("{slots} messages"), "max".to_owned(), due, by_intended, by_naive]);
     }
-    if !is_quick {
+    if !is_quick || !problems.is_empty() {
         println!("{rows}");
+    }
+    if !problems.is_empty() {
+        return Err(format!("the self-test failed: {}", problems.join("; ")).into());
     }
     println!(
         "self-test passed: a stall of {} in the receiver, at {} msg/s, is in full in the latencies by intended time, \
@@ -63,69 +90,4 @@ pub(crate) fn test(core: Option<usize>, is_quick: bool) -> Fallible {
         SLOTS[1]
     );
     Ok(())
-}
-
-/// How many have a latency of so much or more.
-fn count(histogram: &Histogram<u64>, latency: u64) -> u64 {
-    histogram.count_between(latency, u64::MAX)
-}
-
-/// How many must have it.
-fn due(latency: u64) -> u64 {
-    (STALL - latency) / INTERVAL
-}
-
-impl Seen {
-    fn with(slots: usize, core: Option<usize>) -> Fallible<Self> {
-        let mut seen = Self { slots, columns: Columns::new(), late: latency::histogram() };
-        let mut link = Link::start(DEFAULT, slots, core)?;
-        link.repeat(ORDER, |now, message| {
-            seen.columns.record(now, message);
-            seen.late.saturating_record(message.actual - message.intended);
-            if message.number == STALLS_AFTER {
-                clock::sleep_until(now + STALL);
-            }
-        })?;
-        link.finish()?;
-        Ok(seen)
-    }
-
-    fn check(&self) -> Fallible {
-        let Columns { intended, .. } = &self.columns;
-        // The next message is due an interval later at most.
-        let most = intended.max();
-        if most < STALL - INTERVAL {
-            let most = Nanoseconds(most as f64);
-            return Err(format!("with {} slots the highest latency is {most}", self.slots).into());
-        }
-        for latency in LATENCIES {
-            self.require("were received", intended, latency, due(latency))?;
-            // As many as there are slots go through, and then none until the stall is over.
-            self.require("were sent", &self.late, latency, due(latency).saturating_sub(self.slots as u64))?;
-        }
-        Ok(())
-    }
-
-    /// So many messages at least must be so late.
-    fn require(&self, what: &str, histogram: &Histogram<u64>, latency: u64, least: u64) -> Fallible {
-        let seen = count(histogram, latency);
-        if seen >= least {
-            return Ok(());
-        }
-        let (slots, late) = (self.slots, Nanoseconds(latency as f64));
-        Err(format!("with {slots} slots {seen} messages {what} {late} late or more, and not {least}").into())
-    }
-
-    fn rows(&self) -> Vec<[String; 5]> {
-        let Columns { intended, naive } = &self.columns;
-        let slots = format!("{} messages", self.slots);
-        let ns = |ns: u64| Nanoseconds(ns as f64).to_string();
-        let counts = LATENCIES.map(|latency| {
-            let counts = [due(latency), count(intended, latency), count(naive, latency)].map(|count| count.to_string());
-            let [due, intended, naive] = counts;
-            [slots.clone(), format!("{} or more", ns(latency)), due, intended, naive]
-        });
-        let most = [slots.clone(), "max".to_owned(), ns(STALL - INTERVAL), ns(intended.max()), ns(naive.max())];
-        counts.into_iter().chain([most]).collect()
-    }
 }

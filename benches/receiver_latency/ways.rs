@@ -1,73 +1,192 @@
-//! The two ends of each way that messages go, both for one message at a time.
+//! The rows: the ways of a message to the receiver, and how both ends of each begin.
 
 #![forbid(unsafe_code)]
 
-use crate::publisher::Bytes;
-use shm_pool::channel::{Message, Receiver, RecvError, Sender};
+use crate::publisher::{publish, Message};
+use serde::{Deserialize, Serialize};
+use shm_pool::channel::{self, Receiver, RecvError, Sender};
+use shm_pool::{Client, Provider};
+use shm_pool_support::machine::pin;
+use shm_pool_support::process::{inherited_input, inherited_output, say_ready, this_program, Child};
 use shm_pool_support::Fallible;
 use std::hint::spin_loop;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::sync::mpsc;
+use std::os::unix::process::CommandExt;
+use std::process::Stdio;
+use std::sync::mpsc::{self, SyncSender, TryRecvError, TrySendError};
+use std::thread;
+use std::time::Duration;
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-/// The publisher's end.
-pub(crate) trait Outgoing {
-    /// Sends a message, and waits for room if need be.
-    fn send(&mut self, bytes: &Bytes) -> Fallible;
+/// What names in /dev/shm start with. The same in each run, so that a run removes what a killed one
+/// left.
+pub(crate) const PREFIX: &str = "receiver-latency";
+
+/// How many messages may be under way in our channel and in the queue of the threads: the library's
+/// default.
+pub(crate) const SLOTS: usize = 256;
+
+#[derive(Clone, Copy, Serialize, Deserialize)]
+pub(crate) enum Way {
+    /// Our channel, whose ends look for so long before they sleep.
+    Channel { spin: Duration },
+    /// A stream between two processes.
+    Socket { is_busy: bool },
+    /// A queue between two threads of one process.
+    Threads { is_busy: bool },
 }
 
-/// The receiver's end.
-pub(crate) trait Incoming {
-    /// Waits for the next message. `None` when the publisher has closed its end, and all that it
-    /// had sent was received.
-    fn receive(&mut self) -> Fallible<Option<Bytes>>;
+/// Our channel as it is without options: the row of the self-test.
+pub(crate) const DEFAULT: Row = ("channel, 20 µs spin, then futex", Way::Channel { spin: Duration::from_micros(20) });
+
+pub(crate) type Row = (&'static str, Way);
+
+pub(crate) const ROWS: [Row; 6] = [
+    ("channel, busy poll", Way::Channel { spin: Duration::MAX }),
+    DEFAULT,
+    ("Unix socketpair, busy poll", Way::Socket { is_busy: true }),
+    ("Unix socketpair, blocking", Way::Socket { is_busy: false }),
+    ("std mpsc, two threads, busy poll", Way::Threads { is_busy: true }),
+    ("std mpsc, two threads, blocking", Way::Threads { is_busy: false }),
+];
+
+/// What the publisher's process is told. Its orders come by the standard input.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Task {
+    way: Way,
+    slots: usize,
+    /// Of the channel.
+    name: String,
+    core: Option<usize>,
 }
 
-/// An end that looks again and again where it would sleep otherwise.
-pub(crate) struct Busy<T>(pub(crate) T);
-
-impl Outgoing for Sender {
-    fn send(&mut self, bytes: &Bytes) -> Fallible {
-        Ok(self.send_bytes(bytes)?)
-    }
-}
-
-impl Incoming for Receiver {
-    fn receive(&mut self) -> Fallible<Option<Bytes>> {
-        match self.recv() {
-            Ok(Message::Bytes(bytes)) => Ok(Some(bytes[..].try_into()?)),
-            Ok(other) => Err(format!("a message of another kind came: {other:?}").into()),
-            Err(RecvError::Disconnected) => Ok(None),
-            Err(error) => Err(error.into()),
+impl Task {
+    /// Publishes until there are no more orders, or the receiver is gone.
+    pub(crate) fn run(&self) -> Fallible {
+        pin(self.core)?;
+        let orders = UnixStream::from(inherited_input()?);
+        match self.way {
+            Way::Channel { spin } => {
+                let provider = Provider::builder().name_prefix(PREFIX).build()?;
+                let mut sender = Sender::builder().spin(spin).capacity(self.slots).create(&provider, &self.name)?;
+                say_ready()?;
+                publish(orders, |message| Ok(sender.send_bytes(message.as_bytes())?))
+            }
+            Way::Socket { is_busy } => {
+                let mut socket = Socket::new(inherited_output()?.into(), is_busy)?;
+                publish(orders, |message| Ok(socket.write_all(message.as_bytes())?))
+            }
+            Way::Threads { .. } => Err("its publisher is a thread".into()),
         }
     }
 }
 
-impl Outgoing for UnixStream {
-    fn send(&mut self, bytes: &Bytes) -> Fallible {
-        Ok(self.write_all(bytes)?)
+type Receive = Box<dyn FnMut() -> Fallible<Option<Message>>>;
+type Finish = Box<dyn FnOnce() -> Fallible>;
+
+/// The receiver's hold on a publisher.
+pub(crate) struct Publisher {
+    pub(crate) orders: UnixStream,
+    /// Waits for the next message. `None` when the publisher has closed its end, and all that it
+    /// had sent was received.
+    pub(crate) receive: Receive,
+    /// Waits until the publisher has ended, as it must when there are no more orders, with success.
+    pub(crate) finish: Finish,
+}
+
+impl Publisher {
+    /// Starts one on a core. In a channel, or in the threads' queue, so many messages have room.
+    pub(crate) fn start(way: Way, slots: usize, core: Option<usize>) -> Fallible<Self> {
+        let (orders, given) = UnixStream::pair()?;
+        let process = |given: UnixStream, name: &str, output: Stdio| {
+            let mut command = this_program(&Task { way, slots, name: name.to_owned(), core })?;
+            // In a group of its own: Ctrl-C at the terminal ends the receiver; this process
+            // notices, and removes what it made.
+            Child::start("publisher", command.stdin(OwnedFd::from(given)).stdout(output).process_group(0))
+        };
+        let (receive, finish): (Receive, Finish) = match way {
+            Way::Channel { spin } => {
+                let name = format!("{}-{slots}-{}", std::process::id(), spin.as_nanos());
+                let mut publisher = process(given, &name, Stdio::piped())?;
+                publisher.wait_until_ready()?;
+                let client = Client::builder().name_prefix(PREFIX).build()?;
+                let mut receiver = Receiver::builder().spin(spin).open(&client, &name)?;
+                (Box::new(move || from_channel(&mut receiver)), Box::new(|| publisher.finish()))
+            }
+            Way::Socket { is_busy } => {
+                let (ours, theirs) = UnixStream::pair()?;
+                let mut socket = BufReader::with_capacity(64 << 10, Socket::new(ours, is_busy)?);
+                let publisher = process(given, "", OwnedFd::from(theirs).into())?;
+                (Box::new(move || from_socket(&mut socket)), Box::new(|| publisher.finish()))
+            }
+            Way::Threads { is_busy } => {
+                let (sender, receiver) = mpsc::sync_channel(slots);
+                let thread = thread::spawn(move || {
+                    pin(core)?;
+                    publish(given, |message| to_thread(&sender, is_busy, *message))
+                });
+                let finish = || thread.join().map_err(|_| "the publisher panicked")?;
+                (Box::new(move || Ok(from_thread(&receiver, is_busy))), Box::new(finish))
+            }
+        };
+        Ok(Self { orders, receive, finish })
     }
 }
 
-impl Outgoing for Busy<UnixStream> {
-    fn send(&mut self, bytes: &Bytes) -> Fallible {
-        Ok(self.write_all(bytes)?)
+fn from_channel(receiver: &mut Receiver) -> Fallible<Option<Message>> {
+    match receiver.recv() {
+        Ok(channel::Message::Bytes(bytes)) => {
+            Ok(Some(Message::read_from_bytes(&bytes).map_err(|_| "a message of another length")?))
+        }
+        Ok(other) => Err(format!("a message of another kind came: {other:?}").into()),
+        Err(RecvError::Disconnected) => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }
 
 /// What has come is read at once, in one call, and then handed out message by message.
-impl<R: Read> Incoming for BufReader<R> {
-    fn receive(&mut self) -> Fallible<Option<Bytes>> {
-        if self.fill_buf()?.is_empty() {
-            return Ok(None);
+fn from_socket(socket: &mut BufReader<Socket>) -> Fallible<Option<Message>> {
+    if socket.fill_buf()?.is_empty() {
+        return Ok(None);
+    }
+    let mut message = Message::new_zeroed();
+    socket.read_exact(message.as_mut_bytes())?;
+    Ok(Some(message))
+}
+
+fn to_thread(sender: &SyncSender<Message>, is_busy: bool, message: Message) -> Fallible {
+    let sent = loop {
+        match if is_busy { sender.try_send(message) } else { sender.send(message).map_err(Into::into) } {
+            Err(TrySendError::Full(_)) => spin_loop(),
+            sent => break sent,
         }
-        let mut bytes = Bytes::default();
-        self.read_exact(&mut bytes)?;
-        Ok(Some(bytes))
+    };
+    Ok(sent.map_err(|_| "the receiver is gone")?)
+}
+
+/// The only error is that the publisher is gone, and all was received.
+fn from_thread(receiver: &mpsc::Receiver<Message>, is_busy: bool) -> Option<Message> {
+    loop {
+        match if is_busy { receiver.try_recv() } else { receiver.recv().map_err(Into::into) } {
+            Err(TryRecvError::Empty) => spin_loop(),
+            received => return received.ok(),
+        }
     }
 }
 
-/// Repeats a call as long as it would block. The socket must be non-blocking.
+/// A socket; a busy one looks again and again where the other one sleeps.
+struct Socket(UnixStream);
+
+impl Socket {
+    fn new(socket: UnixStream, is_busy: bool) -> io::Result<Self> {
+        socket.set_nonblocking(is_busy)?;
+        Ok(Self(socket))
+    }
+}
+
+/// Repeats a call as long as it would block.
 #[inline]
 fn again<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
@@ -78,57 +197,18 @@ fn again<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     }
 }
 
-impl Read for Busy<UnixStream> {
+impl Read for Socket {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         again(|| self.0.read(bytes))
     }
 }
 
-impl Write for Busy<UnixStream> {
+impl Write for Socket {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         again(|| self.0.write(bytes))
     }
 
     fn flush(&mut self) -> io::Result<()> {
         self.0.flush()
-    }
-}
-
-const GONE: &str = "the receiver is gone";
-
-impl Outgoing for mpsc::SyncSender<Bytes> {
-    fn send(&mut self, bytes: &Bytes) -> Fallible {
-        Ok(mpsc::SyncSender::send(self, *bytes).map_err(|_| GONE)?)
-    }
-}
-
-impl Incoming for mpsc::Receiver<Bytes> {
-    fn receive(&mut self) -> Fallible<Option<Bytes>> {
-        // The only error is that the publisher is gone, and all was received.
-        Ok(self.recv().ok())
-    }
-}
-
-impl Outgoing for Busy<mpsc::SyncSender<Bytes>> {
-    fn send(&mut self, bytes: &Bytes) -> Fallible {
-        loop {
-            match self.0.try_send(*bytes) {
-                Ok(()) => return Ok(()),
-                Err(mpsc::TrySendError::Full(_)) => spin_loop(),
-                Err(mpsc::TrySendError::Disconnected(_)) => return Err(GONE.into()),
-            }
-        }
-    }
-}
-
-impl Incoming for Busy<mpsc::Receiver<Bytes>> {
-    fn receive(&mut self) -> Fallible<Option<Bytes>> {
-        loop {
-            match self.0.try_recv() {
-                Ok(bytes) => return Ok(Some(bytes)),
-                Err(mpsc::TryRecvError::Empty) => spin_loop(),
-                Err(mpsc::TryRecvError::Disconnected) => return Ok(None),
-            }
-        }
     }
 }

@@ -5,7 +5,7 @@
 //! are measured in turn, in several rounds, next to the machine's floor: one cache line that the
 //! two processes write in turn. Both processes check every message.
 
-mod line;
+mod floor;
 mod ways;
 
 use clap::Parser;
@@ -17,7 +17,7 @@ use shm_pool_support::options::Common;
 use shm_pool_support::table::{table, Goal};
 use shm_pool_support::{chart, clock, process, Fallible};
 use std::time::{Duration, Instant};
-use ways::{Answer, Row, FLOOR, INLINE, LARGEST, POOLED, ROWS, SMALLEST};
+use ways::{Answer, Way, FLOOR, INLINE, LARGEST, POOLED, ROWS, SMALLEST};
 
 /// Ratios of two rows' p50.
 const GOALS: [(&str, &str, Goal); 3] =
@@ -41,29 +41,26 @@ fn main() -> Fallible {
         return answer.run();
     }
     let options = Options::parse();
-    let cores = Cores::choose()?;
-    if options.common.quick.quick {
-        return check(cores);
+    let cores = options.common.cores()?;
+    let machine = Machine::now();
+    pin(cores.first())?;
+    match options.common.quick.quick {
+        true => check(cores),
+        false => measure(&options, &machine, cores),
     }
-    cores.require_two()?;
-    measure(&options, cores)
 }
 
 /// A few round trips by each way.
 fn check(cores: Cores) -> Fallible {
     const COUNT: u64 = 500;
-    pin(cores.first())?;
-    for row in ROWS {
-        row.ask(COUNT, cores.second(), |way| {
-            (0..COUNT).try_for_each(|number| way.round_trip(number).map(|()| way.settle()))
-        })?;
-        println!("{}: {COUNT} round trips, all as sent", row.name);
+    for (name, way) in ROWS {
+        measure_round(way, 0, COUNT, cores, &Clock::new())?;
+        println!("{name}: {COUNT} round trips, all as sent");
     }
     Ok(())
 }
 
-fn measure(options: &Options, cores: Cores) -> Fallible {
-    let machine = Machine::now();
+fn measure(options: &Options, machine: &Machine, cores: Cores) -> Fallible {
     let clock = Clock::new();
     println!("RTT, unloaded: two processes, one message under way\n");
     let cost = clock::cost(|| clock.raw());
@@ -74,24 +71,23 @@ fn measure(options: &Options, cores: Cores) -> Fallible {
     let rounds = options.common.rounds;
     let count = options.round_trips.div_ceil(rounds.into());
     println!("rows     in turn, {rounds} rounds of {} warm-up and {count} measured round trips\n", options.warm_up);
-    pin(cores.first())?;
-    let mut results: Vec<_> = ROWS.iter().map(|_| Latencies::default()).collect();
+    let mut results = ROWS.map(|_| Latencies::default());
     for _ in 0..rounds {
-        for (row, result) in ROWS.iter().zip(&mut results) {
-            let (round, took) = measure_round(row, options.warm_up, count, cores, &clock)?;
+        for ((_, way), result) in ROWS.into_iter().zip(&mut results) {
+            let (round, took) = measure_round(way, options.warm_up, count, cores, &clock)?;
             result.add(&round, took)?;
         }
     }
     print(&results);
     if let Some(file) = &options.common.svg {
-        let curves: Vec<_> = ROWS.iter().zip(&results).map(|(row, result)| (row.name, &result.all)).collect();
+        let curves: Vec<_> = ROWS.iter().zip(&results).map(|((name, _), result)| (*name, &result.all)).collect();
         chart::curves(file, "Round trips between two processes", &machine.caption(), &curves)?;
     }
     Ok(())
 }
 
 fn measure_round(
-    row: &Row,
+    way: Way,
     warm_up: u64,
     count: u64,
     cores: Cores,
@@ -99,7 +95,7 @@ fn measure_round(
 ) -> Fallible<(Histogram<u64>, Duration)> {
     let mut round = latency::histogram();
     let mut took = Duration::ZERO;
-    row.ask(warm_up + count, cores.second(), |way| {
+    way.ask(warm_up + count, cores.second(), |way| {
         (0..warm_up).try_for_each(|number| way.round_trip(number).map(|()| way.settle()))?;
         let start = Instant::now();
         for number in warm_up..warm_up + count {
@@ -120,8 +116,8 @@ fn print(results: &[Latencies]) {
     heads.extend(["max", "K RTT/s", "p50 of the rounds"]);
     let mut rows = table(&heads);
     let floor = p50(results, FLOOR);
-    for (row, result) in ROWS.iter().zip(results) {
-        let mut cells = vec![row.name.to_owned(), format!("{:.2}", result.p50().median / floor), result.at(0.0)];
+    for ((name, _), result) in ROWS.iter().zip(results) {
+        let mut cells = vec![name.to_string(), format!("{:.2}", result.p50().median / floor), result.at(0.0)];
         cells.extend(QUANTILES.map(|(_, quantile)| result.at(quantile)));
         cells.extend([result.at(1.0), format!("{:.0}", result.rate().median / 1e3), result.p50().to_string()]);
         rows.add_row(cells);
@@ -137,5 +133,5 @@ fn print(results: &[Latencies]) {
 
 /// The median of the rounds' medians, in nanoseconds.
 fn p50(results: &[Latencies], name: &str) -> f64 {
-    ROWS.iter().position(|row| row.name == name).map_or(f64::NAN, |at| results[at].p50().median)
+    ROWS.iter().position(|row| row.0 == name).map_or(f64::NAN, |at| results[at].p50().median)
 }

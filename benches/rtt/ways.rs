@@ -3,31 +3,23 @@
 
 #![forbid(unsafe_code)]
 
-use crate::line::{self, Line};
+use crate::floor::{page, Turns};
 use serde::{Deserialize, Serialize};
 use shm_pool::channel::{Message, Receiver, Sender};
 use shm_pool::{Client, Provider};
 use shm_pool_support::machine::pin;
-use shm_pool_support::process::{end_with_parent, inherited_input, inherited_output, this_program, Child};
+use shm_pool_support::process::{end_with_parent, inherited_input, inherited_output, say_ready, this_program, Child};
 use shm_pool_support::Fallible;
 use std::fs::File;
-use std::hint::spin_loop;
-use std::io::{self, Read, Write};
+use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::process::Stdio;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::Arc;
 use std::time::Duration;
 
 /// A way there and back.
-pub(crate) struct Row {
-    pub(crate) name: &'static str,
-    kind: Kind,
-}
-
-#[derive(Clone, Copy)]
-enum Kind {
+#[derive(Clone, Copy, Serialize, Deserialize)]
+pub(crate) enum Way {
     Floor,
     /// Through two channels that look for so long before they sleep; in the slots, or in buffers of
     /// this length.
@@ -45,67 +37,66 @@ pub(crate) const SMALLEST: &str = "channel, pooled 64 B, spin";
 pub(crate) const POOLED: &str = "channel, pooled 1 MiB, spin";
 pub(crate) const LARGEST: &str = "channel, pooled 16 MiB, spin";
 
-const fn spinning(name: &'static str, len: Option<usize>) -> Row {
-    Row { name, kind: Kind::Channel { spin: Duration::MAX, len } }
+const fn spinning(len: Option<usize>) -> Way {
+    Way::Channel { spin: Duration::MAX, len }
 }
 
-const fn sleeping(name: &'static str, len: Option<usize>) -> Row {
-    Row { name, kind: Kind::Channel { spin: Duration::ZERO, len } }
+const fn sleeping(len: Option<usize>) -> Way {
+    Way::Channel { spin: Duration::ZERO, len }
 }
 
-pub(crate) const ROWS: &[Row] = &[
-    Row { name: FLOOR, kind: Kind::Floor },
-    spinning(INLINE, None),
-    spinning(SMALLEST, Some(64)),
-    spinning("channel, pooled 4 KiB, spin", Some(4 << 10)),
-    spinning(POOLED, Some(1 << 20)),
-    spinning(LARGEST, Some(16 << 20)),
-    sleeping("channel, 32 B inline, futex", None),
-    sleeping("channel, pooled 1 MiB, futex", Some(1 << 20)),
-    Row { name: "Unix socketpair, 32 B", kind: Kind::Socket },
-    Row { name: "pipes, 32 B", kind: Kind::Pipe },
+pub(crate) const ROWS: [(&str, Way); 10] = [
+    (FLOOR, Way::Floor),
+    (INLINE, spinning(None)),
+    (SMALLEST, spinning(Some(64))),
+    ("channel, pooled 4 KiB, spin", spinning(Some(4 << 10))),
+    (POOLED, spinning(Some(1 << 20))),
+    (LARGEST, spinning(Some(16 << 20))),
+    ("channel, 32 B inline, futex", sleeping(None)),
+    ("channel, pooled 1 MiB, futex", sleeping(Some(1 << 20))),
+    ("Unix socketpair, 32 B", Way::Socket),
+    ("pipes, 32 B", Way::Pipe),
 ];
 
 /// What the other process is told.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Answer {
-    row: usize,
+    way: Way,
     count: u64,
     names: String,
     core: Option<usize>,
 }
 
-impl Row {
+impl Way {
     /// Starts the other process, and does `run` with the way to it. It answers `count` times.
-    pub(crate) fn ask(&self, count: u64, core: Option<usize>, run: impl FnOnce(&mut dyn Way) -> Fallible) -> Fallible {
+    pub(crate) fn ask(self, count: u64, core: Option<usize>, run: impl FnOnce(&mut dyn Ends) -> Fallible) -> Fallible {
         let names = std::process::id().to_string();
-        let row = ROWS.iter().position(|row| row.name == self.name).expect("one of them");
-        let task = Answer { row, count, names: names.clone(), core };
+        let answer = Answer { way: self, count, names: names.clone(), core };
         let start = |input: Stdio, output: Stdio| {
-            Child::start("answering process", this_program(&task)?.stdin(input).stdout(output))
+            Child::start("answering process", this_program(&answer)?.stdin(input).stdout(output))
         };
         let mut other;
-        match self.kind {
-            Kind::Floor => {
-                let (line, fd) = line::create()?;
-                other = start(fd.into(), Stdio::null())?;
-                let mut check = || other.check_alive();
-                run(&mut Turns { word: line.word(), side: 0, check: &mut check })?;
+        match self {
+            Self::Floor => {
+                let page = page()?;
+                other = start(page.try_clone()?.into(), Stdio::null())?;
+                run(&mut Turns::new(&page, Some(&mut other))?)?;
             }
-            Kind::Channel { spin, len } => {
-                let (provider, sender) = sender(&names, THERE, spin)?;
+            Self::Channel { spin, len } => {
+                let mut channel = Channel::create(&names, THERE, spin, len)?;
                 other = start(Stdio::null(), Stdio::piped())?;
-                other.output()?.read_exact(&mut [0])?;
-                run(Channel { provider, sender, receiver: receiver(&names, BACK, spin)? }.way(len).as_mut())?;
+                other.wait_until_ready()?;
+                channel.open(&names, BACK, spin)?;
+                run(&mut channel)?;
             }
-            Kind::Socket => {
+            Self::Socket => {
                 let (ours, theirs) = UnixStream::pair()?;
-                other = start(OwnedFd::from(theirs).into(), Stdio::null())?;
-                run(&mut Bytes { input: &ours, output: &ours })?;
+                other = start(OwnedFd::from(theirs.try_clone()?).into(), OwnedFd::from(theirs).into())?;
+                run(&mut Stream { input: &ours, output: &ours })?;
             }
-            Kind::Pipe => {
+            Self::Pipe => {
                 other = start(Stdio::piped(), Stdio::piped())?;
-                run(&mut Bytes { input: other.output()?, output: other.input()? })?;
+                run(&mut Stream { input: other.output()?, output: other.input()? })?;
             }
         }
         other.finish()
@@ -116,53 +107,30 @@ impl Answer {
     /// What the other process does.
     pub(crate) fn run(&self) -> Fallible {
         pin(self.core)?;
-        let answer = |way: &mut dyn Way| (0..self.count).try_for_each(|number| way.answer(number));
-        match ROWS[self.row].kind {
-            Kind::Floor => {
+        let answer = |ends: &mut dyn Ends| (0..self.count).try_for_each(|number| ends.answer(number));
+        match self.way {
+            Way::Floor => {
                 // The other rows notice when the other process ends, and remove what they have
                 // made.
                 end_with_parent()?;
-                let line = Line::map(&File::from(inherited_input()?))?;
-                answer(&mut Turns { word: line.word(), side: 1, check: &mut || Ok(()) })
+                answer(&mut Turns::new(&File::from(inherited_input()?), None)?)
             }
-            Kind::Channel { spin, len } => {
-                let (provider, sender) = sender(&self.names, BACK, spin)?;
-                let mut channel = Channel { provider, sender, receiver: receiver(&self.names, THERE, spin)? };
-                io::stdout().write_all(b".")?;
-                io::stdout().flush()?;
+            Way::Channel { spin, len } => {
+                let mut channel = Channel::create(&self.names, BACK, spin, len)?;
+                channel.open(&self.names, THERE, spin)?;
+                say_ready()?;
                 channel.sender.wait_for_receiver(Duration::MAX)?;
-                answer(channel.way(len).as_mut())
+                answer(&mut channel)
             }
-            Kind::Socket => {
-                let socket = UnixStream::from(inherited_input()?);
-                answer(&mut Bytes { input: &socket, output: &socket })
-            }
-            Kind::Pipe => {
-                let (input, output) = (File::from(inherited_input()?), File::from(inherited_output()?));
-                answer(&mut Bytes { input, output })
+            Way::Socket | Way::Pipe => {
+                answer(&mut Stream { input: File::from(inherited_input()?), output: File::from(inherited_output()?) })
             }
         }
     }
 }
 
-/// The same in each run, so that the next one removes what a killed one leaves.
-const PREFIX: &str = "shm-pool-rtt";
-const THERE: &str = "there";
-const BACK: &str = "back";
-
-fn sender(names: &str, way: &str, spin: Duration) -> Fallible<(Provider, Sender)> {
-    let provider = Provider::builder().name_prefix(PREFIX).build()?;
-    let sender = Sender::builder().spin(spin).create(&provider, &format!("{names}-{way}"))?;
-    Ok((provider, sender))
-}
-
-fn receiver(names: &str, way: &str, spin: Duration) -> Fallible<Receiver> {
-    let client = Arc::new(Client::builder().name_prefix(PREFIX).build()?);
-    Ok(Receiver::builder().spin(spin).open(&client, &format!("{names}-{way}"))?)
-}
-
 /// One side's ends of a way.
-pub(crate) trait Way {
+pub(crate) trait Ends {
     fn send(&mut self, number: u64) -> Fallible;
 
     /// Waits for a message, which must have this number.
@@ -187,56 +155,7 @@ pub(crate) trait Way {
 }
 
 fn expect(number: u64, came: u64) -> Fallible {
-    if came == number {
-        Ok(())
-    } else {
-        Err(format!("message {number} came as {came}").into())
-    }
-}
-
-/// A word that says whose turn it is: odd when a number is on its way there.
-struct Turns<'a> {
-    word: &'a AtomicU64,
-    /// 1 for who answers.
-    side: u64,
-    /// Is the other side alive? Asked when it takes long.
-    check: &'a mut dyn FnMut() -> Fallible,
-}
-
-impl Way for Turns<'_> {
-    fn send(&mut self, number: u64) -> Fallible {
-        self.word.store(2 * number + 1 + self.side, Ordering::Release);
-        Ok(())
-    }
-
-    fn receive(&mut self, number: u64) -> Fallible {
-        const LOOKS: u32 = 1 << 20;
-        loop {
-            for _ in 0..LOOKS {
-                if self.word.load(Ordering::Acquire) == 2 * number + 2 - self.side {
-                    return Ok(());
-                }
-                spin_loop();
-            }
-            (self.check)()?;
-        }
-    }
-}
-
-/// Two channels, one each way.
-struct Channel {
-    provider: Provider,
-    sender: Sender,
-    receiver: Receiver,
-}
-
-impl Channel {
-    fn way(self, len: Option<usize>) -> Box<dyn Way> {
-        match len {
-            None => Box::new(Inline(self)),
-            Some(len) => Box::new(Pooled { channel: self, len, came: None }),
-        }
-    }
+    (came == number).then_some(()).ok_or_else(|| format!("message {number} came as {came}").into())
 }
 
 /// Of the messages that are copied.
@@ -252,44 +171,53 @@ fn from_bytes(bytes: &[u8]) -> u64 {
     u64::from_ne_bytes(std::array::from_fn(|at| bytes[at]))
 }
 
-/// Messages in the slots themselves.
-struct Inline(Channel);
+/// The same in each run, so that the next one removes what a killed one leaves.
+const PREFIX: &str = "shm-pool-rtt";
+const THERE: &str = "there";
+const BACK: &str = "back";
 
-impl Way for Inline {
-    fn send(&mut self, number: u64) -> Fallible {
-        Ok(self.0.sender.send_bytes(&to_bytes(number))?)
-    }
-
-    fn receive(&mut self, number: u64) -> Fallible {
-        match self.0.receiver.recv()? {
-            Message::Bytes(bytes) if bytes.len() == LEN => expect(number, from_bytes(&bytes)),
-            other => Err(format!("message {number} came as {other:?}").into()),
-        }
-    }
-}
-
-/// Messages in buffers, of which the first and the last byte are written and read.
-struct Pooled {
-    channel: Channel,
-    len: usize,
+/// Two channels, one each way.
+struct Channel {
+    provider: Provider,
+    sender: Sender,
+    receiver: Option<Receiver>,
+    /// Of a buffer, of which the first and the last byte are written and read. `None` sends
+    /// messages in the slots themselves.
+    len: Option<usize>,
     came: Option<Message>,
 }
 
-impl Way for Pooled {
+impl Channel {
+    fn create(names: &str, way: &str, spin: Duration, len: Option<usize>) -> Fallible<Self> {
+        let provider = Provider::builder().name_prefix(PREFIX).build()?;
+        let sender = Sender::builder().spin(spin).create(&provider, &format!("{names}-{way}"))?;
+        Ok(Self { provider, sender, receiver: None, len, came: None })
+    }
+
+    /// Opens what the other process has created.
+    fn open(&mut self, names: &str, way: &str, spin: Duration) -> Fallible {
+        let client = Client::builder().name_prefix(PREFIX).build()?;
+        self.receiver = Some(Receiver::builder().spin(spin).open(&client, &format!("{names}-{way}"))?);
+        Ok(())
+    }
+}
+
+impl Ends for Channel {
     fn send(&mut self, number: u64) -> Fallible {
-        let mut buffer = self.channel.provider.alloc(self.len)?;
+        let Some(len) = self.len else { return Ok(self.sender.send_bytes(&to_bytes(number))?) };
+        let mut buffer = self.provider.alloc(len)?;
         buffer[0] = number as u8;
-        buffer[self.len - 1] = (number >> 8) as u8;
-        Ok(self.channel.sender.send(buffer.freeze())?)
+        buffer[len - 1] = (number >> 8) as u8;
+        Ok(self.sender.send(buffer.freeze())?)
     }
 
     fn receive(&mut self, number: u64) -> Fallible {
-        let message = self.channel.receiver.recv()?;
-        if message.len() != self.len {
+        let message = self.receiver.as_mut().ok_or("not open")?.recv()?;
+        if message.len() != self.len.unwrap_or(LEN) {
             return Err(format!("message {number} came with {} bytes", message.len()).into());
         }
-        let came = u64::from(message[0]) | u64::from(message[self.len - 1]) << 8;
-        expect(number & 0xffff, came)?;
+        let Some(len) = self.len else { return expect(number, from_bytes(&message)) };
+        expect(number & 0xffff, u64::from(message[0]) | u64::from(message[len - 1]) << 8)?;
         self.came = Some(message);
         Ok(())
     }
@@ -300,12 +228,12 @@ impl Way for Pooled {
 }
 
 /// Messages as bytes of a stream.
-struct Bytes<I, O> {
+struct Stream<I, O> {
     input: I,
     output: O,
 }
 
-impl<I: Read, O: Write> Way for Bytes<I, O> {
+impl<I: Read, O: Write> Ends for Stream<I, O> {
     fn send(&mut self, number: u64) -> Fallible {
         Ok(self.output.write_all(&to_bytes(number))?)
     }

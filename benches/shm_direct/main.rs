@@ -5,41 +5,20 @@
 //! Messages of several lengths go back to back, and by the clock; and 116 bytes every 10 ms,
 //! SHM-direct's own reference. All rows are measured in turn, in several rounds.
 //!
-//! # The stamps
-//!
-//! All are of CLOCK_MONOTONIC, which the processes share.
-//!
-//! | stamp | channel | slot |
-//! |---|---|---|
-//! | sent, in the message | before a buffer is allocated | before the lock is taken |
-//! | wake | `recv_timeout` has returned a view, attached, not read | the lock is held, the slot full, not copied |
-//! | usable | every byte of the view was read once | copied out, lock released, every byte of the copy read once |
-//!
-//! Two stamps at the receiver, because either one alone is partial: at the wake the slot has not
-//! done its second copy; and a slice in place that nobody has read yet is still in the other core's
-//! cache, while a copy is not. So "usable" is after the same sum over all bytes in both. The
-//! sender's buffer is the application's in both, is filled anew for each message, and is copied
-//! once.
-//!
-//! # Waiting
-//!
-//! A condition variable sleeps at once. The row to compare it with is the channel that does so too;
-//! the one that looks for a while first, as by default, has a row of its own.
-//!
-//! Back to back the sender is held up by the receiver: the slot takes a message when the one before
-//! was copied out. Through a ring of many slots messages would queue, and their latency be the
-//! ring's length. So the channel has the shortest ring, for two messages beside the one that the
-//! receiver reads. The default ring's throughput is a row of its own.
+//! The stamps are of CLOCK_MONOTONIC, which the processes share. There are two at the receiver,
+//! because either one alone is partial: at the wake the slot has not done its second copy; and a
+//! slice in place that nobody has read yet is still in the other core's cache, while a copy is not.
+//! So "usable" is after the same sum over all bytes in both. What is in each stamp, and why the ring
+//! is short, is printed with the tables (`NOTES` in `report.rs`).
 
-mod payload;
+mod messages;
 mod report;
 mod rows;
 mod slot;
-mod ways;
 
 use clap::Parser;
 use report::Cell;
-use rows::{Job, Kind, Setting, KINDS, ROWS};
+use rows::{Job, Setting, ROWS, SETTINGS};
 use shm_pool_support::machine::{pin, Cores, Machine};
 use shm_pool_support::options::Common;
 use shm_pool_support::process::{exit_code, task};
@@ -67,16 +46,6 @@ struct Options {
     reference: u64,
 }
 
-impl Options {
-    fn messages(&self, kind: Kind) -> u64 {
-        match kind {
-            Kind::BackToBack => self.back_to_back,
-            Kind::Paced => self.paced,
-            Kind::Reference => self.reference,
-        }
-    }
-}
-
 fn main() -> ExitCode {
     let outcome = match task::<Job>() {
         Some(job) => job.send(),
@@ -86,21 +55,21 @@ fn main() -> ExitCode {
 }
 
 fn run(options: &Options) -> Fallible {
-    let cores = Cores::choose()?;
-    if options.common.quick.quick {
-        return check(cores);
+    let cores = options.common.cores()?;
+    match options.common.quick.quick {
+        true => check(cores),
+        false => measure(options, cores),
     }
-    cores.require_two()?;
-    measure(options, cores)
 }
 
-/// Nothing measured yet, for each row in each setting.
-fn cells(count: impl Fn(Kind) -> u64) -> Vec<Cell> {
+/// Nothing measured yet, for each row in each setting; with so many messages of a round for each
+/// pace.
+fn cells(counts: [u64; 3]) -> Vec<Cell> {
     let mut cells = Vec::new();
-    for kind in KINDS {
-        for &len in kind.lens() {
-            let setting = Setting::new(kind, len, count(kind));
-            cells.extend(ROWS.iter().filter(|row| row.is_for(kind)).map(|row| Cell::new(setting, row)));
+    for ((pace, lens), count) in SETTINGS.into_iter().zip(counts) {
+        for &len in lens {
+            let setting = Setting { pace, len, warm_up: count.div_ceil(10), count };
+            cells.extend(ROWS.into_iter().filter(|(_, way)| way.is_for(pace)).map(|row| Cell::new(row, setting)));
         }
     }
     cells
@@ -109,10 +78,9 @@ fn cells(count: impl Fn(Kind) -> u64) -> Vec<Cell> {
 /// A few messages by each way.
 fn check(cores: Cores) -> Fallible {
     pin(cores.first())?;
-    for cell in cells(|kind| if kind == Kind::BackToBack { 500 } else { 20 }) {
-        let setting = &cell.setting;
-        cell.row.receive(setting, cores.second())?;
-        println!("{}, {} B: {} messages, all as sent", cell.row.name, setting.len, setting.messages());
+    for Cell { name, way, setting, .. } in cells([500, 20, 20]) {
+        way.receive(&setting, cores.second())?;
+        println!("{name}, {} B: {} messages, all as sent", setting.len, setting.messages());
     }
     Ok(())
 }
@@ -126,7 +94,8 @@ fn measure(options: &Options, cores: Cores) -> Fallible {
         "the receiver pinned to one, the sender to another",
     );
     let rounds = options.common.rounds;
-    let mut cells = cells(|kind| options.messages(kind).div_ceil(rounds.into()));
+    let counts = [options.back_to_back, options.paced, options.reference];
+    let mut cells = cells(counts.map(|count| count.div_ceil(rounds.into())));
     let by_the_clock: Duration = cells.iter().map(|cell| cell.setting.duration()).sum::<Duration>() * rounds;
     println!(
         "rows     in turn, {rounds} rounds, a tenth more messages before each as warm-up; {:.0} s of the run are the pace\n",
@@ -136,11 +105,11 @@ fn measure(options: &Options, cores: Cores) -> Fallible {
     for round in 1..=rounds {
         eprintln!("round {round} of {rounds}");
         for cell in &mut cells {
-            let seen = cell.row.receive(&cell.setting, cores.second())?;
+            let seen = cell.way.receive(&cell.setting, cores.second())?;
             cell.add(&seen)?;
         }
     }
-    report::print(&cells);
+    report::print(&cells, rounds);
     if let Some(file) = &options.common.svg {
         let title = "116 bytes every 10 ms, one way between two processes";
         chart::curves(file, title, &machine.caption(), &report::curves(&cells))?;

@@ -1,161 +1,119 @@
-//! What is printed: a table for each kind of setting, and the ratios that the goals are for.
+//! What is printed: a table for each pace, and the ratios that the goals are for.
 
 #![forbid(unsafe_code)]
 
-use crate::rows::{Kind, Row, Setting, DEFAULT_WAITING, FUTEX_ONLY, KINDS, LARGEST, REFERENCE, SLOT};
-use crate::ways::Round;
+use crate::messages::Round;
+use crate::rows::{
+    Setting, Way, BACK_TO_BACK, DEFAULT_WAITING, FUTEX_ONLY, LARGEST, PACED, REFERENCE, SETTINGS, SLOT, SLOW,
+};
 use hdrhistogram::Histogram;
 use shm_pool_support::latency::{Latencies, Spread};
-use shm_pool_support::table::{self, table};
+use shm_pool_support::table::{table, Goal};
 use shm_pool_support::units::Nanoseconds;
 use shm_pool_support::Fallible;
+use std::time::Duration;
+
+/// When the receiver looks at the clock.
+pub(crate) const STAMPS: [&str; 2] = ["wake", "usable"];
+const WAKE: usize = 0;
+const USABLE: usize = 1;
 
 /// What one row was in one setting, over all rounds.
 pub(crate) struct Cell {
+    pub(crate) name: &'static str,
+    pub(crate) way: Way,
     pub(crate) setting: Setting,
-    pub(crate) row: &'static Row,
-    pub(crate) wake: Latencies,
-    pub(crate) usable: Latencies,
-}
-
-/// When the receiver looks at the clock.
-#[derive(Clone, Copy)]
-enum Stamp {
-    Wake,
-    Usable,
-}
-
-impl Stamp {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Wake => "wake",
-            Self::Usable => "usable",
-        }
-    }
+    /// By stamp.
+    latencies: [Latencies; 2],
 }
 
 /// A ratio of one-way means, and what it should be.
-struct Goal {
-    kind: Kind,
-    len: usize,
-    stamp: Stamp,
-    bound: table::Goal,
-}
-
-const AT_MOST_ONE: table::Goal = table::Goal::AtMost(1.0);
-const BELOW_ONE: table::Goal = table::Goal::Below(1.0);
-
-const GOALS: &[Goal] = &[
-    Goal { kind: Kind::Reference, len: REFERENCE, stamp: Stamp::Wake, bound: AT_MOST_ONE },
-    Goal { kind: Kind::Reference, len: REFERENCE, stamp: Stamp::Usable, bound: AT_MOST_ONE },
-    Goal { kind: Kind::Paced, len: LARGEST, stamp: Stamp::Usable, bound: BELOW_ONE },
-    Goal { kind: Kind::BackToBack, len: LARGEST, stamp: Stamp::Usable, bound: BELOW_ONE },
+const GOALS: [(Duration, usize, usize, Goal); 4] = [
+    (SLOW, REFERENCE, WAKE, Goal::AtMost(1.0)),
+    (SLOW, REFERENCE, USABLE, Goal::AtMost(1.0)),
+    (PACED, LARGEST, USABLE, Goal::Below(1.0)),
+    (BACK_TO_BACK, LARGEST, USABLE, Goal::Below(1.0)),
 ];
 
 impl Cell {
-    pub(crate) fn new(setting: Setting, row: &'static Row) -> Self {
-        Self { setting, row, wake: Latencies::default(), usable: Latencies::default() }
+    pub(crate) fn new((name, way): (&'static str, Way), setting: Setting) -> Self {
+        Self { name, way, setting, latencies: Default::default() }
     }
 
     pub(crate) fn add(&mut self, round: &Round) -> Fallible {
-        self.wake.add(&round.wake, round.took)?;
-        self.usable.add(&round.usable, round.took)
-    }
-
-    fn at(&self, stamp: Stamp) -> &Latencies {
-        match stamp {
-            Stamp::Wake => &self.wake,
-            Stamp::Usable => &self.usable,
-        }
+        let mut both = self.latencies.iter_mut().zip(&round.latencies);
+        both.try_for_each(|(all, latencies)| all.add(latencies, round.took))
     }
 }
 
 /// The curves of the reference: both stamps of each row.
 pub(crate) fn curves(cells: &[Cell]) -> Vec<(String, &Histogram<u64>)> {
-    let reference = cells.iter().filter(|cell| cell.setting.kind == Kind::Reference);
-    let both = reference.flat_map(|cell| [(cell, Stamp::Wake), (cell, Stamp::Usable)]);
-    both.map(|(cell, stamp)| (format!("{}, {}", cell.row.name, stamp.name()), &cell.at(stamp).all)).collect()
+    let reference = cells.iter().filter(|cell| cell.setting.pace == SLOW);
+    let both = reference.flat_map(|cell| STAMPS.iter().zip(&cell.latencies).map(move |stamp| (cell.name, stamp)));
+    both.map(|(name, (stamp, latencies))| (format!("{name}, {stamp}"), &latencies.all)).collect()
 }
 
 /// All tables, and what to know about them.
-pub(crate) fn print(cells: &[Cell]) {
-    for kind in KINDS {
-        let of_kind: Vec<_> = cells.iter().filter(|cell| cell.setting.kind == kind).collect();
-        if let Some(first) = of_kind.first() {
-            print_kind(kind, first.setting.count * first.wake.means().len() as u64, &of_kind);
+pub(crate) fn print(cells: &[Cell], rounds: u32) {
+    for (pace, _) in SETTINGS {
+        print_pace(pace, cells.iter().filter(|cell| cell.setting.pace == pace), rounds);
+    }
+    println!("one-way means, channel / slot, median and range of the rounds:\n");
+    let mut table = table(&["ratio", "goal", "this run", "", "channel's mean", "slot's mean"]);
+    for (pace, len, stamp, goal) in GOALS {
+        let find = |name| {
+            let is_it = |cell: &&Cell| (cell.setting.pace, cell.setting.len, cell.name) == (pace, len, name);
+            cells.iter().find(is_it).map(|cell| &cell.latencies[stamp])
+        };
+        for name in [FUTEX_ONLY, DEFAULT_WAITING] {
+            let Some((ours, theirs)) = find(name).zip(find(SLOT)) else { continue };
+            // Of rounds that were run one after the other, so that what the machine did meanwhile
+            // is in both.
+            let ratios: Vec<_> = ours.means().iter().zip(theirs.means()).map(|(ours, theirs)| ours / theirs).collect();
+            let ratio = Spread::of(&ratios);
+            table.add_row([
+                format!("{name}, {len} B {}, {}", title(pace), STAMPS[stamp]),
+                goal.to_string(),
+                ratio.range(3),
+                goal.verdict(ratio.median).to_owned(),
+                ours.mean().to_string(),
+                theirs.mean().to_string(),
+            ]);
         }
     }
-    print_goals(cells);
+    println!("{table}\n");
     print!("{NOTES}");
 }
 
-fn title(kind: Kind) -> String {
-    match kind.pace() {
-        None => "back to back".to_owned(),
-        Some(pace) => format!("every {} ms", pace.as_millis()),
+fn title(pace: Duration) -> String {
+    match pace {
+        BACK_TO_BACK => "back to back".to_owned(),
+        pace => format!("every {} ms", pace.as_millis()),
     }
 }
 
-fn print_kind(kind: Kind, messages: u64, cells: &[&Cell]) {
-    println!("{}, {messages} messages a row:\n", title(kind));
+/// The table of a pace.
+fn print_pace<'a>(pace: Duration, cells: impl Iterator<Item = &'a Cell> + Clone, rounds: u32) {
+    let count = cells.clone().next().map_or(0, |cell| cell.setting.count);
+    println!("{}, {} messages a row:\n", title(pace), count * u64::from(rounds));
     let mut heads = vec!["one way", "B", "wake: mean", "p50", "p99", "max", "usable: mean", "p50", "p99", "max"];
-    if kind == Kind::BackToBack {
+    if pace == BACK_TO_BACK {
         heads.push("MB/s");
     }
     let mut table = table(&heads);
-    for cell in cells {
-        let mut line = vec![cell.row.name.to_owned(), cell.setting.len.to_string()];
-        for stamp in [Stamp::Wake, Stamp::Usable] {
-            let all = &cell.at(stamp).all;
-            let figures =
-                [all.mean(), all.value_at_quantile(0.5) as f64, all.value_at_quantile(0.99) as f64, all.max() as f64];
-            line.extend(figures.map(|ns| match cell.row.has_latencies() {
-                true => Nanoseconds(ns).to_string(),
-                false => String::new(),
-            }));
+    for Cell { name, way, setting, latencies } in cells {
+        let mut line = vec![name.to_string(), setting.len.to_string()];
+        for latencies in latencies {
+            let mean = Nanoseconds(latencies.all.mean()).to_string();
+            let figures = [mean, latencies.at(0.5), latencies.at(0.99), latencies.at(1.0)];
+            line.extend(figures.map(|figure| if way.has_latencies() { figure } else { String::new() }));
         }
-        if kind == Kind::BackToBack {
-            line.push(format!("{:.0}", cell.usable.rate().median * cell.setting.len as f64 / 1e6));
+        if pace == BACK_TO_BACK {
+            line.push(format!("{:.0}", latencies[USABLE].rate().median * setting.len as f64 / 1e6));
         }
         table.add_row(line);
     }
     println!("{table}\n");
-}
-
-fn print_goals(cells: &[Cell]) {
-    println!("one-way means, channel / slot, median and range of the rounds:\n");
-    let mut table = table(&["ratio", "goal", "this run", "", "channel's mean", "slot's mean"]);
-    for goal in GOALS {
-        for row in [&FUTEX_ONLY, &DEFAULT_WAITING] {
-            if let Some((ours, theirs)) = goal.find(cells, row).zip(goal.find(cells, &SLOT)) {
-                table.add_row(goal.line(row, ours, theirs));
-            }
-        }
-    }
-    println!("{table}\n");
-}
-
-impl Goal {
-    fn find<'a>(&self, cells: &'a [Cell], row: &Row) -> Option<&'a Latencies> {
-        let is_it =
-            |cell: &&Cell| (cell.setting.kind, cell.setting.len, cell.row.name) == (self.kind, self.len, row.name);
-        Some(cells.iter().find(is_it)?.at(self.stamp))
-    }
-
-    fn line(&self, row: &Row, ours: &Latencies, theirs: &Latencies) -> [String; 6] {
-        // Of rounds that were run one after the other, so that what the machine did meanwhile is in
-        // both.
-        let ratios: Vec<_> = ours.means().iter().zip(theirs.means()).map(|(ours, theirs)| ours / theirs).collect();
-        let ratio = Spread::of(&ratios);
-        [
-            format!("{}, {} B {}, {}", row.name, self.len, title(self.kind), self.stamp.name()),
-            self.bound.to_string(),
-            ratio.range(3),
-            self.bound.verdict(ratio.median).to_owned(),
-            ours.mean().to_string(),
-            theirs.mean().to_string(),
-        ]
-    }
 }
 
 const NOTES: &str = "\

@@ -15,7 +15,7 @@
 //! The mutex is robust: if a process dies with the lock, the other one gets `EOWNERDEAD`, and an
 //! error, and not a lock that nobody releases. Every wait ends after [`PATIENCE`]. (Condition
 //! variables have no such thing: killed in the few instructions that change one, a process leaves
-//! it locked, and the other one may wait for that. `limit` ends it then.)
+//! it locked, and the other one may wait for that. The alarm that each round sets ends it then.)
 
 use memmap2::{MmapOptions, MmapRaw};
 use nix::sys::memfd::{memfd_create, MFdFlags};
@@ -28,7 +28,7 @@ use std::io;
 use std::mem::{size_of, MaybeUninit};
 use std::os::fd::OwnedFd;
 use std::ptr;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// Most bytes of a message.
@@ -36,9 +36,6 @@ pub(crate) const MAX_LEN: usize = 8192;
 
 /// Longest wait for the other side.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
-
-/// Says that the mutex and the condition variables have been made.
-const MADE: u64 = u64::from_be_bytes(*b"one slot");
 
 /// Begins a cache line.
 #[repr(C, align(64))]
@@ -49,7 +46,6 @@ type Condvar = UnsafeCell<libc::pthread_cond_t>;
 #[repr(C)]
 struct Guard {
     mutex: UnsafeCell<libc::pthread_mutex_t>,
-    made: AtomicU64,
     /// Of the message; 0 is none. Read and written under the lock.
     len: AtomicUsize,
 }
@@ -69,7 +65,7 @@ struct Shared {
 pub(crate) struct Slot(MmapRaw);
 
 impl Slot {
-    /// An empty slot, and what another process opens it by.
+    /// An empty slot, and what another process [maps](Self::map).
     pub(crate) fn create() -> Fallible<(Self, OwnedFd)> {
         let file = File::from(memfd_create(c"shm-direct-slot", MFdFlags::MFD_CLOEXEC)?);
         file.set_len(size_of::<Shared>() as u64)?;
@@ -78,24 +74,11 @@ impl Slot {
         make_mutex(&shared.guard.0.mutex)?;
         make_condvar(&shared.not_empty.0)?;
         make_condvar(&shared.not_full.0)?;
-        shared.guard.0.made.store(MADE, Ordering::Release); // partner: `open`
         Ok((slot, file.into()))
     }
 
-    /// The slot that another process has [created](Self::create).
-    pub(crate) fn open(file: &File) -> Fallible<Self> {
-        let refused = "the descriptor that this process inherited is no slot";
-        if file.metadata()?.len() != size_of::<Shared>() as u64 {
-            return Err(refused.into());
-        }
-        let slot = Self::map(file)?;
-        match slot.shared().guard.0.made.load(Ordering::Acquire) {
-            MADE => Ok(slot),
-            _ => Err(refused.into()),
-        }
-    }
-
-    fn map(file: &File) -> Fallible<Self> {
+    /// A slot that was [created](Self::create) before.
+    pub(crate) fn map(file: &File) -> Fallible<Self> {
         Ok(Self(MmapOptions::new().len(size_of::<Shared>()).map_raw(file)?))
     }
 
@@ -152,7 +135,7 @@ impl Slot {
 
     fn lock(&self) -> Fallible<Locked<'_>> {
         let mutex = self.shared().guard.0.mutex.get();
-        // SAFETY: a mutex that was made, as `create` and `open` see to.
+        // SAFETY: a mutex that `create` has made, before the other process began.
         let mut result = unsafe { libc::pthread_mutex_trylock(mutex) };
         if result == libc::EBUSY {
             // This call's deadlines are of no other clock.
@@ -160,12 +143,8 @@ impl Slot {
             // SAFETY: a mutex that was made, and a valid time.
             result = unsafe { libc::pthread_mutex_timedlock(mutex, deadline.as_ref()) };
         }
-        match result {
-            0 => Ok(Locked(self)),
-            libc::EOWNERDEAD => Err(Locked(self).recover()),
-            libc::ETIMEDOUT => Err("the other side has kept the lock too long".into()),
-            other => Err(failed("pthread_mutex_timedlock", other)),
-        }
+        check("locking the slot", result)?;
+        Ok(Locked(self))
     }
 }
 
@@ -190,26 +169,13 @@ impl Locked<'_> {
         let deadline = deadline(ClockId::CLOCK_MONOTONIC)?;
         let mutex = self.guard().mutex.get();
         // SAFETY: they were made, this thread has the lock, and the time is valid.
-        match unsafe { libc::pthread_cond_timedwait(condvar.get(), mutex, deadline.as_ref()) } {
-            0 => Ok(()),
-            libc::EOWNERDEAD => Err(self.recover()),
-            libc::ETIMEDOUT => Err(format!("nothing from the other side for {} s", PATIENCE.as_secs()).into()),
-            other => Err(failed("pthread_cond_timedwait", other)),
-        }
+        let result = unsafe { libc::pthread_cond_timedwait(condvar.get(), mutex, deadline.as_ref()) };
+        check("waiting for the other side", result)
     }
 
     fn signal(&self, condvar: &Condvar) -> Fallible {
-        // SAFETY: it was made, as `create` and `open` see to.
+        // SAFETY: it was made, as `create` sees to.
         check("pthread_cond_signal", unsafe { libc::pthread_cond_signal(condvar.get()) })
-    }
-
-    /// The other side died with the lock, which this one has now.
-    fn recover(&self) -> Box<dyn std::error::Error + Send + Sync> {
-        // SAFETY: this thread has the lock, and was told that its last owner is dead.
-        match unsafe { libc::pthread_mutex_consistent(self.guard().mutex.get()) } {
-            0 => "the other side died while it had the lock".into(),
-            other => failed("pthread_mutex_consistent", other),
-        }
     }
 }
 
@@ -221,51 +187,55 @@ impl Drop for Locked<'_> {
 }
 
 fn make_mutex(mutex: &UnsafeCell<libc::pthread_mutex_t>) -> Fallible {
-    let mut attributes = MaybeUninit::uninit();
-    let all = attributes.as_mut_ptr();
-    // SAFETY: a place to write to.
-    check("pthread_mutexattr_init", unsafe { libc::pthread_mutexattr_init(all) })?;
-    // SAFETY: initialised above.
-    let shared = unsafe { libc::pthread_mutexattr_setpshared(all, libc::PTHREAD_PROCESS_SHARED) };
-    check("pthread_mutexattr_setpshared", shared)?;
-    // SAFETY: the attributes are initialised.
-    let robust = unsafe { libc::pthread_mutexattr_setrobust(all, libc::PTHREAD_MUTEX_ROBUST) };
-    check("pthread_mutexattr_setrobust", robust)?;
+    let sets: [Set<_>; 2] = [
+        (libc::pthread_mutexattr_setpshared, libc::PTHREAD_PROCESS_SHARED),
+        (libc::pthread_mutexattr_setrobust, libc::PTHREAD_MUTEX_ROBUST),
+    ];
     // SAFETY: the attributes are initialised, and nobody uses the mutex yet.
-    check("pthread_mutex_init", unsafe { libc::pthread_mutex_init(mutex.get(), all) })?;
-    // SAFETY: the attributes are initialised, and not used again.
-    check("pthread_mutexattr_destroy", unsafe { libc::pthread_mutexattr_destroy(all) })
+    with_attributes(libc::pthread_mutexattr_init, sets, |all| unsafe { libc::pthread_mutex_init(mutex.get(), all) })
 }
 
 /// Its deadlines are of the monotonic clock.
 fn make_condvar(condvar: &Condvar) -> Fallible {
-    let mut attributes = MaybeUninit::uninit();
-    let all = attributes.as_mut_ptr();
-    // SAFETY: a place to write to.
-    check("pthread_condattr_init", unsafe { libc::pthread_condattr_init(all) })?;
-    // SAFETY: initialised above.
-    let shared = unsafe { libc::pthread_condattr_setpshared(all, libc::PTHREAD_PROCESS_SHARED) };
-    check("pthread_condattr_setpshared", shared)?;
-    // SAFETY: the attributes are initialised.
-    let monotonic = unsafe { libc::pthread_condattr_setclock(all, libc::CLOCK_MONOTONIC) };
-    check("pthread_condattr_setclock", monotonic)?;
+    let sets: [Set<_>; 2] = [
+        (libc::pthread_condattr_setpshared, libc::PTHREAD_PROCESS_SHARED),
+        (libc::pthread_condattr_setclock, libc::CLOCK_MONOTONIC),
+    ];
     // SAFETY: the attributes are initialised, and nobody uses the condition variable yet.
-    check("pthread_cond_init", unsafe { libc::pthread_cond_init(condvar.get(), all) })?;
-    // SAFETY: the attributes are initialised, and not used again.
-    check("pthread_condattr_destroy", unsafe { libc::pthread_condattr_destroy(all) })
+    with_attributes(libc::pthread_condattr_init, sets, |all| unsafe { libc::pthread_cond_init(condvar.get(), all) })
+}
+
+/// An attribute: the call that sets it, and what it is set to.
+type Set<A> = (unsafe extern "C" fn(*mut A, libc::c_int) -> libc::c_int, libc::c_int);
+
+/// Initialises attributes, sets some, and makes something that has them. On Linux they hold nothing
+/// that would have to be destroyed.
+fn with_attributes<A>(
+    init: unsafe extern "C" fn(*mut A) -> libc::c_int,
+    sets: [Set<A>; 2],
+    make: impl FnOnce(*const A) -> libc::c_int,
+) -> Fallible {
+    let mut attributes = MaybeUninit::uninit();
+    // SAFETY: a place to write to.
+    check("initialising attributes", unsafe { init(attributes.as_mut_ptr()) })?;
+    for (set, value) in sets {
+        // SAFETY: initialised above.
+        check("setting an attribute", unsafe { set(attributes.as_mut_ptr(), value) })?;
+    }
+    check("making what the sides share", make(attributes.as_ptr()))
 }
 
 fn deadline(clock: ClockId) -> Fallible<TimeSpec> {
     Ok(clock_gettime(clock)? + TimeSpec::from_duration(PATIENCE))
 }
 
-fn check(call: &'static str, result: libc::c_int) -> Fallible {
+/// These calls return what others put into `errno`.
+fn check(what: &'static str, result: libc::c_int) -> Fallible {
     match result {
         0 => Ok(()),
-        other => Err(failed(call, other)),
+        // Nobody makes the mutex consistent again: this process is about to end, too.
+        libc::EOWNERDEAD => Err("the other side died while it had the lock".into()),
+        libc::ETIMEDOUT => Err(format!("{what}: nothing for {} s", PATIENCE.as_secs()).into()),
+        other => Err(format!("{what}: {}", io::Error::from_raw_os_error(other)).into()),
     }
-}
-
-fn failed(call: &'static str, error: libc::c_int) -> Box<dyn std::error::Error + Send + Sync> {
-    format!("{call}: {}", io::Error::from_raw_os_error(error)).into()
 }

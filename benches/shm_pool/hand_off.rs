@@ -67,12 +67,8 @@ fn hand_off<T: Send>(
     while left > 0 {
         let piece = left.min(PIECE);
         let mut run = || hand_off_piece(piece, belt, &mut take, &mut give);
-        let mut timed = run();
-        for _ in 0..RETRIES {
-            if timed.is_disturbed {
-                timed = run();
-            }
-        }
+        let undisturbed = (0..RETRIES).map(|_| run()).find(|timed| !timed.is_disturbed);
+        let timed = undisturbed.unwrap_or_else(run);
         total.elapsed += timed.elapsed;
         total.is_disturbed |= timed.is_disturbed;
         left -= piece;
@@ -88,70 +84,45 @@ fn hand_off_piece<T: Send>(
     give: &mut (impl FnMut(T) + Send),
 ) -> Timed {
     let present = AtomicUsize::new(0);
+    // Starting a thread is not part of the time.
+    let meet = || {
+        present.fetch_add(1, Ordering::AcqRel);
+        while present.load(Ordering::Acquire) < 2 {
+            thread::yield_now();
+        }
+    };
     thread::scope(|scope| {
         let giver = scope.spawn(|| {
-            meet(&present);
-            let mut wait = Wait::default();
+            meet();
+            let mut has_yielded = false;
             for _ in 0..count {
-                give(black_box(next(belt, &mut wait)));
+                give(black_box(until(|| belt.pop(), &mut has_yielded)));
             }
-            (Instant::now(), wait.has_yielded)
+            (Instant::now(), has_yielded)
         });
-        meet(&present);
-        let mut wait = Wait::default();
+        meet();
+        let mut has_yielded = false;
         let start = Instant::now();
         for _ in 0..count {
-            pass_on(belt, black_box(take()), &mut wait);
+            let mut item = Some(black_box(take()));
+            let push = || belt.push(item.take()?).map_err(|refused| item = Some(refused)).ok();
+            until(push, &mut has_yielded);
         }
         let (end, giver_has_yielded) = giver.join().expect("the giving thread");
-        Timed { elapsed: end - start, is_disturbed: wait.has_yielded || giver_has_yielded }
+        Timed { elapsed: end - start, is_disturbed: has_yielded || giver_has_yielded }
     })
 }
 
-/// Returns when both threads have called it: starting a thread is not part of the time.
-fn meet(present: &AtomicUsize) {
-    present.fetch_add(1, Ordering::AcqRel);
-    let mut wait = Wait::default();
-    while present.load(Ordering::Acquire) < 2 {
-        wait.a_little();
-    }
-}
-
-fn next<T>(belt: &ArrayQueue<T>, wait: &mut Wait) -> T {
-    wait.attempts = 0;
+/// Attempts something until it succeeds, and notes if that took long.
+fn until<T>(mut attempt: impl FnMut() -> Option<T>, has_yielded: &mut bool) -> T {
     loop {
-        match belt.pop() {
-            Some(item) => return item,
-            None => wait.a_little(),
-        }
-    }
-}
-
-fn pass_on<T>(belt: &ArrayQueue<T>, mut item: T, wait: &mut Wait) {
-    wait.attempts = 0;
-    while let Err(refused) = belt.push(item) {
-        item = refused;
-        wait.a_little();
-    }
-}
-
-/// How a thread waits for its partner.
-#[derive(Default)]
-struct Wait {
-    /// In the current wait.
-    attempts: u32,
-    /// In any wait.
-    has_yielded: bool,
-}
-
-impl Wait {
-    fn a_little(&mut self) {
-        self.attempts += 1;
-        if self.attempts % SPINS == 0 {
-            self.has_yielded = true;
-            thread::yield_now();
-        } else {
+        for _ in 0..SPINS {
+            if let Some(done) = attempt() {
+                return done;
+            }
             spin_loop();
         }
+        *has_yielded = true;
+        thread::yield_now();
     }
 }

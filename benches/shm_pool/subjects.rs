@@ -31,42 +31,32 @@ pub(crate) struct Timed {
     pub(crate) is_disturbed: bool,
 }
 
-/// One benchmark.
-pub(crate) struct Subject {
-    /// Criterion's function and parameter, with a slash between.
-    pub(crate) id: &'static str,
-    /// Buffers that one operation allocates and drops.
-    pub(crate) buffers: u64,
-    pub(crate) build: fn() -> Batch,
-}
-
-const fn subject(id: &'static str, build: fn() -> Batch) -> Subject {
-    Subject { id, buffers: 1, build }
-}
+/// Criterion's function and parameter, with a slash between; and what builds the benchmark.
+pub(crate) type Subject = (&'static str, fn() -> Batch);
 
 /// In the order in which they run. Floors come directly before what is compared with them, because
 /// a machine's speed drifts. What starts threads comes last, because glibc's malloc is faster in a
 /// process that never had a second one.
 pub(crate) const ALL: &[Subject] = &[
-    subject("floor/two_rmw", two_rmw),
-    subject("floor/array_queue", array_queue),
-    subject("warm/64B", || warm(64)),
-    subject("warm/4KiB", || warm(4 * KIB)),
-    subject("warm/64KiB", || warm(64 * KIB)),
-    subject("warm/1MiB", || warm(MIB)),
-    subject("warm/16MiB", || warm(16 * MIB)),
-    subject("malloc/1MiB", malloc),
-    subject("talc/1MiB", talc),
-    subject("frozen/1MiB", frozen),
-    Subject { id: "burst/1MiB", buffers: BURST as u64, build: burst },
-    subject("shared/1MiB", || shared(pass_by_reference)),
-    subject("shared_codec/1MiB", || shared(pass_by_bytes)),
-    subject("shared_grant/1MiB", || shared(pass_by_grant)),
-    subject("warm_fill/1MiB", warm_fill),
-    subject("cold/1MiB", cold),
-    subject("floor/cross_thread", hand_off::tokens),
-    subject("cross_thread/1MiB", hand_off::buffers),
-    subject("malloc_threads/1MiB", malloc_threads),
+    ("floor/two_rmw", two_rmw),
+    ("floor/array_queue", array_queue),
+    ("warm/64B", || warm(64)),
+    ("warm/4KiB", || warm(4 * KIB)),
+    ("warm/64KiB", || warm(64 * KIB)),
+    ("warm/1MiB", || warm(MIB)),
+    ("warm/16MiB", || warm(16 * MIB)),
+    ("malloc/1MiB", malloc),
+    ("talc/1MiB", talc),
+    ("frozen/1MiB", frozen),
+    ("burst/1MiB", burst),
+    ("shared/1MiB", || shared(pass_by_reference)),
+    ("shared_codec/1MiB", || shared(pass_by_bytes)),
+    ("shared_grant/1MiB", || shared(pass_by_grant)),
+    ("warm_fill/1MiB", warm_fill),
+    ("cold/1MiB", cold),
+    ("floor/cross_thread", hand_off::tokens),
+    ("cross_thread/1MiB", hand_off::buffers),
+    ("malloc_threads/1MiB", malloc_threads),
 ];
 
 /// Times `count` runs. What an operation returns is dropped within the time.
@@ -127,48 +117,47 @@ fn array_queue() -> Batch {
     })
 }
 
+/// An operation on idle chunks for `len` bytes, which it must use again each time.
+fn reuse<T>(len: usize, chunks: usize, operation: impl Fn(&Provider) -> T + 'static) -> Batch {
+    let provider = provider_with(len, chunks);
+    Box::new(move |count| steady(&provider, || time(count, || operation(&provider))))
+}
+
 /// Allocated and dropped, never shared.
 fn warm(len: usize) -> Batch {
-    let provider = provider_with(len, 1);
-    Box::new(move |count| steady(&provider, || time(count, || alloc(&provider, len))))
+    reuse(len, 1, move |provider| alloc(provider, len))
 }
 
 /// As `warm`, and every byte written: what a message costs before anybody reads it.
 fn warm_fill() -> Batch {
-    let provider = provider_with(MIB, 1);
-    let operation = |provider: &Provider| {
+    reuse(MIB, 1, |provider| {
         let mut buffer = alloc(provider, MIB);
         buffer.fill(black_box(7));
         buffer
-    };
-    Box::new(move |count| steady(&provider, || time(count, || operation(&provider))))
+    })
 }
 
 /// As `warm`, through the handle that can be cloned.
 fn frozen() -> Batch {
-    let provider = provider_with(MIB, 1);
-    Box::new(move |count| steady(&provider, || time(count, || alloc(&provider, MIB).freeze())))
+    reuse(MIB, 1, |provider| alloc(provider, MIB).freeze())
 }
 
 /// Several alive at a time: all but one come from the queue behind the hot slot.
 fn burst() -> Batch {
-    let provider = provider_with(MIB, BURST);
-    let operation = |provider: &Provider| -> [ShmBufMut; BURST] { std::array::from_fn(|_| alloc(provider, MIB)) };
-    Box::new(move |count| steady(&provider, || time(count, || operation(&provider))))
+    reuse(MIB, BURST, |provider| -> [ShmBufMut; BURST] { std::array::from_fn(|_| alloc(provider, MIB)) })
 }
 
 /// A segment created, faulted in and destroyed: what a message costs without a pool.
 fn cold() -> Batch {
     let provider = Provider::builder().max_idle_per_class(0).build().expect("a provider");
-    let operation = |provider: &Provider| {
-        let mut buffer = alloc(provider, MIB);
-        buffer.chunks_mut(PAGE).for_each(|page| page[0] = 1);
-        buffer
-    };
     Box::new(move |count| {
         let created = || provider.stats().segments_created;
         let before = created();
-        let timed = time(count, || operation(&provider));
+        let timed = time(count, || {
+            let mut buffer = alloc(&provider, MIB);
+            buffer.chunks_mut(PAGE).for_each(|page| page[0] = 1);
+            buffer
+        });
         assert_eq!(created() - before, count, "a segment was reused where a fresh one was to be measured");
         timed
     })
@@ -218,14 +207,7 @@ fn pass_by_grant(client: &Client, peer: PeerId, message: ShmBuf) {
 /// of a warm pool. In a process that has not started a thread yet glibc does not even lock: malloc
 /// at its fastest, where the pool pays for being thread-safe.
 fn malloc() -> Batch {
-    Box::new(|count| {
-        time(count, || {
-            // SAFETY: any size may be asked for.
-            let block = black_box(unsafe { libc::malloc(black_box(MIB)) });
-            // SAFETY: null, or just allocated and freed once.
-            unsafe { libc::free(block) };
-        })
-    })
+    Box::new(|count| time(count, || Vec::<u8>::with_capacity(black_box(MIB))))
 }
 
 /// The same in a process that has had a second thread, as most that publish have: glibc locks from

@@ -17,30 +17,88 @@
 
 #![forbid(unsafe_code)]
 
-mod options;
 mod publisher;
 mod subscriber;
-mod wire;
 
 use clap::Parser;
-use options::Options;
+use serde::{Deserialize, Serialize};
+use shm_pool::{Descriptor, PeerId};
+use shm_pool_support::process::{exit_code, task};
+use shm_pool_support::source::Source;
+use shm_pool_support::units::parse_size;
+use shm_pool_support::Fallible;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Errors are for people to read, and go from thread to thread.
-type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
+/// Streams a file through shared memory to other processes, which check every byte in place.
+///
+/// Sizes are bytes, or have a unit: 64, 10KiB, 4MiB.
+#[derive(Parser, Clone, Serialize, Deserialize)]
+#[command(name = "pubsub")]
+struct Options {
+    /// How many subscribers to start; the first of them is slow on purpose
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=63))]
+    subscribers: u8,
+
+    /// The file whose bytes are sent, again and again [default: this program]
+    #[arg(long, value_name = "PATH")]
+    file: Option<PathBuf>,
+
+    /// How many messages to publish
+    #[arg(long, value_name = "N", default_value_t = 8_000, value_parser = clap::value_parser!(u64).range(1..))]
+    messages: u64,
+
+    /// Sizes of the messages, in turn
+    #[arg(
+        long,
+        value_name = "SIZE,...",
+        value_delimiter = ',',
+        value_parser = parse_size,
+        default_value = "64,300,1000,4KiB,10000,64KiB,100000,300000,1MiB,4MiB"
+    )]
+    sizes: Vec<usize>,
+
+    /// Cap on the shared memory
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256MiB")]
+    max_bytes: usize,
+
+    /// How many messages the publisher may be ahead of the slowest subscriber
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=256))]
+    window: u16,
+
+    /// How many messages the slow subscriber keeps while others go on
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    hold: usize,
+}
+
+impl Options {
+    /// The data.
+    fn source(&self) -> Fallible<Source> {
+        let file = self.file.clone().map_or_else(std::env::current_exe, Ok)?;
+        Source::read(&file, self.sizes.iter().copied().max().unwrap_or(0))
+    }
+}
+
+/// What a subscriber is told when it is started.
+#[derive(Serialize, Deserialize)]
+struct Task {
+    options: Options,
+    /// The id of the provider.
+    provider: u64,
+    is_slow: bool,
+}
+
+/// What a subscriber says first: its [`PeerId`]. After that it says `()` for each message that it
+/// has read, found unchanged and let go of.
+type Who = [u8; PeerId::SIZE];
+
+/// What the publisher says: the descriptors of the messages, and at last `None`. (A socket that
+/// closes without it means that the publisher has died.)
+type Said = Option<[u8; Descriptor::SIZE]>;
 
 fn main() -> ExitCode {
-    let options = Options::parse();
-    let (role, outcome) = match options.provider {
-        Some(provider) => ("subscriber", subscriber::run(&options, provider)),
-        None => ("publisher", publisher::run(&options)),
-    };
-    // As it displays itself. `main` would print it as `Debug`.
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{role}: {error}");
-            ExitCode::FAILURE
-        }
+    match task::<Task>() {
+        Some(task) => exit_code("subscriber", subscriber::run(&task)),
+        None => exit_code("publisher", publisher::run(&Options::parse())),
     }
 }

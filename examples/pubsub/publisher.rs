@@ -8,20 +8,19 @@
 //! either memory comes back, or nobody holds any and the error is real. Nobody sleeps, nobody
 //! spins.
 
-use crate::options::Options;
-use crate::wire::{receive, send, ToPublisher, ToSubscriber};
-use crate::Result;
-use indicatif::HumanBytes;
-use shm_pool::{PeerId, Provider, ProviderId, ShmBuf, ShmBufMut};
+use crate::{Options, Said, Task, Who};
+use shm_pool::{PeerId, Provider, ShmBuf, ShmBufMut};
+use shm_pool_support::process::{this_program, Child};
 use shm_pool_support::source::Source;
-use std::io::BufReader;
+use shm_pool_support::units::Bytes;
+use shm_pool_support::{procfs, wire, Fallible};
+use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 /// Publishes the whole stream, prints the report, and fails if anything was not as it must be.
-pub(crate) fn run(options: &Options) -> Result<()> {
+pub(crate) fn run(options: &Options) -> Fallible {
     // The pool keeps as many free chunks of a size as can be in flight: none is made again and
     // again.
     let window = options.window.into();
@@ -33,54 +32,65 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     drop(provider);
 
     let (messages, seconds) = (options.messages, elapsed.as_secs_f64());
-    let (total, rate) = (HumanBytes(bytes), HumanBytes((bytes as f64 / seconds) as u64));
-    let file = HumanBytes(source.file_len() as u64);
+    let (total, rate) = (Bytes(bytes), Bytes((bytes as f64 / seconds) as u64));
+    let file = Bytes(source.file_len() as u64);
     println!("{messages} messages, {total}, from a file of {file} in {seconds:.2} s: {rate}/s");
     println!("{} allocations from the pool, {} made anew", stats.hits(), stats.misses());
-    let (most, cap) = (HumanBytes(stats.peak_bytes_held as u64), HumanBytes(stats.max_bytes as u64));
+    let (most, cap) = (Bytes(stats.peak_bytes_held as u64), Bytes(stats.max_bytes as u64));
     println!("{} segments created, at most {most} of {cap} held", stats.segments_created);
     if stats.bytes_in_use + stats.bytes_leased > 0 {
         return Err(format!("leaked: {} bytes in use, {} leased", stats.bytes_in_use, stats.bytes_leased).into());
     }
     // Each of the provider's objects has its id in its name.
-    for entry in std::fs::read_dir("/dev/shm")? {
-        let name = entry?.file_name().to_string_lossy().into_owned();
-        if name.contains(&id.to_string()) {
-            return Err(format!("leaked: /dev/shm/{name}").into());
-        }
+    let mut left = procfs::objects("");
+    left.retain(|name| name.contains(&id.to_string()));
+    match &left[..] {
+        [] => Ok(()),
+        left => Err(format!("leaked in /dev/shm: {}", left.join(", ")).into()),
     }
-    Ok(())
 }
 
 /// Returns how many bytes it was, and how long it took until every subscriber had let go of the
 /// last.
-fn publish(options: &Options, provider: &Provider, source: &Source) -> Result<(u64, Duration)> {
-    let start = |index| Subscriber::start(index, provider.id());
-    let mut subscribers = (0..options.subscribers).map(start).collect::<Result<Vec<_>>>()?;
-    let (start, mut bytes) = (Instant::now(), 0);
-    for content in source.messages(&options.sizes).take(options.messages as usize) {
-        for subscriber in &mut subscribers {
-            subscriber.wait_until_pending(options.window - 1)?;
-        }
-        let mut buffer = alloc(provider, content.len(), &mut subscribers)?;
-        buffer.copy_from_slice(content);
-        let message = buffer.freeze();
-        for subscriber in &mut subscribers {
-            subscriber.send(&message)?;
-        }
-        bytes += content.len() as u64;
-        // The message is dropped here. The grants keep it until the last subscriber is done.
-    }
-    for subscriber in &mut subscribers {
-        subscriber.wait_until_pending(0)?;
-    }
+fn publish(options: &Options, provider: &Provider, source: &Source) -> Fallible<(u64, Duration)> {
+    let task = |index| Task { options: options.clone(), provider: provider.id().to_u64(), is_slow: index == 0 };
+    let start = |index| Subscriber::start(&task(index));
+    let mut subscribers = (0..options.subscribers).map(start).collect::<Fallible<Vec<_>>>()?;
+    let (start, messages) = (Instant::now(), source.messages(&options.sizes).take(options.messages as usize));
+    let published = stream(messages, provider, options.window, &mut subscribers);
     let elapsed = start.elapsed();
+    if published.is_err() {
+        // Who has found something wrong is to say so before it ends.
+        subscribers.iter_mut().for_each(Subscriber::abandon);
+    }
+    let bytes = published?;
     subscribers.into_iter().try_for_each(Subscriber::finish)?;
     Ok((bytes, elapsed))
 }
 
+/// Returns how many bytes it was.
+fn stream<'a>(
+    messages: impl Iterator<Item = &'a [u8]>,
+    provider: &Provider,
+    window: u16,
+    subscribers: &mut [Subscriber],
+) -> Fallible<u64> {
+    let mut bytes = 0;
+    for content in messages {
+        subscribers.iter_mut().try_for_each(|subscriber| subscriber.wait_until_pending(window - 1))?;
+        let mut buffer = alloc(provider, content.len(), subscribers)?;
+        buffer.copy_from_slice(content);
+        let message = buffer.freeze();
+        subscribers.iter_mut().try_for_each(|subscriber| subscriber.send(&message))?;
+        bytes += content.len() as u64;
+        // The message is dropped here. The grants keep it until the last subscriber is done.
+    }
+    subscribers.iter_mut().try_for_each(|subscriber| subscriber.wait_until_pending(0))?;
+    Ok(bytes)
+}
+
 /// Allocates, and waits for memory as long as subscribers have some to give back.
-fn alloc(provider: &Provider, len: usize, subscribers: &mut [Subscriber]) -> Result<ShmBufMut> {
+fn alloc(provider: &Provider, len: usize, subscribers: &mut [Subscriber]) -> Fallible<ShmBufMut> {
     loop {
         match provider.alloc(len) {
             Err(error) if error.is_exhausted() => match subscribers.iter_mut().max_by_key(|one| one.pending) {
@@ -95,7 +105,7 @@ fn alloc(provider: &Provider, len: usize, subscribers: &mut [Subscriber]) -> Res
 /// The publisher's end of one subscriber process.
 struct Subscriber {
     process: Child,
-    socket: BufReader<UnixStream>,
+    socket: UnixStream,
     peer: PeerId,
     /// How many messages it was sent and has not let go of.
     pending: u16,
@@ -104,45 +114,39 @@ struct Subscriber {
 impl Subscriber {
     /// Starts this program once more and waits until it has connected, so that it misses no
     /// message.
-    fn start(index: u8, provider: ProviderId) -> Result<Self> {
-        let (ours, theirs) = UnixStream::pair()?;
-        let mut command = Command::new(std::env::current_exe()?);
-        command.args(std::env::args_os().skip(1)).arg(format!("--provider={}", provider.to_u64()));
-        if index == 0 {
-            command.arg("--slow");
-        }
-        let process = command.stdin(OwnedFd::from(theirs)).spawn()?;
-        // It holds the other end of the socket, whose closing is to be seen.
-        drop(command);
-        let mut socket = BufReader::new(ours);
-        match receive(&mut socket)? {
-            ToPublisher::Connected(peer) => Ok(Self { process, socket, peer: PeerId::from_bytes(peer), pending: 0 }),
-            ToPublisher::Done => Err("a subscriber did not say who it is".into()),
-        }
+    fn start(task: &Task) -> Fallible<Self> {
+        let (socket, theirs) = UnixStream::pair()?;
+        let process = Child::start("subscriber", this_program(task)?.stdin(OwnedFd::from(theirs)))?;
+        let peer = PeerId::from_bytes(wire::expect::<Who>(&socket)?);
+        Ok(Self { process, socket, peer, pending: 0 })
     }
 
     /// Grants it the message and announces it. The publisher need not keep it.
-    fn send(&mut self, message: &ShmBuf) -> Result<()> {
+    fn send(&mut self, message: &ShmBuf) -> Fallible {
         let descriptor = message.grant(self.peer)?;
         self.pending += 1;
-        send(self.socket.get_ref(), &ToSubscriber::Message(descriptor.to_bytes()))
+        Ok(wire::send(&self.socket, &Said::Some(descriptor.to_bytes()))?)
     }
 
     /// Waits until it has let go of all but so many messages.
-    fn wait_until_pending(&mut self, most: u16) -> Result<()> {
+    fn wait_until_pending(&mut self, most: u16) -> Fallible {
         while self.pending > most {
-            match receive(&mut self.socket)? {
-                ToPublisher::Done => self.pending -= 1,
-                ToPublisher::Connected(_) => return Err("a subscriber has connected twice".into()),
-            }
+            wire::expect::<()>(&self.socket)?;
+            self.pending -= 1;
         }
         Ok(())
     }
 
+    /// Waits for the process to find the stream cut off.
+    fn abandon(&mut self) {
+        // Both fail only if it has ended.
+        let _ = self.socket.shutdown(Shutdown::Both);
+        let _ = self.process.wait();
+    }
+
     /// Ends the stream, and waits for the process to end in peace.
-    fn finish(mut self) -> Result<()> {
-        send(self.socket.get_ref(), &ToSubscriber::End)?;
-        let status = self.process.wait()?;
-        status.success().then_some(()).ok_or_else(|| format!("a subscriber ended with {status}").into())
+    fn finish(self) -> Fallible {
+        wire::send(&self.socket, &Said::None)?;
+        self.process.finish()
     }
 }

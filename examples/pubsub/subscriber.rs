@@ -1,39 +1,29 @@
 //! A subscriber process: attaches to each message, compares it in place with its own copy of the
 //! file, lets go.
 
-use crate::options::Options;
-use crate::wire::{receive, send, ToPublisher, ToSubscriber};
-use crate::Result;
+use crate::{Said, Task};
 use shm_pool::{Client, Descriptor, ProviderId, ShmView};
+use shm_pool_support::process::inherited_input;
+use shm_pool_support::{wire, Fallible};
 use std::collections::VecDeque;
-use std::io::{stdin, BufReader};
-use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{channel, Receiver};
-use std::thread;
 
 /// Follows the publisher to the end of its stream. The socket is the standard input.
-pub(crate) fn run(options: &Options, provider: u64) -> Result<()> {
+pub(crate) fn run(Task { options, provider, is_slow }: &Task) -> Fallible {
     let source = options.source()?;
-    let socket = UnixStream::from(stdin().as_fd().try_clone_to_owned()?);
+    let socket = UnixStream::from(inherited_input()?);
     let client = Client::new();
-    let peer = client.connect(ProviderId::from_u64(provider))?;
-    send(&socket, &ToPublisher::Connected(peer.to_bytes()))?;
+    let peer = client.connect(ProviderId::from_u64(*provider))?;
+    wire::send(&socket, &peer.to_bytes())?;
     // A thread reads the socket, so that this one can ask whether there is anything.
     let (arrived, inbox) = channel();
-    let mut reader = BufReader::new(socket.try_clone()?);
-    thread::spawn(move || loop {
-        let received = receive(&mut reader);
-        let is_last = received.is_err();
-        if arrived.send(received).is_err() || is_last {
-            break;
-        }
-    });
+    wire::listen(socket.try_clone()?, move |said| arrived.send(said).is_ok());
 
     let mut subscriber = Subscriber { socket, inbox, held: VecDeque::new() };
-    let hold = if options.slow { options.hold } else { 0 };
+    let hold = if *is_slow { options.hold } else { 0 };
     let (mut expected, mut messages, mut most_held) = (source.messages(&options.sizes), 0, 0);
-    while let ToSubscriber::Message(bytes) = subscriber.next()? {
+    while let Some(bytes) = subscriber.next()? {
         let view = client.attach(&Descriptor::from_bytes(bytes)?)?;
         let expected = expected.next().ok_or("more messages than sizes")?;
         compare(&view, expected)?;
@@ -48,14 +38,14 @@ pub(crate) fn run(options: &Options, provider: u64) -> Result<()> {
     if messages != options.messages {
         return Err(format!("{messages} of {} messages came", options.messages).into());
     }
-    let name = if options.slow { "the slow subscriber" } else { "a subscriber" };
+    let name = if *is_slow { "the slow subscriber" } else { "a subscriber" };
     println!("{name}: {messages} messages read, none changed, at most {most_held} held at a time");
     Ok(())
 }
 
 struct Subscriber<'a> {
     socket: UnixStream,
-    inbox: Receiver<Result<ToSubscriber>>,
+    inbox: Receiver<Option<Said>>,
     /// Messages that it keeps, each with what it must be, the oldest first.
     held: VecDeque<(ShmView, &'a [u8])>,
 }
@@ -65,31 +55,31 @@ impl Subscriber<'_> {
     ///
     /// Never waits with a message in hand: the publisher may need that memory to go on. This rule
     /// makes any `--hold` work with any `--window` and any `--max-bytes`.
-    fn next(&mut self) -> Result<ToSubscriber> {
-        loop {
-            if let Ok(message) = self.inbox.try_recv() {
-                return message;
+    fn next(&mut self) -> Fallible<Said> {
+        let said = loop {
+            match self.inbox.try_recv() {
+                Ok(said) => break said,
+                Err(_) if self.let_go_of_oldest()? => {}
+                Err(_) => break self.inbox.recv()?,
             }
-            if !self.let_go_of_oldest()? {
-                return self.inbox.recv()?;
-            }
-        }
+        };
+        Ok(said.ok_or("the publisher is gone")?)
     }
 
     /// Lets go of the message that was held longest; `false` if there is none.
-    fn let_go_of_oldest(&mut self) -> Result<bool> {
+    fn let_go_of_oldest(&mut self) -> Fallible<bool> {
         let Some((view, expected)) = self.held.pop_front() else { return Ok(false) };
         // It must not have changed meanwhile.
         compare(&view, expected)?;
         // First the memory, then the news of it.
         drop(view);
-        send(&self.socket, &ToPublisher::Done)?;
+        wire::send(&self.socket, &())?;
         Ok(true)
     }
 }
 
 /// Fails if a byte is not the file's.
-fn compare(view: &ShmView, expected: &[u8]) -> Result<()> {
+fn compare(view: &ShmView, expected: &[u8]) -> Fallible {
     // The black box makes each comparison read the memory again.
     if std::hint::black_box(&view[..]) == expected {
         return Ok(());

@@ -16,19 +16,6 @@ const SIZE: (u32, u32) = (1200, 640);
 const TITLE: u32 = 70;
 const LEGEND: u32 = 96;
 
-const COLOURS: &[RGBColor] = &[
-    RGBColor(0x1f, 0x5f, 0xb4),
-    RGBColor(0xd0, 0x6a, 0x1c),
-    RGBColor(0x2e, 0x8b, 0x57),
-    RGBColor(0x7d, 0x55, 0xa8),
-    RGBColor(0xc0, 0x2d, 0x43),
-    RGBColor(0x0b, 0x2c, 0x5e),
-    RGBColor(0x8a, 0x8a, 0x8a),
-    RGBColor(0x9c, 0xc3, 0xee),
-    RGBColor(0xf6, 0xc3, 0x93),
-    RGBColor(0xa5, 0xd6, 0xb7),
-];
-
 /// The curves' horizontal axis ends at 99.999 %.
 const NINES: f64 = 5.0;
 
@@ -67,7 +54,8 @@ pub fn curves(
             .y_desc("at most (logarithmic)")
             .label_style(("sans-serif", 15))
             .draw()?;
-        for ((name, all), colour) in rows.iter().zip(COLOURS.iter().cycle()) {
+        for (index, (name, all)) in rows.iter().enumerate() {
+            let colour = Palette99::pick(index).to_rgba();
             let points = (0..=STEPS).map(|step| NINES * f64::from(step) / f64::from(STEPS));
             let curve = points.map(|nines| (nines, all.borrow().value_at_quantile(quantile(nines)).max(1) as f64));
             chart

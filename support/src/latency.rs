@@ -6,19 +6,22 @@ use hdrhistogram::Histogram;
 use std::fmt;
 use std::time::Duration;
 
+/// The longest latency that is told from longer ones, in nanoseconds.
+const LONGEST: u64 = 10_000_000_000;
+
 /// From 1 ns to 10 s, to three digits.
 pub fn histogram() -> Histogram<u64> {
-    Histogram::new_with_bounds(1, 10_000_000_000, 3).expect("bounds that are possible")
+    Histogram::new_with_bounds(1, LONGEST, 3).expect("bounds that are possible")
 }
 
 /// A latency at a quantile, as tables print it; 0 and 1 are the least and the most.
 pub fn at(all: &Histogram<u64>, quantile: f64) -> String {
-    let ns = match quantile {
-        0.0 => all.min(),
-        1.0 => all.max(),
-        quantile => all.value_at_quantile(quantile),
-    };
-    Nanoseconds(ns as f64).to_string()
+    match quantile {
+        0.0 => Nanoseconds(all.min() as f64).to_string(),
+        quantile if all.value_at_quantile(quantile) >= LONGEST => "10 s or more".to_owned(),
+        1.0 => Nanoseconds(all.max() as f64).to_string(),
+        quantile => Nanoseconds(all.value_at_quantile(quantile) as f64).to_string(),
+    }
 }
 
 /// The quantiles of the tables: as a column's head, and as a number.
@@ -34,7 +37,6 @@ pub struct Latencies {
     rates: Vec<f64>,
 }
 
-/// None yet.
 impl Default for Latencies {
     fn default() -> Self {
         Self { all: histogram(), medians: Vec::new(), means: Vec::new(), rates: Vec::new() }

@@ -1,5 +1,7 @@
 //! Options of benches.
 
+use crate::machine::Cores;
+use crate::Fallible;
 use std::path::PathBuf;
 
 /// What all have.
@@ -25,4 +27,15 @@ pub struct Common {
     /// Write the percentile curves to this SVG file
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
+}
+
+impl Common {
+    /// Two cores, if there are; figures need them.
+    pub fn cores(&self) -> Fallible<Cores> {
+        let cores = Cores::choose()?;
+        if !self.quick.quick {
+            cores.require_two()?;
+        }
+        Ok(cores)
+    }
 }

@@ -4,10 +4,11 @@ use crate::Fallible;
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 use serde::{de::DeserializeOwned, Serialize};
+use std::env;
+use std::io::{self, Read, Write};
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{self, ChildStdin, ChildStdout, Command, ExitCode};
-use std::{env, io};
 
 /// Has the task of a process that was started by [`this_program`]. Absent in a run by hand.
 const VARIABLE: &str = "SHM_POOL_TASK";
@@ -38,6 +39,12 @@ impl Child {
     /// Its standard output, if that is a pipe. Given once.
     pub fn output(&mut self) -> Fallible<ChildStdout> {
         Ok(self.process.stdout.take().ok_or("no pipe")?)
+    }
+
+    /// Waits until it has [said](say_ready) that it is ready.
+    pub fn wait_until_ready(&mut self) -> Fallible {
+        let said = self.output()?.read_exact(&mut [0]);
+        Ok(said.map_err(|error| format!("the {} has not begun: {error}", self.name))?)
     }
 
     /// An error if it has ended.
@@ -111,6 +118,13 @@ pub fn inherited_output() -> io::Result<OwnedFd> {
     io::stdout().as_fd().try_clone_to_owned()
 }
 
+/// Says to the process that [waits](Child::wait_until_ready) for it that there is something to open
+/// now, by a byte on the standard output.
+pub fn say_ready() -> io::Result<()> {
+    io::stdout().write_all(b".")?;
+    io::stdout().flush()
+}
+
 /// From now on this process ends when the one ends that started it, however that ends.
 pub fn end_with_parent() -> Fallible {
     Ok(set_pdeathsig(Signal::SIGKILL)?)
@@ -121,7 +135,9 @@ pub fn exit_code(name: &str, outcome: Fallible) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            error.to_string().lines().for_each(|line| eprintln!("{name}: {line}"));
+            // By one call, so that two processes do not mix their lines.
+            let lines: String = error.to_string().lines().map(|line| format!("{name}: {line}\n")).collect();
+            eprint!("{lines}");
             ExitCode::FAILURE
         }
     }

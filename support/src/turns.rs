@@ -24,43 +24,25 @@ pub fn interleave(
     rounds: usize,
     count: Option<u64>,
 ) -> Vec<Result<Spread, String>> {
-    let mut lanes: Vec<Lane> = subjects.into_iter().map(|batch| Lane::new(batch, count)).collect();
+    let warm = |batch: Result<Batch, String>| batch.and_then(|batch| warm_up(batch, count));
+    let mut lanes: Vec<_> = subjects.into_iter().map(|batch| (warm(batch), Vec::new())).collect();
     let number = lanes.len();
-    for round in 0..rounds {
-        for turn in 0..number {
-            lanes[(round + turn) % number].run();
-        }
-    }
-    lanes.into_iter().map(|lane| lane.spread(rounds)).collect()
-}
-
-struct Lane {
-    state: Result<(Batch, u64), String>,
-    times: Vec<f64>,
-}
-
-impl Lane {
-    fn new(batch: Result<Batch, String>, count: Option<u64>) -> Self {
-        Self { state: batch.and_then(|batch| warm_up(batch, count)), times: Vec::new() }
-    }
-
-    fn run(&mut self) {
-        let Ok((batch, count)) = &mut self.state else { return };
+    for turn in (0..rounds).flat_map(|round| (round..round + number).map(|turn| turn % number)) {
+        let (state, times) = &mut lanes[turn];
+        let Ok((batch, count)) = state else { continue };
         match batch(*count) {
-            Ok(Some(elapsed)) => self.times.push(elapsed.as_nanos() as f64 / *count as f64),
+            Ok(Some(elapsed)) => times.push(elapsed.as_nanos() as f64 / *count as f64),
             Ok(None) => {}
-            Err(reason) => self.state = Err(reason),
+            Err(reason) => *state = Err(reason),
         }
     }
-
-    fn spread(self, rounds: usize) -> Result<Spread, String> {
-        let _ = self.state?;
-        match self.times.len() {
-            0 => Err("not measured".to_owned()),
-            count if count < rounds / 2 => Err("too disturbed to tell".to_owned()),
-            _ => Ok(Spread::of(&self.times)),
-        }
-    }
+    let spread = |(state, times): (Result<_, _>, Vec<f64>)| match (state, times.len()) {
+        (Err(reason), _) => Err(reason),
+        (_, 0) => Err("not measured".to_owned()),
+        (_, count) if count < rounds / 2 => Err("too disturbed to tell".to_owned()),
+        _ => Ok(Spread::of(&times)),
+    };
+    lanes.into_iter().map(spread).collect()
 }
 
 /// Runs a subject until it is warm. Returns it with the number of operations of a batch.

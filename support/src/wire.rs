@@ -3,6 +3,7 @@
 
 use serde::{de::DeserializeOwned, Serialize};
 use std::io::{self, ErrorKind, Read, Write};
+use std::thread::{self, JoinHandle};
 
 /// Sends a value.
 pub fn send(mut to: impl Write, value: &impl Serialize) -> io::Result<()> {
@@ -37,4 +38,22 @@ pub fn is_end(error: &io::Error) -> bool {
 /// The next value, which must come.
 pub fn expect<T: DeserializeOwned>(from: impl Read) -> crate::Fallible<T> {
     Ok(receive(from)?.ok_or("the other process ended before it had told anything")?)
+}
+
+/// Has a thread hear all that comes, as long as `hear` wants more; the last is `None`, when the other
+/// side is gone.
+pub fn listen<T: DeserializeOwned>(
+    mut from: impl Read + Send + 'static,
+    mut hear: impl FnMut(Option<T>) -> bool + Send + 'static,
+) -> JoinHandle<()> {
+    thread::spawn(move || {
+        while let Some(value) = receive(&mut from).unwrap_or_default() {
+            if !hear(Some(value)) {
+                return;
+            }
+        }
+        // Who hears of the end finds the descriptor closed.
+        drop(from);
+        hear(None);
+    })
 }

@@ -12,7 +12,7 @@
 //! exit with and without drop; one at a time, the same one again and again, or all of them in any
 //! order. It starts each anew at once.
 //!
-//! Each message has a sequence number and a checksum over all its bytes, and is granted, kept until
+//! Each message has a pattern of its own in all its bytes, and is granted, kept until
 //! confirmed, or neither. Peers look at every byte when it comes, again while they hold it, and
 //! again before they let go, also after its owner has died. From time to time all is brought to
 //! rest, and then nothing may be leased, held, open or mapped that was not at the start. See

@@ -17,13 +17,14 @@
 
 #![forbid(unsafe_code)]
 
-mod messages;
-
 use clap::Parser;
-use shm_pool::Provider;
+use shm_pool::{Client, Descriptor, PeerId, Provider, ProviderId};
 use shm_pool_support::line::slope;
-use shm_pool_support::process::{exit_code, task};
+use shm_pool_support::process::{exit_code, inherited_input, task, this_program, Child};
 use shm_pool_support::{procfs, Fallible};
+use std::io::{BufReader, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -40,6 +41,10 @@ const WARM_UP: usize = SAMPLES as usize / 10;
 /// Lengths that are used in turn: the smaller half is carved by cache lines.
 const LENGTHS: [usize; 8] = [24, 300, 4_096, 20_000, 300_000, 1 << 20, 100, 600_000];
 
+/// Messages that are on the way at a time. They are all published before the first of them is read,
+/// so that both processes have something to do.
+const BATCH: u64 = 32;
+
 /// Allocates, publishes and reads very often, and fails if memory grows.
 #[derive(Parser, Debug)]
 #[command(name = "soak")]
@@ -55,7 +60,7 @@ struct Options {
 
 fn main() -> ExitCode {
     let outcome = match task() {
-        Some(provider) => messages::read(provider),
+        Some((provider, messages)) => read(ProviderId::from_u64(provider), messages),
         None => soak(&Options::parse()),
     };
     exit_code("soak", outcome)
@@ -64,29 +69,96 @@ fn main() -> ExitCode {
 /// Both parts; an error if a line is not flat.
 fn soak(options: &Options) -> Fallible {
     let provider = Provider::builder().max_bytes(64 << 20).build()?;
-    let samples = alloc_and_drop(&provider, options.allocs)?;
-    let is_flat = judge("alloc and drop", &samples);
-    let (owner, reader) = messages::publish(&provider, options.messages)?;
-    let are_flat = [judge("publish, attach, release: the owner", &owner), judge("... and the reader", &reader)];
-    if is_flat && are_flat == [true; 2] {
+    let start = Instant::now();
+    let allocs = repeat(options.allocs, |cycle| {
+        provider.alloc(len(cycle))?[0] = cycle as u8;
         Ok(())
-    } else {
-        Err("memory grows".into())
+    })?;
+    report_rate("alloc and drop", options.allocs, start);
+    let outcome = judge("alloc and drop", &allocs);
+    publish(&provider, options.messages)?;
+    outcome
+}
+
+/// The length that is used in this cycle.
+fn len(cycle: u64) -> usize {
+    LENGTHS[cycle as usize % LENGTHS.len()]
+}
+
+/// Publishes so many messages to another process: each is granted, attached to, read, let go.
+fn publish(provider: &Provider, cycles: u64) -> Fallible {
+    let (mut socket, theirs) = UnixStream::pair()?;
+    let task = (provider.id().to_u64(), cycles);
+    // The command, and with it this process's copy of the reader's end, goes at once: so its death
+    // is noticed.
+    let reader = Child::start("reader", this_program(&task)?.stdin(OwnedFd::from(theirs)))?;
+    let mut peer = [0; PeerId::SIZE];
+    socket.read_exact(&mut peer)?;
+    let peer = PeerId::from_bytes(peer);
+
+    let mut descriptors = Vec::new();
+    let start = Instant::now();
+    let samples = repeat(cycles, |cycle| {
+        let mut buffer = provider.alloc(len(cycle))?;
+        mark(&mut buffer, cycle);
+        descriptors.extend(buffer.freeze().grant(peer)?.to_bytes());
+        if is_end_of_batch(cycle, cycles) {
+            socket.write_all(&descriptors)?;
+            socket.read_exact(&mut [0])?;
+            descriptors.clear();
+        }
+        Ok(())
+    })?;
+    report_rate("publish, attach, release", cycles, start);
+    let outcome = judge("publish, attach, release: the owner", &samples);
+    drop(socket);
+    reader.finish()?;
+    let stats = provider.stats();
+    match stats.bytes_leased + stats.bytes_in_use {
+        0 => outcome,
+        left => Err(format!("{left} bytes are still leased or in use").into()),
     }
 }
 
-fn alloc_and_drop(provider: &Provider, cycles: u64) -> Fallible<Vec<(u64, Memory)>> {
+/// The reader's program. Its socket is the standard input: it says who it is to the provider, gets
+/// descriptors, and answers each batch by a byte.
+fn read(provider: ProviderId, cycles: u64) -> Fallible {
+    let mut answers = UnixStream::from(inherited_input()?);
+    let mut descriptors = BufReader::new(answers.try_clone()?);
+    let client = Client::new();
+    answers.write_all(&client.connect(provider)?.to_bytes())?;
+    let samples = repeat(cycles, |cycle| {
+        let mut bytes = [0; Descriptor::SIZE];
+        descriptors.read_exact(&mut bytes)?;
+        let view = client.attach(&Descriptor::from_bytes(bytes)?)?;
+        if !is_marked(&view, cycle) {
+            return Err(format!("message {cycle} has other bytes than were written").into());
+        }
+        drop(view);
+        if is_end_of_batch(cycle, cycles) {
+            answers.write_all(b".")?;
+        }
+        Ok(())
+    })?;
+    // At the end of the socket the owner has printed its line.
+    descriptors.read_to_end(&mut Vec::new())?;
+    judge("... and the reader", &samples)
+}
+
+fn is_end_of_batch(cycle: u64, cycles: u64) -> bool {
+    (cycle + 1).is_multiple_of(BATCH) || cycle + 1 == cycles
+}
+
+/// Does something so often, and takes this process's memory a hundred times.
+fn repeat(cycles: u64, mut once: impl FnMut(u64) -> Fallible) -> Fallible<Vec<Sample>> {
     // Its memory is there from the start, and not a part of what is looked at.
     let mut samples = Vec::with_capacity(SAMPLES as usize);
-    let start = Instant::now();
     for part in 1..=SAMPLES {
-        for cycle in cycles * (part - 1) / SAMPLES..cycles * part / SAMPLES {
-            let mut buffer = provider.alloc(LENGTHS[cycle as usize % LENGTHS.len()])?;
-            buffer[0] = cycle as u8;
-        }
-        samples.push((cycles * part / SAMPLES, Memory::now()?));
+        let end = cycles * part / SAMPLES;
+        (cycles * (part - 1) / SAMPLES..end).try_for_each(&mut once)?;
+        let bytes = |name| procfs::memory(std::process::id(), name);
+        samples.push(Sample { cycle: end, resident: bytes("VmRSS")?, shared: bytes("RssShmem")? });
     }
-    report_rate("alloc and drop", cycles, start);
     Ok(samples)
 }
 
@@ -95,34 +167,39 @@ fn report_rate(what: &str, cycles: u64, start: Instant) {
     println!("{what}: {cycles} cycles in {seconds:.1} s, {:.1} ns each", seconds * 1e9 / cycles as f64);
 }
 
-/// Prints the line that fits what comes after the warm-up; `true` if it is flat.
-fn judge(what: &str, samples: &[(u64, Memory)]) -> bool {
-    let warm = &samples[WARM_UP..];
-    let (first, last) = (warm[0], warm[warm.len() - 1]);
-    let points: Vec<(f64, f64)> = warm.iter().map(|(cycle, memory)| (*cycle as f64, memory.resident as f64)).collect();
-    let slope = slope(&points);
-    let rise = slope * (last.0 - first.0) as f64;
-    let is_flat = rise < FLAT;
-    println!("  {what}");
-    println!("    resident   {} KiB first, {} KiB last", first.1.resident >> 10, last.1.resident >> 10);
-    println!("    of it shm  {} KiB first, {} KiB last", first.1.shared >> 10, last.1.shared >> 10);
-    let verdict = if is_flat { "flat" } else { "NOT FLAT" };
-    println!("    slope      {:.3} bytes per million cycles, {rise:.0} bytes in all: {verdict}", slope * 1e6);
-    is_flat
-}
-
-/// The resident memory of this process, in bytes.
+/// The resident memory of this process in bytes, and the part of it that is shared, after so many
+/// cycles.
 #[derive(Clone, Copy, Debug)]
-struct Memory {
-    /// All of it.
+struct Sample {
+    cycle: u64,
     resident: u64,
-    /// The part that is shared memory.
     shared: u64,
 }
 
-impl Memory {
-    fn now() -> Fallible<Self> {
-        let of = |name| procfs::memory(std::process::id(), name);
-        Ok(Self { resident: of("VmRSS")?, shared: of("RssShmem")? })
-    }
+/// Prints the line that fits what comes after the warm-up; an error if it is not flat.
+fn judge(what: &str, samples: &[Sample]) -> Fallible {
+    let warm = &samples[WARM_UP..];
+    let (first, last) = (warm[0], warm[warm.len() - 1]);
+    let slope = slope(&warm.iter().map(|sample| (sample.cycle as f64, sample.resident as f64)).collect::<Vec<_>>());
+    let rise = slope * (last.cycle - first.cycle) as f64;
+    let is_flat = rise < FLAT;
+    println!("  {what}");
+    println!("    resident   {} KiB first, {} KiB last", first.resident >> 10, last.resident >> 10);
+    println!("    of it shm  {} KiB first, {} KiB last", first.shared >> 10, last.shared >> 10);
+    let verdict = if is_flat { "flat" } else { "NOT FLAT" };
+    println!("    slope      {:.3} bytes per million cycles, {rise:.0} bytes in all: {verdict}", slope * 1e6);
+    is_flat.then_some(()).ok_or_else(|| format!("{what}: memory grows").into())
+}
+
+/// Writes the cycle's number to both ends of a message. Its pages in between are of no interest
+/// here.
+fn mark(bytes: &mut [u8], cycle: u64) {
+    let (number, tail) = (cycle.to_le_bytes(), bytes.len() - 8);
+    bytes[..8].copy_from_slice(&number);
+    bytes[tail..].copy_from_slice(&number);
+}
+
+fn is_marked(bytes: &[u8], cycle: u64) -> bool {
+    let number = cycle.to_le_bytes();
+    bytes.starts_with(&number) && bytes.ends_with(&number)
 }

@@ -2,13 +2,12 @@
 
 #![forbid(unsafe_code)]
 
-use super::crew::{Crew, Post};
+use super::crew::Crew;
 use super::tally::Tally;
-use super::wire::{Command, Exit, Footprint, Quiet, Word};
-use super::worker::Kind;
+use super::worker::{Command, Exit, Footprint, Kind, Post, Remains};
 use super::Plan;
 use shm_pool::Provider;
-use shm_pool_support::procfs;
+use shm_pool_support::{procfs, Fallible};
 use std::time::{Duration, Instant};
 
 /// The longest pause between two ends. Most are much shorter.
@@ -17,6 +16,9 @@ const PAUSE: Duration = Duration::from_millis(25);
 /// The longest life of a process that is killed as soon as it is started.
 const NEWBORN: Duration = Duration::from_millis(4);
 
+/// Kills in an era, at whose end the spared ones are looked at and replaced, too.
+const ERA: u64 = 500;
+
 /// In an era there are so many times of quiet.
 const CHECKS: u64 = 5;
 
@@ -24,91 +26,80 @@ const CHECKS: u64 = 5;
 /// some for later.
 const OTHER_MAPPINGS: usize = 32;
 
-type Result<T> = std::result::Result<T, String>;
-
 /// Runs it all, and tells what was seen. It was as it must be if there are no problems.
 pub(crate) fn run(plan: &Plan) -> Tally {
     let prefix = format!("chaos-{}-{:x}", std::process::id(), plan.seed & 0xffff_ffff);
     let start = Instant::now();
     let mut tally = match Crew::new(plan, &prefix) {
         Ok(crew) => {
-            let mut conductor = Conductor { crew, plan, prefix: prefix.clone(), start };
+            let mut conductor = Conductor { crew, start };
             let outcome = conductor.conduct();
             let mut tally = conductor.crew.disband();
-            tally.problems.extend(outcome.err());
+            tally.problems.extend(outcome.err().map(|problem| problem.to_string()));
             tally
         }
-        Err(problem) => Tally { problems: vec![problem], ..Tally::default() },
+        Err(problem) => Tally { problems: vec![problem.to_string()], ..Tally::default() },
     };
     tally.elapsed = start.elapsed();
     match Provider::sweep(&prefix) {
-        Ok(swept) => tally.swept = swept.objects as u64,
+        Ok(swept) => tally.swept = swept.objects,
         Err(error) => tally.problems.push(format!("the final sweep failed: {error}")),
     }
     let left = procfs::objects(&format!("{prefix}."));
-    tally.left = left.len() as u64;
+    tally.left = left.len();
     if !left.is_empty() {
         tally.problems.push(format!("left in /dev/shm: {}", left.join(", ")));
         procfs::remove_objects(&format!("{prefix}."));
     }
-    if tally.seen.torn > 0 {
-        tally.problems.push(format!("{} torn messages", tally.seen.torn));
+    if tally.counts.torn > 0 {
+        tally.problems.push(format!("{} torn messages", tally.counts.torn));
     }
     tally
 }
 
-struct Conductor<'a> {
+struct Conductor {
     crew: Crew,
-    plan: &'a Plan,
-    prefix: String,
     start: Instant,
 }
 
-impl Conductor<'_> {
-    fn conduct(&mut self) -> Result<()> {
-        let everybody = self.everybody();
-        self.start_all(&everybody)?;
+impl Conductor {
+    fn conduct(&mut self) -> Fallible {
+        self.start_all(&self.everybody(0))?;
         while !self.is_over() {
             self.era()?;
         }
-        for post in self.crew.posts(Kind::Peer) {
-            self.crew.exit(post, Exit::Orderly)?;
-        }
+        self.crew.posts(Kind::Peer, 0).into_iter().try_for_each(|post| self.crew.exit(post, Exit::Orderly))?;
         self.check_alone()?;
-        for post in self.crew.posts(Kind::Owner) {
-            self.crew.exit(post, Exit::Orderly)?;
-        }
-        Ok(())
+        self.crew.posts(Kind::Owner, 0).into_iter().try_for_each(|post| self.crew.exit(post, Exit::Orderly))
     }
 
     fn is_over(&self) -> bool {
-        let is_enough = self.plan.kills.is_some_and(|kills| self.crew.tally.kills() >= kills);
-        is_enough || self.plan.seconds.is_some_and(|seconds| self.start.elapsed().as_secs() >= seconds)
+        let is_enough = self.crew.plan.kills.is_some_and(|kills| self.crew.tally.kills() >= kills);
+        is_enough || self.crew.plan.seconds.is_some_and(|seconds| self.start.elapsed().as_secs() >= seconds)
     }
 
     /// The veterans, the first owner and the first peer, are spared until its end.
-    fn era(&mut self) -> Result<()> {
+    fn era(&mut self) -> Fallible {
         self.crew.tally.eras += 1;
         self.check()?;
         for _ in 0..CHECKS {
-            let end = self.crew.tally.kills() + self.plan.era.div_ceil(CHECKS);
+            let end = self.crew.tally.kills() + ERA / CHECKS;
             while self.crew.tally.kills() < end && !self.is_over() {
                 self.act()?;
             }
             self.check()?;
         }
-        let peers = self.crew.posts(Kind::Peer);
+        let peers = self.crew.posts(Kind::Peer, 0);
         self.kill_all(&peers)?;
         self.check_alone()?;
         self.start_all(&peers)?;
-        let everybody = self.everybody();
-        self.storm(&everybody)
+        self.storm(&self.everybody(0))
     }
 
     /// One of the things that happen.
-    fn act(&mut self) -> Result<()> {
-        let owner = self.mortal(Kind::Owner);
-        let anyone = if self.crew.random.u8(..10) < 3 { owner } else { self.mortal(Kind::Peer) };
+    fn act(&mut self) -> Fallible {
+        let owner = self.any(Kind::Owner, 1);
+        let anyone = if self.crew.random.u8(..10) < 3 { owner } else { self.any(Kind::Peer, 1) };
         match self.crew.random.u8(..100) {
             0..=59 => {
                 self.crew.pause(PAUSE)?;
@@ -130,36 +121,30 @@ impl Conductor<'_> {
                 self.crew.kill_leaving(anyone)?;
                 self.crew.start(anyone)
             }
-            88..=91 => self.recreate(),
+            88..=91 => {
+                let peer = self.any(Kind::Peer, 0);
+                self.crew.tally.recreated += 1;
+                self.measure(&[peer], Command::Recreate).map(drop)
+            }
             92..=93 => self.sweep(),
             94..=95 => {
                 self.crew.kill(owner)?;
                 self.restart_often(owner, PAUSE)
             }
-            96..=97 => {
-                let peers = self.mortals(Kind::Peer);
-                self.storm(&peers)
-            }
-            _ => {
-                let mortals = [self.mortals(Kind::Owner), self.mortals(Kind::Peer)].concat();
-                self.storm(&mortals)
-            }
+            96..=97 => self.storm(&self.crew.posts(Kind::Peer, 1)),
+            _ => self.storm(&self.everybody(1)),
         }
     }
 
     // ---- who -------------------------------------------------------------------------------------------------
 
-    fn mortals(&self, kind: Kind) -> Vec<Post> {
-        self.crew.posts(kind).split_off(1)
+    fn everybody(&self, spared: usize) -> Vec<Post> {
+        [Kind::Owner, Kind::Peer].into_iter().flat_map(|kind| self.crew.posts(kind, spared)).collect()
     }
 
-    fn mortal(&mut self, kind: Kind) -> Post {
-        let mortals = self.mortals(kind);
-        mortals[self.crew.random.usize(..mortals.len())]
-    }
-
-    fn everybody(&self) -> Vec<Post> {
-        [self.crew.posts(Kind::Owner), self.crew.posts(Kind::Peer)].concat()
+    fn any(&mut self, kind: Kind, spared: usize) -> Post {
+        let posts = self.crew.posts(kind, spared);
+        posts[self.crew.random.usize(..posts.len())]
     }
 
     fn shuffled(&mut self, posts: &[Post]) -> Vec<Post> {
@@ -170,12 +155,12 @@ impl Conductor<'_> {
 
     // ---- what ------------------------------------------------------------------------------------------------
 
-    fn start_all(&mut self, posts: &[Post]) -> Result<()> {
+    fn start_all(&mut self, posts: &[Post]) -> Fallible {
         let posts = self.shuffled(posts);
         posts.into_iter().try_for_each(|post| self.crew.start(post))
     }
 
-    fn kill_all(&mut self, posts: &[Post]) -> Result<()> {
+    fn kill_all(&mut self, posts: &[Post]) -> Fallible {
         for post in self.shuffled(posts) {
             self.crew.pause(NEWBORN)?;
             self.crew.kill(post)?;
@@ -184,7 +169,7 @@ impl Conductor<'_> {
     }
 
     /// All are killed and started again, in any order, up to three times.
-    fn storm(&mut self, posts: &[Post]) -> Result<()> {
+    fn storm(&mut self, posts: &[Post]) -> Fallible {
         self.crew.tally.storms += 1;
         for _ in 0..self.crew.random.u8(1..=3) {
             self.kill_all(posts)?;
@@ -195,7 +180,7 @@ impl Conductor<'_> {
     }
 
     /// Starts a process that was ended, kills it soon, and so on; the last one lives.
-    fn restart_often(&mut self, post: Post, life: Duration) -> Result<()> {
+    fn restart_often(&mut self, post: Post, life: Duration) -> Fallible {
         for _ in 0..self.crew.random.u8(1..=4) {
             self.crew.start(post)?;
             self.crew.pause(life)?;
@@ -204,21 +189,10 @@ impl Conductor<'_> {
         self.crew.start(post)
     }
 
-    fn recreate(&mut self) -> Result<()> {
-        let peers = self.crew.posts(Kind::Peer);
-        let peer = peers[self.crew.random.usize(..peers.len())];
-        self.crew.tell(peer, Command::Recreate);
-        self.crew.tally.recreated += 1;
-        match self.crew.answer(peer)? {
-            Word::Recreated => Ok(()),
-            other => Err(format!("{peer:?} was to replace its client, and says {other:?}")),
-        }
-    }
-
-    fn sweep(&mut self) -> Result<()> {
+    fn sweep(&mut self) -> Fallible {
         self.crew.tally.sweeps += 1;
-        let swept = Provider::sweep(&self.prefix);
-        swept.map(drop).map_err(|error| format!("cannot sweep: {error}"))
+        Provider::sweep(&self.crew.prefix)?;
+        Ok(())
     }
 
     // ---- what must hold --------------------------------------------------------------------------------------
@@ -226,60 +200,56 @@ impl Conductor<'_> {
     /// A time of quiet: everybody is alive, and has let go of everything. Then nothing is leased,
     /// used, held; nobody has anything open or mapped that it did not have at first; and in
     /// /dev/shm there are the owners' control objects.
-    fn check(&mut self) -> Result<()> {
-        let (owners, peers) = (self.crew.posts(Kind::Owner), self.crew.posts(Kind::Peer));
-        for (owner, quiet) in self.quiesce(peers.len())? {
-            self.check_footprint(owner, quiet.footprint, 1)?;
+    fn check(&mut self) -> Fallible {
+        let (owners, peers) = (self.crew.posts(Kind::Owner, 0), self.crew.posts(Kind::Peer, 0));
+        for (owner, footprint) in owners.iter().zip(self.quiesce(peers.len())?) {
+            self.check_footprint(*owner, footprint, 1)?;
         }
-        peers.iter().for_each(|&peer| self.crew.tell(peer, Command::Measure));
-        for &peer in &peers {
-            match self.crew.answer(peer)? {
-                Word::Measured(footprint) => self.check_footprint(peer, footprint, owners.len())?,
-                other => return Err(format!("{peer:?} was to measure itself, and says {other:?}")),
-            }
+        for (peer, footprint) in peers.iter().zip(self.measure(&peers, Command::Measure)?) {
+            self.check_footprint(*peer, footprint, owners.len())?;
         }
         self.sweep()?;
-        let objects = procfs::objects(&format!("{}.", self.prefix));
+        let objects = procfs::objects(&format!("{}.", self.crew.prefix));
         if objects.len() != owners.len() {
-            return Err(format!("in a time of quiet there are these objects: {}", objects.join(", ")));
+            return Err(format!("in a time of quiet there are these objects: {}", objects.join(", ")).into());
         }
         self.resume();
         Ok(())
     }
 
     /// As [`check`](Self::check), with no peer alive: what the dead leased is back.
-    fn check_alone(&mut self) -> Result<()> {
+    fn check_alone(&mut self) -> Fallible {
         self.quiesce(0)?;
         self.crew.tally.checks_alone += 1;
         self.resume();
         Ok(())
     }
 
-    fn quiesce(&mut self, peers: usize) -> Result<Vec<(Post, Quiet)>> {
+    fn quiesce(&mut self, peers: usize) -> Fallible<Vec<Footprint>> {
         self.crew.tally.checks += 1;
-        let owners = self.crew.posts(Kind::Owner);
-        owners.iter().for_each(|&owner| self.crew.tell(owner, Command::Quiesce(peers as u64)));
-        let mut answers = Vec::new();
-        for owner in owners {
-            let Word::Quiet(quiet) = self.crew.answer(owner)? else { return Err(format!("{owner:?} is not quiet")) };
-            self.crew.tally.peak = self.crew.tally.peak.max(quiet.peak);
-            if quiet.leased + quiet.in_use + quiet.held > 0 || quiet.peak > self.plan.max_bytes() as u64 {
-                return Err(format!("{owner:?} with {peers} peers at rest has {quiet:?}"));
-            }
-            answers.push((owner, quiet));
-        }
-        Ok(answers)
+        self.measure(&self.crew.posts(Kind::Owner, 0), Command::Quiesce(peers))
     }
 
     fn resume(&mut self) {
-        for owner in self.crew.posts(Kind::Owner) {
-            self.crew.tell(owner, Command::Resume);
-        }
+        self.crew.posts(Kind::Owner, 0).into_iter().for_each(|owner| self.crew.tell(owner, Command::Resume));
+    }
+
+    /// Has some do what ends with a look at what they have: no memory, and this open and mapped.
+    fn measure(&mut self, posts: &[Post], command: Command) -> Fallible<Vec<Footprint>> {
+        posts.iter().for_each(|&post| self.crew.tell(post, command));
+        let answer = |&post: &Post| match self.crew.answer(post)? {
+            Remains { leased: 0, in_use: 0, held: 0, peak, footprint } if peak <= self.crew.plan.max_bytes() => {
+                self.crew.tally.peak = self.crew.tally.peak.max(peak);
+                Ok(footprint)
+            }
+            other => Err(format!("{post:?}, told {command:?}, says {other:?}").into()),
+        };
+        posts.iter().map(answer).collect()
     }
 
     /// `shared` control objects are mapped, and since its first time of quiet the process has
     /// gained nothing.
-    fn check_footprint(&mut self, post: Post, now: Footprint, shared: usize) -> Result<()> {
+    fn check_footprint(&mut self, post: Post, now: Footprint, shared: usize) -> Fallible {
         let ends = self.crew.ends;
         let (start, ends_then) = *self.crew.worker(post).start.get_or_insert((now, ends));
         let tally = &mut self.crew.tally;
@@ -288,12 +258,12 @@ impl Conductor<'_> {
         let gained = [
             now.descriptors.saturating_sub(start.descriptors),
             now.shared.saturating_sub(start.shared),
-            (now.mappings - now.shared).saturating_sub(start.mappings - start.shared),
+            now.others.saturating_sub(start.others),
         ];
         for (most, gained) in tally.gained.iter_mut().zip(gained) {
             *most = (*most).max(gained);
         }
         let is_back = now.descriptors == start.descriptors && now.shared == shared && gained[2] <= OTHER_MAPPINGS;
-        is_back.then_some(()).ok_or_else(|| format!("{post:?} at rest had {start:?}, and now has {now:?}"))
+        is_back.then_some(()).ok_or_else(|| format!("{post:?} at rest had {start:?}, and now has {now:?}").into())
     }
 }

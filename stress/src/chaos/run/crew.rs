@@ -2,42 +2,32 @@
 
 #![forbid(unsafe_code)]
 
-use super::follower::address;
-use super::sys;
+use super::peer::address;
 use super::tally::Tally;
-use super::wire::{Command, Exit, Footprint, Word, DEADLINE};
-use super::worker::{Kind, Role};
-use super::Plan;
+use super::worker::{Command, Exit, Footprint, Kind, Post, Remains, Role, Word, DEADLINE};
+use super::{Plan, OWNERS, PEERS};
+use nix::fcntl::{fcntl, FcntlArg, FdFlag};
+use nix::sys::signal::Signal;
 use shm_pool_support::process::{this_program, Child};
-use shm_pool_support::wire;
+use shm_pool_support::{wire, Fallible};
 use std::collections::{HashMap, VecDeque};
-use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::ExitStatusExt;
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant};
-
-/// A place in the crew, taken by one process after another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Post {
-    pub(crate) kind: Kind,
-    pub(crate) index: usize,
-}
 
 /// One process.
 pub(crate) struct Worker {
     child: Child,
-    socket: Arc<UnixStream>,
+    socket: UnixStream,
     /// Which of all processes of the run it is.
     life: u64,
     is_ready: bool,
     is_leaving: bool,
     has_ended: bool,
-    answers: VecDeque<Word>,
+    answers: VecDeque<Remains>,
     /// What it had when it was first measured, and how many ends of others there had been.
     pub(crate) start: Option<(Footprint, [u64; 2])>,
 }
@@ -46,8 +36,8 @@ pub(crate) struct Worker {
 type Event = (Post, u64, Option<Word>);
 
 pub(crate) struct Crew {
-    plan: Plan,
-    prefix: String,
+    pub(crate) plan: Plan,
+    pub(crate) prefix: String,
     pub(crate) tally: Tally,
     pub(crate) random: fastrand::Rng,
     workers: HashMap<Post, Worker>,
@@ -59,28 +49,23 @@ pub(crate) struct Crew {
     to_events: Sender<Event>,
 }
 
-fn failed(what: &'static str) -> impl Fn(io::Error) -> String {
-    move |error| format!("cannot {what}: {error}")
-}
-
 impl Crew {
-    pub(crate) fn new(plan: &Plan, prefix: &str) -> Result<Self, String> {
+    pub(crate) fn new(plan: &Plan, prefix: &str) -> Fallible<Self> {
         let listen = |owner| {
             let listener = UnixListener::bind_addr(&address(prefix, owner)?)?;
-            // It is not closed when an owner ends, so that peers can always connect; the next owner
-            // lets them in.
-            sys::make_inheritable(&listener)?;
+            // Inherited by the processes that this one starts. It is not closed when an owner ends, so
+            // that peers can always connect; the next owner lets them in.
+            fcntl(&listener, FcntlArg::F_SETFD(FdFlag::empty()))?;
             Ok(listener)
         };
-        let listeners: io::Result<Vec<_>> = (0..plan.owners.into()).map(listen).collect();
         let (to_events, events) = mpsc::channel();
         Ok(Self {
             plan: plan.clone(),
             prefix: prefix.to_owned(),
-            tally: Tally { seed: plan.seed, cap: plan.max_bytes() as u64, ..Tally::default() },
+            tally: Tally { seed: plan.seed, cap: plan.max_bytes(), ..Tally::default() },
             random: fastrand::Rng::with_seed(plan.seed),
             workers: HashMap::new(),
-            listeners: listeners.map_err(failed("listen"))?,
+            listeners: (0..OWNERS).map(listen).collect::<Fallible<_>>()?,
             lives: 0,
             ends: [0; 2],
             events,
@@ -88,10 +73,10 @@ impl Crew {
         })
     }
 
-    /// All posts of a kind.
-    pub(crate) fn posts(&self, kind: Kind) -> Vec<Post> {
-        let count = if kind == Kind::Owner { self.plan.owners } else { self.plan.peers };
-        (0..count.into()).map(|index| Post { kind, index }).collect()
+    /// All posts of a kind, but for so many.
+    pub(crate) fn posts(&self, kind: Kind, spared: usize) -> Vec<Post> {
+        let count = if kind == Kind::Owner { OWNERS } else { PEERS };
+        (spared..count).map(|index| Post { kind, index }).collect()
     }
 
     pub(crate) fn worker(&mut self, post: Post) -> &mut Worker {
@@ -99,43 +84,28 @@ impl Crew {
     }
 
     /// Starts a process for a post that is free.
-    pub(crate) fn start(&mut self, post: Post) -> Result<(), String> {
-        let (ours, theirs) = UnixStream::pair().map_err(failed("make a socket"))?;
-        let role = Role {
-            kind: post.kind,
-            index: post.index,
-            prefix: self.prefix.clone(),
-            seed: self.random.u64(..),
-            owners: self.plan.owners.into(),
-            largest: self.plan.largest(),
-            max_bytes: self.plan.max_bytes(),
-            listener: if post.kind == Kind::Owner { self.listeners[post.index].as_raw_fd() } else { -1 },
-        };
-        let mut command = this_program(&role).map_err(failed("find this program"))?;
+    pub(crate) fn start(&mut self, post: Post) -> Fallible {
+        let (socket, theirs) = UnixStream::pair()?;
+        let listener = (post.kind == Kind::Owner).then(|| self.listeners[post.index].as_raw_fd());
+        let (plan, prefix, seed) = (self.plan.clone(), self.prefix.clone(), self.random.u64(..));
+        let mut command = this_program(&Role { post, plan, prefix, seed, listener })?;
         command.args(self.plan.worker_args).stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
-        let child = Child::start(format!("{post:?}"), &mut command).map_err(failed("start a process"))?;
+        let child = Child::start(format!("{post:?}"), &mut command)?;
         self.lives += 1;
-        let (socket, life, to_events) = (Arc::new(ours), self.lives, self.to_events.clone());
-        let to_read = socket.clone();
-        thread::spawn(move || {
-            // Fails only when the run is over.
-            while let Some(word) = wire::receive(&*to_read).unwrap_or_default() {
-                let _ = to_events.send((post, life, Some(word)));
-            }
-            let _ = to_events.send((post, life, None));
-        });
+        let (life, to_events) = (self.lives, self.to_events.clone());
+        wire::listen(socket.try_clone()?, move |word| to_events.send((post, life, word)).is_ok());
+        let (is_ready, is_leaving, has_ended) = (false, false, false);
         let (answers, start) = (VecDeque::new(), None);
-        let worker =
-            Worker { child, socket, life, is_ready: false, is_leaving: false, has_ended: false, answers, start };
+        let worker = Worker { child, socket, life, is_ready, is_leaving, has_ended, answers, start };
         assert!(self.workers.insert(post, worker).is_none(), "a post that is free");
         Ok(())
     }
 
     // ---- hearing ---------------------------------------------------------------------------------------------
 
-    /// Hears what comes in the given time.
-    pub(crate) fn pass(&mut self, time: Duration) -> Result<(), String> {
-        let end = Instant::now() + time;
+    /// Hears what comes in some random time, mostly much less than `most`.
+    pub(crate) fn pause(&mut self, most: Duration) -> Fallible {
+        let end = Instant::now() + most.mul_f64(self.random.f64().powi(3));
         loop {
             match self.events.recv_timeout(end.saturating_duration_since(Instant::now())) {
                 Ok(event) => self.note(event)?,
@@ -145,40 +115,31 @@ impl Crew {
         }
     }
 
-    /// As [`pass`](Self::pass) with a random time, mostly much less than `most`.
-    pub(crate) fn pause(&mut self, most: Duration) -> Result<(), String> {
-        let part = self.random.f64().powi(3);
-        self.pass(most.mul_f64(part))
-    }
-
-    fn note(&mut self, (post, life, word): Event) -> Result<(), String> {
+    fn note(&mut self, (post, life, word): Event) -> Fallible {
         match word {
-            Some(Word::Published(published)) => self.tally.published += published,
-            Some(Word::Seen(seen)) if seen.torn == 0 => self.tally.seen += seen,
-            Some(Word::Seen(seen)) => {
-                self.tally.seen += seen;
-                return Err(format!("{post:?} has seen torn messages; it said which on the standard error"));
+            Some(Word::Counted(counts)) => {
+                self.tally.counts += counts;
+                if counts.torn > 0 {
+                    return Err(format!("{post:?} has seen torn messages; its standard error says which").into());
+                }
             }
-            Some(Word::Failed) => return Err(format!("{post:?} failed; it said why on the standard error")),
+            Some(Word::Failed) => return Err(format!("{post:?} failed; its standard error says why").into()),
             _ => {}
         }
         // What a process said before it was ended may be heard after that.
         let Some(worker) = self.workers.get_mut(&post).filter(|worker| worker.life == life) else { return Ok(()) };
         match word {
             Some(Word::Ready) => worker.is_ready = true,
-            Some(answer @ (Word::Quiet(_) | Word::Measured(_) | Word::Recreated)) => worker.answers.push_back(answer),
+            Some(Word::AtRest(remains)) => worker.answers.push_back(remains),
+            Some(_) => {}
             None if worker.is_leaving => worker.has_ended = true,
-            None => {
-                let status = worker.child.wait().map_err(failed("wait for a process"))?;
-                return Err(format!("{post:?} has ended by itself, with {status}"));
-            }
-            _ => {}
+            None => return Err(format!("{post:?} has ended by itself, with {}", worker.child.wait()?).into()),
         }
         Ok(())
     }
 
     /// Hears until the worker of a post is as `is_so` says.
-    fn hear_until(&mut self, post: Post, what: &str, is_so: impl Fn(&Worker) -> bool) -> Result<(), String> {
+    fn hear_until(&mut self, post: Post, what: &str, is_so: impl Fn(&Worker) -> bool) -> Fallible {
         let deadline = Instant::now() + DEADLINE * 2;
         while !is_so(self.worker(post)) {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -190,10 +151,10 @@ impl Crew {
 
     pub(crate) fn tell(&mut self, post: Post, command: Command) {
         // A process that cannot be told has ended, which will be heard.
-        let _ = wire::send(&*self.worker(post).socket, &command);
+        let _ = wire::send(&self.worker(post).socket, &command);
     }
 
-    pub(crate) fn answer(&mut self, post: Post) -> Result<Word, String> {
+    pub(crate) fn answer(&mut self, post: Post) -> Fallible<Remains> {
         self.hear_until(post, "an answer", |worker| !worker.answers.is_empty())?;
         Ok(self.worker(post).answers.pop_front().expect("there is one"))
     }
@@ -201,20 +162,20 @@ impl Crew {
     // ---- ending ----------------------------------------------------------------------------------------------
 
     /// SIGKILL, now.
-    pub(crate) fn kill(&mut self, post: Post) -> Result<(), String> {
-        let mut worker = self.workers.remove(&post).expect("a post that is taken");
-        worker.child.kill().map_err(failed("kill a process"))?;
-        let status = worker.child.wait().map_err(failed("wait for a process"))?;
-        self.tally.count_kill(post.kind);
-        self.tally.newborns_killed += u64::from(!worker.is_ready);
-        self.tally.leaving_killed += u64::from(worker.is_leaving);
-        self.ends[post.kind as usize] += 1;
-        let is_expected = status.signal() == Some(libc::SIGKILL) || (worker.is_leaving && status.success());
-        is_expected.then_some(()).ok_or_else(|| format!("{post:?} was killed, but ended with {status}"))
+    pub(crate) fn kill(&mut self, post: Post) -> Fallible {
+        self.worker(post).child.kill()?;
+        let worker = &self.workers[&post];
+        let (is_ready, is_leaving) = (worker.is_ready, worker.is_leaving);
+        self.tally.killed[post.kind as usize] += 1;
+        self.tally.newborns_killed += u64::from(!is_ready);
+        self.tally.leaving_killed += u64::from(is_leaving);
+        self.take_leave(post, "was killed", |status| {
+            status.signal() == Some(Signal::SIGKILL as i32) || (is_leaving && status.success())
+        })
     }
 
     /// Kills a process that is about to end by itself.
-    pub(crate) fn kill_leaving(&mut self, post: Post) -> Result<(), String> {
+    pub(crate) fn kill_leaving(&mut self, post: Post) -> Fallible {
         self.worker(post).is_leaving = true;
         self.tell(post, Command::Exit(Exit::Orderly));
         self.pause(Duration::from_millis(2))?;
@@ -222,24 +183,23 @@ impl Crew {
     }
 
     /// Has a process end by itself.
-    pub(crate) fn exit(&mut self, post: Post, exit: Exit) -> Result<(), String> {
+    pub(crate) fn exit(&mut self, post: Post, exit: Exit) -> Fallible {
         self.worker(post).is_leaving = true;
         self.tell(post, Command::Exit(exit));
         self.hear_until(post, "its end", |worker| worker.has_ended)?;
+        self.tally.exits[exit as usize] += 1;
+        self.take_leave(post, &format!("was to end ({exit:?})"), |status| match exit {
+            Exit::Orderly | Exit::Sudden => status.success(),
+            Exit::Abort => status.signal() == Some(Signal::SIGABRT as i32),
+        })
+    }
+
+    /// Sees a process end, as it must.
+    fn take_leave(&mut self, post: Post, what: &str, is_expected: impl Fn(ExitStatus) -> bool) -> Fallible {
         let mut worker = self.workers.remove(&post).expect("a post that is taken");
-        let status = worker.child.wait().map_err(failed("wait for a process"))?;
+        let status = worker.child.wait()?;
         self.ends[post.kind as usize] += 1;
-        let is_expected = match exit {
-            Exit::Orderly => status.success(),
-            Exit::Sudden => status.success(),
-            Exit::Abort => status.signal() == Some(libc::SIGABRT),
-        };
-        match exit {
-            Exit::Orderly => self.tally.orderly_exits += 1,
-            Exit::Sudden => self.tally.sudden_exits += 1,
-            Exit::Abort => self.tally.aborts += 1,
-        }
-        is_expected.then_some(()).ok_or_else(|| format!("{post:?} was to end ({exit:?}), but ended with {status}"))
+        is_expected(status).then_some(()).ok_or_else(|| format!("{post:?} {what}, but ended with {status}").into())
     }
 
     /// Ends whoever is left, and hears the rest. Gives what was counted.
@@ -247,11 +207,9 @@ impl Crew {
         self.workers.clear();
         drop(self.to_events);
         // Each process's socket is at its end, so each thread that reads one is about to end.
-        for (_, _, word) in self.events.iter() {
-            match word {
-                Some(Word::Published(published)) => self.tally.published += published,
-                Some(Word::Seen(seen)) => self.tally.seen += seen,
-                _ => {}
+        for (_, _, word) in self.events {
+            if let Some(Word::Counted(counts)) = word {
+                self.tally.counts += counts;
             }
         }
         self.tally

@@ -4,33 +4,33 @@
 //! |---|---|
 //! | `conductor.rs` | which process is to end next, when and how; what must hold between the storms |
 //! | `crew.rs` | the running processes: start, end, hear what they tell |
-//! | `worker.rs` | how a process learns its role, and its end of the conductor's socket |
-//! | `owner.rs`, `hub.rs`, `publisher.rs` | the owner process: commands, connections, messages |
-//! | `peer.rs`, `follower.rs` | the peer process: commands, and what it reads of each owner |
-//! | `wire.rs` | what goes over the sockets |
+//! | `worker.rs` | how a process learns its role; what it and the conductor tell each other |
+//! | `owner.rs` | the owner process: connections, messages, commands |
+//! | `peer.rs` | the peer process: what it reads of each owner, commands |
 //! | `tally.rs` | what is counted, and the report |
-//! | `sys.rs` | system calls that the standard library does not offer |
 
 mod conductor;
 mod crew;
-mod follower;
-mod hub;
 mod owner;
 mod peer;
-mod publisher;
-mod sys;
 mod tally;
-mod wire;
 mod worker;
 
 pub(crate) use conductor::run;
 pub(crate) use worker::play_role;
 
 use clap::Parser;
+use serde::{Deserialize, Serialize};
+
+/// How many owners. The first of them is spared for an era.
+const OWNERS: usize = 2;
+
+/// How many peers, each connected to all owners. The first of them is spared for an era.
+const PEERS: usize = 5;
 
 /// Kills and restarts publishers and subscribers at random moments, and checks that nothing is
 /// lost, leaked or torn.
-#[derive(Parser, Clone, Debug)]
+#[derive(Parser, Clone, Debug, Serialize, Deserialize)]
 #[command(name = "chaos")]
 pub(crate) struct Plan {
     /// End after so many kills [default: 1000, if no time is given]
@@ -52,28 +52,13 @@ pub(crate) struct Plan {
     #[arg(long, default_value_t = fastrand::u64(..), hide_default_value = true)]
     pub(crate) seed: u64,
 
-    /// How many owners; the first of them is spared for an era
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(2..=16))]
-    pub(crate) owners: u8,
-
-    /// How many peers, each connected to all owners; the first of them is spared for an era
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u8).range(2..=16))]
-    pub(crate) peers: u8,
-
-    /// Kills in an era, at whose end the spared ones are looked at and replaced, too
-    #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) era: u64,
-
     /// Length of the longest message in KiB
     #[arg(long, value_name = "KIB", default_value_t = 3072, value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub(crate) largest: u32,
 
-    /// Cap on each owner's payload memory, in lengths of the longest message
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(4..=64))]
-    pub(crate) room: u32,
-
     /// Arguments that make this program call [`play_role`].
     #[arg(skip)]
+    #[serde(skip)]
     pub(crate) worker_args: &'static [&'static str],
 }
 
@@ -83,8 +68,8 @@ impl Plan {
         self.largest as usize * 1024
     }
 
-    /// Cap on each owner's payload memory in bytes.
+    /// Cap on each owner's payload memory in bytes: a few of the longest messages.
     fn max_bytes(&self) -> usize {
-        self.largest() * self.room as usize
+        4 * self.largest()
     }
 }

@@ -1,98 +1,303 @@
-//! The peer process: one client, a thread for each owner, and the conductor's commands.
+//! The peer process: one client, the conductor's commands, and a thread for each owner and its
+//! successors: connect, attach, look at every byte, hold, look again, let go.
+//!
+//! An error is allowed if the owner has gone, and then the connection must end too; that is waited
+//! for. A message that was neither granted nor kept may be stale. Anything else ends the run.
 
 #![forbid(unsafe_code)]
 
-use super::follower::Follower;
-use super::wire::{Command, Exit, Footprint, Word};
-use super::worker::{Control, Role};
-use shm_pool::Client;
+use super::worker::{Command, Control, Counts, Exit, Footprint, Remains, Role, Word, DEADLINE};
+use super::OWNERS;
+use serde::{Deserialize, Serialize};
+use shm_pool::{AttachError, Client, Descriptor, ProviderId, ShmView};
+use shm_pool_support::payload::{check_pattern, seed};
+use shm_pool_support::wire;
+use std::collections::VecDeque;
+use std::hint::black_box;
 use std::net::Shutdown;
-use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, RwLock};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 
-/// What the threads of a peer share.
-pub(crate) struct Shared {
-    pub(crate) control: Arc<Control>,
-    pub(crate) is_ready: AtomicBool,
-    prefix: String,
-    client: RwLock<Arc<Client>>,
-    is_ending: AtomicBool,
+/// The conductor is told at every so many messages.
+const MESSAGES_PER_WORD: u64 = 16;
+
+/// Views that a slow peer holds, and another one.
+const HELD: [usize; 2] = [1, 12];
+
+/// Most bytes of views that a peer holds.
+const HELD_BYTES: usize = 4 << 20;
+
+/// What an owner sends to a peer. The peer sends its `PeerId`, and then the number of each frame
+/// that it is done with.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) enum Sent {
+    /// The provider's id.
+    Hello(u64),
+    Message {
+        sequence: u64,
+        way: Way,
+        may_hold: bool,
+        descriptor: [u8; Descriptor::SIZE],
+    },
+    /// Drop all views.
+    LetGo(u64),
+}
+
+/// How a message is kept until it is read.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// By a grant.
+    Granted,
+    /// By the owner's handle, until the peer confirms.
+    Kept,
+    /// Not at all: it may be stale.
+    Fleeting,
+}
+
+/// The name of an owner's listener. Abstract: there is no file to be left behind.
+pub(crate) fn address(prefix: &str, owner: usize) -> std::io::Result<SocketAddr> {
+    SocketAddr::from_abstract_name(format!("{prefix}.{owner}"))
+}
+
+/// What the threads share.
+struct Shared {
+    /// `None` when it is time to end.
+    client: Option<Arc<Client>>,
     /// The connections, to be ended from outside; by owner.
-    sockets: Vec<Mutex<Option<Arc<UnixStream>>>>,
+    sockets: Vec<Option<Arc<UnixStream>>>,
+    /// Has any of the threads connected?
+    is_ready: bool,
+}
+
+impl Shared {
+    /// Replaces the client, and ends all connections. The old client goes when the last thread that
+    /// uses it has noticed; its views stay good after that.
+    fn replace(&mut self, client: Option<Arc<Client>>) {
+        self.client = client;
+        for socket in self.sockets.iter().flatten() {
+            // Fails only if the owner is gone.
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+    }
 }
 
 pub(crate) fn run(role: &Role, control: &Arc<Control>) {
-    let shared = Arc::new(Shared {
-        control: control.clone(),
-        is_ready: AtomicBool::new(false),
-        prefix: role.prefix.clone(),
-        client: RwLock::new(new_client(&role.prefix)),
-        is_ending: AtomicBool::new(false),
-        sockets: (0..role.owners).map(|_| Mutex::default()).collect(),
-    });
-    let followers = (0..role.owners).map(|owner| Follower::new(role, owner, shared.clone()));
-    let following: Vec<_> = followers.map(|follower| thread::spawn(move || follower.run())).collect();
+    let new_client = || {
+        let client = Client::builder().name_prefix(&role.prefix).build();
+        Some(Arc::new(client.expect("a prefix that names allow")))
+    };
+    let shared = Arc::new(Mutex::new(Shared { client: new_client(), sockets: vec![None; OWNERS], is_ready: false }));
+    let follow = |owner| {
+        let follower = Follower {
+            owner,
+            role: role.clone(),
+            control: control.clone(),
+            shared: shared.clone(),
+            random: fastrand::Rng::with_seed(role.seed.wrapping_add(owner as u64)),
+            held: VecDeque::new(),
+            counts: Counts::default(),
+        };
+        thread::spawn(move || follower.run())
+    };
+    let following: Vec<_> = (0..OWNERS).map(follow).collect();
+    let lock = || shared.lock().expect("no panics");
     loop {
         match control.next() {
-            Command::Measure => {
-                shared.client().trim();
-                control.say(Word::Measured(Footprint::take(&role.prefix)));
-            }
-            Command::Recreate => {
-                shared.recreate();
-                control.say(Word::Recreated);
+            command @ (Command::Measure | Command::Recreate) => {
+                if command == Command::Recreate {
+                    lock().replace(new_client());
+                }
+                if let Some(client) = &lock().client {
+                    client.trim();
+                }
+                control.say(Word::AtRest(Remains { footprint: Footprint::take(&role.prefix), ..Remains::default() }));
             }
             Command::Exit(Exit::Orderly) => break,
             other => control.fail(&format!("a peer is not to be told {other:?}")),
         }
     }
-    shared.end();
+    lock().replace(None);
     following.into_iter().for_each(|thread| thread.join().expect("a panic would have ended the process"));
 }
 
-fn new_client(prefix: &str) -> Arc<Client> {
-    Arc::new(Client::builder().name_prefix(prefix).build().expect("a prefix that names allow"))
+struct Follower {
+    owner: usize,
+    role: Role,
+    control: Arc<Control>,
+    shared: Arc<Mutex<Shared>>,
+    random: fastrand::Rng,
+    held: VecDeque<Held>,
+    counts: Counts,
 }
 
-impl Shared {
-    /// Enters a connection that is about to be used. Gives the client to use with it, or `None` if
-    /// it is time to end.
-    pub(crate) fn enter(&self, owner: usize, socket: &Arc<UnixStream>) -> Option<Arc<Client>> {
-        // Entered first: either the connection is found and ended, or the new client, or the end,
-        // is seen here.
-        *self.sockets[owner].lock().expect("no panics") = Some(socket.clone());
-        (!self.is_ending.load(Ordering::SeqCst)).then(|| self.client())
-    }
+struct Held {
+    view: ShmView,
+    seed: u64,
+    has_outlived_its_owner: bool,
+}
 
-    /// Takes a connection out again, and closes it.
-    pub(crate) fn leave(&self, owner: usize) {
-        *self.sockets[owner].lock().expect("no panics") = None;
-    }
-
-    fn client(&self) -> Arc<Client> {
-        self.client.read().expect("no panics").clone()
-    }
-
-    /// Replaces the client. The old one goes when the last thread that uses it has noticed; its
-    /// views stay good after that.
-    fn recreate(&self) {
-        *self.client.write().expect("no panics") = new_client(&self.prefix);
-        self.hang_up();
-    }
-
-    fn end(&self) {
-        self.is_ending.store(true, Ordering::SeqCst);
-        self.hang_up();
-    }
-
-    fn hang_up(&self) {
-        for socket in &self.sockets {
-            if let Some(socket) = &*socket.lock().expect("no panics") {
-                // Fails only if the owner is gone.
-                let _ = socket.shutdown(Shutdown::Both);
+impl Follower {
+    fn run(mut self) {
+        let address = address(&self.role.prefix, self.owner).expect("a short name");
+        loop {
+            // The conductor listens for an owner that is not there yet.
+            let socket = Arc::new(UnixStream::connect_addr(&address).expect("a listener"));
+            socket.set_read_timeout(Some(DEADLINE)).expect("a deadline that is not zero");
+            // Together: either the connection is found and ended, or the new client is seen here.
+            let client = {
+                let mut shared = self.lock();
+                shared.sockets[self.owner] = Some(socket.clone());
+                shared.client.clone()
+            };
+            let Some(client) = client else { break };
+            if let Some(why) = self.follow(&socket, &client) {
+                while self.receive(&socket, &format!("the end of a connection, after: {why}")).is_some() {}
+            }
+            self.lock().sockets[self.owner] = None;
+            self.held.iter_mut().for_each(|held| held.has_outlived_its_owner = true);
+            if self.random.bool() {
+                self.let_go_of_all();
             }
         }
+        self.let_go_of_all();
+        self.tell();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().expect("no panics")
+    }
+
+    fn receive(&self, socket: &UnixStream, what: &str) -> Option<Sent> {
+        wire::receive(socket).unwrap_or_else(|error| self.fail(&format!("waited in vain for {what}: {error}")))
+    }
+
+    /// Follows a connection to its end. The text says why it must end, if it has not yet.
+    fn follow(&mut self, socket: &UnixStream, client: &Client) -> Option<String> {
+        let Sent::Hello(provider) = self.receive(socket, "a greeting")? else {
+            self.fail("an owner that does not greet");
+        };
+        match client.connect(ProviderId::from_u64(provider)) {
+            // Not sent if the owner has gone: noticed by the next read.
+            Ok(peer) => drop(wire::send(socket, &peer.to_bytes())),
+            Err(error) => return self.owner_gone(&error, "connect"),
+        }
+        if !std::mem::replace(&mut self.lock().is_ready, true) {
+            self.control.say(Word::Ready);
+        }
+        while let Some(sent) = self.receive(socket, "a message") {
+            match sent {
+                Sent::Hello(_) => self.fail("an owner that greets again"),
+                Sent::LetGo(number) => {
+                    self.let_go_of_all();
+                    self.tell();
+                    let _ = wire::send(socket, &number);
+                }
+                Sent::Message { sequence, way, may_hold, descriptor } => {
+                    let descriptor = Descriptor::from_bytes(descriptor).expect("the socket does no damage");
+                    let view = match client.attach(&descriptor) {
+                        Ok(view) => Some(view),
+                        Err(AttachError::Stale) if way == Way::Fleeting => None,
+                        Err(error) => {
+                            self.counts.lost += 1;
+                            return self.owner_gone(&error, &format!("attach to message {sequence} ({way:?})"));
+                        }
+                    };
+                    // From here on the view alone keeps the message.
+                    let confirm = || drop(wire::send(socket, &sequence));
+                    if may_hold {
+                        confirm();
+                    }
+                    match view {
+                        Some(view) => self.read(view, seed(provider, sequence), may_hold),
+                        None => self.counts.stale += 1,
+                    }
+                    self.do_something_else(client);
+                    // After that, this thread does nothing more that could be seen from outside.
+                    if !may_hold {
+                        confirm();
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// Fails this process unless the error can be that of an owner that has gone.
+    fn owner_gone(&self, error: &AttachError, what: &str) -> Option<String> {
+        let text = format!("cannot {what}: {error}");
+        match error {
+            AttachError::Stale
+            | AttachError::Closed { .. }
+            | AttachError::OwnerDied { .. }
+            | AttachError::NoProvider { .. }
+            | AttachError::NotAProvider { .. } => Some(text),
+            _ => self.fail(&text),
+        }
+    }
+
+    fn read(&mut self, view: ShmView, seed: u64, may_hold: bool) {
+        self.counts.read += 1;
+        let held = Held { view, seed, has_outlived_its_owner: false };
+        self.look(&held, false);
+        if may_hold {
+            // Another lease on the same message.
+            let clone = (self.random.u8(..16) == 0).then(|| held.view.try_clone().expect("few views of it"));
+            let more = clone.map(|view| Held { view, seed, has_outlived_its_owner: false });
+            self.held.extend([Some(held), more].into_iter().flatten());
+        }
+        let bytes = |held: &VecDeque<Held>| held.iter().map(|held| held.view.len()).sum::<usize>();
+        let most = HELD[self.role.post.index % HELD.len()];
+        while self.held.len() > most || bytes(&self.held) > HELD_BYTES {
+            self.let_go_of_oldest();
+        }
+        if self.counts.read >= MESSAGES_PER_WORD {
+            self.tell();
+        }
+    }
+
+    /// Looks at every byte of a view.
+    fn look(&mut self, held: &Held, again: bool) {
+        self.counts.bytes_checked += held.view.len() as u64;
+        self.counts.again += u64::from(again);
+        self.counts.outlived += u64::from(held.has_outlived_its_owner);
+        // The black box makes each look read the memory again.
+        if let Err(text) = check_pattern(black_box(&held.view[..]), held.seed) {
+            self.counts.torn += 1;
+            self.control.complain(&format!("torn, {}: {text}", if again { "while held" } else { "on arrival" }));
+        }
+    }
+
+    fn do_something_else(&mut self, client: &Client) {
+        if self.random.u8(..8) == 0 && !self.held.is_empty() {
+            let at = self.random.usize(..self.held.len());
+            let held = self.held.remove(at).expect("one of those held");
+            self.look(&held, true);
+            self.held.insert(at, held);
+        }
+        if self.random.u8(..64) == 0 {
+            client.trim();
+        }
+    }
+
+    fn let_go_of_oldest(&mut self) {
+        if let Some(held) = self.held.pop_front() {
+            self.look(&held, true);
+        }
+    }
+
+    fn let_go_of_all(&mut self) {
+        while !self.held.is_empty() {
+            self.let_go_of_oldest();
+        }
+    }
+
+    fn tell(&mut self) {
+        self.control.say(Word::Counted(std::mem::take(&mut self.counts)));
+    }
+
+    fn fail(&self, text: &str) -> ! {
+        self.control.fail(&format!("owner {}: {text}", self.owner))
     }
 }

@@ -1,20 +1,24 @@
-//! How a process learns its role, and its end of the conductor's socket.
+//! How a process learns its role, and what it and the conductor tell each other.
 //!
 //! A worker is this very program, started again with its role as its task. Its standard input is
 //! the socket to the conductor. When that closes, the worker ends: no run leaves processes behind.
 
 #![forbid(unsafe_code)]
 
-use super::wire::{Command, Exit, Word};
-use super::{owner, peer, sys};
+use super::{owner, peer, Plan};
+use derive_more::AddAssign;
+use nix::sys::resource::{setrlimit, Resource};
 use serde::{Deserialize, Serialize};
 use shm_pool_support::process::{inherited_input, task};
-use shm_pool_support::wire;
+use shm_pool_support::{procfs, wire};
 use std::os::fd::RawFd;
 use std::os::unix::net::UnixStream;
-use std::panic;
-use std::process;
 use std::sync::Arc;
+use std::time::Duration;
+use std::{panic, process};
+
+/// How long a process waits for what must come. Only a hang comes near it.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) enum Kind {
@@ -22,25 +26,126 @@ pub(crate) enum Kind {
     Peer,
 }
 
+/// A place in the crew, taken by one process after another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(crate) struct Post {
+    pub(crate) kind: Kind,
+    pub(crate) index: usize,
+}
+
 /// What a worker needs to know.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Role {
-    pub(crate) kind: Kind,
-    pub(crate) index: usize,
+    pub(crate) post: Post,
+    pub(crate) plan: Plan,
     /// Of the names under /dev/shm, and of the owners' sockets.
     pub(crate) prefix: String,
     pub(crate) seed: u64,
-    pub(crate) owners: usize,
-    pub(crate) largest: usize,
-    pub(crate) max_bytes: usize,
     /// An owner's: where peers connect. It is the conductor's, so that it outlives the owner.
-    pub(crate) listener: RawFd,
+    pub(crate) listener: Option<RawFd>,
+}
+
+/// How a process ends, other than by being killed.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// Everything is dropped.
+    Orderly,
+    /// Nothing is dropped.
+    Sudden,
+    /// By a signal of its own making.
+    Abort,
+}
+
+/// What the conductor tells a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Command {
+    Exit(Exit),
+    /// To an owner: publish nothing, have everything let go by this many peers, and tell what is
+    /// left.
+    Quiesce(usize),
+    /// To an owner: go on.
+    Resume,
+    /// To a peer: unmap what nobody needs, and tell what is left.
+    Measure,
+    /// To a peer: drop the client, make another, and tell as well.
+    Recreate,
+}
+
+/// What a worker tells the conductor.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) enum Word {
+    /// Built; or connected for the first time.
+    Ready,
+    Counted(Counts),
+    AtRest(Remains),
+    /// It cannot go on, and has said why on its standard error.
+    Failed,
+}
+
+/// What a process has done since it told last: an owner first, a peer below.
+#[derive(Clone, Copy, Debug, Default, AddAssign, Serialize, Deserialize)]
+pub(crate) struct Counts {
+    pub(crate) published: u64,
+    pub(crate) bytes_published: u64,
+    /// Descriptors that were sent: granted, kept until confirmed, neither.
+    pub(crate) granted: u64,
+    pub(crate) kept: u64,
+    pub(crate) fleeting: u64,
+    /// Allocations that had to wait until peers let go.
+    pub(crate) exhausted: u64,
+
+    pub(crate) read: u64,
+    /// Fleeting messages that came too late.
+    pub(crate) stale: u64,
+    /// Bytes looked at, each as often as it was.
+    pub(crate) bytes_checked: u64,
+    /// Views looked at again while they were held, or before they were dropped.
+    pub(crate) again: u64,
+    /// Those of them whose owner had gone.
+    pub(crate) outlived: u64,
+    /// Messages that were not to be had, because their owner had gone.
+    pub(crate) lost: u64,
+    pub(crate) torn: u64,
+}
+
+/// What a process at rest has left. A peer has no memory of its own.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Remains {
+    /// Bytes leased after reclaiming.
+    pub(crate) leased: usize,
+    /// Bytes in use.
+    pub(crate) in_use: usize,
+    /// Bytes held after trimming.
+    pub(crate) held: usize,
+    /// The most that was ever held.
+    pub(crate) peak: usize,
+    pub(crate) footprint: Footprint,
+}
+
+/// What a process has open and mapped.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Footprint {
+    pub(crate) descriptors: usize,
+    /// Mappings of shared memory with the run's prefix, removed objects included.
+    pub(crate) shared: usize,
+    /// Other mappings: the heap's and the stacks', say.
+    pub(crate) others: usize,
+}
+
+impl Footprint {
+    /// This process's.
+    pub(crate) fn take(prefix: &str) -> Self {
+        let objects = procfs::shared_mappings().expect("/proc");
+        let shared = objects.iter().filter(|object| object.name.starts_with(&format!("{prefix}."))).count();
+        let others = procfs::mappings().expect("/proc") - shared;
+        Self { descriptors: procfs::descriptors().expect("/proc"), shared, others }
+    }
 }
 
 /// A worker's end of the conductor's socket.
 pub(crate) struct Control {
     socket: UnixStream,
-    name: String,
+    post: Post,
 }
 
 impl Control {
@@ -64,7 +169,7 @@ impl Control {
 
     /// What must not happen has happened.
     pub(crate) fn complain(&self, text: &str) {
-        eprintln!("{}: {text}", self.name);
+        eprintln!("{:?} {}: {text}", self.post.kind, self.post.index);
     }
 
     /// As [`complain`](Self::complain); and this process cannot go on.
@@ -78,13 +183,13 @@ impl Control {
 /// If this process was started as a worker, it is one until it ends.
 pub(crate) fn play_role() {
     let Some(role) = task::<Role>() else { return };
-    sys::dump_no_core();
+    // A core file of a process that is aborted would be a nuisance. Lowering a limit cannot fail.
+    let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
     let socket = inherited_input().expect("the standard input is a socket");
-    let name = format!("{:?} {}", role.kind, role.index);
-    let control = Arc::new(Control { socket: socket.into(), name });
+    let control = Arc::new(Control { socket: socket.into(), post: role.post });
     let to_complain = control.clone();
     panic::set_hook(Box::new(move |info| to_complain.fail(&info.to_string())));
-    match role.kind {
+    match role.post.kind {
         Kind::Owner => owner::run(&role, &control),
         Kind::Peer => peer::run(&role, &control),
     }

@@ -1,0 +1,63 @@
+//! The machine's floor: one cache line that two processes write in turn, in memory without a name.
+//! The other process inherits it as its standard input.
+
+use crate::ways::Ends;
+use memmap2::{MmapOptions, MmapRaw};
+use nix::sys::memfd::{memfd_create, MFdFlags};
+use shm_pool_support::process::Child;
+use shm_pool_support::Fallible;
+use std::fs::File;
+use std::hint::spin_loop;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes of a page, of which the first line is used.
+const LEN: u64 = 4096;
+
+/// A new page, zero.
+pub(crate) fn page() -> Fallible<File> {
+    let page = File::from(memfd_create(c"rtt-line", MFdFlags::MFD_CLOEXEC)?);
+    page.set_len(LEN)?;
+    Ok(page)
+}
+
+/// A word that says whose turn it is: odd when a number is on its way there.
+pub(crate) struct Turns<'a> {
+    page: MmapRaw,
+    /// Who answers; the one that answers has nobody to look after.
+    other: Option<&'a mut Child>,
+}
+
+impl<'a> Turns<'a> {
+    pub(crate) fn new(page: &File, other: Option<&'a mut Child>) -> Fallible<Self> {
+        Ok(Self { page: MmapOptions::new().len(LEN as usize).map_raw(page)?, other })
+    }
+
+    fn word(&self) -> &AtomicU64 {
+        // SAFETY: a mapping is aligned and longer than a word, lives as long as `self`, and both
+        // sides access it by atomics alone.
+        unsafe { &*self.page.as_mut_ptr().cast::<AtomicU64>() }
+    }
+}
+
+impl Ends for Turns<'_> {
+    fn send(&mut self, number: u64) -> Fallible {
+        self.word().store(2 * number + 1 + u64::from(self.other.is_none()), Ordering::Release);
+        Ok(())
+    }
+
+    fn receive(&mut self, number: u64) -> Fallible {
+        const LOOKS: u32 = 1 << 20;
+        let expected = 2 * number + 1 + u64::from(self.other.is_some());
+        loop {
+            for _ in 0..LOOKS {
+                if self.word().load(Ordering::Acquire) == expected {
+                    return Ok(());
+                }
+                spin_loop();
+            }
+            if let Some(other) = &mut self.other {
+                other.check_alive()?;
+            }
+        }
+    }
+}
