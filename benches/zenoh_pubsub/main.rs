@@ -36,6 +36,7 @@
 //! | `publisher.rs` | allocate, fill, put; the check for leaks |
 //! | `subscriber.rs` | stock zenoh: receive, read in place, hold, let go |
 //! | `session.rs` | how the processes find each other, and what the publisher knows about its subscribers |
+//! | `news.rs` | what the processes tell the program that started them |
 //! | `footprint.rs` | what a process has of /dev/shm, descriptors and mappings, seen from outside of the allocator |
 //! | `limits.rs` | what a process may have of these |
 //! | `conductor.rs` | starts the processes, hears of them, ends them all if one fails, judges what they have seen |
@@ -50,14 +51,14 @@ mod conductor;
 mod footprint;
 mod limits;
 mod memory;
+mod news;
 mod options;
 mod publisher;
 mod report;
 mod session;
 mod subscriber;
 
-use conductor::Role;
-use options::{subscriber_name, Options};
+use options::Options;
 use shm_pool_support::process::{exit_code, task};
 use std::process::ExitCode;
 
@@ -65,14 +66,8 @@ fn main() -> ExitCode {
     // What zenoh has to complain about; the conductor passes it on to standard error.
     // RUST_LOG=debug tells more.
     zenoh::init_log_from_env_or("error");
-    match task() {
+    match task::<conductor::Task>() {
         None => exit_code("zenoh_pubsub", conductor::run(&Options::of_command_line())),
-        Some(Role::Publisher(options)) => {
-            exit_code("publisher", limits::apply(&options).and_then(|()| publisher::run(&options)))
-        }
-        Some(Role::Subscriber(options)) => {
-            let outcome = limits::apply(&options).and_then(|()| subscriber::run(&options));
-            exit_code(&subscriber_name(options.index), outcome)
-        }
+        Some(task) => exit_code(&task.role.name(), task.run()),
     }
 }

@@ -2,21 +2,27 @@
 //! the peers that need no adapter: the library by itself, and glibc's malloc.
 
 use crate::zenoh_peers::SEGMENT;
-use shm_pool::{AllocError, Provider, ShmBufMut, Stats};
+use shm_pool::{Provider, ShmBufMut, Stats};
 use shm_pool_support::units::mib;
-use std::convert::Infallible;
 use std::fmt::Display;
 use std::ops::Deref;
 
+/// What a peer makes, or why it cannot take part.
+pub(crate) type Made<T> = Result<T, String>;
+
+/// As such a reason.
+pub(crate) fn text(error: impl Display) -> String {
+    error.to_string()
+}
+
 /// Something that messages are allocated from.
-pub(crate) trait Source {
+pub(crate) trait Source: 'static {
     /// A message that nobody has written yet.
     type Message;
     /// A written one.
     type Filled: Deref<Target = [u8]>;
-    type Error: Display;
 
-    fn take(&self, len: usize) -> Result<Self::Message, Self::Error>;
+    fn take(&self, len: usize) -> Made<Self::Message>;
 
     /// Writes every byte.
     fn fill(message: Self::Message, byte: u8) -> Self::Filled;
@@ -31,22 +37,17 @@ pub(crate) trait Source {
 }
 
 /// Our own provider, with the cap that everybody has.
-pub(crate) struct Pool(Provider);
-
-impl Pool {
-    pub(crate) fn new() -> Result<Self, String> {
-        Provider::builder().max_bytes(SEGMENT).build().map(Self).map_err(|error| error.to_string())
-    }
+pub(crate) fn pool() -> Made<Provider> {
+    Provider::builder().max_bytes(SEGMENT).build().map_err(text)
 }
 
-impl Source for Pool {
+impl Source for Provider {
     type Message = ShmBufMut;
     type Filled = ShmBufMut;
-    type Error = AllocError;
 
     #[inline]
-    fn take(&self, len: usize) -> Result<ShmBufMut, AllocError> {
-        self.0.alloc(len)
+    fn take(&self, len: usize) -> Made<ShmBufMut> {
+        self.alloc(len).map_err(text)
     }
 
     fn fill(mut message: ShmBufMut, byte: u8) -> ShmBufMut {
@@ -55,7 +56,7 @@ impl Source for Pool {
     }
 
     fn account(&self) -> String {
-        most_held(&self.0.stats())
+        most_held(&self.stats())
     }
 }
 
@@ -69,10 +70,9 @@ pub(crate) struct Malloc;
 impl Source for Malloc {
     type Message = Vec<u8>;
     type Filled = Vec<u8>;
-    type Error = Infallible;
 
     #[inline]
-    fn take(&self, len: usize) -> Result<Vec<u8>, Infallible> {
+    fn take(&self, len: usize) -> Made<Vec<u8>> {
         Ok(Vec::with_capacity(len))
     }
 
@@ -80,9 +80,4 @@ impl Source for Malloc {
         message.resize(message.capacity(), byte);
         message
     }
-}
-
-/// As reasons why a peer cannot take part.
-pub(crate) fn text(error: impl Display) -> String {
-    error.to_string()
 }
