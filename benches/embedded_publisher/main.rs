@@ -1,11 +1,6 @@
 //! A driver for a small device, written twice: as such drivers are written first, and with the
 //! pool.
 //!
-//! ```text
-//! cargo bench --bench embedded_publisher
-//! cargo bench --bench embedded_publisher -- --seconds-at-5-hz 20 --svg latency.svg
-//! ```
-//!
 //! A satellite receiver with an inertial unit delivers a sample 5 times, or 1,000 times, a second.
 //! The driver makes a message of about 2 KB of each, with lists in lists and texts in it, for a
 //! subscriber in another process, which compares every byte with what the device must have
@@ -19,17 +14,8 @@
 //! | counters | behind a lock | atomic |
 //!
 //! A third driver, the baseline that blocks, is the first one without the polling: it tells what
-//! that takes, and what all the rest.
-//!
-//! | file | what it shows |
-//! |---|---|
-//! | `pooled.rs` | what to copy |
-//! | `baseline.rs`, `segment.rs` | what to replace |
-//! | `message.rs` | a message, and an encoder that writes it in place |
-//! | `device.rs`, `sample.rs` | the device, and what it measures |
-//! | `publisher.rs`, `subscriber.rs` | the two processes; what is measured in them, and the check of every message |
-//! | `round.rs` | how a round is run: the parent is the device, so that its work counts nowhere |
-//! | `heap.rs`, `report.rs` | the heap's counter, the tables |
+//! that takes, and what all the rest. The parent process is the device (`round.rs`), so that its
+//! work counts nowhere.
 //!
 //! The exit code is 0 only if every sample was sent and received unchanged, and the pool's driver
 //! made no segment and did not touch the heap after the warm-up.

@@ -3,7 +3,7 @@
 
 #![forbid(unsafe_code)]
 
-use crate::sample::{Motion, Place, Record, Sample, Signal, MAX_SIGNALS, ORDER, STATUS};
+use crate::sample::{Head, Motion, Place, Record, Sample, Signal, MAX_SIGNALS, ORDER, STATUS};
 use serde::ser::{SerializeSeq, Serializer};
 use serde::{Deserialize, Serialize};
 use shm_pool_support::Fallible;
@@ -39,8 +39,8 @@ pub(crate) struct Navigation<Text = String, Satellites = Vec<(Place, Vec<Signal>
 
 impl<Text, Satellites, Status> Navigation<Text, Satellites, Status> {
     fn new(sample: &Sample, frame: Text, satellites: Satellites, status: Status) -> Self {
-        let (head, covariance) = (&sample.head, sample.covariance());
-        Self { sequence: head.number, time: head.time, frame, motion: head.motion, covariance, satellites, status }
+        let Head { number: sequence, time, motion, covariance, .. } = sample.head;
+        Self { sequence, time, frame, motion, covariance, satellites, status }
     }
 }
 

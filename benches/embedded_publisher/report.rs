@@ -28,7 +28,7 @@ const ROWS: &[Row] = &[
     ("fresh segments per message", |column| column.per_message(2, |round| round.published.counts.segments)),
     ("minor faults per message", |column| column.per_message(3, |round| round.published.usage.faults)),
     ("peak RSS, KiB", |column| column.spread(|round| (round.peak >> 10) as f64).range(0)),
-    ("RSS slope, bytes per message", |column| column.spread(|round| slope(&round.delivered.resident)).range(2)),
+    ("RSS slope, bytes per message", |column| column.spread(|round| slope(&round.resident)).range(2)),
     ("**subscriber**: CPU per message", |column| column.spread(subscriber_cpu).to_string()),
     ("**end to end**: p50", |column| latency::at(&column.latencies(), 0.5)),
     ("p99", |column| latency::at(&column.latencies(), 0.99)),
@@ -53,7 +53,7 @@ impl Column {
     }
 
     fn delays(&self) -> Histogram<u64> {
-        self.histogram(|round| &round.delivered.late)
+        self.histogram(|round| &round.late)
     }
 
     fn histogram(&self, of: impl Fn(&Round) -> &Vec<u64>) -> Histogram<u64> {

@@ -107,38 +107,31 @@ impl Task {
     }
 }
 
+/// Bytes, after so many messages.
+type Points = Vec<(f64, f64)>;
+
 /// What came of a round.
 pub(crate) struct Round {
     pub(crate) published: Published,
     pub(crate) received: Received,
-    pub(crate) delivered: Delivered,
-    /// The most resident bytes that the publisher ever had.
-    pub(crate) peak: u64,
-}
-
-/// What the device has seen.
-#[derive(Default)]
-pub(crate) struct Delivered {
     /// Resident bytes of the publisher, after so many measured messages.
-    pub(crate) resident: Vec<(f64, f64)>,
+    pub(crate) resident: Points,
+    /// The most that it ever had.
+    pub(crate) peak: u64,
     /// How late the device was with each sample, in nanoseconds.
     pub(crate) late: Vec<u64>,
 }
 
-/// Removes what processes that were killed have left behind.
-struct Remains<'a>(&'a str);
-
-impl Drop for Remains<'_> {
-    fn drop(&mut self) {
-        segment::remove_all(self.0);
-        let _ = Provider::sweep(PREFIX);
-    }
-}
-
 impl Round {
     pub(crate) fn run(task: &Task) -> Fallible<Self> {
-        // Before the processes, so that it is dropped after them.
-        let _remains = Remains(&task.channel);
+        let round = Self::conduct(task);
+        // Processes that were killed leave something behind. By now all have ended.
+        segment::remove_all(&task.channel);
+        let _ = Provider::sweep(PREFIX);
+        round?.checked(task)
+    }
+
+    fn conduct(task: &Task) -> Fallible<Self> {
         let (mut device, theirs) = Simulator::new()?;
         let mut publisher = task.start(Role::Publisher, theirs.into())?;
         let mut from_publisher = publisher.output()?;
@@ -149,7 +142,7 @@ impl Round {
 
         let start = clock::now() + LEAD;
         wire::send(subscriber.input()?, &start)?;
-        let delivered = deliver(&mut device, task, start, publisher.id())?;
+        let (resident, late) = deliver(&mut device, task, start, publisher.id())?;
         let received = wire::expect::<Received>(subscriber.output()?);
         let received = received.map_err(|error| format!("the subscriber: {error}"))?;
         subscriber.finish()?;
@@ -158,13 +151,11 @@ impl Round {
         // Now the messages need not be kept any longer.
         drop(device);
         publisher.finish()?;
-        let round = Self { published, received, delivered, peak };
-        round.check(task)?;
-        Ok(round)
+        Ok(Self { published, received, resident, peak, late })
     }
 
     /// What must be so in every round.
-    fn check(&self, task: &Task) -> Fallible {
+    fn checked(self, task: &Task) -> Fallible<Self> {
         let Published { counts, usage } = &self.published;
         let (samples, sent, received) = (task.count, counts.messages, self.received.latencies.len() as u64);
         if [sent, received] != [samples; 2] {
@@ -175,27 +166,27 @@ impl Round {
             let after = "after the warm-up, where there must be none";
             return Err(format!("{heap} heap operations and {segments} new segments in {sent} messages {after}").into());
         }
-        Ok(())
+        Ok(self)
     }
 }
 
-/// Is the device: delivers each sample when it is due. Now and then it looks at the publisher's
-/// memory, half-way between two samples, when nobody else has anything to do.
-fn deliver(device: &mut Simulator, task: &Task, start: u64, publisher: u32) -> Fallible<Delivered> {
-    let mut delivered = Delivered::default();
+/// Is the device: delivers each sample when it is due, and tells how late. Now and then it looks at
+/// the publisher's memory, half-way between two samples, when nobody else has anything to do.
+fn deliver(device: &mut Simulator, task: &Task, start: u64, publisher: u32) -> Fallible<(Points, Vec<u64>)> {
+    let (mut resident, mut late) = (Vec::new(), Vec::new());
     for number in 0..task.total() {
         let due = start + task.time_of(number);
         clock::sleep_until(due);
-        let late = clock::now() - due;
+        let delay = clock::now() - due;
         device.deliver(task, number)?;
         let Some(measured) = number.checked_sub(WARM_UP) else { continue };
-        delivered.late.push(late);
+        late.push(delay);
         // Not after the last one: then the publisher is about to tell its figures, and takes memory
         // for that.
         if measured % task.count.div_ceil(LOOKS) == 0 && measured + 1 < task.count {
             clock::sleep_until(due + task.period / 2);
-            delivered.resident.push(((measured + 1) as f64, procfs::memory(publisher, "VmRSS")? as f64));
+            resident.push(((measured + 1) as f64, procfs::memory(publisher, "VmRSS")? as f64));
         }
     }
-    Ok(delivered)
+    Ok((resident, late))
 }

@@ -21,9 +21,6 @@ pub(crate) const MAX_LEN: usize = size_of::<Head>() + MAX_SIGNALS * size_of::<Re
 /// Rows and columns of the covariance.
 pub(crate) const ORDER: usize = 6;
 
-/// Elements of its upper triangle.
-const TRIANGLE: usize = ORDER * (ORDER + 1) / 2;
-
 /// A sample, read where it is. The records of a satellite are next to each other.
 #[derive(FromBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -39,8 +36,8 @@ pub(crate) struct Head {
     /// In nanoseconds since the device was started.
     pub(crate) time: u64,
     pub(crate) motion: Motion,
-    /// Of position and velocity: the upper triangle.
-    covariance: [f32; TRIANGLE],
+    /// Of position and velocity.
+    pub(crate) covariance: [[f64; ORDER]; ORDER],
     /// In 0.1 °C.
     temperature: u16,
     /// In mV.
@@ -112,18 +109,6 @@ impl Sample {
         self.records.chunk_by(|one, next| one.place.id == next.place.id)
     }
 
-    /// The covariance, all of it.
-    pub(crate) fn covariance(&self) -> [[f64; ORDER]; ORDER] {
-        let triangle = self.head.covariance;
-        std::array::from_fn(|row| {
-            std::array::from_fn(|column| {
-                let (row, column) = (row.min(column), row.max(column));
-                // The rows above are shorter by one each.
-                triangle[row * ORDER - row * (row + 1) / 2 + column].into()
-            })
-        })
-    }
-
     pub(crate) fn status(&self) -> impl Iterator<Item = impl Display + '_> + Clone {
         let lines = STATUS.len() - usize::from(self.head.is_antenna_open == 0);
         STATUS[..lines].iter().map(|line| fmt::from_fn(|f| line(self, f)))
@@ -141,7 +126,7 @@ pub(crate) fn measure(seed: u64, number: u64, time: u64, sample: &mut Vec<u8>) {
         number,
         time,
         motion: Motion { position, others: [(); 13].map(|()| small()) },
-        covariance: [(); TRIANGLE].map(|()| small()),
+        covariance: [[(); ORDER]; ORDER].map(|row| row.map(|()| small().into())),
         temperature: random.u16(200..600),
         supply: random.u16(4_800..5_200),
         fix: random.u8(0..3),

@@ -198,14 +198,12 @@ impl<'a> Run<'a> {
 
     fn stuck(&self, published: u64) -> String {
         let (whose, seconds) = (self.whose.title(), SILENCE.as_secs());
-        let hint = if self.options.may_run_dry() {
-            "; what the slow subscriber keeps may leave no gap that fits the next message"
-        } else {
-            ""
-        };
-        format!(
-            "memory of {whose}: nothing was heard for {seconds} s after message {published}: the run is stuck{hint}"
-        )
+        let stuck =
+            format!("memory of {whose}: nothing was heard for {seconds} s after message {published}: the run is stuck");
+        match self.options.may_run_dry() {
+            true => stuck + "; what the slow subscriber keeps may leave no gap that fits the next message",
+            false => stuck,
+        }
     }
 }
 

@@ -33,80 +33,62 @@ pub(crate) struct Options {
     /// Traffic that is hard on memory; fails if the pool makes too many segments for its receivers
     #[arg(long)]
     pub(crate) load: Option<Load>,
-
     /// How many subscribers to start; the first of them is slow on purpose
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=32), default_value_t = 2)]
     pub(crate) subscribers: u8,
-
     /// Starts benches/zenoh_pubsub/subscriber.py with this Python as one more subscriber
     #[arg(long, value_name = "PATH", conflicts_with = "load")]
     pub(crate) python: Option<PathBuf>,
-
     /// The file whose bytes are sent, again and again [default: this program]
     #[arg(long, value_name = "PATH", default_value_os_t = this_program(), hide_default_value = true)]
     pub(crate) file: PathBuf,
-
     /// 200 messages instead of 2000, to see that they come
     #[arg(long, conflicts_with_all = ["load", "messages"])]
     quick: bool,
-
     /// How many messages to publish
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), default_value_t = 2_000,
           default_value_if("quick", "true", "200"))]
     pub(crate) messages: u64,
-
     /// Sizes of the messages, in turn, or as the load has it
     #[arg(long, value_name = "SIZE,...", value_parser = parse_sizes,
           default_value = "1KiB,3000,10000,64KiB,100000,300000,1MiB,8MiB")]
     pub(crate) sizes: Sizes,
-
     /// What random sizes are drawn from: the same number, the same sizes
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-
     /// How many messages to publish in a second [default: as many as go]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     rate: Option<u32>,
-
     /// Cap on the shared memory
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256MiB")]
     pub(crate) max_bytes: usize,
-
     /// How many messages the publisher may be ahead of the slowest subscriber
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), default_value_t = 16)]
     pub(crate) window: u16,
-
     /// How many messages the slow subscriber keeps while others go on
     #[arg(long, value_name = "N", default_value_t = 8)]
     pub(crate) keep: usize,
-
     /// How many bytes it keeps at most; fewer messages if these have more [default: any]
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value_t = usize::MAX,
           hide_default_value = true)]
     pub(crate) keep_bytes: usize,
-
     /// How often the slow subscriber compares each message when it comes
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), default_value_t = 3)]
     pub(crate) checks: u16,
-
     /// How long the slow subscriber works on each message at least
     #[arg(long, value_name = "MICROSECONDS", default_value_t = 0)]
     pub(crate) work: u64,
-
     /// Whose memory to use, one run for each
     #[arg(long, value_name = "WHOSE,...", value_delimiter = ',', default_value = "pool,zenoh")]
     pub(crate) memory: Vec<Whose>,
-
     /// How many runs to make for each kind of memory, in turn; the table has the median of each
     /// figure
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), default_value_t = 1)]
     pub(crate) rounds: u16,
-
     /// How much memory each process of a run may lock, other than Python's, even if it is root's
     /// [default: as it is]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) memlock: Option<usize>,
-
     /// `cargo bench` says so
     #[arg(long, hide = true)]
     bench: bool,
@@ -169,12 +151,13 @@ impl Options {
     /// the same.
     pub(crate) fn stream(&self) -> Vec<usize> {
         let mut random = fastrand::Rng::with_seed(self.seed);
-        let mut draw = |load| match load {
-            Load::Mixed => self.sizes[random.usize(..self.sizes.len())],
-            Load::Random | Load::Saturated => random.usize(1..=self.largest()),
-            Load::Fixed => self.sizes[0],
-        };
-        self.load.map_or_else(|| self.sizes.clone(), |load| (0..self.messages).map(|_| draw(load)).collect())
+        match self.load {
+            None | Some(Load::Fixed) => self.sizes.clone(),
+            Some(Load::Mixed) => (0..self.messages).map(|_| self.sizes[random.usize(..self.sizes.len())]).collect(),
+            Some(Load::Random | Load::Saturated) => {
+                (0..self.messages).map(|_| random.usize(1..=self.largest())).collect()
+            }
+        }
     }
 
     /// How many messages are a tenth: what is there after them should be all that there ever is.
@@ -192,7 +175,7 @@ impl Options {
     /// subscriber's messages lie, one gap between them fits it. With less a publisher might wait
     /// for ever, because that subscriber lets go only when it gets something new.
     fn always_enough(&self) -> usize {
-        self.largest().saturating_mul(2 * self.keep + 2)
+        self.largest().saturating_mul(self.keep.saturating_add(1)).saturating_mul(2)
     }
 
     /// May the publisher wait for ever, whoever it gets its memory from, because of gaps that are

@@ -7,6 +7,7 @@
 //! memory is full. So the publisher waits until the slowest subscriber is near.
 
 use parking_lot::{Condvar, Mutex};
+use serde_json::json;
 use shm_pool_support::{clock, Fallible};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,9 +39,7 @@ fn index_of(key: &str) -> Option<u8> {
 
 /// A peer that others can connect to, at a port that the system chooses.
 pub(crate) fn listen() -> Fallible<(Session, String)> {
-    let mut config = config()?;
-    config.insert_json5("listen/endpoints", r#"["tcp/127.0.0.1:0"]"#)?;
-    let session = zenoh::open(config).wait()?;
+    let session = open(&["tcp/127.0.0.1:0"], &[])?;
     let locators = session.info().locators().wait();
     let endpoint = locators.first().ok_or("zenoh listens nowhere")?.to_string();
     Ok((session, endpoint))
@@ -48,29 +47,24 @@ pub(crate) fn listen() -> Fallible<(Session, String)> {
 
 /// A peer that has one connection, to `endpoint`.
 pub(crate) fn connect(endpoint: &str) -> Fallible<Session> {
-    let mut config = config()?;
-    config.insert_json5("listen/endpoints", "[]")?;
-    config.insert_json5("connect/endpoints", &serde_json::json!([endpoint]).to_string())?;
-    // Without these a peer goes on trying in the background, and its program waits for messages
-    // that cannot come.
-    config.insert_json5("connect/timeout_ms", "5000")?;
-    config.insert_json5("connect/exit_on_failure", "true")?;
-    zenoh::open(config).wait()
+    open(&[], &[endpoint])
 }
 
-fn config() -> Fallible<Config> {
-    let mut config = Config::default();
-    config.insert_json5("mode", r#""peer""#)?;
-    // Only who is told the address takes part: no other zenoh program on this network has to do
-    // with it.
-    config.insert_json5("scouting/multicast/enabled", "false")?;
-    config.insert_json5("scouting/gossip/enabled", "false")?;
-    config.insert_json5("transport/shared_memory/enabled", "true")?;
-    // This would copy large messages that are not in shared memory into a segment of zenoh's own,
-    // and its threshold is for these alone. Ours are in shared memory whatever their size; what is
-    // left are counts of a few bytes.
-    config.insert_json5("transport/shared_memory/transport_optimization/enabled", "false")?;
-    Ok(config)
+fn open(listen: &[&str], connect: &[&str]) -> Fallible<Session> {
+    let config = json!({
+        "mode": "peer",
+        "listen": { "endpoints": listen },
+        // Otherwise a peer goes on trying in the background, and its program waits for messages
+        // that cannot come.
+        "connect": { "endpoints": connect, "timeout_ms": 5000, "exit_on_failure": true },
+        // Only who is told the address takes part: no other zenoh program on this network has to do
+        // with it.
+        "scouting": { "multicast": { "enabled": false }, "gossip": { "enabled": false } },
+        // The optimization would copy large messages that are not in shared memory into a segment
+        // of zenoh's own. Ours are there whatever their size; what is left are counts of a few bytes.
+        "transport": { "shared_memory": { "enabled": true, "transport_optimization": { "enabled": false } } },
+    });
+    zenoh::open(Config::from_json5(&config.to_string())?).wait()
 }
 
 /// What goes along with a message, as its attachment.

@@ -45,11 +45,9 @@ struct Arguments {
     /// Few rounds: shows that everything works, compares every byte, draws no chart.
     #[arg(long)]
     quick: bool,
-
     /// Only the table of what fits under the cap.
     #[arg(long)]
     fits: bool,
-
     /// Where the chart goes.
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/peers.svg"))]
     svg: PathBuf,
