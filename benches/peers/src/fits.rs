@@ -110,7 +110,7 @@ pub(crate) fn print(effort: Effort) {
     for (name, reason) in reasons {
         println!("{name} cannot: {reason}");
     }
-    println!("The last column is the worse of our two divided by the best of zenoh's three; its goal is {goal}.");
+    println!("The last column is the worse of our two divided by the best of zenoh's three; its goal is {GOAL}.");
     println!("{NOTES}\n");
 }
 

@@ -4,6 +4,7 @@ use crate::child;
 use crate::source::{text, Made, Source};
 use iceoryx2::config::Config;
 use iceoryx2::port::publisher::Publisher;
+use iceoryx2::port::LoanError;
 use iceoryx2::prelude::*;
 use iceoryx2::sample_mut::SampleMut;
 use iceoryx2::sample_mut_uninit::SampleMutUninit;
@@ -56,10 +57,11 @@ pub(crate) fn iceoryx(max_len: usize, live: usize) -> Made<Iceoryx> {
 impl Source for Iceoryx {
     type Message = SampleMutUninit<ipc::Service, [MaybeUninit<u8>], ()>;
     type Filled = SampleMut<ipc::Service, [u8], ()>;
+    type Error = LoanError;
 
     #[inline]
-    fn take(&self, len: usize) -> Made<Self::Message> {
-        self.publisher.loan_slice_uninit(len).map_err(text)
+    fn take(&self, len: usize) -> Result<Self::Message, LoanError> {
+        self.publisher.loan_slice_uninit(len)
     }
 
     fn fill(mut message: Self::Message, byte: u8) -> Self::Filled {

@@ -2,8 +2,9 @@
 //! the peers that need no adapter: the library by itself, and glibc's malloc.
 
 use crate::zenoh_peers::SEGMENT;
-use shm_pool::{Provider, ShmBufMut, Stats};
+use shm_pool::{AllocError, Provider, ShmBufMut, Stats};
 use shm_pool_support::units::mib;
+use std::convert::Infallible;
 use std::fmt::Display;
 use std::ops::Deref;
 
@@ -21,8 +22,9 @@ pub(crate) trait Source: 'static {
     type Message;
     /// A written one.
     type Filled: Deref<Target = [u8]>;
+    type Error: Display;
 
-    fn take(&self, len: usize) -> Made<Self::Message>;
+    fn take(&self, len: usize) -> Result<Self::Message, Self::Error>;
 
     /// Writes every byte.
     fn fill(message: Self::Message, byte: u8) -> Self::Filled;
@@ -44,10 +46,11 @@ pub(crate) fn pool() -> Made<Provider> {
 impl Source for Provider {
     type Message = ShmBufMut;
     type Filled = ShmBufMut;
+    type Error = AllocError;
 
     #[inline]
-    fn take(&self, len: usize) -> Made<ShmBufMut> {
-        self.alloc(len).map_err(text)
+    fn take(&self, len: usize) -> Result<ShmBufMut, AllocError> {
+        self.alloc(len)
     }
 
     fn fill(mut message: ShmBufMut, byte: u8) -> ShmBufMut {
@@ -70,9 +73,10 @@ pub(crate) struct Malloc;
 impl Source for Malloc {
     type Message = Vec<u8>;
     type Filled = Vec<u8>;
+    type Error = Infallible;
 
     #[inline]
-    fn take(&self, len: usize) -> Made<Vec<u8>> {
+    fn take(&self, len: usize) -> Result<Vec<u8>, Infallible> {
         Ok(Vec::with_capacity(len))
     }
 

@@ -1,7 +1,7 @@
 //! The two workloads: one message after the other, and a robot's mixture with several messages
 //! alive.
 
-use crate::source::{Made, Source};
+use crate::source::{text, Made, Source};
 use fastrand::Rng;
 use shm_pool_support::payload;
 use shm_pool_support::turns::Batch;
@@ -27,7 +27,7 @@ pub(crate) fn one_by_one(source: Made<impl Source>, len: usize) -> Made<Batch> {
     Ok(Box::new(move |count| {
         let start = Instant::now();
         for _ in 0..count {
-            drop(black_box(source.take(black_box(len))?));
+            drop(black_box(source.take(black_box(len)).map_err(text)?));
         }
         source.settle();
         Ok(Some(start.elapsed()))
@@ -76,15 +76,23 @@ impl<S: Source> Mixture for Mixed<S> {
 impl<S: Source> Mixed<S> {
     fn send(&mut self) -> Result<(), String> {
         let (len, byte, number) = (self.lens[self.sent % MIXTURE], self.sent as u8, self.sent + 1);
-        let failure = |error| format!("message {number} of the mixture, {len} bytes: {error}");
+        let failure = |error: S::Error| format!("message {number} of the mixture, {len} bytes: {error}");
         let message = S::fill(self.source.take(len).map_err(failure)?, byte);
         let old = self.live[self.sent % LIVE].replace((message, byte));
         self.sent = number;
-        let is_intact = |(message, byte): (S::Filled, u8)| match self.is_thorough {
-            true => message.iter().all(|&each| each == byte),
-            false => payload::has_ends(&message, byte),
-        };
-        old.is_none_or(is_intact).then_some(()).ok_or_else(|| "a live message was overwritten".to_owned())
+        match old {
+            Some((message, byte)) if !is_intact(&message, byte, self.is_thorough) => {
+                Err("a live message was overwritten".to_owned())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn is_intact(message: &[u8], byte: u8, is_thorough: bool) -> bool {
+    match is_thorough {
+        true => message.iter().all(|&each| each == byte),
+        false => payload::has_ends(message, byte),
     }
 }
 

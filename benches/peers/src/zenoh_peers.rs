@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use zenoh::shm::{
     Defragment, GarbageCollect, MemoryLayout, PosixShmProviderBackendBinaryHeap, PosixShmProviderBackendBuddy,
-    PosixShmProviderBackendTalc, ShmProvider, ShmProviderBackend, ShmProviderBuilder, ZShmMut,
+    PosixShmProviderBackendTalc, ShmProvider, ShmProviderBackend, ShmProviderBuilder, ZLayoutAllocError, ZShmMut,
 };
 use zenoh::Wait;
 
@@ -30,11 +30,12 @@ pub(crate) struct Zenoh<B> {
 impl<B: ShmProviderBackend + 'static> Source for Zenoh<B> {
     type Message = ZShmMut;
     type Filled = ZShmMut;
+    type Error = ZLayoutAllocError;
 
     #[inline]
-    fn take(&self, len: usize) -> Made<ZShmMut> {
+    fn take(&self, len: usize) -> Result<ZShmMut, ZLayoutAllocError> {
         let take = || self.provider.alloc(len).with_policy::<Defragment<GarbageCollect>>().wait();
-        (1..ATTEMPTS).fold(take(), |taken, _| taken.or_else(|_| take())).map_err(text)
+        (1..ATTEMPTS).fold(take(), |taken, _| taken.or_else(|_| take()))
     }
 
     fn fill(mut message: ZShmMut, byte: u8) -> ZShmMut {
@@ -113,7 +114,7 @@ pub(crate) fn layout(backend: &impl ShmProviderBackend, len: usize) -> Made<Memo
 /// pays for it alone.
 pub(crate) fn start() -> Made<()> {
     let source = ours(true)?;
-    drop(source.take(1)?);
+    drop(source.take(1).map_err(text)?);
     source.settle();
     Ok(())
 }
