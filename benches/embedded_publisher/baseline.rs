@@ -7,13 +7,9 @@
 
 #![forbid(unsafe_code)]
 
-use crate::device::Device;
 use crate::message::Navigation;
-use crate::publisher::{Counts, Driver};
-use crate::round::PREFIX;
+use crate::publisher::{Counts, Driver, Ends};
 use crate::segment;
-use shm_pool::channel::Sender;
-use shm_pool::Provider;
 use shm_pool_support::Fallible;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -22,91 +18,43 @@ use std::time::Duration;
 /// How long it sleeps when the device has nothing.
 const NAP: Duration = Duration::from_millis(1);
 
-/// As many as the other driver's.
-const UNDER_WAY: usize = 4;
-
-/// How it learns of a sample.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Wait {
-    /// It looks, and sleeps if there is none.
-    Poll,
-    /// It waits, as the other driver does: to tell what the polling takes, and what all the rest.
-    Block,
-}
-
 /// The driver.
+#[derive(Default)]
 pub(crate) struct Baseline {
-    device: Device,
-    wait: Wait,
     /// The message that was built last.
     latest: Option<Navigation>,
-    channel: String,
-    sender: Sender,
     counts: Mutex<Counts>,
-    /// The channel's.
-    _provider: Provider,
 }
 
 impl Baseline {
-    pub(crate) fn new(device: Device, wait: Wait, channel: &str) -> Fallible<Self> {
-        if matches!(wait, Wait::Poll) {
-            device.set_nonblocking()?;
-        }
-        let provider = Provider::builder().name_prefix(PREFIX).max_bytes(256 << 10).max_shared(64).build()?;
-        let sender = Sender::builder().capacity(UNDER_WAY).create(&provider, channel)?;
-        Ok(Self {
-            device,
-            wait,
-            latest: None,
-            channel: channel.to_owned(),
-            sender,
-            counts: Mutex::default(),
-            _provider: provider,
-        })
+    /// The driver that looks. One that waits shows what the looking takes, and what all the rest.
+    pub(crate) fn that_polls(ends: &Ends) -> Fallible<Self> {
+        ends.device.set_nonblocking()?;
+        Ok(Self::default())
     }
+}
 
-    fn next(&mut self) -> Fallible<Navigation> {
-        if matches!(self.wait, Wait::Block) {
-            return Ok(Navigation::of(&self.device.read()?));
-        }
-        loop {
-            if let Some(sample) = self.device.try_read()? {
-                return Ok(Navigation::of(&sample));
+impl Driver for Baseline {
+    fn publish_next(&mut self, ends: &mut Ends) -> Fallible {
+        let built = loop {
+            match ends.device.read()? {
+                Some(sample) => break Navigation::of(sample),
+                None => thread::sleep(NAP),
             }
-            thread::sleep(NAP);
-        }
-    }
-
-    fn publish(&mut self, message: Navigation) -> Fallible {
-        let bytes = message.encode();
-        let name = segment::name(&self.channel, message.sequence);
-        segment::create(&name, &bytes)?;
-        self.sender.send_bytes(name.as_bytes())?;
+        };
+        let message = self.latest.insert(built).clone();
+        let bytes = message.encode()?;
+        let path = segment::path(&ends.channel, message.sequence);
+        segment::create(&path, &bytes)?;
+        ends.sender.send_bytes(path.as_bytes())?;
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         counts.messages += 1;
         counts.bytes += bytes.len() as u64;
         counts.segments += 1;
         Ok(())
     }
-}
 
-impl Driver for Baseline {
-    fn wait_for_subscriber(&mut self, timeout: Duration) -> Fallible {
-        self.sender.wait_for_receiver(timeout)?;
-        Ok(())
-    }
-
-    fn publish_next(&mut self) -> Fallible {
-        let message = self.next()?;
-        let copy = self.latest.insert(message).clone();
-        self.publish(copy)
-    }
-
-    fn counts(&self) -> Counts {
+    fn counts(&self, _ends: &Ends) -> Counts {
         *self.counts.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn finish(mut self) -> Fallible {
-        self.device.wait_until_gone()
     }
 }

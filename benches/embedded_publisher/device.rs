@@ -20,21 +20,20 @@ use std::os::unix::net::UnixStream;
 /// The stand-in.
 pub(crate) struct Simulator {
     socket: UnixStream,
-    record: Vec<u8>,
+    sample: Vec<u8>,
 }
 
 impl Simulator {
     /// With the end for the driver.
     pub(crate) fn new() -> Fallible<(Self, OwnedFd)> {
         let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
-        Ok((Self { socket: ours.into(), record: Vec::with_capacity(MAX_LEN) }, theirs))
+        Ok((Self { socket: ours.into(), sample: Vec::with_capacity(MAX_LEN) }, theirs))
     }
 
     /// Measures a sample, whose time has come, and delivers it.
     pub(crate) fn deliver(&mut self, task: &Task, number: u64) -> Fallible {
-        sample::measure(task.seed, number, task.time_of(number), &mut self.record);
-        self.socket.write_all(&self.record).map_err(|error| format!("nobody reads the device any more: {error}"))?;
-        Ok(())
+        sample::measure(task.seed, number, task.time_of(number), &mut self.sample);
+        Ok(self.socket.write_all(&self.sample).map_err(|error| format!("nobody reads the device any more: {error}"))?)
     }
 }
 
@@ -42,46 +41,33 @@ impl Simulator {
 pub(crate) struct Device {
     socket: UnixStream,
     /// Where samples are read to, again and again.
-    record: [u8; MAX_LEN],
+    sample: [u8; MAX_LEN],
 }
 
 impl Device {
     /// The device is this process's standard input.
     pub(crate) fn open() -> Fallible<Self> {
-        Ok(Self { socket: inherited_input()?.into(), record: [0; MAX_LEN] })
+        Ok(Self { socket: inherited_input()?.into(), sample: [0; MAX_LEN] })
     }
 
-    /// What [`try_read`](Self::try_read) needs.
+    /// From now on [`read`](Self::read) does not wait.
     pub(crate) fn set_nonblocking(&self) -> Fallible {
         Ok(self.socket.set_nonblocking(true)?)
     }
 
-    /// Waits for the next sample.
-    pub(crate) fn read(&mut self) -> Fallible<Sample<'_>> {
-        let len = self.socket.read(&mut self.record)?;
-        self.sample(len)
-    }
-
-    /// The next sample, if there is one.
-    pub(crate) fn try_read(&mut self) -> Fallible<Option<Sample<'_>>> {
-        match self.socket.read(&mut self.record) {
-            Ok(len) => self.sample(len).map(Some),
+    /// The next sample. Waits for it, or returns `None` if it shall not wait and there is none yet.
+    pub(crate) fn read(&mut self) -> Fallible<Option<&Sample>> {
+        match self.socket.read(&mut self.sample) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    fn sample(&self, len: usize) -> Fallible<Sample<'_>> {
-        match len {
-            0 => Err("the device is gone".into()),
-            len => Sample::read(&self.record[..len]),
+            Ok(0) => Err("the device is gone".into()),
+            len => Sample::read(&self.sample[..len?]).map(Some),
         }
     }
 
     /// Waits until the device goes away. An error if it delivers another sample.
     pub(crate) fn wait_until_gone(&mut self) -> Fallible {
         self.socket.set_nonblocking(false)?;
-        match self.socket.read(&mut self.record)? {
+        match self.socket.read(&mut self.sample)? {
             0 => Ok(()),
             _ => Err("the device delivered more samples than were published".into()),
         }

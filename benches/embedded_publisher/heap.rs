@@ -32,12 +32,6 @@ unsafe impl GlobalAlloc for Counting {
         unsafe { System.alloc(layout) }
     }
 
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller's contract is the callee's.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count();
         // SAFETY: the caller's contract is the callee's.

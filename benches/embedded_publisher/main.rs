@@ -1,11 +1,6 @@
 //! A driver for a small device, written twice: as such drivers are written first, and with the
 //! pool.
 //!
-//! ```text
-//! cargo bench --bench embedded_publisher
-//! cargo bench --bench embedded_publisher -- --seconds-at-5-hz 20 --svg latency.svg
-//! ```
-//!
 //! A satellite receiver with an inertial unit delivers a sample 5 times, or 1,000 times, a second.
 //! The driver makes a message of about 2 KB of each, with lists in lists and texts in it, for a
 //! subscriber in another process, which compares every byte with what the device must have
@@ -13,23 +8,14 @@
 //!
 //! | | `baseline.rs` | `pooled.rs` |
 //! |---|---|---|
-//! | the device | looked at every millisecond | waited for, by a thread of its own |
+//! | the device | looked at every millisecond | waited for |
 //! | the message | built, copied, encoded into a new vector | encoded where the subscriber will read it |
 //! | shared memory | a new segment for each message | the pool |
 //! | counters | behind a lock | atomic |
 //!
 //! A third driver, the baseline that blocks, is the first one without the polling: it tells what
-//! that takes, and what all the rest.
-//!
-//! | file | what it shows |
-//! |---|---|
-//! | `pooled.rs` | what to copy |
-//! | `baseline.rs`, `segment.rs` | what to replace |
-//! | `message.rs` | a message, and an encoder that writes it in place |
-//! | `device.rs`, `sample.rs` | the device, and what it measures |
-//! | `publisher.rs`, `subscriber.rs` | the two processes; what is measured in them, and the check of every message |
-//! | `round.rs` | how a round is run: the parent is the device, so that its work counts nowhere |
-//! | `heap.rs`, `report.rs` | the heap's counter, the tables |
+//! that takes, and what all the rest. The parent process is the device (`round.rs`), so that its
+//! work counts nowhere.
 //!
 //! The exit code is 0 only if every sample was sent and received unchanged, and the pool's driver
 //! made no segment and did not touch the heap after the warm-up.
@@ -49,18 +35,13 @@ mod segment;
 mod subscriber;
 
 use clap::Parser;
-use report::Rows;
-use round::{Form, Part, Role, Round, Task};
+use report::Column;
+use round::{Form, Round, Task, WARM_UP};
 use shm_pool_support::machine::{pin, Cores, Machine};
 use shm_pool_support::options::Common;
 use shm_pool_support::process::{self, exit_code};
 use shm_pool_support::{chart, clock, Fallible};
 use std::process::ExitCode;
-
-/// Samples before each measurement.
-const WARM_UP: u64 = 200;
-
-const SECOND: u64 = 1_000_000_000;
 
 /// A device's driver, as it is written first and with the pool
 #[derive(Parser)]
@@ -80,11 +61,8 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    if let Some(Part { role, task, core }) = process::task() {
-        return match role {
-            Role::Publisher => exit_code("publisher", pin(core).and_then(|()| publisher::run(&task))),
-            Role::Subscriber => exit_code("subscriber", pin(core).and_then(|()| subscriber::run(&task))),
-        };
+    if let Some(task) = process::task::<Task>() {
+        return exit_code(task.role.name(), task.run());
     }
     let options = Options::parse();
     exit_code("embedded_publisher", if options.common.quick.quick { check(&options) } else { measure(&options) })
@@ -97,7 +75,7 @@ fn check(options: &Options) -> Fallible {
     pin(cores.second())?;
     for form in Form::ALL {
         run(options, form, count, rate, cores)?;
-        println!("{form}: {count} samples, all sent and received as they were measured");
+        println!("{}: {count} samples, all sent and received as they were measured", form.name());
     }
     Ok(())
 }
@@ -106,60 +84,47 @@ fn measure(options: &Options) -> Fallible {
     let cores = Cores::choose()?;
     cores.require_two()?;
     let machine = Machine::now();
+    let rounds = options.common.rounds;
     let rates = [("5 Hz", 5, options.seconds_at_5_hz), ("1 kHz", 1_000, options.seconds_at_1_khz)];
-    print_head(&machine, options.common.rounds, &rates);
-    pin(cores.second())?;
-    let mut results = rates.map(|(name, ..)| Rows::new(name));
-    for _ in 0..options.common.rounds {
-        for (rows, (_, rate, seconds)) in results.iter_mut().zip(rates) {
-            for form in Form::ALL {
-                rows.rounds[form as usize].push(run(options, form, rate * seconds, rate, cores)?);
-            }
-        }
-    }
-    results.iter().try_for_each(Rows::print)?;
-    report::print_ratios(&results);
-    match &options.common.svg {
-        Some(file) => draw(file, &machine, &results),
-        None => Ok(()),
-    }
-}
-
-fn run(options: &Options, form: Form, count: u64, rate: u64, cores: Cores) -> Fallible<Round> {
-    let channel = std::process::id().to_string();
-    let task = Task { form, channel, seed: options.seed, warm_up: WARM_UP, count, period: SECOND / rate };
-    Round::run(&task, cores).map_err(|error| format!("{form}, {rate} samples per second: {error}").into())
-}
-
-fn print_head(machine: &Machine, rounds: u32, rates: &[(&str, u64, u64)]) {
     println!("A device's driver, as it is written first and with the pool: two processes, and the device\n");
+    let cost = clock::cost(clock::now);
     machine.print(
-        &format!(
-            "CLOCK_MONOTONIC, {:.1} ns a reading, one reading per message, in the subscriber",
-            clock::cost(clock::now)
-        ),
+        &format!("CLOCK_MONOTONIC, {cost:.1} ns a reading, one reading per message, in the subscriber"),
         "the publisher pinned to one, the subscriber and the device to another",
     );
     for (name, rate, seconds) in rates {
-        println!(
-            "rows     {name}: in turn, {rounds} rounds of {WARM_UP} warm-up and {} measured samples",
-            rate * seconds
-        );
+        let count = rate * seconds;
+        println!("rows     {name}: in turn, {rounds} rounds of {WARM_UP} warm-up and {count} measured samples");
     }
-    println!("CPU      by getrusage, user and system: the publisher's of all threads, with the wait for the device; the subscriber's");
-    println!("         without comparing the messages; the device's nowhere");
-    println!("heap     allocations, reallocations and frees of the publishing thread; its process's others sleep");
-    println!("RSS      of the publisher, looked at from outside; its slope by least squares after the warm-up");
-    println!("latency  from the time the sample was due until its message was decoded; all rounds together");
-    println!("values   of the rounds: median (range)\n");
-}
-
-fn draw(file: &std::path::Path, machine: &Machine, results: &[Rows]) -> Fallible {
-    let mut curves = Vec::new();
-    for rows in results {
-        for form in Form::ALL {
-            curves.push((format!("{form}, {}", rows.rate), rows.latencies(form)?));
+    println!("{NOTES}\n");
+    pin(cores.second())?;
+    let mut results = rates.map(|_| Form::ALL.map(|_| Column::default()));
+    for _ in 0..rounds {
+        for (columns, (_, rate, seconds)) in results.iter_mut().zip(rates) {
+            for form in Form::ALL {
+                columns[form as usize].0.push(run(options, form, rate * seconds, rate, cores)?);
+            }
         }
     }
+    let named = || rates.iter().map(|(name, ..)| *name).zip(&results);
+    named().for_each(|(rate, columns)| report::print(rate, columns));
+    report::print_ratios(named());
+    let Some(file) = &options.common.svg else { return Ok(()) };
+    let curve = |rate, form: Form, column: &Column| (format!("{}, {rate}", form.name()), column.latencies());
+    let curves = named().flat_map(|(rate, all)| Form::ALL.map(|form| curve(rate, form, &all[form as usize])));
+    let curves: Vec<_> = curves.collect();
     chart::curves(file, "From the device to a decoded message", &machine.caption(), &curves)
 }
+
+fn run(options: &Options, form: Form, count: u64, rate: u64, cores: Cores) -> Fallible<Round> {
+    Round::run(&Task::new(form, options.seed, count, rate, cores))
+        .map_err(|error| format!("{}, {rate} samples per second: {error}", form.name()).into())
+}
+
+const NOTES: &str = "\
+CPU      user and system: the publisher's of all threads, with the wait for the device; the subscriber's without
+         comparing the messages; the device's nowhere
+heap     allocations, reallocations and frees of the publishing thread; its process's others sleep
+RSS      of the publisher, looked at from outside; its slope by least squares after the warm-up
+latency  from the time the sample was due until its message was decoded; all rounds together
+values   of the rounds: median (range)";

@@ -1,182 +1,106 @@
 //! The message, about 2 KB with lists in lists, and how it is encoded: from a struct that was
-//! built, or in place.
-//!
-//! | part | bytes |
-//! |---|---|
-//! | sequence number; time of the sample in nanoseconds since the device was started | 8 + 8 |
-//! | name of the frame of reference: text | 2 + length |
-//! | position, velocity, orientation, rate of turn, acceleration | 24 + 12 + 16 + 12 + 12 |
-//! | covariance of position and velocity, all of it | 288 |
-//! | number of satellites | 2 |
-//! | each: system, id, elevation, azimuth, number of signals | 1 + 1 + 1 + 2 + 2 |
-//! | ... and each signal: band, strength, time locked, range, phase, Doppler shift | 1 + 1 + 2 + 8 + 8 + 4 |
-//! | number of status lines; each: text | 2; 2 + length |
-//! | CRC-32 of all before | 4 |
-//!
-//! Numbers are little-endian; a text is its length and its bytes.
+//! built, or in place. Both write the same bytes: postcard's, and then their CRC-32.
 
 #![forbid(unsafe_code)]
 
-use crate::sample::{Motion, Place, Sample, Signal, MAX_SIGNALS, MAX_STATUS};
-use bytes::BufMut;
+use crate::sample::{Head, Motion, Place, Record, Sample, Signal, MAX_SIGNALS, ORDER, STATUS};
+use serde::ser::{SerializeSeq, Serializer};
+use serde::{Deserialize, Serialize};
 use shm_pool_support::Fallible;
 use std::fmt::Display;
-use std::io::Write;
 use std::mem::size_of;
-use zerocopy::little_endian::{F64, U16, U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 const FRAME: &str = "gnss_antenna";
-
-/// Rows and columns of the covariance.
-const ORDER: usize = 6;
 
 /// Longest line of status.
 const MAX_LINE: usize = 64;
 
-const FIXED: usize = 8 + 8 + 2 + FRAME.len() + size_of::<Motion>() + 8 * ORDER * ORDER + 2 + 2 + 4;
+/// Most bytes of a message. A number of 64 bits may take ten bytes, one of 16 bits three, and each
+/// length here one.
+pub(crate) const MAX_LEN: usize = 2 * 10
+    + (1 + FRAME.len())
+    + size_of::<Motion>()
+    + size_of::<[[f64; ORDER]; ORDER]>()
+    + (1 + MAX_SIGNALS * (1 + size_of::<Record>() + 2))
+    + (1 + STATUS.len() * (1 + MAX_LINE))
+    + size_of::<u32>();
 
-/// Most bytes of a message.
-pub(crate) const MAX_LEN: usize = FIXED + MAX_SIGNALS * (7 + size_of::<Signal>()) + MAX_STATUS * (2 + MAX_LINE);
-
-/// A message as a struct.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Navigation {
+/// A message: one that was built has texts and lists of its own.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Navigation<Text = String, Satellites = Vec<(Place, Vec<Signal>)>, Status = Vec<String>> {
     pub(crate) sequence: u64,
     time: u64,
-    frame: String,
+    frame: Text,
     motion: Motion,
-    covariance: [F64; ORDER * ORDER],
-    satellites: Vec<(Place, Vec<Signal>)>,
-    status: Vec<String>,
+    covariance: [[f64; ORDER]; ORDER],
+    satellites: Satellites,
+    status: Status,
+}
+
+impl<Text, Satellites, Status> Navigation<Text, Satellites, Status> {
+    fn new(sample: &Sample, frame: Text, satellites: Satellites, status: Status) -> Self {
+        let Head { number: sequence, time, motion, covariance, .. } = sample.head;
+        Self { sequence, time, frame, motion, covariance, satellites, status }
+    }
 }
 
 impl Navigation {
     /// Builds the message of a sample.
     pub(crate) fn of(sample: &Sample) -> Self {
-        Self {
-            sequence: sample.head.number.get(),
-            time: sample.head.time.get(),
-            frame: FRAME.to_owned(),
-            motion: sample.head.motion,
-            covariance: std::array::from_fn(|at| sample.covariance(at / ORDER, at % ORDER).into()),
-            satellites: sample.satellites().map(|heard| (*heard.place(), heard.signals().copied().collect())).collect(),
-            status: sample.status().map(|line| line.to_string()).collect(),
-        }
+        let satellites =
+            sample.satellites().map(|heard| (heard[0].place, heard.iter().map(|record| record.signal).collect()));
+        let status = sample.status().map(|line| line.to_string());
+        Self::new(sample, FRAME.to_owned(), satellites.collect(), status.collect())
     }
 
     /// Encodes it into memory of its own.
-    pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        bytes.put_u64_le(self.sequence);
-        bytes.put_u64_le(self.time);
-        put_text(&mut bytes, &self.frame);
-        put(&mut bytes, &self.motion);
-        put(&mut bytes, &self.covariance);
-        bytes.put_u16_le(self.satellites.len() as u16);
-        for (place, signals) in &self.satellites {
-            put(&mut bytes, place);
-            bytes.put_u16_le(signals.len() as u16);
-            signals.iter().for_each(|signal| put(&mut bytes, signal));
-        }
-        bytes.put_u16_le(self.status.len() as u16);
-        self.status.iter().for_each(|line| put_text(&mut bytes, line));
-        bytes.put_u32_le(crc32fast::hash(&bytes));
-        bytes
+    pub(crate) fn encode(&self) -> Fallible<Vec<u8>> {
+        let mut bytes = postcard::to_stdvec(self)?;
+        bytes.extend(crc32fast::hash(&bytes).to_le_bytes());
+        Ok(bytes)
     }
 
     /// Checks a message, and reads all of it.
     pub(crate) fn decode(message: &[u8]) -> Fallible<Self> {
-        let (mut bytes, checksum) = U32::read_from_suffix(message).map_err(|_| "a message without a checksum")?;
-        if crc32fast::hash(bytes) != checksum.get() {
+        let (bytes, checksum) = message.split_last_chunk().ok_or("a message without a checksum")?;
+        if crc32fast::hash(bytes) != u32::from_le_bytes(*checksum) {
             return Err("the checksum is not that of the bytes".into());
         }
-        let bytes = &mut bytes;
-        let this = Self {
-            sequence: get::<U64>(bytes)?.get(),
-            time: get::<U64>(bytes)?.get(),
-            frame: get_text(bytes)?,
-            motion: get(bytes)?,
-            covariance: get(bytes)?,
-            satellites: get_list(bytes, |bytes| Ok((get(bytes)?, get_list(bytes, get)?)))?,
-            status: get_list(bytes, get_text)?,
-        };
-        match bytes.len() {
-            0 => Ok(this),
-            rest => Err(format!("{rest} bytes too many").into()),
+        match postcard::take_from_bytes(bytes)? {
+            (message, []) => Ok(message),
+            (_, rest) => Err(format!("{} bytes too many", rest.len()).into()),
         }
     }
 }
 
 /// Encodes the message of a sample where it will be read from, each part as it comes, and returns
 /// its length. `memory` has [`MAX_LEN`] bytes, or more.
-pub(crate) fn encode_in_place(sample: &Sample, memory: &mut [u8]) -> usize {
-    let room = memory.len();
-    let mut rest = &mut *memory;
-    let bytes = &mut rest;
-    put(bytes, &sample.head.number);
-    put(bytes, &sample.head.time);
-    put_text(bytes, FRAME);
-    put(bytes, &sample.head.motion);
-    (0..ORDER * ORDER).for_each(|at| bytes.put_f64_le(sample.covariance(at / ORDER, at % ORDER)));
-    put_list(bytes, sample.satellites(), |bytes, heard| {
-        put(bytes, heard.place());
-        put_list(bytes, heard.signals(), |bytes, signal| put(bytes, signal));
-    });
-    put_list(bytes, sample.status(), put_display);
-    let len = room - bytes.len();
-    let (message, mut checksum) = memory.split_at_mut(len);
-    checksum.put_u32_le(crc32fast::hash(message));
-    len + 4
+pub(crate) fn encode_in_place(sample: &Sample, memory: &mut [u8]) -> Fallible<usize> {
+    let satellites = sample.satellites().map(|heard| (heard[0].place, List(heard.iter().map(|record| record.signal))));
+    let message = Navigation::new(sample, FRAME, List(satellites), List(sample.status().map(Text)));
+    let len = postcard::to_slice(&message, memory)?.len();
+    let (bytes, rest) = memory.split_at_mut(len);
+    let checksum = rest.first_chunk_mut().ok_or("no room for the checksum")?;
+    *checksum = crc32fast::hash(bytes).to_le_bytes();
+    Ok(len + checksum.len())
 }
 
-/// Memory that is being written: what is left of it.
-type Rest<'a> = &'a mut [u8];
+/// A list that is never built. It is gone through twice: its length comes first.
+struct List<I>(I);
 
-/// Writes a list whose length is known when it has been written: the length's place is kept.
-fn put_list<T>(bytes: &mut Rest, items: impl Iterator<Item = T>, put: impl Fn(&mut Rest, T)) {
-    let (mut length, mut rest) = std::mem::take(bytes).split_at_mut(2);
-    let mut count = 0;
-    for item in items {
-        put(&mut rest, item);
-        count += 1;
+impl<I: Iterator<Item: Serialize> + Clone> Serialize for List<I> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut list = serializer.serialize_seq(Some(self.0.clone().count()))?;
+        self.0.clone().try_for_each(|item| list.serialize_element(&item))?;
+        list.end()
     }
-    length.put_u16_le(count);
-    *bytes = rest;
 }
 
-/// Formats a text where it will be read from.
-fn put_display(bytes: &mut Rest, text: impl Display) {
-    let (mut length, mut rest) = std::mem::take(bytes).split_at_mut(2);
-    let room = rest.len();
-    // Fails when there is no room, which MAX_LEN has for every text.
-    let _ = write!(rest, "{text}");
-    length.put_u16_le((room - rest.len()) as u16);
-    *bytes = rest;
-}
+/// A text that is formatted where it will be read from.
+struct Text<D>(D);
 
-fn put_text(bytes: &mut impl BufMut, text: &str) {
-    bytes.put_u16_le(text.len() as u16);
-    bytes.put_slice(text.as_bytes());
-}
-
-fn put(bytes: &mut impl BufMut, value: &(impl IntoBytes + Immutable)) {
-    bytes.put_slice(value.as_bytes());
-}
-
-fn get<T: FromBytes>(bytes: &mut &[u8]) -> Fallible<T> {
-    let (value, rest) = T::read_from_prefix(bytes).map_err(|_| "a message that ends too early")?;
-    *bytes = rest;
-    Ok(value)
-}
-
-fn get_list<T>(bytes: &mut &[u8], get_one: impl Fn(&mut &[u8]) -> Fallible<T>) -> Fallible<Vec<T>> {
-    let count = get::<U16>(bytes)?.get();
-    (0..count).map(|_| get_one(bytes)).collect()
-}
-
-fn get_text(bytes: &mut &[u8]) -> Fallible<String> {
-    let len = get::<U16>(bytes)?.get();
-    let text = bytes.split_off(..len.into()).ok_or("a text that is longer than its message")?;
-    Ok(std::str::from_utf8(text)?.to_owned())
+impl<D: Display> Serialize for Text<D> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0)
+    }
 }

@@ -8,25 +8,47 @@
 
 #![forbid(unsafe_code)]
 
-use crate::baseline::{Baseline, Wait};
+use crate::baseline::Baseline;
 use crate::device::Device;
 use crate::heap;
 use crate::pooled::Pooled;
-use crate::round::{Form, Task};
+use crate::round::{Form, Task, PREFIX, WARM_UP};
 use derive_more::Sub;
 use nix::sys::resource::{getrusage, UsageWho};
-use nix::sys::time::TimeVal;
 use serde::{Deserialize, Serialize};
+use shm_pool::channel::Sender;
+use shm_pool::Provider;
 use shm_pool_support::{clock, wire, Fallible};
 use std::io;
-use std::thread;
 use std::time::Duration;
 
 /// How long the subscriber may take to come.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Messages that are sent and not read: with more, `send` waits, and samples wait in the device.
+/// This bounds the memory.
+pub(crate) const UNDER_WAY: usize = 4;
+
+/// What a driver stands between.
+pub(crate) struct Ends {
+    pub(crate) device: Device,
+    pub(crate) provider: Provider,
+    pub(crate) sender: Sender,
+    /// The channel's name.
+    pub(crate) channel: String,
+}
+
+/// Publishes what a device delivers.
+pub(crate) trait Driver {
+    /// Waits for the device's next sample, and publishes it.
+    fn publish_next(&mut self, ends: &mut Ends) -> Fallible;
+
+    /// Since it began.
+    fn counts(&self, ends: &Ends) -> Counts;
+}
+
 /// What a driver counts.
-#[derive(Clone, Copy, Debug, Default, Sub, Serialize, Deserialize)]
+#[derive(Clone, Copy, Default, Sub, Serialize, Deserialize)]
 pub(crate) struct Counts {
     pub(crate) messages: u64,
     pub(crate) bytes: u64,
@@ -34,60 +56,8 @@ pub(crate) struct Counts {
     pub(crate) segments: u64,
 }
 
-/// Publishes what a device delivers.
-pub(crate) trait Driver: Send {
-    fn wait_for_subscriber(&mut self, timeout: Duration) -> Fallible;
-
-    /// Waits for the device's next sample, and publishes it.
-    fn publish_next(&mut self) -> Fallible;
-
-    /// Since it began.
-    fn counts(&self) -> Counts;
-
-    /// Keeps what was sent until the device goes away.
-    fn finish(self) -> Fallible;
-}
-
-/// What the measured messages took.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) struct Published {
-    pub(crate) counts: Counts,
-    pub(crate) usage: Usage,
-}
-
-/// The process.
-pub(crate) fn run(task: &Task) -> Fallible {
-    let device = Device::open()?;
-    match task.form {
-        Form::Baseline => drive(Baseline::new(device, Wait::Poll, &task.channel)?, task),
-        Form::Blocking => drive(Baseline::new(device, Wait::Block, &task.channel)?, task),
-        Form::Pooled => drive(Pooled::new(device, &task.channel)?, task),
-    }
-}
-
-fn drive(mut driver: impl Driver, task: &Task) -> Fallible {
-    wire::send(io::stdout(), &())?;
-    driver.wait_for_subscriber(PATIENCE)?;
-    wire::send(io::stdout(), &())?;
-    let measured = thread::scope(|scope| scope.spawn(|| measure(&mut driver, task)).join());
-    let published = measured.map_err(|_| "the driver's thread panicked")??;
-    wire::send(io::stdout(), &published)?;
-    driver.finish()
-}
-
-fn measure(driver: &mut impl Driver, task: &Task) -> Fallible<Published> {
-    (0..task.warm_up).try_for_each(|_| driver.publish_next())?;
-    // Asking for counts may use the heap, so it is done outside.
-    let counts = driver.counts();
-    let usage = Usage::now()?;
-    (0..task.count).try_for_each(|_| driver.publish_next())?;
-    let usage = Usage::now()? - usage;
-    let counts = driver.counts() - counts;
-    Ok(Published { counts, usage })
-}
-
 /// Used by this process since it began, or between two such moments.
-#[derive(Clone, Copy, Debug, Default, Sub, Serialize, Deserialize)]
+#[derive(Clone, Copy, Sub, Serialize, Deserialize)]
 pub(crate) struct Usage {
     /// The moment, in nanoseconds.
     pub(crate) time: u64,
@@ -102,15 +72,47 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
-    pub(crate) fn now() -> Fallible<Self> {
+    fn now() -> Fallible<Self> {
         let usage = getrusage(UsageWho::RUSAGE_SELF)?;
-        let nanoseconds = |time: TimeVal| time.tv_sec() as u64 * 1_000_000_000 + time.tv_usec() as u64 * 1_000;
         Ok(Self {
             time: clock::now(),
-            cpu: nanoseconds(usage.user_time()) + nanoseconds(usage.system_time()),
+            cpu: clock::process_cpu(),
             switches: (usage.voluntary_context_switches() + usage.involuntary_context_switches()) as u64,
             faults: usage.minor_page_faults() as u64,
             heap: heap::operations(),
         })
     }
+}
+
+/// What the measured messages took.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Published {
+    pub(crate) usage: Usage,
+    pub(crate) counts: Counts,
+}
+
+/// The process.
+pub(crate) fn run(task: &Task) -> Fallible {
+    let device = Device::open()?;
+    let provider = Provider::builder().name_prefix(PREFIX).max_bytes(256 << 10).max_shared(64).build()?;
+    let sender = Sender::builder().capacity(UNDER_WAY).create(&provider, &task.channel)?;
+    let mut ends = Ends { device, provider, sender, channel: task.channel.clone() };
+    let mut driver: Box<dyn Driver> = match task.form {
+        Form::Baseline => Box::new(Baseline::that_polls(&ends)?),
+        Form::Blocking => Box::new(Baseline::default()),
+        Form::Pooled => Box::new(Pooled::new(&ends)?),
+    };
+    wire::send(io::stdout(), &())?;
+    ends.sender.wait_for_receiver(PATIENCE)?;
+    wire::send(io::stdout(), &())?;
+    (0..WARM_UP).try_for_each(|_| driver.publish_next(&mut ends))?;
+    // Asking for counts may use the heap, so it is done outside.
+    let counts = driver.counts(&ends);
+    let usage = Usage::now()?;
+    (0..task.count).try_for_each(|_| driver.publish_next(&mut ends))?;
+    let usage = Usage::now()? - usage;
+    let counts = driver.counts(&ends) - counts;
+    wire::send(io::stdout(), &Published { usage, counts })?;
+    // What was sent is kept until the device goes away.
+    ends.device.wait_until_gone()
 }

@@ -3,27 +3,34 @@
 #![forbid(unsafe_code)]
 
 use crate::device::Simulator;
-use crate::publisher::Published;
+use crate::publisher::{self, Published};
 use crate::segment;
-use crate::subscriber::Received;
-use hdrhistogram::Histogram;
+use crate::subscriber::{self, Received};
 use serde::{Deserialize, Serialize};
 use shm_pool::Provider;
-use shm_pool_support::machine::Cores;
+use shm_pool_support::machine::{pin, Cores};
 use shm_pool_support::process::{this_program, Child};
-use shm_pool_support::{clock, latency, procfs, wire, Fallible};
-use std::fmt;
+use shm_pool_support::{clock, procfs, wire, Fallible};
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 
 /// What names under /dev/shm start with.
 pub(crate) const PREFIX: &str = "embedded_publisher";
 
+/// Samples before each measurement.
+pub(crate) const WARM_UP: u64 = 200;
+
 /// Nanoseconds from one sample of the warm-up to the next, unless the rate is higher.
 const WARM_UP_PERIOD: u64 = 1_000_000;
 
+/// How often the publisher's memory is looked at.
+const LOOKS: u64 = 60;
+
+/// Nanoseconds from when all are ready until the device is started.
+const LEAD: u64 = 10_000_000;
+
 /// Which driver; see the modules of these names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Form {
     Baseline,
     Blocking,
@@ -32,55 +39,24 @@ pub(crate) enum Form {
 
 impl Form {
     pub(crate) const ALL: [Self; 3] = [Self::Baseline, Self::Blocking, Self::Pooled];
-}
 
-impl fmt::Display for Form {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Baseline => "baseline",
-            Self::Blocking => "baseline that blocks",
-            Self::Pooled => "pooled",
-        })
+    pub(crate) fn name(self) -> &'static str {
+        ["baseline", "baseline that blocks", "pooled"][self as usize]
     }
 }
 
-/// What a round is. All of its processes are told the same.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// What a process of a round is told.
+#[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Task {
+    pub(crate) role: Role,
     pub(crate) form: Form,
     pub(crate) channel: String,
     pub(crate) seed: u64,
-    /// Samples that come first and are not measured.
-    pub(crate) warm_up: u64,
-    /// Samples that are measured.
+    /// Samples that are measured, after those of the warm-up.
     pub(crate) count: u64,
     /// Nanoseconds from one sample to the next.
     pub(crate) period: u64,
-}
-
-impl Task {
-    /// Samples in all.
-    pub(crate) fn total(&self) -> u64 {
-        self.warm_up + self.count
-    }
-
-    /// When a sample is due, in nanoseconds since the device was started. A whole period passes
-    /// before the first that is measured, as before every other.
-    pub(crate) fn time_of(&self, number: u64) -> u64 {
-        let warm_up = self.warm_up.min(number) * WARM_UP_PERIOD.min(self.period);
-        match number.checked_sub(self.warm_up) {
-            None => warm_up,
-            Some(measured) => warm_up + (measured + 1) * self.period,
-        }
-    }
-}
-
-/// What another process is told.
-#[derive(Serialize, Deserialize)]
-pub(crate) struct Part {
-    pub(crate) role: Role,
-    pub(crate) task: Task,
-    pub(crate) core: Option<usize>,
+    pub(crate) cores: [Option<usize>; 2],
 }
 
 #[derive(Clone, Copy, Serialize, Deserialize)]
@@ -89,56 +65,84 @@ pub(crate) enum Role {
     Subscriber,
 }
 
-/// How often the publisher's memory is looked at.
-const LOOKS: u64 = 60;
+impl Role {
+    pub(crate) fn name(self) -> &'static str {
+        ["publisher", "subscriber"][self as usize]
+    }
+}
 
-/// Nanoseconds from when all are ready until the device is started.
-const LEAD: u64 = 10_000_000;
+impl Task {
+    /// Of the publisher.
+    pub(crate) fn new(form: Form, seed: u64, count: u64, rate: u64, cores: Cores) -> Self {
+        let (role, channel) = (Role::Publisher, std::process::id().to_string());
+        Self { role, form, channel, seed, count, period: 1_000_000_000 / rate, cores: [cores.first(), cores.second()] }
+    }
+
+    /// Samples in all.
+    pub(crate) fn total(&self) -> u64 {
+        WARM_UP + self.count
+    }
+
+    /// When a sample is due, in nanoseconds since the device was started. A whole period passes
+    /// before the first that is measured, as before every other.
+    pub(crate) fn time_of(&self, number: u64) -> u64 {
+        let warm_up = WARM_UP.min(number) * WARM_UP_PERIOD.min(self.period);
+        warm_up + (number + 1).saturating_sub(WARM_UP) * self.period
+    }
+
+    /// Does it, in the process.
+    pub(crate) fn run(&self) -> Fallible {
+        pin(self.cores[self.role as usize])?;
+        match self.role {
+            Role::Publisher => publisher::run(self),
+            Role::Subscriber => subscriber::run(self),
+        }
+    }
+
+    fn start(&self, role: Role, input: Stdio) -> Fallible<Child> {
+        let mut command = this_program(&Self { role, ..self.clone() })?;
+        // In a group of its own: Ctrl-C reaches only this process, so that the other has the time to
+        // remove what it has made.
+        Ok(Child::start(role.name(), command.stdin(input).stdout(Stdio::piped()).process_group(0))?)
+    }
+}
+
+/// Bytes, after so many messages.
+type Points = Vec<(f64, f64)>;
 
 /// What came of a round.
 pub(crate) struct Round {
     pub(crate) published: Published,
     pub(crate) received: Received,
-    /// The received messages' latencies.
-    pub(crate) latencies: Histogram<u64>,
-    pub(crate) delivered: Delivered,
-    /// The most resident bytes that the publisher ever had.
-    pub(crate) peak: u64,
-}
-
-/// What the device has seen.
-pub(crate) struct Delivered {
     /// Resident bytes of the publisher, after so many measured messages.
-    pub(crate) resident: Vec<(u64, u64)>,
-    /// How late the device was with its samples, in nanoseconds.
-    pub(crate) late: Histogram<u64>,
-}
-
-/// Removes what processes that were killed have left behind.
-struct Remains<'a>(&'a str);
-
-impl Drop for Remains<'_> {
-    fn drop(&mut self) {
-        segment::remove_all(self.0);
-        let _ = Provider::sweep(PREFIX);
-    }
+    pub(crate) resident: Points,
+    /// The most that it ever had.
+    pub(crate) peak: u64,
+    /// How late the device was with each sample, in nanoseconds.
+    pub(crate) late: Vec<u64>,
 }
 
 impl Round {
-    pub(crate) fn run(task: &Task, cores: Cores) -> Fallible<Self> {
-        // Before the processes, so that it is dropped after them.
-        let _remains = Remains(&task.channel);
+    pub(crate) fn run(task: &Task) -> Fallible<Self> {
+        let round = Self::conduct(task);
+        // Processes that were killed leave something behind. By now all have ended.
+        segment::remove_all(&task.channel);
+        let _ = Provider::sweep(PREFIX);
+        round?.checked(task)
+    }
+
+    fn conduct(task: &Task) -> Fallible<Self> {
         let (mut device, theirs) = Simulator::new()?;
-        let mut publisher = start("publisher", Role::Publisher, task, cores.first(), theirs.into())?;
+        let mut publisher = task.start(Role::Publisher, theirs.into())?;
         let mut from_publisher = publisher.output()?;
         let not_told = |error| format!("the publisher: {error}");
         wire::expect::<()>(&mut from_publisher).map_err(not_told)?;
-        let mut subscriber = start("subscriber", Role::Subscriber, task, cores.second(), Stdio::piped())?;
+        let mut subscriber = task.start(Role::Subscriber, Stdio::piped())?;
         wire::expect::<()>(&mut from_publisher).map_err(not_told)?;
 
         let start = clock::now() + LEAD;
         wire::send(subscriber.input()?, &start)?;
-        let delivered = deliver(&mut device, task, start, publisher.id())?;
+        let (resident, late) = deliver(&mut device, task, start, publisher.id())?;
         let received = wire::expect::<Received>(subscriber.output()?);
         let received = received.map_err(|error| format!("the subscriber: {error}"))?;
         subscriber.finish()?;
@@ -147,56 +151,42 @@ impl Round {
         // Now the messages need not be kept any longer.
         drop(device);
         publisher.finish()?;
-
-        let mut latencies = latency::histogram();
-        received.latencies.iter().for_each(|&(ns, count)| latencies.saturating_record_n(ns, count));
-        let round = Self { published, received, latencies, delivered, peak };
-        round.check(task)?;
-        Ok(round)
+        Ok(Self { published, received, resident, peak, late })
     }
 
     /// What must be so in every round.
-    fn check(&self, task: &Task) -> Fallible {
-        let Published { counts, usage } = self.published;
-        let (samples, sent, received) = (task.count, counts.messages, self.received.messages);
+    fn checked(self, task: &Task) -> Fallible<Self> {
+        let Published { counts, usage } = &self.published;
+        let (samples, sent, received) = (task.count, counts.messages, self.received.latencies.len() as u64);
         if [sent, received] != [samples; 2] {
             return Err(format!("{samples} samples, {sent} messages sent, {received} received").into());
         }
-        if task.form == Form::Pooled && (usage.heap, counts.segments) != (0, 0) {
-            return Err(format!(
-                "{} heap operations and {} new segments in {sent} messages after the warm-up, where there must be none",
-                usage.heap, counts.segments
-            )
-            .into());
+        let (heap, segments) = (usage.heap, counts.segments);
+        if task.form == Form::Pooled && (heap, segments) != (0, 0) {
+            let after = "after the warm-up, where there must be none";
+            return Err(format!("{heap} heap operations and {segments} new segments in {sent} messages {after}").into());
         }
-        Ok(())
+        Ok(self)
     }
 }
 
-fn start(name: &str, role: Role, task: &Task, core: Option<usize>, input: Stdio) -> Fallible<Child> {
-    let mut command = this_program(&Part { role, task: task.clone(), core })?;
-    // In a group of its own: Ctrl-C reaches only this process, so that the other has the time to
-    // remove what it has made.
-    Ok(Child::start(name, command.stdin(input).stdout(Stdio::piped()).process_group(0))?)
-}
-
-/// Is the device: delivers each sample when it is due. Now and then it looks at the publisher's
-/// memory, half-way between two samples, when nobody else has anything to do.
-fn deliver(device: &mut Simulator, task: &Task, start: u64, publisher: u32) -> Fallible<Delivered> {
-    let mut delivered = Delivered { resident: Vec::new(), late: latency::histogram() };
+/// Is the device: delivers each sample when it is due, and tells how late. Now and then it looks at
+/// the publisher's memory, half-way between two samples, when nobody else has anything to do.
+fn deliver(device: &mut Simulator, task: &Task, start: u64, publisher: u32) -> Fallible<(Points, Vec<u64>)> {
+    let (mut resident, mut late) = (Vec::new(), Vec::new());
     for number in 0..task.total() {
         let due = start + task.time_of(number);
         clock::sleep_until(due);
         let delay = clock::now() - due;
         device.deliver(task, number)?;
-        let Some(measured) = number.checked_sub(task.warm_up) else { continue };
-        delivered.late.saturating_record(delay);
+        let Some(measured) = number.checked_sub(WARM_UP) else { continue };
+        late.push(delay);
         // Not after the last one: then the publisher is about to tell its figures, and takes memory
         // for that.
         if measured % task.count.div_ceil(LOOKS) == 0 && measured + 1 < task.count {
             clock::sleep_until(due + task.period / 2);
-            delivered.resident.push((measured + 1, procfs::memory(publisher, "VmRSS")?));
+            resident.push(((measured + 1) as f64, procfs::memory(publisher, "VmRSS")? as f64));
         }
     }
-    Ok(delivered)
+    Ok((resident, late))
 }

@@ -1,191 +1,150 @@
 //! What the device delivers: one record of raw measurements per sample, as a satellite receiver
-//! with an inertial unit sends it. A record is a [`Head`], and then a [`Record`] for each signal,
-//! those of a satellite next to each other.
+//! with an inertial unit sends it.
 //!
-//! Numbers are little-endian. A record is a function of the seed, the number and the time, so that
-//! whoever knows these three can tell what must have come.
+//! Numbers are the machine's own, without padding between them. A sample is a function of the seed,
+//! the number and the time, so that whoever knows these three can tell what must have come.
 
 #![forbid(unsafe_code)]
 
+use serde::{Deserialize, Serialize};
 use shm_pool_support::Fallible;
-use std::fmt;
+use std::fmt::{self, Display, Formatter};
 use std::mem::size_of;
-use zerocopy::little_endian::{F32, F64, I16, U16, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Most signals of a sample.
 pub(crate) const MAX_SIGNALS: usize = 84;
 
-/// Most lines of status of a sample.
-pub(crate) const MAX_STATUS: usize = 5;
-
-/// Most bytes of a record.
+/// Most bytes of a sample.
 pub(crate) const MAX_LEN: usize = size_of::<Head>() + MAX_SIGNALS * size_of::<Record>();
 
-/// Elements of the upper triangle of a symmetric matrix.
-const TRIANGLE: usize = 21;
+/// Rows and columns of the covariance.
+pub(crate) const ORDER: usize = 6;
 
-/// Where the device is, and how it moves.
-#[derive(Clone, Copy, Debug, PartialEq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+/// A sample, read where it is. The records of a satellite are next to each other.
+#[derive(FromBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub(crate) struct Motion {
-    position: [F64; 3],
-    /// Velocity, orientation, rate of turn, acceleration.
-    others: [F32; 13],
+pub(crate) struct Sample {
+    pub(crate) head: Head,
+    records: [Record],
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
+#[repr(C, packed)]
 pub(crate) struct Head {
-    pub(crate) number: U64,
+    pub(crate) number: u64,
     /// In nanoseconds since the device was started.
-    pub(crate) time: U64,
+    pub(crate) time: u64,
     pub(crate) motion: Motion,
-    /// Of position and velocity: the upper triangle.
-    covariance: [F32; TRIANGLE],
+    /// Of position and velocity.
+    pub(crate) covariance: [[f64; ORDER]; ORDER],
     /// In 0.1 °C.
-    temperature: I16,
+    temperature: u16,
     /// In mV.
-    supply: U16,
+    supply: u16,
     fix: u8,
     is_antenna_open: u8,
 }
 
+/// Where the device is, and how it moves.
+#[derive(Clone, Copy, PartialEq, Serialize, Deserialize, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C, packed)]
+pub(crate) struct Motion {
+    position: [f64; 3],
+    /// Velocity, orientation, rate of turn, acceleration.
+    others: [f32; 13],
+}
+
+/// One signal of a satellite.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct Record {
-    place: Place,
-    signal: Signal,
-    _unused: [u8; 3],
+#[repr(C, packed)]
+pub(crate) struct Record {
+    pub(crate) place: Place,
+    pub(crate) signal: Signal,
 }
 
 /// Which satellite, and where in the sky.
-#[derive(Clone, Copy, Debug, PartialEq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Serialize, Deserialize, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C, packed)]
 pub(crate) struct Place {
     system: u8,
     id: u8,
-    elevation: i8,
-    azimuth: U16,
+    elevation: u8,
+    azimuth: u16,
 }
 
 /// What was measured of a signal.
-#[derive(Clone, Copy, Debug, PartialEq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Serialize, Deserialize, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C, packed)]
 pub(crate) struct Signal {
     band: u8,
     strength: u8,
-    locked: U16,
-    range: F64,
-    phase: F64,
-    doppler: F32,
+    locked: u16,
+    range: f64,
+    phase: f64,
+    doppler: f32,
 }
 
-/// A record, read where it is.
-pub(crate) struct Sample<'a> {
-    pub(crate) head: &'a Head,
-    signals: &'a [Record],
-}
+/// What an operator wants to know, line by line. The last line is there only while its fault is.
+pub(crate) const STATUS: [fn(&Sample, &mut Formatter<'_>) -> fmt::Result; 5] = [
+    |sample, f| {
+        f.write_str(
+            ["no fix", "fix: carrier phase, float", "fix: carrier phase, fixed"][usize::from(sample.head.fix.min(2))],
+        )
+    },
+    |sample, f| write!(f, "{} satellites, {} signals", sample.satellites().count(), sample.records.len()),
+    |Sample { head, .. }, f| write!(f, "temperature {}.{} °C", head.temperature / 10, head.temperature % 10),
+    |Sample { head, .. }, f| write!(f, "supply {}.{:03} V", head.supply / 1000, head.supply % 1000),
+    |_, f| f.write_str("antenna open"),
+];
 
-impl<'a> Sample<'a> {
-    pub(crate) fn read(bytes: &'a [u8]) -> Fallible<Self> {
-        let parts = Head::ref_from_prefix(bytes).ok();
-        let parts = parts.and_then(|(head, rest)| Some((head, <[Record]>::ref_from_bytes(rest).ok()?)));
-        match parts {
-            Some((head, signals)) if signals.len() <= MAX_SIGNALS => Ok(Self { head, signals }),
-            _ => Err(format!("the device delivered {} bytes, which is no sample", bytes.len()).into()),
-        }
+impl Sample {
+    pub(crate) fn read(bytes: &[u8]) -> Fallible<&Self> {
+        let sample = Self::ref_from_bytes(bytes).ok().filter(|sample| sample.records.len() <= MAX_SIGNALS);
+        sample.ok_or_else(|| format!("the device delivered {} bytes, which is no sample", bytes.len()).into())
     }
 
-    /// The satellites, each with its signals.
-    pub(crate) fn satellites(&self) -> impl Iterator<Item = Heard<'a>> {
-        self.signals.chunk_by(|one, next| one.place.id == next.place.id).map(Heard)
+    /// The satellites, each as the records of its signals: at least one.
+    pub(crate) fn satellites(&self) -> impl Iterator<Item = &[Record]> + Clone {
+        self.records.chunk_by(|one, next| one.place.id == next.place.id)
     }
 
-    /// An element of the covariance.
-    pub(crate) fn covariance(&self, row: usize, column: usize) -> f64 {
-        let (row, column) = (row.min(column), row.max(column));
-        // The rows above are shorter by one each.
-        self.head.covariance[row * 6 - row * (row + 1) / 2 + column].get().into()
-    }
-
-    /// What an operator wants to know, line by line.
-    pub(crate) fn status(&self) -> impl Iterator<Item = Status> {
-        let antenna = (self.head.is_antenna_open != 0).then_some(Status::AntennaOpen);
-        let signals = Status::Signals { satellites: self.satellites().count(), signals: self.signals.len() };
-        let Head { fix, temperature, supply, .. } = self.head;
-        let device = [Status::Fix(*fix), signals, Status::Temperature(temperature.get()), Status::Supply(supply.get())];
-        device.into_iter().chain(antenna)
-    }
-}
-
-/// A satellite, by the signals that were heard of it: at least one.
-pub(crate) struct Heard<'a>(&'a [Record]);
-
-impl<'a> Heard<'a> {
-    pub(crate) fn place(&self) -> &'a Place {
-        &self.0[0].place
-    }
-
-    pub(crate) fn signals(&self) -> impl Iterator<Item = &'a Signal> {
-        self.0.iter().map(|record| &record.signal)
-    }
-}
-
-/// A line for the operator.
-pub(crate) enum Status {
-    Fix(u8),
-    Signals { satellites: usize, signals: usize },
-    Temperature(i16),
-    Supply(u16),
-    AntennaOpen,
-}
-
-impl fmt::Display for Status {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::Fix(0) => f.write_str("no fix"),
-            Self::Fix(1) => f.write_str("fix: carrier phase, float"),
-            Self::Fix(_) => f.write_str("fix: carrier phase, fixed"),
-            Self::Signals { satellites, signals } => write!(f, "{satellites} satellites, {signals} signals"),
-            Self::Temperature(tenths) => write!(f, "temperature {}.{} °C", tenths / 10, tenths % 10),
-            Self::Supply(millivolts) => write!(f, "supply {}.{:03} V", millivolts / 1000, millivolts % 1000),
-            Self::AntennaOpen => f.write_str("antenna open"),
-        }
+    pub(crate) fn status(&self) -> impl Iterator<Item = impl Display + '_> + Clone {
+        let lines = STATUS.len() - usize::from(self.head.is_antenna_open == 0);
+        STATUS[..lines].iter().map(|line| fmt::from_fn(|f| line(self, f)))
     }
 }
 
 /// What the device measures at a time.
-pub(crate) fn measure(seed: u64, number: u64, time: u64, record: &mut Vec<u8>) {
+pub(crate) fn measure(seed: u64, number: u64, time: u64, sample: &mut Vec<u8>) {
     // The increment of SplitMix64: numbers that follow each other give seeds that are far apart.
     let mut random = fastrand::Rng::with_seed(seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    record.clear();
-    let position = [(); 3].map(|()| (6.4e6 * (random.f64() - 0.5)).into());
-    let mut small = || (random.f32() - 0.5).into();
+    sample.clear();
+    let position = [(); 3].map(|()| 6.4e6 * (random.f64() - 0.5));
+    let mut small = || random.f32() - 0.5;
     let head = Head {
-        number: number.into(),
-        time: time.into(),
+        number,
+        time,
         motion: Motion { position, others: [(); 13].map(|()| small()) },
-        covariance: [(); TRIANGLE].map(|()| small()),
-        temperature: random.i16(200..600).into(),
-        supply: random.u16(4_800..5_200).into(),
+        covariance: [[(); ORDER]; ORDER].map(|row| row.map(|()| small().into())),
+        temperature: random.u16(200..600),
+        supply: random.u16(4_800..5_200),
         fix: random.u8(0..3),
         is_antenna_open: random.u8(0..8) / 7,
     };
-    record.extend(head.as_bytes());
+    sample.extend(head.as_bytes());
     for id in 0..random.u8(20..=28) {
-        let (elevation, azimuth) = (random.i8(5..=90), random.u16(0..360).into());
-        let place = Place { system: id % 4, id, elevation, azimuth };
+        let place = Place { system: id % 4, id, elevation: random.u8(5..=90), azimuth: random.u16(0..360) };
         for band in 0..random.u8(1..=3) {
             let signal = Signal {
                 band,
                 strength: random.u8(20..55),
-                locked: random.u16(..).into(),
-                range: (2e7 + 5e6 * random.f64()).into(),
-                phase: (1e8 * random.f64()).into(),
-                doppler: (8e3 * (random.f32() - 0.5)).into(),
+                locked: random.u16(..),
+                range: 2e7 + 5e6 * random.f64(),
+                phase: 1e8 * random.f64(),
+                doppler: 8e3 * (random.f32() - 0.5),
             };
-            record.extend(Record { place, signal, _unused: [0; 3] }.as_bytes());
+            sample.extend(Record { place, signal }.as_bytes());
         }
     }
 }

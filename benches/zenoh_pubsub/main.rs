@@ -13,22 +13,11 @@
 //! file. One of them is slow on purpose: it keeps messages while the others go on, and compares
 //! them again before it lets go, so that memory that was used again too early would be noticed.
 //!
-//! # Loads
-//!
-//! A load is traffic that is hard on memory, with its own defaults of the other options. The
-//! publisher does not wait for its subscribers but for memory. A load fails if the pool makes more
-//! than 16 segments, or if a subscriber ends with more descriptors or mappings than it had after a
-//! tenth of the messages, except for segments that were made meanwhile.
-//!
-//! ```text
-//! zenoh_pubsub --load mixed                  # 6.2 MB, 1 MB and 2 KB in random order, three subscribers, one is slow
-//! zenoh_pubsub --load random --keep 16       # 1 B to 4 MiB, 300 a second, a subscriber that keeps 16 messages
-//! zenoh_pubsub --load fixed --sizes 1MiB     # or 300 KB, a subscriber that takes 200 µs for each message
-//! zenoh_pubsub --load saturated              # 1 B to 4 MiB as fast as they go, three rounds, four ratios
-//! zenoh_pubsub --load mixed --memlock 8MiB   # receivers could not lock the memory: is the provider refused?
-//! ```
-//!
-//! Only with `--memlock` is a provider that cannot be made a result, and no failure.
+//! A load (`--load`) is traffic that is hard on memory, with its own defaults of the other options.
+//! The publisher does not wait for its subscribers but for memory. A load fails if the pool makes
+//! more than 16 segments, or if a subscriber ends with more descriptors or mappings than it had
+//! after a tenth of the messages, except for segments that were made meanwhile. With `--memlock` a
+//! provider that cannot be made is a result, and no failure.
 //!
 //! | file | what it shows |
 //! |---|---|
@@ -36,10 +25,9 @@
 //! | `publisher.rs` | allocate, fill, put; the check for leaks |
 //! | `subscriber.rs` | stock zenoh: receive, read in place, hold, let go |
 //! | `session.rs` | how the processes find each other, and what the publisher knows about its subscribers |
-//! | `footprint.rs` | what a process has of /dev/shm, descriptors and mappings, seen from outside of the allocator |
-//! | `limits.rs` | what a process may have of these |
-//! | `conductor.rs` | starts the processes, hears of them, ends them all if one fails, judges what they have seen |
-//! | `options.rs`, `report.rs` | the command line and the loads; the tables |
+//! | `footprint.rs`, `limits.rs` | what a process has of /dev/shm, descriptors and mappings; what it may have |
+//! | `conductor.rs` | starts the processes, ends them all if one fails, judges what they have seen |
+//! | `options.rs`, `news.rs`, `report.rs` | the command line and the loads; what processes tell; the tables |
 //!
 //! The exit code is 0 only if every subscriber saw every message, unchanged, in order and in shared
 //! memory, and nothing is left behind.
@@ -50,14 +38,14 @@ mod conductor;
 mod footprint;
 mod limits;
 mod memory;
+mod news;
 mod options;
 mod publisher;
 mod report;
 mod session;
 mod subscriber;
 
-use conductor::Role;
-use options::{subscriber_name, Options};
+use options::Options;
 use shm_pool_support::process::{exit_code, task};
 use std::process::ExitCode;
 
@@ -65,14 +53,8 @@ fn main() -> ExitCode {
     // What zenoh has to complain about; the conductor passes it on to standard error.
     // RUST_LOG=debug tells more.
     zenoh::init_log_from_env_or("error");
-    match task() {
+    match task::<conductor::Task>() {
         None => exit_code("zenoh_pubsub", conductor::run(&Options::of_command_line())),
-        Some(Role::Publisher(options)) => {
-            exit_code("publisher", limits::apply(&options).and_then(|()| publisher::run(&options)))
-        }
-        Some(Role::Subscriber(options)) => {
-            let outcome = limits::apply(&options).and_then(|()| subscriber::run(&options));
-            exit_code(&subscriber_name(options.index), outcome)
-        }
+        Some(task) => exit_code(&task.role.name(), task.run()),
     }
 }

@@ -6,13 +6,16 @@
 //! zenoh's own flow control ends at the receiving process: there messages pile up until the shared
 //! memory is full. So the publisher waits until the slowest subscriber is near.
 
+use parking_lot::{Condvar, Mutex};
+use serde_json::json;
 use shm_pool_support::{clock, Fallible};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
 use zenoh::bytes::ZBytes;
-use zenoh::pubsub::Subscriber;
 use zenoh::sample::SampleKind;
 use zenoh::{Config, Session, Wait};
+use zerocopy::little_endian::U64;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Messages.
 pub(crate) const DATA: &str = "shm_pool/example/data";
@@ -36,9 +39,7 @@ fn index_of(key: &str) -> Option<u8> {
 
 /// A peer that others can connect to, at a port that the system chooses.
 pub(crate) fn listen() -> Fallible<(Session, String)> {
-    let mut config = config()?;
-    config.insert_json5("listen/endpoints", r#"["tcp/127.0.0.1:0"]"#)?;
-    let session = zenoh::open(config).wait()?;
+    let session = open(&["tcp/127.0.0.1:0"], &[])?;
     let locators = session.info().locators().wait();
     let endpoint = locators.first().ok_or("zenoh listens nowhere")?.to_string();
     Ok((session, endpoint))
@@ -46,57 +47,44 @@ pub(crate) fn listen() -> Fallible<(Session, String)> {
 
 /// A peer that has one connection, to `endpoint`.
 pub(crate) fn connect(endpoint: &str) -> Fallible<Session> {
-    let mut config = config()?;
-    config.insert_json5("listen/endpoints", "[]")?;
-    config.insert_json5("connect/endpoints", &serde_json::json!([endpoint]).to_string())?;
-    // Without these a peer goes on trying in the background, and its program waits for messages
-    // that cannot come.
-    config.insert_json5("connect/timeout_ms", "5000")?;
-    config.insert_json5("connect/exit_on_failure", "true")?;
-    zenoh::open(config).wait()
+    open(&[], &[endpoint])
 }
 
-fn config() -> Fallible<Config> {
-    let mut config = Config::default();
-    config.insert_json5("mode", r#""peer""#)?;
-    // Only who is told the address takes part: no other zenoh program on this network has to do
-    // with it.
-    config.insert_json5("scouting/multicast/enabled", "false")?;
-    config.insert_json5("scouting/gossip/enabled", "false")?;
-    config.insert_json5("transport/shared_memory/enabled", "true")?;
-    // This would copy large messages that are not in shared memory into a segment of zenoh's own,
-    // and its threshold is for these alone. Ours are in shared memory whatever their size; what is
-    // left are counts of a few bytes.
-    config.insert_json5("transport/shared_memory/transport_optimization/enabled", "false")?;
-    Ok(config)
+fn open(listen: &[&str], connect: &[&str]) -> Fallible<Session> {
+    let config = json!({
+        "mode": "peer",
+        "listen": { "endpoints": listen },
+        // Otherwise a peer goes on trying in the background, and its program waits for messages
+        // that cannot come.
+        "connect": { "endpoints": connect, "timeout_ms": 5000, "exit_on_failure": true },
+        // Only who is told the address takes part: no other zenoh program on this network has to do
+        // with it.
+        "scouting": { "multicast": { "enabled": false }, "gossip": { "enabled": false } },
+        // The optimization would copy large messages that are not in shared memory into a segment
+        // of zenoh's own. Ours are there whatever their size; what is left are counts of a few bytes.
+        "transport": { "shared_memory": { "enabled": true, "transport_optimization": { "enabled": false } } },
+    });
+    zenoh::open(Config::from_json5(&config.to_string())?).wait()
 }
 
-/// What goes along with a message, as its attachment: two little-endian numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What goes along with a message, as its attachment.
+#[derive(FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
 pub(crate) struct Stamp {
     /// How many messages were sent before it.
-    pub(crate) number: u64,
+    pub(crate) number: U64,
     /// When it was sent, by the clock that processes share.
-    pub(crate) sent: u64,
+    pub(crate) sent: U64,
 }
 
 impl Stamp {
     pub(crate) fn now(number: u64) -> Self {
-        Self { number, sent: clock::now() }
-    }
-
-    pub(crate) fn to_bytes(self) -> [u8; 16] {
-        let mut bytes = [0; 16];
-        bytes[..8].copy_from_slice(&self.number.to_le_bytes());
-        bytes[8..].copy_from_slice(&self.sent.to_le_bytes());
-        bytes
+        Self { number: number.into(), sent: clock::now().into() }
     }
 
     pub(crate) fn from_attachment(attachment: Option<&ZBytes>) -> Fallible<Self> {
         let bytes = attachment.ok_or("a message came without a stamp")?.to_bytes();
-        let bytes: [u8; 16] = bytes.as_ref().try_into().map_err(|_| "a message's stamp has not 16 bytes")?;
-        let (number, sent) = bytes.split_at(8);
-        Ok(Self { number: u64::from_le_bytes(number.try_into()?), sent: u64::from_le_bytes(sent.try_into()?) })
+        Ok(Self::read_from_bytes(&bytes).map_err(|_| "a message's stamp has not 16 bytes")?)
     }
 }
 
@@ -104,12 +92,8 @@ impl Stamp {
 const GONE: u64 = u64::MAX;
 
 /// The subscribers, as heard of by zenoh.
-pub(crate) struct Audience {
-    heard: Arc<Heard>,
-    expected: usize,
-    _tokens: Subscriber<()>,
-    _counts: Subscriber<()>,
-}
+#[derive(Clone, Default)]
+pub(crate) struct Audience(Arc<Heard>);
 
 #[derive(Default)]
 struct Heard {
@@ -118,30 +102,12 @@ struct Heard {
     changed: Condvar,
 }
 
-impl Heard {
-    /// A subscriber is done with so many messages. What it said earlier may be heard later: zenoh
-    /// sends a token's end before what waits to be sent.
-    fn advance(&self, index: u8, count: u64) {
-        // A map of numbers is right after each step, whoever panicked elsewhere.
-        let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = done.entry(index).or_default();
-        *known = count.max(*known);
-        drop(done);
-        self.changed.notify_all();
-    }
-
-    fn wait_until(&self, reached: impl Fn(&BTreeMap<u8, u64>) -> bool) {
-        let done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
-        drop(self.changed.wait_while(done, |done| !reached(done)).unwrap_or_else(PoisonError::into_inner));
-    }
-}
-
 impl Audience {
-    /// Listens for subscribers; `expected` of them are to come.
-    pub(crate) fn new(session: &Session, expected: u8) -> Fallible<Self> {
-        let heard = Arc::new(Heard::default());
-        let (of_tokens, of_counts) = (heard.clone(), heard.clone());
-        let tokens = session
+    /// Listens for subscribers, for as long as the session lasts.
+    pub(crate) fn of(session: &Session) -> Fallible<Self> {
+        let audience = Self::default();
+        let (of_tokens, of_counts) = (audience.clone(), audience.clone());
+        session
             .liveliness()
             .declare_subscriber(format!("{READY}/*"))
             .history(true)
@@ -154,27 +120,42 @@ impl Audience {
                     SampleKind::Delete => of_tokens.advance(index, GONE),
                 }
             })
+            .background()
             .wait()?;
-        let counts = session
+        session
             .declare_subscriber(format!("{DONE}/*"))
             .callback(move |sample| {
                 let bytes = sample.payload().to_bytes();
                 let (Some(index), Ok(bytes)) = (index_of(sample.key_expr()), bytes.as_ref().try_into()) else { return };
                 of_counts.advance(index, u64::from_le_bytes(bytes));
             })
+            .background()
             .wait()?;
-        Ok(Self { heard, expected: expected.into(), _tokens: tokens, _counts: counts })
+        Ok(audience)
     }
 
-    /// Waits until all are there. A subscriber shows its token after it has subscribed, over the
-    /// same connection, so from then on nobody misses a message.
-    pub(crate) fn wait_until_present(&self) {
-        self.heard.wait_until(|done| done.len() == self.expected);
+    /// A subscriber is done with so many messages. What it said earlier may be heard later: zenoh
+    /// sends a token's end before what waits to be sent.
+    fn advance(&self, index: u8, count: u64) {
+        let mut done = self.0.done.lock();
+        let known = done.entry(index).or_default();
+        *known = count.max(*known);
+        self.0.changed.notify_all();
+    }
+
+    fn wait_until(&self, reached: impl Fn(&BTreeMap<u8, u64>) -> bool) {
+        self.0.changed.wait_while(&mut self.0.done.lock(), |done| !reached(done));
+    }
+
+    /// Waits until so many are there. A subscriber shows its token after it has subscribed, over
+    /// the same connection, so from then on nobody misses a message.
+    pub(crate) fn wait_until_present(&self, expected: u8) {
+        self.wait_until(|done| done.len() == usize::from(expected));
     }
 
     /// Waits until all are done with the first `count` messages.
     pub(crate) fn wait_until_done(&self, count: u64) {
-        self.heard.wait_until(|done| done.values().all(|&known| known >= count));
+        self.wait_until(|done| done.values().all(|&known| known >= count));
     }
 
     /// Waits until all have let go of everything and left.

@@ -1,11 +1,12 @@
 //! Who takes part in which workload, and how much is measured.
 
-use crate::footprint::{footprint, Footprint};
-use crate::iceoryx::Iceoryx;
-use crate::report::Row;
-use crate::source::{Malloc, Pool, Source};
-use crate::workload::{one_by_one, Mixed, FRAME, LIVE};
-use crate::zenoh_peers::{bare, binary_heap, buddy, pool_backend, talc, Collect, CollectAndDefragment, Zenoh};
+use crate::footprint::{footprint, Memory};
+use crate::iceoryx::iceoryx;
+use crate::source::{pool, Made, Malloc};
+use crate::workload::{mixture, one_by_one, Mixture, FRAME, LIVE, MIXTURE};
+use crate::zenoh_peers::{bare, binary_heap, buddy, ours, pool_backend, stock, talc};
+use shm_pool_support::chart::Bar;
+use shm_pool_support::latency::Spread;
 use shm_pool_support::turns::{interleave, Batch};
 
 /// The names by which tables, ratios and the chart know them.
@@ -17,8 +18,6 @@ pub(crate) mod names {
     pub(crate) const ZENOH_HEAP: &str = "zenoh provider, binary heap";
     pub(crate) const BARE_OURS: &str = "bare backend, ours";
     pub(crate) const BARE_TALC: &str = "bare backend, talc";
-    pub(crate) const BARE_BUDDY: &str = "bare backend, buddy";
-    pub(crate) const BARE_HEAP: &str = "bare backend, binary heap";
     pub(crate) const ICEORYX: &str = "iceoryx2 publisher";
     pub(crate) const POOL: &str = "shm-pool provider";
     pub(crate) const MALLOC: &str = "glibc malloc";
@@ -28,6 +27,38 @@ pub(crate) mod names {
 }
 
 use names::*;
+
+/// One that allocates and drops messages of a length, and its bar in the chart. One colour per
+/// backend: strong behind zenoh's provider, pale when bare.
+type OneByOne = (Bar, fn(usize) -> Made<Batch>);
+
+pub(crate) const ONE_BY_ONE: [OneByOne; 11] = [
+    ((ZENOH_OURS, [0x1f, 0x5f, 0xb4]), |len| one_by_one(ours(true), len)),
+    ((ZENOH_TALC, [0xd0, 0x6a, 0x1c]), |len| one_by_one(stock(talc()), len)),
+    ((ZENOH_BUDDY, [0x2e, 0x8b, 0x57]), |len| one_by_one(stock(buddy()), len)),
+    ((ZENOH_HEAP, [0x7d, 0x55, 0xa8]), |len| one_by_one(stock(binary_heap()), len)),
+    ((BARE_OURS, [0x9c, 0xc3, 0xee]), |len| bare(pool_backend(true), len)),
+    ((BARE_TALC, [0xf6, 0xc3, 0x93]), |len| bare(talc(), len)),
+    (("bare backend, buddy", [0xa5, 0xd6, 0xb7]), |len| bare(buddy(), len)),
+    (("bare backend, binary heap", [0xcf, 0xbb, 0xe6]), |len| bare(binary_heap(), len)),
+    ((ICEORYX, [0xc0, 0x2d, 0x43]), |len| one_by_one(iceoryx(len, 1), len)),
+    ((POOL, [0x0b, 0x2c, 0x5e]), |len| one_by_one(pool(), len)),
+    ((MALLOC, [0x8a, 0x8a, 0x8a]), |len| one_by_one(Ok(Malloc), len)),
+];
+
+/// One that sends the mixture, and looks at every byte or not.
+type Mixes = (&'static str, fn(bool) -> Made<Box<dyn Mixture>>);
+
+const MIXES: [Mixes; 8] = [
+    (ZENOH_OURS, |is_thorough| mixture(ours(true), is_thorough)),
+    (ZENOH_OURS_FULL, |is_thorough| mixture(ours(false), is_thorough)),
+    (ZENOH_TALC, |is_thorough| mixture(stock(talc()), is_thorough)),
+    (ZENOH_BUDDY, |is_thorough| mixture(stock(buddy()), is_thorough)),
+    (ZENOH_HEAP, |is_thorough| mixture(stock(binary_heap()), is_thorough)),
+    (ICEORYX, |is_thorough| mixture(iceoryx(FRAME, LIVE + 1), is_thorough)),
+    (POOL, |is_thorough| mixture(pool(), is_thorough)),
+    (MALLOC, |is_thorough| mixture(Ok(Malloc), is_thorough)),
+];
 
 /// How much to measure.
 #[derive(Clone, Copy)]
@@ -50,89 +81,25 @@ impl Effort {
         Self { rounds: 2, mixed_rounds: 1, orders: 2, churned: 2, churn: 200, is_quick: true };
 }
 
-/// One that takes part. `batch` is why not, if it cannot.
-pub(crate) struct Contender {
-    name: &'static str,
-    batch: Result<Batch, String>,
+/// A contender's nanoseconds per message, or why there are none.
+pub(crate) type Row = (&'static str, Made<Spread>);
+
+/// Times those that allocate and drop messages of `len` bytes.
+pub(crate) fn time_one_by_one(len: usize, effort: Effort) -> Vec<Row> {
+    let batches = ONE_BY_ONE.iter().map(|(_, build)| build(len));
+    let spreads = interleave(batches, effort.rounds, effort.is_quick.then_some(100));
+    ONE_BY_ONE.iter().map(|&((name, _), _)| name).zip(spreads).collect()
 }
 
-/// Measures contenders in turn.
-pub(crate) fn measure(contenders: Vec<Contender>, rounds: usize, count: Option<u64>) -> Vec<Row> {
-    let (names, batches): (Vec<_>, Vec<_>) = contenders.into_iter().map(|one| (one.name, one.batch)).unzip();
-    let spreads = interleave(batches, rounds, count);
-    names.into_iter().zip(spreads).map(|(name, spread)| Row { name, spread }).collect()
+/// Times those that send the mixture.
+pub(crate) fn time_mixture(effort: Effort) -> Vec<Row> {
+    let batch = |mut mixture: Box<dyn Mixture>| -> Batch { Box::new(move |count| mixture.run(count)) };
+    let batches = MIXES.iter().map(|(_, build)| build(effort.is_quick).map(batch));
+    let spreads = interleave(batches, effort.mixed_rounds, Some(MIXTURE as u64));
+    MIXES.iter().map(|&(name, _)| name).zip(spreads).collect()
 }
 
-/// Those that allocate and drop messages of `len` bytes.
-pub(crate) fn one_by_one_of(len: usize) -> Vec<Contender> {
-    vec![
-        single(ZENOH_OURS, Zenoh::<_, Collect>::ours(true), len),
-        single(ZENOH_TALC, talc().map(Zenoh::<_, Collect>::stock), len),
-        single(ZENOH_BUDDY, buddy().map(Zenoh::<_, Collect>::stock), len),
-        single(ZENOH_HEAP, binary_heap().map(Zenoh::<_, Collect>::stock), len),
-        Contender { name: BARE_OURS, batch: pool_backend(true).and_then(|backend| bare(backend, len)) },
-        Contender { name: BARE_TALC, batch: talc().and_then(|backend| bare(backend, len)) },
-        Contender { name: BARE_BUDDY, batch: buddy().and_then(|backend| bare(backend, len)) },
-        Contender { name: BARE_HEAP, batch: binary_heap().and_then(|backend| bare(backend, len)) },
-        single(ICEORYX, Iceoryx::new(len, 1), len),
-        single(POOL, Pool::new(), len),
-        single(MALLOC, Ok(Malloc), len),
-    ]
-}
-
-fn single<S: Source + 'static>(name: &'static str, source: Result<S, String>, len: usize) -> Contender {
-    Contender { name, batch: source.map(|source| one_by_one(source, len)) }
-}
-
-/// Those that send the mixture, to be timed.
-pub(crate) fn mixed(is_thorough: bool) -> Vec<Contender> {
-    let mut timed = Timed { is_thorough, contenders: Vec::new() };
-    each_mixed(&mut timed);
-    timed.contenders
-}
-
-/// Those that send the mixture, one after the other, and what memory each took.
-pub(crate) fn footprints(is_thorough: bool) -> Vec<Footprint> {
-    let mut weighed = Weighed { is_thorough, footprints: Vec::new() };
-    each_mixed(&mut weighed);
-    weighed.footprints
-}
-
-/// What is done with each peer, whose types all differ.
-trait Visit {
-    fn visit<S: Source + 'static>(&mut self, name: &'static str, build: impl FnOnce() -> Result<S, String>);
-}
-
-fn each_mixed(visitor: &mut impl Visit) {
-    visitor.visit(ZENOH_OURS, || Zenoh::<_, CollectAndDefragment>::ours(true));
-    visitor.visit(ZENOH_OURS_FULL, || Zenoh::<_, CollectAndDefragment>::ours(false));
-    visitor.visit(ZENOH_TALC, || talc().map(Zenoh::<_, CollectAndDefragment>::stock));
-    visitor.visit(ZENOH_BUDDY, || buddy().map(Zenoh::<_, CollectAndDefragment>::stock));
-    visitor.visit(ZENOH_HEAP, || binary_heap().map(Zenoh::<_, CollectAndDefragment>::stock));
-    visitor.visit(ICEORYX, || Iceoryx::new(FRAME, LIVE + 1));
-    visitor.visit(POOL, Pool::new);
-    visitor.visit(MALLOC, || Ok(Malloc));
-}
-
-struct Timed {
-    is_thorough: bool,
-    contenders: Vec<Contender>,
-}
-
-impl Visit for Timed {
-    fn visit<S: Source + 'static>(&mut self, name: &'static str, build: impl FnOnce() -> Result<S, String>) {
-        let mixed = build().map(|source| Mixed::new(source, self.is_thorough));
-        self.contenders.push(Contender { name, batch: mixed.map(Mixed::into_batch) });
-    }
-}
-
-struct Weighed {
-    is_thorough: bool,
-    footprints: Vec<Footprint>,
-}
-
-impl Visit for Weighed {
-    fn visit<S: Source + 'static>(&mut self, name: &'static str, build: impl FnOnce() -> Result<S, String>) {
-        self.footprints.push(footprint(name, build, self.is_thorough));
-    }
+/// What memory each takes that sends the mixture, one after the other.
+pub(crate) fn weigh_mixture(effort: Effort) -> Vec<(&'static str, Made<(Memory, String)>)> {
+    MIXES.iter().map(|&(name, build)| (name, footprint(|| build(effort.is_quick)))).collect()
 }

@@ -4,6 +4,7 @@
 mod stores;
 
 use crate::contenders::Effort;
+use crate::source::Made;
 use crate::workload::mixture_len;
 use crate::zenoh_peers::SEGMENT;
 use fastrand::Rng;
@@ -42,19 +43,14 @@ const SIZES: [(usize, &str); 22] = [
     (33_000_000, "33,000,000 B"),
 ];
 
-/// A mixture of lengths.
-#[derive(Clone, Copy)]
-struct Mixture {
-    name: &'static str,
-    /// The next length.
-    len: fn(&mut Rng) -> usize,
-}
+/// A mixture of lengths: its name, and the next length.
+type Mixture = (&'static str, fn(&mut Rng) -> usize);
 
 const MIXTURES: [Mixture; 4] = [
-    Mixture { name: "uniform, 1 B to 4 MiB", len: |random| random.usize(1..=4 * MIB) },
-    Mixture { name: "log-uniform, 64 B to 8 MiB", len: log_uniform },
-    Mixture { name: "6.2 MB, 1 MB or 2 KB", len: |random| [6_200_000, 1_000_000, 2_000][random.usize(..3)] },
-    Mixture { name: "frames, clouds, telemetry", len: mixture_len },
+    ("uniform, 1 B to 4 MiB", |random| random.usize(1..=4 * MIB)),
+    ("log-uniform, 64 B to 8 MiB", log_uniform),
+    ("6.2 MB, 1 MB or 2 KB", |random| [6_200_000, 1_000_000, 2_000][random.usize(..3)]),
+    ("frames, clouds, telemetry", mixture_len),
 ];
 
 /// Each doubling is as likely as any other.
@@ -70,74 +66,90 @@ const SHORTEST_QUICK: usize = 1000;
 /// Apart from the seeds of the lengths.
 const DROPS: u64 = 1 << 32;
 
-/// What one peer reached.
-struct Fill {
-    messages: f64,
-    /// Those asked for, without what the peer adds.
-    bytes: f64,
+/// What one peer reached: a number to compare, and how it is shown.
+type Figure = (f64, String);
+
+/// A line of a table, with a cell for each of [`PEERS`].
+type Row = (&'static str, Vec<Made<Figure>>);
+
+fn row(name: &'static str, measure: impl Fn(Build) -> Made<Figure>) -> Row {
+    (name, PEERS.iter().map(|&(_, build)| measure(build)).collect())
 }
 
-impl Fill {
-    fn of(store: &dyn Store) -> Self {
-        Self { messages: store.messages() as f64, bytes: store.bytes() as f64 }
-    }
-}
-
-/// A peer's figure, or why there is none.
-type Cell<T> = Result<T, String>;
-
-/// A line of the table, with a cell for each of [`PEERS`].
-struct Row<T> {
-    name: &'static str,
-    cells: Vec<Cell<T>>,
-}
-
-/// Measures and prints the table.
+/// Measures, and prints the tables.
 pub(crate) fn print(effort: Effort) {
-    let sizes = SIZES.into_iter().filter(|(len, _)| !effort.is_quick || *len >= SHORTEST_QUICK);
-    let sizes: Vec<Row<Fill>> = sizes.map(|(len, name)| row(name, |build| one_size(build, len))).collect();
-    let first = MIXTURES.map(|mixture| row(mixture.name, |build| first_refusals(build, mixture, effort)));
-    let churned = MIXTURES.map(|mixture| row(mixture.name, |build| later_refusals(build, mixture, effort)));
-    print_table(&sizes, &first, &churned, effort);
+    let Effort { orders, churned, churn, is_quick, .. } = effort;
+    let goal = if is_quick { Goal::None } else { GOAL };
+    let sizes = SIZES.into_iter().filter(|(len, _)| !is_quick || *len >= SHORTEST_QUICK);
+    let all: [(String, Vec<Row>); 3] = [
+        (
+            format!("what fits under {} MiB: one length, messages", SEGMENT >> 20),
+            sizes.map(|(len, name)| row(name, |build| one_size(build, len))).collect(),
+        ),
+        (
+            format!("mixture, MiB at the first refusal (messages), mean of {orders} orders"),
+            MIXTURES.map(|(name, next)| row(name, |build| first_refusals(build, next, effort))).into(),
+        ),
+        (
+            format!("mixture, MiB at refusals after churn, mean of {churned} orders of {churn} messages"),
+            MIXTURES.map(|(name, next)| row(name, |build| later_refusals(build, next, effort))).into(),
+        ),
+    ];
+    // Each reason once, however many cells it is for.
+    let mut reasons = BTreeSet::new();
+    for (title, rows) in &all {
+        let names = PEERS.map(|(name, _)| name);
+        let mut table = table(&[&[title.as_str()], &names[..], &["ours / zenoh's", ""]].concat());
+        for (name, cells) in rows {
+            let texts = cells.iter().map(|cell| cell.as_ref().map_or("cannot", |(_, text)| text).to_owned());
+            table.add_row([(*name).to_owned()].into_iter().chain(texts).chain(ratio(cells, goal)));
+            reasons.extend(names.into_iter().zip(cells).filter_map(|(peer, cell)| Some((peer, cell.as_ref().err()?))));
+        }
+        println!("{table}\n");
+    }
+    for (name, reason) in reasons {
+        println!("{name} cannot: {reason}");
+    }
+    println!("The last column is the worse of our two divided by the best of zenoh's three; its goal is {GOAL}.");
+    println!("{NOTES}\n");
 }
 
-fn row<T>(name: &'static str, measure: impl Fn(Build) -> Cell<T>) -> Row<T> {
-    Row { name, cells: PEERS.iter().map(|peer| measure(peer.build)).collect() }
-}
-
-fn one_size(build: Build, len: usize) -> Cell<Fill> {
+fn one_size(build: Build, len: usize) -> Made<Figure> {
     let mut store = build()?;
-    fill(&mut *store, || len)?;
-    Ok(Fill::of(&*store))
+    fill(&mut store, || len)?;
+    let messages = store.messages();
+    Ok((messages as f64, messages.to_string()))
 }
 
 /// The mean over all orders.
-fn first_refusals(build: Build, mixture: Mixture, effort: Effort) -> Cell<Fill> {
-    let one = |seed| {
+fn first_refusals(build: Build, next: fn(&mut Rng) -> usize, effort: Effort) -> Made<Figure> {
+    let mut messages = Vec::new();
+    let mut bytes = Vec::new();
+    for seed in 0..effort.orders {
         let (mut store, mut random) = (build()?, Rng::with_seed(seed));
-        fill(&mut *store, || (mixture.len)(&mut random))?;
-        Ok(Fill::of(&*store))
-    };
-    let fills = (0..effort.orders).map(one).collect::<Cell<Vec<Fill>>>()?;
-    let messages = mean(fills.iter().map(|fill| fill.messages));
-    Ok(Fill { messages, bytes: mean(fills.iter().map(|fill| fill.bytes)) })
+        fill(&mut store, || next(&mut random))?;
+        messages.push(store.messages() as f64);
+        bytes.push(store.bytes() as f64);
+    }
+    let bytes = mean(&bytes);
+    Ok((bytes, format!("{:.2} ({:.1})", mib(bytes as u64), mean(&messages))))
 }
 
 /// Live bytes: the mean of the means of the orders that go on.
-fn later_refusals(build: Build, mixture: Mixture, effort: Effort) -> Cell<f64> {
+fn later_refusals(build: Build, next: fn(&mut Rng) -> usize, effort: Effort) -> Made<Figure> {
     let one = |seed| {
         let (mut store, mut random) = (build()?, Rng::with_seed(seed));
-        let mut next = || (mixture.len)(&mut random);
-        let refused = fill(&mut *store, &mut next)?;
+        let mut next = || next(&mut random);
+        let refused = fill(&mut store, &mut next)?;
         let lens = iter::once(refused).chain(iter::repeat_with(next)).take(effort.churn);
-        churn(&mut *store, lens, effort.churn / 2, Rng::with_seed(DROPS + seed))
+        churn(&mut store, lens, effort.churn / 2, Rng::with_seed(DROPS + seed))
     };
-    let means = (0..effort.churned).map(one).collect::<Cell<Vec<f64>>>()?;
-    Ok(mean(means.into_iter()))
+    let bytes = mean(&(0..effort.churned).map(one).collect::<Made<Vec<f64>>>()?);
+    Ok((bytes, format!("{:.2}", mib(bytes as u64))))
 }
 
 /// Keeps messages until one is refused. Returns its length.
-fn fill(store: &mut dyn Store, mut next: impl FnMut() -> usize) -> Cell<usize> {
+fn fill(store: &mut Store, mut next: impl FnMut() -> usize) -> Made<usize> {
     loop {
         let len = next();
         if !store.keep(len)? {
@@ -149,7 +161,7 @@ fn fill(store: &mut dyn Store, mut next: impl FnMut() -> usize) -> Cell<usize> {
 /// Goes on with a full store: a message that is refused waits until enough others, picked at
 /// random, have been dropped. Returns the mean of the live bytes at the refusals, the first
 /// `uncounted` messages' left out.
-fn churn(store: &mut dyn Store, lens: impl Iterator<Item = usize>, uncounted: usize, mut random: Rng) -> Cell<f64> {
+fn churn(store: &mut Store, lens: impl Iterator<Item = usize>, uncounted: usize, mut random: Rng) -> Made<f64> {
     let mut refusals = Vec::new();
     for (index, len) in lens.enumerate() {
         while !store.keep(len)? {
@@ -165,12 +177,11 @@ fn churn(store: &mut dyn Store, lens: impl Iterator<Item = usize>, uncounted: us
     if refusals.is_empty() {
         return Err("was never full".to_owned());
     }
-    Ok(mean(refusals.into_iter()))
+    Ok(mean(&refusals))
 }
 
-fn mean(figures: impl ExactSizeIterator<Item = f64>) -> f64 {
-    let count = figures.len() as f64;
-    figures.sum::<f64>() / count
+fn mean(figures: &[f64]) -> f64 {
+    figures.iter().sum::<f64>() / figures.len() as f64
 }
 
 /// Nowhere more than 5 % fewer.
@@ -188,65 +199,18 @@ not show time, memory outside the cap, messages that wait for readers or for a c
   heap       Asked only when it has enough free bytes, because it loses memory for good if it has not; defragmented
              when it asks for it.";
 
-fn print_table(sizes: &[Row<Fill>], first: &[Row<Fill>], churned: &[Row<f64>], effort: Effort) {
-    let goal = if effort.is_quick { Goal::None } else { GOAL };
-    let Effort { orders, churned: few, churn, .. } = effort;
-    let heads = |what: &str| -> Vec<String> {
-        let names = PEERS.iter().map(|peer| peer.name);
-        [what].into_iter().chain(names).chain(["ours / zenoh's", ""]).map(str::to_owned).collect()
-    };
-    let mut lengths = table(&heads(&format!("what fits under {} MiB: one length, messages", SEGMENT >> 20)));
-    for row in sizes {
-        lengths.add_row(line(row, goal, |fill| fill.messages, |fill| fill.messages.to_string()));
-    }
-    let what = format!("mixture, MiB at the first refusal (messages), mean of {orders} orders");
-    let mut refusals = table(&heads(&what));
-    for row in first {
-        let text = |fill: &Fill| format!("{:.2} ({:.1})", mib(fill.bytes as u64), fill.messages);
-        refusals.add_row(line(row, goal, |fill| fill.bytes, text));
-    }
-    let what = format!("mixture, MiB at refusals after churn, mean of {few} orders of {churn} messages");
-    let mut later = table(&heads(&what));
-    for row in churned {
-        later.add_row(line(row, goal, |&bytes| bytes, |&bytes| format!("{:.2}", mib(bytes as u64))));
-    }
-    println!("{lengths}\n\n{refusals}\n\n{later}\n");
-    print_reasons(sizes, first, churned);
-    println!("The last column is the worse of our two divided by the best of zenoh's three; its goal is {GOAL}.");
-    println!("{NOTES}\n");
-}
-
-fn line<T>(row: &Row<T>, goal: Goal, figure: impl Fn(&T) -> f64, show: impl Fn(&T) -> String) -> Vec<String> {
-    let cells = row.cells.iter().map(|cell| cell.as_ref().map_or_else(|_| "cannot".to_owned(), &show));
-    [row.name.to_owned()].into_iter().chain(cells).chain(ratio(&row.cells, goal, figure)).collect()
-}
-
-fn ratio<T>(cells: &[Cell<T>], goal: Goal, figure: impl Fn(&T) -> f64) -> [String; 2] {
+/// Of a row, and how it stands to the goal.
+fn ratio(cells: &[Made<Figure>], goal: Goal) -> [String; 2] {
     let (ours, zenohs) = cells.split_at(OURS);
     // One of ours that cannot is not made up for by the other; of zenoh's, the others still have a
     // best.
-    let ours: Result<Vec<f64>, _> = ours.iter().map(|cell| cell.as_ref().map(&figure)).collect();
-    let worst = ours.ok().and_then(|ours| ours.into_iter().reduce(f64::min));
-    let best = zenohs.iter().filter_map(|cell| cell.as_ref().ok()).map(&figure).reduce(f64::max);
-    match (worst, best) {
-        (Some(worst), Some(best)) if best > 0.0 => {
-            let ratio = worst / best;
-            [format!("{ratio:.3}"), goal.verdict(ratio).to_owned()]
-        }
-        (Some(_), Some(_)) => ["fits in none of zenoh's", ""].map(str::to_owned),
-        _ => ["missing: one side was not measured", ""].map(str::to_owned),
+    let number = |cell: &Made<Figure>| cell.as_ref().ok().map(|&(number, _)| number);
+    let ours = ours.iter().map(number).collect::<Option<Vec<_>>>();
+    let worst = ours.and_then(|ours| ours.into_iter().reduce(f64::min));
+    let best = zenohs.iter().filter_map(number).reduce(f64::max);
+    match worst.zip(best) {
+        Some((worst, best)) if best > 0.0 => [format!("{:.3}", worst / best), goal.verdict(worst / best).to_owned()],
+        Some(_) => ["fits in none of zenoh's", ""].map(str::to_owned),
+        None => ["missing: one side was not measured", ""].map(str::to_owned),
     }
-}
-
-/// Each reason once, however many cells it is for.
-fn print_reasons(sizes: &[Row<Fill>], first: &[Row<Fill>], churned: &[Row<f64>]) {
-    let fills = sizes.iter().chain(first).flat_map(failures);
-    let reasons: BTreeSet<_> = fills.chain(churned.iter().flat_map(failures)).collect();
-    for (name, reason) in reasons {
-        println!("{name} cannot: {reason}");
-    }
-}
-
-fn failures<T>(row: &Row<T>) -> impl Iterator<Item = (&'static str, &str)> {
-    PEERS.iter().zip(&row.cells).filter_map(|(peer, cell)| Some((peer.name, cell.as_ref().err()?.as_str())))
 }

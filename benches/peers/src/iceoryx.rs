@@ -1,7 +1,7 @@
 //! iceoryx2: a publisher of byte slices, which loans a sample and drops it unsent.
 
 use crate::child;
-use crate::source::{text, Source};
+use crate::source::{text, Made, Source};
 use iceoryx2::config::Config;
 use iceoryx2::port::publisher::Publisher;
 use iceoryx2::port::LoanError;
@@ -19,7 +19,7 @@ static SERVICES: AtomicUsize = AtomicUsize::new(0);
 
 /// Keeps iceoryx2 quiet, and away from the machine's other iceoryx2 processes: its files go to
 /// `scratch`.
-pub(crate) fn start(scratch: &StdPath) -> Result<(), String> {
+pub(crate) fn start(scratch: &StdPath) -> Made<()> {
     set_log_level(LogLevel::Fatal);
     let mut config = Config::default();
     config.global.set_root_path(&Path::new(scratch.as_os_str().as_bytes()).map_err(text)?);
@@ -33,27 +33,25 @@ pub(crate) struct Iceoryx {
     _node: Node<ipc::Service>,
 }
 
-impl Iceoryx {
-    /// For messages of up to `max_len` bytes, of which at most `live` exist at a time. The service
-    /// is as small as it can be, because iceoryx2 makes samples for all its subscribers in advance.
-    pub(crate) fn new(max_len: usize, live: usize) -> Result<Self, String> {
-        let config = CONFIG.get().ok_or("not started")?;
-        let node = NodeBuilder::new().config(config).create::<ipc::Service>().map_err(text)?;
-        let service = SERVICES.fetch_add(1, Ordering::Relaxed);
-        let name = format!("peers/{service}");
-        let service = node
-            .service_builder(&name.as_str().try_into().map_err(text)?)
-            .publish_subscribe::<[u8]>()
-            .max_publishers(1)
-            .max_subscribers(1)
-            .subscriber_max_buffer_size(1)
-            .subscriber_max_borrowed_samples(1)
-            .history_size(0)
-            .create()
-            .map_err(text)?;
-        let publisher = service.publisher_builder().initial_max_slice_len(max_len).max_loaned_samples(live);
-        Ok(Self { publisher: publisher.create().map_err(text)?, _node: node })
-    }
+/// A publisher of messages of up to `max_len` bytes, of which at most `live` exist at a time. The
+/// service is as small as it can be, because iceoryx2 makes samples for all its subscribers in
+/// advance.
+pub(crate) fn iceoryx(max_len: usize, live: usize) -> Made<Iceoryx> {
+    let config = CONFIG.get().ok_or("not started")?;
+    let node = NodeBuilder::new().config(config).create::<ipc::Service>().map_err(text)?;
+    let name = format!("peers/{}", SERVICES.fetch_add(1, Ordering::Relaxed));
+    let service = node
+        .service_builder(&name.as_str().try_into().map_err(text)?)
+        .publish_subscribe::<[u8]>()
+        .max_publishers(1)
+        .max_subscribers(1)
+        .subscriber_max_buffer_size(1)
+        .subscriber_max_borrowed_samples(1)
+        .history_size(0)
+        .create()
+        .map_err(text)?;
+    let publisher = service.publisher_builder().initial_max_slice_len(max_len).max_loaned_samples(live);
+    Ok(Iceoryx { publisher: publisher.create().map_err(text)?, _node: node })
 }
 
 impl Source for Iceoryx {

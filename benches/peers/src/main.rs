@@ -28,14 +28,13 @@ mod workload;
 mod zenoh_peers;
 
 use clap::Parser;
-use contenders::{measure, Effort};
+use contenders::Effort;
 use report::{print_footprints, print_rows, Sized};
 use shm_pool_support::machine::Machine;
 use shm_pool_support::process::{exit_code, task};
 use shm_pool_support::Fallible;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use workload::MIXTURE;
 
 const SIZES: [(usize, &str); 5] =
     [(64, "64 B"), (4 << 10, "4 KiB"), (64 << 10, "64 KiB"), (1 << 20, "1 MiB"), (8 << 20, "8 MiB")];
@@ -46,11 +45,9 @@ struct Arguments {
     /// Few rounds: shows that everything works, compares every byte, draws no chart.
     #[arg(long)]
     quick: bool,
-
     /// Only the table of what fits under the cap.
     #[arg(long)]
     fits: bool,
-
     /// Where the chart goes.
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/peers.svg"))]
     svg: PathBuf,
@@ -83,9 +80,14 @@ fn measure_all(arguments: &Arguments, scratch: &Path) -> Fallible {
         println!("iceoryx2 cannot start: {reason}\n");
     }
 
-    let footprints = contenders::footprints(effort.is_quick);
-    let sizes: Vec<Sized> = SIZES.into_iter().map(|(len, name)| one_by_one(len, name, effort)).collect();
-    let mixed = measure(contenders::mixed(effort.is_quick), effort.mixed_rounds, Some(MIXTURE as u64));
+    let footprints = contenders::weigh_mixture(effort);
+    let mut sizes: Vec<Sized> = Vec::new();
+    for (len, name) in SIZES {
+        let rows = contenders::time_one_by_one(len, effort);
+        print_rows(&format!("alloc + drop, {name}"), &rows);
+        sizes.push((name, rows));
+    }
+    let mixed = contenders::time_mixture(effort);
     print_rows("mixture, per message", &mixed);
     print_footprints(&footprints);
     fits::print(effort);
@@ -95,11 +97,4 @@ fn measure_all(arguments: &Arguments, scratch: &Path) -> Fallible {
     }
     report::print_ratios(&sizes, &mixed);
     report::draw(&arguments.svg, &sizes, &machine)
-}
-
-fn one_by_one(len: usize, name: &'static str, effort: Effort) -> Sized {
-    let count = effort.is_quick.then_some(100);
-    let rows = measure(contenders::one_by_one_of(len), effort.rounds, count);
-    print_rows(&format!("alloc + drop, {name}"), &rows);
-    Sized { len, name, rows }
 }

@@ -2,11 +2,12 @@
 //! their goals, the chart.
 
 use crate::contenders::names::*;
-use crate::contenders::Effort;
-use crate::footprint::Footprint;
+use crate::contenders::{Effort, Row, ONE_BY_ONE};
+use crate::footprint::Memory;
+use crate::source::Made;
 use crate::workload::{FRAME, LIVE};
 use crate::zenoh_peers::SEGMENT;
-use shm_pool_support::chart::{self, Bar};
+use shm_pool_support::chart;
 use shm_pool_support::latency::Spread;
 use shm_pool_support::machine::Machine;
 use shm_pool_support::table::{table, Goal};
@@ -17,18 +18,8 @@ use std::path::Path;
 
 const LOCK: &str = include_str!("../Cargo.lock");
 
-/// A contender's nanoseconds per message, or why there are none.
-pub(crate) struct Row {
-    pub(crate) name: &'static str,
-    pub(crate) spread: Result<Spread, String>,
-}
-
 /// The rows of one message length.
-pub(crate) struct Sized {
-    pub(crate) len: usize,
-    pub(crate) name: &'static str,
-    pub(crate) rows: Vec<Row>,
-}
+pub(crate) type Sized = (&'static str, Vec<Row>);
 
 /// What the figures are taken on.
 pub(crate) fn print_machine(machine: &Machine) {
@@ -83,68 +74,57 @@ pub(crate) fn print_notes(effort: Effort) {
 }
 
 pub(crate) fn print_rows(title: &str, rows: &[Row]) {
-    let mut table = table(&[title, "median", "min", "max"]);
-    for Row { name, spread } in rows {
-        match spread {
-            Ok(Spread { median, least, most }) => {
-                let figures = [median, least, most].map(|&ns| Nanoseconds(ns).to_string());
-                table.add_row([(*name).to_owned()].into_iter().chain(figures));
-            }
-            Err(_) => drop(table.add_row([name, "cannot"])),
-        }
-    }
-    println!("{table}\n");
-    print_reasons(rows.iter().filter_map(|row| Some((row.name, row.spread.as_ref().err()?))));
+    let times = |spread: &Spread| [spread.median, spread.least, spread.most].map(|ns| Nanoseconds(ns).to_string());
+    print(&[title, "median", "min", "max"], rows, |spread| times(spread).to_vec());
 }
 
-pub(crate) fn print_footprints(footprints: &[Footprint]) {
-    let mut table = table(&["mixture, most memory in MiB", "mapped", "resident", "private", "by its own account"]);
-    for Footprint { name, memory, account } in footprints {
-        match memory {
-            Ok(memory) => {
-                let figures =
-                    [memory.mapped, memory.resident, memory.private].map(|bytes| format!("{:.1}", mib(bytes)));
-                table.add_row([(*name).to_owned()].into_iter().chain(figures).chain([account.clone()]));
-            }
-            Err(_) => drop(table.add_row([name, "cannot"])),
-        }
-    }
-    println!("{table}\n");
-    print_reasons(footprints.iter().filter_map(|one| Some((one.name, one.memory.as_ref().err()?))));
+pub(crate) fn print_footprints(footprints: &[(&str, Made<(Memory, String)>)]) {
+    let heads = ["mixture, most memory in MiB", "mapped", "resident", "private", "by its own account"];
+    print(&heads, footprints, |(memory, account)| {
+        memory.map(|bytes| format!("{:.1}", mib(bytes))).into_iter().chain([account.clone()]).collect()
+    });
 }
 
-fn print_reasons<'a>(reasons: impl Iterator<Item = (&'static str, &'a String)>) {
-    reasons.for_each(|(name, reason)| println!("{name} cannot: {reason}\n"));
+/// A line for each contender, and why those cannot take part that have none.
+fn print<T>(heads: &[&str], rows: &[(&str, Made<T>)], cells: impl Fn(&T) -> Vec<String>) {
+    let mut table = table(heads);
+    for (name, figures) in rows {
+        let cells = figures.as_ref().map_or_else(|_| vec!["cannot".to_owned()], &cells);
+        table.add_row([(*name).to_owned()].into_iter().chain(cells));
+    }
+    println!("{table}\n");
+    for (name, figures) in rows {
+        if let Err(reason) = figures {
+            println!("{name} cannot: {reason}\n");
+        }
+    }
 }
 
 /// The ratios that the crate promises. What was not measured, or failed, is said to be missing.
 pub(crate) fn print_ratios(sizes: &[Sized], mixed: &[Row]) {
+    let rows = |size| sizes.iter().find(|(name, _)| *name == size).map_or(&[][..], |(_, rows)| rows);
+    let (small, large) = (rows("4 KiB"), rows("1 MiB"));
+    let pool = median(large, POOL);
+    let (best_of_large, large_time) = best(large);
+    let (best_of_mixed, mixed_time) = best(mixed);
     let mut table = table(&["ratio of medians", "goal", "this run", "", "made of"]);
-    let mut line = |what: &str, goal: Goal, over: Option<f64>, under: Option<f64>| {
+    for (what, goal, over, under) in [
+        ("bare backend: talc / ours, 4 KiB", Goal::AtLeast(2.0), median(small, BARE_TALC), median(small, BARE_OURS)),
+        ("bare backend: talc / ours, 1 MiB", Goal::AtLeast(2.0), median(large, BARE_TALC), median(large, BARE_OURS)),
+        ("iceoryx2 loan + drop / shm-pool alloc + drop, 1 MiB", Goal::AtLeast(7.0), median(large, ICEORYX), pool),
+        (&format!("{best_of_large} / shm-pool alloc + drop, 1 MiB"), Goal::AtLeast(30.0), large_time, pool),
+        (&format!("mixture: our backend / {best_of_mixed}"), Goal::AtMost(1.0), median(mixed, ZENOH_OURS), mixed_time),
+        ("  the same, if ours collects only when full", Goal::None, median(mixed, ZENOH_OURS_FULL), mixed_time),
+    ] {
         let cells = match over.zip(under) {
             Some((over, under)) => {
-                let ratio = over / under;
                 let made_of = format!("{} / {}", Nanoseconds(over), Nanoseconds(under));
-                [format!("{ratio:.2}"), goal.verdict(ratio).to_owned(), made_of]
+                [format!("{:.2}", over / under), goal.verdict(over / under).to_owned(), made_of]
             }
             None => ["missing: one side was not measured", "", ""].map(str::to_owned),
         };
         table.add_row([what.to_owned(), goal.to_string()].into_iter().chain(cells));
-    };
-    for (size, name) in [(4 << 10, "4 KiB"), (1 << 20, "1 MiB")] {
-        let rows = rows_of(sizes, size);
-        let what = format!("bare backend: talc / ours, {name}");
-        line(&what, Goal::AtLeast(2.0), median(rows, BARE_TALC), median(rows, BARE_OURS));
     }
-    let rows = rows_of(sizes, 1 << 20);
-    let pool = median(rows, POOL);
-    line("iceoryx2 loan + drop / shm-pool alloc + drop, 1 MiB", Goal::AtLeast(7.0), median(rows, ICEORYX), pool);
-    let (name, time) = best(rows);
-    line(&format!("{name} / shm-pool alloc + drop, 1 MiB"), Goal::AtLeast(30.0), time, pool);
-    let (name, time) = best(mixed);
-    let ours = |name| median(mixed, name);
-    line(&format!("mixture: our backend / {name}"), Goal::AtMost(1.0), ours(ZENOH_OURS), time);
-    line("  the same, if ours collects only when full", Goal::None, ours(ZENOH_OURS_FULL), time);
     println!("{table}\n");
 }
 
@@ -157,35 +137,16 @@ fn best(rows: &[Row]) -> (&'static str, Option<f64>) {
     }
 }
 
-fn rows_of(sizes: &[Sized], len: usize) -> &[Row] {
-    sizes.iter().find(|sized| sized.len == len).map_or(&[], |sized| &sized.rows)
-}
-
 fn median(rows: &[Row], name: &str) -> Option<f64> {
-    let row = rows.iter().find(|row| row.name == name)?;
-    row.spread.as_ref().ok().map(|spread| spread.median)
+    let (_, spread) = rows.iter().find(|row| row.0 == name)?;
+    spread.as_ref().ok().map(|spread| spread.median)
 }
-
-/// Bars of a group, from left to right. One colour per backend: strong behind zenoh's provider,
-/// pale when bare.
-const BARS: &[Bar] = &[
-    (ZENOH_OURS, [0x1f, 0x5f, 0xb4]),
-    (ZENOH_TALC, [0xd0, 0x6a, 0x1c]),
-    (ZENOH_BUDDY, [0x2e, 0x8b, 0x57]),
-    (ZENOH_HEAP, [0x7d, 0x55, 0xa8]),
-    (BARE_OURS, [0x9c, 0xc3, 0xee]),
-    (BARE_TALC, [0xf6, 0xc3, 0x93]),
-    (BARE_BUDDY, [0xa5, 0xd6, 0xb7]),
-    (BARE_HEAP, [0xcf, 0xbb, 0xe6]),
-    (ICEORYX, [0xc0, 0x2d, 0x43]),
-    (POOL, [0x0b, 0x2c, 0x5e]),
-    (MALLOC, [0x8a, 0x8a, 0x8a]),
-];
 
 /// Draws what allocating and dropping a message costs.
 pub(crate) fn draw(file: &Path, sizes: &[Sized], machine: &Machine) -> Fallible {
-    let times = |sized: &Sized| BARS.iter().map(|(name, _)| median(&sized.rows, name)).collect();
-    let groups: Vec<_> = sizes.iter().map(|sized| (sized.name, times(sized))).collect();
+    let bars = ONE_BY_ONE.map(|(bar, _)| bar);
+    let times = |rows: &[Row]| bars.iter().map(|(name, _)| median(rows, name)).collect();
+    let groups: Vec<_> = sizes.iter().map(|(name, rows)| (*name, times(rows))).collect();
     let caption = format!("{}; {}", machine.caption(), versions());
-    chart::bars(file, "Allocating and dropping one message, by its length", &caption, BARS, &groups)
+    chart::bars(file, "Allocating and dropping one message, by its length", &caption, &bars, &groups)
 }

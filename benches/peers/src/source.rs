@@ -8,8 +8,16 @@ use std::convert::Infallible;
 use std::fmt::Display;
 use std::ops::Deref;
 
+/// What a peer makes, or why it cannot take part.
+pub(crate) type Made<T> = Result<T, String>;
+
+/// As such a reason.
+pub(crate) fn text(error: impl Display) -> String {
+    error.to_string()
+}
+
 /// Something that messages are allocated from.
-pub(crate) trait Source {
+pub(crate) trait Source: 'static {
     /// A message that nobody has written yet.
     type Message;
     /// A written one.
@@ -31,22 +39,18 @@ pub(crate) trait Source {
 }
 
 /// Our own provider, with the cap that everybody has.
-pub(crate) struct Pool(Provider);
-
-impl Pool {
-    pub(crate) fn new() -> Result<Self, String> {
-        Provider::builder().max_bytes(SEGMENT).build().map(Self).map_err(|error| error.to_string())
-    }
+pub(crate) fn pool() -> Made<Provider> {
+    Provider::builder().max_bytes(SEGMENT).build().map_err(text)
 }
 
-impl Source for Pool {
+impl Source for Provider {
     type Message = ShmBufMut;
     type Filled = ShmBufMut;
     type Error = AllocError;
 
     #[inline]
     fn take(&self, len: usize) -> Result<ShmBufMut, AllocError> {
-        self.0.alloc(len)
+        self.alloc(len)
     }
 
     fn fill(mut message: ShmBufMut, byte: u8) -> ShmBufMut {
@@ -55,7 +59,7 @@ impl Source for Pool {
     }
 
     fn account(&self) -> String {
-        most_held(&self.0.stats())
+        most_held(&self.stats())
     }
 }
 
@@ -80,9 +84,4 @@ impl Source for Malloc {
         message.resize(message.capacity(), byte);
         message
     }
-}
-
-/// As reasons why a peer cannot take part.
-pub(crate) fn text(error: impl Display) -> String {
-    error.to_string()
 }

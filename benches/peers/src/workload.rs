@@ -1,11 +1,10 @@
 //! The two workloads: one message after the other, and a robot's mixture with several messages
 //! alive.
 
-use crate::source::{text, Source};
+use crate::source::{text, Made, Source};
 use fastrand::Rng;
 use shm_pool_support::payload;
 use shm_pool_support::turns::Batch;
-use std::fmt::Display;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
@@ -23,47 +22,64 @@ const CLOUD: usize = 1_000_000;
 /// Allocates a message and drops it. Where dropping leaves work for later, that is done at the end
 /// of the batch, within the time: a short batch could otherwise leave it to another one that the
 /// median does not see.
-pub(crate) fn one_by_one<S: Source + 'static>(source: S, len: usize) -> Batch {
-    Box::new(move |count| {
+pub(crate) fn one_by_one(source: Made<impl Source>, len: usize) -> Made<Batch> {
+    let source = source?;
+    Ok(Box::new(move |count| {
         let start = Instant::now();
         for _ in 0..count {
             drop(black_box(source.take(black_box(len)).map_err(text)?));
         }
         source.settle();
         Ok(Some(start.elapsed()))
-    })
+    }))
+}
+
+/// Sends the mixture from where it was, whatever its messages are allocated from.
+pub(crate) trait Mixture {
+    /// Sends some messages, and says how long that took.
+    fn run(&mut self, count: u64) -> Result<Option<Duration>, String>;
+
+    /// The source's.
+    fn account(&self) -> String;
 }
 
 /// Messages of the mixture, every byte written, each dropped when four later ones have been
-/// written.
-pub(crate) struct Mixed<S: Source> {
+/// written. With `is_thorough` every byte of a message is looked at before it is dropped, and not
+/// only its ends.
+pub(crate) fn mixture<S: Source>(source: Made<S>, is_thorough: bool) -> Made<Box<dyn Mixture>> {
+    let mut random = Rng::with_seed(0);
+    // The order is the same for everybody.
+    let lens = (0..MIXTURE).map(|_| mixture_len(&mut random)).collect();
+    Ok(Box::new(Mixed { source: source?, lens, live: [const { None }; LIVE], sent: 0, is_thorough }))
+}
+
+struct Mixed<S: Source> {
     source: S,
     lens: Vec<usize>,
     live: [Option<(S::Filled, u8)>; LIVE],
     sent: usize,
-    /// Look at every byte of a message before it is dropped, and not only at its ends.
     is_thorough: bool,
 }
 
-impl<S: Source> Mixed<S> {
-    pub(crate) fn new(source: S, is_thorough: bool) -> Self {
-        Self { source, lens: mixture(), live: [const { None }; LIVE], sent: 0, is_thorough }
-    }
-
-    pub(crate) fn run(&mut self, count: u64) -> Result<Option<Duration>, String> {
+impl<S: Source> Mixture for Mixed<S> {
+    fn run(&mut self, count: u64) -> Result<Option<Duration>, String> {
         let start = Instant::now();
-        for _ in 0..count {
-            self.send()?;
-        }
+        (0..count).try_for_each(|_| self.send())?;
         Ok(Some(start.elapsed()))
     }
 
+    fn account(&self) -> String {
+        self.source.account()
+    }
+}
+
+impl<S: Source> Mixed<S> {
     fn send(&mut self) -> Result<(), String> {
-        let (len, byte) = (self.lens[self.sent % MIXTURE], self.sent as u8);
-        let message = self.source.take(len).map_err(|error| self.failure(len, error))?;
-        let place = &mut self.live[self.sent % LIVE];
-        let old = place.replace((S::fill(message, byte), byte));
-        self.sent += 1;
+        let (len, byte, number) = (self.lens[self.sent % MIXTURE], self.sent as u8, self.sent + 1);
+        let failure = |error: S::Error| format!("message {number} of the mixture, {len} bytes: {error}");
+        let message = S::fill(self.source.take(len).map_err(failure)?, byte);
+        let old = self.live[self.sent % LIVE].replace((message, byte));
+        self.sent = number;
         match old {
             Some((message, byte)) if !is_intact(&message, byte, self.is_thorough) => {
                 Err("a live message was overwritten".to_owned())
@@ -71,35 +87,13 @@ impl<S: Source> Mixed<S> {
             _ => Ok(()),
         }
     }
-
-    fn failure(&self, len: usize, error: impl Display) -> String {
-        format!("message {} of the mixture, {len} bytes: {error}", self.sent + 1)
-    }
-
-    pub(crate) fn account(&self) -> String {
-        self.source.account()
-    }
-
-    pub(crate) fn into_batch(mut self) -> Batch
-    where
-        S: 'static,
-    {
-        Box::new(move |count| self.run(count))
-    }
 }
 
 fn is_intact(message: &[u8], byte: u8, is_thorough: bool) -> bool {
-    if is_thorough {
-        message.iter().all(|&each| each == byte)
-    } else {
-        payload::has_ends(message, byte)
+    match is_thorough {
+        true => message.iter().all(|&each| each == byte),
+        false => payload::has_ends(message, byte),
     }
-}
-
-/// The lengths of the mixture, in the order that is the same for everybody.
-fn mixture() -> Vec<usize> {
-    let mut random = Rng::with_seed(0);
-    (0..MIXTURE).map(|_| mixture_len(&mut random)).collect()
 }
 
 /// Of sixteen messages about two are camera frames, two are point clouds, and the rest is

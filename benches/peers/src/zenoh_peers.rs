@@ -1,17 +1,15 @@
 //! zenoh's providers and their backends, whichever backend it is.
 
-use crate::source::{most_held, text, Source};
+use crate::source::{most_held, text, Made, Source};
 use shm_pool::zenoh::PoolBackend;
 use shm_pool_support::turns::Batch;
 use std::fmt::Display;
 use std::hint::black_box;
-use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Instant;
 use zenoh::shm::{
-    AllocPolicy, ConstPolicy, Defragment, GarbageCollect, MemoryLayout, PosixShmProviderBackendBinaryHeap,
-    PosixShmProviderBackendBuddy, PosixShmProviderBackendTalc, SafePolicy, ShmProvider, ShmProviderBackend,
-    ShmProviderBuilder, ZLayoutAllocError, ZShmMut,
+    Defragment, GarbageCollect, MemoryLayout, PosixShmProviderBackendBinaryHeap, PosixShmProviderBackendBuddy,
+    PosixShmProviderBackendTalc, ShmProvider, ShmProviderBackend, ShmProviderBuilder, ZLayoutAllocError, ZShmMut,
 };
 use zenoh::Wait;
 
@@ -23,46 +21,21 @@ pub(crate) const SEGMENT: usize = 64 << 20;
 /// sleeps for a millisecond and tries again; so do we, without the sleep.
 const ATTEMPTS: usize = 3;
 
-/// For messages of one length.
-pub(crate) type Collect = GarbageCollect;
-
-/// For messages of many lengths; the binary heap needs it, and for the others it does nothing.
-pub(crate) type CollectAndDefragment = Defragment<GarbageCollect>;
-
-/// A provider with the policy that it allocates by.
-pub(crate) struct Zenoh<B, P> {
+/// A provider. It defragments when its backend asks for that, which only the binary heap does.
+pub(crate) struct Zenoh<B> {
     provider: Arc<ShmProvider<B>>,
     account: Box<dyn Fn() -> String>,
-    policy: PhantomData<P>,
 }
 
-impl<B: ShmProviderBackend, P> Zenoh<B, P> {
-    pub(crate) fn new(provider: Arc<ShmProvider<B>>, account: impl Fn() -> String + 'static) -> Self {
-        Self { provider, account: Box::new(account), policy: PhantomData }
-    }
-
-    /// One of zenoh's own backends.
-    pub(crate) fn stock(backend: B) -> Self {
-        let provider = Arc::new(ShmProviderBuilder::backend(backend).wait());
-        Self::new(provider, || format!("one segment of {} MiB", SEGMENT >> 20))
-    }
-}
-
-impl<B: ShmProviderBackend, P: AllocPolicy<B> + ConstPolicy + SafePolicy> Source for Zenoh<B, P> {
+impl<B: ShmProviderBackend + 'static> Source for Zenoh<B> {
     type Message = ZShmMut;
     type Filled = ZShmMut;
     type Error = ZLayoutAllocError;
 
     #[inline]
     fn take(&self, len: usize) -> Result<ZShmMut, ZLayoutAllocError> {
-        let mut result = self.provider.alloc(len).with_policy::<P>().wait();
-        for _ in 1..ATTEMPTS {
-            if result.is_ok() {
-                break;
-            }
-            result = self.provider.alloc(len).with_policy::<P>().wait();
-        }
-        result
+        let take = || self.provider.alloc(len).with_policy::<Defragment<GarbageCollect>>().wait();
+        (1..ATTEMPTS).fold(take(), |taken, _| taken.or_else(|_| take()))
     }
 
     fn fill(mut message: ZShmMut, byte: u8) -> ZShmMut {
@@ -79,43 +52,32 @@ impl<B: ShmProviderBackend, P: AllocPolicy<B> + ConstPolicy + SafePolicy> Source
     }
 }
 
-impl<P> Zenoh<PoolBackend, P> {
-    /// Our backend, which has its provider collect before it takes more memory, or only when it has
-    /// reached its cap.
-    pub(crate) fn ours(collect_early: bool) -> Result<Self, String> {
-        let backend = pool_backend(collect_early)?;
-        Ok(Self::new(backend.provider(), move || most_held(&backend.stats())))
-    }
+/// A provider on one of zenoh's own backends.
+pub(crate) fn stock<B: ShmProviderBackend>(backend: Made<B>) -> Made<Zenoh<B>> {
+    let provider = Arc::new(ShmProviderBuilder::backend(backend?).wait());
+    Ok(Zenoh { provider, account: Box::new(|| format!("one segment of {} MiB", SEGMENT >> 20)) })
 }
 
-pub(crate) fn pool_backend(collect_early: bool) -> Result<PoolBackend, String> {
+/// A provider on our backend, which has it collect before it takes more memory, or only when it has
+/// reached its cap.
+pub(crate) fn ours(collect_early: bool) -> Made<Zenoh<PoolBackend>> {
+    let backend = pool_backend(collect_early)?;
+    Ok(Zenoh { provider: backend.provider(), account: Box::new(move || most_held(&backend.stats())) })
+}
+
+pub(crate) fn pool_backend(collect_early: bool) -> Made<PoolBackend> {
     PoolBackend::builder().max_bytes(SEGMENT).collect_early(collect_early).build().map_err(text)
 }
 
-/// What a provider asks of its backend for one message: a chunk allocated, its pointer dropped, the
-/// chunk freed.
-pub(crate) fn bare<B: ShmProviderBackend + 'static>(backend: B, len: usize) -> Result<Batch, String> {
-    let layout = MemoryLayout::try_from(len).and_then(|layout| backend.layout_for(layout)).map_err(text)?;
-    Ok(Box::new(move |count| {
-        let start = Instant::now();
-        for _ in 0..count {
-            let chunk = black_box(backend.alloc(black_box(&layout)).map_err(text)?);
-            drop(chunk.data);
-            backend.free(&chunk.descriptor);
-        }
-        Ok(Some(start.elapsed()))
-    }))
-}
-
-pub(crate) fn talc() -> Result<PosixShmProviderBackendTalc, String> {
+pub(crate) fn talc() -> Made<PosixShmProviderBackendTalc> {
     PosixShmProviderBackendTalc::builder(SEGMENT).wait().map_err(refused)
 }
 
-pub(crate) fn buddy() -> Result<PosixShmProviderBackendBuddy, String> {
+pub(crate) fn buddy() -> Made<PosixShmProviderBackendBuddy> {
     PosixShmProviderBackendBuddy::builder(SEGMENT).wait().map_err(refused)
 }
 
-pub(crate) fn binary_heap() -> Result<PosixShmProviderBackendBinaryHeap, String> {
+pub(crate) fn binary_heap() -> Made<PosixShmProviderBackendBinaryHeap> {
     PosixShmProviderBackendBinaryHeap::builder(SEGMENT).wait().map_err(refused)
 }
 
@@ -127,12 +89,32 @@ fn refused(error: impl Display) -> String {
     format!("{error}; zenoh locks all {} MiB into memory, see limits above", SEGMENT >> 20)
 }
 
+/// What a provider asks of its backend for one message: a chunk allocated, its pointer dropped, the
+/// chunk freed.
+pub(crate) fn bare<B: ShmProviderBackend + 'static>(backend: Made<B>, len: usize) -> Made<Batch> {
+    let backend = backend?;
+    let layout = layout(&backend, len)?;
+    Ok(Box::new(move |count| {
+        let start = Instant::now();
+        for _ in 0..count {
+            let chunk = black_box(backend.alloc(black_box(&layout)).map_err(text)?);
+            drop(chunk.data);
+            backend.free(&chunk.descriptor);
+        }
+        Ok(Some(start.elapsed()))
+    }))
+}
+
+/// What a backend is asked for, for a message of `len` bytes.
+pub(crate) fn layout(backend: &impl ShmProviderBackend, len: usize) -> Made<MemoryLayout> {
+    MemoryLayout::try_from(len).and_then(|layout| backend.layout_for(layout)).map_err(text)
+}
+
 /// Has zenoh start its threads and create the metadata that all providers share, so that no peer
 /// pays for it alone.
-pub(crate) fn start() -> Result<(), String> {
-    let source = Zenoh::<_, Collect>::ours(true)?;
-    let message = source.take(1).map_err(text)?;
-    drop(message);
+pub(crate) fn start() -> Made<()> {
+    let source = ours(true)?;
+    drop(source.take(1).map_err(text)?);
     source.settle();
     Ok(())
 }

@@ -1,0 +1,50 @@
+//! What the processes of a run tell the program that started them: on standard output, a line of
+//! JSON each. The subscriber in Python does, too.
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+use shm_pool_support::Fallible;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, Write};
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum News {
+    /// Where the publisher listens.
+    Listening(String),
+    /// How many messages were published: all goes on.
+    Published(u64),
+    /// Why there is no provider, where that is what the run is about.
+    Refused(String),
+    Done(Seen),
+}
+
+/// What a process has seen.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Seen {
+    /// zenoh's objects that it had mapped.
+    pub(crate) objects: BTreeSet<String>,
+    #[serde(flatten)]
+    pub(crate) figures: Figures,
+}
+
+/// By name. What a process cannot tell is not there.
+pub(crate) type Figures = BTreeMap<String, f64>;
+
+impl News {
+    /// Tells it.
+    pub(crate) fn say(&self) -> Fallible {
+        let line = serde_json::to_string(self)?;
+        writeln!(io::stdout().lock(), "{line}").map_err(|error| format!("nobody listens: {error}").into())
+    }
+}
+
+/// Figures of these names.
+pub(crate) fn figures<const N: usize>(all: [(&str, f64); N]) -> Figures {
+    all.map(|(name, figure)| (name.to_owned(), figure)).into()
+}
+
+/// The quantiles of some nanoseconds.
+pub(crate) fn quantiles(all: &Histogram<u64>) -> Figures {
+    figures([("p50", 0.5), ("p99", 0.99), ("p999", 0.999)].map(|(name, at)| (name, all.value_at_quantile(at) as f64)))
+}
