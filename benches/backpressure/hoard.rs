@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use crate::message;
 use crate::schedule::Schedule;
 use parking_lot::Mutex;
 use shm_pool::channel::Message;
@@ -59,7 +60,7 @@ impl Hoard {
         for frame in schedule.ends(subscriber) {
             clock::sleep_until(schedule.end(frame));
             for kept in self.end(frame) {
-                if !kept.memory.bytes().starts_with(&kept.number.to_le_bytes()) {
+                if message::number(kept.memory.bytes())? != kept.number {
                     return Err(format!("message {} was overwritten while it was held", kept.number).into());
                 }
             }

@@ -18,6 +18,7 @@ mod burst;
 mod held;
 mod hoard;
 mod line;
+mod message;
 mod publisher;
 mod report;
 mod schedule;

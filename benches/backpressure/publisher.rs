@@ -2,13 +2,13 @@
 
 #![forbid(unsafe_code)]
 
+use crate::message;
 use crate::schedule::{Schedule, FRAME, FRAME_PERIOD, SAMPLE};
 use crate::subscriber::{Announcement, CAMERA, IMU};
 use crate::ways::Way;
 use hdrhistogram::Histogram;
 use shm_pool::channel::Sender;
 use shm_pool::{PeerId, Provider};
-use shm_pool_support::payload::{fill, Identity};
 use shm_pool_support::{clock, latency, Fallible};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
@@ -67,7 +67,7 @@ pub(crate) fn camera(
         if schedule.is_awaited(frame) && (asked..got).contains(&end) {
             frames.late.saturating_record(got - end);
         }
-        fill(&mut buffer, Identity { provider: CAMERA, sequence: frame });
+        message::fill(&mut buffer, CAMERA, frame);
         frames.cpu_filling += clock::thread_cpu() - allocated;
         let message = buffer.freeze();
         for (peer, socket) in subscribers {
@@ -90,7 +90,7 @@ pub(crate) fn imu(provider: &Provider, subscribers: &mut [Sender], schedule: &Sc
             }
             outcome => outcome?,
         };
-        fill(&mut buffer, Identity { provider: IMU, sequence: sample });
+        message::fill(&mut buffer, IMU, sample);
         let message = buffer.freeze();
         for subscriber in &mut *subscribers {
             subscriber.send(message.clone()).map_err(|error| error.kind())?;

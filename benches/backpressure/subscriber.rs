@@ -4,13 +4,13 @@
 #![forbid(unsafe_code)]
 
 use crate::hoard::{Hoard, Memory};
+use crate::message;
 use crate::schedule::{frame_of, Schedule, FRAME, SAMPLE};
 use crate::PREFIX;
 use serde::{Deserialize, Serialize};
 use shm_pool::channel::{Receiver, RecvError};
 use shm_pool::{Client, Descriptor, ProviderId};
 use shm_pool_support::machine::pin;
-use shm_pool_support::payload::{check, Identity};
 use shm_pool_support::process::inherited_input;
 use shm_pool_support::{wire, Fallible};
 use std::io::{self, Read, Write};
@@ -98,7 +98,7 @@ fn receive_frames(client: &Client, socket: &UnixStream, hoard: &Hoard) -> Fallib
     let mut count = 0;
     while let Some(Announcement { frame, descriptor }) = Announcement::receive(socket)? {
         let view = client.attach(&descriptor)?;
-        whole(&view, FRAME, Identity { provider: CAMERA, sequence: frame })?;
+        message::check(&view, FRAME, CAMERA, frame)?;
         hoard.keep(frame, frame, Memory::Frame(view));
         count += 1;
     }
@@ -113,20 +113,12 @@ fn receive_samples(channel: &mut Receiver, hoard: &Hoard) -> Fallible<u64> {
             outcome => outcome?,
         };
         // Samples that found no memory are missing, and none comes twice.
-        let Some(number) = loan.get(..8) else { return Err("a sample without a number".into()) };
-        let sample = u64::from_le_bytes(number.try_into()?);
+        let sample = message::number(&loan)?;
         if sample < next {
             return Err(format!("sample {sample} came after {next} were due").into());
         }
-        whole(&loan, SAMPLE, Identity { provider: IMU, sequence: sample })?;
+        message::check(&loan, SAMPLE, IMU, sample)?;
         hoard.keep(sample, frame_of(sample), Memory::Sample(loan));
         (count, next) = (count + 1, sample + 1);
     }
-}
-
-fn whole(bytes: &[u8], len: usize, identity: Identity) -> Fallible {
-    if bytes.len() != len {
-        return Err(format!("{identity:?} has {} bytes, not {len}", bytes.len()).into());
-    }
-    Ok(check(bytes, identity)?)
 }

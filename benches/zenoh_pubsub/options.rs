@@ -180,7 +180,7 @@ impl Options {
         if self.load.is_some() {
             return 0;
         }
-        let out = usize::from(self.window) + usize::from(self.keep);
+        let out = usize::from(self.window) + self.keep;
         let fits = self.max_bytes / 2 / self.sizes.iter().sum::<usize>().max(1);
         (out.div_ceil(self.sizes.len()) + 1).min(fits).min(MAX_RESERVED)
     }
