@@ -11,8 +11,8 @@
 //! | control object, one | 4096 + 128 × [`max_shared`](crate::ProviderBuilder::max_shared) |
 //! | [`channel`](crate::channel), each | 4096 + 64 × ([`capacity`](crate::channel::SenderBuilder::capacity) + 1) + 8 × [`loans`](crate::channel::SenderBuilder::loans), those rounded up to a power of two |
 //!
-//! A provider with 256 KiB for payload and 16 messages that peers know at a time, and a channel that
-//! queues 4 of them, take at most 262,144 + 8,192 + 8,192 bytes:
+//! A provider with 256 KiB for payload and 16 messages that peers know at a time, and a channel
+//! that queues 4 of them, take at most 262,144 + 8,192 + 8,192 bytes:
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -59,6 +59,7 @@
 //! // 1. The cap, and where the memory is. A tmpfs of its own cannot be filled by others:
 //! //    mount -t tmpfs -o size=1m,mode=0700 none /run/frames, and `.directory("/run/frames")`.
 //! let builder = Provider::builder().max_bytes(256 << 10).max_shared(16).max_idle_per_class(16);
+//! let builder = builder.idle_window(0); // what is idle stays
 //! // 2. Locked into RAM, or the reason why not.
 //! let provider = match builder.clone().lock_memory(true).build() {
 //!     Err(error @ BuildError::LockMemory { .. }) => {
@@ -83,29 +84,34 @@
 //!    [`max_idle_per_class`](crate::ProviderBuilder::max_idle_per_class) at least as high as the
 //!    largest reservation; [`directory`](crate::ProviderBuilder::directory) for a tmpfs of its own;
 //!    [`numa_node`](crate::ProviderBuilder::numa_node) where there are several.
-//! 2. **Lock.** [`lock_memory`](crate::ProviderBuilder::lock_memory) keeps what the pool holds out of
-//!    swap. [`build`](crate::ProviderBuilder::build) compares cap and control object with
+//! 2. **Lock.** [`lock_memory`](crate::ProviderBuilder::lock_memory) keeps what the pool holds out
+//!    of swap. [`build`](crate::ProviderBuilder::build) compares cap and control object with
 //!    `RLIMIT_MEMLOCK`. That limit is 8 MiB on many systems and 64 KiB on older ones: raise it by
 //!    `LimitMEMLOCK=` in the service's unit, or `docker run --ulimit memlock=`. Channels are not
 //!    locked by it; `mlockall` covers them and the program itself: stack, heap and code.
-//! 3. **Reserve.** [`reserve`](crate::Provider::reserve) makes the chunks with everything that their
-//!    messages need, and keeps them from being given up for other lengths.
+//! 3. **Reserve.** [`reserve`](crate::Provider::reserve) makes the chunks with everything that
+//!    their messages need, and keeps them from being given up for other lengths.
 //!    [`Reservation::keep`](crate::Reservation::keep) holds them for the provider's life.
-//! 4. **Warm the receivers.** A peer maps a segment when the first message in it arrives, and faults
-//!    in its pages as it reads them. `Client::warm` does both beforehand, for what the provider has
-//!    by then: call it after the publisher has reserved. A [`channel`](crate::channel) is present from
-//!    the start.
+//! 4. **Warm the receivers.** A peer maps a segment when the first message in it arrives, and
+//!    faults in its pages as it reads them. [`Client::warm`](crate::Client::warm) does both
+//!    beforehand, for what the provider has by then: call it after the publisher has reserved. A
+//!    [`channel`](crate::channel) is present from the start.
 //!
 //! # What then costs nothing
 //!
-//! Allocating a reserved length, writing it, sharing or sending it, and dropping it: no system call,
-//! no page fault, no lock and no heap, as long as no more are under way than were reserved. Waking a
-//! side of a channel that sleeps is a system call.
+//! Allocating a reserved length, writing it, sharing or sending it, and dropping it: no system
+//! call, no page fault, no lock and no heap, as long as no more are under way than were reserved.
+//! Waking a side of a channel that sleeps is a system call.
+//!
+//! Every 4096 allocations, one looks for idle memory that nobody needs, takes locks for it, and
+//! gives back what it finds. [`idle_window(0)`](crate::ProviderBuilder::idle_window) leaves that
+//! out.
 //!
 //! What still takes time, and is best left to a thread without a deadline: a length that was not
 //! reserved, or more of one than that; [`trim`](crate::Provider::trim);
 //! [`reclaim`](crate::Provider::reclaim); dropping the provider. With a real-time priority, mind
-//! what [is lock-free](super::design#what-is-lock-free) says of a queue whose other user was stopped.
+//! what [is lock-free](super::design#what-is-lock-free) says of a queue whose other user was
+//! stopped.
 //!
 //! # What locking is, and what it is not
 //!
@@ -124,9 +130,9 @@
 //! [`huge_pages`](crate::ProviderBuilder::huge_pages) is advice: the kernel moves reserved memory
 //! into huge pages (2 MiB on x86-64), as far as it has any. They take no more memory than small
 //! ones: only a huge page is made all of whose small pages are reserved. So several short messages
-//! share one if they are reserved together, and a message that stands alone begins and ends in small
-//! pages. It is worth it for messages of megabytes that are read or written at random places; one
-//! that is copied from front to back gains nothing. Where memory may be mounted for the pool, a
+//! share one if they are reserved together, and a message that stands alone begins and ends in
+//! small pages. It is worth it for messages of megabytes that are read or written at random places;
+//! one that is copied from front to back gains nothing. Where memory may be mounted for the pool, a
 //! tmpfs with `huge=always` reserves it several times faster; it takes whole huge pages even for a
 //! few bytes, so leave room for one more behind each segment. The bench `memory` measures both.
 //!
