@@ -14,7 +14,7 @@ const SIZES: [usize; 6] = [0, 64, 1000, 4096, 1 << 20, 3 << 20];
 
 /// How many rounds run before counting: enough for all work that is done only now and then, and for
 /// the first windows of uses, which give back what was needed to begin with.
-const WARM_UP: usize = 4 * 4096;
+const WARM_UP: usize = 4 << 15;
 
 fn provider() -> Provider {
     Provider::builder().max_shared(64).build().unwrap()

@@ -103,7 +103,7 @@
 //! call, no page fault, no lock and no heap, as long as no more are under way than were reserved.
 //! Waking a side of a channel that sleeps is a system call.
 //!
-//! Every 4096 allocations, one looks for idle memory that nobody needs, takes locks for it, and
+//! Every 32,768 allocations, one looks for idle memory that nobody needs, takes locks for it, and
 //! gives back what it finds. [`idle_window(0)`](crate::ProviderBuilder::idle_window) leaves that
 //! out.
 //!

@@ -27,7 +27,7 @@ pub(crate) const LONGEST: usize = 64 << 30;
 const MAX_IDLE: usize = 1 << 20;
 
 /// Allocations in a window (see `pool::window`) by default.
-pub(crate) const DEFAULT_IDLE_WINDOW: u64 = 4096;
+pub(crate) const DEFAULT_IDLE_WINDOW: u64 = 1 << 15;
 
 /// The longest window that can be asked for.
 const MAX_IDLE_WINDOW: u64 = 1 << 31;

@@ -129,11 +129,14 @@ impl ProviderBuilder {
         self
     }
 
-    /// How soon idle memory goes back to the system with no call of yours: after so many allocations,
-    /// from 0 (never) to 2,147,483,648, rounded up to a multiple of 64; default 4096. A window is also
-    /// no shorter than 128 allocations for each chunk that there is. At its end go the idle chunks that no message has needed since the last time, and the memory between chunks
-    /// that was not needed either, 64 MiB at most. The allocation that does it takes longer: some
-    /// 40 ns for each page of 4 KiB that goes. What is [reserved](Provider::reserve) stays.
+    /// How soon idle memory goes back to the system with no call of yours: at the end of a window of
+    /// so many allocations, from 0 (never) to 2,147,483,648, rounded up to a multiple of 64; default
+    /// 32,768. A window is also no shorter than 128 allocations for each chunk that there is.
+    ///
+    /// Then go the idle chunks that no message has needed since the last window, and the memory
+    /// between chunks that was not needed either, 128 MiB at most. The allocation that does it takes
+    /// longer: some 40 ns for each page of 4 KiB that goes. If the memory is needed again, it costs
+    /// what it did at first. What is [reserved](Provider::reserve) stays.
     ///
     /// A publisher that stops altogether gives nothing back; it can call [`Provider::trim`].
     pub fn idle_window(mut self, allocations: u64) -> Self {

@@ -40,7 +40,7 @@ fn without_idle_memory_the_first_system_call_is_fatal() {
 pub(crate) fn role(link: &Link, arguments: &[&str]) {
     // Enough rounds that each chunk of each class has been in each place, and shared once, and that
     // some windows have ended, which give back what was needed to begin with only.
-    run(link, arguments[0], Provider::builder(), 1000);
+    run(link, arguments[0], Provider::builder().idle_window(1 << 12), 1000);
 }
 
 pub(crate) fn control_role(link: &Link, arguments: &[&str]) {

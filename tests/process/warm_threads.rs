@@ -40,11 +40,12 @@ struct Shared {
 pub(crate) fn role(link: &Link, arguments: &[&str]) {
     let (prefix, socket) = (arguments[0], link.as_raw_fd());
     let builder = Provider::builder().name_prefix(prefix).max_bytes(64 << 20).max_idle_per_class(2 * CHUNKS);
+    let builder = builder.idle_window(0);
     let queues = [(); 2].map(|()| ArrayQueue::new(2));
     let shared =
         Shared { provider: builder.build().unwrap(), client: shm::client(prefix), queues, barrier: Barrier::new(2) };
     for size in SIZES {
-        drop(shared.provider.reserve(size, CHUNKS).unwrap());
+        shared.provider.reserve(size, CHUNKS).unwrap().keep();
         // A chunk's first descriptor takes a lock, so each chunk gets one now.
         let all: Vec<ShmBuf> = (0..CHUNKS).map(|_| shared.provider.alloc(size).unwrap().freeze()).collect();
         all.iter().for_each(|message| drop(shared.client.attach(&message.descriptor().unwrap()).unwrap()));

@@ -31,7 +31,7 @@ use crate::owner::limits::COUNTED;
 use std::sync::atomic::Ordering;
 
 /// The most memory that one window gives back, in bytes.
-const MOST_AT_ONCE: usize = 64 << 20;
+const MOST_AT_ONCE: usize = 128 << 20;
 
 /// A window has this many counts for each chunk, at least: chunks that are used in turn are counted all
 /// at once, and each of them must be used between the ends of two windows.
