@@ -75,8 +75,8 @@
 //! leases of peers that have died. If all of that is not enough it fails with
 //! [`AllocErrorKind::Exhausted`], which says how many bytes are in use, leased and idle.
 //!
-//! Or wait for it. [`Provider::alloc_timeout`] and a [`Request`] return as soon as memory comes back
-//! in any process, in the order in which they came:
+//! Or wait for it. [`Provider::alloc_timeout`] and a [`Request`] return as soon as memory comes
+//! back in any process, in the order in which they came:
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -102,7 +102,8 @@
 //!
 //! [`Provider::reserve`] makes chunks of one size, with all that a message needs, so that the first
 //! one costs no more than later ones; [`Client::warm`] and [`channel::Receiver::warm`] do the same
-//! for peers. The chunks stay until the [`Reservation`] is dropped: no other size takes their memory.
+//! for peers. The chunks stay until the [`Reservation`] is dropped: no other size takes their
+//! memory.
 //!
 //! Idle memory that has not been needed for a while goes back to the system by itself
 //! ([`idle_window`](ProviderBuilder::idle_window)); at once with [`Provider::trim`] and

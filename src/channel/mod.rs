@@ -45,9 +45,9 @@
 //! # When a side leaves
 //!
 //! When the sender is dropped, the receiver still gets what was sent, and then
-//! [`RecvError::Disconnected`]. There are two exceptions. A buffer whose segment the receiver has not
-//! mapped is lost when both sender *and* provider are gone, and a channel that nobody has opened
-//! goes with its sender. Before you drop them, call [`Sender::wait_until_received`] or
+//! [`RecvError::Disconnected`]. There are two exceptions. A buffer whose segment the receiver has
+//! not mapped is lost when both sender *and* provider are gone, and a channel that nobody has
+//! opened goes with its sender. Before you drop them, call [`Sender::wait_until_received`] or
 //! [`Sender::wait_for_receiver`].
 //!
 //! When the receiver is dropped, the messages that it has not received come back at once. Those
@@ -57,11 +57,12 @@
 //!
 //! # When a side dies
 //!
-//! The kernel rings for the dead side (see `bell`). The other side gets [`SendErrorKind::Disconnected`]
-//! or [`RecvError::Disconnected`] at once, or after the core dump if there is one; if it sleeps, it is
-//! woken. A receiver first gets what was sent before, and a sweep leaves that alone as long as the
-//! receiver lives. What a dead receiver held comes back to the owner's pool when the owner needs
-//! memory, once no thread of the dead process can read any more.
+//! The kernel rings for the dead side (see `bell`). The other side gets
+//! [`SendErrorKind::Disconnected`] or [`RecvError::Disconnected`] at once, or after the core dump
+//! if there is one; if it sleeps, it is woken. A receiver first gets what was sent before, and a
+//! sweep leaves that alone as long as the receiver lives. What a dead receiver held comes back to
+//! the owner's pool when the owner needs memory, once no thread of the dead process can read any
+//! more.
 //!
 //! A channel serves one sender and one receiver, once: after `Disconnected`, create a new one. The
 //! object of a killed sender gives way to the next sender of that name; sweeps remove it too.

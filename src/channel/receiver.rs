@@ -107,8 +107,8 @@ impl Receiver {
     ///
     /// # Errors
     ///
-    /// * [`RecvError::Disconnected`] when the sender is gone, or goes while this waits, and everything
-    ///   it sent has been received.
+    /// * [`RecvError::Disconnected`] when the sender is gone, or goes while this waits, and
+    ///   everything it sent has been received.
     /// * [`RecvError::NotNow`]: try again for the same message.
     /// * [`RecvError::Closed`], [`RecvError::Attach`] and [`RecvError::Damaged`]: this message is
     ///   lost, the next one may be good.

@@ -203,8 +203,8 @@ impl Sender {
     ///
     /// # Errors
     ///
-    /// [`SendErrorKind::TimedOut`]; [`SendErrorKind::Disconnected`], even if the receiver had received it
-    /// all; [`SendErrorKind::Forked`].
+    /// [`SendErrorKind::TimedOut`]; [`SendErrorKind::Disconnected`], even if the receiver had
+    /// received it all; [`SendErrorKind::Forked`].
     pub fn wait_until_received(&mut self, timeout: Duration) -> Result<(), SendErrorKind> {
         if !self.object.is_ours() {
             return Err(SendErrorKind::Forked);

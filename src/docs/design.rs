@@ -41,8 +41,8 @@
 //! refusal is an error then. A chunk, once carved, lives on its class's shelf, so that the next
 //! allocation of its class is one atomic exchange. At the cap memory changes hands inside the
 //! segments: idle chunks of other classes are destroyed and their room is carved anew. No segment
-//! is made for that, unless none can hold the message; then segments in which nothing is in use give
-//! way to a longer one. The carver keeps its lists in private memory, never in the segments.
+//! is made for that, unless none can hold the message; then segments in which nothing is in use
+//! give way to a longer one. The carver keeps its lists in private memory, never in the segments.
 //!
 //! # Invariants
 //!
@@ -59,9 +59,10 @@
 //!   [`channel::Loan`](crate::channel::Loan) is held.
 //! * **I6.** After its provider is dropped, every chunk is destroyed exactly once, and with the
 //!   last one the pool.
-//! * **I7.** Each name, under /dev/shm or another directory, is unlinked by the process that created it, or by a sweep
-//!   that holds the dead owner's lock or finds its control object gone; a channel's name also by
-//!   the next sender of that name. (The names of `zenoh::PoolBackend` follow zenoh's rules.)
+//! * **I7.** Each name, under /dev/shm or another directory, is unlinked by the process that
+//!   created it, or by a sweep that holds the dead owner's lock or finds its control object gone; a
+//!   channel's name also by the next sender of that name. (The names of `zenoh::PoolBackend` follow
+//!   zenoh's rules.)
 //!
 //! # Decisions
 //!
@@ -115,9 +116,9 @@
 //! a system call of the other one wakes it.
 //!
 //! **Giving back**, in any process, costs one relaxed load more while nobody waits for memory (see
-//! `protocol/memory_bell`). While somebody does, it is a system call. While the owner asks again and
-//! again in vain, it is an atomic addition.
+//! `protocol/memory_bell`). While somebody does, it is a system call. While the owner asks again
+//! and again in vain, it is an atomic addition.
 //!
-//! **These take locks:** waiting for memory, making and destroying chunks, the first descriptor of a chunk,
-//! [`Provider::stats`](crate::Provider::stats), and mapping a segment for the first time.
+//! **These take locks:** waiting for memory, making and destroying chunks, the first descriptor of
+//! a chunk, [`Provider::stats`](crate::Provider::stats), and mapping a segment for the first time.
 #![forbid(unsafe_code)]

@@ -24,8 +24,8 @@ const MADV_COLLAPSE: libc::c_int = 25;
 pub(crate) struct Mapping {
     base: NonNull<u8>,
     len: usize,
-    /// Bytes directly before the base that are unmapped along with it: this process's own memory, or
-    /// address space only.
+    /// Bytes directly before the base that are unmapped along with it: this process's own memory,
+    /// or address space only.
     before: usize,
     /// The same directly behind the end.
     after: usize,
@@ -172,8 +172,8 @@ impl Mapping {
         unsafe { libc::madvise(first.as_ptr().cast(), pages.len(), how) == 0 }
     }
 
-    /// Locks every page into RAM from when it is present on, for as long as the mapping lives. Makes
-    /// no page present: the whole length counts against the limit, memory is taken as before.
+    /// Locks every page into RAM from when it is present on, for as long as the mapping lives.
+    /// Makes no page present: the whole length counts against the limit, memory is taken as before.
     pub(crate) fn lock(&self) -> io::Result<()> {
         // SAFETY: the range is this mapping. Locking changes no byte.
         check(unsafe { libc::mlock2(self.base.as_ptr().cast(), self.len, libc::MLOCK_ONFAULT as _) })
@@ -186,18 +186,18 @@ impl Mapping {
         *word = 1 << (node as usize % BITS);
         // The kernel takes one bit less than it is told.
         let (start, bits) = (self.base.as_ptr(), MAX_NODES + 1);
-        // SAFETY: the range is this mapping, and `nodes` has as many bits as the kernel reads. Where
-        // pages come from changes no byte.
+        // SAFETY: the range is this mapping, and `nodes` has as many bits as the kernel reads.
+        // Where pages come from changes no byte.
         let done =
             unsafe { libc::syscall(libc::SYS_mbind, start, self.len, libc::MPOL_PREFERRED, nodes.as_ptr(), bits, 0) };
         check(done as i32)
     }
 
-    /// Has the kernel make huge pages of those that lie wholly within a range, as it can since Linux
-    /// 6.1; `huge` is their size. What it cannot move stays in small pages.
+    /// Has the kernel make huge pages of those that lie wholly within a range, as it can since
+    /// Linux 6.1; `huge` is their size. What it cannot move stays in small pages.
     ///
-    /// Each of them must be present in part. Of one that is only reserved, Linux 6.18 shows the bytes
-    /// of whoever had the memory before, on a tmpfs that is mounted with `huge=always`.
+    /// Each of them must be present in part. Of one that is only reserved, Linux 6.18 shows the
+    /// bytes of whoever had the memory before, on a tmpfs that is mounted with `huge=always`.
     pub(super) fn collapse(&self, range: Range<usize>, huge: usize) {
         let (start, end) = (range.start.next_multiple_of(huge), range.end / huge * huge);
         let len = end.saturating_sub(start);

@@ -32,8 +32,8 @@ pub(crate) const DEFAULT_IDLE_WINDOW: u64 = 1 << 15;
 /// The longest window that can be asked for.
 const MAX_IDLE_WINDOW: u64 = 1 << 31;
 
-/// So many uses of a chunk are counted at a time. A power of two: the warm path tests the lowest bits
-/// of a number that it has just counted up.
+/// So many uses of a chunk are counted at a time. A power of two: the warm path tests the lowest
+/// bits of a number that it has just counted up.
 pub(crate) const COUNTED: u64 = 64;
 
 /// The checked options. All sizes are in bytes and multiples of the page size.

@@ -1,8 +1,8 @@
 //! Which pools of this process listen for memory that comes back.
 //!
-//! A thread that gives a chunk back may not touch the pool afterwards, which may be gone. So what it
-//! asks is a number that belongs to the process: how many pools listen. If any does, it rings the
-//! bells of all of them (see `memory_bell`).
+//! A thread that gives a chunk back may not touch the pool afterwards, which may be gone. So what
+//! it asks is a number that belongs to the process: how many pools listen. If any does, it rings
+//! the bells of all of them (see `memory_bell`).
 //!
 //! | a pool listens because | until |
 //! |---|---|
@@ -78,8 +78,8 @@ impl Listener {
     }
 }
 
-/// From now on the pool listens because of `why`. Whoever gives memory back after this returns rings
-/// its bell; what came back earlier is seen by a look that begins after this.
+/// From now on the pool listens because of `why`. Whoever gives memory back after this returns
+/// rings its bell; what came back earlier is seen by a look that begins after this.
 pub(crate) fn listen(pool: &Arc<Pool>, why: u64) {
     let mut pools = POOLS.get().lock();
     let at = pools.iter().position(|listener| ptr::eq(listener.pool.as_ptr(), &**pool)).unwrap_or_else(|| {

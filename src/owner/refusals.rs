@@ -1,4 +1,5 @@
-//! What was refused at the cap, so that asking again costs next to nothing while nothing comes back.
+//! What was refused at the cap, so that asking again costs next to nothing while nothing comes
+//! back.
 //!
 //! A publisher that does not [wait](crate::Provider::alloc_timeout) tries again and again. Each try
 //! that fails has looked everywhere, which takes microseconds. So after some failures in a row the
@@ -6,7 +7,8 @@
 //! try for as much or more is refused by that, unless
 //!
 //! * the count has changed: memory has come back somewhere;
-//! * a millisecond has passed: peers die without a sound, and the next look takes back what they held;
+//! * a millisecond has passed: peers die without a sound, and the next look takes back what they
+//!   held;
 //! * the class has reserved chunks, which a look for another class does not find.
 //!
 //! # Nothing that came back is missed

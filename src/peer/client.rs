@@ -75,8 +75,8 @@ impl ClientBuilder {
     ///
     /// # Errors
     ///
-    /// [`BuildError::Directory`] if the directory is not an absolute path, [`BuildError::Prefix`] if
-    /// the prefix cannot be part of a file name.
+    /// [`BuildError::Directory`] if the directory is not an absolute path, [`BuildError::Prefix`]
+    /// if the prefix cannot be part of a file name.
     pub fn build(self) -> Result<Client, BuildError> {
         let names = Namespace::new(&self.directory, &self.name_prefix)?;
         watch_forks();

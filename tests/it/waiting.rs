@@ -443,6 +443,21 @@ fn what_is_reserved_is_served_although_something_smaller_does_not_fit() {
     assert!(smaller.as_mut().poll(&mut context).is_pending());
 }
 
+/// Otherwise a wait for what a reservation kept ends only when somebody looks again.
+#[test]
+fn a_reservation_that_ends_wakes_who_waits() {
+    let provider = builder().max_bytes(4 << 20).build().unwrap();
+    let reservation = provider.reserve(1 << 20, 2).unwrap();
+    let held: Vec<_> = std::iter::from_fn(|| provider.alloc(64 << 10).ok()).collect();
+    let woken = Arc::new(Woken::default());
+    let mut wanted = Box::pin(provider.request(2 << 20).wait_async());
+    assert!(wanted.as_mut().poll(&mut Context::from_waker(&Waker::from(woken))).is_pending());
+    drop(reservation);
+    let served = block_for(wanted, Duration::from_secs(10)).expect("nobody was served");
+    assert_eq!(served.unwrap().len(), 2 << 20);
+    drop(held);
+}
+
 fn is_ended(error: &shm_pool::AllocError) -> bool {
     matches!(error.kind(), AllocErrorKind::WaitsEnded)
 }

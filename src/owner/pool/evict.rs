@@ -24,9 +24,9 @@ impl Pool {
         before.saturating_sub(self.account.held())
     }
 
-    /// Gives idle memory back to the system until no more than `most` bytes are held, as far as that
-    /// goes: first the memory of gaps, then idle chunks, the largest first. Returns how many bytes
-    /// that was.
+    /// Gives idle memory back to the system until no more than `most` bytes are held, as far as
+    /// that goes: first the memory of gaps, then idle chunks, the largest first. Returns how many
+    /// bytes that was.
     pub(crate) fn trim_to(&self, most: usize) -> usize {
         let before = self.account.held();
         self.reclaim();
@@ -54,8 +54,8 @@ impl Pool {
         idle.map(Self::destroy).count() * size
     }
 
-    /// Destroys an idle chunk that has a record, for another one to have it. `false`: there is none,
-    /// also after the leases of the dead were taken back.
+    /// Destroys an idle chunk that has a record, for another one to have it. `false`: there is
+    /// none, also after the leases of the dead were taken back.
     #[cold]
     pub(super) fn free_a_record(&self) -> bool {
         self.reclaim();

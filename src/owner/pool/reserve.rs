@@ -76,6 +76,8 @@ impl Pool {
         let _one_at_a_time = self.reserving.lock();
         let left = self.reserved(class).saturating_sub(count);
         self.reserved[class].store(left, Ordering::Relaxed);
+        // Somebody may wait for more than what others could give up until now.
+        self.memory_bell().ring();
     }
 
     /// Are chunks of a class reserved?

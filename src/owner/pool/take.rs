@@ -26,8 +26,8 @@ use std::sync::Arc;
 /// How many lent chunks are looked at, at least, before a new one is carved.
 const LENT_TRIES: usize = 8;
 
-/// One more is looked at for each so many bytes of the chunk: a look takes some 50 ns, which is what
-/// the system takes to reserve that much memory. So all are, before a large chunk is carved.
+/// One more is looked at for each so many bytes of the chunk: a look takes some 50 ns, which is
+/// what the system takes to reserve that much memory. So all are, before a large chunk is carved.
 const BYTES_PER_TRY: usize = 128;
 
 /// One search of the lent queue in this many covers all of it, and destroys idle chunks above the

@@ -142,8 +142,8 @@ impl Pool {
         pages + lines + self.evictable_bytes() + (self.limits.max_bytes - spanned)
     }
 
-    /// An upper bound on what all idle chunks give, in bytes: a small one that is alone on its pages
-    /// frees all of them.
+    /// An upper bound on what all idle chunks give, in bytes: a small one that is alone on its
+    /// pages frees all of them.
     pub(super) fn evictable_bytes(&self) -> usize {
         let whole = |class: usize| self.shapes[class].size().next_multiple_of(self.limits.page);
         self.idle_classes().map(|class| self.evictable(class) * whole(class)).sum()

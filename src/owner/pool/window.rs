@@ -13,11 +13,12 @@
 //! | idle chunks in the queue of a class in use | there were as many whenever one was taken out: the *low-water mark* |
 //! | memory of gaps between chunks | there was as much at the end of the last window |
 //!
-//! A chunk that peers still lease when it is dropped waits in the lent queue and not in its class's;
-//! where such chunks are used in turn, all of them count as needed.
+//! A chunk that peers still lease when it is dropped waits in the lent queue and not in its
+//! class's; where such chunks are used in turn, all of them count as needed.
 //!
 //! The mark is noted at every [`NOTED`]th use of a chunk from the queue. What is
-//! [reserved](super::reserve) stays. Segments stay, too: without memory they are only address space.
+//! [reserved](super::reserve) stays. Segments stay, too: without memory they are only address
+//! space.
 //!
 //! Giving pages back takes the system some 40 ns each. So that the allocation that ends a window is
 //! not late by many milliseconds, no more than [`MOST_AT_ONCE`] goes at a time.
@@ -33,8 +34,8 @@ use std::sync::atomic::Ordering;
 /// The most memory that one window gives back, in bytes.
 const MOST_AT_ONCE: usize = 128 << 20;
 
-/// A window has this many counts for each chunk, at least: chunks that are used in turn are counted all
-/// at once, and each of them must be used between the ends of two windows.
+/// A window has this many counts for each chunk, at least: chunks that are used in turn are counted
+/// all at once, and each of them must be used between the ends of two windows.
 const LEAST_PER_CHUNK: u64 = 2;
 
 /// Less than this share of the cap is not worth a system call.
