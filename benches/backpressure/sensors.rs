@@ -118,7 +118,7 @@ fn run(way: Way, frames: u64, cores: Cores) -> Fallible<Outcome> {
 
 /// How many frames there is memory for, and what an attempt takes then, in nanoseconds.
 fn fill_up(provider: &Provider) -> Fallible<(u64, f64)> {
-    const ATTEMPTS: u32 = 100;
+    const ATTEMPTS: u32 = 1000;
     let mut all = Vec::new();
     let refused = loop {
         match provider.alloc(FRAME) {

@@ -35,7 +35,7 @@ const NO_RECORD: u32 = u32::MAX;
 
 /// Where a chunk is that was shared and then given back. Chunks that were never shared do not say,
 /// because that would cost the warm path two stores.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Whereabouts {
     Elsewhere = 0,
     /// In the idle queue, still open to peers.

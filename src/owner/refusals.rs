@@ -7,7 +7,7 @@
 //! try for as much or more is refused by that, unless
 //!
 //! * the count has changed: memory has come back somewhere;
-//! * a millisecond has passed: peers die without a sound, and the next look takes back what they
+//! * 10 ms have passed: peers die without a sound, and the next look takes back what they
 //!   held;
 //! * the class has reserved chunks, which a look for another class does not find.
 //!
@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 const FAILURES: u32 = 8;
 
 /// How long a refusal is repeated without a look.
-const FRESH: Duration = Duration::from_millis(1);
+const FRESH: Duration = Duration::from_millis(10);
 
 /// What a pool has refused.
 pub(crate) struct Refusals {

@@ -299,8 +299,11 @@ impl Record {
 
     /// The slots whose lanes are not zero, one bit each.
     pub(crate) fn holders(&self) -> u64 {
-        let lanes = self.lanes.iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes());
-        lanes.enumerate().fold(0, |holders, (slot, lane)| holders | u64::from(lane != 0) << slot)
+        let holders_of =
+            |lanes: u64| (0..LANES).fold(0, |bits, at| bits | u64::from(lanes >> (at * 8) & 0xff != 0) << at);
+        let words = self.lanes.iter().map(|word| word.load(Ordering::Relaxed)).enumerate();
+        // Nearly all words are zero, and an owner that is short of memory looks at every record.
+        words.filter(|(_, lanes)| *lanes != 0).fold(0, |all, (at, lanes)| all | holders_of(lanes) << (at * LANES))
     }
 
     /// Adds a grant for the peer in `slot`. The caller holds the chunk, published. `Full` at the

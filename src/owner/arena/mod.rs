@@ -291,13 +291,17 @@ impl Arenas {
         }
     }
 
-    /// Bytes that are not carved: those of the arenas, in whole pages, and those in heaps, in
-    /// lines.
-    pub(crate) fn free_bytes(&self) -> (usize, usize) {
+    /// Bytes of the arenas' pages that are not carved.
+    pub(crate) fn free_bytes(&self) -> usize {
         let state = self.state.lock();
-        let pages: usize = state.arenas.iter().map(|arena| arena.pages.free_units()).sum();
+        state.arenas.iter().map(|arena| arena.pages.free_units()).sum::<usize>() * self.page
+    }
+
+    /// Bytes of the lines that are not carved in heaps, and of all heaps.
+    pub(crate) fn heap_bytes(&self) -> (usize, usize) {
+        let state = self.state.lock();
         let lines: usize = state.heaps.values().map(|heap| heap.lines.free_units()).sum();
-        (pages * self.page, lines * MIN_SIZE)
+        (lines * MIN_SIZE, state.heaps.values().map(|heap| heap.run.len).sum())
     }
 
     /// The segments that there are.

@@ -60,15 +60,14 @@ impl Pool {
     pub(super) fn in_use_and_leased(&self) -> (usize, usize) {
         let (mut in_use, mut leased) = (0, 0);
         for chunk in self.registry.lock().chunks() {
-            match (chunk.whereabouts(), chunk.is_leased()) {
-                (Whereabouts::Elsewhere, _) | (Whereabouts::Idle, false) => in_use += chunk.capacity(),
-                (Whereabouts::Lent, true) => leased += chunk.capacity(),
-                (Whereabouts::Lent, false) => {}
-                // The idle bytes subtracted below include it.
-                (Whereabouts::Idle, true) => {
-                    leased += chunk.capacity();
-                    in_use += chunk.capacity();
-                }
+            let place = chunk.whereabouts();
+            // The idle bytes subtracted below include those of chunks on a shelf.
+            if place != Whereabouts::Lent {
+                in_use += chunk.capacity();
+            }
+            // The lanes are in shared memory, so look at them only where it matters.
+            if place != Whereabouts::Elsewhere && chunk.is_leased() {
+                leased += chunk.capacity();
             }
         }
         let lent = self.bytes_lent();

@@ -93,8 +93,7 @@ impl Pool {
             return true;
         }
         let missing = need.size.saturating_sub(self.left_in_the_system(error));
-        let (_, lines) = self.arenas.free_bytes();
-        if self.evictable_bytes() + lines < missing.max(1) {
+        if self.most_to_evict() < missing.max(1) {
             return false;
         }
         let mut destroyed = 0;

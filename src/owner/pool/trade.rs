@@ -137,16 +137,21 @@ impl Pool {
 
     /// An upper bound on what can be had in one piece, in bytes.
     fn most_to_gain(&self) -> usize {
-        let (pages, lines) = self.arenas.free_bytes();
         let (_, spanned) = self.arenas.count_and_len();
-        pages + lines + self.evictable_bytes() + (self.limits.max_bytes - spanned)
+        self.arenas.free_bytes() + self.most_to_evict() + (self.limits.max_bytes - spanned)
     }
 
-    /// An upper bound on what all idle chunks give, in bytes: a small one that is alone on its
-    /// pages frees all of them.
-    pub(super) fn evictable_bytes(&self) -> usize {
-        let whole = |class: usize| self.shapes[class].size().next_multiple_of(self.limits.page);
-        self.idle_classes().map(|class| self.evictable(class) * whole(class)).sum()
+    /// An upper bound on what all idle chunks give, in bytes of whole pages.
+    pub(super) fn most_to_evict(&self) -> usize {
+        let page = self.limits.page;
+        let (mut large, mut small) = (0, 0);
+        for class in self.idle_classes() {
+            let (size, count) = (self.shapes[class].size(), self.evictable(class));
+            *if size < page { &mut small } else { &mut large } += count * size.next_multiple_of(page);
+        }
+        // A small chunk that is alone on its page frees it, but all of them no more than the heaps.
+        let (free, all) = self.arenas.heap_bytes();
+        large + (small + free).min(all)
     }
 
     /// The classes that have idle chunks.
