@@ -303,7 +303,10 @@ pub(crate) fn turns_role(link: &Link, arguments: &[&str]) {
         });
     }
     other.shut_down();
-    assert_eq!(Provider::sweep(prefix).unwrap().objects, 1, "of the last one; it removed those of the one before it");
+    // The control object of the last one that was killed, and a segment if it was just making one.
+    // Each removed what was left of the one before it.
+    let left = Provider::sweep(prefix).unwrap().objects;
+    assert!((1..=2).contains(&left), "{left} objects");
     drop((held, provider));
     assert_eq!(shm::objects(prefix), [""; 0]);
     link.send(&Message::Done);
