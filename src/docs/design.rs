@@ -119,6 +119,8 @@
 //! `protocol/memory_bell`). While somebody does, it is a system call. While the owner asks again
 //! and again in vain, it is an atomic addition.
 //!
-//! **These take locks:** waiting for memory, making and destroying chunks, the first descriptor of
-//! a chunk, [`Provider::stats`](crate::Provider::stats), and mapping a segment for the first time.
+//! **These take locks:** waiting for memory, drops while somebody waits and the first drop after
+//! refused allocations, making and destroying chunks, the end of a window of allocations, the first
+//! descriptor of a chunk, [`Provider::stats`](crate::Provider::stats), and mapping a segment for the
+//! first time.
 #![forbid(unsafe_code)]

@@ -352,10 +352,10 @@ impl Provider {
     /// If a chunk of the size class is idle, this makes no system call, takes no lock and touches
     /// no heap.
     ///
-    /// Otherwise it takes microseconds, and in the worst case the sum of these: a look at chunks that
-    /// peers leased when they were dropped (some 50 ns each: at 8, and one more per 128 bytes of
-    /// `len`; at all of them before a segment is made, and for a reserved size); a new segment, or
-    /// memory for parts of one that have none (some 0.4 ms for each MiB); at the cap, a look at
+    /// Otherwise it takes microseconds, and in the worst case the sum of these: a look at chunks
+    /// that peers leased when they were dropped (some 50 ns each: at 8, and one more per 128 bytes
+    /// of `len`; at all of them before a segment is made, and for a reserved size); a new segment,
+    /// or memory for parts of one that have none (some 0.4 ms for each MiB); at the cap, a look at
     /// everything idle (some 50 ns a chunk) and at the locks of up to 64 peers (about 1 µs each).
     /// The bench `backpressure` shows it with up to 512 chunks held by a reader.
     ///
@@ -425,7 +425,8 @@ impl Provider {
     }
 
     /// Ends all waits for memory, those to come included, with [`AllocErrorKind::WaitsEnded`].
-    /// Allocations that do not wait go on as before.
+    /// Allocations that do not wait go on as before. Not from a waker: this returns when nobody is
+    /// woken any more.
     pub fn end_waits(&self) {
         if self.pool.is_ours() {
             self.pool.waiting().close(&self.pool);

@@ -2,7 +2,7 @@
 //! back.
 //!
 //! A publisher that does not [wait](crate::Provider::alloc_timeout) tries again and again. Each try
-//! that fails has looked everywhere, which takes microseconds. So after some failures in a row the
+//! that fails has looked everywhere, which takes microseconds. So after every eighth failure the
 //! pool listens (see `listening`), and remembers what it refused, with the bell's count. A later
 //! try for as much or more is refused by that, unless
 //!

@@ -45,6 +45,7 @@ use atomic_waker::AtomicWaker;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::mem;
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
 use std::task::Waker;
@@ -140,7 +141,22 @@ struct ToWake(Vec<Arc<Waiter>>);
 
 impl ToWake {
     fn wake(self) {
-        self.0.iter().for_each(|waiter| waiter.wake());
+        drop(self);
+    }
+}
+
+impl Drop for ToWake {
+    /// Wakes them all. A waker that panics keeps none of the others asleep.
+    fn drop(&mut self) {
+        let mut panicked = None;
+        for waiter in self.0.drain(..) {
+            if let Err(panic) = panic::catch_unwind(AssertUnwindSafe(|| waiter.wake())) {
+                panicked = panicked.or(Some(panic));
+            }
+        }
+        if let Some(panic) = panicked.filter(|_| !thread::panicking()) {
+            panic::resume_unwind(panic);
+        }
     }
 }
 
@@ -167,7 +183,8 @@ impl WaitingRoom {
 
     /// Is memory kept for the first waiter? A hint.
     pub(crate) fn is_held(&self) -> bool {
-        self.passed_over.load(Ordering::Relaxed) >= MOST_PASSED_OVER
+        // An addition may come after the last waiter has left.
+        self.passed_over.load(Ordering::Relaxed) >= MOST_PASSED_OVER && self.has_waiters.load(Ordering::Relaxed)
     }
 
     /// A search that found nothing has let go of what it had in its hand, which the server may have
@@ -233,6 +250,7 @@ impl Place {
             Server::Nobody => queue.start_helper(pool)?,
         }
         if queue.waiters.is_empty() {
+            room.passed_over.store(0, Ordering::Relaxed);
             room.has_waiters.store(true, Ordering::Relaxed);
             listening::listen(pool, WAITS);
         }

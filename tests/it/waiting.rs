@@ -443,6 +443,31 @@ fn what_is_reserved_is_served_although_something_smaller_does_not_fit() {
     assert!(smaller.as_mut().poll(&mut context).is_pending());
 }
 
+struct Panics;
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        panic!("on purpose");
+    }
+}
+
+/// Otherwise those who are to be woken after it sleep for ever.
+#[test]
+fn a_waker_that_panics_keeps_no_other_one_asleep() {
+    let (provider, _held) = at_the_cap();
+    let woken = Arc::new(Woken::default());
+    let wakers = [Waker::from(Arc::new(Panics)), Waker::from(woken.clone())];
+    let mut futures = [0, 1].map(|_| Box::pin(provider.request(1).wait_async()));
+    for (future, waker) in futures.iter_mut().zip(&wakers) {
+        assert!(future.as_mut().poll(&mut Context::from_waker(waker)).is_pending());
+    }
+    assert!(
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| provider.end_waits())).is_err(),
+        "the panic is told"
+    );
+    assert_eq!(woken.0.load(Ordering::SeqCst), 1);
+}
+
 /// Otherwise a wait for what a reservation kept ends only when somebody looks again.
 #[test]
 fn a_reservation_that_ends_wakes_who_waits() {

@@ -72,6 +72,8 @@ impl Pool {
             })
         });
         others.into_iter().for_each(Self::put_back);
+        // Who looked meanwhile has missed what was in this thread's hand.
+        self.memory_bell().ring();
         found.map(Self::destroy).is_some()
     }
 

@@ -47,6 +47,8 @@ impl Pool {
                 _ => Self::put_back(chunk),
             }
         }
+        // Who looked meanwhile has missed what was in this thread's hand, or promised in vain.
+        self.memory_bell().ring();
         result
     }
 

@@ -73,16 +73,23 @@ impl Pool {
             return Ok(chunk);
         }
         let look = self.refusals.begin(self, class, len)?;
-        let taken = self.look_for(class, len);
+        let mut has_looked_everywhere = true;
+        let taken = self.look_for(class, len, &mut has_looked_everywhere);
         match &taken {
             Ok(_) => self.refusals.granted(self),
-            Err(error) => self.refusals.refused(self, look, class, len, error),
+            Err(error) if has_looked_everywhere => self.refusals.refused(self, look, class, len, error),
+            Err(_) => {}
         }
         taken
     }
 
     /// Takes a chunk of a class that has none idle.
-    fn look_for(self: &Arc<Self>, class: usize, len: usize) -> Result<OwnedChunk, AllocError> {
+    fn look_for(
+        self: &Arc<Self>,
+        class: usize,
+        len: usize,
+        has_looked_everywhere: &mut bool,
+    ) -> Result<OwnedChunk, AllocError> {
         if let Some(chunk) = self.take_lent(class, self.lent_tries(class)) {
             return Ok(chunk);
         }
@@ -94,6 +101,7 @@ impl Pool {
         }
         // Memory that comes back is kept for the request that has waited longest.
         if self.waiting.is_held() {
+            *has_looked_everywhere = false;
             return Err(self.refused(class));
         }
         let made = self.make_for(class, len);

@@ -91,6 +91,8 @@ impl Pool {
         let is_little = unneeded < self.limits.max_bytes / LEAST_SHARE;
         let given = if is_little { 0 } else { self.punch(unneeded.min(MOST_AT_ONCE)) };
         last.gaps = (gaps + destroyed).saturating_sub(given);
+        // Who looked meanwhile has missed what was in this thread's hand.
+        self.memory_bell().ring();
     }
 
     /// Destroys the idle chunks of a class that the window has not needed, up to `most` bytes.
