@@ -168,3 +168,25 @@ fn threads_that_need_the_same_new_arena_all_find_room_in_it() {
         drop(buffers);
     }
 }
+
+/// Otherwise two threads that evict at the same moment take one chunk more than is not reserved, and
+/// the next message of that size needs the system.
+#[test]
+fn a_reservation_stays_whole_while_several_threads_evict() {
+    const LEN: usize = 64 << 10;
+    let provider = builder().max_bytes(4 << 20).max_idle_per_class(8).idle_window(64).build().unwrap();
+    let reservation = provider.reserve(LEN, 4).unwrap();
+    for round in 0..300 {
+        // One more than is reserved, for all who evict.
+        drop((0..5).map(|_| provider.alloc(LEN).unwrap()).collect::<Vec<_>>());
+        thread::scope(|scope| {
+            scope.spawn(|| provider.trim());
+            scope.spawn(|| provider.trim_to(0));
+            scope.spawn(|| drop(provider.alloc(3 << 20)));
+        });
+        let stats = provider.stats();
+        let chunks = stats.classes.iter().find(|class| class.size == LEN).map_or(0, |class| class.chunks);
+        assert!(chunks >= 4, "round {round}: {chunks} chunks of 4 are left");
+    }
+    drop(reservation);
+}

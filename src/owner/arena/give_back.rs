@@ -60,6 +60,7 @@ impl Arenas {
         let mut state = self.state.lock();
         let (wanted, others): (Vec<_>, Vec<_>) = std::mem::take(&mut state.arenas).into_iter().partition(is_wanted);
         state.arenas = others;
+        self.note_room(&state);
         let leaving = |arena: Arena| Leaving { filled: arena.filled() * self.page, payload: arena.payload };
         wanted.into_iter().map(leaving).collect()
     }

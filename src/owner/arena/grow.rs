@@ -110,6 +110,8 @@ impl Arenas {
     /// Adds an arena for a segment of the length that `blank` was prepared for.
     pub(crate) fn add(&self, payload: Arc<Payload>, blank: Blank) {
         let holes = Holes::all(payload.len() / self.page);
-        self.state.lock().arenas.push(Arena { payload, pages: blank.0, holes, was_used: false });
+        let mut state = self.state.lock();
+        state.arenas.push(Arena { payload, pages: blank.0, holes, was_used: false });
+        self.note_room(&state);
     }
 }

@@ -34,6 +34,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::Arc;
 
 /// The rest of a hole is filled along with what is carved from it, if it is at most this many bytes
@@ -94,6 +95,8 @@ pub(crate) struct Run {
 /// All arenas of a pool, with the heaps in them.
 pub(crate) struct Arenas {
     state: Mutex<ArenaState>,
+    /// The [`Room`] as of the last change, to be known without the lock.
+    room: AtomicU8,
     page: usize,
     /// The cap in bytes.
     max: usize,
@@ -170,7 +173,8 @@ impl Arenas {
         let state = ArenaState { arenas: Vec::new(), is_merged: false, heaps: BTreeMap::new(), shadows: Vec::new() };
         // The segments cannot span more than this, so a higher cap means nothing.
         let max = max.min(longest.saturating_mul(MAX_SEGMENTS));
-        Self { state: Mutex::new(state), page: page_size(), max, first, longest }
+        let room = AtomicU8::new(Room::ToGrow as u8);
+        Self { state: Mutex::new(state), room, page: page_size(), max, first, longest }
     }
 
     // ---- carving --------------------------------------------------------------------------------
@@ -220,6 +224,7 @@ impl Arenas {
         let holes = arena.holes.take(&(at..at + pages)).into_iter();
         let holes = holes.map(|hole| hole.start * self.page..hole.end * self.page).collect();
         let carved = Carved { payload: arena.payload.clone(), offset: at * self.page, len, grain: Grain::Page };
+        self.note_room(&state);
         Some(Run { carved, holes })
     }
 
@@ -252,6 +257,7 @@ impl Arenas {
             }
         }
         state.free_run(&run.carved, self.page);
+        self.note_room(&state);
     }
 
     /// Gives a chunk's memory back.
@@ -273,22 +279,30 @@ impl Arenas {
                 }
             }
         }
+        self.note_room(&state);
     }
 
     // ---- what there is --------------------------------------------------------------------------
 
-    /// How much room there is for more.
+    /// How much room there is for more. Takes no lock: searches of chunks that exist ask for it.
     pub(crate) fn room(&self) -> Room {
-        let state = self.state.lock();
-        if state.spanned() < self.max {
-            return Room::ToGrow;
+        // Relaxed: it may change at any time anyway.
+        match self.room.load(Ordering::Relaxed) {
+            room if room == Room::ToGrow as u8 => Room::ToGrow,
+            room if room == Room::Crowded as u8 => Room::Crowded,
+            _ => Room::Ample,
         }
-        let free: usize = state.arenas.iter().map(|arena| arena.pages.free_units()).sum();
-        if free * self.page < self.max / 2 {
-            Room::Crowded
-        } else {
-            Room::Ample
-        }
+    }
+
+    /// Arenas came or went, or pages were carved or freed.
+    fn note_room(&self, state: &ArenaState) {
+        let free = || state.arenas.iter().map(|arena| arena.pages.free_units()).sum::<usize>() * self.page;
+        let room = match state.spanned() {
+            spanned if spanned < self.max => Room::ToGrow,
+            _ if free() < self.max / 2 => Room::Crowded,
+            _ => Room::Ample,
+        };
+        self.room.store(room as u8, Ordering::Relaxed);
     }
 
     /// Bytes of the arenas' pages that are not carved.

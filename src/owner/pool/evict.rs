@@ -51,7 +51,7 @@ impl Pool {
         let size = self.shapes[class].size();
         // Bounded: other threads may go on giving back.
         let idle = (0..self.evictable(class).min(wanted.div_ceil(size))).map_while(|_| self.take_own(class));
-        idle.map(Self::destroy).count() * size
+        idle.filter_map(|chunk| Self::evict_or_put_back(chunk).then_some(size)).sum()
     }
 
     /// Destroys an idle chunk that has a record, for another one to have it. `false`: there is
@@ -74,7 +74,7 @@ impl Pool {
         others.into_iter().for_each(Self::put_back);
         // Who looked meanwhile has missed what was in this thread's hand.
         self.memory_bell().ring();
-        found.map(Self::destroy).is_some()
+        found.is_some_and(Self::evict_or_put_back)
     }
 
     /// Gives all idle chunks back to the arenas.
@@ -83,7 +83,9 @@ impl Pool {
         for class in self.used.iter() {
             // Bounded: other threads may go on giving back.
             let idle = (0..self.evictable(class)).map_while(|_| self.take_own(class));
-            idle.for_each(Self::destroy);
+            idle.for_each(|chunk| {
+                Self::evict_or_put_back(chunk);
+            });
         }
     }
 

@@ -4,8 +4,9 @@
 #![forbid(unsafe_code)]
 
 use super::Pool;
-use crate::owner::chunk::{OwnedChunk, Whereabouts};
+use crate::owner::chunk::{Chunk, OwnedChunk, Whereabouts};
 use crate::owner::listening;
+use crate::owner::registry::Registry;
 use std::sync::atomic::Ordering;
 
 impl Pool {
@@ -89,12 +90,44 @@ impl Pool {
     /// Destroys a chunk. If its bytes are not free, because somebody may read them, they are left
     /// as they are.
     pub(crate) fn dispose(chunk: OwnedChunk, is_free: bool) {
+        chunk.pool().unlist(&mut chunk.pool().registry.lock(), &chunk);
+        Self::free_unlisted(chunk, is_free);
+    }
+
+    /// Destroys an idle chunk that is closed to peers, so that others get its room. `Err` returns
+    /// it, if no more chunks of its class are left than are reserved.
+    ///
+    /// Several threads may evict at a time. The registry's lock decides, under which promises are
+    /// made, too; [`evictable`](Self::evictable) is only what they expect.
+    pub(super) fn evict(chunk: OwnedChunk) -> Result<(), OwnedChunk> {
         {
-            let mut registry = chunk.pool().registry.lock();
-            if registry.remove(&chunk) == 0 {
-                chunk.pool().used.remove(chunk.class());
+            let (pool, class) = (chunk.pool(), chunk.class());
+            let mut registry = pool.registry.lock();
+            if registry.count(class) > pool.reserved(class) {
+                pool.unlist(&mut registry, &chunk);
+            } else {
+                drop(registry);
+                return Err(chunk);
             }
         }
+        let is_free = !chunk.is_given_up();
+        Self::free_unlisted(chunk, is_free);
+        Ok(())
+    }
+
+    /// Evicts a closed chunk, or puts it back. Returns whether it is gone.
+    pub(super) fn evict_or_put_back(chunk: OwnedChunk) -> bool {
+        Self::evict(chunk).map_err(Self::put_back).is_ok()
+    }
+
+    fn unlist(&self, registry: &mut Registry, chunk: &Chunk) {
+        if registry.remove(chunk) == 0 {
+            self.used.remove(chunk.class());
+        }
+    }
+
+    /// The rest of [`dispose`](Self::dispose), for a chunk that is off the list.
+    fn free_unlisted(chunk: OwnedChunk, is_free: bool) {
         let remains = chunk.dismantle();
         let pool = remains.pool;
         pool.registry.lock().keep(remains.home);

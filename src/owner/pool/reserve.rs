@@ -30,11 +30,11 @@ impl Pool {
             return Err(AllocErrorKind::ReserveTooMany { count: wanted, max }.into());
         }
         // First the promise, so that what is made is not evicted while it is made.
-        self.reserved[class].store(wanted, Ordering::Relaxed);
+        self.promise(class, wanted);
         let mut taken = Vec::new();
         let result = self.make_ready(class, wanted, &mut taken);
         if result.is_err() {
-            self.reserved[class].store(reserved, Ordering::Relaxed);
+            self.promise(class, reserved);
         }
         for chunk in taken {
             // Making one may have found an older one, which somebody has used.
@@ -77,7 +77,7 @@ impl Pool {
     pub(crate) fn end_reservation(&self, class: usize, count: usize) {
         let _one_at_a_time = self.reserving.lock();
         let left = self.reserved(class).saturating_sub(count);
-        self.reserved[class].store(left, Ordering::Relaxed);
+        self.promise(class, left);
         // Somebody may wait for more than what others could give up until now.
         self.memory_bell().ring();
     }
@@ -87,13 +87,22 @@ impl Pool {
         self.reserved(class) > 0
     }
 
+    /// From now on so many chunks of a class are reserved.
+    fn promise(&self, class: usize, count: usize) {
+        // The lock under which `evict` looks at it: what is evicted by the number from before is
+        // off the list, and not counted, when this returns.
+        let _decides = self.registry.lock();
+        self.reserved[class].store(count, Ordering::Relaxed);
+    }
+
     /// How many chunks of a class are reserved.
     pub(super) fn reserved(&self, class: usize) -> usize {
-        // Relaxed: who evicts meanwhile may do so by the number from before.
+        // Relaxed: where it decides, the registry's lock orders it.
         self.reserved[class].load(Ordering::Relaxed)
     }
 
-    /// How many chunks of a class may be evicted, as things are now.
+    /// How many chunks of a class may be evicted, as things are now. Others may be faster; `evict`
+    /// decides.
     pub(super) fn evictable(&self, class: usize) -> usize {
         match self.reserved(class) {
             0 => self.shelves[class].idle_count(),

@@ -48,15 +48,15 @@ impl Condemned {
         self.was_hot
     }
 
-    /// Destroys it. `false` if a peer has leased it just now: then it is lent.
-    pub(super) fn destroy(self) -> bool {
-        let is_free = self.chunk.recycle();
-        if is_free {
-            Pool::dispose(self.chunk, true);
-        } else {
+    /// Evicts it. `false` if a peer has leased it just now, so that it is lent, or if what is left
+    /// of its class is reserved.
+    pub(super) fn evict(self) -> bool {
+        if !self.chunk.recycle() {
             Pool::lend(self.chunk);
+            return false;
         }
-        is_free
+        let Self { chunk, was_hot } = self;
+        Pool::evict(chunk).map_err(|chunk| Self { chunk, was_hot }.put_back()).is_ok()
     }
 
     /// Puts it back where it was.
@@ -93,7 +93,7 @@ impl Pool {
             let Some(class) = in_turn else { return };
             *hand = class;
             let Some(oldest) = self.take_to_condemn(class) else { continue };
-            oldest.destroy();
+            oldest.evict();
             if self.arenas.room() != Room::Crowded {
                 return;
             }
@@ -175,8 +175,8 @@ impl Pool {
         None
     }
 
-    /// Destroys the condemned chunks in the windows. `false` if a peer has leased one meanwhile:
-    /// then none is destroyed.
+    /// Destroys the condemned chunks in the windows. `false` if one of them stays: a peer has leased
+    /// it meanwhile, and then none is destroyed; or what is left of its class is reserved.
     fn clear(&self, windows: &[Window], condemned: &mut Vec<Condemned>) -> bool {
         let is_in_the_way = |condemned: &Condemned| {
             let memory = condemned.chunk.memory();
@@ -195,8 +195,16 @@ impl Pool {
             condemned.extend(closed);
             return false;
         }
-        closed.into_iter().for_each(|doomed| Self::dispose(doomed.chunk, true));
-        true
+        // Another thread may have evicted of the same class meanwhile, down to what is reserved. That
+        // is no room any more, so that the next window is another one.
+        let mut is_clear = true;
+        for Condemned { chunk, was_hot } in closed {
+            if let Err(chunk) = Self::evict(chunk) {
+                self.spare(Condemned { chunk, was_hot });
+                is_clear = false;
+            }
+        }
+        is_clear
     }
 
     /// Puts a condemned chunk back where it was.

@@ -110,7 +110,7 @@ impl Pool {
         for idle in hot.into_iter().chain(queued) {
             let is_unused = !idle.chunk().was_used_since_asked();
             if destroyed < most_chunks && (is_unused || !idle.was_hot() && destroyed < low) {
-                destroyed += usize::from(idle.destroy());
+                destroyed += usize::from(idle.evict());
             } else {
                 idle.put_back();
             }
