@@ -12,7 +12,6 @@
 //! options promise: the first write does not fault, and huge pages make random reads faster.
 
 #![forbid(unsafe_code)]
-#![allow(clippy::incompatible_msrv)] // The library's; benches need a current compiler.
 
 use clap::Parser;
 use nix::sys::resource::{getrusage, UsageWho};
