@@ -173,8 +173,9 @@ pub mod zenoh;
 
 pub use error::{BuildError, OsError};
 pub use owner::buf::{ShmBuf, ShmBufMut};
+pub use owner::builder::ProviderBuilder;
 pub use owner::error::{AllocError, AllocErrorKind, CapacityError, ShareError};
-pub use owner::provider::{Provider, ProviderBuilder};
+pub use owner::provider::Provider;
 pub use owner::request::{AllocFuture, Request};
 pub use owner::reservation::Reservation;
 pub use owner::stats::{ClassStats, Stats};

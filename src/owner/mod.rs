@@ -2,6 +2,7 @@
 
 pub(crate) mod arena;
 pub(crate) mod buf;
+pub(crate) mod builder;
 pub(crate) mod chunk;
 pub(crate) mod class;
 pub(crate) mod control;
