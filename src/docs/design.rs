@@ -17,9 +17,9 @@
 //!
 //! | room | holds | may use |
 //! |---|---|---|
-//! | `os` | names and their directory, mappings, segments, OFD locks, forks, the futex, the robust list | `error`, `sync` |
-//! | `protocol` | ids and the descriptor, the record with its leases, peer slots, the layout of the control object, the test for a dead owner | `os` |
-//! | `owner` | the provider, buffers, the pool, shelves, arenas, limits, statistics, the owner's side of the control object, the sweep | `protocol`, `os` |
+//! | `os` | names and their directory, mappings, segments, OFD locks, forks and values per process, the barrier, the futex and its deadlines, the robust list | `error`, `sync` |
+//! | `protocol` | ids and the descriptor, the record with its leases, peer slots, the layout of the control object, the memory bell, the test for a dead owner | `os` |
+//! | `owner` | the provider and its builder, buffers, the pool, shelves, arenas, limits, reservations, requests and waiting, refusals, statistics, the owner's side of the control object, the sweep | `protocol`, `os` |
 //! | `peer` | the client, views, leases, the cache of mappings, the peer's side of the control object | `protocol`, `os`; never `owner` |
 //! | `channel` | sender and receiver, the ring, loans and their returns, bells | all of the above |
 //! | `zenoh` | the pool as a backend of zenoh's `ShmProvider` | all of the above but `channel` |

@@ -1,5 +1,5 @@
-//! What the operating system provides: names of objects, mappings, locks, fork detection,
-//! futexes.
+//! What the operating system provides: names of objects, mappings, locks, fork detection, futexes,
+//! barriers between processes.
 //!
 //! The lowest layer: it knows nothing of chunks, leases or channels.
 

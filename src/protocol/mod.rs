@@ -1,5 +1,5 @@
 //! What both sides read and write: descriptors, records with their leases, peer slots, the control
-//! object.
+//! object with its memory bell.
 
 pub(crate) mod control;
 pub(crate) mod dead;
