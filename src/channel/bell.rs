@@ -116,6 +116,13 @@ impl Bell {
     #[inline]
     pub(super) fn ring(&self) {
         fence(Ordering::SeqCst); // W2, partner of S2
+        self.ring_after_fence();
+    }
+
+    /// [`ring`](Self::ring) for a ringer that has made the full fence of W2 itself, for several
+    /// bells.
+    #[inline]
+    pub(super) fn ring_after_fence(&self) {
         if self.0.load(Ordering::Relaxed) & (SLEEPS | RUNG_OR_GONE) == SLEEPS {
             self.wake(); // W3
         }

@@ -1,7 +1,7 @@
 //! The borrower: the receiver's side of its loans. Messages hold it, so it outlives the receiver.
 
 use super::counted::{Counted, Owned};
-use super::object::Shared;
+use super::layout::Shared;
 use super::returns;
 use crate::os::barrier;
 use crate::os::foreign::{Foreign, ObjectError};
@@ -118,7 +118,10 @@ impl MappedSegments {
         // `find` has put the segment first, so `known` is not empty.
         let mapped = &mut self.known[0];
         match mapped.mapping.range(place.offset, place.len) {
-            Some(data) => Ok(Loan { data, len: place.len as usize, number: place.number, mapped: mapped.lend() }),
+            Some(data) => {
+                let (number, missed) = (place.number, 0);
+                Ok(Loan { data, len: place.len as usize, number, missed, mapped: mapped.lend() })
+            }
             None => {
                 let what = "a message lies outside its segment";
                 Err(AttachError::Damaged { provider: self.provider, what })
@@ -210,6 +213,7 @@ pub struct Loan {
     data: NonNull<u8>,
     len: usize,
     number: u32,
+    missed: u32,
     mapped: Counted<Mapped>,
 }
 
@@ -217,6 +221,20 @@ pub struct Loan {
 unsafe impl Send for Loan {}
 // SAFETY: shared access only reads the bytes (I5).
 unsafe impl Sync for Loan {}
+
+impl Loan {
+    /// Notes how many messages are missing before this one.
+    #[inline]
+    pub(super) fn with_missed(mut self, missed: u32) -> Self {
+        self.missed = missed;
+        self
+    }
+
+    /// As [`Message::missed`](super::Message::missed).
+    pub fn missed(&self) -> u32 {
+        self.missed
+    }
+}
 
 impl Deref for Loan {
     type Target = [u8];

@@ -62,6 +62,37 @@ pub enum ChannelError {
         /// The object's path.
         object: String,
     },
+    /// All seats of the publisher are taken.
+    #[error("{object} has {max} receivers already; have one leave, or make the channel for more (PublisherBuilder::receivers)")]
+    TooManyReceivers {
+        /// The object's path.
+        object: String,
+        /// How many there may be.
+        max: usize,
+    },
+    /// The number of receivers that there may be is out of range.
+    #[error("a publisher cannot have {receivers} receivers; it can have {min} to {max}")]
+    Receivers {
+        /// What was asked for.
+        receivers: usize,
+        /// The fewest receivers.
+        min: usize,
+        /// The most receivers.
+        max: usize,
+    },
+    /// The publisher waits for nobody, and this receiver asks it to.
+    #[error("the publisher of {object} waits for nobody; choose OnFull::DropNew or OnFull::KeepLatest")]
+    MayNotWait {
+        /// The object's path.
+        object: String,
+    },
+    /// This receiver has a capacity, loans or a rule of its own, and the channel's sender has fixed
+    /// all of them.
+    #[error("{object} is the channel of a Sender, which fixes its capacity, its loans and that it waits; leave them out, or make it with a Publisher")]
+    NoPublisher {
+        /// The object's path.
+        object: String,
+    },
     /// The object under the channel's name was not made by this crate, or was made by another
     /// version of it.
     #[error("{object} is not usable: {reason}")]

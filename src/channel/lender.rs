@@ -10,7 +10,7 @@
 //!
 //! | state | where it is | leaves it by |
 //! |---|---|---|
-//! | free | nowhere | [`Lender::lend`]: the handle goes into the book, then the message into its slot |
+//! | free | nowhere | [`Lender::put`]: the handle goes into the book, then the message into its slot |
 //! | out | its slot, or the receiver | the receiver's return; the sender, if it could not be sent; the receiver's death |
 //!
 //! # Who looks for returns, and when
@@ -56,7 +56,7 @@
 #![forbid(unsafe_code)]
 
 use super::book::{Book, Taking};
-use super::object::Shared;
+use super::layout::Shared;
 use super::returns;
 use crate::os::fork;
 use crate::os::locks::LockFile;
@@ -80,43 +80,15 @@ pub(super) struct Lender {
     is_closed: AtomicBool,
 }
 
-/// Why a buffer was not lent.
-pub(super) enum NotLent {
-    /// The receiver already has the maximum number of buffers.
-    TooMany(ShmBuf),
-    NotSent(ShmBuf),
-}
-
 impl Lender {
     pub(super) fn new(shared: Arc<Shared>, locks: Arc<LockFile>, book: Book) -> Self {
         Self { shared, locks, fork_epoch: fork::epoch(), book, is_closed: AtomicBool::new(false) }
     }
 
-    /// Lends a buffer; `send` sends it by its number, and returns `false` if it was not sent. Then
-    /// drops some of what has come back, off the receiver's path. `next` is the number from which
-    /// to look for a free one. Only the sender calls this.
+    /// A free number; the search starts at `next`. Collects what has come back if there is none.
     #[inline]
-    pub(super) fn lend(&self, next: &mut usize, buffer: ShmBuf, send: impl FnOnce(u32) -> bool) -> Result<(), NotLent> {
-        let Some(number) = self.book.free(*next).or_else(|| self.free_after_collecting()) else {
-            return Err(NotLent::TooMany(buffer));
-        };
-        *next = number + 1;
-        let len = buffer.len();
-        self.book.put(number, buffer);
-        let is_sent = send(number as u32);
-        if let Some(taking) = self.book.try_lock() {
-            // Reuse the number that came back last: the fewest numbers are used, and the fewest
-            // lines.
-            *next = self.collect_some(taking, PER_MESSAGE).last().unwrap_or(*next);
-        }
-        if is_sent {
-            return Ok(());
-        }
-        // Take the buffer back, if it is still there. A receiver that makes numbers up may have
-        // returned it, or a thread that found the receiver dead may have taken it out. Then it
-        // counts as sent, and the next one is refused.
-        let unsent = self.book.lock().take(number);
-        unsent.map_or(Ok(()), |buffer| Err(NotLent::NotSent(buffer.with_len(len))))
+    pub(super) fn free(&self, next: usize) -> Option<usize> {
+        self.book.free(next).or_else(|| self.free_after_collecting())
     }
 
     #[cold]
@@ -125,10 +97,33 @@ impl Lender {
         self.book.free(0)
     }
 
+    /// Lends a buffer under a free number; the message follows. Only the sender calls this.
+    #[inline]
+    pub(super) fn put(&self, number: usize, buffer: ShmBuf) {
+        self.book.put(number, buffer);
+    }
+
+    /// Drops some of what has come back, if the lock is free. Returns the last one's number.
+    #[inline]
+    pub(super) fn collect_some(&self) -> Option<usize> {
+        self.collect_few(self.book.try_lock()?, PER_MESSAGE).last()
+    }
+
+    /// Takes back a buffer that was not sent, or was withdrawn, if it is still there. Its length is
+    /// lost.
+    pub(super) fn take_back(&self, number: usize) -> Option<ShmBuf> {
+        self.book.lock().take(number)
+    }
+
+    /// How many buffers are out.
+    pub(super) fn lent(&self) -> usize {
+        self.book.lock().chunks().count()
+    }
+
     /// Drops what the next returns name, `most` of them at most, while the iterator yields their
     /// numbers.
     #[inline]
-    fn collect_some<'a>(&'a self, mut taking: Taking<'a>, most: usize) -> impl Iterator<Item = usize> + 'a {
+    fn collect_few<'a>(&'a self, mut taking: Taking<'a>, most: usize) -> impl Iterator<Item = usize> + 'a {
         let next = move |_| {
             let number = returns::read(self.shared.returns(), *taking.returned)?;
             *taking.returned = taking.returned.wrapping_add(1);
@@ -145,7 +140,7 @@ impl Lender {
     fn collect_all(&self) -> impl Iterator<Item = usize> + '_ {
         // Bounded by the number of words: there are no more returns, unless the receiver goes on
         // making some up.
-        self.collect_some(self.book.lock(), self.shared.returns().len())
+        self.collect_few(self.book.lock(), self.shared.returns().len())
     }
 
     /// Notes that the sender is gone.
@@ -206,7 +201,8 @@ impl Drop for Lender {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::super::object::{self, Object};
+    use super::super::layout::{self, Facts};
+    use super::super::object::Object;
     use super::*;
     use crate::Provider;
 
@@ -223,8 +219,8 @@ mod tests {
             let prefix = format!("shm_pool-unit-{}-{test}", std::process::id());
             let provider = Provider::builder().name_prefix(&prefix).build().unwrap();
             let channel = |name| {
-                let name = object::name(provider.names(), name).unwrap();
-                let object = Object::create(&name, 2, LOANS, provider.id(), 0o600).unwrap();
+                let name = layout::name(provider.names(), name).unwrap();
+                let object = Object::create(&name, &Facts::of_pair(provider.id(), 3, LOANS), 0o600).unwrap();
                 let book = Book::new(LOANS).unwrap();
                 let lender = Lender::new(object.shared().clone(), object.locks().clone(), book);
                 (object, lender)
@@ -238,12 +234,9 @@ mod tests {
 
         /// Lends one more buffer. The message is of no matter here.
         fn lend(&self, lender: &Lender) {
-            assert!(lender.lend(&mut 0, self.buffer(), |_| true).is_ok());
+            lender.put(lender.free(0).unwrap(), self.buffer());
+            lender.collect_some();
         }
-    }
-
-    fn out(lender: &Lender) -> usize {
-        lender.book.lock().chunks().count()
     }
 
     /// Otherwise a receiver that makes up returns as fast as they are read keeps a thread of the
@@ -283,7 +276,7 @@ mod tests {
         let made_up = [0, 0, 2, 2, 2, 4, 15, 16, 17, 1000, 0xff_ffff, 2];
         made_up.iter().zip(0..).for_each(|(&number, ticket)| returns::give_back(words, ticket, number));
         assert_eq!(lender.collect_all().collect::<Vec<_>>(), [0, 2]);
-        assert_eq!((out(lender), out(other)), (2, LOANS));
+        assert_eq!((lender.lent(), other.lent()), (2, LOANS));
         assert_eq!(scene.provider.stats().bytes_in_use, (2 + LOANS) * 64);
     }
 }

@@ -2,7 +2,9 @@
 //!
 //! | word | of a buffer | of bytes |
 //! |---|---|---|
-//! | 0 | 2, and the loan's number in the bits from 8 on | 1, and how many in the bits from 8 on |
+//! | 0, bits 0 to 7 | 2 | 1 |
+//! | 0, bits 8 to 31 | the loan's number | how many bytes |
+//! | 0, bits 32 to 63 | how many messages were not sent just before this one | the same |
 //! | 1 | the segment's serial number | the bytes, then zeros, up to word 6 |
 //! | 2, 3 | offset and length in bytes | |
 //! | 4 | the check | |
@@ -34,6 +36,19 @@ pub enum Message {
     Bytes(Inline),
 }
 
+impl Message {
+    /// How many messages the publisher sent between the one received before and this one, that this
+    /// receiver did not get because it was behind (see [`OnFull`](super::OnFull)). Above
+    /// [`u32::MAX`] it stays there. Always 0 where nothing is dropped.
+    #[inline]
+    pub fn missed(&self) -> u32 {
+        match self {
+            Self::Buffer(loan) => loan.missed(),
+            Self::Bytes(bytes) => bytes.missed(),
+        }
+    }
+}
+
 impl Deref for Message {
     type Target = [u8];
 
@@ -59,7 +74,22 @@ impl AsRef<[u8]> for Message {
 #[repr(C, align(8))]
 pub struct Inline {
     bytes: [u8; MAX_INLINE],
-    len: usize,
+    len: u32,
+    missed: u32,
+}
+
+impl Inline {
+    /// Notes how many messages are missing before this one.
+    #[inline]
+    pub(super) fn with_missed(mut self, missed: u32) -> Self {
+        self.missed = missed;
+        self
+    }
+
+    /// As [`Message::missed`].
+    pub fn missed(&self) -> u32 {
+        self.missed
+    }
 }
 
 impl Deref for Inline {
@@ -68,8 +98,30 @@ impl Deref for Inline {
     #[inline]
     fn deref(&self) -> &[u8] {
         // `read` has checked the length; `get` leaves no path that panics.
-        self.bytes.get(..self.len).unwrap_or(&[])
+        self.bytes.get(..self.len as usize).unwrap_or(&[])
     }
+}
+
+/// The bits of the first word above the kind: a number, and how many messages are missing.
+const NUMBERS: u64 = 0xff_ffff;
+const MISSED: u32 = 32;
+
+/// Notes in a message of bytes how many messages were not sent just before it.
+#[inline]
+pub(super) fn missing(mut words: Words, missed: u32) -> Words {
+    words[0] |= u64::from(missed) << MISSED;
+    words
+}
+
+/// How many messages were not sent just before this one.
+#[inline]
+pub(super) fn missed(words: &Words) -> u32 {
+    (words[0] >> MISSED) as u32
+}
+
+/// The number of the loan of a buffer.
+pub(super) fn loan(words: &Words) -> Option<usize> {
+    (words[0] & 0xff == BUFFER).then_some((words[0] >> 8 & NUMBERS) as usize)
 }
 
 /// A message copied out of its slot and checked.
@@ -87,8 +139,8 @@ fn check(ticket: u64, [head, segment, offset, len]: [u64; 4]) -> u64 {
 }
 
 #[inline]
-pub(super) fn of_buffer(ticket: u64, place: &SentBuffer) -> Words {
-    let head = BUFFER | u64::from(place.number) << 8;
+pub(super) fn of_buffer(ticket: u64, place: &SentBuffer, missed: u32) -> Words {
+    let head = BUFFER | u64::from(place.number) << 8 | u64::from(missed) << MISSED;
     let check = check(ticket, [head, place.segment, place.offset, place.len]);
     [head, place.segment, place.offset, place.len, check, 0, 0]
 }
@@ -114,7 +166,7 @@ fn words(head: u64, bytes: &[u8]) -> Words {
 
 #[inline]
 pub(super) fn read(ticket: u64, words: &Words) -> Result<Carried, RecvError> {
-    let rest = words[0] >> 8;
+    let rest = words[0] >> 8 & NUMBERS;
     match words[0] & 0xff {
         BUFFER => {
             let [head, segment, offset, len, found, ..] = *words;
@@ -128,7 +180,7 @@ pub(super) fn read(ticket: u64, words: &Words) -> Result<Carried, RecvError> {
             for (bytes, word) in bytes.chunks_exact_mut(8).zip(&words[1..]) {
                 bytes.copy_from_slice(&word.to_ne_bytes());
             }
-            Ok(Carried::Bytes(Inline { bytes, len: rest as usize }))
+            Ok(Carried::Bytes(Inline { bytes, len: rest as u32, missed: 0 }))
         }
         BYTES => Err(RecvError::Damaged { what: "it has more bytes than a slot" }),
         _ => Err(RecvError::Damaged { what: "it is of no known kind" }),

@@ -83,21 +83,28 @@ mod book;
 mod borrower;
 mod counted;
 mod error;
+mod lane;
+mod layout;
 mod lender;
+mod meeting;
 mod message;
 #[cfg(all(test, loom))]
 #[path = "../models/loans.rs"]
 mod models;
 mod object;
+mod publisher;
 mod receiver;
 mod returns;
 mod ring;
+mod rules;
 mod sender;
 
 pub use borrower::Loan;
 pub use error::{ChannelError, RecvError, SendError, SendErrorKind};
 pub use message::{Inline, Message, MAX_INLINE};
+pub use publisher::{Publisher, PublisherBuilder, ReceiverState};
 pub use receiver::{Receiver, ReceiverBuilder};
+pub use rules::OnFull;
 pub use sender::{Sender, SenderBuilder};
 
 use crate::os::deadline::Deadline;

@@ -5,12 +5,16 @@
 use super::bell::Woken;
 use super::borrower::{memory_bell, Borrower, MappedSegments};
 use super::error::{ChannelError, RecvError};
+use super::layout::{self, not_a_channel, Facts, Found, Kind, EXTRA_SLOTS, MAX_LOANS, MAX_SLOTS};
+use super::meeting::Meeting;
 use super::message::{self, Carried, Message};
-use super::object::{self, not_a_channel, Object};
-use super::ring::{self, Ticket};
+use super::object::Object;
+use super::ring::{self, Ticket, Words};
+use super::rules::OnFull;
 use super::{spin, DEFAULT_SPIN};
 use crate::error::OsError;
 use crate::os::deadline::Deadline;
+use crate::os::name::Name;
 use crate::peer::client::Client;
 use crate::peer::error::AttachError;
 use crate::sync::{fence, Ordering};
@@ -28,9 +32,38 @@ const BETWEEN_TRIES: Duration = Duration::from_millis(1);
 #[must_use = "a builder does nothing until `open` is called"]
 pub struct ReceiverBuilder {
     spin: Duration,
+    capacity: Option<usize>,
+    loans: Option<usize>,
+    on_full: Option<OnFull>,
 }
 
 impl ReceiverBuilder {
+    /// Sets how many messages of a [`Publisher`](super::Publisher) this receiver may be behind: from
+    /// 1 to what the publisher allows, which is the default. Each takes 64 bytes of /dev/shm.
+    ///
+    /// With [`OnFull::KeepLatest`] it is exact: an older message is withdrawn. With the others one
+    /// more fits, as [`SenderBuilder::capacity`](super::SenderBuilder::capacity) says.
+    pub fn capacity(mut self, messages: usize) -> Self {
+        self.capacity = Some(messages);
+        self
+    }
+
+    /// Sets how many buffers of a [`Publisher`](super::Publisher) this receiver may have at a time,
+    /// including those that it has not received yet: from 1 to what the publisher allows, which is
+    /// the default; rounded up to a power of two. Each takes 8 bytes of /dev/shm. More are dropped,
+    /// or with [`OnFull::Wait`] refused to the publisher.
+    pub fn loans(mut self, loans: usize) -> Self {
+        self.loans = Some(loans);
+        self
+    }
+
+    /// Sets what happens when a [`Publisher`](super::Publisher) has another message and this
+    /// receiver is behind by its [`capacity`](Self::capacity); default: what the publisher says.
+    pub fn on_full(mut self, on_full: OnFull) -> Self {
+        self.on_full = Some(on_full);
+        self
+    }
+
     /// Sets how long [`recv`](Receiver::recv) spins for a message before it sleeps; default 20 µs.
     /// [`Duration::MAX`] means for ever.
     pub fn spin(mut self, spin: Duration) -> Self {
@@ -38,24 +71,82 @@ impl ReceiverBuilder {
         self
     }
 
-    /// Opens the channel `name` of a sender whose provider has the client's directory, name
-    /// prefix and user (see [`ClientBuilder`](crate::ClientBuilder)).
+    /// Opens the channel `name` of a [`Sender`](super::Sender) or a [`Publisher`](super::Publisher)
+    /// whose provider has the client's directory, name prefix and user (see
+    /// [`ClientBuilder`](crate::ClientBuilder)). A publisher must be of this process's user.
     ///
     /// # Errors
     ///
     /// [`ChannelError::Name`], [`ChannelError::NoChannel`], [`ChannelError::Unfinished`],
     /// [`ChannelError::SenderGone`], [`ChannelError::HasReceiver`], [`ChannelError::NotAChannel`],
-    /// [`ChannelError::WrongUid`], [`ChannelError::TooMany`], [`ChannelError::Os`].
+    /// [`ChannelError::WrongUid`], [`ChannelError::TooMany`], [`ChannelError::Os`]; of a sender:
+    /// [`ChannelError::NoPublisher`]; of a publisher: [`ChannelError::TooManyReceivers`],
+    /// [`ChannelError::Capacity`], [`ChannelError::Loans`], [`ChannelError::MayNotWait`].
     pub fn open(self, client: &Client, name: &str) -> Result<Receiver, ChannelError> {
         let (names, uid) = client.trusted();
-        let name = object::name(names, name)?;
-        let mut object = Object::open(&name, uid)?;
+        let object = layout::name(names, name)?;
+        let found = layout::open(&object, uid)?;
+        let provider = found.facts.provider;
         // Before it joins: what fails afterwards could not be undone.
-        let memory = memory_bell(names, object.provider(), uid).map_err(not_a_channel)?;
-        object.join(&name)?;
+        let memory = memory_bell(names, provider, uid).map_err(not_a_channel)?;
+        let (object, on_full) = match found.facts.kind {
+            Kind::Pair => (self.join(found, &object)?, OnFull::Wait),
+            Kind::Meeting => self.take_a_seat(found, &object, |lane| layout::lane_name(names, name, lane))?,
+            Kind::Lane => {
+                let reason = "it is one receiver's part of a channel";
+                return Err(ChannelError::NotAChannel { object: object.path(), reason });
+            }
+        };
         let borrower = Arc::new(Borrower::new(object.shared().clone(), object.locks().clone(), memory));
-        let segments = MappedSegments::new(names, uid, object.provider(), borrower);
-        Ok(Receiver { object, segments, ticket: Ticket::default(), read: None, spin: self.spin })
+        let segments = MappedSegments::new(names, uid, provider, borrower);
+        let is_latest = on_full == OnFull::KeepLatest;
+        let (ticket, read, claimed) = (Ticket::default(), None, None);
+        Ok(Receiver { object, segments, ticket, read, is_latest, claimed, spin: self.spin })
+    }
+
+    /// Joins a channel of one receiver.
+    fn join(&self, found: Found, name: &Name) -> Result<Object, ChannelError> {
+        if self.capacity.is_some() || self.loans.is_some() || self.on_full.is_some() {
+            return Err(ChannelError::NoPublisher { object: name.path() });
+        }
+        Object::of_pair(found, name)?.join(name)
+    }
+
+    /// Comes to a publisher's meeting (see `meeting`).
+    fn take_a_seat(
+        &self,
+        found: Found,
+        name: &Name,
+        lane_name: impl FnOnce(u64) -> Name,
+    ) -> Result<(Object, OnFull), ChannelError> {
+        let rules = found.facts;
+        let object = || name.path();
+        let (most, most_loans) = (rules.slots - EXTRA_SLOTS, rules.loans);
+        let (capacity, loans) = (self.capacity.unwrap_or(most), self.loans.unwrap_or(most_loans));
+        if !(1..=most.min(MAX_SLOTS)).contains(&capacity) {
+            return Err(ChannelError::Capacity { capacity, min: 1, max: most });
+        }
+        if !(1..=most_loans.min(MAX_LOANS)).contains(&loans) {
+            return Err(ChannelError::Loans { loans, min: 1, max: most_loans });
+        }
+        let on_full = self.on_full.unwrap_or(rules.on_full);
+        if on_full == OnFull::Wait && !rules.may_wait {
+            return Err(ChannelError::MayNotWait { object: object() });
+        }
+        let random = |error: getrandom::Error| name.error("getrandom", 0, error.into());
+        let id = getrandom::u64().map_err(random)?;
+        let meeting = Arc::new(Meeting::of_receiver(found));
+        let Some(seat) = meeting.take_seat(name)? else {
+            return Err(ChannelError::TooManyReceivers { object: object(), max: rules.seats });
+        };
+        let (slots, loans) = (capacity + EXTRA_SLOTS, loans.next_power_of_two());
+        let facts = Facts { kind: Kind::Lane, slots, loans, seats: 1, on_full, ..rules };
+        let lane = Object::create_lane(&lane_name(id), &facts, seat.clone())?;
+        // The publisher may also have died before this receiver came.
+        if seat.announce(id) && lane.to_receiver().is_held() {
+            return Ok((lane, on_full));
+        }
+        Err(ChannelError::SenderGone { object: object() })
     }
 
     /// Like [`open`](Self::open), but tries again every millisecond, for `timeout` at most, while
@@ -85,13 +176,30 @@ pub struct Receiver {
     ticket: Ticket,
     /// The message received last; its slot is freed when the next message is asked for.
     read: Option<Ticket>,
+    /// May messages be withdrawn, so that each has to be claimed?
+    is_latest: bool,
+    /// A message that was claimed and could not be mapped yet.
+    claimed: Option<Arrived>,
     spin: Duration,
+}
+
+/// A message that was copied out of its slot.
+struct Arrived {
+    /// Its ticket's number.
+    number: u64,
+    words: Words,
+    /// How many messages are missing before it.
+    missed: u32,
+    /// The next message's ticket.
+    next: Ticket,
+    /// The message's own ticket, if its slot is still to be freed.
+    read: Option<Ticket>,
 }
 
 impl Receiver {
     /// A builder with the default options.
     pub fn builder() -> ReceiverBuilder {
-        ReceiverBuilder { spin: DEFAULT_SPIN }
+        ReceiverBuilder { spin: DEFAULT_SPIN, capacity: None, loans: None, on_full: None }
     }
 
     /// Opens a channel with the default options.
@@ -151,12 +259,17 @@ impl Receiver {
     fn receive(&mut self, deadline: Option<Deadline>) -> Result<Message, RecvError> {
         self.check_fork()?;
         self.free_read();
+        let mut was_ready = false;
         loop {
             if let Some(taken) = self.take() {
                 return taken;
             }
+            // What was there may have been withdrawn just now, or the slot be damaged.
+            if was_ready && deadline.is_some_and(Deadline::has_passed) {
+                return Err(RecvError::TimedOut);
+            }
             match self.wait(deadline) {
-                Woken::Ready => {}
+                Woken::Ready => was_ready = true,
                 Woken::TimedOut => return Err(RecvError::TimedOut),
                 Woken::Gone => return Err(RecvError::Disconnected),
             }
@@ -195,24 +308,34 @@ impl Receiver {
     /// its way to the caller.
     #[inline(never)]
     fn wait(&self, deadline: Option<Deadline>) -> Woken {
-        let slots = self.object.slots();
         let is_there = || self.object.has_sender();
-        spin(self.spin, self.object.to_receiver(), deadline, || ring::is_there(slots, self.ticket), is_there)
+        spin(self.spin, self.object.to_receiver(), deadline, || self.is_ready(), is_there)
+    }
+
+    /// Has the next message arrived?
+    #[inline]
+    fn is_ready(&self) -> bool {
+        let slots = self.object.slots();
+        if self.is_latest {
+            return self.claimed.is_some() || ring::has_passed(slots, self.ticket);
+        }
+        ring::is_there(slots, self.ticket)
     }
 
     /// Receives the next message, if it has arrived.
     #[inline]
     fn take(&mut self) -> Option<Result<Message, RecvError>> {
-        let mut next = self.ticket;
-        let (words, read) = ring::read(self.object.slots(), &mut next)?;
-        let message = match message::read(self.ticket.number(), &words) {
-            Ok(Carried::Bytes(bytes)) => Ok(Message::Bytes(bytes)),
+        let arrived = if self.is_latest { self.claim()? } else { self.read()? };
+        let Arrived { number, words, missed, next, read } = arrived;
+        let message = match message::read(number, &words) {
+            Ok(Carried::Bytes(bytes)) => Ok(Message::Bytes(bytes.with_missed(missed))),
             Ok(Carried::Buffer(place)) => {
                 let object = &self.object;
                 match self.segments.open(&place, || is_sender_there(object)) {
-                    Ok(loan) => Ok(Message::Buffer(loan)),
+                    Ok(loan) => Ok(Message::Buffer(loan.with_missed(missed))),
                     Err(AttachError::Os(error)) if may_work_later(&error) => {
-                        return Some(Err(RecvError::NotNow(error)))
+                        self.claimed = self.is_latest.then_some(Arrived { number, words, missed, next, read });
+                        return Some(Err(RecvError::NotNow(error)));
                     }
                     Err(error) => {
                         self.segments.borrower().give_back(place.number);
@@ -222,8 +345,29 @@ impl Receiver {
             }
             Err(error) => Err(error),
         };
-        (self.ticket, self.read) = (next, Some(read));
+        (self.ticket, self.read) = (next, read);
         Some(message)
+    }
+
+    /// Reads the next message. It stays in its slot until [`take`](Self::take) moves on.
+    #[inline]
+    fn read(&self) -> Option<Arrived> {
+        let mut next = self.ticket;
+        let (words, read) = ring::read(self.object.slots(), &mut next)?;
+        let missed = message::missed(&words);
+        Some(Arrived { number: self.ticket.number(), words, missed, next, read: Some(read) })
+    }
+
+    /// Claims the next message that was not withdrawn.
+    fn claim(&mut self) -> Option<Arrived> {
+        if let Some(claimed) = self.claimed.take() {
+            return Some(claimed);
+        }
+        let (words, withdrawn) = ring::claim_next(self.object.slots(), &mut self.ticket)?;
+        self.object.to_sender().ring();
+        let missed = u32::try_from(withdrawn).unwrap_or(u32::MAX).saturating_add(message::missed(&words));
+        let number = self.ticket.number().wrapping_sub(1);
+        Some(Arrived { number, words, missed, next: self.ticket, read: None })
     }
 
     /// Frees the slot of the message received last, and tells the sender that there is room.
@@ -268,10 +412,17 @@ impl Drop for Receiver {
         fence(Ordering::SeqCst);
         // Give back what was not received. The sender handles what it sends from now on.
         let slots = self.object.slots();
-        for _ in 0..slots.len() {
-            let ticket = self.ticket.number();
-            let Some(words) = ring::claim(slots, &mut self.ticket) else { break };
-            if let Ok(Carried::Buffer(place)) = message::read(ticket, &words) {
+        let claimed = self.claimed.take().map(|it| (it.number, it.words));
+        let left = (0..slots.len()).map_while(|_| {
+            let words = if self.is_latest {
+                ring::claim_next(slots, &mut self.ticket)?.0
+            } else {
+                ring::claim(slots, &mut self.ticket)?
+            };
+            Some((self.ticket.number().wrapping_sub(1), words))
+        });
+        for (number, words) in claimed.into_iter().chain(left) {
+            if let Ok(Carried::Buffer(place)) = message::read(number, &words) {
                 self.segments.borrower().give_back(place.number);
             }
         }

@@ -20,13 +20,22 @@
 //! but when it asks for the next message. The writer checks whether the next slot is free right
 //! after it has filled one.
 //!
+//! # Keeping the latest
+//!
+//! Where the writer may withdraw what the reader has not received, a message belongs to the one that
+//! moves its slot from `t + 1` to `t + n`: [`claim`]. The reader [claims](claim_next) each message
+//! as it receives it, and the writer, before it sends ticket `t`, the message `t - (n - 1)`
+//! ([`oldest`]). So at most `n - 1` messages wait, and the writer never waits. A reader that finds
+//! its slot further on than its ticket has missed messages: it skips to the oldest that can still be
+//! there, and knows how many it skipped.
+//!
 //! # Orderings
 //!
 //! | writer of the sequence | reader of it | what becomes visible |
 //! |---|---|---|
 //! | [`put`]: Release | [`Slot::carries`]: Acquire | the words of the message |
 //! | [`free`]: Release | [`has_room`], [`is_done`]: Acquire | that the words were copied out, so that they may be overwritten |
-//! | [`claim`]: AcqRel | [`claim`]: AcqRel | one of two gets the message |
+//! | [`claim`]: AcqRel | [`claim`]: AcqRel | one of two gets the message; its words were copied out before they may be overwritten |
 //!
 //! # Killed at any instruction
 //!
@@ -91,6 +100,22 @@ impl Ticket {
     /// The slot's sequence once it is free again.
     fn free_again(self, slots: &[Slot]) -> u64 {
         self.number.wrapping_add(slots.len() as u64)
+    }
+}
+
+impl Slot {
+    /// How many rounds further on than `ticket` is a slot that was free or full by the protocol?
+    /// 0: it carries `ticket`; `None`: that was not sent yet, or this is garbage.
+    #[inline]
+    fn rounds_after(&self, ticket: Ticket, slots: &[Slot]) -> Option<u64> {
+        let count = slots.len() as u64;
+        // Acquire: partner of the Release in `put`.
+        match self.sequence.load(Ordering::Acquire).wrapping_sub(ticket.number) {
+            0 => None,
+            1 => Some(0),
+            ahead if ahead % count <= 1 && ahead as i64 > 0 => Some(ahead / count),
+            _ => None,
+        }
     }
 }
 
@@ -171,6 +196,51 @@ pub(super) fn claim(slots: &[Slot], ticket: &mut Ticket) -> Option<Words> {
     slot.sequence.compare_exchange(full, free, Ordering::AcqRel, Ordering::Relaxed).ok()?;
     *ticket = ticket.next(slots);
     Some(words)
+}
+
+/// The message that is withdrawn before `ticket` is sent, if it was not received by then.
+#[inline]
+pub(super) fn oldest(slots: &[Slot], ticket: Ticket) -> Ticket {
+    let waiting = (slots.len() as u64).wrapping_sub(1);
+    Ticket { number: ticket.number.wrapping_sub(waiting), at: ticket.next(slots).at }
+}
+
+/// How many messages wait for the reader, at some moment.
+pub(super) fn waiting(slots: &[Slot]) -> usize {
+    let carries_one = |(at, slot): &(usize, &Slot)| {
+        let sequence = slot.sequence.load(Ordering::Relaxed);
+        sequence.wrapping_sub(*at as u64) % slots.len() as u64 == 1
+    };
+    slots.iter().enumerate().filter(carries_one).count()
+}
+
+/// Has the message with this ticket been sent, whether or not it was withdrawn since?
+#[inline]
+pub(super) fn has_passed(slots: &[Slot], ticket: Ticket) -> bool {
+    ticket.slot(slots).is_some_and(|slot| slot.rounds_after(ticket, slots).is_some())
+}
+
+/// Receives the next message that was not withdrawn, if one has arrived. Also returns how many were
+/// withdrawn before it.
+#[inline]
+pub(super) fn claim_next(slots: &[Slot], ticket: &mut Ticket) -> Option<(Words, u64)> {
+    let first = ticket.number;
+    // Bounded: only a writer that writes garbage, or laps this thread, has it go round again.
+    for _ in 0..=slots.len() {
+        let here = *ticket;
+        if let Some(words) = claim(slots, ticket) {
+            return Some((words, here.number.wrapping_sub(first)));
+        }
+        if let Some(rounds @ 1..) = here.slot(slots)?.rounds_after(here, slots) {
+            // Then its slot is free for, or carries, the ticket `rounds` rounds later, and all but
+            // the last `slots.len() - 1` before that one were withdrawn or received.
+            let skipped = (rounds - 1).wrapping_mul(slots.len() as u64);
+            *ticket = Ticket { number: here.number.wrapping_add(skipped), ..here }.next(slots);
+        } else if !here.slot(slots)?.carries(here) {
+            return None;
+        }
+    }
+    None
 }
 
 /// Has the reader read the message with this ticket and asked for the next?

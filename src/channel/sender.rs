@@ -3,23 +3,18 @@
 #![forbid(unsafe_code)]
 
 use super::bell::Woken;
-use super::book::Book;
 use super::borrower::SentBuffer;
 use super::error::{ChannelError, SendError, SendErrorKind};
-use super::lender::{Lender, NotLent};
-use super::object::{self, Object, MAX_LOANS, MAX_SLOTS, MIN_SLOTS};
-use super::ring::{self, Ticket, Words};
-use super::{message, spin, DEFAULT_LOANS, DEFAULT_SLOTS, DEFAULT_SPIN};
+use super::lane::{self, Lane, Patience};
+use super::layout::{self, Facts, EXTRA_SLOTS, MAX_LOANS, MAX_SLOTS, MIN_SLOTS};
+use super::object::Object;
+use super::{message, DEFAULT_LOANS, DEFAULT_SLOTS, DEFAULT_SPIN};
 use crate::os::deadline::Deadline;
 use crate::os::posix::is_object_mode;
 use crate::owner::buf::ShmBuf;
-use crate::owner::pool::Lends;
 use crate::owner::provider::Provider;
 use crate::protocol::ids::ProviderId;
 use std::fmt;
-use std::io;
-use std::mem::size_of;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Options of a [`Sender`]. Start with [`Sender::builder`]; every option has a default.
@@ -94,74 +89,23 @@ impl SenderBuilder {
             return Err(ChannelError::Forked);
         }
         let loans = self.loans.next_power_of_two();
-        let name = object::name(provider.names(), name)?;
-        // Make the book before the object: once the object exists, a receiver may come.
-        let Some(book) = Book::new(loans) else {
-            return Err(name
-                .error("malloc", loans * size_of::<usize>(), io::Error::from_raw_os_error(libc::ENOMEM))
-                .into());
-        };
-        let object = Object::create(&name, self.slots, loans, provider.id(), self.mode)?;
-        let lender = Arc::new(Lender::new(object.shared().clone(), object.locks().clone(), book));
-        provider.pool().add_lender(lender.clone());
-        let progress = Progress { ticket: Ticket::default(), has_room: true, sent: None };
-        Ok(Sender { object, lender, next_loan: 0, loans, provider: provider.id(), progress, spin: self.spin })
+        let name = layout::name(provider.names(), name)?;
+        let book = lane::book(&name, loans)?;
+        let facts = Facts::of_pair(provider.id(), self.slots + EXTRA_SLOTS, loans);
+        let object = Object::create(&name, &facts, self.mode)?;
+        let lane = Lane::new(object, book, facts.on_full, Some(provider.pool()));
+        Ok(Sender { lane, loans, provider: provider.id(), spin: self.spin })
     }
 }
 
 /// Sends messages to one receiver, in this or another process. The [module](super) tells what
 /// becomes of them.
 pub struct Sender {
-    object: Object,
-    lender: Arc<Lender>,
-    /// The number from which to look for a free one.
-    next_loan: usize,
+    lane: Lane,
     /// The most buffers that the receiver may have.
     loans: usize,
     provider: ProviderId,
-    progress: Progress,
     spin: Duration,
-}
-
-/// The sender's position in the ring.
-struct Progress {
-    /// The ticket of the next message.
-    ticket: Ticket,
-    /// Is the next slot known to be free? Only the sender can fill it.
-    has_room: bool,
-    /// The message sent last.
-    sent: Option<Ticket>,
-}
-
-impl Progress {
-    /// Sends into the free slot. `false` if the receiver was gone by then and did not take the
-    /// message.
-    #[inline]
-    fn put(&mut self, object: &Object, words: &Words) -> bool {
-        let (slots, mut sent) = (object.slots(), self.ticket);
-        ring::put(slots, &mut self.ticket, words);
-        self.sent = Some(sent);
-        object.to_receiver().ring();
-        self.has_room = ring::has_room(slots, self.ticket);
-        // The full fence in `ring` pairs with the one in `Receiver::drop`: a receiver that leaves
-        // takes this message, or is seen to be gone, or both. Do not claim the message while the
-        // receiver's process may still read: the bell of a dying process may ring before its last
-        // thread stops.
-        !object.to_sender().is_gone() || object.is_receiver_locked() || ring::claim(slots, &mut sent).is_none()
-    }
-}
-
-/// How long a call may wait.
-#[derive(Clone, Copy)]
-enum Patience {
-    None,
-    Until(Option<Deadline>),
-}
-
-impl Patience {
-    fn of(timeout: Duration) -> Self {
-        Self::Until(Deadline::after(timeout))
-    }
 }
 
 impl Sender {
@@ -186,11 +130,12 @@ impl Sender {
     ///
     /// [`SendErrorKind::TimedOut`], [`SendErrorKind::Disconnected`], [`SendErrorKind::Forked`].
     pub fn wait_for_receiver(&mut self, timeout: Duration) -> Result<(), SendErrorKind> {
-        if !self.object.is_ours() {
+        let object = &self.lane.object;
+        if !object.is_ours() {
             return Err(SendErrorKind::Forked);
         }
-        let bell = self.object.to_sender();
-        match bell.wait(Deadline::after(timeout), || bell.is_held(), || self.object.may_have_receiver()) {
+        let bell = object.to_sender();
+        match bell.wait(Deadline::after(timeout), || bell.is_held(), || object.may_have_receiver()) {
             Woken::Ready => Ok(()),
             Woken::TimedOut => Err(SendErrorKind::TimedOut),
             Woken::Gone => Err(SendErrorKind::Disconnected),
@@ -206,22 +151,19 @@ impl Sender {
     /// [`SendErrorKind::TimedOut`]; [`SendErrorKind::Disconnected`], even if the receiver had
     /// received it all; [`SendErrorKind::Forked`].
     pub fn wait_until_received(&mut self, timeout: Duration) -> Result<(), SendErrorKind> {
-        if !self.object.is_ours() {
+        if !self.lane.object.is_ours() {
             return Err(SendErrorKind::Forked);
         }
-        let Some(sent) = self.progress.sent else { return Ok(()) };
-        let (slots, bell) = (self.object.slots(), self.object.to_sender());
-        match bell.wait(Deadline::after(timeout), || ring::is_done(slots, sent), || self.object.may_have_receiver()) {
-            // A receiver that leaves marks what it has not received as received.
-            Woken::Ready if !bell.is_gone() => Ok(()),
-            Woken::Ready | Woken::Gone => Err(SendErrorKind::Disconnected),
+        match self.lane.wait_until_received(Deadline::after(timeout)) {
+            Woken::Ready => Ok(()),
+            Woken::Gone => Err(SendErrorKind::Disconnected),
             Woken::TimedOut => Err(SendErrorKind::TimedOut),
         }
     }
 
     /// How many messages the channel holds that the receiver has not received.
     pub fn capacity(&self) -> usize {
-        self.object.capacity()
+        self.lane.object.capacity()
     }
 
     /// Lends a buffer to the receiver, and waits for room in the ring if need be. There need not be
@@ -266,7 +208,7 @@ impl Sender {
         if let Err(kind) = self.make_room(patience) {
             if kind == SendErrorKind::Disconnected {
                 // If the provider is gone, nobody else reclaims.
-                self.lender.reclaim();
+                self.lane.reclaim();
             }
             return fail(kind, message);
         }
@@ -275,16 +217,21 @@ impl Sender {
         if found != expected {
             return fail(SendErrorKind::OtherProvider { found, expected }, message);
         }
-        let (segment, offset, len) = message.place();
-        let Self { object, progress, next_loan, .. } = self;
-        let lent = self.lender.lend(next_loan, message, |number| {
-            let place = SentBuffer { number, segment, offset, len };
-            progress.put(object, &message::of_buffer(progress.ticket.number(), &place))
-        });
-        match lent {
-            Ok(()) => Ok(()),
-            Err(NotLent::TooMany(message)) => fail(SendErrorKind::TooManyLent { max: self.loans }, message),
-            Err(NotLent::NotSent(message)) => fail(SendErrorKind::Disconnected, message),
+        let Some(number) = self.lane.free_loan() else {
+            return fail(SendErrorKind::TooManyLent { max: self.loans }, message);
+        };
+        let (lane, lent, (segment, offset, len)) = (&mut self.lane, message.len(), message.place());
+        let place = SentBuffer { number: number as u32, segment, offset, len };
+        // Until the message is in its slot, no read-modify-write (see `lender`).
+        lane.lend(number, message);
+        lane.fill(&message::of_buffer(lane.count(), &place, 0));
+        lane.ring();
+        lane.look_for_room();
+        let is_left = lane.is_left();
+        lane.collect_some();
+        match is_left.then(|| lane.take_back(number, lent)).flatten() {
+            Some(message) => fail(SendErrorKind::Disconnected, message),
+            None => Ok(()),
         }
     }
 
@@ -323,17 +270,21 @@ impl Sender {
     fn send_inline(&mut self, bytes: &[u8], patience: Patience) -> Result<(), SendErrorKind> {
         let words = message::of_bytes(bytes)?;
         self.make_room(patience)?;
-        if self.progress.put(&self.object, &words) {
-            Ok(())
-        } else {
+        let lane = &mut self.lane;
+        lane.fill(&words);
+        lane.ring();
+        lane.look_for_room();
+        if lane.is_left() {
             Err(SendErrorKind::Disconnected)
+        } else {
+            Ok(())
         }
     }
 
     /// Makes sure that the next slot is free.
     #[inline]
     fn make_room(&mut self, patience: Patience) -> Result<(), SendErrorKind> {
-        if self.progress.has_room && self.object.is_ours() && !self.object.to_sender().is_gone() {
+        if self.lane.is_ready() && self.lane.object.is_ours() && !self.lane.is_gone() {
             return Ok(());
         }
         self.wait_for_room(patience)
@@ -341,20 +292,19 @@ impl Sender {
 
     #[inline(never)]
     fn wait_for_room(&self, patience: Patience) -> Result<(), SendErrorKind> {
-        let object = &self.object;
-        if !object.is_ours() {
+        let lane = &self.lane;
+        if !lane.object.is_ours() {
             return Err(SendErrorKind::Forked);
         }
-        if object.to_sender().is_gone() {
+        if lane.is_gone() {
             return Err(SendErrorKind::Disconnected);
         }
-        let has_room = || ring::has_room(object.slots(), self.progress.ticket);
         let deadline = match patience {
-            _ if has_room() => return Ok(()),
-            Patience::None => return Err(SendErrorKind::Full { capacity: object.capacity() }),
+            _ if lane.has_room() => return Ok(()),
+            Patience::None => return Err(SendErrorKind::Full { capacity: lane.object.capacity() }),
             Patience::Until(deadline) => deadline,
         };
-        match spin(self.spin, object.to_sender(), deadline, has_room, || object.may_have_receiver()) {
+        match lane.wait_for_room(self.spin, deadline) {
             Woken::Ready => Ok(()),
             Woken::TimedOut => Err(SendErrorKind::TimedOut),
             Woken::Gone => Err(SendErrorKind::Disconnected),
@@ -365,9 +315,9 @@ impl Sender {
 impl Drop for Sender {
     fn drop(&mut self) {
         // In a forked child the channel belongs to the parent.
-        if self.object.is_ours() {
-            self.object.close();
-            self.lender.close();
+        if self.lane.object.is_ours() {
+            self.lane.object.close();
+            self.lane.close();
         }
     }
 }

@@ -236,6 +236,8 @@ pub(crate) struct Listed {
 
 // SAFETY: the entry is touched only under the keeper's lock.
 unsafe impl Send for Listed {}
+// SAFETY: nothing can be done with a shared one.
+unsafe impl Sync for Listed {}
 
 impl Listed {
     /// Puts a bell's entry into the list, then has `hold` write the keeper's thread id into the

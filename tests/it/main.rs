@@ -17,6 +17,7 @@ mod model;
 mod occupied_names;
 mod odd_generations;
 mod pooling;
+mod publisher;
 mod races;
 mod readers;
 mod sharing;

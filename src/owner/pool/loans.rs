@@ -30,17 +30,19 @@ const DEPTH: usize = 3;
 
 impl Pool {
     /// Registers a lender, to be asked when memory is wanted, until it is over or the pool is
-    /// closed. Drops the lenders that are over.
+    /// closed; not at all if it is closed already. Drops the lenders that are over.
     pub(crate) fn add_lender(&self, lender: Arc<dyn Lends>) {
         self.reclaim_loans();
-        self.lenders.lock().push(lender);
+        if let Some(lenders) = &mut *self.lenders.lock() {
+            lenders.push(lender);
+        }
     }
 
     /// Takes a chunk of a class that has come back from a borrower, unless making another one is
     /// better.
     pub(super) fn take_returned(&self, class: usize) -> Option<OwnedChunk> {
         // One lock after the other, never both.
-        let has_lenders = !self.lenders.lock().is_empty();
+        let has_lenders = self.lenders.lock().as_ref().is_some_and(|lenders| !lenders.is_empty());
         let is_deep = || self.arenas.room() != Room::ToGrow || self.registry.lock().count(class) >= DEPTH;
         let may_wait = || self.reserved(class) > 0 || is_deep();
         let has_come_back = has_lenders && may_wait() && self.collect_loans() > 0;
@@ -61,7 +63,7 @@ impl Pool {
     pub(super) fn bytes_lent(&self) -> usize {
         let mut lent = Vec::new();
         let mut tell = |chunk: &Chunk| lent.push((NonNull::from(chunk), chunk.capacity()));
-        self.lenders.lock().iter().for_each(|lender| lender.each_lent(&mut tell));
+        self.lenders.lock().iter().flatten().for_each(|lender| lender.each_lent(&mut tell));
         // Several channels may have the same one.
         lent.sort_unstable();
         lent.dedup();
@@ -71,7 +73,8 @@ impl Pool {
     /// All chunks that are lent, ordered by address.
     pub(super) fn lent_chunks(&self) -> Vec<NonNull<Chunk>> {
         let mut lent = Vec::new();
-        self.lenders.lock().iter().for_each(|lender| lender.each_lent(&mut |chunk| lent.push(NonNull::from(chunk))));
+        let mut tell = |chunk: &Chunk| lent.push(NonNull::from(chunk));
+        self.lenders.lock().iter().flatten().for_each(|lender| lender.each_lent(&mut tell));
         lent.sort_unstable();
         lent
     }
@@ -84,6 +87,7 @@ impl Pool {
 
     fn ask_lenders(&self, ask: impl Fn(&dyn Lends) -> usize) -> usize {
         let mut lenders = self.lenders.lock();
+        let Some(lenders) = &mut *lenders else { return 0 };
         let found = lenders.iter().map(|lender| ask(&**lender)).sum();
         lenders.retain(|lender| !lender.is_over());
         found

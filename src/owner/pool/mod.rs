@@ -68,8 +68,8 @@ pub(crate) struct Pool {
     growing: Mutex<()>,
     /// One thread trades at a time. Holds the class that last gave up a chunk.
     trading: Mutex<usize>,
-    /// Those that have lent chunks. Empty once the pool is closed.
-    lenders: Mutex<Vec<Arc<dyn Lends>>>,
+    /// Those that have lent chunks. `None` once the pool is closed.
+    lenders: Mutex<Option<Vec<Arc<dyn Lends>>>>,
     /// Searches of the lent queue.
     searches: AtomicU64,
     /// Chunks made.
@@ -131,7 +131,7 @@ impl Pool {
             first_share: Mutex::new(()),
             growing: Mutex::new(()),
             trading: Mutex::new(0),
-            lenders: Mutex::default(),
+            lenders: Mutex::new(Some(Vec::new())),
             searches: AtomicU64::new(0),
             made: AtomicU64::new(0),
             #[cfg(feature = "zenoh")]

@@ -1,0 +1,210 @@
+//! The sender's side of one receiver: the ring that it fills, and what it has lent.
+
+#![forbid(unsafe_code)]
+
+use super::bell::Woken;
+use super::book::Book;
+use super::lender::Lender;
+use super::object::Object;
+use super::ring::{self, Ticket, Words};
+use super::rules::OnFull;
+use super::{message, spin};
+use crate::os::deadline::Deadline;
+use crate::os::name::Name;
+use crate::owner::buf::ShmBuf;
+use crate::owner::pool::{Lends, Pool};
+use std::io;
+use std::mem::size_of;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The sender's side of one receiver.
+pub(super) struct Lane {
+    pub(super) object: Object,
+    lender: Arc<Lender>,
+    /// The number from which to look for a free one.
+    next_loan: usize,
+    /// The ticket of the next message.
+    ticket: Ticket,
+    /// Is the next slot known to be free? Only the sender can fill it.
+    has_room: bool,
+    /// The message sent last.
+    sent: Option<Ticket>,
+    /// May this side withdraw what was not received?
+    is_latest: bool,
+}
+
+/// A book for so many loans. To be made before the object that it is for: once that exists, the
+/// other side may come.
+pub(super) fn book(name: &Name, loans: usize) -> Result<Book, crate::error::OsError> {
+    Book::new(loans)
+        .ok_or_else(|| name.error("malloc", loans * size_of::<usize>(), io::Error::from_raw_os_error(libc::ENOMEM)))
+}
+
+/// How long a call may wait.
+#[derive(Clone, Copy)]
+pub(super) enum Patience {
+    None,
+    Until(Option<Deadline>),
+}
+
+impl Patience {
+    pub(super) fn of(timeout: Duration) -> Self {
+        Self::Until(Deadline::after(timeout))
+    }
+}
+
+impl Lane {
+    /// A lane on which nothing was sent yet. The pool, if there is one, asks it for what has come
+    /// back.
+    pub(super) fn new(object: Object, book: Book, on_full: OnFull, pool: Option<&Pool>) -> Self {
+        let lender = Arc::new(Lender::new(object.shared().clone(), object.locks().clone(), book));
+        if let Some(pool) = pool {
+            pool.add_lender(lender.clone());
+        }
+        let (ticket, is_latest) = (Ticket::default(), on_full == OnFull::KeepLatest);
+        Self { object, lender, next_loan: 0, ticket, has_room: true, sent: None, is_latest }
+    }
+
+    /// Is the receiver gone?
+    #[inline]
+    pub(super) fn is_gone(&self) -> bool {
+        self.object.to_sender().is_gone()
+    }
+
+    /// Is the next slot free, as far as is known without looking?
+    #[inline]
+    pub(super) fn is_ready(&self) -> bool {
+        self.has_room
+    }
+
+    /// Is the next slot free, and, where messages are withdrawn, need none be?
+    #[inline]
+    pub(super) fn has_room(&self) -> bool {
+        let slots = self.object.slots();
+        if self.is_latest {
+            return !ring::is_there(slots, ring::oldest(slots, self.ticket));
+        }
+        ring::has_room(slots, self.ticket)
+    }
+
+    /// Withdraws the oldest message that was not received, so that there is room. `false` if the
+    /// receiver took it meanwhile.
+    pub(super) fn withdraw(&mut self) -> bool {
+        let slots = self.object.slots();
+        let Some(words) = ring::claim(slots, &mut ring::oldest(slots, self.ticket)) else { return false };
+        // The number is checked: it may have been damaged in its slot.
+        drop(message::loan(&words).and_then(|number| self.lender.take_back(number)));
+        true
+    }
+
+    /// How many messages wait for the receiver.
+    pub(super) fn waiting(&self) -> usize {
+        ring::waiting(self.object.slots())
+    }
+
+    /// How many messages were sent.
+    #[inline]
+    pub(super) fn count(&self) -> u64 {
+        self.ticket.number()
+    }
+
+    /// Waits until the next slot is free.
+    #[inline(never)]
+    pub(super) fn wait_for_room(&self, budget: Duration, deadline: Option<Deadline>) -> Woken {
+        let object = &self.object;
+        spin(budget, object.to_sender(), deadline, || self.has_room(), || object.may_have_receiver())
+    }
+
+    /// Waits until the receiver has received everything and asked for more.
+    pub(super) fn wait_until_received(&self, deadline: Option<Deadline>) -> Woken {
+        let Some(sent) = self.sent else { return Woken::Ready };
+        let (slots, object) = (self.object.slots(), &self.object);
+        match object.to_sender().wait(deadline, || ring::is_done(slots, sent), || object.may_have_receiver()) {
+            // A receiver that leaves marks what it has not received as received.
+            Woken::Ready if self.is_gone() => Woken::Gone,
+            woken => woken,
+        }
+    }
+
+    /// A free number for a loan. Collects what has come back if need be.
+    #[inline]
+    pub(super) fn free_loan(&self) -> Option<usize> {
+        self.lender.free(self.next_loan)
+    }
+
+    /// Lends a buffer under a free number. To be followed by [`fill`](Self::fill).
+    #[inline]
+    pub(super) fn lend(&mut self, number: usize, buffer: ShmBuf) {
+        self.next_loan = number + 1;
+        self.lender.put(number, buffer);
+    }
+
+    /// Fills the free slot. To be followed by [`ring`](Self::ring).
+    #[inline]
+    pub(super) fn fill(&mut self, words: &Words) {
+        self.sent = Some(self.ticket);
+        ring::put(self.object.slots(), &mut self.ticket, words);
+    }
+
+    /// Wakes the receiver if it sleeps.
+    #[inline]
+    pub(super) fn ring(&self) {
+        self.object.to_receiver().ring();
+    }
+
+    /// Looks whether there is room for another message, now that the receiver was woken.
+    #[inline]
+    pub(super) fn look_for_room(&mut self) {
+        self.has_room = self.has_room();
+    }
+
+    /// Drops some of what has come back, now that the receiver was woken.
+    #[inline]
+    pub(super) fn collect_some(&mut self) {
+        if let Some(number) = self.lender.collect_some() {
+            // Reuse the number that came back last: the fewest numbers are used, and the fewest
+            // lines.
+            self.next_loan = number;
+        }
+    }
+
+    /// Was the message just sent left to this side, because the receiver was gone by then and did
+    /// not take it?
+    #[inline]
+    pub(super) fn is_left(&self) -> bool {
+        // The full fence in `ring` pairs with the one in `Receiver::drop`: a receiver that leaves
+        // takes this message, or is seen to be gone, or both. Do not claim the message while the
+        // receiver's process may still read: the bell of a dying process may ring before its last
+        // thread stops.
+        self.is_gone() && !self.object.is_receiver_locked() && self.claim_sent().is_some()
+    }
+
+    fn claim_sent(&self) -> Option<Words> {
+        ring::claim(self.object.slots(), &mut self.sent?)
+    }
+
+    /// Takes a loan back that was left to this side. It had this length.
+    ///
+    /// A receiver that makes numbers up may have returned it, or a thread that found the receiver
+    /// dead may have taken it out. Then it counts as sent, and the next one is refused.
+    pub(super) fn take_back(&self, number: usize, len: usize) -> Option<ShmBuf> {
+        self.lender.take_back(number).map(|buffer| buffer.with_len(len))
+    }
+
+    /// Drops all that has come back, also from a receiver that is dead.
+    pub(super) fn reclaim(&self) {
+        self.lender.collect();
+        self.lender.reclaim();
+    }
+
+    /// How many buffers the receiver has, received or not.
+    pub(super) fn lent(&self) -> usize {
+        self.lender.lent()
+    }
+
+    /// Nothing is sent any more.
+    pub(super) fn close(&self) {
+        self.lender.close();
+    }
+}

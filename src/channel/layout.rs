@@ -1,0 +1,325 @@
+//! What the objects of a channel look like, and how one that somebody else made is checked.
+//!
+//! | object | name | made by | is |
+//! |---|---|---|---|
+//! | pair | `{channel}.channel` | the sender | a whole channel of one sender and one receiver |
+//! | meeting | `{channel}.channel` | the publisher | where receivers [meet](super::meeting) the publisher |
+//! | lane | `{channel}.{id}.lane` | a receiver | what one receiver and the publisher share |
+//!
+//! A pair and a lane are laid out alike:
+//!
+//! ```text
+//!   offset 0      what it is: magic, version, state, provider id, kind, sizes, rules
+//!   offset 64     the bell that the sender rings (a lane's is in the meeting)
+//!   offset 128    the bell that the receiver rings
+//!   offset 4096   the slots, 64 bytes each; behind them the returns, 8 bytes each
+//!
+//!   locked bytes (exclusive OFD locks):
+//!     0 the maker, as long as its end exists or, if it is the sender, anything is lent
+//!     1 the receiver, as long as its end exists or anything that it received is read
+//! ```
+
+use super::bell::Bell;
+use super::error::ChannelError;
+use super::ring::Slot;
+use super::rules::OnFull;
+use crate::os::foreign::{Foreign, ObjectError};
+use crate::os::locks::LockFile;
+use crate::os::mapping::{Access, Mapping};
+use crate::os::name::{is_part, Name, Namespace, MAX_PART};
+use crate::os::posix::PAGE;
+use crate::protocol::control::{CHANNEL_MAGIC, CLOSED, OPEN, OWNER_BYTE, RECEIVER_BYTE};
+use crate::protocol::ids::ProviderId;
+use std::mem::size_of;
+use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Version of the layout and of the protocol on it.
+const VERSION: u32 = 3;
+
+/// The range of the number of slots.
+pub(super) const MIN_SLOTS: usize = 2;
+pub(super) const MAX_SLOTS: usize = 65_536;
+
+/// The largest number of buffers that a receiver may have.
+pub(super) const MAX_LOANS: usize = 1 << 20;
+
+/// The extra slot is for the message that was received last: its slot is freed only when the next
+/// message is asked for. Where messages are withdrawn, it is for the message being sent.
+pub(super) const EXTRA_SLOTS: usize = 1;
+
+/// A value in a cache line of its own.
+#[repr(C, align(64))]
+pub(super) struct Line<T>(pub(super) T);
+
+/// What an object is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Pair = 1,
+    Meeting = 2,
+    Lane = 3,
+}
+
+/// What an object says of itself.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Facts {
+    pub(super) kind: Kind,
+    /// The provider whose messages are sent.
+    pub(super) provider: ProviderId,
+    /// How many slots it has, the extra one included; of a meeting, the most that a lane may have.
+    pub(super) slots: usize,
+    /// How many loans it has, a power of two; of a meeting, the most that a lane may have.
+    pub(super) loans: usize,
+    /// How many receivers a meeting has room for; else 1.
+    pub(super) seats: usize,
+    /// What happens when a receiver is behind; of a meeting, to one that does not say.
+    pub(super) on_full: OnFull,
+    /// May a receiver have the sender wait for it?
+    pub(super) may_wait: bool,
+}
+
+/// The first line of every object of a channel. Atomics only: another process may write at any time.
+#[repr(C)]
+pub(super) struct What {
+    magic: AtomicU64,
+    version: AtomicU32,
+    state: AtomicU32,
+    provider: AtomicU64,
+    slots: AtomicU32,
+    loans: AtomicU32,
+    kind: AtomicU32,
+    seats: AtomicU32,
+    on_full: AtomicU32,
+    may_wait: AtomicU32,
+}
+
+impl What {
+    /// Describes a new object, which stays unfinished until it is [opened](Self::finish).
+    pub(super) fn describe(&self, facts: &Facts) {
+        self.magic.store(CHANNEL_MAGIC, Ordering::Relaxed);
+        self.version.store(VERSION, Ordering::Relaxed);
+        self.provider.store(facts.provider.0, Ordering::Relaxed);
+        self.slots.store(facts.slots as u32, Ordering::Relaxed);
+        self.loans.store(facts.loans as u32, Ordering::Relaxed);
+        self.kind.store(facts.kind as u32, Ordering::Relaxed);
+        self.seats.store(facts.seats as u32, Ordering::Relaxed);
+        self.on_full.store(facts.on_full as u32, Ordering::Relaxed);
+        self.may_wait.store(facts.may_wait.into(), Ordering::Relaxed);
+    }
+
+    /// The object is whole: others may use it.
+    pub(super) fn finish(&self) {
+        // Release: partner of the Acquire in `read`.
+        self.state.store(OPEN, Ordering::Release);
+    }
+
+    /// Nobody may come any more.
+    pub(super) fn close(&self) {
+        // SeqCst: see `meeting`, where a receiver may come at this moment.
+        self.state.store(CLOSED, Ordering::SeqCst);
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        // SeqCst: partner of `close`; it includes its Acquire.
+        self.state.load(Ordering::SeqCst) == CLOSED
+    }
+
+    /// The provider whose messages are sent.
+    pub(super) fn provider(&self) -> ProviderId {
+        ProviderId(self.provider.load(Ordering::Relaxed))
+    }
+
+    /// What the object says of itself, or what is wrong with it. `has_maker` tells whether its maker
+    /// lives.
+    fn read(&self, has_maker: bool, object: impl Fn() -> String) -> Result<Facts, ChannelError> {
+        let bad = |reason| Err(ChannelError::NotAChannel { object: object(), reason });
+        match self.state.load(Ordering::Acquire) {
+            OPEN => {}
+            CLOSED => return Err(ChannelError::SenderGone { object: object() }),
+            0 if has_maker => return Err(ChannelError::Unfinished { object: object() }),
+            0 => return bad("its sender died while it made it"),
+            _ => return bad("it is in a state that there is not"),
+        }
+        if self.magic.load(Ordering::Relaxed) != CHANNEL_MAGIC {
+            return bad("it has another magic number");
+        }
+        if self.version.load(Ordering::Relaxed) != VERSION {
+            return bad("it was made by another version of shm-pool; build both sides with one");
+        }
+        let kinds = [Kind::Pair, Kind::Meeting, Kind::Lane];
+        let kind = self.kind.load(Ordering::Relaxed);
+        let Some(kind) = kinds.into_iter().find(|&known| known as u32 == kind) else {
+            return bad("it is of no known kind");
+        };
+        let Some(on_full) = OnFull::from_number(self.on_full.load(Ordering::Relaxed)) else {
+            return bad("it has a rule that there is not");
+        };
+        Ok(Facts {
+            kind,
+            on_full,
+            provider: self.provider(),
+            slots: self.slots.load(Ordering::Relaxed) as usize,
+            loans: self.loans.load(Ordering::Relaxed) as usize,
+            seats: self.seats.load(Ordering::Relaxed) as usize,
+            may_wait: self.may_wait.load(Ordering::Relaxed) != 0,
+        })
+    }
+}
+
+/// The first page of a pair or a lane. Atomics only: the other process may write at any time.
+#[repr(C)]
+pub(super) struct Header {
+    pub(super) what: Line<What>,
+    pub(super) to_receiver: Line<Bell>,
+    pub(super) to_sender: Line<Bell>,
+}
+
+#[cfg(not(all(test, loom)))]
+const _: () = assert!(size_of::<Header>() == 192);
+
+/// Turns what is wrong with an object into the channel's error for it.
+pub(super) fn not_a_channel(error: ObjectError) -> ChannelError {
+    match error {
+        ObjectError::Unusable { object, reason } => ChannelError::NotAChannel { object, reason },
+        ObjectError::WrongUid { object, found, expected } => ChannelError::WrongUid { object, found, expected },
+        ObjectError::Os(error) => ChannelError::Os(error),
+    }
+}
+
+/// The name of a channel's object.
+pub(super) fn name(names: &Namespace, channel: &str) -> Result<Name, ChannelError> {
+    if is_part(channel) {
+        return Ok(names.name(&format!("{channel}.channel")));
+    }
+    Err(ChannelError::Name { name: channel.to_owned(), max: MAX_PART })
+}
+
+/// The name of a lane of a channel.
+pub(super) fn lane_name(names: &Namespace, channel: &str, id: u64) -> Name {
+    names.name(&format!("{channel}.{id:016x}.lane"))
+}
+
+/// The size in bytes of an object with `slots` slots (the extra one included) and `loans` loans.
+pub(super) fn size(slots: usize, loans: usize) -> usize {
+    PAGE + slots * size_of::<Slot>() + loans * size_of::<AtomicU64>()
+}
+
+/// An object that somebody else made, mapped and checked.
+pub(super) struct Found {
+    pub(super) facts: Facts,
+    pub(super) mapping: Mapping,
+    /// For questions about its locks, and to take one.
+    pub(super) locks: LockFile,
+}
+
+impl Found {
+    /// Is there memory for all of it, so that writing to it is no signal on a full /dev/shm?
+    pub(super) fn has_all_its_memory(&self) -> bool {
+        let needed = size(self.facts.slots, self.facts.loans) as u64;
+        // A block has 512 bytes here, whatever the file system's block size.
+        self.locks.file().metadata().is_ok_and(|metadata| metadata.blocks() * 512 >= needed)
+    }
+}
+
+/// Opens an object, which must belong to user `uid`.
+pub(super) fn open(name: &Name, uid: u32) -> Result<Found, ChannelError> {
+    let object = || name.path();
+    let missing = |error: ObjectError| match error {
+        missing if missing.is_missing() => ChannelError::NoChannel { object: object() },
+        other => not_a_channel(other),
+    };
+    let foreign = Foreign::open(name.clone(), Access::ReadWrite, uid).map_err(missing)?;
+    let locks = foreign.open_for_locks().map_err(|error| match error {
+        // Another object took the name in between.
+        ObjectError::Unusable { .. } => ChannelError::Unfinished { object: object() },
+        other => missing(other),
+    })?;
+    let bad = |reason| Err(ChannelError::NotAChannel { object: object(), reason });
+    let has_maker = locks.is_locked(OWNER_BYTE);
+    // The object gets its length together with its memory, after its lock.
+    if foreign.len < PAGE {
+        return if has_maker || foreign.len == 0 {
+            Err(ChannelError::Unfinished { object: object() })
+        } else {
+            bad("it is too small for a header")
+        };
+    }
+    let mapping = foreign.map_behind_own_page()?;
+    // SAFETY: the mapping is page-aligned and at least a page long, and the line consists of
+    // atomics only.
+    let what = unsafe { mapping.base().cast::<What>().as_ref() };
+    let facts = what.read(has_maker, object)?;
+    let least = if facts.kind == Kind::Pair { MIN_SLOTS } else { 1 };
+    let are_slots = (least + EXTRA_SLOTS..=MAX_SLOTS + EXTRA_SLOTS).contains(&facts.slots);
+    let are_loans = facts.loans.is_power_of_two() && facts.loans <= MAX_LOANS;
+    let fits = facts.kind == Kind::Meeting || size(facts.slots, facts.loans) <= foreign.len;
+    if !are_slots || !are_loans || !fits {
+        return bad("its size does not match its header");
+    }
+    Ok(Found { facts, mapping, locks })
+}
+
+/// The mapped object of a pair or a lane. Both ends hold it, as do the lender and every message that
+/// is still read.
+pub(super) struct Shared {
+    mapping: Mapping,
+    slots: usize,
+    loans: usize,
+}
+
+impl Shared {
+    /// Makes the whole object present at once, so that no message of the first round faults. If the
+    /// kernel cannot, they fault.
+    ///
+    /// The mapping is at least as long as [`size`] says, begins on a page, and is a pair or a lane.
+    pub(super) fn new(mapping: Mapping, facts: &Facts) -> Self {
+        let _ = mapping.prefault(0..size(facts.slots, facts.loans));
+        Self { mapping, slots: facts.slots, loans: facts.loans }
+    }
+
+    pub(super) fn header(&self) -> &Header {
+        // SAFETY: the mapping is page-aligned, at least a page long (`new`) and lives as long as
+        // `self`; all processes access the header by atomics of the same width.
+        unsafe { self.mapping.base().cast::<Header>().as_ref() }
+    }
+
+    /// How many messages fit, not counting the extra slot.
+    pub(super) fn capacity(&self) -> usize {
+        self.slots - EXTRA_SLOTS
+    }
+
+    /// How many buffers the receiver may have.
+    pub(super) fn loans(&self) -> usize {
+        self.loans
+    }
+
+    #[inline]
+    pub(super) fn slots(&self) -> &[Slot] {
+        // SAFETY: within the mapping, which is long enough for the slots (`new`).
+        let first = unsafe { self.mapping.base().as_ptr().add(PAGE) };
+        // SAFETY: the slots lie within the mapping (`new`), are aligned, because a page is a
+        // multiple of a line, and consist of atomics only.
+        unsafe { std::slice::from_raw_parts(first.cast(), self.slots) }
+    }
+
+    /// The words of the returns.
+    #[inline]
+    pub(super) fn returns(&self) -> &[crate::sync::AtomicU64] {
+        // SAFETY: within the mapping, which is long enough for slots and loans (`new`).
+        let first = unsafe { self.mapping.base().as_ptr().add(PAGE + self.slots * size_of::<Slot>()) };
+        // SAFETY: the words lie within the mapping (`new`), are aligned, because a slot is a
+        // multiple of a word, and are atomics.
+        unsafe { std::slice::from_raw_parts(first.cast(), self.loans) }
+    }
+
+    /// The bell that the receiver rings.
+    #[inline]
+    pub(super) fn to_sender(&self) -> &Bell {
+        &self.header().to_sender.0
+    }
+
+    /// Is the receiver's lock free? `locks` are the sender's.
+    pub(super) fn is_receiver_unlocked(&self, locks: &LockFile) -> bool {
+        !locks.is_locked(RECEIVER_BYTE)
+    }
+}

@@ -1,0 +1,217 @@
+//! The meeting: where the receivers of a publisher find it, and it finds them.
+//!
+//! A publisher's object has a *seat* for each receiver that there may be. A receiver takes a seat by
+//! locking its byte, makes a [lane](super::layout) of its own, writes the lane's id at its seat, and
+//! rings. The publisher opens the lane before it next sends, or when it is asked for its receivers.
+//! A new receiver has a new lane, so nothing of a former one has to be cleaned up; and each lane is
+//! mapped by its receiver and by the publisher alone, so no receiver can write to another's.
+//!
+//! ```text
+//!   offset 0      what it is (see `layout`)
+//!   offset 64     how many receivers have come: the publisher sleeps on it
+//!   offset 2048   64 seats of 32 bytes: the bell that the publisher rings, and the lane's id
+//!
+//!   locked bytes (exclusive OFD locks):
+//!     0 the publisher, as long as it exists
+//!     2 + n the receiver on seat n, as long as its end exists
+//! ```
+//!
+//! The seats end with the page, and so there are 64: the entries of the publisher's robust list lie
+//! in the page before (see `robust_list`). The publisher holds the bells of all seats from the
+//! start, so the kernel tells every receiver of its death, even one whose lane it has not opened.
+//!
+//! # A receiver comes
+//!
+//! | step | receiver | what is left if it dies here |
+//! |---|---|---|
+//! | R1 | lock the byte of a free seat | nothing |
+//! | R2 | make the lane: its locks, its bell, an empty ring | a lane that nobody has locked: for a sweep |
+//! | R3 | write the lane's id at the seat: Release | the same; the publisher looks at it once, and finds it dead |
+//! | R4 | count up: SeqCst, and wake | the same |
+//! | R5 | is the channel closed? then undo it all | the same |
+//!
+//! | step | publisher | |
+//! |---|---|---|
+//! | P1 | has the count changed? | one load in each call |
+//! | P2 | read the ids of all seats: Acquire, partner of R3 | |
+//! | P3 | open each lane that it has not seen | for want of descriptors or memory: later |
+//!
+//! A message whose `send` begins after `open` has returned finds the count changed, so the receiver
+//! gets it. A publisher that closes stores that first and then rings all bells; a receiver counts
+//! first and then looks whether it is closed. So it finds the channel closed, or its bell is rung.
+//!
+//! # A receiver leaves
+//!
+//! The bell that *it* rings is in its lane, and says that it is gone. Its lock on the seat goes with
+//! it, so the next one can take the seat at once; the lock in its lane goes with the last message
+//! that it reads. Until then what it has is lent.
+//!
+//! # Garbage
+//!
+//! Any process of the same user can write here, even by accident. A wrong count or id makes the
+//! publisher look for lanes that are not there, or overlook a newcomer; lanes that it has opened are
+//! safe, for it knows them privately. A damaged bell delays a receiver by a second (see `bell`).
+
+use super::bell::Bell;
+use super::error::ChannelError;
+use super::layout::{Facts, Found, Line, What};
+use super::object::{hold, make};
+use crate::os::deadline::Deadline;
+use crate::os::fork;
+use crate::os::futex::Futex;
+use crate::os::locks::{LockFile, LOCK};
+use crate::os::mapping::Mapping;
+use crate::os::name::{Link, Name};
+use crate::os::posix::PAGE;
+use crate::os::robust_list::Listed;
+use crate::protocol::control::OWNER_BYTE;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+
+/// The most receivers of a publisher.
+pub(super) const MAX_SEATS: usize = 64;
+
+/// The byte that the receiver on the first seat locks.
+const SEATS_BYTE: usize = 2;
+
+/// The object. Atomics only: another process may write at any time.
+#[repr(C)]
+struct MeetingHeader {
+    what: Line<What>,
+    arrivals: Line<Futex>,
+    unused: [Line<[AtomicU64; 8]>; 30],
+    seats: [SeatWords; MAX_SEATS],
+}
+
+#[repr(C, align(32))]
+struct SeatWords {
+    to_receiver: Bell,
+    lane: AtomicU64,
+}
+
+#[cfg(not(all(test, loom)))]
+const _: () = assert!(std::mem::size_of::<MeetingHeader>() == PAGE);
+
+/// One side's end of a meeting.
+pub(super) struct Meeting {
+    /// The publisher's: the entries of its bells. Dropped before the mapping that they lie next to.
+    listed: Vec<Listed>,
+    mapping: Mapping,
+    fork_epoch: u64,
+    seats: usize,
+    /// The publisher's name, removed before its lock is released.
+    _link: Option<Link>,
+    locks: LockFile,
+}
+
+/// A seat at a meeting.
+#[derive(Clone)]
+pub(super) struct Seat {
+    meeting: Arc<Meeting>,
+    at: usize,
+}
+
+impl Meeting {
+    /// Creates the object for the publisher.
+    pub(super) fn create(name: &Name, facts: &Facts) -> Result<Self, ChannelError> {
+        let (mapping, link, locks) = make(name, PAGE, 0o600)?;
+        let fork_epoch = fork::epoch();
+        let mut this = Self { listed: Vec::new(), mapping, fork_epoch, seats: facts.seats, _link: Some(link), locks };
+        this.header().what.0.describe(facts);
+        for at in 0..facts.seats {
+            // SAFETY: the seats lie in the first page of the mapping, which `make` has put behind a
+            // page of this process's own; `listed` is dropped before it. Each bell is held once.
+            let listed = unsafe { hold(&this.header().seats[at].to_receiver, name) }?;
+            this.listed.extend(listed);
+        }
+        this.header().what.0.finish();
+        Ok(this)
+    }
+
+    /// A receiver's end of a meeting that was found.
+    pub(super) fn of_receiver(found: Found) -> Self {
+        let seats = found.facts.seats.min(MAX_SEATS);
+        let Found { mapping, locks, .. } = found;
+        Self { listed: Vec::new(), mapping, fork_epoch: fork::epoch(), seats, _link: None, locks }
+    }
+
+    fn header(&self) -> &MeetingHeader {
+        // SAFETY: the mapping is page-aligned, at least a page long (`create` made, `layout::open`
+        // checked it) and lives as long as `self`; all processes access the header by atomics of
+        // the same width.
+        unsafe { self.mapping.base().cast::<MeetingHeader>().as_ref() }
+    }
+
+    /// Takes a free seat, for a receiver (R1). `None` if there is none.
+    pub(super) fn take_seat(self: &Arc<Self>, name: &Name) -> Result<Option<Seat>, ChannelError> {
+        for at in 0..self.seats {
+            let is_taken = self.locks.try_lock(SEATS_BYTE + at).map_err(|error| name.error(LOCK, 0, error))?;
+            if is_taken {
+                return Ok(Some(Seat { meeting: self.clone(), at }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// How many receivers have come so far (P1).
+    #[inline]
+    pub(super) fn arrivals(&self) -> u32 {
+        // SeqCst: partner of R4.
+        self.header().arrivals.0.load(Ordering::SeqCst)
+    }
+
+    /// The publisher's seats, and the id of the lane that was last announced at each (P2).
+    pub(super) fn announced(self: &Arc<Self>) -> impl Iterator<Item = (Seat, u64)> + '_ {
+        (0..self.seats).map(move |at| {
+            // Acquire: partner of the Release in R3.
+            let id = self.header().seats[at].lane.load(Ordering::Acquire);
+            (Seat { meeting: self.clone(), at }, id)
+        })
+    }
+
+    /// Sleeps until another receiver has come than the `known` ones, or until the deadline has
+    /// passed.
+    pub(super) fn wait_for_another(&self, known: u32, deadline: Option<Deadline>) {
+        self.header().arrivals.0.sleep_while(known, deadline);
+    }
+
+    /// Is this the process that created or opened the object, and not a forked child?
+    #[inline]
+    pub(super) fn is_ours(&self) -> bool {
+        self.fork_epoch == fork::epoch()
+    }
+
+    /// The publisher leaves: nobody can come any more, and all receivers learn of it.
+    pub(super) fn close(&self) {
+        self.header().what.0.close();
+        self.header().seats.iter().take(self.seats).for_each(|seat| seat.to_receiver.leave());
+    }
+}
+
+impl Seat {
+    /// Its number.
+    pub(super) fn at(&self) -> usize {
+        self.at
+    }
+
+    /// The bell that the publisher rings for the receiver that sits here.
+    #[inline]
+    pub(super) fn bell(&self) -> &Bell {
+        &self.meeting.header().seats[self.at].to_receiver
+    }
+
+    /// Tells the publisher of the receiver's lane (R3, R4). `false` if it has closed the channel
+    /// (R5).
+    pub(super) fn announce(&self, lane: u64) -> bool {
+        let header = self.meeting.header();
+        header.seats[self.at].lane.store(lane, Ordering::Release); // R3
+        header.arrivals.0.fetch_add(1, Ordering::SeqCst); // R4, partner of P1 and of `What::close`
+        header.arrivals.0.wake();
+        !header.what.0.is_closed()
+    }
+
+    /// Is the publisher's process alive and the publisher not dropped? For the receiver to ask.
+    pub(super) fn has_publisher(&self) -> bool {
+        !self.meeting.header().what.0.is_closed() && self.meeting.locks.is_locked(OWNER_BYTE)
+    }
+}

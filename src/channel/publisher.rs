@@ -1,0 +1,675 @@
+//! The publisher: one sender, many receivers.
+//!
+//! It has a [lane](super::lane) for each receiver, and nothing that two receivers share: each has
+//! its own ring, its own returns and its own handle of each buffer. So a message takes a slot for
+//! each receiver, and no payload is copied.
+//!
+//! # A message goes out
+//!
+//! 1. Open the lanes of receivers that have come, and let go of those that have left.
+//! 2. Make room, by each receiver's rule: wait for it, leave it out, or withdraw its oldest message.
+//!    Only the sender fills slots, so room that was found stays. If a receiver that is waited for
+//!    makes none in time, nobody gets the message.
+//! 3. For each receiver: lend it the buffer, fill its slot.
+//! 4. One full fence for all bells; ring those whose receivers sleep.
+//! 5. Off the receivers' path: look for room for the next message, collect what has come back.
+//!
+//! # The messages that a late receiver gets
+//!
+//! With a [history](PublisherBuilder::history), the publisher keeps handles of the last messages, and
+//! sends them to a newcomer in step 1, before anything else.
+//!
+//! # A receiver that is gone
+//!
+//! Its bell says so. Its lane is dropped, and the pool goes on asking the lender for what the
+//! receiver still reads, or, if it is dead, takes all of it once its lock is free (see `lender`).
+//! That is also where a message comes back that was sent as the receiver left.
+
+#![forbid(unsafe_code)]
+
+use super::bell::Woken;
+use super::borrower::SentBuffer;
+use super::error::{ChannelError, SendError, SendErrorKind};
+use super::lane::{self, Lane, Patience};
+use super::layout::{self, Facts, Kind, EXTRA_SLOTS, MAX_LOANS, MAX_SLOTS};
+use super::meeting::{Meeting, Seat, MAX_SEATS};
+use super::message;
+use super::object::Object;
+use super::ring::Words;
+use super::rules::OnFull;
+use super::{DEFAULT_LOANS, DEFAULT_SLOTS, DEFAULT_SPIN};
+use crate::os::deadline::Deadline;
+use crate::os::name::Namespace;
+use crate::os::posix::effective_uid;
+use crate::owner::buf::ShmBuf;
+use crate::owner::pool::Pool;
+use crate::owner::provider::Provider;
+use crate::protocol::ids::ProviderId;
+use crate::sync::{fence, Ordering};
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// How many receivers a publisher has room for if nothing is said.
+const DEFAULT_SEATS: usize = 16;
+
+/// Options of a [`Publisher`]. Start with [`Publisher::builder`]; every option has a default.
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until `create` is called"]
+pub struct PublisherBuilder {
+    seats: usize,
+    slots: usize,
+    loans: usize,
+    history: usize,
+    on_full: OnFull,
+    may_wait: bool,
+    spin: Duration,
+}
+
+impl PublisherBuilder {
+    /// Sets how many receivers there may be at a time, from 1 to 64; default 16. A place costs
+    /// nothing until a receiver takes it; the receiver makes what the two share. 64 is how many
+    /// bells fit into the page on which the kernel rings for a publisher that dies.
+    pub fn receivers(mut self, receivers: usize) -> Self {
+        self.seats = receivers;
+        self
+    }
+
+    /// Sets how many messages a receiver may be behind, from 1 to 65,536; default 256. A receiver
+    /// may choose fewer ([`ReceiverBuilder::capacity`](super::ReceiverBuilder::capacity)).
+    pub fn capacity(mut self, messages: usize) -> Self {
+        self.slots = messages;
+        self
+    }
+
+    /// Sets how many buffers a receiver may have at a time, including those that it has not received
+    /// yet: from 1 to 1,048,576, rounded up to a power of two; default 2048. A receiver may choose
+    /// fewer. Each takes 8 bytes of /dev/shm and 8 of heap for each receiver.
+    pub fn loans(mut self, loans: usize) -> Self {
+        self.loans = loans;
+        self
+    }
+
+    /// Sets what happens when a receiver that does not say is behind by its capacity; default
+    /// [`OnFull::KeepLatest`]. A receiver may choose otherwise.
+    pub fn on_full(mut self, on_full: OnFull) -> Self {
+        self.on_full = on_full;
+        self
+    }
+
+    /// Refuses receivers that want to be waited for, or not; default `false`. With
+    /// [`on_full`](Self::on_full) set to [`OnFull::Wait`], it refuses receivers that do not choose
+    /// another rule.
+    pub fn never_wait(mut self, never: bool) -> Self {
+        self.may_wait = !never;
+        self
+    }
+
+    /// Sets how many of the last messages a receiver gets that comes later, at most its capacity;
+    /// default 0. It gets them when the publisher next sends, or is asked for its receivers:
+    /// [`Publisher::receivers`], [`Publisher::wait_for_receivers`]. Their buffers stay in use.
+    pub fn history(mut self, messages: usize) -> Self {
+        self.history = messages;
+        self
+    }
+
+    /// Sets how long [`send`](Publisher::send) spins for a receiver's room before it sleeps; default
+    /// 20 µs. [`Duration::MAX`] means for ever.
+    pub fn spin(mut self, spin: Duration) -> Self {
+        self.spin = spin;
+        self
+    }
+
+    /// Creates the channel `name`, for buffers of `provider`. The name is as
+    /// [`SenderBuilder::create`](super::SenderBuilder::create) says. Receivers must be of this
+    /// process's user.
+    ///
+    /// # Errors
+    ///
+    /// [`ChannelError::Name`], [`ChannelError::Receivers`], [`ChannelError::Capacity`],
+    /// [`ChannelError::Loans`], [`ChannelError::Forked`], [`ChannelError::Taken`],
+    /// [`ChannelError::NotAChannel`], [`ChannelError::WrongUid`], [`ChannelError::TooMany`],
+    /// [`ChannelError::Os`].
+    pub fn create(self, provider: &Provider, name: &str) -> Result<Publisher, ChannelError> {
+        if !(1..=MAX_SEATS).contains(&self.seats) {
+            return Err(ChannelError::Receivers { receivers: self.seats, min: 1, max: MAX_SEATS });
+        }
+        if !(1..=MAX_SLOTS).contains(&self.slots) {
+            return Err(ChannelError::Capacity { capacity: self.slots, min: 1, max: MAX_SLOTS });
+        }
+        if !(1..=MAX_LOANS).contains(&self.loans) {
+            return Err(ChannelError::Loans { loans: self.loans, min: 1, max: MAX_LOANS });
+        }
+        // Check before taking any lock: after a fork, a thread that does not exist here may hold
+        // it.
+        if !provider.pool().is_ours() {
+            return Err(ChannelError::Forked);
+        }
+        let object = layout::name(provider.names(), name)?;
+        let facts = Facts {
+            kind: Kind::Meeting,
+            provider: provider.id(),
+            slots: self.slots + EXTRA_SLOTS,
+            loans: self.loans.next_power_of_two(),
+            seats: self.seats,
+            on_full: self.on_full,
+            may_wait: self.may_wait,
+        };
+        let meeting = Arc::new(Meeting::create(&object, &facts)?);
+        Ok(Publisher {
+            meeting,
+            rules: facts,
+            names: provider.names().clone(),
+            channel: name.to_owned(),
+            pool: Arc::downgrade(provider.pool()),
+            outlets: Vec::new(),
+            seen: [0; MAX_SEATS],
+            arrivals: 0,
+            history: VecDeque::new(),
+            history_len: self.history.min(self.slots),
+            spin: self.spin,
+        })
+    }
+}
+
+/// Sends messages to any number of receivers, up to [a number](PublisherBuilder::receivers) that is
+/// set when it is made. They come and go as they like. The [module](super) tells what becomes of
+/// the messages.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shm_pool::channel::{OnFull, Publisher, Receiver};
+/// use shm_pool::{Client, Provider};
+/// use std::time::Duration;
+///
+/// # let name = format!("doc-{}", std::process::id());
+/// let provider = Provider::builder().build()?;
+/// let mut publisher = Publisher::create(&provider, &name)?;
+///
+/// // Each of these would be a process of its own.
+/// let client = Client::new();
+/// let mut logger = Receiver::builder().on_full(OnFull::Wait).open(&client, &name)?;
+/// let mut display = Receiver::builder().capacity(2).open(&client, &name)?;
+///
+/// publisher.wait_for_receivers(2, Duration::from_secs(10))?;
+/// for number in 0..5_u8 {
+///     let mut frame = provider.alloc(1_000)?;
+///     frame.fill(number);
+///     assert_eq!(publisher.send(frame.freeze())?, 2); // to two receivers, without a copy
+/// }
+/// assert_eq!(logger.recv()?[0], 0); // everything
+/// let newest = display.recv()?; // the last two
+/// assert_eq!((newest[0], newest.missed()), (3, 3));
+/// # Ok(())
+/// # }
+/// ```
+pub struct Publisher {
+    meeting: Arc<Meeting>,
+    rules: Facts,
+    names: Namespace,
+    channel: String,
+    pool: Weak<Pool>,
+    /// The receivers that there are.
+    outlets: Vec<Outlet>,
+    /// The lane that was last seen at each seat.
+    seen: [u64; MAX_SEATS],
+    /// How many receivers had come when it last looked.
+    arrivals: u32,
+    /// The last messages, for receivers that come later.
+    history: VecDeque<Kept>,
+    history_len: usize,
+    spin: Duration,
+}
+
+/// A message that is kept for receivers that come later.
+enum Kept {
+    Buffer(ShmBuf),
+    Bytes(Words),
+}
+
+/// One receiver.
+struct Outlet {
+    lane: Lane,
+    id: u64,
+    on_full: OnFull,
+    /// How many messages were left out since the last one that was sent.
+    missed: u32,
+    /// How many it did not get in all.
+    dropped: u64,
+    /// The number of the loan of the message that is being sent, or 0 if it has none. `None` if this
+    /// receiver does not get it.
+    turn: Option<usize>,
+}
+
+/// A receiver of a [`Publisher`], as it was at some moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ReceiverState {
+    /// Random, and part of the name of the object that the two share:
+    /// `{prefix}.{channel}.{id:016x}.lane`.
+    pub id: u64,
+    /// What happens when it is behind.
+    pub on_full: OnFull,
+    /// How many messages it may be behind.
+    pub capacity: usize,
+    /// How many messages wait for it.
+    pub waiting: usize,
+    /// How many buffers it has, received or not.
+    pub lent: usize,
+    /// How many messages it did not get since it came: those that were withdrawn, and those that
+    /// were never sent to it.
+    pub dropped: u64,
+}
+
+impl Outlet {
+    /// Makes room for a receiver that is waited for. With `is_buffer`, for a loan too.
+    #[inline]
+    fn wait(&mut self, is_buffer: bool, budget: Duration, patience: Patience) -> Result<(), SendErrorKind> {
+        let lane = &mut self.lane;
+        if !lane.is_ready() && !lane.has_room() {
+            let Patience::Until(deadline) = patience else {
+                return Err(SendErrorKind::Full { capacity: lane.object.capacity() });
+            };
+            match lane.wait_for_room(budget, deadline) {
+                Woken::Ready => {}
+                Woken::TimedOut => return Err(SendErrorKind::TimedOut),
+                Woken::Gone => return Ok(()),
+            }
+        }
+        self.turn = if is_buffer { lane.free_loan() } else { Some(0) };
+        match self.turn {
+            Some(_) => Ok(()),
+            None => Err(SendErrorKind::TooManyLent { max: lane.object.shared().loans() }),
+        }
+    }
+
+    /// Makes room without waiting, if the receiver's rule has any made.
+    #[inline]
+    fn make_room(&mut self, is_buffer: bool) {
+        let lane = &mut self.lane;
+        if !lane.is_ready() && !lane.has_room() {
+            if self.on_full != OnFull::KeepLatest {
+                return self.leave_out();
+            }
+            self.dropped += u64::from(lane.withdraw());
+        }
+        self.turn = if is_buffer { lane.free_loan() } else { Some(0) };
+        if self.turn.is_none() {
+            self.leave_out();
+        }
+    }
+
+    #[cold]
+    fn leave_out(&mut self) {
+        self.turn = None;
+        self.missed = self.missed.saturating_add(1);
+        self.dropped += 1;
+    }
+
+    /// Sends a buffer, under the number of this turn.
+    #[inline]
+    fn lend(&mut self, place: (u64, u64, u64), buffer: ShmBuf) {
+        let (Some(number), (segment, offset, len)) = (self.turn, place) else { return };
+        let place = SentBuffer { number: number as u32, segment, offset, len };
+        self.lane.lend(number, buffer);
+        self.lane.fill(&message::of_buffer(self.lane.count(), &place, std::mem::take(&mut self.missed)));
+    }
+
+    #[inline]
+    fn fill(&mut self, words: Words) {
+        if self.turn.is_some() {
+            self.lane.fill(&message::missing(words, std::mem::take(&mut self.missed)));
+        }
+    }
+
+    fn state(&self) -> ReceiverState {
+        ReceiverState {
+            id: self.id,
+            on_full: self.on_full,
+            capacity: self.lane.object.capacity(),
+            waiting: self.lane.waiting(),
+            lent: self.lane.lent(),
+            dropped: self.dropped,
+        }
+    }
+
+    /// The receiver is gone. What it has comes back by the pool.
+    fn retire(self) {
+        self.lane.close();
+        self.lane.reclaim();
+    }
+}
+
+impl Publisher {
+    /// A builder with the default options.
+    pub fn builder() -> PublisherBuilder {
+        PublisherBuilder {
+            seats: DEFAULT_SEATS,
+            slots: DEFAULT_SLOTS,
+            loans: DEFAULT_LOANS,
+            history: 0,
+            on_full: OnFull::default(),
+            may_wait: true,
+            spin: DEFAULT_SPIN,
+        }
+    }
+
+    /// Creates a channel with the default options.
+    ///
+    /// # Errors
+    ///
+    /// As [`PublisherBuilder::create`].
+    pub fn create(provider: &Provider, name: &str) -> Result<Self, ChannelError> {
+        Self::builder().create(provider, name)
+    }
+
+    /// Sends a buffer to all receivers, and waits for room where a receiver chose
+    /// [`OnFull::Wait`]. Returns how many receivers it was sent to. With none, the buffer is free
+    /// again at once.
+    ///
+    /// A receiver that goes just now may count, although it does not get the message.
+    ///
+    /// # Errors
+    ///
+    /// [`SendErrorKind::TooManyLent`], without waiting, if a receiver that chose [`OnFull::Wait`]
+    /// has as many buffers as it may; [`SendErrorKind::OtherProvider`]; [`SendErrorKind::Forked`].
+    /// Then nobody got the message, and the buffer comes back with the error.
+    #[inline]
+    pub fn send(&mut self, buffer: ShmBuf) -> Result<usize, SendError<ShmBuf>> {
+        self.send_buffer(buffer, Patience::Until(None))
+    }
+
+    /// Like [`send`](Self::send), without waiting.
+    ///
+    /// # Errors
+    ///
+    /// [`SendErrorKind::Full`] if a receiver that chose [`OnFull::Wait`] has no room, and those of
+    /// [`send`](Self::send).
+    #[inline]
+    pub fn try_send(&mut self, buffer: ShmBuf) -> Result<usize, SendError<ShmBuf>> {
+        self.send_buffer(buffer, Patience::None)
+    }
+
+    /// Like [`send`](Self::send), but waits for `timeout` at most, for all receivers together.
+    ///
+    /// # Errors
+    ///
+    /// [`SendErrorKind::TimedOut`], and those of [`send`](Self::send).
+    #[inline]
+    pub fn send_timeout(&mut self, buffer: ShmBuf, timeout: Duration) -> Result<usize, SendError<ShmBuf>> {
+        self.send_buffer(buffer, Patience::of(timeout))
+    }
+
+    #[inline]
+    fn send_buffer(&mut self, message: ShmBuf, patience: Patience) -> Result<usize, SendError<ShmBuf>> {
+        let fail = |kind, message| Err(SendError { kind, message });
+        if !self.meeting.is_ours() {
+            return fail(SendErrorKind::Forked, message);
+        }
+        let (found, expected) = (message.provider(), self.rules.provider);
+        if found != expected {
+            return fail(SendErrorKind::OtherProvider { found, expected }, message);
+        }
+        let takers = match self.prepare(true, patience) {
+            Ok(takers) => takers,
+            Err(kind) => return fail(kind, message),
+        };
+        let place = message.place();
+        if self.history_len > 0 {
+            self.keep(Kept::Buffer(message.clone()));
+        }
+        let (mut message, mut left) = (Some(message), takers);
+        for outlet in self.outlets.iter_mut().filter(|outlet| outlet.turn.is_some()) {
+            left -= 1;
+            // The last one gets this handle itself.
+            if let Some(handle) = if left == 0 { message.take() } else { message.clone() } {
+                outlet.lend(place, handle);
+            }
+        }
+        self.ring();
+        Ok(takers)
+    }
+
+    /// Sends up to [`MAX_INLINE`](super::MAX_INLINE) bytes to all receivers, in their slots
+    /// themselves. Waits and returns as [`send`](Self::send) does.
+    ///
+    /// # Errors
+    ///
+    /// [`SendErrorKind::TooLong`], [`SendErrorKind::Forked`].
+    #[inline]
+    pub fn send_bytes(&mut self, bytes: &[u8]) -> Result<usize, SendErrorKind> {
+        self.send_inline(bytes, Patience::Until(None))
+    }
+
+    /// Like [`send_bytes`](Self::send_bytes), without waiting.
+    ///
+    /// # Errors
+    ///
+    /// [`SendErrorKind::Full`] if a receiver that chose [`OnFull::Wait`] has no room, and those of
+    /// [`send_bytes`](Self::send_bytes).
+    #[inline]
+    pub fn try_send_bytes(&mut self, bytes: &[u8]) -> Result<usize, SendErrorKind> {
+        self.send_inline(bytes, Patience::None)
+    }
+
+    /// Like [`send_bytes`](Self::send_bytes), but waits for `timeout` at most, for all receivers
+    /// together.
+    ///
+    /// # Errors
+    ///
+    /// [`SendErrorKind::TimedOut`], and those of [`send_bytes`](Self::send_bytes).
+    #[inline]
+    pub fn send_bytes_timeout(&mut self, bytes: &[u8], timeout: Duration) -> Result<usize, SendErrorKind> {
+        self.send_inline(bytes, Patience::of(timeout))
+    }
+
+    #[inline]
+    fn send_inline(&mut self, bytes: &[u8], patience: Patience) -> Result<usize, SendErrorKind> {
+        if !self.meeting.is_ours() {
+            return Err(SendErrorKind::Forked);
+        }
+        let words = message::of_bytes(bytes)?;
+        let takers = self.prepare(false, patience)?;
+        if self.history_len > 0 {
+            self.keep(Kept::Bytes(words));
+        }
+        self.outlets.iter_mut().for_each(|outlet| outlet.fill(words));
+        self.ring();
+        Ok(takers)
+    }
+
+    /// Steps 1 and 2: settles who gets the next message. Returns how many do.
+    #[inline]
+    fn prepare(&mut self, is_buffer: bool, patience: Patience) -> Result<usize, SendErrorKind> {
+        self.meet();
+        // Wait first, so that nothing is withdrawn for a message that is not sent.
+        let waited_for = self.outlets.iter_mut().filter(|outlet| outlet.on_full == OnFull::Wait);
+        for outlet in waited_for {
+            outlet.turn = None;
+            outlet.wait(is_buffer, self.spin, patience)?;
+        }
+        let others = self.outlets.iter_mut().filter(|outlet| outlet.on_full != OnFull::Wait);
+        others.for_each(|outlet| outlet.make_room(is_buffer));
+        Ok(self.outlets.iter().filter(|outlet| outlet.turn.is_some()).count())
+    }
+
+    /// Steps 4 and 5.
+    #[inline]
+    fn ring(&mut self) {
+        fence(Ordering::SeqCst); // W2 of all bells (see `bell`)
+        let takers = || self.outlets.iter().filter(|outlet| outlet.turn.is_some());
+        takers().for_each(|outlet| outlet.lane.object.to_receiver().ring_after_fence());
+        for outlet in &mut self.outlets {
+            outlet.lane.look_for_room();
+            outlet.lane.collect_some();
+        }
+    }
+
+    /// Step 1: who has come, and who is gone?
+    #[inline]
+    fn meet(&mut self) {
+        if self.outlets.iter().any(|outlet| outlet.lane.is_gone()) {
+            self.let_go();
+        }
+        let arrivals = self.meeting.arrivals();
+        if arrivals != self.arrivals {
+            self.admit(arrivals);
+        }
+    }
+
+    #[cold]
+    fn let_go(&mut self) {
+        let (gone, here) = std::mem::take(&mut self.outlets).into_iter().partition(|outlet| outlet.lane.is_gone());
+        self.outlets = here;
+        Vec::into_iter(gone).for_each(Outlet::retire);
+    }
+
+    /// Opens the lanes that it has not seen yet.
+    #[cold]
+    fn admit(&mut self, arrivals: u32) {
+        let mut are_all_seen = true;
+        let meeting = self.meeting.clone();
+        for (seat, id) in meeting.announced() {
+            let at = seat.at();
+            if id == self.seen[at] {
+                continue;
+            }
+            match self.open(seat, id) {
+                Ok(outlet) => {
+                    self.seen[at] = id;
+                    self.outlets.extend(outlet);
+                }
+                // Descriptors or memory are short: the receiver stays announced.
+                Err(ChannelError::Os(_)) => are_all_seen = false,
+                // It left or died before this, or it is no lane of this channel.
+                Err(_) => self.seen[at] = id,
+            }
+        }
+        if are_all_seen {
+            self.arrivals = arrivals;
+        }
+    }
+
+    /// Opens a newcomer's lane, and sends it the history. `None` if the lane is not as it must be.
+    fn open(&self, seat: Seat, id: u64) -> Result<Option<Outlet>, ChannelError> {
+        let rules = &self.rules;
+        let name = layout::lane_name(&self.names, &self.channel, id);
+        let found = layout::open(&name, effective_uid())?;
+        let facts = found.facts;
+        let is_within = facts.kind == Kind::Lane
+            && facts.provider == rules.provider
+            && facts.slots <= rules.slots
+            && facts.loans <= rules.loans
+            && (rules.may_wait || facts.on_full != OnFull::Wait)
+            && found.has_all_its_memory();
+        if !is_within {
+            return Ok(None);
+        }
+        let book = lane::book(&name, facts.loans)?;
+        let lane = Lane::new(Object::of_lane(found, seat), book, facts.on_full, self.pool.upgrade().as_deref());
+        let mut outlet = Outlet { lane, id, on_full: facts.on_full, missed: 0, dropped: 0, turn: None };
+        let last = self.history.len().saturating_sub(outlet.lane.object.capacity());
+        for kept in self.history.iter().skip(last) {
+            outlet.make_room(matches!(kept, Kept::Buffer(_)));
+            match kept {
+                Kept::Buffer(buffer) => outlet.lend(buffer.place(), buffer.clone()),
+                Kept::Bytes(words) => outlet.fill(*words),
+            }
+            outlet.lane.look_for_room();
+        }
+        outlet.lane.ring();
+        Ok(Some(outlet))
+    }
+
+    #[cold]
+    fn keep(&mut self, message: Kept) {
+        if self.history.len() == self.history_len {
+            self.history.pop_front();
+        }
+        self.history.push_back(message);
+    }
+
+    /// The receivers that there are now.
+    pub fn receivers(&mut self) -> impl Iterator<Item = ReceiverState> + '_ {
+        if self.meeting.is_ours() {
+            self.meet();
+        }
+        self.outlets.iter().map(Outlet::state)
+    }
+
+    /// Is there a receiver now?
+    #[inline]
+    pub fn has_receivers(&mut self) -> bool {
+        if self.meeting.is_ours() {
+            self.meet();
+        }
+        !self.outlets.is_empty()
+    }
+
+    /// Waits until there are `count` receivers or more, for `timeout` at most; [`Duration::MAX`]
+    /// means for ever.
+    ///
+    /// # Errors
+    ///
+    /// [`SendErrorKind::TimedOut`], [`SendErrorKind::Forked`].
+    pub fn wait_for_receivers(&mut self, count: usize, timeout: Duration) -> Result<(), SendErrorKind> {
+        let deadline = Deadline::after(timeout);
+        loop {
+            if !self.meeting.is_ours() {
+                return Err(SendErrorKind::Forked);
+            }
+            let known = self.meeting.arrivals();
+            self.meet();
+            if self.outlets.len() >= count {
+                return Ok(());
+            }
+            if deadline.is_some_and(Deadline::has_passed) {
+                return Err(SendErrorKind::TimedOut);
+            }
+            self.meeting.wait_for_another(known, deadline);
+        }
+    }
+
+    /// Waits until all receivers that are there have received everything and, unless they keep the
+    /// latest, have asked for more; for `timeout` at most. A receiver that goes is not waited for.
+    /// Then publisher and provider can be dropped without loss.
+    ///
+    /// # Errors
+    ///
+    /// [`SendErrorKind::TimedOut`], [`SendErrorKind::Forked`].
+    pub fn wait_until_received(&mut self, timeout: Duration) -> Result<(), SendErrorKind> {
+        if !self.meeting.is_ours() {
+            return Err(SendErrorKind::Forked);
+        }
+        let deadline = Deadline::after(timeout);
+        self.meet();
+        let has_received = |outlet: &Outlet| outlet.lane.wait_until_received(deadline) != Woken::TimedOut;
+        if self.outlets.iter().all(has_received) {
+            return Ok(());
+        }
+        Err(SendErrorKind::TimedOut)
+    }
+
+    /// The provider whose buffers it sends.
+    pub fn provider(&self) -> ProviderId {
+        self.rules.provider
+    }
+}
+
+impl Drop for Publisher {
+    fn drop(&mut self) {
+        // In a forked child the channel belongs to the parent.
+        if self.meeting.is_ours() {
+            self.meeting.close();
+            self.outlets.iter().for_each(|outlet| outlet.lane.close());
+        }
+    }
+}
+
+impl fmt::Debug for Publisher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let receivers = self.outlets.len();
+        f.debug_struct("Publisher").field("provider", &self.provider()).field("receivers", &receivers).finish()
+    }
+}

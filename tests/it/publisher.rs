@@ -1,0 +1,351 @@
+//! A publisher and its receivers within one process: who gets what, what a slow receiver costs, what
+//! comes back, and who is told.
+
+use crate::support::{address, builder, files, holds, message, provider, unique_prefix, NONE};
+use shm_pool::channel::{
+    ChannelError, Message, OnFull, Publisher, PublisherBuilder, Receiver, ReceiverBuilder, RecvError, SendErrorKind,
+};
+use shm_pool::{Client, Provider};
+use std::collections::BTreeSet;
+use std::thread;
+use std::time::Duration;
+
+const NOW: Duration = Duration::ZERO;
+
+/// Longer than any step may take.
+const FOR_EVER: Duration = Duration::from_secs(240);
+
+struct Scene {
+    publisher: Publisher,
+    provider: Provider,
+    client: Client,
+    name: String,
+}
+
+impl Scene {
+    fn new(test: &str, options: PublisherBuilder) -> Self {
+        let (provider, name) = (provider(), unique_prefix(test));
+        Self { publisher: options.create(&provider, &name).unwrap(), provider, client: Client::new(), name }
+    }
+
+    fn receiver(&self, options: ReceiverBuilder) -> Receiver {
+        options.open(&self.client, &self.name).unwrap()
+    }
+
+    fn behind(&self, on_full: OnFull, capacity: usize) -> Receiver {
+        self.receiver(Receiver::builder().on_full(on_full).capacity(capacity))
+    }
+
+    /// Sends a buffer of a thousand bytes, stamped.
+    fn send(&mut self, stamp: u64) -> usize {
+        self.publisher.send_timeout(message(&self.provider, 1_000, stamp), NOW).unwrap()
+    }
+
+    /// Bytes that nobody else can have now.
+    fn in_use(&self) -> usize {
+        let stats = self.provider.stats();
+        stats.bytes_in_use + stats.bytes_leased
+    }
+
+    fn dropped(&mut self) -> Vec<u64> {
+        self.publisher.receivers().map(|receiver| receiver.dropped).collect()
+    }
+}
+
+fn is(message: &Message, stamp: u64) -> bool {
+    message.len() == 1_000 && holds(message, stamp)
+}
+
+/// What a receiver finds without waiting, as its stamp and how many it missed before.
+fn all(receiver: &mut Receiver) -> Vec<(u64, u32)> {
+    std::iter::from_fn(|| receiver.try_recv().ok())
+        .map(|message| (u64::from_le_bytes(message[..8].try_into().unwrap()), message.missed()))
+        .collect()
+}
+
+/// Otherwise a receiver does not get what the others get, gets a copy of it, or its memory comes
+/// back while another still reads it, or never.
+#[test]
+fn every_receiver_reads_the_same_bytes_in_place_and_the_last_one_gives_them_back() {
+    let mut scene = Scene::new("pub-same", Publisher::builder().receivers(64));
+    let mut receivers: Vec<_> = (0..64).map(|_| scene.receiver(Receiver::builder())).collect();
+    assert_eq!(scene.send(7), 64);
+    let messages: Vec<_> = receivers.iter_mut().map(|receiver| receiver.try_recv().unwrap()).collect();
+    assert!(messages.iter().all(|message| is(message, 7) && message.missed() == 0));
+    let places: BTreeSet<_> = messages.iter().map(|message| address(message)).collect();
+    assert_eq!(places.len(), 64, "each receiver maps for itself");
+    assert_eq!(scene.in_use(), 1_024, "one chunk for all");
+    let mut messages = messages.into_iter();
+    let last = messages.next();
+    drop(messages);
+    assert_eq!(scene.in_use(), 1_024, "one still reads it");
+    drop(last);
+    assert_eq!(scene.in_use(), 0);
+}
+
+/// Otherwise a message that nobody wants is kept, or refused.
+#[test]
+fn what_is_sent_to_nobody_is_free_again_at_once() {
+    let mut scene = Scene::new("pub-nobody", Publisher::builder());
+    assert!(!scene.publisher.has_receivers());
+    assert_eq!((scene.send(1), scene.in_use()), (0, 0));
+    assert_eq!(scene.publisher.send_bytes(b"x"), Ok(0));
+    assert_eq!(scene.publisher.wait_for_receivers(1, NOW), Err(SendErrorKind::TimedOut));
+    assert_eq!(scene.publisher.wait_until_received(NOW), Ok(()));
+}
+
+/// Otherwise a late joiner gets a backlog by accident, or misses what is sent after it has come.
+#[test]
+fn a_late_receiver_gets_what_is_sent_from_then_on() {
+    let mut scene = Scene::new("pub-late", Publisher::builder());
+    let mut first = scene.receiver(Receiver::builder());
+    assert_eq!(scene.send(0), 1);
+    let mut second = scene.receiver(Receiver::builder());
+    assert_eq!(scene.send(1), 2);
+    assert_eq!(all(&mut first), [(0, 0), (1, 0)]);
+    assert_eq!(all(&mut second), [(1, 0)]);
+}
+
+/// Otherwise it gets fewer than the last `n`, or more, or not those; or they come after newer ones.
+#[test]
+fn a_late_receiver_gets_the_last_messages_where_they_are_kept() {
+    let mut scene = Scene::new("pub-history", Publisher::builder().history(3));
+    let mut first = scene.receiver(Receiver::builder());
+    for number in 0..5 {
+        scene.send(number);
+    }
+    assert_eq!(all(&mut first).len(), 5);
+    assert_eq!(scene.in_use(), 3 * 1_024, "what is kept is in use");
+    let mut late = scene.receiver(Receiver::builder());
+    let mut small = scene.behind(OnFull::DropNew, 1);
+    assert!(matches!(late.try_recv(), Err(RecvError::Empty)));
+    assert_eq!(scene.publisher.receivers().count(), 3, "asking is enough");
+    assert_eq!(all(&mut late), [(2, 0), (3, 0), (4, 0)]);
+    assert_eq!(all(&mut small), [(4, 0)]);
+    assert_eq!(scene.publisher.send_bytes(&5_u64.to_le_bytes()), Ok(3));
+    let mut later = scene.receiver(Receiver::builder());
+    scene.send(6);
+    assert_eq!(all(&mut later), [(3, 0), (4, 0), (5, 0), (6, 0)]);
+    for receiver in [&mut first, &mut late, &mut small] {
+        assert_eq!(all(receiver).first(), Some(&(5, 0)));
+    }
+    drop(scene.publisher);
+    let stats = scene.provider.stats();
+    assert_eq!(stats.bytes_in_use, 0);
+}
+
+/// Otherwise a slow receiver keeps old messages, or loses new ones, or does not know how many it
+/// missed; or their memory stays out.
+#[test]
+fn keep_latest_withdraws_the_oldest_and_gives_its_memory_back_at_once() {
+    for capacity in [1, 2, 3, 7, 256] {
+        let mut scene = Scene::new(&format!("pub-latest-{capacity}"), Publisher::builder());
+        let mut receiver = scene.behind(OnFull::KeepLatest, capacity);
+        let mut next = 0;
+        let mut expected = 0;
+        for burst in [1, capacity, 1, capacity + 1, 2 * capacity + 3, 0, 5 * capacity, 1] {
+            for _ in 0..burst {
+                assert_eq!(scene.send(next), 1);
+                next += 1;
+            }
+            assert!(scene.in_use() <= capacity * 1_024, "{} in use", scene.in_use());
+            let first = expected.max(next.saturating_sub(capacity as u64));
+            let wanted: Vec<_> = (first..next)
+                .map(|stamp| (stamp, if stamp == first { (first - expected) as u32 } else { 0 }))
+                .collect();
+            assert_eq!(all(&mut receiver), wanted);
+            expected = next;
+            assert_eq!(scene.in_use(), 0);
+        }
+        let dropped = scene.dropped()[0];
+        let missed: u64 = [capacity as u64 + 1, 2 * capacity as u64 + 3, 5 * capacity as u64]
+            .iter()
+            .map(|burst| burst.saturating_sub(capacity as u64))
+            .sum();
+        assert_eq!(dropped, missed);
+    }
+}
+
+/// Otherwise a message that is read is withdrawn, or the one that is read counts as behind.
+#[test]
+fn what_a_receiver_has_received_is_not_withdrawn() {
+    let mut scene = Scene::new("pub-read", Publisher::builder());
+    let mut receiver = scene.behind(OnFull::KeepLatest, 1);
+    scene.send(0);
+    let read = receiver.try_recv().unwrap();
+    for number in 1..10 {
+        scene.send(number);
+    }
+    assert!(is(&read, 0));
+    assert_eq!(all(&mut receiver), [(9, 8)]);
+    assert_eq!(scene.in_use(), 1_024);
+    drop(read);
+    assert_eq!(scene.in_use(), 0);
+}
+
+/// Otherwise a receiver that wants the oldest gets others, or does not learn of the gap.
+#[test]
+fn drop_new_keeps_the_oldest_and_the_next_one_says_how_many_are_missing() {
+    let mut scene = Scene::new("pub-new", Publisher::builder());
+    let mut receiver = scene.behind(OnFull::DropNew, 2);
+    let sent: usize = (0..10).map(|number| scene.send(number)).sum();
+    let found = all(&mut receiver);
+    assert_eq!(found.len(), sent);
+    assert!(found.iter().copied().eq((0..sent as u64).map(|number| (number, 0))), "{found:?}");
+    assert_eq!(scene.dropped(), [10 - sent as u64]);
+    assert_eq!(scene.publisher.send_bytes(&10_u64.to_le_bytes()), Ok(1));
+    assert_eq!(all(&mut receiver), [(10, 10 - sent as u32)]);
+    scene.send(11);
+    assert_eq!(all(&mut receiver), [(11, 0)], "said once");
+}
+
+/// Otherwise a receiver that has as many buffers as it may gets more, stops the others, or does not
+/// learn what it missed.
+#[test]
+fn a_receiver_that_holds_what_it_may_misses_messages_and_bytes_still_come() {
+    for on_full in [OnFull::KeepLatest, OnFull::DropNew] {
+        let mut scene = Scene::new(&format!("pub-holds-{on_full:?}"), Publisher::builder());
+        let mut receiver = scene.receiver(Receiver::builder().on_full(on_full).loans(2));
+        let mut other = scene.receiver(Receiver::builder());
+        let held: Vec<_> = (0..2)
+            .map(|number| {
+                scene.send(number);
+                receiver.try_recv().unwrap()
+            })
+            .collect();
+        assert_eq!((scene.send(2), scene.send(3)), (1, 1));
+        assert_eq!(scene.publisher.send_bytes(&4_u64.to_le_bytes()), Ok(2));
+        assert_eq!(all(&mut receiver), [(4, 2)]);
+        assert_eq!(all(&mut other).len(), 5);
+        drop(held);
+        assert_eq!(scene.send(5), 2);
+        assert_eq!(all(&mut receiver), [(5, 0)]);
+    }
+    let mut scene = Scene::new("pub-holds-wait", Publisher::builder());
+    let mut receiver = scene.receiver(Receiver::builder().on_full(OnFull::Wait).loans(1));
+    scene.send(0);
+    let held = receiver.try_recv().unwrap();
+    let refused = scene.publisher.send(message(&scene.provider, 1_000, 1)).unwrap_err();
+    assert_eq!(refused.kind(), SendErrorKind::TooManyLent { max: 1 });
+    assert!(holds(&refused.into_message(), 1));
+    drop(held);
+    assert_eq!(scene.send(1), 1);
+}
+
+/// Otherwise some get a message that others are said not to have got; or one is withdrawn for a
+/// message that was never sent.
+#[test]
+fn who_is_waited_for_has_it_or_nobody_has() {
+    let mut scene = Scene::new("pub-wait", Publisher::builder());
+    let mut slow = scene.behind(OnFull::Wait, 2);
+    let mut latest = scene.behind(OnFull::KeepLatest, 1);
+    while scene.publisher.try_send_bytes(&7_u64.to_le_bytes()).is_ok() {}
+    let refused = scene.publisher.try_send(message(&scene.provider, 1_000, 9)).unwrap_err();
+    assert_eq!(refused.kind(), SendErrorKind::Full { capacity: 2 });
+    let refused = scene.publisher.send_timeout(refused.into_message(), NOW).unwrap_err();
+    assert_eq!(refused.kind(), SendErrorKind::TimedOut);
+    assert_eq!(scene.publisher.send_bytes_timeout(b"", NOW), Err(SendErrorKind::TimedOut));
+    let found = all(&mut latest);
+    assert!(matches!(found[..], [(7, _)]), "{found:?}");
+    let Scene { mut publisher, provider, .. } = scene;
+    let sending = thread::spawn(move || {
+        assert_eq!(publisher.send(refused.into_message()).unwrap(), 2);
+        (publisher, provider)
+    });
+    while !is_stamp(&slow.recv_timeout(FOR_EVER).unwrap(), 9) {}
+    let _publisher = sending.join().unwrap();
+    assert_eq!(all(&mut latest), [(9, 0)]);
+}
+
+fn is_stamp(message: &Message, stamp: u64) -> bool {
+    message[..8] == stamp.to_le_bytes()
+}
+
+/// Otherwise a receiver that goes or comes back disturbs others, its memory stays out, or its place
+/// is lost.
+#[test]
+fn receivers_come_and_go_and_come_back() {
+    let mut scene = Scene::new("pub-come", Publisher::builder().receivers(2));
+    let mut stays = scene.behind(OnFull::Wait, 64);
+    for round in 0..40 {
+        let mut guest = scene.receiver(Receiver::builder());
+        let error = Receiver::open(&scene.client, &scene.name).unwrap_err();
+        assert!(matches!(error, ChannelError::TooManyReceivers { max: 2, .. }), "{error}");
+        assert_eq!(scene.send(round), 2);
+        assert_eq!(scene.send(round), 2);
+        let held = guest.try_recv().unwrap();
+        drop(guest);
+        assert_eq!(scene.send(round), 1);
+        assert_eq!(all(&mut stays), [(round, 0); 3]);
+        assert!(is(&held, round), "it is read even now");
+        assert_eq!(scene.in_use(), 1_024);
+        drop(held);
+        assert_eq!(scene.in_use(), 0);
+    }
+    assert_eq!(scene.publisher.receivers().count(), 1);
+}
+
+/// Otherwise a receiver waits for a publisher that is gone, or loses what it was sent.
+#[test]
+fn when_the_publisher_goes_everybody_gets_what_was_sent_and_is_told() {
+    let mut scene = Scene::new("pub-goes", Publisher::builder());
+    let mut known = scene.receiver(Receiver::builder());
+    scene.send(0);
+    let mut never_met = scene.receiver(Receiver::builder());
+    let waiting = thread::spawn(move || never_met.recv_timeout(FOR_EVER).map(|_| ()));
+    let Scene { publisher, client, name, provider } = scene;
+    drop(publisher);
+    assert!(matches!(waiting.join().unwrap(), Err(RecvError::Disconnected)));
+    assert_eq!(all(&mut known), [(0, 0)]);
+    assert!(matches!(known.recv(), Err(RecvError::Disconnected)));
+    assert!(matches!(Receiver::open(&client, &name), Err(ChannelError::NoChannel { .. })));
+    let again = Publisher::create(&provider, &name).unwrap();
+    assert!(matches!(Publisher::create(&provider, &name), Err(ChannelError::Taken { .. })));
+    drop(again);
+}
+
+/// Otherwise what cannot be is accepted, or refused without saying why.
+#[test]
+fn what_cannot_be_is_refused_with_the_reason() {
+    let (provider, client, name) = (provider(), Client::new(), unique_prefix("pub-no"));
+    for receivers in [0, 65, usize::MAX] {
+        let error = Publisher::builder().receivers(receivers).create(&provider, &name).unwrap_err();
+        assert!(matches!(error, ChannelError::Receivers { min: 1, max: 64, .. }), "{error}");
+    }
+    let options = Publisher::builder().capacity(8).loans(16).never_wait(true);
+    let _publisher = options.create(&provider, &name).unwrap();
+    let refused = |options: ReceiverBuilder| options.open(&client, &name).unwrap_err();
+    let error = refused(Receiver::builder().capacity(9));
+    assert!(matches!(error, ChannelError::Capacity { capacity: 9, min: 1, max: 8 }), "{error}");
+    let error = refused(Receiver::builder().capacity(0));
+    assert!(matches!(error, ChannelError::Capacity { capacity: 0, .. }), "{error}");
+    let error = refused(Receiver::builder().loans(17));
+    assert!(matches!(error, ChannelError::Loans { loans: 17, min: 1, max: 16 }), "{error}");
+    let error = refused(Receiver::builder().on_full(OnFull::Wait));
+    assert!(matches!(error, ChannelError::MayNotWait { .. }), "{error}");
+    let pair = unique_prefix("pub-no-pair");
+    let _sender = shm_pool::channel::Sender::create(&provider, &pair).unwrap();
+    let error = Receiver::builder().capacity(4).open(&client, &pair).unwrap_err();
+    assert!(matches!(error, ChannelError::NoPublisher { .. }), "{error}");
+    let error = Publisher::create(&provider, &pair).unwrap_err();
+    assert!(matches!(error, ChannelError::Taken { .. }), "{error}");
+}
+
+/// Otherwise a publisher cannot send what it has after its provider is dropped, or what it sends
+/// then is never given back.
+#[test]
+fn a_publisher_outlives_its_provider() {
+    let prefix = unique_prefix("pub-outlives");
+    let provider = builder().name_prefix(&prefix).build().unwrap();
+    let client = Client::builder().name_prefix(&prefix).build().unwrap();
+    let mut publisher = Publisher::create(&provider, "c").unwrap();
+    let mut before = Receiver::open(&client, "c").unwrap();
+    let [one, two] = [1, 2].map(|stamp| message(&provider, 1_000, stamp));
+    assert_eq!(publisher.send(one).unwrap(), 1);
+    assert!(is(&before.recv().unwrap(), 1), "its segment is mapped");
+    drop(provider);
+    assert_eq!(publisher.send(two).unwrap(), 1);
+    assert!(is(&before.recv().unwrap(), 2));
+    drop((publisher, before));
+    assert_eq!(files(&prefix), NONE);
+}
