@@ -1,16 +1,22 @@
 //! A channel carries messages from one process to another through shared memory, where there is no
 //! other transport.
 //!
-//! It has one sender and one receiver, in two processes or in one. A message is one cache line: the
-//! descriptor of a buffer, or up to [`MAX_INLINE`] bytes. Nothing is lost, duplicated or reordered.
-//! A side that has to wait spins for a while, then sleeps, and the other side wakes it; in steady
-//! state neither calls into the kernel. Each side sets how long it spins: [`SenderBuilder::spin`],
-//! [`ReceiverBuilder::spin`].
+//! | | who sends | who receives |
+//! |---|---|---|
+//! | one to one | a [`Sender`] | a [`Receiver`]; what is sent before it comes waits for it |
+//! | one to many | a [`Publisher`] | up to 64 [`Receiver`]s, which come, leave, die and come back as they like |
+//!
+//! The ends are in different processes, or in one. A message is one cache line: the descriptor of a
+//! buffer, or up to [`MAX_INLINE`] bytes. From a sender nothing is lost, duplicated or reordered;
+//! from a publisher, what a slow receiver loses is that receiver's [rule](OnFull), and
+//! [counted](Message::missed). A side that has to wait spins for a while, then sleeps, and the other
+//! side wakes it; in steady state neither calls into the kernel. Each side sets how long it spins:
+//! [`SenderBuilder::spin`], [`PublisherBuilder::spin`], [`ReceiverBuilder::spin`].
 //!
 //! A buffer that is sent is *lent*: the sender's process keeps its memory for the receiver, which
 //! reads it in place for as long as it likes, in any thread and in any order. The memory comes back
-//! when the receiver drops the message. A buffer may be sent several times, and through several
-//! channels.
+//! when the receiver drops the message, or the last one of several does. A buffer may be sent
+//! several times, and through several channels.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -42,6 +48,33 @@
 //! # }
 //! ```
 //!
+//! # One to many
+//!
+//! Each receiver of a [`Publisher`] has a ring of its own, which it makes when it comes. So a message
+//! takes one slot for each receiver and its payload is not copied; no receiver waits for another,
+//! except for one with [`OnFull::Wait`]; and none can write to another's ring.
+//!
+//! A receiver that comes gets what is sent from then on, or also the last few messages
+//! ([`PublisherBuilder::history`]). It is met when the publisher next sends, or is asked for its
+//! receivers.
+//!
+//! # How many buffers it takes
+//!
+//! So that a publisher never waits for memory, its pool has to have, for messages of one size class,
+//!
+//! ```text
+//!   1                   being filled
+//! + max of              that wait for receivers, all of them among the newest:
+//!     history             what late receivers get
+//!     capacity            of each receiver with KeepLatest
+//!     capacity + 1        of each receiver with Wait
+//! + sum of (capacity + 1) of the receivers with DropNew, which wait although newer ones exist
+//! + sum of views          the most messages that each receiver has at a time, received and not dropped
+//! ```
+//!
+//! chunks. A sender takes 1 + (capacity + 1) + views. [`Provider::reserve`](crate::Provider::reserve)
+//! has them ready.
+//!
 //! # When a side leaves
 //!
 //! When the sender is dropped, the receiver still gets what was sent, and then
@@ -50,7 +83,7 @@
 //! opened goes with its sender. Before you drop them, call [`Sender::wait_until_received`] or
 //! [`Sender::wait_for_receiver`].
 //!
-//! When the receiver is dropped, the messages that it has not received come back at once. Those
+//! When a receiver is dropped, the messages that it has not received come back at once. Those
 //! that it has received come back one by one as they are dropped, even after the sender is gone.
 //! Bytes that are being read when the provider is dropped stay the reader's for as long as it
 //! likes.
@@ -64,8 +97,20 @@
 //! the owner's pool when the owner needs memory, once no thread of the dead process can read any
 //! more.
 //!
-//! A channel serves one sender and one receiver, once: after `Disconnected`, create a new one. The
-//! object of a killed sender gives way to the next sender of that name; sweeps remove it too.
+//! A [`Sender`]'s channel serves one receiver, once: after `Disconnected`, create a new one. A
+//! [`Publisher`] goes on: the place of a receiver that is gone is free at once. The object of a
+//! killed sender gives way to the next sender of that name; sweeps remove it too.
+//!
+//! | who is killed | what it had | what is left until when |
+//! |---|---|---|
+//! | a receiver | messages, received or not | comes back to the owner's pool when that needs memory, once no thread of the dead process can read |
+//! | a receiver of a publisher | its object (`.lane`), [capacity](ReceiverBuilder::capacity) × 64 + [loans](ReceiverBuilder::loans) × 8 bytes and a page | until another receiver comes or goes, or a sweep |
+//! | a sender or publisher | its object (`.channel`) | until the next one of its name, or a sweep |
+//! | the provider's process | its segments and its control object | until a sweep finds no receiver that may still have to map them |
+//!
+//! A receiver has at most [loans](ReceiverBuilder::loans) buffers; it maps the provider's segments,
+//! 16 at most, and keeps a descriptor open, or two with a publisher. A publisher maps the object of
+//! each of its receivers and keeps a descriptor open for it, and has 8 bytes of heap for each loan.
 //!
 //! The first channel of a process starts a thread, which sleeps until the process ends; the kernel
 //! rings the bells when that thread ends. Two ends in one process cannot learn of each other's

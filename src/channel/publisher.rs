@@ -23,7 +23,9 @@
 //!
 //! Its bell says so. Its lane is dropped, and the pool goes on asking the lender for what the
 //! receiver still reads, or, if it is dead, takes all of it once its lock is free (see `lender`).
-//! That is also where a message comes back that was sent as the receiver left.
+//! That is also where a message comes back that was sent as the receiver left. A killed receiver's
+//! lane keeps its name; the publisher removes it when somebody else comes or leaves, and so does a
+//! sweep.
 
 #![forbid(unsafe_code)]
 
@@ -35,6 +37,7 @@ use super::layout::{self, Facts, Kind, EXTRA_SLOTS, MAX_LOANS, MAX_SLOTS};
 use super::meeting::{Meeting, Seat, MAX_SEATS};
 use super::message;
 use super::object::Object;
+use super::receiver::may_work_later;
 use super::ring::Words;
 use super::rules::OnFull;
 use super::{DEFAULT_LOANS, DEFAULT_SLOTS, DEFAULT_SPIN};
@@ -44,6 +47,8 @@ use crate::os::posix::effective_uid;
 use crate::owner::buf::ShmBuf;
 use crate::owner::pool::Pool;
 use crate::owner::provider::Provider;
+use crate::protocol::control::CHANNEL_MAGIC;
+use crate::protocol::dead::{remove_dead, Removal};
 use crate::protocol::ids::ProviderId;
 use crate::sync::{fence, Ordering};
 use std::collections::VecDeque;
@@ -68,9 +73,10 @@ pub struct PublisherBuilder {
 }
 
 impl PublisherBuilder {
-    /// Sets how many receivers there may be at a time, from 1 to 64; default 16. A place costs
-    /// nothing until a receiver takes it; the receiver makes what the two share. 64 is how many
-    /// bells fit into the page on which the kernel rings for a publisher that dies.
+    /// Sets how many receivers there may be at a time, from 1 to 64; default 16. Each counts as one
+    /// of the 2048 ends of channels that a process may have, whether or not it comes; its memory is
+    /// made when it comes, by the receiver. 64 is how many bells fit into the page on which the
+    /// kernel rings for a publisher that dies.
     pub fn receivers(mut self, receivers: usize) -> Self {
         self.seats = receivers;
         self
@@ -166,6 +172,7 @@ impl PublisherBuilder {
             outlets: Vec::new(),
             seen: [0; MAX_SEATS],
             arrivals: 0,
+            leaving: Vec::new(),
             history: VecDeque::new(),
             history_len: self.history.min(self.slots),
             spin: self.spin,
@@ -216,6 +223,8 @@ pub struct Publisher {
     seen: [u64; MAX_SEATS],
     /// How many receivers had come when it last looked.
     arrivals: u32,
+    /// The lanes of receivers that are gone, until their names are.
+    leaving: Vec<u64>,
     /// The last messages, for receivers that come later.
     history: VecDeque<Kept>,
     history_len: usize,
@@ -520,9 +529,22 @@ impl Publisher {
 
     #[cold]
     fn let_go(&mut self) {
-        let (gone, here) = std::mem::take(&mut self.outlets).into_iter().partition(|outlet| outlet.lane.is_gone());
+        let (gone, here): (Vec<_>, _) =
+            std::mem::take(&mut self.outlets).into_iter().partition(|outlet| outlet.lane.is_gone());
         self.outlets = here;
-        Vec::into_iter(gone).for_each(Outlet::retire);
+        self.leaving.extend(gone.iter().map(|outlet| outlet.id));
+        gone.into_iter().for_each(Outlet::retire);
+        self.clear_away();
+    }
+
+    /// Removes what killed receivers have left. While a process is dying, it still has its locks:
+    /// then the next time.
+    fn clear_away(&mut self) {
+        let (names, channel, uid) = (&self.names, &self.channel, effective_uid());
+        self.leaving.retain(|&id| {
+            let name = layout::lane_name(names, channel, id);
+            matches!(remove_dead(&name, uid, CHANNEL_MAGIC, false), Ok(Removal::Locked))
+        });
     }
 
     /// Opens the lanes that it has not seen yet.
@@ -541,14 +563,18 @@ impl Publisher {
                     self.outlets.extend(outlet);
                 }
                 // Descriptors or memory are short: the receiver stays announced.
-                Err(ChannelError::Os(_)) => are_all_seen = false,
+                Err(ChannelError::Os(error)) if may_work_later(&error) => are_all_seen = false,
                 // It left or died before this, or it is no lane of this channel.
-                Err(_) => self.seen[at] = id,
+                Err(_) => {
+                    self.seen[at] = id;
+                    self.leaving.push(id);
+                }
             }
         }
         if are_all_seen {
             self.arrivals = arrivals;
         }
+        self.clear_away();
     }
 
     /// Opens a newcomer's lane, and sends it the history. `None` if the lane is not as it must be.

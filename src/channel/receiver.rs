@@ -394,7 +394,7 @@ fn is_sender_there(object: &Object) -> bool {
 }
 
 /// Did the call fail for want of something that others give back?
-fn may_work_later(error: &OsError) -> bool {
+pub(super) fn may_work_later(error: &OsError) -> bool {
     matches!(error.errno(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EAGAIN | libc::EINTR))
 }
 

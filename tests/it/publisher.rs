@@ -349,3 +349,66 @@ fn a_publisher_outlives_its_provider() {
     drop((publisher, before));
     assert_eq!(files(&prefix), NONE);
 }
+
+/// The receivers for which the documentation's formula is tried out: a rule, a capacity, and how
+/// many messages it has at a time.
+const RECEIVERS: [(OnFull, usize, usize); 4] =
+    [(OnFull::KeepLatest, 2, 1), (OnFull::Wait, 3, 2), (OnFull::DropNew, 2, 1), (OnFull::DropNew, 1, 2)];
+const HISTORY: usize = 3;
+
+/// What the module's documentation says that they take, without the one being filled.
+fn chunks_needed() -> usize {
+    let newest = RECEIVERS.map(|(on_full, capacity, _)| match on_full {
+        OnFull::Wait => capacity + 1,
+        OnFull::KeepLatest => capacity,
+        _ => 0,
+    });
+    let oldest =
+        RECEIVERS.iter().filter(|(on_full, ..)| *on_full == OnFull::DropNew).map(|(_, capacity, _)| capacity + 1);
+    let views = RECEIVERS.iter().map(|(.., views)| views);
+    newest.into_iter().max().unwrap_or(0).max(HISTORY) + oldest.sum::<usize>() + views.sum::<usize>()
+}
+
+/// Otherwise a publisher that was given as many buffers as the documentation says runs out of them.
+#[test]
+fn no_more_buffers_are_out_than_the_documentation_says() {
+    let mut scene = Scene::new("pub-rule", Publisher::builder().history(HISTORY));
+    let mut receivers =
+        RECEIVERS.map(|(on_full, capacity, views)| (scene.behind(on_full, capacity), Vec::<Message>::new(), views));
+    assert!(scene.publisher.has_receivers());
+    let mut random = 0x2545_f491_4f6c_dd1d_u64;
+    for stamp in 0..3_000 {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        let (receiver, views, most) = &mut receivers[random as usize % 4];
+        match random >> 32 & 7 {
+            0 | 1 if views.len() < *most => views.extend(receiver.try_recv().ok()),
+            2 => drop(views.pop()),
+            _ => drop(scene.publisher.try_send(message(&scene.provider, 1_000, stamp))),
+        }
+        let out = scene.in_use() / 1_024;
+        assert!(out <= chunks_needed(), "{out} chunks");
+    }
+}
+
+/// Otherwise the documentation asks for more buffers than there can ever be use for.
+#[test]
+fn as_many_buffers_can_be_out_as_the_documentation_says() {
+    let mut scene = Scene::new("pub-rule-met", Publisher::builder().history(HISTORY));
+    let mut receivers = RECEIVERS.map(|(on_full, capacity, _)| scene.behind(on_full, capacity));
+    // Each keeps what it may when all others have moved on, and then asks for no more.
+    let kept: [&[u64]; 4] = [&[8], &[9, 10], &[0], &[4, 5]];
+    let mut views = Vec::new();
+    for stamp in 0..15 {
+        scene.send(stamp);
+        for (receiver, kept) in receivers.iter_mut().zip(kept) {
+            while kept.last() >= Some(&stamp) {
+                let Ok(message) = receiver.try_recv() else { break };
+                views.extend(kept.contains(&stamp).then_some(message));
+            }
+        }
+    }
+    assert_eq!(scene.in_use() / 1_024, chunks_needed());
+    drop(views);
+}
