@@ -3,7 +3,7 @@
 //! (`process/reserved.rs` shows that it makes no system call.)
 
 use heap::Cost;
-use shm_pool::channel::{Receiver, Sender};
+use shm_pool::channel::{OnFull, Publisher, Receiver, Sender};
 use shm_pool::{Client, PeerId, Provider, ShmBuf, ShmBufMut, ShmView};
 
 #[path = "support/heap.rs"]
@@ -130,6 +130,27 @@ fn messages_go_through_a_channel_without_the_heap() {
         assert_eq!(&receiver.recv().unwrap()[..], b"bytes");
         assert!(receiver.try_recv().is_err());
     });
+}
+
+#[test]
+fn messages_go_to_many_receivers_without_the_heap() {
+    let (provider, name) = (provider(), format!("no-heap-many-{}", std::process::id()));
+    let mut publisher = Publisher::builder().history(2).create(&provider, &name).unwrap();
+    let (client, open) = (Client::new(), Receiver::builder);
+    let mut waited_for = open().on_full(OnFull::Wait).open(&client, &name).unwrap();
+    let mut latest = open().capacity(1).open(&client, &name).unwrap();
+    let mut oldest = open().on_full(OnFull::DropNew).capacity(1).open(&client, &name).unwrap();
+    for len in SIZES {
+        assert_no_heap("two messages to three receivers, of which one is withdrawn and one left out", 10_000, || {
+            publisher.send(provider.alloc(len).unwrap().freeze()).unwrap();
+            publisher.send_bytes(b"bytes").unwrap();
+            assert_eq!(waited_for.recv().unwrap().len(), len);
+            assert_eq!(&waited_for.recv().unwrap()[..], b"bytes");
+            assert_eq!(&latest.recv().unwrap()[..], b"bytes");
+            assert!(oldest.recv().is_ok());
+            assert!(latest.try_recv().is_err());
+        });
+    }
 }
 
 /// How many chunks of each size are reserved.

@@ -110,6 +110,7 @@ const ROLES: &[(&str, Role)] = &[
     ("waiting-small-shm", waiting::small_shm_role),
     ("waiting-turns", waiting::turns_role),
     ("warm-path", warm_path::role),
+    ("warm-path-to-many", warm_path::many_role),
     ("warm-path-without-a-pool", warm_path::control_role),
     ("warm-threads", warm_threads::role),
     ("warmed", reserved::warmed_role),

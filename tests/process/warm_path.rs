@@ -5,7 +5,7 @@ use crate::child::Child;
 use crate::shm::{self, Names};
 use crate::sys;
 use crate::wire::{Link, Message};
-use shm_pool::channel::{Receiver, Sender};
+use shm_pool::channel::{OnFull, Publisher, Receiver, Sender};
 use shm_pool::{Client, PeerId, Provider, ProviderBuilder, ShmBuf};
 use std::alloc::Layout;
 use std::os::fd::AsRawFd;
@@ -28,7 +28,17 @@ fn a_million_warm_cycles_of_one_thread_make_no_system_call() {
     assert!(names.sweep() > 0);
 }
 
-/// Otherwise the test above could not fail: without idle chunks, the same calls must end the child.
+/// Otherwise a publisher or a receiver of several calls into the kernel although nobody sleeps.
+#[test]
+fn a_million_messages_to_many_receivers_make_no_system_call() {
+    let names = Names::new("warm-many");
+    let child = Child::start("warm-path-to-many", &[names.prefix()]);
+    child.expect_done();
+    child.kill();
+    assert!(names.sweep() > 0);
+}
+
+/// Otherwise the tests above could not fail: without idle chunks, the same calls must end the child.
 #[test]
 fn without_idle_memory_the_first_system_call_is_fatal() {
     let names = Names::new("cold");
@@ -47,13 +57,24 @@ pub(crate) fn control_role(link: &Link, arguments: &[&str]) {
     run(link, arguments[0], Provider::builder().max_idle_per_class(0), 1);
 }
 
+pub(crate) fn many_role(link: &Link, arguments: &[&str]) {
+    let provider = Provider::builder().name_prefix(arguments[0]).build().unwrap();
+    let mut many = many(arguments[0], &provider);
+    cycle(link, 1000, || SIZES.iter().map(|&size| to_many(&provider, &mut many, size)).sum());
+}
+
 fn run(link: &Link, prefix: &str, builder: ProviderBuilder, warm_up: usize) {
     let provider = builder.name_prefix(prefix).build().unwrap();
     let client = shm::client(prefix);
     let peer = client.connect(provider.id()).unwrap();
-    let (socket, good, bad) = (link.as_raw_fd(), Message::Done.to_frame(), Message::Trim.to_frame());
     let mut channel = channel(prefix, &provider);
-    let mut round = || round(&provider, &client, peer, &mut channel);
+    cycle(link, warm_up, || round(&provider, &client, peer, &mut channel));
+}
+
+/// Goes round until there were enough cycles, and tells the test. A `round` returns how many it
+/// was, or `None` if it failed.
+fn cycle(link: &Link, warm_up: usize, mut round: impl FnMut() -> Option<usize>) {
+    let (socket, good, bad) = (link.as_raw_fd(), Message::Done.to_frame(), Message::Trim.to_frame());
     (0..warm_up).for_each(|_| assert!(round().is_some()));
     sys::forbid_all_calls_but(&sys::STRICT).unwrap();
     let mut cycles = 0;
@@ -113,6 +134,35 @@ fn through(provider: &Provider, (sender, receiver): &mut (Sender, Receiver), siz
     let buffer = receiver.recv().ok()?;
     let bytes = receiver.recv().ok()?;
     (buffer.len() == size && &bytes[..] == b"bytes").then_some(())
+}
+
+/// A publisher, and a receiver of each rule.
+fn many(prefix: &str, provider: &Provider) -> (Publisher, [Receiver; 3]) {
+    let mut publisher = Publisher::create(provider, "warm").unwrap();
+    let client = shm::client(prefix);
+    let receivers = [OnFull::Wait, OnFull::DropNew, OnFull::KeepLatest].map(|on_full| {
+        // Only the first one has room for two messages.
+        let capacity = if on_full == OnFull::Wait { 2 } else { 1 };
+        Receiver::builder().on_full(on_full).capacity(capacity).open(&client, "warm").unwrap()
+    });
+    assert!(publisher.has_receivers());
+    (publisher, receivers)
+}
+
+/// Sends a buffer and some bytes. The first receiver gets both, the second at least the buffer, and
+/// the third the bytes, for which the buffer is withdrawn. Returns how many messages these are.
+fn to_many(
+    provider: &Provider,
+    (publisher, [all, oldest, latest]): &mut (Publisher, [Receiver; 3]),
+    size: usize,
+) -> Option<usize> {
+    publisher.send(provider.alloc(size).ok()?.freeze()).ok()?;
+    publisher.send_bytes(b"bytes").ok()?;
+    let (buffer, bytes) = (all.recv().ok()?, all.recv().ok()?);
+    let are_right = buffer.len() == size && &bytes[..] == b"bytes" && &latest.recv().ok()?[..] == b"bytes";
+    let first = oldest.recv().ok()?;
+    while oldest.try_recv().is_ok() {}
+    (are_right && first.len() == size).then_some(2)
 }
 
 /// Attaches by descriptor, dropping the two sides in both orders, and by a grant.
