@@ -54,7 +54,7 @@
 //!
 //! A descriptor in flight holds nothing: if the publisher drops its [`ShmBuf`] before the receiver
 //! attaches, the memory may already hold another message, and the receiver gets
-//! [`AttachError::Stale`]. It never gets wrong bytes. There are four ways to keep a message until
+//! [`AttachError::Stale`]. It never gets wrong bytes. There are five ways to keep a message until
 //! it is read:
 //!
 //! | way | use it when | what it costs | when the receiver dies |
@@ -62,6 +62,7 @@
 //! | **keep**: send [`descriptor`](ShmBuf::descriptor), hold the [`ShmBuf`] until the receivers confirm | any transport; any number of receivers, known or not | you track confirmations | its leases come back; stop waiting for its confirmation |
 //! | **grant**: send [`grant`](ShmBuf::grant), drop the [`ShmBuf`] at once | any transport; receivers that told you their [`PeerId`] ([`Client::connect`]) | one lease and one descriptor per receiver; [`revoke`](ShmBuf::revoke) if the transport fails | its grants and leases come back |
 //! | [`channel`] | one receiver on this machine, and no transport yet; either side can sleep | one shared object per channel, one sleeping thread per process | the sender gets `Disconnected`, even while it sleeps; what it lent comes back |
+//! | [`channel::Publisher`] | up to 64 receivers on this machine that come and go; a slow one is waited for, misses new messages or keeps the latest | the same, and one shared object per receiver | nobody else notices; what it was lent comes back |
 //! | `zenoh` (the feature) | you publish with zenoh or rmw_zenoh; stock receivers in any language | zenoh's own bookkeeping; receivers never unmap a segment | what it held stays out until you call `garbage_collect_unsafe` |
 //!
 //! Memory "comes back" when the owner needs it, or calls [`Provider::reclaim`].
@@ -133,7 +134,9 @@
 //! | *lease* | a peer's counted right to read a chunk |
 //! | *grant* | a lease that the owner adds for a peer before it sends the descriptor |
 //! | *generation* | how often a chunk was published; it tells an old descriptor from the current one |
-//! | *channel* | carries buffers, and small messages, from one *sender* to one *receiver* |
+//! | *channel* | carries buffers, and small messages, from one *sender* to one *receiver*, or from one *publisher* to many |
+//! | *branch* | what a publisher and one of its receivers share: a ring, what has come back, a bell |
+//! | *meeting*, *seat* | where the receivers of a publisher find it, and each one's place there |
 //! | *loan* | a buffer that was sent by a channel, until the receiver gives it back |
 //! | *bell* | the word by which one side of a channel wakes the other; the kernel rings it for a process that dies |
 //! | *memory bell* | the word by which whoever gives memory back wakes a provider that waits for it |

@@ -101,7 +101,7 @@ impl ReceiverBuilder {
         let segments = MappedSegments::new(names, uid, provider, borrower);
         let is_latest = on_full == OnFull::KeepLatest;
         let (ticket, read, claimed) = (Ticket::default(), None, None);
-        Ok(Receiver { object, segments, ticket, read, is_latest, claimed, spin: self.spin })
+        Ok(Receiver { object, segments, ticket, read, is_latest, withdrawn: 0, claimed, spin: self.spin })
     }
 
     /// Joins a channel of one receiver.
@@ -178,6 +178,8 @@ pub struct Receiver {
     read: Option<Ticket>,
     /// May messages be withdrawn, so that each has to be claimed?
     is_latest: bool,
+    /// How many messages were withdrawn since the last one that was received.
+    withdrawn: u64,
     /// A message that was claimed and could not be mapped yet.
     claimed: Option<Arrived>,
     spin: Duration,
@@ -363,9 +365,10 @@ impl Receiver {
         if let Some(claimed) = self.claimed.take() {
             return Some(claimed);
         }
-        let (words, withdrawn) = ring::claim_next(self.object.slots(), &mut self.ticket)?;
+        let words = ring::claim_next(self.object.slots(), &mut self.ticket, &mut self.withdrawn)?;
         self.object.to_sender().ring();
-        let missed = u32::try_from(withdrawn).unwrap_or(u32::MAX).saturating_add(message::missed(&words));
+        let withdrawn = u32::try_from(std::mem::take(&mut self.withdrawn)).unwrap_or(u32::MAX);
+        let missed = withdrawn.saturating_add(message::missed(&words));
         let number = self.ticket.number().wrapping_sub(1);
         Some(Arrived { number, words, missed, next: self.ticket, read: None })
     }
@@ -414,10 +417,9 @@ impl Drop for Receiver {
         let slots = self.object.slots();
         let claimed = self.claimed.take().map(|it| (it.number, it.words));
         let left = (0..slots.len()).map_while(|_| {
-            let words = if self.is_latest {
-                ring::claim_next(slots, &mut self.ticket)?.0
-            } else {
-                ring::claim(slots, &mut self.ticket)?
+            let words = match self.is_latest {
+                true => ring::claim_next(slots, &mut self.ticket, &mut self.withdrawn)?,
+                false => ring::claim(slots, &mut self.ticket)?,
             };
             Some((self.ticket.number().wrapping_sub(1), words))
         });

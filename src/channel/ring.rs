@@ -220,22 +220,22 @@ pub(super) fn has_passed(slots: &[Slot], ticket: Ticket) -> bool {
     ticket.slot(slots).is_some_and(|slot| slot.rounds_after(ticket, slots).is_some())
 }
 
-/// Receives the next message that was not withdrawn, if one has arrived. Also returns how many were
-/// withdrawn before it.
+/// Receives the next message that was not withdrawn, if one has arrived. Adds how many it skipped
+/// to `missed`, also if it finds none: the writer may be about to send it.
 #[inline]
-pub(super) fn claim_next(slots: &[Slot], ticket: &mut Ticket) -> Option<(Words, u64)> {
-    let first = ticket.number;
+pub(super) fn claim_next(slots: &[Slot], ticket: &mut Ticket, missed: &mut u64) -> Option<Words> {
     // Bounded: only a writer that writes garbage, or laps this thread, has it go round again.
     for _ in 0..=slots.len() {
-        let here = *ticket;
         if let Some(words) = claim(slots, ticket) {
-            return Some((words, here.number.wrapping_sub(first)));
+            return Some(words);
         }
+        let here = *ticket;
         if let Some(rounds @ 1..) = here.slot(slots)?.rounds_after(here, slots) {
             // Then its slot is free for, or carries, the ticket `rounds` rounds later, and all but
             // the last `slots.len() - 1` before that one were withdrawn or received.
-            let skipped = (rounds - 1).wrapping_mul(slots.len() as u64);
-            *ticket = Ticket { number: here.number.wrapping_add(skipped), ..here }.next(slots);
+            let whole_rounds = (rounds - 1).wrapping_mul(slots.len() as u64);
+            *ticket = Ticket { number: here.number.wrapping_add(whole_rounds), ..here }.next(slots);
+            *missed = missed.wrapping_add(whole_rounds).wrapping_add(1);
         } else if !here.slot(slots)?.carries(here) {
             return None;
         }

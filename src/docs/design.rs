@@ -21,7 +21,7 @@
 //! | `protocol` | ids and the descriptor, the record with its leases, peer slots, the layout of the control object, the memory bell, the test for a dead owner | `os` |
 //! | `owner` | the provider and its builder, buffers, the pool, shelves, arenas, limits, reservations, requests and waiting, refusals, statistics, the owner's side of the control object, the sweep | `protocol`, `os` |
 //! | `peer` | the client, views, leases, the cache of mappings, the peer's side of the control object | `protocol`, `os`; never `owner` |
-//! | `channel` | sender and receiver, the ring, loans and their returns, bells | all of the above |
+//! | `channel` | sender, publisher and receiver, the ring, loans and their returns, bells | all of the above |
 //! | `zenoh` | the pool as a backend of zenoh's `ShmProvider` | all of the above but `channel` |
 //!
 //! `error` and `sync` belong to no room: the errors that several rooms return, and the switch
@@ -83,6 +83,7 @@
 //! | D11 | A forked child owns nothing |
 //! | D12 | Two front doors, one pool: where somebody else counts references (zenoh), the pool does not count them twice |
 //! | D13 | A channel lends buffers and takes no lease by the record: its own object says what has come back, and only the cache lines that a message needs travel |
+//! | D19 | Receivers of one publisher share nothing: each makes a branch of its own when it comes and nobody reuses it, so coming, leaving and dying need no clean-up that another could meet. They find each other at one page, which is believed only as far as it can be checked |
 //! | D14 | Waiting is an event, never a poll. Whoever frees memory, in any process, wakes who waits; nobody waiting costs a relaxed load |
 //! | D15 | A reservation is a promise: not evicted, complete (memory, record, room in every queue), counted |
 //! | D18 | Segments are few, large and long-lived. Shelves are for speed, arenas for memory |

@@ -10,6 +10,7 @@
 //! | payload segments, all together | [`max_bytes`](crate::ProviderBuilder::max_bytes) |
 //! | control object, one | 4096 + 128 × [`max_shared`](crate::ProviderBuilder::max_shared) |
 //! | [`channel`](crate::channel), each | 4096 + 64 × ([`capacity`](crate::channel::SenderBuilder::capacity) + 1) + 8 × [`loans`](crate::channel::SenderBuilder::loans), those rounded up to a power of two |
+//! | [`channel::Publisher`](crate::channel::Publisher), each | 4096, and for each of its receivers what a channel takes, with [the capacity and loans that the receiver chose](crate::channel::ReceiverBuilder::capacity) |
 //!
 //! A provider with 256 KiB for payload and 16 messages that peers know at a time, and a channel
 //! that queues 4 of them, take at most 262,144 + 8,192 + 8,192 bytes:

@@ -7,10 +7,11 @@
 //! | peers of a provider | 64 | [`AttachError::TooManyPeers`] |
 //! | views of one message in one client | 31 | [`AttachError::TooManyLeases`] |
 //! | grants of one message to one peer, not taken up | 7 | [`ShareError::TooManyGrants`] |
-//! | capacity of a channel | 2 to 65,536 messages | [`ChannelError::Capacity`] |
+//! | capacity of a channel | 2 to 65,536 messages; 1 to 65,536 for a receiver of a publisher | [`ChannelError::Capacity`] |
+//! | receivers of a publisher | [`PublisherBuilder::receivers`]: 16 by default, at most 64 | `ChannelError::TooManyReceivers` |
 //! | bytes of a message in a channel's slot itself | [`channel::MAX_INLINE`], 48 | `SendErrorKind::TooLong` |
 //! | buffers that the receiver of a channel has | [`SenderBuilder::loans`]: 2048 by default, at most 1,048,576 | `SendErrorKind::TooManyLent` |
-//! | ends of channels in one process | 2048 | [`ChannelError::TooMany`] |
+//! | ends of channels in one process | 2048, for which a publisher counts as many as it may have receivers | [`ChannelError::TooMany`] |
 //! | chunks shared at a time | [`ProviderBuilder::max_shared`]: 4096 by default, at most 1,048,576; 128 bytes of /dev/shm each | [`ShareError::TooManyShared`] |
 //! | payload held, and the length of all segments together | [`ProviderBuilder::max_bytes`], and 1 TiB: 16 segments of at most 64 GiB | [`AllocErrorKind::Exhausted`] |
 //! | segments of a provider | 16 at a time; 16 ever made, unless it is trimmed or keeps nothing ([`max_idle_per_class`] 0) | idle ones give way to a longer one |
@@ -76,6 +77,7 @@
 //! [`ProviderBuilder::max_bytes`]: crate::ProviderBuilder::max_bytes
 //! [`ProviderBuilder::max_shared`]: crate::ProviderBuilder::max_shared
 //! [`ProviderBuilder::numa_node`]: crate::ProviderBuilder::numa_node
+//! [`PublisherBuilder::receivers`]: crate::channel::PublisherBuilder::receivers
 //! [`SenderBuilder::loans`]: crate::channel::SenderBuilder::loans
 //! [`ShareError::TooManyGrants`]: crate::ShareError::TooManyGrants
 //! [`ShareError::TooManyShared`]: crate::ShareError::TooManyShared
