@@ -101,7 +101,7 @@ impl ReceiverBuilder {
         let segments = MappedSegments::new(names, uid, provider, borrower);
         let is_latest = on_full == OnFull::KeepLatest;
         let (ticket, read, claimed) = (Ticket::default(), None, None);
-        Ok(Receiver { object, segments, ticket, read, is_latest, withdrawn: 0, claimed, spin: self.spin })
+        Ok(Receiver { object, segments, ticket, read, is_latest, missed: 0, claimed, spin: self.spin })
     }
 
     /// Joins a channel of one receiver.
@@ -178,8 +178,8 @@ pub struct Receiver {
     read: Option<Ticket>,
     /// May messages be withdrawn, so that each has to be claimed?
     is_latest: bool,
-    /// How many messages were withdrawn since the last one that was received.
-    withdrawn: u64,
+    /// How many messages are missing since the last one that was received, as far as is known.
+    missed: u32,
     /// A message that was claimed and could not be mapped yet.
     claimed: Option<Arrived>,
     spin: Duration,
@@ -190,8 +190,6 @@ struct Arrived {
     /// Its ticket's number.
     number: u64,
     words: Words,
-    /// How many messages are missing before it.
-    missed: u32,
     /// The next message's ticket.
     next: Ticket,
     /// The message's own ticket, if its slot is still to be freed.
@@ -328,7 +326,8 @@ impl Receiver {
     #[inline]
     fn take(&mut self) -> Option<Result<Message, RecvError>> {
         let arrived = if self.is_latest { self.claim()? } else { self.read()? };
-        let Arrived { number, words, missed, next, read } = arrived;
+        let Arrived { number, words, next, read } = arrived;
+        let missed = self.missed.saturating_add(message::missed(&words));
         let message = match message::read(number, &words) {
             Ok(Carried::Bytes(bytes)) => Ok(Message::Bytes(bytes.with_missed(missed))),
             Ok(Carried::Buffer(place)) => {
@@ -336,7 +335,7 @@ impl Receiver {
                 match self.segments.open(&place, || is_sender_there(object)) {
                     Ok(loan) => Ok(Message::Buffer(loan.with_missed(missed))),
                     Err(AttachError::Os(error)) if may_work_later(&error) => {
-                        self.claimed = self.is_latest.then_some(Arrived { number, words, missed, next, read });
+                        self.claimed = self.is_latest.then_some(Arrived { number, words, next, read });
                         return Some(Err(RecvError::NotNow(error)));
                     }
                     Err(error) => {
@@ -347,6 +346,8 @@ impl Receiver {
             }
             Err(error) => Err(error),
         };
+        // What a message that cannot be read should have said, the next one says.
+        self.missed = if message.is_ok() { 0 } else { missed };
         (self.ticket, self.read) = (next, read);
         Some(message)
     }
@@ -356,8 +357,7 @@ impl Receiver {
     fn read(&self) -> Option<Arrived> {
         let mut next = self.ticket;
         let (words, read) = ring::read(self.object.slots(), &mut next)?;
-        let missed = message::missed(&words);
-        Some(Arrived { number: self.ticket.number(), words, missed, next, read: Some(read) })
+        Some(Arrived { number: self.ticket.number(), words, next, read: Some(read) })
     }
 
     /// Claims the next message that was not withdrawn.
@@ -365,12 +365,9 @@ impl Receiver {
         if let Some(claimed) = self.claimed.take() {
             return Some(claimed);
         }
-        let words = ring::claim_next(self.object.slots(), &mut self.ticket, &mut self.withdrawn)?;
+        let words = ring::claim_next(self.object.slots(), &mut self.ticket, &mut self.missed)?;
         self.object.to_sender().ring();
-        let withdrawn = u32::try_from(std::mem::take(&mut self.withdrawn)).unwrap_or(u32::MAX);
-        let missed = withdrawn.saturating_add(message::missed(&words));
-        let number = self.ticket.number().wrapping_sub(1);
-        Some(Arrived { number, words, missed, next: self.ticket, read: None })
+        Some(Arrived { number: self.ticket.number().wrapping_sub(1), words, next: self.ticket, read: None })
     }
 
     /// Frees the slot of the message received last, and tells the sender that there is room.
@@ -418,7 +415,7 @@ impl Drop for Receiver {
         let claimed = self.claimed.take().map(|it| (it.number, it.words));
         let left = (0..slots.len()).map_while(|_| {
             let words = match self.is_latest {
-                true => ring::claim_next(slots, &mut self.ticket, &mut self.withdrawn)?,
+                true => ring::claim_next(slots, &mut self.ticket, &mut self.missed)?,
                 false => ring::claim(slots, &mut self.ticket)?,
             };
             Some((self.ticket.number().wrapping_sub(1), words))

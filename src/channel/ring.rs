@@ -223,7 +223,7 @@ pub(super) fn has_passed(slots: &[Slot], ticket: Ticket) -> bool {
 /// Receives the next message that was not withdrawn, if one has arrived. Adds how many it skipped
 /// to `missed`, also if it finds none: the writer may be about to send it.
 #[inline]
-pub(super) fn claim_next(slots: &[Slot], ticket: &mut Ticket, missed: &mut u64) -> Option<Words> {
+pub(super) fn claim_next(slots: &[Slot], ticket: &mut Ticket, missed: &mut u32) -> Option<Words> {
     // Bounded: only a writer that writes garbage, or laps this thread, has it go round again.
     for _ in 0..=slots.len() {
         if let Some(words) = claim(slots, ticket) {
@@ -235,7 +235,7 @@ pub(super) fn claim_next(slots: &[Slot], ticket: &mut Ticket, missed: &mut u64) 
             // the last `slots.len() - 1` before that one were withdrawn or received.
             let whole_rounds = (rounds - 1).wrapping_mul(slots.len() as u64);
             *ticket = Ticket { number: here.number.wrapping_add(whole_rounds), ..here }.next(slots);
-            *missed = missed.wrapping_add(whole_rounds).wrapping_add(1);
+            *missed = missed.saturating_add(u32::try_from(whole_rounds).unwrap_or(u32::MAX)).saturating_add(1);
         } else if !here.slot(slots)?.carries(here) {
             return None;
         }
