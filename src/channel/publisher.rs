@@ -233,9 +233,9 @@ struct Outlet {
     lane: Lane,
     id: u64,
     on_full: OnFull,
-    /// How many messages were left out since the last one that was sent.
-    missed: u32,
-    /// How many it did not get in all.
+    /// How many messages it was not sent, modulo 2^32.
+    left_out: u32,
+    /// How many it did not get, those that were withdrawn included.
     dropped: u64,
     /// The number of the loan of the message that is being sent, or 0 if it has none. `None` if this
     /// receiver does not get it.
@@ -303,7 +303,7 @@ impl Outlet {
     #[cold]
     fn leave_out(&mut self) {
         self.turn = None;
-        self.missed = self.missed.saturating_add(1);
+        self.left_out = self.left_out.wrapping_add(1);
         self.dropped += 1;
     }
 
@@ -313,13 +313,13 @@ impl Outlet {
         let (Some(number), (segment, offset, len)) = (self.turn, place) else { return };
         let place = SentBuffer { number: number as u32, segment, offset, len };
         self.lane.lend(number, buffer);
-        self.lane.fill(&message::of_buffer(self.lane.count(), &place, std::mem::take(&mut self.missed)));
+        self.lane.fill(&message::of_buffer(self.lane.count(), &place, self.left_out));
     }
 
     #[inline]
     fn fill(&mut self, words: Words) {
         if self.turn.is_some() {
-            self.lane.fill(&message::missing(words, std::mem::take(&mut self.missed)));
+            self.lane.fill(&message::after(words, self.left_out));
         }
     }
 
@@ -568,7 +568,7 @@ impl Publisher {
         }
         let book = lane::book(&name, facts.loans)?;
         let lane = Lane::new(Object::of_lane(found, seat), book, facts.on_full, self.pool.upgrade().as_deref());
-        let mut outlet = Outlet { lane, id, on_full: facts.on_full, missed: 0, dropped: 0, turn: None };
+        let mut outlet = Outlet { lane, id, on_full: facts.on_full, left_out: 0, dropped: 0, turn: None };
         let last = self.history.len().saturating_sub(outlet.lane.object.capacity());
         for kept in self.history.iter().skip(last) {
             outlet.make_room(matches!(kept, Kept::Buffer(_)));

@@ -100,8 +100,8 @@ impl ReceiverBuilder {
         let borrower = Arc::new(Borrower::new(object.shared().clone(), object.locks().clone(), memory));
         let segments = MappedSegments::new(names, uid, provider, borrower);
         let is_latest = on_full == OnFull::KeepLatest;
-        let (ticket, read, claimed) = (Ticket::default(), None, None);
-        Ok(Receiver { object, segments, ticket, read, is_latest, claimed, spin: self.spin })
+        let (ticket, expected, read, claimed) = (Ticket::default(), 0, None, None);
+        Ok(Receiver { object, segments, ticket, expected, read, is_latest, claimed, spin: self.spin })
     }
 
     /// Joins a channel of one receiver.
@@ -176,6 +176,8 @@ pub struct Receiver {
     ticket: Ticket,
     /// The message received last; its slot is freed when the next message is asked for.
     read: Option<Ticket>,
+    /// The place of the message after the one received last, among all that the sender had.
+    expected: u32,
     /// May messages be withdrawn, so that each has to be claimed?
     is_latest: bool,
     /// A message that was claimed and could not be mapped yet.
@@ -188,8 +190,6 @@ struct Arrived {
     /// Its ticket's number.
     number: u64,
     words: Words,
-    /// How many messages are missing before it.
-    missed: u32,
     /// The next message's ticket.
     next: Ticket,
     /// The message's own ticket, if its slot is still to be freed.
@@ -326,7 +326,9 @@ impl Receiver {
     #[inline]
     fn take(&mut self) -> Option<Result<Message, RecvError>> {
         let arrived = if self.is_latest { self.claim()? } else { self.read()? };
-        let Arrived { number, words, missed, next, read } = arrived;
+        let Arrived { number, words, next, read } = arrived;
+        let place = message::place(number, &words);
+        let missed = place.wrapping_sub(self.expected);
         let message = match message::read(number, &words) {
             Ok(Carried::Bytes(bytes)) => Ok(Message::Bytes(bytes.with_missed(missed))),
             Ok(Carried::Buffer(place)) => {
@@ -334,7 +336,7 @@ impl Receiver {
                 match self.segments.open(&place, || is_sender_there(object)) {
                     Ok(loan) => Ok(Message::Buffer(loan.with_missed(missed))),
                     Err(AttachError::Os(error)) if may_work_later(&error) => {
-                        self.claimed = self.is_latest.then_some(Arrived { number, words, missed, next, read });
+                        self.claimed = self.is_latest.then_some(Arrived { number, words, next, read });
                         return Some(Err(RecvError::NotNow(error)));
                     }
                     Err(error) => {
@@ -346,6 +348,9 @@ impl Receiver {
             Err(error) => Err(error),
         };
         (self.ticket, self.read) = (next, read);
+        if message.is_ok() {
+            self.expected = place.wrapping_add(1);
+        }
         Some(message)
     }
 
@@ -354,8 +359,7 @@ impl Receiver {
     fn read(&self) -> Option<Arrived> {
         let mut next = self.ticket;
         let (words, read) = ring::read(self.object.slots(), &mut next)?;
-        let missed = message::missed(&words);
-        Some(Arrived { number: self.ticket.number(), words, missed, next, read: Some(read) })
+        Some(Arrived { number: self.ticket.number(), words, next, read: Some(read) })
     }
 
     /// Claims the next message that was not withdrawn.
@@ -363,11 +367,10 @@ impl Receiver {
         if let Some(claimed) = self.claimed.take() {
             return Some(claimed);
         }
-        let (words, withdrawn) = ring::claim_next(self.object.slots(), &mut self.ticket)?;
+        let words = ring::claim_next(self.object.slots(), &mut self.ticket)?;
         self.object.to_sender().ring();
-        let missed = u32::try_from(withdrawn).unwrap_or(u32::MAX).saturating_add(message::missed(&words));
         let number = self.ticket.number().wrapping_sub(1);
-        Some(Arrived { number, words, missed, next: self.ticket, read: None })
+        Some(Arrived { number, words, next: self.ticket, read: None })
     }
 
     /// Frees the slot of the message received last, and tells the sender that there is room.
@@ -415,7 +418,7 @@ impl Drop for Receiver {
         let claimed = self.claimed.take().map(|it| (it.number, it.words));
         let left = (0..slots.len()).map_while(|_| {
             let words = if self.is_latest {
-                ring::claim_next(slots, &mut self.ticket)?.0
+                ring::claim_next(slots, &mut self.ticket)?
             } else {
                 ring::claim(slots, &mut self.ticket)?
             };

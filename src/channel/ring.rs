@@ -27,7 +27,7 @@
 //! as it receives it, and the writer, before it sends ticket `t`, the message `t - (n - 1)`
 //! ([`oldest`]). So at most `n - 1` messages wait, and the writer never waits. A reader that finds
 //! its slot further on than its ticket has missed messages: it skips to the oldest that can still be
-//! there, and knows how many it skipped.
+//! there, and the tickets say how many it skipped.
 //!
 //! # Orderings
 //!
@@ -220,16 +220,15 @@ pub(super) fn has_passed(slots: &[Slot], ticket: Ticket) -> bool {
     ticket.slot(slots).is_some_and(|slot| slot.rounds_after(ticket, slots).is_some())
 }
 
-/// Receives the next message that was not withdrawn, if one has arrived. Also returns how many were
-/// withdrawn before it.
+/// Receives the next message that was not withdrawn, if one has arrived. The ticket is the one after
+/// it then. It also moves on if nothing has arrived behind what was withdrawn.
 #[inline]
-pub(super) fn claim_next(slots: &[Slot], ticket: &mut Ticket) -> Option<(Words, u64)> {
-    let first = ticket.number;
+pub(super) fn claim_next(slots: &[Slot], ticket: &mut Ticket) -> Option<Words> {
     // Bounded: only a writer that writes garbage, or laps this thread, has it go round again.
     for _ in 0..=slots.len() {
         let here = *ticket;
         if let Some(words) = claim(slots, ticket) {
-            return Some((words, here.number.wrapping_sub(first)));
+            return Some(words);
         }
         if let Some(rounds @ 1..) = here.slot(slots)?.rounds_after(here, slots) {
             // Then its slot is free for, or carries, the ticket `rounds` rounds later, and all but

@@ -349,3 +349,21 @@ fn a_publisher_outlives_its_provider() {
     drop((publisher, before));
     assert_eq!(files(&prefix), NONE);
 }
+
+/// Otherwise a gap is not counted when the message that was to tell of it is itself withdrawn.
+#[test]
+fn a_gap_is_counted_although_the_message_that_follows_it_is_withdrawn() {
+    let mut scene = Scene::new("pub-gaps", Publisher::builder());
+    let mut receiver = scene.receiver(Receiver::builder().capacity(1).loans(1));
+    scene.send(0);
+    let held = receiver.try_recv().unwrap();
+    assert_eq!((scene.send(1), scene.send(2)), (0, 0), "it holds what it may");
+    for number in 3..5_u64 {
+        assert_eq!(scene.publisher.send_bytes(&number.to_le_bytes()), Ok(1));
+    }
+    assert_eq!(all(&mut receiver), [(4, 3)]);
+    drop(held);
+    scene.send(5);
+    assert_eq!(all(&mut receiver), [(5, 0)]);
+    assert_eq!(scene.dropped(), [3]);
+}
