@@ -35,6 +35,7 @@ use super::layout::{self, Facts, Kind, EXTRA_SLOTS, MAX_LOANS, MAX_SLOTS};
 use super::meeting::{Meeting, Seat, MAX_SEATS};
 use super::message;
 use super::object::Object;
+use super::receiver::may_work_later;
 use super::ring::Words;
 use super::rules::OnFull;
 use super::{DEFAULT_LOANS, DEFAULT_SLOTS, DEFAULT_SPIN};
@@ -50,6 +51,10 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
+
+/// The longest sleep before the publisher looks again who has come: it may have been short of
+/// descriptors, or others have written over the count.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// How many receivers a publisher has room for if nothing is said.
 const DEFAULT_SEATS: usize = 16;
@@ -535,13 +540,18 @@ impl Publisher {
             if id == self.seen[at] {
                 continue;
             }
+            if self.outlets.len() == self.rules.seats {
+                // One has left this instant. Or somebody writes ids of his own at other seats.
+                are_all_seen = false;
+                break;
+            }
             match self.open(seat, id) {
                 Ok(outlet) => {
                     self.seen[at] = id;
                     self.outlets.extend(outlet);
                 }
                 // Descriptors or memory are short: the receiver stays announced.
-                Err(ChannelError::Os(_)) => are_all_seen = false,
+                Err(ChannelError::Os(error)) if may_work_later(&error) => are_all_seen = false,
                 // It left or died before this, or it is no lane of this channel.
                 Err(_) => self.seen[at] = id,
             }
@@ -567,6 +577,11 @@ impl Publisher {
             return Ok(None);
         }
         let book = lane::book(&name, facts.loans)?;
+        // Last, for it is not undone. The id may stand at two seats, or come again: a second ring and a
+        // second book for one receiver would take its messages away while it reads them.
+        if !found.what().claim() {
+            return Ok(None);
+        }
         let lane = Lane::new(Object::of_lane(found, seat), book, facts.on_full, self.pool.upgrade().as_deref());
         let mut outlet = Outlet { lane, id, on_full: facts.on_full, left_out: 0, dropped: 0, turn: None };
         let last = self.history.len().saturating_sub(outlet.lane.object.capacity());
@@ -590,20 +605,23 @@ impl Publisher {
         self.history.push_back(message);
     }
 
-    /// The receivers that there are now.
+    /// The receivers that there are now. In a forked child there are none.
     pub fn receivers(&mut self) -> impl Iterator<Item = ReceiverState> + '_ {
-        if self.meeting.is_ours() {
+        let is_ours = self.meeting.is_ours();
+        if is_ours {
             self.meet();
         }
-        self.outlets.iter().map(Outlet::state)
+        // In a forked child, a thread that does not exist there may hold a lock.
+        self.outlets.iter().filter(move |_| is_ours).map(Outlet::state)
     }
 
-    /// Is there a receiver now?
+    /// Is there a receiver now? In a forked child there is none.
     #[inline]
     pub fn has_receivers(&mut self) -> bool {
-        if self.meeting.is_ours() {
-            self.meet();
+        if !self.meeting.is_ours() {
+            return false;
         }
+        self.meet();
         !self.outlets.is_empty()
     }
 
@@ -627,7 +645,7 @@ impl Publisher {
             if deadline.is_some_and(Deadline::has_passed) {
                 return Err(SendErrorKind::TimedOut);
             }
-            self.meeting.wait_for_another(known, deadline);
+            self.meeting.wait_for_another(known, Deadline::first(deadline, Deadline::after(LOOK_AGAIN)));
         }
     }
 

@@ -146,6 +146,8 @@ impl ReceiverBuilder {
         if seat.announce(id) && lane.to_receiver().is_held() {
             return Ok((lane, on_full));
         }
+        // It may have opened the lane already.
+        lane.to_sender().leave();
         Err(ChannelError::SenderGone { object: object() })
     }
 
@@ -397,7 +399,7 @@ fn is_sender_there(object: &Object) -> bool {
 }
 
 /// Did the call fail for want of something that others give back?
-fn may_work_later(error: &OsError) -> bool {
+pub(super) fn may_work_later(error: &OsError) -> bool {
     matches!(error.errno(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EAGAIN | libc::EINTR))
 }
 
