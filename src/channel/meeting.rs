@@ -24,7 +24,7 @@
 //!
 //! | step | receiver | what is left if it dies here |
 //! |---|---|---|
-//! | R1 | lock the byte of a free seat | nothing |
+//! | R1 | lock the byte of a free seat; remove the lane that was last announced there, if its receiver was killed | nothing |
 //! | R2 | make the lane: its locks, its bell, an empty ring | a lane that nobody has locked: for a sweep |
 //! | R3 | write the lane's id at the seat: Release | the same; the publisher looks at it once, and finds it dead |
 //! | R4 | count up: SeqCst, and wake | the same |
@@ -202,6 +202,12 @@ impl Seat {
     #[inline]
     pub(super) fn bell(&self) -> &Bell {
         &self.meeting.header().seats[self.at].to_receiver
+    }
+
+    /// The lane that was last announced here.
+    pub(super) fn lane(&self) -> Option<u64> {
+        // Relaxed: only a name is made of it.
+        Some(self.meeting.header().seats[self.at].lane.load(Ordering::Relaxed)).filter(|&id| id != 0)
     }
 
     /// Tells the publisher of the receiver's lane (R3, R4). `false` if it has closed the channel

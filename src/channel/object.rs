@@ -116,7 +116,7 @@ impl Object {
         // The lock comes first: the holder of the bell always holds the lock too. Nobody else knows the
         // name, but anybody can guess it.
         if !this.locks.try_lock(RECEIVER_BYTE).map_err(|error| name.error(LOCK, 0, error))? {
-            return Err(ChannelError::Taken { object: name.path() });
+            return Err(ChannelError::HasReceiver { object: name.path() });
         }
         let this = this.hold(name, Self::to_sender)?;
         this.shared.header().what.0.finish();

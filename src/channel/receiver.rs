@@ -15,8 +15,11 @@ use super::{spin, DEFAULT_SPIN};
 use crate::error::OsError;
 use crate::os::deadline::Deadline;
 use crate::os::name::Name;
+use crate::os::posix::effective_uid;
 use crate::peer::client::Client;
 use crate::peer::error::AttachError;
+use crate::protocol::control::CHANNEL_MAGIC;
+use crate::protocol::dead::remove_dead;
 use crate::sync::{fence, Ordering};
 use std::fmt;
 use std::sync::Arc;
@@ -91,6 +94,11 @@ impl ReceiverBuilder {
         let memory = memory_bell(names, provider, uid).map_err(not_a_channel)?;
         let (object, on_full) = match found.facts.kind {
             Kind::Pair => (self.join(found, &object)?, OnFull::Wait),
+            // It could not open what this process makes.
+            Kind::Meeting if uid != effective_uid() => {
+                let (object, expected) = (object.path(), effective_uid());
+                return Err(ChannelError::WrongUid { object, found: uid, expected });
+            }
             Kind::Meeting => self.take_a_seat(found, &object, |lane| layout::lane_name(names, name, lane))?,
             Kind::Lane => {
                 let reason = "it is one receiver's part of a channel";
@@ -117,7 +125,7 @@ impl ReceiverBuilder {
         &self,
         found: Found,
         name: &Name,
-        lane_name: impl FnOnce(u64) -> Name,
+        lane_name: impl Fn(u64) -> Name,
     ) -> Result<(Object, OnFull), ChannelError> {
         let rules = found.facts;
         let object = || name.path();
@@ -139,6 +147,11 @@ impl ReceiverBuilder {
         let Some(seat) = meeting.take_seat(name)? else {
             return Err(ChannelError::TooManyReceivers { object: object(), max: rules.seats });
         };
+        if let Some(former) = seat.lane() {
+            // Without this, a receiver that is killed and restarted leaves a lane each time. A sweep
+            // removes what cannot be removed now.
+            let _ = remove_dead(&lane_name(former), effective_uid(), CHANNEL_MAGIC, true);
+        }
         let (slots, loans) = (capacity + EXTRA_SLOTS, loans.next_power_of_two());
         let facts = Facts { kind: Kind::Lane, slots, loans, seats: 1, on_full, ..rules };
         let lane = Object::create_lane(&lane_name(id), &facts, seat.clone())?;
