@@ -119,6 +119,12 @@ impl What {
         self.state.store(CLOSED, Ordering::SeqCst);
     }
 
+    /// Lets nobody else come, for the one who comes now. `false` if somebody has before.
+    pub(super) fn claim(&self) -> bool {
+        // Acquire: partner of the Release in `finish`.
+        self.state.compare_exchange(OPEN, CLOSED, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
     pub(super) fn is_closed(&self) -> bool {
         // SeqCst: partner of `close`; it includes its Acquire.
         self.state.load(Ordering::SeqCst) == CLOSED
@@ -213,6 +219,12 @@ pub(super) struct Found {
 }
 
 impl Found {
+    pub(super) fn what(&self) -> &What {
+        // SAFETY: `open` has checked that the mapping is at least a page long; it is page-aligned, and
+        // the line consists of atomics only.
+        unsafe { self.mapping.base().cast::<What>().as_ref() }
+    }
+
     /// Is there memory for all of it, so that writing to it is no signal on a full /dev/shm?
     pub(super) fn has_all_its_memory(&self) -> bool {
         let needed = size(self.facts.slots, self.facts.loans) as u64;

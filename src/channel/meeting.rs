@@ -24,7 +24,7 @@
 //!
 //! | step | receiver | what is left if it dies here |
 //! |---|---|---|
-//! | R1 | lock the byte of a free seat | nothing |
+//! | R1 | lock the byte of a free seat; remove the lane that was last announced there, if its receiver was killed | nothing |
 //! | R2 | make the lane: its locks, its bell, an empty ring | a lane that nobody has locked: for a sweep |
 //! | R3 | write the lane's id at the seat: Release | the same; the publisher looks at it once, and finds it dead |
 //! | R4 | count up: SeqCst, and wake | the same |
@@ -34,7 +34,7 @@
 //! |---|---|---|
 //! | P1 | has the count changed? | one load in each call |
 //! | P2 | read the ids of all seats: Acquire, partner of R3 | |
-//! | P3 | open each lane that it has not seen | for want of descriptors or memory: later |
+//! | P3 | open each lane that it has not seen, and close it to itself: it is opened once | for want of descriptors or memory: later |
 //!
 //! A message whose `send` begins after `open` has returned finds the count changed, so the receiver
 //! gets it. A publisher that closes stores that first and then rings all bells; a receiver counts
@@ -48,9 +48,13 @@
 //!
 //! # Garbage
 //!
-//! Any process of the same user can write here, even by accident. A wrong count or id makes the
-//! publisher look for lanes that are not there, or overlook a newcomer; lanes that it has opened are
-//! safe, for it knows them privately. A damaged bell delays a receiver by a second (see `bell`).
+//! Any process of the same user can write here, even by accident.
+//!
+//! | what is damaged | what it does |
+//! |---|---|
+//! | the count, an id | the publisher looks for lanes that are not there, or overlooks a newcomer. Lanes that it has opened are safe: it knows them privately, and opens none twice, whatever seats name it |
+//! | the bell of a seat | its receiver is woken or told of the publisher's end up to a second late (see `bell`); or it is told that the publisher is gone, if the bell says so: then it gets what was sent and `Disconnected`, and may open the channel again |
+//! | what it is | newcomers are refused |
 
 use super::bell::Bell;
 use super::error::ChannelError;
@@ -200,6 +204,12 @@ impl Seat {
         &self.meeting.header().seats[self.at].to_receiver
     }
 
+    /// The lane that was last announced here.
+    pub(super) fn lane(&self) -> Option<u64> {
+        // Relaxed: only a name is made of it.
+        Some(self.meeting.header().seats[self.at].lane.load(Ordering::Relaxed)).filter(|&id| id != 0)
+    }
+
     /// Tells the publisher of the receiver's lane (R3, R4). `false` if it has closed the channel
     /// (R5).
     pub(super) fn announce(&self, lane: u64) -> bool {
@@ -212,6 +222,7 @@ impl Seat {
 
     /// Is the publisher's process alive and the publisher not dropped? For the receiver to ask.
     pub(super) fn has_publisher(&self) -> bool {
-        !self.meeting.header().what.0.is_closed() && self.meeting.locks.is_locked(OWNER_BYTE)
+        // Nothing that is lent keeps this lock, and other receivers cannot write to it.
+        self.meeting.locks.is_locked(OWNER_BYTE)
     }
 }

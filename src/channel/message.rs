@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | 0, bits 0 to 7 | 2 | 1 |
 //! | 0, bits 8 to 31 | the loan's number | how many bytes |
-//! | 0, bits 32 to 63 | how many messages were not sent just before this one | the same |
+//! | 0, bits 32 to 63 | how many messages this receiver was not sent before this one, since it came | the same |
 //! | 1 | the segment's serial number | the bytes, then zeros, up to word 6 |
 //! | 2, 3 | offset and length in bytes | |
 //! | 4 | the check | |
@@ -13,6 +13,9 @@
 //! The check is a hash of the buffer's other words and of the message's ticket. It keeps garbage,
 //! and what is left of another message, from naming bytes that were never sent. It is no secret: it
 //! guards against accidents.
+//!
+//! What was not sent is counted from the start, modulo 2^32, and not since the last message: that
+//! one may be withdrawn, and its count with it.
 
 #![forbid(unsafe_code)]
 
@@ -37,9 +40,9 @@ pub enum Message {
 }
 
 impl Message {
-    /// How many messages the publisher sent between the one received before and this one, that this
-    /// receiver did not get because it was behind (see [`OnFull`](super::OnFull)). Above
-    /// [`u32::MAX`] it stays there. Always 0 where nothing is dropped.
+    /// How many messages the publisher sent between the one received before and this one: those that
+    /// this receiver did not get because it was behind (see [`OnFull`](super::OnFull)), and those
+    /// that were lost with an error. Above [`u32::MAX`] it starts over.
     #[inline]
     pub fn missed(&self) -> u32 {
         match self {
@@ -102,21 +105,22 @@ impl Deref for Inline {
     }
 }
 
-/// The bits of the first word above the kind: a number, and how many messages are missing.
+/// The bits of the first word above the kind: a number, and how many messages were not sent.
 const NUMBERS: u64 = 0xff_ffff;
-const MISSED: u32 = 32;
+const LEFT_OUT: u32 = 32;
 
-/// Notes in a message of bytes how many messages were not sent just before it.
+/// Notes in a message of bytes how many messages were not sent before it.
 #[inline]
-pub(super) fn missing(mut words: Words, missed: u32) -> Words {
-    words[0] |= u64::from(missed) << MISSED;
+pub(super) fn after(mut words: Words, left_out: u32) -> Words {
+    words[0] |= u64::from(left_out) << LEFT_OUT;
     words
 }
 
-/// How many messages were not sent just before this one.
+/// How many messages the sender had for this receiver before this one, sent or not, modulo 2^32.
+/// `ticket` is how many were sent.
 #[inline]
-pub(super) fn missed(words: &Words) -> u32 {
-    (words[0] >> MISSED) as u32
+pub(super) fn place(ticket: u64, words: &Words) -> u32 {
+    (ticket as u32).wrapping_add((words[0] >> LEFT_OUT) as u32)
 }
 
 /// The number of the loan of a buffer.
@@ -139,8 +143,8 @@ fn check(ticket: u64, [head, segment, offset, len]: [u64; 4]) -> u64 {
 }
 
 #[inline]
-pub(super) fn of_buffer(ticket: u64, place: &SentBuffer, missed: u32) -> Words {
-    let head = BUFFER | u64::from(place.number) << 8 | u64::from(missed) << MISSED;
+pub(super) fn of_buffer(ticket: u64, place: &SentBuffer, left_out: u32) -> Words {
+    let head = BUFFER | u64::from(place.number) << 8 | u64::from(left_out) << LEFT_OUT;
     let check = check(ticket, [head, place.segment, place.offset, place.len]);
     [head, place.segment, place.offset, place.len, check, 0, 0]
 }

@@ -113,9 +113,11 @@ impl Object {
     /// Creates a lane for the receiver on this seat. The publisher does not know of it yet.
     pub(super) fn create_lane(name: &Name, facts: &Facts, seat: Seat) -> Result<Self, ChannelError> {
         let this = Self::make(name, facts, 0o600, Some(seat))?;
-        // The lock comes first: the holder of the bell always holds the lock too.
-        let locked = this.locks.try_lock(RECEIVER_BYTE).map_err(|error| name.error(LOCK, 0, error))?;
-        debug_assert!(locked, "nobody else knows the name");
+        // The lock comes first: the holder of the bell always holds the lock too. Nobody else knows the
+        // name, but anybody can guess it.
+        if !this.locks.try_lock(RECEIVER_BYTE).map_err(|error| name.error(LOCK, 0, error))? {
+            return Err(ChannelError::HasReceiver { object: name.path() });
+        }
         let this = this.hold(name, Self::to_sender)?;
         this.shared.header().what.0.finish();
         Ok(this)

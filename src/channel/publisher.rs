@@ -24,8 +24,7 @@
 //! Its bell says so. Its lane is dropped, and the pool goes on asking the lender for what the
 //! receiver still reads, or, if it is dead, takes all of it once its lock is free (see `lender`).
 //! That is also where a message comes back that was sent as the receiver left. A killed receiver's
-//! lane keeps its name; the publisher removes it when somebody else comes or leaves, and so does a
-//! sweep.
+//! lane keeps its name until the next receiver takes its seat, or a sweep.
 
 #![forbid(unsafe_code)]
 
@@ -47,14 +46,16 @@ use crate::os::posix::effective_uid;
 use crate::owner::buf::ShmBuf;
 use crate::owner::pool::Pool;
 use crate::owner::provider::Provider;
-use crate::protocol::control::CHANNEL_MAGIC;
-use crate::protocol::dead::{remove_dead, Removal};
 use crate::protocol::ids::ProviderId;
 use crate::sync::{fence, Ordering};
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
+
+/// The longest sleep before the publisher looks again who has come: it may have been short of
+/// descriptors, or others have written over the count.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// How many receivers a publisher has room for if nothing is said.
 const DEFAULT_SEATS: usize = 16;
@@ -172,7 +173,6 @@ impl PublisherBuilder {
             outlets: Vec::new(),
             seen: [0; MAX_SEATS],
             arrivals: 0,
-            leaving: Vec::new(),
             history: VecDeque::new(),
             history_len: self.history.min(self.slots),
             spin: self.spin,
@@ -223,8 +223,6 @@ pub struct Publisher {
     seen: [u64; MAX_SEATS],
     /// How many receivers had come when it last looked.
     arrivals: u32,
-    /// The lanes of receivers that are gone, until their names are.
-    leaving: Vec<u64>,
     /// The last messages, for receivers that come later.
     history: VecDeque<Kept>,
     history_len: usize,
@@ -242,9 +240,9 @@ struct Outlet {
     lane: Lane,
     id: u64,
     on_full: OnFull,
-    /// How many messages were left out since the last one that was sent.
-    missed: u32,
-    /// How many it did not get in all.
+    /// How many messages it was not sent, modulo 2^32.
+    left_out: u32,
+    /// How many it did not get, those that were withdrawn included.
     dropped: u64,
     /// The number of the loan of the message that is being sent, or 0 if it has none. `None` if this
     /// receiver does not get it.
@@ -312,7 +310,7 @@ impl Outlet {
     #[cold]
     fn leave_out(&mut self) {
         self.turn = None;
-        self.missed = self.missed.saturating_add(1);
+        self.left_out = self.left_out.wrapping_add(1);
         self.dropped += 1;
     }
 
@@ -322,13 +320,13 @@ impl Outlet {
         let (Some(number), (segment, offset, len)) = (self.turn, place) else { return };
         let place = SentBuffer { number: number as u32, segment, offset, len };
         self.lane.lend(number, buffer);
-        self.lane.fill(&message::of_buffer(self.lane.count(), &place, std::mem::take(&mut self.missed)));
+        self.lane.fill(&message::of_buffer(self.lane.count(), &place, self.left_out));
     }
 
     #[inline]
     fn fill(&mut self, words: Words) {
         if self.turn.is_some() {
-            self.lane.fill(&message::missing(words, std::mem::take(&mut self.missed)));
+            self.lane.fill(&message::after(words, self.left_out));
         }
     }
 
@@ -341,12 +339,6 @@ impl Outlet {
             lent: self.lane.lent(),
             dropped: self.dropped,
         }
-    }
-
-    /// The receiver is gone. What it has comes back by the pool.
-    fn retire(self) {
-        self.lane.close();
-        self.lane.reclaim();
     }
 }
 
@@ -532,19 +524,11 @@ impl Publisher {
         let (gone, here): (Vec<_>, _) =
             std::mem::take(&mut self.outlets).into_iter().partition(|outlet| outlet.lane.is_gone());
         self.outlets = here;
-        self.leaving.extend(gone.iter().map(|outlet| outlet.id));
-        gone.into_iter().for_each(Outlet::retire);
-        self.clear_away();
-    }
-
-    /// Removes what killed receivers have left. While a process is dying, it still has its locks:
-    /// then the next time.
-    fn clear_away(&mut self) {
-        let (names, channel, uid) = (&self.names, &self.channel, effective_uid());
-        self.leaving.retain(|&id| {
-            let name = layout::lane_name(names, channel, id);
-            matches!(remove_dead(&name, uid, CHANNEL_MAGIC, false), Ok(Removal::Locked))
-        });
+        gone.into_iter().for_each(|outlet| outlet.lane.close());
+        // The pool drops the lenders that are done with. Without it, they have just been.
+        if let Some(pool) = self.pool.upgrade() {
+            pool.reclaim_loans();
+        }
     }
 
     /// Opens the lanes that it has not seen yet.
@@ -557,6 +541,11 @@ impl Publisher {
             if id == self.seen[at] {
                 continue;
             }
+            if self.outlets.len() == self.rules.seats {
+                // One has left this instant. Or somebody writes ids of his own at other seats.
+                are_all_seen = false;
+                break;
+            }
             match self.open(seat, id) {
                 Ok(outlet) => {
                     self.seen[at] = id;
@@ -565,16 +554,12 @@ impl Publisher {
                 // Descriptors or memory are short: the receiver stays announced.
                 Err(ChannelError::Os(error)) if may_work_later(&error) => are_all_seen = false,
                 // It left or died before this, or it is no lane of this channel.
-                Err(_) => {
-                    self.seen[at] = id;
-                    self.leaving.push(id);
-                }
+                Err(_) => self.seen[at] = id,
             }
         }
         if are_all_seen {
             self.arrivals = arrivals;
         }
-        self.clear_away();
     }
 
     /// Opens a newcomer's lane, and sends it the history. `None` if the lane is not as it must be.
@@ -593,8 +578,13 @@ impl Publisher {
             return Ok(None);
         }
         let book = lane::book(&name, facts.loans)?;
+        // Last, for it is not undone. The id may stand at two seats, or come again: a second ring and a
+        // second book for one receiver would take its messages away while it reads them.
+        if !found.what().claim() {
+            return Ok(None);
+        }
         let lane = Lane::new(Object::of_lane(found, seat), book, facts.on_full, self.pool.upgrade().as_deref());
-        let mut outlet = Outlet { lane, id, on_full: facts.on_full, missed: 0, dropped: 0, turn: None };
+        let mut outlet = Outlet { lane, id, on_full: facts.on_full, left_out: 0, dropped: 0, turn: None };
         let last = self.history.len().saturating_sub(outlet.lane.object.capacity());
         for kept in self.history.iter().skip(last) {
             outlet.make_room(matches!(kept, Kept::Buffer(_)));
@@ -616,20 +606,23 @@ impl Publisher {
         self.history.push_back(message);
     }
 
-    /// The receivers that there are now.
+    /// The receivers that there are now. In a forked child there are none.
     pub fn receivers(&mut self) -> impl Iterator<Item = ReceiverState> + '_ {
-        if self.meeting.is_ours() {
+        let is_ours = self.meeting.is_ours();
+        if is_ours {
             self.meet();
         }
-        self.outlets.iter().map(Outlet::state)
+        // In a forked child, a thread that does not exist there may hold a lock.
+        self.outlets.iter().filter(move |_| is_ours).map(Outlet::state)
     }
 
-    /// Is there a receiver now?
+    /// Is there a receiver now? In a forked child there is none.
     #[inline]
     pub fn has_receivers(&mut self) -> bool {
-        if self.meeting.is_ours() {
-            self.meet();
+        if !self.meeting.is_ours() {
+            return false;
         }
+        self.meet();
         !self.outlets.is_empty()
     }
 
@@ -653,7 +646,7 @@ impl Publisher {
             if deadline.is_some_and(Deadline::has_passed) {
                 return Err(SendErrorKind::TimedOut);
             }
-            self.meeting.wait_for_another(known, deadline);
+            self.meeting.wait_for_another(known, Deadline::first(deadline, Deadline::after(LOOK_AGAIN)));
         }
     }
 

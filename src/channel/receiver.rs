@@ -15,8 +15,11 @@ use super::{spin, DEFAULT_SPIN};
 use crate::error::OsError;
 use crate::os::deadline::Deadline;
 use crate::os::name::Name;
+use crate::os::posix::effective_uid;
 use crate::peer::client::Client;
 use crate::peer::error::AttachError;
+use crate::protocol::control::CHANNEL_MAGIC;
+use crate::protocol::dead::remove_dead;
 use crate::sync::{fence, Ordering};
 use std::fmt;
 use std::sync::Arc;
@@ -91,6 +94,11 @@ impl ReceiverBuilder {
         let memory = memory_bell(names, provider, uid).map_err(not_a_channel)?;
         let (object, on_full) = match found.facts.kind {
             Kind::Pair => (self.join(found, &object)?, OnFull::Wait),
+            // It could not open what this process makes.
+            Kind::Meeting if uid != effective_uid() => {
+                let (object, expected) = (object.path(), effective_uid());
+                return Err(ChannelError::WrongUid { object, found: uid, expected });
+            }
             Kind::Meeting => self.take_a_seat(found, &object, |lane| layout::lane_name(names, name, lane))?,
             Kind::Lane => {
                 let reason = "it is one receiver's part of a channel";
@@ -100,8 +108,8 @@ impl ReceiverBuilder {
         let borrower = Arc::new(Borrower::new(object.shared().clone(), object.locks().clone(), memory));
         let segments = MappedSegments::new(names, uid, provider, borrower);
         let is_latest = on_full == OnFull::KeepLatest;
-        let (ticket, read, claimed) = (Ticket::default(), None, None);
-        Ok(Receiver { object, segments, ticket, read, is_latest, missed: 0, claimed, spin: self.spin })
+        let (ticket, expected, read, claimed) = (Ticket::default(), 0, None, None);
+        Ok(Receiver { object, segments, ticket, expected, read, is_latest, claimed, spin: self.spin })
     }
 
     /// Joins a channel of one receiver.
@@ -117,7 +125,7 @@ impl ReceiverBuilder {
         &self,
         found: Found,
         name: &Name,
-        lane_name: impl FnOnce(u64) -> Name,
+        lane_name: impl Fn(u64) -> Name,
     ) -> Result<(Object, OnFull), ChannelError> {
         let rules = found.facts;
         let object = || name.path();
@@ -139,6 +147,11 @@ impl ReceiverBuilder {
         let Some(seat) = meeting.take_seat(name)? else {
             return Err(ChannelError::TooManyReceivers { object: object(), max: rules.seats });
         };
+        if let Some(former) = seat.lane() {
+            // Without this, a receiver that is killed and restarted leaves a lane each time. A sweep
+            // removes what cannot be removed now.
+            let _ = remove_dead(&lane_name(former), effective_uid(), CHANNEL_MAGIC, true);
+        }
         let (slots, loans) = (capacity + EXTRA_SLOTS, loans.next_power_of_two());
         let facts = Facts { kind: Kind::Lane, slots, loans, seats: 1, on_full, ..rules };
         let lane = Object::create_lane(&lane_name(id), &facts, seat.clone())?;
@@ -146,6 +159,8 @@ impl ReceiverBuilder {
         if seat.announce(id) && lane.to_receiver().is_held() {
             return Ok((lane, on_full));
         }
+        // It may have opened the lane already.
+        lane.to_sender().leave();
         Err(ChannelError::SenderGone { object: object() })
     }
 
@@ -176,10 +191,10 @@ pub struct Receiver {
     ticket: Ticket,
     /// The message received last; its slot is freed when the next message is asked for.
     read: Option<Ticket>,
+    /// The place of the message after the one received last, among all that the sender had.
+    expected: u32,
     /// May messages be withdrawn, so that each has to be claimed?
     is_latest: bool,
-    /// How many messages are missing since the last one that was received, as far as is known.
-    missed: u32,
     /// A message that was claimed and could not be mapped yet.
     claimed: Option<Arrived>,
     spin: Duration,
@@ -327,7 +342,8 @@ impl Receiver {
     fn take(&mut self) -> Option<Result<Message, RecvError>> {
         let arrived = if self.is_latest { self.claim()? } else { self.read()? };
         let Arrived { number, words, next, read } = arrived;
-        let missed = self.missed.saturating_add(message::missed(&words));
+        let place = message::place(number, &words);
+        let missed = place.wrapping_sub(self.expected);
         let message = match message::read(number, &words) {
             Ok(Carried::Bytes(bytes)) => Ok(Message::Bytes(bytes.with_missed(missed))),
             Ok(Carried::Buffer(place)) => {
@@ -346,9 +362,11 @@ impl Receiver {
             }
             Err(error) => Err(error),
         };
-        // What a message that cannot be read should have said, the next one says.
-        self.missed = if message.is_ok() { 0 } else { missed };
         (self.ticket, self.read) = (next, read);
+        // What a message that cannot be read should have said, the next one says.
+        if message.is_ok() {
+            self.expected = place.wrapping_add(1);
+        }
         Some(message)
     }
 
@@ -365,9 +383,10 @@ impl Receiver {
         if let Some(claimed) = self.claimed.take() {
             return Some(claimed);
         }
-        let words = ring::claim_next(self.object.slots(), &mut self.ticket, &mut self.missed)?;
+        let words = ring::claim_next(self.object.slots(), &mut self.ticket)?;
         self.object.to_sender().ring();
-        Some(Arrived { number: self.ticket.number().wrapping_sub(1), words, next: self.ticket, read: None })
+        let number = self.ticket.number().wrapping_sub(1);
+        Some(Arrived { number, words, next: self.ticket, read: None })
     }
 
     /// Frees the slot of the message received last, and tells the sender that there is room.
@@ -414,9 +433,10 @@ impl Drop for Receiver {
         let slots = self.object.slots();
         let claimed = self.claimed.take().map(|it| (it.number, it.words));
         let left = (0..slots.len()).map_while(|_| {
-            let words = match self.is_latest {
-                true => ring::claim_next(slots, &mut self.ticket, &mut self.missed)?,
-                false => ring::claim(slots, &mut self.ticket)?,
+            let words = if self.is_latest {
+                ring::claim_next(slots, &mut self.ticket)?
+            } else {
+                ring::claim(slots, &mut self.ticket)?
             };
             Some((self.ticket.number().wrapping_sub(1), words))
         });

@@ -27,7 +27,7 @@
 //! as it receives it, and the writer, before it sends ticket `t`, the message `t - (n - 1)`
 //! ([`oldest`]). So at most `n - 1` messages wait, and the writer never waits. A reader that finds
 //! its slot further on than its ticket has missed messages: it skips to the oldest that can still be
-//! there, and knows how many it skipped.
+//! there, and the tickets say how many it skipped.
 //!
 //! # Orderings
 //!
@@ -220,10 +220,10 @@ pub(super) fn has_passed(slots: &[Slot], ticket: Ticket) -> bool {
     ticket.slot(slots).is_some_and(|slot| slot.rounds_after(ticket, slots).is_some())
 }
 
-/// Receives the next message that was not withdrawn, if one has arrived. Adds how many it skipped
-/// to `missed`, also if it finds none: the writer may be about to send it.
+/// Receives the next message that was not withdrawn, if one has arrived. The ticket is the one after
+/// it then. It also moves on if nothing has arrived behind what was withdrawn.
 #[inline]
-pub(super) fn claim_next(slots: &[Slot], ticket: &mut Ticket, missed: &mut u32) -> Option<Words> {
+pub(super) fn claim_next(slots: &[Slot], ticket: &mut Ticket) -> Option<Words> {
     // Bounded: only a writer that writes garbage, or laps this thread, has it go round again.
     for _ in 0..=slots.len() {
         if let Some(words) = claim(slots, ticket) {
@@ -235,7 +235,6 @@ pub(super) fn claim_next(slots: &[Slot], ticket: &mut Ticket, missed: &mut u32) 
             // the last `slots.len() - 1` before that one were withdrawn or received.
             let whole_rounds = (rounds - 1).wrapping_mul(slots.len() as u64);
             *ticket = Ticket { number: here.number.wrapping_add(whole_rounds), ..here }.next(slots);
-            *missed = missed.saturating_add(u32::try_from(whole_rounds).unwrap_or(u32::MAX)).saturating_add(1);
         } else if !here.slot(slots)?.carries(here) {
             return None;
         }

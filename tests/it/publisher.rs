@@ -412,3 +412,46 @@ fn as_many_buffers_can_be_out_as_the_documentation_says() {
     assert_eq!(scene.in_use() / 1_024, chunks_needed());
     drop(views);
 }
+
+/// Otherwise a gap is not counted when the message that was to tell of it is itself withdrawn.
+#[test]
+fn a_gap_is_counted_although_the_message_that_follows_it_is_withdrawn() {
+    let mut scene = Scene::new("pub-gaps", Publisher::builder());
+    let mut receiver = scene.receiver(Receiver::builder().capacity(1).loans(1));
+    scene.send(0);
+    let held = receiver.try_recv().unwrap();
+    assert_eq!((scene.send(1), scene.send(2)), (0, 0), "it holds what it may");
+    for number in 3..5_u64 {
+        assert_eq!(scene.publisher.send_bytes(&number.to_le_bytes()), Ok(1));
+    }
+    assert_eq!(all(&mut receiver), [(4, 3)]);
+    drop(held);
+    scene.send(5);
+    assert_eq!(all(&mut receiver), [(5, 0)]);
+    assert_eq!(scene.dropped(), [3]);
+}
+
+/// Otherwise each crash of a receiver that is started again takes memory of /dev/shm, until somebody
+/// sweeps; or a lane of a receiver that lives is removed.
+#[test]
+fn who_takes_a_seat_removes_the_lane_of_the_dead_one_before() {
+    let prefix = unique_prefix("pub-dead");
+    let provider = builder().name_prefix(&prefix).build().unwrap();
+    let client = Client::builder().name_prefix(&prefix).build().unwrap();
+    let mut publisher = Publisher::builder().receivers(2).create(&provider, "c").unwrap();
+    let lanes = || files(&prefix).into_iter().filter(|name| name.ends_with(".lane")).collect::<Vec<_>>();
+    let mut stays = Receiver::open(&client, "c").unwrap();
+    let guest = Receiver::open(&client, "c").unwrap();
+    let [one, other] = &lanes()[..] else { panic!("two lanes") };
+    let guests = publisher.receivers().nth(1).map(|guest| format!("{prefix}.c.{:016x}.lane", guest.id)).unwrap();
+    assert!([one, other].contains(&&guests));
+    drop(guest);
+    assert_eq!(lanes().len(), 1);
+    // As if it had been killed: its object, and no locks.
+    std::fs::write(format!("/dev/shm/{guests}"), 0_u64.to_ne_bytes()).unwrap();
+    let _next = Receiver::open(&client, "c").unwrap();
+    assert_eq!(lanes().len(), 2);
+    assert!(!lanes().contains(&guests), "the dead one's");
+    assert_eq!(publisher.send_bytes(b"x"), Ok(2));
+    assert_eq!(&stays.try_recv().unwrap()[..], b"x");
+}

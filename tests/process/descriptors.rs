@@ -46,7 +46,7 @@ fn builder(prefix: &str) -> shm_pool::ProviderBuilder {
 }
 
 /// Calls `body` while no more than `count` descriptors can be opened.
-fn with_only<T>(count: u64, body: impl FnOnce() -> T) -> T {
+pub(crate) fn with_only<T>(count: u64, body: impl FnOnce() -> T) -> T {
     let lowest_free = File::open("/dev/null").unwrap().as_raw_fd();
     sys::limit_descriptors(lowest_free as u64 + count);
     let result = body();

@@ -40,6 +40,7 @@ mod loans;
 mod lock_memory;
 mod mounts;
 mod namespaces;
+mod publisher;
 mod reclaim_race;
 mod rejects;
 mod rejects_segment;
@@ -91,6 +92,12 @@ const ROLES: &[(&str, Role)] = &[
     ("owner-forks", sweep::forking_role),
     ("owner-swept", sweep::role),
     ("peer", peer::role),
+    ("publisher", publisher::role),
+    ("publisher-forks", publisher::forking_role),
+    ("publisher-full-shm", publisher::full_shm_role),
+    ("publisher-joins", publisher::joining_role),
+    ("publisher-keeper", publisher::keeper_role),
+    ("publisher-poor", publisher::poor_role),
     ("race-reader", successor_race::reader_role),
     ("race-sender", successor_race::sender_role),
     ("reclaimed", reclaim_race::peers),

@@ -54,8 +54,9 @@ impl Pool {
         self.ask_lenders(|lender| lender.collect())
     }
 
-    /// Takes in the chunks that borrowers have returned, and those of borrowers that are dead.
-    pub(super) fn reclaim_loans(&self) -> usize {
+    /// Takes in the chunks that borrowers have returned, and those of borrowers that are dead; drops
+    /// the lenders that are over.
+    pub(crate) fn reclaim_loans(&self) -> usize {
         self.ask_lenders(|lender| lender.collect() + lender.reclaim())
     }
 

@@ -1,0 +1,481 @@
+//! A publisher and its receivers in processes of their own: they are killed, restarted, forked, and
+//! short of descriptors and of memory, and come while messages flow. Whoever is left notices nothing,
+//! or is told at once.
+
+use crate::child::{self, Child};
+use crate::descriptors::with_only;
+use crate::shm::{self, Names};
+use crate::sys;
+use crate::wire::{Link, Message};
+use shm_pool::channel::{
+    ChannelError, Message as Received, OnFull, Publisher, PublisherBuilder, Receiver, ReceiverBuilder, RecvError,
+    SendErrorKind, MAX_INLINE,
+};
+use shm_pool::Provider;
+use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+const CHANNEL: &str = "c";
+
+const NOW: Duration = Duration::ZERO;
+
+/// Longer than anything here may take.
+const FOR_EVER: Duration = Duration::from_secs(240);
+
+/// The lengths of messages, in turn: two that fit a slot, a small buffer and a large one.
+const LENGTHS: [usize; 4] = [8, MAX_INLINE, 100, 20_000];
+
+fn provider(prefix: &str) -> Provider {
+    Provider::builder().name_prefix(prefix).max_bytes(8 << 20).arena_size(256 << 10).build().unwrap()
+}
+
+/// Fills a message with its number, so that it can be told from all others.
+fn fill(bytes: &mut [u8], number: u64) {
+    let (head, rest) = bytes.split_at_mut(8);
+    head.copy_from_slice(&number.to_le_bytes());
+    shm::fill(rest, number);
+}
+
+/// The number of a message, all of whose bytes are checked.
+fn number_of(message: &Received) -> u64 {
+    let (head, rest) = message.split_at(8);
+    let number = u64::from_le_bytes(head.try_into().unwrap());
+    assert_eq!(message.len(), LENGTHS[number as usize % LENGTHS.len()], "message {number}");
+    shm::check(rest, number).unwrap();
+    number
+}
+
+/// Sends a message to all. Returns how many got it.
+fn send(publisher: &mut Publisher, provider: &Provider, number: u64) -> usize {
+    let len = LENGTHS[number as usize % LENGTHS.len()];
+    if len <= MAX_INLINE {
+        let mut bytes = [0; MAX_INLINE];
+        fill(&mut bytes[..len], number);
+        return publisher.send_bytes(&bytes[..len]).unwrap();
+    }
+    let mut buffer = loop {
+        match provider.alloc(len) {
+            Ok(buffer) => break buffer,
+            // The receivers have not taken enough yet.
+            Err(error) if error.is_exhausted() => thread::yield_now(),
+            Err(error) => panic!("{error}"),
+        }
+    };
+    fill(&mut buffer, number);
+    publisher.send(buffer.freeze()).unwrap()
+}
+
+fn open(prefix: &str, options: ReceiverBuilder) -> Receiver {
+    options.open(&shm::client(prefix), CHANNEL).unwrap()
+}
+
+/// Bytes that nobody else can have now.
+fn in_use(provider: &Provider) -> usize {
+    provider.reclaim();
+    let stats = provider.stats();
+    stats.bytes_in_use + stats.bytes_leased
+}
+
+fn lanes(prefix: &str) -> Vec<String> {
+    shm::objects(prefix).into_iter().filter(|name| name.ends_with(".lane")).collect()
+}
+
+/// The role of a receiver. At each `Go` it receives a message, keeps it, and answers its number; at
+/// each `Done` it checks all that it keeps.
+pub(crate) fn keeper_role(link: &Link, arguments: &[&str]) {
+    let mut receiver = open(arguments[0], Receiver::builder().on_full(OnFull::Wait).spin(NOW));
+    link.send(&Message::Done);
+    let mut kept = Vec::new();
+    while let Some(question) = link.receive().unwrap() {
+        if question == Message::Go {
+            kept.push(receiver.recv().unwrap());
+            link.send(&Message::Number(number_of(kept.last().unwrap())));
+        } else {
+            for message in &kept {
+                number_of(message);
+            }
+            link.send(&Message::Done);
+        }
+    }
+}
+
+fn keeper(names: &Names) -> Child {
+    let child = Child::start("publisher-keeper", &[names.prefix()]);
+    child.expect_done();
+    child
+}
+
+/// The role of a publisher: sends as many messages as it is told, each time.
+pub(crate) fn role(link: &Link, arguments: &[&str]) {
+    let provider = provider(arguments[0]);
+    let mut publisher = Publisher::create(&provider, CHANNEL).unwrap();
+    link.send(&Message::Done);
+    let mut next = 0;
+    while let Some(Message::Number(count)) = link.receive().unwrap() {
+        for number in next..next + count {
+            send(&mut publisher, &provider, number);
+        }
+        next += count;
+        link.send(&Message::Number(publisher.receivers().count() as u64));
+    }
+}
+
+fn publishing(names: &Names) -> Child {
+    let child = Child::start("publisher", &[names.prefix()]);
+    child.expect_done();
+    child
+}
+
+/// Otherwise a receiver that crashes keeps memory, takes what others still read, or its place with
+/// it.
+#[test]
+fn what_a_killed_receiver_had_comes_back_and_only_that() {
+    let names = Names::new("pub-killed");
+    let provider = provider(names.prefix());
+    let mut publisher = Publisher::builder().receivers(2).create(&provider, CHANNEL).unwrap();
+    let (good, victim) = (keeper(&names), keeper(&names));
+    (0..8).for_each(|number| assert_eq!(send(&mut publisher, &provider, number), 2));
+    for number in 0..4 {
+        assert_eq!(victim.ask(&Message::Go), Message::Number(number));
+    }
+    for number in 0..8 {
+        assert_eq!(good.ask(&Message::Go), Message::Number(number));
+    }
+    let both = in_use(&provider);
+    victim.kill();
+    assert_eq!(in_use(&provider), both, "the other has all of it");
+    // This reaches the next one, which has its place.
+    let next = keeper(&names);
+    assert_eq!(send(&mut publisher, &provider, 8), 2);
+    assert_eq!((good.ask(&Message::Go), next.ask(&Message::Go)), (Message::Number(8), Message::Number(8)));
+    // Whatever is free is written over.
+    std::iter::from_fn(|| provider.alloc(20_000).ok()).collect::<Vec<_>>().iter_mut().for_each(|it| it.fill(0xee));
+    for child in [&good, &next] {
+        assert_eq!(child.ask(&Message::Done), Message::Done, "what it keeps is whole");
+    }
+    good.kill();
+    assert_eq!(in_use(&provider), 0, "the last one that had it");
+    next.shut_down();
+    assert_eq!(publisher.receivers().count(), 0);
+    assert_eq!(names.sweep(), 1, "the lane of the last one that was killed; its place is free");
+}
+
+/// Otherwise a receiver that crashes again and again while nothing is sent fills /dev/shm, takes all
+/// places, or is not met when it stays.
+#[test]
+fn a_receiver_is_restarted_64_times_while_nothing_is_sent() {
+    let names = Names::new("pub-restarts");
+    let provider = provider(names.prefix());
+    let mut publisher = Publisher::builder().receivers(2).create(&provider, CHANNEL).unwrap();
+    let mut stays = open(names.prefix(), Receiver::builder());
+    assert_eq!(publisher.receivers().count(), 1);
+    // The first buffer makes a segment, whose file stays open.
+    drop(provider.alloc(1));
+    let before = shm::open_descriptors();
+    (0..64).for_each(|_| keeper(&names).kill());
+    assert_eq!(lanes(names.prefix()).len(), 2, "one that lives, and the last one that died");
+    let last = keeper(&names);
+    assert_eq!(send(&mut publisher, &provider, 0), 2);
+    assert_eq!(last.ask(&Message::Go), Message::Number(0));
+    assert_eq!(number_of(&stays.recv().unwrap()), 0);
+    last.shut_down();
+    assert_eq!((publisher.receivers().count(), shm::open_descriptors()), (1, before));
+}
+
+/// Is this thread of this process in the kernel, at a futex?
+fn is_asleep(thread: libc::pid_t) -> bool {
+    let call = fs::read_to_string(format!("/proc/self/task/{thread}/syscall")).unwrap_or_default();
+    call.split(' ').next() == Some(&libc::SYS_futex.to_string())
+}
+
+/// Otherwise receivers of a publisher that crashed wait for ever, or for the look that a sleeper
+/// takes once a second; or lose what it had sent, though they have not mapped it yet. Then they find
+/// no successor.
+#[test]
+fn when_the_publisher_is_killed_all_are_told_at_once_and_read_what_was_sent() {
+    const SENT: u64 = 64;
+    let names = Names::new("pub-dies");
+    let quickest = (0..3).map(|_| {
+        let publisher = publishing(&names);
+        let mut behind = open(names.prefix(), Receiver::builder());
+        let mut asleep = open(names.prefix(), Receiver::builder().spin(NOW));
+        assert_eq!(publisher.ask(&Message::Number(SENT)), Message::Number(2));
+        let mut never_met = open(names.prefix(), Receiver::builder());
+        let never_met_and_asleep = open(names.prefix(), Receiver::builder().spin(NOW));
+        assert_eq!(behind.mapped_segments(), 0);
+        (0..SENT).for_each(|number| assert_eq!(number_of(&asleep.recv().unwrap()), number));
+        let (tell, threads) = mpsc::channel();
+        let sleeping = [asleep, never_met_and_asleep].map(|mut receiver| {
+            let tell = tell.clone();
+            let sleep = move || {
+                tell.send(nix::unistd::gettid().as_raw()).unwrap();
+                let error = receiver.recv().map(|_| ()).unwrap_err();
+                assert!(matches!(error, RecvError::Disconnected), "{error}");
+                Instant::now()
+            };
+            thread::spawn(sleep)
+        });
+        for thread in threads.iter().take(2) {
+            while !is_asleep(thread) {
+                thread::yield_now();
+            }
+        }
+        let start = Instant::now();
+        publisher.kill();
+        let error = never_met.try_recv().unwrap_err();
+        assert!(matches!(error, RecvError::Disconnected), "{error}");
+        let told = sleeping.map(|thread| thread.join().unwrap() - start).into_iter().max().unwrap();
+        assert_eq!(names.sweep(), 1, "the meeting; the rest has readers");
+        let all: Vec<_> = (0..SENT).map(|_| behind.recv().unwrap()).collect();
+        all.iter().zip(0..).for_each(|(message, number)| assert_eq!(number_of(message), number));
+        assert!(matches!(behind.recv(), Err(RecvError::Disconnected)));
+        drop((never_met, behind));
+        assert!(names.sweep() >= 2, "a control object and segments");
+        all.iter().zip(0..).for_each(|(message, number)| assert_eq!(number_of(message), number));
+        told
+    });
+    assert!(quickest.min().unwrap() < Duration::from_millis(500), "all were told by their look only");
+}
+
+/// Otherwise a sweep takes away what living processes use, or leaves what dead ones left.
+#[test]
+fn a_sweep_removes_lanes_and_meetings_of_the_dead_and_none_of_the_living() {
+    let names = Names::new("pub-swept");
+    let publisher = publishing(&names);
+    let mut lives = open(names.prefix(), Receiver::builder());
+    let (met, never_met) = (keeper(&names), {
+        assert_eq!(publisher.ask(&Message::Number(4)), Message::Number(2));
+        keeper(&names)
+    });
+    assert_eq!((names.sweep(), lanes(names.prefix()).len()), (0, 3));
+    met.kill();
+    never_met.kill();
+    assert_eq!((names.sweep(), names.sweep(), lanes(names.prefix()).len()), (2, 0, 1));
+    assert_eq!(publisher.ask(&Message::Number(4)), Message::Number(1));
+    (0..8).for_each(|number| assert_eq!(number_of(&lives.recv().unwrap()), number));
+    assert_eq!(publisher.ask(&Message::Number(1)), Message::Number(1));
+    publisher.kill();
+    let swept = names.sweep();
+    assert_eq!((swept, lanes(names.prefix()).len()), (1, 1), "the meeting");
+    assert_eq!(number_of(&lives.recv().unwrap()), 8);
+    drop(lives);
+    assert_eq!(lanes(names.prefix()), [""; 0]);
+    assert!(names.sweep() >= 2, "a control object and segments");
+}
+
+/// Otherwise a publisher takes over a living one's receivers, or a restarted one has no name.
+#[test]
+fn a_name_belongs_to_one_living_publisher() {
+    let names = Names::new("pub-names");
+    let first = publishing(&names);
+    let own = provider(names.prefix());
+    let error = Publisher::create(&own, CHANNEL).unwrap_err();
+    assert!(matches!(error, ChannelError::Taken { .. }), "{error}");
+    let mut receiver = open(names.prefix(), Receiver::builder());
+    assert_eq!(first.ask(&Message::Number(1)), Message::Number(1));
+    first.kill();
+    let mut second = Publisher::create(&own, CHANNEL).unwrap();
+    assert_eq!(send(&mut second, &own, 1), 0, "those of the dead one are not its receivers");
+    assert_eq!(number_of(&receiver.recv().unwrap()), 0);
+    assert!(matches!(receiver.recv(), Err(RecvError::Disconnected)));
+    drop(receiver);
+    let mut receiver = open(names.prefix(), Receiver::builder());
+    assert_eq!(send(&mut second, &own, 2), 1);
+    assert_eq!(number_of(&receiver.recv().unwrap()), 2);
+    drop((receiver, second, own));
+    names.sweep();
+}
+
+/// How often each joins, and how many messages it receives then.
+const JOINS: usize = 60;
+const RECEIVED: usize = 40;
+
+/// The role of a receiver that joins again and again while messages flow, by another rule each time.
+pub(crate) fn joining_role(link: &Link, arguments: &[&str]) {
+    link.send(&Message::Done);
+    assert_eq!(link.receive().unwrap(), Some(Message::Go));
+    for round in 0..JOINS {
+        let on_full = [OnFull::Wait, OnFull::DropNew, OnFull::KeepLatest][round % 3];
+        let options = Receiver::builder().on_full(on_full).capacity(1 + round % 4).spin(Duration::from_micros(1));
+        let mut receiver = open(arguments[0], options);
+        let mut last = None;
+        for at in 0..RECEIVED {
+            let message = receiver.recv().unwrap();
+            let (number, missed) = (number_of(&message), message.missed());
+            if let Some(last) = last {
+                assert_eq!(number, last + 1 + u64::from(missed), "{on_full:?}, message {at} of round {round}");
+            }
+            assert!(missed == 0 || on_full != OnFull::Wait, "{missed} missed");
+            last = Some(number);
+            if round % 5 == 0 {
+                thread::yield_now();
+            }
+        }
+    }
+    link.send(&Message::Done);
+}
+
+/// Otherwise a receiver misses messages that it is not told of, or gets some twice, out of order or
+/// torn, when others come and go beside it.
+#[test]
+fn who_joins_while_messages_flow_misses_nothing_that_is_not_counted() {
+    let names = Names::new("pub-joins");
+    let provider = provider(names.prefix());
+    let mut publisher = Publisher::builder().capacity(4).create(&provider, CHANNEL).unwrap();
+    let children = [(); 6].map(|()| Child::start("publisher-joins", &[names.prefix()]));
+    children.iter().for_each(Child::expect_done);
+    let is_over = AtomicBool::new(false);
+    let sent = thread::scope(|scope| {
+        let publishing = scope.spawn(|| {
+            let mut number = 0;
+            while !is_over.load(Ordering::Relaxed) {
+                send(&mut publisher, &provider, number);
+                number += 1;
+            }
+            number
+        });
+        let at_the_end = SetOnDrop(&is_over);
+        children.iter().for_each(|child| child.tell(&Message::Go));
+        children.iter().for_each(Child::expect_done);
+        drop(at_the_end);
+        publishing.join().unwrap()
+    });
+    assert!(sent >= (JOINS * RECEIVED) as u64);
+    children.into_iter().for_each(Child::finish);
+    assert_eq!((publisher.receivers().count(), in_use(&provider)), (0, 0));
+    assert_eq!(lanes(names.prefix()), [""; 0]);
+}
+
+/// Ends the test's other threads, also when the test fails.
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Otherwise a forked child sends or receives for its parent, removes its names, or takes its locks.
+#[test]
+fn a_forked_child_has_neither_the_publisher_nor_the_receiver() {
+    let names = Names::new("pub-forks");
+    let child = Child::start("publisher-forks", &[names.prefix()]);
+    child.expect_done();
+    child.finish();
+}
+
+pub(crate) fn forking_role(link: &Link, arguments: &[&str]) {
+    let prefix = arguments[0];
+    let provider = provider(prefix);
+    let mut publisher = Publisher::builder().history(2).create(&provider, CHANNEL).unwrap();
+    let mut receiver = open(prefix, Receiver::builder());
+    (0..4).for_each(|number| assert_eq!(send(&mut publisher, &provider, number), 1));
+    assert_eq!(number_of(&receiver.recv().unwrap()), 0);
+    let held = receiver.recv().unwrap();
+    let objects = shm::objects(prefix);
+    let buffer = provider.alloc(100).unwrap().freeze();
+    let Some(forked) = sys::fork() else {
+        sys::end_with(move || {
+            let error = publisher.send(buffer).unwrap_err();
+            assert_eq!(error.kind(), SendErrorKind::Forked);
+            assert_eq!(publisher.try_send_bytes(b"x"), Err(SendErrorKind::Forked));
+            assert_eq!(publisher.wait_for_receivers(1, FOR_EVER), Err(SendErrorKind::Forked));
+            assert_eq!(publisher.wait_until_received(FOR_EVER), Err(SendErrorKind::Forked));
+            assert_eq!((publisher.receivers().count(), publisher.has_receivers()), (0, false));
+            for _ in 0..2 {
+                assert!(matches!(receiver.recv(), Err(RecvError::Forked)));
+                assert!(matches!(receiver.try_recv(), Err(RecvError::Forked)));
+            }
+            assert!(matches!(Publisher::create(&provider, "mine"), Err(ChannelError::Forked)));
+            assert_eq!(number_of(&held), 1, "it can still be read");
+            drop((held, receiver, publisher, provider, error));
+        })
+    };
+    forked.finish();
+    assert_eq!(shm::objects(prefix), objects);
+    assert_eq!(number_of(&held), 1);
+    drop((held, buffer));
+    assert_eq!(send(&mut publisher, &provider, 4), 1);
+    (2..5).for_each(|number| assert_eq!(number_of(&receiver.recv().unwrap()), number));
+    drop(publisher);
+    assert!(matches!(receiver.recv(), Err(RecvError::Disconnected)));
+    assert_eq!(in_use(&provider), 0);
+    link.send(&Message::Done);
+}
+
+/// Otherwise a publisher that is short of descriptors for a moment never meets who came then, or
+/// loses descriptors at each try.
+#[test]
+fn who_comes_while_the_publisher_has_no_descriptors_is_met_later() {
+    let names = Names::new("pub-poor");
+    let child = Child::start("publisher-poor", &[names.prefix()]);
+    child.expect_done();
+    child.finish();
+}
+
+pub(crate) fn poor_role(link: &Link, arguments: &[&str]) {
+    let prefix = arguments[0];
+    let provider = provider(prefix);
+    let mut publisher = Publisher::create(&provider, CHANNEL).unwrap();
+    let mut known = open(prefix, Receiver::builder());
+    assert_eq!(send(&mut publisher, &provider, 0), 1);
+    let mut sent = 1;
+    let mut comes = loop {
+        let comes = open(prefix, Receiver::builder());
+        let before = (shm::open_descriptors(), shm::mappings(prefix));
+        let takers = with_only(sent - 1, || send(&mut publisher, &provider, 4 * sent));
+        sent += 1;
+        if takers == 2 {
+            break comes;
+        }
+        assert_eq!((shm::open_descriptors(), shm::mappings(prefix)), before, "nothing is left of the attempt");
+        assert!(sent < 8, "enough descriptors");
+        assert_eq!(publisher.receivers().count(), 2, "it is met without the limit");
+        drop(comes);
+        assert_eq!(publisher.receivers().count(), 1);
+    };
+    assert!(sent > 2, "the limit was felt");
+    assert_eq!(number_of(&comes.recv().unwrap()), 4 * (sent - 1));
+    assert!((0..sent).all(|number| number_of(&known.recv().unwrap()) == 4 * number), "the other one noticed nothing");
+    link.send(&Message::Done);
+}
+
+/// Otherwise a receiver for which /dev/shm has no room is killed by a signal, leaves half a lane
+/// behind, or takes a place with it.
+#[test]
+fn a_receiver_for_which_dev_shm_has_no_room_is_told_so() {
+    let names = Names::new("pub-full");
+    child::run_in_small_shm("publisher-full-shm", &[names.prefix()]);
+}
+
+pub(crate) fn full_shm_role(link: &Link, arguments: &[&str]) {
+    let prefix = arguments[0];
+    let builder = Provider::builder().name_prefix(prefix).max_bytes(64 << 20).arena_size(64 << 10).max_shared(64);
+    let provider = builder.build().unwrap();
+    let mut publisher = small_publisher().create(&provider, CHANNEL).unwrap();
+    let mut hoard: Vec<_> = std::iter::from_fn(|| provider.alloc(64 << 10).ok()).collect();
+    hoard.extend(std::iter::from_fn(|| provider.alloc(4 << 10).ok()));
+    let before = (shm::objects(prefix), shm::open_descriptors(), shm::mappings(prefix));
+    for _ in 0..3 {
+        let error = Receiver::open(&shm::client(prefix), CHANNEL).unwrap_err();
+        let ChannelError::Os(error) = &error else { panic!("{error}") };
+        assert_eq!(error.errno(), Some(libc::ENOSPC), "{error}");
+        assert!(error.object().ends_with(".lane"), "{error}");
+        assert_eq!((shm::objects(prefix), shm::open_descriptors(), shm::mappings(prefix)), before);
+    }
+    assert_eq!(publisher.receivers().count(), 0);
+    drop(hoard);
+    provider.trim();
+    let mut receiver = open(prefix, Receiver::builder());
+    assert_eq!(publisher.send_bytes(b"x"), Ok(1));
+    assert_eq!(&receiver.recv().unwrap()[..], b"x");
+    link.send(&Message::Done);
+}
+
+/// With one place, and a lane of half a MiB.
+fn small_publisher() -> PublisherBuilder {
+    Publisher::builder().receivers(1).capacity(4096).loans(32 << 10)
+}
