@@ -18,7 +18,6 @@ mod burst;
 mod held;
 mod hoard;
 mod line;
-mod message;
 mod publisher;
 mod report;
 mod schedule;

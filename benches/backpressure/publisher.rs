@@ -2,14 +2,13 @@
 
 #![forbid(unsafe_code)]
 
-use crate::message;
 use crate::schedule::{Schedule, FRAME, FRAME_PERIOD, SAMPLE};
 use crate::subscriber::{Announcement, CAMERA, IMU};
 use crate::ways::Way;
 use hdrhistogram::Histogram;
 use shm_pool::channel::Sender;
 use shm_pool::{PeerId, Provider};
-use shm_pool_support::{clock, latency, Fallible};
+use shm_pool_support::{clock, latency, numbered, Fallible};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -67,7 +66,7 @@ pub(crate) fn camera(
         if schedule.is_awaited(frame) && (asked..got).contains(&end) {
             frames.late.saturating_record(got - end);
         }
-        message::fill(&mut buffer, CAMERA, frame);
+        numbered::fill(&mut buffer, CAMERA, frame);
         frames.cpu_filling += clock::thread_cpu() - allocated;
         let message = buffer.freeze();
         for (peer, socket) in subscribers {
@@ -90,7 +89,7 @@ pub(crate) fn imu(provider: &Provider, subscribers: &mut [Sender], schedule: &Sc
             }
             outcome => outcome?,
         };
-        message::fill(&mut buffer, IMU, sample);
+        numbered::fill(&mut buffer, IMU, sample);
         let message = buffer.freeze();
         for subscriber in &mut *subscribers {
             subscriber.send(message.clone()).map_err(|error| error.kind())?;

@@ -4,7 +4,6 @@
 #![forbid(unsafe_code)]
 
 use crate::hoard::{Hoard, Memory};
-use crate::message;
 use crate::schedule::{frame_of, Schedule, FRAME, SAMPLE};
 use crate::PREFIX;
 use serde::{Deserialize, Serialize};
@@ -12,7 +11,7 @@ use shm_pool::channel::{Receiver, RecvError};
 use shm_pool::{Client, Descriptor, ProviderId};
 use shm_pool_support::machine::pin;
 use shm_pool_support::process::inherited_input;
-use shm_pool_support::{wire, Fallible};
+use shm_pool_support::{numbered, wire, Fallible};
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::thread;
@@ -98,7 +97,7 @@ fn receive_frames(client: &Client, socket: &UnixStream, hoard: &Hoard) -> Fallib
     let mut count = 0;
     while let Some(Announcement { frame, descriptor }) = Announcement::receive(socket)? {
         let view = client.attach(&descriptor)?;
-        message::check(&view, FRAME, CAMERA, frame)?;
+        numbered::check(&view, FRAME, CAMERA, frame)?;
         hoard.keep(frame, frame, Memory::Frame(view));
         count += 1;
     }
@@ -113,11 +112,11 @@ fn receive_samples(channel: &mut Receiver, hoard: &Hoard) -> Fallible<u64> {
             outcome => outcome?,
         };
         // Samples that found no memory are missing, and none comes twice.
-        let sample = message::number(&loan)?;
+        let sample = numbered::number(&loan)?;
         if sample < next {
             return Err(format!("sample {sample} came after {next} were due").into());
         }
-        message::check(&loan, SAMPLE, IMU, sample)?;
+        numbered::check(&loan, SAMPLE, IMU, sample)?;
         hoard.keep(sample, frame_of(sample), Memory::Sample(loan));
         (count, next) = (count + 1, sample + 1);
     }

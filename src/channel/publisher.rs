@@ -12,7 +12,8 @@
 //!    makes none in time, nobody gets the message.
 //! 3. For each receiver: lend it the buffer, fill its slot.
 //! 4. One full fence for all bells; ring those whose receivers sleep.
-//! 5. Off the receivers' path: look for room for the next message, collect what has come back.
+//! 5. Off the receivers' path: look for room for the next message and, where this one is a buffer,
+//!    collect what has come back.
 //!
 //! # The messages that a late receiver gets
 //!
@@ -217,7 +218,8 @@ pub struct Publisher {
     names: Namespace,
     channel: String,
     pool: Weak<Pool>,
-    /// The receivers that there are.
+    /// The receivers that there are. Those that are waited for come first, so that nothing is
+    /// withdrawn for a message that is not sent.
     outlets: Vec<Outlet>,
     /// The lane that was last seen at each seat.
     seen: [u64; MAX_SEATS],
@@ -273,6 +275,7 @@ impl Outlet {
     /// Makes room for a receiver that is waited for. With `is_buffer`, for a loan too.
     #[inline]
     fn wait(&mut self, is_buffer: bool, budget: Duration, patience: Patience) -> Result<(), SendErrorKind> {
+        self.turn = None;
         let lane = &mut self.lane;
         if !lane.is_ready() && !lane.has_room() {
             let Patience::Until(deadline) = patience else {
@@ -429,6 +432,7 @@ impl Publisher {
             }
         }
         self.ring();
+        self.outlets.iter_mut().for_each(|outlet| outlet.lane.collect_some());
         Ok(takers)
     }
 
@@ -484,27 +488,25 @@ impl Publisher {
     #[inline]
     fn prepare(&mut self, is_buffer: bool, patience: Patience) -> Result<usize, SendErrorKind> {
         self.meet();
-        // Wait first, so that nothing is withdrawn for a message that is not sent.
-        let waited_for = self.outlets.iter_mut().filter(|outlet| outlet.on_full == OnFull::Wait);
-        for outlet in waited_for {
-            outlet.turn = None;
-            outlet.wait(is_buffer, self.spin, patience)?;
+        let mut takers = 0;
+        for outlet in &mut self.outlets {
+            match outlet.on_full {
+                OnFull::Wait => outlet.wait(is_buffer, self.spin, patience)?,
+                OnFull::DropNew | OnFull::KeepLatest => outlet.make_room(is_buffer),
+            }
+            takers += usize::from(outlet.turn.is_some());
         }
-        let others = self.outlets.iter_mut().filter(|outlet| outlet.on_full != OnFull::Wait);
-        others.for_each(|outlet| outlet.make_room(is_buffer));
-        Ok(self.outlets.iter().filter(|outlet| outlet.turn.is_some()).count())
+        Ok(takers)
     }
 
-    /// Steps 4 and 5.
+    /// Steps 4 and 5. What has come back is collected with buffers only, as a sender does: with each
+    /// message of bytes it would cost more than the rest of the send.
     #[inline]
     fn ring(&mut self) {
         fence(Ordering::SeqCst); // W2 of all bells (see `bell`)
         let takers = || self.outlets.iter().filter(|outlet| outlet.turn.is_some());
         takers().for_each(|outlet| outlet.lane.object.to_receiver().ring_after_fence());
-        for outlet in &mut self.outlets {
-            outlet.lane.look_for_room();
-            outlet.lane.collect_some();
-        }
+        self.outlets.iter_mut().for_each(|outlet| outlet.lane.look_for_room());
     }
 
     /// Step 1: who has come, and who is gone?
@@ -549,7 +551,7 @@ impl Publisher {
             match self.open(seat, id) {
                 Ok(outlet) => {
                     self.seen[at] = id;
-                    self.outlets.extend(outlet);
+                    self.add(outlet);
                 }
                 // Descriptors or memory are short: the receiver stays announced.
                 Err(ChannelError::Os(error)) if may_work_later(&error) => are_all_seen = false,
@@ -560,6 +562,13 @@ impl Publisher {
         if are_all_seen {
             self.arrivals = arrivals;
         }
+    }
+
+    fn add(&mut self, outlet: Option<Outlet>) {
+        let Some(outlet) = outlet else { return };
+        let waited_for = self.outlets.partition_point(|other| other.on_full == OnFull::Wait);
+        let at = if outlet.on_full == OnFull::Wait { waited_for } else { self.outlets.len() };
+        self.outlets.insert(at, outlet);
     }
 
     /// Opens a newcomer's lane, and sends it the history. `None` if the lane is not as it must be.
@@ -606,7 +615,8 @@ impl Publisher {
         self.history.push_back(message);
     }
 
-    /// The receivers that there are now. In a forked child there are none.
+    /// The receivers that there are now; those that are waited for come first. In a forked child
+    /// there are none.
     pub fn receivers(&mut self) -> impl Iterator<Item = ReceiverState> + '_ {
         let is_ours = self.meeting.is_ours();
         if is_ours {

@@ -4,7 +4,7 @@
 //! | module | for |
 //! |---|---|
 //! | [`process`], [`wire`] | other processes: starting and ending them, and talking to them |
-//! | [`payload`], [`source`] | bytes of messages, and whether they came as they were sent |
+//! | [`payload`], [`numbered`], [`source`] | bytes of messages, and whether they came as they were sent |
 //! | [`machine`], [`clock`], [`procfs`] | what figures were taken on, the time, and what a process has |
 //! | [`units`], [`line`](mod@line) | times, sizes and numbers as people read them; a straight line through points |
 //! | [`turns`], [`latency`], [`table`], [`chart`], [`options`] | figures: how they are taken, and how they are shown |
@@ -18,6 +18,7 @@ pub mod clock;
 pub mod latency;
 pub mod line;
 pub mod machine;
+pub mod numbered;
 #[cfg(feature = "figures")]
 pub mod options;
 pub mod payload;

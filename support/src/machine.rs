@@ -58,9 +58,8 @@ pub struct Cores(Option<[usize; 2]>);
 impl Cores {
     /// The first two cores that this process may use.
     pub fn choose() -> Fallible<Self> {
-        let allowed = sched_getaffinity(THIS_THREAD)?;
-        let mut usable = (0..CpuSet::count()).filter(|&core| allowed.is_set(core).unwrap_or(false));
-        Ok(Self(usable.next().zip(usable.next()).map(|(first, second)| [first, second])))
+        let usable = usable()?;
+        Ok(Self(usable.get(..2).map(|cores| [cores[0], cores[1]])))
     }
 
     /// That of this process.
@@ -81,6 +80,12 @@ impl Cores {
                 .into()
         })
     }
+}
+
+/// All cores that this thread may use.
+pub fn usable() -> Fallible<Vec<usize>> {
+    let allowed = sched_getaffinity(THIS_THREAD)?;
+    Ok((0..CpuSet::count()).filter(|&core| allowed.is_set(core).unwrap_or(false)).collect())
 }
 
 /// Keeps the calling thread on a core, if there is one for it.

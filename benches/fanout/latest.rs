@@ -1,0 +1,170 @@
+//! A camera at 60 Hz to receivers that keep the latest: how old a frame is when one comes to it that
+//! takes 30 ms for each.
+//!
+//! The age is from when the frame was sent to when it was received, by the monotonic clock that both
+//! processes read. Beside the slow receivers is one that keeps up, of the same publisher: its frames
+//! are as old as the transport makes them. Each has its frames checked, every byte, and each gap.
+
+use crate::tally::Tally;
+use crate::{channel_name, open, Part, FOR_EVER};
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+use shm_pool::channel::{OnFull, Publisher, Receiver, RecvError};
+use shm_pool_support::latency::{self, at};
+use shm_pool_support::machine::{pin, Cores};
+use shm_pool_support::process::{this_program, Child};
+use shm_pool_support::table::{table, Goal};
+use shm_pool_support::units::Nanoseconds;
+use shm_pool_support::{clock, numbered, wire, Fallible};
+use std::io;
+use std::process::Stdio;
+use std::time::Duration;
+
+/// Bytes of a frame: when it was sent, and a numbered message.
+const FRAME: usize = 6_000_000;
+const STAMP: usize = 8;
+
+/// Nanoseconds from one frame to the next, at 60 Hz.
+const PERIOD: u64 = 16_666_667;
+
+/// Nanoseconds that a slow receiver has each frame for.
+const SLOW: u64 = 30_000_000;
+
+/// What a median age may be above that of a receiver that keeps up, in nanoseconds.
+const GOAL: Goal = Goal::AtMost(PERIOD as f64);
+
+/// More than the frames that there can be: one that is written, the latest two, and one in the hands
+/// of each receiver.
+const CAP: usize = 16 * FRAME;
+
+/// Who receives.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+struct Who {
+    capacity: usize,
+    is_slow: bool,
+    /// Does it pass over all but the newest of what waits for it?
+    is_hasty: bool,
+}
+
+const WHO: [(Who, &str, Goal); 4] = [
+    (Who { capacity: 2, is_slow: false, is_hasty: false }, "keeps up", Goal::None),
+    (Who { capacity: 2, is_slow: true, is_hasty: false }, "30 ms a frame, capacity 2", GOAL),
+    (Who { capacity: 2, is_slow: true, is_hasty: true }, "the same, receives until there is no more", Goal::None),
+    (Who { capacity: 1, is_slow: true, is_hasty: false }, "30 ms a frame, capacity 1", Goal::None),
+];
+
+/// What a receiver is told.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Task {
+    channel: String,
+    who: Who,
+    core: Option<usize>,
+}
+
+/// What it tells when the publisher has left: the ages of the frames that it used, in nanoseconds.
+#[derive(Serialize, Deserialize)]
+struct Told {
+    tally: Tally,
+    ages: Vec<u64>,
+}
+
+impl Task {
+    pub(crate) fn run(&self) -> Fallible {
+        pin(self.core)?;
+        let options = Receiver::builder().spin(Duration::ZERO).on_full(OnFull::KeepLatest);
+        let mut receiver = open(options.capacity(self.who.capacity), &self.channel)?;
+        let mut told = Told { tally: Tally::default(), ages: Vec::new() };
+        loop {
+            let mut frame = match receiver.recv() {
+                Err(RecvError::Disconnected) => break,
+                frame => frame?,
+            };
+            told.tally.count(numbered::number(&frame[STAMP..])?, frame.missed())?;
+            while let Some(newer) = self.who.is_hasty.then(|| receiver.try_recv().ok()).flatten() {
+                frame = newer;
+                told.tally.count(numbered::number(&frame[STAMP..])?, frame.missed())?;
+            }
+            let received = clock::now();
+            told.ages.push(received - numbered::number(&frame)?);
+            numbered::check(&frame[STAMP..], FRAME - STAMP, 0, numbered::number(&frame[STAMP..])?)?;
+            if self.who.is_slow {
+                clock::sleep_until(received + SLOW);
+            }
+        }
+        Ok(wire::send(io::stdout(), &told)?)
+    }
+}
+
+/// A few frames.
+pub(crate) fn check(cores: Cores) -> Fallible {
+    const FRAMES: u64 = 30;
+    let told = run(FRAMES, cores)?;
+    let received: Vec<_> = told.iter().map(|(tally, _)| tally.received).collect();
+    println!("a camera at 60 Hz: {received:?} of {FRAMES} frames received, all as sent, gaps as told");
+    Ok(())
+}
+
+pub(crate) fn measure(frames: u64, cores: Cores) -> Fallible {
+    println!("\nFrames of 6 MB at 60 Hz, to receivers that keep the latest: {frames} frames\n");
+    let told = run(frames, cores)?;
+    let median = |ages: &Histogram<u64>| ages.value_at_quantile(0.5) as f64;
+    let transport = median(&told[0].1);
+    let heads = ["age at receipt", "used", "missed", "p50", "p99", "max", "p50 above that of who keeps up", "goal", ""];
+    let mut shown = table(&heads);
+    for ((_, name, goal), (tally, ages)) in WHO.iter().zip(&told) {
+        let above = median(ages) - transport;
+        let bound = match goal {
+            Goal::AtMost(bound) => format!("at most {}", Nanoseconds(*bound)),
+            goal => goal.to_string(),
+        };
+        shown.add_row([
+            name.to_string(),
+            ages.len().to_string(),
+            tally.missed.to_string(),
+            at(ages, 0.5),
+            at(ages, 0.99),
+            at(ages, 1.0),
+            Nanoseconds(above).to_string(),
+            bound,
+            goal.verdict(above).to_owned(),
+        ]);
+    }
+    println!("{shown}");
+    Ok(())
+}
+
+/// What each of [`WHO`] tells.
+fn run(frames: u64, cores: Cores) -> Fallible<Vec<(Tally, Histogram<u64>)>> {
+    let provider = crate::provider(CAP)?;
+    let channel = channel_name("latest");
+    let mut publisher = Publisher::builder().never_wait(true).create(&provider, &channel)?;
+    let start = |(who, name, _): (Who, &str, Goal)| {
+        let task = Task { channel: channel.clone(), who, core: cores.second() };
+        Child::start(name, this_program(&Part::Latest(task))?.stdout(Stdio::piped()))
+    };
+    let children = WHO.into_iter().map(start).collect::<io::Result<Vec<_>>>()?;
+    publisher.wait_for_receivers(WHO.len(), FOR_EVER)?;
+    let begin = clock::now();
+    for number in 0..frames {
+        clock::sleep_until(begin + number * PERIOD);
+        let mut frame = provider.alloc(FRAME)?;
+        let (stamp, message) = frame.split_at_mut(STAMP);
+        numbered::fill(message, 0, number);
+        stamp.copy_from_slice(&clock::now().to_le_bytes());
+        publisher.send(frame.freeze()).map_err(|error| error.kind())?;
+    }
+    publisher.wait_until_received(FOR_EVER)?;
+    drop(publisher);
+    let hear = |mut child: Child| {
+        let Told { tally, ages } =
+            wire::expect(child.output()?).map_err(|error| format!("{}: {error}", child.name()))?;
+        if tally.sent() != frames {
+            return Err(format!("{}: {tally:?}, of {frames} frames", child.name()).into());
+        }
+        let mut all = latency::histogram();
+        ages.into_iter().for_each(|age| all.saturating_record(age));
+        child.finish()?;
+        Ok((tally, all))
+    };
+    children.into_iter().map(hear).collect()
+}
