@@ -82,23 +82,34 @@ mod bell;
 mod book;
 mod borrower;
 mod counted;
+mod end;
 mod error;
+mod futures;
+mod helper;
+mod interrupt;
 mod lender;
 mod message;
 #[cfg(all(test, loom))]
 #[path = "../models/loans.rs"]
 mod models;
+#[cfg(all(test, loom))]
+#[path = "../models/awaiting.rs"]
+mod models_of_awaiting;
 mod object;
 mod receiver;
 mod returns;
 mod ring;
 mod sender;
+mod wait_any;
 
 pub use borrower::Loan;
-pub use error::{ChannelError, RecvError, SendError, SendErrorKind};
+pub use error::{ChannelError, RecvError, SendError, SendErrorKind, WaitAnyError};
+pub use futures::{RecvFuture, SendBytesFuture, SendFuture};
+pub use interrupt::Interrupter;
 pub use message::{Inline, Message, MAX_INLINE};
 pub use receiver::{Receiver, ReceiverBuilder};
 pub use sender::{Sender, SenderBuilder};
+pub use wait_any::wait_any;
 
 use crate::os::deadline::Deadline;
 use bell::{Bell, Woken};

@@ -4,9 +4,11 @@
 
 use super::bell::Woken;
 use super::borrower::{memory_bell, Borrower, MappedSegments};
+use super::end::Sleeper;
 use super::error::{ChannelError, RecvError};
+use super::interrupt::Interrupter;
 use super::message::{self, Carried, Message};
-use super::object::{self, not_a_channel, Object};
+use super::object::{self, not_a_channel, Object, Shared};
 use super::ring::{self, Ticket};
 use super::{spin, DEFAULT_SPIN};
 use crate::error::OsError;
@@ -16,6 +18,7 @@ use crate::peer::error::AttachError;
 use crate::sync::{fence, Ordering};
 use std::fmt;
 use std::sync::Arc;
+use std::task::Waker;
 use std::thread;
 use std::time::Duration;
 
@@ -53,9 +56,10 @@ impl ReceiverBuilder {
         // Before it joins: what fails afterwards could not be undone.
         let memory = memory_bell(names, object.provider(), uid).map_err(not_a_channel)?;
         object.join(&name)?;
+        let sleeper = Sleeper::new(object.shared(), Shared::to_receiver);
         let borrower = Arc::new(Borrower::new(object.shared().clone(), object.locks().clone(), memory));
         let segments = MappedSegments::new(names, uid, object.provider(), borrower);
-        Ok(Receiver { object, segments, ticket: Ticket::default(), read: None, spin: self.spin })
+        Ok(Receiver { object, sleeper, segments, ticket: Ticket::default(), read: None, spin: self.spin, turn: 0 })
     }
 
     /// Like [`open`](Self::open), but tries again every millisecond, for `timeout` at most, while
@@ -81,11 +85,14 @@ impl ReceiverBuilder {
 /// Receives the messages of one sender. The [module](super) tells what becomes of them.
 pub struct Receiver {
     object: Object,
+    pub(super) sleeper: Sleeper,
     segments: MappedSegments,
     ticket: Ticket,
     /// The message received last; its slot is freed when the next message is asked for.
     read: Option<Ticket>,
-    spin: Duration,
+    pub(super) spin: Duration,
+    /// When [`wait_any`](super::wait_any) has last named it; a larger number is later.
+    pub(super) turn: u64,
 }
 
 impl Receiver {
@@ -112,6 +119,7 @@ impl Receiver {
     /// * [`RecvError::NotNow`]: try again for the same message.
     /// * [`RecvError::Closed`], [`RecvError::Attach`] and [`RecvError::Damaged`]: this message is
     ///   lost, the next one may be good.
+    /// * [`RecvError::Interrupted`] by an [`Interrupter`].
     /// * [`RecvError::Forked`] in a forked child.
     #[inline]
     pub fn recv(&mut self) -> Result<Message, RecvError> {
@@ -156,11 +164,20 @@ impl Receiver {
                 return taken;
             }
             match self.wait(deadline) {
+                Woken::Ready if !self.has_next() && self.sleeper.interrupts().take() => {
+                    return Err(RecvError::Interrupted)
+                }
                 Woken::Ready => {}
                 Woken::TimedOut => return Err(RecvError::TimedOut),
                 Woken::Gone => return Err(RecvError::Disconnected),
             }
         }
+    }
+
+    /// A handle by which any thread ends a wait of this receiver, in [`recv`](Self::recv),
+    /// [`recv_timeout`](Self::recv_timeout) or [`wait_any`](super::wait_any).
+    pub fn interrupter(&self) -> Interrupter {
+        Interrupter::new(self.sleeper.interrupts())
     }
 
     /// Maps and faults in all that the sender's provider has now, so that a buffer of it costs this
@@ -194,15 +211,38 @@ impl Receiver {
     /// Waits for the next message. Not inlined, so that a received message stays in registers on
     /// its way to the caller.
     #[inline(never)]
-    fn wait(&self, deadline: Option<Deadline>) -> Woken {
-        let slots = self.object.slots();
-        let is_there = || self.object.has_sender();
-        spin(self.spin, self.object.to_receiver(), deadline, || ring::is_there(slots, self.ticket), is_there)
+    fn wait(&mut self, deadline: Option<Deadline>) -> Woken {
+        self.sleeper.leave_helper();
+        let is_ready = || self.has_next() || self.sleeper.interrupts().is_set();
+        spin(self.spin, self.object.to_receiver(), deadline, is_ready, || self.object.has_sender())
+    }
+
+    /// Asks for the next message: the slot of the last one is free from now on.
+    pub(super) fn ask(&mut self) -> Result<(), RecvError> {
+        self.check_fork()?;
+        self.free_read();
+        Ok(())
+    }
+
+    /// Has the next message arrived?
+    #[inline]
+    pub(super) fn has_next(&self) -> bool {
+        ring::is_there(self.object.slots(), self.ticket)
+    }
+
+    pub(super) fn object(&self) -> &Object {
+        &self.object
+    }
+
+    /// Has `waker` woken when the next message arrives, or the sender is gone; see [`Sleeper::arm`].
+    pub(super) fn arm(&mut self, waker: &Waker) -> Result<Option<Woken>, OsError> {
+        let Self { object, sleeper, ticket, .. } = self;
+        sleeper.arm(waker, || ring::is_there(object.slots(), *ticket), || object.has_sender())
     }
 
     /// Receives the next message, if it has arrived.
     #[inline]
-    fn take(&mut self) -> Option<Result<Message, RecvError>> {
+    pub(super) fn take(&mut self) -> Option<Result<Message, RecvError>> {
         let mut next = self.ticket;
         let (words, read) = ring::read(self.object.slots(), &mut next)?;
         let message = match message::read(self.ticket.number(), &words) {

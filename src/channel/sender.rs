@@ -5,11 +5,14 @@
 use super::bell::Woken;
 use super::book::Book;
 use super::borrower::SentBuffer;
+use super::end::Sleeper;
 use super::error::{ChannelError, SendError, SendErrorKind};
+use super::interrupt::Interrupter;
 use super::lender::{Lender, NotLent};
-use super::object::{self, Object, MAX_LOANS, MAX_SLOTS, MIN_SLOTS};
+use super::object::{self, Object, Shared, MAX_LOANS, MAX_SLOTS, MIN_SLOTS};
 use super::ring::{self, Ticket, Words};
 use super::{message, spin, DEFAULT_LOANS, DEFAULT_SLOTS, DEFAULT_SPIN};
+use crate::error::OsError;
 use crate::os::deadline::Deadline;
 use crate::os::posix::is_object_mode;
 use crate::owner::buf::ShmBuf;
@@ -20,6 +23,7 @@ use std::fmt;
 use std::io;
 use std::mem::size_of;
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Duration;
 
 /// Options of a [`Sender`]. Start with [`Sender::builder`]; every option has a default.
@@ -105,7 +109,8 @@ impl SenderBuilder {
         let lender = Arc::new(Lender::new(object.shared().clone(), object.locks().clone(), book));
         provider.pool().add_lender(lender.clone());
         let progress = Progress { ticket: Ticket::default(), has_room: true, sent: None };
-        Ok(Sender { object, lender, next_loan: 0, loans, provider: provider.id(), progress, spin: self.spin })
+        let sleeper = Sleeper::new(object.shared(), Shared::to_sender);
+        Ok(Sender { object, sleeper, lender, next_loan: 0, loans, provider: provider.id(), progress, spin: self.spin })
     }
 }
 
@@ -113,6 +118,7 @@ impl SenderBuilder {
 /// becomes of them.
 pub struct Sender {
     object: Object,
+    pub(super) sleeper: Sleeper,
     lender: Arc<Lender>,
     /// The number from which to look for a free one.
     next_loan: usize,
@@ -184,13 +190,17 @@ impl Sender {
     ///
     /// # Errors
     ///
-    /// [`SendErrorKind::TimedOut`], [`SendErrorKind::Disconnected`], [`SendErrorKind::Forked`].
+    /// [`SendErrorKind::TimedOut`], [`SendErrorKind::Disconnected`], [`SendErrorKind::Interrupted`],
+    /// [`SendErrorKind::Forked`].
     pub fn wait_for_receiver(&mut self, timeout: Duration) -> Result<(), SendErrorKind> {
         if !self.object.is_ours() {
             return Err(SendErrorKind::Forked);
         }
-        let bell = self.object.to_sender();
-        match bell.wait(Deadline::after(timeout), || bell.is_held(), || self.object.may_have_receiver()) {
+        self.sleeper.leave_helper();
+        let (bell, interrupts) = (self.object.to_sender(), self.sleeper.interrupts());
+        let is_ready = || bell.is_held() || interrupts.is_set();
+        match bell.wait(Deadline::after(timeout), is_ready, || self.object.may_have_receiver()) {
+            Woken::Ready if !bell.is_held() && interrupts.take() => Err(SendErrorKind::Interrupted),
             Woken::Ready => Ok(()),
             Woken::TimedOut => Err(SendErrorKind::TimedOut),
             Woken::Gone => Err(SendErrorKind::Disconnected),
@@ -204,19 +214,33 @@ impl Sender {
     /// # Errors
     ///
     /// [`SendErrorKind::TimedOut`]; [`SendErrorKind::Disconnected`], even if the receiver had
-    /// received it all; [`SendErrorKind::Forked`].
+    /// received it all; [`SendErrorKind::Interrupted`]; [`SendErrorKind::Forked`].
     pub fn wait_until_received(&mut self, timeout: Duration) -> Result<(), SendErrorKind> {
         if !self.object.is_ours() {
             return Err(SendErrorKind::Forked);
         }
         let Some(sent) = self.progress.sent else { return Ok(()) };
-        let (slots, bell) = (self.object.slots(), self.object.to_sender());
-        match bell.wait(Deadline::after(timeout), || ring::is_done(slots, sent), || self.object.may_have_receiver()) {
+        self.sleeper.leave_helper();
+        let (slots, bell, interrupts) = (self.object.slots(), self.object.to_sender(), self.sleeper.interrupts());
+        let is_ready = || ring::is_done(slots, sent) || interrupts.is_set();
+        match bell.wait(Deadline::after(timeout), is_ready, || self.object.may_have_receiver()) {
+            Woken::Ready if !ring::is_done(slots, sent) && interrupts.take() => Err(SendErrorKind::Interrupted),
             // A receiver that leaves marks what it has not received as received.
             Woken::Ready if !bell.is_gone() => Ok(()),
             Woken::Ready | Woken::Gone => Err(SendErrorKind::Disconnected),
             Woken::TimedOut => Err(SendErrorKind::TimedOut),
         }
+    }
+
+    /// A handle by which any thread ends a wait of this sender.
+    pub fn interrupter(&self) -> Interrupter {
+        Interrupter::new(self.sleeper.interrupts())
+    }
+
+    /// Has `waker` woken when there is room, or the receiver is gone; see [`Sleeper::arm`].
+    pub(super) fn arm(&mut self, waker: &Waker) -> Result<Option<Woken>, OsError> {
+        let Self { object, sleeper, progress, .. } = self;
+        sleeper.arm(waker, || ring::has_room(object.slots(), progress.ticket), || object.may_have_receiver())
     }
 
     /// How many messages the channel holds that the receiver has not received.
@@ -231,7 +255,7 @@ impl Sender {
     ///
     /// [`SendErrorKind::Disconnected`] if the receiver is gone, or goes while this waits;
     /// [`SendErrorKind::TooManyLent`], without waiting; [`SendErrorKind::OtherProvider`];
-    /// [`SendErrorKind::Forked`]. The buffer comes back with the error.
+    /// [`SendErrorKind::Interrupted`]; [`SendErrorKind::Forked`]. The buffer comes back with the error.
     ///
     /// A message sent just as the receiver goes may count as sent. It then comes back with
     /// everything else the receiver had, once the receiver cannot read any more.
@@ -293,7 +317,8 @@ impl Sender {
     ///
     /// # Errors
     ///
-    /// [`SendErrorKind::TooLong`], [`SendErrorKind::Disconnected`], [`SendErrorKind::Forked`].
+    /// [`SendErrorKind::TooLong`], [`SendErrorKind::Disconnected`], [`SendErrorKind::Interrupted`],
+    /// [`SendErrorKind::Forked`].
     #[inline]
     pub fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), SendErrorKind> {
         self.send_inline(bytes, Patience::Until(None))
@@ -340,21 +365,25 @@ impl Sender {
     }
 
     #[inline(never)]
-    fn wait_for_room(&self, patience: Patience) -> Result<(), SendErrorKind> {
-        let object = &self.object;
+    fn wait_for_room(&mut self, patience: Patience) -> Result<(), SendErrorKind> {
+        let Self { object, sleeper, progress, .. } = self;
         if !object.is_ours() {
             return Err(SendErrorKind::Forked);
         }
         if object.to_sender().is_gone() {
             return Err(SendErrorKind::Disconnected);
         }
-        let has_room = || ring::has_room(object.slots(), self.progress.ticket);
+        let has_room = || ring::has_room(object.slots(), progress.ticket);
         let deadline = match patience {
             _ if has_room() => return Ok(()),
             Patience::None => return Err(SendErrorKind::Full { capacity: object.capacity() }),
             Patience::Until(deadline) => deadline,
         };
-        match spin(self.spin, object.to_sender(), deadline, has_room, || object.may_have_receiver()) {
+        sleeper.leave_helper();
+        let interrupts = sleeper.interrupts();
+        let is_ready = || has_room() || interrupts.is_set();
+        match spin(self.spin, object.to_sender(), deadline, is_ready, || object.may_have_receiver()) {
+            Woken::Ready if !has_room() && interrupts.take() => Err(SendErrorKind::Interrupted),
             Woken::Ready => Ok(()),
             Woken::TimedOut => Err(SendErrorKind::TimedOut),
             Woken::Gone => Err(SendErrorKind::Disconnected),
