@@ -152,7 +152,7 @@ impl Awaited {
         self.has_waker = true;
         self.this.waker.register(waker); // T1
         self.helper.note_change(); // T2
-        // Partner: the store in `Helper::sleep`.
+                                   // Partner: the store in `Helper::sleep`.
         if self.helper.is_idle.load(Ordering::SeqCst) {
             self.helper.count.wake();
         }

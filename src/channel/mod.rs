@@ -78,6 +78,9 @@
 //! ordinary priority is stopped there, a real-time thread on the same core that gives a buffer of
 //! that class back spins until the first one runs again.
 
+#[cfg(all(test, loom))]
+#[path = "../models/awaiting.rs"]
+mod awaiting_models;
 mod bell;
 mod book;
 mod borrower;
@@ -92,9 +95,6 @@ mod message;
 #[cfg(all(test, loom))]
 #[path = "../models/loans.rs"]
 mod models;
-#[cfg(all(test, loom))]
-#[path = "../models/awaiting.rs"]
-mod models_of_awaiting;
 mod object;
 mod receiver;
 mod returns;
