@@ -136,9 +136,11 @@ fn futures_can_be_dropped_at_any_await_point() {
         assert_eq!(number(&message.unwrap()), expected);
     }
     sending.join().unwrap();
-    // The last clones are with nobody else any more.
     drop((waker, receiver));
-    assert_eq!(Arc::strong_count(&woken), 1, "a waker was kept");
+    // The helper may be about to wake one that it took before. If one is kept, this hangs.
+    while Arc::strong_count(&woken) > 1 {
+        thread::yield_now();
+    }
 }
 
 #[derive(Default)]
@@ -468,33 +470,63 @@ fn an_interrupt_takes_no_wake_up_from_a_task() {
     sending.join().unwrap();
 }
 
+/// Otherwise a stream misses messages, or does not end.
+#[cfg(feature = "stream")]
+#[test]
+fn a_receiver_is_a_stream_that_ends_with_its_sender() {
+    use futures_core::Stream;
+    let scene = Scene::new("await-stream");
+    let (mut sender, mut receiver) = scene.channel(0, 2);
+    let sending = thread::spawn(move || {
+        (0..1000_u64).for_each(|sent| block_on(sender.send_bytes_async(&sent.to_ne_bytes())).unwrap());
+    });
+    let mut next = || block_on(poll_fn(|context| Pin::new(&mut receiver).poll_next(context)));
+    for expected in 0..1000 {
+        assert_eq!(number(&next().unwrap().unwrap()), expected);
+    }
+    sending.join().unwrap();
+    assert!(next().is_none());
+    assert!(next().is_none());
+}
+
+/// Otherwise they cannot be spawned on an executor of several threads.
+#[test]
+fn futures_and_interrupters_go_to_other_threads() {
+    fn check<T: Send>(_: &T) {}
+    fn check_sync<T: Send + Sync>(_: &T) {}
+    let scene = Scene::new("await-send");
+    let (mut sender, mut receiver) = scene.channel(0, 2);
+    check_sync(&receiver.interrupter());
+    check(&receiver.recv_async());
+    check(&sender.send_bytes_async(b""));
+    check(&sender.send_async(scene.provider.alloc(1).unwrap().freeze()));
+}
+
 /// Otherwise a task that waits for several receivers misses some.
 #[test]
 fn a_task_takes_from_whichever_receiver_is_ready() {
+    const COUNT: u64 = 3000;
     let scene = Scene::new("await-select");
     let (mut senders, mut receivers) = scene.channels(3);
     let sending = thread::spawn(move || {
-        for sent in 0..3000_u64 {
+        for sent in 0..COUNT {
             senders[sent as usize % 3].send_bytes(&sent.to_ne_bytes()).unwrap();
         }
+        senders // none ends before all was received
     });
-    let mut next = [0_u64, 1, 2];
-    for _ in 0..3000 {
+    let mut next = [0, 1, 2];
+    for _ in 0..COUNT {
         let (at, message) = block_on(poll_fn(|context| {
-            let mut ready = receivers.iter_mut().enumerate().map(|(at, receiver)| (at, receiver.poll_recv(context)));
-            match ready.find_map(|(at, polled)| if let Poll::Ready(done) = polled { Some((at, done)) } else { None }) {
-                // What is gone has been received before.
-                Some((at, Err(RecvError::Disconnected))) => panic!("receiver {at} ended early"),
-                Some((at, message)) => Poll::Ready((at, message.unwrap())),
-                None => Poll::Pending,
+            // Those behind the first that is ready are not polled, and keep what they have.
+            for (at, receiver) in receivers.iter_mut().enumerate() {
+                if let Poll::Ready(received) = receiver.poll_recv(context) {
+                    return Poll::Ready((at, received));
+                }
             }
+            Poll::Pending
         }));
-        assert_eq!(number(&message), next[at]);
+        assert_eq!(number(&message.unwrap()), next[at]);
         next[at] += 3;
-        if next.iter().all(|&next| next >= 2994) {
-            break;
-        }
     }
-    drop(receivers);
-    let _ = sending.join();
+    drop(sending.join().unwrap());
 }
