@@ -56,7 +56,7 @@ impl ReceiverBuilder {
         // Before it joins: what fails afterwards could not be undone.
         let memory = memory_bell(names, object.provider(), uid).map_err(not_a_channel)?;
         object.join(&name)?;
-        let sleeper = Sleeper::new(object.shared(), Shared::to_receiver);
+        let sleeper = Box::new(Sleeper::new(object.shared(), Shared::to_receiver));
         let borrower = Arc::new(Borrower::new(object.shared().clone(), object.locks().clone(), memory));
         let segments = MappedSegments::new(names, uid, object.provider(), borrower);
         Ok(Receiver { object, sleeper, segments, ticket: Ticket::default(), read: None, spin: self.spin, turn: 0 })
@@ -85,7 +85,8 @@ impl ReceiverBuilder {
 /// Receives the messages of one sender. The [module](super) tells what becomes of them.
 pub struct Receiver {
     object: Object,
-    pub(super) sleeper: Sleeper,
+    /// Not needed while there is no wait.
+    pub(super) sleeper: Box<Sleeper>,
     segments: MappedSegments,
     ticket: Ticket,
     /// The message received last; its slot is freed when the next message is asked for.

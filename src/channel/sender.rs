@@ -109,7 +109,7 @@ impl SenderBuilder {
         let lender = Arc::new(Lender::new(object.shared().clone(), object.locks().clone(), book));
         provider.pool().add_lender(lender.clone());
         let progress = Progress { ticket: Ticket::default(), has_room: true, sent: None };
-        let sleeper = Sleeper::new(object.shared(), Shared::to_sender);
+        let sleeper = Box::new(Sleeper::new(object.shared(), Shared::to_sender));
         Ok(Sender { object, sleeper, lender, next_loan: 0, loans, provider: provider.id(), progress, spin: self.spin })
     }
 }
@@ -118,7 +118,8 @@ impl SenderBuilder {
 /// becomes of them.
 pub struct Sender {
     object: Object,
-    pub(super) sleeper: Sleeper,
+    /// Not needed while there is no wait.
+    pub(super) sleeper: Box<Sleeper>,
     lender: Arc<Lender>,
     /// The number from which to look for a free one.
     next_loan: usize,
