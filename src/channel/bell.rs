@@ -39,11 +39,11 @@
 //!
 //! # Interrupted
 //!
-//! Another thread of the sleeper's process can make it look ([`Bell::rouse`]): it sets a flag of its
-//! own, which S3 reads too, fences, and if bit 31 is set and bit 30 clear, it clears bit 31 and
-//! wakes. Either S3 sees the flag, or the word changes under S4, as with a ring. It must not set bit
-//! 30: before there is a ringer, that would say that the ringer is gone. Whoever is woken and is not
-//! meant begins again with S1.
+//! Another thread of the sleeper's process can make it look ([`Bell::rouse`]): it sets a flag of
+//! its own, which S3 reads too, fences, and if bit 31 is set and bit 30 clear, it clears bit 31 and
+//! wakes. Either S3 sees the flag, or the word changes under S4, as with a ring. It must not set
+//! bit 30: before there is a ringer, that would say that the ringer is gone. Whoever is woken and
+//! is not meant begins again with S1.
 //!
 //! # Garbage
 //!

@@ -39,7 +39,8 @@ impl End {
 pub(super) struct Sleeper {
     end: End,
     interrupts: Arc<Interrupts>,
-    /// Made by the first await; ended by a wait in a thread, for which the helper would wake in vain.
+    /// Made by the first await; ended by a wait in a thread, for which the helper would wake in
+    /// vain.
     awaited: Option<Awaited>,
 }
 
@@ -58,8 +59,8 @@ impl Sleeper {
         self.awaited = None;
     }
 
-    /// Has `waker` woken when the end may be ready, or its ringer is gone. If it is, or has, returns
-    /// that instead. `is_there` is as in [`Bell::wait`].
+    /// Has `waker` woken when the end may be ready, or its ringer is gone. If it is, or has,
+    /// returns that instead. `is_there` is as in [`Bell::wait`].
     ///
     /// Fails if the helper thread cannot be started.
     pub(super) fn arm(

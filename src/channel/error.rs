@@ -255,8 +255,8 @@ pub enum WaitAnyError {
         /// How many there are.
         receivers: usize,
     },
-    /// The [`Interrupter`](super::Interrupter) of one of them has ended the wait. The next one waits
-    /// again.
+    /// The [`Interrupter`](super::Interrupter) of one of them has ended the wait. The next one
+    /// waits again.
     #[error("the wait was interrupted, at receiver {index}")]
     Interrupted {
         /// Whose it was.

@@ -168,7 +168,8 @@ impl Awaited {
         had_waker
     }
 
-    /// Has a second passed since it was asked last? Then the task looks whether the ringer is there.
+    /// Has a second passed since it was asked last? Then the task looks whether the ringer is
+    /// there.
     pub(super) fn is_to_look(&self) -> bool {
         // Relaxed: it says nothing about other memory.
         self.this.is_to_look.load(Ordering::Relaxed) && self.this.is_to_look.swap(false, Ordering::Relaxed)

@@ -73,11 +73,11 @@
 //!
 //! # Awaiting
 //!
-//! [`Receiver::recv_async`], [`Sender::send_async`] and [`Sender::send_bytes_async`] are futures for
-//! any executor, and [`Receiver`] is a `Stream` with the feature `stream`. They end as the blocking
-//! calls do, with the same errors, and can be dropped at any time without loss. One task waits for
-//! several channels with its executor's `select!`, or with [`Receiver::poll_recv`]; a thread with
-//! [`wait_any`]:
+//! [`Receiver::recv_async`], [`Sender::send_async`] and [`Sender::send_bytes_async`] are futures
+//! for any executor, and [`Receiver`] is a `Stream` with the feature `stream`. They end as the
+//! blocking calls do, with the same errors, and can be dropped at any time without loss. One task
+//! waits for several channels with its executor's `select!`, or with [`Receiver::poll_recv`]; a
+//! thread with [`wait_any`]:
 //!
 //! ```no_run
 //! # async fn run(mut frames: shm_pool::channel::Receiver, mut samples: shm_pool::channel::Receiver)
@@ -91,11 +91,11 @@
 //! # }
 //! ```
 //!
-//! The first await of a process starts a thread, which sleeps in the kernel on the bells of all ends
-//! that are awaited and wakes their tasks. It ends with the last such end. There is one for each 127
-//! ends. Before Linux 5.16, or where a filter forbids `futex_waitv`, there is one for each end. A
-//! task does not spin, and is polled once a second without need: it looks whether the other side is
-//! still there, as a thread that sleeps does.
+//! The first await of a process starts a thread, which sleeps in the kernel on the bells of all
+//! ends that are awaited and wakes their tasks. It ends with the last such end. There is one for
+//! each 127 ends. Before Linux 5.16, or where a filter forbids `futex_waitv`, there is one for each
+//! end. A task does not spin, and is polled once a second without need: it looks whether the other
+//! side is still there, as a thread that sleeps does.
 //!
 //! An end that was awaited and is then waited for in a thread leaves the helper: going to and fro
 //! between the two costs system calls. An end that is dropped is unmapped by the helper, a moment

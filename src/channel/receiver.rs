@@ -235,7 +235,8 @@ impl Receiver {
         &self.object
     }
 
-    /// Has `waker` woken when the next message arrives, or the sender is gone; see [`Sleeper::arm`].
+    /// Has `waker` woken when the next message arrives, or the sender is gone; see
+    /// [`Sleeper::arm`].
     pub(super) fn arm(&mut self, waker: &Waker) -> Result<Option<Woken>, OsError> {
         let Self { object, sleeper, ticket, .. } = self;
         sleeper.arm(waker, || ring::is_there(object.slots(), *ticket), || object.has_sender())

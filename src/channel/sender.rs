@@ -191,8 +191,8 @@ impl Sender {
     ///
     /// # Errors
     ///
-    /// [`SendErrorKind::TimedOut`], [`SendErrorKind::Disconnected`], [`SendErrorKind::Interrupted`],
-    /// [`SendErrorKind::Forked`].
+    /// [`SendErrorKind::TimedOut`], [`SendErrorKind::Disconnected`],
+    /// [`SendErrorKind::Interrupted`], [`SendErrorKind::Forked`].
     pub fn wait_for_receiver(&mut self, timeout: Duration) -> Result<(), SendErrorKind> {
         if !self.object.is_ours() {
             return Err(SendErrorKind::Forked);
@@ -256,7 +256,8 @@ impl Sender {
     ///
     /// [`SendErrorKind::Disconnected`] if the receiver is gone, or goes while this waits;
     /// [`SendErrorKind::TooManyLent`], without waiting; [`SendErrorKind::OtherProvider`];
-    /// [`SendErrorKind::Interrupted`]; [`SendErrorKind::Forked`]. The buffer comes back with the error.
+    /// [`SendErrorKind::Interrupted`]; [`SendErrorKind::Forked`]. The buffer comes back with the
+    /// error.
     ///
     /// A message sent just as the receiver goes may count as sent. It then comes back with
     /// everything else the receiver had, once the receiver cannot read any more.

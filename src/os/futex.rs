@@ -121,9 +121,9 @@ mod real {
             self.last
         }
 
-        /// Sleeps if each word has its value: until one is woken, until `deadline` (on the monotonic
-        /// clock) has passed, or spuriously. The kernel looks at the words in the order in which
-        /// they were added, and whoever wakes one after that look wakes this.
+        /// Sleeps if each word has its value: until one is woken, until `deadline` (on the
+        /// monotonic clock) has passed, or spuriously. The kernel looks at the words in the order
+        /// in which they were added, and whoever wakes one after that look wakes this.
         pub(crate) fn sleep(&self, deadline: Option<Deadline>) {
             let until = deadline.as_ref().map_or(ptr::null(), Deadline::as_ptr);
             let (waiters, none) = (self.waiters.as_ptr(), 0);
@@ -232,8 +232,8 @@ mod model {
         }
     }
 
-    /// Sleeps on several words. It wakes only when one is woken, never spuriously; a lost wake-up is
-    /// a loop without an end, which loom reports.
+    /// Sleeps on several words. It wakes only when one is woken, never spuriously; a lost wake-up
+    /// is a loop without an end, which loom reports.
     pub(crate) struct Words<'a>(Vec<(&'a Futex, u32)>);
 
     impl<'a> Words<'a> {

@@ -185,8 +185,8 @@ pub(crate) fn receiving_role(link: &Link, arguments: &[&str]) {
     assert_eq!(link.receive().unwrap(), None);
 }
 
-/// Otherwise a task of a publisher sleeps for ever when its subscriber has crashed, or its buffer is
-/// lost.
+/// Otherwise a task of a publisher sleeps for ever when its subscriber has crashed, or its buffer
+/// is lost.
 #[test]
 fn a_task_is_told_that_its_receiver_was_killed() {
     for way in WAYS {
