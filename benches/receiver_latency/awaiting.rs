@@ -10,7 +10,7 @@
 
 use crate::link::{Columns, Link};
 use crate::publisher::{Message, Order};
-use crate::ways::{from_channel, Row, Taken, Way, SLOTS};
+use crate::ways::{from_channel, Row, TakenBy, Way, SLOTS};
 use shm_pool::channel::Receiver;
 use shm_pool_support::latency::{Latencies, Spread};
 use shm_pool_support::machine::Cores;
@@ -31,11 +31,11 @@ const SPIN: Duration = Duration::from_micros(20);
 
 /// The first row is what the others are compared with.
 pub(crate) const ROWS: [Row; 5] = [
-    ("recv, 20 µs spin (the default)", Way::Channel { spin: SPIN, taken: Taken::ByThread }),
-    ("recv, no spin", Way::Channel { spin: Duration::ZERO, taken: Taken::ByThread }),
-    ("recv_async", Way::Channel { spin: SPIN, taken: Taken::ByTask }),
-    ("bridge thread, 20 µs spin", Way::Channel { spin: SPIN, taken: Taken::ByBridge }),
-    ("bridge thread, no spin", Way::Channel { spin: Duration::ZERO, taken: Taken::ByBridge }),
+    ("recv, 20 µs spin (the default)", Way::Channel { spin: SPIN, taken: TakenBy::Thread }),
+    ("recv, no spin", Way::Channel { spin: Duration::ZERO, taken: TakenBy::Thread }),
+    ("recv_async", Way::Channel { spin: SPIN, taken: TakenBy::Task }),
+    ("bridge thread, 20 µs spin", Way::Channel { spin: SPIN, taken: TakenBy::Bridge }),
+    ("bridge thread, no spin", Way::Channel { spin: Duration::ZERO, taken: TakenBy::Bridge }),
 ];
 
 #[derive(Default)]
@@ -77,7 +77,7 @@ fn print(results: &[Measured]) {
     let mut rows = table(&["", "CPU/msg", "/ recv", "goal", "", "p50", "p90", "p99"]);
     for ((name, way), result) in ROWS.iter().zip(results) {
         let ratio = cpu(result) / base;
-        let goal = if matches!(way, Way::Channel { taken: Taken::ByTask, .. }) { GOAL } else { Goal::None };
+        let goal = if matches!(way, Way::Channel { taken: TakenBy::Task, .. }) { GOAL } else { Goal::None };
         rows.add_row([
             (*name).to_owned(),
             format!("{:.1} µs", cpu(result) / 1e3),

@@ -32,7 +32,7 @@ pub(crate) const SLOTS: usize = 256;
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub(crate) enum Way {
     /// Our channel, whose ends look for so long before they sleep.
-    Channel { spin: Duration, taken: Taken },
+    Channel { spin: Duration, taken: TakenBy },
     /// A stream between two processes.
     Socket { is_busy: bool },
     /// A queue between two threads of one process.
@@ -41,17 +41,17 @@ pub(crate) enum Way {
 
 /// Who takes the messages out of a channel.
 #[derive(Clone, Copy, Serialize, Deserialize)]
-pub(crate) enum Taken {
+pub(crate) enum TakenBy {
     /// A thread that blocks.
-    ByThread,
+    Thread,
     /// A task that awaits them.
-    ByTask,
+    Task,
     /// A task that gets them from a thread that blocks.
-    ByBridge,
+    Bridge,
 }
 
 const fn channel(spin: Duration) -> Way {
-    Way::Channel { spin, taken: Taken::ByThread }
+    Way::Channel { spin, taken: TakenBy::Thread }
 }
 
 /// Our channel as it is without options: the row of the self-test.
@@ -130,9 +130,9 @@ impl Publisher {
                 let client = Client::builder().name_prefix(PREFIX).build()?;
                 let mut receiver = Receiver::builder().spin(spin).open(&client, &name)?;
                 let receive: Receive = match taken {
-                    Taken::ByThread => Box::new(move || from_channel(receiver.recv())),
-                    Taken::ByTask => Box::new(move || from_channel(block_on(receiver.recv_async()))),
-                    Taken::ByBridge => Box::new(bridge(receiver)),
+                    TakenBy::Thread => Box::new(move || from_channel(receiver.recv())),
+                    TakenBy::Task => Box::new(move || from_channel(block_on(receiver.recv_async()))),
+                    TakenBy::Bridge => Box::new(bridge(receiver)),
                 };
                 (receive, Box::new(|| publisher.finish()))
             }
