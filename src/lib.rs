@@ -61,7 +61,7 @@
 //! |---|---|---|---|
 //! | **keep**: send [`descriptor`](ShmBuf::descriptor), hold the [`ShmBuf`] until the receivers confirm | any transport; any number of receivers, known or not | you track confirmations | its leases come back; stop waiting for its confirmation |
 //! | **grant**: send [`grant`](ShmBuf::grant), drop the [`ShmBuf`] at once | any transport; receivers that told you their [`PeerId`] ([`Client::connect`]) | one lease and one descriptor per receiver; [`revoke`](ShmBuf::revoke) if the transport fails | its grants and leases come back |
-//! | [`channel`] | one receiver on this machine, and no transport yet; either side can sleep | one shared object per channel, one sleeping thread per process | the sender gets `Disconnected`, even while it sleeps; what it lent comes back |
+//! | [`channel`] | one receiver on this machine, and no transport yet; either side can sleep or be awaited | one shared object per channel, one sleeping thread per process | the sender gets `Disconnected`, even while it sleeps; what it lent comes back |
 //! | [`channel::Publisher`] | up to 64 receivers on this machine that come and go; a slow one is waited for, misses new messages or keeps the latest | the same, and one shared object per receiver | nobody else notices; what it was lent comes back |
 //! | `zenoh` (the feature) | you publish with zenoh or rmw_zenoh; stock receivers in any language | zenoh's own bookkeeping; receivers never unmap a segment | what it held stays out until you call `garbage_collect_unsafe` |
 //!

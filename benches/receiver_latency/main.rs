@@ -12,6 +12,7 @@
 
 #![forbid(unsafe_code)]
 
+mod awaiting;
 mod link;
 mod publisher;
 mod report;
@@ -65,7 +66,7 @@ fn main() -> Fallible {
 fn check(cores: Cores) -> Fallible {
     const ORDER: Order = Order { rate: 100_000, count: 1_000 };
     pin(cores.first())?;
-    for row in ROWS {
+    for row in ROWS.into_iter().chain(awaiting::ROWS) {
         let mut link = Link::start(row, SLOTS, cores.second())?;
         for _ in 0..2 {
             link.repeat(ORDER, |_, _| {})?;
@@ -95,7 +96,8 @@ fn measure(options: &Options, cores: Cores) -> Fallible {
             report::draw(file, rate, &machine.caption(), &results)?;
         }
     }
-    links.into_iter().try_for_each(Link::finish)
+    links.into_iter().try_for_each(Link::finish)?;
+    awaiting::measure(cores, options.common.rounds, options.seconds)
 }
 
 /// A repetition of each row to warm up, and then so many rounds, all rows in turn.

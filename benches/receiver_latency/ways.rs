@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use crate::awaiting::{block_on, bridge};
 use crate::publisher::{publish, Message};
 use serde::{Deserialize, Serialize};
 use shm_pool::channel::{self, Receiver, RecvError, Sender};
@@ -31,20 +32,35 @@ pub(crate) const SLOTS: usize = 256;
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub(crate) enum Way {
     /// Our channel, whose ends look for so long before they sleep.
-    Channel { spin: Duration },
+    Channel { spin: Duration, taken: TakenBy },
     /// A stream between two processes.
     Socket { is_busy: bool },
     /// A queue between two threads of one process.
     Threads { is_busy: bool },
 }
 
+/// Who takes the messages out of a channel.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+pub(crate) enum TakenBy {
+    /// A thread that blocks.
+    Thread,
+    /// A task that awaits them.
+    Task,
+    /// A task that gets them from a thread that blocks.
+    Bridge,
+}
+
+const fn channel(spin: Duration) -> Way {
+    Way::Channel { spin, taken: TakenBy::Thread }
+}
+
 /// Our channel as it is without options: the row of the self-test.
-pub(crate) const DEFAULT: Row = ("channel, 20 µs spin, then futex", Way::Channel { spin: Duration::from_micros(20) });
+pub(crate) const DEFAULT: Row = ("channel, 20 µs spin, then futex", channel(Duration::from_micros(20)));
 
 pub(crate) type Row = (&'static str, Way);
 
 pub(crate) const ROWS: [Row; 6] = [
-    ("channel, busy poll", Way::Channel { spin: Duration::MAX }),
+    ("channel, busy poll", channel(Duration::MAX)),
     DEFAULT,
     ("Unix socketpair, busy poll", Way::Socket { is_busy: true }),
     ("Unix socketpair, blocking", Way::Socket { is_busy: false }),
@@ -68,7 +84,7 @@ impl Task {
         pin(self.core)?;
         let orders = UnixStream::from(inherited_input()?);
         match self.way {
-            Way::Channel { spin } => {
+            Way::Channel { spin, .. } => {
                 let provider = Provider::builder().name_prefix(PREFIX).build()?;
                 let mut sender = Sender::builder().spin(spin).capacity(self.slots).create(&provider, &self.name)?;
                 say_ready()?;
@@ -107,13 +123,18 @@ impl Publisher {
             Child::start("publisher", command.stdin(OwnedFd::from(given)).stdout(output).process_group(0))
         };
         let (receive, finish): (Receive, Finish) = match way {
-            Way::Channel { spin } => {
+            Way::Channel { spin, taken } => {
                 let name = format!("{}-{slots}-{}", std::process::id(), spin.as_nanos());
                 let mut publisher = process(given, &name, Stdio::piped())?;
                 publisher.wait_until_ready()?;
                 let client = Client::builder().name_prefix(PREFIX).build()?;
                 let mut receiver = Receiver::builder().spin(spin).open(&client, &name)?;
-                (Box::new(move || from_channel(&mut receiver)), Box::new(|| publisher.finish()))
+                let receive: Receive = match taken {
+                    TakenBy::Thread => Box::new(move || from_channel(receiver.recv())),
+                    TakenBy::Task => Box::new(move || from_channel(block_on(receiver.recv_async()))),
+                    TakenBy::Bridge => Box::new(bridge(receiver)),
+                };
+                (receive, Box::new(|| publisher.finish()))
             }
             Way::Socket { is_busy } => {
                 let (ours, theirs) = UnixStream::pair()?;
@@ -135,8 +156,8 @@ impl Publisher {
     }
 }
 
-fn from_channel(receiver: &mut Receiver) -> Fallible<Option<Message>> {
-    match receiver.recv() {
+pub(crate) fn from_channel(received: Result<channel::Message, RecvError>) -> Fallible<Option<Message>> {
+    match received {
         Ok(channel::Message::Bytes(bytes)) => {
             Ok(Some(Message::read_from_bytes(&bytes).map_err(|_| "a message of another length")?))
         }

@@ -31,6 +31,20 @@
 //! ringer that has rung does not ring again before the sleeper has woken and is about to sleep
 //! again.
 //!
+//! # A sleeper that sleeps elsewhere
+//!
+//! A task does S1 to S3 itself ([`Bell::lie_down`]), and a thread that sleeps on many words at once
+//! does S4 for it (see `helper`). A wait for any of several channels does S1 for each of them, then
+//! S3, then S4 for all (see `wait_any`).
+//!
+//! # Interrupted
+//!
+//! Another thread of the sleeper's process can make it look ([`Bell::rouse`]): it sets a flag of
+//! its own, which S3 reads too, fences, and if bit 31 is set and bit 30 clear, it clears bit 31 and
+//! wakes. Either S3 sees the flag, or the word changes under S4, as with a ring. It must not set
+//! bit 30: before there is a ringer, that would say that the ringer is gone. Whoever is woken and
+//! is not meant begins again with S1.
+//!
 //! # Garbage
 //!
 //! Another process of the same user can write to the word, even by accident. So a sleeper looks
@@ -56,6 +70,16 @@ const SLEEPS: u32 = libc::FUTEX_WAITERS;
 #[inline]
 fn is_gone(word: u32) -> bool {
     word & (HOLDER | RUNG_OR_GONE) == RUNG_OR_GONE
+}
+
+/// With this word, has the ringer rung since the sleeper lay down, or is it gone?
+pub(super) fn is_rung(word: u32) -> bool {
+    word & RUNG_OR_GONE != 0
+}
+
+/// With this word, does somebody sleep whom nobody has woken?
+pub(super) fn is_asleep(word: u32) -> bool {
+    word & (SLEEPS | RUNG_OR_GONE) == SLEEPS
 }
 
 /// Why a wait ended.
@@ -148,6 +172,34 @@ impl Bell {
         self.0.wake();
     }
 
+    /// S1 and S2: from now on a ring wakes who sleeps on the word. Returns the word's value; `None`
+    /// if the ringer is gone. Being ready goes first, so ask that next.
+    pub(super) fn lie_down(&self) -> Option<u32> {
+        let about_to_sleep = |word| word & !RUNG_OR_GONE | SLEEPS;
+        let begun = self.change(|word| (!is_gone(word)).then(|| about_to_sleep(word))); // S1
+        fence(Ordering::SeqCst); // S2, partner of W2 and of the fence in `rouse`
+        begun.ok().map(about_to_sleep)
+    }
+
+    /// Clears bit 31, unless rung: otherwise the next ring would be a system call for nobody.
+    pub(super) fn get_up(&self) {
+        let _ = self.change(|word| is_asleep(word).then_some(word & !SLEEPS));
+    }
+
+    /// Makes the sleeper look again, if it sleeps. The caller is in the sleeper's process, and has
+    /// set what the sleeper will find.
+    pub(super) fn rouse(&self) {
+        fence(Ordering::SeqCst); // partner of S2
+        if self.change(|word| is_asleep(word).then_some(word & !SLEEPS)).is_ok() {
+            self.0.wake();
+        }
+    }
+
+    /// The word, to sleep on.
+    pub(super) fn word(&self) -> &Futex {
+        &self.0
+    }
+
     /// Sleeps until `is_ready`, the ringer is gone, or the deadline has passed; being ready goes
     /// first. `is_there` asks whether the ringer still has its lock, if it ever had it: a system
     /// call, made once a second.
@@ -158,8 +210,7 @@ impl Bell {
         is_there: impl Fn() -> bool,
     ) -> Woken {
         let woken = self.sleep(deadline, is_ready, is_there);
-        // Clear bit 31, unless rung: otherwise the next ring would be a system call for nobody.
-        let _ = self.change(|word| (word & (SLEEPS | RUNG_OR_GONE) == SLEEPS).then_some(word & !SLEEPS));
+        self.get_up();
         woken
     }
 
@@ -169,17 +220,15 @@ impl Bell {
         mut is_ready: impl FnMut() -> bool,
         is_there: impl Fn() -> bool,
     ) -> Woken {
-        let about_to_sleep = |word| word & !RUNG_OR_GONE | SLEEPS;
         loop {
-            let begun = self.change(|word| (!is_gone(word)).then(|| about_to_sleep(word))); // S1
-            fence(Ordering::SeqCst); // S2, partner of W2
+            let begun = self.lie_down(); // S1, S2
             if is_ready() {
                 return Woken::Ready; // S3
             }
-            let Ok(before) = begun else { return Woken::Gone };
+            let Some(word) = begun else { return Woken::Gone };
             let look_again = Deadline::after(LOOK_AGAIN);
             let until = Deadline::first(deadline, look_again);
-            self.0.sleep_while(about_to_sleep(before), until); // S4
+            self.0.sleep_while(word, until); // S4
 
             // Look before S1 runs again and clears the sign that it was rung.
             if is_ready() {
@@ -198,4 +247,4 @@ impl Bell {
 }
 
 /// The longest sleep before the sleeper looks again.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(1);

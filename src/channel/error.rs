@@ -209,6 +209,15 @@ pub enum SendErrorKind {
     /// This process is a forked child of the one that has the channel.
     #[error("the channel belongs to the process that this one was forked from")]
     Forked,
+    /// An [`Interrupter`](super::Interrupter) has ended the wait. The next one waits again.
+    #[error("the wait for the receiver was interrupted")]
+    Interrupted,
+    /// The thread that wakes those who await channels could not be started.
+    #[error("no thread could be started to wake who awaits channels (error {errno}); raise the limit of threads, or use `send`")]
+    NoHelper {
+        /// The system's error number.
+        errno: i32,
+    },
 }
 
 impl From<AttachError> for RecvError {
@@ -256,4 +265,46 @@ pub enum RecvError {
     /// This process is a forked child of the one that has the channel.
     #[error("the channel belongs to the process that this one was forked from")]
     Forked,
+    /// An [`Interrupter`](super::Interrupter) has ended the wait. The next one waits again.
+    #[error("the wait for a message was interrupted")]
+    Interrupted,
+    /// The thread that wakes those who await channels could not be started. No message is lost.
+    #[error("no thread could be started to wake who awaits channels; raise the limit of threads, or use `recv`: {0}")]
+    NoHelper(OsError),
+}
+
+/// Why [`wait_any`](super::wait_any) has found no receiver.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum WaitAnyError {
+    /// There is none to wait for.
+    #[error("no receiver was given to wait for")]
+    NoReceivers,
+    /// No message came in time.
+    #[error("none of {receivers} receivers had a message in time")]
+    TimedOut {
+        /// How many there are.
+        receivers: usize,
+    },
+    /// The [`Interrupter`](super::Interrupter) of one of them has ended the wait. The next one
+    /// waits again.
+    #[error("the wait was interrupted, at receiver {index}")]
+    Interrupted {
+        /// Whose it was.
+        index: usize,
+    },
+    /// The thread that wakes those who await channels could not be started.
+    #[error("no thread could be started to wait for {receivers} receivers; raise the limit of threads: {source}")]
+    NoHelper {
+        /// How many there are.
+        receivers: usize,
+        /// What the system says.
+        source: OsError,
+    },
+    /// This process is a forked child of the one that has this receiver.
+    #[error("the channel of receiver {index} belongs to the process that this one was forked from")]
+    Forked {
+        /// Which it is.
+        index: usize,
+    },
 }

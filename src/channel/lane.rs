@@ -4,11 +4,15 @@
 
 use super::bell::Woken;
 use super::book::Book;
+use super::end::Sleeper;
+use super::error::SendErrorKind;
+use super::interrupt::Interrupts;
 use super::lender::Lender;
 use super::object::Object;
 use super::ring::{self, Ticket, Words};
 use super::rules::OnFull;
 use super::{message, spin};
+use crate::error::OsError;
 use crate::os::deadline::Deadline;
 use crate::os::name::Name;
 use crate::owner::buf::ShmBuf;
@@ -16,11 +20,14 @@ use crate::owner::pool::{Lends, Pool};
 use std::io;
 use std::mem::size_of;
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Duration;
 
 /// The sender's side of one receiver.
 pub(super) struct Lane {
     pub(super) object: Object,
+    /// Not needed while there is no wait.
+    pub(super) sleeper: Box<Sleeper>,
     lender: Arc<Lender>,
     /// The number from which to look for a free one.
     next_loan: usize,
@@ -36,7 +43,7 @@ pub(super) struct Lane {
 
 /// A book for so many loans. To be made before the object that it is for: once that exists, the
 /// other side may come.
-pub(super) fn book(name: &Name, loans: usize) -> Result<Book, crate::error::OsError> {
+pub(super) fn book(name: &Name, loans: usize) -> Result<Book, OsError> {
     Book::new(loans)
         .ok_or_else(|| name.error("malloc", loans * size_of::<usize>(), io::Error::from_raw_os_error(libc::ENOMEM)))
 }
@@ -57,13 +64,20 @@ impl Patience {
 impl Lane {
     /// A lane on which nothing was sent yet. The pool, if there is one, asks it for what has come
     /// back.
-    pub(super) fn new(object: Object, book: Book, on_full: OnFull, pool: Option<&Pool>) -> Self {
+    pub(super) fn new(
+        object: Object,
+        book: Book,
+        on_full: OnFull,
+        interrupts: Arc<Interrupts>,
+        pool: Option<&Pool>,
+    ) -> Self {
+        let sleeper = Box::new(Sleeper::new(object.senders_end(), interrupts));
         let lender = Arc::new(Lender::new(object.shared().clone(), object.locks().clone(), book));
         if let Some(pool) = pool {
             pool.add_lender(lender.clone());
         }
         let (ticket, is_latest) = (Ticket::default(), on_full == OnFull::KeepLatest);
-        Self { object, lender, next_loan: 0, ticket, has_room: true, sent: None, is_latest }
+        Self { object, sleeper, lender, next_loan: 0, ticket, has_room: true, sent: None, is_latest }
     }
 
     /// Is the receiver gone?
@@ -109,22 +123,50 @@ impl Lane {
         self.ticket.number()
     }
 
-    /// Waits until the next slot is free.
-    #[inline(never)]
-    pub(super) fn wait_for_room(&self, budget: Duration, deadline: Option<Deadline>) -> Woken {
-        let object = &self.object;
-        spin(budget, object.to_sender(), deadline, || self.has_room(), || object.may_have_receiver())
+    /// Is there a receiver, or was there one?
+    pub(super) fn has_had_receiver(&self) -> bool {
+        self.object.to_sender().is_held()
     }
 
-    /// Waits until the receiver has received everything and asked for more.
-    pub(super) fn wait_until_received(&self, deadline: Option<Deadline>) -> Woken {
-        let Some(sent) = self.sent else { return Woken::Ready };
-        let (slots, object) = (self.object.slots(), &self.object);
-        match object.to_sender().wait(deadline, || ring::is_done(slots, sent), || object.may_have_receiver()) {
-            // A receiver that leaves marks what it has not received as received.
-            Woken::Ready if self.is_gone() => Woken::Gone,
-            woken => woken,
+    /// Spins, and then sleeps, until `is_ready`.
+    pub(super) fn wait(
+        &mut self,
+        budget: Duration,
+        deadline: Option<Deadline>,
+        is_ready: impl Fn(&Self) -> bool,
+    ) -> Result<(), SendErrorKind> {
+        self.sleeper.leave_helper();
+        let (this, object, interrupts) = (&*self, &self.object, self.sleeper.interrupts());
+        let is_ready = || is_ready(this);
+        let is_over = || is_ready() || interrupts.is_set();
+        match spin(budget, object.to_sender(), deadline, is_over, || object.may_have_receiver()) {
+            Woken::Ready if !is_ready() && interrupts.take() => Err(SendErrorKind::Interrupted),
+            Woken::Ready => Ok(()),
+            Woken::TimedOut => Err(SendErrorKind::TimedOut),
+            Woken::Gone => Err(SendErrorKind::Disconnected),
         }
+    }
+
+    /// Waits until the next slot is free.
+    #[inline(never)]
+    pub(super) fn wait_for_room(&mut self, budget: Duration, patience: Patience) -> Result<(), SendErrorKind> {
+        match patience {
+            _ if self.has_room() => Ok(()),
+            Patience::None => Err(SendErrorKind::Full { capacity: self.object.capacity() }),
+            Patience::Until(deadline) => self.wait(budget, deadline, Self::has_room),
+        }
+    }
+
+    /// Has `waker` woken when the next slot is free, or the receiver is gone; see [`Sleeper::arm`].
+    pub(super) fn arm(&mut self, waker: &Waker) -> Result<Option<Woken>, OsError> {
+        let Self { object, sleeper, ticket, .. } = self;
+        sleeper.arm(waker, || ring::has_room(object.slots(), *ticket), || object.may_have_receiver())
+    }
+
+    /// Waits until the receiver has received everything and asked for more, or is gone.
+    pub(super) fn wait_until_received(&mut self, deadline: Option<Deadline>) -> Result<(), SendErrorKind> {
+        let Some(sent) = self.sent else { return Ok(()) };
+        self.wait(Duration::ZERO, deadline, |this| ring::is_done(this.object.slots(), sent))
     }
 
     /// A free number for a loan. Collects what has come back if need be.

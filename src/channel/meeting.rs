@@ -57,6 +57,7 @@
 //! | what it is | newcomers are refused |
 
 use super::bell::Bell;
+use super::end::End;
 use super::error::ChannelError;
 use super::layout::{Facts, Found, Line, What};
 use super::object::{hold, make};
@@ -96,11 +97,14 @@ struct SeatWords {
 #[cfg(not(all(test, loom)))]
 const _: () = assert!(std::mem::size_of::<MeetingHeader>() == PAGE);
 
+/// The object, mapped.
+pub(super) struct Page(Mapping);
+
 /// One side's end of a meeting.
 pub(super) struct Meeting {
     /// The publisher's: the entries of its bells. Dropped before the mapping that they lie next to.
     listed: Vec<Listed>,
-    mapping: Mapping,
+    page: Arc<Page>,
     fork_epoch: u64,
     seats: usize,
     /// The publisher's name, removed before its lock is released.
@@ -115,12 +119,35 @@ pub(super) struct Seat {
     at: usize,
 }
 
+impl Page {
+    fn header(&self) -> &MeetingHeader {
+        // SAFETY: the mapping is page-aligned, at least a page long (`create` made, `layout::open`
+        // checked it) and lives as long as `self`; all processes access the header by atomics of
+        // the same width.
+        unsafe { self.0.base().cast::<MeetingHeader>().as_ref() }
+    }
+
+    /// The bell of a seat.
+    #[inline]
+    pub(super) fn bell(&self, at: usize) -> &Bell {
+        &self.header().seats[at].to_receiver
+    }
+
+    /// Makes the publisher look who has come, if it sleeps until somebody has. The caller is in its
+    /// process.
+    pub(super) fn rouse(&self) {
+        self.header().arrivals.0.fetch_add(1, Ordering::SeqCst);
+        self.header().arrivals.0.wake();
+    }
+}
+
 impl Meeting {
     /// Creates the object for the publisher.
     pub(super) fn create(name: &Name, facts: &Facts) -> Result<Self, ChannelError> {
         let (mapping, link, locks) = make(name, PAGE, 0o600)?;
         let fork_epoch = fork::epoch();
-        let mut this = Self { listed: Vec::new(), mapping, fork_epoch, seats: facts.seats, _link: Some(link), locks };
+        let page = Arc::new(Page(mapping));
+        let mut this = Self { listed: Vec::new(), page, fork_epoch, seats: facts.seats, _link: Some(link), locks };
         this.header().what.0.describe(facts);
         for at in 0..facts.seats {
             // SAFETY: the seats lie in the first page of the mapping, which `make` has put behind a
@@ -136,14 +163,17 @@ impl Meeting {
     pub(super) fn of_receiver(found: Found) -> Self {
         let seats = found.facts.seats.min(MAX_SEATS);
         let Found { mapping, locks, .. } = found;
-        Self { listed: Vec::new(), mapping, fork_epoch: fork::epoch(), seats, _link: None, locks }
+        let page = Arc::new(Page(mapping));
+        Self { listed: Vec::new(), page, fork_epoch: fork::epoch(), seats, _link: None, locks }
     }
 
     fn header(&self) -> &MeetingHeader {
-        // SAFETY: the mapping is page-aligned, at least a page long (`create` made, `layout::open`
-        // checked it) and lives as long as `self`; all processes access the header by atomics of
-        // the same width.
-        unsafe { self.mapping.base().cast::<MeetingHeader>().as_ref() }
+        self.page.header()
+    }
+
+    /// The mapping, for those that need it for longer than this end lives.
+    pub(super) fn page(&self) -> &Arc<Page> {
+        &self.page
     }
 
     /// Takes a free seat, for a receiver (R1). `None` if there is none.
@@ -201,7 +231,12 @@ impl Seat {
     /// The bell that the publisher rings for the receiver that sits here.
     #[inline]
     pub(super) fn bell(&self) -> &Bell {
-        &self.meeting.header().seats[self.at].to_receiver
+        self.meeting.page.bell(self.at)
+    }
+
+    /// The end of the receiver that sits here.
+    pub(super) fn end(&self) -> End {
+        End::of_seat(&self.meeting.page, self.at)
     }
 
     /// The lane that was last announced here.

@@ -116,6 +116,41 @@
 //! rings the bells when that thread ends. Two ends in one process cannot learn of each other's
 //! death, but they do learn of each other's drop.
 //!
+//! # Awaiting
+//!
+//! [`Receiver::recv_async`], [`Sender::send_async`] and [`Sender::send_bytes_async`] are futures
+//! for any executor, and [`Receiver`] is a `Stream` with the feature `stream`. They end as the
+//! blocking calls do, with the same errors, and can be dropped at any time without loss. One task
+//! waits for several channels with its executor's `select!`, or with [`Receiver::poll_recv`]; a
+//! thread with [`wait_any`]:
+//!
+//! ```no_run
+//! # async fn run(mut frames: shm_pool::channel::Receiver, mut samples: shm_pool::channel::Receiver)
+//! # -> Result<(), Box<dyn std::error::Error>> {
+//! loop {
+//!     tokio::select! {
+//!         frame = frames.recv_async() => println!("a frame of {} bytes", frame?.len()),
+//!         sample = samples.recv_async() => println!("a sample of {} bytes", sample?.len()),
+//!     }
+//! }
+//! # }
+//! ```
+//!
+//! The first await of a process starts a thread, which sleeps in the kernel on the bells of all
+//! ends that are awaited and wakes their tasks. It ends with the last such end. There is one for
+//! each 127 ends. Before Linux 5.16, or where a filter forbids `futex_waitv`, there is one for each
+//! end. A task does not spin, and is polled once a second without need: it looks whether the other
+//! side is still there, as a thread that sleeps does.
+//!
+//! An end that was awaited and is then waited for in a thread leaves the helper: going to and fro
+//! between the two costs system calls. An end that is dropped is unmapped by the helper, a moment
+//! later.
+//!
+//! # Interrupting
+//!
+//! [`Receiver::interrupter`] and [`Sender::interrupter`] give a handle by which any thread ends a
+//! wait, see [`Interrupter`].
+//!
 //! # Waiting and priorities
 //!
 //! Buffers come back through the pool's queues (`crossbeam_queue::ArrayQueue`). These spin, without
@@ -123,11 +158,18 @@
 //! ordinary priority is stopped there, a real-time thread on the same core that gives a buffer of
 //! that class back spins until the first one runs again.
 
+#[cfg(all(test, loom))]
+#[path = "../models/awaiting.rs"]
+mod awaiting_models;
 mod bell;
 mod book;
 mod borrower;
 mod counted;
+mod end;
 mod error;
+mod futures;
+mod helper;
+mod interrupt;
 mod lane;
 mod layout;
 mod lender;
@@ -143,14 +185,18 @@ mod returns;
 mod ring;
 mod rules;
 mod sender;
+mod wait_any;
 
 pub use borrower::Loan;
-pub use error::{ChannelError, RecvError, SendError, SendErrorKind};
+pub use error::{ChannelError, RecvError, SendError, SendErrorKind, WaitAnyError};
+pub use futures::{RecvFuture, SendBytesFuture, SendFuture};
+pub use interrupt::Interrupter;
 pub use message::{Inline, Message, MAX_INLINE};
 pub use publisher::{Publisher, PublisherBuilder, ReceiverState};
 pub use receiver::{Receiver, ReceiverBuilder};
 pub use rules::OnFull;
 pub use sender::{Sender, SenderBuilder};
+pub use wait_any::wait_any;
 
 use crate::os::deadline::Deadline;
 use bell::{Bell, Woken};

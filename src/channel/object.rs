@@ -8,6 +8,7 @@
 //! releases the lock.
 
 use super::bell::Bell;
+use super::end::End;
 use super::error::ChannelError;
 use super::layout::{not_a_channel, size, Facts, Found, Kind, Shared};
 use super::meeting::Seat;
@@ -217,6 +218,19 @@ impl Object {
     #[inline]
     pub(super) fn to_sender(&self) -> &Bell {
         self.shared.to_sender()
+    }
+
+    /// What the receiver sleeps on.
+    pub(super) fn receivers_end(&self) -> End {
+        match &self.seat {
+            None => End::of_object(&self.shared, |shared| &shared.header().to_receiver.0),
+            Some(seat) => seat.end(),
+        }
+    }
+
+    /// What the sender sleeps on.
+    pub(super) fn senders_end(&self) -> End {
+        End::of_object(&self.shared, Shared::to_sender)
     }
 
     /// Is the sender's process alive and the sender not dropped? For the receiver to ask.

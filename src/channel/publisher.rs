@@ -29,9 +29,9 @@
 
 #![forbid(unsafe_code)]
 
-use super::bell::Woken;
 use super::borrower::SentBuffer;
 use super::error::{ChannelError, SendError, SendErrorKind};
+use super::interrupt::{Asleep, Interrupter, Interrupts};
 use super::lane::{self, Lane, Patience};
 use super::layout::{self, Facts, Kind, EXTRA_SLOTS, MAX_LOANS, MAX_SLOTS};
 use super::meeting::{Meeting, Seat, MAX_SEATS};
@@ -176,6 +176,7 @@ impl PublisherBuilder {
             arrivals: 0,
             history: VecDeque::new(),
             history_len: self.history.min(self.slots),
+            interrupts: Interrupts::new(),
             spin: self.spin,
         })
     }
@@ -228,6 +229,7 @@ pub struct Publisher {
     /// The last messages, for receivers that come later.
     history: VecDeque<Kept>,
     history_len: usize,
+    interrupts: Arc<Interrupts>,
     spin: Duration,
 }
 
@@ -277,14 +279,11 @@ impl Outlet {
     fn wait(&mut self, is_buffer: bool, budget: Duration, patience: Patience) -> Result<(), SendErrorKind> {
         self.turn = None;
         let lane = &mut self.lane;
-        if !lane.is_ready() && !lane.has_room() {
-            let Patience::Until(deadline) = patience else {
-                return Err(SendErrorKind::Full { capacity: lane.object.capacity() });
-            };
-            match lane.wait_for_room(budget, deadline) {
-                Woken::Ready => {}
-                Woken::TimedOut => return Err(SendErrorKind::TimedOut),
-                Woken::Gone => return Ok(()),
+        if !lane.is_ready() {
+            match lane.wait_for_room(budget, patience) {
+                // It is let go of next time.
+                Err(SendErrorKind::Disconnected) => return Ok(()),
+                done => done?,
             }
         }
         self.turn = if is_buffer { lane.free_loan() } else { Some(0) };
@@ -377,7 +376,8 @@ impl Publisher {
     /// # Errors
     ///
     /// [`SendErrorKind::TooManyLent`], without waiting, if a receiver that chose [`OnFull::Wait`]
-    /// has as many buffers as it may; [`SendErrorKind::OtherProvider`]; [`SendErrorKind::Forked`].
+    /// has as many buffers as it may; [`SendErrorKind::OtherProvider`];
+    /// [`SendErrorKind::Interrupted`]; [`SendErrorKind::Forked`].
     /// Then nobody got the message, and the buffer comes back with the error.
     #[inline]
     pub fn send(&mut self, buffer: ShmBuf) -> Result<usize, SendError<ShmBuf>> {
@@ -441,7 +441,7 @@ impl Publisher {
     ///
     /// # Errors
     ///
-    /// [`SendErrorKind::TooLong`], [`SendErrorKind::Forked`].
+    /// [`SendErrorKind::TooLong`], [`SendErrorKind::Interrupted`], [`SendErrorKind::Forked`].
     #[inline]
     pub fn send_bytes(&mut self, bytes: &[u8]) -> Result<usize, SendErrorKind> {
         self.send_inline(bytes, Patience::Until(None))
@@ -592,7 +592,8 @@ impl Publisher {
         if !found.what().claim() {
             return Ok(None);
         }
-        let lane = Lane::new(Object::of_lane(found, seat), book, facts.on_full, self.pool.upgrade().as_deref());
+        let (object, interrupts) = (Object::of_lane(found, seat), self.interrupts.clone());
+        let lane = Lane::new(object, book, facts.on_full, interrupts, self.pool.upgrade().as_deref());
         let mut outlet = Outlet { lane, id, on_full: facts.on_full, left_out: 0, dropped: 0, turn: None };
         let last = self.history.len().saturating_sub(outlet.lane.object.capacity());
         for kept in self.history.iter().skip(last) {
@@ -641,17 +642,21 @@ impl Publisher {
     ///
     /// # Errors
     ///
-    /// [`SendErrorKind::TimedOut`], [`SendErrorKind::Forked`].
+    /// [`SendErrorKind::TimedOut`], [`SendErrorKind::Interrupted`], [`SendErrorKind::Forked`].
     pub fn wait_for_receivers(&mut self, count: usize, timeout: Duration) -> Result<(), SendErrorKind> {
         let deadline = Deadline::after(timeout);
         loop {
             if !self.meeting.is_ours() {
                 return Err(SendErrorKind::Forked);
             }
+            self.interrupts.aim(Asleep::AtMeeting(self.meeting.page().clone()));
             let known = self.meeting.arrivals();
             self.meet();
             if self.outlets.len() >= count {
                 return Ok(());
+            }
+            if self.interrupts.take() {
+                return Err(SendErrorKind::Interrupted);
             }
             if deadline.is_some_and(Deadline::has_passed) {
                 return Err(SendErrorKind::TimedOut);
@@ -666,18 +671,36 @@ impl Publisher {
     ///
     /// # Errors
     ///
-    /// [`SendErrorKind::TimedOut`], [`SendErrorKind::Forked`].
+    /// [`SendErrorKind::TimedOut`], [`SendErrorKind::Interrupted`], [`SendErrorKind::Forked`].
     pub fn wait_until_received(&mut self, timeout: Duration) -> Result<(), SendErrorKind> {
         if !self.meeting.is_ours() {
             return Err(SendErrorKind::Forked);
         }
         let deadline = Deadline::after(timeout);
         self.meet();
-        let has_received = |outlet: &Outlet| outlet.lane.wait_until_received(deadline) != Woken::TimedOut;
-        if self.outlets.iter().all(has_received) {
-            return Ok(());
+        for outlet in &mut self.outlets {
+            match outlet.lane.wait_until_received(deadline) {
+                Err(SendErrorKind::Disconnected) => {}
+                done => done?,
+            }
         }
-        Err(SendErrorKind::TimedOut)
+        Ok(())
+    }
+
+    /// A handle by which any thread ends a wait of this publisher.
+    pub fn interrupter(&self) -> Interrupter {
+        Interrupter::new(&self.interrupts)
+    }
+
+    /// The lane of the first receiver that is waited for and has no room.
+    pub(super) fn waited_for(&mut self) -> Option<&mut Lane> {
+        let mut lanes = self.outlets.iter_mut().filter(|outlet| outlet.on_full == OnFull::Wait);
+        lanes.find(|outlet| !outlet.lane.has_room()).map(|outlet| &mut outlet.lane)
+    }
+
+    /// No task sleeps any more.
+    pub(super) fn disarm(&mut self) {
+        self.outlets.iter_mut().for_each(|outlet| outlet.lane.sleeper.disarm());
     }
 
     /// The provider whose buffers it sends.

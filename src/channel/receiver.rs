@@ -4,12 +4,14 @@
 
 use super::bell::Woken;
 use super::borrower::{memory_bell, Borrower, MappedSegments};
+use super::end::Sleeper;
 use super::error::{ChannelError, RecvError};
+use super::interrupt::{Interrupter, Interrupts};
 use super::layout::{self, not_a_channel, Facts, Found, Kind, EXTRA_SLOTS, MAX_LOANS, MAX_SLOTS};
 use super::meeting::Meeting;
 use super::message::{self, Carried, Message};
 use super::object::Object;
-use super::ring::{self, Ticket, Words};
+use super::ring::{self, Slot, Ticket, Words};
 use super::rules::OnFull;
 use super::{spin, DEFAULT_SPIN};
 use crate::error::OsError;
@@ -23,6 +25,7 @@ use crate::protocol::dead::remove_dead;
 use crate::sync::{fence, Ordering};
 use std::fmt;
 use std::sync::Arc;
+use std::task::Waker;
 use std::thread;
 use std::time::Duration;
 
@@ -109,7 +112,9 @@ impl ReceiverBuilder {
         let segments = MappedSegments::new(names, uid, provider, borrower);
         let is_latest = on_full == OnFull::KeepLatest;
         let (ticket, expected, read, claimed) = (Ticket::default(), 0, None, None);
-        Ok(Receiver { object, segments, ticket, expected, read, is_latest, claimed, spin: self.spin })
+        let sleeper = Box::new(Sleeper::new(object.receivers_end(), Interrupts::new()));
+        let (spin, turn) = (self.spin, 0);
+        Ok(Receiver { object, sleeper, segments, ticket, expected, read, is_latest, claimed, spin, turn })
     }
 
     /// Joins a channel of one receiver.
@@ -187,6 +192,8 @@ impl ReceiverBuilder {
 /// Receives the messages of one sender. The [module](super) tells what becomes of them.
 pub struct Receiver {
     object: Object,
+    /// Not needed while there is no wait.
+    pub(super) sleeper: Box<Sleeper>,
     segments: MappedSegments,
     ticket: Ticket,
     /// The message received last; its slot is freed when the next message is asked for.
@@ -197,7 +204,9 @@ pub struct Receiver {
     is_latest: bool,
     /// A message that was claimed and could not be mapped yet.
     claimed: Option<Arrived>,
-    spin: Duration,
+    pub(super) spin: Duration,
+    /// When [`wait_any`](super::wait_any) has last named it; a larger number is later.
+    pub(super) turn: u64,
 }
 
 /// A message that was copied out of its slot.
@@ -235,6 +244,7 @@ impl Receiver {
     /// * [`RecvError::NotNow`]: try again for the same message.
     /// * [`RecvError::Closed`], [`RecvError::Attach`] and [`RecvError::Damaged`]: this message is
     ///   lost, the next one may be good.
+    /// * [`RecvError::Interrupted`] by an [`Interrupter`].
     /// * [`RecvError::Forked`] in a forked child.
     #[inline]
     pub fn recv(&mut self) -> Result<Message, RecvError> {
@@ -284,11 +294,20 @@ impl Receiver {
                 return Err(RecvError::TimedOut);
             }
             match self.wait(deadline) {
+                Woken::Ready if !self.has_next() && self.sleeper.interrupts().take() => {
+                    return Err(RecvError::Interrupted)
+                }
                 Woken::Ready => was_ready = true,
                 Woken::TimedOut => return Err(RecvError::TimedOut),
                 Woken::Gone => return Err(RecvError::Disconnected),
             }
         }
+    }
+
+    /// A handle by which any thread ends a wait of this receiver, in [`recv`](Self::recv),
+    /// [`recv_timeout`](Self::recv_timeout) or [`wait_any`](super::wait_any).
+    pub fn interrupter(&self) -> Interrupter {
+        Interrupter::new(self.sleeper.interrupts())
     }
 
     /// Maps and faults in all that the sender's provider has now, so that a buffer of it costs this
@@ -322,24 +341,39 @@ impl Receiver {
     /// Waits for the next message. Not inlined, so that a received message stays in registers on
     /// its way to the caller.
     #[inline(never)]
-    fn wait(&self, deadline: Option<Deadline>) -> Woken {
-        let is_there = || self.object.has_sender();
-        spin(self.spin, self.object.to_receiver(), deadline, || self.is_ready(), is_there)
+    fn wait(&mut self, deadline: Option<Deadline>) -> Woken {
+        self.sleeper.leave_helper();
+        let is_ready = || self.has_next() || self.sleeper.interrupts().is_set();
+        spin(self.spin, self.object.to_receiver(), deadline, is_ready, || self.object.has_sender())
+    }
+
+    /// Asks for the next message: the slot of the last one is free from now on.
+    pub(super) fn ask(&mut self) -> Result<(), RecvError> {
+        self.check_fork()?;
+        self.free_read();
+        Ok(())
     }
 
     /// Has the next message arrived?
     #[inline]
-    fn is_ready(&self) -> bool {
-        let slots = self.object.slots();
-        if self.is_latest {
-            return self.claimed.is_some() || ring::has_passed(slots, self.ticket);
-        }
-        ring::is_there(slots, self.ticket)
+    pub(super) fn has_next(&self) -> bool {
+        has_next(self.object.slots(), self.ticket, self.is_latest, &self.claimed)
+    }
+
+    pub(super) fn object(&self) -> &Object {
+        &self.object
+    }
+
+    /// Has `waker` woken when the next message arrives, or the sender is gone; see
+    /// [`Sleeper::arm`].
+    pub(super) fn arm(&mut self, waker: &Waker) -> Result<Option<Woken>, OsError> {
+        let Self { object, sleeper, ticket, is_latest, claimed, .. } = self;
+        sleeper.arm(waker, || has_next(object.slots(), *ticket, *is_latest, claimed), || object.has_sender())
     }
 
     /// Receives the next message, if it has arrived.
     #[inline]
-    fn take(&mut self) -> Option<Result<Message, RecvError>> {
+    pub(super) fn take(&mut self) -> Option<Result<Message, RecvError>> {
         let arrived = if self.is_latest { self.claim()? } else { self.read()? };
         let Arrived { number, words, next, read } = arrived;
         let place = message::place(number, &words);
@@ -406,6 +440,14 @@ impl Receiver {
             Err(RecvError::Forked)
         }
     }
+}
+
+#[inline]
+fn has_next(slots: &[Slot], ticket: Ticket, is_latest: bool, claimed: &Option<Arrived>) -> bool {
+    if is_latest {
+        return claimed.is_some() || ring::has_passed(slots, ticket);
+    }
+    ring::is_there(slots, ticket)
 }
 
 fn is_sender_there(object: &Object) -> bool {

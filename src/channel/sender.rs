@@ -2,9 +2,9 @@
 
 #![forbid(unsafe_code)]
 
-use super::bell::Woken;
 use super::borrower::SentBuffer;
 use super::error::{ChannelError, SendError, SendErrorKind};
+use super::interrupt::{Interrupter, Interrupts};
 use super::lane::{self, Lane, Patience};
 use super::layout::{self, Facts, EXTRA_SLOTS, MAX_LOANS, MAX_SLOTS, MIN_SLOTS};
 use super::object::Object;
@@ -93,7 +93,7 @@ impl SenderBuilder {
         let book = lane::book(&name, loans)?;
         let facts = Facts::of_pair(provider.id(), self.slots + EXTRA_SLOTS, loans);
         let object = Object::create(&name, &facts, self.mode)?;
-        let lane = Lane::new(object, book, facts.on_full, Some(provider.pool()));
+        let lane = Lane::new(object, book, facts.on_full, Interrupts::new(), Some(provider.pool()));
         Ok(Sender { lane, loans, provider: provider.id(), spin: self.spin })
     }
 }
@@ -101,7 +101,7 @@ impl SenderBuilder {
 /// Sends messages to one receiver, in this or another process. The [module](super) tells what
 /// becomes of them.
 pub struct Sender {
-    lane: Lane,
+    pub(super) lane: Lane,
     /// The most buffers that the receiver may have.
     loans: usize,
     provider: ProviderId,
@@ -128,18 +128,13 @@ impl Sender {
     ///
     /// # Errors
     ///
-    /// [`SendErrorKind::TimedOut`], [`SendErrorKind::Disconnected`], [`SendErrorKind::Forked`].
+    /// [`SendErrorKind::TimedOut`], [`SendErrorKind::Disconnected`],
+    /// [`SendErrorKind::Interrupted`], [`SendErrorKind::Forked`].
     pub fn wait_for_receiver(&mut self, timeout: Duration) -> Result<(), SendErrorKind> {
-        let object = &self.lane.object;
-        if !object.is_ours() {
+        if !self.lane.object.is_ours() {
             return Err(SendErrorKind::Forked);
         }
-        let bell = object.to_sender();
-        match bell.wait(Deadline::after(timeout), || bell.is_held(), || object.may_have_receiver()) {
-            Woken::Ready => Ok(()),
-            Woken::TimedOut => Err(SendErrorKind::TimedOut),
-            Woken::Gone => Err(SendErrorKind::Disconnected),
-        }
+        self.lane.wait(Duration::ZERO, Deadline::after(timeout), Lane::has_had_receiver)
     }
 
     /// Waits until the receiver has received everything and asked for more, for `timeout` at most.
@@ -149,16 +144,22 @@ impl Sender {
     /// # Errors
     ///
     /// [`SendErrorKind::TimedOut`]; [`SendErrorKind::Disconnected`], even if the receiver had
-    /// received it all; [`SendErrorKind::Forked`].
+    /// received it all; [`SendErrorKind::Interrupted`]; [`SendErrorKind::Forked`].
     pub fn wait_until_received(&mut self, timeout: Duration) -> Result<(), SendErrorKind> {
         if !self.lane.object.is_ours() {
             return Err(SendErrorKind::Forked);
         }
-        match self.lane.wait_until_received(Deadline::after(timeout)) {
-            Woken::Ready => Ok(()),
-            Woken::Gone => Err(SendErrorKind::Disconnected),
-            Woken::TimedOut => Err(SendErrorKind::TimedOut),
+        self.lane.wait_until_received(Deadline::after(timeout))?;
+        // A receiver that leaves marks what it has not received as received.
+        if self.lane.is_gone() {
+            return Err(SendErrorKind::Disconnected);
         }
+        Ok(())
+    }
+
+    /// A handle by which any thread ends a wait of this sender.
+    pub fn interrupter(&self) -> Interrupter {
+        Interrupter::new(self.lane.sleeper.interrupts())
     }
 
     /// How many messages the channel holds that the receiver has not received.
@@ -173,7 +174,8 @@ impl Sender {
     ///
     /// [`SendErrorKind::Disconnected`] if the receiver is gone, or goes while this waits;
     /// [`SendErrorKind::TooManyLent`], without waiting; [`SendErrorKind::OtherProvider`];
-    /// [`SendErrorKind::Forked`]. The buffer comes back with the error.
+    /// [`SendErrorKind::Interrupted`]; [`SendErrorKind::Forked`]. The buffer comes back with the
+    /// error.
     ///
     /// A message sent just as the receiver goes may count as sent. It then comes back with
     /// everything else the receiver had, once the receiver cannot read any more.
@@ -240,7 +242,8 @@ impl Sender {
     ///
     /// # Errors
     ///
-    /// [`SendErrorKind::TooLong`], [`SendErrorKind::Disconnected`], [`SendErrorKind::Forked`].
+    /// [`SendErrorKind::TooLong`], [`SendErrorKind::Disconnected`], [`SendErrorKind::Interrupted`],
+    /// [`SendErrorKind::Forked`].
     #[inline]
     pub fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), SendErrorKind> {
         self.send_inline(bytes, Patience::Until(None))
@@ -291,24 +294,15 @@ impl Sender {
     }
 
     #[inline(never)]
-    fn wait_for_room(&self, patience: Patience) -> Result<(), SendErrorKind> {
-        let lane = &self.lane;
+    fn wait_for_room(&mut self, patience: Patience) -> Result<(), SendErrorKind> {
+        let lane = &mut self.lane;
         if !lane.object.is_ours() {
             return Err(SendErrorKind::Forked);
         }
         if lane.is_gone() {
             return Err(SendErrorKind::Disconnected);
         }
-        let deadline = match patience {
-            _ if lane.has_room() => return Ok(()),
-            Patience::None => return Err(SendErrorKind::Full { capacity: lane.object.capacity() }),
-            Patience::Until(deadline) => deadline,
-        };
-        match lane.wait_for_room(self.spin, deadline) {
-            Woken::Ready => Ok(()),
-            Woken::TimedOut => Err(SendErrorKind::TimedOut),
-            Woken::Gone => Err(SendErrorKind::Disconnected),
-        }
+        lane.wait_for_room(self.spin, patience)
     }
 }
 

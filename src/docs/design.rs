@@ -99,6 +99,7 @@
 //! | peers that come, go and die while the owner grants and reclaims | `slot` |
 //! | chunks between shelves and hands while the pool closes | `shelf` |
 //! | the ring, its bells, loans and returns | `loans` |
+//! | a task whose helper sleeps for it, a thread that sleeps on several bells, interrupts | `awaiting` |
 //! | the memory bell: whoever gives memory back wakes who waits | `memory_bell` |
 //!
 //! # What is lock-free
@@ -115,6 +116,9 @@
 //! **Sending and receiving by a channel** waits for no lock, unless every loan is out or the other
 //! side is gone. A side that has to wait for the other one sleeps in the kernel after a while, and
 //! a system call of the other one wakes it.
+//!
+//! **Awaiting** takes no lock but for the first await of an end. The thread that sleeps for all tasks
+//! calls their wakers with no lock held.
 //!
 //! **Giving back**, in any process, costs one relaxed load more while nobody waits for memory (see
 //! `protocol/memory_bell`). While somebody does, it is a system call. While the owner asks again

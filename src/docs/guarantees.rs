@@ -50,6 +50,7 @@
 //! | A receiver that attaches too late gets [`Stale`], never wrong bytes | `a_message_that_nobody_keeps_is_stale_and_never_another_one` |
 //! | The pool never holds more than `max_bytes` | `the_cap_is_used_up_and_never_exceeded` |
 //! | A channel loses, doubles and reorders nothing, and no wake-up is lost | `all_messages_come_in_order_with_two_slots`, `no_wake_up_is_lost` |
+//! | A task that awaits a channel misses no wake-up, and loses nothing when its future is dropped; so on every kernel | `futures_can_be_dropped_at_any_await_point`, `tasks_and_threads_wait_on_every_kernel`, the model `a_task_that_awaits_misses_no_ring` |
 //! | The warm path makes no system call | `a_million_warm_cycles_of_one_thread_make_no_system_call` |
 //! | … and does not touch the heap, on either side | `messages_are_shared_read_and_recycled_without_the_heap` |
 //! | After [`Provider::reserve`](crate::Provider::reserve) and the peers' `warm`, both hold from the first message on, and no page faults | `the_first_messages_after_a_reservation_touch_no_heap_and_fault_no_page` |

@@ -24,6 +24,12 @@ impl Deadline {
         (now.tv_sec, now.tv_nsec) >= (self.0.tv_sec, self.0.tv_nsec)
     }
 
+    /// The time until then; zero if it has passed.
+    pub(crate) fn left(self) -> Duration {
+        let since_start = |time: libc::timespec| Duration::new(time.tv_sec as u64, time.tv_nsec as u32);
+        since_start(self.0).saturating_sub(since_start(now()))
+    }
+
     /// The deadline that passes first; `None` never passes.
     pub(crate) fn first(one: Option<Self>, other: Option<Self>) -> Option<Self> {
         let (Some(a), Some(b)) = (one, other) else { return one.or(other) };

@@ -1,16 +1,24 @@
 //! A futex that processes share: a 32-bit word. A thread sleeps while the word has a certain value;
-//! another thread changes the word and wakes it.
+//! another thread changes the word and wakes it. Since Linux 5.16 a thread can sleep on up to
+//! [`MOST_WORDS`] words at once.
 
 #[cfg(all(test, loom))]
-pub(crate) use model::Futex;
+pub(crate) use model::{can_sleep_on_many, Futex, Words};
 #[cfg(not(all(test, loom)))]
-pub(crate) use real::Futex;
+pub(crate) use real::{can_sleep_on_many, Futex, Words};
+
+/// How many words a thread can sleep on at once: the kernel's `FUTEX_WAITV_MAX`.
+pub(crate) const MOST_WORDS: usize = 128;
 
 #[cfg(not(all(test, loom)))]
 mod real {
+    use super::MOST_WORDS;
     use crate::os::deadline::Deadline;
+    use std::io;
+    use std::marker::PhantomData;
     use std::ptr;
-    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::atomic::{AtomicU32, AtomicU8, Ordering};
+    use std::time::Duration;
 
     /// A 32-bit word in shared memory, to sleep on.
     #[repr(transparent)]
@@ -63,12 +71,104 @@ mod real {
             unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE, i32::MAX) };
         }
     }
+
+    /// `futex_waitv`, which has this number on all architectures that the crate supports. Older
+    /// versions of libc do not name it.
+    const WAITV: libc::c_long = 449;
+
+    /// `FUTEX2_SIZE_U32`: a word of 32 bits. Without `FUTEX2_PRIVATE`, processes share it.
+    const SIZE_U32: u32 = 2;
+
+    /// How long to sleep on one word where a filter forbids the call that it allowed before.
+    const FORBIDDEN: Duration = Duration::from_millis(1);
+
+    /// The kernel's `struct futex_waitv`.
+    #[repr(C)]
+    #[derive(Clone, Copy)]
+    struct Waiter {
+        value: u64,
+        address: u64,
+        flags: u32,
+        reserved: u32,
+    }
+
+    /// Words to sleep on at once, each with the value that it is to have.
+    pub(crate) struct Words<'a> {
+        waiters: [Waiter; MOST_WORDS],
+        len: usize,
+        last: Option<(&'a Futex, u32)>,
+        words: PhantomData<&'a Futex>,
+    }
+
+    impl<'a> Words<'a> {
+        pub(crate) fn new() -> Self {
+            let none = Waiter { value: 0, address: 0, flags: 0, reserved: 0 };
+            Self { waiters: [none; MOST_WORDS], len: 0, last: None, words: PhantomData }
+        }
+
+        /// Adds a word. There is room for [`MOST_WORDS`]; more are left out.
+        pub(crate) fn push(&mut self, word: &'a Futex, value: u32) {
+            if let Some(waiter) = self.waiters.get_mut(self.len) {
+                let address = word.0.as_ptr() as u64;
+                *waiter = Waiter { value: value.into(), address, flags: SIZE_U32, reserved: 0 };
+                self.len += 1;
+                self.last = Some((word, value));
+            }
+        }
+
+        /// The word that was added last, and its value.
+        pub(crate) fn last(&self) -> Option<(&'a Futex, u32)> {
+            self.last
+        }
+
+        /// Sleeps if each word has its value: until one is woken, until `deadline` (on the
+        /// monotonic clock) has passed, or spuriously. The kernel looks at the words in the order
+        /// in which they were added, and whoever wakes one after that look wakes this.
+        pub(crate) fn sleep(&self, deadline: Option<Deadline>) {
+            let until = deadline.as_ref().map_or(ptr::null(), Deadline::as_ptr);
+            let (waiters, none) = (self.waiters.as_ptr(), 0);
+            // SAFETY: the first `len` waiters are filled, and their words live as long as `'a`; the
+            // deadline is null or valid during the call.
+            let result = unsafe { libc::syscall(WAITV, waiters, self.len, none, until, libc::CLOCK_MONOTONIC) };
+            if result == -1 && is_missing(&io::Error::last_os_error()) {
+                // Without this, the caller would spin.
+                let until = Deadline::first(deadline, Deadline::after(FORBIDDEN));
+                self.last.into_iter().for_each(|(word, value)| word.sleep_while(value, until));
+            }
+        }
+    }
+
+    /// The kernel has no such call, or a sandbox forbids it.
+    fn is_missing(error: &io::Error) -> bool {
+        matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM))
+    }
+
+    /// Can a thread sleep on several words here? Asked of the kernel once per process.
+    pub(crate) fn can_sleep_on_many() -> bool {
+        const YES: u8 = 1;
+        const NO: u8 = 2;
+        static ANSWER: AtomicU8 = AtomicU8::new(0);
+        // Relaxed: nothing else depends on it, and all who ask get the same answer.
+        match ANSWER.load(Ordering::Relaxed) {
+            YES => true,
+            NO => false,
+            _ => {
+                let (words, unused) = (ptr::null::<Waiter>(), ptr::null::<libc::timespec>());
+                // SAFETY: without words, the kernel reads nothing and refuses the call.
+                unsafe { libc::syscall(WAITV, words, 0, 0, unused, libc::CLOCK_MONOTONIC) };
+                let can = !is_missing(&io::Error::last_os_error());
+                ANSWER.store(if can { YES } else { NO }, Ordering::Relaxed);
+                can
+            }
+        }
+    }
 }
 
 #[cfg(all(test, loom))]
 mod model {
     use crate::os::deadline::Deadline;
     use loom::sync::{atomic, Condvar, Mutex};
+    use loom::thread::yield_now;
     use std::sync::atomic::Ordering;
 
     /// A futex whose sleepers wake only when they are woken, never spuriously. So a lost wake-up is
@@ -77,7 +177,8 @@ mod model {
     pub(crate) struct Futex {
         word: atomic::AtomicU32,
         companion: atomic::AtomicU8,
-        lock: Mutex<()>,
+        /// How often it was woken.
+        lock: Mutex<usize>,
         woken: Condvar,
     }
 
@@ -86,7 +187,7 @@ mod model {
             Self {
                 word: atomic::AtomicU32::new(value),
                 companion: atomic::AtomicU8::new(0),
-                lock: Mutex::new(()),
+                lock: Mutex::new(0),
                 woken: Condvar::new(),
             }
         }
@@ -125,8 +226,46 @@ mod model {
         }
 
         pub(crate) fn wake(&self) {
-            let _guard = self.lock.lock().unwrap();
+            let mut wakes = self.lock.lock().unwrap();
+            *wakes += 1;
             self.woken.notify_all();
         }
+    }
+
+    /// Sleeps on several words. It wakes only when one is woken, never spuriously; a lost wake-up
+    /// is a loop without an end, which loom reports.
+    pub(crate) struct Words<'a>(Vec<(&'a Futex, u32)>);
+
+    impl<'a> Words<'a> {
+        pub(crate) fn new() -> Self {
+            Self(Vec::new())
+        }
+
+        pub(crate) fn push(&mut self, word: &'a Futex, value: u32) {
+            self.0.push((word, value));
+        }
+
+        pub(crate) fn last(&self) -> Option<(&'a Futex, u32)> {
+            self.0.last().copied()
+        }
+
+        pub(crate) fn sleep(&self, _deadline: Option<Deadline>) {
+            // Like the kernel: compare and queue, word by word, each under its own lock.
+            let mut queued = Vec::new();
+            for &(word, value) in &self.0 {
+                let wakes = word.lock.lock().unwrap();
+                if word.word().load(Ordering::Relaxed) != value {
+                    return;
+                }
+                queued.push((word, *wakes));
+            }
+            while queued.iter().all(|&(word, wakes)| *word.lock.lock().unwrap() == wakes) {
+                yield_now();
+            }
+        }
+    }
+
+    pub(crate) fn can_sleep_on_many() -> bool {
+        true
     }
 }

@@ -1,6 +1,7 @@
 //! The crate as a user sees it, with owner and peer in one process. Every test goes through the
 //! public interface only.
 
+mod awaiting;
 mod builder;
 mod cap;
 mod channel;

@@ -21,6 +21,7 @@ mod wire;
 
 mod address_space;
 mod at_the_cap;
+mod awaiting;
 mod channel;
 mod channel_names;
 mod descriptors;
@@ -66,6 +67,10 @@ const ROLES: &[(&str, Role)] = &[
     ("address-space-of-a-peer", address_space::peer),
     ("address-space-of-an-owner", address_space::owner),
     ("at-the-cap", at_the_cap::role),
+    ("awaiting", awaiting::role),
+    ("awaiting-forks", awaiting::forking_role),
+    ("awaiting-receiver", awaiting::receiving_role),
+    ("awaiting-sender", awaiting::sending_role),
     ("channel-echo", channel::echo_role),
     ("channel-receiver", channel::role),
     ("channel-sender", channel::sending_role),

@@ -30,8 +30,25 @@ pub(crate) fn forbid_all_calls_but(allowed: &[c_long]) -> io::Result<()> {
     });
     let answers = [libc::SECCOMP_RET_KILL_PROCESS, libc::SECCOMP_RET_ALLOW];
     let answers = answers.map(|answer| (libc::BPF_RET | libc::BPF_K, 0, 0, answer));
+    enter_filter([load_number].into_iter().chain(compare).chain(answers))
+}
+
+/// From now on, the kernel answers this system call of this thread, and of those that it starts,
+/// with an error.
+pub(crate) fn forbid_call(number: c_long, errno: c_int) -> io::Result<()> {
+    enter_filter([
+        (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        // Unless equal, skip the next instruction.
+        (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, number as u32),
+        (libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | errno as u32),
+        (libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ])
+}
+
+/// Enters a filter, made of a code, the distances of its two jumps, and a number each.
+fn enter_filter(instructions: impl IntoIterator<Item = (u32, usize, u8, u32)>) -> io::Result<()> {
     let instruction = |(code, jt, jf, k)| libc::sock_filter { code: code as u16, jt: jt as u8, jf, k };
-    let mut filter: Vec<_> = [load_number].into_iter().chain(compare).chain(answers).map(instruction).collect();
+    let mut filter: Vec<_> = instructions.into_iter().map(instruction).collect();
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
     // SAFETY: this option takes only numbers.
     check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;

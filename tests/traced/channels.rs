@@ -11,6 +11,7 @@ use crate::wire::{Link, Message};
 use shm_pool::channel::{ChannelError, Receiver, Sender};
 use shm_pool::{Client, Provider};
 use std::sync::Arc;
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 /// `CHANNEL` is the channel under test. `OTHER` is made before it, so that everything a process
@@ -57,12 +58,19 @@ pub(crate) fn check(message: &[u8], number: u64) {
     }
 }
 
+/// A task that nobody runs.
+struct Nobody;
+
+impl Wake for Nobody {
+    fn wake(self: Arc<Self>) {}
+}
+
 /// The role of a receiver. The arguments are the operation and the prefix.
 pub(crate) fn receiver_role(link: &Link, arguments: &[&str]) {
     introduce(link);
     let (operation, prefix) = (arguments[0], arguments[1]);
     let client = Arc::new(shm::client(prefix));
-    let _other = receiver(&client, OTHER).unwrap();
+    let mut other = receiver(&client, OTHER).unwrap();
     if operation == "open" {
         drop(marked(|| receiver(&client, CHANNEL)).unwrap());
         return;
@@ -70,6 +78,15 @@ pub(crate) fn receiver_role(link: &Link, arguments: &[&str]) {
     let mut receiver = receiver(&client, CHANNEL).unwrap();
     link.send(&Message::Done);
     assert_eq!(link.receive().unwrap(), Some(Message::Done));
+    if operation == "await" {
+        let waker = Waker::from(Arc::new(Nobody));
+        let poll = |receiver: &mut Receiver| receiver.poll_recv(&mut Context::from_waker(&waker));
+        // Starts the helper.
+        assert!(poll(&mut other).is_pending());
+        (0..=BUFFERS).for_each(|number| check(&receiver.recv().unwrap(), number));
+        assert!(marked(|| poll(&mut receiver)).is_pending());
+        return;
+    }
     let mut receive = |count: u64| (0..count).for_each(|number| check(&receiver.recv().unwrap(), number));
     match operation {
         "receive bytes" => marked(|| receive(1)),

@@ -20,6 +20,7 @@ const OF_RECEIVERS: &[&str] = &[
     "receiver: receive bytes",
     "receiver: receive a buffer",
     "receiver: receive a buffer, mapped",
+    "receiver: await",
     "receiver: drop a view",
     "receiver: drop the receiver",
     "receiver: drop a view, waited for",

@@ -1,0 +1,147 @@
+//! Awaiting: what a message costs a receiver that sleeps, at 1 kHz: in a thread that blocks, as a
+//! task, and as a task that a thread of its own serves, the bridge that a program builds when its
+//! receiver only blocks.
+//!
+//! The processor's time is that of the receiver's whole process, helper and bridge included. The
+//! latency is from when the publisher came to send a message until the receiver's code had it, the
+//! wake-up included.
+
+#![forbid(unsafe_code)]
+
+use crate::link::{Columns, Link};
+use crate::publisher::{Message, Order};
+use crate::ways::{from_channel, Row, TakenBy, Way, SLOTS};
+use shm_pool::channel::Receiver;
+use shm_pool_support::latency::{Latencies, Spread};
+use shm_pool_support::machine::Cores;
+use shm_pool_support::table::{table, Goal};
+use shm_pool_support::{clock, Fallible};
+use std::future::{poll_fn, Future};
+use std::pin::pin;
+use std::sync::mpsc::{self, TryRecvError};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
+use std::time::Duration;
+
+const RATE: u64 = 1000;
+const GOAL: Goal = Goal::AtMost(1.5);
+
+const SPIN: Duration = Duration::from_micros(20);
+
+/// The first row is what the others are compared with.
+pub(crate) const ROWS: [Row; 5] = [
+    ("recv, 20 µs spin (the default)", Way::Channel { spin: SPIN, taken: TakenBy::Thread }),
+    ("recv, no spin", Way::Channel { spin: Duration::ZERO, taken: TakenBy::Thread }),
+    ("recv_async", Way::Channel { spin: SPIN, taken: TakenBy::Task }),
+    ("bridge thread, 20 µs spin", Way::Channel { spin: SPIN, taken: TakenBy::Bridge }),
+    ("bridge thread, no spin", Way::Channel { spin: Duration::ZERO, taken: TakenBy::Bridge }),
+];
+
+#[derive(Default)]
+struct Measured {
+    latencies: Latencies,
+    /// Nanoseconds of the processor's time for each message, by round.
+    cpu: Vec<f64>,
+}
+
+pub(crate) fn measure(cores: Cores, rounds: u32, seconds: f64) -> Fallible {
+    let order = Order { rate: RATE, count: (RATE as f64 * seconds).ceil() as u64 };
+    let mut results = ROWS.map(|_| Measured::default());
+    let mut columns = Columns::new();
+    for round in 0..=rounds {
+        for (row, result) in ROWS.into_iter().zip(&mut results) {
+            // One at a time: each has threads of its own.
+            let mut link = Link::start(row, SLOTS, cores.second())?;
+            link.repeat(Order { count: 100, ..order }, |_, _| {})?;
+            columns.intended.reset();
+            columns.naive.reset();
+            let before = clock::process_cpu();
+            let took = link.repeat(order, |now, message| columns.record(now, message))?;
+            let cpu = (clock::process_cpu() - before) as f64 / order.count as f64;
+            link.finish()?;
+            if round > 0 {
+                result.latencies.add(&columns.naive, took)?;
+                result.cpu.push(cpu);
+            }
+        }
+    }
+    print(&results);
+    Ok(())
+}
+
+fn print(results: &[Measured]) {
+    println!("Awaiting at {RATE} msg/s: the receiver's processor time for each message, and its latency\n");
+    let cpu = |result: &Measured| Spread::of(&result.cpu).median;
+    let base = results.first().map_or(f64::NAN, cpu);
+    let mut rows = table(&["", "CPU/msg", "/ recv", "goal", "", "p50", "p90", "p99"]);
+    for ((name, way), result) in ROWS.iter().zip(results) {
+        let ratio = cpu(result) / base;
+        let goal = if matches!(way, Way::Channel { taken: TakenBy::Task, .. }) { GOAL } else { Goal::None };
+        rows.add_row([
+            (*name).to_owned(),
+            format!("{:.1} µs", cpu(result) / 1e3),
+            format!("{ratio:.2}"),
+            goal.to_string(),
+            goal.verdict(ratio).to_owned(),
+            result.latencies.at(0.5),
+            result.latencies.at(0.9),
+            result.latencies.at(0.99),
+        ]);
+    }
+    println!("{rows}\n");
+}
+
+/// Blocks on a future, with this thread as the executor, until it is parked no more.
+pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
+    struct Unpark(thread::Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+/// A thread that blocks in `recv`, and hands each message over to a task.
+pub(crate) fn bridge(mut receiver: Receiver) -> impl FnMut() -> Fallible<Option<Message>> {
+    let (hand_over, handed) = mpsc::channel();
+    let told = Arc::new(Mutex::new(None::<Waker>));
+    let to_tell = told.clone();
+    thread::spawn(move || loop {
+        let message = from_channel(receiver.recv());
+        let is_last = !matches!(message, Ok(Some(_)));
+        if hand_over.send(message).is_err() {
+            return;
+        }
+        if let Some(waker) = to_tell.lock().expect("nobody panics with it").take() {
+            waker.wake();
+        }
+        if is_last {
+            return;
+        }
+    });
+    move || {
+        block_on(poll_fn(|context| {
+            let take = || match handed.try_recv() {
+                Ok(message) => Poll::Ready(message),
+                Err(TryRecvError::Empty) => Poll::Pending,
+                Err(TryRecvError::Disconnected) => Poll::Ready(Err("the bridge is gone".into())),
+            };
+            match take() {
+                Poll::Pending => {
+                    *told.lock().expect("nobody panics with it") = Some(context.waker().clone());
+                    take()
+                }
+                ready => ready,
+            }
+        }))
+    }
+}

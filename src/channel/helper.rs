@@ -1,0 +1,318 @@
+//! The helper: one thread of this process that sleeps for all tasks that await a channel.
+//!
+//! It starts with the first await, sleeps in the kernel on the bells of all ends that have been
+//! awaited (`futex_waitv`), wakes the wakers of those that ring, and ends with the last such end.
+//! An end stays with the helper between awaits, until it is dropped or a thread waits for it. So a
+//! message costs the task no system call and no lock, and a future that is ready when it is first
+//! polled never comes here.
+//!
+//! # Who does what
+//!
+//! The steps S and W are those of `bell`. The words of the helper are its *count* and the bells.
+//!
+//! | step | the task: [`Sleeper::arm`] | step | the helper |
+//! |---|---|---|---|
+//! | T1 | register the waker | H1 | read the count, then take in new ends |
+//! | T2 | add one to the count | H2 | read each bell |
+//! | S1, S2 | set bit 31 of the bell, clear bit 30; fence | H3 | nobody sleeps on it, or it was rung? then take the waker and wake it |
+//! | S3 | ready? then go on | H4 | sleep, if bells and count are what H1 and H2 read |
+//!
+//! [`Sleeper::arm`]: super::end::Sleeper::arm
+//!
+//! **No wake-up is lost.** The helper sleeps on each bell with the value that H2 read. It may have
+//! been rung then, and its task not be back yet, so that there was no waker to take. If the task
+//! comes back before H4, T2 has changed the count, and H4 returns at once: without the count, the
+//! bell could have been rung once more, and look as H2 had read it. If the task comes back after
+//! H4, the helper is asleep on that bell already, and the next ring wakes it, whatever the word's
+//! value was: the kernel compares only at the beginning. The count comes behind all bells, so the
+//! kernel reads it last. What the helper sees of a ring comes after T1, through S1 and W4.
+//!
+//! # Orderings
+//!
+//! | writer | reader | what becomes visible |
+//! |---|---|---|
+//! | T1: [`AtomicWaker`], then S1: Release | H2: Acquire of what W4 made of S1 | the waker |
+//! | T2: `SeqCst`, then S1: Release | H4: the kernel, after it has read the bell that W4 wrote | that a task came back |
+//! | [`Awaited::drop`]: Release | the helper's next look: Acquire | that the end is dropped |
+//! | `is_idle`: `SeqCst`, then H4 | T2, then `is_idle`: `SeqCst` | either the helper finds the count changed, or the task finds it idle |
+//!
+//! # More ends, and older kernels
+//!
+//! A call takes 128 words, so there is one more helper for each 127 ends. Before Linux 5.16, or
+//! where a filter forbids the call, there is one helper for each end. It sleeps on the end's bell
+//! as long as that has not been rung; then, until the task comes back, on its own count
+//! (`is_idle`), and the task's return is a system call.
+//!
+//! # Ends
+//!
+//! A helper keeps the mapping of each of its ends. Who drops an end marks it and wakes the helper,
+//! and waits for nothing: the helper may be in a waker. It lets go of the mapping when it looks
+//! next, at once but for the wakers of others; on older kernels a second later at most.
+//!
+//! # Wakers
+//!
+//! A waker is the user's code. It may poll, drop ends or panic, so it is called with no lock held,
+//! and a panic ends with it: the panic hook has told of it.
+//!
+//! # Garbage
+//!
+//! Once a second the helper has all tasks look that wait, so that each asks whether its ringer
+//! still has its lock, as a thread that sleeps does. A bell with garbage in it delays its own task
+//! by no more than that.
+//!
+//! # Killed, forked, ended
+//!
+//! The helper has no state that another process sees: it reads the bells and writes to none. If
+//! its process is killed, the kernel rings the bells of the others (see `robust_list`). A forked
+//! child has no helper, and starts its own when it awaits an end of its own. At the end of the
+//! process the helper sleeps, and goes with it.
+
+#![forbid(unsafe_code)]
+
+use super::bell::{is_asleep, is_rung, LOOK_AGAIN};
+use super::end::End;
+use crate::error::OsError;
+use crate::os::deadline::Deadline;
+use crate::os::futex::{can_sleep_on_many, Futex, Words, MOST_WORDS};
+use crate::os::per_process::PerProcess;
+use crate::sync::Ordering;
+use atomic_waker::AtomicWaker;
+use parking_lot::Mutex;
+use std::mem;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::atomic::AtomicBool;
+use std::sync::Arc;
+use std::task::Waker;
+use std::thread;
+
+/// A helper's stack in bytes: a waker fits several times.
+const STACK: usize = 1 << 20;
+
+/// The helpers of this process that run.
+static HELPERS: PerProcess<Mutex<Vec<Arc<Helper>>>> = PerProcess::new();
+
+/// A thread that sleeps for tasks, as the others see it.
+struct Helper {
+    /// Changes whenever the helper is to look again.
+    count: Futex,
+    /// Does it sleep on its count alone?
+    is_idle: AtomicBool,
+    /// For how many ends it sleeps at most.
+    most: usize,
+    ends: Mutex<Ends>,
+}
+
+#[derive(Default)]
+struct Ends {
+    new: Vec<Arc<AwaitedEnd>>,
+    /// How many the helper has, the new ones included.
+    count: usize,
+    is_over: bool,
+}
+
+/// An end that tasks have awaited, as its helper sees it.
+struct AwaitedEnd {
+    end: End,
+    waker: AtomicWaker,
+    is_dropped: AtomicBool,
+    /// A second has passed: its task is to look whether the ringer is there.
+    is_to_look: AtomicBool,
+}
+
+/// An end that tasks have awaited, as they see it. On drop its helper lets go of it.
+pub(super) struct Awaited {
+    this: Arc<AwaitedEnd>,
+    helper: Arc<Helper>,
+    has_waker: bool,
+}
+
+impl Awaited {
+    /// Gives an end to a helper, which is started if none has room.
+    pub(super) fn new(end: End) -> Result<Self, OsError> {
+        let (is_dropped, is_to_look) = (AtomicBool::new(false), AtomicBool::new(false));
+        let this = Arc::new(AwaitedEnd { end, waker: AtomicWaker::new(), is_dropped, is_to_look });
+        let mut helpers = HELPERS.get().lock();
+        let helper = match helpers.iter().find(|helper| helper.take_in(&this)) {
+            Some(helper) => helper.clone(),
+            None => {
+                let helper = Arc::new(Helper::new());
+                helper.take_in(&this);
+                helper.start()?;
+                helpers.push(helper.clone());
+                helper
+            }
+        };
+        drop(helpers);
+        helper.call();
+        Ok(Self { this, helper, has_waker: false })
+    }
+
+    /// T1 and T2: from now on `waker` is woken when the bell rings, or it is time to look.
+    pub(super) fn register(&mut self, waker: &Waker) {
+        self.has_waker = true;
+        self.this.waker.register(waker); // T1
+        self.helper.note_change(); // T2
+                                   // Partner: the store in `Helper::sleep`.
+        if self.helper.is_idle.load(Ordering::SeqCst) {
+            self.helper.count.wake();
+        }
+    }
+
+    /// Forgets the waker. Returns whether there may have been one since the last time.
+    #[inline]
+    pub(super) fn deregister(&mut self) -> bool {
+        let had_waker = mem::take(&mut self.has_waker);
+        if had_waker {
+            drop(self.this.waker.take());
+        }
+        had_waker
+    }
+
+    /// Has a second passed since it was asked last? Then the task looks whether the ringer is
+    /// there.
+    pub(super) fn is_to_look(&self) -> bool {
+        // Relaxed: it says nothing about other memory.
+        self.this.is_to_look.load(Ordering::Relaxed) && self.this.is_to_look.swap(false, Ordering::Relaxed)
+    }
+}
+
+impl Drop for Awaited {
+    fn drop(&mut self) {
+        // In a forked child the helper is the parent's, and its copy here has no thread.
+        if !self.this.end.is_ours() {
+            return;
+        }
+        if self.deregister() {
+            self.this.end.bell().get_up();
+        }
+        // Release: partner of the Acquire in `Helper::look`.
+        self.this.is_dropped.store(true, Ordering::Release);
+        self.helper.call();
+        if self.helper.most == 1 {
+            // It may sleep on the bell alone.
+            self.this.end.bell().word().wake();
+        }
+    }
+}
+
+impl Helper {
+    fn new() -> Self {
+        // One word is its own.
+        let most = if can_sleep_on_many() { MOST_WORDS - 1 } else { 1 };
+        Self { count: Futex::new(0), is_idle: AtomicBool::new(false), most, ends: Mutex::default() }
+    }
+
+    /// Takes an end in, if there is room.
+    fn take_in(&self, end: &Arc<AwaitedEnd>) -> bool {
+        let mut ends = self.ends.lock();
+        let has_room = !ends.is_over && ends.count < self.most;
+        if has_room {
+            ends.count += 1;
+            ends.new.push(end.clone());
+        }
+        has_room
+    }
+
+    fn note_change(&self) {
+        self.count.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Has the helper look again.
+    fn call(&self) {
+        self.note_change();
+        self.count.wake();
+    }
+
+    fn start(self: &Arc<Self>) -> Result<(), OsError> {
+        let (this, thread) = (self.clone(), thread::Builder::new().name("shm-pool-await".to_owned()));
+        match thread.stack_size(STACK).spawn(move || this.run()) {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                let object = "a thread that wakes the tasks that await channels";
+                Err(OsError::new("pthread_create", object, STACK, error, String::new()))
+            }
+        }
+    }
+
+    /// The body of the thread.
+    fn run(self: Arc<Self>) {
+        let (mut ends, mut to_wake) = (Vec::new(), Vec::new());
+        let mut look_again = Deadline::after(LOOK_AGAIN);
+        loop {
+            let count = self.count.load(Ordering::SeqCst); // H1
+            let (dropped, is_over) = self.update(&mut ends);
+            drop(dropped);
+            if is_over {
+                break;
+            }
+            let is_time = look_again.is_some_and(Deadline::has_passed);
+            if is_time {
+                look_again = Deadline::after(LOOK_AGAIN);
+            }
+            let words = self.look(&ends, is_time, &mut to_wake);
+            to_wake.drain(..).for_each(wake);
+            self.sleep(words, count, look_again); // H4
+        }
+        HELPERS.get().lock().retain(|helper| !Arc::ptr_eq(helper, &self));
+    }
+
+    /// Takes in the new ends. Returns those that are dropped, and whether none is left.
+    fn update(&self, ends: &mut Vec<Arc<AwaitedEnd>>) -> (Vec<Arc<AwaitedEnd>>, bool) {
+        let mut shared = self.ends.lock();
+        ends.append(&mut shared.new);
+        let mut dropped = Vec::new();
+        ends.retain(|end| {
+            // Acquire: partner of the Release in `Awaited::drop`.
+            let is_dropped = end.is_dropped.load(Ordering::Acquire);
+            if is_dropped {
+                dropped.push(end.clone());
+            }
+            !is_dropped
+        });
+        shared.count = ends.len();
+        shared.is_over = ends.is_empty();
+        (dropped, shared.is_over)
+    }
+
+    /// H2 and H3: what to sleep on, and whom to wake first.
+    fn look<'a>(&self, ends: &'a [Arc<AwaitedEnd>], is_time: bool, to_wake: &mut Vec<Waker>) -> Words<'a> {
+        let mut words = Words::new();
+        for this in ends {
+            let bell = this.end.bell().word();
+            // Acquire: partner of the Release in S1, in whose release sequence W4 is.
+            let word = bell.load(Ordering::Acquire); // H2
+            if is_time {
+                this.is_to_look.store(true, Ordering::Relaxed);
+            }
+            if is_time || !is_asleep(word) {
+                to_wake.extend(this.waker.take()); // H3
+            }
+            words.push(bell, word);
+        }
+        words
+    }
+
+    fn sleep<'a>(&'a self, mut words: Words<'a>, count: u32, until: Option<Deadline>) {
+        if self.most > 1 {
+            words.push(&self.count, count);
+            return words.sleep(until);
+        }
+        match words.last() {
+            // Its task clears bit 30 when it comes back, so the word is not what it was.
+            Some((bell, word)) if !is_rung(word) => bell.sleep_while(word, until),
+            _ => {
+                self.is_idle.store(true, Ordering::SeqCst); // partner: the load in `Awaited::register`
+                self.count.sleep_while(count, until);
+                self.is_idle.store(false, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// Calls the user's code.
+fn wake(waker: Waker) {
+    if let Err(panic) = panic::catch_unwind(AssertUnwindSafe(|| waker.wake())) {
+        // Its drop may panic, too.
+        mem::forget(panic);
+    }
+}

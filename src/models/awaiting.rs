@@ -1,0 +1,178 @@
+//! Models of those who sleep by other means than [`Bell::wait`], checked by loom: a task whose
+//! helper sleeps for it, a thread that sleeps on two bells, and interrupts.
+
+use super::bell::{is_asleep, Bell};
+use crate::os::futex::{Futex, Words};
+use crate::sync::{AtomicU64, Ordering};
+use loom::sync::Arc;
+use loom::thread;
+
+/// An end with its helper. The waker is a flag, and the task's wake-ups are counted.
+struct Scene {
+    bell: Bell,
+    /// What the ringer has made ready.
+    ready: AtomicU64,
+    /// The helper's count.
+    count: Futex,
+    has_waker: AtomicU64,
+    /// The task sleeps on this; a wake-up adds one.
+    wakes: Futex,
+    is_over: AtomicU64,
+}
+
+impl Scene {
+    fn new() -> Arc<Self> {
+        let new = || AtomicU64::new(0);
+        let (ready, has_waker, is_over) = (new(), new(), new());
+        Arc::new(Self { bell: Bell::new(1), ready, count: Futex::new(0), has_waker, wakes: Futex::new(0), is_over })
+    }
+
+    /// What a ringer does for each message.
+    fn ring(&self) {
+        self.ready.fetch_add(1, Ordering::Release); // W1
+        self.bell.ring();
+    }
+
+    /// A task's poll, as `Sleeper::arm` does it: is there more than `received`?
+    fn poll(&self, received: u64) -> bool {
+        let is_ready = || self.ready.load(Ordering::Acquire) > received;
+        if is_ready() {
+            return true;
+        }
+        self.has_waker.fetch_add(1, Ordering::Release); // T1
+        self.count.fetch_add(1, Ordering::SeqCst); // T2
+        self.bell.lie_down();
+        is_ready() // S3
+    }
+
+    /// What the task does until it has received all.
+    fn await_all(&self, all: u64) {
+        for received in 0..all {
+            loop {
+                let wakes = self.wakes.load(Ordering::Acquire);
+                if self.poll(received) {
+                    break;
+                }
+                self.wakes.sleep_while(wakes, None);
+            }
+            // Forgets the waker, as `Sleeper::disarm` does.
+            self.take_waker();
+            self.bell.get_up();
+        }
+        self.is_over.store(1, Ordering::Release);
+        self.count.fetch_add(1, Ordering::SeqCst);
+        self.count.wake();
+    }
+
+    fn take_waker(&self) -> bool {
+        let found = self.has_waker.load(Ordering::Acquire);
+        found > 0 && self.has_waker.compare_exchange(found, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// What the helper does.
+    fn help(&self) {
+        loop {
+            let count = self.count.load(Ordering::SeqCst); // H1
+            if self.is_over.load(Ordering::Acquire) == 1 {
+                return;
+            }
+            let word = self.bell.word().load(Ordering::Acquire); // H2
+            if !is_asleep(word) && self.take_waker() {
+                self.wakes.fetch_add(1, Ordering::Release); // H3
+                self.wakes.wake();
+            }
+            let mut words = Words::new();
+            words.push(self.bell.word(), word);
+            words.push(&self.count, count);
+            words.sleep(None); // H4
+        }
+    }
+}
+
+fn model(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(preemptions);
+    model.check(run);
+}
+
+/// Otherwise a task sleeps for ever although it was rung for: by a ring that the helper takes for
+/// one that it has seen, above all.
+#[test]
+fn a_task_that_awaits_misses_no_ring() {
+    model(2, || {
+        let scene = Scene::new();
+        let helper = thread::spawn({
+            let scene = scene.clone();
+            move || scene.help()
+        });
+        let ringer = thread::spawn({
+            let scene = scene.clone();
+            move || (0..2).for_each(|_| scene.ring())
+        });
+        scene.await_all(2);
+        ringer.join().unwrap();
+        helper.join().unwrap();
+    });
+}
+
+/// What `wait_any` does: sleeps on two bells.
+#[test]
+fn who_sleeps_on_two_bells_misses_neither() {
+    model(3, || {
+        let bells = Arc::new([Bell::new(1), Bell::new(2)]);
+        let ready = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+        let ringers = [0, 1].map(|at| {
+            let (bells, ready) = (bells.clone(), ready.clone());
+            thread::spawn(move || {
+                ready[at].store(1, Ordering::Release);
+                bells[at].ring();
+            })
+        });
+        let is_ready = |at: usize| ready[at].load(Ordering::Acquire) == 1;
+        // Until both have come.
+        while !(is_ready(0) && is_ready(1)) {
+            let values = [bells[0].lie_down(), bells[1].lie_down()];
+            if is_ready(0) && is_ready(1) {
+                break;
+            }
+            let mut words = Words::new();
+            bells.iter().zip(values).for_each(|(bell, value)| words.push(bell.word(), value.unwrap()));
+            words.sleep(None);
+        }
+        ringers.into_iter().for_each(|ringer| ringer.join().unwrap());
+    });
+}
+
+/// Otherwise a wait that was interrupted goes on; or, before there is a ringer, takes the interrupt
+/// for the ringer's end; or an interrupt takes the ringer's wake-up.
+#[test]
+fn an_interrupt_ends_a_wait_and_takes_no_ring() {
+    for holder in [0, 1] {
+        model(3, move || {
+            let scene = Arc::new((Bell::new(holder), AtomicU64::new(0), AtomicU64::new(0)));
+            let interrupting = thread::spawn({
+                let scene = scene.clone();
+                move || {
+                    scene.1.store(1, Ordering::Release);
+                    scene.0.rouse();
+                }
+            });
+            let ringing = (holder != 0).then(|| {
+                let scene = scene.clone();
+                thread::spawn(move || {
+                    scene.2.store(1, Ordering::Release);
+                    scene.0.ring();
+                })
+            });
+            let (bell, is_interrupted, is_rung) = (&scene.0, &scene.1, &scene.2);
+            let is_set = |flag: &AtomicU64| flag.load(Ordering::Acquire) == 1;
+            bell.wait(None, || is_set(is_interrupted), || true);
+            assert!(is_set(is_interrupted) && !bell.is_gone());
+            if let Some(ringing) = ringing {
+                bell.wait(None, || is_set(is_rung), || true);
+                ringing.join().unwrap();
+            }
+            interrupting.join().unwrap();
+        });
+    }
+}

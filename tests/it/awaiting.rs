@@ -1,0 +1,534 @@
+//! Awaiting, waiting for any of several channels, and interrupts, within one process.
+
+use crate::support::{mappings, unique_prefix};
+use shm_pool::channel::{wait_any, Receiver, RecvError, SendErrorKind, Sender, WaitAnyError};
+use shm_pool::{Client, Provider};
+use std::future::{poll_fn, Future};
+use std::pin::{pin, Pin};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{mpsc, Arc};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
+use std::time::Duration;
+
+const NOW: Duration = Duration::ZERO;
+
+/// Longer than any step may take.
+const FOR_EVER: Duration = Duration::from_secs(240);
+
+/// Channels that do not spin, so that each wait sleeps.
+struct Scene {
+    provider: Provider,
+    client: Client,
+    test: String,
+}
+
+impl Scene {
+    fn new(test: &str) -> Self {
+        let provider = Provider::builder().max_bytes(8 << 20).build().unwrap();
+        Self { provider, client: Client::new(), test: unique_prefix(test) }
+    }
+
+    fn channel(&self, number: usize, capacity: usize) -> (Sender, Receiver) {
+        let name = format!("{}-{number}", self.test);
+        let sender = Sender::builder().capacity(capacity).loans(16).spin(NOW).create(&self.provider, &name).unwrap();
+        (sender, Receiver::builder().spin(NOW).open(&self.client, &name).unwrap())
+    }
+
+    fn channels(&self, count: usize) -> (Vec<Sender>, Vec<Receiver>) {
+        (0..count).map(|number| self.channel(number, 2)).unzip()
+    }
+}
+
+/// Blocks on a future, with the thread as the executor.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    struct Unpark(thread::Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+/// Tells of each wake-up, so that a test can wait for it.
+struct Bell(mpsc::SyncSender<()>);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        let _ = self.0.try_send(());
+    }
+}
+
+fn bell() -> (Waker, mpsc::Receiver<()>) {
+    let (told, heard) = mpsc::sync_channel(1);
+    (Waker::from(Arc::new(Bell(told))), heard)
+}
+
+fn poll_once<F: Future>(future: Pin<&mut F>, waker: &Waker) -> Option<F::Output> {
+    match future.poll(&mut Context::from_waker(waker)) {
+        Poll::Ready(output) => Some(output),
+        Poll::Pending => None,
+    }
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    u64::from_ne_bytes(bytes.try_into().unwrap())
+}
+
+/// Otherwise a wake-up is lost, or a message: with room for two, both ends sleep again and again.
+#[test]
+fn both_ends_await_each_other() {
+    const COUNT: u64 = 20_000;
+    let scene = Scene::new("await-both");
+    let (mut sender, mut receiver) = scene.channel(0, 2);
+    let sending = thread::spawn(move || {
+        block_on(async {
+            for sent in 0..COUNT {
+                sender.send_bytes_async(&sent.to_ne_bytes()).await.unwrap();
+            }
+        });
+    });
+    block_on(async {
+        for expected in 0..COUNT {
+            assert_eq!(number(&receiver.recv_async().await.unwrap()), expected);
+        }
+        assert!(matches!(receiver.recv_async().await, Err(RecvError::Disconnected)));
+    });
+    sending.join().unwrap();
+}
+
+/// Otherwise a future that was dropped takes a message or a wake-up with it, or leaves its waker
+/// behind.
+#[test]
+fn futures_can_be_dropped_at_any_await_point() {
+    const COUNT: u64 = 5_000;
+    let scene = Scene::new("await-cancel");
+    let (mut sender, mut receiver) = scene.channel(0, 2);
+    let woken = Arc::new(Count::default());
+    let waker = Waker::from(woken.clone());
+    let sending = thread::spawn({
+        let waker = waker.clone();
+        move || {
+            for sent in 0..COUNT {
+                let bytes = sent.to_ne_bytes();
+                // Each is polled so often, and dropped, before one is waited for.
+                let is_sent = (0..sent % 3).any(|_| poll_once(pin!(sender.send_bytes_async(&bytes)), &waker).is_some());
+                if !is_sent {
+                    block_on(sender.send_bytes_async(&bytes)).unwrap();
+                }
+            }
+        }
+    });
+    for expected in 0..COUNT {
+        let early = (0..expected % 4).find_map(|_| poll_once(pin!(receiver.recv_async()), &waker));
+        let message = early.unwrap_or_else(|| match expected % 2 {
+            0 => block_on(receiver.recv_async()),
+            _ => receiver.recv_timeout(FOR_EVER),
+        });
+        assert_eq!(number(&message.unwrap()), expected);
+    }
+    sending.join().unwrap();
+    drop((waker, receiver));
+    // The helper may be about to wake one that it took before. If one is kept, this hangs.
+    while Arc::strong_count(&woken) > 1 {
+        thread::yield_now();
+    }
+}
+
+#[derive(Default)]
+struct Count(AtomicUsize);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// Otherwise a buffer that was not sent is lost, or its channel is left with half of it.
+#[test]
+fn a_buffer_that_was_not_sent_is_dropped_with_its_future_or_comes_back() {
+    let scene = Scene::new("await-unsent");
+    let (mut sender, mut receiver) = scene.channel(0, 2);
+    let buffer = || scene.provider.alloc(1000).unwrap().freeze();
+    while sender.try_send_bytes(b"full").is_ok() {}
+    let (waker, woken) = bell();
+    let mut sending = Box::pin(sender.send_async(buffer()));
+    assert!(poll_once(sending.as_mut(), &waker).is_none());
+    drop(sending);
+    assert_eq!(scene.provider.stats().bytes_in_use, 0);
+    let mut sending = Box::pin(sender.send_async(buffer()));
+    assert!(poll_once(sending.as_mut(), &waker).is_none());
+    receiver.recv().unwrap();
+    receiver.recv().unwrap(); // frees the slot of the first
+    woken.recv_timeout(FOR_EVER).unwrap();
+    poll_once(sending.as_mut(), &waker).unwrap().unwrap();
+    assert!(poll_once(sending.as_mut(), &waker).is_none(), "it was ready before");
+    drop(sending);
+    while sender.try_send_bytes(b"full").is_ok() {}
+    let mut sending = Box::pin(sender.send_async(buffer()));
+    assert!(poll_once(sending.as_mut(), &waker).is_none());
+    drop(receiver);
+    woken.recv_timeout(FOR_EVER).unwrap();
+    let error = poll_once(sending.as_mut(), &waker).unwrap().unwrap_err();
+    assert_eq!((error.kind(), error.into_message().len()), (SendErrorKind::Disconnected, 1000));
+    drop(sending);
+    assert_eq!(block_on(sender.send_bytes_async(&[0; 49])), Err(SendErrorKind::TooLong { len: 49, max: 48 }));
+}
+
+/// Otherwise one task cannot wait for more ends than one call of the kernel takes, or a helper
+/// sleeps on only some of its ends.
+#[test]
+fn one_task_awaits_three_hundred_receivers() {
+    const COUNT: usize = 300;
+    let scene = Scene::new("await-many");
+    let (mut senders, mut receivers) = scene.channels(COUNT);
+    let (waker, woken) = bell();
+    let mut context = Context::from_waker(&waker);
+    let mut received = vec![0; COUNT];
+    // Polls all until nothing is there any more.
+    let mut poll_all = |received: &mut Vec<u64>| {
+        for (receiver, received) in receivers.iter_mut().zip(received) {
+            while let Poll::Ready(message) = receiver.poll_recv(&mut context) {
+                assert_eq!(number(&message.unwrap()), *received);
+                *received += 1;
+            }
+        }
+    };
+    poll_all(&mut received);
+    for round in 0..3_u64 {
+        for at in (0..COUNT).rev() {
+            senders[at].send_bytes(&round.to_ne_bytes()).unwrap();
+            while received[at] != round + 1 {
+                woken.recv_timeout(FOR_EVER).expect("the helper of each end wakes");
+                poll_all(&mut received);
+            }
+        }
+    }
+}
+
+/// Otherwise the death of a task's other end, or its drop, is not noticed.
+#[test]
+fn a_drop_wakes_who_awaits() {
+    let scene = Scene::new("await-drop");
+    let (sender, mut receiver) = scene.channel(0, 2);
+    let (waker, woken) = bell();
+    let mut receiving = Box::pin(receiver.recv_async());
+    assert!(poll_once(receiving.as_mut(), &waker).is_none());
+    drop(sender);
+    woken.recv_timeout(FOR_EVER).unwrap();
+    assert!(matches!(poll_once(receiving.as_mut(), &waker), Some(Err(RecvError::Disconnected))));
+}
+
+/// Otherwise a waker that panics ends the helper, and all other tasks sleep for ever.
+#[test]
+fn a_waker_that_panics_harms_nobody_else() {
+    struct Panics;
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("this panic is part of the test");
+        }
+    }
+    let scene = Scene::new("await-panic");
+    let (mut senders, mut receivers) = scene.channels(2);
+    let panics = Waker::from(Arc::new(Panics));
+    assert!(receivers[0].poll_recv(&mut Context::from_waker(&panics)).is_pending());
+    senders[0].send_bytes(b"one").unwrap();
+    let (waker, woken) = bell();
+    assert!(receivers[1].poll_recv(&mut Context::from_waker(&waker)).is_pending());
+    senders[1].send_bytes(b"two").unwrap();
+    woken.recv_timeout(FOR_EVER).unwrap();
+    // And the first one's end is still awaited.
+    assert_eq!(&block_on(receivers[0].recv_async()).unwrap()[..], b"one");
+    assert!(receivers[0].poll_recv(&mut Context::from_waker(&waker)).is_pending());
+    senders[0].send_bytes(b"three").unwrap();
+    woken.recv_timeout(FOR_EVER).unwrap();
+}
+
+/// Otherwise a drop waits for the helper while that is in the user's code, or for ever if it is
+/// called there; or the helper reads a bell that is unmapped.
+#[test]
+fn an_end_can_be_dropped_in_its_own_waker() {
+    struct Drops(std::sync::Mutex<Option<Receiver>>, mpsc::SyncSender<()>);
+    impl Wake for Drops {
+        fn wake(self: Arc<Self>) {
+            drop(self.0.lock().unwrap().take());
+            self.1.send(()).unwrap();
+        }
+    }
+    let scene = Scene::new("await-drops");
+    let (mut sender, mut receiver) = scene.channel(0, 2);
+    let (told, heard) = mpsc::sync_channel(1);
+    let drops = Arc::new(Drops(Default::default(), told));
+    assert!(receiver.poll_recv(&mut Context::from_waker(&Waker::from(drops.clone()))).is_pending());
+    *drops.0.lock().unwrap() = Some(receiver);
+    sender.send_bytes(b"drop it").unwrap();
+    heard.recv_timeout(FOR_EVER).unwrap();
+    assert_eq!(sender.send_bytes(b"gone"), Err(SendErrorKind::Disconnected));
+}
+
+/// Otherwise a program that opens a channel for each client grows.
+#[test]
+fn an_end_that_was_awaited_is_unmapped_after_its_drop() {
+    let scene = Scene::new("await-unmap");
+    let (waker, _woken) = bell();
+    for _ in 0..50 {
+        let (_sender, mut receiver) = scene.channel(0, 2);
+        assert!(receiver.poll_recv(&mut Context::from_waker(&waker)).is_pending());
+    }
+    // A provider keeps what it has lent to its channels.
+    drop(scene.provider);
+    // The helper lets go by itself, between two looks of this thread.
+    let is_gone = (0..100_000).any(|_| {
+        thread::yield_now();
+        mappings(&scene.test) == 0
+    });
+    assert!(is_gone, "a mapping is kept");
+}
+
+/// Otherwise one end with many messages starves the others, or an end is named that has none.
+#[test]
+fn of_many_that_are_ready_each_gets_its_turn() {
+    for count in [1, 2, 128, 129] {
+        let scene = Scene::new(&format!("any-turn-{count}"));
+        let (mut senders, mut receivers) = scene.channels(count);
+        senders.iter_mut().for_each(|sender| sender.send_bytes(b"one").unwrap());
+        senders[0].send_bytes(b"two").unwrap();
+        let mut named = vec![0; count];
+        for _ in 0..=count {
+            let index = any(&mut receivers, FOR_EVER).unwrap();
+            receivers[index].try_recv().unwrap();
+            named[index] += 1;
+        }
+        let mut expected = vec![1; count];
+        expected[0] = 2;
+        assert_eq!(named, expected);
+        assert!(matches!(any(&mut receivers, NOW), Err(WaitAnyError::TimedOut { receivers }) if receivers == count));
+        let soon = Duration::from_millis(1);
+        assert!(matches!(any(&mut receivers, soon), Err(WaitAnyError::TimedOut { .. })));
+    }
+}
+
+fn any(receivers: &mut [Receiver], timeout: Duration) -> Result<usize, WaitAnyError> {
+    wait_any(&mut receivers.iter_mut().collect::<Vec<_>>(), timeout)
+}
+
+/// Otherwise the one that is always ready is named again and again.
+#[test]
+fn one_that_is_always_ready_leaves_the_others_their_turns() {
+    let scene = Scene::new("any-fair");
+    let (mut senders, mut receivers) = scene.channels(3);
+    let mut named = Vec::new();
+    for _ in 0..9 {
+        for sender in &mut senders {
+            while sender.try_send_bytes(b"more").is_ok() {}
+        }
+        let index = any(&mut receivers, FOR_EVER).unwrap();
+        receivers[index].try_recv().unwrap();
+        named.push(index);
+    }
+    assert_eq!(named, [0, 1, 2, 0, 1, 2, 0, 1, 2]);
+}
+
+/// Otherwise a thread sleeps although one of its receivers has a message: in its own call of the
+/// kernel, or by helpers.
+#[test]
+fn any_of_them_wakes_who_waits_for_all() {
+    for count in [2, 128, 200] {
+        let scene = Scene::new(&format!("any-wakes-{count}"));
+        let (mut senders, mut receivers) = scene.channels(count);
+        let (ask, asked) = mpsc::sync_channel::<usize>(0);
+        let sending = thread::spawn(move || {
+            for index in asked {
+                senders[index].send_bytes(&(index as u64).to_ne_bytes()).unwrap();
+            }
+        });
+        for round in 0..1000 {
+            let index = round * 7 % count;
+            ask.send(index).unwrap();
+            assert_eq!(any(&mut receivers, FOR_EVER).unwrap(), index);
+            assert_eq!(number(&receivers[index].try_recv().unwrap()), index as u64);
+        }
+        drop(ask);
+        sending.join().unwrap();
+        // All senders are gone now, each of which is told.
+        let index = any(&mut receivers, FOR_EVER).unwrap();
+        assert!(matches!(receivers[index].try_recv(), Err(RecvError::Disconnected)));
+    }
+}
+
+#[test]
+fn nothing_to_wait_for_is_an_error() {
+    assert!(matches!(wait_any(&mut [], FOR_EVER), Err(WaitAnyError::NoReceivers)));
+}
+
+/// Otherwise an interrupt that comes before the wait, or just as it falls asleep, is lost; or one
+/// counts twice.
+#[test]
+fn an_interrupt_ends_one_wait_whenever_it_comes() {
+    let scene = Scene::new("interrupt");
+    let (mut sender, mut receiver) = scene.channel(0, 2);
+    let interrupter = receiver.interrupter();
+
+    // Before the wait, and twice: one wait ends. What is there goes first.
+    interrupter.interrupt();
+    interrupter.clone().interrupt();
+    sender.send_bytes(b"one").unwrap();
+    assert_eq!(&receiver.recv().unwrap()[..], b"one");
+    assert!(matches!(receiver.try_recv(), Err(RecvError::Empty)), "this does not wait");
+    assert!(matches!(receiver.recv(), Err(RecvError::Interrupted)));
+    assert!(matches!(receiver.recv_timeout(NOW), Err(RecvError::TimedOut)));
+
+    // At any time. Each interrupt is answered by the wait that it ends.
+    let (answer, answers) = mpsc::channel();
+    let receiving = thread::spawn(move || {
+        while let Err(error) = receiver.recv() {
+            answer.send(matches!(error, RecvError::Interrupted)).unwrap();
+        }
+        receiver
+    });
+    for _ in 0..20_000 {
+        interrupter.interrupt();
+        assert!(answers.recv_timeout(FOR_EVER).expect("an interrupt was lost"));
+    }
+    sender.send_bytes(b"end").unwrap();
+    drop(receiving.join().unwrap());
+    assert!(answers.recv().is_err(), "a wait was ended that nobody interrupted");
+    interrupter.interrupt(); // of an end that is gone
+}
+
+/// The same for a sender, in each of its waits.
+#[test]
+fn each_wait_of_a_sender_can_be_interrupted() {
+    let scene = Scene::new("interrupt-sender");
+    let name = format!("{}-alone", scene.test);
+    let mut alone = Sender::builder().spin(NOW).create(&scene.provider, &name).unwrap();
+    let interrupted = |sender: &mut Sender, wait: fn(&mut Sender) -> Result<(), SendErrorKind>| {
+        let interrupter = sender.interrupter();
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| wait(sender));
+            interrupter.interrupt();
+            assert_eq!(waits.join().unwrap(), Err(SendErrorKind::Interrupted));
+        });
+    };
+    for _ in 0..200 {
+        interrupted(&mut alone, |sender| sender.wait_for_receiver(FOR_EVER));
+    }
+    // Before there is a receiver, an interrupt must not look as if one had gone.
+    let receiver = Receiver::open(&scene.client, &name).unwrap();
+    alone.wait_for_receiver(FOR_EVER).unwrap();
+    while alone.try_send_bytes(b"full").is_ok() {}
+    for _ in 0..200 {
+        interrupted(&mut alone, |sender| sender.wait_until_received(FOR_EVER));
+        interrupted(&mut alone, |sender| sender.send_bytes(b"more"));
+    }
+    drop(receiver);
+    assert_eq!(alone.send_bytes(b"more"), Err(SendErrorKind::Disconnected));
+}
+
+/// Otherwise a thread that waits for several cannot be stopped, by its own call or by helpers.
+#[test]
+fn a_wait_for_several_can_be_interrupted_at_each() {
+    for count in [3, 129] {
+        let scene = Scene::new(&format!("interrupt-any-{count}"));
+        let (_senders, mut receivers) = scene.channels(count);
+        for at in [0, count - 1, 1] {
+            let interrupter = receivers[at].interrupter();
+            thread::scope(|scope| {
+                let waits = scope.spawn(|| any(&mut receivers, FOR_EVER));
+                interrupter.interrupt();
+                let ended = waits.join().unwrap();
+                assert!(matches!(ended, Err(WaitAnyError::Interrupted { index }) if index == at), "{ended:?}");
+            });
+        }
+        assert!(matches!(any(&mut receivers, NOW), Err(WaitAnyError::TimedOut { .. })));
+    }
+}
+
+/// Otherwise an interrupt of a thread's wait loses the wake-up of a task.
+#[test]
+fn an_interrupt_takes_no_wake_up_from_a_task() {
+    let scene = Scene::new("interrupt-task");
+    let (mut sender, mut receiver) = scene.channel(0, 2);
+    let interrupter = receiver.interrupter();
+    let sending = thread::spawn(move || {
+        for sent in 0..2000_u64 {
+            interrupter.interrupt();
+            sender.send_bytes(&sent.to_ne_bytes()).unwrap();
+        }
+    });
+    block_on(async {
+        for expected in 0..2000 {
+            assert_eq!(number(&receiver.recv_async().await.unwrap()), expected);
+        }
+    });
+    sending.join().unwrap();
+}
+
+/// Otherwise a stream misses messages, or does not end.
+#[cfg(feature = "stream")]
+#[test]
+fn a_receiver_is_a_stream_that_ends_with_its_sender() {
+    use futures_core::Stream;
+    let scene = Scene::new("await-stream");
+    let (mut sender, mut receiver) = scene.channel(0, 2);
+    let sending = thread::spawn(move || {
+        (0..1000_u64).for_each(|sent| block_on(sender.send_bytes_async(&sent.to_ne_bytes())).unwrap());
+    });
+    let mut next = || block_on(poll_fn(|context| Pin::new(&mut receiver).poll_next(context)));
+    for expected in 0..1000 {
+        assert_eq!(number(&next().unwrap().unwrap()), expected);
+    }
+    sending.join().unwrap();
+    assert!(next().is_none());
+    assert!(next().is_none());
+}
+
+/// Otherwise they cannot be spawned on an executor of several threads.
+#[test]
+fn futures_and_interrupters_go_to_other_threads() {
+    fn check<T: Send>(_: &T) {}
+    fn check_sync<T: Send + Sync>(_: &T) {}
+    let scene = Scene::new("await-send");
+    let (mut sender, mut receiver) = scene.channel(0, 2);
+    check_sync(&receiver.interrupter());
+    check(&receiver.recv_async());
+    check(&sender.send_bytes_async(b""));
+    check(&sender.send_async(scene.provider.alloc(1).unwrap().freeze()));
+}
+
+/// Otherwise a task that waits for several receivers misses some.
+#[test]
+fn a_task_takes_from_whichever_receiver_is_ready() {
+    const COUNT: u64 = 3000;
+    let scene = Scene::new("await-select");
+    let (mut senders, mut receivers) = scene.channels(3);
+    let sending = thread::spawn(move || {
+        for sent in 0..COUNT {
+            senders[sent as usize % 3].send_bytes(&sent.to_ne_bytes()).unwrap();
+        }
+        senders // none ends before all was received
+    });
+    let mut next = [0, 1, 2];
+    for _ in 0..COUNT {
+        let (at, message) = block_on(poll_fn(|context| {
+            // Those behind the first that is ready are not polled, and keep what they have.
+            for (at, receiver) in receivers.iter_mut().enumerate() {
+                if let Poll::Ready(received) = receiver.poll_recv(context) {
+                    return Poll::Ready((at, received));
+                }
+            }
+            Poll::Pending
+        }));
+        assert_eq!(number(&message.unwrap()), next[at]);
+        next[at] += 3;
+    }
+    drop(sending.join().unwrap());
+}

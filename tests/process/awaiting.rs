@@ -1,0 +1,273 @@
+//! Awaiting across processes: the other side is killed, this side forks. And both ways of the
+//! helper: with `futex_waitv`, and in a process where a filter answers that there is no such call.
+
+use crate::child::Child;
+use crate::shm::{self, Names};
+use crate::sys;
+use crate::wire::{Link, Message};
+use shm_pool::channel::{wait_any, Receiver, RecvError, SendErrorKind, Sender, WaitAnyError};
+use shm_pool::{Client, Provider};
+use std::fs;
+use std::future::Future;
+use std::os::unix::fs::FileExt;
+use std::pin::pin;
+use std::sync::{mpsc, Arc};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
+use std::time::Duration;
+
+/// Longer than anything here may take, and shorter than a child's lifetime.
+const FOR_EVER: Duration = Duration::from_secs(240);
+
+const WAYS: [&str; 2] = ["many", "one"];
+
+/// Since Linux 5.16, on every architecture.
+const FUTEX_WAITV: i64 = 449;
+
+/// From now on this process has the call, or is told that there is none.
+fn go(way: &str) {
+    if way == "one" {
+        sys::forbid_call(FUTEX_WAITV, libc::ENOSYS).unwrap();
+    }
+}
+
+/// Tells of each wake-up.
+struct Bell(mpsc::SyncSender<()>);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        let _ = self.0.try_send(());
+    }
+}
+
+fn bell() -> (Waker, mpsc::Receiver<()>) {
+    let (told, heard) = mpsc::sync_channel(1);
+    (Waker::from(Arc::new(Bell(told))), heard)
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let (waker, woken) = bell();
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => woken.recv_timeout(FOR_EVER).unwrap(),
+        }
+    }
+}
+
+/// How many helpers this process has.
+fn helpers() -> usize {
+    let threads = fs::read_dir("/proc/self/task").unwrap().filter_map(Result::ok);
+    threads.filter(|thread| fs::read_to_string(thread.path().join("comm")).is_ok_and(|name| is_helper(&name))).count()
+}
+
+fn is_helper(name: &str) -> bool {
+    name.trim_end() == "shm-pool-await"
+}
+
+fn provider(prefix: &str) -> Provider {
+    Provider::builder().name_prefix(prefix).max_bytes(8 << 20).build().unwrap()
+}
+
+fn channel(provider: &Provider, client: &Client, name: &str) -> (Sender, Receiver) {
+    let sender = Sender::builder().capacity(2).loans(16).spin(Duration::ZERO).create(provider, name).unwrap();
+    (sender, Receiver::builder().spin(Duration::ZERO).open(client, name).unwrap())
+}
+
+/// Otherwise tasks are served on one kind of kernel only; or there is a thread for each end where
+/// one is enough.
+#[test]
+fn tasks_and_threads_wait_on_every_kernel() {
+    for way in WAYS {
+        let names = Names::new(&format!("await-{way}"));
+        let child = Child::start("awaiting", &[names.prefix(), way]);
+        child.expect_done();
+        child.shut_down();
+    }
+}
+
+pub(crate) fn role(link: &Link, arguments: &[&str]) {
+    const COUNT: usize = 130;
+    let [prefix, way] = arguments else { panic!("a prefix and a way") };
+    go(way);
+    let (provider, client) = (provider(prefix), shm::client(prefix));
+    let (mut senders, mut receivers): (Vec<_>, Vec<_>) =
+        (0..COUNT).map(|number| channel(&provider, &client, &number.to_string())).unzip();
+    assert_eq!(helpers(), 0, "nobody has awaited yet");
+
+    // Both sides of one channel await each other.
+    let (mut sender, mut receiver) = (senders.pop().unwrap(), receivers.pop().unwrap());
+    let sending = thread::spawn(move || {
+        (0..5000_u64).for_each(|sent| block_on(sender.send_bytes_async(&sent.to_ne_bytes())).unwrap());
+    });
+    for expected in 0..5000_u64 {
+        assert_eq!(block_on(receiver.recv_async()).unwrap()[..], expected.to_ne_bytes());
+    }
+    sending.join().unwrap();
+    assert!(matches!(block_on(receiver.recv_async()), Err(RecvError::Disconnected)));
+
+    // A thread waits for any of several: without helpers, or with one for each.
+    let mut some: Vec<&mut Receiver> = receivers.iter_mut().take(3).collect();
+    for number in 0..1000 {
+        let sender = &mut senders[number % 3];
+        thread::scope(|scope| {
+            let sending = scope.spawn(|| sender.send_bytes(b"any").unwrap());
+            assert_eq!(wait_any(&mut some, FOR_EVER).unwrap(), number % 3);
+            sending.join().unwrap();
+        });
+        some[number % 3].try_recv().unwrap();
+    }
+    assert!(matches!(wait_any(&mut some, Duration::from_millis(1)), Err(WaitAnyError::TimedOut { receivers: 3 })));
+    let interrupter = some[1].interrupter();
+    thread::scope(|scope| {
+        scope.spawn(|| interrupter.interrupt());
+        assert!(matches!(wait_any(&mut some, FOR_EVER), Err(WaitAnyError::Interrupted { index: 1 })));
+    });
+
+    // One task awaits many.
+    let (waker, woken) = bell();
+    let mut context = Context::from_waker(&waker);
+    receivers.iter_mut().for_each(|receiver| assert!(receiver.poll_recv(&mut context).is_pending()));
+    drop(receiver);
+    for (sender, receiver) in senders.iter_mut().zip(&mut receivers) {
+        sender.send_bytes(b"one").unwrap();
+        woken.recv_timeout(FOR_EVER).unwrap();
+        while receiver.poll_recv(&mut context).is_pending() {
+            woken.recv_timeout(FOR_EVER).unwrap();
+        }
+        assert!(receiver.poll_recv(&mut context).is_pending());
+    }
+    // A thread has its name a little after it was started, and ends a little after it may.
+    let expected = if *way == "one" { COUNT - 1 } else { 2 };
+    while helpers() != expected {
+        thread::yield_now();
+    }
+
+    // With the last end the last helper goes.
+    drop(receivers);
+    while helpers() > 0 {
+        thread::yield_now();
+    }
+    link.send(&Message::Done);
+    assert_eq!(link.receive().unwrap(), None);
+}
+
+/// Otherwise a task of a subscriber sleeps for ever when its publisher has crashed.
+#[test]
+fn a_task_is_told_that_its_sender_was_killed() {
+    for way in WAYS {
+        let names = Names::new(&format!("await-sender-dies-{way}"));
+        let owner = Child::start("channel-sender", &[names.prefix(), "2"]);
+        owner.expect_done();
+        let receiver = Child::start("awaiting-receiver", &[names.prefix(), way]);
+        owner.expect_done();
+        receiver.expect_done();
+        owner.kill();
+        receiver.expect_done();
+        receiver.shut_down();
+        assert!(names.sweep() > 0);
+    }
+}
+
+pub(crate) fn receiving_role(link: &Link, arguments: &[&str]) {
+    let [prefix, way] = arguments else { panic!("a prefix and a way") };
+    go(way);
+    let mut receiver = Receiver::open(&shm::client(prefix), "c").unwrap();
+    (0..2).for_each(|_| drop(block_on(receiver.recv_async()).unwrap()));
+    let (waker, woken) = bell();
+    assert!(receiver.poll_recv(&mut Context::from_waker(&waker)).is_pending());
+    link.send(&Message::Done);
+    woken.recv_timeout(FOR_EVER).unwrap();
+    let ended = block_on(receiver.recv_async());
+    assert!(matches!(ended, Err(RecvError::Disconnected)), "{ended:?}");
+    link.send(&Message::Done);
+    assert_eq!(link.receive().unwrap(), None);
+}
+
+/// Otherwise a task of a publisher sleeps for ever when its subscriber has crashed, or its buffer
+/// is lost.
+#[test]
+fn a_task_is_told_that_its_receiver_was_killed() {
+    for way in WAYS {
+        let names = Names::new(&format!("await-receiver-dies-{way}"));
+        let sender = Child::start("awaiting-sender", &[names.prefix(), way]);
+        sender.expect_done();
+        let receiver = Child::start("channel-receiver", &[names.prefix(), "hold"]);
+        receiver.expect_done();
+        sender.expect_done();
+        receiver.kill();
+        sender.expect_done();
+        sender.shut_down();
+    }
+}
+
+pub(crate) fn sending_role(link: &Link, arguments: &[&str]) {
+    let [prefix, way] = arguments else { panic!("a prefix and a way") };
+    go(way);
+    let provider = provider(prefix);
+    let mut sender = Sender::builder().capacity(2).create(&provider, "c").unwrap();
+    link.send(&Message::Done);
+    sender.wait_for_receiver(FOR_EVER).unwrap();
+    while sender.try_send_bytes(b"full").is_ok() {}
+    let (waker, woken) = bell();
+    let mut sending = Box::pin(sender.send_async(provider.alloc(100).unwrap().freeze()));
+    assert!(sending.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    link.send(&Message::Done);
+    woken.recv_timeout(FOR_EVER).unwrap();
+    let error = block_on(sending).unwrap_err();
+    assert_eq!((error.kind(), error.into_message().len()), (SendErrorKind::Disconnected, 100));
+    link.send(&Message::Done);
+    assert_eq!(link.receive().unwrap(), None);
+}
+
+/// Otherwise a child takes its parent's wake-ups, or waits for a helper that it does not have.
+#[test]
+fn a_forked_child_leaves_its_parents_tasks_alone() {
+    let names = Names::new("await-fork");
+    let child = Child::start("awaiting-forks", &[names.prefix()]);
+    child.expect_done();
+    child.shut_down();
+}
+
+pub(crate) fn forking_role(link: &Link, arguments: &[&str]) {
+    const SLEEPS: u32 = libc::FUTEX_WAITERS;
+    let prefix = arguments[0];
+    let (provider, client) = (provider(prefix), shm::client(prefix));
+    let (mut sender, mut receiver) = channel(&provider, &client, "c");
+    let object = fs::File::open(shm::path(&format!("{prefix}.c.channel"))).unwrap();
+    let word = || {
+        let mut bytes = [0; 4];
+        object.read_exact_at(&mut bytes, 64).unwrap();
+        u32::from_ne_bytes(bytes)
+    };
+    let (waker, woken) = bell();
+    let interrupter = receiver.interrupter();
+    assert!(receiver.poll_recv(&mut Context::from_waker(&waker)).is_pending());
+    assert!(word() & SLEEPS != 0);
+    match sys::fork() {
+        None => sys::end_with(|| {
+            interrupter.interrupt();
+            assert!(matches!(block_on(receiver.recv_async()), Err(RecvError::Forked)));
+            assert!(matches!(wait_any(&mut [&mut receiver], FOR_EVER), Err(WaitAnyError::Forked { index: 0 })));
+            assert_eq!(block_on(sender.send_bytes_async(b"x")), Err(SendErrorKind::Forked));
+            drop(receiver);
+            // It has no helper, and starts one of its own.
+            assert_eq!(helpers(), 0);
+            let prefix = format!("{prefix}.child");
+            let (provider, client) =
+                (self::provider(&prefix.replace('.', "-")), shm::client(&prefix.replace('.', "-")));
+            let (mut sender, mut receiver) = channel(&provider, &client, "own");
+            let sending = thread::spawn(move || sender.send_bytes(b"own").unwrap());
+            assert_eq!(&block_on(receiver.recv_async()).unwrap()[..], b"own");
+            sending.join().unwrap();
+        }),
+        Some(forked) => forked.finish(),
+    }
+    assert!(word() & SLEEPS != 0, "the child has taken the parent's place on the bell");
+    sender.send_bytes(b"one").unwrap();
+    woken.recv_timeout(FOR_EVER).unwrap();
+    assert_eq!(&block_on(receiver.recv_async()).unwrap()[..], b"one");
+    link.send(&Message::Done);
+    assert_eq!(link.receive().unwrap(), None);
+}
