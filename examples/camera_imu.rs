@@ -54,7 +54,6 @@ fn publish() -> Fallible {
     let (display, logger) = (start(&["display", &eye], Stdio::inherit())?, start(&["logger", &ear], Stdio::inherit())?);
     camera.wait_for_receivers(1, PATIENCE)?;
     imu.wait_for_receivers(1, PATIENCE)?;
-
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         let camera = scope.spawn(|| {
@@ -83,6 +82,7 @@ fn publish() -> Fallible {
     drop((camera, imu));
     [display, logger].into_iter().try_for_each(succeed)?;
     provider.reclaim(); // now, and not when the pool needs it
+    Provider::sweep("shm_pool")?; // what dead monitors have left in /dev/shm; the next provider would remove it
     assert_eq!(provider.stats().bytes_in_use, 0, "what dead monitors had in hand came back");
     Ok(())
 }
