@@ -1,10 +1,11 @@
 //! What a send costs the publisher, by the number of receivers, beside a send to the one receiver of
 //! a `Sender`, in turn.
 //!
-//! Messages are sent in bursts, and only the sends are timed, from the second burst of a batch on. *Quiet* receivers are in this process,
-//! which has them receive between two bursts: so the figure is the publisher's own work, however many
-//! receivers there are. *Live* ones are processes on a core of their own each, and receive meanwhile.
-//! Where there are too few cores for that there is no such row.
+//! Messages are sent in bursts, and only the sends are timed, from the second burst of a batch on.
+//! *Quiet* receivers are in this process, which has them receive between two bursts: so the figure is
+//! the publisher's own work, however many receivers there are. *Live* ones are processes on a core of
+//! their own each, and receive meanwhile. Where there are too few cores for that there is no such
+//! row.
 
 use crate::{channel_name, open, Part, FOR_EVER};
 use serde::{Deserialize, Serialize};

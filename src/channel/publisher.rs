@@ -474,7 +474,11 @@ impl Publisher {
         if !self.meeting.is_ours() {
             return Err(SendErrorKind::Forked);
         }
-        let words = message::of_bytes(bytes)?;
+        // Here, and not below: a caller mostly knows the length when it is compiled.
+        self.send_words(message::of_bytes(bytes)?, patience)
+    }
+
+    fn send_words(&mut self, words: Words, patience: Patience) -> Result<usize, SendErrorKind> {
         let takers = self.prepare(false, patience)?;
         if self.history_len > 0 {
             self.keep(Kept::Bytes(words));

@@ -1,13 +1,17 @@
-//! iceoryx2: a publisher of byte slices, which loans a sample and drops it unsent.
+//! iceoryx2: a publisher of byte slices, which loans a sample and drops it unsent, or sends it to
+//! subscribers in this thread.
 
 use crate::child;
+use crate::fanout::{Fanout, CAPACITY};
 use crate::source::{text, Made, Source};
 use iceoryx2::config::Config;
 use iceoryx2::port::publisher::Publisher;
+use iceoryx2::port::subscriber::Subscriber;
 use iceoryx2::port::LoanError;
 use iceoryx2::prelude::*;
 use iceoryx2::sample_mut::SampleMut;
 use iceoryx2::sample_mut_uninit::SampleMutUninit;
+use iceoryx2::service::port_factory::publish_subscribe::PortFactory;
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path as StdPath;
@@ -37,6 +41,14 @@ pub(crate) struct Iceoryx {
 /// service is as small as it can be, because iceoryx2 makes samples for all its subscribers in
 /// advance.
 pub(crate) fn iceoryx(max_len: usize, live: usize) -> Made<Iceoryx> {
+    let (node, service) = service(1, 1)?;
+    let publisher = service.publisher_builder().initial_max_slice_len(max_len).max_loaned_samples(live);
+    Ok(Iceoryx { publisher: publisher.create().map_err(text)?, _node: node })
+}
+
+/// A service of byte slices, for one publisher and so many subscribers, which may be `buffered`
+/// messages behind.
+fn service(subscribers: usize, buffered: usize) -> Made<(Node<ipc::Service>, PortFactory<ipc::Service, [u8], ()>)> {
     let config = CONFIG.get().ok_or("not started")?;
     let node = NodeBuilder::new().config(config).create::<ipc::Service>().map_err(text)?;
     let name = format!("peers/{}", SERVICES.fetch_add(1, Ordering::Relaxed));
@@ -44,14 +56,47 @@ pub(crate) fn iceoryx(max_len: usize, live: usize) -> Made<Iceoryx> {
         .service_builder(&name.as_str().try_into().map_err(text)?)
         .publish_subscribe::<[u8]>()
         .max_publishers(1)
-        .max_subscribers(1)
-        .subscriber_max_buffer_size(1)
+        .max_subscribers(subscribers)
+        .subscriber_max_buffer_size(buffered)
         .subscriber_max_borrowed_samples(1)
         .history_size(0)
         .create()
         .map_err(text)?;
-    let publisher = service.publisher_builder().initial_max_slice_len(max_len).max_loaned_samples(live);
-    Ok(Iceoryx { publisher: publisher.create().map_err(text)?, _node: node })
+    Ok((node, service))
+}
+
+/// A publisher and its subscribers, in one thread.
+pub(crate) struct IceoryxFanout {
+    publisher: Publisher<ipc::Service, [u8], ()>,
+    subscribers: Vec<Subscriber<ipc::Service, [u8], ()>>,
+    /// A node has to outlive its ports.
+    _node: Node<ipc::Service>,
+}
+
+pub(crate) fn fanout(max_len: usize, subscribers: usize) -> Made<IceoryxFanout> {
+    let (node, service) = service(subscribers, CAPACITY)?;
+    let publisher = service.publisher_builder().initial_max_slice_len(max_len).max_loaned_samples(1);
+    let publisher = publisher.create().map_err(text)?;
+    let subscribers: Result<_, _> = (0..subscribers).map(|_| service.subscriber_builder().create()).collect();
+    Ok(IceoryxFanout { publisher, subscribers: subscribers.map_err(text)?, _node: node })
+}
+
+impl Fanout for IceoryxFanout {
+    #[inline]
+    fn send(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Made<()> {
+        let sample = self.publisher.loan_slice_uninit(len).map_err(text)?;
+        // SAFETY: a sample is shared memory, zero at first, and then what earlier messages have
+        // left: each of its bytes has a value. (Writing all of them would hide what a send costs.)
+        let mut sample = unsafe { sample.assume_init() };
+        fill(sample.payload_mut());
+        sample.send().map(drop).map_err(text)
+    }
+
+    #[inline]
+    fn receive(&mut self, mut check: impl FnMut(&[u8]) -> bool) -> Made<usize> {
+        let received = self.subscribers.iter().map(|subscriber| subscriber.receive().map_err(text));
+        received.map(|sample| sample.map(|sample| usize::from(sample.is_some_and(|sample| check(&sample))))).sum()
+    }
 }
 
 impl Source for Iceoryx {

@@ -3,9 +3,9 @@
 //!
 //! Run with `cargo run --release --manifest-path benches/peers/Cargo.toml`; it prints tables and
 //! the ratios that the crate promises, and draws `peers.svg`. With `-- --quick` behind that it only
-//! checks that everything works, and with `-- --fits` it only counts what fits under the cap. What
-//! a peer cannot do is a row that says why, and a goal that is missed is a result: neither is an
-//! error.
+//! checks that everything works, with `-- --fits` it only counts what fits under the cap, and with
+//! `-- --fanout` it only sends to several subscribers. What a peer cannot do is a row that says
+//! why, and a goal that is missed is a result: neither is an error.
 //!
 //! | file | its one job |
 //! |---|---|
@@ -13,12 +13,14 @@
 //! | `source.rs` | what every peer can do; the library by itself, and malloc |
 //! | `zenoh_peers.rs`, `iceoryx.rs` | zenoh's providers and backends; iceoryx2's publisher |
 //! | `workload.rs`, `contenders.rs` | one message after the other, and the mixture; who takes part in which |
+//! | `fanout.rs` | one publisher to several subscribers, beside iceoryx2's |
 //! | `footprint.rs` | what memory a peer takes |
 //! | `fits.rs` | what fits under the cap |
 //! | `report.rs` | the notes, the tables, the ratios and their goals, the chart |
 
 mod child;
 mod contenders;
+mod fanout;
 mod fits;
 mod footprint;
 mod iceoryx;
@@ -48,6 +50,9 @@ struct Arguments {
     /// Only the table of what fits under the cap.
     #[arg(long)]
     fits: bool,
+    /// Only the table of one publisher and several subscribers.
+    #[arg(long)]
+    fanout: bool,
     /// Where the chart goes.
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/peers.svg"))]
     svg: PathBuf,
@@ -80,6 +85,9 @@ fn measure_all(arguments: &Arguments, scratch: &Path) -> Fallible {
         println!("iceoryx2 cannot start: {reason}\n");
     }
 
+    if arguments.fanout {
+        return fanout::measure(effort);
+    }
     let footprints = contenders::weigh_mixture(effort);
     let mut sizes: Vec<Sized> = Vec::new();
     for (len, name) in SIZES {
@@ -91,6 +99,7 @@ fn measure_all(arguments: &Arguments, scratch: &Path) -> Fallible {
     print_rows("mixture, per message", &mixed);
     print_footprints(&footprints);
     fits::print(effort);
+    fanout::measure(effort)?;
     if effort.is_quick {
         println!("--quick: everything ran. These figures are not to be used; no ratios, no chart.");
         return Ok(());
