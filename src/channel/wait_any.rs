@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 
 /// Waits until one of several receivers has a message, for `timeout` at most; [`Duration::MAX`]
 /// means for ever. Returns its index: its next [`try_recv`](Receiver::try_recv) does not find it
-/// empty. A receiver whose sender is gone counts too, until you leave it out.
+/// empty, unless its rule is to keep the latest and its message is withdrawn just then. A receiver
+/// whose sender is gone counts too, until you leave it out.
 ///
 /// If several have messages, it is the turn of the one that this function has named longest ago,
 /// and among those that it has not named yet, of the first. So each that has messages is named at

@@ -1,7 +1,7 @@
 //! Awaiting, waiting for any of several channels, and interrupts, within one process.
 
 use crate::support::{mappings, unique_prefix};
-use shm_pool::channel::{wait_any, Receiver, RecvError, SendErrorKind, Sender, WaitAnyError};
+use shm_pool::channel::{wait_any, OnFull, Publisher, Receiver, RecvError, SendErrorKind, Sender, WaitAnyError};
 use shm_pool::{Client, Provider};
 use std::future::{poll_fn, Future};
 use std::pin::{pin, Pin};
@@ -33,6 +33,13 @@ impl Scene {
         let name = format!("{}-{number}", self.test);
         let sender = Sender::builder().capacity(capacity).loans(16).spin(NOW).create(&self.provider, &name).unwrap();
         (sender, Receiver::builder().spin(NOW).open(&self.client, &name).unwrap())
+    }
+
+    /// A publisher, and two receivers for which it waits.
+    fn publisher(&self) -> (Publisher, [Receiver; 2]) {
+        let publisher = Publisher::builder().spin(NOW).create(&self.provider, &self.test).unwrap();
+        let options = Receiver::builder().on_full(OnFull::Wait).capacity(1).spin(NOW);
+        (publisher, [(); 2].map(|()| options.clone().open(&self.client, &self.test).unwrap()))
     }
 
     fn channels(&self, count: usize) -> (Vec<Sender>, Vec<Receiver>) {
@@ -529,6 +536,96 @@ fn a_task_takes_from_whichever_receiver_is_ready() {
         }));
         assert_eq!(number(&message.unwrap()), next[at]);
         next[at] += 3;
+    }
+    drop(sending.join().unwrap());
+}
+
+/// Otherwise a publisher that awaits room sleeps although all receivers have some, or wakes for
+/// none; or a message is lost with a future that was dropped, or is sent twice.
+#[test]
+fn a_publisher_awaits_the_slowest_of_its_receivers() {
+    const COUNT: u64 = 5_000;
+    let scene = Scene::new("await-pub");
+    let (mut publisher, receivers) = scene.publisher();
+    let receiving = receivers.map(|mut receiver| {
+        thread::spawn(move || {
+            block_on(async {
+                for expected in 0..COUNT {
+                    assert_eq!(number(&receiver.recv_async().await.unwrap()), expected);
+                }
+            });
+        })
+    });
+    let waker = Waker::from(Arc::new(Count::default()));
+    for sent in 0..COUNT {
+        let bytes = sent.to_ne_bytes();
+        let early = (0..sent % 3).find_map(|_| poll_once(pin!(publisher.send_bytes_async(&bytes)), &waker));
+        assert_eq!(early.unwrap_or_else(|| block_on(publisher.send_bytes_async(&bytes))), Ok(2));
+    }
+    receiving.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+/// Otherwise a publisher that waits for one receiver cannot be told to stop, or sleeps on the bell
+/// of another; or it cannot be told while it waits for somebody to come.
+#[test]
+fn each_wait_of_a_publisher_can_be_interrupted() {
+    let scene = Scene::new("interrupt-pub");
+    let (mut publisher, mut receivers) = scene.publisher();
+    let interrupter = publisher.interrupter();
+    interrupter.interrupt();
+    assert_eq!(publisher.wait_for_receivers(3, FOR_EVER), Err(SendErrorKind::Interrupted), "kept until a wait");
+    assert_eq!(publisher.wait_for_receivers(3, NOW), Err(SendErrorKind::TimedOut), "taken");
+    for slow in 0..2 {
+        while publisher.try_send_bytes(b"").is_ok() {}
+        let other = &mut receivers[1 - slow];
+        while other.try_recv().is_ok() {}
+        for wait in [
+            |publisher: &mut Publisher| publisher.send_bytes(b"").map(drop),
+            |publisher: &mut Publisher| publisher.wait_until_received(FOR_EVER),
+            |publisher: &mut Publisher| publisher.wait_for_receivers(3, FOR_EVER),
+        ] {
+            // In turn before the wait, and at any time in it.
+            for _ in 0..50 {
+                let interrupting = thread::spawn({
+                    let interrupter = interrupter.clone();
+                    move || interrupter.interrupt()
+                });
+                assert_eq!(wait(&mut publisher), Err(SendErrorKind::Interrupted));
+                interrupting.join().unwrap();
+            }
+        }
+        while receivers[slow].try_recv().is_ok() {}
+    }
+}
+
+/// Otherwise a task or a thread that waits for several receivers does not know those of publishers,
+/// or is woken for a message that was withdrawn and finds an error.
+#[test]
+fn receivers_of_publishers_can_be_waited_for_together() {
+    let scene = Scene::new("any-pub");
+    let mut publisher = Publisher::create(&scene.provider, &scene.test).unwrap();
+    let open = || Receiver::builder().capacity(1).spin(NOW).open(&scene.client, &scene.test).unwrap();
+    let (mut one, mut other, mut pair) = (open(), open(), scene.channel(0, 2));
+    assert!(publisher.has_receivers());
+    let sending = thread::spawn(move || {
+        (0..20_000_u64).for_each(|number| assert_eq!(publisher.send_bytes(&number.to_ne_bytes()), Ok(2)));
+        pair.0.send_bytes(b"over").unwrap();
+        (publisher, pair.0)
+    });
+    let (mut next, mut is_over) = ([0, 0], false);
+    while !is_over || next != [20_000; 2] {
+        let found = wait_any(&mut [&mut one, &mut other, &mut pair.1], FOR_EVER).unwrap();
+        let receiver = [&mut one, &mut other, &mut pair.1].into_iter().nth(found).unwrap();
+        match receiver.try_recv() {
+            Ok(message) if found == 2 => is_over = &message[..] == b"over",
+            Ok(message) => {
+                assert_eq!(number(&message), next[found] + u64::from(message.missed()));
+                next[found] = number(&message) + 1;
+            }
+            // The next one withdraws it just now.
+            Err(RecvError::Empty) => {}
+            Err(error) => panic!("{error}"),
+        }
     }
     drop(sending.join().unwrap());
 }
