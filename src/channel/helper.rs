@@ -251,7 +251,10 @@ impl Helper {
             }
             let words = self.look(&ends, is_time, &mut to_wake);
             to_wake.drain(..).for_each(wake);
-            self.sleep(words, count, look_again); // H4
+            // A task that was woken may be back already: this saves the call that would say so.
+            if self.count.load(Ordering::SeqCst) == count {
+                self.sleep(words, count, look_again); // H4
+            }
         }
         HELPERS.get().lock().retain(|helper| !Arc::ptr_eq(helper, &self));
     }
