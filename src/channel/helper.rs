@@ -34,7 +34,7 @@
 //! | T1: [`AtomicWaker`], then S1: Release | H2: Acquire of what W4 made of S1 | the waker |
 //! | T2: `SeqCst`, then S1: Release | H4: the kernel, after it has read the bell that W4 wrote | that a task came back |
 //! | [`Awaited::drop`]: Release | the helper's next look: Acquire | that the end is dropped |
-//! | `is_idle`: `SeqCst`, then H4 | T2, then `is_idle`: `SeqCst` | either the helper finds the count changed, or the task finds it idle |
+//! | `is_idle`, full fence, H4 | T2, full fence, `is_idle` | either the helper finds the count changed, or the task finds it idle |
 //!
 //! # More ends, and older kernels
 //!
@@ -75,7 +75,7 @@ use crate::error::OsError;
 use crate::os::deadline::Deadline;
 use crate::os::futex::{can_sleep_on_many, Futex, Words, MOST_WORDS};
 use crate::os::per_process::PerProcess;
-use crate::sync::Ordering;
+use crate::sync::{fence, fence_after_rmw, Ordering};
 use atomic_waker::AtomicWaker;
 use parking_lot::Mutex;
 use std::mem;
@@ -152,8 +152,8 @@ impl Awaited {
         self.has_waker = true;
         self.this.waker.register(waker); // T1
         self.helper.note_change(); // T2
-                                   // Partner: the store in `Helper::sleep`.
-        if self.helper.is_idle.load(Ordering::SeqCst) {
+        fence_after_rmw(); // partner: the fence in `Helper::sleep`
+        if self.helper.is_idle.load(Ordering::Relaxed) {
             self.helper.count.wake();
         }
     }
@@ -251,7 +251,10 @@ impl Helper {
             }
             let words = self.look(&ends, is_time, &mut to_wake);
             to_wake.drain(..).for_each(wake);
-            self.sleep(words, count, look_again); // H4
+            // A task that was woken may be back already: this saves the call that would say so.
+            if self.count.load(Ordering::SeqCst) == count {
+                self.sleep(words, count, look_again); // H4
+            }
         }
         HELPERS.get().lock().retain(|helper| !Arc::ptr_eq(helper, &self));
     }
@@ -301,7 +304,8 @@ impl Helper {
             // Its task clears bit 30 when it comes back, so the word is not what it was.
             Some((bell, word)) if !is_rung(word) => bell.sleep_while(word, until),
             _ => {
-                self.is_idle.store(true, Ordering::SeqCst); // partner: the load in `Awaited::register`
+                self.is_idle.store(true, Ordering::Relaxed);
+                fence(Ordering::SeqCst); // partner: the fence in `Awaited::register`
                 self.count.sleep_while(count, until);
                 self.is_idle.store(false, Ordering::Relaxed);
             }
