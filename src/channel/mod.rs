@@ -83,6 +83,9 @@ mod book;
 mod borrower;
 mod counted;
 mod error;
+#[cfg(all(test, loom))]
+#[path = "../models/fan_out.rs"]
+mod fan_out_models;
 mod lane;
 mod layout;
 mod lender;
