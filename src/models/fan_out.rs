@@ -19,9 +19,6 @@ fn model(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
     model.check(run);
 }
 
-/// How many messages are sent while they are received.
-const SENT: u64 = 3;
-
 /// A ring, and the bytes of a buffer for each message. Loom reports any unsynchronised access to
 /// them.
 struct Latest {
@@ -43,8 +40,9 @@ impl Latest {
     /// What a publisher does: it makes room, fills a buffer that is free, and sends it. Returns how
     /// many messages it has withdrawn.
     fn send_all(&self) -> u64 {
-        let (mut ticket, mut free, mut withdrawn) = (Ticket::default(), (0..SENT).rev().collect::<Vec<_>>(), 0);
-        for number in 0..SENT {
+        let count = self.buffers.len() as u64;
+        let (mut ticket, mut free, mut withdrawn) = (Ticket::default(), (0..count).rev().collect::<Vec<_>>(), 0);
+        for number in 0..count {
             let mut oldest = ring::oldest(&self.slots, ticket);
             if ring::is_there(&self.slots, oldest) {
                 if let Some(words) = ring::claim(&self.slots, &mut oldest) {
@@ -70,16 +68,16 @@ impl Latest {
 
 /// Otherwise a message is taken by both sides or by none, its buffer is written while it is read, or
 /// its receiver does not know how many it has missed.
-fn what_is_withdrawn_while_it_is_received(slots: u64) {
+fn what_is_withdrawn_while_it_is_received(slots: u64, sent: u64, received: usize) {
     model(2, move || {
-        let buffers = (0..SENT).map(|_| UnsafeCell::new(u64::MAX)).collect();
+        let buffers = (0..sent).map(|_| UnsafeCell::new(u64::MAX)).collect();
         let channel = Arc::new(Latest { slots: ring(slots), buffers });
         let receiver = {
             let channel = channel.clone();
             thread::spawn(move || {
                 let mut ticket = Ticket::default();
                 let receive = |_| Some((channel.receive(&mut ticket)?, ticket.number()));
-                let received: Vec<_> = (0..2).filter_map(receive).collect();
+                let received: Vec<_> = (0..received).filter_map(receive).collect();
                 (received, ticket)
             })
         };
@@ -93,19 +91,24 @@ fn what_is_withdrawn_while_it_is_received(slots: u64) {
             missed += number.checked_sub(expected).expect("in order, and none twice");
             expected = after;
         }
-        assert_eq!(expected, SENT, "the last one is there");
-        assert_eq!((missed, received.len() as u64), (withdrawn, SENT - withdrawn));
+        assert_eq!(expected, sent, "the last one is there");
+        assert_eq!((missed, received.len() as u64), (withdrawn, sent - withdrawn));
     });
 }
 
 #[test]
 fn the_only_message_that_waits_is_withdrawn_while_it_is_received() {
-    what_is_withdrawn_while_it_is_received(2);
+    what_is_withdrawn_while_it_is_received(2, 2, 2);
+}
+
+#[test]
+fn a_reader_that_is_a_round_behind_finds_the_last_message() {
+    what_is_withdrawn_while_it_is_received(2, 3, 1);
 }
 
 #[test]
 fn the_oldest_of_two_messages_is_withdrawn_while_it_is_received() {
-    what_is_withdrawn_while_it_is_received(3);
+    what_is_withdrawn_while_it_is_received(3, 3, 2);
 }
 
 /// A meeting, and the ring of the receiver that comes.
