@@ -68,8 +68,8 @@ impl Latest {
 
 /// Otherwise a message is taken by both sides or by none, its buffer is written while it is read, or
 /// its receiver does not know how many it has missed.
-fn what_is_withdrawn_while_it_is_received(slots: u64, sent: u64, received: usize) {
-    model(2, move || {
+fn what_is_withdrawn_while_it_is_received(preemptions: usize, slots: u64, sent: u64, received: usize) {
+    model(preemptions, move || {
         let buffers = (0..sent).map(|_| UnsafeCell::new(u64::MAX)).collect();
         let channel = Arc::new(Latest { slots: ring(slots), buffers });
         let receiver = {
@@ -98,17 +98,17 @@ fn what_is_withdrawn_while_it_is_received(slots: u64, sent: u64, received: usize
 
 #[test]
 fn the_only_message_that_waits_is_withdrawn_while_it_is_received() {
-    what_is_withdrawn_while_it_is_received(2, 2, 2);
+    what_is_withdrawn_while_it_is_received(3, 2, 2, 2);
 }
 
 #[test]
 fn a_reader_that_is_a_round_behind_finds_the_last_message() {
-    what_is_withdrawn_while_it_is_received(2, 3, 1);
+    what_is_withdrawn_while_it_is_received(1, 2, 3, 1);
 }
 
 #[test]
 fn the_oldest_of_two_messages_is_withdrawn_while_it_is_received() {
-    what_is_withdrawn_while_it_is_received(3, 3, 2);
+    what_is_withdrawn_while_it_is_received(2, 3, 3, 2);
 }
 
 /// A meeting, and the ring of the receiver that comes.
