@@ -13,6 +13,7 @@ use shm_pool::channel::{
 };
 use shm_pool::Provider;
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
@@ -476,4 +477,58 @@ pub(crate) fn full_shm_role(link: &Link, arguments: &[&str]) {
 /// With one place, and a lane of half a MiB.
 fn small_publisher() -> PublisherBuilder {
     Publisher::builder().receivers(1).capacity(4096).loans(32 << 10)
+}
+
+/// Otherwise a file under a publisher's name takes down who opens it, or has it wait for ever.
+#[test]
+fn whatever_stands_in_a_publishers_object_who_opens_it_is_refused_or_told() {
+    let names = Names::new("pub-garbage");
+    let child = Child::start("publisher-garbage", &[names.prefix()]);
+    child.expect_done();
+    child.finish();
+}
+
+pub(crate) fn garbage_role(link: &Link, arguments: &[&str]) {
+    let prefix = arguments[0];
+    let provider = provider(prefix);
+    let mut publisher = Publisher::builder().capacity(8).loans(8).create(&provider, CHANNEL).unwrap();
+    let mut known = open(prefix, Receiver::builder());
+    assert!(publisher.has_receivers());
+    let path = shm::path(&format!("{prefix}.{CHANNEL}.channel"));
+    let genuine = fs::read(&path).unwrap();
+    // What it is, the count, and the first seats.
+    let places = (0..72).chain(2048..2048 + 96).step_by(4);
+    let words = [0, 1, 2, 3, 7, 1 << 16, 1 << 20, 1 << 30, 0x4000_0001, i32::MAX as u32, 1 << 31, u32::MAX];
+    for (at, word) in places.flat_map(|at| words.map(|word| (at, word))) {
+        let mut content = genuine.clone();
+        content[at..at + 4].copy_from_slice(&word.to_ne_bytes());
+        for is_living in [true, false] {
+            let name = if is_living { CHANNEL } else { "dead" };
+            // In place: the publisher has it mapped.
+            let object = shm::path(&format!("{prefix}.{name}.channel"));
+            let mut options = fs::OpenOptions::new();
+            options.write(true).create(!is_living).open(&object).unwrap().write_all_at(&content, 0).unwrap();
+            match Receiver::builder().spin(NOW).open(&shm::client(prefix), name) {
+                Ok(mut receiver) => {
+                    let error = receiver.recv_timeout(Duration::from_micros(100)).unwrap_err();
+                    let is_told = matches!(error, RecvError::TimedOut | RecvError::Disconnected);
+                    assert!(is_told, "{word:#x} at {at}: {error}");
+                }
+                Err(error) => assert!(!error.to_string().is_empty()),
+            }
+        }
+        // It does not notice, but that it may look for lanes that are not there.
+        assert_eq!(publisher.try_send_bytes(&(at as u64).to_le_bytes()).map(|takers| takers > 0), Ok(true));
+        assert_eq!(known.try_recv().unwrap()[..], (at as u64).to_le_bytes());
+    }
+    fs::OpenOptions::new().write(true).open(&path).unwrap().write_all_at(&genuine, 0).unwrap();
+    for content in [&genuine[..0], &genuine[..100], &genuine[..4095], &[0; 4096], &[0xff; 8192]] {
+        let object = shm::path(&format!("{prefix}.dead.channel"));
+        fs::write(&object, content).unwrap();
+        let error = Receiver::open(&shm::client(prefix), "dead").unwrap_err();
+        use ChannelError::{NotAChannel, Unfinished};
+        assert!(matches!(error, NotAChannel { .. } | Unfinished { .. }), "{error}");
+        fs::remove_file(&object).unwrap();
+    }
+    link.send(&Message::Done);
 }
