@@ -98,6 +98,7 @@
 //! | peers that come, go and die while the owner grants and reclaims | `slot` |
 //! | chunks between shelves and hands while the pool closes | `shelf` |
 //! | the ring, its bells, loans and returns | `loans` |
+//! | a publisher's receivers: withdrawal against receive, coming against sending and closing, one fence for several bells | `fan_out` |
 //! | the memory bell: whoever gives memory back wakes who waits | `memory_bell` |
 //!
 //! # What is lock-free
