@@ -13,13 +13,13 @@
 #[cfg(not(all(test, loom)))]
 pub(crate) use {
     crossbeam_queue::ArrayQueue,
-    std::sync::atomic::{fence, AtomicPtr, AtomicU64, Ordering},
+    std::sync::atomic::{fence, AtomicPtr, AtomicU32, AtomicU64, Ordering},
     std::thread::yield_now,
 };
 
 #[cfg(all(test, loom))]
 pub(crate) use {
-    loom::sync::atomic::{fence, AtomicPtr, Ordering},
+    loom::sync::atomic::{fence, AtomicPtr, AtomicU32, Ordering},
     loom::thread::yield_now,
     model::{ArrayQueue, AtomicU64},
 };

@@ -83,7 +83,7 @@ pub(super) struct Facts {
 pub(super) struct What {
     magic: AtomicU64,
     version: AtomicU32,
-    state: AtomicU32,
+    state: crate::sync::AtomicU32,
     provider: AtomicU64,
     slots: AtomicU32,
     loans: AtomicU32,
@@ -94,6 +94,23 @@ pub(super) struct What {
 }
 
 impl What {
+    /// A finished object's in private memory, for the models.
+    #[cfg(all(test, loom))]
+    pub(super) fn finished() -> Self {
+        Self {
+            magic: AtomicU64::default(),
+            version: AtomicU32::default(),
+            state: crate::sync::AtomicU32::new(OPEN),
+            provider: AtomicU64::default(),
+            slots: AtomicU32::default(),
+            loans: AtomicU32::default(),
+            kind: AtomicU32::default(),
+            seats: AtomicU32::default(),
+            on_full: AtomicU32::default(),
+            may_wait: AtomicU32::default(),
+        }
+    }
+
     /// Describes a new object, which stays unfinished until it is [opened](Self::finish).
     pub(super) fn describe(&self, facts: &Facts) {
         self.magic.store(CHANNEL_MAGIC, Ordering::Relaxed);

@@ -70,7 +70,7 @@ use crate::os::name::{Link, Name};
 use crate::os::posix::PAGE;
 use crate::os::robust_list::Listed;
 use crate::protocol::control::OWNER_BYTE;
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 /// The most receivers of a publisher.
@@ -81,10 +81,10 @@ const SEATS_BYTE: usize = 2;
 
 /// The object. Atomics only: another process may write at any time.
 #[repr(C)]
-struct MeetingHeader {
+pub(super) struct MeetingHeader {
     what: Line<What>,
     arrivals: Line<Futex>,
-    unused: [Line<[AtomicU64; 8]>; 30],
+    unused: [Line<[u64; 8]>; 30],
     seats: [SeatWords; MAX_SEATS],
 }
 
@@ -96,6 +96,54 @@ struct SeatWords {
 
 #[cfg(not(all(test, loom)))]
 const _: () = assert!(std::mem::size_of::<MeetingHeader>() == PAGE);
+
+impl MeetingHeader {
+    /// A meeting in private memory, whose publisher holds all bells, for the models.
+    #[cfg(all(test, loom))]
+    pub(super) fn open() -> Self {
+        let seat = |_| SeatWords { to_receiver: Bell::new(1), lane: AtomicU64::new(0) };
+        let (what, arrivals) = (Line(What::finished()), Line(Futex::new(0)));
+        Self { what, arrivals, unused: [const { Line([0; 8]) }; 30], seats: std::array::from_fn(seat) }
+    }
+
+    /// How many receivers have come so far (P1).
+    #[inline]
+    pub(super) fn arrivals(&self) -> u32 {
+        // SeqCst: partner of R4.
+        self.arrivals.0.load(Ordering::SeqCst)
+    }
+
+    /// The id of the lane that was last announced at a seat (P2).
+    pub(super) fn lane(&self, at: usize) -> u64 {
+        // Acquire: partner of the Release in R3.
+        self.seats[at].lane.load(Ordering::Acquire)
+    }
+
+    /// Announces a lane (R3, R4). `false` if the publisher has closed the channel (R5).
+    pub(super) fn announce(&self, at: usize, lane: u64) -> bool {
+        self.seats[at].lane.store(lane, Ordering::Release); // R3
+        self.arrivals.0.fetch_add(1, Ordering::SeqCst); // R4, partner of P1 and of `What::close`
+        self.arrivals.0.wake();
+        !self.what.0.is_closed()
+    }
+
+    /// Sleeps until another receiver has come than the `known` ones.
+    pub(super) fn wait_for_another(&self, known: u32, deadline: Option<Deadline>) {
+        self.arrivals.0.sleep_while(known, deadline);
+    }
+
+    /// The bell that the publisher rings for the receiver on a seat.
+    #[inline]
+    pub(super) fn bell(&self, at: usize) -> &Bell {
+        &self.seats[at].to_receiver
+    }
+
+    /// Nobody can come any more, and the receivers on the first seats learn of it.
+    pub(super) fn close(&self, seats: usize) {
+        self.what.0.close();
+        self.seats.iter().take(seats).for_each(|seat| seat.to_receiver.leave());
+    }
+}
 
 /// The object, mapped.
 pub(super) struct Page(Mapping);
@@ -130,7 +178,7 @@ impl Page {
     /// The bell of a seat.
     #[inline]
     pub(super) fn bell(&self, at: usize) -> &Bell {
-        &self.header().seats[at].to_receiver
+        self.header().bell(at)
     }
 
     /// Makes the publisher look who has come, if it sleeps until somebody has. The caller is in its
@@ -190,23 +238,17 @@ impl Meeting {
     /// How many receivers have come so far (P1).
     #[inline]
     pub(super) fn arrivals(&self) -> u32 {
-        // SeqCst: partner of R4.
-        self.header().arrivals.0.load(Ordering::SeqCst)
+        self.header().arrivals()
     }
 
     /// The publisher's seats, and the id of the lane that was last announced at each (P2).
     pub(super) fn announced(self: &Arc<Self>) -> impl Iterator<Item = (Seat, u64)> + '_ {
-        (0..self.seats).map(move |at| {
-            // Acquire: partner of the Release in R3.
-            let id = self.header().seats[at].lane.load(Ordering::Acquire);
-            (Seat { meeting: self.clone(), at }, id)
-        })
+        (0..self.seats).map(move |at| (Seat { meeting: self.clone(), at }, self.header().lane(at)))
     }
 
-    /// Sleeps until another receiver has come than the `known` ones, or until the deadline has
-    /// passed.
+    /// As [`MeetingHeader::wait_for_another`].
     pub(super) fn wait_for_another(&self, known: u32, deadline: Option<Deadline>) {
-        self.header().arrivals.0.sleep_while(known, deadline);
+        self.header().wait_for_another(known, deadline);
     }
 
     /// Is this the process that created or opened the object, and not a forked child?
@@ -217,8 +259,7 @@ impl Meeting {
 
     /// The publisher leaves: nobody can come any more, and all receivers learn of it.
     pub(super) fn close(&self) {
-        self.header().what.0.close();
-        self.header().seats.iter().take(self.seats).for_each(|seat| seat.to_receiver.leave());
+        self.header().close(self.seats);
     }
 }
 
@@ -241,18 +282,13 @@ impl Seat {
 
     /// The lane that was last announced here.
     pub(super) fn lane(&self) -> Option<u64> {
-        // Relaxed: only a name is made of it.
-        Some(self.meeting.header().seats[self.at].lane.load(Ordering::Relaxed)).filter(|&id| id != 0)
+        Some(self.meeting.header().lane(self.at)).filter(|&id| id != 0)
     }
 
     /// Tells the publisher of the receiver's lane (R3, R4). `false` if it has closed the channel
     /// (R5).
     pub(super) fn announce(&self, lane: u64) -> bool {
-        let header = self.meeting.header();
-        header.seats[self.at].lane.store(lane, Ordering::Release); // R3
-        header.arrivals.0.fetch_add(1, Ordering::SeqCst); // R4, partner of P1 and of `What::close`
-        header.arrivals.0.wake();
-        !header.what.0.is_closed()
+        self.meeting.header().announce(self.at, lane)
     }
 
     /// Is the publisher's process alive and the publisher not dropped? For the receiver to ask.

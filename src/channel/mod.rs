@@ -167,6 +167,9 @@ mod borrower;
 mod counted;
 mod end;
 mod error;
+#[cfg(all(test, loom))]
+#[path = "../models/fan_out.rs"]
+mod fan_out_models;
 mod futures;
 mod helper;
 mod interrupt;

@@ -100,6 +100,7 @@
 //! | chunks between shelves and hands while the pool closes | `shelf` |
 //! | the ring, its bells, loans and returns | `loans` |
 //! | a task whose helper sleeps for it, a thread that sleeps on several bells, interrupts | `awaiting` |
+//! | a publisher's receivers: withdrawal against receive, coming against sending and closing, one fence for several bells | `fan_out` |
 //! | the memory bell: whoever gives memory back wakes who waits | `memory_bell` |
 //!
 //! # What is lock-free

@@ -35,6 +35,13 @@ fn whatever_is_written_into_a_channel_both_ends_stay_whole() {
     run_at_random("channel", 250);
 }
 
+/// Otherwise one receiver that runs wild takes down a publisher, or takes messages from other
+/// receivers, or changes what they read.
+#[test]
+fn whatever_a_receiver_writes_the_others_get_what_was_sent() {
+    run_at_random("publisher", 250);
+}
+
 /// Otherwise a process that can put a file into /dev/shm crashes or hangs those that look there, or
 /// gets a living owner swept away.
 #[test]
@@ -71,6 +78,7 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
         "channel" => hostile::channel,
         "control" => hostile::control,
         "descriptor" => hostile::descriptor,
+        "publisher" => hostile::publisher,
         _ => hostile::foreign,
     };
     while let Ok(Some(Message::Program(bytes))) = link.receive() {

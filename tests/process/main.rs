@@ -100,6 +100,7 @@ const ROLES: &[(&str, Role)] = &[
     ("publisher", publisher::role),
     ("publisher-forks", publisher::forking_role),
     ("publisher-full-shm", publisher::full_shm_role),
+    ("publisher-garbage", publisher::garbage_role),
     ("publisher-joins", publisher::joining_role),
     ("publisher-keeper", publisher::keeper_role),
     ("publisher-poor", publisher::poor_role),

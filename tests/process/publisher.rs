@@ -13,6 +13,7 @@ use shm_pool::channel::{
 };
 use shm_pool::Provider;
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
@@ -81,6 +82,15 @@ fn in_use(provider: &Provider) -> usize {
 
 fn lanes(prefix: &str) -> Vec<String> {
     shm::objects(prefix).into_iter().filter(|name| name.ends_with(".lane")).collect()
+}
+
+/// How many descriptors of lanes this process has, those of removed ones included. (Other tests have
+/// some, too.)
+fn open_lanes(prefix: &str) -> usize {
+    let files = fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+    let start = format!("/dev/shm/{prefix}.");
+    let is_lane = |file: &str| file.starts_with(&start) && file.contains(".lane");
+    files.filter(|file| is_lane(&file.to_string_lossy())).count()
 }
 
 /// The role of a receiver. At each `Go` it receives a message, keeps it, and answers its number; at
@@ -172,9 +182,7 @@ fn a_receiver_is_restarted_64_times_while_nothing_is_sent() {
     let mut publisher = Publisher::builder().receivers(2).create(&provider, CHANNEL).unwrap();
     let mut stays = open(names.prefix(), Receiver::builder());
     assert_eq!(publisher.receivers().count(), 1);
-    // The first buffer makes a segment, whose file stays open.
-    drop(provider.alloc(1));
-    let before = descriptors(names.prefix());
+    let before = open_lanes(names.prefix());
     (0..64).for_each(|_| keeper(&names).kill());
     assert_eq!(lanes(names.prefix()).len(), 2, "one that lives, and the last one that died");
     let last = keeper(&names);
@@ -182,13 +190,8 @@ fn a_receiver_is_restarted_64_times_while_nothing_is_sent() {
     assert_eq!(last.ask(&Message::Go), Message::Number(0));
     assert_eq!(number_of(&stays.recv().unwrap()), 0);
     last.shut_down();
-    assert_eq!((publisher.receivers().count(), descriptors(names.prefix())), (1, before));
-}
-
-/// How many descriptors of objects with this prefix this process has, whatever other tests have.
-fn descriptors(prefix: &str) -> usize {
-    let open = fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
-    open.filter(|path| path.to_string_lossy().contains(prefix)).count()
+    assert_eq!((publisher.receivers().count(), in_use(&provider)), (1, 0));
+    assert_eq!(open_lanes(names.prefix()), before);
 }
 
 /// Is this thread of this process in the kernel, at a futex?
@@ -303,7 +306,7 @@ const RECEIVED: usize = 40;
 pub(crate) fn joining_role(link: &Link, arguments: &[&str]) {
     link.send(&Message::Done);
     assert_eq!(link.receive().unwrap(), Some(Message::Go));
-    for round in 0..JOINS {
+    for round in 0..arguments[1].parse().unwrap() {
         let on_full = [OnFull::Wait, OnFull::DropNew, OnFull::KeepLatest][round % 3];
         let options = Receiver::builder().on_full(on_full).capacity(1 + round % 4).spin(Duration::from_micros(1));
         let mut receiver = open(arguments[0], options);
@@ -331,18 +334,10 @@ fn who_joins_while_messages_flow_misses_nothing_that_is_not_counted() {
     let names = Names::new("pub-joins");
     let provider = provider(names.prefix());
     let mut publisher = Publisher::builder().capacity(4).create(&provider, CHANNEL).unwrap();
-    let children = [(); 6].map(|()| Child::start("publisher-joins", &[names.prefix()]));
-    children.iter().for_each(Child::expect_done);
+    let children = [(); 6].map(|()| joining(&names, JOINS));
     let is_over = AtomicBool::new(false);
     let sent = thread::scope(|scope| {
-        let publishing = scope.spawn(|| {
-            let mut number = 0;
-            while !is_over.load(Ordering::Relaxed) {
-                send(&mut publisher, &provider, number);
-                number += 1;
-            }
-            number
-        });
+        let publishing = scope.spawn(|| send_until(&is_over, &mut publisher, &provider));
         let at_the_end = SetOnDrop(&is_over);
         children.iter().for_each(|child| child.tell(&Message::Go));
         children.iter().for_each(Child::expect_done);
@@ -353,6 +348,68 @@ fn who_joins_while_messages_flow_misses_nothing_that_is_not_counted() {
     children.into_iter().for_each(Child::finish);
     assert_eq!((publisher.receivers().count(), in_use(&provider)), (0, 0));
     assert_eq!(lanes(names.prefix()), [""; 0]);
+}
+
+fn joining(names: &Names, joins: usize) -> Child {
+    let child = Child::start("publisher-joins", &[names.prefix(), &joins.to_string()]);
+    child.expect_done();
+    child
+}
+
+/// Sends one message after another. Returns how many.
+fn send_until(is_over: &AtomicBool, publisher: &mut Publisher, provider: &Provider) -> u64 {
+    let numbers = (0..).take_while(|_| !is_over.load(Ordering::Relaxed));
+    numbers.map(|number| send(publisher, provider, number)).count() as u64
+}
+
+/// Otherwise a receiver that crashes as it comes, reads or leaves takes a message from one that stays,
+/// or keeps memory, a descriptor, a lane or a place.
+#[test]
+fn receivers_are_killed_at_random_while_messages_flow() {
+    const KILLS: u64 = 60;
+    let names = Names::new("pub-chaos");
+    let provider = provider(names.prefix());
+    let mut publisher = Publisher::builder().receivers(8).capacity(4).create(&provider, CHANNEL).unwrap();
+    let mut stays = open(names.prefix(), Receiver::builder().on_full(OnFull::Wait));
+    assert_eq!(publisher.receivers().count(), 1);
+    let before = open_lanes(names.prefix());
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let publishing = scope.spawn(|| {
+            let sent = send_until(&is_over, &mut publisher, &provider);
+            publisher.send_bytes(b"").unwrap();
+            sent
+        });
+        let reading = scope.spawn(|| {
+            for number in 0.. {
+                let message = stays.recv().unwrap();
+                assert_eq!(message.missed(), 0);
+                if message.is_empty() {
+                    return number;
+                }
+                assert_eq!(number_of(&message), number);
+            }
+            unreachable!("numbers do not end")
+        });
+        let at_the_end = SetOnDrop(&is_over);
+        let mut children: Vec<_> = (0..5).map(|_| joining(&names, usize::MAX)).collect();
+        let mut random = 1_u64;
+        for _ in 0..KILLS {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            children.iter().for_each(|child| child.tell(&Message::Go));
+            (0..random >> 44).for_each(|_| std::hint::spin_loop());
+            children.remove((random >> 33) as usize % children.len()).kill();
+            children.push(joining(&names, usize::MAX));
+        }
+        children.into_iter().for_each(Child::kill);
+        drop(at_the_end);
+        assert_eq!(publishing.join().unwrap(), reading.join().unwrap(), "nothing is missing");
+    });
+    assert_eq!((publisher.receivers().count(), in_use(&provider)), (1, 0));
+    assert!(lanes(names.prefix()).len() <= 8 + 1 + 5, "one for each seat, and those of who died as they came");
+    names.sweep();
+    assert_eq!(lanes(names.prefix()).len(), 1);
+    assert_eq!(open_lanes(names.prefix()), before);
 }
 
 /// Ends the test's other threads, also when the test fails.
@@ -484,4 +541,58 @@ pub(crate) fn full_shm_role(link: &Link, arguments: &[&str]) {
 /// With one place, and a lane of half a MiB.
 fn small_publisher() -> PublisherBuilder {
     Publisher::builder().receivers(1).capacity(4096).loans(32 << 10)
+}
+
+/// Otherwise a file under a publisher's name takes down who opens it, or has it wait for ever.
+#[test]
+fn whatever_stands_in_a_publishers_object_who_opens_it_is_refused_or_told() {
+    let names = Names::new("pub-garbage");
+    let child = Child::start("publisher-garbage", &[names.prefix()]);
+    child.expect_done();
+    child.finish();
+}
+
+pub(crate) fn garbage_role(link: &Link, arguments: &[&str]) {
+    let prefix = arguments[0];
+    let provider = provider(prefix);
+    let mut publisher = Publisher::builder().capacity(8).loans(8).create(&provider, CHANNEL).unwrap();
+    let mut known = open(prefix, Receiver::builder());
+    assert!(publisher.has_receivers());
+    let path = shm::path(&format!("{prefix}.{CHANNEL}.channel"));
+    let genuine = fs::read(&path).unwrap();
+    // What it is, the count, and the first seats.
+    let places = (0..72).chain(2048..2048 + 96).step_by(4);
+    let words = [0, 1, 2, 3, 7, 1 << 16, 1 << 20, 1 << 30, 0x4000_0001, i32::MAX as u32, 1 << 31, u32::MAX];
+    for (at, word) in places.flat_map(|at| words.map(|word| (at, word))) {
+        let mut content = genuine.clone();
+        content[at..at + 4].copy_from_slice(&word.to_ne_bytes());
+        for is_living in [true, false] {
+            let name = if is_living { CHANNEL } else { "dead" };
+            // In place: the publisher has it mapped.
+            let object = shm::path(&format!("{prefix}.{name}.channel"));
+            let mut options = fs::OpenOptions::new();
+            options.write(true).create(!is_living).open(&object).unwrap().write_all_at(&content, 0).unwrap();
+            match Receiver::builder().spin(NOW).open(&shm::client(prefix), name) {
+                Ok(mut receiver) => {
+                    let error = receiver.recv_timeout(Duration::from_micros(100)).unwrap_err();
+                    let is_told = matches!(error, RecvError::TimedOut | RecvError::Disconnected);
+                    assert!(is_told, "{word:#x} at {at}: {error}");
+                }
+                Err(error) => assert!(!error.to_string().is_empty()),
+            }
+        }
+        // It does not notice, but that it may look for lanes that are not there.
+        assert_eq!(publisher.try_send_bytes(&(at as u64).to_le_bytes()).map(|takers| takers > 0), Ok(true));
+        assert_eq!(known.try_recv().unwrap()[..], (at as u64).to_le_bytes());
+    }
+    fs::OpenOptions::new().write(true).open(&path).unwrap().write_all_at(&genuine, 0).unwrap();
+    for content in [&genuine[..0], &genuine[..100], &genuine[..4095], &[0; 4096], &[0xff; 8192]] {
+        let object = shm::path(&format!("{prefix}.dead.channel"));
+        fs::write(&object, content).unwrap();
+        let error = Receiver::open(&shm::client(prefix), "dead").unwrap_err();
+        use ChannelError::{NotAChannel, Unfinished};
+        assert!(matches!(error, NotAChannel { .. } | Unfinished { .. }), "{error}");
+        fs::remove_file(&object).unwrap();
+    }
+    link.send(&Message::Done);
 }

@@ -5,7 +5,7 @@
 
 use crate::calls::{error_name, is_complaint, is_done_anyway, is_retried_for_ever, takes_back, Call};
 use crate::channels;
-use crate::fallible::{channel, Footprint, LOCKED_ALLOC, LOCKED_BUILD};
+use crate::fallible::{channel, Footprint, LOCKED_ALLOC, LOCKED_BUILD, PUBLISHED};
 use crate::kill_points::{is_possible, Place, Victim};
 use crate::owner_operations::{builder, published, LARGE, SMALL};
 use crate::shm::{self, Names};
@@ -13,7 +13,7 @@ use crate::table::Table;
 use crate::trace::{stay_on_one_processor, Pace, Stop, Tracee};
 use crate::waits::Wait;
 use crate::wire::Message;
-use shm_pool::channel::Sender;
+use shm_pool::channel::{Publisher, Sender};
 use shm_pool::{Descriptor, Provider, ShmBuf};
 use std::fs;
 use std::sync::Arc;
@@ -38,18 +38,21 @@ const OPERATIONS: &[&str] = &[
     WAITED_FOR[0],
     WAITED_FOR[1],
     "create a channel",
+    "create a publisher",
     OPEN,
+    COME,
     WARM,
 ];
 
 /// The operations of a peer.
 const IN_PEERS: &[&str] =
-    &["connect", "warm", "disconnect", "attach", "accept", WAITED_FOR[0], WAITED_FOR[1], OPEN, WARM];
+    &["connect", "warm", "disconnect", "attach", "accept", WAITED_FOR[0], WAITED_FOR[1], OPEN, COME, WARM];
 
 /// The provider waits for what the operation gives back.
 const WAITED_FOR: [&str; 2] = ["drop a view, waited for", "drop a loan, waited for"];
 
 const OPEN: &str = "open a channel";
+const COME: &str = "come to a publisher";
 const WARM: &str = "warm a receiver";
 
 /// How many channels are opened, each only once: one by the attempt, two by the attempts after it,
@@ -128,7 +131,7 @@ fn judge(operation: &str, call: &Call, fault: Fault, usual: &Outcome) -> String 
     // Without a provider nobody waits for memory, and there is no bell to map. One that does not
     // let this user in looks by itself.
     let is_missing = matches!(fault.errno, libc::ENOENT | libc::EACCES);
-    if (operation, call.about, is_missing) == (OPEN, "control", true) {
+    if [OPEN, COME].contains(&operation) && (call.about, is_missing) == ("control", true) {
         return "done, without a bell".to_owned();
     }
     // A segment may vanish while it is being looked for.
@@ -148,10 +151,12 @@ fn is_told(error: &str, errno: i32, operation: &str) -> bool {
         (libc::ENOENT, "connect") => error == "NoProvider",
         (libc::ENOENT, "attach" | "accept") => error == "Closed",
         (libc::ENOENT, OPEN) => error == "NoChannel",
+        // Or a sweep has taken the lane while it was made.
+        (libc::ENOENT, COME) => error == "NoChannel" || error == "ENOENT of open",
         // The limit is asked for, and the node, before anything is made.
         (_, LOCKED_BUILD) if error == "LockMemory" || error == "NumaNode" => true,
         // Another process has the lock.
-        (libc::EAGAIN | libc::EACCES, OPEN) if error == "HasReceiver" => true,
+        (libc::EAGAIN | libc::EACCES, OPEN | COME) if error == "HasReceiver" => true,
         _ => error == "Random" || error.split(' ').next() == Some(&error_name(errno)),
     }
 }
@@ -187,7 +192,8 @@ fn run(operation: &str, fault: Option<Fault>) -> Outcome {
         names.sweep();
     }
     let objects = shm::objects(names.prefix()).len();
-    assert_eq!(objects, if others.living.is_some() { 2 + others.senders.len() } else { 0 });
+    let channels = others.senders.len() + usize::from(others.publisher.is_some());
+    assert_eq!(objects, if others.living.is_some() { 2 + channels } else { 0 });
     Outcome { error, before, after, calls, failed }
 }
 
@@ -245,6 +251,7 @@ struct Others {
     living: Option<(Arc<Provider>, Option<ShmBuf>, Descriptor)>,
     /// The provider's channels.
     senders: Vec<Sender>,
+    publisher: Option<Publisher>,
     /// Waits for the victim's message.
     wait: Option<Wait>,
 }
@@ -271,20 +278,22 @@ impl Others {
         let living = IN_PEERS.contains(&operation).then(publish);
         let channels = match operation {
             OPEN | WARM => CHANNELS,
-            "drop a loan, waited for" => 0,
-            _ => return Self { living, senders: Vec::new(), wait: None },
+            COME | "drop a loan, waited for" => 0,
+            _ => return Self { living, senders: Vec::new(), publisher: None, wait: None },
         };
         let create = |(provider, ..): &(Arc<Provider>, _, _)| {
             let channels = (0..channels).map(channel).chain([channels::OTHER.to_owned()]);
             channels.map(|name| channels::sender(provider, &name).unwrap()).collect()
         };
         let senders = living.as_ref().map(create).unwrap_or_default();
-        Self { living, senders, wait: None }
+        let publisher = living.as_ref().filter(|_| operation == COME);
+        let publisher = publisher.map(|(provider, ..)| Publisher::create(provider, PUBLISHED).unwrap());
+        Self { living, senders, publisher, wait: None }
     }
 
     fn tell(&mut self, victim: &Victim, operation: &str) {
         let Some((provider, message, descriptor)) = &mut self.living else { return };
-        if let [sender] = &mut self.senders[..] {
+        if let ([sender], None) = (&mut self.senders[..], &self.publisher) {
             sender.try_send(message.clone().expect("not sent yet")).unwrap();
         } else {
             victim.child.tell(&Message::Sent(*descriptor));

@@ -11,7 +11,7 @@ use crate::shm;
 use crate::trace::marked;
 use crate::waits;
 use crate::wire::{Link, Message};
-use shm_pool::channel::{ChannelError, RecvError};
+use shm_pool::channel::{ChannelError, Publisher, RecvError};
 use shm_pool::{AllocError, AllocErrorKind, AttachError, BuildError, Descriptor, OsError, ProviderBuilder};
 use std::cell::RefCell;
 use std::fs;
@@ -176,6 +176,18 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
             let _other = channels::receiver(&client, channels::OTHER).unwrap();
             attempt.twice(|| channels::receiver(&client, &next(&numbers)).map_err(channel_error));
         }
+        "create a publisher" => {
+            let (provider, numbers) = (provider(), (0..).into());
+            let _other = channels::sender(&provider, channels::OTHER).unwrap();
+            let publisher = |name: String| Publisher::builder().receivers(2).create(&provider, &name);
+            attempt.twice(|| publisher(next(&numbers)).map_err(channel_error));
+        }
+        "come to a publisher" => {
+            let (client, descriptor) = (Arc::new(shm::client(prefix)), descriptor(link));
+            client.connect(descriptor.provider()).unwrap();
+            let _other = channels::receiver(&client, channels::OTHER).unwrap();
+            attempt.twice(|| channels::receiver(&client, PUBLISHED).map_err(channel_error));
+        }
         "warm a receiver" => {
             let (client, descriptor) = (Arc::new(shm::client(prefix)), descriptor(link));
             client.connect(descriptor.provider()).unwrap();
@@ -288,6 +300,9 @@ fn recv_error(error: RecvError) -> String {
 fn next(numbers: &RefCell<RangeFrom<usize>>) -> String {
     channel(numbers.borrow_mut().next().unwrap_or_default())
 }
+
+/// The name of a publisher's channel.
+pub(crate) const PUBLISHED: &str = "published";
 
 /// The name of the channel with that number.
 pub(crate) fn channel(number: usize) -> String {

@@ -27,6 +27,7 @@ mod kill_points;
 mod killed_channel;
 mod killed_owner;
 mod killed_peer;
+mod killed_publisher;
 #[path = "../support/own_shm.rs"]
 #[allow(dead_code)] // other tests use more of it
 mod own_shm;
@@ -47,7 +48,9 @@ const ROLES: &[(&str, Role)] = &[
     ("idle", kill_points::idle_role),
     ("killed-owner", killed_owner::role),
     ("killed-peer", killed_peer::role),
+    ("killed-publisher", killed_publisher::publisher_role),
     ("killed-receiver", channels::receiver_role),
     ("killed-sender", channels::sender_role),
+    ("killed-subscriber", killed_publisher::receiver_role),
     ("peer", peer::role),
 ];

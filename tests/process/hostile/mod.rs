@@ -12,6 +12,7 @@ mod outside;
 mod owner;
 mod peers;
 mod program;
+mod publisher;
 mod storm;
 
 #[cfg(test)]
@@ -29,6 +30,13 @@ pub(crate) fn control(prefix: &str, bytes: &[u8]) {
 /// Both ends of a channel, and garbage in its object.
 pub(crate) fn channel(prefix: &str, bytes: &[u8]) {
     if let Some(program) = read::<channel::Program>(bytes) {
+        program.run(prefix);
+    }
+}
+
+/// A publisher and its receivers, one of which writes garbage wherever it can.
+pub(crate) fn publisher(prefix: &str, bytes: &[u8]) {
+    if let Some(program) = read::<publisher::Program>(bytes) {
         program.run(prefix);
     }
 }

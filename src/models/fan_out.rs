@@ -1,0 +1,214 @@
+//! Models of a publisher and its receivers, checked by loom: what is withdrawn while it is received
+//! has one taker, a receiver that comes is met or told, and one fence serves several bells.
+
+use super::bell::{Bell, Woken};
+use super::meeting::MeetingHeader;
+use super::ring::{self, Slot, Ticket, Words, WORDS};
+use crate::sync::{fence, Ordering};
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::thread;
+
+fn ring(slots: u64) -> Vec<Slot> {
+    (0..slots).map(Slot::free_for).collect()
+}
+
+fn model(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(preemptions);
+    model.check(run);
+}
+
+/// A ring, and the bytes of a buffer for each message. Loom reports any unsynchronised access to
+/// them.
+struct Latest {
+    slots: Vec<Slot>,
+    buffers: Vec<UnsafeCell<u64>>,
+}
+
+// SAFETY: the protocol under test makes this true; loom checks it.
+unsafe impl Sync for Latest {}
+// SAFETY: nothing in it is bound to a thread; loom checks the accesses.
+unsafe impl Send for Latest {}
+
+impl Latest {
+    fn write(&self, buffer: u64, value: u64) {
+        // SAFETY: loom checks that nobody else accesses the bytes now.
+        self.buffers[buffer as usize].with_mut(|bytes| unsafe { *bytes = value });
+    }
+
+    /// What a publisher does: it makes room, fills a buffer that is free, and sends it. Returns how
+    /// many messages it has withdrawn.
+    fn send_all(&self) -> u64 {
+        let count = self.buffers.len() as u64;
+        let (mut ticket, mut free, mut withdrawn) = (Ticket::default(), (0..count).rev().collect::<Vec<_>>(), 0);
+        for number in 0..count {
+            let mut oldest = ring::oldest(&self.slots, ticket);
+            if ring::is_there(&self.slots, oldest) {
+                if let Some(words) = ring::claim(&self.slots, &mut oldest) {
+                    withdrawn += 1;
+                    free.push(words[0]);
+                }
+            }
+            let buffer = free.pop().expect("one for each message");
+            self.write(buffer, number);
+            ring::put(&self.slots, &mut ticket, &[buffer; WORDS]);
+        }
+        withdrawn
+    }
+
+    /// What a receiver does: it takes a message, if there is one, and reads its buffer.
+    fn receive(&self, ticket: &mut Ticket) -> Option<u64> {
+        let words: Words = ring::claim_next(&self.slots, ticket)?;
+        assert_eq!(words, [words[0]; WORDS], "it is torn");
+        // SAFETY: loom checks that nobody writes now.
+        Some(self.buffers[words[0] as usize].with(|bytes| unsafe { *bytes }))
+    }
+}
+
+/// Otherwise a message is taken by both sides or by none, its buffer is written while it is read, or
+/// its receiver does not know how many it has missed.
+fn what_is_withdrawn_while_it_is_received(preemptions: usize, slots: u64, sent: u64, received: usize) {
+    model(preemptions, move || {
+        let buffers = (0..sent).map(|_| UnsafeCell::new(u64::MAX)).collect();
+        let channel = Arc::new(Latest { slots: ring(slots), buffers });
+        let receiver = {
+            let channel = channel.clone();
+            thread::spawn(move || {
+                let mut ticket = Ticket::default();
+                let receive = |_| Some((channel.receive(&mut ticket)?, ticket.number()));
+                let received: Vec<_> = (0..received).filter_map(receive).collect();
+                (received, ticket)
+            })
+        };
+        let withdrawn = channel.send_all();
+        let (mut received, mut ticket) = receiver.join().unwrap();
+        received.extend(std::iter::from_fn(|| Some((channel.receive(&mut ticket)?, ticket.number()))));
+        let mut missed = 0;
+        let mut expected = 0;
+        for &(number, after) in &received {
+            assert_eq!(number + 1, after, "the bytes of another message");
+            missed += number.checked_sub(expected).expect("in order, and none twice");
+            expected = after;
+        }
+        assert_eq!(expected, sent, "the last one is there");
+        assert_eq!((missed, received.len() as u64), (withdrawn, sent - withdrawn));
+    });
+}
+
+#[test]
+fn the_only_message_that_waits_is_withdrawn_while_it_is_received() {
+    what_is_withdrawn_while_it_is_received(3, 2, 2, 2);
+}
+
+#[test]
+fn a_reader_that_is_a_round_behind_finds_the_last_message() {
+    what_is_withdrawn_while_it_is_received(1, 2, 3, 1);
+}
+
+#[test]
+fn the_oldest_of_two_messages_is_withdrawn_while_it_is_received() {
+    what_is_withdrawn_while_it_is_received(2, 3, 3, 2);
+}
+
+/// A meeting, and the ring of the receiver that comes.
+struct Coming {
+    meeting: MeetingHeader,
+    slots: Vec<Slot>,
+}
+
+impl Coming {
+    fn new() -> Arc<Self> {
+        Arc::new(Self { meeting: MeetingHeader::open(), slots: ring(2) })
+    }
+
+    /// What a publisher does: it meets who has come and sends to them. Returns whether there was one.
+    fn send(&self) -> bool {
+        if self.meeting.arrivals() == 0 {
+            return false;
+        }
+        assert_eq!(self.meeting.lane(0), LANE, "the count without the id");
+        ring::put(&self.slots, &mut Ticket::default(), &[1; WORDS]);
+        self.meeting.bell(0).ring();
+        true
+    }
+
+    /// Receives, or learns that the publisher is gone.
+    fn receive(&self, ticket: &mut Ticket) -> Woken {
+        let is_there = || ring::is_there(&self.slots, *ticket);
+        let woken = self.meeting.bell(0).wait(None, is_there, || true);
+        if woken == Woken::Ready {
+            assert_eq!(ring::read(&self.slots, ticket).map(|(words, _)| words), Some([1; WORDS]));
+        }
+        woken
+    }
+}
+
+const LANE: u64 = 7;
+
+/// Otherwise who comes while the publisher sends misses the messages that follow, or its lane is not
+/// found.
+#[test]
+fn a_receiver_that_comes_is_met_by_the_next_message() {
+    model(3, || {
+        let coming = Coming::new();
+        let receiver = {
+            let coming = coming.clone();
+            thread::spawn(move || {
+                assert!(coming.meeting.announce(0, LANE), "it is open");
+                assert_eq!(coming.receive(&mut Ticket::default()), Woken::Ready);
+            })
+        };
+        // This may be too early for it. Who has come by the end of the wait is met.
+        if !coming.send() {
+            coming.meeting.wait_for_another(0, None);
+            assert!(coming.send(), "it has come");
+        }
+        receiver.join().unwrap();
+    });
+}
+
+/// Otherwise who comes while the publisher goes waits for ever, or loses what it was sent.
+#[test]
+fn a_receiver_that_comes_while_the_publisher_goes_is_told() {
+    model(3, || {
+        let coming = Coming::new();
+        let receiver = {
+            let coming = coming.clone();
+            thread::spawn(move || {
+                let mut ticket = Ticket::default();
+                if !coming.meeting.announce(0, LANE) {
+                    return None;
+                }
+                let is_met = coming.receive(&mut ticket) == Woken::Ready;
+                assert!(!is_met || coming.receive(&mut ticket) == Woken::Gone);
+                Some(is_met)
+            })
+        };
+        let was_met = coming.send();
+        coming.meeting.close(1);
+        if let Some(is_met) = receiver.join().unwrap() {
+            assert_eq!(is_met, was_met);
+        }
+    });
+}
+
+/// Otherwise, of two receivers that sleep, one is not woken.
+#[test]
+fn one_fence_serves_all_bells() {
+    model(2, || {
+        let channels = Arc::new([(); 2].map(|()| (ring(2), Bell::new(1))));
+        let receivers = [0, 1].map(|at| {
+            let channels = channels.clone();
+            thread::spawn(move || {
+                let (slots, bell) = &channels[at];
+                let woken = bell.wait(None, || ring::is_there(slots, Ticket::default()), || true);
+                assert_eq!(woken, Woken::Ready);
+            })
+        });
+        channels.iter().for_each(|(slots, _)| ring::put(slots, &mut Ticket::default(), &[1; WORDS]));
+        fence(Ordering::SeqCst); // as in `Publisher::ring`
+        channels.iter().for_each(|(_, bell)| bell.ring_after_fence());
+        receivers.into_iter().for_each(|receiver| receiver.join().unwrap());
+    });
+}

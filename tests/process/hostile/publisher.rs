@@ -1,0 +1,296 @@
+//! A publisher, receivers that keep to the protocol, and one that writes garbage over all that it has
+//! mapped: its lane and the publisher's object. Whoever has been met gets the right bytes, in order
+//! and with every gap counted, up to the last message sent. Newcomers may be refused or overlooked.
+//! Nothing is left behind.
+
+use super::layout::{OpenObject, Value, Word, Write};
+use super::{outside, storm};
+use arbitrary::{Arbitrary, Unstructured};
+use shm_pool::channel::{Message, OnFull, Publisher, Receiver, RecvError, SendErrorKind};
+use shm_pool::{Client, Provider};
+use std::hint::black_box;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const CHANNEL: &str = "c";
+
+/// How many messages a receiver may be behind.
+const CAPACITY: usize = 3;
+
+/// How many receivers the publisher has room for.
+const SEATS: u16 = 4;
+
+/// Most steps in one program.
+const MAX_STEPS: usize = 300;
+
+/// Long enough to sleep after spinning.
+const SHORT: Duration = Duration::from_micros(30);
+
+/// Steps of the publisher, its receivers and the writer.
+#[derive(Clone, Debug)]
+pub(crate) struct Program {
+    history: u8,
+    /// What the hostile receiver asks for.
+    rule: u8,
+    hostile_comes_first: bool,
+    /// What another thread writes over and over: into the publisher's object, or into the lane.
+    storm: Vec<Write>,
+    is_storm_in_the_lane: bool,
+    steps: Vec<Step>,
+}
+
+#[derive(Arbitrary, Clone, Copy, Debug)]
+enum Step {
+    SendBytes {
+        wait: bool,
+    },
+    Send {
+        len: u16,
+        wait: bool,
+    },
+    /// One that was met receives.
+    Receive {
+        wait: bool,
+        keep: bool,
+    },
+    /// The hostile one receives, and keeps it or not.
+    Misread {
+        keep: bool,
+    },
+    /// Another receiver comes, or the last one that came goes.
+    Come {
+        rule: u8,
+    },
+    Go,
+    Receivers,
+    Lane(Place, Value),
+    Meeting(Place, Value),
+    /// Copies a word of the publisher's object to another place: an id to another seat.
+    Copy {
+        from: Place,
+        to: Place,
+    },
+}
+
+/// A word of an object, laid out as in `src/channel/layout.rs` and `src/channel/meeting.rs`.
+#[derive(Arbitrary, Clone, Copy, Debug)]
+enum Place {
+    Header(u8),
+    Slot(u8),
+    Return(u8),
+    Seat { at: u8, is_bell: bool },
+    Any(u16),
+}
+
+impl Place {
+    fn word(self) -> Word {
+        // The lane has one slot more than the capacity.
+        let slots = (CAPACITY as u16 + 1) * 8;
+        Word::Any(match self {
+            Self::Header(word) => u16::from(word) % 32,
+            Self::Slot(word) => 512 + u16::from(word) % slots,
+            Self::Return(word) => 512 + slots + u16::from(word) % 16,
+            Self::Seat { at, is_bell } => 256 + u16::from(at) % SEATS * 4 + u16::from(!is_bell),
+            Self::Any(word) => word,
+        })
+    }
+}
+
+fn rule(number: u8) -> OnFull {
+    [OnFull::Wait, OnFull::DropNew, OnFull::KeepLatest][usize::from(number) % 3]
+}
+
+impl<'a> Arbitrary<'a> for Program {
+    /// Written by hand: the derived version would stop after each step with even odds.
+    fn arbitrary(bytes: &mut Unstructured<'a>) -> arbitrary::Result<Self> {
+        let (history, rule, hostile_comes_first, is_storm_in_the_lane) = bytes.arbitrary()?;
+        let storm = storm::writes(bytes)?;
+        let mut steps = Vec::new();
+        while !bytes.is_empty() && steps.len() < MAX_STEPS {
+            steps.push(bytes.arbitrary()?);
+        }
+        Ok(Self { history, rule, hostile_comes_first, storm, is_storm_in_the_lane, steps })
+    }
+}
+
+impl Program {
+    /// Runs the program with a provider and a client of this prefix, which nobody else uses.
+    pub(crate) fn run(&self, prefix: &str) {
+        let mut world = World::new(prefix, self);
+        let path = if self.is_storm_in_the_lane { &world.lane_path } else { &world.meeting_path };
+        let stormed = OpenObject::open(path, 1);
+        storm::during(&stormed, &self.storm, || {
+            self.steps.iter().for_each(|step| world.run(step));
+            world.end();
+        });
+        drop(stormed);
+        outside::assert_nothing_left(prefix);
+    }
+}
+
+/// A receiver that keeps to the protocol.
+struct Good {
+    receiver: Receiver,
+    /// The number of the message received last.
+    last: Option<u64>,
+    kept: Vec<(Message, u64)>,
+}
+
+impl Good {
+    fn receive(&mut self, wait: bool, keep: bool) -> bool {
+        let received = if wait { self.receiver.recv_timeout(SHORT) } else { self.receiver.try_recv() };
+        let message = match received {
+            Ok(message) => message,
+            // A bell may say that the publisher is gone.
+            Err(RecvError::Empty | RecvError::TimedOut | RecvError::Disconnected) => return false,
+            Err(error) => panic!("{error}"),
+        };
+        let number = number_of(&message);
+        if let Some(last) = self.last {
+            assert_eq!(number, last + 1 + u64::from(message.missed()), "not in order, or a gap that is not counted");
+        }
+        self.last = Some(number);
+        if keep && self.kept.len() < CAPACITY {
+            self.kept.push((message, number));
+        }
+        self.kept.iter().for_each(|(message, number)| assert_eq!(number_of(message), *number, "it changes"));
+        true
+    }
+}
+
+/// The number of a message, which stands in each of its words.
+fn number_of(message: &Message) -> u64 {
+    let mut words = message.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("8 bytes")));
+    let number = words.next().expect("a number");
+    assert!(words.all(|word| word == number), "it is torn");
+    number
+}
+
+struct World {
+    /// Two that were met before any damage; then the guests.
+    goods: Vec<Good>,
+    guests: Vec<Good>,
+    hostile: Receiver,
+    held: Vec<Message>,
+    publisher: Publisher,
+    meeting: OpenObject,
+    lane: OpenObject,
+    meeting_path: PathBuf,
+    lane_path: PathBuf,
+    provider: Provider,
+    client: Client,
+    /// How many messages were sent.
+    sent: u64,
+}
+
+impl World {
+    fn new(prefix: &str, program: &Program) -> Self {
+        let provider = Provider::builder().name_prefix(prefix).max_bytes(1 << 20).arena_size(64 << 10);
+        let provider = provider.build().expect("a provider");
+        let client = Client::builder().name_prefix(prefix).build().expect("a client");
+        let options = Publisher::builder().receivers(SEATS.into()).capacity(CAPACITY).loans(16);
+        let mut publisher =
+            options.history(usize::from(program.history) % 5).create(&provider, CHANNEL).expect("a free name");
+        let open = |on_full: OnFull| Receiver::builder().on_full(on_full).open(&client, CHANNEL).expect("a seat");
+        let lanes = || outside::files(prefix).into_iter().filter(|path| path.to_string_lossy().ends_with(".lane"));
+        let mut goods = Vec::new();
+        let mut hostile = program.hostile_comes_first.then(|| (open(rule(program.rule)), lanes().next()));
+        goods.extend([OnFull::DropNew, OnFull::KeepLatest].map(|on_full| Good {
+            receiver: open(on_full),
+            last: None,
+            kept: Vec::new(),
+        }));
+        let before: Vec<_> = lanes().collect();
+        let (hostile, lane) =
+            hostile.take().unwrap_or_else(|| (open(rule(program.rule)), lanes().find(|path| !before.contains(path))));
+        let lane_path = lane.expect("a lane");
+        assert_eq!(publisher.receivers().count(), 3);
+        let meeting_path = PathBuf::from(format!("/dev/shm/{prefix}.{CHANNEL}.channel"));
+        let object = |path: &Path| OpenObject::open(path, 1);
+        let (meeting, lane) = (object(&meeting_path), object(&lane_path));
+        let (guests, held, sent) = (Vec::new(), Vec::new(), 0);
+        Self { goods, guests, hostile, held, publisher, meeting, lane, meeting_path, lane_path, provider, client, sent }
+    }
+
+    fn run(&mut self, step: &Step) {
+        match *step {
+            Step::SendBytes { wait } => {
+                let bytes = self.sent.to_le_bytes();
+                let sent = match wait {
+                    true => self.publisher.send_bytes_timeout(&bytes, SHORT),
+                    false => self.publisher.try_send_bytes(&bytes),
+                };
+                self.note(sent);
+            }
+            Step::Send { len, wait } => {
+                // All memory may be held by what the hostile one has.
+                let Ok(mut buffer) = self.provider.alloc((1 + usize::from(len) % 500) * 8) else { return };
+                buffer.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&self.sent.to_le_bytes()));
+                let buffer = buffer.freeze();
+                let sent = match wait {
+                    true => self.publisher.send_timeout(buffer, SHORT),
+                    false => self.publisher.try_send(buffer),
+                };
+                self.note(sent.map_err(|error| error.kind()));
+            }
+            Step::Receive { wait, keep } => {
+                for good in self.goods.iter_mut().chain(&mut self.guests) {
+                    good.receive(wait, keep);
+                    if !keep {
+                        good.kept.pop();
+                    }
+                }
+            }
+            Step::Misread { keep } => match self.hostile.try_recv() {
+                Ok(message) => {
+                    black_box(message.iter().fold(0u8, |sum, byte| sum ^ byte));
+                    self.held.extend(keep.then_some(message));
+                }
+                Err(error) => drop(black_box(error.to_string())),
+            },
+            Step::Come { rule: number } => {
+                // It is refused if there is no seat, or if what the object says is damaged.
+                let options = Receiver::builder().capacity(1 + usize::from(number) % CAPACITY).loans(16);
+                match options.on_full(rule(number / 3)).open(&self.client, CHANNEL) {
+                    Ok(receiver) => self.guests.push(Good { receiver, last: None, kept: Vec::new() }),
+                    Err(error) => drop(black_box(error.to_string())),
+                }
+            }
+            Step::Go => drop(self.guests.pop()),
+            Step::Receivers => {
+                let count = self.publisher.receivers().count();
+                assert!((2..=SEATS.into()).contains(&count), "{count} receivers");
+            }
+            Step::Lane(place, value) => self.lane.apply(&Write::Word(place.word(), value)),
+            Step::Meeting(place, value) => self.meeting.apply(&Write::Word(place.word(), value)),
+            Step::Copy { from, to } => {
+                self.meeting.apply(&Write::Word(to.word(), Value::CopyOf(from.word())));
+                // So that the publisher looks at it.
+                self.meeting.apply(&Write::Word(Place::Header(8).word(), Value::Plus(1)));
+            }
+        }
+    }
+
+    fn note(&mut self, sent: Result<usize, SendErrorKind>) {
+        match sent {
+            Ok(takers) => {
+                assert!(takers <= SEATS.into());
+                self.sent += 1;
+            }
+            // One of those that it waits for: the hostile one, or a guest.
+            Err(SendErrorKind::Full { .. } | SendErrorKind::TimedOut | SendErrorKind::TooManyLent { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn end(mut self) {
+        // The latest is always there.
+        let latest = &mut self.goods[1];
+        latest.kept.clear();
+        while latest.receive(false, false) {}
+        assert_eq!(latest.last, self.sent.checked_sub(1), "the last message that was sent");
+        drop((self.goods, self.guests, self.held, self.hostile, self.publisher));
+        self.provider.trim();
+        assert_eq!(self.provider.stats().bytes_held, 0, "memory that nobody can use");
+    }
+}
