@@ -18,7 +18,7 @@
 
 use crate::owner::buf::ShmBuf;
 use crate::owner::chunk::Chunk;
-use crate::sync::{AtomicPtr, Ordering};
+use crate::sync::{AtomicPtr, AtomicU64, Ordering};
 use parking_lot::{Mutex, MutexGuard};
 use std::ptr::{self, NonNull};
 
@@ -69,18 +69,31 @@ pub(super) struct Book {
     cells: Cells<Chunk>,
     /// How many returns were read. Buffers are taken out under this lock.
     returned: Mutex<u64>,
+    /// How many buffers were put in, and taken out. Each has one writer at a time: the sender, and
+    /// the holder of the lock. So that a full book is known without a search.
+    put_in: AtomicU64,
+    taken_out: AtomicU64,
 }
 
 /// The right to take buffers out of the book.
 pub(super) struct Taking<'a> {
-    cells: &'a Cells<Chunk>,
+    book: &'a Book,
     pub(super) returned: MutexGuard<'a, u64>,
 }
 
 impl Book {
     /// A book for the numbers below `count`. `None` if there is no memory for it.
     pub(super) fn new(count: usize) -> Option<Self> {
-        Some(Self { cells: Cells::new(count)?, returned: Mutex::new(0) })
+        let (put_in, taken_out) = (AtomicU64::new(0), AtomicU64::new(0));
+        Some(Self { cells: Cells::new(count)?, returned: Mutex::new(0), put_in, taken_out })
+    }
+
+    /// Is no number free? Only the sender asks. If one has come free just now, it may say so still.
+    #[inline]
+    pub(super) fn is_full(&self) -> bool {
+        // Relaxed: `free` looks at the cells themselves.
+        let out = self.put_in.load(Ordering::Relaxed).wrapping_sub(self.taken_out.load(Ordering::Relaxed));
+        out >= self.cells.0.len() as u64
     }
 
     /// A free number; the search starts at `first` and wraps around.
@@ -93,39 +106,48 @@ impl Book {
     #[inline]
     pub(super) fn put(&self, number: usize, buffer: ShmBuf) {
         self.cells.put(number, buffer.into_chunk());
+        add_one(&self.put_in);
     }
 
     pub(super) fn lock(&self) -> Taking<'_> {
-        Taking { cells: &self.cells, returned: self.returned.lock() }
+        Taking { book: self, returned: self.returned.lock() }
     }
 
     #[inline]
     pub(super) fn try_lock(&self) -> Option<Taking<'_>> {
-        self.returned.try_lock().map(|returned| Taking { cells: &self.cells, returned })
+        self.returned.try_lock().map(|returned| Taking { book: self, returned })
     }
+}
+
+/// For the only writer: no read-modify-write.
+#[inline]
+fn add_one(count: &AtomicU64) {
+    count.store(count.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
 }
 
 impl Taking<'_> {
     /// Takes out the buffer with this number, if there is one. Its length is lost.
     #[inline]
     pub(super) fn take(&self, number: usize) -> Option<ShmBuf> {
+        let chunk = self.book.cells.take(number)?;
+        add_one(&self.book.taken_out);
         // SAFETY: `Book::put` put the handle in, and the swap in `Cells::take` takes it out once.
-        self.cells.take(number).map(|chunk| unsafe { ShmBuf::from_chunk(chunk) })
+        Some(unsafe { ShmBuf::from_chunk(chunk) })
     }
 
     /// Takes everything out.
     pub(super) fn take_all(&self) -> impl Iterator<Item = ShmBuf> + '_ {
-        (0..self.cells.0.len()).filter_map(|number| self.take(number))
+        (0..self.book.cells.0.len()).filter_map(|number| self.take(number))
     }
 
     /// The chunks of the buffers that are out.
     pub(super) fn chunks(&self) -> impl Iterator<Item = &Chunk> {
         // SAFETY: the handle in the cell keeps the chunk (I3), and handles are taken out only under
         // the lock, which `self` holds while the chunk is borrowed.
-        self.cells.all().map(|chunk| unsafe { chunk.as_ref() })
+        self.book.cells.all().map(|chunk| unsafe { chunk.as_ref() })
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.cells.all().next().is_none()
+        self.book.cells.all().next().is_none()
     }
 }

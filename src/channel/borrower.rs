@@ -111,11 +111,8 @@ impl MappedSegments {
     /// before a mapping is let go of.
     #[inline]
     pub(super) fn open(&mut self, place: &SentBuffer, is_sender_there: impl Fn() -> bool) -> Result<Loan, AttachError> {
-        let is_first = self.known.first().is_some_and(|mapped| mapped.serial == place.segment);
-        if !is_first {
-            self.find(place.segment, is_sender_there)?;
-        }
-        // `find` has put the segment first, so `known` is not empty.
+        self.prepare(place, is_sender_there)?;
+        // The segment is the first now, so `known` is not empty.
         let mapped = &mut self.known[0];
         match mapped.mapping.range(place.offset, place.len) {
             Some(data) => {
@@ -127,6 +124,19 @@ impl MappedSegments {
                 Err(AttachError::Damaged { provider: self.provider, what })
             }
         }
+    }
+
+    /// Has the segment of a message mapped, and first.
+    #[inline]
+    pub(super) fn prepare(
+        &mut self,
+        place: &SentBuffer,
+        is_sender_there: impl Fn() -> bool,
+    ) -> Result<(), AttachError> {
+        if self.known.first().is_some_and(|mapped| mapped.serial == place.segment) {
+            return Ok(());
+        }
+        self.find(place.segment, is_sender_there)
     }
 
     /// Puts a segment first, and maps it if need be.

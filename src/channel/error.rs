@@ -182,10 +182,20 @@ pub enum SendErrorKind {
     #[error("the receiver made no room in time")]
     TimedOut,
     /// The receiver already has the maximum number of buffers, received or not.
-    #[error("the receiver has {max} buffers already; wait until it drops some, or make the channel with more (SenderBuilder::loans)")]
+    #[error("the receiver has {max} buffers already; wait until it drops some, or make the channel with more (SenderBuilder::loans; of a publisher, ReceiverBuilder::loans and PublisherBuilder::loans)")]
     TooManyLent {
         /// The limit.
         max: usize,
+    },
+    /// So many receivers are waited for as there cannot be.
+    #[error(
+        "there can be {seats} receivers, and not {receivers}; make the channel for more (PublisherBuilder::receivers)"
+    )]
+    TooFewSeats {
+        /// How many are waited for.
+        receivers: usize,
+        /// How many there may be.
+        seats: usize,
     },
     /// The receiver has closed its end, or has died. What it had not received comes back.
     #[error("the receiver is gone; make a new channel")]

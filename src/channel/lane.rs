@@ -72,7 +72,7 @@ impl Lane {
         pool: Option<&Pool>,
     ) -> Self {
         let sleeper = Box::new(Sleeper::new(object.senders_end(), interrupts));
-        let lender = Arc::new(Lender::new(object.shared().clone(), object.locks().clone(), book));
+        let lender = Arc::new(Lender::new(&object, book));
         if let Some(pool) = pool {
             pool.add_lender(lender.clone());
         }
@@ -106,7 +106,25 @@ impl Lane {
     /// receiver took it meanwhile.
     pub(super) fn withdraw(&mut self) -> bool {
         let slots = self.object.slots();
-        let Some(words) = ring::claim(slots, &mut ring::oldest(slots, self.ticket)) else { return false };
+        self.withdraw_ticket(ring::oldest(slots, self.ticket))
+    }
+
+    /// Withdraws the oldest buffer that was not received, so that there is a loan. `false` if none
+    /// is left.
+    #[cold]
+    pub(super) fn withdraw_buffer(&mut self) -> bool {
+        let slots = self.object.slots();
+        let mut next = ring::oldest(slots, self.ticket);
+        (1..slots.len()).any(|_| {
+            let ticket = next;
+            next = ticket.next(slots);
+            let is_buffer = ring::peek(slots, ticket).is_some_and(|words| message::loan(&words).is_some());
+            is_buffer && self.withdraw_ticket(ticket)
+        })
+    }
+
+    fn withdraw_ticket(&self, mut ticket: Ticket) -> bool {
+        let Some(words) = ring::claim(self.object.slots(), &mut ticket) else { return false };
         // The number is checked: it may have been damaged in its slot.
         drop(message::loan(&words).and_then(|number| self.lender.take_back(number)));
         true

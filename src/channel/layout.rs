@@ -27,7 +27,7 @@ use crate::os::foreign::{Foreign, ObjectError};
 use crate::os::locks::LockFile;
 use crate::os::mapping::{Access, Mapping};
 use crate::os::name::{is_part, Name, Namespace, MAX_PART};
-use crate::os::posix::PAGE;
+use crate::os::posix::{page_size, round_to_pages, PAGE};
 use crate::protocol::control::{CHANNEL_MAGIC, CLOSED, OPEN, OWNER_BYTE, RECEIVER_BYTE};
 use crate::protocol::ids::ProviderId;
 use std::mem::size_of;
@@ -273,6 +273,11 @@ pub(super) fn open(name: &Name, uid: u32) -> Result<Found, ChannelError> {
             bad("it is too small for a header")
         };
     }
+    let wrong_size = "its size does not match its header";
+    // Not mapped, if it is longer than any can be: the address space is limited.
+    if foreign.len > size(MAX_SLOTS + EXTRA_SLOTS, MAX_LOANS).next_multiple_of(page_size()) {
+        return bad(wrong_size);
+    }
     let mapping = foreign.map_behind_own_page()?;
     // SAFETY: the mapping is page-aligned and at least a page long, and the line consists of
     // atomics only.
@@ -281,9 +286,9 @@ pub(super) fn open(name: &Name, uid: u32) -> Result<Found, ChannelError> {
     let least = if facts.kind == Kind::Pair { MIN_SLOTS } else { 1 };
     let are_slots = (least + EXTRA_SLOTS..=MAX_SLOTS + EXTRA_SLOTS).contains(&facts.slots);
     let are_loans = facts.loans.is_power_of_two() && facts.loans <= MAX_LOANS;
-    let fits = facts.kind == Kind::Meeting || size(facts.slots, facts.loans) <= foreign.len;
-    if !are_slots || !are_loans || !fits {
-        return bad("its size does not match its header");
+    let len = if facts.kind == Kind::Meeting { PAGE } else { size(facts.slots, facts.loans) };
+    if !are_slots || !are_loans || round_to_pages(len) != Some(foreign.len) {
+        return bad(wrong_size);
     }
     Ok(Found { facts, mapping, locks })
 }

@@ -57,6 +57,7 @@
 
 use super::book::{Book, Taking};
 use super::layout::Shared;
+use super::object::Object;
 use super::returns;
 use crate::os::fork;
 use crate::os::locks::LockFile;
@@ -78,23 +79,23 @@ pub(super) struct Lender {
     book: Book,
     /// The sender is gone, and nothing is lent any more.
     is_closed: AtomicBool,
+    /// Was there a receiver from the start, which held its lock?
+    has_receiver: bool,
 }
 
 impl Lender {
-    pub(super) fn new(shared: Arc<Shared>, locks: Arc<LockFile>, book: Book) -> Self {
-        Self { shared, locks, fork_epoch: fork::epoch(), book, is_closed: AtomicBool::new(false) }
+    pub(super) fn new(object: &Object, book: Book) -> Self {
+        let (shared, locks, has_receiver) = (object.shared().clone(), object.locks().clone(), object.is_lane());
+        Self { shared, locks, fork_epoch: fork::epoch(), book, is_closed: AtomicBool::new(false), has_receiver }
     }
 
     /// A free number; the search starts at `next`. Collects what has come back if there is none.
     #[inline]
     pub(super) fn free(&self, next: usize) -> Option<usize> {
-        self.book.free(next).or_else(|| self.free_after_collecting())
-    }
-
-    #[cold]
-    fn free_after_collecting(&self) -> Option<usize> {
-        self.collect();
-        self.book.free(0)
+        if self.book.is_full() && self.collect() == 0 {
+            return None;
+        }
+        self.book.free(next)
     }
 
     /// Lends a buffer under a free number; the message follows. Only the sender calls this.
@@ -159,7 +160,7 @@ impl Lender {
     /// receiver is gone with all that it had, or if none came and none can.
     fn is_nobody_reading(&self) -> bool {
         // The order matters: a receiver that may still come holds the lock, or is refused.
-        let was_there = self.is_closed() || self.shared.to_sender().is_gone();
+        let was_there = self.has_receiver || self.is_closed() || self.shared.to_sender().is_gone();
         was_there && self.shared.is_receiver_unlocked(&self.locks)
     }
 }
@@ -202,7 +203,6 @@ impl Drop for Lender {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::super::layout::{self, Facts};
-    use super::super::object::Object;
     use super::*;
     use crate::Provider;
 
@@ -222,7 +222,7 @@ mod tests {
                 let name = layout::name(provider.names(), name).unwrap();
                 let object = Object::create(&name, &Facts::of_pair(provider.id(), 3, LOANS), 0o600).unwrap();
                 let book = Book::new(LOANS).unwrap();
-                let lender = Lender::new(object.shared().clone(), object.locks().clone(), book);
+                let lender = Lender::new(&object, book);
                 (object, lender)
             };
             Self { channels: ["one", "other"].map(channel), provider }

@@ -53,7 +53,7 @@
 //! | what is damaged | what it does |
 //! |---|---|
 //! | the count, an id | the publisher looks for lanes that are not there, or overlooks a newcomer. Lanes that it has opened are safe: it knows them privately, and opens none twice, whatever seats name it |
-//! | the bell of a seat | its receiver is woken or told of the publisher's end up to a second late (see `bell`); or it is told that the publisher is gone, if the bell says so: then it gets what was sent and `Disconnected`, and may open the channel again |
+//! | the bell of a seat | its receiver is woken or told of the publisher's end up to a second late (see `bell`); or it is told that the publisher is gone, if the bell says so: then it gets what was sent and `Disconnected`, and may open the channel again, at another seat |
 //! | what it is | newcomers are refused |
 
 use super::bell::Bell;
@@ -224,15 +224,26 @@ impl Meeting {
         &self.page
     }
 
-    /// Takes a free seat, for a receiver (R1). `None` if there is none.
+    /// Takes a free seat, for a receiver (R1). `None` if there is none, or if the publisher is gone.
     pub(super) fn take_seat(self: &Arc<Self>, name: &Name) -> Result<Option<Seat>, ChannelError> {
+        let failed = |error| name.error(LOCK, 0, error);
         for at in 0..self.seats {
-            let is_taken = self.locks.try_lock(SEATS_BYTE + at).map_err(|error| name.error(LOCK, 0, error))?;
-            if is_taken {
+            if !self.locks.try_lock(SEATS_BYTE + at).map_err(failed)? {
+                continue;
+            }
+            // A bell that nobody holds, although the publisher lives, was damaged, and is not mended.
+            if self.page.bell(at).is_held() {
                 return Ok(Some(Seat { meeting: self.clone(), at }));
             }
+            self.locks.unlock(SEATS_BYTE + at).map_err(failed)?;
         }
         Ok(None)
+    }
+
+    /// Is the publisher's process alive and the publisher not dropped? For the receiver to ask.
+    pub(super) fn has_publisher(&self) -> bool {
+        // Nothing that is lent keeps this lock, and other receivers cannot write to it.
+        self.locks.is_locked(OWNER_BYTE)
     }
 
     /// How many receivers have come so far (P1).
@@ -291,9 +302,8 @@ impl Seat {
         self.meeting.header().announce(self.at, lane)
     }
 
-    /// Is the publisher's process alive and the publisher not dropped? For the receiver to ask.
+    /// As [`Meeting::has_publisher`].
     pub(super) fn has_publisher(&self) -> bool {
-        // Nothing that is lent keeps this lock, and other receivers cannot write to it.
-        self.meeting.locks.is_locked(OWNER_BYTE)
+        self.meeting.has_publisher()
     }
 }

@@ -52,7 +52,7 @@
 //!
 //! Each receiver of a [`Publisher`] has a ring of its own, which it makes when it comes. So a message
 //! takes one slot for each receiver and its payload is not copied; no receiver waits for another,
-//! except for one with [`OnFull::Wait`]; and none can write to another's ring.
+//! except for one with [`OnFull::Wait`]; and none has another's ring mapped.
 //!
 //! A receiver that comes gets what is sent from then on, or also the last few messages
 //! ([`PublisherBuilder::history`]). It is met when the publisher next sends, or is asked for its
@@ -118,7 +118,8 @@
 //!
 //! # Awaiting
 //!
-//! [`Receiver::recv_async`], [`Sender::send_async`] and [`Sender::send_bytes_async`] are futures
+//! [`Receiver::recv_async`], [`Sender::send_async`] and [`Sender::send_bytes_async`], and the same of a
+//! [`Publisher`], are futures
 //! for any executor, and [`Receiver`] is a `Stream` with the feature `stream`. They end as the
 //! blocking calls do, with the same errors, and can be dropped at any time without loss. One task
 //! waits for several channels with its executor's `select!`, or with [`Receiver::poll_recv`]; a
@@ -148,7 +149,7 @@
 //!
 //! # Interrupting
 //!
-//! [`Receiver::interrupter`] and [`Sender::interrupter`] give a handle by which any thread ends a
+//! [`Receiver::interrupter`], [`Sender::interrupter`] and [`Publisher::interrupter`] give a handle by which any thread ends a
 //! wait, see [`Interrupter`].
 //!
 //! # Waiting and priorities

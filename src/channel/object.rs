@@ -245,7 +245,14 @@ impl Object {
 
     /// Is the receiver's process alive, or has none come yet? For the sender to ask.
     pub(super) fn may_have_receiver(&self) -> bool {
-        !self.to_sender().is_held() || self.is_receiver_locked()
+        // A lane is made by its receiver.
+        let may_come = self.seat.is_none() && !self.to_sender().is_held();
+        may_come || self.is_receiver_locked()
+    }
+
+    /// Was there a receiver from the start?
+    pub(super) fn is_lane(&self) -> bool {
+        self.seat.is_some()
     }
 
     /// Does anybody hold the receiver's lock, so that its process may still read? For the sender to

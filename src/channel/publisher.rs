@@ -106,11 +106,10 @@ impl PublisherBuilder {
         self
     }
 
-    /// Refuses receivers that want to be waited for, or not; default `false`. With
-    /// [`on_full`](Self::on_full) set to [`OnFull::Wait`], it refuses receivers that do not choose
-    /// another rule.
-    pub fn never_wait(mut self, never: bool) -> Self {
-        self.may_wait = !never;
+    /// Sets whether a receiver may choose [`OnFull::Wait`]; default `true`. If not, such receivers are
+    /// refused.
+    pub fn may_wait(mut self, may_wait: bool) -> Self {
+        self.may_wait = may_wait;
         self
     }
 
@@ -264,7 +263,8 @@ pub struct ReceiverState {
     pub on_full: OnFull,
     /// How many messages it may be behind.
     pub capacity: usize,
-    /// How many messages wait for it.
+    /// How many messages wait for it. Unless it keeps the latest, this includes the one that it has
+    /// received last, until it asks for the next.
     pub waiting: usize,
     /// How many buffers it has, received or not.
     pub lent: usize,
@@ -296,16 +296,21 @@ impl Outlet {
     /// Makes room without waiting, if the receiver's rule has any made.
     #[inline]
     fn make_room(&mut self, is_buffer: bool) {
-        let lane = &mut self.lane;
-        if !lane.is_ready() && !lane.has_room() {
-            if self.on_full != OnFull::KeepLatest {
-                return self.leave_out();
-            }
-            self.dropped += u64::from(lane.withdraw());
+        let (lane, is_latest) = (&mut self.lane, self.on_full == OnFull::KeepLatest);
+        let is_ready = lane.is_ready() || lane.has_room();
+        if !is_ready && !is_latest {
+            return self.leave_out();
         }
         self.turn = if is_buffer { lane.free_loan() } else { Some(0) };
+        if self.turn.is_none() && is_latest && lane.withdraw_buffer() {
+            self.dropped += 1;
+            self.turn = lane.free_loan();
+        }
         if self.turn.is_none() {
-            self.leave_out();
+            return self.leave_out();
+        }
+        if !is_ready {
+            self.dropped += u64::from(self.lane.withdraw());
         }
     }
 
@@ -368,8 +373,8 @@ impl Publisher {
     }
 
     /// Sends a buffer to all receivers, and waits for room where a receiver chose
-    /// [`OnFull::Wait`]. Returns how many receivers it was sent to. With none, the buffer is free
-    /// again at once.
+    /// [`OnFull::Wait`]. Returns how many receivers it was sent to. With none, and without a
+    /// [history](PublisherBuilder::history), the buffer is free again at once.
     ///
     /// A receiver that goes just now may count, although it does not get the message.
     ///
@@ -525,10 +530,12 @@ impl Publisher {
         }
     }
 
+    /// Lets go of the receivers that are gone; also of those whose bell does not say so because it
+    /// was damaged, for then nobody holds their lock.
     #[cold]
     fn let_go(&mut self) {
-        let (gone, here): (Vec<_>, _) =
-            std::mem::take(&mut self.outlets).into_iter().partition(|outlet| outlet.lane.is_gone());
+        let is_here = |outlet: &Outlet| !outlet.lane.is_gone() && outlet.lane.object.is_receiver_locked();
+        let (here, gone): (_, Vec<_>) = std::mem::take(&mut self.outlets).into_iter().partition(is_here);
         self.outlets = here;
         gone.into_iter().for_each(|outlet| outlet.lane.close());
         // The pool drops the lenders that are done with. Without it, they have just been.
@@ -540,6 +547,8 @@ impl Publisher {
     /// Opens the lanes that it has not seen yet.
     #[cold]
     fn admit(&mut self, arrivals: u32) {
+        // Places may be taken by receivers whose bells were damaged.
+        self.let_go();
         let mut are_all_seen = true;
         let meeting = self.meeting.clone();
         for (seat, id) in meeting.announced() {
@@ -597,9 +606,12 @@ impl Publisher {
             return Ok(None);
         }
         let (object, interrupts) = (Object::of_lane(found, seat), self.interrupts.clone());
+        if object.to_sender().is_gone() || !object.is_receiver_locked() {
+            return Ok(None);
+        }
         let lane = Lane::new(object, book, facts.on_full, interrupts, self.pool.upgrade().as_deref());
         let mut outlet = Outlet { lane, id, on_full: facts.on_full, left_out: 0, dropped: 0, turn: None };
-        let last = self.history.len().saturating_sub(outlet.lane.object.capacity());
+        let last = self.history.len().saturating_sub(outlet.lane.object.capacity().min(facts.loans));
         for kept in self.history.iter().skip(last) {
             outlet.make_room(matches!(kept, Kept::Buffer(_)));
             match kept {
@@ -646,9 +658,13 @@ impl Publisher {
     ///
     /// # Errors
     ///
+    /// [`SendErrorKind::TooFewSeats`] at once, if there cannot be so many;
     /// [`SendErrorKind::TimedOut`], [`SendErrorKind::Interrupted`], [`SendErrorKind::Forked`].
     pub fn wait_for_receivers(&mut self, count: usize, timeout: Duration) -> Result<(), SendErrorKind> {
-        let deadline = Deadline::after(timeout);
+        let (deadline, seats) = (Deadline::after(timeout), self.rules.seats);
+        if count > seats {
+            return Err(SendErrorKind::TooFewSeats { receivers: count, seats });
+        }
         loop {
             if !self.meeting.is_ours() {
                 return Err(SendErrorKind::Forked);

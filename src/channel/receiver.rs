@@ -111,10 +111,10 @@ impl ReceiverBuilder {
         let borrower = Arc::new(Borrower::new(object.shared().clone(), object.locks().clone(), memory));
         let segments = MappedSegments::new(names, uid, provider, borrower);
         let is_latest = on_full == OnFull::KeepLatest;
-        let (ticket, expected, read, claimed) = (Ticket::default(), 0, None, None);
+        let (ticket, expected, read) = (Ticket::default(), 0, None);
         let sleeper = Box::new(Sleeper::new(object.receivers_end(), Interrupts::new()));
         let (spin, turn) = (self.spin, 0);
-        Ok(Receiver { object, sleeper, segments, ticket, expected, read, is_latest, claimed, spin, turn })
+        Ok(Receiver { sleeper, object, segments, ticket, expected, read, is_latest, on_full, spin, turn })
     }
 
     /// Joins a channel of one receiver.
@@ -150,7 +150,11 @@ impl ReceiverBuilder {
         let id = getrandom::u64().map_err(random)?;
         let meeting = Arc::new(Meeting::of_receiver(found));
         let Some(seat) = meeting.take_seat(name)? else {
-            return Err(ChannelError::TooManyReceivers { object: object(), max: rules.seats });
+            return Err(if meeting.has_publisher() {
+                ChannelError::TooManyReceivers { object: object(), max: rules.seats }
+            } else {
+                ChannelError::SenderGone { object: object() }
+            });
         };
         if let Some(former) = seat.lane() {
             // Without this, a receiver that is killed and restarted leaves a lane each time. A sweep
@@ -171,7 +175,7 @@ impl ReceiverBuilder {
 
     /// Like [`open`](Self::open), but tries again every millisecond, for `timeout` at most, while
     /// there is no sender: none was started, or it is still making the channel, or it is dead and
-    /// has no successor yet.
+    /// has no successor yet. Also while all of a publisher's seats are taken.
     ///
     /// # Errors
     ///
@@ -181,7 +185,10 @@ impl ReceiverBuilder {
         loop {
             match self.clone().open(client, name) {
                 Err(
-                    ChannelError::NoChannel { .. } | ChannelError::Unfinished { .. } | ChannelError::SenderGone { .. },
+                    ChannelError::NoChannel { .. }
+                    | ChannelError::Unfinished { .. }
+                    | ChannelError::SenderGone { .. }
+                    | ChannelError::TooManyReceivers { .. },
                 ) if !deadline.is_some_and(Deadline::has_passed) => thread::sleep(BETWEEN_TRIES),
                 result => return result,
             }
@@ -191,9 +198,10 @@ impl ReceiverBuilder {
 
 /// Receives the messages of one sender. The [module](super) tells what becomes of them.
 pub struct Receiver {
-    object: Object,
-    /// Not needed while there is no wait.
+    /// Not needed while there is no wait. Dropped before the object: once that has given up its
+    /// seat, the bell is the next receiver's.
     pub(super) sleeper: Box<Sleeper>,
+    object: Object,
     segments: MappedSegments,
     ticket: Ticket,
     /// The message received last; its slot is freed when the next message is asked for.
@@ -202,8 +210,7 @@ pub struct Receiver {
     expected: u32,
     /// May messages be withdrawn, so that each has to be claimed?
     is_latest: bool,
-    /// A message that was claimed and could not be mapped yet.
-    claimed: Option<Arrived>,
+    on_full: OnFull,
     pub(super) spin: Duration,
     /// When [`wait_any`](super::wait_any) has last named it; a larger number is later.
     pub(super) turn: u64,
@@ -333,6 +340,17 @@ impl Receiver {
         })
     }
 
+    /// How many messages the channel holds that it has not received; see
+    /// [`ReceiverBuilder::capacity`].
+    pub fn capacity(&self) -> usize {
+        self.object.capacity()
+    }
+
+    /// What happens when it is that far behind. Of a [`Sender`](super::Sender): it waits.
+    pub fn on_full(&self) -> OnFull {
+        self.on_full
+    }
+
     /// The number of segments of the sender's provider that this receiver has mapped.
     pub fn mapped_segments(&self) -> usize {
         self.segments.count()
@@ -357,7 +375,7 @@ impl Receiver {
     /// Has the next message arrived?
     #[inline]
     pub(super) fn has_next(&self) -> bool {
-        has_next(self.object.slots(), self.ticket, self.is_latest, &self.claimed)
+        has_next(self.object.slots(), self.ticket, self.is_latest)
     }
 
     pub(super) fn object(&self) -> &Object {
@@ -367,15 +385,20 @@ impl Receiver {
     /// Has `waker` woken when the next message arrives, or the sender is gone; see
     /// [`Sleeper::arm`].
     pub(super) fn arm(&mut self, waker: &Waker) -> Result<Option<Woken>, OsError> {
-        let Self { object, sleeper, ticket, is_latest, claimed, .. } = self;
-        sleeper.arm(waker, || has_next(object.slots(), *ticket, *is_latest, claimed), || object.has_sender())
+        let Self { object, sleeper, ticket, is_latest, .. } = self;
+        sleeper.arm(waker, || has_next(object.slots(), *ticket, *is_latest), || object.has_sender())
     }
 
     /// Receives the next message, if it has arrived.
     #[inline]
     pub(super) fn take(&mut self) -> Option<Result<Message, RecvError>> {
-        let arrived = if self.is_latest { self.claim()? } else { self.read()? };
-        let Arrived { number, words, next, read } = arrived;
+        let Arrived { number, words, next, read } = match self.is_latest {
+            true => match self.claim()? {
+                Ok(arrived) => arrived,
+                Err(error) => return Some(Err(RecvError::NotNow(error))),
+            },
+            false => self.read()?,
+        };
         let place = message::place(number, &words);
         let missed = place.wrapping_sub(self.expected);
         let message = match message::read(number, &words) {
@@ -384,9 +407,9 @@ impl Receiver {
                 let object = &self.object;
                 match self.segments.open(&place, || is_sender_there(object)) {
                     Ok(loan) => Ok(Message::Buffer(loan.with_missed(missed))),
-                    Err(AttachError::Os(error)) if may_work_later(&error) => {
-                        self.claimed = self.is_latest.then_some(Arrived { number, words, next, read });
-                        return Some(Err(RecvError::NotNow(error)));
+                    // Where messages are claimed, the segment is mapped by now.
+                    Err(AttachError::Os(error)) if may_work_later(&error) && read.is_some() => {
+                        return Some(Err(RecvError::NotNow(error)))
                     }
                     Err(error) => {
                         self.segments.borrower().give_back(place.number);
@@ -412,15 +435,25 @@ impl Receiver {
         Some(Arrived { number: self.ticket.number(), words, next, read: Some(read) })
     }
 
-    /// Claims the next message that was not withdrawn.
-    fn claim(&mut self) -> Option<Arrived> {
-        if let Some(claimed) = self.claimed.take() {
-            return Some(claimed);
-        }
-        let words = ring::claim_next(self.object.slots(), &mut self.ticket)?;
-        self.object.to_sender().ring();
-        let number = self.ticket.number().wrapping_sub(1);
-        Some(Arrived { number, words, next: self.ticket, read: None })
+    /// Claims the next message that was not withdrawn. Maps its segment first: once a message is
+    /// claimed, the publisher takes it for received. Fails if that may work later.
+    fn claim(&mut self) -> Option<Result<Arrived, OsError>> {
+        let Self { object, segments, ticket, .. } = self;
+        // Bounded, as `ring::peek_next` is.
+        (0..=object.slots().len()).find_map(|_| {
+            let Some(words) = ring::peek_next(object.slots(), ticket) else { return Some(None) };
+            let number = ticket.number();
+            if let Ok(Carried::Buffer(place)) = message::read(number, &words) {
+                match segments.prepare(&place, || is_sender_there(object)) {
+                    Err(AttachError::Os(error)) if may_work_later(&error) => return Some(Some(Err(error))),
+                    // What cannot be mapped is claimed, and found again when it is opened.
+                    _ => {}
+                }
+            }
+            let words = ring::claim(object.slots(), ticket)?;
+            object.to_sender().ring();
+            Some(Some(Ok(Arrived { number, words, next: *ticket, read: None })))
+        })?
     }
 
     /// Frees the slot of the message received last, and tells the sender that there is room.
@@ -443,11 +476,12 @@ impl Receiver {
 }
 
 #[inline]
-fn has_next(slots: &[Slot], ticket: Ticket, is_latest: bool, claimed: &Option<Arrived>) -> bool {
+fn has_next(slots: &[Slot], ticket: Ticket, is_latest: bool) -> bool {
     if is_latest {
-        return claimed.is_some() || ring::has_passed(slots, ticket);
+        ring::has_passed(slots, ticket)
+    } else {
+        ring::is_there(slots, ticket)
     }
-    ring::is_there(slots, ticket)
 }
 
 fn is_sender_there(object: &Object) -> bool {
@@ -469,11 +503,10 @@ impl Drop for Receiver {
         // one.
         self.free_read();
         self.object.to_sender().leave();
-        // Partner: the fence in `Bell::ring`, called by the sender's `Progress::put`.
+        // Partner: the fence before the sender rings, which comes before its `Lane::is_left`.
         fence(Ordering::SeqCst);
         // Give back what was not received. The sender handles what it sends from now on.
         let slots = self.object.slots();
-        let claimed = self.claimed.take().map(|it| (it.number, it.words));
         let left = (0..slots.len()).map_while(|_| {
             let words = if self.is_latest {
                 ring::claim_next(slots, &mut self.ticket)?
@@ -482,7 +515,7 @@ impl Drop for Receiver {
             };
             Some((self.ticket.number().wrapping_sub(1), words))
         });
-        for (number, words) in claimed.into_iter().chain(left) {
+        for (number, words) in left {
             if let Ok(Carried::Buffer(place)) = message::read(number, &words) {
                 self.segments.borrower().give_back(place.number);
             }

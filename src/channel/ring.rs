@@ -87,7 +87,7 @@ impl Ticket {
     }
 
     #[inline]
-    fn next(self, slots: &[Slot]) -> Self {
+    pub(super) fn next(self, slots: &[Slot]) -> Self {
         let at = self.at + 1;
         Self { number: self.number.wrapping_add(1), at: if at < slots.len() { at } else { 0 } }
     }
@@ -173,9 +173,9 @@ pub(super) fn is_there(slots: &[Slot], ticket: Ticket) -> bool {
 #[inline]
 pub(super) fn read(slots: &[Slot], ticket: &mut Ticket) -> Option<(Words, Ticket)> {
     let read = *ticket;
-    let slot = read.slot(slots).filter(|slot| slot.carries(read))?;
+    let words = peek(slots, read)?;
     *ticket = read.next(slots);
-    Some((slot.words(), read))
+    Some((words, read))
 }
 
 /// Makes the slot of a message that was read free for the writer.
@@ -220,26 +220,45 @@ pub(super) fn has_passed(slots: &[Slot], ticket: Ticket) -> bool {
     ticket.slot(slots).is_some_and(|slot| slot.rounds_after(ticket, slots).is_some())
 }
 
-/// Receives the next message that was not withdrawn, if one has arrived. The ticket is the one after
-/// it then. It also moves on if nothing has arrived behind what was withdrawn.
+/// The words of the message with this ticket, if it waits there.
 #[inline]
-pub(super) fn claim_next(slots: &[Slot], ticket: &mut Ticket) -> Option<Words> {
+pub(super) fn peek(slots: &[Slot], ticket: Ticket) -> Option<Words> {
+    ticket.slot(slots).filter(|slot| slot.carries(ticket)).map(Slot::words)
+}
+
+/// Moves the ticket on to the next message that was not withdrawn, and returns its words. The caller
+/// then [claims](claim) it, if it still can. The ticket also moves on if nothing has arrived behind
+/// what was withdrawn.
+#[inline]
+pub(super) fn peek_next(slots: &[Slot], ticket: &mut Ticket) -> Option<Words> {
     // Bounded: only a writer that writes garbage, or laps this thread, has it go round again.
     for _ in 0..=slots.len() {
-        if let Some(words) = claim(slots, ticket) {
-            return Some(words);
-        }
         let here = *ticket;
-        if let Some(rounds @ 1..) = here.slot(slots)?.rounds_after(here, slots) {
-            // Then its slot is free for, or carries, the ticket `rounds` rounds later, and all but
-            // the last `slots.len() - 1` before that one were withdrawn or received.
-            let whole_rounds = (rounds - 1).wrapping_mul(slots.len() as u64);
-            *ticket = Ticket { number: here.number.wrapping_add(whole_rounds), ..here }.next(slots);
-        } else if !here.slot(slots)?.carries(here) {
-            return None;
+        match here.slot(slots)?.rounds_after(here, slots)? {
+            0 => {
+                if let Some(words) = peek(slots, here) {
+                    return Some(words);
+                }
+            }
+            rounds => {
+                // Its slot is free for, or carries, the ticket `rounds` rounds later, and all but the
+                // last `slots.len() - 1` before that one were withdrawn or received.
+                let whole_rounds = (rounds - 1).wrapping_mul(slots.len() as u64);
+                *ticket = Ticket { number: here.number.wrapping_add(whole_rounds), ..here }.next(slots);
+            }
         }
     }
     None
+}
+
+/// Receives the next message that was not withdrawn, if one has arrived. The ticket is the one after
+/// it then.
+#[inline]
+pub(super) fn claim_next(slots: &[Slot], ticket: &mut Ticket) -> Option<Words> {
+    (0..=slots.len()).find_map(|_| match peek_next(slots, ticket) {
+        Some(_) => claim(slots, ticket).map(Some),
+        None => Some(None),
+    })?
 }
 
 /// Has the reader read the message with this ticket and asked for the next?

@@ -189,6 +189,7 @@ fn drop_new_keeps_the_oldest_and_the_next_one_says_how_many_are_missing() {
     let mut scene = Scene::new("pub-new", Publisher::builder());
     let mut receiver = scene.behind(OnFull::DropNew, 2);
     let sent: usize = (0..10).map(|number| scene.send(number)).sum();
+    assert_eq!(sent, 3, "one more fits until it gets its first");
     let found = all(&mut receiver);
     assert_eq!(found.len(), sent);
     assert!(found.iter().copied().eq((0..sent as u64).map(|number| (number, 0))), "{found:?}");
@@ -312,7 +313,7 @@ fn what_cannot_be_is_refused_with_the_reason() {
         let error = Publisher::builder().receivers(receivers).create(&provider, &name).unwrap_err();
         assert!(matches!(error, ChannelError::Receivers { min: 1, max: 64, .. }), "{error}");
     }
-    let options = Publisher::builder().capacity(8).loans(16).never_wait(true);
+    let options = Publisher::builder().capacity(8).loans(16).may_wait(false);
     let _publisher = options.create(&provider, &name).unwrap();
     let refused = |options: ReceiverBuilder| options.open(&client, &name).unwrap_err();
     let error = refused(Receiver::builder().capacity(9));
