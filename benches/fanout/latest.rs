@@ -49,8 +49,8 @@ struct Who {
 const WHO: [(Who, &str, Goal); 4] = [
     (Who { capacity: 2, is_slow: false, is_hasty: false }, "keeps up", Goal::None),
     (Who { capacity: 2, is_slow: true, is_hasty: false }, "30 ms a frame, capacity 2", GOAL),
-    (Who { capacity: 2, is_slow: true, is_hasty: true }, "the same, receives until there is no more", Goal::None),
-    (Who { capacity: 1, is_slow: true, is_hasty: false }, "30 ms a frame, capacity 1", Goal::None),
+    (Who { capacity: 2, is_slow: true, is_hasty: true }, "the same, receives until there is no more", GOAL),
+    (Who { capacity: 1, is_slow: true, is_hasty: false }, "30 ms a frame, capacity 1", GOAL),
 ];
 
 /// What a receiver is told.
