@@ -2,12 +2,11 @@
 
 #![forbid(unsafe_code)]
 
-use crate::message;
 use crate::schedule::Schedule;
 use parking_lot::Mutex;
 use shm_pool::channel::Message;
 use shm_pool::ShmView;
-use shm_pool_support::{clock, Fallible};
+use shm_pool_support::{clock, numbered, Fallible};
 
 /// A view or a loan.
 pub(crate) enum Memory {
@@ -60,7 +59,7 @@ impl Hoard {
         for frame in schedule.ends(subscriber) {
             clock::sleep_until(schedule.end(frame));
             for kept in self.end(frame) {
-                if message::number(kept.memory.bytes())? != kept.number {
+                if numbered::number(kept.memory.bytes())? != kept.number {
                     return Err(format!("message {} was overwritten while it was held", kept.number).into());
                 }
             }
