@@ -49,7 +49,7 @@ fn publish() -> Fallible {
     // One frame that is written, two that wait, those that receivers have in hand, and some to spare.
     let provider = Provider::builder().max_bytes(10 * FRAME).build()?;
     let [eye, ear] = ["camera", "imu"].map(|sensor| format!("{sensor}-{}", process::id()));
-    let mut camera = Publisher::builder().capacity(2).never_wait(true).create(&provider, &eye)?;
+    let mut camera = Publisher::builder().capacity(2).may_wait(false).create(&provider, &eye)?;
     let mut imu = Publisher::create(&provider, &ear)?;
     let (display, logger) = (start(&["display", &eye], Stdio::inherit())?, start(&["logger", &ear], Stdio::inherit())?);
     camera.wait_for_receivers(1, PATIENCE)?;

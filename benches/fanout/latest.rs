@@ -49,8 +49,8 @@ struct Who {
 const WHO: [(Who, &str, Goal); 4] = [
     (Who { capacity: 2, is_slow: false, is_hasty: false }, "keeps up", Goal::None),
     (Who { capacity: 2, is_slow: true, is_hasty: false }, "30 ms a frame, capacity 2", GOAL),
-    (Who { capacity: 2, is_slow: true, is_hasty: true }, "the same, receives until there is no more", Goal::None),
-    (Who { capacity: 1, is_slow: true, is_hasty: false }, "30 ms a frame, capacity 1", Goal::None),
+    (Who { capacity: 2, is_slow: true, is_hasty: true }, "the same, receives until there is no more", GOAL),
+    (Who { capacity: 1, is_slow: true, is_hasty: false }, "30 ms a frame, capacity 1", GOAL),
 ];
 
 /// What a receiver is told.
@@ -137,7 +137,7 @@ pub(crate) fn measure(frames: u64, cores: Cores) -> Fallible {
 fn run(frames: u64, cores: Cores) -> Fallible<Vec<(Tally, Histogram<u64>)>> {
     let provider = crate::provider(CAP)?;
     let channel = channel_name("latest");
-    let mut publisher = Publisher::builder().never_wait(true).create(&provider, &channel)?;
+    let mut publisher = Publisher::builder().may_wait(false).create(&provider, &channel)?;
     let start = |(who, name, _): (Who, &str, Goal)| {
         let task = Task { channel: channel.clone(), who, core: cores.second() };
         Child::start(name, this_program(&Part::Latest(task))?.stdout(Stdio::piped()))

@@ -19,7 +19,8 @@ use std::io;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-/// A way to receive.
+/// A way to receive. Another one is a variant here, a row of [`WAYS`] and an arm of
+/// [`Way::receive_all`].
 #[derive(Clone, Copy, Serialize, Deserialize)]
 enum Way {
     /// `recv`, which sleeps at once.

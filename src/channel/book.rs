@@ -52,10 +52,14 @@ impl<T> Cells<T> {
         }
     }
 
-    /// Empties a cell.
+    /// Empties a cell. Only one thread does so at a time: then a cell that is full stays as it is
+    /// until it is emptied here, and no read-modify-write is needed.
     #[inline]
     pub(super) fn take(&self, number: usize) -> Option<NonNull<T>> {
-        NonNull::new(self.0.get(number)?.swap(ptr::null_mut(), Ordering::Acquire))
+        let cell = self.0.get(number)?;
+        let found = NonNull::new(cell.load(Ordering::Acquire))?;
+        cell.store(ptr::null_mut(), Ordering::Relaxed);
+        Some(found)
     }
 
     fn all(&self) -> impl Iterator<Item = NonNull<T>> + '_ {
@@ -131,7 +135,8 @@ impl Taking<'_> {
     pub(super) fn take(&self, number: usize) -> Option<ShmBuf> {
         let chunk = self.book.cells.take(number)?;
         add_one(&self.book.taken_out);
-        // SAFETY: `Book::put` put the handle in, and the swap in `Cells::take` takes it out once.
+        // SAFETY: `Book::put` put the handle in, and `Cells::take`, under the lock, takes it out
+        // once.
         Some(unsafe { ShmBuf::from_chunk(chunk) })
     }
 

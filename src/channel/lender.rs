@@ -43,9 +43,9 @@
 //!
 //! # Several channels, several receivers
 //!
-//! A buffer may be lent to several channels: each has its own handle and its own number. Several
-//! receivers of one channel would each have their own ring of returns and their own handle of each
-//! buffer, so nothing that two of them share has to be counted.
+//! A buffer may be lent to several channels: each has its own handle and its own number. So have the
+//! receivers of a publisher, each with its own ring of returns and its own lender, so nothing that
+//! two of them share has to be counted.
 //!
 //! # Hostile receivers
 //!
@@ -130,7 +130,10 @@ impl Lender {
             *taking.returned = taking.returned.wrapping_add(1);
             // A broken or hostile receiver may name a number that is not out.
             Some(taking.take(number as usize).map(|buffer| {
-                buffer.fetch_ends();
+                // Another receiver may still read it.
+                if buffer.is_last() {
+                    buffer.fetch_ends();
+                }
                 number as usize
             }))
         };

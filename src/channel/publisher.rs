@@ -428,11 +428,10 @@ impl Publisher {
         if self.history_len > 0 {
             self.keep(Kept::Buffer(message.clone()));
         }
-        let (mut message, mut left) = (Some(message), takers);
+        let mut handles = message.copies(takers);
         for outlet in self.outlets.iter_mut().filter(|outlet| outlet.turn.is_some()) {
-            left -= 1;
-            // The last one gets this handle itself.
-            if let Some(handle) = if left == 0 { message.take() } else { message.clone() } {
+            // There are as many handles as takers.
+            if let Some(handle) = handles.next() {
                 outlet.lend(place, handle);
             }
         }

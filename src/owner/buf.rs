@@ -13,7 +13,7 @@ use crate::owner::shelf::Owner;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::ids::{PeerId, ProviderId};
 use std::fmt;
-use std::mem::ManuallyDrop;
+use std::mem::{self, ManuallyDrop};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
@@ -248,6 +248,25 @@ impl ShmBuf {
         }
     }
 
+    /// Is this the only handle? A snapshot.
+    #[inline]
+    pub(crate) fn is_last(&self) -> bool {
+        self.chunk().is_only_handle()
+    }
+
+    /// Adds handles, so that there are `count` for this one. Nobody may forget one.
+    #[inline]
+    pub(crate) fn copies(self, count: usize) -> Copies {
+        if count > 1 {
+            self.chunk().add_handles(count - 1);
+        }
+        let copies = Copies { chunk: self.chunk, len: self.len, left: count };
+        if count > 0 {
+            mem::forget(self);
+        }
+        copies
+    }
+
     /// Prefetches both ends of the memory for the next writer. A small message is no more than
     /// that; in a large one the processor itself prefetches what lies between.
     #[inline]
@@ -335,6 +354,30 @@ impl ShmBuf {
             return Ok(unsafe { ShmBufMut::new(chunk, this.len) });
         }
         Err(self)
+    }
+}
+
+/// Handles of one message, counted but not made yet.
+pub(crate) struct Copies {
+    chunk: NonNull<Chunk>,
+    len: usize,
+    left: usize,
+}
+
+impl Iterator for Copies {
+    type Item = ShmBuf;
+
+    #[inline]
+    fn next(&mut self) -> Option<ShmBuf> {
+        self.left = self.left.checked_sub(1)?;
+        // One of those that `ShmBuf::copies` has counted.
+        Some(ShmBuf { chunk: self.chunk, len: self.len })
+    }
+}
+
+impl Drop for Copies {
+    fn drop(&mut self) {
+        self.for_each(drop);
     }
 }
 

@@ -308,10 +308,16 @@ impl Chunk {
     /// Adds a handle. The caller has one.
     #[inline]
     pub(crate) fn add_handle(&self) {
+        self.add_handles(1);
+    }
+
+    /// Adds a few handles. The caller has one.
+    #[inline]
+    pub(crate) fn add_handles(&self, count: usize) {
         // As in `Arc`: only forgotten handles can be this many, and a count that wrapped would free
         // a chunk in use. The other half of the range absorbs threads that pass the limit at the
         // same moment.
-        if self.refs.fetch_add(1, Ordering::Relaxed) > MAX_HANDLES {
+        if self.refs.fetch_add(count, Ordering::Relaxed) > MAX_HANDLES {
             std::process::abort();
         }
     }

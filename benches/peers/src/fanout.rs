@@ -112,16 +112,17 @@ pub(crate) fn measure(effort: Effort) -> Fallible {
     for ((_, _, name), both) in ROWS.iter().zip(spreads.chunks(2)) {
         let time = |spread: &Made<Spread>| spread.as_ref().map_or("cannot".to_owned(), Spread::to_string);
         let ratio = match both {
-            [Ok(ours), Ok(theirs)] => theirs.median / ours.median,
+            [Ok(ours), Ok(theirs)] if !effort.is_quick => theirs.median / ours.median,
             _ => f64::NAN,
         };
+        let goal = if effort.is_quick { Goal::None } else { GOAL };
         shown.add_row([
             (*name).to_owned(),
             time(&both[0]),
             time(&both[1]),
-            format!("{ratio:.2}"),
-            GOAL.to_string(),
-            GOAL.verdict(ratio).to_owned(),
+            if ratio.is_nan() { "not measured".to_owned() } else { format!("{ratio:.2}") },
+            goal.to_string(),
+            goal.verdict(ratio).to_owned(),
         ]);
     }
     println!("{shown}\n");
