@@ -25,7 +25,7 @@
 //! Its bell says so. Its lane is dropped, and the pool goes on asking the lender for what the
 //! receiver still reads, or, if it is dead, takes all of it once its lock is free (see `lender`).
 //! That is also where a message comes back that was sent as the receiver left. A killed receiver's
-//! lane keeps its name until the next receiver takes its seat, or a sweep.
+//! lane keeps its name until the next receiver takes its seat, the publisher is dropped, or a sweep.
 
 #![forbid(unsafe_code)]
 
@@ -47,6 +47,8 @@ use crate::os::posix::effective_uid;
 use crate::owner::buf::ShmBuf;
 use crate::owner::pool::Pool;
 use crate::owner::provider::Provider;
+use crate::protocol::control::CHANNEL_MAGIC;
+use crate::protocol::dead::remove_dead;
 use crate::protocol::ids::ProviderId;
 use crate::sync::{fence, Ordering};
 use std::collections::VecDeque;
@@ -734,6 +736,11 @@ impl Drop for Publisher {
         if self.meeting.is_ours() {
             self.meeting.close();
             self.outlets.iter().for_each(|outlet| outlet.lane.close());
+            // What killed receivers have left. Those that live still have their lanes locked.
+            for &id in self.seen.iter().filter(|&&id| id != 0) {
+                let name = layout::lane_name(&self.names, &self.channel, id);
+                let _ = remove_dead(&name, effective_uid(), CHANNEL_MAGIC, true);
+            }
         }
     }
 }

@@ -1,12 +1,14 @@
 //! A publisher and its receivers within one process: who gets what, what a slow receiver costs, what
 //! comes back, and who is told.
 
-use crate::support::{address, builder, files, holds, message, provider, unique_prefix, NONE};
+use crate::support::{address, builder, files, holds, mappings, message, provider, unique_prefix, NONE};
 use shm_pool::channel::{
     ChannelError, Message, OnFull, Publisher, PublisherBuilder, Receiver, ReceiverBuilder, RecvError, SendErrorKind,
 };
 use shm_pool::{Client, Provider};
 use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 use std::thread;
 use std::time::Duration;
 
@@ -455,4 +457,115 @@ fn who_takes_a_seat_removes_the_lane_of_the_dead_one_before() {
     assert!(!lanes().contains(&guests), "the dead one's");
     assert_eq!(publisher.send_bytes(b"x"), Ok(2));
     assert_eq!(&stays.try_recv().unwrap()[..], b"x");
+}
+
+/// Otherwise a receiver that keeps the latest keeps the oldest, because its loans run out before its
+/// slots; or it loses a message for one that it does not get either.
+#[test]
+fn keep_latest_keeps_the_latest_whatever_runs_out_first() {
+    let mut scene = Scene::new("pub-loans", Publisher::builder().history(8));
+    let mut receiver = scene.receiver(Receiver::builder().loans(2));
+    for number in 0..10 {
+        assert_eq!(scene.send(number), 1);
+    }
+    assert_eq!(all(&mut receiver), [(8, 8), (9, 0)]);
+    let mut late = scene.receiver(Receiver::builder().loans(2));
+    assert!(scene.publisher.has_receivers());
+    assert_eq!(all(&mut late), [(8, 0), (9, 0)], "the history, too");
+    drop(late);
+
+    // It holds all its loans, and bytes fill its slots: these are not thrown away for a buffer that
+    // cannot be lent.
+    let mut full = scene.receiver(Receiver::builder().loans(1).capacity(2));
+    scene.send(10);
+    let held = full.try_recv().unwrap();
+    for number in 11..13_u64 {
+        scene.publisher.send_bytes(&number.to_le_bytes()).unwrap();
+    }
+    scene.send(13);
+    drop(held);
+    let found = all(&mut full);
+    assert_eq!(found.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [11, 12]);
+    scene.send(14);
+    assert_eq!(all(&mut full), [(14, 1)]);
+
+    // A buffer in the middle is withdrawn, and what is around it stays.
+    let mut mixed = scene.receiver(Receiver::builder().loans(1).capacity(4));
+    assert!(scene.publisher.has_receivers());
+    while mixed.try_recv().is_ok() {}
+    let bytes = |scene: &mut Scene, number: u64| scene.publisher.send_bytes(&number.to_le_bytes()).unwrap();
+    bytes(&mut scene, 20);
+    scene.send(21);
+    bytes(&mut scene, 22);
+    scene.send(23);
+    assert_eq!(all(&mut mixed).iter().map(|(number, _)| *number).collect::<Vec<_>>(), [20, 22, 23]);
+}
+
+/// Otherwise a publisher that has waited until all is received, and ends with its provider, takes
+/// messages away.
+#[test]
+fn what_is_said_to_be_received_outlives_publisher_and_provider() {
+    for round in 0..200 {
+        let mut scene = Scene::new(&format!("pub-received-{round}"), Publisher::builder());
+        let receiving = [OnFull::KeepLatest, OnFull::Wait, OnFull::DropNew].map(|on_full| {
+            let mut receiver = scene.behind(on_full, 2);
+            thread::spawn(move || {
+                assert!(is(&receiver.recv_timeout(FOR_EVER).unwrap(), round), "{on_full:?}");
+                assert!(matches!(receiver.recv_timeout(FOR_EVER), Err(RecvError::Disconnected)));
+            })
+        });
+        assert_eq!(scene.send(round), 3);
+        assert_eq!(scene.publisher.wait_until_received(FOR_EVER), Ok(()));
+        drop(scene);
+        receiving.into_iter().for_each(|thread| thread.join().unwrap());
+    }
+}
+
+/// Otherwise a publisher waits for ever for more receivers than there can be.
+#[test]
+fn more_receivers_than_seats_are_not_waited_for() {
+    let mut scene = Scene::new("pub-seats", Publisher::builder().receivers(2));
+    let error = scene.publisher.wait_for_receivers(3, FOR_EVER).unwrap_err();
+    assert_eq!(error, SendErrorKind::TooFewSeats { receivers: 3, seats: 2 });
+}
+
+/// Where the words of the seats are, in bytes.
+const SEATS: u64 = 2_048;
+const SEAT: u64 = 32;
+const ARRIVALS: u64 = 64;
+
+/// Otherwise one seat whose bell somebody has written over keeps all newcomers out.
+#[test]
+fn a_damaged_seat_is_left_out() {
+    let prefix = unique_prefix("pub-damaged");
+    let provider = builder().name_prefix(&prefix).build().unwrap();
+    let client = Client::builder().name_prefix(&prefix).build().unwrap();
+    let mut publisher = Publisher::create(&provider, "c").unwrap();
+    let meeting = File::options().write(true).open(format!("/dev/shm/{prefix}.c.channel")).unwrap();
+    const SAYS_GONE: u32 = 1 << 30;
+    for seat in [0, 1, 3] {
+        meeting.write_all_at(&SAYS_GONE.to_ne_bytes(), SEATS + seat * SEAT).unwrap();
+    }
+    let mut receiver = Receiver::open(&client, "c").unwrap();
+    assert_eq!(publisher.send_bytes(b"x"), Ok(1));
+    assert_eq!(&receiver.try_recv().unwrap()[..], b"x");
+}
+
+/// Otherwise an object that is no lane, but is announced as one, takes the publisher's address space,
+/// or its time with each message.
+#[test]
+fn an_announced_object_that_is_no_lane_is_looked_at_once() {
+    let prefix = unique_prefix("pub-no-lane");
+    let provider = builder().name_prefix(&prefix).build().unwrap();
+    let mut publisher = Publisher::create(&provider, "c").unwrap();
+    let meeting = File::options().write(true).open(format!("/dev/shm/{prefix}.c.channel")).unwrap();
+    for (id, len) in [(1_u64, 0), (2, 1), (3, 4_096), (4, 1 << 40), (5, 1 << 46)] {
+        let path = format!("/dev/shm/{prefix}.c.{id:016x}.lane");
+        File::create_new(&path).unwrap().set_len(len).unwrap();
+        meeting.write_all_at(&id.to_ne_bytes(), SEATS + 8).unwrap();
+        meeting.write_all_at(&(id as u32).to_ne_bytes(), ARRIVALS).unwrap();
+        assert!(!publisher.has_receivers(), "{len} bytes");
+        assert_eq!(mappings(&path), 0);
+        fs::remove_file(&path).unwrap();
+    }
 }

@@ -596,3 +596,46 @@ pub(crate) fn garbage_role(link: &Link, arguments: &[&str]) {
     }
     link.send(&Message::Done);
 }
+
+/// Where a lane has the bell that its receiver rings, in bytes.
+const TO_SENDER: u64 = 128;
+
+/// Otherwise a receiver that has written over its own bell and then dies is waited for for ever,
+/// keeps its place, or keeps what it had.
+#[test]
+fn a_receiver_that_dies_with_a_damaged_bell_is_let_go_of() {
+    let names = Names::new("pub-bell");
+    let provider = provider(names.prefix());
+    let mut publisher = Publisher::builder().receivers(1).capacity(2).create(&provider, CHANNEL).unwrap();
+    for garbage in [0, 77, u32::MAX] {
+        let receiver = keeper(&names);
+        assert_eq!(send(&mut publisher, &provider, 0), 1);
+        while publisher.try_send_bytes(b"x").is_ok() {}
+        let [lane] = &lanes(names.prefix())[..] else { panic!("one lane") };
+        let lane = fs::File::options().write(true).open(shm::path(lane)).unwrap();
+        lane.write_all_at(&u32::to_ne_bytes(garbage), TO_SENDER).unwrap();
+        receiver.kill();
+        // It is found by the look that is taken once a second, or when the next one comes.
+        if garbage == 0 {
+            assert_eq!(publisher.send_bytes(b"y"), Ok(0));
+        }
+        let next = keeper(&names);
+        assert_eq!(publisher.receivers().count(), 1);
+        assert_eq!(send(&mut publisher, &provider, 1), 1);
+        assert_eq!(next.ask(&Message::Go), Message::Number(1));
+        next.kill();
+        assert_eq!(in_use(&provider), 0);
+        assert!(!publisher.has_receivers());
+    }
+}
+
+/// Otherwise a receiver that died before it was met counts as there.
+#[test]
+fn a_receiver_that_died_before_it_was_met_is_not_there() {
+    let names = Names::new("pub-unmet");
+    let provider = provider(names.prefix());
+    let mut publisher = Publisher::create(&provider, CHANNEL).unwrap();
+    keeper(&names).kill();
+    assert!(!publisher.has_receivers());
+    assert_eq!(publisher.wait_for_receivers(1, Duration::ZERO), Err(SendErrorKind::TimedOut));
+}
