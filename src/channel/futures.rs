@@ -136,7 +136,7 @@ impl Sender {
     /// `Ready` when it is worth while to try again.
     fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<Result<(), SendErrorKind>> {
         // A receiver that is gone is found by the next try, which takes back what it had.
-        match self.lane.arm(context.waker()).map_err(no_helper)? {
+        match self.branch.arm(context.waker()).map_err(no_helper)? {
             None => Poll::Pending,
             Some(_) => Poll::Ready(Ok(())),
         }
@@ -162,7 +162,7 @@ impl Future for SendFuture<'_> {
             let message = match this.sender.try_send(buffer) {
                 Err(SendError { kind: SendErrorKind::Full { .. }, message }) => message,
                 done => {
-                    this.sender.lane.sleeper.disarm();
+                    this.sender.branch.sleeper.disarm();
                     return Poll::Ready(done);
                 }
             };
@@ -180,7 +180,7 @@ impl Future for SendFuture<'_> {
 
 impl Drop for SendFuture<'_> {
     fn drop(&mut self) {
-        self.sender.lane.sleeper.disarm();
+        self.sender.branch.sleeper.disarm();
     }
 }
 
@@ -206,7 +206,7 @@ impl Future for SendBytesFuture<'_> {
             match this.sender.try_send_bytes(this.bytes) {
                 Err(SendErrorKind::Full { .. }) => {}
                 done => {
-                    this.sender.lane.sleeper.disarm();
+                    this.sender.branch.sleeper.disarm();
                     return Poll::Ready(done);
                 }
             }
@@ -220,7 +220,7 @@ impl Future for SendBytesFuture<'_> {
 
 impl Drop for SendBytesFuture<'_> {
     fn drop(&mut self) {
-        self.sender.lane.sleeper.disarm();
+        self.sender.branch.sleeper.disarm();
     }
 }
 
@@ -233,8 +233,8 @@ impl fmt::Debug for SendBytesFuture<'_> {
 impl Publisher {
     /// Sends a buffer to all receivers, and waits for room where a receiver chose
     /// [`OnFull::Wait`](super::OnFull::Wait), without blocking the thread. Works with any executor.
-    /// The buffer comes back with an error. If the future is dropped before it is ready, nothing was
-    /// sent, and the buffer is dropped with it.
+    /// The buffer comes back with an error. If the future is dropped before it is ready, nothing
+    /// was sent, and the buffer is dropped with it.
     ///
     /// # Errors
     ///
@@ -277,8 +277,8 @@ impl Future for RoomFuture<'_> {
     type Output = Result<(), SendErrorKind>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Some(lane) = self.0.waited_for() else { return Poll::Ready(Ok(())) };
-        match lane.arm(context.waker()).map_err(no_helper)? {
+        let Some(branch) = self.0.waited_for() else { return Poll::Ready(Ok(())) };
+        match branch.arm(context.waker()).map_err(no_helper)? {
             None => Poll::Pending,
             Some(_) => Poll::Ready(Ok(())),
         }

@@ -4,13 +4,13 @@
 //! |---|---|---|---|
 //! | pair | `{channel}.channel` | the sender | a whole channel of one sender and one receiver |
 //! | meeting | `{channel}.channel` | the publisher | where receivers [meet](super::meeting) the publisher |
-//! | lane | `{channel}.{id}.lane` | a receiver | what one receiver and the publisher share |
+//! | branch | `{channel}.{id}.branch` | a receiver | what one receiver and the publisher share |
 //!
-//! A pair and a lane are laid out alike:
+//! A pair and a branch are laid out alike:
 //!
 //! ```text
 //!   offset 0      what it is: magic, version, state, provider id, kind, sizes, rules
-//!   offset 64     the bell that the sender rings (a lane's is in the meeting)
+//!   offset 64     the bell that the sender rings (a branch's is in the meeting)
 //!   offset 128    the bell that the receiver rings
 //!   offset 4096   the slots, 64 bytes each; behind them the returns, 8 bytes each
 //!
@@ -57,7 +57,7 @@ pub(super) struct Line<T>(pub(super) T);
 pub(super) enum Kind {
     Pair = 1,
     Meeting = 2,
-    Lane = 3,
+    Branch = 3,
 }
 
 /// What an object says of itself.
@@ -66,9 +66,10 @@ pub(super) struct Facts {
     pub(super) kind: Kind,
     /// The provider whose messages are sent.
     pub(super) provider: ProviderId,
-    /// How many slots it has, the extra one included; of a meeting, the most that a lane may have.
+    /// How many slots it has, the extra one included; of a meeting, the most that a branch may
+    /// have.
     pub(super) slots: usize,
-    /// How many loans it has, a power of two; of a meeting, the most that a lane may have.
+    /// How many loans it has, a power of two; of a meeting, the most that a branch may have.
     pub(super) loans: usize,
     /// How many receivers a meeting has room for; else 1.
     pub(super) seats: usize,
@@ -78,7 +79,8 @@ pub(super) struct Facts {
     pub(super) may_wait: bool,
 }
 
-/// The first line of every object of a channel. Atomics only: another process may write at any time.
+/// The first line of every object of a channel. Atomics only: another process may write at any
+/// time.
 #[repr(C)]
 pub(super) struct What {
     magic: AtomicU64,
@@ -152,8 +154,8 @@ impl What {
         ProviderId(self.provider.load(Ordering::Relaxed))
     }
 
-    /// What the object says of itself, or what is wrong with it. `has_maker` tells whether its maker
-    /// lives.
+    /// What the object says of itself, or what is wrong with it. `has_maker` tells whether its
+    /// maker lives.
     fn read(&self, has_maker: bool, object: impl Fn() -> String) -> Result<Facts, ChannelError> {
         let bad = |reason| Err(ChannelError::NotAChannel { object: object(), reason });
         match self.state.load(Ordering::Acquire) {
@@ -169,7 +171,7 @@ impl What {
         if self.version.load(Ordering::Relaxed) != VERSION {
             return bad("it was made by another version of shm-pool; build both sides with one");
         }
-        let kinds = [Kind::Pair, Kind::Meeting, Kind::Lane];
+        let kinds = [Kind::Pair, Kind::Meeting, Kind::Branch];
         let kind = self.kind.load(Ordering::Relaxed);
         let Some(kind) = kinds.into_iter().find(|&known| known as u32 == kind) else {
             return bad("it is of no known kind");
@@ -189,7 +191,7 @@ impl What {
     }
 }
 
-/// The first page of a pair or a lane. Atomics only: the other process may write at any time.
+/// The first page of a pair or a branch. Atomics only: the other process may write at any time.
 #[repr(C)]
 pub(super) struct Header {
     pub(super) what: Line<What>,
@@ -217,9 +219,9 @@ pub(super) fn name(names: &Namespace, channel: &str) -> Result<Name, ChannelErro
     Err(ChannelError::Name { name: channel.to_owned(), max: MAX_PART })
 }
 
-/// The name of a lane of a channel.
-pub(super) fn lane_name(names: &Namespace, channel: &str, id: u64) -> Name {
-    names.name(&format!("{channel}.{id:016x}.lane"))
+/// The name of a branch of a channel.
+pub(super) fn branch_name(names: &Namespace, channel: &str, id: u64) -> Name {
+    names.name(&format!("{channel}.{id:016x}.branch"))
 }
 
 /// The size in bytes of an object with `slots` slots (the extra one included) and `loans` loans.
@@ -237,8 +239,8 @@ pub(super) struct Found {
 
 impl Found {
     pub(super) fn what(&self) -> &What {
-        // SAFETY: `open` has checked that the mapping is at least a page long; it is page-aligned, and
-        // the line consists of atomics only.
+        // SAFETY: `open` has checked that the mapping is at least a page long; it is page-aligned,
+        // and the line consists of atomics only.
         unsafe { self.mapping.base().cast::<What>().as_ref() }
     }
 
@@ -293,8 +295,8 @@ pub(super) fn open(name: &Name, uid: u32) -> Result<Found, ChannelError> {
     Ok(Found { facts, mapping, locks })
 }
 
-/// The mapped object of a pair or a lane. Both ends hold it, as do the lender and every message that
-/// is still read.
+/// The mapped object of a pair or a branch. Both ends hold it, as do the lender and every message
+/// that is still read.
 pub(super) struct Shared {
     mapping: Mapping,
     slots: usize,
@@ -305,7 +307,8 @@ impl Shared {
     /// Makes the whole object present at once, so that no message of the first round faults. If the
     /// kernel cannot, they fault.
     ///
-    /// The mapping is at least as long as [`size`] says, begins on a page, and is a pair or a lane.
+    /// The mapping is at least as long as [`size`] says, begins on a page, and is a pair or a
+    /// branch.
     pub(super) fn new(mapping: Mapping, facts: &Facts) -> Self {
         let _ = mapping.prefault(0..size(facts.slots, facts.loans));
         Self { mapping, slots: facts.slots, loans: facts.loans }

@@ -43,9 +43,9 @@
 //!
 //! # Several channels, several receivers
 //!
-//! A buffer may be lent to several channels: each has its own handle and its own number. So have the
-//! receivers of a publisher, each with its own ring of returns and its own lender, so nothing that
-//! two of them share has to be counted.
+//! A buffer may be lent to several channels: each has its own handle and its own number. So have
+//! the receivers of a publisher, each with its own ring of returns and its own lender, so nothing
+//! that two of them share has to be counted.
 //!
 //! # Hostile receivers
 //!
@@ -85,7 +85,7 @@ pub(super) struct Lender {
 
 impl Lender {
     pub(super) fn new(object: &Object, book: Book) -> Self {
-        let (shared, locks, has_receiver) = (object.shared().clone(), object.locks().clone(), object.is_lane());
+        let (shared, locks, has_receiver) = (object.shared().clone(), object.locks().clone(), object.is_branch());
         Self { shared, locks, fork_epoch: fork::epoch(), book, is_closed: AtomicBool::new(false), has_receiver }
     }
 

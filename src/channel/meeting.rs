@@ -1,15 +1,16 @@
 //! The meeting: where the receivers of a publisher find it, and it finds them.
 //!
-//! A publisher's object has a *seat* for each receiver that there may be. A receiver takes a seat by
-//! locking its byte, makes a [lane](super::layout) of its own, writes the lane's id at its seat, and
-//! rings. The publisher opens the lane before it next sends, or when it is asked for its receivers.
-//! A new receiver has a new lane, so nothing of a former one has to be cleaned up; and each lane is
-//! mapped by its receiver and by the publisher alone, so no receiver can write to another's.
+//! A publisher's object has a *seat* for each receiver that there may be. A receiver takes a seat
+//! by locking its byte, makes a [branch](super::layout) of its own, writes the branch's id at its
+//! seat, and rings. The publisher opens the branch before it next sends, or when it is asked for
+//! its receivers. A new receiver has a new branch, so nothing of a former one has to be cleaned up;
+//! and each branch is mapped by its receiver and by the publisher alone, so no receiver can write
+//! to another's.
 //!
 //! ```text
 //!   offset 0      what it is (see `layout`)
 //!   offset 64     how many receivers have come: the publisher sleeps on it
-//!   offset 2048   64 seats of 32 bytes: the bell that the publisher rings, and the lane's id
+//!   offset 2048   64 seats of 32 bytes: the bell that the publisher rings, and the branch's id
 //!
 //!   locked bytes (exclusive OFD locks):
 //!     0 the publisher, as long as it exists
@@ -18,15 +19,15 @@
 //!
 //! The seats end with the page, and so there are 64: the entries of the publisher's robust list lie
 //! in the page before (see `robust_list`). The publisher holds the bells of all seats from the
-//! start, so the kernel tells every receiver of its death, even one whose lane it has not opened.
+//! start, so the kernel tells every receiver of its death, even one whose branch it has not opened.
 //!
 //! # A receiver comes
 //!
 //! | step | receiver | what is left if it dies here |
 //! |---|---|---|
-//! | R1 | lock the byte of a free seat; remove the lane that was last announced there, if its receiver was killed | nothing |
-//! | R2 | make the lane: its locks, its bell, an empty ring | a lane that nobody has locked: for a sweep |
-//! | R3 | write the lane's id at the seat: Release | the same; the publisher looks at it once, and finds it dead |
+//! | R1 | lock the byte of a free seat; remove the branch that was last announced there, if its receiver was killed | nothing |
+//! | R2 | make the branch: its locks, its bell, an empty ring | a branch that nobody has locked: for a sweep |
+//! | R3 | write the branch's id at the seat: Release | the same; the publisher looks at it once, and finds it dead |
 //! | R4 | count up: SeqCst, and wake | the same |
 //! | R5 | is the channel closed? then undo it all | the same |
 //!
@@ -34,7 +35,7 @@
 //! |---|---|---|
 //! | P1 | has the count changed? | one load in each call |
 //! | P2 | read the ids of all seats: Acquire, partner of R3 | |
-//! | P3 | open each lane that it has not seen, and close it to itself: it is opened once | for want of descriptors or memory: later |
+//! | P3 | open each branch that it has not seen, and close it to itself: it is opened once | for want of descriptors or memory: later |
 //!
 //! A message whose `send` begins after `open` has returned finds the count changed, so the receiver
 //! gets it. A publisher that closes stores that first and then rings all bells; a receiver counts
@@ -42,9 +43,9 @@
 //!
 //! # A receiver leaves
 //!
-//! The bell that *it* rings is in its lane, and says that it is gone. Its lock on the seat goes with
-//! it, so the next one can take the seat at once; the lock in its lane goes with the last message
-//! that it reads. Until then what it has is lent.
+//! The bell that *it* rings is in its branch, and says that it is gone. Its lock on the seat goes
+//! with it, so the next one can take the seat at once; the lock in its branch goes with the last
+//! message that it reads. Until then what it has is lent.
 //!
 //! # Garbage
 //!
@@ -52,7 +53,7 @@
 //!
 //! | what is damaged | what it does |
 //! |---|---|
-//! | the count, an id | the publisher looks for lanes that are not there, or overlooks a newcomer. Lanes that it has opened are safe: it knows them privately, and opens none twice, whatever seats name it |
+//! | the count, an id | the publisher looks for branches that are not there, or overlooks a newcomer. Branches that it has opened are safe: it knows them privately, and opens none twice, whatever seats name it |
 //! | the bell of a seat | its receiver is woken or told of the publisher's end up to a second late (see `bell`); or it is told that the publisher is gone, if the bell says so: then it gets what was sent and `Disconnected`, and may open the channel again, at another seat |
 //! | what it is | newcomers are refused |
 
@@ -91,7 +92,7 @@ pub(super) struct MeetingHeader {
 #[repr(C, align(32))]
 struct SeatWords {
     to_receiver: Bell,
-    lane: AtomicU64,
+    branch: AtomicU64,
 }
 
 #[cfg(not(all(test, loom)))]
@@ -101,7 +102,7 @@ impl MeetingHeader {
     /// A meeting in private memory, whose publisher holds all bells, for the models.
     #[cfg(all(test, loom))]
     pub(super) fn open() -> Self {
-        let seat = |_| SeatWords { to_receiver: Bell::new(1), lane: AtomicU64::new(0) };
+        let seat = |_| SeatWords { to_receiver: Bell::new(1), branch: AtomicU64::new(0) };
         let (what, arrivals) = (Line(What::finished()), Line(Futex::new(0)));
         Self { what, arrivals, unused: [const { Line([0; 8]) }; 30], seats: std::array::from_fn(seat) }
     }
@@ -113,15 +114,15 @@ impl MeetingHeader {
         self.arrivals.0.load(Ordering::SeqCst)
     }
 
-    /// The id of the lane that was last announced at a seat (P2).
-    pub(super) fn lane(&self, at: usize) -> u64 {
+    /// The id of the branch that was last announced at a seat (P2).
+    pub(super) fn branch(&self, at: usize) -> u64 {
         // Acquire: partner of the Release in R3.
-        self.seats[at].lane.load(Ordering::Acquire)
+        self.seats[at].branch.load(Ordering::Acquire)
     }
 
-    /// Announces a lane (R3, R4). `false` if the publisher has closed the channel (R5).
-    pub(super) fn announce(&self, at: usize, lane: u64) -> bool {
-        self.seats[at].lane.store(lane, Ordering::Release); // R3
+    /// Announces a branch (R3, R4). `false` if the publisher has closed the channel (R5).
+    pub(super) fn announce(&self, at: usize, branch: u64) -> bool {
+        self.seats[at].branch.store(branch, Ordering::Release); // R3
         self.arrivals.0.fetch_add(1, Ordering::SeqCst); // R4, partner of P1 and of `What::close`
         self.arrivals.0.wake();
         !self.what.0.is_closed()
@@ -224,14 +225,16 @@ impl Meeting {
         &self.page
     }
 
-    /// Takes a free seat, for a receiver (R1). `None` if there is none, or if the publisher is gone.
+    /// Takes a free seat, for a receiver (R1). `None` if there is none, or if the publisher is
+    /// gone.
     pub(super) fn take_seat(self: &Arc<Self>, name: &Name) -> Result<Option<Seat>, ChannelError> {
         let failed = |error| name.error(LOCK, 0, error);
         for at in 0..self.seats {
             if !self.locks.try_lock(SEATS_BYTE + at).map_err(failed)? {
                 continue;
             }
-            // A bell that nobody holds, although the publisher lives, was damaged, and is not mended.
+            // A bell that nobody holds, although the publisher lives, was damaged, and is not
+            // mended.
             if self.page.bell(at).is_held() {
                 return Ok(Some(Seat { meeting: self.clone(), at }));
             }
@@ -252,9 +255,9 @@ impl Meeting {
         self.header().arrivals()
     }
 
-    /// The publisher's seats, and the id of the lane that was last announced at each (P2).
+    /// The publisher's seats, and the id of the branch that was last announced at each (P2).
     pub(super) fn announced(self: &Arc<Self>) -> impl Iterator<Item = (Seat, u64)> + '_ {
-        (0..self.seats).map(move |at| (Seat { meeting: self.clone(), at }, self.header().lane(at)))
+        (0..self.seats).map(move |at| (Seat { meeting: self.clone(), at }, self.header().branch(at)))
     }
 
     /// As [`MeetingHeader::wait_for_another`].
@@ -291,15 +294,15 @@ impl Seat {
         End::of_seat(&self.meeting.page, self.at)
     }
 
-    /// The lane that was last announced here.
-    pub(super) fn lane(&self) -> Option<u64> {
-        Some(self.meeting.header().lane(self.at)).filter(|&id| id != 0)
+    /// The branch that was last announced here.
+    pub(super) fn branch(&self) -> Option<u64> {
+        Some(self.meeting.header().branch(self.at)).filter(|&id| id != 0)
     }
 
-    /// Tells the publisher of the receiver's lane (R3, R4). `false` if it has closed the channel
+    /// Tells the publisher of the receiver's branch (R3, R4). `false` if it has closed the channel
     /// (R5).
-    pub(super) fn announce(&self, lane: u64) -> bool {
-        self.meeting.header().announce(self.at, lane)
+    pub(super) fn announce(&self, branch: u64) -> bool {
+        self.meeting.header().announce(self.at, branch)
     }
 
     /// As [`Meeting::has_publisher`].

@@ -40,9 +40,9 @@ pub enum Message {
 }
 
 impl Message {
-    /// How many messages the publisher sent between the one received before and this one: those that
-    /// this receiver did not get because it was behind (see [`OnFull`](super::OnFull)), and those
-    /// that were lost with an error. Above [`u32::MAX`] it starts over.
+    /// How many messages the publisher sent between the one received before and this one: those
+    /// that this receiver did not get because it was behind (see [`OnFull`](super::OnFull)), and
+    /// those that were lost with an error. Above [`u32::MAX`] it starts over.
     #[inline]
     pub fn missed(&self) -> u32 {
         match self {

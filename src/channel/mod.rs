@@ -9,9 +9,9 @@
 //! The ends are in different processes, or in one. A message is one cache line: the descriptor of a
 //! buffer, or up to [`MAX_INLINE`] bytes. From a sender nothing is lost, duplicated or reordered;
 //! from a publisher, what a slow receiver loses is that receiver's [rule](OnFull), and
-//! [counted](Message::missed). A side that has to wait spins for a while, then sleeps, and the other
-//! side wakes it; in steady state neither calls into the kernel. Each side sets how long it spins:
-//! [`SenderBuilder::spin`], [`PublisherBuilder::spin`], [`ReceiverBuilder::spin`].
+//! [counted](Message::missed). A side that has to wait spins for a while, then sleeps, and the
+//! other side wakes it; in steady state neither calls into the kernel. Each side sets how long it
+//! spins: [`SenderBuilder::spin`], [`PublisherBuilder::spin`], [`ReceiverBuilder::spin`].
 //!
 //! A buffer that is sent is *lent*: the sender's process keeps its memory for the receiver, which
 //! reads it in place for as long as it likes, in any thread and in any order. The memory comes back
@@ -50,9 +50,9 @@
 //!
 //! # One to many
 //!
-//! Each receiver of a [`Publisher`] has a ring of its own, which it makes when it comes. So a message
-//! takes one slot for each receiver and its payload is not copied; no receiver waits for another,
-//! except for one with [`OnFull::Wait`]; and none has another's ring mapped.
+//! Each receiver of a [`Publisher`] has a ring of its own, which it makes when it comes. So a
+//! message takes one slot for each receiver and its payload is not copied; no receiver waits for
+//! another, except for one with [`OnFull::Wait`]; and none has another's ring mapped.
 //!
 //! A receiver that comes gets what is sent from then on, or also the last few messages
 //! ([`PublisherBuilder::history`]). It is met when the publisher next sends, or is asked for its
@@ -60,7 +60,8 @@
 //!
 //! # How many buffers it takes
 //!
-//! So that a publisher never waits for memory, its pool has to have, for messages of one size class,
+//! So that a publisher never waits for memory, its pool has to have, for messages of one size
+//! class,
 //!
 //! ```text
 //!   1                   being filled
@@ -72,8 +73,8 @@
 //! + sum of views          the most messages that each receiver has at a time, received and not dropped
 //! ```
 //!
-//! chunks. A sender takes 1 + (capacity + 1) + views. [`Provider::reserve`](crate::Provider::reserve)
-//! has them ready.
+//! chunks. A sender takes 1 + (capacity + 1) + views.
+//! [`Provider::reserve`](crate::Provider::reserve) has them ready.
 //!
 //! # When a side leaves
 //!
@@ -104,7 +105,7 @@
 //! | who is killed | what it had | what is left until when |
 //! |---|---|---|
 //! | a receiver | messages, received or not | comes back to the owner's pool when that needs memory, once no thread of the dead process can read |
-//! | a receiver of a publisher | its object (`.lane`), [capacity](ReceiverBuilder::capacity) × 64 + [loans](ReceiverBuilder::loans) × 8 bytes and a page | until the next receiver takes its seat, the publisher is dropped, or a sweep |
+//! | a receiver of a publisher | its object (`.branch`), [capacity](ReceiverBuilder::capacity) × 64 + [loans](ReceiverBuilder::loans) × 8 bytes and a page | until the next receiver takes its seat, the publisher is dropped, or a sweep |
 //! | a sender or publisher | its object (`.channel`) | until the next one of its name, or a sweep |
 //! | the provider's process | its segments and its control object | until a sweep finds no receiver that may still have to map them |
 //!
@@ -118,12 +119,11 @@
 //!
 //! # Awaiting
 //!
-//! [`Receiver::recv_async`], [`Sender::send_async`] and [`Sender::send_bytes_async`], and the same of a
-//! [`Publisher`], are futures
-//! for any executor, and [`Receiver`] is a `Stream` with the feature `stream`. They end as the
-//! blocking calls do, with the same errors, and can be dropped at any time without loss. One task
-//! waits for several channels with its executor's `select!`, or with [`Receiver::poll_recv`]; a
-//! thread with [`wait_any`]:
+//! [`Receiver::recv_async`], [`Sender::send_async`] and [`Sender::send_bytes_async`], and the same
+//! of a [`Publisher`], are futures for any executor, and [`Receiver`] is a `Stream` with the
+//! feature `stream`. They end as the blocking calls do, with the same errors, and can be dropped at
+//! any time without loss. One task waits for several channels with its executor's `select!`, or
+//! with [`Receiver::poll_recv`]; a thread with [`wait_any`]:
 //!
 //! ```no_run
 //! # async fn run(mut frames: shm_pool::channel::Receiver, mut samples: shm_pool::channel::Receiver)
@@ -149,8 +149,8 @@
 //!
 //! # Interrupting
 //!
-//! [`Receiver::interrupter`], [`Sender::interrupter`] and [`Publisher::interrupter`] give a handle by which any thread ends a
-//! wait, see [`Interrupter`].
+//! [`Receiver::interrupter`], [`Sender::interrupter`] and [`Publisher::interrupter`] give a handle
+//! by which any thread ends a wait, see [`Interrupter`].
 //!
 //! # Waiting and priorities
 //!
@@ -165,6 +165,7 @@ mod awaiting_models;
 mod bell;
 mod book;
 mod borrower;
+mod branch;
 mod counted;
 mod end;
 mod error;
@@ -174,7 +175,6 @@ mod fan_out_models;
 mod futures;
 mod helper;
 mod interrupt;
-mod lane;
 mod layout;
 mod lender;
 mod meeting;

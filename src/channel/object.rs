@@ -1,6 +1,6 @@
 //! One side's end of a channel's object.
 //!
-//! A pair's sender makes the object, and its receiver joins. A lane's receiver makes it, and the
+//! A pair's sender makes the object, and its receiver joins. A branch's receiver makes it, and the
 //! publisher opens it; the bell that a publisher rings is in the meeting, at the receiver's seat.
 //!
 //! A name is reused when a sender ends and its successor starts. So a dead sender's object is
@@ -30,13 +30,13 @@ use std::thread;
 /// holds the lock of a dead sender.
 const TRIES: usize = 16;
 
-/// One side's end of a pair or a lane. On drop it gives up its entry for the bell; its maker's also
-/// removes the name.
+/// One side's end of a pair or a branch. On drop it gives up its entry for the bell; its maker's
+/// also removes the name.
 pub(super) struct Object {
     /// Dropped before the mapping that its entry lies next to.
     listed: Option<Listed>,
     shared: Arc<Shared>,
-    /// Of a lane: where the bell is that the publisher rings.
+    /// Of a branch: where the bell is that the publisher rings.
     seat: Option<Seat>,
     fork_epoch: u64,
     /// The maker's name, removed before its lock is released.
@@ -91,8 +91,8 @@ pub(super) unsafe fn hold(bell: &Bell, name: &Name) -> Result<Option<Listed>, Ch
     let entry = unsafe { word.sub(robust_list::distance()) };
     // SAFETY: an address inside a mapping is not null.
     let entry = unsafe { NonNull::new_unchecked(entry) };
-    // SAFETY: the entry lies in the page before the mapping, serves this bell alone, and stays until
-    // the result is dropped (this function's contract).
+    // SAFETY: the entry lies in the page before the mapping, serves this bell alone, and stays
+    // until the result is dropped (this function's contract).
     match unsafe { Listed::new(entry, |holder| bell.hold(holder)) } {
         Ok(listed) => Ok(listed),
         Err(Failed { error, .. }) if error.raw_os_error() == Some(libc::ENOSPC) => {
@@ -111,11 +111,11 @@ impl Object {
         Ok(this)
     }
 
-    /// Creates a lane for the receiver on this seat. The publisher does not know of it yet.
-    pub(super) fn create_lane(name: &Name, facts: &Facts, seat: Seat) -> Result<Self, ChannelError> {
+    /// Creates a branch for the receiver on this seat. The publisher does not know of it yet.
+    pub(super) fn create_branch(name: &Name, facts: &Facts, seat: Seat) -> Result<Self, ChannelError> {
         let this = Self::make(name, facts, 0o600, Some(seat))?;
-        // The lock comes first: the holder of the bell always holds the lock too. Nobody else knows the
-        // name, but anybody can guess it.
+        // The lock comes first: the holder of the bell always holds the lock too. Nobody else knows
+        // the name, but anybody can guess it.
         if !this.locks.try_lock(RECEIVER_BYTE).map_err(|error| name.error(LOCK, 0, error))? {
             return Err(ChannelError::HasReceiver { object: name.path() });
         }
@@ -134,7 +134,7 @@ impl Object {
 
     /// Holds a bell of this object for this end.
     fn hold(mut self, name: &Name, bell: impl Fn(&Self) -> &Bell) -> Result<Self, ChannelError> {
-        // SAFETY: both bells of a pair, and a lane's `to_sender`, lie in the first page of the
+        // SAFETY: both bells of a pair, and a branch's `to_sender`, lie in the first page of the
         // mapping, which `make` and `layout::open` have put behind a page of this process's own;
         // `listed` is dropped before it. Each end holds one bell, and once only.
         self.listed = unsafe { hold(bell(&self), name) }?;
@@ -151,8 +151,8 @@ impl Object {
         Err(ChannelError::SenderGone { object: name.path() })
     }
 
-    /// The publisher's end of a lane that was found.
-    pub(super) fn of_lane(found: Found, seat: Seat) -> Self {
+    /// The publisher's end of a branch that was found.
+    pub(super) fn of_branch(found: Found, seat: Seat) -> Self {
         Self::found(found, Some(seat))
     }
 
@@ -245,13 +245,13 @@ impl Object {
 
     /// Is the receiver's process alive, or has none come yet? For the sender to ask.
     pub(super) fn may_have_receiver(&self) -> bool {
-        // A lane is made by its receiver.
+        // A branch is made by its receiver.
         let may_come = self.seat.is_none() && !self.to_sender().is_held();
         may_come || self.is_receiver_locked()
     }
 
     /// Was there a receiver from the start?
-    pub(super) fn is_lane(&self) -> bool {
+    pub(super) fn is_branch(&self) -> bool {
         self.seat.is_some()
     }
 

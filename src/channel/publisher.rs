@@ -1,15 +1,15 @@
 //! The publisher: one sender, many receivers.
 //!
-//! It has a [lane](super::lane) for each receiver, and nothing that two receivers share: each has
-//! its own ring, its own returns and its own handle of each buffer. So a message takes a slot for
-//! each receiver, and no payload is copied.
+//! It has a [branch](super::branch) for each receiver, and nothing that two receivers share: each
+//! has its own ring, its own returns and its own handle of each buffer. So a message takes a slot
+//! for each receiver, and no payload is copied.
 //!
 //! # A message goes out
 //!
-//! 1. Open the lanes of receivers that have come, and let go of those that have left.
-//! 2. Make room, by each receiver's rule: wait for it, leave it out, or withdraw its oldest message.
-//!    Only the sender fills slots, so room that was found stays. If a receiver that is waited for
-//!    makes none in time, nobody gets the message.
+//! 1. Open the branches of receivers that have come, and let go of those that have left.
+//! 2. Make room, by each receiver's rule: wait for it, leave it out, or withdraw its oldest
+//!    message. Only the sender fills slots, so room that was found stays. If a receiver that is
+//!    waited for makes none in time, nobody gets the message.
 //! 3. For each receiver: lend it the buffer, fill its slot.
 //! 4. One full fence for all bells; ring those whose receivers sleep.
 //! 5. Off the receivers' path: look for room for the next message and, where this one is a buffer,
@@ -17,22 +17,23 @@
 //!
 //! # The messages that a late receiver gets
 //!
-//! With a [history](PublisherBuilder::history), the publisher keeps handles of the last messages, and
-//! sends them to a newcomer in step 1, before anything else.
+//! With a [history](PublisherBuilder::history), the publisher keeps handles of the last messages,
+//! and sends them to a newcomer in step 1, before anything else.
 //!
 //! # A receiver that is gone
 //!
-//! Its bell says so. Its lane is dropped, and the pool goes on asking the lender for what the
+//! Its bell says so. Its branch is dropped, and the pool goes on asking the lender for what the
 //! receiver still reads, or, if it is dead, takes all of it once its lock is free (see `lender`).
 //! That is also where a message comes back that was sent as the receiver left. A killed receiver's
-//! lane keeps its name until the next receiver takes its seat, the publisher is dropped, or a sweep.
+//! branch keeps its name until the next receiver takes its seat, the publisher is dropped, or a
+//! sweep.
 
 #![forbid(unsafe_code)]
 
 use super::borrower::SentBuffer;
+use super::branch::{self, Branch, Patience};
 use super::error::{ChannelError, SendError, SendErrorKind};
 use super::interrupt::{Asleep, Interrupter, Interrupts};
-use super::lane::{self, Lane, Patience};
 use super::layout::{self, Facts, Kind, EXTRA_SLOTS, MAX_LOANS, MAX_SLOTS};
 use super::meeting::{Meeting, Seat, MAX_SEATS};
 use super::message;
@@ -93,9 +94,9 @@ impl PublisherBuilder {
         self
     }
 
-    /// Sets how many buffers a receiver may have at a time, including those that it has not received
-    /// yet: from 1 to 1,048,576, rounded up to a power of two; default 2048. A receiver may choose
-    /// fewer. Each takes 8 bytes of /dev/shm and 8 of heap for each receiver.
+    /// Sets how many buffers a receiver may have at a time, including those that it has not
+    /// received yet: from 1 to 1,048,576, rounded up to a power of two; default 2048. A receiver
+    /// may choose fewer. Each takes 8 bytes of /dev/shm and 8 of heap for each receiver.
     pub fn loans(mut self, loans: usize) -> Self {
         self.loans = loans;
         self
@@ -108,8 +109,8 @@ impl PublisherBuilder {
         self
     }
 
-    /// Sets whether a receiver may choose [`OnFull::Wait`]; default `true`. If not, such receivers are
-    /// refused.
+    /// Sets whether a receiver may choose [`OnFull::Wait`]; default `true`. If not, such receivers
+    /// are refused.
     pub fn may_wait(mut self, may_wait: bool) -> Self {
         self.may_wait = may_wait;
         self
@@ -123,8 +124,8 @@ impl PublisherBuilder {
         self
     }
 
-    /// Sets how long [`send`](Publisher::send) spins for a receiver's room before it sleeps; default
-    /// 20 µs. [`Duration::MAX`] means for ever.
+    /// Sets how long [`send`](Publisher::send) spins for a receiver's room before it sleeps;
+    /// default 20 µs. [`Duration::MAX`] means for ever.
     pub fn spin(mut self, spin: Duration) -> Self {
         self.spin = spin;
         self
@@ -223,7 +224,7 @@ pub struct Publisher {
     /// The receivers that there are. Those that are waited for come first, so that nothing is
     /// withdrawn for a message that is not sent.
     outlets: Vec<Outlet>,
-    /// The lane that was last seen at each seat.
+    /// The branch that was last seen at each seat.
     seen: [u64; MAX_SEATS],
     /// How many receivers had come when it last looked.
     arrivals: u32,
@@ -242,15 +243,15 @@ enum Kept {
 
 /// One receiver.
 struct Outlet {
-    lane: Lane,
+    branch: Branch,
     id: u64,
     on_full: OnFull,
     /// How many messages it was not sent, modulo 2^32.
     left_out: u32,
     /// How many it did not get, those that were withdrawn included.
     dropped: u64,
-    /// The number of the loan of the message that is being sent, or 0 if it has none. `None` if this
-    /// receiver does not get it.
+    /// The number of the loan of the message that is being sent, or 0 if it has none. `None` if
+    /// this receiver does not get it.
     turn: Option<usize>,
 }
 
@@ -259,7 +260,7 @@ struct Outlet {
 #[non_exhaustive]
 pub struct ReceiverState {
     /// Random, and part of the name of the object that the two share:
-    /// `{prefix}.{channel}.{id:016x}.lane`.
+    /// `{prefix}.{channel}.{id:016x}.branch`.
     pub id: u64,
     /// What happens when it is behind.
     pub on_full: OnFull,
@@ -280,39 +281,39 @@ impl Outlet {
     #[inline]
     fn wait(&mut self, is_buffer: bool, budget: Duration, patience: Patience) -> Result<(), SendErrorKind> {
         self.turn = None;
-        let lane = &mut self.lane;
-        if !lane.is_ready() {
-            match lane.wait_for_room(budget, patience) {
+        let branch = &mut self.branch;
+        if !branch.is_ready() {
+            match branch.wait_for_room(budget, patience) {
                 // It is let go of next time.
                 Err(SendErrorKind::Disconnected) => return Ok(()),
                 done => done?,
             }
         }
-        self.turn = if is_buffer { lane.free_loan() } else { Some(0) };
+        self.turn = if is_buffer { branch.free_loan() } else { Some(0) };
         match self.turn {
             Some(_) => Ok(()),
-            None => Err(SendErrorKind::TooManyLent { max: lane.object.shared().loans() }),
+            None => Err(SendErrorKind::TooManyLent { max: branch.object.shared().loans() }),
         }
     }
 
     /// Makes room without waiting, if the receiver's rule has any made.
     #[inline]
     fn make_room(&mut self, is_buffer: bool) {
-        let (lane, is_latest) = (&mut self.lane, self.on_full == OnFull::KeepLatest);
-        let is_ready = lane.is_ready() || lane.has_room();
+        let (branch, is_latest) = (&mut self.branch, self.on_full == OnFull::KeepLatest);
+        let is_ready = branch.is_ready() || branch.has_room();
         if !is_ready && !is_latest {
             return self.leave_out();
         }
-        self.turn = if is_buffer { lane.free_loan() } else { Some(0) };
-        if self.turn.is_none() && is_latest && lane.withdraw_buffer() {
+        self.turn = if is_buffer { branch.free_loan() } else { Some(0) };
+        if self.turn.is_none() && is_latest && branch.withdraw_buffer() {
             self.dropped += 1;
-            self.turn = lane.free_loan();
+            self.turn = branch.free_loan();
         }
         if self.turn.is_none() {
             return self.leave_out();
         }
         if !is_ready {
-            self.dropped += u64::from(self.lane.withdraw());
+            self.dropped += u64::from(self.branch.withdraw());
         }
     }
 
@@ -328,14 +329,14 @@ impl Outlet {
     fn lend(&mut self, place: (u64, u64, u64), buffer: ShmBuf) {
         let (Some(number), (segment, offset, len)) = (self.turn, place) else { return };
         let place = SentBuffer { number: number as u32, segment, offset, len };
-        self.lane.lend(number, buffer);
-        self.lane.fill(&message::of_buffer(self.lane.count(), &place, self.left_out));
+        self.branch.lend(number, buffer);
+        self.branch.fill(&message::of_buffer(self.branch.count(), &place, self.left_out));
     }
 
     #[inline]
     fn fill(&mut self, words: Words) {
         if self.turn.is_some() {
-            self.lane.fill(&message::after(words, self.left_out));
+            self.branch.fill(&message::after(words, self.left_out));
         }
     }
 
@@ -343,9 +344,9 @@ impl Outlet {
         ReceiverState {
             id: self.id,
             on_full: self.on_full,
-            capacity: self.lane.object.capacity(),
-            waiting: self.lane.waiting(),
-            lent: self.lane.lent(),
+            capacity: self.branch.object.capacity(),
+            waiting: self.branch.waiting(),
+            lent: self.branch.lent(),
             dropped: self.dropped,
         }
     }
@@ -438,7 +439,7 @@ impl Publisher {
             }
         }
         self.ring();
-        self.outlets.iter_mut().for_each(|outlet| outlet.lane.collect_some());
+        self.outlets.iter_mut().for_each(|outlet| outlet.branch.collect_some());
         Ok(takers)
     }
 
@@ -509,20 +510,20 @@ impl Publisher {
         Ok(takers)
     }
 
-    /// Steps 4 and 5. What has come back is collected with buffers only, as a sender does: with each
-    /// message of bytes it would cost more than the rest of the send.
+    /// Steps 4 and 5. What has come back is collected with buffers only, as a sender does: with
+    /// each message of bytes it would cost more than the rest of the send.
     #[inline]
     fn ring(&mut self) {
         fence(Ordering::SeqCst); // W2 of all bells (see `bell`)
         let takers = || self.outlets.iter().filter(|outlet| outlet.turn.is_some());
-        takers().for_each(|outlet| outlet.lane.object.to_receiver().ring_after_fence());
-        self.outlets.iter_mut().for_each(|outlet| outlet.lane.look_for_room());
+        takers().for_each(|outlet| outlet.branch.object.to_receiver().ring_after_fence());
+        self.outlets.iter_mut().for_each(|outlet| outlet.branch.look_for_room());
     }
 
     /// Step 1: who has come, and who is gone?
     #[inline]
     fn meet(&mut self) {
-        if self.outlets.iter().any(|outlet| outlet.lane.is_gone()) {
+        if self.outlets.iter().any(|outlet| outlet.branch.is_gone()) {
             self.let_go();
         }
         let arrivals = self.meeting.arrivals();
@@ -535,17 +536,17 @@ impl Publisher {
     /// was damaged, for then nobody holds their lock.
     #[cold]
     fn let_go(&mut self) {
-        let is_here = |outlet: &Outlet| !outlet.lane.is_gone() && outlet.lane.object.is_receiver_locked();
+        let is_here = |outlet: &Outlet| !outlet.branch.is_gone() && outlet.branch.object.is_receiver_locked();
         let (here, gone): (_, Vec<_>) = std::mem::take(&mut self.outlets).into_iter().partition(is_here);
         self.outlets = here;
-        gone.into_iter().for_each(|outlet| outlet.lane.close());
+        gone.into_iter().for_each(|outlet| outlet.branch.close());
         // The pool drops the lenders that are done with. Without it, they have just been.
         if let Some(pool) = self.pool.upgrade() {
             pool.reclaim_loans();
         }
     }
 
-    /// Opens the lanes that it has not seen yet.
+    /// Opens the branches that it has not seen yet.
     #[cold]
     fn admit(&mut self, arrivals: u32) {
         // Places may be taken by receivers whose bells were damaged.
@@ -569,7 +570,7 @@ impl Publisher {
                 }
                 // Descriptors or memory are short: the receiver stays announced.
                 Err(ChannelError::Os(error)) if may_work_later(&error) => are_all_seen = false,
-                // It left or died before this, or it is no lane of this channel.
+                // It left or died before this, or it is no branch of this channel.
                 Err(_) => self.seen[at] = id,
             }
         }
@@ -585,13 +586,14 @@ impl Publisher {
         self.outlets.insert(at, outlet);
     }
 
-    /// Opens a newcomer's lane, and sends it the history. `None` if the lane is not as it must be.
+    /// Opens a newcomer's branch, and sends it the history. `None` if the branch is not as it must
+    /// be.
     fn open(&self, seat: Seat, id: u64) -> Result<Option<Outlet>, ChannelError> {
         let rules = &self.rules;
-        let name = layout::lane_name(&self.names, &self.channel, id);
+        let name = layout::branch_name(&self.names, &self.channel, id);
         let found = layout::open(&name, effective_uid())?;
         let facts = found.facts;
-        let is_within = facts.kind == Kind::Lane
+        let is_within = facts.kind == Kind::Branch
             && facts.provider == rules.provider
             && facts.slots <= rules.slots
             && facts.loans <= rules.loans
@@ -600,28 +602,28 @@ impl Publisher {
         if !is_within {
             return Ok(None);
         }
-        let book = lane::book(&name, facts.loans)?;
-        // Last, for it is not undone. The id may stand at two seats, or come again: a second ring and a
-        // second book for one receiver would take its messages away while it reads them.
+        let book = branch::book(&name, facts.loans)?;
+        // Last, for it is not undone. The id may stand at two seats, or come again: a second ring
+        // and a second book for one receiver would take its messages away while it reads them.
         if !found.what().claim() {
             return Ok(None);
         }
-        let (object, interrupts) = (Object::of_lane(found, seat), self.interrupts.clone());
+        let (object, interrupts) = (Object::of_branch(found, seat), self.interrupts.clone());
         if object.to_sender().is_gone() || !object.is_receiver_locked() {
             return Ok(None);
         }
-        let lane = Lane::new(object, book, facts.on_full, interrupts, self.pool.upgrade().as_deref());
-        let mut outlet = Outlet { lane, id, on_full: facts.on_full, left_out: 0, dropped: 0, turn: None };
-        let last = self.history.len().saturating_sub(outlet.lane.object.capacity().min(facts.loans));
+        let branch = Branch::new(object, book, facts.on_full, interrupts, self.pool.upgrade().as_deref());
+        let mut outlet = Outlet { branch, id, on_full: facts.on_full, left_out: 0, dropped: 0, turn: None };
+        let last = self.history.len().saturating_sub(outlet.branch.object.capacity().min(facts.loans));
         for kept in self.history.iter().skip(last) {
             outlet.make_room(matches!(kept, Kept::Buffer(_)));
             match kept {
                 Kept::Buffer(buffer) => outlet.lend(buffer.place(), buffer.clone()),
                 Kept::Bytes(words) => outlet.fill(*words),
             }
-            outlet.lane.look_for_room();
+            outlet.branch.look_for_room();
         }
-        outlet.lane.ring();
+        outlet.branch.ring();
         Ok(Some(outlet))
     }
 
@@ -700,7 +702,7 @@ impl Publisher {
         let deadline = Deadline::after(timeout);
         self.meet();
         for outlet in &mut self.outlets {
-            match outlet.lane.wait_until_received(deadline) {
+            match outlet.branch.wait_until_received(deadline) {
                 Err(SendErrorKind::Disconnected) => {}
                 done => done?,
             }
@@ -713,15 +715,15 @@ impl Publisher {
         Interrupter::new(&self.interrupts)
     }
 
-    /// The lane of the first receiver that is waited for and has no room.
-    pub(super) fn waited_for(&mut self) -> Option<&mut Lane> {
-        let mut lanes = self.outlets.iter_mut().filter(|outlet| outlet.on_full == OnFull::Wait);
-        lanes.find(|outlet| !outlet.lane.has_room()).map(|outlet| &mut outlet.lane)
+    /// The branch of the first receiver that is waited for and has no room.
+    pub(super) fn waited_for(&mut self) -> Option<&mut Branch> {
+        let mut branches = self.outlets.iter_mut().filter(|outlet| outlet.on_full == OnFull::Wait);
+        branches.find(|outlet| !outlet.branch.has_room()).map(|outlet| &mut outlet.branch)
     }
 
     /// No task sleeps any more.
     pub(super) fn disarm(&mut self) {
-        self.outlets.iter_mut().for_each(|outlet| outlet.lane.sleeper.disarm());
+        self.outlets.iter_mut().for_each(|outlet| outlet.branch.sleeper.disarm());
     }
 
     /// The provider whose buffers it sends.
@@ -735,10 +737,10 @@ impl Drop for Publisher {
         // In a forked child the channel belongs to the parent.
         if self.meeting.is_ours() {
             self.meeting.close();
-            self.outlets.iter().for_each(|outlet| outlet.lane.close());
-            // What killed receivers have left. Those that live still have their lanes locked.
+            self.outlets.iter().for_each(|outlet| outlet.branch.close());
+            // What killed receivers have left. Those that live still have their branches locked.
             for &id in self.seen.iter().filter(|&&id| id != 0) {
-                let name = layout::lane_name(&self.names, &self.channel, id);
+                let name = layout::branch_name(&self.names, &self.channel, id);
                 let _ = remove_dead(&name, effective_uid(), CHANNEL_MAGIC, true);
             }
         }

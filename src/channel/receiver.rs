@@ -44,8 +44,8 @@ pub struct ReceiverBuilder {
 }
 
 impl ReceiverBuilder {
-    /// Sets how many messages of a [`Publisher`](super::Publisher) this receiver may be behind: from
-    /// 1 to what the publisher allows, which is the default. Each takes 64 bytes of /dev/shm.
+    /// Sets how many messages of a [`Publisher`](super::Publisher) this receiver may be behind:
+    /// from 1 to what the publisher allows, which is the default. Each takes 64 bytes of /dev/shm.
     ///
     /// With [`OnFull::KeepLatest`] it is exact: an older message is withdrawn. With the others one
     /// more fits, as [`SenderBuilder::capacity`](super::SenderBuilder::capacity) says.
@@ -102,8 +102,8 @@ impl ReceiverBuilder {
                 let (object, expected) = (object.path(), effective_uid());
                 return Err(ChannelError::WrongUid { object, found: uid, expected });
             }
-            Kind::Meeting => self.take_a_seat(found, &object, |lane| layout::lane_name(names, name, lane))?,
-            Kind::Lane => {
+            Kind::Meeting => self.take_a_seat(found, &object, |branch| layout::branch_name(names, name, branch))?,
+            Kind::Branch => {
                 let reason = "it is one receiver's part of a channel";
                 return Err(ChannelError::NotAChannel { object: object.path(), reason });
             }
@@ -130,7 +130,7 @@ impl ReceiverBuilder {
         &self,
         found: Found,
         name: &Name,
-        lane_name: impl Fn(u64) -> Name,
+        branch_name: impl Fn(u64) -> Name,
     ) -> Result<(Object, OnFull), ChannelError> {
         let rules = found.facts;
         let object = || name.path();
@@ -156,20 +156,20 @@ impl ReceiverBuilder {
                 ChannelError::SenderGone { object: object() }
             });
         };
-        if let Some(former) = seat.lane() {
-            // Without this, a receiver that is killed and restarted leaves a lane each time. A sweep
-            // removes what cannot be removed now.
-            let _ = remove_dead(&lane_name(former), effective_uid(), CHANNEL_MAGIC, true);
+        if let Some(former) = seat.branch() {
+            // Without this, a receiver that is killed and restarted leaves a branch each time. A
+            // sweep removes what cannot be removed now.
+            let _ = remove_dead(&branch_name(former), effective_uid(), CHANNEL_MAGIC, true);
         }
         let (slots, loans) = (capacity + EXTRA_SLOTS, loans.next_power_of_two());
-        let facts = Facts { kind: Kind::Lane, slots, loans, seats: 1, on_full, ..rules };
-        let lane = Object::create_lane(&lane_name(id), &facts, seat.clone())?;
+        let facts = Facts { kind: Kind::Branch, slots, loans, seats: 1, on_full, ..rules };
+        let branch = Object::create_branch(&branch_name(id), &facts, seat.clone())?;
         // The publisher may also have died before this receiver came.
-        if seat.announce(id) && lane.to_receiver().is_held() {
-            return Ok((lane, on_full));
+        if seat.announce(id) && branch.to_receiver().is_held() {
+            return Ok((branch, on_full));
         }
-        // It may have opened the lane already.
-        lane.to_sender().leave();
+        // It may have opened the branch already.
+        branch.to_sender().leave();
         Err(ChannelError::SenderGone { object: object() })
     }
 
@@ -503,7 +503,7 @@ impl Drop for Receiver {
         // one.
         self.free_read();
         self.object.to_sender().leave();
-        // Partner: the fence before the sender rings, which comes before its `Lane::is_left`.
+        // Partner: the fence before the sender rings, which comes before its `Branch::is_left`.
         fence(Ordering::SeqCst);
         // Give back what was not received. The sender handles what it sends from now on.
         let slots = self.object.slots();

@@ -22,12 +22,12 @@
 //!
 //! # Keeping the latest
 //!
-//! Where the writer may withdraw what the reader has not received, a message belongs to the one that
-//! moves its slot from `t + 1` to `t + n`: [`claim`]. The reader [claims](claim_next) each message
-//! as it receives it, and the writer, before it sends ticket `t`, the message `t - (n - 1)`
+//! Where the writer may withdraw what the reader has not received, a message belongs to the one
+//! that moves its slot from `t + 1` to `t + n`: [`claim`]. The reader [claims](claim_next) each
+//! message as it receives it, and the writer, before it sends ticket `t`, the message `t - (n - 1)`
 //! ([`oldest`]). So at most `n - 1` messages wait, and the writer never waits. A reader that finds
-//! its slot further on than its ticket has missed messages: it skips to the oldest that can still be
-//! there, and the tickets say how many it skipped.
+//! its slot further on than its ticket has missed messages: it skips to the oldest that can still
+//! be there, and the tickets say how many it skipped.
 //!
 //! # Orderings
 //!
@@ -226,9 +226,9 @@ pub(super) fn peek(slots: &[Slot], ticket: Ticket) -> Option<Words> {
     ticket.slot(slots).filter(|slot| slot.carries(ticket)).map(Slot::words)
 }
 
-/// Moves the ticket on to the next message that was not withdrawn, and returns its words. The caller
-/// then [claims](claim) it, if it still can. The ticket also moves on if nothing has arrived behind
-/// what was withdrawn.
+/// Moves the ticket on to the next message that was not withdrawn, and returns its words. The
+/// caller then [claims](claim) it, if it still can. The ticket also moves on if nothing has arrived
+/// behind what was withdrawn.
 #[inline]
 pub(super) fn peek_next(slots: &[Slot], ticket: &mut Ticket) -> Option<Words> {
     // Bounded: only a writer that writes garbage, or laps this thread, has it go round again.
@@ -241,8 +241,8 @@ pub(super) fn peek_next(slots: &[Slot], ticket: &mut Ticket) -> Option<Words> {
                 }
             }
             rounds => {
-                // Its slot is free for, or carries, the ticket `rounds` rounds later, and all but the
-                // last `slots.len() - 1` before that one were withdrawn or received.
+                // Its slot is free for, or carries, the ticket `rounds` rounds later, and all but
+                // the last `slots.len() - 1` before that one were withdrawn or received.
                 let whole_rounds = (rounds - 1).wrapping_mul(slots.len() as u64);
                 *ticket = Ticket { number: here.number.wrapping_add(whole_rounds), ..here }.next(slots);
             }
@@ -251,8 +251,8 @@ pub(super) fn peek_next(slots: &[Slot], ticket: &mut Ticket) -> Option<Words> {
     None
 }
 
-/// Receives the next message that was not withdrawn, if one has arrived. The ticket is the one after
-/// it then.
+/// Receives the next message that was not withdrawn, if one has arrived. The ticket is the one
+/// after it then.
 #[inline]
 pub(super) fn claim_next(slots: &[Slot], ticket: &mut Ticket) -> Option<Words> {
     (0..=slots.len()).find_map(|_| match peek_next(slots, ticket) {

@@ -3,9 +3,9 @@
 #![forbid(unsafe_code)]
 
 use super::borrower::SentBuffer;
+use super::branch::{self, Branch, Patience};
 use super::error::{ChannelError, SendError, SendErrorKind};
 use super::interrupt::{Interrupter, Interrupts};
-use super::lane::{self, Lane, Patience};
 use super::layout::{self, Facts, EXTRA_SLOTS, MAX_LOANS, MAX_SLOTS, MIN_SLOTS};
 use super::object::Object;
 use super::{message, DEFAULT_LOANS, DEFAULT_SLOTS, DEFAULT_SPIN};
@@ -90,18 +90,18 @@ impl SenderBuilder {
         }
         let loans = self.loans.next_power_of_two();
         let name = layout::name(provider.names(), name)?;
-        let book = lane::book(&name, loans)?;
+        let book = branch::book(&name, loans)?;
         let facts = Facts::of_pair(provider.id(), self.slots + EXTRA_SLOTS, loans);
         let object = Object::create(&name, &facts, self.mode)?;
-        let lane = Lane::new(object, book, facts.on_full, Interrupts::new(), Some(provider.pool()));
-        Ok(Sender { lane, loans, provider: provider.id(), spin: self.spin })
+        let branch = Branch::new(object, book, facts.on_full, Interrupts::new(), Some(provider.pool()));
+        Ok(Sender { branch, loans, provider: provider.id(), spin: self.spin })
     }
 }
 
 /// Sends messages to one receiver, in this or another process. The [module](super) tells what
 /// becomes of them.
 pub struct Sender {
-    pub(super) lane: Lane,
+    pub(super) branch: Branch,
     /// The most buffers that the receiver may have.
     loans: usize,
     provider: ProviderId,
@@ -131,10 +131,10 @@ impl Sender {
     /// [`SendErrorKind::TimedOut`], [`SendErrorKind::Disconnected`],
     /// [`SendErrorKind::Interrupted`], [`SendErrorKind::Forked`].
     pub fn wait_for_receiver(&mut self, timeout: Duration) -> Result<(), SendErrorKind> {
-        if !self.lane.object.is_ours() {
+        if !self.branch.object.is_ours() {
             return Err(SendErrorKind::Forked);
         }
-        self.lane.wait(Duration::ZERO, Deadline::after(timeout), Lane::has_had_receiver)
+        self.branch.wait(Duration::ZERO, Deadline::after(timeout), Branch::has_had_receiver)
     }
 
     /// Waits until the receiver has received everything and asked for more, for `timeout` at most.
@@ -146,12 +146,12 @@ impl Sender {
     /// [`SendErrorKind::TimedOut`]; [`SendErrorKind::Disconnected`], even if the receiver had
     /// received it all; [`SendErrorKind::Interrupted`]; [`SendErrorKind::Forked`].
     pub fn wait_until_received(&mut self, timeout: Duration) -> Result<(), SendErrorKind> {
-        if !self.lane.object.is_ours() {
+        if !self.branch.object.is_ours() {
             return Err(SendErrorKind::Forked);
         }
-        self.lane.wait_until_received(Deadline::after(timeout))?;
+        self.branch.wait_until_received(Deadline::after(timeout))?;
         // A receiver that leaves marks what it has not received as received.
-        if self.lane.is_gone() {
+        if self.branch.is_gone() {
             return Err(SendErrorKind::Disconnected);
         }
         Ok(())
@@ -159,12 +159,12 @@ impl Sender {
 
     /// A handle by which any thread ends a wait of this sender.
     pub fn interrupter(&self) -> Interrupter {
-        Interrupter::new(self.lane.sleeper.interrupts())
+        Interrupter::new(self.branch.sleeper.interrupts())
     }
 
     /// How many messages the channel holds that the receiver has not received.
     pub fn capacity(&self) -> usize {
-        self.lane.object.capacity()
+        self.branch.object.capacity()
     }
 
     /// Lends a buffer to the receiver, and waits for room in the ring if need be. There need not be
@@ -210,7 +210,7 @@ impl Sender {
         if let Err(kind) = self.make_room(patience) {
             if kind == SendErrorKind::Disconnected {
                 // If the provider is gone, nobody else reclaims.
-                self.lane.reclaim();
+                self.branch.reclaim();
             }
             return fail(kind, message);
         }
@@ -219,19 +219,19 @@ impl Sender {
         if found != expected {
             return fail(SendErrorKind::OtherProvider { found, expected }, message);
         }
-        let Some(number) = self.lane.free_loan() else {
+        let Some(number) = self.branch.free_loan() else {
             return fail(SendErrorKind::TooManyLent { max: self.loans }, message);
         };
-        let (lane, lent, (segment, offset, len)) = (&mut self.lane, message.len(), message.place());
+        let (branch, lent, (segment, offset, len)) = (&mut self.branch, message.len(), message.place());
         let place = SentBuffer { number: number as u32, segment, offset, len };
         // Until the message is in its slot, no read-modify-write (see `lender`).
-        lane.lend(number, message);
-        lane.fill(&message::of_buffer(lane.count(), &place, 0));
-        lane.ring();
-        lane.look_for_room();
-        let is_left = lane.is_left();
-        lane.collect_some();
-        match is_left.then(|| lane.take_back(number, lent)).flatten() {
+        branch.lend(number, message);
+        branch.fill(&message::of_buffer(branch.count(), &place, 0));
+        branch.ring();
+        branch.look_for_room();
+        let is_left = branch.is_left();
+        branch.collect_some();
+        match is_left.then(|| branch.take_back(number, lent)).flatten() {
             Some(message) => fail(SendErrorKind::Disconnected, message),
             None => Ok(()),
         }
@@ -273,11 +273,11 @@ impl Sender {
     fn send_inline(&mut self, bytes: &[u8], patience: Patience) -> Result<(), SendErrorKind> {
         let words = message::of_bytes(bytes)?;
         self.make_room(patience)?;
-        let lane = &mut self.lane;
-        lane.fill(&words);
-        lane.ring();
-        lane.look_for_room();
-        if lane.is_left() {
+        let branch = &mut self.branch;
+        branch.fill(&words);
+        branch.ring();
+        branch.look_for_room();
+        if branch.is_left() {
             Err(SendErrorKind::Disconnected)
         } else {
             Ok(())
@@ -287,7 +287,7 @@ impl Sender {
     /// Makes sure that the next slot is free.
     #[inline]
     fn make_room(&mut self, patience: Patience) -> Result<(), SendErrorKind> {
-        if self.lane.is_ready() && self.lane.object.is_ours() && !self.lane.is_gone() {
+        if self.branch.is_ready() && self.branch.object.is_ours() && !self.branch.is_gone() {
             return Ok(());
         }
         self.wait_for_room(patience)
@@ -295,23 +295,23 @@ impl Sender {
 
     #[inline(never)]
     fn wait_for_room(&mut self, patience: Patience) -> Result<(), SendErrorKind> {
-        let lane = &mut self.lane;
-        if !lane.object.is_ours() {
+        let branch = &mut self.branch;
+        if !branch.object.is_ours() {
             return Err(SendErrorKind::Forked);
         }
-        if lane.is_gone() {
+        if branch.is_gone() {
             return Err(SendErrorKind::Disconnected);
         }
-        lane.wait_for_room(self.spin, patience)
+        branch.wait_for_room(self.spin, patience)
     }
 }
 
 impl Drop for Sender {
     fn drop(&mut self) {
         // In a forked child the channel belongs to the parent.
-        if self.lane.object.is_ours() {
-            self.lane.object.close();
-            self.lane.close();
+        if self.branch.object.is_ours() {
+            self.branch.object.close();
+            self.branch.close();
         }
     }
 }

@@ -66,8 +66,8 @@ impl Latest {
     }
 }
 
-/// Otherwise a message is taken by both sides or by none, its buffer is written while it is read, or
-/// its receiver does not know how many it has missed.
+/// Otherwise a message is taken by both sides or by none, its buffer is written while it is read,
+/// or its receiver does not know how many it has missed.
 fn what_is_withdrawn_while_it_is_received(preemptions: usize, slots: u64, sent: u64, received: usize) {
     model(preemptions, move || {
         let buffers = (0..sent).map(|_| UnsafeCell::new(u64::MAX)).collect();
@@ -122,12 +122,13 @@ impl Coming {
         Arc::new(Self { meeting: MeetingHeader::open(), slots: ring(2) })
     }
 
-    /// What a publisher does: it meets who has come and sends to them. Returns whether there was one.
+    /// What a publisher does: it meets who has come and sends to them. Returns whether there was
+    /// one.
     fn send(&self) -> bool {
         if self.meeting.arrivals() == 0 {
             return false;
         }
-        assert_eq!(self.meeting.lane(0), LANE, "the count without the id");
+        assert_eq!(self.meeting.branch(0), BRANCH, "the count without the id");
         ring::put(&self.slots, &mut Ticket::default(), &[1; WORDS]);
         self.meeting.bell(0).ring();
         true
@@ -144,10 +145,10 @@ impl Coming {
     }
 }
 
-const LANE: u64 = 7;
+const BRANCH: u64 = 7;
 
-/// Otherwise who comes while the publisher sends misses the messages that follow, or its lane is not
-/// found.
+/// Otherwise who comes while the publisher sends misses the messages that follow, or its branch is
+/// not found.
 #[test]
 fn a_receiver_that_comes_is_met_by_the_next_message() {
     model(3, || {
@@ -155,7 +156,7 @@ fn a_receiver_that_comes_is_met_by_the_next_message() {
         let receiver = {
             let coming = coming.clone();
             thread::spawn(move || {
-                assert!(coming.meeting.announce(0, LANE), "it is open");
+                assert!(coming.meeting.announce(0, BRANCH), "it is open");
                 assert_eq!(coming.receive(&mut Ticket::default()), Woken::Ready);
             })
         };
@@ -177,7 +178,7 @@ fn a_receiver_that_comes_while_the_publisher_goes_is_told() {
             let coming = coming.clone();
             thread::spawn(move || {
                 let mut ticket = Ticket::default();
-                if !coming.meeting.announce(0, LANE) {
+                if !coming.meeting.announce(0, BRANCH) {
                     return None;
                 }
                 let is_met = coming.receive(&mut ticket) == Woken::Ready;

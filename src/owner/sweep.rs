@@ -15,11 +15,12 @@
 //! control object first and removes it last.
 //!
 //! A channel's object is removed on its own, as `dead::remove_dead` does it, because its name is
-//! used again. So is a lane of a publisher's channel, whose maker is the receiver. As long as a dead sender's receiver lives and has not dropped all that it received,
-//! neither the channel's object nor anything of its provider is removed: there may be messages in
-//! segments that the receiver has not mapped yet. (A successor under the channel's name does remove
-//! the object, and the next sweep then removes the segments. A receiver that its sender's death has
-//! woken is done with them by then.)
+//! used again. So is a branch of a publisher's channel, whose maker is the receiver. As long as a
+//! dead sender's receiver lives and has not dropped all that it received, neither the channel's
+//! object nor anything of its provider is removed: there may be messages in segments that the
+//! receiver has not mapped yet. (A successor under the channel's name does remove the object, and
+//! the next sweep then removes the segments. A receiver that its sender's death has woken is done
+//! with them by then.)
 //!
 //! Never touched: what belongs to another user, and what is not a regular file. No content is read
 //! except that of channels, and none is written except that mark.
@@ -94,12 +95,12 @@ fn objects(names: &Namespace) -> Result<Vec<(ProviderId, Leftover, Name)>, OsErr
     list(names, |file| parse(names.prefix(), file).map(|(provider, object)| (provider, object, names.file(file))))
 }
 
-/// The channels with these names, and the lanes of publishers' channels.
+/// The channels with these names, and the branches of publishers' channels.
 fn channels(names: &Namespace) -> Result<Vec<Name>, OsError> {
     list(names, |file| {
         let rest = file.strip_prefix(names.prefix())?.strip_prefix('.')?;
-        let lane = || rest.strip_suffix(".lane")?.split_once('.').filter(|(_, id)| hexadecimal(id).is_some());
-        let channel = rest.strip_suffix(".channel").or_else(|| Some(lane()?.0))?;
+        let branch = || rest.strip_suffix(".branch")?.split_once('.').filter(|(_, id)| hexadecimal(id).is_some());
+        let channel = rest.strip_suffix(".channel").or_else(|| Some(branch()?.0))?;
         is_part(channel).then(|| names.file(file))
     })
 }

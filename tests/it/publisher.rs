@@ -1,5 +1,5 @@
-//! A publisher and its receivers within one process: who gets what, what a slow receiver costs, what
-//! comes back, and who is told.
+//! A publisher and its receivers within one process: who gets what, what a slow receiver costs,
+//! what comes back, and who is told.
 
 use crate::support::{address, builder, files, holds, mappings, message, provider, unique_prefix, NONE};
 use shm_pool::channel::{
@@ -434,33 +434,33 @@ fn a_gap_is_counted_although_the_message_that_follows_it_is_withdrawn() {
     assert_eq!(scene.dropped(), [3]);
 }
 
-/// Otherwise each crash of a receiver that is started again takes memory of /dev/shm, until somebody
-/// sweeps; or a lane of a receiver that lives is removed.
+/// Otherwise each crash of a receiver that is started again takes memory of /dev/shm, until
+/// somebody sweeps; or a branch of a receiver that lives is removed.
 #[test]
-fn who_takes_a_seat_removes_the_lane_of_the_dead_one_before() {
+fn who_takes_a_seat_removes_the_branch_of_the_dead_one_before() {
     let prefix = unique_prefix("pub-dead");
     let provider = builder().name_prefix(&prefix).build().unwrap();
     let client = Client::builder().name_prefix(&prefix).build().unwrap();
     let mut publisher = Publisher::builder().receivers(2).create(&provider, "c").unwrap();
-    let lanes = || files(&prefix).into_iter().filter(|name| name.ends_with(".lane")).collect::<Vec<_>>();
+    let branches = || files(&prefix).into_iter().filter(|name| name.ends_with(".branch")).collect::<Vec<_>>();
     let mut stays = Receiver::open(&client, "c").unwrap();
     let guest = Receiver::open(&client, "c").unwrap();
-    let [one, other] = &lanes()[..] else { panic!("two lanes") };
-    let guests = publisher.receivers().nth(1).map(|guest| format!("{prefix}.c.{:016x}.lane", guest.id)).unwrap();
+    let [one, other] = &branches()[..] else { panic!("two branches") };
+    let guests = publisher.receivers().nth(1).map(|guest| format!("{prefix}.c.{:016x}.branch", guest.id)).unwrap();
     assert!([one, other].contains(&&guests));
     drop(guest);
-    assert_eq!(lanes().len(), 1);
+    assert_eq!(branches().len(), 1);
     // As if it had been killed: its object, and no locks.
     std::fs::write(format!("/dev/shm/{guests}"), 0_u64.to_ne_bytes()).unwrap();
     let _next = Receiver::open(&client, "c").unwrap();
-    assert_eq!(lanes().len(), 2);
-    assert!(!lanes().contains(&guests), "the dead one's");
+    assert_eq!(branches().len(), 2);
+    assert!(!branches().contains(&guests), "the dead one's");
     assert_eq!(publisher.send_bytes(b"x"), Ok(2));
     assert_eq!(&stays.try_recv().unwrap()[..], b"x");
 }
 
-/// Otherwise a receiver that keeps the latest keeps the oldest, because its loans run out before its
-/// slots; or it loses a message for one that it does not get either.
+/// Otherwise a receiver that keeps the latest keeps the oldest, because its loans run out before
+/// its slots; or it loses a message for one that it does not get either.
 #[test]
 fn keep_latest_keeps_the_latest_whatever_runs_out_first() {
     let mut scene = Scene::new("pub-loans", Publisher::builder().history(8));
@@ -551,16 +551,16 @@ fn a_damaged_seat_is_left_out() {
     assert_eq!(&receiver.try_recv().unwrap()[..], b"x");
 }
 
-/// Otherwise an object that is no lane, but is announced as one, takes the publisher's address space,
-/// or its time with each message.
+/// Otherwise an object that is no branch, but is announced as one, takes the publisher's address
+/// space, or its time with each message.
 #[test]
-fn an_announced_object_that_is_no_lane_is_looked_at_once() {
-    let prefix = unique_prefix("pub-no-lane");
+fn an_announced_object_that_is_no_branch_is_looked_at_once() {
+    let prefix = unique_prefix("pub-no-branch");
     let provider = builder().name_prefix(&prefix).build().unwrap();
     let mut publisher = Publisher::create(&provider, "c").unwrap();
     let meeting = File::options().write(true).open(format!("/dev/shm/{prefix}.c.channel")).unwrap();
     for (id, len) in [(1_u64, 0), (2, 1), (3, 4_096), (4, 1 << 40), (5, 1 << 46)] {
-        let path = format!("/dev/shm/{prefix}.c.{id:016x}.lane");
+        let path = format!("/dev/shm/{prefix}.c.{id:016x}.branch");
         File::create_new(&path).unwrap().set_len(len).unwrap();
         meeting.write_all_at(&id.to_ne_bytes(), SEATS + 8).unwrap();
         meeting.write_all_at(&(id as u32).to_ne_bytes(), ARRIVALS).unwrap();

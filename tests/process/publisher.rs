@@ -1,6 +1,6 @@
 //! A publisher and its receivers in processes of their own: they are killed, restarted, forked, and
-//! short of descriptors and of memory, and come while messages flow. Whoever is left notices nothing,
-//! or is told at once.
+//! short of descriptors and of memory, and come while messages flow. Whoever is left notices
+//! nothing, or is told at once.
 
 use crate::child::{self, Child};
 use crate::descriptors::with_only;
@@ -80,17 +80,17 @@ fn in_use(provider: &Provider) -> usize {
     stats.bytes_in_use + stats.bytes_leased
 }
 
-fn lanes(prefix: &str) -> Vec<String> {
-    shm::objects(prefix).into_iter().filter(|name| name.ends_with(".lane")).collect()
+fn branches(prefix: &str) -> Vec<String> {
+    shm::objects(prefix).into_iter().filter(|name| name.ends_with(".branch")).collect()
 }
 
-/// How many descriptors of lanes this process has, those of removed ones included. (Other tests have
-/// some, too.)
-fn open_lanes(prefix: &str) -> usize {
+/// How many descriptors of branches this process has, those of removed ones included. (Other tests
+/// have some, too.)
+fn open_branches(prefix: &str) -> usize {
     let files = fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
     let start = format!("/dev/shm/{prefix}.");
-    let is_lane = |file: &str| file.starts_with(&start) && file.contains(".lane");
-    files.filter(|file| is_lane(&file.to_string_lossy())).count()
+    let is_branch = |file: &str| file.starts_with(&start) && file.contains(".branch");
+    files.filter(|file| is_branch(&file.to_string_lossy())).count()
 }
 
 /// The role of a receiver. At each `Go` it receives a message, keeps it, and answers its number; at
@@ -170,11 +170,11 @@ fn what_a_killed_receiver_had_comes_back_and_only_that() {
     assert_eq!(in_use(&provider), 0, "the last one that had it");
     next.shut_down();
     assert_eq!(publisher.receivers().count(), 0);
-    assert_eq!(names.sweep(), 1, "the lane of the last one that was killed; its place is free");
+    assert_eq!(names.sweep(), 1, "the branch of the last one that was killed; its place is free");
 }
 
-/// Otherwise a receiver that crashes again and again while nothing is sent fills /dev/shm, takes all
-/// places, or is not met when it stays.
+/// Otherwise a receiver that crashes again and again while nothing is sent fills /dev/shm, takes
+/// all places, or is not met when it stays.
 #[test]
 fn a_receiver_is_restarted_64_times_while_nothing_is_sent() {
     let names = Names::new("pub-restarts");
@@ -182,16 +182,16 @@ fn a_receiver_is_restarted_64_times_while_nothing_is_sent() {
     let mut publisher = Publisher::builder().receivers(2).create(&provider, CHANNEL).unwrap();
     let mut stays = open(names.prefix(), Receiver::builder());
     assert_eq!(publisher.receivers().count(), 1);
-    let before = open_lanes(names.prefix());
+    let before = open_branches(names.prefix());
     (0..64).for_each(|_| keeper(&names).kill());
-    assert_eq!(lanes(names.prefix()).len(), 2, "one that lives, and the last one that died");
+    assert_eq!(branches(names.prefix()).len(), 2, "one that lives, and the last one that died");
     let last = keeper(&names);
     assert_eq!(send(&mut publisher, &provider, 0), 2);
     assert_eq!(last.ask(&Message::Go), Message::Number(0));
     assert_eq!(number_of(&stays.recv().unwrap()), 0);
     last.shut_down();
     assert_eq!((publisher.receivers().count(), in_use(&provider)), (1, 0));
-    assert_eq!(open_lanes(names.prefix()), before);
+    assert_eq!(open_branches(names.prefix()), before);
 }
 
 /// Is this thread of this process in the kernel, at a futex?
@@ -201,8 +201,8 @@ fn is_asleep(thread: libc::pid_t) -> bool {
 }
 
 /// Otherwise receivers of a publisher that crashed wait for ever, or for the look that a sleeper
-/// takes once a second; or lose what it had sent, though they have not mapped it yet. Then they find
-/// no successor.
+/// takes once a second; or lose what it had sent, though they have not mapped it yet. Then they
+/// find no successor.
 #[test]
 fn when_the_publisher_is_killed_all_are_told_at_once_and_read_what_was_sent() {
     const SENT: u64 = 64;
@@ -251,7 +251,7 @@ fn when_the_publisher_is_killed_all_are_told_at_once_and_read_what_was_sent() {
 
 /// Otherwise a sweep takes away what living processes use, or leaves what dead ones left.
 #[test]
-fn a_sweep_removes_lanes_and_meetings_of_the_dead_and_none_of_the_living() {
+fn a_sweep_removes_branches_and_meetings_of_the_dead_and_none_of_the_living() {
     let names = Names::new("pub-swept");
     let publisher = publishing(&names);
     let mut lives = open(names.prefix(), Receiver::builder());
@@ -259,19 +259,19 @@ fn a_sweep_removes_lanes_and_meetings_of_the_dead_and_none_of_the_living() {
         assert_eq!(publisher.ask(&Message::Number(4)), Message::Number(2));
         keeper(&names)
     });
-    assert_eq!((names.sweep(), lanes(names.prefix()).len()), (0, 3));
+    assert_eq!((names.sweep(), branches(names.prefix()).len()), (0, 3));
     met.kill();
     never_met.kill();
-    assert_eq!((names.sweep(), names.sweep(), lanes(names.prefix()).len()), (2, 0, 1));
+    assert_eq!((names.sweep(), names.sweep(), branches(names.prefix()).len()), (2, 0, 1));
     assert_eq!(publisher.ask(&Message::Number(4)), Message::Number(1));
     (0..8).for_each(|number| assert_eq!(number_of(&lives.recv().unwrap()), number));
     assert_eq!(publisher.ask(&Message::Number(1)), Message::Number(1));
     publisher.kill();
     let swept = names.sweep();
-    assert_eq!((swept, lanes(names.prefix()).len()), (1, 1), "the meeting");
+    assert_eq!((swept, branches(names.prefix()).len()), (1, 1), "the meeting");
     assert_eq!(number_of(&lives.recv().unwrap()), 8);
     drop(lives);
-    assert_eq!(lanes(names.prefix()), [""; 0]);
+    assert_eq!(branches(names.prefix()), [""; 0]);
     assert!(names.sweep() >= 2, "a control object and segments");
 }
 
@@ -302,7 +302,8 @@ fn a_name_belongs_to_one_living_publisher() {
 const JOINS: usize = 60;
 const RECEIVED: usize = 40;
 
-/// The role of a receiver that joins again and again while messages flow, by another rule each time.
+/// The role of a receiver that joins again and again while messages flow, by another rule each
+/// time.
 pub(crate) fn joining_role(link: &Link, arguments: &[&str]) {
     link.send(&Message::Done);
     assert_eq!(link.receive().unwrap(), Some(Message::Go));
@@ -347,7 +348,7 @@ fn who_joins_while_messages_flow_misses_nothing_that_is_not_counted() {
     assert!(sent >= (JOINS * RECEIVED) as u64);
     children.into_iter().for_each(Child::finish);
     assert_eq!((publisher.receivers().count(), in_use(&provider)), (0, 0));
-    assert_eq!(lanes(names.prefix()), [""; 0]);
+    assert_eq!(branches(names.prefix()), [""; 0]);
 }
 
 fn joining(names: &Names, joins: usize) -> Child {
@@ -362,8 +363,8 @@ fn send_until(is_over: &AtomicBool, publisher: &mut Publisher, provider: &Provid
     numbers.map(|number| send(publisher, provider, number)).count() as u64
 }
 
-/// Otherwise a receiver that crashes as it comes, reads or leaves takes a message from one that stays,
-/// or keeps memory, a descriptor, a lane or a place.
+/// Otherwise a receiver that crashes as it comes, reads or leaves takes a message from one that
+/// stays, or keeps memory, a descriptor, a branch or a place.
 #[test]
 fn receivers_are_killed_at_random_while_messages_flow() {
     const KILLS: u64 = 60;
@@ -372,7 +373,7 @@ fn receivers_are_killed_at_random_while_messages_flow() {
     let mut publisher = Publisher::builder().receivers(8).capacity(4).create(&provider, CHANNEL).unwrap();
     let mut stays = open(names.prefix(), Receiver::builder().on_full(OnFull::Wait));
     assert_eq!(publisher.receivers().count(), 1);
-    let before = open_lanes(names.prefix());
+    let before = open_branches(names.prefix());
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         let publishing = scope.spawn(|| {
@@ -406,10 +407,10 @@ fn receivers_are_killed_at_random_while_messages_flow() {
         assert_eq!(publishing.join().unwrap(), reading.join().unwrap(), "nothing is missing");
     });
     assert_eq!((publisher.receivers().count(), in_use(&provider)), (1, 0));
-    assert!(lanes(names.prefix()).len() <= 8 + 1 + 5, "one for each seat, and those of who died as they came");
+    assert!(branches(names.prefix()).len() <= 8 + 1 + 5, "one for each seat, and those of who died as they came");
     names.sweep();
-    assert_eq!(lanes(names.prefix()).len(), 1);
-    assert_eq!(open_lanes(names.prefix()), before);
+    assert_eq!(branches(names.prefix()).len(), 1);
+    assert_eq!(open_branches(names.prefix()), before);
 }
 
 /// Ends the test's other threads, also when the test fails.
@@ -421,7 +422,8 @@ impl Drop for SetOnDrop<'_> {
     }
 }
 
-/// Otherwise a forked child sends or receives for its parent, removes its names, or takes its locks.
+/// Otherwise a forked child sends or receives for its parent, removes its names, or takes its
+/// locks.
 #[test]
 fn a_forked_child_has_neither_the_publisher_nor_the_receiver() {
     let names = Names::new("pub-forks");
@@ -506,7 +508,7 @@ pub(crate) fn poor_role(link: &Link, arguments: &[&str]) {
     link.send(&Message::Done);
 }
 
-/// Otherwise a receiver for which /dev/shm has no room is killed by a signal, leaves half a lane
+/// Otherwise a receiver for which /dev/shm has no room is killed by a signal, leaves half a branch
 /// behind, or takes a place with it.
 #[test]
 fn a_receiver_for_which_dev_shm_has_no_room_is_told_so() {
@@ -526,7 +528,7 @@ pub(crate) fn full_shm_role(link: &Link, arguments: &[&str]) {
         let error = Receiver::open(&shm::client(prefix), CHANNEL).unwrap_err();
         let ChannelError::Os(error) = &error else { panic!("{error}") };
         assert_eq!(error.errno(), Some(libc::ENOSPC), "{error}");
-        assert!(error.object().ends_with(".lane"), "{error}");
+        assert!(error.object().ends_with(".branch"), "{error}");
         assert_eq!((shm::objects(prefix), shm::open_descriptors(), shm::mappings(prefix)), before);
     }
     assert_eq!(publisher.receivers().count(), 0);
@@ -538,7 +540,7 @@ pub(crate) fn full_shm_role(link: &Link, arguments: &[&str]) {
     link.send(&Message::Done);
 }
 
-/// With one place, and a lane of half a MiB.
+/// With one place, and a branch of half a MiB.
 fn small_publisher() -> PublisherBuilder {
     Publisher::builder().receivers(1).capacity(4096).loans(32 << 10)
 }
@@ -581,7 +583,7 @@ pub(crate) fn garbage_role(link: &Link, arguments: &[&str]) {
                 Err(error) => assert!(!error.to_string().is_empty()),
             }
         }
-        // It does not notice, but that it may look for lanes that are not there.
+        // It does not notice, but that it may look for branches that are not there.
         assert_eq!(publisher.try_send_bytes(&(at as u64).to_le_bytes()).map(|takers| takers > 0), Ok(true));
         assert_eq!(known.try_recv().unwrap()[..], (at as u64).to_le_bytes());
     }
@@ -597,7 +599,7 @@ pub(crate) fn garbage_role(link: &Link, arguments: &[&str]) {
     link.send(&Message::Done);
 }
 
-/// Where a lane has the bell that its receiver rings, in bytes.
+/// Where a branch has the bell that its receiver rings, in bytes.
 const TO_SENDER: u64 = 128;
 
 /// Otherwise a receiver that has written over its own bell and then dies is waited for for ever,
@@ -611,9 +613,9 @@ fn a_receiver_that_dies_with_a_damaged_bell_is_let_go_of() {
         let receiver = keeper(&names);
         assert_eq!(send(&mut publisher, &provider, 0), 1);
         while publisher.try_send_bytes(b"x").is_ok() {}
-        let [lane] = &lanes(names.prefix())[..] else { panic!("one lane") };
-        let lane = fs::File::options().write(true).open(shm::path(lane)).unwrap();
-        lane.write_all_at(&u32::to_ne_bytes(garbage), TO_SENDER).unwrap();
+        let [branch] = &branches(names.prefix())[..] else { panic!("one branch") };
+        let branch = fs::File::options().write(true).open(shm::path(branch)).unwrap();
+        branch.write_all_at(&u32::to_ne_bytes(garbage), TO_SENDER).unwrap();
         receiver.kill();
         // It is found by the look that is taken once a second, or when the next one comes.
         if garbage == 0 {

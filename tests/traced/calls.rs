@@ -136,7 +136,7 @@ fn opening(path: &str, flags: i32) -> (&'static str, &'static [i32]) {
     let (created, opened) = match path.rsplit('.').next() {
         Some("ctl") => ("create control", "control"),
         Some("channel") => ("create channel", "channel"),
-        Some("lane") => ("create lane", "lane"),
+        Some("branch") => ("create branch", "branch"),
         _ => ("create segment", "segment"),
     };
     if flags & libc::O_CREAT != 0 {

@@ -151,7 +151,7 @@ fn is_told(error: &str, errno: i32, operation: &str) -> bool {
         (libc::ENOENT, "connect") => error == "NoProvider",
         (libc::ENOENT, "attach" | "accept") => error == "Closed",
         (libc::ENOENT, OPEN) => error == "NoChannel",
-        // Or a sweep has taken the lane while it was made.
+        // Or a sweep has taken the branch while it was made.
         (libc::ENOENT, COME) => error == "NoChannel" || error == "ENOENT of open",
         // The limit is asked for, and the node, before anything is made.
         (_, LOCKED_BUILD) if error == "LockMemory" || error == "NumaNode" => true,

@@ -1,6 +1,6 @@
-//! A publisher is killed at every instruction of its operations, and so is one of its receivers. All
-//! others are told and keep what they have; what was on its way comes back; name and place can be
-//! used again.
+//! A publisher is killed at every instruction of its operations, and so is one of its receivers.
+//! All others are told and keep what they have; what was on its way comes back; name and place can
+//! be used again.
 
 #![forbid(unsafe_code)]
 
@@ -163,7 +163,7 @@ impl Scene for Publishers {
         provider.trim();
         assert_eq!(provider.stats().bytes_held, 0);
         drop(provider);
-        // Its lane.
+        // Its branch.
         assert!(self.names.sweep() <= 1);
         assert_eq!(shm::objects(self.names.prefix()), [""; 0]);
     }

@@ -1,7 +1,7 @@
-//! A publisher, receivers that keep to the protocol, and one that writes garbage over all that it has
-//! mapped: its lane and the publisher's object. Whoever has been met gets the right bytes, in order
-//! and with every gap counted, up to the last message sent. Newcomers may be refused or overlooked.
-//! Nothing is left behind.
+//! A publisher, receivers that keep to the protocol, and one that writes garbage over all that it
+//! has mapped: its branch and the publisher's object. Whoever has been met gets the right bytes, in
+//! order and with every gap counted, up to the last message sent. Newcomers may be refused or
+//! overlooked. Nothing is left behind.
 
 use super::layout::{OpenObject, Value, Word, Write};
 use super::{outside, storm};
@@ -33,9 +33,9 @@ pub(crate) struct Program {
     /// What the hostile receiver asks for.
     rule: u8,
     hostile_comes_first: bool,
-    /// What another thread writes over and over: into the publisher's object, or into the lane.
+    /// What another thread writes over and over: into the publisher's object, or into the branch.
     storm: Vec<Write>,
-    is_storm_in_the_lane: bool,
+    is_storm_in_the_branch: bool,
     steps: Vec<Step>,
 }
 
@@ -63,7 +63,7 @@ enum Step {
     },
     Go,
     Receivers,
-    Lane(Place, Value),
+    Branch(Place, Value),
     Meeting(Place, Value),
     /// Copies a word of the publisher's object to another place: an id to another seat.
     Copy {
@@ -84,7 +84,7 @@ enum Place {
 
 impl Place {
     fn word(self) -> Word {
-        // The lane has one slot more than the capacity.
+        // The branch has one slot more than the capacity.
         let slots = (CAPACITY as u16 + 1) * 8;
         Word::Any(match self {
             Self::Header(word) => u16::from(word) % 32,
@@ -103,13 +103,13 @@ fn rule(number: u8) -> OnFull {
 impl<'a> Arbitrary<'a> for Program {
     /// Written by hand: the derived version would stop after each step with even odds.
     fn arbitrary(bytes: &mut Unstructured<'a>) -> arbitrary::Result<Self> {
-        let (history, rule, hostile_comes_first, is_storm_in_the_lane) = bytes.arbitrary()?;
+        let (history, rule, hostile_comes_first, is_storm_in_the_branch) = bytes.arbitrary()?;
         let storm = storm::writes(bytes)?;
         let mut steps = Vec::new();
         while !bytes.is_empty() && steps.len() < MAX_STEPS {
             steps.push(bytes.arbitrary()?);
         }
-        Ok(Self { history, rule, hostile_comes_first, storm, is_storm_in_the_lane, steps })
+        Ok(Self { history, rule, hostile_comes_first, storm, is_storm_in_the_branch, steps })
     }
 }
 
@@ -117,7 +117,7 @@ impl Program {
     /// Runs the program with a provider and a client of this prefix, which nobody else uses.
     pub(crate) fn run(&self, prefix: &str) {
         let mut world = World::new(prefix, self);
-        let path = if self.is_storm_in_the_lane { &world.lane_path } else { &world.meeting_path };
+        let path = if self.is_storm_in_the_branch { &world.branch_path } else { &world.meeting_path };
         let stormed = OpenObject::open(path, 1);
         storm::during(&stormed, &self.storm, || {
             self.steps.iter().for_each(|step| world.run(step));
@@ -174,9 +174,9 @@ struct World {
     held: Vec<Message>,
     publisher: Publisher,
     meeting: OpenObject,
-    lane: OpenObject,
+    branch: OpenObject,
     meeting_path: PathBuf,
-    lane_path: PathBuf,
+    branch_path: PathBuf,
     provider: Provider,
     client: Client,
     /// How many messages were sent.
@@ -192,24 +192,38 @@ impl World {
         let mut publisher =
             options.history(usize::from(program.history) % 5).create(&provider, CHANNEL).expect("a free name");
         let open = |on_full: OnFull| Receiver::builder().on_full(on_full).open(&client, CHANNEL).expect("a seat");
-        let lanes = || outside::files(prefix).into_iter().filter(|path| path.to_string_lossy().ends_with(".lane"));
+        let branches = || outside::files(prefix).into_iter().filter(|path| path.to_string_lossy().ends_with(".branch"));
         let mut goods = Vec::new();
-        let mut hostile = program.hostile_comes_first.then(|| (open(rule(program.rule)), lanes().next()));
+        let mut hostile = program.hostile_comes_first.then(|| (open(rule(program.rule)), branches().next()));
         goods.extend([OnFull::DropNew, OnFull::KeepLatest].map(|on_full| Good {
             receiver: open(on_full),
             last: None,
             kept: Vec::new(),
         }));
-        let before: Vec<_> = lanes().collect();
-        let (hostile, lane) =
-            hostile.take().unwrap_or_else(|| (open(rule(program.rule)), lanes().find(|path| !before.contains(path))));
-        let lane_path = lane.expect("a lane");
+        let before: Vec<_> = branches().collect();
+        let (hostile, branch) = hostile
+            .take()
+            .unwrap_or_else(|| (open(rule(program.rule)), branches().find(|path| !before.contains(path))));
+        let branch_path = branch.expect("a branch");
         assert_eq!(publisher.receivers().count(), 3);
         let meeting_path = PathBuf::from(format!("/dev/shm/{prefix}.{CHANNEL}.channel"));
         let object = |path: &Path| OpenObject::open(path, 1);
-        let (meeting, lane) = (object(&meeting_path), object(&lane_path));
+        let (meeting, branch) = (object(&meeting_path), object(&branch_path));
         let (guests, held, sent) = (Vec::new(), Vec::new(), 0);
-        Self { goods, guests, hostile, held, publisher, meeting, lane, meeting_path, lane_path, provider, client, sent }
+        Self {
+            goods,
+            guests,
+            hostile,
+            held,
+            publisher,
+            meeting,
+            branch,
+            meeting_path,
+            branch_path,
+            provider,
+            client,
+            sent,
+        }
     }
 
     fn run(&mut self, step: &Step) {
@@ -261,7 +275,7 @@ impl World {
                 let count = self.publisher.receivers().count();
                 assert!((2..=SEATS.into()).contains(&count), "{count} receivers");
             }
-            Step::Lane(place, value) => self.lane.apply(&Write::Word(place.word(), value)),
+            Step::Branch(place, value) => self.branch.apply(&Write::Word(place.word(), value)),
             Step::Meeting(place, value) => self.meeting.apply(&Write::Word(place.word(), value)),
             Step::Copy { from, to } => {
                 self.meeting.apply(&Write::Word(to.word(), Value::CopyOf(from.word())));

@@ -24,7 +24,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 /// The sender's side of one receiver.
-pub(super) struct Lane {
+pub(super) struct Branch {
     pub(super) object: Object,
     /// Not needed while there is no wait.
     pub(super) sleeper: Box<Sleeper>,
@@ -61,8 +61,8 @@ impl Patience {
     }
 }
 
-impl Lane {
-    /// A lane on which nothing was sent yet. The pool, if there is one, asks it for what has come
+impl Branch {
+    /// A branch on which nothing was sent yet. The pool, if there is one, asks it for what has come
     /// back.
     pub(super) fn new(
         object: Object,
