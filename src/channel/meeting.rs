@@ -104,7 +104,7 @@ impl MeetingHeader {
     pub(super) fn open() -> Self {
         let seat = |_| SeatWords { to_receiver: Bell::new(1), branch: AtomicU64::new(0) };
         let (what, arrivals) = (Line(What::finished()), Line(Futex::new(0)));
-        Self { what, arrivals, unused: [const { Line([0; 8]) }; 30], seats: std::array::from_fn(seat) }
+        Self { what, arrivals, unused: std::array::from_fn(|_| Line([0; 8])), seats: std::array::from_fn(seat) }
     }
 
     /// How many receivers have come so far (P1).
@@ -256,7 +256,7 @@ impl Meeting {
     }
 
     /// The publisher's seats, and the id of the branch that was last announced at each (P2).
-    pub(super) fn announced(self: &Arc<Self>) -> impl Iterator<Item = (Seat, u64)> + '_ {
+    pub(super) fn announced<'a>(self: &'a Arc<Self>) -> impl Iterator<Item = (Seat, u64)> + 'a {
         (0..self.seats).map(move |at| (Seat { meeting: self.clone(), at }, self.header().branch(at)))
     }
 

@@ -557,7 +557,7 @@ fn whatever_stands_in_a_publishers_object_who_opens_it_is_refused_or_told() {
 pub(crate) fn garbage_role(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
     let provider = provider(prefix);
-    let mut publisher = Publisher::builder().capacity(8).loans(8).create(&provider, CHANNEL).unwrap();
+    let mut publisher = Publisher::builder().receivers(64).capacity(8).loans(8).create(&provider, CHANNEL).unwrap();
     let mut known = open(prefix, Receiver::builder());
     assert!(publisher.has_receivers());
     let path = shm::path(&format!("{prefix}.{CHANNEL}.channel"));
@@ -587,7 +587,14 @@ pub(crate) fn garbage_role(link: &Link, arguments: &[&str]) {
         assert_eq!(publisher.try_send_bytes(&(at as u64).to_le_bytes()).map(|takers| takers > 0), Ok(true));
         assert_eq!(known.try_recv().unwrap()[..], (at as u64).to_le_bytes());
     }
-    fs::OpenOptions::new().write(true).open(&path).unwrap().write_all_at(&genuine, 0).unwrap();
+    let object = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    object.write_all_at(&genuine, 0).unwrap();
+    // More seats than there are.
+    object.write_all_at(&1_000_u32.to_ne_bytes(), 36).unwrap();
+    let all: Vec<_> = (1..64).map(|_| open(prefix, Receiver::builder())).collect();
+    let error = Receiver::open(&shm::client(prefix), CHANNEL).unwrap_err();
+    assert!(matches!(error, ChannelError::TooManyReceivers { .. }), "{error}");
+    assert_eq!((publisher.receivers().count(), all.len()), (64, 63));
     for content in [&genuine[..0], &genuine[..100], &genuine[..4095], &[0; 4096], &[0xff; 8192]] {
         let object = shm::path(&format!("{prefix}.dead.channel"));
         fs::write(&object, content).unwrap();
