@@ -126,6 +126,12 @@ impl MappedSegments {
         }
     }
 
+    /// Is this segment mapped, and first?
+    #[inline]
+    pub(super) fn is_prepared(&self, segment: u64) -> bool {
+        self.known.first().is_some_and(|mapped| mapped.serial == segment)
+    }
+
     /// Has the segment of a message mapped, and first.
     #[inline]
     pub(super) fn prepare(
@@ -133,7 +139,7 @@ impl MappedSegments {
         place: &SentBuffer,
         is_sender_there: impl Fn() -> bool,
     ) -> Result<(), AttachError> {
-        if self.known.first().is_some_and(|mapped| mapped.serial == place.segment) {
+        if self.is_prepared(place.segment) {
             return Ok(());
         }
         self.find(place.segment, is_sender_there)

@@ -128,6 +128,12 @@ pub(super) fn loan(words: &Words) -> Option<usize> {
     (words[0] & 0xff == BUFFER).then_some((words[0] >> 8 & NUMBERS) as usize)
 }
 
+/// The segment of a buffer, before it is checked.
+#[inline]
+pub(super) fn segment(words: &Words) -> Option<u64> {
+    (words[0] & 0xff == BUFFER).then_some(words[1])
+}
+
 /// A message copied out of its slot and checked.
 pub(super) enum Carried {
     Bytes(Inline),

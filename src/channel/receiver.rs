@@ -443,14 +443,18 @@ impl Receiver {
         (0..=object.slots().len()).find_map(|_| {
             let Some(words) = ring::peek_next(object.slots(), ticket) else { return Some(None) };
             let number = ticket.number();
-            if let Ok(Carried::Buffer(place)) = message::read(number, &words) {
-                match segments.prepare(&place, || is_sender_there(object)) {
-                    Err(AttachError::Os(error)) if may_work_later(&error) => return Some(Some(Err(error))),
-                    // What cannot be mapped is claimed, and found again when it is opened.
-                    _ => {}
+            if message::segment(&words).is_some_and(|segment| !segments.is_prepared(segment)) {
+                if let Ok(Carried::Buffer(place)) = message::read(number, &words) {
+                    match segments.prepare(&place, || is_sender_there(object)) {
+                        Err(AttachError::Os(error)) if may_work_later(&error) => return Some(Some(Err(error))),
+                        // What cannot be mapped is claimed, and found again when it is opened.
+                        _ => {}
+                    }
                 }
             }
-            let words = ring::claim(object.slots(), ticket)?;
+            if !ring::take(object.slots(), ticket) {
+                return None;
+            }
             object.to_sender().ring();
             Some(Some(Ok(Arrived { number, words, next: *ticket, read: None })))
         })?

@@ -190,12 +190,21 @@ pub(super) fn free(slots: &[Slot], read: Ticket) {
 /// Takes a message when both sides may: the reader as it leaves, and the writer once it finds that
 /// the reader has left. One of them gets it.
 pub(super) fn claim(slots: &[Slot], ticket: &mut Ticket) -> Option<Words> {
-    let slot = ticket.slot(slots).filter(|slot| slot.carries(*ticket))?;
-    let words = slot.words();
+    let words = peek(slots, *ticket)?;
+    take(slots, ticket).then_some(words)
+}
+
+/// Takes the message whose words were [peeked](peek) at, as [`claim`] does. `false` if it was taken
+/// since; then the words are worth nothing.
+#[inline]
+pub(super) fn take(slots: &[Slot], ticket: &mut Ticket) -> bool {
+    let Some(slot) = ticket.slot(slots) else { return false };
     let (full, free) = (ticket.full(), ticket.free_again(slots));
-    slot.sequence.compare_exchange(full, free, Ordering::AcqRel, Ordering::Relaxed).ok()?;
-    *ticket = ticket.next(slots);
-    Some(words)
+    let is_ours = slot.sequence.compare_exchange(full, free, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+    if is_ours {
+        *ticket = ticket.next(slots);
+    }
+    is_ours
 }
 
 /// The message that is withdrawn before `ticket` is sent, if it was not received by then.
