@@ -280,7 +280,6 @@ impl Outlet {
     /// Makes room for a receiver that is waited for. With `is_buffer`, for a loan too.
     #[inline]
     fn wait(&mut self, is_buffer: bool, budget: Duration, patience: Patience) -> Result<(), SendErrorKind> {
-        self.turn = None;
         let branch = &mut self.branch;
         if !branch.is_ready() {
             match branch.wait_for_room(budget, patience) {
@@ -499,13 +498,21 @@ impl Publisher {
     #[inline]
     fn prepare(&mut self, is_buffer: bool, patience: Patience) -> Result<usize, SendErrorKind> {
         self.meet();
-        let mut takers = 0;
+        let (mut takers, mut is_one_gone) = (0, false);
         for outlet in &mut self.outlets {
+            outlet.turn = None;
+            if outlet.branch.is_gone() {
+                is_one_gone = true;
+                continue;
+            }
             match outlet.on_full {
                 OnFull::Wait => outlet.wait(is_buffer, self.spin, patience)?,
                 OnFull::DropNew | OnFull::KeepLatest => outlet.make_room(is_buffer),
             }
             takers += usize::from(outlet.turn.is_some());
+        }
+        if is_one_gone {
+            self.let_go();
         }
         Ok(takers)
     }
@@ -520,16 +527,21 @@ impl Publisher {
         self.outlets.iter_mut().for_each(|outlet| outlet.branch.look_for_room());
     }
 
-    /// Step 1: who has come, and who is gone?
+    /// Step 1: who has come?
     #[inline]
     fn meet(&mut self) {
-        if self.outlets.iter().any(|outlet| outlet.branch.is_gone()) {
-            self.let_go();
-        }
         let arrivals = self.meeting.arrivals();
         if arrivals != self.arrivals {
             self.admit(arrivals);
         }
+    }
+
+    /// Who has come, and who is gone?
+    fn look_around(&mut self) {
+        if self.outlets.iter().any(|outlet| outlet.branch.is_gone()) {
+            self.let_go();
+        }
+        self.meet();
     }
 
     /// Lets go of the receivers that are gone; also of those whose bell does not say so because it
@@ -640,7 +652,7 @@ impl Publisher {
     pub fn receivers(&mut self) -> impl Iterator<Item = ReceiverState> + '_ {
         let is_ours = self.meeting.is_ours();
         if is_ours {
-            self.meet();
+            self.look_around();
         }
         // In a forked child, a thread that does not exist there may hold a lock.
         self.outlets.iter().filter(move |_| is_ours).map(Outlet::state)
@@ -652,7 +664,7 @@ impl Publisher {
         if !self.meeting.is_ours() {
             return false;
         }
-        self.meet();
+        self.look_around();
         !self.outlets.is_empty()
     }
 
@@ -674,7 +686,7 @@ impl Publisher {
             }
             self.interrupts.aim(Asleep::AtMeeting(self.meeting.page().clone()));
             let known = self.meeting.arrivals();
-            self.meet();
+            self.look_around();
             if self.outlets.len() >= count {
                 return Ok(());
             }
@@ -700,7 +712,7 @@ impl Publisher {
             return Err(SendErrorKind::Forked);
         }
         let deadline = Deadline::after(timeout);
-        self.meet();
+        self.look_around();
         for outlet in &mut self.outlets {
             match outlet.branch.wait_until_received(deadline) {
                 Err(SendErrorKind::Disconnected) => {}
