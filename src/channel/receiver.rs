@@ -437,27 +437,42 @@ impl Receiver {
 
     /// Claims the next message that was not withdrawn. Maps its segment first: once a message is
     /// claimed, the publisher takes it for received. Fails if that may work later.
+    #[inline]
     fn claim(&mut self) -> Option<Result<Arrived, OsError>> {
         let Self { object, segments, ticket, .. } = self;
+        let number = ticket.number();
+        let words = ring::peek(object.slots(), *ticket);
+        let is_prepared = |words: &Words| message::segment(words).map_or(true, |segment| segments.is_prepared(segment));
+        match words.filter(is_prepared) {
+            Some(words) if ring::take(object.slots(), ticket) => {
+                object.to_sender().ring();
+                Some(Ok(Arrived { number, words, next: *ticket, read: None }))
+            }
+            _ => self.claim_after_a_gap(),
+        }
+    }
+
+    /// [`claim`](Self::claim), if messages may have been withdrawn or a segment is to be mapped.
+    #[inline(never)]
+    fn claim_after_a_gap(&mut self) -> Option<Result<Arrived, OsError>> {
+        let Self { object, segments, ticket, .. } = self;
         // Bounded, as `ring::peek_next` is.
-        (0..=object.slots().len()).find_map(|_| {
-            let Some(words) = ring::peek_next(object.slots(), ticket) else { return Some(None) };
+        for _ in 0..=object.slots().len() {
+            let words = ring::peek_next(object.slots(), ticket)?;
             let number = ticket.number();
-            if message::segment(&words).is_some_and(|segment| !segments.is_prepared(segment)) {
-                if let Ok(Carried::Buffer(place)) = message::read(number, &words) {
-                    match segments.prepare(&place, || is_sender_there(object)) {
-                        Err(AttachError::Os(error)) if may_work_later(&error) => return Some(Some(Err(error))),
-                        // What cannot be mapped is claimed, and found again when it is opened.
-                        _ => {}
-                    }
+            if let Ok(Carried::Buffer(place)) = message::read(number, &words) {
+                match segments.prepare(&place, || is_sender_there(object)) {
+                    Err(AttachError::Os(error)) if may_work_later(&error) => return Some(Err(error)),
+                    // What cannot be mapped is claimed, and found again when it is opened.
+                    _ => {}
                 }
             }
-            if !ring::take(object.slots(), ticket) {
-                return None;
+            if ring::take(object.slots(), ticket) {
+                object.to_sender().ring();
+                return Some(Ok(Arrived { number, words, next: *ticket, read: None }));
             }
-            object.to_sender().ring();
-            Some(Some(Ok(Arrived { number, words, next: *ticket, read: None })))
-        })?
+        }
+        None
     }
 
     /// Frees the slot of the message received last, and tells the sender that there is room.
