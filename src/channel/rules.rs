@@ -16,7 +16,8 @@ pub enum OnFull {
     /// This receiver does not get the message. It keeps the older ones.
     DropNew = 1,
     /// The oldest message that this receiver has not received is withdrawn, and its memory comes
-    /// back at once. The default: a receiver is never further behind than its capacity.
+    /// back at once. The default: a receiver is never further behind than its capacity. With
+    /// capacity 1 it always gets the newest; each one more lets what it gets be a message older.
     #[default]
     KeepLatest = 2,
 }
