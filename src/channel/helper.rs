@@ -315,8 +315,10 @@ impl Helper {
 
 /// Calls the user's code.
 fn wake(waker: Waker) {
-    if let Err(panic) = panic::catch_unwind(AssertUnwindSafe(|| waker.wake())) {
-        // Its drop may panic, too.
-        mem::forget(panic);
+    if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(|| waker.wake())) {
+        // The payload is the user's, too. If its drop panics, it ends with what that leaves.
+        if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+            mem::forget(payload);
+        }
     }
 }
