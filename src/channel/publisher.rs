@@ -552,6 +552,8 @@ impl Publisher {
         let (here, gone): (_, Vec<_>) = std::mem::take(&mut self.outlets).into_iter().partition(is_here);
         self.outlets = here;
         gone.into_iter().for_each(|outlet| outlet.branch.close());
+        // It may have slept on the bell of one of them, and would keep it mapped.
+        self.interrupts.aim(Asleep::Nowhere);
         // The pool drops the lenders that are done with. Without it, they have just been.
         if let Some(pool) = self.pool.upgrade() {
             pool.reclaim_loans();
