@@ -119,9 +119,11 @@
 //!   gives up meanwhile lose their memory but keep their names, until a zenoh process starts or
 //!   ends after the child.
 
+mod buffers;
 mod builder;
 mod outstanding;
 mod segments;
+mod whole;
 
 use crate::os::posix::PAGE;
 use crate::owner::chunk::OwnedChunk;
@@ -130,6 +132,7 @@ use crate::owner::error::{AllocError, AllocErrorKind};
 use crate::owner::pool::Pool;
 use crate::owner::reservation::Reservation;
 use crate::owner::stats::Stats;
+pub use buffers::{Buffer, BufferPool, BufferStats};
 pub use builder::PoolBackendBuilder;
 use outstanding::{Key, Outstanding};
 use std::fmt;
@@ -243,6 +246,19 @@ impl PoolBackend {
         }
     }
 
+    /// Takes a chunk for `len` bytes of a class, and notes that it is out.
+    #[inline]
+    fn take(&self, class: usize, len: usize) -> Result<AllocatedChunk, AllocError> {
+        let core = &*self.core;
+        let taken = core.pool.shelf(class).take_hot().map_or_else(|| self.take_slow(class, len), Ok);
+        let chunk = taken.and_then(|chunk| core.pool.adopt(&chunk).map(|()| chunk))?;
+        let key = Key::of(&chunk);
+        let len = NonZeroUsize::new(chunk.capacity()).unwrap_or(NonZeroUsize::MIN);
+        let data = PtrInSegment::new(chunk.data().as_ptr(), chunk.memory().payload().clone());
+        core.outstanding.put(chunk, key);
+        Ok(AllocatedChunk { descriptor: ChunkDescriptor::new(key.segment, key.offset, len), data })
+    }
+
     /// Takes a chunk for `len` bytes, of a class whose hot slot is empty.
     #[inline(never)]
     fn take_slow(&self, class: usize, len: usize) -> Result<OwnedChunk, AllocError> {
@@ -338,14 +354,7 @@ impl ShmProviderBackend for PoolBackend {
             tracing::warn!(%layout, max_alloc = core.max_alloc, "a layout that the pool cannot serve");
             return Err(ZAllocError::Other);
         };
-        let taken = core.pool.shelf(class).take_hot().map_or_else(|| self.take_slow(class, layout.size().get()), Ok);
-        let adopted = taken.and_then(|chunk| core.pool.adopt(&chunk).map(|()| chunk));
-        let chunk = adopted.map_err(|error| self.refused(layout, &error))?;
-        let key = Key::of(&chunk);
-        let len = NonZeroUsize::new(chunk.capacity()).unwrap_or(NonZeroUsize::MIN);
-        let data = PtrInSegment::new(chunk.data().as_ptr(), chunk.memory().payload().clone());
-        core.outstanding.put(chunk, key);
-        Ok(AllocatedChunk { descriptor: ChunkDescriptor::new(key.segment, key.offset, len), data })
+        self.take(class, layout.size().get()).map_err(|error| self.refused(layout, &error))
     }
 
     #[inline]
