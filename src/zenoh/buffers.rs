@@ -35,8 +35,8 @@ const PATIENCE: u8 = 64;
 const WINDOW: usize = 256;
 const WINDOW_SHARE: usize = 8;
 
-/// Idle buffers are not too many if they are one more than this share of the others.
-const SPARE_SHARE: usize = 8;
+/// What is idle, or not known to be free, is not too much up to this share of all.
+const SPARE_SHARE: usize = 9;
 
 /// How long a wait sleeps between two looks: this share of the time waited so far, within limits.
 const PAUSE_SHARE: u32 = 8;
@@ -51,7 +51,9 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 /// messages. [Which of the two to use](super#provider-or-buffer-pool) is in the module's docs.
 ///
 /// An allocation looks at the 4 buffers of its size class that were sent longest ago, and takes the
-/// first one that zenoh says nobody has. Otherwise it makes one, as `ShmProvider` does. It makes no
+/// first one that zenoh says nobody has. Otherwise it takes one that was not sent, or searches all
+/// of the class, or makes one, as `ShmProvider` does. It searches as often as keeps the pool within
+/// an eighth of what is in flight. It makes no
 /// system call and does not touch the heap as long as it finds one, and the message has the length
 /// of the buffer's last one; another length of the class costs one clone of zenoh's handle.
 ///
@@ -60,9 +62,8 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 /// have died with them, do not stand in the way.
 ///
 /// What the pool keeps counts against the cap. At the cap it gives back buffers of other classes
-/// that nobody has before an allocation fails. Below it, whenever a class of *n* buffers has served
-/// 256 + 8 *n* allocations, half of those go back to the backend that it has too much: more idle
-/// ones than an eighth of the others, and one.
+/// that nobody has before an allocation fails. Below it, each time a class of *n* buffers has served
+/// 256 + 8 *n* allocations, half of the buffers that were idle all that time go back to the backend.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
@@ -102,8 +103,11 @@ struct Class {
     sent: VecDeque<Sent>,
     /// How many there are, with those in the hands of this process. Both lists have room for all.
     kept: usize,
-    /// Allocations in this window.
+    /// From so many on, free ones are searched for before another one is made.
+    tidy_at: usize,
+    /// Allocations in this window, and the fewest idle ones in it.
     window: usize,
+    low: usize,
     reused: u64,
     made: u64,
     let_go: u64,
@@ -132,11 +136,26 @@ pub struct BufferStats {
 }
 
 impl Class {
-    /// Takes a buffer that nobody has: an idle one, or one of the oldest that were sent.
+    /// Takes a buffer that nobody has. The oldest that was sent comes before the idle ones, so that
+    /// those that are not needed stay idle.
     #[inline]
     fn take(&mut self) -> Option<Whole> {
         self.window += 1;
-        self.take_idle().or_else(|| self.take_sent())
+        let looks = if self.idle.is_empty() { LOOKS } else { 1 };
+        self.take_sent(looks).or_else(|| self.take_idle()).or_else(|| self.take_hidden())
+    }
+
+    /// Takes a buffer that nobody has from behind others that are read, if it is time to search for
+    /// those. A search that finds a ninth of all is worth its time; after one that finds less,
+    /// what is missing is made before the next. So the pool has at most an eighth more than is in flight.
+    #[cold]
+    fn take_hidden(&mut self) -> Option<Whole> {
+        if self.kept < self.tidy_at {
+            return None;
+        }
+        self.tidy();
+        self.tidy_at = self.kept + (self.kept / SPARE_SHARE).saturating_sub(self.idle.len());
+        self.take_idle()
     }
 
     /// Takes a buffer that nobody has, wherever it is.
@@ -152,6 +171,7 @@ impl Class {
             // confirm it; then the provider may have freed it.
             match buffer.reclaim() {
                 Ok(whole) => {
+                    self.low = self.low.min(self.idle.len());
                     self.reused += 1;
                     return Some(whole);
                 }
@@ -161,13 +181,13 @@ impl Class {
         None
     }
 
-    /// Takes the first of the oldest sent buffers that nobody has. The others stay in their order,
+    /// Takes the first of the `looks` oldest sent buffers that nobody has. The others stay in their order,
     /// except those whose time is up.
     #[inline]
-    fn take_sent(&mut self) -> Option<Whole> {
+    fn take_sent(&mut self, looks: usize) -> Option<Whole> {
         let mut passed_over = 0;
         let mut taken = None;
-        for _ in 0..LOOKS.min(self.sent.len()) {
+        for _ in 0..looks.min(self.sent.len()) {
             let Some(Sent { buffer, looks }) = self.sent.pop_front() else { break };
             match buffer.reclaim() {
                 Ok(whole) => {
@@ -201,7 +221,7 @@ impl Class {
     /// Gives up idle buffers, those first that came back first.
     fn give_up(&mut self, count: usize) {
         self.idle.drain(..count);
-        self.kept -= count;
+        self.note_gone(count);
     }
 
     /// Forgets the sent buffers that somebody has.
@@ -214,8 +234,13 @@ impl Class {
     }
 
     fn note_let_go(&mut self, count: usize) {
-        self.kept -= count;
         self.let_go += count as u64;
+        self.note_gone(count);
+    }
+
+    fn note_gone(&mut self, count: usize) {
+        self.kept -= count;
+        self.tidy_at = self.tidy_at.min(self.kept + self.kept / SPARE_SHARE);
     }
 
     fn note_made(&mut self) {
@@ -232,14 +257,14 @@ impl Class {
         self.window >= WINDOW + WINDOW_SHARE * self.kept
     }
 
-    /// Ends a window: gives up half of what is more than needed. Returns how many those were.
+    /// Ends a window: gives up half of what was idle all the time, but for a few spare ones. Returns
+    /// how many those were.
     fn end_window(&mut self) -> usize {
-        self.window = 0;
-        self.tidy();
-        let idle = self.idle.len();
-        let spare = (self.kept - idle) / SPARE_SHARE + 1;
-        let count = idle.saturating_sub(spare).div_ceil(2);
+        let spare = (self.kept - self.low) / SPARE_SHARE + 1;
+        let count = self.low.saturating_sub(spare).div_ceil(2);
         self.give_up(count);
+        self.tidy();
+        (self.window, self.low) = (0, self.idle.len());
         count
     }
 }

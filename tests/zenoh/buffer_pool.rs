@@ -6,6 +6,7 @@ use crate::session;
 use crate::support::{assert_all_back, backend, builder, CAP, LARGE, SMALL};
 use shm_pool::zenoh::{BufferPool, PoolBackend};
 use shm_pool::AllocErrorKind;
+use std::collections::VecDeque;
 use std::thread;
 use std::time::{Duration, Instant};
 use zenoh::bytes::ZBytes;
@@ -136,11 +137,12 @@ fn a_buffer_that_is_read_for_long_is_let_go() {
     let (backend, pool) = pool();
     let held = [(); 6].map(|()| message(&pool, LARGE, 7));
     let publish = |count| (0..count).for_each(|_| drop(message(&pool, LARGE, 8)));
-    publish(2 * PATIENCE);
+    publish(3 * PATIENCE);
     assert_eq!(pool.stats().let_go, 6);
     let made = pool.stats().made;
+    assert!(made <= 6 + 2, "{made} were made, with free ones behind those that are read");
     publish(1000);
-    assert_eq!(pool.stats().made, made, "made anew with free ones behind those that are read");
+    assert_eq!(pool.stats().made, made);
     assert!(held.iter().all(|(message, _)| bytes(message).iter().all(|&byte| byte == 7)));
     drop(held);
     pool.provider().garbage_collect();
@@ -148,12 +150,33 @@ fn a_buffer_that_is_read_for_long_is_let_go() {
     assert_eq!(backend.stats().bytes_in_use, kept * LARGE, "zenoh gives back what was let go");
 }
 
+/// Otherwise the pool grows while a slow reader has many, or each allocation searches all of them.
+#[test]
+fn memory_follows_what_is_in_flight() {
+    let (backend, pool) = pool();
+    let mut in_flight = VecDeque::new();
+    let mut random = fastrand::Rng::with_seed(2);
+    for number in 0..20_000 {
+        in_flight.push_back(message(&pool, SMALL, number as u8).0);
+        if in_flight.len() > 400 {
+            // Half of it read in order, half in any order.
+            let at = if number % 2 == 0 { 0 } else { random.usize(..in_flight.len()) };
+            in_flight.remove(at);
+        }
+    }
+    pool.provider().garbage_collect();
+    let chunks = backend.stats().bytes_in_use / SMALL;
+    assert!(chunks <= 401 + 401 / 8 + 2, "{chunks} chunks for 401 messages");
+    let stats = pool.stats();
+    assert!(stats.reused > stats.made, "{stats:?}");
+}
+
 /// Otherwise memory is what it was in the worst moment, for ever.
 #[test]
 fn a_burst_is_forgotten() {
     let (backend, pool) = pool();
     let burst: Vec<_> = (0..100).map(|_| message(&pool, SMALL, 1)).collect();
-    assert_eq!((pool.stats().made, pool.stats().let_go), (100, 0));
+    assert_eq!(pool.stats().made, 100);
     drop(burst);
     (0..10_000).for_each(|_| drop(message(&pool, SMALL, 2)));
     let kept = pool.stats().idle + pool.stats().sent;
@@ -398,7 +421,12 @@ fn a_reply_and_an_attachment_take_a_buffer() {
     let session = session::open("listen", "tcp/127.0.0.1:0");
     let asking = session::open("connect", &session::endpoint(&session));
     let queryable = session.declare_queryable(session::KEY).wait().unwrap();
-    let replies = asking.get(session::KEY).wait().unwrap();
+    let querier = asking.declare_querier(session::KEY).wait().unwrap();
+    let listener = querier.matching_listener().wait().unwrap();
+    while !querier.matching_status().wait().unwrap().matching() {
+        listener.recv().unwrap();
+    }
+    let replies = querier.get().wait().unwrap();
     let query = queryable.recv().unwrap();
     let (mut reply, mut attachment) = (pool.alloc(LARGE).unwrap(), pool.alloc(SMALL).unwrap());
     reply.fill(1);
