@@ -98,7 +98,7 @@ struct Inner {
 #[derive(Default)]
 struct Class {
     /// The one that came back last is used first: it may be in the cache.
-    idle: Vec<Shared>,
+    idle: Vec<Whole>,
     /// Oldest first.
     sent: VecDeque<Sent>,
     /// How many there are, with those in the hands of this process. Both lists have room for all.
@@ -166,17 +166,15 @@ impl Class {
 
     #[inline]
     fn take_idle(&mut self) -> Option<Whole> {
-        while let Some(buffer) = self.idle.pop() {
+        while let Some(whole) = self.idle.pop() {
             // Nobody else has it. But zenoh may have invalidated it, if this process got no CPU to
             // confirm it; then the provider may have freed it.
-            match buffer.reclaim() {
-                Ok(whole) => {
-                    self.low = self.low.min(self.idle.len());
-                    self.reused += 1;
-                    return Some(whole);
-                }
-                Err(_) => self.note_let_go(1),
+            if whole.is_valid() {
+                self.low = self.low.min(self.idle.len());
+                self.reused += 1;
+                return Some(whole);
             }
+            self.note_let_go(1);
         }
         None
     }
@@ -212,7 +210,7 @@ impl Class {
         for _ in 0..self.sent.len() {
             let Some(Sent { buffer, looks }) = self.sent.pop_front() else { break };
             match buffer.reclaim() {
-                Ok(whole) => self.idle.push(whole.rest()),
+                Ok(whole) => self.idle.push(whole),
                 Err(buffer) => self.sent.push_back(Sent { buffer, looks }),
             }
         }
@@ -356,7 +354,7 @@ impl BufferPool {
         // What was made before an error goes to the idle ones, too, and is not reserved.
         let mut buffers = Vec::new();
         let made = (0..count).try_for_each(|_| self.0.make_one(class, len).map(|whole| buffers.push(whole)));
-        self.0.classes[class].lock().idle.extend(buffers.into_iter().map(Whole::rest));
+        self.0.classes[class].lock().idle.extend(buffers);
         made.map(|()| reservation)
     }
 
@@ -501,7 +499,7 @@ impl Inner {
     /// Takes back a buffer that was not sent.
     #[inline]
     fn take_back(&self, whole: Whole, class: usize) {
-        self.classes[class].lock().idle.push(whole.rest());
+        self.classes[class].lock().idle.push(whole);
         // Relaxed: somebody who falls asleep at this moment looks again after the pause.
         if self.waiting.load(Ordering::Relaxed) > 0 {
             self.came_back.notify_all();

@@ -29,19 +29,21 @@ use std::slice;
 use zenoh::bytes::ZBytes;
 use zenoh::shm::{zshmmut, OwnedShmBuf, ShmBuf, ZShm, ZShmMut};
 
-/// A buffer that nobody else has.
-pub(super) struct Whole {
+/// A buffer that nobody else has. In a box, because it moves with every message.
+pub(super) struct Whole(Box<Parts>);
+
+struct Parts {
     message: ZBytes,
     start: NonNull<u8>,
     capacity: usize,
 }
 
 // SAFETY: the pointer is to memory that no thread owns, and only the `Whole` gives access (W1).
-unsafe impl Send for Whole {}
+unsafe impl Send for Parts {}
 // SAFETY: a shared reference gives shared references to the bytes, and nothing else (W1).
-unsafe impl Sync for Whole {}
+unsafe impl Sync for Parts {}
 
-/// A buffer that was sent, or that lies idle.
+/// A buffer that was sent.
 pub(super) struct Shared(Whole);
 
 impl Whole {
@@ -52,55 +54,55 @@ impl Whole {
         if let Ok(len) = len.try_into() {
             let _shorter = buffer.try_resize(len);
         }
-        Self { message: buffer.into(), start, capacity }
+        Self(Box::new(Parts { message: buffer.into(), start, capacity }))
     }
 
     /// The longest message in bytes.
     pub(super) fn capacity(&self) -> usize {
-        self.capacity
+        self.0.capacity
     }
 
     /// The first `len` bytes.
     #[inline]
     pub(super) fn bytes(&self, len: usize) -> &[u8] {
         // SAFETY: that many bytes are mapped and belong to `self` (W1). Any bytes are valid `u8`s.
-        unsafe { slice::from_raw_parts(self.start.as_ptr(), len.min(self.capacity)) }
+        unsafe { slice::from_raw_parts(self.0.start.as_ptr(), len.min(self.0.capacity)) }
     }
 
     /// The first `len` bytes, to write.
     #[inline]
     pub(super) fn bytes_mut(&mut self, len: usize) -> &mut [u8] {
         // SAFETY: as in `bytes`; and the reference to `self` is the only one.
-        unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), len.min(self.capacity)) }
+        unsafe { slice::from_raw_parts_mut(self.0.start.as_ptr(), len.min(self.0.capacity)) }
     }
 
     /// Makes a message of the first `len` bytes.
     #[inline]
     pub(super) fn share(mut self, len: usize) -> (Shared, ZBytes) {
-        let message = match self.message.len() == len || self.set_len(len) {
-            true => self.message.clone(),
+        let message = match self.0.message.len() == len || self.set_len(len) {
+            true => self.0.message.clone(),
             // No bytes, or a peer wrote into zenoh's metadata: then at least the bytes arrive.
             false => ZBytes::from(self.bytes(len).to_vec()),
         };
         (Shared(self), message)
     }
 
-    /// Ends writing without a message.
+    /// Has zenoh neither invalidated nor freed it?
     #[inline]
-    pub(super) fn rest(self) -> Shared {
-        Shared(self)
+    pub(super) fn is_valid(&self) -> bool {
+        self.0.message.as_shm().is_some_and(|handle| handle.is_valid())
     }
 
     /// Sets the length that zenoh sends. zenoh resizes only owned handles, so this makes another
     /// one, and drops the first.
     #[cold]
     fn set_len(&mut self, len: usize) -> bool {
-        let handle: Option<ZShm> = self.message.as_shm().map(ToOwned::to_owned);
+        let handle: Option<ZShm> = self.0.message.as_shm().map(ToOwned::to_owned);
         let resized = handle.zip(len.try_into().ok()).and_then(|(mut handle, len)| {
             handle.try_resize(len)?;
             Some(handle)
         });
-        resized.map(|handle| self.message = handle.into()).is_some()
+        resized.map(|handle| self.0.message = handle.into()).is_some()
     }
 }
 
@@ -108,7 +110,8 @@ impl Shared {
     /// The buffer, if nobody else has it any more, in this process or another.
     #[inline]
     pub(super) fn reclaim(mut self) -> Result<Whole, Self> {
-        let handle = self.0.message.as_shm_mut();
+        let Whole(parts) = &mut self.0;
+        let handle = parts.message.as_shm_mut();
         match handle.and_then(|handle| <&mut zshmmut>::try_from(handle).ok()).is_some() {
             true => Ok(self.0),
             false => Err(self),
@@ -117,6 +120,6 @@ impl Shared {
 
     /// Has zenoh neither invalidated nor freed it?
     pub(super) fn is_valid(&self) -> bool {
-        self.0.message.as_shm().is_some_and(|handle| handle.is_valid())
+        self.0.is_valid()
     }
 }
