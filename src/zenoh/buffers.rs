@@ -238,6 +238,7 @@ impl Class {
 
     fn note_gone(&mut self, count: usize) {
         self.kept -= count;
+        self.low = self.low.min(self.idle.len());
         self.tidy_at = self.tidy_at.min(self.kept + self.kept / SPARE_SHARE);
     }
 

@@ -185,6 +185,20 @@ fn a_burst_is_forgotten() {
     assert_eq!(backend.stats().bytes_in_use, kept * SMALL);
 }
 
+/// Otherwise what was idle in a window, and has made way since, is given up a second time.
+#[test]
+fn what_has_made_way_is_not_forgotten_again() {
+    let (backend, pool) = pool();
+    drop((0..100).map(|_| pool.alloc(SMALL).unwrap()).collect::<Vec<_>>());
+    let unsent = |count| (0..count).for_each(|_| drop(pool.alloc(SMALL).unwrap()));
+    unsent(1500); // to the middle of a window in which nearly all are idle
+    drop(std::iter::from_fn(|| pool.alloc(LARGE).ok()).collect::<Vec<_>>());
+    assert!(pool.stats().idle < 50, "the small ones made way");
+    unsent(5000);
+    pool.trim();
+    assert_all_back(&backend);
+}
+
 #[test]
 fn at_the_cap_other_lengths_make_way_and_then_it_is_an_error_with_figures() {
     let (backend, pool) = pool();
