@@ -301,7 +301,7 @@ fn a_forked_child_gets_nothing_and_gives_nothing() {
     // SAFETY: the child only calls what is under test, and exits at once.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        let is_refused = matches!(pool.alloc(SMALL).unwrap_err().kind(), AllocErrorKind::Forked);
+        let is_refused = pool.alloc(SMALL).is_err_and(|error| matches!(error.kind(), AllocErrorKind::Forked));
         let is_inert = pool.let_go() == 0 && pool.trim() == 0;
         drop((unsent, pool));
         // SAFETY: `_exit` ends the child without running the parent's exit handlers.
