@@ -311,6 +311,7 @@ fn a_forked_child_gets_nothing_and_gives_nothing() {
     // SAFETY: `status` is valid for the write, and `child` was forked by this test.
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
     assert_eq!(status, 0);
+    pool.provider().garbage_collect();
     assert_eq!((backend.stats(), pool.stats()), before);
     let (_next, place) = message(&pool, LARGE, 2);
     assert!(place != unsent.as_ptr() && bytes(&sent).iter().all(|&byte| byte == 1));
