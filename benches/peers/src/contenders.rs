@@ -49,8 +49,10 @@ pub(crate) const ONE_BY_ONE: [OneByOne; 12] = [
     ((MALLOC, [0x8a, 0x8a, 0x8a]), |len| one_by_one(Ok(Malloc), len)),
 ];
 
-/// Those that make a message and have it read.
-const SENT: [(&str, fn(usize) -> Made<Batch>); 5] = [
+/// One that sends messages of a length and has them read.
+type Sends = (&'static str, fn(usize) -> Made<Batch>);
+
+const SENT: [Sends; 5] = [
     (BUFFERS, |len| sent(buffers(), len)),
     (ZENOH_OURS, |len| sent(ours(true), len)),
     (ZENOH_TALC, |len| sent(stock(talc()), len)),
