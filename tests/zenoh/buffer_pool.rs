@@ -108,6 +108,31 @@ fn a_buffer_is_not_used_again_while_anybody_has_it_in_any_form() {
     assert!(again.contains(&first), "the oldest first");
 }
 
+/// Otherwise two threads write one buffer.
+#[test]
+fn threads_share_a_pool_and_never_a_buffer() {
+    let (_, pool) = pool();
+    thread::scope(|scope| {
+        for thread in 0..4 {
+            let pool = pool.clone();
+            scope.spawn(move || {
+                let mut in_flight = VecDeque::new();
+                for number in 0..3000 {
+                    let byte = (number * 4 + thread) as u8;
+                    in_flight.push_back((message(&pool, SMALL, byte).0, byte));
+                    if in_flight.len() > number % 5 {
+                        let (old, byte) = in_flight.pop_front().unwrap();
+                        assert!(bytes(&old).iter().all(|&found| found == byte));
+                    }
+                }
+            });
+        }
+    });
+    let stats = pool.stats();
+    assert_eq!(stats.made + stats.reused, 4 * 3000);
+    assert!(stats.made < 1000, "{stats:?}");
+}
+
 #[test]
 fn lengths_of_one_class_share_a_buffer_and_each_arrives_as_it_is() {
     let (_, pool) = pool();
