@@ -1,14 +1,14 @@
 //! zenoh: a publisher whose messages are in this crate's pool, and a stock subscriber.
 //!
-//! `PoolBackend` takes the place of zenoh's own backend in one line of the publisher. The
-//! subscriber is zenoh and nothing else. Run it with `cargo run --features zenoh --example zenoh`.
+//! A `BufferPool` takes the place of zenoh's own provider, and uses each buffer again once it has
+//! been read. The subscriber is zenoh and nothing else. Run it with `cargo run --features zenoh --example zenoh`.
 //! (zenoh leaves small files of its own in /dev/shm, which the next zenoh program removes.)
 
 #![forbid(unsafe_code)]
 
-use shm_pool::zenoh::PoolBackend;
+use shm_pool::zenoh::{BufferPool, PoolBackend};
+use std::time::Duration;
 use zenoh::qos::CongestionControl;
-use zenoh::shm::{BlockOn, GarbageCollect};
 use zenoh::{Config, Result, Session, Wait};
 
 const KEY: &str = "shm_pool/example";
@@ -22,17 +22,19 @@ fn main() -> Result<()> {
     let subscribing = open("connect", locators.first().ok_or("zenoh listens nowhere")?.as_str())?;
     let subscriber = subscribing.declare_subscriber(KEY).wait()?;
 
-    // The line that is not stock. With zenoh's own backend it would be
-    // `ShmProviderBuilder::default_backend(4 << 20).wait()?`.
-    let provider = PoolBackend::builder().max_bytes(4 << 20).build()?.provider();
+    // What is not stock. With zenoh's own provider it would be
+    // `ShmProviderBuilder::default_backend(4 << 20).wait()?`; a provider on this crate's pool, for code
+    // that needs one, is `backend.provider()`.
+    let backend = PoolBackend::builder().max_bytes(4 << 20).build()?;
+    let pool = BufferPool::new(&backend);
     let publisher = publishing.declare_publisher(KEY).congestion_control(CongestionControl::Block).wait()?;
     let matching = publisher.matching_listener().wait()?;
     while !publisher.matching_status().wait()?.matching() {
         matching.recv()?; // a message without a subscriber would go nowhere
     }
     for number in 0..MESSAGES {
-        // zenoh counts the readers. When there is no memory this waits for the ones that are slow.
-        let mut buffer = provider.alloc(LEN).with_policy::<BlockOn<GarbageCollect>>().wait()?;
+        // zenoh counts the readers. When there is no memory, this waits for the ones that are slow.
+        let mut buffer = pool.alloc_timeout(LEN, Duration::from_secs(1))?;
         buffer.fill(number);
         publisher.put(buffer).wait()?;
 
@@ -40,7 +42,7 @@ fn main() -> Result<()> {
         let message = sample.payload().as_shm().ok_or("a message came as a copy")?;
         assert!(message[..] == [number; LEN], "message {number} is not what was sent");
     }
-    println!("{MESSAGES} messages of {LEN} bytes, each read in place by a stock subscriber");
+    println!("{MESSAGES} messages read in place by a stock subscriber, in {} buffers", pool.stats().made);
     Ok(())
 }
 

@@ -148,7 +148,7 @@
 //!
 //! | feature | default | what it adds |
 //! |---|---|---|
-//! | `zenoh` | no | the module `zenoh`: the pool as a backend of zenoh's own `ShmProvider` (zenoh 1.10), read by stock receivers |
+//! | `zenoh` | no | the module `zenoh`: the pool as a backend of zenoh's own `ShmProvider` (zenoh 1.10), and a pool of whole zenoh buffers on top of it; read by stock receivers |
 //!
 //! # More
 //!

@@ -22,7 +22,7 @@
 //! | `owner` | the provider and its builder, buffers, the pool, shelves, arenas, limits, reservations, requests and waiting, refusals, statistics, the owner's side of the control object, the sweep | `protocol`, `os` |
 //! | `peer` | the client, views, leases, the cache of mappings, the peer's side of the control object | `protocol`, `os`; never `owner` |
 //! | `channel` | sender, publisher and receiver, the ring, loans and their returns, bells | all of the above |
-//! | `zenoh` | the pool as a backend of zenoh's `ShmProvider` | all of the above but `channel` |
+//! | `zenoh` | the pool as a backend of zenoh's `ShmProvider`, and whole zenoh buffers on top of it | all of the above but `channel` |
 //!
 //! `error` and `sync` belong to no room: the errors that several rooms return, and the switch
 //! between real atomics and loom's. A script, `.ci/layers`, fails when a lower room names a higher

@@ -1,5 +1,6 @@
-//! A backend for zenoh's own `ShmProvider`. A zenoh publisher changes where its provider comes
-//! from; its receivers, in whatever language, change nothing. Feature `zenoh`.
+//! A backend for zenoh's own `ShmProvider`, and a pool of whole zenoh buffers on top of it. A zenoh
+//! publisher changes where its memory comes from; its receivers, in whatever language, change
+//! nothing. Feature `zenoh`.
 //!
 //! # Before and after
 //!
@@ -36,6 +37,42 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # Provider or buffer pool
+//!
+//! For each message, zenoh's provider makes metadata and has it watched, and takes both down again.
+//! That is most of what an allocation costs, whatever the backend. A [`BufferPool`] keeps them
+//! together with the chunk, and hands the whole out again when zenoh's own check says that everybody
+//! has read it:
+//!
+//! ```no_run
+//! # fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+//! # use zenoh::Wait;
+//! # let session = zenoh::open(zenoh::Config::default()).wait()?;
+//! # let publisher = session.declare_publisher("camera/front").wait()?;
+//! use shm_pool::zenoh::{BufferPool, PoolBackend};
+//! use std::time::Duration;
+//!
+//! let pool = BufferPool::new(&PoolBackend::builder().max_bytes(64 << 20).build()?);
+//! let mut frame = pool.alloc_timeout(1 << 20, Duration::from_millis(100))?;
+//! frame[..5].copy_from_slice(b"image");
+//! publisher.put(frame).wait()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! | | [`provider`](PoolBackend::provider) | [`BufferPool`] |
+//! |---|---|---|
+//! | use it when | code that takes a `ShmProvider` stays as it is | lengths recur, and allocation should cost little |
+//! | lengths | any | any; a length that hardly recurs costs what the provider costs |
+//! | typed or aligned buffers, precomputed layouts, `await` | yes | no; alignment is 64 bytes |
+//! | waits for a reader by | sleeping for 1 ms at a time (zenoh's `BlockOn`) | looking after 20 µs, then after each eighth of the time waited, at least every 1 ms |
+//! | errors | zenoh's: no reason but in the log | [`AllocError`], with the figures |
+//! | a receiver that has a message alone may write it in place | yes | no: the pool has it, too |
+//! | memory | what is in flight and a seventh | what is in flight and an eighth, of each class |
+//! | a receiver dies with messages | `garbage_collect_unsafe` | [`let_go`](BufferPool::let_go), or 64 allocations, then the same |
+//!
+//! Both may be used on one backend, under one cap.
 //!
 //! # Who counts the readers
 //!
@@ -112,16 +149,19 @@
 //!   for ever, so they do not come back by themselves. Once you know that a receiver has died
 //!   (because its liveliness token is gone, for example), call
 //!   `ShmProvider::garbage_collect_unsafe`. It takes back every message that no living process has
-//!   confirmed for 100 ms. It is unsafe because a living receiver, or this process, may still have
+//!   confirmed for 100 ms. A [`BufferPool`] confirms what it keeps, so have it
+//!   [let go](BufferPool::let_go) first. The call is unsafe because a living receiver, or this process, may still have
 //!   such a message and get no CPU to confirm it.
 //! * A forked child of the publisher allocates nothing and gives nothing back. While it lives
 //!   without calling `exec`, the segments that it inherited look alive. Those that the publisher
 //!   gives up meanwhile lose their memory but keep their names, until a zenoh process starts or
 //!   ends after the child.
 
+mod buffers;
 mod builder;
 mod outstanding;
 mod segments;
+mod whole;
 
 use crate::os::posix::PAGE;
 use crate::owner::chunk::OwnedChunk;
@@ -130,6 +170,7 @@ use crate::owner::error::{AllocError, AllocErrorKind};
 use crate::owner::pool::Pool;
 use crate::owner::reservation::Reservation;
 use crate::owner::stats::Stats;
+pub use buffers::{Buffer, BufferPool, BufferStats};
 pub use builder::PoolBackendBuilder;
 use outstanding::{Key, Outstanding};
 use std::fmt;
@@ -243,6 +284,19 @@ impl PoolBackend {
         }
     }
 
+    /// Takes a chunk for `len` bytes of a class, and notes that it is out.
+    #[inline]
+    fn take(&self, class: usize, len: usize) -> Result<AllocatedChunk, AllocError> {
+        let core = &*self.core;
+        let taken = core.pool.shelf(class).take_hot().map_or_else(|| self.take_slow(class, len), Ok);
+        let chunk = taken.and_then(|chunk| core.pool.adopt(&chunk).map(|()| chunk))?;
+        let key = Key::of(&chunk);
+        let len = NonZeroUsize::new(chunk.capacity()).unwrap_or(NonZeroUsize::MIN);
+        let data = PtrInSegment::new(chunk.data().as_ptr(), chunk.memory().payload().clone());
+        core.outstanding.put(chunk, key);
+        Ok(AllocatedChunk { descriptor: ChunkDescriptor::new(key.segment, key.offset, len), data })
+    }
+
     /// Takes a chunk for `len` bytes, of a class whose hot slot is empty.
     #[inline(never)]
     fn take_slow(&self, class: usize, len: usize) -> Result<OwnedChunk, AllocError> {
@@ -338,14 +392,7 @@ impl ShmProviderBackend for PoolBackend {
             tracing::warn!(%layout, max_alloc = core.max_alloc, "a layout that the pool cannot serve");
             return Err(ZAllocError::Other);
         };
-        let taken = core.pool.shelf(class).take_hot().map_or_else(|| self.take_slow(class, layout.size().get()), Ok);
-        let adopted = taken.and_then(|chunk| core.pool.adopt(&chunk).map(|()| chunk));
-        let chunk = adopted.map_err(|error| self.refused(layout, &error))?;
-        let key = Key::of(&chunk);
-        let len = NonZeroUsize::new(chunk.capacity()).unwrap_or(NonZeroUsize::MIN);
-        let data = PtrInSegment::new(chunk.data().as_ptr(), chunk.memory().payload().clone());
-        core.outstanding.put(chunk, key);
-        Ok(AllocatedChunk { descriptor: ChunkDescriptor::new(key.segment, key.offset, len), data })
+        self.take(class, layout.size().get()).map_err(|error| self.refused(layout, &error))
     }
 
     #[inline]

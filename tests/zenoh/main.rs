@@ -1,6 +1,7 @@
-//! The pool as a backend of zenoh's `ShmProvider`, seen from zenoh's side: its provider, its
-//! policies, and its receivers' code.
+//! The pool as a backend of zenoh's `ShmProvider`, and whole buffers on top of it, seen from zenoh's
+//! side: its provider, its policies, and its receivers' code.
 
+mod buffer_pool;
 mod buffers;
 mod child;
 mod contract;

@@ -29,7 +29,12 @@ pub(crate) fn endpoint(session: &Session) -> String {
 
 /// A publisher that blocks rather than drops a message. Returns once there is a subscriber.
 pub(crate) fn publisher(session: &Session) -> Publisher<'static> {
-    let publisher = session.declare_publisher(KEY).congestion_control(CongestionControl::Block).wait().unwrap();
+    publisher_of(session, KEY)
+}
+
+/// The same for another key.
+pub(crate) fn publisher_of(session: &Session, key: &'static str) -> Publisher<'static> {
+    let publisher = session.declare_publisher(key).congestion_control(CongestionControl::Block).wait().unwrap();
     let listener = publisher.matching_listener().wait().unwrap();
     while !publisher.matching_status().wait().unwrap().matching() {
         listener.recv().unwrap();

@@ -2,9 +2,10 @@
 
 use crate::footprint::{footprint, Memory};
 use crate::iceoryx::iceoryx;
+use crate::sent::sent;
 use crate::source::{pool, Made, Malloc};
 use crate::workload::{mixture, one_by_one, Mixture, FRAME, LIVE, MIXTURE};
-use crate::zenoh_peers::{bare, binary_heap, buddy, ours, pool_backend, stock, talc};
+use crate::zenoh_peers::{bare, binary_heap, buddy, buffers, ours, pool_backend, stock, talc};
 use shm_pool_support::chart::Bar;
 use shm_pool_support::latency::Spread;
 use shm_pool_support::turns::{interleave, Batch};
@@ -13,6 +14,7 @@ use shm_pool_support::turns::{interleave, Batch};
 pub(crate) mod names {
     pub(crate) const ZENOH_OURS: &str = "zenoh provider, our backend";
     pub(crate) const ZENOH_OURS_FULL: &str = "the same, collecting only when full";
+    pub(crate) const BUFFERS: &str = "zenoh buffers, our buffer pool";
     pub(crate) const ZENOH_TALC: &str = "zenoh provider, talc";
     pub(crate) const ZENOH_BUDDY: &str = "zenoh provider, buddy";
     pub(crate) const ZENOH_HEAP: &str = "zenoh provider, binary heap";
@@ -32,7 +34,8 @@ use names::*;
 /// backend: strong behind zenoh's provider, pale when bare.
 type OneByOne = (Bar, fn(usize) -> Made<Batch>);
 
-pub(crate) const ONE_BY_ONE: [OneByOne; 11] = [
+pub(crate) const ONE_BY_ONE: [OneByOne; 12] = [
+    ((BUFFERS, [0x12, 0x8f, 0xa8]), |len| one_by_one(buffers(), len)),
     ((ZENOH_OURS, [0x1f, 0x5f, 0xb4]), |len| one_by_one(ours(true), len)),
     ((ZENOH_TALC, [0xd0, 0x6a, 0x1c]), |len| one_by_one(stock(talc()), len)),
     ((ZENOH_BUDDY, [0x2e, 0x8b, 0x57]), |len| one_by_one(stock(buddy()), len)),
@@ -44,6 +47,17 @@ pub(crate) const ONE_BY_ONE: [OneByOne; 11] = [
     ((ICEORYX, [0xc0, 0x2d, 0x43]), |len| one_by_one(iceoryx(len, 1), len)),
     ((POOL, [0x0b, 0x2c, 0x5e]), |len| one_by_one(pool(), len)),
     ((MALLOC, [0x8a, 0x8a, 0x8a]), |len| one_by_one(Ok(Malloc), len)),
+];
+
+/// One that sends messages of a length and has them read.
+type Sends = (&'static str, fn(usize) -> Made<Batch>);
+
+const SENT: [Sends; 5] = [
+    (BUFFERS, |len| sent(buffers(), len)),
+    (ZENOH_OURS, |len| sent(ours(true), len)),
+    (ZENOH_TALC, |len| sent(stock(talc()), len)),
+    (ZENOH_BUDDY, |len| sent(stock(buddy()), len)),
+    (ZENOH_HEAP, |len| sent(stock(binary_heap()), len)),
 ];
 
 /// One that sends the mixture, and looks at every byte or not.
@@ -89,6 +103,13 @@ pub(crate) fn time_one_by_one(len: usize, effort: Effort) -> Vec<Row> {
     let batches = ONE_BY_ONE.iter().map(|(_, build)| build(len));
     let spreads = interleave(batches, effort.rounds, effort.is_quick.then_some(100));
     ONE_BY_ONE.iter().map(|&((name, _), _)| name).zip(spreads).collect()
+}
+
+/// Times those that send messages of `len` bytes.
+pub(crate) fn time_sent(len: usize, effort: Effort) -> Vec<Row> {
+    let batches = SENT.iter().map(|(_, build)| build(len));
+    let spreads = interleave(batches, effort.rounds, effort.is_quick.then_some(100));
+    SENT.iter().map(|&(name, _)| name).zip(spreads).collect()
 }
 
 /// Times those that send the mixture.

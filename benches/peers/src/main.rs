@@ -4,7 +4,8 @@
 //! Run with `cargo run --release --manifest-path benches/peers/Cargo.toml`; it prints tables and
 //! the ratios that the crate promises, and draws `peers.svg`. With `-- --quick` behind that it only
 //! checks that everything works, with `-- --fits` it only counts what fits under the cap, and with
-//! `-- --fanout` it only sends to several subscribers. What a peer cannot do is a row that says
+//! `-- --fanout` it only sends to several subscribers, and with `-- --buffers` it only compares whole
+//! zenoh buffers with zenoh's providers. What a peer cannot do is a row that says
 //! why, and a goal that is missed is a result: neither is an error.
 //!
 //! | file | its one job |
@@ -14,6 +15,7 @@
 //! | `zenoh_peers.rs`, `iceoryx.rs` | zenoh's providers and backends; iceoryx2's publisher |
 //! | `workload.rs`, `contenders.rs` | one message after the other, and the mixture; who takes part in which |
 //! | `fanout.rs` | one publisher to several subscribers, beside iceoryx2's |
+//! | `sent.rs` | a message that is sent and read; our pool of whole zenoh buffers |
 //! | `footprint.rs` | what memory a peer takes |
 //! | `fits.rs` | what fits under the cap |
 //! | `report.rs` | the notes, the tables, the ratios and their goals, the chart |
@@ -25,6 +27,7 @@ mod fits;
 mod footprint;
 mod iceoryx;
 mod report;
+mod sent;
 mod source;
 mod workload;
 mod zenoh_peers;
@@ -53,6 +56,9 @@ struct Arguments {
     /// Only the table of one publisher and several subscribers.
     #[arg(long)]
     fanout: bool,
+    /// Only the tables of whole zenoh buffers.
+    #[arg(long)]
+    buffers: bool,
     /// Where the chart goes.
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/peers.svg"))]
     svg: PathBuf,
@@ -88,12 +94,22 @@ fn measure_all(arguments: &Arguments, scratch: &Path) -> Fallible {
     if arguments.fanout {
         return fanout::measure(effort);
     }
-    let footprints = contenders::weigh_mixture(effort);
-    let mut sizes: Vec<Sized> = Vec::new();
-    for (len, name) in SIZES {
-        let rows = contenders::time_one_by_one(len, effort);
-        print_rows(&format!("alloc + drop, {name}"), &rows);
-        sizes.push((name, rows));
+    let time = |title: &str, run: fn(usize, Effort) -> Vec<contenders::Row>| -> Vec<Sized> {
+        let timed = SIZES.map(|(len, name)| {
+            let rows = run(len, effort);
+            print_rows(&format!("{title}, {name}"), &rows);
+            (name, rows)
+        });
+        timed.into()
+    };
+    let footprints = if arguments.buffers { Vec::new() } else { contenders::weigh_mixture(effort) };
+    let sizes = time("alloc + drop", contenders::time_one_by_one);
+    let sent = time("alloc + write 64 B + ZBytes + drop", contenders::time_sent);
+    if !effort.is_quick {
+        report::print_buffers(&sizes, &sent);
+    }
+    if arguments.buffers {
+        return Ok(());
     }
     let mixed = contenders::time_mixture(effort);
     print_rows("mixture, per message", &mixed);

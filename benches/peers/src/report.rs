@@ -128,6 +128,27 @@ pub(crate) fn print_ratios(sizes: &[Sized], mixed: &[Row]) {
     println!("{table}\n");
 }
 
+/// What whole buffers gain for each length, unsent and sent.
+pub(crate) fn print_buffers(unsent: &[Sized], sent: &[Sized]) {
+    let mut table = table(&["ratio of medians", "goal", "this run", "", "made of"]);
+    for (what, goal, sizes) in [("alloc + drop", 6.0, unsent), ("alloc + write 64 B + ZBytes + drop", 3.0, sent)] {
+        for (size, rows) in sizes {
+            let (best, time) = best(rows);
+            let goal = Goal::AtLeast(goal);
+            let cells = match time.zip(median(rows, BUFFERS)) {
+                Some((over, under)) => {
+                    let made_of = format!("{} / {}", Nanoseconds(over), Nanoseconds(under));
+                    [format!("{:.2}", over / under), goal.verdict(over / under).to_owned(), made_of]
+                }
+                None => ["missing: one side was not measured", "", ""].map(str::to_owned),
+            };
+            let title = format!("{what}, {size}: {best} / our buffer pool");
+            table.add_row([title, goal.to_string()].into_iter().chain(cells));
+        }
+    }
+    println!("{table}\n");
+}
+
 /// zenoh's provider with the backend of its own that is fastest here.
 fn best(rows: &[Row]) -> (&'static str, Option<f64>) {
     let measured = ZENOH_STOCK.iter().filter_map(|&name| Some((name, median(rows, name)?)));

@@ -1,7 +1,7 @@
 //! zenoh's providers and their backends, whichever backend it is.
 
 use crate::source::{most_held, text, Made, Source};
-use shm_pool::zenoh::PoolBackend;
+use shm_pool::zenoh::{BufferPool, PoolBackend};
 use shm_pool_support::turns::Batch;
 use std::fmt::Display;
 use std::hint::black_box;
@@ -63,6 +63,11 @@ pub(crate) fn stock<B: ShmProviderBackend>(backend: Made<B>) -> Made<Zenoh<B>> {
 pub(crate) fn ours(collect_early: bool) -> Made<Zenoh<PoolBackend>> {
     let backend = pool_backend(collect_early)?;
     Ok(Zenoh { provider: backend.provider(), account: Box::new(move || most_held(&backend.stats())) })
+}
+
+/// Whole buffers on our backend.
+pub(crate) fn buffers() -> Made<BufferPool> {
+    pool_backend(true).map(|backend| BufferPool::new(&backend))
 }
 
 pub(crate) fn pool_backend(collect_early: bool) -> Made<PoolBackend> {
