@@ -15,12 +15,12 @@ use shm_pool::channel::Receiver;
 use shm_pool_support::latency::{Latencies, Spread};
 use shm_pool_support::machine::Cores;
 use shm_pool_support::table::{table, Goal};
+use shm_pool_support::tasks::block_on;
 use shm_pool_support::{clock, Fallible};
-use std::future::{poll_fn, Future};
-use std::pin::pin;
+use std::future::poll_fn;
 use std::sync::mpsc::{self, TryRecvError};
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
@@ -90,24 +90,6 @@ fn print(results: &[Measured]) {
         ]);
     }
     println!("{rows}\n");
-}
-
-/// Blocks on a future, with this thread as the executor, until it is parked no more.
-pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
-    struct Unpark(thread::Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut future = pin!(future);
-    loop {
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => thread::park(),
-        }
-    }
 }
 
 /// A thread that blocks in `recv`, and hands each message over to a task.

@@ -2,13 +2,14 @@
 
 #![forbid(unsafe_code)]
 
-use crate::awaiting::{block_on, bridge};
+use crate::awaiting::bridge;
 use crate::publisher::{publish, Message};
 use serde::{Deserialize, Serialize};
 use shm_pool::channel::{self, Receiver, RecvError, Sender};
 use shm_pool::{Client, Provider};
 use shm_pool_support::machine::pin;
 use shm_pool_support::process::{inherited_input, inherited_output, say_ready, this_program, Child};
+use shm_pool_support::tasks::block_on;
 use shm_pool_support::Fallible;
 use std::hint::spin_loop;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};

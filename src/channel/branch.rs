@@ -37,8 +37,9 @@ pub(super) struct Branch {
     has_room: bool,
     /// The message sent last.
     sent: Option<Ticket>,
-    /// May this side withdraw what was not received?
-    is_latest: bool,
+    /// What happens when the receiver is behind. Only with [`OnFull::KeepLatest`] is anything
+    /// withdrawn.
+    pub(super) on_full: OnFull,
 }
 
 /// A book for so many loans. To be made before the object that it is for: once that exists, the
@@ -76,8 +77,8 @@ impl Branch {
         if let Some(pool) = pool {
             pool.add_lender(lender.clone());
         }
-        let (ticket, is_latest) = (Ticket::default(), on_full == OnFull::KeepLatest);
-        Self { object, sleeper, lender, next_loan: 0, ticket, has_room: true, sent: None, is_latest }
+        let ticket = Ticket::default();
+        Self { object, sleeper, lender, next_loan: 0, ticket, has_room: true, sent: None, on_full }
     }
 
     /// Is the receiver gone?
@@ -96,7 +97,7 @@ impl Branch {
     #[inline]
     pub(super) fn has_room(&self) -> bool {
         let slots = self.object.slots();
-        if self.is_latest {
+        if self.on_full == OnFull::KeepLatest {
             return !ring::is_there(slots, ring::oldest(slots, self.ticket));
         }
         ring::has_room(slots, self.ticket)

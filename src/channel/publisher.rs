@@ -245,7 +245,6 @@ enum Kept {
 struct Outlet {
     branch: Branch,
     id: u64,
-    on_full: OnFull,
     /// How many messages it was not sent, modulo 2^32.
     left_out: u32,
     /// How many it did not get, those that were withdrawn included.
@@ -298,7 +297,8 @@ impl Outlet {
     /// Makes room without waiting, if the receiver's rule has any made.
     #[inline]
     fn make_room(&mut self, is_buffer: bool) {
-        let (branch, is_latest) = (&mut self.branch, self.on_full == OnFull::KeepLatest);
+        let branch = &mut self.branch;
+        let is_latest = branch.on_full == OnFull::KeepLatest;
         let is_ready = branch.is_ready() || branch.has_room();
         if !is_ready && !is_latest {
             return self.leave_out();
@@ -342,7 +342,7 @@ impl Outlet {
     fn state(&self) -> ReceiverState {
         ReceiverState {
             id: self.id,
-            on_full: self.on_full,
+            on_full: self.branch.on_full,
             capacity: self.branch.object.capacity(),
             waiting: self.branch.waiting(),
             lent: self.branch.lent(),
@@ -505,7 +505,7 @@ impl Publisher {
                 is_one_gone = true;
                 continue;
             }
-            match outlet.on_full {
+            match outlet.branch.on_full {
                 OnFull::Wait => outlet.wait(is_buffer, self.spin, patience)?,
                 OnFull::DropNew | OnFull::KeepLatest => outlet.make_room(is_buffer),
             }
@@ -595,8 +595,8 @@ impl Publisher {
 
     fn add(&mut self, outlet: Option<Outlet>) {
         let Some(outlet) = outlet else { return };
-        let waited_for = self.outlets.partition_point(|other| other.on_full == OnFull::Wait);
-        let at = if outlet.on_full == OnFull::Wait { waited_for } else { self.outlets.len() };
+        let waited_for = self.outlets.partition_point(|other| other.branch.on_full == OnFull::Wait);
+        let at = if outlet.branch.on_full == OnFull::Wait { waited_for } else { self.outlets.len() };
         self.outlets.insert(at, outlet);
     }
 
@@ -627,7 +627,7 @@ impl Publisher {
             return Ok(None);
         }
         let branch = Branch::new(object, book, facts.on_full, interrupts, self.pool.upgrade().as_deref());
-        let mut outlet = Outlet { branch, id, on_full: facts.on_full, left_out: 0, dropped: 0, turn: None };
+        let mut outlet = Outlet { branch, id, left_out: 0, dropped: 0, turn: None };
         let last = self.history.len().saturating_sub(outlet.branch.object.capacity().min(facts.loans));
         for kept in self.history.iter().skip(last) {
             outlet.make_room(matches!(kept, Kept::Buffer(_)));
@@ -731,7 +731,7 @@ impl Publisher {
 
     /// The branch of the first receiver that is waited for and has no room.
     pub(super) fn waited_for(&mut self) -> Option<&mut Branch> {
-        let mut branches = self.outlets.iter_mut().filter(|outlet| outlet.on_full == OnFull::Wait);
+        let mut branches = self.outlets.iter_mut().filter(|outlet| outlet.branch.on_full == OnFull::Wait);
         branches.find(|outlet| !outlet.branch.has_room()).map(|outlet| &mut outlet.branch)
     }
 

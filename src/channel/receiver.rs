@@ -110,11 +110,10 @@ impl ReceiverBuilder {
         };
         let borrower = Arc::new(Borrower::new(object.shared().clone(), object.locks().clone(), memory));
         let segments = MappedSegments::new(names, uid, provider, borrower);
-        let is_latest = on_full == OnFull::KeepLatest;
         let (ticket, expected, read) = (Ticket::default(), 0, None);
         let sleeper = Box::new(Sleeper::new(object.receivers_end(), Interrupts::new()));
         let (spin, turn) = (self.spin, 0);
-        Ok(Receiver { sleeper, object, segments, ticket, expected, read, is_latest, on_full, spin, turn })
+        Ok(Receiver { sleeper, object, segments, ticket, expected, read, on_full, spin, turn })
     }
 
     /// Joins a channel of one receiver.
@@ -208,8 +207,7 @@ pub struct Receiver {
     read: Option<Ticket>,
     /// The place of the message after the one received last, among all that the sender had.
     expected: u32,
-    /// May messages be withdrawn, so that each has to be claimed?
-    is_latest: bool,
+    /// With [`OnFull::KeepLatest`] messages may be withdrawn, so each has to be claimed.
     on_full: OnFull,
     pub(super) spin: Duration,
     /// When [`wait_any`](super::wait_any) has last named it; a larger number is later.
@@ -375,7 +373,7 @@ impl Receiver {
     /// Has the next message arrived?
     #[inline]
     pub(super) fn has_next(&self) -> bool {
-        has_next(self.object.slots(), self.ticket, self.is_latest)
+        has_next(self.object.slots(), self.ticket, self.on_full)
     }
 
     pub(super) fn object(&self) -> &Object {
@@ -385,19 +383,19 @@ impl Receiver {
     /// Has `waker` woken when the next message arrives, or the sender is gone; see
     /// [`Sleeper::arm`].
     pub(super) fn arm(&mut self, waker: &Waker) -> Result<Option<Woken>, OsError> {
-        let Self { object, sleeper, ticket, is_latest, .. } = self;
-        sleeper.arm(waker, || has_next(object.slots(), *ticket, *is_latest), || object.has_sender())
+        let Self { object, sleeper, ticket, on_full, .. } = self;
+        sleeper.arm(waker, || has_next(object.slots(), *ticket, *on_full), || object.has_sender())
     }
 
     /// Receives the next message, if it has arrived.
     #[inline]
     pub(super) fn take(&mut self) -> Option<Result<Message, RecvError>> {
-        let Arrived { number, words, next, read } = match self.is_latest {
-            true => match self.claim()? {
+        let Arrived { number, words, next, read } = match self.on_full {
+            OnFull::KeepLatest => match self.claim()? {
                 Ok(arrived) => arrived,
                 Err(error) => return Some(Err(RecvError::NotNow(error))),
             },
-            false => self.read()?,
+            OnFull::Wait | OnFull::DropNew => self.read()?,
         };
         let place = message::place(number, &words);
         let missed = place.wrapping_sub(self.expected);
@@ -495,8 +493,8 @@ impl Receiver {
 }
 
 #[inline]
-fn has_next(slots: &[Slot], ticket: Ticket, is_latest: bool) -> bool {
-    if is_latest {
+fn has_next(slots: &[Slot], ticket: Ticket, on_full: OnFull) -> bool {
+    if on_full == OnFull::KeepLatest {
         ring::has_passed(slots, ticket)
     } else {
         ring::is_there(slots, ticket)
@@ -527,7 +525,7 @@ impl Drop for Receiver {
         // Give back what was not received. The sender handles what it sends from now on.
         let slots = self.object.slots();
         let left = (0..slots.len()).map_while(|_| {
-            let words = if self.is_latest {
+            let words = if self.on_full == OnFull::KeepLatest {
                 ring::claim_next(slots, &mut self.ticket)?
             } else {
                 ring::claim(slots, &mut self.ticket)?

@@ -3,6 +3,7 @@
 //!
 //! | module | for |
 //! |---|---|
+//! | [`tasks`] | futures: an executor for one |
 //! | [`process`], [`wire`] | other processes: starting and ending them, and talking to them |
 //! | [`payload`], [`numbered`], [`source`] | bytes of messages, and whether they came as they were sent |
 //! | [`machine`], [`clock`], [`procfs`] | what figures were taken on, the time, and what a process has |
@@ -27,6 +28,7 @@ pub mod procfs;
 pub mod source;
 #[cfg(feature = "figures")]
 pub mod table;
+pub mod tasks;
 #[cfg(feature = "figures")]
 pub mod turns;
 pub mod units;

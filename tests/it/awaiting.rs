@@ -3,6 +3,7 @@
 use crate::support::{mappings, unique_prefix};
 use shm_pool::channel::{wait_any, OnFull, Publisher, Receiver, RecvError, SendErrorKind, Sender, WaitAnyError};
 use shm_pool::{Client, Provider};
+use shm_pool_support::tasks::block_on;
 use std::future::{poll_fn, Future};
 use std::pin::{pin, Pin};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -44,24 +45,6 @@ impl Scene {
 
     fn channels(&self, count: usize) -> (Vec<Sender>, Vec<Receiver>) {
         (0..count).map(|number| self.channel(number, 2)).unzip()
-    }
-}
-
-/// Blocks on a future, with the thread as the executor.
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    struct Unpark(thread::Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut future = pin!(future);
-    loop {
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => thread::park(),
-        }
     }
 }
 

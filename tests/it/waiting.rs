@@ -2,6 +2,7 @@
 
 use crate::support::{builder, pair, Random};
 use shm_pool::{AllocError, AllocErrorKind, AllocFuture, Client, Provider, ShmBufMut};
+use shm_pool_support::tasks::block_on;
 use std::alloc::Layout;
 use std::future::Future;
 use std::pin::{pin, Pin};
@@ -31,24 +32,6 @@ struct Woken(AtomicUsize);
 impl Wake for Woken {
     fn wake(self: Arc<Self>) {
         self.0.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
-/// Blocks on a future, with the thread as the executor.
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    struct Unpark(thread::Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut future = pin!(future);
-    loop {
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => thread::park(),
-        }
     }
 }
 
