@@ -183,6 +183,8 @@ mod message;
 #[path = "../models/loans.rs"]
 mod models;
 mod object;
+mod opening;
+mod outlet;
 mod publisher;
 mod receiver;
 mod returns;
@@ -196,8 +198,10 @@ pub use error::{ChannelError, RecvError, SendError, SendErrorKind, WaitAnyError}
 pub use futures::{RecvFuture, SendBytesFuture, SendFuture};
 pub use interrupt::Interrupter;
 pub use message::{Inline, Message, MAX_INLINE};
-pub use publisher::{Publisher, PublisherBuilder, ReceiverState};
-pub use receiver::{Receiver, ReceiverBuilder};
+pub use opening::ReceiverBuilder;
+pub use outlet::ReceiverState;
+pub use publisher::{Publisher, PublisherBuilder};
+pub use receiver::Receiver;
 pub use rules::OnFull;
 pub use sender::{Sender, SenderBuilder};
 pub use wait_any::wait_any;

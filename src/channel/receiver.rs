@@ -3,197 +3,22 @@
 #![forbid(unsafe_code)]
 
 use super::bell::Woken;
-use super::borrower::{memory_bell, Borrower, MappedSegments};
+use super::borrower::MappedSegments;
 use super::end::Sleeper;
-use super::error::{ChannelError, RecvError};
+use super::error::RecvError;
 use super::interrupt::{Interrupter, Interrupts};
-use super::layout::{self, not_a_channel, Facts, Found, Kind, EXTRA_SLOTS, MAX_LOANS, MAX_SLOTS};
-use super::meeting::Meeting;
 use super::message::{self, Carried, Message};
 use super::object::Object;
 use super::ring::{self, Slot, Ticket, Words};
 use super::rules::OnFull;
-use super::{spin, DEFAULT_SPIN};
+use super::spin;
 use crate::error::OsError;
 use crate::os::deadline::Deadline;
-use crate::os::name::Name;
-use crate::os::posix::effective_uid;
-use crate::peer::client::Client;
 use crate::peer::error::AttachError;
-use crate::protocol::control::CHANNEL_MAGIC;
-use crate::protocol::dead::remove_dead;
 use crate::sync::{fence, Ordering};
 use std::fmt;
-use std::sync::Arc;
 use std::task::Waker;
-use std::thread;
 use std::time::Duration;
-
-/// How long [`ReceiverBuilder::open_timeout`] sleeps between two tries. It has to poll: before the
-/// object exists, the two sides share nothing that could wake it.
-const BETWEEN_TRIES: Duration = Duration::from_millis(1);
-
-/// Options of a [`Receiver`]. Start with [`Receiver::builder`]; every option has a default.
-#[derive(Clone, Debug)]
-#[must_use = "a builder does nothing until `open` is called"]
-pub struct ReceiverBuilder {
-    spin: Duration,
-    capacity: Option<usize>,
-    loans: Option<usize>,
-    on_full: Option<OnFull>,
-}
-
-impl ReceiverBuilder {
-    /// Sets how many messages of a [`Publisher`](super::Publisher) this receiver may be behind:
-    /// from 1 to what the publisher allows, which is the default. Each takes 64 bytes of /dev/shm.
-    ///
-    /// With [`OnFull::KeepLatest`] it is exact: an older message is withdrawn. With the others one
-    /// more fits, as [`SenderBuilder::capacity`](super::SenderBuilder::capacity) says.
-    pub fn capacity(mut self, messages: usize) -> Self {
-        self.capacity = Some(messages);
-        self
-    }
-
-    /// Sets how many buffers of a [`Publisher`](super::Publisher) this receiver may have at a time,
-    /// including those that it has not received yet: from 1 to what the publisher allows, which is
-    /// the default; rounded up to a power of two. Each takes 8 bytes of /dev/shm. More are dropped,
-    /// or with [`OnFull::Wait`] refused to the publisher.
-    pub fn loans(mut self, loans: usize) -> Self {
-        self.loans = Some(loans);
-        self
-    }
-
-    /// Sets what happens when a [`Publisher`](super::Publisher) has another message and this
-    /// receiver is behind by its [`capacity`](Self::capacity); default: what the publisher says.
-    pub fn on_full(mut self, on_full: OnFull) -> Self {
-        self.on_full = Some(on_full);
-        self
-    }
-
-    /// Sets how long [`recv`](Receiver::recv) spins for a message before it sleeps; default 20 µs.
-    /// [`Duration::MAX`] means for ever.
-    pub fn spin(mut self, spin: Duration) -> Self {
-        self.spin = spin;
-        self
-    }
-
-    /// Opens the channel `name` of a [`Sender`](super::Sender) or a [`Publisher`](super::Publisher)
-    /// whose provider has the client's directory, name prefix and user (see
-    /// [`ClientBuilder`](crate::ClientBuilder)). A publisher must be of this process's user.
-    ///
-    /// # Errors
-    ///
-    /// [`ChannelError::Name`], [`ChannelError::NoChannel`], [`ChannelError::Unfinished`],
-    /// [`ChannelError::SenderGone`], [`ChannelError::HasReceiver`], [`ChannelError::NotAChannel`],
-    /// [`ChannelError::WrongUid`], [`ChannelError::TooMany`], [`ChannelError::Os`]; of a sender:
-    /// [`ChannelError::NoPublisher`]; of a publisher: [`ChannelError::TooManyReceivers`],
-    /// [`ChannelError::Capacity`], [`ChannelError::Loans`], [`ChannelError::MayNotWait`].
-    pub fn open(self, client: &Client, name: &str) -> Result<Receiver, ChannelError> {
-        let (names, uid) = client.trusted();
-        let object = layout::name(names, name)?;
-        let found = layout::open(&object, uid)?;
-        let provider = found.facts.provider;
-        // Before it joins: what fails afterwards could not be undone.
-        let memory = memory_bell(names, provider, uid).map_err(not_a_channel)?;
-        let (object, on_full) = match found.facts.kind {
-            Kind::Pair => (self.join(found, &object)?, OnFull::Wait),
-            // It could not open what this process makes.
-            Kind::Meeting if uid != effective_uid() => {
-                let (object, expected) = (object.path(), effective_uid());
-                return Err(ChannelError::WrongUid { object, found: uid, expected });
-            }
-            Kind::Meeting => self.take_a_seat(found, &object, |branch| layout::branch_name(names, name, branch))?,
-            Kind::Branch => {
-                let reason = "it is one receiver's part of a channel";
-                return Err(ChannelError::NotAChannel { object: object.path(), reason });
-            }
-        };
-        let borrower = Arc::new(Borrower::new(object.shared().clone(), object.locks().clone(), memory));
-        let segments = MappedSegments::new(names, uid, provider, borrower);
-        let (ticket, expected, read) = (Ticket::default(), 0, None);
-        let sleeper = Box::new(Sleeper::new(object.receivers_end(), Interrupts::new()));
-        let (spin, turn) = (self.spin, 0);
-        Ok(Receiver { sleeper, object, segments, ticket, expected, read, on_full, spin, turn })
-    }
-
-    /// Joins a channel of one receiver.
-    fn join(&self, found: Found, name: &Name) -> Result<Object, ChannelError> {
-        if self.capacity.is_some() || self.loans.is_some() || self.on_full.is_some() {
-            return Err(ChannelError::NoPublisher { object: name.path() });
-        }
-        Object::of_pair(found, name)?.join(name)
-    }
-
-    /// Comes to a publisher's meeting (see `meeting`).
-    fn take_a_seat(
-        &self,
-        found: Found,
-        name: &Name,
-        branch_name: impl Fn(u64) -> Name,
-    ) -> Result<(Object, OnFull), ChannelError> {
-        let rules = found.facts;
-        let object = || name.path();
-        let (most, most_loans) = (rules.slots - EXTRA_SLOTS, rules.loans);
-        let (capacity, loans) = (self.capacity.unwrap_or(most), self.loans.unwrap_or(most_loans));
-        if !(1..=most.min(MAX_SLOTS)).contains(&capacity) {
-            return Err(ChannelError::Capacity { capacity, min: 1, max: most });
-        }
-        if !(1..=most_loans.min(MAX_LOANS)).contains(&loans) {
-            return Err(ChannelError::Loans { loans, min: 1, max: most_loans });
-        }
-        let on_full = self.on_full.unwrap_or(rules.on_full);
-        if on_full == OnFull::Wait && !rules.may_wait {
-            return Err(ChannelError::MayNotWait { object: object() });
-        }
-        let random = |error: getrandom::Error| name.error("getrandom", 0, error.into());
-        let id = getrandom::u64().map_err(random)?;
-        let meeting = Arc::new(Meeting::of_receiver(found));
-        let Some(seat) = meeting.take_seat(name)? else {
-            return Err(if meeting.has_publisher() {
-                ChannelError::TooManyReceivers { object: object(), max: rules.seats }
-            } else {
-                ChannelError::SenderGone { object: object() }
-            });
-        };
-        if let Some(former) = seat.branch() {
-            // Without this, a receiver that is killed and restarted leaves a branch each time. A
-            // sweep removes what cannot be removed now.
-            let _ = remove_dead(&branch_name(former), effective_uid(), CHANNEL_MAGIC, true);
-        }
-        let (slots, loans) = (capacity + EXTRA_SLOTS, loans.next_power_of_two());
-        let facts = Facts { kind: Kind::Branch, slots, loans, seats: 1, on_full, ..rules };
-        let branch = Object::create_branch(&branch_name(id), &facts, seat.clone())?;
-        // The publisher may also have died before this receiver came.
-        if seat.announce(id) && branch.to_receiver().is_held() {
-            return Ok((branch, on_full));
-        }
-        // It may have opened the branch already.
-        branch.to_sender().leave();
-        Err(ChannelError::SenderGone { object: object() })
-    }
-
-    /// Like [`open`](Self::open), but tries again every millisecond, for `timeout` at most, while
-    /// there is no sender: none was started, or it is still making the channel, or it is dead and
-    /// has no successor yet. Also while all of a publisher's seats are taken.
-    ///
-    /// # Errors
-    ///
-    /// As [`open`](Self::open).
-    pub fn open_timeout(self, client: &Client, name: &str, timeout: Duration) -> Result<Receiver, ChannelError> {
-        let deadline = Deadline::after(timeout);
-        loop {
-            match self.clone().open(client, name) {
-                Err(
-                    ChannelError::NoChannel { .. }
-                    | ChannelError::Unfinished { .. }
-                    | ChannelError::SenderGone { .. }
-                    | ChannelError::TooManyReceivers { .. },
-                ) if !deadline.is_some_and(Deadline::has_passed) => thread::sleep(BETWEEN_TRIES),
-                result => return result,
-            }
-        }
-    }
-}
 
 /// Receives the messages of one sender. The [module](super) tells what becomes of them.
 pub struct Receiver {
@@ -226,18 +51,11 @@ struct Arrived {
 }
 
 impl Receiver {
-    /// A builder with the default options.
-    pub fn builder() -> ReceiverBuilder {
-        ReceiverBuilder { spin: DEFAULT_SPIN, capacity: None, loans: None, on_full: None }
-    }
-
-    /// Opens a channel with the default options.
-    ///
-    /// # Errors
-    ///
-    /// As [`ReceiverBuilder::open`].
-    pub fn open(client: &Client, name: &str) -> Result<Self, ChannelError> {
-        Self::builder().open(client, name)
+    /// The receiver of a channel that it has joined.
+    pub(super) fn new(object: Object, segments: MappedSegments, on_full: OnFull, spin: Duration) -> Self {
+        let sleeper = Box::new(Sleeper::new(object.receivers_end(), Interrupts::new()));
+        let (ticket, expected, read, turn) = (Ticket::default(), 0, None, 0);
+        Self { sleeper, object, segments, ticket, expected, read, on_full, spin, turn }
     }
 
     /// Receives the next message, and waits for it if need be.
@@ -339,7 +157,7 @@ impl Receiver {
     }
 
     /// How many messages the channel holds that it has not received; see
-    /// [`ReceiverBuilder::capacity`].
+    /// [`ReceiverBuilder::capacity`](super::ReceiverBuilder::capacity).
     pub fn capacity(&self) -> usize {
         self.object.capacity()
     }
