@@ -66,6 +66,12 @@ const HOLDER: u32 = libc::FUTEX_TID_MASK;
 const RUNG_OR_GONE: u32 = libc::FUTEX_OWNER_DIED;
 const SLEEPS: u32 = libc::FUTEX_WAITERS;
 
+/// Is this the word of a bell that never had a ringer?
+#[inline]
+fn is_free(word: u32) -> bool {
+    word & (HOLDER | RUNG_OR_GONE) == 0
+}
+
 /// Is this the word of a bell whose ringer is gone?
 #[inline]
 fn is_gone(word: u32) -> bool {
@@ -118,8 +124,14 @@ impl Bell {
 
     /// Makes `holder` the thread whose death rings this bell. `false` if the bell is held, or was.
     pub(super) fn hold(&self, holder: u32) -> bool {
-        let is_free = |word| word & (HOLDER | RUNG_OR_GONE) == 0;
         self.change(|word| is_free(word).then_some(word | holder & HOLDER)).is_ok()
+    }
+
+    /// Is there a ringer, or was there one?
+    #[inline]
+    pub(super) fn was_held(&self) -> bool {
+        // Acquire: partner of the Release in `hold`.
+        !is_free(self.0.load(Ordering::Acquire))
     }
 
     /// Is there a ringer now?
@@ -162,7 +174,7 @@ impl Bell {
     /// Lets no ringer come any more, if none has come yet.
     pub(super) fn close(&self) {
         // Refused if there is a ringer, or was.
-        let _ = self.change(|word| (word & (HOLDER | RUNG_OR_GONE) == 0).then_some(word | RUNG_OR_GONE));
+        let _ = self.change(|word| is_free(word).then_some(word | RUNG_OR_GONE));
     }
 
     /// The ringer leaves, and rings for the last time.

@@ -264,8 +264,9 @@ impl Branch {
         self.lender.lent()
     }
 
-    /// Nothing is sent any more.
+    /// Nothing is sent any more, and the receiver learns of it.
     pub(super) fn close(&self) {
+        self.object.close();
         self.lender.close();
     }
 }

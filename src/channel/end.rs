@@ -68,6 +68,25 @@ impl Sleeper {
         &self.interrupts
     }
 
+    /// The bell that it sleeps on.
+    #[inline]
+    pub(super) fn bell(&self) -> &Bell {
+        self.end.bell()
+    }
+
+    /// Does it sleep on the bell of a seat?
+    #[inline]
+    pub(super) fn is_at_seat(&self) -> bool {
+        matches!(self.end.bell, Place::Seat(..))
+    }
+
+    /// From now on it sleeps on the bell of this end.
+    pub(super) fn move_to(&mut self, end: End) {
+        self.bell().get_up();
+        self.end = end;
+        self.leave_helper();
+    }
+
     /// From now on a thread sleeps on the bell itself.
     pub(super) fn leave_helper(&mut self) {
         self.awaited = None;

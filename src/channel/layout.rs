@@ -10,7 +10,7 @@
 //!
 //! ```text
 //!   offset 0      what it is: magic, version, state, provider id, kind, sizes, rules
-//!   offset 64     the bell that the sender rings (a branch's is in the meeting)
+//!   offset 64     the bell that the sender rings
 //!   offset 128    the bell that the receiver rings
 //!   offset 4096   the slots, 64 bytes each; behind them the returns, 8 bytes each
 //!
@@ -138,12 +138,6 @@ impl What {
         self.state.store(CLOSED, Ordering::SeqCst);
     }
 
-    /// Lets nobody else come, for the one who comes now. `false` if somebody has before.
-    pub(super) fn claim(&self) -> bool {
-        // Acquire: partner of the Release in `finish`.
-        self.state.compare_exchange(OPEN, CLOSED, Ordering::Acquire, Ordering::Relaxed).is_ok()
-    }
-
     pub(super) fn is_closed(&self) -> bool {
         // SeqCst: partner of `close`; it includes its Acquire.
         self.state.load(Ordering::SeqCst) == CLOSED
@@ -238,12 +232,6 @@ pub(super) struct Found {
 }
 
 impl Found {
-    pub(super) fn what(&self) -> &What {
-        // SAFETY: `open` has checked that the mapping is at least a page long; it is page-aligned,
-        // and the line consists of atomics only.
-        unsafe { self.mapping.base().cast::<What>().as_ref() }
-    }
-
     /// Is there memory for all of it, so that writing to it is no signal on a full /dev/shm?
     pub(super) fn has_all_its_memory(&self) -> bool {
         let needed = size(self.facts.slots, self.facts.loans) as u64;
@@ -347,6 +335,12 @@ impl Shared {
         // SAFETY: the words lie within the mapping (`new`), are aligned, because a slot is a
         // multiple of a word, and are atomics.
         unsafe { std::slice::from_raw_parts(first.cast(), self.loans) }
+    }
+
+    /// The bell that the sender rings.
+    #[inline]
+    pub(super) fn to_receiver(&self) -> &Bell {
+        &self.header().to_receiver.0
     }
 
     /// The bell that the receiver rings.

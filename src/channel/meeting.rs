@@ -10,7 +10,7 @@
 //! ```text
 //!   offset 0      what it is (see `layout`)
 //!   offset 64     how many receivers have come: the publisher sleeps on it
-//!   offset 2048   64 seats of 32 bytes: the bell that the publisher rings, and the branch's id
+//!   offset 2048   64 seats of 32 bytes: a bell that the publisher rings, and the branch's id
 //!
 //!   locked bytes (exclusive OFD locks):
 //!     0 the publisher, as long as it exists
@@ -20,6 +20,10 @@
 //! The seats end with the page, and so there are 64: the entries of the publisher's robust list lie
 //! in the page before (see `robust_list`). The publisher holds the bells of all seats from the
 //! start, so the kernel tells every receiver of its death, even one whose branch it has not opened.
+//!
+//! All receivers can write to this page. So a seat's bell serves a receiver only until it is met.
+//! From then on the publisher holds and rings the bell in the branch, which no other receiver has
+//! mapped, and the receiver sleeps there.
 //!
 //! # A receiver comes
 //!
@@ -35,7 +39,12 @@
 //! |---|---|---|
 //! | P1 | has the count changed? | one load in each call |
 //! | P2 | read the ids of all seats: Acquire, partner of R3 | |
-//! | P3 | open each branch that it has not seen, and close it to itself: it is opened once | for want of descriptors or memory: later |
+//! | P3 | open each branch that it has not seen | for want of descriptors or memory: later |
+//! | P4 | hold the branch's own bell: the receiver is met | once: a bell that was held is not held again |
+//! | P5 | send it the history; ring the bell of its seat | a receiver that sleeps there looks, finds P4, and goes to sleep on its own bell |
+//!
+//! Being met is one of the things that a receiver at its seat asks for in step S3 of `bell`, so P4
+//! and P5 are the W1 and W2 to W5 of one more message.
 //!
 //! A message whose `send` begins after `open` has returned finds the count changed, so the receiver
 //! gets it. A publisher that closes stores that first and then rings all bells; a receiver counts
@@ -54,7 +63,7 @@
 //! | what is damaged | what it does |
 //! |---|---|
 //! | the count, an id | the publisher looks for branches that are not there, or overlooks a newcomer. Branches that it has opened are safe: it knows them privately, and opens none twice, whatever seats name it |
-//! | the bell of a seat | its receiver is woken or told of the publisher's end up to a second late (see `bell`); or it is told that the publisher is gone, if the bell says so: then it gets what was sent and `Disconnected`, and may open the channel again, at another seat |
+//! | the bell of a seat | a receiver that was met does not notice. One that was not yet is woken or told of the publisher's end up to a second late (see `bell`); or gets `Disconnected`, if the bell says so, and may open the channel again, at another seat |
 //! | what it is | newcomers are refused |
 
 use super::bell::Bell;
@@ -133,7 +142,7 @@ impl MeetingHeader {
         self.arrivals.0.sleep_while(known, deadline);
     }
 
-    /// The bell that the publisher rings for the receiver on a seat.
+    /// The bell that the publisher rings for the receiver on a seat until it has met it.
     #[inline]
     pub(super) fn bell(&self, at: usize) -> &Bell {
         &self.seats[at].to_receiver
@@ -283,13 +292,13 @@ impl Seat {
         self.at
     }
 
-    /// The bell that the publisher rings for the receiver that sits here.
+    /// The bell that the publisher rings for the receiver that sits here until it has met it.
     #[inline]
     pub(super) fn bell(&self) -> &Bell {
         self.meeting.page.bell(self.at)
     }
 
-    /// The end of the receiver that sits here.
+    /// The end of the receiver that sits here and was not met.
     pub(super) fn end(&self) -> End {
         End::of_seat(&self.meeting.page, self.at)
     }

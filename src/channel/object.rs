@@ -1,7 +1,7 @@
 //! One side's end of a channel's object.
 //!
 //! A pair's sender makes the object, and its receiver joins. A branch's receiver makes it, and the
-//! publisher opens it; the bell that a publisher rings is in the meeting, at the receiver's seat.
+//! publisher opens it; until then the receiver sleeps at its seat (see `meeting`).
 //!
 //! A name is reused when a sender ends and its successor starts. So a dead sender's object is
 //! removed only under its lock (see `remove_dead`), and a sender removes its own name before it
@@ -36,7 +36,7 @@ pub(super) struct Object {
     /// Dropped before the mapping that its entry lies next to.
     listed: Option<Listed>,
     shared: Arc<Shared>,
-    /// Of a branch: where the bell is that the publisher rings.
+    /// Of a branch: where its receiver sleeps until the publisher has met it.
     seat: Option<Seat>,
     fork_epoch: u64,
     /// The maker's name, removed before its lock is released.
@@ -134,9 +134,9 @@ impl Object {
 
     /// Holds a bell of this object for this end.
     fn hold(mut self, name: &Name, bell: impl Fn(&Self) -> &Bell) -> Result<Self, ChannelError> {
-        // SAFETY: both bells of a pair, and a branch's `to_sender`, lie in the first page of the
-        // mapping, which `make` and `layout::open` have put behind a page of this process's own;
-        // `listed` is dropped before it. Each end holds one bell, and once only.
+        // SAFETY: both bells lie in the first page of the mapping, which `make` and `layout::open`
+        // have put behind a page of this process's own; `listed` is dropped before it. Each end
+        // holds one bell, and once only.
         self.listed = unsafe { hold(bell(&self), name) }?;
         Ok(self)
     }
@@ -151,9 +151,23 @@ impl Object {
         Err(ChannelError::SenderGone { object: name.path() })
     }
 
-    /// The publisher's end of a branch that was found.
+    /// The publisher's end of a branch that was found. It becomes the publisher's only when it has
+    /// [met](Self::meet) the receiver.
     pub(super) fn of_branch(found: Found, seat: Seat) -> Self {
         Self::found(found, Some(seat))
+    }
+
+    /// Makes this end of a branch the publisher's (P4). `None` if the receiver was met before.
+    pub(super) fn meet(self, name: &Name) -> Result<Option<Self>, ChannelError> {
+        let this = self.hold(name, Self::to_receiver)?;
+        Ok(this.listed.is_some().then_some(this))
+    }
+
+    /// Has the publisher met this receiver, so that it rings the object's own bell? A pair's sender
+    /// always does.
+    #[inline]
+    pub(super) fn is_met(&self) -> bool {
+        self.seat.is_none() || self.to_receiver().was_held()
     }
 
     fn found(found: Found, seat: Option<Seat>) -> Self {
@@ -205,12 +219,18 @@ impl Object {
         self.shared.slots()
     }
 
-    /// The bell that the sender rings.
+    /// The bell that the sender rings; in a branch, from the meeting on.
     #[inline]
     pub(super) fn to_receiver(&self) -> &Bell {
+        self.shared.to_receiver()
+    }
+
+    /// The bell that the receiver listens to now.
+    #[inline]
+    pub(super) fn receivers_bell(&self) -> &Bell {
         match &self.seat {
-            None => &self.shared.header().to_receiver.0,
-            Some(seat) => seat.bell(),
+            Some(seat) if !self.is_met() => seat.bell(),
+            _ => self.to_receiver(),
         }
     }
 
@@ -220,11 +240,11 @@ impl Object {
         self.shared.to_sender()
     }
 
-    /// What the receiver sleeps on.
+    /// What the receiver sleeps on now.
     pub(super) fn receivers_end(&self) -> End {
         match &self.seat {
-            None => End::of_object(&self.shared, |shared| &shared.header().to_receiver.0),
-            Some(seat) => seat.end(),
+            Some(seat) if !self.is_met() => seat.end(),
+            _ => End::of_object(&self.shared, Shared::to_receiver),
         }
     }
 
@@ -267,7 +287,7 @@ impl Object {
         self.fork_epoch == fork::epoch()
     }
 
-    /// The sender of a pair leaves: nobody can open the channel any more.
+    /// The sender leaves: nobody can open the object any more.
     pub(super) fn close(&self) {
         self.shared.header().what.0.close();
         self.to_receiver().leave();

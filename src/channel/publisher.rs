@@ -79,8 +79,8 @@ pub struct PublisherBuilder {
 
 impl PublisherBuilder {
     /// Sets how many receivers there may be at a time, from 1 to 64; default 16. Each counts as one
-    /// of the 2048 ends of channels that a process may have, whether or not it comes; its memory is
-    /// made when it comes, by the receiver. 64 is how many bells fit into the page on which the
+    /// of the 2048 ends of channels that a process may have, whether or not it comes, and as one
+    /// more while it is there; its memory is made when it comes, by the receiver. 64 is how many bells fit into the page on which the
     /// kernel rings for a publisher that dies.
     pub fn receivers(mut self, receivers: usize) -> Self {
         self.seats = receivers;
@@ -472,7 +472,8 @@ impl Publisher {
                     self.seen[at] = id;
                     self.add(outlet);
                 }
-                // Descriptors or memory are short: the receiver stays announced.
+                // Descriptors, memory or bells are short: the receiver stays announced.
+                Err(ChannelError::TooMany { .. }) => are_all_seen = false,
                 Err(ChannelError::Os(error)) if may_work_later(&error) => are_all_seen = false,
                 // It left or died before this, or it is no branch of this channel.
                 Err(_) => self.seen[at] = id,
@@ -507,15 +508,13 @@ impl Publisher {
             return Ok(None);
         }
         let book = branch::book(&name, facts.loans)?;
-        // Last, for it is not undone. The id may stand at two seats, or come again: a second ring
-        // and a second book for one receiver would take its messages away while it reads them.
-        if !found.what().claim() {
-            return Ok(None);
-        }
-        let (object, interrupts) = (Object::of_branch(found, seat), self.interrupts.clone());
+        let (object, interrupts) = (Object::of_branch(found, seat.clone()), self.interrupts.clone());
         if object.to_sender().is_gone() || !object.is_receiver_locked() {
             return Ok(None);
         }
+        // Last, for it is not undone. The id may stand at two seats, or come again: a second ring
+        // and a second book for one receiver would take its messages away while it reads them.
+        let Some(object) = object.meet(&name)? else { return Ok(None) };
         let branch = Branch::new(object, book, facts.on_full, interrupts, self.pool.upgrade().as_deref());
         let mut outlet = Outlet { branch, id, left_out: 0, dropped: 0, turn: None };
         let last = self.history.len().saturating_sub(outlet.branch.object.capacity().min(facts.loans));
@@ -527,6 +526,8 @@ impl Publisher {
             }
             outlet.branch.look_for_room();
         }
+        // It may sleep on either bell by now.
+        seat.bell().ring(); // P5
         outlet.branch.ring();
         Ok(Some(outlet))
     }

@@ -95,7 +95,7 @@ impl Receiver {
         self.free_read();
         // Look at the bell first: what was sent before the sender left is received before
         // `Disconnected`.
-        let is_gone = self.object.to_receiver().is_gone();
+        let is_gone = self.object.receivers_bell().is_gone();
         match self.take() {
             Some(taken) => taken,
             None if is_gone => Err(RecvError::Disconnected),
@@ -176,9 +176,23 @@ impl Receiver {
     /// its way to the caller.
     #[inline(never)]
     fn wait(&mut self, deadline: Option<Deadline>) -> Woken {
+        self.follow();
         self.sleeper.leave_helper();
-        let is_ready = || self.has_next() || self.sleeper.interrupts().is_set();
-        spin(self.spin, self.object.to_receiver(), deadline, is_ready, || self.object.has_sender())
+        let is_over = || self.has_next() || self.sleeper.interrupts().is_set() || self.is_to_move();
+        spin(self.spin, self.sleeper.bell(), deadline, is_over, || self.object.has_sender())
+    }
+
+    /// Has the publisher met this receiver, which still sleeps at its seat?
+    #[inline]
+    pub(super) fn is_to_move(&self) -> bool {
+        self.sleeper.is_at_seat() && self.object.is_met()
+    }
+
+    /// Sleeps on the bell that the publisher rings, from the meeting on (see `meeting`).
+    pub(super) fn follow(&mut self) {
+        if self.is_to_move() {
+            self.sleeper.move_to(self.object.receivers_end());
+        }
     }
 
     /// Asks for the next message: the slot of the last one is free from now on.
@@ -201,8 +215,16 @@ impl Receiver {
     /// Has `waker` woken when the next message arrives, or the sender is gone; see
     /// [`Sleeper::arm`].
     pub(super) fn arm(&mut self, waker: &Waker) -> Result<Option<Woken>, OsError> {
-        let Self { object, sleeper, ticket, on_full, .. } = self;
-        sleeper.arm(waker, || has_next(object.slots(), *ticket, *on_full), || object.has_sender())
+        loop {
+            self.follow();
+            let Self { object, sleeper, ticket, on_full, .. } = self;
+            let (is_at_seat, has_next) = (sleeper.is_at_seat(), || has_next(object.slots(), *ticket, *on_full));
+            let is_over = || has_next() || is_at_seat && object.is_met();
+            let woken = sleeper.arm(waker, is_over, || object.has_sender())?;
+            if woken != Some(Woken::Ready) || has_next() {
+                return Ok(woken);
+            }
+        }
     }
 
     /// Receives the next message, if it has arrived.
@@ -320,7 +342,7 @@ fn has_next(slots: &[Slot], ticket: Ticket, on_full: OnFull) -> bool {
 }
 
 fn is_sender_there(object: &Object) -> bool {
-    !object.to_receiver().is_gone() && object.has_sender()
+    !object.receivers_bell().is_gone() && object.has_sender()
 }
 
 /// Did the call fail for want of something that others give back?

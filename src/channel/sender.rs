@@ -310,7 +310,6 @@ impl Drop for Sender {
     fn drop(&mut self) {
         // In a forked child the channel belongs to the parent.
         if self.branch.object.is_ours() {
-            self.branch.object.close();
             self.branch.close();
         }
     }

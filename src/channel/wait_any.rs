@@ -92,7 +92,7 @@ enum Found {
 
 /// Which receiver's turn it is, of those that are ready; or who was interrupted.
 fn find(receivers: &[&mut Receiver]) -> Option<Found> {
-    let is_ready = |receiver: &Receiver| receiver.has_next() || receiver.object().to_receiver().is_gone();
+    let is_ready = |receiver: &Receiver| receiver.has_next() || receiver.object().receivers_bell().is_gone();
     let all = || receivers.iter().enumerate();
     let ready = all().filter(|(_, receiver)| is_ready(receiver)).min_by_key(|(_, receiver)| receiver.turn);
     if let Some((index, _)) = ready {
@@ -126,15 +126,19 @@ fn spin(receivers: &[&mut Receiver], budget: Duration, deadline: Option<Deadline
 fn sleep(receivers: &mut [&mut Receiver], deadline: Option<Deadline>) -> Found {
     receivers.iter_mut().for_each(|receiver| receiver.sleeper.leave_helper());
     let found = loop {
+        receivers.iter_mut().for_each(|receiver| receiver.follow());
         let mut words = Words::new();
         for receiver in receivers.iter() {
-            let bell = receiver.object().to_receiver();
+            let bell = receiver.sleeper.bell();
             // One whose sender is gone is found below.
             let word = bell.lie_down(); // S1, S2
             word.into_iter().for_each(|word| words.push(bell.word(), word));
         }
         if let Some(found) = find(receivers) {
             break found; // S3
+        }
+        if receivers.iter().any(|receiver| receiver.is_to_move()) {
+            continue; // S3 as well
         }
         let look_again = Deadline::after(LOOK_AGAIN);
         words.sleep(Deadline::first(deadline, look_again)); // S4
@@ -148,11 +152,11 @@ fn sleep(receivers: &mut [&mut Receiver], deadline: Option<Deadline>) -> Found {
         }
         if look_again.is_some_and(Deadline::has_passed) {
             for receiver in receivers.iter().filter(|receiver| !receiver.object().has_sender()) {
-                receiver.object().to_receiver().leave(); // in the sender's place
+                receiver.object().receivers_bell().leave(); // in the sender's place
             }
         }
     };
-    receivers.iter().for_each(|receiver| receiver.object().to_receiver().get_up());
+    receivers.iter().for_each(|receiver| receiver.sleeper.bell().get_up());
     found
 }
 

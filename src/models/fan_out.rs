@@ -111,33 +111,68 @@ fn the_oldest_of_two_messages_is_withdrawn_while_it_is_received() {
     what_is_withdrawn_while_it_is_received(2, 3, 3, 2);
 }
 
-/// A meeting, and the ring of the receiver that comes.
+/// A meeting, and the branch of the receiver that comes.
 struct Coming {
     meeting: MeetingHeader,
+    to_receiver: Bell,
     slots: Vec<Slot>,
 }
 
 impl Coming {
     fn new() -> Arc<Self> {
-        Arc::new(Self { meeting: MeetingHeader::open(), slots: ring(2) })
+        Arc::new(Self { meeting: MeetingHeader::open(), to_receiver: Bell::new(0), slots: ring(2) })
     }
 
-    /// What a publisher does: it meets who has come and sends to them. Returns whether there was
-    /// one.
-    fn send(&self) -> bool {
+    /// What a publisher does: it meets who has come (P1 to P5). Returns whether there was one.
+    fn meet(&self, history: Option<&mut Ticket>) -> bool {
         if self.meeting.arrivals() == 0 {
             return false;
         }
         assert_eq!(self.meeting.branch(0), BRANCH, "the count without the id");
-        ring::put(&self.slots, &mut Ticket::default(), &[1; WORDS]);
+        assert!(self.to_receiver.hold(1));
+        assert!(!self.to_receiver.hold(1), "it is met once");
+        let history = history.map(|ticket| ring::put(&self.slots, ticket, &[1; WORDS]));
         self.meeting.bell(0).ring();
+        if history.is_some() {
+            self.to_receiver.ring();
+        }
         true
+    }
+
+    /// It meets who has come, and sends to them.
+    fn send(&self) -> bool {
+        let is_met = self.meet(None);
+        if is_met {
+            self.send_another(&mut Ticket::default());
+        }
+        is_met
+    }
+
+    fn send_another(&self, ticket: &mut Ticket) {
+        ring::put(&self.slots, ticket, &[1; WORDS]);
+        self.to_receiver.ring();
+    }
+
+    /// The publisher goes, as when it is dropped.
+    fn close(&self) {
+        self.meeting.close(1);
+        if self.to_receiver.was_held() {
+            self.to_receiver.leave();
+        }
     }
 
     /// Receives, or learns that the publisher is gone.
     fn receive(&self, ticket: &mut Ticket) -> Woken {
         let is_there = || ring::is_there(&self.slots, *ticket);
-        let woken = self.meeting.bell(0).wait(None, is_there, || true);
+        let woken = loop {
+            let is_met = self.to_receiver.was_held();
+            let bell = if is_met { &self.to_receiver } else { self.meeting.bell(0) };
+            let is_over = || is_there() || !is_met && self.to_receiver.was_held();
+            let woken = bell.wait(None, is_over, || true);
+            if woken != Woken::Ready || is_there() {
+                break woken;
+            }
+        };
         if woken == Woken::Ready {
             assert_eq!(ring::read(&self.slots, ticket).map(|(words, _)| words), Some([1; WORDS]));
         }
@@ -187,10 +222,50 @@ fn a_receiver_that_comes_while_the_publisher_goes_is_told() {
             })
         };
         let was_met = coming.send();
-        coming.meeting.close(1);
+        coming.close();
         if let Some(is_met) = receiver.join().unwrap() {
             assert_eq!(is_met, was_met);
         }
+    });
+}
+
+/// Otherwise what a receiver that comes is sent first does not wake it.
+#[test]
+fn a_receiver_that_comes_is_woken_by_its_history() {
+    model(3, || {
+        let coming = Coming::new();
+        let receiver = {
+            let coming = coming.clone();
+            thread::spawn(move || {
+                assert!(coming.meeting.announce(0, BRANCH), "it is open");
+                assert_eq!(coming.receive(&mut Ticket::default()), Woken::Ready);
+            })
+        };
+        coming.meeting.wait_for_another(0, None);
+        assert!(coming.meet(Some(&mut Ticket::default())), "it has come");
+        receiver.join().unwrap();
+    });
+}
+
+/// Otherwise another receiver, which can write to all seats, ends the channel of one that was met.
+#[test]
+fn who_is_met_does_not_mind_what_becomes_of_its_seat() {
+    model(3, || {
+        let coming = Coming::new();
+        assert!(coming.meeting.announce(0, BRANCH), "it is open");
+        let receiver = {
+            let coming = coming.clone();
+            thread::spawn(move || {
+                let mut ticket = Ticket::default();
+                assert_eq!(coming.receive(&mut ticket), Woken::Ready);
+                assert_eq!(coming.receive(&mut ticket), Woken::Gone);
+            })
+        };
+        assert!(coming.meet(None), "it has come");
+        coming.meeting.bell(0).leave(); // by the other receiver
+        coming.send_another(&mut Ticket::default());
+        coming.close();
+        receiver.join().unwrap();
     });
 }
 

@@ -1,10 +1,14 @@
 //! Awaiting, waiting for any of several channels, and interrupts, within one process.
 
 use crate::support::{mappings, unique_prefix};
-use shm_pool::channel::{wait_any, OnFull, Publisher, Receiver, RecvError, SendErrorKind, Sender, WaitAnyError};
+use shm_pool::channel::{
+    wait_any, Message, OnFull, Publisher, Receiver, RecvError, SendErrorKind, Sender, WaitAnyError,
+};
 use shm_pool::{Client, Provider};
 use shm_pool_support::tasks::block_on;
+use std::fs::File;
 use std::future::{poll_fn, Future};
+use std::os::unix::fs::FileExt;
 use std::pin::{pin, Pin};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{mpsc, Arc};
@@ -611,4 +615,43 @@ fn receivers_of_publishers_can_be_waited_for_together() {
         }
     }
     drop(sending.join().unwrap());
+}
+
+/// Otherwise one receiver ends the channel of another, by a word that all of them can write to.
+#[test]
+fn who_was_met_is_not_told_of_an_end_by_another_receiver() {
+    const SAYS_GONE: u32 = 1 << 30;
+    let scene = Scene::new("await-seats");
+    let mut publisher = Publisher::builder().receivers(4).create(&scene.provider, &scene.test).unwrap();
+    let ways: [fn(&mut Receiver) -> Result<Message, RecvError>; 4] = [
+        |receiver| receiver.recv(),
+        |receiver| block_on(receiver.recv_async()),
+        |receiver| wait_any(&mut [receiver], FOR_EVER).map(|_| receiver.try_recv()).unwrap(),
+        |receiver| loop {
+            match receiver.try_recv() {
+                Err(RecvError::Empty) => thread::yield_now(),
+                received => return received,
+            }
+        },
+    ];
+    let (tell, received) = mpsc::channel();
+    let threads = ways.map(|receive| {
+        let mut receiver = Receiver::builder().spin(NOW).open(&scene.client, &scene.test).unwrap();
+        let tell = tell.clone();
+        thread::spawn(move || loop {
+            match receive(&mut receiver) {
+                Ok(message) => tell.send(number(&message)).unwrap(),
+                Err(error) => return error,
+            }
+        })
+    });
+    let meeting = File::options().write(true).open(format!("/dev/shm/shm_pool.{}.channel", scene.test)).unwrap();
+    for sent in 0..100_u64 {
+        assert_eq!(publisher.send_bytes(&sent.to_ne_bytes()), Ok(4));
+        // By now all are met.
+        (0..4).for_each(|seat| meeting.write_all_at(&SAYS_GONE.to_ne_bytes(), 2_048 + seat * 32).unwrap());
+        (0..4).for_each(|_| assert_eq!(received.recv_timeout(FOR_EVER), Ok(sent)));
+    }
+    drop(publisher);
+    threads.map(|thread| assert!(matches!(thread.join().unwrap(), RecvError::Disconnected)));
 }

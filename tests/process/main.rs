@@ -98,6 +98,7 @@ const ROLES: &[(&str, Role)] = &[
     ("owner-swept", sweep::role),
     ("peer", peer::role),
     ("publisher", publisher::role),
+    ("publisher-bells", publisher::bells_role),
     ("publisher-forks", publisher::forking_role),
     ("publisher-full-shm", publisher::full_shm_role),
     ("publisher-garbage", publisher::garbage_role),

@@ -606,6 +606,38 @@ pub(crate) fn garbage_role(link: &Link, arguments: &[&str]) {
     link.send(&Message::Done);
 }
 
+/// Otherwise a receiver that comes while its publisher's process has as many ends as it may is
+/// never met, or is met without a bell.
+#[test]
+fn a_receiver_that_comes_while_bells_are_short_is_met_when_there_is_one() {
+    let names = Names::new("pub-bells");
+    let child = Child::start("publisher-bells", &[names.prefix()]);
+    child.expect_done();
+    child.finish();
+}
+
+pub(crate) fn bells_role(link: &Link, arguments: &[&str]) {
+    let prefix = arguments[0];
+    let provider = provider(prefix);
+    let mut publisher = Publisher::builder().receivers(1).create(&provider, CHANNEL).unwrap();
+    let mut receiver = open(prefix, Receiver::builder());
+    // Others take all bells that are left, as many at a time as there can be.
+    let (mut others, mut seats) = (Vec::new(), 64);
+    while seats > 0 {
+        match Publisher::builder().receivers(seats).create(&provider, &format!("other-{}", others.len())) {
+            Ok(other) => others.push(other),
+            Err(ChannelError::TooMany { .. }) => seats /= 2,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert_eq!(publisher.send_bytes(b"before"), Ok(0));
+    assert!(matches!(receiver.try_recv(), Err(RecvError::Empty)));
+    others.pop();
+    assert_eq!(publisher.send_bytes(b"after"), Ok(1));
+    assert_eq!(&receiver.recv().unwrap()[..], b"after");
+    link.send(&Message::Done);
+}
+
 /// Where a branch has the bell that its receiver rings, in bytes.
 const TO_SENDER: u64 = 128;
 

@@ -131,6 +131,8 @@ impl Program {
 /// A receiver that keeps to the protocol.
 struct Good {
     receiver: Receiver,
+    /// Was it met before any damage? Then it is never told that the publisher is gone.
+    is_met: bool,
     /// The number of the message received last.
     last: Option<u64>,
     kept: Vec<(Message, u64)>,
@@ -141,8 +143,9 @@ impl Good {
         let received = if wait { self.receiver.recv_timeout(SHORT) } else { self.receiver.try_recv() };
         let message = match received {
             Ok(message) => message,
-            // A bell may say that the publisher is gone.
-            Err(RecvError::Empty | RecvError::TimedOut | RecvError::Disconnected) => return false,
+            Err(RecvError::Empty | RecvError::TimedOut) => return false,
+            // The bell of its seat may say that the publisher is gone.
+            Err(RecvError::Disconnected) if !self.is_met => return false,
             Err(error) => panic!("{error}"),
         };
         let number = number_of(&message);
@@ -197,6 +200,7 @@ impl World {
         let mut hostile = program.hostile_comes_first.then(|| (open(rule(program.rule)), branches().next()));
         goods.extend([OnFull::DropNew, OnFull::KeepLatest].map(|on_full| Good {
             receiver: open(on_full),
+            is_met: true,
             last: None,
             kept: Vec::new(),
         }));
@@ -266,7 +270,7 @@ impl World {
                 // It is refused if there is no seat, or if what the object says is damaged.
                 let options = Receiver::builder().capacity(1 + usize::from(number) % CAPACITY).loans(16);
                 match options.on_full(rule(number / 3)).open(&self.client, CHANNEL) {
-                    Ok(receiver) => self.guests.push(Good { receiver, last: None, kept: Vec::new() }),
+                    Ok(receiver) => self.guests.push(Good { receiver, is_met: false, last: None, kept: Vec::new() }),
                     Err(error) => drop(black_box(error.to_string())),
                 }
             }
