@@ -148,6 +148,7 @@
 //!
 //! | feature | default | what it adds |
 //! |---|---|---|
+//! | `stream` | no | [`channel::Receiver`] is a `futures_core::Stream` |
 //! | `zenoh` | no | the module `zenoh`: the pool as a backend of zenoh's own `ShmProvider` (zenoh 1.10), and a pool of whole zenoh buffers on top of it; read by stock receivers |
 //!
 //! # More
@@ -166,6 +167,7 @@ compile_error!("shm-pool needs a 64-bit target: shared counters are 64-bit atomi
 pub mod channel;
 pub mod docs;
 mod error;
+pub mod inspect;
 mod os;
 mod owner;
 mod peer;

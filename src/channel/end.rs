@@ -54,8 +54,8 @@ impl End {
 pub(super) struct Sleeper {
     end: End,
     interrupts: Arc<Interrupts>,
-    /// Made by the first await; ended by a wait in a thread, for which the helper would wake in
-    /// vain.
+    /// Made by the first await; ended by a move to another bell, and by a wait in a thread, for
+    /// which the helper would wake in vain.
     awaited: Option<Awaited>,
 }
 
@@ -90,6 +90,11 @@ impl Sleeper {
     /// From now on a thread sleeps on the bell itself.
     pub(super) fn leave_helper(&mut self) {
         self.awaited = None;
+        self.aim();
+    }
+
+    /// From now on interrupts are for who sleeps on the bell.
+    pub(super) fn aim(&self) {
         self.interrupts.aim(Asleep::AtBell(self.end.clone()));
     }
 

@@ -2,7 +2,8 @@
 //!
 //! It starts with the first await, sleeps in the kernel on the bells of all ends that have been
 //! awaited (`futex_waitv`), wakes the wakers of those that ring, and ends with the last such end.
-//! An end stays with the helper between awaits, until it is dropped or a thread waits for it. So a
+//! An end stays with the helper between awaits, until it is dropped, a thread waits for it, or its
+//! receiver goes on to another bell (see `meeting`). So a
 //! message costs the task no system call and no lock, and a future that is ready when it is first
 //! polled never comes here.
 //!

@@ -35,7 +35,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Version of the layout and of the protocol on it.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// The range of the number of slots.
 pub(super) const MIN_SLOTS: usize = 2;
@@ -113,6 +113,16 @@ impl What {
         }
     }
 
+    /// The first line of an object, or of a copy of one.
+    ///
+    /// The mapping is at least a page long.
+    pub(super) fn of(mapping: &Mapping) -> &Self {
+        assert!(mapping.len() >= size_of::<Self>());
+        // SAFETY: a mapping is page-aligned, this one is long enough (asserted), and the line
+        // consists of atomics only.
+        unsafe { mapping.base().cast::<Self>().as_ref() }
+    }
+
     /// Describes a new object, which stays unfinished until it is [opened](Self::finish).
     pub(super) fn describe(&self, facts: &Facts) {
         self.magic.store(CHANNEL_MAGIC, Ordering::Relaxed);
@@ -159,6 +169,12 @@ impl What {
             0 => return bad("its sender died while it made it"),
             _ => return bad("it is in a state that there is not"),
         }
+        self.facts(object)
+    }
+
+    /// What the object says of itself, in whatever state it is.
+    pub(super) fn facts(&self, object: impl Fn() -> String) -> Result<Facts, ChannelError> {
+        let bad = |reason| Err(ChannelError::NotAChannel { object: object(), reason });
         if self.magic.load(Ordering::Relaxed) != CHANNEL_MAGIC {
             return bad("it has another magic number");
         }
@@ -269,10 +285,7 @@ pub(super) fn open(name: &Name, uid: u32) -> Result<Found, ChannelError> {
         return bad(wrong_size);
     }
     let mapping = foreign.map_behind_own_page()?;
-    // SAFETY: the mapping is page-aligned and at least a page long, and the line consists of
-    // atomics only.
-    let what = unsafe { mapping.base().cast::<What>().as_ref() };
-    let facts = what.read(has_maker, object)?;
+    let facts = What::of(&mapping).read(has_maker, object)?;
     let least = if facts.kind == Kind::Pair { MIN_SLOTS } else { 1 };
     let are_slots = (least + EXTRA_SLOTS..=MAX_SLOTS + EXTRA_SLOTS).contains(&facts.slots);
     let are_loans = facts.loans.is_power_of_two() && facts.loans <= MAX_LOANS;

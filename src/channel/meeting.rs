@@ -40,8 +40,8 @@
 //! | P1 | has the count changed? | one load in each call |
 //! | P2 | read the ids of all seats: Acquire, partner of R3 | |
 //! | P3 | open each branch that it has not seen | for want of descriptors or memory: later |
-//! | P4 | hold the branch's own bell: the receiver is met | once: a bell that was held is not held again |
-//! | P5 | send it the history; ring the bell of its seat | a receiver that sleeps there looks, finds P4, and goes to sleep on its own bell |
+//! | P4 | hold the branch's own bell: the receiver is met | once: a bell that was held is not held again. Its place in the robust list was taken with the seat |
+//! | P5 | send it the history; ring the bell of its seat, and its own | a receiver that sleeps at its seat looks, finds P4, and goes to sleep on its own bell |
 //!
 //! Being met is one of the things that a receiver at its seat asks for in step S3 of `bell`, so P4
 //! and P5 are the W1 and W2 to W5 of one more message.
@@ -62,7 +62,7 @@
 //!
 //! | what is damaged | what it does |
 //! |---|---|
-//! | the count, an id | the publisher looks for branches that are not there, or overlooks a newcomer. Branches that it has opened are safe: it knows them privately, and opens none twice, whatever seats name it |
+//! | the count, an id | a receiver whose id stands at another's seat too is met once, and rung at both. Else the publisher looks for branches that are not there, or overlooks a newcomer. Branches that it has opened are safe: it knows them privately, and opens none twice, whatever seats name it |
 //! | the bell of a seat | a receiver that was met does not notice. One that was not yet is woken or told of the publisher's end up to a second late (see `bell`); or gets `Disconnected`, if the bell says so, and may open the channel again, at another seat |
 //! | what it is | newcomers are refused |
 
@@ -70,7 +70,7 @@ use super::bell::Bell;
 use super::end::End;
 use super::error::ChannelError;
 use super::layout::{Facts, Found, Line, What};
-use super::object::{hold, make};
+use super::object::{hold, make, not_listed};
 use crate::os::deadline::Deadline;
 use crate::os::fork;
 use crate::os::futex::Futex;
@@ -78,7 +78,7 @@ use crate::os::locks::{LockFile, LOCK};
 use crate::os::mapping::Mapping;
 use crate::os::name::{Link, Name};
 use crate::os::posix::PAGE;
-use crate::os::robust_list::Listed;
+use crate::os::robust_list::{Listed, Places};
 use crate::protocol::control::OWNER_BYTE;
 use crate::sync::{AtomicU64, Ordering};
 use std::sync::Arc;
@@ -162,6 +162,8 @@ pub(super) struct Page(Mapping);
 pub(super) struct Meeting {
     /// The publisher's: the entries of its bells. Dropped before the mapping that they lie next to.
     listed: Vec<Listed>,
+    /// The publisher's: places for the bells of the branches.
+    _places: Option<Places>,
     page: Arc<Page>,
     fork_epoch: u64,
     seats: usize,
@@ -202,15 +204,16 @@ impl Page {
 impl Meeting {
     /// Creates the object for the publisher.
     pub(super) fn create(name: &Name, facts: &Facts) -> Result<Self, ChannelError> {
+        let places = Places::take(facts.seats).map_err(|failed| not_listed(failed, name))?;
         let (mapping, link, locks) = make(name, PAGE, 0o600)?;
-        let fork_epoch = fork::epoch();
-        let page = Arc::new(Page(mapping));
-        let mut this = Self { listed: Vec::new(), page, fork_epoch, seats: facts.seats, _link: Some(link), locks };
+        let (listed, page) = (Vec::new(), Arc::new(Page(mapping)));
+        let (_places, _link) = (Some(places), Some(link));
+        let mut this = Self { listed, _places, page, fork_epoch: fork::epoch(), seats: facts.seats, _link, locks };
         this.header().what.0.describe(facts);
         for at in 0..facts.seats {
             // SAFETY: the seats lie in the first page of the mapping, which `make` has put behind a
             // page of this process's own; `listed` is dropped before it. Each bell is held once.
-            let listed = unsafe { hold(&this.header().seats[at].to_receiver, name) }?;
+            let listed = unsafe { hold(&this.header().seats[at].to_receiver, false, name) }?;
             this.listed.extend(listed);
         }
         this.header().what.0.finish();
@@ -222,7 +225,7 @@ impl Meeting {
         let seats = found.facts.seats.min(MAX_SEATS);
         let Found { mapping, locks, .. } = found;
         let page = Arc::new(Page(mapping));
-        Self { listed: Vec::new(), page, fork_epoch: fork::epoch(), seats, _link: None, locks }
+        Self { listed: Vec::new(), _places: None, page, fork_epoch: fork::epoch(), seats, _link: None, locks }
     }
 
     fn header(&self) -> &MeetingHeader {

@@ -185,6 +185,7 @@ mod models;
 mod object;
 mod opening;
 mod outlet;
+pub(crate) mod outside;
 mod publisher;
 mod receiver;
 mod returns;

@@ -78,13 +78,13 @@ pub(super) fn make(name: &Name, len: usize, mode: u32) -> Result<Made, ChannelEr
 }
 
 /// Holds a bell from now until this value is dropped or the process dies. `None` if the bell is
-/// held, or was.
+/// held, or was. `has_place` is as in [`Listed::new`].
 ///
 /// # Safety
 ///
 /// The bell lies in the first page of a mapping made by [`Mapping::behind_own_page`], which stays
 /// until the result is dropped. Nobody else uses the entry before it.
-pub(super) unsafe fn hold(bell: &Bell, name: &Name) -> Result<Option<Listed>, ChannelError> {
+pub(super) unsafe fn hold(bell: &Bell, has_place: bool, name: &Name) -> Result<Option<Listed>, ChannelError> {
     let word = addr_of!(*bell).cast::<u8>().cast_mut();
     // SAFETY: the bell lies in the first page of the mapping, and the page before the mapping is
     // mapped for entries (this function's contract).
@@ -93,12 +93,14 @@ pub(super) unsafe fn hold(bell: &Bell, name: &Name) -> Result<Option<Listed>, Ch
     let entry = unsafe { NonNull::new_unchecked(entry) };
     // SAFETY: the entry lies in the page before the mapping, serves this bell alone, and stays
     // until the result is dropped (this function's contract).
-    match unsafe { Listed::new(entry, |holder| bell.hold(holder)) } {
-        Ok(listed) => Ok(listed),
-        Err(Failed { error, .. }) if error.raw_os_error() == Some(libc::ENOSPC) => {
-            Err(ChannelError::TooMany { max: MAX_BELLS })
-        }
-        Err(Failed { call, error }) => Err(name.error(call, 0, error).into()),
+    unsafe { Listed::new(entry, has_place, |holder| bell.hold(holder)) }.map_err(|failed| not_listed(failed, name))
+}
+
+/// Why there is no entry, or no place for one, as the user sees it.
+pub(super) fn not_listed(Failed { call, error }: Failed, name: &Name) -> ChannelError {
+    match error.raw_os_error() {
+        Some(libc::ENOSPC) => ChannelError::TooMany { max: MAX_BELLS },
+        _ => name.error(call, 0, error).into(),
     }
 }
 
@@ -106,7 +108,7 @@ impl Object {
     /// Creates a pair for its sender.
     pub(super) fn create(name: &Name, facts: &Facts, mode: u32) -> Result<Self, ChannelError> {
         let this = Self::make(name, facts, mode, None)?;
-        let this = this.hold(name, Self::to_receiver)?;
+        let this = this.hold(name, false, Self::to_receiver)?;
         this.shared.header().what.0.finish();
         Ok(this)
     }
@@ -119,7 +121,7 @@ impl Object {
         if !this.locks.try_lock(RECEIVER_BYTE).map_err(|error| name.error(LOCK, 0, error))? {
             return Err(ChannelError::HasReceiver { object: name.path() });
         }
-        let this = this.hold(name, Self::to_sender)?;
+        let this = this.hold(name, false, Self::to_sender)?;
         this.shared.header().what.0.finish();
         Ok(this)
     }
@@ -133,11 +135,11 @@ impl Object {
     }
 
     /// Holds a bell of this object for this end.
-    fn hold(mut self, name: &Name, bell: impl Fn(&Self) -> &Bell) -> Result<Self, ChannelError> {
+    fn hold(mut self, name: &Name, has_place: bool, bell: impl Fn(&Self) -> &Bell) -> Result<Self, ChannelError> {
         // SAFETY: both bells lie in the first page of the mapping, which `make` and `layout::open`
         // have put behind a page of this process's own; `listed` is dropped before it. Each end
         // holds one bell, and once only.
-        self.listed = unsafe { hold(bell(&self), name) }?;
+        self.listed = unsafe { hold(bell(&self), has_place, name) }?;
         Ok(self)
     }
 
@@ -159,7 +161,8 @@ impl Object {
 
     /// Makes this end of a branch the publisher's (P4). `None` if the receiver was met before.
     pub(super) fn meet(self, name: &Name) -> Result<Option<Self>, ChannelError> {
-        let this = self.hold(name, Self::to_receiver)?;
+        // The meeting, which the seat keeps, has taken a place for each seat.
+        let this = self.hold(name, true, Self::to_receiver)?;
         Ok(this.listed.is_some().then_some(this))
     }
 
@@ -189,7 +192,7 @@ impl Object {
             Ok(false) => return Err(taken()),
             Err(error) => return Err(name.error(LOCK, 0, error).into()),
         }
-        let this = self.hold(name, Self::to_sender)?;
+        let this = self.hold(name, false, Self::to_sender)?;
         if this.listed.is_none() {
             // The sender may have closed the bell in between, because no receiver had come.
             let is_closed = this.shared.header().what.0.is_closed();
@@ -225,12 +228,13 @@ impl Object {
         self.shared.to_receiver()
     }
 
-    /// The bell that the receiver listens to now.
+    /// Was there a sender, and has it gone? For the receiver to ask.
     #[inline]
-    pub(super) fn receivers_bell(&self) -> &Bell {
+    pub(super) fn is_sender_gone(&self) -> bool {
         match &self.seat {
-            Some(seat) if !self.is_met() => seat.bell(),
-            _ => self.to_receiver(),
+            // Whoever was met does not mind what has become of the seat since.
+            Some(seat) if !self.is_met() => seat.bell().is_gone() && !self.is_met() || self.to_receiver().is_gone(),
+            _ => self.to_receiver().is_gone(),
         }
     }
 

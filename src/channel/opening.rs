@@ -168,7 +168,7 @@ impl ReceiverBuilder {
         let facts = Facts { kind: Kind::Branch, slots, loans, seats: 1, on_full, ..rules };
         let branch = Object::create_branch(&branch_name(id), &facts, seat.clone())?;
         // The publisher may also have died before this receiver came.
-        if seat.announce(id) && branch.receivers_bell().is_held() {
+        if seat.announce(id) && !branch.is_sender_gone() {
             return Ok((branch, on_full));
         }
         // It may have opened the branch already.

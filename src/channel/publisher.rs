@@ -78,10 +78,10 @@ pub struct PublisherBuilder {
 }
 
 impl PublisherBuilder {
-    /// Sets how many receivers there may be at a time, from 1 to 64; default 16. Each counts as one
-    /// of the 2048 ends of channels that a process may have, whether or not it comes, and as one
-    /// more while it is there; its memory is made when it comes, by the receiver. 64 is how many bells fit into the page on which the
-    /// kernel rings for a publisher that dies.
+    /// Sets how many receivers there may be at a time, from 1 to 64; default 16. Each counts as two
+    /// of the 2048 ends of channels that a process may have, whether or not it comes: the bell at
+    /// its seat, and its own. Its memory is made when it comes, by the receiver. 64 is how many
+    /// seats fit into a page.
     pub fn receivers(mut self, receivers: usize) -> Self {
         self.seats = receivers;
         self
@@ -472,8 +472,7 @@ impl Publisher {
                     self.seen[at] = id;
                     self.add(outlet);
                 }
-                // Descriptors, memory or bells are short: the receiver stays announced.
-                Err(ChannelError::TooMany { .. }) => are_all_seen = false,
+                // Descriptors or memory are short: the receiver stays announced.
                 Err(ChannelError::Os(error)) if may_work_later(&error) => are_all_seen = false,
                 // It left or died before this, or it is no branch of this channel.
                 Err(_) => self.seen[at] = id,
@@ -514,7 +513,11 @@ impl Publisher {
         }
         // Last, for it is not undone. The id may stand at two seats, or come again: a second ring
         // and a second book for one receiver would take its messages away while it reads them.
-        let Some(object) = object.meet(&name)? else { return Ok(None) };
+        let Some(object) = object.meet(&name)? else {
+            // Met from another seat, where somebody else has written its id: it sleeps here.
+            seat.bell().ring();
+            return Ok(None);
+        };
         let branch = Branch::new(object, book, facts.on_full, interrupts, self.pool.upgrade().as_deref());
         let mut outlet = Outlet { branch, id, left_out: 0, dropped: 0, turn: None };
         let last = self.history.len().saturating_sub(outlet.branch.object.capacity().min(facts.loans));
@@ -577,9 +580,10 @@ impl Publisher {
             if !self.meeting.is_ours() {
                 return Err(SendErrorKind::Forked);
             }
-            self.interrupts.aim(Asleep::AtMeeting(self.meeting.page().clone()));
             let known = self.meeting.arrivals();
             self.look_around();
+            // After that, which forgets it when it lets go of somebody.
+            self.interrupts.aim(Asleep::AtMeeting(self.meeting.page().clone()));
             if self.outlets.len() >= count {
                 return Ok(());
             }

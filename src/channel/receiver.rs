@@ -95,7 +95,7 @@ impl Receiver {
         self.free_read();
         // Look at the bell first: what was sent before the sender left is received before
         // `Disconnected`.
-        let is_gone = self.object.receivers_bell().is_gone();
+        let is_gone = self.object.is_sender_gone();
         match self.take() {
             Some(taken) => taken,
             None if is_gone => Err(RecvError::Disconnected),
@@ -342,7 +342,7 @@ fn has_next(slots: &[Slot], ticket: Ticket, on_full: OnFull) -> bool {
 }
 
 fn is_sender_there(object: &Object) -> bool {
-    !object.receivers_bell().is_gone() && object.has_sender()
+    !object.is_sender_gone() && object.has_sender()
 }
 
 /// Did the call fail for want of something that others give back?

@@ -214,6 +214,25 @@ pub(super) fn oldest(slots: &[Slot], ticket: Ticket) -> Ticket {
     Ticket { number: ticket.number.wrapping_sub(waiting), at: ticket.next(slots).at }
 }
 
+/// How many messages were sent, at some moment.
+pub(super) fn sent(slots: &[Slot]) -> u64 {
+    let count = slots.len() as u64;
+    let next = |(at, slot): (usize, &Slot)| {
+        let sequence = slot.sequence.load(Ordering::Relaxed);
+        match sequence.wrapping_sub(at as u64) % count {
+            1 => sequence.wrapping_add(count - 1),
+            _ => sequence,
+        }
+    };
+    slots.iter().enumerate().map(next).min().unwrap_or(0)
+}
+
+/// The words of the message with this ticket, whether or not they have been received. Garbage if
+/// there is none.
+pub(super) fn words_of(slots: &[Slot], number: u64) -> Option<Words> {
+    slots.get((number % slots.len() as u64) as usize).map(Slot::words)
+}
+
 /// How many messages wait for the reader, at some moment.
 pub(super) fn waiting(slots: &[Slot]) -> usize {
     let carries_one = |(at, slot): &(usize, &Slot)| {

@@ -92,7 +92,7 @@ enum Found {
 
 /// Which receiver's turn it is, of those that are ready; or who was interrupted.
 fn find(receivers: &[&mut Receiver]) -> Option<Found> {
-    let is_ready = |receiver: &Receiver| receiver.has_next() || receiver.object().receivers_bell().is_gone();
+    let is_ready = |receiver: &Receiver| receiver.has_next() || receiver.object().is_sender_gone();
     let all = || receivers.iter().enumerate();
     let ready = all().filter(|(_, receiver)| is_ready(receiver)).min_by_key(|(_, receiver)| receiver.turn);
     if let Some((index, _)) = ready {
@@ -152,7 +152,7 @@ fn sleep(receivers: &mut [&mut Receiver], deadline: Option<Deadline>) -> Found {
         }
         if look_again.is_some_and(Deadline::has_passed) {
             for receiver in receivers.iter().filter(|receiver| !receiver.object().has_sender()) {
-                receiver.object().receivers_bell().leave(); // in the sender's place
+                receiver.sleeper.bell().leave(); // in the sender's place
             }
         }
     };
@@ -179,6 +179,7 @@ fn sleep_by_helpers(receivers: &mut [&mut Receiver], deadline: Option<Deadline>)
     let waiting = Arc::new(Waiting::default());
     let waker = Waker::from(waiting.clone());
     let count = receivers.len();
+    receivers.iter_mut().for_each(|receiver| receiver.sleeper.aim());
     let found = loop {
         // One that is ready already, or whose sender is gone, is found below.
         let armed = receivers.iter_mut().try_for_each(|receiver| receiver.arm(&waker).map(|_: Option<Woken>| ()));

@@ -93,7 +93,7 @@
 //! |---|---|
 //! | the control object | make messages be reused early, so that their readers see torn bytes, or get a signal if the memory went back to the system; or make them never be reused |
 //! | a channel | be an error for its receiver; or a view of bytes that nobody holds for it, torn or a signal as above; or bring back early what its own receiver reads; or make the channel stand still, while its sides go on looking whether the other one lives |
-//! | a publisher's object | keep newcomers away; wake its receivers up to a second late; or tell them that the publisher is gone, so that they open the channel again. They get what was sent, whole, in order and with every gap counted |
+//! | a publisher's object | keep newcomers away; until the publisher has met a receiver, wake it up to a second late, or tell it that the publisher is gone, so that it opens the channel again. Receivers that were met get what was sent, whole, in order and with every gap counted |
 //!
 //! Such a process can also truncate the objects, which no check can forestall: whoever has one
 //! mapped then gets SIGBUS. Truncating a channel's object may keep the kernel from telling of its

@@ -11,7 +11,7 @@
 //! | receivers of a publisher | [`PublisherBuilder::receivers`]: 16 by default, at most 64 | `ChannelError::TooManyReceivers` |
 //! | bytes of a message in a channel's slot itself | [`channel::MAX_INLINE`], 48 | `SendErrorKind::TooLong` |
 //! | buffers that the receiver of a channel has | [`SenderBuilder::loans`]: 2048 by default, at most 1,048,576 | `SendErrorKind::TooManyLent` |
-//! | ends of channels in one process | 2048, for which a publisher counts as many as it may have receivers | [`ChannelError::TooMany`] |
+//! | ends of channels in one process | 2048; a publisher counts as two for each receiver that it may have | [`ChannelError::TooMany`] |
 //! | ends that tasks await | 127 for each helper thread, and one before Linux 5.16 | one more thread; without one, `RecvError::NoHelper` and `SendErrorKind::NoHelper` |
 //! | chunks shared at a time | [`ProviderBuilder::max_shared`]: 4096 by default, at most 1,048,576; 128 bytes of /dev/shm each | [`ShareError::TooManyShared`] |
 //! | payload held, and the length of all segments together | [`ProviderBuilder::max_bytes`], and 1 TiB: 16 segments of at most 64 GiB | [`AllocErrorKind::Exhausted`] |

@@ -8,7 +8,9 @@ use std::io;
 use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 use std::ptr::{self, NonNull};
+use std::slice;
 
 /// NUMA nodes that any Linux can have.
 const MAX_NODES: usize = 1024;
@@ -116,6 +118,30 @@ impl Mapping {
             return Err(failed(io::Error::last_os_error()));
         }
         Ok(mapping)
+    }
+
+    /// Private memory with the first `len` bytes that the object has now: zeroes where it ends
+    /// earlier. Whatever others do to the object, reading the copy is no signal.
+    pub(crate) fn copy_of(file: &File, name: &Name, len: usize) -> Result<Self, OsError> {
+        let (access, own) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: the kernel chooses the address, so the new mapping touches no existing memory.
+        let start = unsafe { libc::mmap(ptr::null_mut(), len, access, own, -1, 0) };
+        let Some(base) = NonNull::new(start.cast::<u8>()).filter(|_| start != libc::MAP_FAILED) else {
+            return Err(name.error("mmap", len, io::Error::last_os_error()));
+        };
+        let this = Self { base, len, before: 0, after: 0 };
+        // SAFETY: the mapping just made has `len` zeroed bytes, and nobody else knows it yet.
+        let bytes = unsafe { slice::from_raw_parts_mut(base.as_ptr(), len) };
+        let mut at = 0;
+        while at < len {
+            match file.read_at(&mut bytes[at..], at as u64) {
+                Ok(0) => break,
+                Ok(count) => at += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(name.error("pread", len, error)),
+            }
+        }
+        Ok(this)
     }
 
     /// Address space that nothing can access.

@@ -1,5 +1,5 @@
 //! What the operating system provides: names of objects, mappings, locks, fork detection, futexes,
-//! barriers between processes.
+//! barriers between processes, and which processes hold what.
 //!
 //! The lowest layer: it knows nothing of chunks, leases or channels.
 
@@ -14,5 +14,6 @@ pub(crate) mod name;
 pub(crate) mod per_process;
 pub(crate) mod posix;
 pub(crate) mod prefetch;
+pub(crate) mod processes;
 pub(crate) mod robust_list;
 pub(crate) mod segment;

@@ -5,7 +5,7 @@ use crate::error::{BuildError, OsError};
 use crate::os::fork;
 use crate::os::posix::{check, flock, free_space, lock_limit, retry, EINTR_RETRIES, LOCK_MEMORY};
 use std::ffi::{CString, OsStr};
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::FromRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -60,10 +60,6 @@ impl Namespace {
         Self { directory: Path::new(DIRECTORY).into(), prefix: prefix.into() }
     }
 
-    pub(crate) fn directory(&self) -> &Path {
-        &self.directory
-    }
-
     pub(crate) fn prefix(&self) -> &str {
         &self.prefix
     }
@@ -73,10 +69,25 @@ impl Namespace {
         self.file(&format!("{}.{rest}", self.prefix))
     }
 
+    /// The files of the directory, whatever they start with.
+    pub(crate) fn files(&self) -> Result<Vec<String>, OsError> {
+        list(&self.directory)
+    }
+
     /// The name of a file of the directory, whatever it starts with.
     pub(crate) fn file(&self, file: &str) -> Name {
         Name::in_directory(&self.directory, file)
     }
+}
+
+/// The files of a directory whose names are text: those of all objects are.
+pub(crate) fn list(directory: &Path) -> Result<Vec<String>, OsError> {
+    let failed = |error| OsError::new("readdir", &directory.to_string_lossy(), 0, error, String::new());
+    let mut files = Vec::new();
+    for entry in fs::read_dir(directory).map_err(failed)? {
+        files.extend(entry.map_err(failed)?.file_name().into_string().ok());
+    }
+    Ok(files)
 }
 
 /// Not inherited through `exec`, not through a symbolic link, and without waiting for the other end
@@ -94,7 +105,7 @@ impl Name {
         Self::in_directory(Path::new(DIRECTORY), file)
     }
 
-    fn in_directory(directory: &Path, file: &str) -> Self {
+    pub(crate) fn in_directory(directory: &Path, file: &str) -> Self {
         debug_assert!(!file.contains('/') && !file.contains('\0'));
         let path = directory.join(file.replace('\0', "_"));
         Self(CString::new(path.into_os_string().into_vec()).unwrap_or_default())

@@ -94,7 +94,18 @@ unsafe impl Send for Keeper {}
 struct KeeperState {
     /// The thread's id, once the thread runs.
     thread: Option<u32>,
-    entries: usize,
+    /// How many places are taken, by entries or for later.
+    taken: usize,
+}
+
+impl KeeperState {
+    fn take(&mut self, places: usize) -> Result<(), Failed> {
+        if places > MAX_BELLS - self.taken {
+            return Err(failed("set_robust_list")(io::Error::from_raw_os_error(libc::ENOSPC)));
+        }
+        self.taken += places;
+        Ok(())
+    }
 }
 
 /// The keeper of this process, or of an ancestor that it was forked from.
@@ -228,10 +239,36 @@ pub(crate) fn distance() -> usize {
     page_size()
 }
 
+/// Places in the list of this process's keeper, given back on drop.
+pub(crate) struct Places {
+    keeper: &'static Keeper,
+    count: usize,
+}
+
+impl Places {
+    /// Takes places for entries that come later. Fails with `ENOSPC` if there are not so many.
+    pub(crate) fn take(count: usize) -> Result<Self, Failed> {
+        let keeper = Keeper::get()?;
+        keeper.state.lock().take(count)?;
+        Ok(Self { keeper, count })
+    }
+}
+
+impl Drop for Places {
+    fn drop(&mut self) {
+        // In a forked child the list is the parent's.
+        if self.keeper.fork_epoch == fork::epoch() {
+            self.keeper.state.lock().taken -= self.count;
+        }
+    }
+}
+
 /// An entry in the list of this process's keeper. Leaves the list on drop.
 pub(crate) struct Listed {
     entry: NonNull<ListEntry>,
     keeper: &'static Keeper,
+    /// Given back after the entry has left the list. `None` if the place is somebody else's.
+    _place: Option<Places>,
 }
 
 // SAFETY: the entry is touched only under the keeper's lock.
@@ -243,18 +280,23 @@ impl Listed {
     /// Puts a bell's entry into the list, then has `hold` write the keeper's thread id into the
     /// bell's word. Returns `None` if `hold` refuses. Fails with `ENOSPC` if the list is full.
     ///
+    /// With `has_place`, the caller has taken a [place](Places) for the entry, which it keeps for
+    /// as long.
+    ///
     /// # Safety
     ///
     /// `entry` points to this process's own memory, aligned and used for nothing else. That memory
     /// and the word behind it stay until the result is dropped.
-    pub(crate) unsafe fn new(entry: NonNull<u8>, hold: impl FnOnce(u32) -> bool) -> Result<Option<Self>, Failed> {
+    pub(crate) unsafe fn new(
+        entry: NonNull<u8>,
+        has_place: bool,
+        hold: impl FnOnce(u32) -> bool,
+    ) -> Result<Option<Self>, Failed> {
         let keeper = Keeper::get()?;
+        let place = if has_place { None } else { Some(Places::take(1)?) };
         let entry = entry.cast::<ListEntry>();
         let thread = {
             let mut state = keeper.state.lock();
-            if state.entries == MAX_BELLS {
-                return Err(failed("set_robust_list")(io::Error::from_raw_os_error(libc::ENOSPC)));
-            }
             let thread = match state.thread {
                 Some(thread) => thread,
                 None => *state.thread.insert(keeper.start()?),
@@ -263,10 +305,9 @@ impl Listed {
             // SAFETY: memory for an entry, by this function's contract.
             unsafe { entry.as_ptr().write(ListEntry { next: AtomicPtr::new(first) }) };
             keeper.head.list.next.store(entry.as_ptr(), Ordering::Release);
-            state.entries += 1;
             thread
         };
-        let listed = Self { entry, keeper };
+        let listed = Self { entry, keeper, _place: place };
         Ok(hold(thread).then_some(listed))
     }
 }
@@ -277,7 +318,7 @@ impl Drop for Listed {
         if self.keeper.fork_epoch != fork::epoch() {
             return;
         }
-        let mut state = self.keeper.state.lock();
+        let _state = self.keeper.state.lock();
         let mut at = ptr::addr_of!(self.keeper.head.list);
         loop {
             // SAFETY: the head, or an entry, which stays for as long as it is listed (contract of
@@ -293,6 +334,5 @@ impl Drop for Listed {
             }
             at = next;
         }
-        state.entries -= 1;
     }
 }

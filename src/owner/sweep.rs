@@ -28,11 +28,12 @@
 #![forbid(unsafe_code)]
 
 use crate::error::OsError;
-use crate::os::name::{is_part, Name, Namespace};
+use crate::os::name::{Name, Namespace};
 use crate::os::posix::effective_uid;
 use crate::protocol::control::{control_name, CHANNEL_MAGIC};
 use crate::protocol::dead::{is_read, lock_dead_owner, remove_dead, Owner, Removal};
 use crate::protocol::ids::ProviderId;
+use crate::protocol::names::{parse, Object};
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -92,26 +93,27 @@ pub(crate) fn sweep(names: &Namespace) -> Result<Swept, OsError> {
 
 /// The objects of all providers with these names.
 fn objects(names: &Namespace) -> Result<Vec<(ProviderId, Leftover, Name)>, OsError> {
-    list(names, |file| parse(names.prefix(), file).map(|(provider, object)| (provider, object, names.file(file))))
+    list(names, |object| match object {
+        Object::Control(provider) => Some((provider, Leftover::Control)),
+        Object::Segment(provider, _) => Some((provider, Leftover::Segment)),
+        Object::Channel(_) | Object::Branch(..) => None,
+    })
+    .map(|found| found.into_iter().map(|((provider, kind), name)| (provider, kind, name)).collect())
 }
 
 /// The channels with these names, and the branches of publishers' channels.
 fn channels(names: &Namespace) -> Result<Vec<Name>, OsError> {
-    list(names, |file| {
-        let rest = file.strip_prefix(names.prefix())?.strip_prefix('.')?;
-        let branch = || rest.strip_suffix(".branch")?.split_once('.').filter(|(_, id)| hexadecimal(id).is_some());
-        let channel = rest.strip_suffix(".channel").or_else(|| Some(branch()?.0))?;
-        is_part(channel).then(|| names.file(file))
-    })
+    let is_channel = |object: Object<'_>| matches!(object, Object::Channel(_) | Object::Branch(..)).then_some(());
+    list(names, is_channel).map(|found| found.into_iter().map(|((), name)| name).collect())
 }
 
-/// Collects what `choose` returns for the files of the directory.
-fn list<T>(names: &Namespace, choose: impl Fn(&str) -> Option<T>) -> Result<Vec<T>, OsError> {
-    let directory = names.directory();
-    let failed = |error| OsError::new("readdir", &directory.to_string_lossy(), 0, error, String::new());
+/// Collects what `choose` returns for the objects with these names.
+fn list<T>(names: &Namespace, choose: impl Fn(Object<'_>) -> Option<T>) -> Result<Vec<(T, Name)>, OsError> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(directory).map_err(failed)? {
-        found.extend(entry.map_err(failed)?.file_name().to_str().and_then(&choose));
+    for file in names.files()? {
+        if let Some((_, object)) = parse(&file).filter(|(prefix, _)| *prefix == names.prefix()) {
+            found.extend(choose(object).map(|chosen| (chosen, names.file(&file))));
+        }
     }
     Ok(found)
 }
@@ -120,42 +122,4 @@ fn list<T>(names: &Namespace, choose: impl Fn(&str) -> Option<T>) -> Result<Vec<
 enum Leftover {
     Control,
     Segment,
-}
-
-/// Whose object is this, and which kind? The inverse of `control_name` and `segment_name`; `None`
-/// for any other name.
-fn parse(prefix: &str, file: &str) -> Option<(ProviderId, Leftover)> {
-    let (provider, object) = file.strip_prefix(prefix)?.strip_prefix('.')?.split_once('.')?;
-    let provider = Some(ProviderId(hexadecimal(provider)?)).filter(|id| id.to_string() == provider)?;
-    if object == "ctl" {
-        return Some((provider, Leftover::Control));
-    }
-    hexadecimal(object).filter(|serial| format!("{serial:x}") == object)?;
-    Some((provider, Leftover::Segment))
-}
-
-fn hexadecimal(text: &str) -> Option<u64> {
-    u64::from_str_radix(text, 16).ok()
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-    use crate::protocol::control::segment_name;
-
-    #[test]
-    fn names_are_recognised_and_others_are_not() {
-        let id = ProviderId(0x0123_4567_89ab_cdef);
-        let file = |name: Name| name.path().rsplit('/').next().unwrap().to_owned();
-        let a = Namespace::in_shm("a");
-        assert_eq!(parse("a", &file(control_name(&a, id))), Some((id, Leftover::Control)));
-        assert_eq!(parse("a", &file(segment_name(&a, id, 0x2f))), Some((id, Leftover::Segment)));
-        let others = ["a.ctl", "a.0123456789abcdef", "a.0123456789abcdef.CTL", "a.0123456789ABCDEF.ctl", "a.123.ctl"];
-        let more =
-            ["b.0123456789abcdef.ctl", "a.0123456789abcdef.+1", "a.0123456789abcdef.01", "a.0123456789abcdef.1.2"];
-        for other in others.iter().chain(&more) {
-            assert_eq!(parse("a", other), None, "{other}");
-        }
-        assert_eq!(parse("a", "aa.0123456789abcdef.ctl"), None, "another prefix");
-    }
 }

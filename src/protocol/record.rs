@@ -306,6 +306,20 @@ impl Record {
         words.filter(|(_, lanes)| *lanes != 0).fold(0, |all, (at, lanes)| all | holders_of(lanes) << (at * LANES))
     }
 
+    /// How many views the peer in `slot` has open, and how many grants it has not taken up.
+    pub(crate) fn leases(&self, slot: usize) -> (u64, u64) {
+        let (word, shift) = lane(slot);
+        let lane = self.lanes[word].load(Ordering::Relaxed) >> shift & 0xff;
+        (lane % GRANT, lane / GRANT)
+    }
+
+    /// The generation and the place, for who only looks: neither need belong to the other.
+    pub(crate) fn look(&self) -> (u64, Place) {
+        let [segment, index, offset, len] =
+            [&self.segment, &self.index, &self.offset, &self.len].map(|word| word.load(Ordering::Relaxed));
+        (self.generation.load(Ordering::Relaxed), Place { segment, index, offset, len })
+    }
+
     /// Adds a grant for the peer in `slot`. The caller holds the chunk, published. `Full` at the
     /// limit.
     pub(crate) fn grant(&self, slot: usize) -> Result<(), Refused> {

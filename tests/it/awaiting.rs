@@ -1,12 +1,13 @@
 //! Awaiting, waiting for any of several channels, and interrupts, within one process.
 
 use crate::support::{mappings, unique_prefix};
+use nix::unistd::gettid;
 use shm_pool::channel::{
     wait_any, Message, OnFull, Publisher, Receiver, RecvError, SendErrorKind, Sender, WaitAnyError,
 };
 use shm_pool::{Client, Provider};
 use shm_pool_support::tasks::block_on;
-use std::fs::File;
+use std::fs::{self, File};
 use std::future::{poll_fn, Future};
 use std::os::unix::fs::FileExt;
 use std::pin::{pin, Pin};
@@ -14,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{mpsc, Arc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const NOW: Duration = Duration::ZERO;
 
@@ -620,10 +621,11 @@ fn receivers_of_publishers_can_be_waited_for_together() {
 /// Otherwise one receiver ends the channel of another, by a word that all of them can write to.
 #[test]
 fn who_was_met_is_not_told_of_an_end_by_another_receiver() {
+    type Way = fn(&mut Receiver) -> Result<Message, RecvError>;
     const SAYS_GONE: u32 = 1 << 30;
     let scene = Scene::new("await-seats");
     let mut publisher = Publisher::builder().receivers(4).create(&scene.provider, &scene.test).unwrap();
-    let ways: [fn(&mut Receiver) -> Result<Message, RecvError>; 4] = [
+    let ways: [Way; 4] = [
         |receiver| receiver.recv(),
         |receiver| block_on(receiver.recv_async()),
         |receiver| wait_any(&mut [receiver], FOR_EVER).map(|_| receiver.try_recv()).unwrap(),
@@ -653,5 +655,81 @@ fn who_was_met_is_not_told_of_an_end_by_another_receiver() {
         (0..4).for_each(|_| assert_eq!(received.recv_timeout(FOR_EVER), Ok(sent)));
     }
     drop(publisher);
-    threads.map(|thread| assert!(matches!(thread.join().unwrap(), RecvError::Disconnected)));
+    for thread in threads {
+        assert!(matches!(thread.join().unwrap(), RecvError::Disconnected));
+    }
+}
+
+/// What wakes a receiver that waits to be met.
+#[derive(Clone, Copy, PartialEq)]
+enum Meeting {
+    /// The messages that are kept for who comes late.
+    History,
+    /// A message that is sent as it is met.
+    Message,
+    /// A message after it was met.
+    Before,
+}
+
+const MEETINGS: [Meeting; 3] = [Meeting::History, Meeting::Message, Meeting::Before];
+
+/// Otherwise a receiver that sleeps where it waits to be met finds only a second later that it was,
+/// whatever it sleeps by.
+#[test]
+fn who_waits_to_be_met_is_woken_by_the_first_message() {
+    type Way = fn(&mut Receiver, &mut [Receiver]) -> Result<Message, RecvError>;
+    let ways: [Way; 4] = [
+        |receiver, _| receiver.recv(),
+        |receiver, _| block_on(receiver.recv_async()),
+        |receiver, _| wait_any(&mut [receiver], FOR_EVER).map(|_| receiver.try_recv()).unwrap(),
+        |receiver, others| {
+            let mut all: Vec<_> = others.iter_mut().collect();
+            all.push(receiver);
+            wait_any(&mut all, FOR_EVER).map(|at| all[at].try_recv()).unwrap()
+        },
+    ];
+    let scene = Scene::new("await-meeting");
+    // More than one call sleeps on.
+    let (_senders, mut others) = scene.channels(128);
+    for (way, meeting) in ways.into_iter().flat_map(|way| MEETINGS.map(|meeting| (way, meeting))) {
+        let quickest = (0..3).map(|_| {
+            let publisher = Publisher::builder().receivers(1).history(usize::from(meeting == Meeting::History));
+            let mut publisher = publisher.create(&scene.provider, &scene.test).unwrap();
+            publisher.send_bytes(b"before").unwrap();
+            let mut receiver = Receiver::builder().spin(NOW).open(&scene.client, &scene.test).unwrap();
+            let (tell, thread) = mpsc::channel();
+            thread::scope(|scope| {
+                let receiving = scope.spawn(|| {
+                    tell.send(gettid().as_raw()).unwrap();
+                    way(&mut receiver, &mut others).map(|_| Instant::now()).unwrap()
+                });
+                let thread = thread.recv().unwrap();
+                while !is_asleep(thread) {
+                    thread::yield_now();
+                }
+                if meeting == Meeting::Before {
+                    assert!(publisher.has_receivers());
+                    // It wakes, finds nothing, and goes to sleep elsewhere.
+                    (0..1_000).for_each(|_| thread::yield_now());
+                    while !is_asleep(thread) {
+                        thread::yield_now();
+                    }
+                }
+                let start = Instant::now();
+                match meeting {
+                    Meeting::History => assert!(publisher.has_receivers()),
+                    Meeting::Message | Meeting::Before => assert_eq!(publisher.send_bytes(b"first"), Ok(1)),
+                }
+                receiving.join().unwrap() - start
+            })
+        });
+        assert!(quickest.min().unwrap() < Duration::from_millis(500), "it was met by its own look only");
+    }
+}
+
+/// Is this thread of this process in the kernel, at a futex?
+fn is_asleep(thread: i32) -> bool {
+    let call = fs::read_to_string(format!("/proc/self/task/{thread}/syscall")).unwrap_or_default();
+    let futexes = [libc::SYS_futex, libc::SYS_futex_waitv].map(|call| call.to_string());
+    call.split(' ').next().is_some_and(|call| futexes.iter().any(|futex| futex == call))
 }

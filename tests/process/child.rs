@@ -3,6 +3,8 @@
 pub(crate) use crate::own_shm::skip;
 use crate::wire::{Link, Message};
 use crate::{sys, ROLES};
+use nix::sys::wait::{waitpid, WaitPidFlag, WaitStatus};
+use nix::unistd::Pid;
 use shm_pool_support::process::{self, inherited_input, this_test};
 use std::io;
 use std::panic;
@@ -75,6 +77,18 @@ impl Child {
     pub(crate) fn shut_down(self) {
         self.link.end();
         self.finish();
+    }
+
+    /// Its process id.
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Stops the process, and waits until it is.
+    pub(crate) fn stop(&self) {
+        self.signal(libc::SIGSTOP);
+        let status = waitpid(Pid::from_raw(self.id() as i32), Some(WaitPidFlag::WUNTRACED)).expect("a child");
+        assert!(matches!(status, WaitStatus::Stopped(..)), "{status:?}");
     }
 
     /// Sends a signal.

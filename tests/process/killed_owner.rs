@@ -23,7 +23,7 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
     while link.receive().unwrap().is_some() {}
 }
 
-fn start(names: &Names) -> (Child, ProviderId, [Descriptor; 2]) {
+pub(crate) fn start(names: &Names) -> (Child, ProviderId, [Descriptor; 2]) {
     let owner = Child::start("owner", &[names.prefix()]);
     let Message::Provider(id) = owner.hear() else { panic!("the owner tells its id first") };
     let descriptors = LENGTHS.map(|_| match owner.hear() {

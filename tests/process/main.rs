@@ -33,6 +33,7 @@ mod hostile;
 mod hostile_bytes;
 mod hostile_writer;
 mod in_flight;
+mod inspect;
 mod keeper;
 mod killed_owner;
 mod killed_peer;
@@ -107,6 +108,7 @@ const ROLES: &[(&str, Role)] = &[
     ("publisher-poor", publisher::poor_role),
     ("race-reader", successor_race::reader_role),
     ("race-sender", successor_race::sender_role),
+    ("receiver-that-stays", inspect::staying_role),
     ("reclaimed", reclaim_race::peers),
     ("reclaims", reclaim_race::role),
     ("rejects", rejects::role),

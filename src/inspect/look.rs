@@ -1,0 +1,288 @@
+//! One look: from objects, locks and processes to a report.
+
+#![forbid(unsafe_code)]
+
+use super::object::{Object, Objects, Opened};
+use super::report::{ChannelReport, LeasedClass, PeerReport, ProviderReport, ReceiverReport, SegmentReport, State};
+use super::Lease;
+use crate::channel::outside::{self, Outside, Role};
+use crate::channel::ChannelError;
+use crate::os::mapping::Mapping;
+use crate::os::posix::PAGE;
+use crate::os::processes::{Process, Seen};
+use crate::owner::class::{class_of, size_of_class};
+use crate::protocol::control::{control_size, peer_byte, View, MAGIC, MAX_RECORDS, OWNER_BYTE, RECEIVER_BYTE, VERSION};
+use crate::protocol::descriptor::MAX_LEN;
+use crate::protocol::ids::ProviderId;
+use crate::protocol::names::Object as Named;
+use crate::protocol::record::PEERS;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
+
+/// What one look has found so far.
+pub(super) struct Look {
+    pub(super) now: Instant,
+    pub(super) objects: Objects,
+    pub(super) seen: Seen,
+    /// When the leases of the look before were first seen, and those of this one.
+    pub(super) before: BTreeMap<Lease, Instant>,
+    pub(super) leases: BTreeMap<Lease, Instant>,
+}
+
+/// The leases of one provider.
+#[derive(Default)]
+struct Leases {
+    bytes: u64,
+    classes: BTreeMap<usize, LeasedClass>,
+    peers: BTreeMap<usize, OfPeer>,
+}
+
+/// The leases of one peer.
+#[derive(Default)]
+struct OfPeer {
+    messages: usize,
+    bytes: u64,
+    views: u64,
+    grants: u64,
+    since: Option<Instant>,
+}
+
+impl Look {
+    fn holder(&self, object: &Object, byte: usize) -> Option<Process> {
+        self.seen.holder(object.inode, byte).cloned()
+    }
+
+    pub(super) fn providers(&mut self, channels: &[ChannelReport]) -> Vec<ProviderReport> {
+        let key = |(prefix, named, _): (&str, Named<'_>, &Opened)| match named {
+            Named::Control(id) | Named::Segment(id, _) => Some((prefix.to_owned(), id)),
+            Named::Channel(_) | Named::Branch(..) => None,
+        };
+        let all: BTreeSet<_> = self.objects.iter().filter_map(key).collect();
+        all.into_iter().map(|(prefix, id)| self.provider(prefix, id, channels)).collect()
+    }
+
+    fn provider(&mut self, prefix: String, id: ProviderId, channels: &[ChannelReport]) -> ProviderReport {
+        let of_it = || self.objects.iter().filter(|(of, ..)| *of == prefix);
+        let control = of_it().find_map(|(_, named, opened)| (named == Named::Control(id)).then_some(opened));
+        let segments: Vec<_> = of_it().filter_map(|(_, named, opened)| self.segment(id, named, opened)).collect();
+        let (mut state, mut owner, mut max_shared) = (State::Dead, None, 0);
+        let (mut leases, mut peers) = (Leases::default(), Vec::new());
+        let mut found = BTreeMap::new();
+        match control {
+            // A living owner removes it last.
+            None => {}
+            Some(Err(reason)) => state = State::Unusable(reason.clone()),
+            Some(Ok(object)) => {
+                owner = self.holder(object, OWNER_BYTE);
+                let is_locked = object.locks.is_locked(OWNER_BYTE);
+                match view(object, id) {
+                    Ok(Some((view, records))) => {
+                        state = if is_locked { State::Alive } else { State::Dead };
+                        max_shared = records;
+                        leases = self.leases(&view, id, &mut found);
+                        peers = self.peers(object, &leases);
+                    }
+                    Ok(None) => state = if is_locked { State::Unfinished } else { State::Dead },
+                    Err(reason) => state = State::Unusable(reason),
+                }
+            }
+        }
+        let is_orphan = state == State::Dead && !is_read(&prefix, id, channels);
+        self.leases.append(&mut found);
+        let mut leased: Vec<_> = leases.classes.into_values().collect();
+        leased.sort_by_key(|class| class.size);
+        ProviderReport {
+            bytes_held: segments.iter().map(|segment| segment.bytes_held).sum(),
+            bytes_mapped: segments.iter().map(|segment| segment.len).sum(),
+            prefix,
+            id,
+            state,
+            owner,
+            segments,
+            max_shared,
+            bytes_leased: leases.bytes,
+            leased,
+            peers,
+            is_orphan,
+        }
+    }
+
+    fn segment(&self, id: ProviderId, named: Named<'_>, opened: &Opened) -> Option<SegmentReport> {
+        let (Named::Segment(of, serial), Ok(object)) = (named, opened) else { return None };
+        let mapped_by = || self.seen.mappers(object.inode).cloned().collect();
+        let report =
+            || SegmentReport { serial, len: object.len as u64, bytes_held: object.bytes_held, mapped_by: mapped_by() };
+        (of == id).then(report)
+    }
+
+    /// Counts who leases what.
+    fn leases(&self, view: &View, id: ProviderId, found: &mut BTreeMap<Lease, Instant>) -> Leases {
+        let mut all = Leases::default();
+        for (index, record) in (0..).zip(view.records(view.record_count())) {
+            let holders = record.holders();
+            if holders == 0 {
+                continue;
+            }
+            let (generation, place) = record.look();
+            // Longer than any message: damaged, or in the middle of a change.
+            let len = if place.len <= MAX_LEN as u64 { place.len } else { 0 };
+            all.bytes += len;
+            let class = all.classes.entry(class_of(len as usize)).or_default();
+            class.size = size_of_class(class_of(len as usize)) as u64;
+            class.messages += 1;
+            class.bytes += len;
+            for slot in (0..PEERS).filter(|slot| holders >> slot & 1 != 0) {
+                let peer = all.peers.entry(slot).or_default();
+                let (views, grants) = record.leases(slot);
+                let lease = (id, index, generation, slot);
+                let since = self.before.get(&lease).copied().unwrap_or(self.now);
+                found.insert(lease, since);
+                peer.messages += 1;
+                peer.bytes += len;
+                peer.views += views;
+                peer.grants += grants;
+                peer.since = peer.since.into_iter().chain([since]).min();
+            }
+        }
+        all
+    }
+
+    fn peers(&self, control: &Object, leases: &Leases) -> Vec<PeerReport> {
+        let none = OfPeer::default();
+        let peer = |slot| {
+            let (held, is_alive) = (leases.peers.get(&slot), control.locks.is_locked(peer_byte(slot)));
+            let OfPeer { messages, bytes, views, grants, since } = held.unwrap_or(&none);
+            let report = || PeerReport {
+                slot: slot as u8,
+                is_alive,
+                process: self.holder(control, peer_byte(slot)),
+                messages: *messages,
+                bytes: *bytes,
+                views: *views,
+                grants: *grants,
+                oldest_lease: since.map(|since| self.now - since),
+            };
+            (is_alive || held.is_some()).then(report)
+        };
+        (0..PEERS).filter_map(peer).collect()
+    }
+
+    pub(super) fn channels(&self) -> Vec<ChannelReport> {
+        let name = |(prefix, named, _): (&str, Named<'_>, &Opened)| match named {
+            Named::Channel(name) | Named::Branch(name, _) => Some((prefix.to_owned(), name.to_owned())),
+            Named::Control(_) | Named::Segment(..) => None,
+        };
+        let all: BTreeSet<_> = self.objects.iter().filter_map(name).collect();
+        all.into_iter().map(|(prefix, name)| self.channel(prefix, name)).collect()
+    }
+
+    fn channel(&self, prefix: String, name: String) -> ChannelReport {
+        let of_it = || self.objects.iter().filter(|(of, ..)| *of == prefix);
+        let own = of_it().find_map(|(_, named, opened)| (named == Named::Channel(&name)).then_some(opened));
+        let mut report = ChannelReport {
+            prefix: prefix.clone(),
+            name: name.clone(),
+            provider: None,
+            state: State::Dead,
+            sender: None,
+            is_publisher: true,
+            receivers: Vec::new(),
+            is_orphan: false,
+        };
+        match own {
+            // A publisher that is gone, and receivers that are not.
+            None => {}
+            Some(Err(reason)) => report.state = State::Unusable(reason.clone()),
+            Some(Ok(object)) => self.look_at_channel(object, &mut report),
+        }
+        for (_, named, opened) in of_it() {
+            let (Named::Branch(of, id), Ok(object)) = (named, opened) else { continue };
+            // One that is not finished, or damaged, is nobody's receiver.
+            if let Some(found) = look_at(object).ok().filter(|_| of == name) {
+                report.provider = report.provider.or(Some(found.provider));
+                report.receivers.push(self.receiver(Some(id), object, &found));
+            }
+        }
+        report
+    }
+
+    fn look_at_channel(&self, object: &Object, report: &mut ChannelReport) {
+        let is_locked = object.locks.is_locked(OWNER_BYTE);
+        report.sender = self.holder(object, OWNER_BYTE);
+        report.state = match look_at(object) {
+            Ok(found) => {
+                report.provider = Some(found.provider);
+                report.is_publisher = found.role == Role::Meeting;
+                if found.role == Role::Pair {
+                    report.receivers.push(self.receiver(None, object, &found));
+                }
+                if is_locked {
+                    State::Alive
+                } else {
+                    State::Dead
+                }
+            }
+            Err(_) if is_locked => State::Unfinished,
+            Err(error) => State::Unusable(error.to_string()),
+        };
+        report.is_orphan = report.state == State::Dead && !object.locks.is_locked(RECEIVER_BYTE);
+    }
+
+    fn receiver(&self, branch: Option<u64>, object: &Object, found: &Outside) -> ReceiverReport {
+        let is_alive = object.locks.is_locked(RECEIVER_BYTE);
+        ReceiverReport {
+            branch,
+            is_alive,
+            process: self.holder(object, RECEIVER_BYTE),
+            on_full: found.on_full,
+            capacity: found.capacity,
+            loans: found.loans,
+            sent: found.traffic.sent,
+            waiting: found.traffic.waiting,
+            left_out: found.traffic.left_out,
+            bytes_held: object.bytes_held,
+            is_orphan: !is_alive && !object.locks.is_locked(OWNER_BYTE),
+        }
+    }
+}
+
+fn look_at(object: &Object) -> Result<Outside, ChannelError> {
+    outside::look(object.locks.file(), &object.name, object.len)
+}
+
+/// Is a receiver alive that may still have to map segments of this provider?
+fn is_read(prefix: &str, id: ProviderId, channels: &[ChannelReport]) -> bool {
+    let mut its = channels.iter().filter(|channel| channel.prefix == prefix && channel.provider == Some(id));
+    its.any(|channel| channel.receivers.iter().any(|receiver| receiver.is_alive))
+}
+
+/// A copy of a control object, with the records that may have been used, and how many there are in
+/// all. `None` if it is not finished; an error if it is not what it should be.
+fn view(object: &Object, id: ProviderId) -> Result<Option<(View, usize)>, String> {
+    let copy = |records| {
+        let copy = Mapping::copy_of(object.locks.file(), &object.name, control_size(records));
+        let too_small = || "it is too small".to_owned();
+        View::new(copy.map_err(|error| error.to_string())?, records).ok_or_else(too_small)
+    };
+    if object.len < PAGE {
+        return Ok(None);
+    }
+    let view = copy(1)?;
+    let word = |word: &AtomicU32| word.load(Ordering::Relaxed);
+    let header = view.header();
+    if word(&header.state) == 0 {
+        return Ok(None);
+    }
+    if header.magic.load(Ordering::Relaxed) != MAGIC || header.provider.load(Ordering::Relaxed) != id.0 {
+        return Err("it is no control object of this provider".to_owned());
+    }
+    if word(&header.version) != VERSION {
+        return Err(format!("its layout has version {}, and this is version {VERSION}", word(&header.version)));
+    }
+    let (records, used) = (word(&header.records) as usize, word(&header.high_water) as usize);
+    if !(1..=MAX_RECORDS).contains(&records) || control_size(records) > object.len {
+        return Err("its size does not match its header".to_owned());
+    }
+    Ok(Some((copy(used.clamp(1, records))?, records)))
+}

@@ -1,0 +1,145 @@
+//! Who holds what: providers, peers, channels and what dead ones have left, seen from outside.
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use shm_pool::inspect::Inspector;
+//!
+//! # let provider = shm_pool::Provider::builder().build()?;
+//! let report = Inspector::new().look()?;
+//! for provider in &report.providers {
+//!     println!("{}.{}: {:?}, {} bytes held", provider.prefix, provider.id, provider.state, provider.bytes_held);
+//!     for peer in &provider.peers {
+//!         println!("  slot {}: {:?} leases {} bytes", peer.slot, peer.process, peer.bytes);
+//!     }
+//! }
+//! # assert!(report.providers.iter().any(|found| found.id == provider.id()));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Looking does not disturb
+//!
+//! A look opens objects for reading, reads what they say into private memory, and asks the kernel
+//! for locks without taking any. It takes no peer slot, maps nothing of others, writes nothing, and
+//! asks nobody for help, so it works while an owner is stopped or dead. Nobody can tell that it was
+//! there.
+//!
+//! # What is believed
+//!
+//! | question | who answers |
+//! |---|---|
+//! | which objects are there, how long are they, how much memory do they have? | the file system |
+//! | is an owner, a peer, a sender, a receiver alive? | the kernel: whether its byte is locked |
+//! | which process is it? | the kernel: which process has the descriptor that the lock was taken by |
+//! | what does a peer lease, how full is a channel? | the object, where any process of the same user can write; checked, and never more than a number in the report |
+//!
+//! Objects that are damaged, or change during the look, make wrong numbers at worst. A process in
+//! another PID namespace is not seen, though its locks are: what it holds is shown without it.
+//!
+//! # What only the owner knows
+//!
+//! Which chunks are in use by the owner itself and which are idle: [`Provider::stats`]. And how
+//! long a lease has lasted: that would cost a look at the clock with each message. An [`Inspector`]
+//! remembers what it saw at its looks before, and so gives a time that is at least as long as it
+//! says.
+//!
+//! [`Provider::stats`]: crate::Provider::stats
+
+#![forbid(unsafe_code)]
+
+mod look;
+mod object;
+mod report;
+
+pub use crate::os::processes::Process;
+pub use report::{
+    ChannelReport, LeasedClass, PeerReport, ProviderReport, ReceiverReport, Report, SegmentReport, State,
+};
+
+use crate::error::OsError;
+use crate::os::name::DIRECTORY;
+use crate::os::posix::free_bytes;
+use crate::os::processes::Seen;
+use crate::protocol::ids::ProviderId;
+use look::Look;
+use object::Objects;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Looks at what this crate's processes have in a directory. See the [module](self).
+#[derive(Clone, Debug)]
+pub struct Inspector {
+    directory: PathBuf,
+    /// Only of objects whose names begin so.
+    prefix: Option<String>,
+    /// When each lease was first seen, of those that the last look found.
+    leases: BTreeMap<Lease, Instant>,
+}
+
+/// A peer's lease of one message: provider, record, generation, slot.
+type Lease = (ProviderId, u32, u64, usize);
+
+impl Default for Inspector {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Inspector {
+    /// Looks at /dev/shm.
+    pub fn new() -> Self {
+        Self::of(DIRECTORY)
+    }
+
+    /// Looks at another directory; see [`ProviderBuilder::directory`].
+    ///
+    /// [`ProviderBuilder::directory`]: crate::ProviderBuilder::directory
+    pub fn of(directory: impl Into<PathBuf>) -> Self {
+        Self { directory: directory.into(), prefix: None, leases: BTreeMap::new() }
+    }
+
+    /// Looks only at objects with this name prefix, as set by [`ProviderBuilder::name_prefix`]. The
+    /// default is all.
+    ///
+    /// [`ProviderBuilder::name_prefix`]: crate::ProviderBuilder::name_prefix
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = Some(prefix.into());
+        self
+    }
+
+    /// The directory that it looks at.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Looks once at everything that belongs to this process's user.
+    ///
+    /// # Errors
+    ///
+    /// [`OsError`] if the directory or /proc cannot be read. An object that cannot is in the
+    /// report, with the reason.
+    pub fn look(&mut self) -> Result<Report, OsError> {
+        let objects = Objects::open(&self.directory, self.prefix.as_deref())?;
+        let seen =
+            Seen::of(&objects.inodes()).map_err(|error| OsError::new("readdir", "/proc", 0, error, String::new()))?;
+        let mut look = Look {
+            now: Instant::now(),
+            seen,
+            objects,
+            before: std::mem::take(&mut self.leases),
+            leases: BTreeMap::new(),
+        };
+        let channels = look.channels();
+        let providers = look.providers(&channels);
+        self.leases = look.leases;
+        Ok(Report {
+            directory: self.directory.clone(),
+            free_bytes: free_bytes(&self.directory),
+            providers,
+            channels,
+            others: look.objects.others,
+            hidden_processes: look.seen.hidden,
+        })
+    }
+}

@@ -1,0 +1,168 @@
+//! Which processes hold what, as the kernel shows it under /proc.
+//!
+//! An OFD lock has no process id: `/proc/locks` shows -1. But the kernel lists, for each
+//! descriptor, the locks taken through its open file description (`/proc/PID/fdinfo/FD`, see
+//! `man 5 proc`), so whoever has the descriptor has the lock. Nothing here is believed from shared
+//! memory, and nothing is asked of the processes: a stopped one is found like any other.
+//!
+//! What this process may not look at, and what runs in another PID namespace, is not seen. The
+//! first kind is counted.
+
+#![forbid(unsafe_code)]
+
+use crate::os::name::Inode;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::ops::RangeInclusive;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// Longest command that is kept, in characters.
+const MAX_COMMAND: usize = 120;
+
+/// A process, as the kernel shows it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub struct Process {
+    /// Its id, in this process's PID namespace.
+    pub id: u32,
+    /// Its command line, or its name in brackets where there is none; shortened, and without
+    /// control characters.
+    pub command: String,
+    /// Was it stopped, by a signal or a debugger?
+    pub is_stopped: bool,
+}
+
+/// What all processes that can be seen have of some files.
+#[derive(Default)]
+pub(crate) struct Seen {
+    locks: Vec<(Inode, RangeInclusive<u64>, u32)>,
+    mappings: BTreeSet<(Inode, u32)>,
+    processes: BTreeMap<u32, Process>,
+    /// How many processes this one may not look at.
+    pub(crate) hidden: usize,
+}
+
+impl Seen {
+    /// Looks at all processes.
+    pub(crate) fn of(files: &BTreeSet<Inode>) -> io::Result<Self> {
+        let mut this = Self::default();
+        if files.is_empty() {
+            return Ok(this);
+        }
+        for entry in fs::read_dir("/proc")? {
+            let entry = entry?;
+            let Some(id) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+            match this.look_at(id, &entry.path(), files) {
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => this.hidden += 1,
+                // It has ended meanwhile, or is a thread of the kernel.
+                _ => {}
+            }
+        }
+        Ok(this)
+    }
+
+    fn look_at(&mut self, id: u32, directory: &Path, files: &BTreeSet<Inode>) -> io::Result<()> {
+        let mut has_any = false;
+        for line in fs::read_to_string(directory.join("maps"))?.lines() {
+            if let Some(inode) = mapped(line).filter(|inode| files.contains(inode)) {
+                has_any = true;
+                self.mappings.insert((inode, id));
+            }
+        }
+        for entry in fs::read_dir(directory.join("fd"))? {
+            let entry = entry?;
+            // Follows the link to the file, whatever its name is there.
+            let Ok(metadata) = fs::metadata(entry.path()) else { continue };
+            let inode = (metadata.dev(), metadata.ino());
+            if files.contains(&inode) {
+                has_any = true;
+                let info = fs::read_to_string(directory.join("fdinfo").join(entry.file_name())).unwrap_or_default();
+                self.locks.extend(info.lines().filter_map(locked).map(|bytes| (inode, bytes, id)));
+            }
+        }
+        if has_any {
+            self.processes.insert(id, process(id, directory));
+        }
+        Ok(())
+    }
+
+    /// The process that has the exclusive lock on a byte, if it is seen.
+    pub(crate) fn holder(&self, file: Inode, byte: usize) -> Option<&Process> {
+        let is_it = |(of, bytes, _): &&(Inode, RangeInclusive<u64>, u32)| *of == file && bytes.contains(&(byte as u64));
+        self.processes.get(&self.locks.iter().find(is_it)?.2)
+    }
+
+    /// The processes that have the file mapped.
+    pub(crate) fn mappers(&self, file: Inode) -> impl Iterator<Item = &Process> {
+        let all = self.mappings.range((file, 0)..=(file, u32::MAX));
+        all.filter_map(|(_, id)| self.processes.get(id))
+    }
+}
+
+/// The file of a line of `/proc/PID/maps`: `from-to access offset major:minor inode path`.
+fn mapped(line: &str) -> Option<Inode> {
+    let mut words = line.split_ascii_whitespace().skip(3);
+    let (major, minor) = words.next()?.split_once(':')?;
+    let number = |text| u32::from_str_radix(text, 16).ok();
+    Some((libc::makedev(number(major)?, number(minor)?), words.next()?.parse().ok()?))
+}
+
+/// The bytes of a line of `/proc/PID/fdinfo/FD` that tells of an exclusive OFD lock:
+/// `lock: number: OFDLCK ADVISORY WRITE process device:inode first last`.
+fn locked(line: &str) -> Option<RangeInclusive<u64>> {
+    let words: Vec<&str> = line.strip_prefix("lock:")?.split_ascii_whitespace().collect();
+    if words.get(1) != Some(&"OFDLCK") || words.get(3) != Some(&"WRITE") {
+        return None;
+    }
+    let (first, last) = (words.get(6)?.parse().ok()?, words.get(7)?);
+    Some(first..=last.parse().unwrap_or(u64::MAX)) // to the end: EOF
+}
+
+fn process(id: u32, directory: &Path) -> Process {
+    let text = |file| fs::read(directory.join(file)).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    let line = text("cmdline").unwrap_or_default().replace('\0', " ");
+    let line = match line.trim() {
+        "" => format!("[{}]", text("comm").unwrap_or_default().trim()),
+        line => line.to_owned(),
+    };
+    let printable = |c: char| if c.is_control() { '?' } else { c };
+    let command = line.chars().map(printable).take(MAX_COMMAND).collect();
+    // Behind the name in parentheses, which may contain any character.
+    let state = text("stat").ok().and_then(|stat| stat.rsplit_once(") ")?.1.chars().next());
+    Process { id, command, is_stopped: matches!(state, Some('T' | 't')) }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::os::locks::LockFile;
+    use crate::os::mapping::Mapping;
+    use crate::os::name::{inode, Name};
+    use std::fs::File;
+
+    /// Otherwise nobody can tell who holds an object.
+    #[test]
+    fn this_process_is_found_by_its_locks_and_mappings() {
+        let path = format!("/dev/shm/shm_pool-unit-{}-processes", std::process::id());
+        let open = || File::options().read(true).write(true).create(true).truncate(false).open(&path);
+        let locks = LockFile::open(open).unwrap();
+        locks.file().set_len(4096).unwrap();
+        let file = inode(locks.file()).unwrap();
+        let look = || Seen::of(&BTreeSet::from([file])).unwrap();
+        assert!(look().holder(file, 3).is_none());
+        assert!(locks.try_lock(3).unwrap() && locks.try_lock_shared(5).unwrap());
+        let name = Name::new(path.rsplit('/').next().unwrap());
+        let mapping = Mapping::of_owner(locks.file(), &name, 4096).unwrap();
+        let seen = look();
+        let holder = seen.holder(file, 3).unwrap();
+        assert_eq!((holder.id, holder.is_stopped), (std::process::id(), false));
+        assert!(holder.command.contains("shm_pool"), "{}", holder.command);
+        assert!([2, 4, 5].iter().all(|&byte| seen.holder(file, byte).is_none()), "not locked, or shared");
+        assert_eq!(seen.mappers(file).collect::<Vec<_>>(), [holder]);
+        drop((mapping, locks));
+        assert_eq!(look().mappers(file).count(), 0);
+        fs::remove_file(path).unwrap();
+    }
+}

@@ -1,0 +1,258 @@
+//! What an operator sees from outside: of a stopped peer, a killed owner, channels, and objects that
+//! are damaged.
+
+use crate::child::Child;
+use crate::killed_owner;
+use crate::peer::Peer;
+use crate::shm::{self, Names};
+use crate::wire::{Link, Message};
+use shm_pool::channel::{OnFull, Publisher, Receiver, Sender};
+use shm_pool::inspect::{ChannelReport, Inspector, ProviderReport, State};
+use shm_pool::Provider;
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+fn look(names: &Names) -> (Vec<ProviderReport>, Vec<ChannelReport>) {
+    let report = inspector(names).look().unwrap();
+    (report.providers, report.channels)
+}
+
+/// Looks at this test's objects only: others count their process's descriptors.
+fn inspector(names: &Names) -> Inspector {
+    Inspector::new().prefix(names.prefix())
+}
+
+fn provider_of(names: &Names) -> ProviderReport {
+    let (mut providers, _) = look(names);
+    assert_eq!(providers.len(), 1);
+    providers.remove(0)
+}
+
+/// Otherwise an operator cannot find the process that keeps the memory: it is stopped, and answers
+/// nobody.
+#[test]
+fn a_stopped_peer_is_named_with_what_it_leases() {
+    const LENGTHS: [usize; 2] = [40 << 20, 1_000];
+    let names = Names::new("inspect-stopped");
+    let provider = names.provider().max_bytes(64 << 20).build().unwrap();
+    let messages = LENGTHS.map(|len| {
+        let mut buffer = provider.alloc(len).unwrap();
+        shm::fill(&mut buffer, len as u64);
+        buffer.freeze()
+    });
+    let (peer, idle) = (Peer::start(names.prefix()), Peer::start(names.prefix()));
+    let idle_id = idle.connect(provider.id()).unwrap();
+    let idle_slot = idle_id.slot();
+    for message in &messages {
+        peer.attach(message.descriptor().unwrap(), message.len() as u64).unwrap();
+    }
+    peer.attach(messages[1].descriptor().unwrap(), 1_000).unwrap();
+    messages[1].grant(idle_id).unwrap();
+    drop(messages);
+    peer.child().stop();
+
+    let mut inspector = inspector(&names);
+    let mut seen = || inspector.look().unwrap().providers.remove(0);
+    let report = seen();
+    assert_eq!((&report.state, report.id, report.is_orphan), (&State::Alive, provider.id(), false));
+    assert_eq!(report.owner.as_ref().map(|owner| owner.id), Some(std::process::id()));
+    let stats = provider.stats();
+    assert_eq!((report.bytes_held, report.bytes_mapped), (stats.bytes_held as u64, stats.bytes_mapped as u64));
+    assert_eq!(report.bytes_leased, LENGTHS.iter().sum::<usize>() as u64);
+    assert_eq!(report.leased.iter().map(|class| class.messages).collect::<Vec<_>>(), [1, 1]);
+    let (waiting, holds) = match &report.peers[..] {
+        [one, other] if one.slot == idle_slot => (one, other),
+        [one, other] => (other, one),
+        other => panic!("{other:?}"),
+    };
+    let process = holds.process.as_ref().unwrap();
+    assert_eq!((process.id, process.is_stopped), (peer.child().id(), true));
+    assert_eq!((holds.messages, holds.bytes, holds.views, holds.grants), (2, report.bytes_leased, 3, 0));
+    assert_eq!((waiting.messages, waiting.bytes, waiting.views, waiting.grants), (1, 1_000, 0, 1));
+    assert!(report.segments.iter().any(|segment| segment.mapped_by.contains(process)));
+
+    // The second look knows since when.
+    let age = |report: &ProviderReport| report.peers.iter().find(|peer| peer.views == 3).unwrap().oldest_lease;
+    let (first, second) = (age(&report).unwrap(), age(&seen()).unwrap());
+    assert!(first == Duration::ZERO && second > first);
+
+    peer.kill();
+    let report = seen();
+    let dead = report.peers.iter().find(|peer| peer.views == 3).unwrap();
+    assert_eq!((dead.is_alive, &dead.process), (false, &None));
+    provider.reclaim();
+    let left = seen();
+    assert_eq!(left.peers.iter().map(|peer| peer.slot).collect::<Vec<_>>(), [idle_slot]);
+    assert_eq!(left.bytes_leased, 1_000);
+}
+
+/// Otherwise the report promises something else than a sweep does, or counts the living in.
+#[test]
+fn what_a_killed_owner_left_is_what_a_sweep_removes() {
+    let names = Names::new("inspect-dead");
+    let (owner, id, _) = killed_owner::start(&names);
+    let living = names.provider().build().unwrap();
+    let message = living.alloc(100_000).unwrap();
+    owner.kill();
+    let report = inspector(&names).look().unwrap();
+    let dead = report.providers.iter().find(|provider| provider.id == id).unwrap();
+    assert_eq!((&dead.state, &dead.owner, dead.is_orphan), (&State::Dead, &None, true));
+    assert!(report.providers.iter().any(|provider| provider.id == living.id() && !provider.is_orphan));
+    let promised = report.orphans();
+    let swept = Provider::sweep(names.prefix()).unwrap();
+    assert_eq!(promised.0, swept.objects);
+    assert!(swept.bytes >= promised.1 && promised.1 >= 1 << 20, "the control object's memory comes on top");
+    assert_eq!(provider_of(&names).id, living.id());
+    drop(message);
+}
+
+/// The role of a receiver that receives nothing.
+pub(crate) fn staying_role(link: &Link, arguments: &[&str]) {
+    let receiver = Receiver::open(&shm::client(arguments[0]), arguments[1]).unwrap();
+    link.send(&Message::Done);
+    while link.receive().unwrap().is_some() {}
+    drop(receiver);
+}
+
+/// Otherwise nobody can tell how far behind a receiver is, or which process it is.
+#[test]
+fn channels_are_shown_with_their_ends_and_how_full_they_are() {
+    let names = Names::new("inspect-channels");
+    let provider = names.provider().build().unwrap();
+    let mut sender = Sender::builder().capacity(8).loans(16).create(&provider, "alone").unwrap();
+    (0..3).for_each(|_| sender.send_bytes(b"early").unwrap());
+    let mut publisher = Publisher::builder().receivers(4).capacity(4).create(&provider, "many").unwrap();
+    let options = Receiver::builder().on_full(OnFull::DropNew).capacity(2);
+    let mut receiver = options.open(&names.client(), "many").unwrap();
+    let keeper = Child::start("receiver-that-stays", &[names.prefix(), "many"]);
+    keeper.expect_done();
+    for number in 0..5_u8 {
+        publisher.try_send_bytes(&[number]).unwrap();
+    }
+    let (_, channels) = look(&names);
+    let [alone, many] = &channels[..] else { panic!("{channels:?}") };
+    let me = std::process::id();
+    assert_eq!(
+        (&alone.name[..], &alone.state, alone.is_publisher, alone.is_orphan),
+        ("alone", &State::Alive, false, false)
+    );
+    assert_eq!(alone.sender.as_ref().map(|sender| sender.id), Some(me));
+    let [never_came] = &alone.receivers[..] else { panic!("{alone:?}") };
+    assert_eq!((never_came.is_alive, never_came.sent, never_came.waiting, never_came.capacity), (false, 3, 3, 8));
+    assert_eq!((many.provider, many.is_publisher), (Some(provider.id()), true));
+    let of = |id: u32| many.receivers.iter().find(|it| it.process.as_ref().is_some_and(|process| process.id == id));
+    let (mine, theirs) = (of(me).unwrap(), of(keeper.id()).unwrap());
+    assert_eq!((mine.is_alive, mine.on_full, mine.capacity), (true, OnFull::DropNew, 2));
+    assert_eq!((mine.sent, mine.waiting, mine.left_out), (3, 3, 0));
+    assert_eq!((theirs.on_full, theirs.waiting, theirs.sent), (OnFull::KeepLatest, 4, 5));
+    // What was left out is told with the next message.
+    (0..3).for_each(|_| drop(receiver.try_recv().unwrap()));
+    assert!(receiver.try_recv().is_err());
+    publisher.send_bytes(&[5]).unwrap();
+    let (_, channels) = look(&names);
+    let again = channels[1].receivers.iter().find(|it| it.branch == mine.branch).unwrap();
+    assert_eq!((again.sent, again.waiting, again.left_out), (4, 1, 2));
+
+    keeper.kill();
+    let (_, channels) = look(&names);
+    let dead = channels[1].receivers.iter().find(|it| it.branch == theirs.branch).unwrap();
+    assert_eq!((dead.is_alive, dead.is_orphan), (false, true));
+    assert_eq!(names.sweep(), 1);
+}
+
+/// Otherwise a damaged object, or one that changes while it is looked at, takes down the operator's
+/// tool, or hides the rest.
+#[test]
+fn damaged_objects_are_reported_and_hide_nothing() {
+    let names = Names::new("inspect-garbage");
+    let provider = names.provider().max_shared(8).build().unwrap();
+    let sender = Sender::builder().capacity(2).loans(2).create(&provider, "c").unwrap();
+    let publisher = Publisher::builder().receivers(1).capacity(2).loans(2).create(&provider, "p").unwrap();
+    let receiver = Receiver::open(&names.client(), "p").unwrap();
+    let genuine: Vec<_> = shm::objects(names.prefix()).iter().map(|file| fs::read(shm::path(file)).unwrap()).collect();
+    let kinds = ["0123456789abcdef.ctl", "0123456789abcdef.1", "d.channel", "d.0123456789abcdef.branch"];
+    let words = [0, 3, 1 << 30, u32::MAX];
+    for content in &genuine {
+        for kind in kinds {
+            let path = shm::path(&format!("{}.{kind}", names.prefix()));
+            for len in [0, 1, 63, 4_095, 4_096, content.len()] {
+                fs::write(&path, &content[..len.min(content.len())]).unwrap();
+                assert_seen(&names, &provider);
+            }
+            let file = fs::File::options().write(true).open(&path).unwrap();
+            for (at, word) in (0..48).step_by(8).flat_map(|at| words.map(|word| (at, word))) {
+                file.write_all_at(&content[..content.len().min(4_096)], 0).unwrap();
+                file.write_all_at(&u32::to_ne_bytes(word), at).unwrap();
+                look(&names);
+            }
+            // As long as can be, and without memory.
+            file.set_len(1 << 46).unwrap();
+            assert_seen(&names, &provider);
+            fs::remove_file(&path).unwrap();
+        }
+    }
+    fs::create_dir(shm::path(&format!("{}.e.channel", names.prefix()))).unwrap();
+    std::os::unix::fs::symlink("/nowhere", shm::path(&format!("{}.l.channel", names.prefix()))).unwrap();
+    assert_seen(&names, &provider);
+    fs::remove_dir(shm::path(&format!("{}.e.channel", names.prefix()))).unwrap();
+    fs::remove_file(shm::path(&format!("{}.l.channel", names.prefix()))).unwrap();
+    drop((sender, publisher, receiver));
+}
+
+fn assert_seen(names: &Names, provider: &Provider) {
+    let (providers, channels) = look(names);
+    let own = providers.iter().find(|found| found.id == provider.id()).unwrap();
+    assert_eq!(own.state, State::Alive);
+    let alive = channels.iter().filter(|channel| channel.state == State::Alive);
+    assert_eq!(alive.map(|channel| &channel.name[..]).collect::<Vec<_>>(), ["c", "p"]);
+}
+
+/// Otherwise a look counts as a peer, takes a lock that somebody needs, or keeps what should go.
+#[test]
+fn a_look_leaves_no_trace() {
+    let names = Names::new("inspect-no-trace");
+    let provider = names.provider().build().unwrap();
+    let mut publisher = Publisher::builder().receivers(1).create(&provider, "c").unwrap();
+    let mut inspector = inspector(&names);
+    let before = open_objects(&names);
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let at_the_end = End(&is_over);
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                inspector.look().unwrap();
+            }
+        });
+        // Each needs a lock that a look asks about, and all places are taken in turn.
+        for _ in 0..100 {
+            let clients: Vec<_> = (0..64).map(|_| names.client()).collect();
+            for client in &clients {
+                client.connect(provider.id()).unwrap();
+            }
+            let receiver = Receiver::open(&clients[0], "c").unwrap();
+            assert!(publisher.has_receivers());
+            drop(receiver);
+        }
+        drop(at_the_end);
+    });
+    assert!(!publisher.has_receivers());
+    assert_eq!(open_objects(&names), before);
+}
+
+/// How many descriptors of this test's objects this process has open.
+fn open_objects(names: &Names) -> usize {
+    let open = fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+    open.filter(|path| path.to_string_lossy().contains(names.prefix())).count()
+}
+
+/// Ends the test's other thread, also when the test fails.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
