@@ -34,6 +34,7 @@ fn nothing_is_lost_leaked_or_torn_by_a_hundred_kills() {
     assert!(tally.problems.is_empty(), "seed {}: {:?}", plan.seed, tally.problems);
     assert!(tally.killed.iter().all(|&killed| killed > 0) && tally.kills() >= 100);
     assert!(tally.counts.published > 0 && tally.counts.read > 0 && tally.checks_alone > 0);
+    assert!(tally.counts.received > 0 && tally.counts.missed > 0);
 }
 
 /// Otherwise the chaos run cannot detect a torn message.

@@ -39,7 +39,11 @@ impl<T> Cells<T> {
     pub(super) fn free(&self, first: usize) -> Option<usize> {
         let (before, after) = self.0.split_at(first.min(self.0.len()));
         // Relaxed: a cell that this thread saw empty stays empty until this thread fills it.
-        let is_free = |cell: &AtomicPtr<T>| cell.load(Ordering::Relaxed).is_null();
+        let is_free = |cell: &AtomicPtr<T>| {
+            #[cfg(all(test, not(loom)))]
+            tests::LOOKS.set(tests::LOOKS.get() + 1);
+            cell.load(Ordering::Relaxed).is_null()
+        };
         after.iter().position(is_free).map(|at| before.len() + at).or_else(|| before.iter().position(is_free))
     }
 
@@ -154,5 +158,39 @@ impl Taking<'_> {
 
     pub(super) fn is_empty(&self) -> bool {
         self.book.cells.all().next().is_none()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use crate::channel::{OnFull, Publisher, Receiver};
+    use crate::{Client, Provider};
+    use std::cell::Cell;
+
+    thread_local! {
+        /// How many cells this thread has looked at in search of a free one.
+        pub(super) static LOOKS: Cell<usize> = const { Cell::new(0) };
+    }
+
+    /// Otherwise each message costs a look at every loan of a receiver that has all that it may.
+    #[test]
+    fn a_full_book_is_not_searched() {
+        const LOANS: usize = 1024;
+        let name = format!("book-{}", std::process::id());
+        let provider = Provider::builder().name_prefix(&name).build().unwrap();
+        let mut publisher = Publisher::builder().capacity(2 * LOANS).loans(LOANS).create(&provider, &name).unwrap();
+        let client = Client::builder().name_prefix(&name).build().unwrap();
+        let mut receiver = Receiver::builder().on_full(OnFull::DropNew).open(&client, &name).unwrap();
+        let buffer = provider.alloc(1).unwrap().freeze();
+        let mut looks_of = |messages: usize, takers: usize| {
+            LOOKS.set(0);
+            (0..messages).for_each(|_| assert_eq!(publisher.send(buffer.clone()).unwrap(), takers));
+            LOOKS.get()
+        };
+        assert_eq!(looks_of(LOANS, 1), LOANS, "one for each message");
+        assert_eq!(looks_of(100, 0), 0);
+        drop(receiver.recv().unwrap());
+        assert!((1..=LOANS).contains(&looks_of(1, 1)), "the one that came back");
+        assert_eq!(looks_of(100, 0), 0);
     }
 }

@@ -44,6 +44,10 @@
 //! as long as that has not been rung; then, until the task comes back, on its own count
 //! (`is_idle`), and the task's return is a system call.
 //!
+//! A process may enter a sandbox when it has been found that it has the call. Then, and while the
+//! kernel is short of memory for it, a helper sleeps on its count alone, a millisecond at a time:
+//! it polls, and no wake-up is later than that.
+//!
 //! # Ends
 //!
 //! A helper keeps the mapping of each of its ends. Who drops an end marks it and wakes the helper,

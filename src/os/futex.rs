@@ -79,8 +79,9 @@ mod real {
     /// `FUTEX2_SIZE_U32`: a word of 32 bits. Without `FUTEX2_PRIVATE`, processes share it.
     const SIZE_U32: u32 = 2;
 
-    /// How long to sleep on one word where a filter forbids the call that it allowed before.
-    const FORBIDDEN: Duration = Duration::from_millis(1);
+    /// How long to sleep on one word where the kernel cannot sleep on many just now, or a filter
+    /// forbids what it allowed before.
+    const REFUSED: Duration = Duration::from_millis(1);
 
     /// The kernel's `struct futex_waitv`.
     #[repr(C)]
@@ -130,12 +131,18 @@ mod real {
             // SAFETY: the first `len` waiters are filled, and their words live as long as `'a`; the
             // deadline is null or valid during the call.
             let result = unsafe { libc::syscall(WAITV, waiters, self.len, none, until, libc::CLOCK_MONOTONIC) };
-            if result == -1 && is_missing(&io::Error::last_os_error()) {
+            if result == -1 && !is_awake(&io::Error::last_os_error()) {
                 // Without this, the caller would spin.
-                let until = Deadline::first(deadline, Deadline::after(FORBIDDEN));
+                let until = Deadline::first(deadline, Deadline::after(REFUSED));
                 self.last.into_iter().for_each(|(word, value)| word.sleep_while(value, until));
             }
         }
+    }
+
+    /// It is time to look: a word has another value, a signal came, or the deadline has passed. Any
+    /// other error says that the thread cannot sleep in this way.
+    fn is_awake(error: &io::Error) -> bool {
+        matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR | libc::ETIMEDOUT))
     }
 
     /// The kernel has no such call, or a sandbox forbids it.

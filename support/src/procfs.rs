@@ -23,6 +23,14 @@ pub fn descriptors() -> io::Result<usize> {
     Ok(fs::read_dir("/proc/self/fd")?.count() - 1)
 }
 
+/// How many threads of this name this process has. A thread has its name a little after it was
+/// started, and ends a little after it may.
+pub fn threads(name: &str) -> io::Result<usize> {
+    let threads = fs::read_dir("/proc/self/task")?.filter_map(Result::ok);
+    let name_of = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("comm"));
+    Ok(threads.filter_map(|thread| name_of(thread).ok()).filter(|found| found.trim_end() == name).count())
+}
+
 /// How many mappings this process has.
 pub fn mappings() -> io::Result<usize> {
     Ok(fs::read_to_string("/proc/self/maps")?.lines().count())

@@ -1,5 +1,6 @@
 //! Awaiting across processes: the other side is killed, this side forks. And both ways of the
-//! helper: with `futex_waitv`, and in a process where a filter answers that there is no such call.
+//! helper: with `futex_waitv`, and in a process where a filter answers that there is no such call;
+//! also where it does so only when the call has been used.
 
 use crate::child::Child;
 use crate::shm::{self, Names};
@@ -7,6 +8,7 @@ use crate::sys;
 use crate::wire::{Link, Message};
 use shm_pool::channel::{wait_any, Receiver, RecvError, SendErrorKind, Sender, WaitAnyError};
 use shm_pool::{Client, Provider};
+use shm_pool_support::procfs;
 use std::fs;
 use std::future::Future;
 use std::os::unix::fs::FileExt;
@@ -19,15 +21,23 @@ use std::time::Duration;
 /// Longer than anything here may take, and shorter than a child's lifetime.
 const FOR_EVER: Duration = Duration::from_secs(240);
 
-const WAYS: [&str; 2] = ["many", "one"];
+const WAYS: [&str; 3] = ["many", "one", "forbidden"];
 
 /// Since Linux 5.16, on every architecture.
 const FUTEX_WAITV: i64 = 449;
 
-/// From now on this process has the call, or is told that there is none.
-fn go(way: &str) {
-    if way == "one" {
-        sys::forbid_call(FUTEX_WAITV, libc::ENOSYS).unwrap();
+/// From now on this process has the call, or is told that there is none; or it has found that there
+/// is one, and may not make it.
+fn go(way: &str, prefix: &str) {
+    match way {
+        "many" => {}
+        "one" => sys::forbid_call(FUTEX_WAITV, libc::ENOSYS).unwrap(),
+        "forbidden" => {
+            let (_sender, mut receiver) = channel(&provider(prefix), &shm::client(prefix), "found");
+            assert!(wait_any(&mut [&mut receiver], Duration::from_millis(1)).is_err());
+            sys::forbid_call(FUTEX_WAITV, libc::EACCES).unwrap();
+        }
+        other => panic!("no way {other:?}"),
     }
 }
 
@@ -58,12 +68,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 
 /// How many helpers this process has.
 fn helpers() -> usize {
-    let threads = fs::read_dir("/proc/self/task").unwrap().filter_map(Result::ok);
-    threads.filter(|thread| fs::read_to_string(thread.path().join("comm")).is_ok_and(|name| is_helper(&name))).count()
-}
-
-fn is_helper(name: &str) -> bool {
-    name.trim_end() == "shm-pool-await"
+    procfs::threads("shm-pool-await").unwrap()
 }
 
 fn provider(prefix: &str) -> Provider {
@@ -90,7 +95,9 @@ fn tasks_and_threads_wait_on_every_kernel() {
 pub(crate) fn role(link: &Link, arguments: &[&str]) {
     const COUNT: usize = 130;
     let [prefix, way] = arguments else { panic!("a prefix and a way") };
-    go(way);
+    go(way, prefix);
+    // Who may not make the call looks once in a millisecond.
+    let count: u64 = if *way == "forbidden" { 500 } else { 5000 };
     let (provider, client) = (provider(prefix), shm::client(prefix));
     let (mut senders, mut receivers): (Vec<_>, Vec<_>) =
         (0..COUNT).map(|number| channel(&provider, &client, &number.to_string())).unzip();
@@ -99,9 +106,9 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
     // Both sides of one channel await each other.
     let (mut sender, mut receiver) = (senders.pop().unwrap(), receivers.pop().unwrap());
     let sending = thread::spawn(move || {
-        (0..5000_u64).for_each(|sent| block_on(sender.send_bytes_async(&sent.to_ne_bytes())).unwrap());
+        (0..count).for_each(|sent| block_on(sender.send_bytes_async(&sent.to_ne_bytes())).unwrap());
     });
-    for expected in 0..5000_u64 {
+    for expected in 0..count {
         assert_eq!(block_on(receiver.recv_async()).unwrap()[..], expected.to_ne_bytes());
     }
     sending.join().unwrap();
@@ -109,7 +116,7 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
 
     // A thread waits for any of several: without helpers, or with one for each.
     let mut some: Vec<&mut Receiver> = receivers.iter_mut().take(3).collect();
-    for number in 0..1000 {
+    for number in 0..count as usize / 5 {
         let sender = &mut senders[number % 3];
         thread::scope(|scope| {
             let sending = scope.spawn(|| sender.send_bytes(b"any").unwrap());
@@ -172,7 +179,7 @@ fn a_task_is_told_that_its_sender_was_killed() {
 
 pub(crate) fn receiving_role(link: &Link, arguments: &[&str]) {
     let [prefix, way] = arguments else { panic!("a prefix and a way") };
-    go(way);
+    go(way, prefix);
     let mut receiver = Receiver::open(&shm::client(prefix), "c").unwrap();
     (0..2).for_each(|_| drop(block_on(receiver.recv_async()).unwrap()));
     let (waker, woken) = bell();
@@ -204,7 +211,7 @@ fn a_task_is_told_that_its_receiver_was_killed() {
 
 pub(crate) fn sending_role(link: &Link, arguments: &[&str]) {
     let [prefix, way] = arguments else { panic!("a prefix and a way") };
-    go(way);
+    go(way, prefix);
     let provider = provider(prefix);
     let mut sender = Sender::builder().capacity(2).create(&provider, "c").unwrap();
     link.send(&Message::Done);

@@ -118,6 +118,7 @@ const ROLES: &[(&str, Role)] = &[
     ("storm-publisher", storms::publisher),
     ("storm-subscriber", storms::subscriber),
     ("stranger", users::role),
+    ("stranger-publishes", users::publishing_role),
     ("waiting-for-turns", waiting::turn_role),
     ("waiting-forgets", waiting::forgetting_role),
     ("waiting-forks", waiting::forking_role),

@@ -363,56 +363,6 @@ fn send_until(is_over: &AtomicBool, publisher: &mut Publisher, provider: &Provid
     numbers.map(|number| send(publisher, provider, number)).count() as u64
 }
 
-/// Otherwise a receiver that crashes as it comes, reads or leaves takes a message from one that
-/// stays, or keeps memory, a descriptor, a branch or a place.
-#[test]
-fn receivers_are_killed_at_random_while_messages_flow() {
-    const KILLS: u64 = 60;
-    let names = Names::new("pub-chaos");
-    let provider = provider(names.prefix());
-    let mut publisher = Publisher::builder().receivers(8).capacity(4).create(&provider, CHANNEL).unwrap();
-    let mut stays = open(names.prefix(), Receiver::builder().on_full(OnFull::Wait));
-    assert_eq!(publisher.receivers().count(), 1);
-    let before = open_branches(names.prefix());
-    let is_over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let publishing = scope.spawn(|| {
-            let sent = send_until(&is_over, &mut publisher, &provider);
-            publisher.send_bytes(b"").unwrap();
-            sent
-        });
-        let reading = scope.spawn(|| {
-            for number in 0.. {
-                let message = stays.recv().unwrap();
-                assert_eq!(message.missed(), 0);
-                if message.is_empty() {
-                    return number;
-                }
-                assert_eq!(number_of(&message), number);
-            }
-            unreachable!("numbers do not end")
-        });
-        let at_the_end = SetOnDrop(&is_over);
-        let mut children: Vec<_> = (0..5).map(|_| joining(&names, usize::MAX)).collect();
-        let mut random = 1_u64;
-        for _ in 0..KILLS {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            children.iter().for_each(|child| child.tell(&Message::Go));
-            (0..random >> 44).for_each(|_| std::hint::spin_loop());
-            children.remove((random >> 33) as usize % children.len()).kill();
-            children.push(joining(&names, usize::MAX));
-        }
-        children.into_iter().for_each(Child::kill);
-        drop(at_the_end);
-        assert_eq!(publishing.join().unwrap(), reading.join().unwrap(), "nothing is missing");
-    });
-    assert_eq!((publisher.receivers().count(), in_use(&provider)), (1, 0));
-    assert!(branches(names.prefix()).len() <= 8 + 1 + 5, "one for each seat, and those of who died as they came");
-    names.sweep();
-    assert_eq!(branches(names.prefix()).len(), 1);
-    assert_eq!(open_branches(names.prefix()), before);
-}
-
 /// Ends the test's other threads, also when the test fails.
 struct SetOnDrop<'a>(&'a AtomicBool);
 

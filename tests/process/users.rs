@@ -1,10 +1,12 @@
-//! Peers of another user: kept out by default, let in when both sides say so (D10).
+//! Peers of another user: kept out by default, let in when both sides say so (D10). A publisher and
+//! its receivers are of one user.
 
 use crate::child::{self, Child};
 use crate::peer::{self, Peer};
 use crate::shm::{self, Names};
 use crate::sys;
 use crate::wire::{Link, Message};
+use shm_pool::channel::{ChannelError, Publisher, Receiver};
 use shm_pool::{Client, Provider, ShmBuf};
 use std::os::unix::fs::PermissionsExt;
 
@@ -24,13 +26,18 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
 
 /// A peer of another user. `None` if that is not possible here.
 fn stranger(names: &Names, trusted: &str) -> Option<Peer> {
+    start("stranger", &[names.prefix(), trusted]).map(Peer::of)
+}
+
+/// A child in a role that makes it another user's. `None` if that is not possible here.
+fn start(role: &str, arguments: &[&str]) -> Option<Child> {
     if !sys::is_root() {
         println!("SKIPPED: only root can be another user");
         return None;
     }
-    let child = Child::start("stranger", &[names.prefix(), trusted]);
+    let child = Child::start(role, arguments);
     match child.hear() {
-        Message::Done => Some(Peer::of(child)),
+        Message::Done => Some(child),
         refused => {
             child::skip(&format!("there is no other user: {refused:?}"));
             None
@@ -88,4 +95,43 @@ fn a_provider_of_another_user_is_not_trusted_unless_it_is_named() {
         let refused = stranger.attach(message.descriptor().unwrap(), 1).unwrap_err();
         assert!(refused.starts_with("WrongUid"), "{refused}");
     }
+}
+
+const CHANNEL: &str = "c";
+
+/// The role of a publisher. It tells how many receivers it has.
+pub(crate) fn publishing_role(link: &Link, arguments: &[&str]) {
+    if let Err(error) = sys::become_user(STRANGER) {
+        return link.send(&Message::Refused(error.to_string()));
+    }
+    let provider = Provider::builder().name_prefix(arguments[0]).build().unwrap();
+    let mut publisher = Publisher::create(&provider, CHANNEL).unwrap();
+    link.send(&Message::Done);
+    while let Some(Message::Go) = link.receive().unwrap() {
+        link.send(&Message::Number(publisher.receivers().count() as u64));
+    }
+}
+
+/// Otherwise a receiver waits for ever for another user's publisher, which cannot open what the
+/// receiver makes; or a publisher takes another user's name.
+#[test]
+fn a_publisher_of_another_user_is_refused_even_if_it_is_named() {
+    let names = Names::new("user-publisher");
+    let Some(stranger) = start("stranger-publishes", &[names.prefix()]) else { return };
+    let objects = shm::objects(names.prefix());
+    let is_refused = |error: ChannelError| {
+        let ChannelError::WrongUid { object, found, expected } = &error else { panic!("{error}") };
+        assert_eq!((*found, *expected), (STRANGER, 0), "{error}");
+        assert!(object.ends_with(&format!("{}.{CHANNEL}.channel", names.prefix())), "{error}");
+    };
+    let builder = Client::builder().name_prefix(names.prefix());
+    for client in [builder.clone(), builder.owner_uid(STRANGER)].map(|builder| builder.build().unwrap()) {
+        is_refused(Receiver::open(&client, CHANNEL).unwrap_err());
+    }
+    let provider = names.provider().build().unwrap();
+    is_refused(Publisher::create(&provider, CHANNEL).unwrap_err());
+    drop(provider);
+    assert_eq!(shm::objects(names.prefix()), objects, "nothing is left of the attempts");
+    assert_eq!(stranger.ask(&Message::Go), Message::Number(0));
+    stranger.shut_down();
 }

@@ -5,6 +5,9 @@
 use crate::trace::{Registers, Tracee};
 use libc::c_long;
 
+/// Since Linux 5.16, on every architecture. The libc crate does not name it everywhere.
+pub(crate) const FUTEX_WAITV: c_long = 449;
+
 /// A system call that an operation makes.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
@@ -51,8 +54,14 @@ pub(crate) fn takes_back(number: c_long) -> bool {
 /// Calls that the standard library and `getrandom` repeat for as long as they are interrupted. This
 /// crate calls them for a tmpfs file and for a few bytes, and there no kernel interrupts them. And a
 /// futex: whoever is interrupted while it sleeps looks, and sleeps again until its time is over.
-pub(crate) fn is_retried_for_ever(number: c_long) -> bool {
-    [libc::SYS_fchmod, libc::SYS_getrandom, libc::SYS_futex].contains(&number)
+pub(crate) fn is_retried_for_ever(number: c_long, errno: i32) -> bool {
+    errno == libc::EINTR && [libc::SYS_fchmod, libc::SYS_getrandom, libc::SYS_futex, FUTEX_WAITV].contains(&number)
+}
+
+/// Errors that a call may return each time: a signal that comes again and again, and a sandbox or a
+/// want of memory that stays while a thread sleeps on several words. It then sleeps in another way.
+pub(crate) fn may_last(number: c_long, errno: i32) -> bool {
+    errno == libc::EINTR || number == FUTEX_WAITV && errno != libc::EAGAIN
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -111,6 +120,12 @@ impl Call {
                 call("futex", "wake", &[libc::ENOSYS, libc::EPERM])
             }
             libc::SYS_futex => call("futex", "sleep", &[libc::EINTR, libc::EAGAIN, libc::ENOSYS, libc::EPERM]),
+            // Of any error, a sandbox may answer with it.
+            FUTEX_WAITV => call(
+                "futex_waitv",
+                "",
+                &[libc::EINTR, libc::EAGAIN, libc::ENOMEM, libc::ENOSYS, libc::EPERM, libc::EACCES],
+            ),
             libc::SYS_clone | libc::SYS_clone3 => call("clone", "thread", &[libc::EAGAIN]),
             libc::SYS_membarrier => call("membarrier", "", &[libc::ENOSYS, libc::EPERM, libc::EINVAL]),
             libc::SYS_fchmod => call("fchmod", "", &[libc::EPERM, libc::EINTR, libc::EROFS]),

@@ -3,9 +3,9 @@
 
 #![forbid(unsafe_code)]
 
-use crate::calls::{error_name, is_complaint, is_done_anyway, is_retried_for_ever, takes_back, Call};
+use crate::calls::{error_name, is_complaint, is_done_anyway, is_retried_for_ever, may_last, takes_back, Call};
 use crate::channels;
-use crate::fallible::{channel, Footprint, LOCKED_ALLOC, LOCKED_BUILD, PUBLISHED};
+use crate::fallible::{channel, Footprint, AWAITS, LOCKED_ALLOC, LOCKED_BUILD, PUBLISHED};
 use crate::kill_points::{is_possible, Place, Victim};
 use crate::owner_operations::{builder, published, LARGE, SMALL};
 use crate::shm::{self, Names};
@@ -42,6 +42,10 @@ const OPERATIONS: &[&str] = &[
     OPEN,
     COME,
     WARM,
+    AWAITS[0],
+    AWAITS[1],
+    AWAITS[2],
+    AWAITS[3],
 ];
 
 /// The operations of a peer.
@@ -98,9 +102,9 @@ fn every_system_call_fails_once() {
         for (at, call) in usual.calls.iter().enumerate() {
             let nth = 1 + usual.calls[..at].iter().filter(|earlier| earlier.number == call.number).count();
             let once = call.errors.iter().map(|&errno| Fault { at, errno, again: false });
-            let interrupted =
-                call.errors.contains(&libc::EINTR).then_some(Fault { at, errno: libc::EINTR, again: true });
-            for fault in once.chain(interrupted) {
+            let lasting = call.errors.iter().filter(|&&errno| may_last(call.number, errno));
+            let lasting = lasting.map(|&errno| Fault { at, errno, again: true });
+            for fault in once.chain(lasting) {
                 let error = error_name(fault.errno) + if fault.again { " for ever" } else { "" };
                 let result = judge(operation, call, fault, &usual);
                 table.row(&[operation, &call.name, &call.about, &nth, &error, &result]);
@@ -119,7 +123,7 @@ fn judge(operation: &str, call: &Call, fault: Fault, usual: &Outcome) -> String 
     let _place = Place(what.clone());
     let outcome = run(operation, Some(fault));
     assert!(outcome.failed > 0, "{what}: was not called");
-    assert!(outcome.failed < FOR_EVER || is_retried_for_ever(call.number), "{what}: is tried for ever");
+    assert!(outcome.failed < FOR_EVER || is_retried_for_ever(call.number, fault.errno), "{what}: is tried for ever");
     if let Some(error) = outcome.error {
         assert_eq!(outcome.after, outcome.before, "{what}: {error}, and not undone");
         assert!(is_told(&error, fault.errno, operation), "{what}: {error}");
@@ -157,6 +161,8 @@ fn is_told(error: &str, errno: i32, operation: &str) -> bool {
         (_, LOCKED_BUILD) if error == "LockMemory" || error == "NumaNode" => true,
         // Another process has the lock.
         (libc::EAGAIN | libc::EACCES, OPEN | COME) if error == "HasReceiver" => true,
+        // There is no thread to be had.
+        (libc::EAGAIN, operation) if AWAITS.contains(&operation) => error == "NoHelper",
         _ => error == "Random" || error.split(' ').next() == Some(&error_name(errno)),
     }
 }

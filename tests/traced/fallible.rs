@@ -3,20 +3,22 @@
 
 #![forbid(unsafe_code)]
 
+use crate::calls::FUTEX_WAITV;
 use crate::channels;
 use crate::child::Child;
 use crate::kill_points::introduce;
 use crate::owner_operations::{all, builder, published, LARGE, SMALL};
 use crate::shm;
-use crate::trace::marked;
-use crate::waits;
+use crate::sys;
+use crate::trace::{marked, this_thread};
+use crate::waits::{self, Giver};
 use crate::wire::{Link, Message};
-use shm_pool::channel::{ChannelError, Publisher, RecvError};
-use shm_pool::{AllocError, AllocErrorKind, AttachError, BuildError, Descriptor, OsError, ProviderBuilder};
+use shm_pool::channel::{wait_any, ChannelError, Publisher, Receiver, RecvError, Sender, WaitAnyError};
+use shm_pool::{AllocError, AllocErrorKind, AttachError, BuildError, Descriptor, OsError, Provider, ProviderBuilder};
 use std::cell::RefCell;
 use std::fs;
 use std::ops::RangeFrom;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// How long an operation waits in vain: so long that it sleeps, and short enough to sleep once. (A
@@ -194,9 +196,71 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
             let receiver = RefCell::new(channels::receiver(&client, channels::OTHER).unwrap());
             attempt.twice(|| receiver.borrow_mut().warm().map_err(recv_error));
         }
+        "await a message" => {
+            let provider = provider();
+            let (sender, mut receiver) = pair(&provider, prefix, 0);
+            let sender = RefCell::new(sender);
+            attempt.twice(|| {
+                let send = || sender.borrow_mut().try_send_bytes(channels::BYTES).unwrap();
+                let message = waits::block_on(receiver.recv_async(), send).map_err(recv_error)?;
+                assert_eq!(&message[..], channels::BYTES);
+                Ok(())
+            });
+        }
+        "await room" => {
+            let provider = provider();
+            let (sender, receiver) = pair(&provider, prefix, 0);
+            let (sender, receiver) = (RefCell::new(sender), RefCell::new(receiver));
+            let fill = || while sender.borrow_mut().try_send_bytes(channels::BYTES).is_ok() {};
+            attempt.twice_after(fill, || {
+                // The slot of the first is free when the second is asked for.
+                let take = || (0..2).for_each(|_| drop(receiver.borrow_mut().try_recv().unwrap()));
+                let mut sender = sender.borrow_mut();
+                waits::block_on(sender.send_bytes_async(channels::BYTES), take).map_err(|error| variant(&error))
+            });
+        }
+        "wait for any" => {
+            let provider = provider();
+            let (sender, mut receiver) = pair(&provider, prefix, 0);
+            let (_idle, mut other) = pair(&provider, prefix, 1);
+            // By now it is known that the thread itself can sleep on both.
+            assert!(wait_any(&mut [&mut other, &mut receiver], WAIT).is_err());
+            let (sender, giver) = (Arc::new(Mutex::new(sender)), RefCell::new(None));
+            let prepare = || {
+                let sender = sender.clone();
+                let send = move || sender.lock().unwrap().try_send_bytes(channels::BYTES).unwrap();
+                giver.replace(Some(Giver::start(this_thread() as u64, send)));
+            };
+            attempt.twice_after(prepare, || {
+                let found = wait_any(&mut [&mut other, &mut receiver], channels::FOR_EVER);
+                assert_eq!(found.map_err(|error| variant(&error))?, 1);
+                receiver.try_recv().map(drop).map_err(recv_error)
+            });
+        }
+        "wait for any, by helpers" => {
+            sys::forbid_call(FUTEX_WAITV, libc::ENOSYS).unwrap();
+            let provider = provider();
+            let [(_idle, mut receiver), (_too, mut other)] = [0, 1].map(|number| pair(&provider, prefix, number));
+            attempt.twice(|| match wait_any(&mut [&mut other, &mut receiver], WAIT) {
+                Err(WaitAnyError::TimedOut { .. }) => Ok(()),
+                other => other.map(drop).map_err(|error| variant(&error)),
+            });
+        }
         other => panic!("no operation {other:?}"),
     }
     link.send(&Message::Done);
+}
+
+/// Waits for channels of this process: tasks that a helper thread wakes, a thread that sleeps on
+/// several bells itself, and one for which helpers do.
+pub(crate) const AWAITS: [&str; 4] = ["await a message", "await room", "wait for any", "wait for any, by helpers"];
+
+/// Both ends of a channel.
+fn pair(provider: &Provider, prefix: &str, number: usize) -> (Sender, Receiver) {
+    let name = channel(number);
+    let sender = channels::sender(provider, &name).unwrap();
+    // So that a wait sleeps, however long the tracer takes for its calls.
+    (sender, Receiver::builder().spin(Duration::ZERO).open(&shm::client(prefix), &name).unwrap())
 }
 
 /// Building and allocating with [options](with_options).

@@ -118,7 +118,7 @@ impl Stage {
             let Message::Sent(descriptor) = victim.child.hear() else { panic!("a message to read") };
             let view = reader.attach(&descriptor).unwrap();
             victim.child.tell(&Message::Go);
-            Giver::start(victim.thread(), view)
+            Giver::start(victim.thread(), || drop(view))
         });
         Round { reader, kept: kept.into(), giver }
     }

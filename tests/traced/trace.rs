@@ -34,7 +34,8 @@ fn mark() {
     unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), this_thread(), libc::SIGSTOP) };
 }
 
-fn this_thread() -> libc::pid_t {
+/// The calling thread.
+pub(crate) fn this_thread() -> libc::pid_t {
     // SAFETY: no preconditions.
     unsafe { libc::gettid() }
 }

@@ -3,7 +3,8 @@
 
 #![forbid(unsafe_code)]
 
-use shm_pool::{Provider, ShmBufMut, ShmView};
+use crate::calls::FUTEX_WAITV;
+use shm_pool::{Provider, ShmBufMut};
 use std::fs;
 use std::future::Future;
 use std::pin::pin;
@@ -73,25 +74,24 @@ impl Wake for Unpark {
     }
 }
 
-/// Drops a view when an owner sleeps for want of memory; or at the latest, when this is dropped.
+/// Gives a thread what it waits for as soon as it sleeps; or at the latest, when this is dropped.
 pub(crate) struct Giver {
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// How often a giver looks whether the owner sleeps. The kernel tells nobody.
+/// How often a giver looks whether the thread sleeps. The kernel tells nobody.
 const LOOK: Duration = Duration::from_micros(200);
 
 impl Giver {
-    /// The owner's wait is in this thread.
-    pub(crate) fn start(owner: u64, view: ShmView) -> Self {
+    pub(crate) fn start(thread: u64, give: impl FnOnce() + Send + 'static) -> Self {
         let is_over = Arc::new(AtomicBool::new(false));
         let end = is_over.clone();
         let give = move || {
-            while !end.load(Ordering::Relaxed) && !is_asleep(owner) {
+            while !end.load(Ordering::Relaxed) && !is_asleep(thread) {
                 thread::sleep(LOOK);
             }
-            drop(view);
+            give();
         };
         Self { is_over, thread: Some(thread::spawn(give)) }
     }
@@ -104,11 +104,17 @@ impl Drop for Giver {
     }
 }
 
-/// Is this thread in the system call by which one process waits for another? Threads that wait for
-/// each other make it with another number.
+/// Is this thread in a system call by which one process waits for another? Threads that wait for
+/// each other make the first one with another number.
 fn is_asleep(thread: u64) -> bool {
     // Of a thread that is gone, or of a kernel that does not say, nothing can be waited for.
     let Ok(call) = fs::read_to_string(format!("/proc/{thread}/syscall")) else { return true };
+    // A tracer may have stopped it at the beginning of the call.
+    let state = fs::read_to_string(format!("/proc/{thread}/stat")).unwrap_or_default();
+    if !state.contains(") S ") {
+        return false;
+    }
     let [number, _word, operation] = [0, 1, 2].map(|at| call.split(' ').nth(at).unwrap_or_default());
-    number == libc::SYS_futex.to_string() && operation == format!("{:#x}", libc::FUTEX_WAIT_BITSET)
+    let waits = number == libc::SYS_futex.to_string() && operation == format!("{:#x}", libc::FUTEX_WAIT_BITSET);
+    waits || number == FUTEX_WAITV.to_string()
 }

@@ -12,6 +12,10 @@
 //! exit with and without drop; one at a time, the same one again and again, or all of them in any
 //! order. It starts each anew at once.
 //!
+//! Each owner has a publisher, too, and each peer a receiver of it. The receivers come by any rule,
+//! receive in a thread or as a task, leave, and come back. They get what the publisher sends, in
+//! order, with exact gaps, and none where it waits for them.
+//!
 //! Each message has a pattern of its own in all its bytes, and is granted, kept until
 //! confirmed, or neither. Peers look at every byte when it comes, again while they hold it, and
 //! again before they let go, also after its owner has died. From time to time all is brought to

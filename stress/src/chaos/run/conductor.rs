@@ -22,6 +22,10 @@ const ERA: u64 = 500;
 /// In an era there are so many times of quiet.
 const CHECKS: u64 = 5;
 
+/// The objects of an owner at rest: a control object, another one of its publisher's provider, and
+/// the channel.
+const OBJECTS: usize = 3;
+
 /// How many mappings of heap and stacks a veteran may gain: allocators and thread libraries keep
 /// some for later.
 const OTHER_MAPPINGS: usize = 32;
@@ -198,19 +202,19 @@ impl Conductor {
     // ---- what must hold --------------------------------------------------------------------------------------
 
     /// A time of quiet: everybody is alive, and has let go of everything. Then nothing is leased,
-    /// used, held; nobody has anything open or mapped that it did not have at first; and in
-    /// /dev/shm there are the owners' control objects.
+    /// used, held; nobody has anything open or mapped that it did not have at first; no receiver is
+    /// there; and in /dev/shm there are the owners' control objects and channels.
     fn check(&mut self) -> Fallible {
         let (owners, peers) = (self.crew.posts(Kind::Owner, 0), self.crew.posts(Kind::Peer, 0));
         for (owner, footprint) in owners.iter().zip(self.quiesce(peers.len())?) {
-            self.check_footprint(*owner, footprint, 1)?;
+            self.check_footprint(*owner, footprint, OBJECTS)?;
         }
         for (peer, footprint) in peers.iter().zip(self.measure(&peers, Command::Measure)?) {
             self.check_footprint(*peer, footprint, owners.len())?;
         }
         self.sweep()?;
         let objects = procfs::objects(&format!("{}.", self.crew.prefix));
-        if objects.len() != owners.len() {
+        if objects.len() != OBJECTS * owners.len() {
             return Err(format!("in a time of quiet there are these objects: {}", objects.join(", ")).into());
         }
         self.resume();
@@ -247,7 +251,7 @@ impl Conductor {
         posts.iter().map(answer).collect()
     }
 
-    /// `shared` control objects are mapped, and since its first time of quiet the process has
+    /// `shared` objects are mapped, and since its first time of quiet the process has
     /// gained nothing.
     fn check_footprint(&mut self, post: Post, now: Footprint, shared: usize) -> Fallible {
         let ends = self.crew.ends;

@@ -6,13 +6,17 @@
 //! | `crew.rs` | the running processes: start, end, hear what they tell |
 //! | `worker.rs` | how a process learns its role; what it and the conductor tell each other |
 //! | `owner.rs` | the owner process: connections, messages, commands |
+//! | `publisher.rs` | the publisher beside an owner |
 //! | `peer.rs` | the peer process: what it reads of each owner, commands |
+//! | `receiver.rs` | the receiver beside each connection of a peer, by any rule |
 //! | `tally.rs` | what is counted, and the report |
 
 mod conductor;
 mod crew;
 mod owner;
 mod peer;
+mod publisher;
+mod receiver;
 mod tally;
 mod worker;
 
@@ -52,7 +56,7 @@ pub(crate) struct Plan {
     #[arg(long, default_value_t = fastrand::u64(..), hide_default_value = true)]
     pub(crate) seed: u64,
 
-    /// Length of the longest message in KiB
+    /// Length of an owner's longest message in KiB
     #[arg(long, value_name = "KIB", default_value_t = 3072, value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub(crate) largest: u32,
 

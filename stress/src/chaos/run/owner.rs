@@ -1,10 +1,12 @@
-//! The owner process: builds a provider, lets peers in, publishes to them, obeys the conductor.
+//! The owner process: builds a provider, lets peers in, publishes to them, obeys the conductor. Has
+//! a publisher beside it.
 //!
 //! One thread decides, and everything that happens comes to it as an [`Event`]. Each frame to a
 //! peer is confirmed by its number, in order. A thread for each connection hears that, and drops
 //! there what was kept until then, in the middle of whatever the first one does.
 
 use super::peer::{Sent, Way};
+use super::publisher::Publishing;
 use super::worker::{Command, Control, Counts, Exit, Footprint, Remains, Role, Word, DEADLINE};
 use shm_pool::{PeerId, Provider, ProviderId, ShareError, ShmBuf, ShmBufMut};
 use shm_pool_support::payload::{check_pattern, fill_pattern, seed};
@@ -45,6 +47,7 @@ enum Event {
 struct Owner {
     control: Arc<Control>,
     provider: Provider,
+    publishing: Publishing,
     role: Role,
     random: fastrand::Rng,
     connections: Vec<Connection>,
@@ -85,6 +88,7 @@ pub(crate) fn run(role: &Role, control: &Arc<Control>) {
     let builder = Provider::builder().name_prefix(&role.prefix).max_bytes(role.plan.max_bytes());
     let built = builder.max_shared(MAX_SHARED).arena_size(ARENA_SIZE).build();
     let provider = built.unwrap_or_else(|error| control.fail(&format!("cannot build: {error}")));
+    let publishing = Publishing::start(role, control);
     control.say(Word::Ready);
 
     let (to_events, events) = mpsc::channel();
@@ -95,6 +99,7 @@ pub(crate) fn run(role: &Role, control: &Arc<Control>) {
     let mut owner = Owner {
         control: control.clone(),
         provider,
+        publishing,
         role: role.clone(),
         random: fastrand::Rng::with_seed(role.seed),
         connections: Vec::new(),
@@ -108,7 +113,8 @@ pub(crate) fn run(role: &Role, control: &Arc<Control>) {
     };
     owner.work();
     control.say(Word::Counted(owner.counts));
-    let Owner { provider, connections, mut random, .. } = owner;
+    let Owner { provider, publishing, connections, mut random, .. } = owner;
+    publishing.end();
     // Peers may notice the one first or the other: if this is `None`, the provider is dropped here.
     let dropped_later = random.bool().then_some(provider);
     for Connection { socket, hearing, .. } in connections {
@@ -156,7 +162,7 @@ impl Owner {
                     self.quiesce(peers);
                     self.control.say(Word::AtRest(self.what_is_left()));
                 }
-                Some(Command::Resume) => self.is_paused = false,
+                Some(Command::Resume) => self.resume(),
                 Some(other) => self.control.fail(&format!("an owner is not to be told {other:?}")),
                 None if self.is_paused || self.connections.is_empty() => self.hear(Duration::MAX, "anything"),
                 None if self.connections.iter().any(Connection::has_room) => {
@@ -304,16 +310,17 @@ impl Owner {
 
     // ---- times of quiet --------------------------------------------------------------------------------------
 
-    /// Returns when exactly so many peers are connected, each has let go of everything, was sent
-    /// messages after that, and has read them.
+    /// Returns when exactly so many peers are connected, each has let go of everything, its receiver
+    /// rests, it was sent messages after that, and has read them.
     fn quiesce(&mut self, peers: usize) {
         let deadline = Instant::now() + DEADLINE;
+        self.publishing.rest();
         self.connections.iter_mut().for_each(|connection| connection.stage = Stage::Running);
         loop {
             let number = self.next_number();
             for connection in self.connections.iter_mut().filter(|one| one.stage == Stage::Running) {
                 connection.stage = Stage::LettingGo;
-                connection.send(number, None, Sent::LetGo(number));
+                connection.send(number, None, Sent::Rest(number));
             }
             let is_quiet = |connection: &Connection| connection.pending.is_empty() && !connection.is_doomed;
             if self.connections.len() == peers && self.connections.iter().all(is_quiet) {
@@ -343,17 +350,21 @@ impl Owner {
     }
 
     fn what_is_left(&self) -> Remains {
-        self.provider.reclaim();
-        let before = self.provider.stats();
-        self.provider.trim();
-        let after = self.provider.stats();
+        let (own, publishers) = (Remains::of(&self.provider), self.publishing.what_is_left());
         Remains {
-            leased: before.bytes_leased,
-            in_use: before.bytes_in_use,
-            held: after.bytes_held,
-            peak: after.peak_bytes_held,
+            leased: own.leased + publishers.leased,
+            in_use: own.in_use + publishers.in_use,
+            held: own.held + publishers.held,
             footprint: Footprint::take(&self.role.prefix),
+            ..own
         }
+    }
+
+    fn resume(&mut self) {
+        self.is_paused = false;
+        self.publishing.resume();
+        let number = self.next_number();
+        self.connections.iter_mut().for_each(|connection| connection.send(number, None, Sent::Resume(number)));
     }
 }
 

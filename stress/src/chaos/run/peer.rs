@@ -1,11 +1,13 @@
 //! The peer process: one client, the conductor's commands, and a thread for each owner and its
-//! successors: connect, attach, look at every byte, hold, look again, let go.
+//! successors: connect, attach, look at every byte, hold, look again, let go. Beside each
+//! connection there is a receiver.
 //!
 //! An error is allowed if the owner has gone, and then the connection must end too; that is waited
 //! for. A message that was neither granted nor kept may be stale. Anything else ends the run.
 
 #![forbid(unsafe_code)]
 
+use super::receiver::Receiving;
 use super::worker::{Command, Control, Counts, Exit, Footprint, Remains, Role, Word, DEADLINE};
 use super::OWNERS;
 use serde::{Deserialize, Serialize};
@@ -43,6 +45,10 @@ pub(crate) enum Sent {
     },
     /// Drop all views.
     LetGo(u64),
+    /// The same, and confirm it when the receiver rests, too.
+    Rest(u64),
+    /// The receiver may come back.
+    Resume(u64),
 }
 
 /// How a message is kept until it is read.
@@ -152,9 +158,12 @@ impl Follower {
                 shared.client.clone()
             };
             let Some(client) = client else { break };
-            if let Some(why) = self.follow(&socket, &client) {
+            let (role, control, seed) = (&self.role, &self.control, self.random.u64(..));
+            let receiving = Receiving::start(self.owner, role, control, &client, seed);
+            if let Some(why) = self.follow(&socket, &client, &receiving) {
                 while self.receive(&socket, &format!("the end of a connection, after: {why}")).is_some() {}
             }
+            receiving.end();
             self.lock().sockets[self.owner] = None;
             self.held.iter_mut().for_each(|held| held.has_outlived_its_owner = true);
             if self.random.bool() {
@@ -174,7 +183,7 @@ impl Follower {
     }
 
     /// Follows a connection to its end. The text says why it must end, if it has not yet.
-    fn follow(&mut self, socket: &UnixStream, client: &Client) -> Option<String> {
+    fn follow(&mut self, socket: &UnixStream, client: &Client, receiving: &Receiving) -> Option<String> {
         let Sent::Hello(provider) = self.receive(socket, "a greeting")? else {
             self.fail("an owner that does not greet");
         };
@@ -189,9 +198,16 @@ impl Follower {
         while let Some(sent) = self.receive(socket, "a message") {
             match sent {
                 Sent::Hello(_) => self.fail("an owner that greets again"),
-                Sent::LetGo(number) => {
+                Sent::LetGo(number) | Sent::Rest(number) => {
                     self.let_go_of_all();
                     self.tell();
+                    if matches!(sent, Sent::Rest(_)) && !receiving.wait_until_it_rests() {
+                        self.fail("the receiver does not come to rest");
+                    }
+                    let _ = wire::send(socket, &number);
+                }
+                Sent::Resume(number) => {
+                    receiving.resume();
                     let _ = wire::send(socket, &number);
                 }
                 Sent::Message { sequence, way, may_hold, descriptor } => {

@@ -55,6 +55,7 @@ impl fmt::Display for Tally {
         let Self { checks, checks_alone, survived, swept, left, problems, .. } = self;
         let Counts { published, granted, kept, fleeting, exhausted, .. } = self.counts;
         let Counts { read, stale, again, outlived, lost, torn, .. } = self.counts;
+        let Counts { sent, takers, came, received, missed, .. } = self.counts;
         let [mib_published, mib_checked] = [self.counts.bytes_published, self.counts.bytes_checked].map(|b| b >> 20);
         let [peak, cap] = [self.peak, self.cap].map(|bytes| bytes >> 10);
         let (kills, [owners, peers]) = (self.kills(), self.killed);
@@ -77,6 +78,8 @@ descriptors sent      {granted} granted, {kept} kept until confirmed, {fleeting}
 waits for memory      {exhausted}
 read                  {read} messages, {stale} stale, {lost} gone with their owner
 looked at again       {again} views, {outlived} after their owner had gone
+publishers            {sent} messages, to {takers} takers
+receivers             {came} came, received {received}, were told of {missed} that they missed
 bytes checked         {mib_checked} MiB
 torn                  {torn}
 times of quiet        {checks}, {checks_alone} without a peer: nothing leased

@@ -9,13 +9,14 @@ use super::{owner, peer, Plan};
 use derive_more::AddAssign;
 use nix::sys::resource::{setrlimit, Resource};
 use serde::{Deserialize, Serialize};
+use shm_pool::Provider;
 use shm_pool_support::process::{inherited_input, task};
 use shm_pool_support::{procfs, wire};
 use std::os::fd::RawFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
-use std::{panic, process};
+use std::{panic, process, thread};
 
 /// How long a process waits for what must come. Only a hang comes near it.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
@@ -82,7 +83,8 @@ pub(crate) enum Word {
     Failed,
 }
 
-/// What a process has done since it told last: an owner first, a peer below.
+/// What a process has done since it told last: an owner first, a peer below; in the end their
+/// publishers and receivers.
 #[derive(Clone, Copy, Debug, Default, AddAssign, Serialize, Deserialize)]
 pub(crate) struct Counts {
     pub(crate) published: u64,
@@ -106,6 +108,15 @@ pub(crate) struct Counts {
     /// Messages that were not to be had, because their owner had gone.
     pub(crate) lost: u64,
     pub(crate) torn: u64,
+
+    /// Messages of publishers, and how often these were sent, to one receiver each.
+    pub(crate) sent: u64,
+    pub(crate) takers: u64,
+    /// Receivers that have come.
+    pub(crate) came: u64,
+    pub(crate) received: u64,
+    /// Messages that receivers were told that they had missed.
+    pub(crate) missed: u64,
 }
 
 /// What a process at rest has left. A peer has no memory of its own.
@@ -132,9 +143,31 @@ pub(crate) struct Footprint {
     pub(crate) others: usize,
 }
 
+impl Remains {
+    /// A provider's. The footprint is the process's, and is left out.
+    pub(crate) fn of(provider: &Provider) -> Self {
+        provider.reclaim();
+        let before = provider.stats();
+        provider.trim();
+        let after = provider.stats();
+        Self {
+            leased: before.bytes_leased,
+            in_use: before.bytes_in_use,
+            held: after.bytes_held,
+            peak: after.peak_bytes_held,
+            footprint: Footprint::default(),
+        }
+    }
+}
+
 impl Footprint {
-    /// This process's.
+    /// This process's, when nobody awaits anything.
     pub(crate) fn take(prefix: &str) -> Self {
+        // The library's threads for awaits let go of the channels that were dropped, and end. That
+        // is a moment later than the drop, and nobody tells.
+        while procfs::threads("shm-pool-await").expect("/proc") > 0 {
+            thread::yield_now();
+        }
         let objects = procfs::shared_mappings().expect("/proc");
         let shared = objects.iter().filter(|object| object.name.starts_with(&format!("{prefix}."))).count();
         let others = procfs::mappings().expect("/proc") - shared;

@@ -1,0 +1,317 @@
+//! The receiver beside each connection of a peer: it comes to the owner's publisher by some rule,
+//! receives in a thread or as a task, looks at every byte, holds, looks again, leaves, and comes
+//! back. It never misses a message that is not counted, and with [`OnFull::Wait`] none at all.
+//!
+//! When the publisher says so, it leaves with all that it holds, and rests until the connection
+//! says that it may come back.
+
+#![forbid(unsafe_code)]
+
+use super::worker::{Control, Counts, Role, Word, DEADLINE};
+use nix::errno::Errno;
+use shm_pool::channel::{ChannelError, Interrupter, Message, OnFull, Receiver, RecvError, MAX_INLINE};
+use shm_pool::Client;
+use shm_pool_support::numbered;
+use shm_pool_support::tasks::block_on;
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::hint::black_box;
+use std::mem;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::task::Poll;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// The most messages that a receiver may be behind. Few, so that all rules apply all the time.
+pub(crate) const CAPACITY: usize = 8;
+
+/// The most messages that a receiver holds.
+const HELD: usize = 6;
+
+/// The longest message of a publisher.
+const LARGEST: usize = 64 << 10;
+
+/// How long a receiver waits for a publisher to come before it looks whether it is to end.
+const PATIENCE: Duration = Duration::from_millis(10);
+
+/// The conductor is told at every so many messages.
+const MESSAGES_PER_WORD: u64 = 256;
+
+/// What a publisher's message is for. It is in the last two bits of the message's number; the rest
+/// counts the messages, from a start that is each publisher's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    Bytes,
+    /// Drop all messages.
+    LetGo,
+    /// Drop all messages, leave, and rest.
+    Rest,
+}
+
+/// The name of the channel of an owner, and of its successors.
+pub(crate) fn channel(owner: usize) -> String {
+    format!("channel-{owner}")
+}
+
+pub(crate) fn number(count: u64, what: What) -> u64 {
+    count << 2 | what as u64
+}
+
+/// How long a message is, from its number: half of them fit a slot.
+pub(crate) fn len(number: u64) -> usize {
+    let mut random = fastrand::Rng::with_seed(number);
+    let largest = if number & 3 == What::Bytes as u64 {
+        [MAX_INLINE, MAX_INLINE, 4 << 10, LARGEST][random.usize(..4)]
+    } else {
+        MAX_INLINE
+    };
+    random.usize(mem::size_of::<u64>()..=largest)
+}
+
+/// A receiver's thread, as its connection sees it.
+pub(crate) struct Receiving {
+    shared: Arc<Shared>,
+    thread: JoinHandle<()>,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    rests: bool,
+    is_over: bool,
+    /// Of the receiver that there is, if it waits in a thread.
+    interrupter: Option<Interrupter>,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panics")
+    }
+}
+
+impl Receiving {
+    /// A receiver for the publisher of an owner.
+    pub(crate) fn start(owner: usize, role: &Role, control: &Arc<Control>, client: &Arc<Client>, seed: u64) -> Self {
+        let shared = Arc::new(Shared::default());
+        let receives = Receives {
+            owner,
+            client: client.clone(),
+            control: control.clone(),
+            shared: shared.clone(),
+            random: fastrand::Rng::with_seed(seed),
+            most_held: role.post.index % HELD,
+            held: VecDeque::new(),
+            counts: Counts::default(),
+        };
+        Self { shared, thread: thread::spawn(move || receives.run()) }
+    }
+
+    /// Waits until it has left with all that it had. `false` if that takes too long.
+    pub(crate) fn wait_until_it_rests(&self) -> bool {
+        let is_busy = |state: &mut State| !state.rests;
+        let waited = self.shared.changed.wait_timeout_while(self.shared.lock(), DEADLINE, is_busy);
+        waited.expect("no panics").0.rests
+    }
+
+    /// It may come back.
+    pub(crate) fn resume(&self) {
+        self.shared.lock().rests = false;
+        self.shared.changed.notify_all();
+    }
+
+    /// Ends it, whatever it waits for.
+    pub(crate) fn end(self) {
+        let mut state = self.shared.lock();
+        state.is_over = true;
+        state.interrupter.iter().for_each(Interrupter::interrupt);
+        drop(state);
+        self.shared.changed.notify_all();
+        self.thread.thread().unpark();
+        self.thread.join().expect("a panic would have ended the process");
+    }
+}
+
+/// What the thread has.
+struct Receives {
+    owner: usize,
+    client: Arc<Client>,
+    control: Arc<Control>,
+    shared: Arc<Shared>,
+    random: fastrand::Rng,
+    most_held: usize,
+    held: VecDeque<(Message, u64)>,
+    counts: Counts,
+}
+
+/// What a receiver has heard of its publisher.
+struct Heard {
+    on_full: OnFull,
+    /// The count of the last message.
+    last: Option<u64>,
+    /// Messages since then that could not be read, because their owner had gone.
+    lost: u64,
+}
+
+impl Receives {
+    fn run(mut self) {
+        while let Some((receiver, on_full)) = self.come() {
+            if self.receive_some(receiver, on_full) == What::Rest {
+                self.rest();
+            }
+        }
+        self.let_go_of_all();
+        self.tell();
+    }
+
+    fn is_over(&self) -> bool {
+        self.shared.lock().is_over
+    }
+
+    fn come(&mut self) -> Option<(Receiver, OnFull)> {
+        let on_full = [OnFull::Wait, OnFull::DropNew, OnFull::KeepLatest][self.random.usize(..3)];
+        let spin = Duration::from_micros(self.random.u64(..2) * 20);
+        let mut options = Receiver::builder().on_full(on_full).capacity(self.random.usize(1..=CAPACITY)).spin(spin);
+        if on_full != OnFull::Wait && self.random.bool() {
+            // So few that they are what it is short of.
+            options = options.loans(self.random.usize(1..=CAPACITY));
+        }
+        while !self.is_over() {
+            match options.clone().open_timeout(&self.client, &channel(self.owner), PATIENCE) {
+                Ok(receiver) => {
+                    self.counts.came += 1;
+                    return Some((receiver, on_full));
+                }
+                // The publisher is gone, and has no successor yet. Or that is making the channel,
+                // or died while it did. One that is dying has no free seat; were a seat lost, this
+                // would never come to rest.
+                Err(
+                    ChannelError::NoChannel { .. }
+                    | ChannelError::SenderGone { .. }
+                    | ChannelError::Unfinished { .. }
+                    | ChannelError::NotAChannel { .. }
+                    | ChannelError::TooManyReceivers { .. },
+                ) => {}
+                // A sweep has taken the branch before it was locked.
+                Err(ChannelError::Os(error)) if error.errno() == Some(Errno::ENOENT as i32) => {}
+                Err(error) => self.fail(&format!("cannot come to the publisher: {error}")),
+            }
+        }
+        None
+    }
+
+    /// Receives until the publisher is gone or has it rest, this is to end, or it has enough.
+    fn receive_some(&mut self, mut receiver: Receiver, on_full: OnFull) -> What {
+        let mut heard = Heard { on_full, last: None, lost: 0 };
+        let (mut what, mut is_task) = (What::Bytes, self.random.bool());
+        self.shared.lock().interrupter = Some(receiver.interrupter());
+        while !self.is_over() && what != What::Rest && self.random.u8(..) > 0 {
+            // Seldom: to go to and fro between the two costs much.
+            is_task ^= self.random.u8(..64) == 0;
+            match self.receive(&mut receiver, is_task) {
+                Ok(message) => what = self.take(message, &mut heard),
+                Err(RecvError::Interrupted) => {}
+                Err(RecvError::Disconnected) => break,
+                // The owner has gone orderly, before this one had mapped the segment.
+                Err(RecvError::Closed { .. }) => heard.lost += 1,
+                Err(error) => self.fail(&format!("cannot receive, {on_full:?}: {error}")),
+            }
+        }
+        self.shared.lock().interrupter = None;
+        self.counts.lost += heard.lost;
+        // Otherwise what it holds outlives it.
+        if self.random.bool() {
+            self.let_go_of_all();
+        }
+        what
+    }
+
+    fn receive(&self, receiver: &mut Receiver, is_task: bool) -> Result<Message, RecvError> {
+        if !is_task {
+            return receiver.recv();
+        }
+        // Who ends this unparks the thread.
+        block_on(poll_fn(|context| match self.is_over() {
+            true => Poll::Ready(Err(RecvError::Interrupted)),
+            false => receiver.poll_recv(context),
+        }))
+    }
+
+    /// Does with a message what it says; checks its place among the others, and its bytes.
+    fn take(&mut self, message: Message, heard: &mut Heard) -> What {
+        let number = numbered::number(&message).unwrap_or_else(|error| self.fail(&error.to_string()));
+        let (count, missed) = (number >> 2, u64::from(message.missed()));
+        let is_next = heard.last.iter().all(|last| count == last + 1 + missed);
+        if !is_next || heard.on_full == OnFull::Wait && missed != heard.lost {
+            let (on_full, last, lost) = (heard.on_full, heard.last, heard.lost);
+            let but = format!("{missed} missed, {lost} of them lost with their owner");
+            self.fail(&format!("{on_full:?}: message {count} follows {last:?}, with {but}"));
+        }
+        self.counts.received += 1;
+        self.counts.missed += missed;
+        self.counts.lost += heard.lost;
+        (heard.last, heard.lost) = (Some(count), 0);
+        self.held.push_back((message, number));
+        self.look(self.held.len() - 1, false);
+        let what = [What::Bytes, What::LetGo, What::Rest].into_iter().find(|&what| what as u64 == number & 3);
+        match what {
+            Some(What::Bytes) => {}
+            Some(What::LetGo | What::Rest) => self.let_go_of_all(),
+            None => self.fail(&format!("a message with the number {number:#x}")),
+        }
+        while self.held.len() > self.most_held {
+            self.let_go_of_oldest();
+        }
+        if self.counts.received >= MESSAGES_PER_WORD {
+            self.tell();
+        }
+        what.unwrap_or(What::Bytes)
+    }
+
+    /// Looks at every byte of a message that it holds.
+    fn look(&mut self, at: usize, again: bool) {
+        let (message, number) = &self.held[at];
+        self.counts.bytes_checked += message.len() as u64;
+        self.counts.again += u64::from(again);
+        // The black box makes each look read the memory again.
+        if let Err(error) = numbered::check(black_box(message), len(*number), self.owner as u64, *number) {
+            self.counts.torn += 1;
+            self.control.complain(&format!("torn, {}: {error}", if again { "while held" } else { "on arrival" }));
+        }
+    }
+
+    fn let_go_of_oldest(&mut self) {
+        if !self.held.is_empty() {
+            self.look(0, true);
+            self.held.pop_front();
+        }
+    }
+
+    fn let_go_of_all(&mut self) {
+        while !self.held.is_empty() {
+            self.let_go_of_oldest();
+        }
+    }
+
+    /// Nothing of the channel is left here. Waits until it may come back.
+    fn rest(&mut self) {
+        self.tell();
+        let mut state = self.shared.lock();
+        state.rests = true;
+        self.shared.changed.notify_all();
+        let waited = self.shared.changed.wait_while(state, |state| state.rests && !state.is_over);
+        drop(waited.expect("no panics"));
+    }
+
+    fn tell(&mut self) {
+        self.control.say(Word::Counted(mem::take(&mut self.counts)));
+    }
+
+    fn fail(&self, text: &str) -> ! {
+        self.control.fail(&format!("publisher {}: {text}", self.owner))
+    }
+}
