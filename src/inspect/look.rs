@@ -13,7 +13,7 @@ use crate::os::processes::{Process, Seen};
 use crate::owner::class::{class_of, size_of_class};
 use crate::protocol::control::{control_size, peer_byte, View, MAGIC, MAX_RECORDS, OWNER_BYTE, RECEIVER_BYTE, VERSION};
 use crate::protocol::descriptor::MAX_LEN;
-use crate::protocol::ids::ProviderId;
+use crate::protocol::ids::{PeerId, ProviderId};
 use crate::protocol::names::Object as Named;
 use crate::protocol::record::PEERS;
 use std::collections::{BTreeMap, BTreeSet};
@@ -81,7 +81,7 @@ impl Look {
                         state = if is_locked { State::Alive } else { State::Dead };
                         max_shared = records;
                         leases = self.leases(&view, id, &mut found);
-                        peers = self.peers(object, &leases);
+                        peers = self.peers(object, &view, id, &leases);
                     }
                     Ok(None) => state = if is_locked { State::Unfinished } else { State::Dead },
                     Err(reason) => state = State::Unusable(reason),
@@ -148,13 +148,17 @@ impl Look {
         all
     }
 
-    fn peers(&self, control: &Object, leases: &Leases) -> Vec<PeerReport> {
+    fn peers(&self, control: &Object, view: &View, provider: ProviderId, leases: &Leases) -> Vec<PeerReport> {
         let none = OfPeer::default();
         let peer = |slot| {
             let (held, is_alive) = (leases.peers.get(&slot), control.locks.is_locked(peer_byte(slot)));
             let OfPeer { messages, bytes, views, grants, since } = held.unwrap_or(&none);
+            let epoch = &view.header().epochs[slot];
+            let id = epoch.peer().map(|epoch| PeerId { provider, slot: slot as u8, epoch });
             let report = || PeerReport {
                 slot: slot as u8,
+                id,
+                is_refused: id.is_some_and(|id| !epoch.is(id.epoch)),
                 is_alive,
                 process: self.holder(control, peer_byte(slot)),
                 messages: *messages,

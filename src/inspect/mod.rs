@@ -60,10 +60,13 @@ use crate::error::OsError;
 use crate::os::name::DIRECTORY;
 use crate::os::posix::free_bytes;
 use crate::os::processes::Seen;
+use crate::protocol::control::control_name;
 use crate::protocol::ids::ProviderId;
+use crate::Provider;
 use look::Look;
 use object::Objects;
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -141,5 +144,24 @@ impl Inspector {
             others: look.objects.others,
             hidden_processes: look.seen.hidden,
         })
+    }
+}
+
+impl Provider {
+    /// What anybody can see of this provider from outside: who its peers are, which processes, and
+    /// what each of them leases. [`stats`](Self::stats) tells what the owner itself has.
+    ///
+    /// Looks at all processes under /proc, which takes milliseconds.
+    ///
+    /// # Errors
+    ///
+    /// As [`Inspector::look`]; also if the control object has been removed by hand. In a forked
+    /// child, `owner` is the parent.
+    pub fn report(&self) -> Result<ProviderReport, OsError> {
+        let names = self.names();
+        let report = Inspector::of(names.directory()).prefix(names.prefix()).look()?;
+        let own = report.providers.into_iter().find(|provider| provider.id == self.id());
+        let missing = || control_name(names, self.id()).error("open", 0, io::Error::from_raw_os_error(libc::ENOENT));
+        own.ok_or_else(missing)
     }
 }

@@ -4,7 +4,7 @@
 
 use crate::channel::OnFull;
 use crate::os::processes::Process;
-use crate::protocol::ids::ProviderId;
+use crate::protocol::ids::{PeerId, ProviderId};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -105,6 +105,12 @@ pub struct LeasedClass {
 pub struct PeerReport {
     /// Its slot.
     pub slot: u8,
+    /// Its id, for [`Provider::disconnect`]. `None` while the slot changes hands.
+    ///
+    /// [`Provider::disconnect`]: crate::Provider::disconnect
+    pub id: Option<PeerId>,
+    /// Does the owner refuse it?
+    pub is_refused: bool,
     /// Is its process there?
     pub is_alive: bool,
     /// Its process, if it is seen.

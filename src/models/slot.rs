@@ -90,6 +90,49 @@ fn a_grant_to_a_peer_that_goes_takes_nothing_from_the_next_one() {
     });
 }
 
+/// Otherwise a peer that is refused keeps a message that it was granted as it was refused, or the
+/// slot's next peer loses one of its own.
+#[test]
+fn who_is_refused_keeps_no_grant_and_takes_none_from_the_next() {
+    model(3, || {
+        let scene = Scene::new();
+        let granting = spawn(&scene, |scene| drop(scene.grant(FIRST)));
+        let refusing = spawn(&scene, |scene| {
+            let take_back = || while scene.record.revoke(SLOT) {};
+            scene.gate.refuse(&scene.epoch, FIRST, take_back);
+        });
+        granting.join().unwrap();
+        if scene.epoch.is(FIRST + REFUSED) && !scene.record.is_leased() {
+            // It has told nobody yet.
+            refusing.join().unwrap();
+            assert!(!scene.record.is_leased());
+            assert!(!scene.epoch.is(FIRST) && scene.epoch.is_of(FIRST));
+            return;
+        }
+        // The peer goes meanwhile.
+        scene.vacate();
+        let next = scene.epoch.occupy();
+        scene.grant(next).unwrap();
+        refusing.join().unwrap();
+        assert!(scene.record.accept(SLOT, 2).is_ok(), "its grant was taken back");
+        scene.record.release(SLOT);
+        assert!(!scene.record.is_leased());
+    });
+}
+
+/// Otherwise a grant that comes as its peer is refused stays with it.
+#[test]
+fn a_grant_to_a_peer_that_is_refused_leaves_nothing() {
+    model(4, || {
+        let scene = Scene::new();
+        let granting = spawn(&scene, |scene| drop(scene.grant(FIRST)));
+        assert!(scene.gate.refuse(&scene.epoch, FIRST, || while scene.record.revoke(SLOT) {}));
+        granting.join().unwrap();
+        assert!(!scene.record.is_leased());
+        assert_eq!(scene.grant(FIRST), Err(NotGranted::Gone));
+    });
+}
+
 /// Otherwise a dead peer's message is never used again, or a living peer's is used while it is
 /// read.
 #[test]

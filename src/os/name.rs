@@ -60,6 +60,10 @@ impl Namespace {
         Self { directory: Path::new(DIRECTORY).into(), prefix: prefix.into() }
     }
 
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
     pub(crate) fn prefix(&self) -> &str {
         &self.prefix
     }

@@ -184,6 +184,22 @@ impl OwnerControl {
         gate.is_some_and(|gate| gate.revoke(&self.view.header().epochs[slot], peer.epoch, record, slot))
     }
 
+    /// Refuses a peer, and takes back what it was granted and has not taken up.
+    pub(crate) fn disconnect(&self, peer: PeerId) -> Result<(), ShareError> {
+        if peer.provider != self.id {
+            return Err(ShareError::OtherProvider { peer, provider: self.id });
+        }
+        let slot = usize::from(peer.slot);
+        let Some(gate) = self.gates.get(slot) else { return Err(ShareError::PeerGone(peer)) };
+        let take_back = || {
+            let granted = self.view.records(self.used()).filter(|record| record.holders() >> slot & 1 != 0);
+            // Bounded: a lane has no more, unless somebody writes over it.
+            granted.for_each(|record| (0..MAX_GRANTS).take_while(|_| record.revoke(slot)).for_each(|_| ()));
+        };
+        let is_refused = gate.refuse(&self.view.header().epochs[slot], peer.epoch, take_back);
+        is_refused.then_some(()).ok_or(ShareError::PeerGone(peer))
+    }
+
     /// Takes back the leases of peers that are gone. Returns how many records they still held.
     pub(crate) fn reclaim(&self) -> usize {
         let _one_at_a_time = self.reclaiming.lock();

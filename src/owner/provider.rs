@@ -7,13 +7,13 @@ use crate::owner::buf::ShmBufMut;
 use crate::owner::builder::ProviderBuilder;
 use crate::owner::chunk::OwnedChunk;
 use crate::owner::class::{class_of, MIN_SIZE};
-use crate::owner::error::{AllocError, AllocErrorKind};
+use crate::owner::error::{AllocError, AllocErrorKind, ShareError};
 use crate::owner::pool::Pool;
 use crate::owner::request::Request;
 use crate::owner::reservation::Reservation;
 use crate::owner::stats::Stats;
 use crate::owner::sweep::{self, Swept};
-use crate::protocol::ids::ProviderId;
+use crate::protocol::ids::{PeerId, ProviderId};
 use std::alloc::Layout;
 use std::mem::ManuallyDrop;
 use std::path::Path;
@@ -244,6 +244,32 @@ impl Provider {
         } else {
             0
         }
+    }
+
+    /// Refuses a peer from now on. It gets no new message:
+    /// [`Client::attach`](crate::Client::attach) fails there with
+    /// [`AttachError::Disconnected`](crate::AttachError::Disconnected), [`ShmBuf::grant`](crate::ShmBuf::grant) to it here
+    /// with [`ShareError::PeerGone`]. What it has been granted and has not taken up comes back. What
+    /// it reads stays good and stays its own until it drops it, or dies.
+    ///
+    /// For a peer that keeps too much; [`report`](Self::report) says who that is. It keeps its
+    /// slot. Nothing keeps its process from connecting again by a new client, as another peer.
+    ///
+    /// Its client's library is what refuses, so this is no defence against a process that does not
+    /// keep to the protocol.
+    ///
+    /// # Errors
+    ///
+    /// [`ShareError::PeerGone`] if it is gone, or refused already; [`ShareError::OtherProvider`];
+    /// [`ShareError::Forked`] in a forked child.
+    pub fn disconnect(&self, peer: PeerId) -> Result<(), ShareError> {
+        if !self.pool.is_ours() {
+            return Err(ShareError::Forked);
+        }
+        let other = ShareError::OtherProvider { peer, provider: self.id() };
+        self.pool.control().map_or(Err(other), |control| control.disconnect(peer))?;
+        self.pool.memory_bell().ring();
+        Ok(())
     }
 
     /// Removes from /dev/shm what killed providers of this

@@ -108,7 +108,17 @@ impl PeerControl {
     /// take or to give back.
     #[inline]
     pub(crate) fn has_slot(&self) -> bool {
-        self.view.header().epochs[self.slot()].is(self.id.epoch)
+        self.view.header().epochs[self.slot()].is_of(self.id.epoch)
+    }
+
+    /// May this peer attach? Fails if it has lost its slot, or the owner refuses it.
+    #[inline]
+    pub(crate) fn check_slot(&self) -> Result<(), AttachError> {
+        if self.view.header().epochs[self.slot()].is(self.id.epoch) {
+            return Ok(());
+        }
+        let provider = self.id.provider;
+        Err(if self.has_slot() { AttachError::Disconnected { provider } } else { AttachError::SlotLost { provider } })
     }
 
     /// Loses the lock, as `closefrom` would.

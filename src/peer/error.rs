@@ -67,6 +67,12 @@ pub enum AttachError {
         /// The control object's path.
         object: String,
     },
+    /// The provider refuses this client: [`Provider::disconnect`](crate::Provider::disconnect).
+    #[error("provider {provider} has disconnected this client; the views that it has stay good")]
+    Disconnected {
+        /// The provider.
+        provider: ProviderId,
+    },
     /// The provider has closed, or has died and was swept. The message's memory is gone.
     #[error("provider {provider} has closed; connect to its successor")]
     Closed {

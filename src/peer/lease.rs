@@ -29,9 +29,7 @@ impl<'a> Lease<'a> {
             let (provider, records) = (descriptor.provider, control.records());
             return Err(AttachError::NoSuchRecord { provider, record: descriptor.record, records });
         };
-        if !control.has_slot() {
-            return Err(AttachError::SlotLost { provider: descriptor.provider });
-        }
+        control.check_slot()?;
         let (slot, generation) = (control.slot(), descriptor.generation);
         let (origin, taken) = match descriptor.granted {
             None => (Origin::Lease, record.attach(slot, generation)),

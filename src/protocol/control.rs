@@ -41,7 +41,7 @@ pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"SHMPOOL\0");
 pub(crate) const CHANNEL_MAGIC: u64 = u64::from_le_bytes(*b"SHMCHAN\0");
 
 /// Version of the layout and of the protocol on it.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 
 /// Most records in a control object.
 pub(crate) const MAX_RECORDS: usize = 1 << 20;

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | 0 | belongs to the peer that connected with this epoch |
 //! | 1 | is being vacated, or was when the process doing so was killed |
+//! | 2 | belongs to the peer that connected with 2 less, and whom the owner refuses |
 //! | 3 | belongs to nobody, and its lanes are clear |
 //!
 //! The holder of the slot's lock vacates it: it moves the epoch on, then (full fence) clears the
@@ -16,6 +17,13 @@
 //! peer is gone, either its slot's lanes are cleared after the grant, or the grant takes itself
 //! back. Both may happen, and then it must not take back a grant of the slot's next peer instead:
 //! see [`GrantGate`].
+//!
+//! # Refused
+//!
+//! The owner refuses a peer by one exchange of the epoch, in which the peer still finds its own
+//! leases, to give them back, but none of its own to attach by. Then it takes back all grants that
+//! the peer has not taken up. Meanwhile it counts as a grant under way, so that it does not take
+//! back one of the slot's next peer. Killed in between, it leaves what a killed owner leaves.
 //!
 //! # Orderings
 //!
@@ -38,6 +46,7 @@ use crate::sync::{fence, yield_now, AtomicU64, Ordering};
 
 /// An epoch modulo 4. 0 is a slot that is taken.
 const VACATING: u64 = 1;
+const REFUSED: u64 = 2;
 pub(crate) const VACANT: u64 = 3;
 
 /// Bits of a gate that count grants under way.
@@ -86,6 +95,25 @@ impl Epoch {
         // Acquire: partner of `occupy`, so that a grant comes after the lanes were cleared, however
         // the peer's id arrived.
         self.0.load(Ordering::Acquire) == epoch
+    }
+
+    /// The same, whether or not the owner refuses that peer.
+    #[inline]
+    pub(crate) fn is_of(&self, epoch: u64) -> bool {
+        // Acquire: as in `is`.
+        self.0.load(Ordering::Acquire) & !REFUSED == epoch
+    }
+
+    /// The epoch that the slot's peer connected with, if it has one.
+    pub(crate) fn peer(&self) -> Option<u64> {
+        let epoch = self.0.load(Ordering::Relaxed);
+        (epoch % 2 == 0).then_some(epoch & !REFUSED)
+    }
+
+    /// Refuses the peer that connected with `epoch`. `false` if it is gone, or refused.
+    fn refuse(&self, epoch: u64) -> bool {
+        // Relaxed: a grant that does not see it comes before it.
+        self.0.compare_exchange(epoch, epoch + REFUSED, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 }
 
@@ -143,6 +171,21 @@ impl GrantGate {
         let is_revoked = current.is(wanted) && record.revoke(slot);
         self.leave();
         is_revoked
+    }
+
+    /// Refuses the peer that connected with the epoch `wanted`, then has `take_back` take back what
+    /// the peer was granted and has not taken up. Returns `false` if the peer is gone, or refused.
+    pub(crate) fn refuse(&self, current: &Epoch, wanted: u64, take_back: impl FnOnce()) -> bool {
+        if wanted % 4 != 0 || !self.enter(current, wanted) {
+            return false;
+        }
+        let is_refused = current.refuse(wanted);
+        if is_refused {
+            fence(Ordering::SeqCst); // partner: the fence in `grant`
+            take_back();
+        }
+        self.leave();
+        is_refused
     }
 
     /// Ends what `enter` began.

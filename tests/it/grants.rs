@@ -1,6 +1,6 @@
 //! A grant keeps a message in flight to a known receiver, and for that receiver only.
 
-use crate::support::{address, forge, holds, message, pair, provider};
+use crate::support::{address, builder, forge, holds, message, pair, provider, unique_prefix};
 use shm_pool::{AttachError, Client, PeerId, Provider, ShareError};
 
 /// Lengths of a chunk that is carved in cache lines, and of one of whole pages.
@@ -218,4 +218,50 @@ fn a_failed_attach_does_not_spend_the_grant() {
         assert!(holds(&client.attach(&granted).unwrap(), 1));
         assert_eq!(provider.stats().bytes_leased, 0, "the failed ones left leases behind");
     }
+}
+
+/// Otherwise a peer that is refused gets what is sent from then on, keeps what it was granted, or
+/// loses what it reads.
+#[test]
+fn who_is_disconnected_gets_no_new_message_and_keeps_what_it_reads() {
+    let prefix = unique_prefix("disconnect");
+    let provider = builder().name_prefix(&prefix).build().unwrap();
+    let client = || Client::builder().name_prefix(&prefix).build().unwrap();
+    let (greedy, other) = (client(), client());
+    let [peer, good] = [&greedy, &other].map(|client| client.connect(provider.id()).unwrap());
+    let (read, granted, open) = (message(&provider, 100, 1), message(&provider, 5_000, 2), message(&provider, 100, 3));
+    let view = greedy.attach(&read.descriptor().unwrap()).unwrap();
+    let descriptors = [granted.grant(peer).unwrap(), granted.grant(peer).unwrap(), open.descriptor().unwrap()];
+    drop((read, granted));
+    let refused = || provider.report().unwrap().peers.iter().map(|peer| (peer.id, peer.is_refused)).collect::<Vec<_>>();
+    assert_eq!(refused(), [(Some(peer), false), (Some(good), false)]);
+
+    provider.disconnect(peer).unwrap();
+    assert_eq!(refused(), [(Some(peer), true), (Some(good), false)]);
+    assert_eq!(provider.stats().bytes_leased, 128, "its grants came back, and what it reads did not");
+    for descriptor in &descriptors {
+        let error = greedy.attach(descriptor).unwrap_err();
+        assert!(matches!(error, AttachError::Disconnected { provider: of } if of == provider.id()), "{error}");
+    }
+    assert!(matches!(open.grant(peer), Err(ShareError::PeerGone(of)) if of == peer));
+    assert!(matches!(provider.disconnect(peer), Err(ShareError::PeerGone(_))));
+    assert!(other.attach(&open.grant(good).unwrap()).is_ok(), "others are not touched");
+
+    let again = view.try_clone().unwrap();
+    drop(view);
+    (4..50).for_each(|stamp| drop(message(&provider, 100, stamp)));
+    assert!(holds(&again, 1));
+    drop(again);
+    assert_eq!(provider.stats().bytes_leased, 0);
+
+    // The slot is the next peer's, as ever.
+    drop(greedy);
+    let next = client();
+    let successor = next.connect(provider.id()).unwrap();
+    assert_eq!((successor.slot(), successor == peer), (peer.slot(), false));
+    assert!(next.attach(&open.grant(successor).unwrap()).is_ok());
+    assert!(matches!(provider.disconnect(peer), Err(ShareError::PeerGone(_))));
+    assert!(next.attach(&open.descriptor().unwrap()).is_ok());
+    let elsewhere = builder().build().unwrap();
+    assert!(matches!(elsewhere.disconnect(successor), Err(ShareError::OtherProvider { .. })));
 }
