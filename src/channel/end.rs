@@ -71,6 +71,11 @@ impl Sleeper {
     /// From now on a thread sleeps on the bell itself.
     pub(super) fn leave_helper(&mut self) {
         self.awaited = None;
+        self.aim();
+    }
+
+    /// From now on an interrupt wakes who sleeps on the bell.
+    pub(super) fn aim(&self) {
         self.interrupts.aim(Asleep::AtBell(self.end.clone()));
     }
 

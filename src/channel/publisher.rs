@@ -501,9 +501,8 @@ impl Publisher {
             && facts.provider == rules.provider
             && facts.slots <= rules.slots
             && facts.loans <= rules.loans
-            && (rules.may_wait || facts.on_full != OnFull::Wait)
-            && found.has_all_its_memory();
-        if !is_within {
+            && (rules.may_wait || facts.on_full != OnFull::Wait);
+        if !is_within || !found.has_all_its_memory(&name)? {
             return Ok(None);
         }
         let book = branch::book(&name, facts.loans)?;
@@ -576,9 +575,10 @@ impl Publisher {
             if !self.meeting.is_ours() {
                 return Err(SendErrorKind::Forked);
             }
-            self.interrupts.aim(Asleep::AtMeeting(self.meeting.page().clone()));
             let known = self.meeting.arrivals();
             self.look_around();
+            // Last: who is let go of is not to be woken, and that looks like nobody.
+            self.interrupts.aim(Asleep::AtMeeting(self.meeting.page().clone()));
             if self.outlets.len() >= count {
                 return Ok(());
             }
