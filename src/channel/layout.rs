@@ -23,6 +23,7 @@ use super::bell::Bell;
 use super::error::ChannelError;
 use super::ring::Slot;
 use super::rules::OnFull;
+use crate::error::OsError;
 use crate::os::foreign::{Foreign, ObjectError};
 use crate::os::locks::LockFile;
 use crate::os::mapping::{Access, Mapping};
@@ -249,10 +250,11 @@ pub(super) struct Found {
 
 impl Found {
     /// Is there memory for all of it, so that writing to it is no signal on a full /dev/shm?
-    pub(super) fn has_all_its_memory(&self) -> bool {
+    pub(super) fn has_all_its_memory(&self, name: &Name) -> Result<bool, OsError> {
         let needed = size(self.facts.slots, self.facts.loans) as u64;
         // A block has 512 bytes here, whatever the file system's block size.
-        self.locks.file().metadata().is_ok_and(|metadata| metadata.blocks() * 512 >= needed)
+        let metadata = self.locks.file().metadata().map_err(|error| name.error("fstat", 0, error))?;
+        Ok(metadata.blocks() * 512 >= needed)
     }
 }
 

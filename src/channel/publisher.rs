@@ -501,9 +501,8 @@ impl Publisher {
             && facts.provider == rules.provider
             && facts.slots <= rules.slots
             && facts.loans <= rules.loans
-            && (rules.may_wait || facts.on_full != OnFull::Wait)
-            && found.has_all_its_memory();
-        if !is_within {
+            && (rules.may_wait || facts.on_full != OnFull::Wait);
+        if !is_within || !found.has_all_its_memory(&name)? {
             return Ok(None);
         }
         let book = branch::book(&name, facts.loans)?;

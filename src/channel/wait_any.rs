@@ -179,7 +179,7 @@ fn sleep_by_helpers(receivers: &mut [&mut Receiver], deadline: Option<Deadline>)
     let waiting = Arc::new(Waiting::default());
     let waker = Waker::from(waiting.clone());
     let count = receivers.len();
-    receivers.iter_mut().for_each(|receiver| receiver.sleeper.aim());
+    receivers.iter().for_each(|receiver| receiver.sleeper.aim());
     let found = loop {
         // One that is ready already, or whose sender is gone, is found below.
         let armed = receivers.iter_mut().try_for_each(|receiver| receiver.arm(&waker).map(|_: Option<Woken>| ()));

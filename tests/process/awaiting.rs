@@ -137,13 +137,16 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
     let mut context = Context::from_waker(&waker);
     receivers.iter_mut().for_each(|receiver| assert!(receiver.poll_recv(&mut context).is_pending()));
     drop(receiver);
-    for (sender, receiver) in senders.iter_mut().zip(&mut receivers) {
+    for (at, sender) in senders.iter_mut().enumerate() {
         sender.send_bytes(b"one").unwrap();
-        woken.recv_timeout(FOR_EVER).unwrap();
-        while receiver.poll_recv(&mut context).is_pending() {
+        // Who is woken asks all that it waits for: once a second it is woken for each.
+        let mut is_there = false;
+        while !is_there {
             woken.recv_timeout(FOR_EVER).unwrap();
+            is_there = receivers[at].poll_recv(&mut context).is_ready();
+            assert!(receivers[at + 1..].iter_mut().all(|later| later.poll_recv(&mut context).is_pending()));
         }
-        assert!(receiver.poll_recv(&mut context).is_pending());
+        assert!(receivers[at].poll_recv(&mut context).is_pending());
     }
     // A thread has its name a little after it was started, and ends a little after it may.
     let expected = if *way == "one" { COUNT - 1 } else { 2 };

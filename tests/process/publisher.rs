@@ -8,8 +8,8 @@ use crate::shm::{self, Names};
 use crate::sys;
 use crate::wire::{Link, Message};
 use shm_pool::channel::{
-    ChannelError, Message as Received, OnFull, Publisher, PublisherBuilder, Receiver, ReceiverBuilder, RecvError,
-    SendErrorKind, MAX_INLINE,
+    wait_any, ChannelError, Message as Received, OnFull, Publisher, PublisherBuilder, Receiver, ReceiverBuilder,
+    RecvError, SendErrorKind, WaitAnyError, MAX_INLINE,
 };
 use shm_pool::Provider;
 use std::fs;
@@ -247,6 +247,72 @@ fn when_the_publisher_is_killed_all_are_told_at_once_and_read_what_was_sent() {
         told
     });
     assert!(quickest.min().unwrap() < Duration::from_millis(500), "all were told by their look only");
+}
+
+/// Otherwise an interrupt is found only by the look that a sleeper takes once a second: of a
+/// publisher that has just let go of a receiver, or of a thread for which helpers sleep.
+#[test]
+fn an_interrupt_is_found_at_once() {
+    let names = Names::new("pub-interrupted");
+    let provider = provider(names.prefix());
+    let mut publisher = Publisher::create(&provider, CHANNEL).unwrap();
+    let interrupter = publisher.interrupter();
+    let quickest = (0..3).map(|_| {
+        let receiver = open(names.prefix(), Receiver::builder());
+        assert_eq!(publisher.receivers().count(), 1);
+        drop(receiver);
+        let (tell, threads) = mpsc::channel();
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| {
+                tell.send(nix::unistd::gettid().as_raw()).unwrap();
+                assert_eq!(publisher.wait_for_receivers(1, FOR_EVER), Err(SendErrorKind::Interrupted));
+                Instant::now()
+            });
+            let thread = threads.recv().unwrap();
+            while !is_asleep(thread) {
+                thread::yield_now();
+            }
+            let start = Instant::now();
+            interrupter.interrupt();
+            waiting.join().unwrap() - start
+        })
+    });
+    assert!(quickest.min().unwrap() < Duration::from_millis(500));
+}
+
+/// As above, where there is a helper for each receiver.
+#[test]
+fn an_interrupt_is_found_at_once_by_helpers() {
+    let names = Names::new("pub-interrupted-one");
+    let provider = provider(names.prefix());
+    let _publisher = Publisher::builder().receivers(64).create(&provider, CHANNEL).unwrap();
+    let _more = ["d", "e"].map(|name| Publisher::builder().receivers(64).create(&provider, name).unwrap());
+    let client = shm::client(names.prefix());
+    let options = || Receiver::builder().capacity(1).loans(1).spin(NOW);
+    // More than a thread sleeps on by itself.
+    let all = [CHANNEL, "d", "e"].into_iter().flat_map(|name| (0..43).map(move |_| name));
+    let mut all: Vec<_> = all.map(|name| options().open(&client, name).unwrap()).collect();
+    let interrupter = all[7].interrupter();
+    let quickest = (0..3).map(|_| {
+        let (tell, threads) = mpsc::channel();
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| {
+                tell.send(nix::unistd::gettid().as_raw()).unwrap();
+                let mut all: Vec<_> = all.iter_mut().collect();
+                let error = wait_any(&mut all, FOR_EVER).unwrap_err();
+                assert!(matches!(error, WaitAnyError::Interrupted { index: 7 }), "{error}");
+                Instant::now()
+            });
+            let thread = threads.recv().unwrap();
+            while !is_asleep(thread) {
+                thread::yield_now();
+            }
+            let start = Instant::now();
+            interrupter.interrupt();
+            waiting.join().unwrap() - start
+        })
+    });
+    assert!(quickest.min().unwrap() < Duration::from_millis(500));
 }
 
 /// Otherwise a sweep takes away what living processes use, or leaves what dead ones left.

@@ -5,7 +5,7 @@
 
 use crate::calls::{error_name, is_complaint, is_done_anyway, is_retried_for_ever, may_last, takes_back, Call};
 use crate::channels;
-use crate::fallible::{channel, Footprint, AWAITS, LOCKED_ALLOC, LOCKED_BUILD, PUBLISHED};
+use crate::fallible::{channel, Footprint, AWAITS, LOCKED_ALLOC, LOCKED_BUILD, MEET, PUBLISHED};
 use crate::kill_points::{is_possible, Place, Victim};
 use crate::owner_operations::{builder, published, LARGE, SMALL};
 use crate::shm::{self, Names};
@@ -41,6 +41,7 @@ const OPERATIONS: &[&str] = &[
     "create a publisher",
     OPEN,
     COME,
+    MEET,
     WARM,
     AWAITS[0],
     AWAITS[1],
@@ -101,7 +102,10 @@ fn every_system_call_fails_once() {
         assert_eq!(usual.error, None);
         for (at, call) in usual.calls.iter().enumerate() {
             let nth = 1 + usual.calls[..at].iter().filter(|earlier| earlier.number == call.number).count();
-            let once = call.errors.iter().map(|&errno| Fault { at, errno, again: false });
+            // Where a branch is gone for good, or is not to be had, there is no next attempt.
+            let is_final = |errno| *operation == MEET && matches!(errno, libc::ENOENT | libc::EACCES | libc::EPERM);
+            let once =
+                call.errors.iter().filter(|&&errno| !is_final(errno)).map(|&errno| Fault { at, errno, again: false });
             let lasting = call.errors.iter().filter(|&&errno| may_last(call.number, errno));
             let lasting = lasting.map(|&errno| Fault { at, errno, again: true });
             for fault in once.chain(lasting) {
@@ -161,6 +165,7 @@ fn is_told(error: &str, errno: i32, operation: &str) -> bool {
         (_, LOCKED_BUILD) if error == "LockMemory" || error == "NumaNode" => true,
         // Another process has the lock.
         (libc::EAGAIN | libc::EACCES, OPEN | COME) if error == "HasReceiver" => true,
+        (_, MEET) => error == "NotMet",
         // There is no thread to be had.
         (libc::EAGAIN, operation) if AWAITS.contains(&operation) => error == "NoHelper",
         _ => error == "Random" || error.split(' ').next() == Some(&error_name(errno)),

@@ -190,6 +190,16 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
             let _other = channels::receiver(&client, channels::OTHER).unwrap();
             attempt.twice(|| channels::receiver(&client, PUBLISHED).map_err(channel_error));
         }
+        MEET => {
+            let provider = provider();
+            let _other = channels::sender(&provider, channels::OTHER).unwrap();
+            let publisher = RefCell::new(Publisher::builder().receivers(2).create(&provider, PUBLISHED).unwrap());
+            let _receiver = channels::receiver(&Arc::new(shm::client(prefix)), PUBLISHED).unwrap();
+            attempt.twice(|| match publisher.borrow_mut().receivers().count() {
+                1 => Ok(()),
+                _ => Err("NotMet".to_owned()),
+            });
+        }
         "warm a receiver" => {
             let (client, descriptor) = (Arc::new(shm::client(prefix)), descriptor(link));
             client.connect(descriptor.provider()).unwrap();
@@ -364,6 +374,9 @@ fn recv_error(error: RecvError) -> String {
 fn next(numbers: &RefCell<RangeFrom<usize>>) -> String {
     channel(numbers.borrow_mut().next().unwrap_or_default())
 }
+
+/// A publisher meets a receiver that has come.
+pub(crate) const MEET: &str = "meet a receiver";
 
 /// The name of a publisher's channel.
 pub(crate) const PUBLISHED: &str = "published";
