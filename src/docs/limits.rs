@@ -5,6 +5,7 @@
 //! | what | limit | at the limit |
 //! |---|---|---|
 //! | peers of a provider | 64 | [`AttachError::TooManyPeers`] |
+//! | bytes that one peer reads at a time | [`ProviderBuilder::max_bytes_per_peer`]: no limit by default | [`AttachError::OverQuota`] |
 //! | views of one message in one client | 31 | [`AttachError::TooManyLeases`] |
 //! | grants of one message to one peer, not taken up | 7 | [`ShareError::TooManyGrants`] |
 //! | capacity of a channel | 2 to 65,536 messages; 1 to 65,536 for a receiver of a publisher | [`ChannelError::Capacity`] |
@@ -63,6 +64,7 @@
 //! [`AllocErrorKind::Exhausted`]: crate::AllocErrorKind::Exhausted
 //! [`AllocErrorKind::TooLarge`]: crate::AllocErrorKind::TooLarge
 //! [`AllocErrorKind::UnsupportedAlignment`]: crate::AllocErrorKind::UnsupportedAlignment
+//! [`AttachError::OverQuota`]: crate::AttachError::OverQuota
 //! [`AttachError::TooManyLeases`]: crate::AttachError::TooManyLeases
 //! [`AttachError::TooManyPeers`]: crate::AttachError::TooManyPeers
 //! [`BuildError::LockMemory`]: crate::BuildError::LockMemory
@@ -76,6 +78,7 @@
 //! [`ProviderBuilder::lock_memory`]: crate::ProviderBuilder::lock_memory
 //! [`ProviderBuilder::max_alloc`]: crate::ProviderBuilder::max_alloc
 //! [`ProviderBuilder::max_bytes`]: crate::ProviderBuilder::max_bytes
+//! [`ProviderBuilder::max_bytes_per_peer`]: crate::ProviderBuilder::max_bytes_per_peer
 //! [`ProviderBuilder::max_shared`]: crate::ProviderBuilder::max_shared
 //! [`ProviderBuilder::numa_node`]: crate::ProviderBuilder::numa_node
 //! [`PublisherBuilder::receivers`]: crate::channel::PublisherBuilder::receivers

@@ -29,8 +29,9 @@ struct Scene {
 impl Scene {
     fn new(test: &str) -> Self {
         let names = Namespace::in_shm(&format!("shm_pool-unit-{}-{test}", std::process::id()));
-        let owner =
-            OwnerControl::create(&names, ProviderId(7), RECORDS, 0o600, 1).unwrap().expect("nobody sweeps this prefix");
+        let owner = OwnerControl::create(&names, ProviderId(7), RECORDS, 0o600, 0, 1)
+            .unwrap()
+            .expect("nobody sweeps this prefix");
         let (record, closed) = owner.fresh_record(&mut owner.free_lists.lock()).unwrap();
         let generation = published_after(closed);
         owner.record(record).unwrap().publish(generation, Place { segment: 1, index: 0, offset: 0, len: 1 });
@@ -79,7 +80,7 @@ fn an_epoch_that_looks_the_same_to_the_gate_takes_nothing_from_the_peer() {
     }
     assert!(scene.accept(peer.slot()), "the peer's own grant is there");
     assert!(!scene.accept(peer.slot()), "and none that was for somebody else");
-    peer.release(scene.record);
+    peer.release(scene.record, 0);
     assert!(!scene.record().is_leased());
 }
 
@@ -153,12 +154,12 @@ fn a_peer_that_has_lost_its_slot_takes_nothing_from_the_next_one() {
     assert_eq!(next.slot(), lost.slot());
     assert!(next.has_slot() && !lost.has_slot());
     scene.record().attach(next.slot(), scene.generation).unwrap();
-    lost.release(scene.record);
-    lost.put_back(scene.record);
+    lost.release(scene.record, 0);
+    lost.put_back(scene.record, 0);
     assert!(!scene.accept(next.slot()), "a grant was made of the next one's lease");
     drop(lost);
     assert!(scene.record().is_leased() && next.has_slot());
-    next.release(scene.record);
+    next.release(scene.record, 0);
     assert!(!scene.record().is_leased());
 }
 

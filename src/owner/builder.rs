@@ -32,6 +32,8 @@ pub struct ProviderBuilder {
     max_alloc: Option<usize>,
     max_idle_per_class: usize,
     max_shared: usize,
+    /// 0 for none.
+    quota: u64,
     arena_size: Option<usize>,
     idle_window: u64,
     mode: u32,
@@ -49,6 +51,7 @@ impl Default for ProviderBuilder {
             max_alloc: None,
             max_idle_per_class: DEFAULT_MAX_IDLE,
             max_shared: DEFAULT_MAX_SHARED,
+            quota: 0,
             arena_size: None,
             idle_window: DEFAULT_IDLE_WINDOW,
             mode: 0o600,
@@ -103,6 +106,21 @@ impl ProviderBuilder {
     /// which then always has room.
     pub fn max_shared(mut self, chunks: usize) -> Self {
         self.max_shared = chunks;
+        self
+    }
+
+    /// The most bytes of messages that one peer may read at a time, from 1 on; by default there is
+    /// no limit. Above it, that peer's [`Client::attach`](crate::Client::attach) fails with
+    /// [`AttachError::OverQuota`](crate::AttachError::OverQuota) until it drops views; other peers
+    /// are not affected. So one subscriber that forgets to drop its messages cannot use up the cap.
+    ///
+    /// Each view counts with its message's length. Grants that a peer has not taken up do not count:
+    /// the owner made them. A grant that is refused for this reason can be taken up later.
+    ///
+    /// The peer's own library counts, so this is no defence against a process that does not keep to
+    /// the protocol. For channels, see [`SenderBuilder::loans`](crate::channel::SenderBuilder::loans).
+    pub fn max_bytes_per_peer(mut self, bytes: u64) -> Self {
+        self.quota = bytes.max(1);
         self
     }
 
@@ -276,7 +294,7 @@ impl ProviderBuilder {
         loop {
             let id = ProviderId(getrandom::u64().map_err(|error| BuildError::Random(error.into()))?);
             let seed = getrandom::u64().map_err(|error| BuildError::Random(error.into()))?;
-            match OwnerControl::create(names, id, self.max_shared, self.mode, seed)? {
+            match OwnerControl::create(names, id, self.max_shared, self.mode, self.quota, seed)? {
                 Some(control) => return Ok(control),
                 None if tries < SWEPT_TRIES => tries += 1,
                 None => return Err(BuildError::Swept { object: control_name(names, id).path(), tries }),

@@ -56,13 +56,15 @@ struct FreeLists {
 }
 
 impl OwnerControl {
-    /// Creates the control object, locked by this process, with all records free. `None` if a sweep
+    /// Creates the control object, locked by this process, with all records free; `quota` is as in
+    /// [`ControlHeader`](crate::protocol::control::ControlHeader). `None` if a sweep
     /// took it for a dead owner's before it was locked.
     pub(crate) fn create(
         names: &Namespace,
         id: ProviderId,
         records: usize,
         mode: u32,
+        quota: u64,
         seed: u64,
     ) -> Result<Option<Self>, OsError> {
         let name = control_name(names, id);
@@ -77,6 +79,7 @@ impl OwnerControl {
         header.version.store(VERSION, Ordering::Relaxed);
         header.provider.store(id.0, Ordering::Relaxed);
         header.records.store(records as u32, Ordering::Relaxed);
+        header.quota.store(quota, Ordering::Relaxed);
         header.epochs.iter().for_each(Epoch::start);
         header.state.store(OPEN, Ordering::Release);
         let free_lists = Mutex::new(FreeLists { used: Vec::new(), fresh: 0, seed, listed: 0 });

@@ -16,7 +16,7 @@ use crate::protocol::ids::{PeerId, ProviderId};
 use crate::protocol::record::{Record, PEERS};
 use std::io;
 use std::mem::size_of;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -32,6 +32,10 @@ pub(crate) struct PeerControl {
     locks: LockFile,
     id: PeerId,
     fork_epoch: u64,
+    /// The most bytes that this peer may read at a time, if there is a limit.
+    quota: Option<u64>,
+    /// How many it reads, if there is.
+    held: AtomicU64,
 }
 
 impl PeerControl {
@@ -80,7 +84,8 @@ impl PeerControl {
         view.vacate(slot, || used(&view));
         let epoch = view.header().epochs[slot].occupy();
         let id = PeerId { provider, slot: slot as u8, epoch };
-        Ok(Self { view, locks, id, fork_epoch: fork::epoch() })
+        let quota = Some(view.header().quota.load(Ordering::Relaxed)).filter(|&quota| quota > 0);
+        Ok(Self { view, locks, id, fork_epoch: fork::epoch(), quota, held: AtomicU64::new(0) })
     }
 
     /// Leaves behind what a killed process leaves: everything but the lock, which the kernel drops.
@@ -144,9 +149,34 @@ impl PeerControl {
         self.view.record(index)
     }
 
-    /// Gives back one lease of this peer.
+    /// Counts another message of `len` bytes. Fails if that would be more than the quota.
     #[inline]
-    pub(crate) fn release(&self, record: u32) {
+    pub(crate) fn hold(&self, len: u64) -> Result<(), AttachError> {
+        self.quota.map_or(Ok(()), |max| self.hold_within(max, len))
+    }
+
+    fn hold_within(&self, max: u64, len: u64) -> Result<(), AttachError> {
+        // Relaxed: it counts, and orders nothing. Lengths have 48 bits, so the sum fits.
+        let held = self.held.fetch_add(len, Ordering::Relaxed);
+        if held.saturating_add(len) <= max {
+            return Ok(());
+        }
+        self.let_go(len);
+        Err(AttachError::OverQuota { provider: self.id.provider, len, held, max })
+    }
+
+    /// Counts it no more.
+    #[inline]
+    pub(crate) fn let_go(&self, len: u64) {
+        if self.quota.is_some() {
+            self.held.fetch_sub(len, Ordering::Relaxed);
+        }
+    }
+
+    /// Gives back one lease of this peer, of a message of `len` bytes.
+    #[inline]
+    pub(crate) fn release(&self, record: u32, len: u64) {
+        self.let_go(len);
         if let Some(record) = self.record(record).filter(|_| self.has_slot()) {
             record.release(self.slot());
             self.ring();
@@ -159,7 +189,8 @@ impl PeerControl {
     }
 
     /// Turns one lease of this peer back into a grant.
-    pub(crate) fn put_back(&self, record: u32) {
+    pub(crate) fn put_back(&self, record: u32, len: u64) {
+        self.let_go(len);
         if let Some(record) = self.record(record).filter(|_| self.has_slot()) {
             record.put_back(self.slot());
             self.ring();

@@ -59,6 +59,22 @@ pub enum AttachError {
         /// The limit.
         max: usize,
     },
+    /// This client would read more bytes at a time than the provider lets a peer:
+    /// [`ProviderBuilder::max_bytes_per_peer`](crate::ProviderBuilder::max_bytes_per_peer). A grant
+    /// stays, and can be taken up later.
+    #[error(
+        "a message of {len} bytes of provider {provider} is over the quota: this client reads {held} bytes of {max}; drop views"
+    )]
+    OverQuota {
+        /// The provider.
+        provider: ProviderId,
+        /// The message's length in bytes.
+        len: u64,
+        /// Bytes of the messages that this client reads.
+        held: u64,
+        /// The most that it may.
+        max: u64,
+    },
     /// There is no such provider: it never existed, has closed, or has another name prefix.
     #[error("no provider {provider}: {object} does not exist; it has closed, or uses another name_prefix")]
     NoProvider {

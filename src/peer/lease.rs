@@ -11,6 +11,8 @@ use crate::protocol::record::{Place, Refused, MAX_LEASES};
 pub(crate) struct Lease<'a> {
     control: &'a PeerControl,
     record: u32,
+    /// The message's length as the descriptor has it, which counts against the quota.
+    len: u64,
     origin: Origin,
 }
 
@@ -31,28 +33,35 @@ impl<'a> Lease<'a> {
         };
         control.check_slot()?;
         let (slot, generation) = (control.slot(), descriptor.generation);
+        let len = descriptor.len;
+        control.hold(len)?;
         let (origin, taken) = match descriptor.granted {
             None => (Origin::Lease, record.attach(slot, generation)),
             Some(granted) if usize::from(granted) != slot => {
+                control.let_go(len);
                 return Err(AttachError::OtherPeer { slot: granted, own: slot as u8 });
             }
             Some(_) => (Origin::TakenUp, record.accept(slot, generation)),
         };
-        match taken {
-            Ok(place) => Ok((Lease { control, record: descriptor.record, origin }, place)),
-            Err(Refused::Stale) => {
+        let refused = match taken {
+            Ok(place) => return Ok((Lease { control, record: descriptor.record, len, origin }, place)),
+            Err(refused) => refused,
+        };
+        control.let_go(len);
+        match refused {
+            Refused::Stale => {
                 // The lease that was taken back may have been in an owner's way for a moment.
                 control.ring();
                 Err(AttachError::Stale)
             }
-            Err(Refused::Full) => Err(AttachError::TooManyLeases { max: MAX_LEASES as usize }),
-            Err(Refused::NotGranted) => Err(AttachError::NotGranted),
+            Refused::Full => Err(AttachError::TooManyLeases { max: MAX_LEASES as usize }),
+            Refused::NotGranted => Err(AttachError::NotGranted),
         }
     }
 
     /// The same lease, borrowed from another reference to the same control object.
     pub(crate) fn moved_to(self, control: &PeerControl) -> Lease<'_> {
-        let moved = Lease { control, record: self.record, origin: self.origin };
+        let moved = Lease { control, record: self.record, len: self.len, origin: self.origin };
         std::mem::forget(self);
         moved
     }
@@ -61,8 +70,8 @@ impl<'a> Lease<'a> {
 impl Drop for Lease<'_> {
     fn drop(&mut self) {
         match self.origin {
-            Origin::Lease => self.control.release(self.record),
-            Origin::TakenUp => self.control.put_back(self.record),
+            Origin::Lease => self.control.release(self.record, self.len),
+            Origin::TakenUp => self.control.put_back(self.record, self.len),
         }
     }
 }

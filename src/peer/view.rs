@@ -72,8 +72,9 @@ impl ShmView {
     /// # Errors
     ///
     /// [`AttachError::TooManyLeases`] with 31 views of the same message in this client (put one
-    /// into an `Arc` instead); [`AttachError::Forked`] in a forked child; [`AttachError::SlotLost`]
-    /// if another peer has this client's slot.
+    /// into an `Arc` instead); [`AttachError::OverQuota`], for each view counts;
+    /// [`AttachError::Forked`] in a forked child; [`AttachError::SlotLost`] if another peer has this
+    /// client's slot.
     pub fn try_clone(&self) -> Result<Self, AttachError> {
         let control = self.cached.control();
         if !control.is_ours() {
@@ -82,13 +83,17 @@ impl ShmView {
         if !control.has_slot() {
             return Err(AttachError::SlotLost { provider: control.id().provider });
         }
+        control.hold(self.len as u64)?;
         let renewed = control.record(self.record).map(|record| record.renew(control.slot()));
         match renewed {
             Some(Ok(())) => {
                 let cached = self.cached.clone();
                 Ok(Self { data: self.data, len: self.len, record: self.record, cached })
             }
-            _ => Err(AttachError::TooManyLeases { max: MAX_LEASES as usize }),
+            _ => {
+                control.let_go(self.len as u64);
+                Err(AttachError::TooManyLeases { max: MAX_LEASES as usize })
+            }
         }
     }
 }
@@ -119,7 +124,7 @@ impl Drop for ShmView {
         if !control.is_ours() {
             return;
         }
-        control.release(self.record);
+        control.release(self.record, self.len as u64);
         if self.cached.is_retired() {
             self.cached.leave_table();
         }

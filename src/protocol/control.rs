@@ -3,7 +3,7 @@
 //! ```text
 //!   offset 0      ControlHeader: magic, version, state, provider id, sizes; an epoch per peer
 //!                 slot; the serial numbers of the segments that peers may map, 0 where there is
-//!                 none
+//!                 none; the quota
 //!   offset 4096   a Record of 128 bytes per shared chunk: generation, lanes, place (see `record`)
 //!
 //!   locked bytes (exclusive OFD locks, held for life): 0 the owner, 1 + slot the peer in that slot
@@ -86,6 +86,8 @@ pub(crate) struct ControlHeader {
     pub(crate) high_water: AtomicU32,
     pub(crate) epochs: [Epoch; PEERS],
     pub(crate) segments: [AtomicU64; ENTRIES],
+    /// The most bytes that one peer may read at a time; 0 for any number.
+    pub(crate) quota: AtomicU64,
     /// In a cache line of its own: each peer reads it whenever it gives a lease back.
     pub(crate) memory: MemoryBell,
 }

@@ -265,3 +265,39 @@ fn who_is_disconnected_gets_no_new_message_and_keeps_what_it_reads() {
     let elsewhere = builder().build().unwrap();
     assert!(matches!(elsewhere.disconnect(successor), Err(ShareError::OtherProvider { .. })));
 }
+
+/// Otherwise one peer that keeps its messages uses up the cap for all, or a peer that has dropped
+/// some is refused for ever.
+#[test]
+fn a_peer_reads_no_more_bytes_than_its_quota() {
+    let provider = builder().max_bytes_per_peer(1_000).build().unwrap();
+    let (greedy, other) = (Client::new(), Client::new());
+    let peer = greedy.connect(provider.id()).unwrap();
+    let messages = [400, 600, 1, 1_001].map(|len| message(&provider, len.max(8), 1));
+    let descriptors = messages.each_ref().map(|message| message.descriptor().unwrap());
+    let granted = messages[2].grant(peer).unwrap();
+    let views = [0, 1].map(|at| greedy.attach(&descriptors[at]).unwrap());
+    let over = |error| matches!(error, AttachError::OverQuota { len: 8, held: 1_000, max: 1_000, .. });
+    for descriptor in [&descriptors[2], &granted] {
+        (0..40).for_each(|_| assert!(over(greedy.attach(descriptor).unwrap_err())));
+    }
+    assert!(matches!(views[0].try_clone(), Err(AttachError::OverQuota { len: 400, .. })));
+    assert!(matches!(other.attach(&descriptors[3]), Err(AttachError::OverQuota { len: 1_001, held: 0, .. })));
+    assert!(other.attach(&descriptors[1]).is_ok(), "others are not touched");
+
+    // What fails for another reason does not count.
+    let [first, second] = views;
+    drop(first);
+    let stale = descriptors[0];
+    drop(messages);
+    assert!(holds(&message(&provider, 400, 2), 2));
+    (0..40).for_each(|_| assert!(matches!(greedy.attach(&stale), Err(AttachError::Stale))));
+    assert!(matches!(other.attach(&granted), Err(AttachError::OtherPeer { .. })));
+    let taken_up = greedy.attach(&granted).unwrap();
+    let clones: Vec<_> = std::iter::from_fn(|| taken_up.try_clone().ok()).collect();
+    assert_eq!(clones.len(), 30, "until there are 31 views of it");
+    drop((second, clones, taken_up));
+    let last = message(&provider, 1_000, 3);
+    let descriptor = last.descriptor().unwrap();
+    (0..10).for_each(|_| assert!(greedy.attach(&descriptor).is_ok()));
+}
