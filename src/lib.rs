@@ -156,6 +156,8 @@
 //! * [`docs::embedded`]: how an embedded or real-time publisher starts.
 //! * [`docs::guarantees`]: what holds when processes die, what does not, and the threat model.
 //! * [`docs::limits`]: every limit, and what happens there.
+//! * [`docs::format`]: every byte in shared memory and in a descriptor.
+//! * [`inspect`]: who holds what, seen from outside.
 //! * [`docs::design`]: how the crate is built, its invariants, and what is lock-free.
 
 #[cfg(not(target_os = "linux"))]
@@ -163,6 +165,14 @@ compile_error!("shm-pool needs Linux: open file description locks and a tmpfs at
 
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("shm-pool needs a 64-bit target: shared counters are 64-bit atomics");
+
+/// The fields of a type with their offsets, for the test of `docs::format`.
+#[cfg(all(test, not(loom)))]
+macro_rules! offsets {
+    ($type:ty: $($field:ident)+) => {
+        &[$((stringify!($field), std::mem::offset_of!($type, $field))),+]
+    };
+}
 
 pub mod channel;
 pub mod docs;

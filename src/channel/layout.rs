@@ -36,7 +36,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Version of the layout and of the protocol on it.
-const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 4;
 
 /// The range of the number of slots.
 pub(super) const MIN_SLOTS: usize = 2;
@@ -199,6 +199,21 @@ impl What {
             seats: self.seats.load(Ordering::Relaxed) as usize,
             may_wait: self.may_wait.load(Ordering::Relaxed) != 0,
         })
+    }
+}
+
+/// What `docs::format` says of the objects, as it is.
+#[cfg(all(test, not(loom)))]
+pub(crate) mod format {
+    use super::*;
+
+    pub(crate) use super::VERSION;
+
+    pub(crate) const OFFSETS: &[(&str, usize)] =
+        offsets!(What: magic version state provider slots loans kind seats on_full may_wait);
+
+    pub(crate) fn names(names: &Namespace) -> [Name; 2] {
+        [name(names, "camera").unwrap(), branch_name(names, "camera", 0xff)]
     }
 }
 

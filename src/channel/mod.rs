@@ -194,6 +194,9 @@ mod rules;
 mod sender;
 mod wait_any;
 
+#[cfg(all(test, not(loom)))]
+pub(crate) use layout::format;
+
 pub use borrower::Loan;
 pub use error::{ChannelError, RecvError, SendError, SendErrorKind, WaitAnyError};
 pub use futures::{RecvFuture, SendBytesFuture, SendFuture};

@@ -92,6 +92,10 @@ pub(crate) struct ControlHeader {
     pub(crate) memory: MemoryBell,
 }
 
+#[cfg(all(test, not(loom)))]
+pub(crate) const OFFSETS: &[(&str, usize)] =
+    offsets!(ControlHeader: magic version state provider records high_water epochs segments quota);
+
 #[cfg(not(all(test, loom)))]
 const _: () = assert!(size_of::<ControlHeader>() <= PAGE && PAGE % std::mem::align_of::<Record>() == 0);
 

@@ -119,6 +119,9 @@ pub(crate) struct Record {
     len: AtomicU64,
 }
 
+#[cfg(all(test, not(loom)))]
+pub(crate) const OFFSETS: &[(&str, usize)] = offsets!(Record: generation lanes segment index offset len);
+
 #[cfg(not(all(test, loom)))]
 const _: () = assert!(std::mem::size_of::<Record>() == 128 && PEERS / LANES * 8 == 64);
 

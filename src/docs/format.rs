@@ -1,0 +1,182 @@
+//! What stands in shared memory and in a descriptor, byte by byte, for tools and other languages that
+//! want to read it.
+//!
+//! Whoever writes anything but what this crate writes does so at its own risk, and who reads has to
+//! expect anything: [`inspect`](crate::inspect) shows how. All numbers are in the machine's byte
+//! order, but for the descriptor's, which are little-endian. Lengths are in bytes. An object of
+//! another version than the ones named here has another layout.
+//!
+//! # Names
+//!
+//! All objects are files of one directory, /dev/shm unless a builder says otherwise. A prefix and a
+//! channel's name are 1 to 64 of `A-Z a-z 0-9 _ -`.
+//!
+//! | file | is | made by |
+//! |---|---|---|
+//! | `shm_pool.0123456789abcdef.ctl` | a control object: prefix, provider's id in 16 digits | the provider |
+//! | `shm_pool.0123456789abcdef.2f` | a segment with payload: prefix, provider's id, serial number in hexadecimal | the provider |
+//! | `shm_pool.camera.channel` | a channel: prefix, channel's name; a pair, or a publisher's meeting | the sender, the publisher |
+//! | `shm_pool.camera.00000000000000ff.branch` | what a publisher and one receiver share: prefix, channel's name, random id | the receiver |
+//!
+//! # Locks
+//!
+//! Who is alive is told by exclusive open file description locks (`F_OFD_SETLK`) on single bytes,
+//! which may lie behind the end of the file. A shared lock is held by who cleans up.
+//!
+//! | object | byte | locked by |
+//! |---|---|---|
+//! | control object | 0 | the provider, as long as it exists |
+//! | | 1 + slot | the peer in that slot, 0 to 63 |
+//! | pair | 0 | the sender, as long as its end exists or anything is lent |
+//! | | 1 | the receiver, as long as its end exists or anything that it received is read |
+//! | meeting | 0 | the publisher |
+//! | | 2 + seat | the receiver on that seat, 0 to 63 |
+//! | branch | 0 and 1 | the receiver, as in a pair |
+//!
+//! # The control object, version 4
+//!
+//! The header takes the first 4096 bytes. Behind it are the records, 128 bytes each.
+//!
+//! | offset | field | is |
+//! |---|---|---|
+//! | 0 | `magic` | the bytes `SHMPOOL` and a zero |
+//! | 8 | `version` | 4 bytes |
+//! | 12 | `state` | 4 bytes: 0 is being made, 1 open, 2 closed |
+//! | 16 | `provider` | the provider's id |
+//! | 24 | `records` | 4 bytes: how many records there are |
+//! | 28 | `high_water` | 4 bytes: how many of them may have been used |
+//! | 32 | `epochs` | 8 bytes for each of 64 peer slots; modulo 4: 0 taken, 1 being vacated, 2 taken by a peer that the owner refuses, 3 free |
+//! | 544 | `segments` | 32 serial numbers of the segments that there are, 0 for none |
+//! | 800 | `quota` | the most bytes that a peer may read at a time; 0 for any number |
+//!
+//! # A record
+//!
+//! | offset | field | is |
+//! |---|---|---|
+//! | 0 | `generation` | even: published, and part of the descriptor; odd: closed |
+//! | 8 | `lanes` | one byte for each of 64 peer slots: the lower 5 bits count the views that the peer has open, the upper 3 the grants that it has not taken up |
+//! | 72 | `segment` | the serial number of the segment that the message is in |
+//! | 80 | `index` | where that stands in `segments` |
+//! | 88 | `offset` | where the message begins in it |
+//! | 96 | `len` | the message's length |
+//!
+//! # The objects of a channel, version 4
+//!
+//! All begin with the same 64 bytes:
+//!
+//! | offset | field | is |
+//! |---|---|---|
+//! | 0 | `magic` | the bytes `SHMCHAN` and a zero |
+//! | 8 | `version` | 4 bytes |
+//! | 12 | `state` | 4 bytes: 0 is being made, 1 open, 2 closed |
+//! | 16 | `provider` | the id of the provider whose buffers are sent |
+//! | 24 | `slots` | 4 bytes: one more than the capacity |
+//! | 28 | `loans` | 4 bytes: how many buffers the receiver may have |
+//! | 32 | `kind` | 4 bytes: 1 pair, 2 meeting, 3 branch |
+//! | 36 | `seats` | 4 bytes: how many receivers a meeting has room for |
+//! | 40 | `on_full` | 4 bytes: 0 wait, 1 drop new, 2 keep latest |
+//! | 44 | `may_wait` | 4 bytes: may a receiver of a meeting have the publisher wait? |
+//!
+//! A pair and a branch go on with a *bell* of 4 bytes at offset 64, which the sender rings, and one at
+//! 128, which the receiver rings. At 4096 are the slots, 64 bytes each; behind them the returns, 8
+//! bytes for each loan.
+//!
+//! | word of a slot | is |
+//! |---|---|
+//! | 0 | the sequence: `t` is free for the message `t`, `t` + 1 carries it |
+//! | 1 | bits 0 to 7: 1 bytes, 2 a buffer; 8 to 31: how many bytes, or the loan's number; 32 to 63: how many messages were left out before this one |
+//! | 2 to 7 | the bytes; or the segment's serial number, the offset in it, the length, a check, and two words without a meaning |
+//!
+//! A meeting has at offset 64 how many receivers have come (4 bytes), and from 2048 on 64 seats of 32
+//! bytes: a bell, and at 8 the id of the branch that was last announced there.
+//!
+//! # A descriptor, version 1
+//!
+//! | offset | bytes | is |
+//! |---|---|---|
+//! | 0 | 2 | 0x5bd7 |
+//! | 2 | 1 | the version |
+//! | 3 | 1 | 0, or 1 + the slot of the peer that the message is granted to |
+//! | 4 | 4 | the number of the record |
+//! | 8 | 8 | the provider's id |
+//! | 16 | 8 | the generation |
+//! | 24 | 6 | the message's length |
+//! | 30 | 2 | a check of all other bytes |
+//!
+//! The check folds the four words of 8 bytes, the last one without the check: from 0, for each word
+//! the sum becomes (sum xor word) times 6364136223846793005, modulo 2^64, and then itself xor itself
+//! shifted right by 29. Its four parts of 16 bits, combined by xor, are the check.
+//!
+//! Provider 0x0123456789abcdef, record 7, generation 0x1122334455667788, 1000 bytes, granted to the
+//! peer in slot 2:
+//!
+//! ```text
+//! d7 5b 01 03 07 00 00 00 ef cd ab 89 67 45 23 01
+//! 88 77 66 55 44 33 22 11 e8 03 00 00 00 00 e3 c1
+//! ```
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use crate::channel::{format as channel, OnFull};
+    use crate::os::name::{Name, Namespace};
+    use crate::protocol::control::{self, control_name, segment_name};
+    use crate::protocol::ids::ProviderId;
+    use crate::protocol::record;
+    use crate::Descriptor;
+
+    const TEXT: &str = include_str!("format.rs");
+
+    const ID: ProviderId = ProviderId(0x0123_4567_89ab_cdef);
+
+    /// The text under a heading.
+    fn section(heading: &str) -> &'static str {
+        let (_, rest) = TEXT.split_once(&format!("//! # {heading}")).unwrap_or_else(|| panic!("no section {heading}"));
+        rest.split("\n//! # ").next().unwrap()
+    }
+
+    fn assert_says(heading: &str, text: &str) {
+        assert!(section(heading).contains(text), "{heading} does not say {text:?}");
+    }
+
+    /// Otherwise tools of others read the wrong bytes.
+    #[test]
+    fn fields_are_where_the_text_says() {
+        let tables = [
+            ("The control object", control::OFFSETS),
+            ("A record", record::OFFSETS),
+            ("The objects of a channel", channel::OFFSETS),
+        ];
+        for (heading, offsets) in tables {
+            for (field, offset) in offsets {
+                assert_says(heading, &format!("\n//! | {offset} | `{field}` |"));
+            }
+            let rows = section(heading).matches("| `").count();
+            assert_eq!(rows, offsets.len(), "{heading} has a row too many, or one is not checked");
+        }
+    }
+
+    /// Otherwise the text is about another version, or tells files apart wrongly.
+    #[test]
+    fn versions_names_and_numbers_are_what_the_text_says() {
+        assert_says("The control object", &format!(", version {}\n", control::VERSION));
+        assert_says("The objects of a channel", &format!(", version {}\n", channel::VERSION));
+        let names = Namespace::in_shm("shm_pool");
+        let file = |name: Name| name.path().rsplit('/').next().unwrap().to_owned();
+        let all = [control_name(&names, ID), segment_name(&names, ID, 0x2f)].into_iter().chain(channel::names(&names));
+        all.for_each(|name| assert_says("Names", &format!("\n//! | `{}` |", file(name))));
+        for (rule, text) in [(OnFull::Wait, "wait"), (OnFull::DropNew, "drop new"), (OnFull::KeepLatest, "keep latest")]
+        {
+            assert_says("The objects of a channel", &format!("{} {text}", rule as u32));
+        }
+    }
+
+    /// Otherwise a descriptor that was written elsewhere is refused.
+    #[test]
+    fn the_example_is_a_descriptor() {
+        let descriptor =
+            Descriptor { provider: ID, record: 7, generation: 0x1122_3344_5566_7788, len: 1000, granted: Some(2) };
+        let bytes = descriptor.to_bytes().map(|byte| format!("{byte:02x}"));
+        let [first, second] = [&bytes[..16], &bytes[16..]].map(|line| line.join(" "));
+        assert_says("A descriptor", &format!("//! {first}\n//! {second}\n"));
+    }
+}
