@@ -149,6 +149,7 @@
 //! | feature | default | what it adds |
 //! |---|---|---|
 //! | `stream` | no | [`channel::Receiver`] is a `futures_core::Stream` |
+//! | `tracing` | no | events of the target `shm_pool`, for subscribers of the crate `tracing`: provider made and closed, segment made and given up, idle memory given back (`debug`), exhausted (`debug`), peer died, leftovers swept, receivers of a publisher met and gone. None on the warm path |
 //! | `zenoh` | no | the module `zenoh`: the pool as a backend of zenoh's own `ShmProvider` (zenoh 1.10), and a pool of whole zenoh buffers on top of it; read by stock receivers |
 //!
 //! # More
@@ -165,6 +166,17 @@ compile_error!("shm-pool needs Linux: open file description locks and a tmpfs at
 
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("shm-pool needs a 64-bit target: shared counters are 64-bit atomics");
+
+/// Tells the subscribers of `tracing` what happened, with the feature of that name. Only off the warm
+/// path.
+#[cfg(feature = "tracing")]
+macro_rules! event {
+    ($level:ident, $($event:tt)+) => { tracing::$level!(target: "shm_pool", $($event)+) };
+}
+#[cfg(not(feature = "tracing"))]
+macro_rules! event {
+    ($level:ident, $($event:tt)+) => {};
+}
 
 /// The fields of a type with their offsets, for the test of `docs::format`.
 #[cfg(all(test, not(loom)))]

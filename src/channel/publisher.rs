@@ -441,7 +441,10 @@ impl Publisher {
         let is_here = |outlet: &Outlet| !outlet.branch.is_gone() && outlet.branch.object.is_receiver_locked();
         let (here, gone): (_, Vec<_>) = std::mem::take(&mut self.outlets).into_iter().partition(is_here);
         self.outlets = here;
-        gone.into_iter().for_each(|outlet| outlet.branch.close());
+        for outlet in gone {
+            event!(info, channel = self.channel, receiver = outlet.id, lent = outlet.branch.lent(), "receiver gone");
+            outlet.branch.close();
+        }
         // It may have slept on the bell of one of them, and would keep it mapped.
         self.interrupts.aim(Asleep::Nowhere);
         // The pool drops the lenders that are done with. Without it, they have just been.
@@ -528,6 +531,7 @@ impl Publisher {
             }
             outlet.branch.look_for_room();
         }
+        event!(info, channel = self.channel, receiver = id, on_full = ?facts.on_full, "receiver met");
         // It may sleep on either bell by now.
         seat.bell().ring(); // P5
         outlet.branch.ring();

@@ -251,13 +251,17 @@ impl ProviderBuilder {
         let names = Namespace::new(&self.directory, &self.name_prefix)?;
         self.check_directory()?;
         self.check_memory(&limits)?;
-        let _ = sweep::sweep(&names);
+        let swept = sweep::sweep(&names).unwrap_or_default();
+        if swept.objects > 0 {
+            event!(info, prefix = names.prefix(), swept.objects, swept.bytes, "swept what dead owners left");
+        }
         let control = self.create_control(&names)?;
         if self.lock_memory {
             control.lock_memory()?;
         }
         let huge_page = self.huge_pages.then(huge_page_size).flatten();
         let memory = Memory { is_locked: self.lock_memory, huge_page, numa_node: self.numa_node };
+        event!(info, provider = %control.id(), prefix = names.prefix(), max_bytes, "provider made");
         let segments = Numbered::new(names.clone(), control.id(), self.mode & 0o644, memory);
         Ok(Provider::new(Pool::new(limits, Box::new(segments), Some(control)), names))
     }

@@ -219,7 +219,11 @@ impl OwnerControl {
             return 0;
         }
         // It may have been vacated before the lock was taken.
-        let cleared = if is_clear() { 0 } else { self.view.vacate(slot, || self.used()) };
+        let was_taken = !is_clear();
+        let cleared = if was_taken { self.view.vacate(slot, || self.used()) } else { 0 };
+        if was_taken {
+            event!(warn, provider = %self.id, slot, messages = cleared, "peer died; what it leased is taken back");
+        }
         // If this fails, the slot only looks taken until this process ends.
         let _ = self.locks.unlock(peer_byte(slot));
         cleared

@@ -382,6 +382,7 @@ impl Drop for Provider {
         // A forked child owns nothing, so its copy of the pool is left as it is.
         if self.pool.is_ours() {
             self.pool.close();
+            event!(info, provider = %self.id(), "provider closed");
             // SAFETY: dropped here and never used again.
             unsafe { ManuallyDrop::drop(&mut self.pool) };
         }

@@ -9,6 +9,8 @@ mod closing;
 mod descriptors;
 mod directories;
 mod errors;
+#[cfg(feature = "tracing")]
+mod events;
 mod grants;
 mod idle_window;
 mod lifetime;

@@ -21,7 +21,9 @@ impl Pool {
         self.reclaim();
         self.destroy_idle();
         self.give_memory_back();
-        before.saturating_sub(self.account.held())
+        let bytes = before.saturating_sub(self.account.held());
+        event!(debug, provider = %self.id(), bytes, "idle memory given back");
+        bytes
     }
 
     /// Gives idle memory back to the system until no more than `most` bytes are held, as far as
@@ -155,6 +157,7 @@ impl Pool {
     }
 
     fn give_up(&self, Leaving { payload, filled }: Leaving) {
+        event!(info, provider = %self.id(), segment = payload.serial(), len = payload.len(), "segment given up");
         payload.segment().discard(0..payload.len());
         self.retire(&payload);
         self.account.give_back(filled);
@@ -190,6 +193,7 @@ impl Pool {
         // again.
         let (max_bytes, (in_use, leased)) = (self.limits.max_bytes, self.in_use_and_leased());
         let idle = max_bytes.saturating_sub(in_use + leased);
+        event!(debug, provider = %self.id(), len = need.size, max_bytes, in_use, leased, "exhausted");
         AllocErrorKind::Exhausted { len: need.size, max_bytes, in_use, idle, leased }.into()
     }
 }

@@ -257,6 +257,7 @@ impl Pool {
                         control.list(&mut payload);
                     }
                     self.account.count_segment();
+                    event!(info, provider = %self.id(), segment = payload.serial(), len = arena, "segment made");
                     self.arenas.add(Arc::new(payload), blank);
                     return Ok(());
                 }

@@ -1,0 +1,58 @@
+//! What an operator's monitoring wants of a provider, as Prometheus text: memory by class, and who
+//! leases how much. Serve this string by whatever HTTP server the program has. Run it with
+//! `cargo run --example metrics`.
+
+#![forbid(unsafe_code)]
+
+use shm_pool::{Client, Provider};
+use std::error::Error;
+use std::fmt::{Display, Write};
+
+/// A metric with its samples, each with its labels.
+fn metric<V: Display>(text: &mut String, kind: &str, name: &str, help: &str, samples: &[(String, V)]) {
+    // Writing to a string does not fail.
+    let _ = writeln!(text, "# HELP shm_pool_{name} {help}\n# TYPE shm_pool_{name} {kind}");
+    for (labels, value) in samples {
+        let _ = writeln!(text, "shm_pool_{name}{{{labels}}} {value}");
+    }
+}
+
+fn export(provider: &Provider) -> Result<String, Box<dyn Error>> {
+    let (stats, report) = (provider.stats(), provider.report()?);
+    let mut text = String::new();
+    let own = || format!("provider=\"{}\"", provider.id());
+    let bytes = [
+        ("cap", stats.max_bytes),
+        ("held", stats.bytes_held),
+        ("in_use", stats.bytes_in_use),
+        ("leased", stats.bytes_leased),
+    ];
+    let bytes = bytes.map(|(what, value)| (format!("{},of=\"{what}\"", own()), value));
+    metric(&mut text, "gauge", "bytes", "Bytes of shared memory.", &bytes);
+    let class = |size| format!("{},class=\"{size}\"", own());
+    let idle: Vec<_> = stats.classes.iter().map(|of| (class(of.size), of.idle)).collect();
+    metric(&mut text, "gauge", "idle_chunks", "Chunks that are free to be used again.", &idle);
+    let hits = [(own(), stats.hits())];
+    metric(&mut text, "counter", "hits_total", "Allocations served by an existing chunk.", &hits);
+    let misses = [(own(), stats.misses())];
+    metric(&mut text, "counter", "misses_total", "Allocations that made a chunk.", &misses);
+    let peers = report.peers.iter().map(|peer| {
+        let process = peer.process.as_ref().map_or(0, |process| process.id);
+        (format!("{},slot=\"{}\",pid=\"{process}\"", own(), peer.slot), peer.bytes)
+    });
+    let peers: Vec<_> = peers.collect();
+    metric(&mut text, "gauge", "peer_bytes", "Bytes of the messages that a peer leases.", &peers);
+    Ok(text)
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let provider = Provider::builder().max_bytes(1 << 20).build()?;
+    let client = Client::new();
+    let message = provider.alloc(1_000)?.freeze();
+    let view = client.attach(&message.descriptor()?)?;
+    let text = export(&provider)?;
+    print!("{text}");
+    assert!(text.contains("of=\"held\"} ") && text.contains("slot=\"0\",pid="));
+    drop(view);
+    Ok(())
+}
