@@ -77,6 +77,8 @@ pub(crate) fn run(options: &Options, whose: Whose) -> Fallible {
     };
     let mut seen = stream.run(&source, cpu)?;
     seen.extend(figures([("file", source.file_len() as f64), ("setup", setup.as_nanos() as f64)]));
+    let elapsed = seen.get("elapsed").copied().unwrap_or(f64::NAN);
+    seen.extend(figures([("in all", setup.as_nanos() as f64 + elapsed)]));
     News::Done(Seen { objects: stream.footprint.objects, figures: seen }).say()?;
     session.close().wait()
 }
