@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use shm_pool_support::process::{end_with_parent, this_program, Child};
 use shm_pool_support::Fallible;
 use std::io::{self, BufRead, BufReader};
+use std::ops::Range;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
@@ -61,9 +62,17 @@ impl Task {
     }
 }
 
-/// Makes all runs.
+/// Makes all runs, and prints what came out.
 pub(crate) fn run(options: &Options) -> Fallible {
     options.check()?;
+    options.apart().iter().try_for_each(|options| {
+        report::print(options, &measure(options)?);
+        Ok(())
+    })
+}
+
+/// Makes those runs that are compared with each other.
+fn measure(options: &Options) -> Fallible<Vec<Column>> {
     let mut columns: Vec<Column> = options.memory.iter().map(|&whose| Column::new(whose)).collect();
     for round in 0..options.rounds {
         let mut in_turn: Vec<_> = columns.iter_mut().collect();
@@ -90,8 +99,7 @@ pub(crate) fn run(options: &Options) -> Fallible {
             }
         }
     }
-    report::print(options, &columns);
-    Ok(())
+    Ok(columns)
 }
 
 /// How a run has ended, if it has not failed.
@@ -106,8 +114,12 @@ enum Outcome {
 struct Run<'a> {
     options: &'a Options,
     whose: Whose,
-    /// The publisher, then the subscribers.
+    /// The publisher, then the subscribers. The last one is the next to be killed.
     children: Vec<Child>,
+    /// How many of them were killed.
+    killed: u8,
+    /// Has the last one got a message?
+    has_joined: bool,
     /// What was heard of which of them; `None` when it says no more. Nothing closes its output but
     /// its end.
     sender: Sender<(usize, Option<News>)>,
@@ -117,44 +129,80 @@ struct Run<'a> {
 impl<'a> Run<'a> {
     fn new(options: &'a Options, whose: Whose) -> Self {
         let (sender, news) = mpsc::channel();
-        Self { options, whose, children: Vec::new(), sender, news }
+        Self { options, whose, children: Vec::new(), killed: 0, has_joined: false, sender, news }
     }
 
     /// Waits for all processes to tell what they have seen, and to end; or for the publisher to
     /// tell that it cannot begin.
     fn conduct(mut self) -> Fallible<Outcome> {
         self.start_task(Role::Publisher { whose: self.whose }, self.options.clone())?;
-        let (mut running, mut published) = (1, 0);
+        let (mut running, mut published, mut endpoint) = (1, 0, String::new());
         let mut results = Vec::new();
         while running > 0 {
             let (from, news) = self.news.recv_timeout(SILENCE).map_err(|_| self.stuck(published))?;
             match news {
-                Some(News::Listening(endpoint)) => {
+                Some(News::Listening(at)) => {
+                    endpoint = at;
                     self.start_subscribers(&endpoint)?;
                     running = self.children.len();
                 }
-                Some(News::Published(count)) => published = count,
+                Some(News::Published(count)) => {
+                    published = count;
+                    self.kill_if_due(published)?;
+                }
+                Some(News::Joined) => self.has_joined |= from + 1 == self.children.len(),
+                Some(News::TakenBack) => {
+                    self.start_subscriber(self.options.subscribers + self.killed - 1, &endpoint)?;
+                    running += 1;
+                }
                 Some(News::Refused(why)) => return Ok(Outcome::Refused(why)),
                 Some(News::Done(seen)) => results.push((from, seen)),
                 None => {
+                    let was_killed = self.killed_children().contains(&from);
                     let child = &mut self.children[from];
                     let status = child.wait()?;
-                    if !status.success() || results.iter().all(|&(done, _)| done != from) {
+                    let is_done = status.success() && results.iter().any(|&(done, _)| done == from);
+                    if !is_done && !was_killed {
                         return Err(format!("{} ended with {status}, and without a result", child.name()).into());
                     }
                     running -= 1;
                 }
             }
         }
+        if self.killed < self.options.kills {
+            return Err(format!("{} subscribers were killed when all was over: too few messages", self.killed).into());
+        }
         results.sort_by_key(|&(from, _)| from);
         let name = |from: usize| self.children[from].name().to_owned();
         Ok(Outcome::Finished(results.into_iter().map(|(from, seen)| (name(from), seen)).collect()))
     }
 
+    fn start_subscriber(&mut self, index: u8, endpoint: &str) -> Fallible {
+        self.has_joined = false;
+        let role = Role::Subscriber { index, endpoint: endpoint.to_owned() };
+        self.start_task(role, self.options.of_subscriber(index))
+    }
+
+    /// Kills the last subscriber, if it is time and it has something.
+    fn kill_if_due(&mut self, published: u64) -> Fallible {
+        let is_due = self.options.killed_after(self.killed).is_some_and(|due| published >= due);
+        if let Some(victim) = self.children.last_mut().filter(|_| is_due && self.has_joined) {
+            victim.kill()?;
+            self.killed += 1;
+            self.has_joined = false;
+        }
+        Ok(())
+    }
+
+    /// Those that were killed.
+    fn killed_children(&self) -> Range<usize> {
+        let first = usize::from(self.options.subscribers);
+        first..first + usize::from(self.killed)
+    }
+
     fn start_subscribers(&mut self, endpoint: &str) -> Fallible {
         for index in 0..self.options.subscribers {
-            let role = Role::Subscriber { index, endpoint: endpoint.to_owned() };
-            self.start_task(role, self.options.of_subscriber(index))?;
+            self.start_subscriber(index, endpoint)?;
         }
         let Options { python: Some(python), file, messages, sizes, subscribers: index, .. } = self.options else {
             return Ok(());
@@ -225,7 +273,9 @@ fn check_growth(processes: &[(String, Seen)]) -> Fallible {
     };
     // zenoh's own provider tells of none: it has one segment from the start.
     let made = processes.first().and_then(|(_, publisher)| growth(&publisher.figures, "segments")).unwrap_or(0.0);
-    for (name, seen) in processes.iter().skip(1) {
+    // Who came later cannot tell what there was after a tenth.
+    let from_the_start = |seen: &Seen| seen.figures.get("missed").copied().unwrap_or(0.0) == 0.0;
+    for (name, seen) in processes.iter().skip(1).filter(|(_, seen)| from_the_start(seen)) {
         for what in ["descriptors", "mappings"] {
             let more = growth(&seen.figures, what);
             let more = more.ok_or_else(|| format!("{name} does not tell how many {what} it has"))?;

@@ -14,6 +14,10 @@ pub(crate) enum News {
     Listening(String),
     /// How many messages were published: all goes on.
     Published(u64),
+    /// A subscriber has its first message.
+    Joined,
+    /// The publisher has taken back what a killed subscriber had.
+    TakenBack,
     /// Why there is no provider, where that is what the run is about.
     Refused(String),
     Done(Seen),
@@ -44,7 +48,8 @@ pub(crate) fn figures<const N: usize>(all: [(&str, f64); N]) -> Figures {
     all.map(|(name, figure)| (name.to_owned(), figure)).into()
 }
 
-/// The quantiles of some nanoseconds.
+/// The quantiles of some nanoseconds, and their sum.
 pub(crate) fn quantiles(all: &Histogram<u64>) -> Figures {
-    figures([("p50", 0.5), ("p99", 0.99), ("p999", 0.999)].map(|(name, at)| (name, all.value_at_quantile(at) as f64)))
+    let at = |quantile| all.value_at_quantile(quantile) as f64;
+    figures([("p50", at(0.5)), ("p99", at(0.99)), ("p999", at(0.999)), ("sum", all.mean() * all.len() as f64)])
 }

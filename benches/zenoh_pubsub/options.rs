@@ -3,7 +3,7 @@
 
 use clap::{Parser, ValueEnum};
 use serde::{Deserialize, Serialize};
-use shm_pool_support::units::{parse_size, Bytes};
+use shm_pool_support::units::{grouped, parse_size, Bytes};
 use shm_pool_support::Fallible;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -25,8 +25,8 @@ fn this_program() -> PathBuf {
 /// The subscriber that is slow on purpose.
 const SLOW: u8 = 0;
 
-/// Streams a file through zenoh in shared memory, once from this crate's pool and once from zenoh's
-/// own provider.
+/// Streams a file through zenoh in shared memory, from this crate's backend of zenoh's provider, from
+/// its pool of whole buffers, and from zenoh's default provider.
 ///
 /// Sizes are bytes, or have a unit: 1000, 10KiB, 8MiB. A load changes the defaults of other
 /// options.
@@ -65,7 +65,7 @@ pub(crate) struct Options {
     /// Cap on the shared memory
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256MiB")]
     pub(crate) max_bytes: usize,
-    /// How many messages of each size the pool reserves at the start [default: as many as can be
+    /// How many messages of each size the pools reserve at the start [default: as many as can be
     /// out; with a load none]
     #[arg(long, value_name = "N")]
     reserve: Option<usize>,
@@ -86,8 +86,13 @@ pub(crate) struct Options {
     #[arg(long, value_name = "MICROSECONDS", default_value_t = 0)]
     pub(crate) work: u64,
     /// Whose memory to use, one run for each
-    #[arg(long, value_name = "WHOSE,...", value_delimiter = ',', default_value = "pool,zenoh")]
+    #[arg(long, value_name = "WHOSE,...", value_delimiter = ',', default_value = "pool,buffers,zenoh")]
     pub(crate) memory: Vec<Whose>,
+    /// How many subscribers to kill, one after the other; a new one takes the place of each. Not the
+    /// slow one
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(..=32), default_value_t = 0,
+          conflicts_with = "python")]
+    pub(crate) kills: u8,
     /// How many runs to make for each kind of memory, in turn; the table has the median of each
     /// figure
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), default_value_t = 1)]
@@ -104,8 +109,10 @@ pub(crate) struct Options {
 /// Whose memory messages are in.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Whose {
-    /// This crate's pool
+    /// This crate's backend of zenoh's provider
     Pool,
+    /// Its pool of whole zenoh buffers
+    Buffers,
     /// zenoh's default backend
     Zenoh,
 }
@@ -114,7 +121,8 @@ impl Whose {
     /// As the report has it.
     pub(crate) fn title(self) -> &'static str {
         match self {
-            Self::Pool => "shm-pool",
+            Self::Pool => "PoolBackend",
+            Self::Buffers => "BufferPool",
             Self::Zenoh => "zenoh's default",
         }
     }
@@ -140,7 +148,31 @@ impl Options {
     pub(crate) fn of_subscriber(&self, index: u8) -> Self {
         match index {
             SLOW => self.clone(),
+            _ if self.is_killed(index) => Self { checks: 1, work: 0, ..self.clone() },
             _ => Self { keep: 0, checks: 1, work: 0, ..self.clone() },
+        }
+    }
+
+    /// Is it one that is killed? The last of those that start together is, and then each that comes in
+    /// its place but for the last one.
+    fn is_killed(&self, index: u8) -> bool {
+        let first = self.subscribers - 1;
+        (first..first + self.kills).contains(&index)
+    }
+
+    /// After how many messages the next subscriber is killed, when so many have been.
+    pub(crate) fn killed_after(&self, killed: u8) -> Option<u64> {
+        let share = self.messages / (u64::from(self.kills) + 1);
+        (killed < self.kills).then(|| share * (u64::from(killed) + 1))
+    }
+
+    /// The options of each run that is to be compared with others: of some loads, one for each size.
+    pub(crate) fn apart(&self) -> Vec<Self> {
+        match self.load {
+            Some(Load::Paced | Load::FlatOut | Load::First) => {
+                self.sizes.iter().map(|&size| Self { sizes: vec![size], ..self.clone() }).collect()
+            }
+            _ => vec![self.clone()],
         }
     }
 
@@ -159,12 +191,22 @@ impl Options {
     pub(crate) fn stream(&self) -> Vec<usize> {
         let mut random = fastrand::Rng::with_seed(self.seed);
         match self.load {
-            None | Some(Load::Fixed) => self.sizes.clone(),
+            None | Some(Load::Fixed | Load::Paced | Load::FlatOut | Load::First) => self.sizes.clone(),
             Some(Load::Mixed) => (0..self.messages).map(|_| self.sizes[random.usize(..self.sizes.len())]).collect(),
-            Some(Load::Random | Load::Saturated) => {
+            Some(Load::Random | Load::Saturated | Load::Killed) => {
                 (0..self.messages).map(|_| random.usize(1..=self.largest())).collect()
             }
         }
+    }
+
+    /// The sizes as people read them.
+    pub(crate) fn describe_sizes(&self) -> String {
+        let sizes: Vec<_> = self.sizes.iter().map(|&size| Bytes(size as u64).to_string()).collect();
+        let rule = match self.load {
+            Some(Load::Random | Load::Saturated | Load::Killed) => "up to ",
+            _ => "",
+        };
+        format!("{} messages of {rule}{}", grouped(self.messages), sizes.join(", "))
     }
 
     /// What a publisher that knows its traffic reserves in the pool: a size, and how many messages
@@ -220,11 +262,14 @@ impl Options {
             let (needed, cap) = (Bytes(self.always_enough() as u64), Bytes(self.max_bytes as u64));
             return Err(format!("--keep and --sizes need --max-bytes of at least {needed}, and it is {cap}").into());
         }
+        if self.kills > 0 && (self.subscribers < 2 || self.memory.contains(&Whose::Zenoh)) {
+            return Err("--kills needs two subscribers, and memory that tells what is in use: pool or buffers".into());
+        }
         Ok(())
     }
 }
 
-/// Traffic that one kind of memory or the other may find hard.
+/// Traffic that shows what one kind of memory or the other is good at.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Load {
     /// 6.2 MB, 1 MB and 2 KB in random order, cap 64 MiB; three subscribers, of which one is slow
@@ -234,9 +279,18 @@ pub(crate) enum Load {
     Random,
     /// 300 KB as fast as they go, cap 1 GiB; one subscriber, which works on each message for 200 µs
     Fixed,
-    /// 1 B to 4 MiB as fast as they go, cap 64 MiB; a slow subscriber and a fast one; prints four
-    /// ratios
+    /// 1 B to 4 MiB as fast as they go, cap 64 MiB; a slow subscriber and a fast one; compares
     Saturated,
+    /// 1 KiB, 64 KiB and 1 MiB, each by itself, 500 a second to one subscriber; compares
+    Paced,
+    /// 1 KiB, 64 KiB and 1 MiB, each by itself, as fast as they go to one subscriber; compares
+    FlatOut,
+    /// The first 100 messages of 1 KiB, 64 KiB and 1 MiB, each by itself, as fast as they go, with as
+    /// many reserved as can be out; compares
+    First,
+    /// 50,000 messages of 1 B to 1 MiB as fast as they go, cap 64 MiB; three subscribers, of which one
+    /// is slow and keeps 8 messages, and one is killed with as many, three times
+    Killed,
 }
 
 impl Load {
@@ -259,6 +313,21 @@ impl Load {
             }
             Self::Saturated => {
                 "--messages=10000 --sizes=4MiB --max-bytes=64MiB --window=65535 --keep=4 --rounds=3"
+            }
+            Self::Paced => {
+                "--subscribers=1 --messages=2000 --sizes=1KiB,64KiB,1MiB --rate=500 --window=65535 --keep=0 --checks=1 \
+                 --rounds=9"
+            }
+            Self::FlatOut => {
+                "--subscribers=1 --messages=10000 --sizes=1KiB,64KiB,1MiB --keep=0 --checks=1 --rounds=9"
+            }
+            Self::First => {
+                "--subscribers=1 --messages=100 --sizes=1KiB,64KiB,1MiB --max-bytes=64MiB --keep=0 --checks=1 \
+                 --reserve=17 --rounds=25"
+            }
+            Self::Killed => {
+                "--subscribers=3 --messages=50000 --sizes=1MiB --max-bytes=64MiB --window=65535 --keep=8 --kills=3 \
+                 --memory=buffers,pool"
             }
         }
     }

@@ -7,9 +7,15 @@
 //! the slowest subscriber; when there is no memory it waits until subscribers have let go of some;
 //! and a message that does not fit the connection's queue is waited for, never dropped. With a rate
 //! each message is due at its own time, however late the one before it was.
+//!
+//! # Subscribers that are killed
+//!
+//! zenoh counts the messages of a killed subscriber as read for ever. When its token is gone, the
+//! publisher waits until the living have all that was sent, takes back what the dead had, and goes on.
+//! It fails if more stays in use than what the living keep.
 
 use crate::footprint::Footprint;
-use crate::memory::Memory;
+use crate::memory::{Memory, Message};
 use crate::news::{figures, quantiles, Figures, News, Seen};
 use crate::options::{Options, Whose};
 use crate::session::{self, Audience, Stamp, DATA};
@@ -29,6 +35,10 @@ const PULSE: u64 = 16;
 /// The most segments that the pool may make in a load. Receivers keep each segment that they have
 /// ever seen open, mapped and locked for as long as they run.
 const MAX_SEGMENTS: usize = 16;
+
+/// How much longer a chunk may be than its message: by the steps between classes, and by a cache line.
+const CLASS_SHARE: usize = 32;
+const LINE: usize = 64;
 
 /// Publishes the whole stream and tells how that went.
 pub(crate) fn run(options: &Options, whose: Whose) -> Fallible {
@@ -53,10 +63,22 @@ pub(crate) fn run(options: &Options, whose: Whose) -> Fallible {
         Err(error) => return Err(error),
     };
     let setup = start.elapsed();
-    let (waits, behind) = (Histogram::new(3)?, Duration::ZERO);
-    let mut stream = Stream { options, publisher, audience, memory, footprint, waits, behind };
+    let waits = Histogram::new(3)?;
+    let mut stream = Stream {
+        options,
+        publisher,
+        audience,
+        memory,
+        footprint,
+        waits,
+        behind: Duration::ZERO,
+        in_flight: 0,
+        taken_back: Vec::new(),
+    };
     let mut seen = stream.run(&source, cpu)?;
     seen.extend(figures([("file", source.file_len() as f64), ("setup", setup.as_nanos() as f64)]));
+    let elapsed = seen.get("elapsed").copied().unwrap_or(f64::NAN);
+    seen.extend(figures([("in all", setup.as_nanos() as f64 + elapsed)]));
     News::Done(Seen { objects: stream.footprint.objects, figures: seen }).say()?;
     session.close().wait()
 }
@@ -71,19 +93,37 @@ struct Stream<'a> {
     waits: Histogram<u64>,
     /// How far behind its schedule the publisher was at most.
     behind: Duration,
+    /// The most bytes that were out, with the one that is being written, as far as the publisher has
+    /// heard: some may have been read by then.
+    in_flight: usize,
+    /// What was in use when a killed subscriber's messages had been taken back, once for each.
+    taken_back: Vec<TakenBack>,
+}
+
+/// Bytes in use, and how many of these the living kept.
+struct TakenBack {
+    in_use: usize,
+    kept: usize,
 }
 
 impl Stream<'_> {
     fn run(&mut self, source: &Source, cpu: u64) -> Fallible<Figures> {
         let Options { messages, window, .. } = *self.options;
         let (sizes, mut bytes, mut seen) = (self.options.stream(), 0, figures([]));
-        let start = Instant::now();
+        let (start, mut steady) = (Instant::now(), cpu);
         for (number, content) in (0..messages).zip(source.messages(&sizes)) {
             self.wait_until_due(start, number);
+            if number + self.options.first_tenth() == messages {
+                // Who came in the place of one that was killed must not come too late for any message.
+                let replaced = self.taken_back.len() as u8;
+                self.audience.wait_until_present(self.options.audience() + replaced);
+            }
             self.audience.wait_until_done((number + 1).saturating_sub(window.into()));
-            self.publish(number, content)?;
+            let message = self.alloc(number, &sizes, content.len())?;
+            self.publish(message, number, content)?;
             bytes += content.len();
             if number + 1 == self.options.first_tenth() {
+                steady = clock::process_cpu();
                 seen.extend(self.segments("early segments"));
             }
             if number % PULSE == 0 {
@@ -92,23 +132,33 @@ impl Stream<'_> {
             }
         }
         self.audience.wait_until_done(messages);
-        let (seconds, cpu) = (start.elapsed().as_secs_f64(), clock::process_cpu() - cpu);
+        let (seconds, now) = (start.elapsed().as_secs_f64(), clock::process_cpu());
+        let (cpu, steady) = (now - cpu, now - steady);
         self.look(messages)?;
         self.audience.wait_until_gone();
+        if !self.taken_back.is_empty() {
+            self.memory.take_back(0)?;
+        }
         self.memory.check_for_leaks()?;
 
         seen.extend(self.segments("late segments"));
         let pool = self.memory.pool.as_ref();
         seen.extend(pool.map(|pool| ("held".to_owned(), pool.stats().peak_bytes_held as f64)));
+        seen.extend(self.taken_back.last().map(|last| ("in use".to_owned(), last.in_use as f64)));
+        seen.extend(self.taken_back.last().map(|last| ("kept".to_owned(), last.kept as f64)));
+        seen.extend(figures([("killed", self.taken_back.len() as f64)]));
         seen.extend(self.footprint.figures());
         seen.extend(quantiles(&self.waits));
         seen.extend(figures([
             ("messages", messages as f64),
             ("bytes", bytes as f64),
             ("seconds", seconds),
+            ("elapsed", seconds * 1e9),
             ("per second", messages as f64 / seconds),
             ("GB per second", bytes as f64 / 1e9 / seconds),
             ("cpu", cpu as f64 / messages as f64),
+            ("steady cpu", steady as f64 / (messages - self.options.first_tenth()).max(1) as f64),
+            ("in flight", self.in_flight as f64),
             ("behind", self.behind.as_nanos() as f64),
         ]));
         Ok(seen)
@@ -123,15 +173,42 @@ impl Stream<'_> {
         }
     }
 
-    /// The main job: allocate, fill, put.
-    fn publish(&mut self, number: u64, content: &[u8]) -> Fallible {
+    /// Memory for the message that comes after so many. Waits for it if there is none, be it that a
+    /// killed subscriber has it.
+    fn alloc(&mut self, published: u64, sizes: &[usize], len: usize) -> Fallible<Message> {
+        let out = (published + 1).saturating_sub(self.audience.slowest()) as usize + self.options.keep;
+        self.in_flight = self.in_flight.max(out * len);
         let asked = Instant::now();
-        let mut buffer = self.memory.alloc(content.len())?;
+        let message = loop {
+            self.take_back_of_the_killed(published, sizes)?;
+            if let Some(message) = self.memory.alloc(len)? {
+                break message;
+            }
+        };
         self.waits.record(asked.elapsed().as_nanos() as u64)?;
-        buffer.copy_from_slice(content);
-        // The publisher has no handle of the message from here on. zenoh gives the memory back when
-        // all subscribers are done.
-        self.publisher.put(buffer).attachment(Stamp::now(number).as_bytes()).wait()
+        Ok(message)
+    }
+
+    /// The main job: fill, put.
+    fn publish(&mut self, mut message: Message, number: u64, content: &[u8]) -> Fallible {
+        message.copy_from_slice(content);
+        // The publisher has no handle of the message from here on. Its memory comes back when all
+        // subscribers are done.
+        self.publisher.put(message).attachment(Stamp::now(number, &self.audience).as_bytes()).wait()
+    }
+
+    /// Takes back what subscribers had that were killed since the last look.
+    fn take_back_of_the_killed(&mut self, published: u64, sizes: &[usize]) -> Fallible {
+        while self.taken_back.len() < self.audience.gone() {
+            self.audience.wait_until_done(published);
+            let kept = self.options.keep.min(published as usize);
+            let kept = sizes.iter().cycle().skip(published as usize - kept).take(kept);
+            let kept = kept.map(|size| size + size / CLASS_SHARE + LINE).sum();
+            let in_use = self.memory.take_back(kept)?;
+            self.taken_back.push(TakenBack { in_use, kept });
+            News::TakenBack.say()?;
+        }
+        Ok(())
     }
 
     /// How many the pool has made.

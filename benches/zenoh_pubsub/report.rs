@@ -1,6 +1,7 @@
 //! What came out of the runs, side by side: of several rounds the median of each figure, and how
 //! they compare.
 
+use crate::compare::Ratio;
 use crate::limits::FILES;
 use crate::news::{Figures, Seen};
 use crate::options::{Load, Options, Whose};
@@ -28,7 +29,7 @@ const PUBLISHER: &[Row] = &[
     SETUP,
     ("allocation, µs: p50 / p99 / p99.9", &[("p50", thousandths), ("p99", thousandths), ("p999", thousandths)]),
     ("peak payload in /dev/shm, from outside", &[("payload", bytes)]),
-    ("…, by the pool's own statistics", &[("held", bytes)]),
+    ("…, held by the pool's own statistics", &[("held", bytes)]),
     ("…, segments created: first tenth / all", &[("early segments", count), ("late segments", count)]),
     ("zenoh's metadata, not in the above", &[("metadata", bytes)]),
 ];
@@ -94,9 +95,13 @@ impl Column {
 
     /// A process's figure: the median of all rounds, if it tells it.
     fn figure(&self, process: usize, name: &str) -> Option<f64> {
-        let rounds = self.processes.get(process)?.1.iter();
-        let figures = rounds.map(|round| round.get(name).copied()).collect::<Option<Vec<_>>>()?;
-        Some(Spread::of(&figures).median)
+        Some(self.rounds(process, name)).filter(|rounds| !rounds.is_empty()).map(|rounds| Spread::of(&rounds).median)
+    }
+
+    /// A process's figure in each round; none if it does not tell it.
+    fn rounds(&self, process: usize, name: &str) -> Vec<f64> {
+        let rounds = self.processes.get(process).into_iter().flat_map(|(_, rounds)| rounds);
+        rounds.map(|round| round.get(name).copied()).collect::<Option<_>>().unwrap_or_default()
     }
 
     fn cell(&self, process: usize, row: Row) -> String {
@@ -112,10 +117,11 @@ impl Column {
 pub(crate) fn print(options: &Options, columns: &[Column]) {
     let file_len = columns.iter().find_map(|column| column.figure(0, "file"));
     println!(
-        "{} ({}), again and again, by zenoh over TCP on this machine to {} subscribers; at most {} of shared memory, {} messages \
+        "{} ({}), again and again, in {}, by zenoh over TCP on this machine to {} subscribers; at most {} of shared memory, {} messages \
          ahead, {} files for each process.",
         options.file.display(),
         file_len.map_or("-".to_owned(), bytes),
+        options.describe_sizes(),
         options.audience(),
         Bytes(options.max_bytes as u64),
         grouped(options.window.into()),
@@ -133,10 +139,16 @@ pub(crate) fn print(options: &Options, columns: &[Column]) {
             println!("\n{}: refused at build: {why}", column.title());
         }
     }
-    let finished = |wanted| columns.iter().find(|column| column.whose == wanted && column.refused.is_none());
-    let both = finished(Whose::Pool).zip(finished(Whose::Zenoh));
-    if let (Some(Load::Saturated), Some((ours, theirs))) = (options.load, both) {
-        println!("\n{}", ratios(ours, theirs));
+    let Some(load) = options.load else { return };
+    let (theirs, ours): (Vec<_>, Vec<_>) =
+        columns.iter().filter(|column| column.refused.is_none()).partition(|column| column.whose == Whose::Zenoh);
+    if let ([_, ..], [theirs]) = (compared(load), &theirs[..]) {
+        println!("\n{}", comparison(compared(load), &ours, theirs));
+    }
+    match load {
+        Load::Paced => println!("\n{}", spare(&ours)),
+        Load::Killed => println!("\n{}", killed(columns)),
+        _ => {}
     }
 }
 
@@ -165,18 +177,93 @@ fn figures(options: &Options, columns: &[Column]) -> Table {
     table
 }
 
-/// How the two kinds of memory compare. A ratio that misses its goal says so, and that is all.
-fn ratios(ours: &Column, theirs: &Column) -> Table {
-    let mut rows = table(&["shm-pool / zenoh's default", "goal", "this run", ""]);
-    for (name, figure, goal) in [
-        ("publisher's CPU per message", "cpu", Goal::AtMost(1.0)),
-        ("messages per second", "per second", Goal::AtLeast(1.0)),
-        ("allocation, p99", "p99", Goal::AtMost(1.0)),
-        ("allocation, p99.9", "p999", Goal::AtMost(1.0)),
-    ] {
-        let of = |column: &Column| column.figure(0, figure).unwrap_or(f64::NAN);
-        let ratio = of(ours) / of(theirs);
-        rows.add_row([name, &goal.to_string(), &format!("{ratio:.3}"), goal.verdict(ratio)]);
+/// What is compared of a load: a row's name, the process and its figure, how it is shown, and what
+/// ours is to be, as a share of what zenoh's default takes.
+type Compared = (&'static str, usize, &'static str, fn(f64) -> String, Goal);
+
+/// The process whose figures are the publisher's, and the one of the first subscriber.
+const SENDS: usize = 0;
+const RECEIVES: usize = 1;
+
+fn compared(load: Load) -> &'static [Compared] {
+    match load {
+        Load::Saturated => &[
+            ("publisher's CPU per message", SENDS, "cpu", micros, Goal::AtMost(1.0)),
+            ("messages per second", SENDS, "per second", count, Goal::AtLeast(1.0)),
+            ("allocation, p99", SENDS, "p99", micros, Goal::AtMost(1.0)),
+            ("allocation, p99.9", SENDS, "p999", micros, Goal::AtMost(1.0)),
+        ],
+        Load::Paced => &[
+            ("put to callback, p50", RECEIVES, "p50", micros, Goal::AtMost(1.0)),
+            ("…, p99", RECEIVES, "p99", micros, Goal::AtMost(1.0)),
+            ("…, p99.9", RECEIVES, "p999", micros, Goal::AtMost(1.0)),
+            ("allocation, p50", SENDS, "p50", micros, Goal::AtMost(1.0)),
+            // Where memory is taken from the system at first need. `first` is about that.
+            ("…, p99", SENDS, "p99", micros, Goal::None),
+            ("…, p99.9", SENDS, "p999", micros, Goal::None),
+            ("publisher's CPU per message, after a tenth", SENDS, "steady cpu", micros, Goal::AtMost(1.0)),
+            ("peak payload in /dev/shm", SENDS, "payload", bytes, Goal::AtMost(1.0)),
+        ],
+        Load::FlatOut => &[
+            ("messages per second", SENDS, "per second", count, Goal::AtLeast(1.0)),
+            ("publisher's CPU per message, after a tenth", SENDS, "steady cpu", micros, Goal::AtMost(1.0)),
+            ("allocation, p50", SENDS, "p50", micros, Goal::AtMost(1.0)),
+            ("put to callback, p50", RECEIVES, "p50", micros, Goal::AtMost(1.0)),
+        ],
+        Load::First => &[
+            ("allocation, p50", SENDS, "p50", micros, Goal::AtMost(1.0)),
+            ("…, p99.9", SENDS, "p999", micros, Goal::AtMost(1.0)),
+            ("…, all of them", SENDS, "sum", micros, Goal::AtMost(1.0)),
+            ("making the provider, and what it reserves", SENDS, "setup", micros, Goal::AtMost(1.0)),
+            // Our receivers take the segment's pages that zenoh's provider has taken when it was made.
+            ("the messages, until the last one was read", SENDS, "elapsed", micros, Goal::None),
+            ("both", SENDS, "in all", micros, Goal::AtMost(1.0)),
+        ],
+        Load::Mixed | Load::Random | Load::Fixed | Load::Killed => &[],
     }
-    rows
+}
+
+/// How ours compare with zenoh's default, round by round. A ratio that misses its goal says so, and
+/// that is all.
+fn comparison(rows: &[Compared], ours: &[&Column], theirs: &Column) -> Table {
+    let of_one = |column: &&Column| [column.title().to_owned(), format!("/ {}", theirs.title()), String::new()];
+    let fixed = [String::new(), "goal".to_owned(), theirs.title().to_owned()];
+    let mut all = table(&fixed.into_iter().chain(ours.iter().flat_map(of_one)).collect::<Vec<_>>());
+    for &(name, process, figure, show, goal) in rows {
+        let shown = |column: &Column| column.figure(process, figure).map_or("-".to_owned(), show);
+        let cells = |column: &&Column| {
+            let ratio = Ratio::of(&column.rounds(process, figure), &theirs.rounds(process, figure));
+            [shown(column), ratio.show(), ratio.verdict(goal).to_owned()]
+        };
+        let fixed = [name.to_owned(), goal.to_string(), shown(theirs)];
+        all.add_row(fixed.into_iter().chain(ours.iter().flat_map(cells)));
+    }
+    all
+}
+
+/// How much of a pool's memory is more than was in flight at the peak.
+fn spare(ours: &[&Column]) -> Table {
+    let mut all = table(&["memory at the peak", "held", "in flight", "held / in flight", "goal", ""]);
+    for column in ours {
+        let (held, in_flight) = (column.rounds(SENDS, "held"), column.rounds(SENDS, "in flight"));
+        let (ratio, goal) = (Ratio::of(&held, &in_flight), Goal::AtMost(1.125));
+        let shown = |rounds: &[f64]| bytes(Spread::of(rounds).median);
+        let cells = [shown(&held), shown(&in_flight), ratio.show(), goal.to_string(), ratio.verdict(goal).to_owned()];
+        all.add_row([column.title().to_owned()].into_iter().chain(cells));
+    }
+    all
+}
+
+/// What became of messages and memory when subscribers were killed: whatever is not as it must be has
+/// ended the program.
+fn killed(columns: &[Column]) -> Table {
+    let goal = "every byte right, none lost, memory back";
+    let mut all = table(&["", "killed, replaced", "then in use", "of it in flight at most", "at the end", goal]);
+    for column in columns {
+        let shown = |name, show: fn(f64) -> String| column.figure(SENDS, name).map_or("-".to_owned(), show);
+        let cells =
+            [shown("killed", count), shown("in use", bytes), shown("kept", bytes), bytes(0.0), "pass".to_owned()];
+        all.add_row([column.title().to_owned()].into_iter().chain(cells));
+    }
+    all
 }

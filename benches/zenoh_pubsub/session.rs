@@ -75,16 +75,19 @@ pub(crate) struct Stamp {
     pub(crate) number: U64,
     /// When it was sent, by the clock that processes share.
     pub(crate) sent: U64,
+    /// How many subscribers had shown their tokens by then, ever.
+    pub(crate) shown: U64,
 }
 
 impl Stamp {
-    pub(crate) fn now(number: u64) -> Self {
-        Self { number: number.into(), sent: clock::now().into() }
+    pub(crate) fn now(number: u64, audience: &Audience) -> Self {
+        let shown = audience.0.done.lock().len() as u64;
+        Self { number: number.into(), sent: clock::now().into(), shown: shown.into() }
     }
 
     pub(crate) fn from_attachment(attachment: Option<&ZBytes>) -> Fallible<Self> {
         let bytes = attachment.ok_or("a message came without a stamp")?.to_bytes();
-        Ok(Self::read_from_bytes(&bytes).map_err(|_| "a message's stamp has not 16 bytes")?)
+        Ok(Self::read_from_bytes(&bytes).map_err(|_| "a message's stamp has not 24 bytes")?)
     }
 }
 
@@ -115,8 +118,8 @@ impl Audience {
                 let Some(index) = index_of(token.key_expr()) else { return };
                 match token.kind() {
                     SampleKind::Put => of_tokens.advance(index, 0),
-                    // Who leaves has seen everything. If not, it has failed, and the conductor ends
-                    // the run.
+                    // Who leaves has seen everything, or was killed. If it has failed, the conductor
+                    // ends the run.
                     SampleKind::Delete => of_tokens.advance(index, GONE),
                 }
             })
@@ -156,6 +159,16 @@ impl Audience {
     /// Waits until all are done with the first `count` messages.
     pub(crate) fn wait_until_done(&self, count: u64) {
         self.wait_until(|done| done.values().all(|&known| known >= count));
+    }
+
+    /// How many messages the slowest of those that are here is done with.
+    pub(crate) fn slowest(&self) -> u64 {
+        self.0.done.lock().values().copied().min().unwrap_or(GONE)
+    }
+
+    /// How many have left.
+    pub(crate) fn gone(&self) -> usize {
+        self.0.done.lock().values().filter(|&&known| known == GONE).count()
     }
 
     /// Waits until all have let go of everything and left.

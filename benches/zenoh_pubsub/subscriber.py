@@ -128,9 +128,9 @@ def follow(options: argparse.Namespace) -> dict:
 
 def check(sample: zenoh.Sample, number: int, content: bytes) -> int:
     """Raises WrongMessage unless the sample is what it must be; returns when it was sent."""
-    if sample.attachment is None or len(sample.attachment) != 16:
+    if sample.attachment is None or len(sample.attachment) != 24:
         raise WrongMessage(f"message {number} has no stamp")
-    stamped, sent = struct.unpack("<QQ", bytes(sample.attachment))
+    stamped, sent, _ = struct.unpack("<QQQ", bytes(sample.attachment))
     if stamped != number:
         raise WrongMessage(f"message {stamped} came when {number} was due: lost or out of order")
     buffer = sample.payload.as_shm()

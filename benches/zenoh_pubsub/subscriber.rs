@@ -14,7 +14,7 @@ use shm_pool_support::source::Source;
 use shm_pool_support::{clock, Fallible};
 use std::collections::VecDeque;
 use std::hint::{self, black_box};
-use std::sync::mpsc;
+use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 use zenoh::qos::CongestionControl;
 use zenoh::sample::Sample;
@@ -41,8 +41,13 @@ pub(crate) fn run(options: &Options, index: u8, endpoint: &str) -> Fallible {
     let (mut bytes, mut seen) = (0, figures([]));
     let mut latency = Histogram::<u64>::new(3)?;
     let sizes = options.stream();
-    for (number, expected) in (0..options.messages).zip(source.messages(&sizes)) {
-        let (arrived, sample) = arrivals.recv()?;
+    let (first, mut earliest) = match index < options.subscribers {
+        true => (0, None),
+        false => first_after_joining(&arrivals, index)?,
+    };
+    News::Joined.say()?;
+    for (number, expected) in (0..options.messages).zip(source.messages(&sizes)).skip(first as usize) {
+        let (arrived, sample) = earliest.take().map_or_else(|| arrivals.recv(), Ok)?;
         let stamp = Stamp::from_attachment(sample.attachment())?;
         if stamp.number != number {
             return Err(format!("message {} came when {number} was due: lost or out of order", stamp.number).into());
@@ -63,7 +68,8 @@ pub(crate) fn run(options: &Options, index: u8, endpoint: &str) -> Fallible {
 
     seen.extend(quantiles(&latency));
     seen.extend(figures([
-        ("messages", options.messages as f64),
+        ("messages", (options.messages - first) as f64),
+        ("missed", first as f64),
         ("bytes", bytes as f64),
         ("compared", reader.compared as f64),
         ("held", reader.most_held.0 as f64),
@@ -74,6 +80,22 @@ pub(crate) fn run(options: &Options, index: u8, endpoint: &str) -> Fallible {
     // Tells the publisher that this subscriber holds nothing any more.
     token.undeclare().wait()?;
     session.close().wait()
+}
+
+/// When a message came, and the message.
+type Arrival = (u64, Sample);
+
+/// The first message, and its number, that was sent after the publisher had heard of this subscriber,
+/// which comes in the place of one that was killed. From then on it must miss none. Of earlier ones
+/// zenoh may deliver some: it still works out who has subscribed.
+fn first_after_joining(arrivals: &Receiver<Arrival>, index: u8) -> Fallible<(u64, Option<Arrival>)> {
+    loop {
+        let (arrived, sample) = arrivals.recv()?;
+        let stamp = Stamp::from_attachment(sample.attachment())?;
+        if stamp.shown.get() > index.into() {
+            return Ok((stamp.number.get(), Some((arrived, sample))));
+        }
+    }
 }
 
 struct Reader<'a> {

@@ -2,10 +2,10 @@
 
 use crate::footprint::{footprint, Memory};
 use crate::iceoryx::iceoryx;
-use crate::sent::sent;
+use crate::sent::{burst, in_flight, sent, Order};
 use crate::source::{pool, Made, Malloc};
 use crate::workload::{mixture, one_by_one, Mixture, FRAME, LIVE, MIXTURE};
-use crate::zenoh_peers::{bare, binary_heap, buddy, buffers, ours, pool_backend, stock, talc};
+use crate::zenoh_peers::{bare, binary_heap, buddy, buffers, ours, ours_that_keeps_many, pool_backend, stock, talc};
 use shm_pool_support::chart::Bar;
 use shm_pool_support::latency::Spread;
 use shm_pool_support::turns::{interleave, Batch};
@@ -14,6 +14,7 @@ use shm_pool_support::turns::{interleave, Batch};
 pub(crate) mod names {
     pub(crate) const ZENOH_OURS: &str = "zenoh provider, our backend";
     pub(crate) const ZENOH_OURS_FULL: &str = "the same, collecting only when full";
+    pub(crate) const ZENOH_OURS_IDLE: &str = "the same, keeping 32,768 idle of a size";
     pub(crate) const BUFFERS: &str = "zenoh buffers, our buffer pool";
     pub(crate) const ZENOH_TALC: &str = "zenoh provider, talc";
     pub(crate) const ZENOH_BUDDY: &str = "zenoh provider, buddy";
@@ -59,6 +60,50 @@ const SENT: [Sends; 5] = [
     (ZENOH_BUDDY, |len| sent(stock(buddy()), len)),
     (ZENOH_HEAP, |len| sent(stock(binary_heap()), len)),
 ];
+
+/// One that sends messages of a length while so many others are in flight.
+type SendsAmong = fn(usize, usize) -> Made<Batch>;
+
+/// Those whose messages in flight are compared. talc is what zenoh's default provider has.
+pub(crate) const AMONG: [&str; 4] = [ZENOH_TALC, BUFFERS, ZENOH_OURS, ZENOH_OURS_IDLE];
+
+/// How messages come and go while many are in flight.
+const FLIGHTS: [(&str, [SendsAmong; 4]); 3] = [
+    (
+        "the oldest is read",
+        [
+            |len, held| in_flight(stock(talc()), len, held, Order::Oldest),
+            |len, held| in_flight(buffers(), len, held, Order::Oldest),
+            |len, held| in_flight(ours(true), len, held, Order::Oldest),
+            |len, held| in_flight(ours_that_keeps_many(), len, held, Order::Oldest),
+        ],
+    ),
+    (
+        "any is read",
+        [
+            |len, held| in_flight(stock(talc()), len, held, Order::Any),
+            |len, held| in_flight(buffers(), len, held, Order::Any),
+            |len, held| in_flight(ours(true), len, held, Order::Any),
+            |len, held| in_flight(ours_that_keeps_many(), len, held, Order::Any),
+        ],
+    ),
+    (
+        BURST,
+        [
+            |len, _| burst(stock(talc()), len),
+            |len, _| burst(buffers(), len),
+            |len, _| burst(ours(true), len),
+            |len, _| burst(ours_that_keeps_many(), len),
+        ],
+    ),
+];
+
+/// What has a batch as long as the flight.
+const BURST: &str = "none is read before all are sent";
+
+/// How many messages are sent in a batch with many in flight: more than the segment has room for
+/// beside them, so that each provider collects in each batch.
+const BATCH: u64 = 100_000;
 
 /// One that sends the mixture, and looks at every byte or not.
 type Mixes = (&'static str, fn(bool) -> Made<Box<dyn Mixture>>);
@@ -110,6 +155,18 @@ pub(crate) fn time_sent(len: usize, effort: Effort) -> Vec<Row> {
     let batches = SENT.iter().map(|(_, build)| build(len));
     let spreads = interleave(batches, effort.rounds, effort.is_quick.then_some(100));
     SENT.iter().map(|&(name, _)| name).zip(spreads).collect()
+}
+
+/// Times those that send messages of `len` bytes while `held` are in flight: how they come and go, and
+/// the row of each.
+pub(crate) fn time_in_flight(len: usize, held: usize, effort: Effort) -> Vec<(&'static str, Vec<Row>)> {
+    let rounds = effort.mixed_rounds.div_ceil(4);
+    let time = |&(how, ref build): &(&'static str, [SendsAmong; 4])| {
+        let count = if how == BURST { held as u64 } else { BATCH };
+        let spreads = interleave(build.map(|build| build(len, held)), rounds, Some(count));
+        (how, AMONG.into_iter().zip(spreads).collect())
+    };
+    FLIGHTS.iter().map(time).collect()
 }
 
 /// Times those that send the mixture.

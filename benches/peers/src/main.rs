@@ -4,8 +4,9 @@
 //! Run with `cargo run --release --manifest-path benches/peers/Cargo.toml`; it prints tables and
 //! the ratios that the crate promises, and draws `peers.svg`. With `-- --quick` behind that it only
 //! checks that everything works, with `-- --fits` it only counts what fits under the cap, and with
-//! `-- --fanout` it only sends to several subscribers, and with `-- --buffers` it only compares whole
-//! zenoh buffers with zenoh's providers. What a peer cannot do is a row that says
+//! `-- --fanout` it only sends to several subscribers, with `-- --buffers` it only compares whole
+//! zenoh buffers with zenoh's providers, and with `-- --in-flight` it only does so with many messages in
+//! flight. What a peer cannot do is a row that says
 //! why, and a goal that is missed is a result: neither is an error.
 //!
 //! | file | its one job |
@@ -15,7 +16,7 @@
 //! | `zenoh_peers.rs`, `iceoryx.rs` | zenoh's providers and backends; iceoryx2's publisher |
 //! | `workload.rs`, `contenders.rs` | one message after the other, and the mixture; who takes part in which |
 //! | `fanout.rs` | one publisher to several subscribers, beside iceoryx2's |
-//! | `sent.rs` | a message that is sent and read; our pool of whole zenoh buffers |
+//! | `sent.rs` | messages that are sent and read, one by one or many in flight; our pool of whole zenoh buffers |
 //! | `footprint.rs` | what memory a peer takes |
 //! | `fits.rs` | what fits under the cap |
 //! | `report.rs` | the notes, the tables, the ratios and their goals, the chart |
@@ -59,6 +60,9 @@ struct Arguments {
     /// Only the tables of whole zenoh buffers.
     #[arg(long)]
     buffers: bool,
+    /// Only the table of zenoh messages of which many are in flight.
+    #[arg(long)]
+    in_flight: bool,
     /// Where the chart goes.
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/peers.svg"))]
     svg: PathBuf,
@@ -102,6 +106,10 @@ fn measure_all(arguments: &Arguments, scratch: &Path) -> Fallible {
         });
         timed.into()
     };
+    if arguments.in_flight {
+        report::print_in_flight(effort);
+        return Ok(());
+    }
     let footprints = if arguments.buffers { Vec::new() } else { contenders::weigh_mixture(effort) };
     let sizes = time("alloc + drop", contenders::time_one_by_one);
     let sent = time("alloc + write 64 B + ZBytes + drop", contenders::time_sent);
@@ -116,6 +124,7 @@ fn measure_all(arguments: &Arguments, scratch: &Path) -> Fallible {
     print_footprints(&footprints);
     fits::print(effort);
     fanout::measure(effort)?;
+    report::print_in_flight(effort);
     if effort.is_quick {
         println!("--quick: everything ran. These figures are not to be used; no ratios, no chart.");
         return Ok(());

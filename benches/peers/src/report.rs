@@ -2,7 +2,7 @@
 //! their goals, the chart.
 
 use crate::contenders::names::*;
-use crate::contenders::{Effort, Row, ONE_BY_ONE};
+use crate::contenders::{time_in_flight, Effort, Row, AMONG, ONE_BY_ONE};
 use crate::footprint::Memory;
 use crate::source::Made;
 use crate::workload::{FRAME, LIVE};
@@ -11,7 +11,7 @@ use shm_pool_support::chart;
 use shm_pool_support::latency::Spread;
 use shm_pool_support::machine::Machine;
 use shm_pool_support::table::{table, Goal};
-use shm_pool_support::units::{mib, Nanoseconds};
+use shm_pool_support::units::{grouped, mib, Nanoseconds};
 use shm_pool_support::Fallible;
 use std::fs;
 use std::path::Path;
@@ -144,6 +144,29 @@ pub(crate) fn print_buffers(unsent: &[Sized], sent: &[Sized]) {
             };
             let title = format!("{what}, {size}: {best} / our buffer pool");
             table.add_row([title, goal.to_string()].into_iter().chain(cells));
+        }
+    }
+    println!("{table}\n");
+}
+
+/// How long messages are of which many are in flight, and how many.
+const LEN: usize = 1 << 10;
+const FLIGHTS: [usize; 2] = [10_000, 30_000];
+
+/// Measures messages of which many are in flight, and prints how ours compare with zenoh's default.
+pub(crate) fn print_in_flight(effort: Effort) {
+    let [talc, ours @ ..] = AMONG;
+    let heads = ["messages of 1 KiB", talc].into_iter().chain(ours.into_iter().flat_map(|name| [name, "/ talc", ""]));
+    let mut table = table(&heads.collect::<Vec<_>>());
+    let goal = Goal::AtMost(1.0);
+    for held in FLIGHTS {
+        for (how, rows) in time_in_flight(LEN, held, effort) {
+            let shown = |name| median(&rows, name).map_or("cannot".to_owned(), |time| Nanoseconds(time).to_string());
+            let ratio =
+                |name| median(&rows, name).zip(median(&rows, talc)).map_or(f64::NAN, |(ours, talc)| ours / talc);
+            let cells = |name| [shown(name), format!("{:.2}", ratio(name)), goal.verdict(ratio(name)).to_owned()];
+            let head = [format!("{} in flight, {how}", grouped(held as u64)), shown(talc)];
+            table.add_row(head.into_iter().chain(ours.into_iter().flat_map(cells)));
         }
     }
     println!("{table}\n");

@@ -1,9 +1,11 @@
-//! A message that is sent and read: what zenoh's providers and a pool of whole buffers cost.
+//! Messages that are sent and read, by themselves and with many in flight: what zenoh's providers and
+//! a pool of whole buffers cost.
 
 use crate::source::{text, Made, Source};
 use shm_pool::zenoh::{Buffer, BufferPool};
 use shm_pool::AllocError;
 use shm_pool_support::turns::Batch;
+use std::collections::VecDeque;
 use std::hint::black_box;
 use std::ops::DerefMut;
 use std::time::Instant;
@@ -28,9 +30,20 @@ impl Source for BufferPool {
     }
 }
 
-/// Allocates a message, writes its first bytes, makes it a `ZBytes`, and drops that. As nobody else
-/// has it, this is the moment when its last reader is done. Where that leaves work for later, it is
-/// done at the end of the batch, within the time.
+/// Allocates a message, writes its first bytes, and makes it a `ZBytes`.
+#[inline]
+fn send<S>(source: &S, len: usize, number: u64) -> Made<ZBytes>
+where
+    S: Source,
+    S::Message: DerefMut<Target = [u8]> + Into<ZBytes>,
+{
+    let mut message = source.take(black_box(len)).map_err(text)?;
+    message[..WRITTEN].fill(number as u8);
+    Ok(message.into())
+}
+
+/// Sends a message, and drops it. As nobody else has it, this is the moment when its last reader is
+/// done. Where that leaves work for later, it is done at the end of the batch, within the time.
 pub(crate) fn sent<S>(source: Made<S>, len: usize) -> Made<Batch>
 where
     S: Source,
@@ -40,12 +53,64 @@ where
     Ok(Box::new(move |count| {
         let start = Instant::now();
         for number in 0..count {
-            let mut message = source.take(black_box(len)).map_err(text)?;
-            message[..WRITTEN].fill(number as u8);
-            let message: ZBytes = message.into();
-            drop(black_box(message));
+            drop(black_box(send(&source, len, number)?));
         }
         source.settle();
         Ok(Some(start.elapsed()))
+    }))
+}
+
+/// Which of the messages in flight is read next.
+#[derive(Clone, Copy)]
+pub(crate) enum Order {
+    Oldest,
+    Any,
+}
+
+/// Sends a message and drops another one, with `held` in flight all the time. A batch should be long
+/// enough for a provider to run out of memory, and to collect, in each.
+pub(crate) fn in_flight<S>(source: Made<S>, len: usize, held: usize, order: Order) -> Made<Batch>
+where
+    S: Source,
+    S::Message: DerefMut<Target = [u8]> + Into<ZBytes>,
+{
+    let source = source?;
+    let mut messages: VecDeque<ZBytes> = VecDeque::with_capacity(held + 1);
+    for number in 0..held {
+        messages.push_back(send(&source, len, number as u64)?);
+    }
+    let mut random = fastrand::Rng::with_seed(1);
+    Ok(Box::new(move |count| {
+        let start = Instant::now();
+        for number in 0..count {
+            messages.push_back(send(&source, len, number)?);
+            drop(black_box(match order {
+                Order::Oldest => messages.pop_front(),
+                Order::Any => messages.swap_remove_front(random.usize(..held)),
+            }));
+        }
+        Ok(Some(start.elapsed()))
+    }))
+}
+
+/// Sends as many messages as the batch has, while nobody reads one. That they are all read then is
+/// not in the time.
+pub(crate) fn burst<S>(source: Made<S>, len: usize) -> Made<Batch>
+where
+    S: Source,
+    S::Message: DerefMut<Target = [u8]> + Into<ZBytes>,
+{
+    let source = source?;
+    let mut messages = Vec::new();
+    Ok(Box::new(move |count| {
+        messages.reserve(count as usize);
+        let start = Instant::now();
+        for number in 0..count {
+            messages.push(send(&source, len, number)?);
+        }
+        let took = start.elapsed();
+        messages.clear();
+        source.settle();
+        Ok(Some(took))
     }))
 }
