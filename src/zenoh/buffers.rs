@@ -1,42 +1,25 @@
-//! Whole zenoh buffers that are used again: [`BufferPool`], and the [`Buffer`] that it hands out.
-//!
-//! Each size class has its idle buffers, and a queue of those that were sent, oldest first. Sent
-//! buffers stay in the queue, read or not, until an allocation finds one at its head that nobody
-//! has any more. Nothing else tells: zenoh's readers count in zenoh's metadata, and ring no bell.
+//! Whole zenoh buffers that are used again: [`BufferPool`]. What is kept of each length is in
+//! `class`, what is handed out in `handle`.
 
 #![forbid(unsafe_code)]
 
+use super::class::Class;
+use super::handle::Buffer;
 use super::whole::{Shared, Whole};
 use super::{is_for_want_of_memory, PoolBackend};
 use crate::error::OsError;
 use crate::os::deadline::Deadline;
 use crate::owner::class::{class_of, size_of_class};
-use crate::owner::error::{AllocError, AllocErrorKind, CapacityError};
+use crate::owner::error::{AllocError, AllocErrorKind};
 use crate::owner::reservation::Reservation;
 use parking_lot::{Condvar, Mutex};
-use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::mem;
-use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use zenoh::bytes::ZBytes;
 use zenoh::shm::{ShmProvider, ShmProviderBackend};
-
-/// How many sent buffers an allocation looks at.
-const LOOKS: usize = 4;
-
-/// After so many looks at a buffer that is still read, the pool lets it go.
-const PATIENCE: u8 = 64;
-
-/// A window is so many allocations, and so many more for each buffer of the class.
-const WINDOW: usize = 256;
-const WINDOW_SHARE: usize = 8;
-
-/// What is idle, or not known to be free, is not too much up to this share of all.
-const SPARE_SHARE: usize = 9;
 
 /// How long a wait sleeps between two looks: this share of the time waited so far, within limits.
 const PAUSE_SHARE: u32 = 8;
@@ -83,7 +66,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 #[derive(Clone)]
 pub struct BufferPool(Arc<Inner>);
 
-struct Inner {
+pub(super) struct Inner {
     /// Asks `provider`, and no other one, to collect.
     backend: PoolBackend,
     provider: Arc<ShmProvider<PoolBackend>>,
@@ -92,31 +75,6 @@ struct Inner {
     waiting: AtomicUsize,
     asleep: Mutex<()>,
     came_back: Condvar,
-}
-
-/// The buffers of one size class that are kept.
-#[derive(Default)]
-struct Class {
-    /// The one that came back last is used first: it may be in the cache.
-    idle: Vec<Whole>,
-    /// Oldest first.
-    sent: VecDeque<Sent>,
-    /// How many there are, with those in the hands of this process. Both lists have room for all.
-    kept: usize,
-    /// From so many on, free ones are searched for before another one is made.
-    tidy_at: usize,
-    /// Allocations in this window, and the fewest idle ones in it.
-    window: usize,
-    low: usize,
-    reused: u64,
-    made: u64,
-    let_go: u64,
-}
-
-struct Sent {
-    buffer: Shared,
-    /// How often it was looked at and still read.
-    looks: u8,
 }
 
 /// What a [`BufferPool`] has and has done. Exact while nothing else goes on.
@@ -133,139 +91,6 @@ pub struct BufferStats {
     pub idle: usize,
     /// Buffers that were sent and are kept. Some may have been read by now.
     pub sent: usize,
-}
-
-impl Class {
-    /// Takes a buffer that nobody has. The oldest that was sent comes before the idle ones, so that
-    /// those that are not needed stay idle.
-    #[inline]
-    fn take(&mut self) -> Option<Whole> {
-        self.window += 1;
-        let looks = if self.idle.is_empty() { LOOKS } else { 1 };
-        self.take_sent(looks).or_else(|| self.take_idle()).or_else(|| self.take_hidden())
-    }
-
-    /// Takes a buffer that nobody has from behind others that are read, if it is time to search for
-    /// those. A search that finds a ninth of all is worth its time; after one that finds less,
-    /// what is missing is made before the next. So the pool has at most an eighth more than is in flight.
-    #[cold]
-    fn take_hidden(&mut self) -> Option<Whole> {
-        if self.kept < self.tidy_at {
-            return None;
-        }
-        self.tidy();
-        self.tidy_at = self.kept + (self.kept / SPARE_SHARE).saturating_sub(self.idle.len());
-        self.take_idle()
-    }
-
-    /// Takes a buffer that nobody has, wherever it is.
-    fn search(&mut self) -> Option<Whole> {
-        self.tidy();
-        self.take_idle()
-    }
-
-    #[inline]
-    fn take_idle(&mut self) -> Option<Whole> {
-        while let Some(whole) = self.idle.pop() {
-            // Nobody else has it. But zenoh may have invalidated it, if this process got no CPU to
-            // confirm it; then the provider may have freed it.
-            if whole.is_valid() {
-                self.low = self.low.min(self.idle.len());
-                self.reused += 1;
-                return Some(whole);
-            }
-            self.note_let_go(1);
-        }
-        None
-    }
-
-    /// Takes the first of the `looks` oldest sent buffers that nobody has. The others stay in their order,
-    /// except those whose time is up.
-    #[inline]
-    fn take_sent(&mut self, looks: usize) -> Option<Whole> {
-        let mut passed_over = 0;
-        let mut taken = None;
-        for _ in 0..looks.min(self.sent.len()) {
-            let Some(Sent { buffer, looks }) = self.sent.pop_front() else { break };
-            match buffer.reclaim() {
-                Ok(whole) => {
-                    self.reused += 1;
-                    taken = Some(whole);
-                    break;
-                }
-                Err(buffer) if looks + 1 < PATIENCE && buffer.is_valid() => {
-                    self.sent.push_back(Sent { buffer, looks: looks + 1 });
-                    passed_over += 1;
-                }
-                Err(_) => self.note_let_go(1),
-            }
-        }
-        self.sent.rotate_right(passed_over);
-        taken
-    }
-
-    /// Moves the sent buffers that nobody has any more to the idle ones. Whoever waits for memory
-    /// looks often, so this does not count against anybody's patience.
-    fn tidy(&mut self) {
-        for _ in 0..self.sent.len() {
-            let Some(Sent { buffer, looks }) = self.sent.pop_front() else { break };
-            match buffer.reclaim() {
-                Ok(whole) => self.idle.push(whole),
-                Err(buffer) => self.sent.push_back(Sent { buffer, looks }),
-            }
-        }
-    }
-
-    /// Gives up idle buffers, those first that came back first.
-    fn give_up(&mut self, count: usize) {
-        self.idle.drain(..count);
-        self.note_gone(count);
-    }
-
-    /// Forgets the sent buffers that somebody has.
-    fn let_go(&mut self) -> usize {
-        self.tidy();
-        let gone = self.sent.len();
-        self.sent.clear();
-        self.note_let_go(gone);
-        gone
-    }
-
-    fn note_let_go(&mut self, count: usize) {
-        self.let_go += count as u64;
-        self.note_gone(count);
-    }
-
-    fn note_gone(&mut self, count: usize) {
-        self.kept -= count;
-        self.low = self.low.min(self.idle.len());
-        self.tidy_at = self.tidy_at.min(self.kept + self.kept / SPARE_SHARE);
-    }
-
-    fn note_made(&mut self) {
-        self.made += 1;
-        self.kept += 1;
-        self.idle.reserve(self.kept - self.idle.len());
-        self.sent.reserve(self.kept - self.sent.len());
-    }
-
-    /// Is it time to look whether there are more than are needed? That costs a look at each, so the
-    /// more there are, the more rarely.
-    #[inline]
-    fn is_window_over(&self) -> bool {
-        self.window >= WINDOW + WINDOW_SHARE * self.kept
-    }
-
-    /// Ends a window: gives up half of what was idle all the time, but for a few spare ones. Returns
-    /// how many those were.
-    fn end_window(&mut self) -> usize {
-        let spare = (self.kept - self.low) / SPARE_SHARE + 1;
-        let count = self.low.saturating_sub(spare).div_ceil(2);
-        self.give_up(count);
-        self.tidy();
-        (self.window, self.low) = (0, self.idle.len());
-        count
-    }
 }
 
 impl BufferPool {
@@ -296,7 +121,7 @@ impl BufferPool {
             self.0.end_window(class);
         }
         let whole = found.map_or_else(|| self.0.make(class, len), Ok)?;
-        Ok(Buffer { whole: Some(whole), len, class, pool: self.0.clone() })
+        Ok(Buffer::new(whole, len, class, self.0.clone()))
     }
 
     /// Like [`alloc`](Self::alloc), but when there is no memory, waits for some until `timeout` has
@@ -321,7 +146,7 @@ impl BufferPool {
             self.0.sleep(deadline.map_or(pause, |deadline| pause.min(deadline.left())));
             let found = self.0.classes[class].lock().search();
             match found.map_or_else(|| self.0.make(class, len), Ok) {
-                Ok(whole) => return Ok(Buffer { whole: Some(whole), len, class, pool: self.0.clone() }),
+                Ok(whole) => return Ok(Buffer::new(whole, len, class, self.0.clone())),
                 Err(error) if is_for_want_of_memory(&error) => source = error,
                 Err(error) => return Err(error),
             }
@@ -355,7 +180,9 @@ impl BufferPool {
         // What was made before an error goes to the idle ones, too, and is not reserved.
         let mut buffers = Vec::new();
         let made = (0..count).try_for_each(|_| self.0.make_one(class, len).map(|whole| buffers.push(whole)));
-        self.0.classes[class].lock().idle.extend(buffers);
+        let mut class = self.0.classes[class].lock();
+        buffers.into_iter().for_each(|whole| class.put_idle(whole));
+        drop(class);
         made.map(|()| reservation)
     }
 
@@ -393,12 +220,7 @@ impl BufferPool {
         let mut stats = BufferStats::default();
         if self.0.is_ours() {
             for class in &*self.0.classes {
-                let class = class.lock();
-                stats.reused += class.reused;
-                stats.made += class.made;
-                stats.let_go += class.let_go;
-                stats.idle += class.idle.len();
-                stats.sent += class.sent.len();
+                class.lock().add_to(&mut stats);
             }
         }
         stats
@@ -407,7 +229,7 @@ impl BufferPool {
 
 impl Inner {
     #[inline]
-    fn is_ours(&self) -> bool {
+    pub(super) fn is_ours(&self) -> bool {
         self.backend.core.pool.is_ours()
     }
 
@@ -468,7 +290,7 @@ impl Inner {
             }
             let (size, mut buffers) = (size_of_class(class), buffers.lock());
             buffers.tidy();
-            let count = buffers.idle.len().min((bytes - evicted).div_ceil(size));
+            let count = buffers.idle().min((bytes - evicted).div_ceil(size));
             buffers.give_up(count);
             evicted += count * size;
         }
@@ -482,7 +304,7 @@ impl Inner {
         let is_reserved = self.backend.core.pool.has_reserved(class);
         let mut buffers = self.classes[class].lock();
         if is_reserved {
-            buffers.window = 0;
+            buffers.skip_window();
         } else if buffers.end_window() > 0 {
             drop(buffers);
             self.provider.garbage_collect();
@@ -497,10 +319,16 @@ impl Inner {
         self.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 
+    /// Keeps a buffer that was sent.
+    #[inline]
+    pub(super) fn keep_sent(&self, buffer: Shared, class: usize) {
+        self.classes[class].lock().put_sent(buffer);
+    }
+
     /// Takes back a buffer that was not sent.
     #[inline]
-    fn take_back(&self, whole: Whole, class: usize) {
-        self.classes[class].lock().idle.push(whole);
+    pub(super) fn take_back(&self, whole: Whole, class: usize) {
+        self.classes[class].lock().put_idle(whole);
         // Relaxed: somebody who falls asleep at this moment looks again after the pause.
         if self.waiting.load(Ordering::Relaxed) > 0 {
             self.came_back.notify_all();
@@ -518,111 +346,6 @@ impl Drop for Inner {
         }
         self.classes.iter_mut().for_each(|class| *class.get_mut() = Class::default());
         self.provider.garbage_collect();
-    }
-}
-
-/// A buffer to write a message in: a plain `&mut [u8]` that nobody else can see.
-///
-/// `ZBytes::from(buffer)` makes the message, without a copy; `put`, replies and attachments take
-/// the buffer itself. The pool uses the buffer again once everybody has read it. A buffer that is
-/// dropped instead is back at once. It outlives its pool.
-///
-/// As the pool keeps the buffer, no receiver ever has it alone: zenoh's `zshmmut`, by which the only
-/// holder of a received message may write it in place, is not to be had for these.
-#[must_use = "a buffer that is dropped is not sent"]
-pub struct Buffer {
-    /// `None` once it is sent or dropped.
-    whole: Option<Whole>,
-    len: usize,
-    class: usize,
-    pool: Arc<Inner>,
-}
-
-impl Buffer {
-    /// The longest message in bytes.
-    pub fn capacity(&self) -> usize {
-        self.whole.as_ref().map_or(0, Whole::capacity)
-    }
-
-    /// Makes the message shorter. Does nothing if it is already that short.
-    pub fn truncate(&mut self, len: usize) {
-        self.len = self.len.min(len);
-    }
-
-    /// Makes the message `len` bytes long, up to the [capacity](Self::capacity). Added bytes have
-    /// unspecified content.
-    ///
-    /// # Errors
-    ///
-    /// [`CapacityError`] if `len` is above the capacity; the length does not change.
-    pub fn try_set_len(&mut self, len: usize) -> Result<(), CapacityError> {
-        let capacity = self.capacity();
-        if len > capacity {
-            return Err(CapacityError { len, capacity });
-        }
-        self.len = len;
-        Ok(())
-    }
-}
-
-impl Deref for Buffer {
-    type Target = [u8];
-
-    #[inline]
-    fn deref(&self) -> &[u8] {
-        self.whole.as_ref().map_or(&[], |whole| whole.bytes(self.len))
-    }
-}
-
-impl DerefMut for Buffer {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut [u8] {
-        self.whole.as_mut().map_or(&mut [], |whole| whole.bytes_mut(self.len))
-    }
-}
-
-impl AsRef<[u8]> for Buffer {
-    fn as_ref(&self) -> &[u8] {
-        self
-    }
-}
-
-impl AsMut<[u8]> for Buffer {
-    fn as_mut(&mut self) -> &mut [u8] {
-        self
-    }
-}
-
-impl From<Buffer> for ZBytes {
-    /// Ends writing. Nothing is copied.
-    #[inline]
-    fn from(mut buffer: Buffer) -> Self {
-        let Some(whole) = buffer.whole.take() else { return ZBytes::new() };
-        let (kept, message) = whole.share(buffer.len);
-        if buffer.pool.is_ours() {
-            buffer.pool.classes[buffer.class].lock().sent.push_back(Sent { buffer: kept, looks: 0 });
-        } else {
-            mem::forget(kept); // the parent's
-        }
-        message
-    }
-}
-
-impl Drop for Buffer {
-    #[inline]
-    fn drop(&mut self) {
-        let Some(whole) = self.whole.take() else { return };
-        if self.pool.is_ours() {
-            self.pool.take_back(whole, self.class);
-        } else {
-            mem::forget(whole); // the parent's
-        }
-    }
-}
-
-impl fmt::Debug for Buffer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Buffer").field("len", &self.len).field("capacity", &self.capacity()).finish()
     }
 }
 

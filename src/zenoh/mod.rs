@@ -159,6 +159,8 @@
 
 mod buffers;
 mod builder;
+mod class;
+mod handle;
 mod outstanding;
 mod segments;
 mod whole;
@@ -170,8 +172,9 @@ use crate::owner::error::{AllocError, AllocErrorKind};
 use crate::owner::pool::Pool;
 use crate::owner::reservation::Reservation;
 use crate::owner::stats::Stats;
-pub use buffers::{Buffer, BufferPool, BufferStats};
+pub use buffers::{BufferPool, BufferStats};
 pub use builder::PoolBackendBuilder;
+pub use handle::Buffer;
 use outstanding::{Key, Outstanding};
 use std::fmt;
 use std::mem::ManuallyDrop;
