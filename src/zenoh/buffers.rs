@@ -5,26 +5,21 @@
 
 use super::class::Class;
 use super::handle::Buffer;
+use super::request::BufferRequest;
+use super::waiting::WaitingRoom;
 use super::whole::{Shared, Whole};
 use super::{is_for_want_of_memory, PoolBackend};
 use crate::error::OsError;
-use crate::os::deadline::Deadline;
-use crate::owner::class::{class_of, size_of_class};
 use crate::owner::error::{AllocError, AllocErrorKind};
 use crate::owner::reservation::Reservation;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use std::fmt;
 use std::io;
 use std::mem;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use zenoh::shm::{ShmProvider, ShmProviderBackend};
-
-/// How long a wait sleeps between two looks: this share of the time waited so far, within limits.
-const PAUSE_SHARE: u32 = 8;
-const SHORTEST_PAUSE: Duration = Duration::from_micros(20);
-const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 
 /// A pool of whole zenoh buffers: for publishers of messages of few lengths. Clones share it.
 ///
@@ -71,10 +66,9 @@ pub(super) struct Inner {
     backend: PoolBackend,
     provider: Arc<ShmProvider<PoolBackend>>,
     classes: Box<[Mutex<Class>]>,
-    /// Who waits for memory, and what wakes them when a buffer comes back unsent.
+    /// How many wait for memory, threads and futures. A hint.
     waiting: AtomicUsize,
-    asleep: Mutex<()>,
-    came_back: Condvar,
+    waiting_room: Arc<WaitingRoom>,
 }
 
 /// What a [`BufferPool`] has and has done. Exact while nothing else goes on.
@@ -98,9 +92,9 @@ impl BufferPool {
     pub fn new(backend: &PoolBackend) -> Self {
         let provider = backend.provider();
         let backend = PoolBackend { core: backend.core.clone(), provider: Arc::downgrade(&provider) };
-        let classes = (0..=class_of(backend.core.max_alloc)).map(|_| Mutex::default()).collect();
-        let (waiting, asleep, came_back) = (AtomicUsize::new(0), Mutex::new(()), Condvar::new());
-        Self(Arc::new(Inner { backend, provider, classes, waiting, asleep, came_back }))
+        let classes = backend.core.pool.limits().shapes().iter().map(|_| Mutex::default()).collect();
+        let (waiting, waiting_room) = (AtomicUsize::new(0), Arc::default());
+        Self(Arc::new(Inner { backend, provider, classes, waiting, waiting_room }))
     }
 
     /// Allocates a buffer of `len` bytes, aligned to 64. Its content is unspecified: what its last
@@ -113,7 +107,27 @@ impl BufferPool {
     /// metadata; [`AllocErrorKind::Forked`] in a forked child.
     #[inline]
     pub fn alloc(&self, len: usize) -> Result<Buffer, AllocError> {
-        let class = self.0.class(len)?;
+        self.alloc_class(self.0.class(len, 1)?, len)
+    }
+
+    /// Begins a request for `len` bytes, which may be aligned, and may wait: see [`BufferRequest`].
+    pub fn request(&self, len: usize) -> BufferRequest<'_> {
+        BufferRequest::new(self, len)
+    }
+
+    /// Like [`alloc`](Self::alloc), but when there is no memory, waits for some until `timeout` has
+    /// passed; with [`Duration::MAX`] as long as it takes. See [`BufferRequest::timeout`].
+    ///
+    /// # Errors
+    ///
+    /// Those of `alloc`; [`AllocErrorKind::TimedOut`] with the last of them when the time is over.
+    pub fn alloc_timeout(&self, len: usize, timeout: Duration) -> Result<Buffer, AllocError> {
+        self.request(len).timeout(timeout)
+    }
+
+    /// Allocates a buffer of a class.
+    #[inline]
+    pub(super) fn alloc_class(&self, class: usize, len: usize) -> Result<Buffer, AllocError> {
         let mut buffers = self.0.classes[class].lock();
         let (found, is_window_over) = (buffers.take(), buffers.is_window_over());
         drop(buffers);
@@ -121,37 +135,17 @@ impl BufferPool {
             self.0.end_window(class);
         }
         let whole = found.map_or_else(|| self.0.make(class, len), Ok)?;
-        Ok(Buffer::new(whole, len, class, self.0.clone()))
+        Ok(self.hand_out(whole, class, len))
     }
 
-    /// Like [`alloc`](Self::alloc), but when there is no memory, waits for some until `timeout` has
-    /// passed. With [`Duration::MAX`] it waits for as long as it takes.
-    ///
-    /// A buffer that comes back unsent ends the wait at once. A reader that finishes does not: zenoh
-    /// tells nobody. So this looks again and again, first after 20 µs, then each time after an
-    /// eighth of the time waited so far, and at least every millisecond.
-    ///
-    /// # Errors
-    ///
-    /// Those of `alloc`; [`AllocErrorKind::TimedOut`] with the last of them when the time is over.
-    pub fn alloc_timeout(&self, len: usize, timeout: Duration) -> Result<Buffer, AllocError> {
-        let mut source = match self.alloc(len) {
-            Err(error) if is_for_want_of_memory(&error) => error,
-            done => return done,
-        };
-        let (start, deadline) = (Instant::now(), Deadline::after(timeout));
-        let class = self.0.class(len)?;
-        while !deadline.is_some_and(Deadline::has_passed) {
-            let pause = (start.elapsed() / PAUSE_SHARE).clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
-            self.0.sleep(deadline.map_or(pause, |deadline| pause.min(deadline.left())));
-            let found = self.0.classes[class].lock().search();
-            match found.map_or_else(|| self.0.make(class, len), Ok) {
-                Ok(whole) => return Ok(Buffer::new(whole, len, class, self.0.clone())),
-                Err(error) if is_for_want_of_memory(&error) => source = error,
-                Err(error) => return Err(error),
-            }
-        }
-        Err(AllocErrorKind::TimedOut { timeout, source }.into())
+    /// Makes a buffer of a class a handle.
+    #[inline]
+    pub(super) fn hand_out(&self, whole: Whole, class: usize, len: usize) -> Buffer {
+        Buffer::new(whole, len, class, self.0.clone())
+    }
+
+    pub(super) fn inner(&self) -> &Arc<Inner> {
+        &self.0
     }
 
     /// Makes `count` buffers for messages of `len` bytes, with all that zenoh needs for them, so that
@@ -175,7 +169,7 @@ impl BufferPool {
     /// # }
     /// ```
     pub fn reserve(&self, len: usize, count: usize) -> Result<Reservation, AllocError> {
-        let class = self.0.class(len)?;
+        let class = self.0.class(len, 1)?;
         let reservation = self.0.backend.reserve(len, count)?;
         // What was made before an error goes to the idle ones, too, and is not reserved.
         let mut buffers = Vec::new();
@@ -186,8 +180,7 @@ impl BufferPool {
         made.map(|()| reservation)
     }
 
-    /// The provider that makes the buffers, for what this pool does not do: typed and aligned
-    /// buffers, precomputed layouts, zenoh's policies.
+    /// The provider that makes the buffers, for code that takes a `ShmProvider`.
     pub fn provider(&self) -> &Arc<ShmProvider<PoolBackend>> {
         &self.0.provider
     }
@@ -233,18 +226,21 @@ impl Inner {
         self.backend.core.pool.is_ours()
     }
 
-    /// The class of a length, if this process may allocate it.
+    /// The class of a layout, if this process may allocate it.
     #[inline]
-    fn class(&self, len: usize) -> Result<usize, AllocError> {
-        let max = self.backend.core.max_alloc;
-        if len > max {
-            return Err(AllocErrorKind::TooLarge { len, max }.into());
-        }
+    pub(super) fn class(&self, len: usize, align: usize) -> Result<usize, AllocError> {
+        let class = self.backend.core.class(len, align)?;
         // Before any lock is taken: in a forked child somebody may hold it who does not exist.
-        if !self.is_ours() {
-            return Err(AllocErrorKind::Forked.into());
+        match self.is_ours() {
+            true => Ok(class),
+            false => Err(AllocErrorKind::Forked.into()),
         }
-        Ok(class_of(len))
+    }
+
+    /// Looks for a buffer of a class wherever it may be, on behalf of somebody who waits.
+    pub(super) fn find(&self, class: usize, len: usize) -> Result<Whole, AllocError> {
+        let found = self.classes[class].lock().search();
+        found.map_or_else(|| self.make(class, len), Ok)
     }
 
     /// Makes a buffer. At the cap, uses one that is free by now, or has others make way.
@@ -267,7 +263,7 @@ impl Inner {
 
     /// Makes a buffer that has room for every length of its class.
     fn make_one(&self, class: usize, len: usize) -> Result<Whole, AllocError> {
-        let size = size_of_class(class).min(self.backend.core.max_alloc);
+        let size = self.backend.core.pool.need(class);
         let chunk = self.backend.take(class, size)?;
         let descriptor = chunk.descriptor.clone();
         let buffer = self.provider.map(chunk, size).map_err(|error| {
@@ -284,11 +280,14 @@ impl Inner {
     #[cold]
     fn evict(&self, bytes: usize) -> usize {
         let mut evicted = 0;
-        for (class, buffers) in self.classes.iter().enumerate().rev() {
+        let pool = &self.backend.core.pool;
+        // The last classes are those of small page-aligned buffers.
+        let usual = pool.limits().classes();
+        for class in (0..usual).rev().chain((usual..self.classes.len()).rev()) {
             if evicted >= bytes {
                 break;
             }
-            let (size, mut buffers) = (size_of_class(class), buffers.lock());
+            let (size, mut buffers) = (pool.need(class), self.classes[class].lock());
             buffers.tidy();
             let count = buffers.idle().min((bytes - evicted).div_ceil(size));
             buffers.give_up(count);
@@ -312,10 +311,22 @@ impl Inner {
     }
 
     /// Sleeps until a buffer comes back unsent, or `pause` is over.
-    fn sleep(&self, pause: Duration) {
-        let mut asleep = self.asleep.lock();
+    pub(super) fn sleep(&self, pause: Duration) {
+        self.note_waiting();
+        self.waiting_room.sleep(pause);
+        self.note_waited();
+    }
+
+    pub(super) fn waiting_room(&self) -> &Arc<WaitingRoom> {
+        &self.waiting_room
+    }
+
+    /// From now on, what comes back is told.
+    pub(super) fn note_waiting(&self) {
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        self.came_back.wait_for(&mut asleep, pause);
+    }
+
+    pub(super) fn note_waited(&self) {
         self.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 
@@ -331,7 +342,7 @@ impl Inner {
         self.classes[class].lock().put_idle(whole);
         // Relaxed: somebody who falls asleep at this moment looks again after the pause.
         if self.waiting.load(Ordering::Relaxed) > 0 {
-            self.came_back.notify_all();
+            self.waiting_room.tell();
         }
     }
 }

@@ -10,6 +10,7 @@ use std::mem;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use zenoh::bytes::ZBytes;
+use zenoh::shm::{ShmBuf, ShmBufMut};
 
 /// A buffer to write a message in: a plain `&mut [u8]` that nobody else can see.
 ///
@@ -87,6 +88,18 @@ impl AsMut<[u8]> for Buffer {
         self
     }
 }
+
+impl ShmBuf<[u8]> for Buffer {
+    /// Is it still this process's? zenoh takes it away from a process that gets no CPU for long.
+    fn is_valid(&self) -> bool {
+        self.whole.as_ref().is_some_and(Whole::is_valid)
+    }
+}
+
+/// So zenoh's `Typed` takes a buffer, and gives a value in it: see [`BufferRequest::layout`].
+///
+/// [`BufferRequest::layout`]: super::BufferRequest::layout
+impl ShmBufMut<[u8]> for Buffer {}
 
 impl From<Buffer> for ZBytes {
     /// Ends writing. Nothing is copied.

@@ -162,7 +162,9 @@ mod builder;
 mod class;
 mod handle;
 mod outstanding;
+mod request;
 mod segments;
+mod waiting;
 mod whole;
 
 use crate::os::posix::PAGE;
@@ -176,6 +178,7 @@ pub use buffers::{BufferPool, BufferStats};
 pub use builder::PoolBackendBuilder;
 pub use handle::Buffer;
 use outstanding::{Key, Outstanding};
+pub use request::{BufferFuture, BufferRequest};
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::num::NonZeroUsize;
@@ -265,13 +268,10 @@ impl PoolBackend {
     /// ```
     pub fn reserve(&self, len: usize, count: usize) -> Result<Reservation, AllocError> {
         let core = &*self.core;
-        if len > core.max_alloc {
-            return Err(AllocErrorKind::TooLarge { len, max: core.max_alloc }.into());
-        }
+        let class = core.class(len, 1)?;
         if !core.pool.is_ours() {
             return Err(AllocErrorKind::Forked.into());
         }
-        let class = class_of(len);
         core.pool.reserve(class, count)?;
         core.pool.each_of_class(class, |chunk| core.outstanding.prepare(Key::of(chunk)));
         Ok(Reservation::new(&core.pool, class, count))
@@ -368,15 +368,24 @@ impl PoolBackend {
 }
 
 impl Core {
-    /// The class for a layout; `None` if its size or its alignment is too large.
+    /// The class of a layout, if it is neither too long nor aligned to more than a page.
     #[inline]
-    fn class(&self, layout: &MemoryLayout) -> Option<usize> {
-        let (size, align) = (layout.size().get(), layout.alignment().get_alignment_value().get());
-        if size > self.max_alloc || align > PAGE {
-            return None;
+    fn class(&self, len: usize, align: usize) -> Result<usize, AllocError> {
+        if len > self.max_alloc {
+            return Err(AllocErrorKind::TooLarge { len, max: self.max_alloc }.into());
         }
-        let class = class_of(size);
-        Some(if align <= MIN_SIZE { class } else { self.pool.limits().page_aligned(size) })
+        if align > PAGE {
+            return Err(AllocErrorKind::UnsupportedAlignment { align, max: PAGE }.into());
+        }
+        Ok(if align <= MIN_SIZE { class_of(len) } else { self.pool.limits().page_aligned(len) })
+    }
+
+    /// The same for a layout of zenoh's. The log gets the reason why not.
+    #[inline]
+    fn class_of(&self, layout: &MemoryLayout) -> Option<usize> {
+        let (len, align) = (layout.size().get(), layout.alignment().get_alignment_value().get());
+        let log = |error| tracing::warn!(%layout, %error, "a layout that the pool cannot serve");
+        self.class(len, align).map_err(log).ok()
     }
 }
 
@@ -391,10 +400,7 @@ impl ShmProviderBackend for PoolBackend {
     #[inline]
     fn alloc(&self, layout: &MemoryLayout) -> ChunkAllocResult {
         let core = &*self.core;
-        let Some(class) = core.class(layout) else {
-            tracing::warn!(%layout, max_alloc = core.max_alloc, "a layout that the pool cannot serve");
-            return Err(ZAllocError::Other);
-        };
+        let Some(class) = core.class_of(layout) else { return Err(ZAllocError::Other) };
         self.take(class, layout.size().get()).map_err(|error| self.refused(layout, &error))
     }
 
@@ -425,11 +431,7 @@ impl ShmProviderBackend for PoolBackend {
     }
 
     fn layout_for(&self, layout: MemoryLayout) -> Result<MemoryLayout, ZLayoutError> {
-        if self.core.class(&layout).is_some() {
-            return Ok(layout);
-        }
-        tracing::warn!(%layout, max_alloc = self.core.max_alloc, max_align = PAGE, "a layout that the pool cannot serve");
-        Err(ZLayoutError::ProviderIncompatibleLayout)
+        self.core.class_of(&layout).map(|_| layout).ok_or(ZLayoutError::ProviderIncompatibleLayout)
     }
 }
 

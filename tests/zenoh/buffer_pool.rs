@@ -2,11 +2,13 @@
 
 use crate::child::{Child, Link};
 use crate::heap::Cost;
+use crate::requests::poll_once;
 use crate::session;
 use crate::support::{assert_all_back, backend, builder, CAP, LARGE, SMALL};
 use shm_pool::zenoh::{BufferPool, PoolBackend};
 use shm_pool::AllocErrorKind;
 use std::collections::VecDeque;
+use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 use zenoh::bytes::ZBytes;
@@ -328,9 +330,11 @@ fn a_forked_child_gets_nothing_and_gives_nothing() {
     if child == 0 {
         let is_refused = pool.alloc(SMALL).is_err_and(|error| matches!(error.kind(), AllocErrorKind::Forked));
         let is_inert = pool.let_go() == 0 && pool.trim() == 0;
-        drop((unsent, pool));
+        let mut future = std::pin::pin!(pool.request(SMALL).wait_async());
+        let is_told = matches!(poll_once(future.as_mut()), Poll::Ready(Err(_)));
+        drop((unsent, pool.clone()));
         // SAFETY: `_exit` ends the child without running the parent's exit handlers.
-        unsafe { libc::_exit(if is_refused && is_inert { 0 } else { 1 }) };
+        unsafe { libc::_exit(if is_refused && is_inert && is_told { 0 } else { 1 }) };
     }
     let mut status = 0;
     // SAFETY: `status` is valid for the write, and `child` was forked by this test.

@@ -15,6 +15,7 @@ mod killed;
 #[allow(dead_code)] // The other tests need more of it.
 mod own_shm;
 mod policies;
+mod requests;
 mod reserved;
 mod session;
 mod support;
