@@ -15,7 +15,10 @@ mod killed;
 #[allow(dead_code)] // The other tests need more of it.
 mod own_shm;
 mod policies;
+mod remote;
 mod requests;
 mod reserved;
 mod session;
+mod stream;
 mod support;
+mod users;

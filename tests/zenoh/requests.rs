@@ -8,7 +8,7 @@ use std::alloc::Layout;
 use std::future::Future;
 use std::iter;
 use std::pin::{pin, Pin};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, SyncSender};
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
@@ -84,18 +84,8 @@ fn zenohs_typed_takes_a_buffer() {
     assert!(Typed::<std::mem::MaybeUninit<Pose>, _>::new(of_another_length).is_err());
 }
 
-/// Counts how often a task is woken.
-#[derive(Default)]
-struct Wakes(AtomicUsize);
-
-impl Wake for Wakes {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
 pub(crate) fn poll_once<T>(future: Pin<&mut impl Future<Output = T>>) -> Poll<T> {
-    future.poll(&mut Context::from_waker(&Waker::from(Arc::new(Wakes::default()))))
+    future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
 /// One thread, one executor: otherwise who awaits keeps those from running whom it waits for.
@@ -173,6 +163,30 @@ fn futures_can_be_dropped_at_any_time_and_nothing_is_lost() {
     drop((held, pool));
     drop(last);
     assert_all_back(&backend);
+}
+
+/// Tells that it was called.
+struct Bell(SyncSender<()>);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.0.send(()).unwrap();
+    }
+}
+
+#[test]
+fn a_buffer_on_its_way_to_a_future_that_is_dropped_is_back_at_once() {
+    let pool = BufferPool::new(&backend());
+    let mut held = exhaust(&pool, LARGE);
+    let (bell, rung) = mpsc::sync_channel(1);
+    let waker = Waker::from(Arc::new(Bell(bell)));
+    let mut future = Box::pin(pool.request(LARGE).wait_async());
+    assert!(future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    drop(held.pop());
+    rung.recv().unwrap();
+    assert_eq!(pool.stats().idle, 0, "it is the future's");
+    drop(future);
+    assert_eq!(pool.stats().idle, 1);
 }
 
 /// A waker that panics when it is called.
