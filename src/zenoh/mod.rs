@@ -63,16 +63,39 @@
 //!
 //! | | [`provider`](PoolBackend::provider) | [`BufferPool`] |
 //! |---|---|---|
-//! | use it when | code that takes a `ShmProvider` stays as it is | lengths recur, and allocation should cost little |
+//! | use it when | code that takes a `ShmProvider` stays as it is; receivers write messages in place | allocation should cost little, and lengths recur |
 //! | lengths | any | any; a length that hardly recurs costs what the provider costs |
-//! | typed or aligned buffers, precomputed layouts, `await` | yes | no; alignment is 64 bytes |
+//! | aligned, zeroed and typed buffers, precomputed layouts | as zenoh's | [`request`](BufferPool::request); nothing needs to be precomputed |
 //! | waits for a reader by | sleeping for 1 ms at a time (zenoh's `BlockOn`) | looking after 20 µs, then after each eighth of the time waited, at least every 1 ms |
+//! | awaits | on tokio | [on any executor](BufferRequest::wait_async) |
 //! | errors | zenoh's: no reason but in the log | [`AllocError`], with the figures |
 //! | a receiver that has a message alone may write it in place | yes | no: the pool has it, too |
 //! | memory | what is in flight and a seventh | what is in flight and an eighth, of each class |
 //! | a receiver dies with messages | `garbage_collect_unsafe` | [`let_go`](BufferPool::let_go), or 64 allocations, then the same |
 //!
-//! Both may be used on one backend, under one cap.
+//! Both may be used on one backend, under one cap. Both serve publishers, queries, replies and
+//! attachments; zenoh copies attachments, whatever they are in.
+//!
+//! # Beyond one machine
+//!
+//! Subscribers without shared memory, on this machine or another, get the same bytes: zenoh copies
+//! them to the network, before `put` returns. So they hold nothing, and the next message may use the
+//! same buffer. It makes no difference whether there is a router between. A subscriber, and a router,
+//! that has shared memory gets the buffer itself, even if others beside it do not.
+//!
+//! # Differences from zenoh's own provider
+//!
+//! | | zenoh 1.10's default | on this backend |
+//! |---|---|---|
+//! | `JustAlloc`, when all memory was used and has been read | fails until somebody collects | succeeds: the backend collects |
+//! | `available()` | 0, always | the bytes under the cap that no message takes |
+//! | `garbage_collect()` | returns the length of the longest message collected | returns the size of its class |
+//! | `try_resize` | makes a message shorter | and longer, up to the size of its class |
+//! | largest alignment | that of the layout that it was made with: 1, if that was a length | 4096 |
+//! | cap | the bytes that are asked for, all taken at once | rounded up to whole pages, taken when needed |
+//!
+//! `tests/zenoh/differences.rs` checks each of these on both, and `tests/zenoh/zenohs_own.rs` what
+//! zenoh checks of its own providers.
 //!
 //! # Who counts the readers
 //!

@@ -5,6 +5,7 @@ mod buffer_pool;
 mod buffers;
 mod child;
 mod contract;
+mod differences;
 mod footprint;
 mod full_shm;
 #[path = "../support/heap.rs"]
@@ -22,3 +23,4 @@ mod session;
 mod stream;
 mod support;
 mod users;
+mod zenohs_own;

@@ -19,14 +19,31 @@ pub(crate) fn open(role: &str, endpoint: &str) -> Session {
 
 /// A peer, client or router that listens or connects at `endpoint`, with or without shared memory.
 pub(crate) fn open_with(mode: &str, role: &str, endpoint: &str, has_shared_memory: bool) -> Session {
+    open_configured(mode, role, endpoint, has_shared_memory, &[])
+}
+
+/// A peer on zenoh's transport for low latency.
+pub(crate) fn open_low_latency(role: &str, endpoint: &str, has_shared_memory: bool) -> Session {
+    let transport = [("transport/unicast/lowlatency", "true"), ("transport/unicast/qos/enabled", "false")];
+    open_configured("peer", role, endpoint, has_shared_memory, &transport)
+}
+
+fn open_configured(
+    mode: &str,
+    role: &str,
+    endpoint: &str,
+    has_shared_memory: bool,
+    others: &[(&str, &str)],
+) -> Session {
     let mut config = Config::default();
-    for (key, value) in [
+    let usual = [
         ("mode", &*format!("{mode:?}")),
         ("scouting/multicast/enabled", "false"),
         ("listen/endpoints", "[]"),
         ("transport/shared_memory/enabled", &has_shared_memory.to_string()),
         (&format!("{role}/endpoints"), &format!("[{endpoint:?}]")),
-    ] {
+    ];
+    for (key, value) in usual.iter().chain(others) {
         config.insert_json5(key, value).unwrap();
     }
     zenoh::open(config).wait().unwrap()
