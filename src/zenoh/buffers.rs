@@ -288,8 +288,8 @@ impl Inner {
                 break;
             }
             let (size, mut buffers) = (pool.need(class), self.classes[class].lock());
-            buffers.tidy();
-            let count = buffers.idle().min((bytes - evicted).div_ceil(size));
+            evicted += buffers.tidy() * size;
+            let count = buffers.idle().min(bytes.saturating_sub(evicted).div_ceil(size));
             buffers.give_up(count);
             evicted += count * size;
         }

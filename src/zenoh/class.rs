@@ -118,15 +118,22 @@ impl Class {
     }
 
     /// Moves the sent buffers that nobody has any more to the idle ones. Whoever waits for memory
-    /// looks often, so this does not count against anybody's patience.
-    pub(super) fn tidy(&mut self) {
+    /// looks often, so this does not count against anybody's patience. What zenoh has invalidated is
+    /// let go: it would never be free. Returns how many those were.
+    pub(super) fn tidy(&mut self) -> usize {
+        let mut invalid = 0;
         for _ in 0..self.sent.len() {
             let Some(Sent { buffer, looks }) = self.sent.pop_front() else { break };
             match buffer.reclaim() {
                 Ok(whole) => self.idle.push(whole),
-                Err(buffer) => self.sent.push_back(Sent { buffer, looks }),
+                Err(buffer) if buffer.is_valid() => self.sent.push_back(Sent { buffer, looks }),
+                Err(_) => invalid += 1,
             }
         }
+        if invalid > 0 {
+            self.note_let_go(invalid);
+        }
+        invalid
     }
 
     /// Gives up idle buffers, those first that came back first.
@@ -137,11 +144,11 @@ impl Class {
 
     /// Forgets the sent buffers that somebody has.
     pub(super) fn let_go(&mut self) -> usize {
-        self.tidy();
+        let invalid = self.tidy();
         let gone = self.sent.len();
         self.sent.clear();
         self.note_let_go(gone);
-        gone
+        gone + invalid
     }
 
     fn note_let_go(&mut self, count: usize) {
@@ -175,7 +182,7 @@ impl Class {
         let spare = (self.kept - self.low) / SPARE_SHARE + 1;
         let count = self.low.saturating_sub(spare).div_ceil(2);
         self.give_up(count);
-        self.tidy();
+        let _invalid = self.tidy();
         (self.window, self.low) = (0, self.idle.len());
         count
     }

@@ -84,8 +84,15 @@ fn zenohs_typed_takes_a_buffer() {
     assert!(Typed::<std::mem::MaybeUninit<Pose>, _>::new(of_another_length).is_err());
 }
 
+/// A task that nobody wakes.
+struct Nobody;
+
+impl Wake for Nobody {
+    fn wake(self: Arc<Self>) {}
+}
+
 pub(crate) fn poll_once<T>(future: Pin<&mut impl Future<Output = T>>) -> Poll<T> {
-    future.poll(&mut Context::from_waker(Waker::noop()))
+    future.poll(&mut Context::from_waker(&Waker::from(Arc::new(Nobody))))
 }
 
 /// One thread, one executor: otherwise who awaits keeps those from running whom it waits for.
