@@ -80,11 +80,11 @@ use crate::error::OsError;
 use crate::os::deadline::Deadline;
 use crate::os::futex::{can_sleep_on_many, Futex, Words, MOST_WORDS};
 use crate::os::per_process::PerProcess;
+use crate::owner::waiting::wake;
 use crate::sync::{fence, fence_after_rmw, Ordering};
 use atomic_waker::AtomicWaker;
 use parking_lot::Mutex;
 use std::mem;
-use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
 use std::task::Waker;
@@ -314,16 +314,6 @@ impl Helper {
                 self.count.sleep_while(count, until);
                 self.is_idle.store(false, Ordering::Relaxed);
             }
-        }
-    }
-}
-
-/// Calls the user's code.
-fn wake(waker: Waker) {
-    if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(|| waker.wake())) {
-        // The payload is the user's, too. If its drop panics, it ends with what that leaves.
-        if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-            mem::forget(payload);
         }
     }
 }

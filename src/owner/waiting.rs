@@ -160,6 +160,16 @@ impl Drop for ToWake {
     }
 }
 
+/// Calls the user's code. If it panics, that ends here; the panic hook has told of it.
+pub(crate) fn wake(waker: Waker) {
+    if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(|| waker.wake())) {
+        // The payload is the user's, too. If its drop panics, it ends with what that leaves.
+        if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+            mem::forget(payload);
+        }
+    }
+}
+
 /// May the same request be granted later?
 pub(crate) fn is_worth_waiting(error: &AllocError) -> bool {
     error.is_exhausted()

@@ -63,16 +63,39 @@
 //!
 //! | | [`provider`](PoolBackend::provider) | [`BufferPool`] |
 //! |---|---|---|
-//! | use it when | code that takes a `ShmProvider` stays as it is | lengths recur, and allocation should cost little |
+//! | use it when | code that takes a `ShmProvider` stays as it is; receivers write messages in place | allocation should cost little, and lengths recur |
 //! | lengths | any | any; a length that hardly recurs costs what the provider costs |
-//! | typed or aligned buffers, precomputed layouts, `await` | yes | no; alignment is 64 bytes |
+//! | aligned, zeroed and typed buffers, precomputed layouts | as zenoh's | [`request`](BufferPool::request); nothing needs to be precomputed |
 //! | waits for a reader by | sleeping for 1 ms at a time (zenoh's `BlockOn`) | looking after 20 µs, then after each eighth of the time waited, at least every 1 ms |
+//! | awaits | on tokio | [on any executor](BufferRequest::wait_async) |
 //! | errors | zenoh's: no reason but in the log | [`AllocError`], with the figures |
 //! | a receiver that has a message alone may write it in place | yes | no: the pool has it, too |
 //! | memory | what is in flight and a seventh | what is in flight and an eighth, of each class |
 //! | a receiver dies with messages | `garbage_collect_unsafe` | [`let_go`](BufferPool::let_go), or 64 allocations, then the same |
 //!
-//! Both may be used on one backend, under one cap.
+//! Both may be used on one backend, under one cap. Both serve publishers, queries, replies and
+//! attachments; zenoh copies attachments, whatever they are in.
+//!
+//! # Beyond one machine
+//!
+//! Subscribers without shared memory, on this machine or another, get the same bytes: zenoh copies
+//! them to the network, before `put` returns. So they hold nothing, and the next message may use the
+//! same buffer. It makes no difference whether there is a router between. A subscriber, and a router,
+//! that has shared memory gets the buffer itself, even if others beside it do not.
+//!
+//! # Differences from zenoh's own provider
+//!
+//! | | zenoh 1.10's default | on this backend |
+//! |---|---|---|
+//! | `JustAlloc`, when all memory was used and has been read | fails until somebody collects | succeeds: the backend collects |
+//! | `available()` | 0, always | the bytes under the cap that no message takes |
+//! | `garbage_collect()` | returns the length of the longest message collected | returns the size of its class |
+//! | `try_resize` | makes a message shorter | and longer, up to the size of its class |
+//! | largest alignment | that of the layout that it was made with: 1, if that was a length | 4096 |
+//! | cap | the bytes that are asked for, all taken at once | rounded up to whole pages, taken when needed |
+//!
+//! `tests/zenoh/differences.rs` checks each of these on both, and `tests/zenoh/zenohs_own.rs` what
+//! zenoh checks of its own providers.
 //!
 //! # Who counts the readers
 //!
@@ -159,8 +182,12 @@
 
 mod buffers;
 mod builder;
+mod class;
+mod handle;
 mod outstanding;
+mod request;
 mod segments;
+mod waiting;
 mod whole;
 
 use crate::os::posix::PAGE;
@@ -170,9 +197,11 @@ use crate::owner::error::{AllocError, AllocErrorKind};
 use crate::owner::pool::Pool;
 use crate::owner::reservation::Reservation;
 use crate::owner::stats::Stats;
-pub use buffers::{Buffer, BufferPool, BufferStats};
+pub use buffers::{BufferPool, BufferStats};
 pub use builder::PoolBackendBuilder;
+pub use handle::Buffer;
 use outstanding::{Key, Outstanding};
+pub use request::{BufferFuture, BufferRequest};
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::num::NonZeroUsize;
@@ -262,13 +291,10 @@ impl PoolBackend {
     /// ```
     pub fn reserve(&self, len: usize, count: usize) -> Result<Reservation, AllocError> {
         let core = &*self.core;
-        if len > core.max_alloc {
-            return Err(AllocErrorKind::TooLarge { len, max: core.max_alloc }.into());
-        }
+        let class = core.class(len, 1)?;
         if !core.pool.is_ours() {
             return Err(AllocErrorKind::Forked.into());
         }
-        let class = class_of(len);
         core.pool.reserve(class, count)?;
         core.pool.each_of_class(class, |chunk| core.outstanding.prepare(Key::of(chunk)));
         Ok(Reservation::new(&core.pool, class, count))
@@ -365,15 +391,24 @@ impl PoolBackend {
 }
 
 impl Core {
-    /// The class for a layout; `None` if its size or its alignment is too large.
+    /// The class of a layout, if it is neither too long nor aligned to more than a page.
     #[inline]
-    fn class(&self, layout: &MemoryLayout) -> Option<usize> {
-        let (size, align) = (layout.size().get(), layout.alignment().get_alignment_value().get());
-        if size > self.max_alloc || align > PAGE {
-            return None;
+    fn class(&self, len: usize, align: usize) -> Result<usize, AllocError> {
+        if len > self.max_alloc {
+            return Err(AllocErrorKind::TooLarge { len, max: self.max_alloc }.into());
         }
-        let class = class_of(size);
-        Some(if align <= MIN_SIZE { class } else { self.pool.limits().page_aligned(size) })
+        if align > PAGE {
+            return Err(AllocErrorKind::UnsupportedAlignment { align, max: PAGE }.into());
+        }
+        Ok(if align <= MIN_SIZE { class_of(len) } else { self.pool.limits().page_aligned(len) })
+    }
+
+    /// The same for a layout of zenoh's. The log gets the reason why not.
+    #[inline]
+    fn class_of(&self, layout: &MemoryLayout) -> Option<usize> {
+        let (len, align) = (layout.size().get(), layout.alignment().get_alignment_value().get());
+        let log = |error| tracing::warn!(%layout, %error, "a layout that the pool cannot serve");
+        self.class(len, align).map_err(log).ok()
     }
 }
 
@@ -388,10 +423,7 @@ impl ShmProviderBackend for PoolBackend {
     #[inline]
     fn alloc(&self, layout: &MemoryLayout) -> ChunkAllocResult {
         let core = &*self.core;
-        let Some(class) = core.class(layout) else {
-            tracing::warn!(%layout, max_alloc = core.max_alloc, "a layout that the pool cannot serve");
-            return Err(ZAllocError::Other);
-        };
+        let Some(class) = core.class_of(layout) else { return Err(ZAllocError::Other) };
         self.take(class, layout.size().get()).map_err(|error| self.refused(layout, &error))
     }
 
@@ -422,11 +454,7 @@ impl ShmProviderBackend for PoolBackend {
     }
 
     fn layout_for(&self, layout: MemoryLayout) -> Result<MemoryLayout, ZLayoutError> {
-        if self.core.class(&layout).is_some() {
-            return Ok(layout);
-        }
-        tracing::warn!(%layout, max_alloc = self.core.max_alloc, max_align = PAGE, "a layout that the pool cannot serve");
-        Err(ZLayoutError::ProviderIncompatibleLayout)
+        self.core.class_of(&layout).map(|_| layout).ok_or(ZLayoutError::ProviderIncompatibleLayout)
     }
 }
 

@@ -1,18 +1,18 @@
 //! Whole buffers that are used again: when, by whom, and never under a reader.
 
-use crate::child::{Child, Link};
+use crate::child::Child;
 use crate::heap::Cost;
+use crate::requests::poll_once;
 use crate::session;
+use crate::stream::{self, Reader, SHARED};
 use crate::support::{assert_all_back, backend, builder, CAP, LARGE, SMALL};
 use shm_pool::zenoh::{BufferPool, PoolBackend};
 use shm_pool::AllocErrorKind;
 use std::collections::VecDeque;
+use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 use zenoh::bytes::ZBytes;
-use zenoh::handlers::FifoChannelHandler;
-use zenoh::pubsub::Subscriber;
-use zenoh::sample::Sample;
 use zenoh::shm::ZShm;
 use zenoh::Wait;
 
@@ -328,9 +328,11 @@ fn a_forked_child_gets_nothing_and_gives_nothing() {
     if child == 0 {
         let is_refused = pool.alloc(SMALL).is_err_and(|error| matches!(error.kind(), AllocErrorKind::Forked));
         let is_inert = pool.let_go() == 0 && pool.trim() == 0;
-        drop((unsent, pool));
+        let mut future = std::pin::pin!(pool.request(SMALL).wait_async());
+        let is_told = matches!(poll_once(future.as_mut()), Poll::Ready(Err(_)));
+        drop((unsent, pool.clone()));
         // SAFETY: `_exit` ends the child without running the parent's exit handlers.
-        unsafe { libc::_exit(if is_refused && is_inert { 0 } else { 1 }) };
+        unsafe { libc::_exit(if is_refused && is_inert && is_told { 0 } else { 1 }) };
     }
     let mut status = 0;
     // SAFETY: `status` is valid for the write, and `child` was forked by this test.
@@ -344,46 +346,6 @@ fn a_forked_child_gets_nothing_and_gives_nothing() {
 
 const MESSAGES: usize = 6000;
 
-/// How many messages each subscriber holds.
-const HELD: usize = 5;
-
-const LENS: [usize; 4] = [100, SMALL, 4090, 64 << 10];
-
-/// Receives all messages, holds some of each for a while, and compares every byte when it gets one
-/// and before it lets it go.
-fn check(subscriber: &Subscriber<FifoChannelHandler<Sample>>) -> String {
-    let mut random = fastrand::Rng::with_seed(1);
-    let mut held: Vec<(usize, Sample)> = Vec::new();
-    let is_intact = |(number, sample): &(usize, Sample)| {
-        let (len, byte) = (LENS[number % LENS.len()], *number as u8);
-        sample.payload().as_shm().is_some_and(|bytes| bytes.len() == len && bytes.iter().all(|&found| found == byte))
-    };
-    for number in 0..MESSAGES {
-        held.push((number, subscriber.recv().unwrap()));
-        if !is_intact(&held[held.len() - 1]) {
-            return format!("message {number} is not what was sent");
-        }
-        if held.len() > HELD {
-            let old = held.swap_remove(random.usize(..held.len()));
-            if !is_intact(&old) {
-                return format!("message {} changed while it was held", old.0);
-            }
-        }
-    }
-    match held.iter().all(is_intact) {
-        true => "intact".to_owned(),
-        false => "one of the last changed".to_owned(),
-    }
-}
-
-/// Role: a subscriber in another process.
-pub(crate) fn checker(link: &mut Link, endpoint: &str) {
-    let session = session::open("connect", endpoint);
-    let subscriber = session.declare_subscriber(CHILD).wait().unwrap();
-    link.say(&check(&subscriber));
-    link.expect("end");
-}
-
 const CHILD: &str = "shm-pool/child";
 const LOCAL: &str = "shm-pool/local";
 const SAME: &str = "shm-pool/same";
@@ -393,24 +355,25 @@ const SAME: &str = "shm-pool/same";
 #[test]
 fn no_reader_ever_sees_its_message_change() {
     let (_, pool) = pool();
-    let session = session::open("listen", "tcp/127.0.0.1:0");
+    let session = session::open("listen", session::ANY_PORT);
     let endpoint = session::endpoint(&session);
-    let mut child = Child::start("checker", &[&endpoint]);
+    let mut child = Reader::start("peer", &endpoint, [SHARED; 2], CHILD, "1", MESSAGES);
     let local = session::open("connect", &endpoint);
     let in_local = local.declare_subscriber(LOCAL).wait().unwrap();
     let in_same = session.declare_subscriber(SAME).wait().unwrap();
     let publishers = [CHILD, LOCAL, SAME].map(|key| session::publisher_of(&session, key));
     thread::scope(|scope| {
-        let readers = [in_local, in_same].map(|subscriber| scope.spawn(move || check(&subscriber)));
+        let readers =
+            [in_local, in_same].map(|subscriber| scope.spawn(move || stream::check(&subscriber, MESSAGES, true)));
         for number in 0..MESSAGES {
-            let mut buffer = pool.alloc_timeout(LENS[number % LENS.len()], MINUTE).unwrap();
-            buffer.fill(number as u8);
+            let mut buffer = pool.alloc_timeout(stream::len(number), MINUTE).unwrap();
+            stream::write(number, &mut buffer);
             let message = ZBytes::from(buffer);
             publishers.iter().for_each(|publisher| publisher.put(message.clone()).wait().unwrap());
         }
-        readers.into_iter().for_each(|reader| assert_eq!(reader.join().unwrap(), "intact"));
+        readers.into_iter().for_each(|reader| reader.join().unwrap().unwrap());
     });
-    child.link.expect("intact");
+    child.finish();
     child.end();
     let stats = pool.stats();
     assert!(stats.reused > MESSAGES as u64 / 2, "{stats:?}");

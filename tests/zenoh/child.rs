@@ -2,7 +2,7 @@
 //! and its role as its task. Parent and child talk in lines over a socket, the child's standard
 //! input. An answer that does not come in time fails the test.
 
-use crate::{buffer_pool, full_shm, killed};
+use crate::{full_shm, killed, remote, stream, users};
 use shm_pool_support::process::{self, inherited_input, this_test};
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
@@ -87,7 +87,10 @@ fn entry() {
     let mut link = Link::new(UnixStream::from(inherited_input().unwrap()));
     match arguments[..] {
         ["receiver"] => killed::receiver(&mut link),
-        ["checker", endpoint] => buffer_pool::checker(&mut link, endpoint),
+        ["holder", endpoint, key] => users::holder(&mut link, endpoint, key),
+        ["reader", ..] => stream::reader(&mut link, &arguments[1..]),
+        ["router", memory] => remote::router(&mut link, memory),
+        ["asker", endpoint, memory] => users::asker(&mut link, endpoint, memory),
         ["full-shm"] => full_shm::role(&mut link),
         ["publisher", memory, endpoint, len, byte] => killed::publisher(&mut link, memory, endpoint, len, byte),
         _ => panic!("no role {arguments:?}"),

@@ -4,25 +4,33 @@
 use crate::child::{Child, Link};
 use crate::session;
 use crate::support::{assert_all_back, backend, Blocking, CAP, LARGE, SMALL};
+use shm_pool::zenoh::BufferPool;
+use std::ops::DerefMut;
 use std::time::{Duration, Instant};
 use zenoh::bytes::ZBytes;
+use zenoh::pubsub::Publisher;
 use zenoh::sample::Sample;
 use zenoh::shm::{AllocPolicy, ShmProvider, ShmProviderBackend, ShmProviderBuilder};
 use zenoh::Wait;
 
 const POOL: &str = "pool";
+const BUFFERS: &str = "buffers";
 const STOCK: &str = "stock";
 
 /// How many messages a receiver holds.
 const HELD: usize = 3;
 
-fn publish<B>(publisher: &zenoh::pubsub::Publisher<'_>, provider: &ShmProvider<B>, len: usize, byte: u8)
+fn publish<B>(publisher: &Publisher<'_>, provider: &ShmProvider<B>, len: usize, byte: u8)
 where
     B: ShmProviderBackend,
     Blocking: AllocPolicy<B>,
 {
+    publish_each(publisher, byte, || provider.alloc(len).with_policy::<Blocking>().wait().unwrap());
+}
+
+fn publish_each<T: DerefMut<Target = [u8]> + Into<ZBytes>>(publisher: &Publisher<'_>, byte: u8, alloc: impl Fn() -> T) {
     for number in 0..HELD {
-        let mut message = provider.alloc(len).with_policy::<Blocking>().wait().unwrap();
+        let mut message = alloc();
         message.fill(byte + number as u8);
         publisher.put(message).wait().unwrap();
     }
@@ -61,18 +69,24 @@ pub(crate) fn receiver(link: &mut Link) {
     }
 }
 
-/// Role: publishes from our pool or from zenoh's own backend, then waits for its end.
+/// Role: publishes from our pool, with or without whole buffers, or from zenoh's own backend. Then
+/// waits for its end.
 pub(crate) fn publisher(link: &mut Link, memory: &str, endpoint: &str, len: &str, byte: &str) {
     let session = session::open("connect", endpoint);
     let publisher = session::publisher(&session);
     let (len, byte) = (len.parse().unwrap(), byte.parse().unwrap());
     let (ours, stock);
-    if memory == POOL {
-        ours = backend().provider();
-        publish(&publisher, &ours, len, byte);
-    } else {
-        stock = ShmProviderBuilder::default_backend(CAP).wait().unwrap();
-        publish(&publisher, &stock, len, byte);
+    let buffers = BufferPool::new(&backend());
+    match memory {
+        POOL => {
+            ours = backend().provider();
+            publish(&publisher, &ours, len, byte);
+        }
+        BUFFERS => publish_each(&publisher, byte, || buffers.request(len).wait().unwrap()),
+        _ => {
+            stock = ShmProviderBuilder::default_backend(CAP).wait().unwrap();
+            publish(&publisher, &stock, len, byte);
+        }
     }
     link.say("sent");
     link.expect("end");
@@ -146,8 +160,8 @@ fn sweep() {
 #[test]
 fn a_publisher_is_killed_and_started_again() {
     let (mut receiver, endpoint) = start_receiver();
-    for (byte, len) in [(1, LARGE), (50, SMALL), (100, 2 * LARGE)] {
-        start_and_kill_publisher(POOL, &endpoint, &mut receiver, len, byte);
+    for (memory, byte, len) in [(POOL, 1, LARGE), (BUFFERS, 50, SMALL), (BUFFERS, 100, 2 * LARGE)] {
+        start_and_kill_publisher(memory, &endpoint, &mut receiver, len, byte);
     }
     receiver.link.say("again");
     for (byte, len) in [(1, LARGE), (50, SMALL), (100, 2 * LARGE)] {

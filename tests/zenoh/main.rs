@@ -5,6 +5,7 @@ mod buffer_pool;
 mod buffers;
 mod child;
 mod contract;
+mod differences;
 mod footprint;
 mod full_shm;
 #[path = "../support/heap.rs"]
@@ -15,6 +16,11 @@ mod killed;
 #[allow(dead_code)] // The other tests need more of it.
 mod own_shm;
 mod policies;
+mod remote;
+mod requests;
 mod reserved;
 mod session;
+mod stream;
 mod support;
+mod users;
+mod zenohs_own;
