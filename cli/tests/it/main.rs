@@ -8,10 +8,11 @@
 mod child;
 mod command;
 #[path = "../../../tests/support/own_shm.rs"]
-#[allow(dead_code)]
+#[allow(dead_code)] // The other tests need more of it.
 mod own_shm;
 
 mod damaged;
+mod documented;
 mod elsewhere;
 mod looks;
 mod session;

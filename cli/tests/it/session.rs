@@ -17,7 +17,7 @@ const MIB: usize = 1 << 20;
 /// Otherwise the operator has to restart everything, or to guess what may be deleted.
 #[test]
 fn from_df_to_a_healthy_system_by_these_commands_alone() {
-    match Child::start_with(&Task::Session, |command| give_shm(command, b"size=64m,mode=1777\0")) {
+    match Child::start_with(&Task::Session, |command| give_shm(command, b"size=61m,mode=1777\0")) {
         Ok(session) => {
             println!("{}", session.hear::<String>());
             session.finish();
@@ -26,7 +26,7 @@ fn from_df_to_a_healthy_system_by_these_commands_alone() {
     }
 }
 
-/// The role, in a process whose /dev/shm has 64 MiB.
+/// The role, in a process whose /dev/shm has 61 MiB.
 pub(crate) fn run(link: &UnixStream) {
     let (yesterday, dead) = Child::owner("lidar", 32 * MIB);
     yesterday.ask::<Published>(&Ask::Publish(20 * MIB)).unwrap();
@@ -36,33 +36,34 @@ pub(crate) fn run(link: &UnixStream) {
     let viewer = Child::subscriber("camera", &frames);
     camera.ask::<()>(&Ask::Forget);
     viewer.stop();
-    let mut transcript = String::new();
-    let mut tell = |arguments: &[&str]| tell(&mut transcript, arguments);
+    let mut transcript = df(&["-h"]);
     let publish = |len: usize| camera.ask::<Published>(&Ask::Publish(len)).map(drop);
     assert!(publish(8 * MIB).unwrap_err().contains("/dev/shm has"), "it is full");
 
     // What is all that?
-    assert!(free() <= 4 * MIB, "{}", free());
-    let ls = tell(&["ls", "--check"]);
+    assert!(free() <= MIB, "{}", free());
+    let ls = tell(&mut transcript, &["ls", "--check"]);
     assert_eq!(ls.code, 4);
     let line = |name: &str| ls.text.lines().find(|line| line.starts_with(name)).unwrap().to_owned();
     assert!(line("lidar.").contains("orphan") && line("camera.").contains("alive"), "{}", ls.text);
 
     // What may go?
     let before = procfs::objects("");
-    let plan = tell(&["sweep"]).fine();
+    let plan = tell(&mut transcript, &["sweep"]).fine();
     assert!(plan.contains("would remove 2 objects, 20.") && plan.contains(&dead.to_string()), "{plan}");
     assert_eq!(procfs::objects(""), before);
     let full = free();
-    assert!(tell(&["sweep", "--yes"]).fine().starts_with("removed 2 objects, 20."));
-    assert!(free() >= full + 20 * MIB && tell(&["ls", "--check"]).code == 0);
+    assert!(tell(&mut transcript, &["sweep", "--yes"]).fine().starts_with("removed 2 objects, 20."));
+    assert!(free() >= full + 20 * MIB && tell(&mut transcript, &["ls", "--check"]).code == 0);
     publish(8 * MIB).expect("room for one more");
 
     // Who has the rest? The pool is at its cap.
     camera.ask::<()>(&Ask::Forget);
     assert!(publish(20 * MIB).unwrap_err().contains("leased"));
-    let who = tell(&["who"]).line("STOPPED");
+    let who = tell(&mut transcript, &["who"]).line("STOPPED");
     assert!(who.contains("40.0 MiB in 2") && who.contains("at least 1s"), "{who}");
+    let top = tell(&mut transcript, &["top", "--once"]).fine();
+    assert_eq!(top.lines().filter(|line| line.contains("STOPPED") || line.contains('█')).count(), 2, "{top}");
     let holder: i32 = who.split(' ').next().unwrap().parse().unwrap();
     assert_eq!(holder, viewer.id() as i32);
     kill(Pid::from_raw(holder), Signal::SIGKILL).unwrap();
@@ -72,7 +73,8 @@ pub(crate) fn run(link: &UnixStream) {
         publish(20 * MIB).expect("what the dead one leased comes back");
     }
     camera.ask::<()>(&Ask::Forget);
-    let healthy = tell(&["ls", "--check"]).fine();
+    transcript += &format!("$ kill -9 {holder}\n\n");
+    let healthy = tell(&mut transcript, &["ls", "--check"]).fine();
     assert!(!healthy.contains("lidar") && !healthy.contains("orphan"), "{healthy}");
     camera.shut_down();
     assert_eq!(procfs::objects(""), [""; 0]);
@@ -86,9 +88,13 @@ fn tell(transcript: &mut String, arguments: &[&str]) -> Said {
     said
 }
 
+/// What `df` says of /dev/shm, as an operator sees it.
+fn df(options: &[&str]) -> String {
+    let df = Command::new("df").args(options).arg(procfs::OBJECTS).output().unwrap();
+    format!("$ df {} {}\n{}\n", options.join(" "), procfs::OBJECTS, Said::from(df).fine())
+}
+
 /// Bytes that /dev/shm has left, as `df` says.
 fn free() -> usize {
-    let df = Command::new("df").args(["-B1", "--output=avail", procfs::OBJECTS]).output().unwrap();
-    let said = Said::from(df).fine();
-    said.lines().last().unwrap().trim().parse().unwrap()
+    df(&["-B1", "--output=avail"]).lines().nth(2).unwrap().trim().parse().unwrap()
 }

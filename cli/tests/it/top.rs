@@ -85,11 +85,16 @@ impl Drop for End<'_> {
     }
 }
 
-/// Otherwise the operator's terminal is left without echo, on a screen that is not theirs.
+/// Otherwise the screen shows for ever what there was at first; or the operator's terminal is left
+/// without echo, on a screen that is not theirs.
 #[test]
-fn the_terminal_is_restored_after_q() {
+fn the_screen_refreshes_and_the_terminal_is_restored_after_q() {
     let names = Names::new("top-q");
     let mut top = Screen::start(&names);
+    let provider = names.provider().build().unwrap();
+    // As much of its name as the column shows.
+    let name = format!("{}.{}", names.prefix, provider.id());
+    top.read_until(&name[..25]);
     top.master.write_all(b"q").unwrap();
     let status = top.ended();
     assert!(status.success(), "{status}");
