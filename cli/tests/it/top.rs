@@ -2,6 +2,7 @@
 
 use crate::child::{Ask, Child, Published, Task};
 use crate::command::{shm_pool, Names};
+use nix::poll::{poll, PollFd, PollFlags};
 use nix::pty::openpty;
 use nix::sys::signal::{kill, Signal};
 use nix::sys::termios::{tcgetattr, Termios};
@@ -16,6 +17,9 @@ use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
+
+/// The longest time that a step may take on a machine under load, in milliseconds.
+const PATIENCE: u16 = 60_000;
 
 /// Otherwise scripts, and terminals of the usual size, see half of it.
 #[test]
@@ -150,6 +154,8 @@ impl Screen {
     fn read_until(&mut self, text: &str) {
         while !self.shown.contains(text) {
             let mut bytes = [0; 4_096];
+            let mut waits = [PollFd::new(self.master.as_fd(), PollFlags::POLLIN)];
+            assert_ne!(poll(&mut waits, PATIENCE), Ok(0), "no {text:?} in time: {:?}", self.shown);
             let count = self.master.read(&mut bytes).unwrap_or_else(|end| panic!("{end}: {:?}", self.shown));
             self.shown += &String::from_utf8_lossy(&bytes[..count]);
         }
