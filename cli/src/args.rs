@@ -2,7 +2,8 @@
 
 use clap::{Parser, Subcommand};
 use shm_pool::inspect::Inspector;
-use std::path::PathBuf;
+use std::io;
+use std::path::{self, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -34,7 +35,7 @@ pub(crate) struct Scope {
     #[arg(long, global = true, value_name = "PREFIX")]
     prefix: Option<String>,
     /// Where the objects are
-    #[arg(long, global = true, value_name = "PATH", default_value = "/dev/shm")]
+    #[arg(long, global = true, value_name = "PATH", default_value = "/dev/shm", value_parser = absolute)]
     pub(crate) directory: PathBuf,
     /// Print JSON, for programs: ids are hexadecimal strings, sizes are bytes
     #[arg(long, global = true)]
@@ -116,6 +117,11 @@ impl Scope {
             None => all,
         }
     }
+}
+
+/// As providers want it. What is relative is below the working directory.
+fn absolute(path: &str) -> io::Result<PathBuf> {
+    path::absolute(path)
 }
 
 /// More often than this, looking would be all that the machine does.

@@ -25,12 +25,13 @@ pub(super) fn run(watch: &mut Watch, interval: Duration) -> Fallible<()> {
     // It also has a panic restore the terminal first.
     let mut terminal = ratatui::try_init()?;
     let shown = show(&mut terminal, watch, interval, &inputs);
-    ratatui::try_restore()?;
+    let restored = ratatui::try_restore();
     if let Some(signal) = shown? {
-        // The process ends as it would have without a handler, for whoever asks why it ended.
+        // The process ends as it would have without a handler, for whoever asks why it ended. If it
+        // was the terminal's end, there is none to restore.
         emulate_default_handler(signal)?;
     }
-    Ok(())
+    Ok(restored?)
 }
 
 /// Keys and signals come from threads of their own: the screen sleeps until there is something.

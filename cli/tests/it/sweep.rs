@@ -1,7 +1,7 @@
 //! `sweep`: says what it would do, does just that with `--yes`, and never takes what lives.
 
 use crate::child::{Ask, Child, Published, Task};
-use crate::command::Names;
+use crate::command::{shm_pool, Names, Said};
 use serde_json::Value;
 use shm_pool::channel::Receiver;
 use std::fs;
@@ -54,7 +54,10 @@ fn a_sweep_of_one_prefix_leaves_others_alone() {
     let before = state(two);
     assert!(one.run(&["sweep", "--yes"]).fine().contains("removed 1 object, "), "{:?}", one.objects());
     assert_eq!((one.objects(), state(two)), (vec![], before));
-    two.run(&["sweep", "--yes"]).fine();
+    // In the same directory by another path.
+    let mut relative = shm_pool(&["sweep", "--yes", "--directory", "./shm", "--prefix", &two.prefix]);
+    let said = Said::from(relative.current_dir("/dev").output().unwrap()).fine();
+    assert!(said.contains("removed 1 object, ") && two.objects().is_empty(), "{said}");
 }
 
 /// Otherwise a receiver loses what a dead sender has sent, or nobody knows why memory stays.

@@ -2,8 +2,9 @@
 
 use crate::child::{Ask, Child, Published, Task};
 use crate::command::{shm_pool, Names};
-use nix::poll::{poll, PollFd, PollFlags};
-use nix::pty::openpty;
+use nix::fcntl::OFlag;
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+use nix::pty::{grantpt, posix_openpt, ptsname_r, unlockpt, PtyMaster};
 use nix::sys::signal::{kill, Signal};
 use nix::sys::termios::{tcgetattr, Termios};
 use nix::unistd::Pid;
@@ -11,15 +12,16 @@ use shm_pool::channel::Publisher;
 use shm_pool_support::process;
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The longest time that a step may take on a machine under load, in milliseconds.
-const PATIENCE: u16 = 60_000;
+/// The longest time that a step may take on a machine under load.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Otherwise scripts, and terminals of the usual size, see half of it.
 #[test]
@@ -65,7 +67,7 @@ fn rates_are_of_messages_that_were_sent_between_two_looks() {
             }
         });
         // On a machine that is busy, the sender may not run between two looks.
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + PATIENCE;
         loop {
             let top = names.run(&["top", "--json", "--interval", "100ms"]).json();
             let rate = |index: usize| top["channels"][index]["messages_per_second"].as_f64().unwrap();
@@ -114,10 +116,20 @@ fn the_terminal_is_restored_after_sigterm() {
     assert_eq!(status.signal(), Some(Signal::SIGTERM as i32), "{status}");
 }
 
+/// Otherwise a window that is closed leaves a process behind that looks for ever.
+#[test]
+fn it_ends_with_its_terminal() {
+    let names = Names::new("top-gone");
+    let Screen { mut process, master, .. } = Screen::start(&names);
+    drop(master);
+    let status = process.wait().unwrap();
+    assert!(!status.success(), "{status}");
+}
+
 /// `top` in a terminal of its own.
 struct Screen {
     process: process::Child,
-    master: File,
+    master: PtyMaster,
     before: Termios,
     shown: String,
 }
@@ -125,10 +137,17 @@ struct Screen {
 impl Screen {
     /// When this returns, the screen is drawn.
     fn start(names: &Names) -> Self {
-        let size = nix::pty::Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
-        let pty = openpty(&size, None).unwrap();
-        let before = tcgetattr(&pty.slave).unwrap();
-        let terminal = || Stdio::from(pty.slave.as_fd().try_clone_to_owned().unwrap());
+        // Closed on exec: if the process had the other end too, it would outlive its terminal.
+        let master = posix_openpt(OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC).unwrap();
+        grantpt(&master).unwrap();
+        unlockpt(&master).unwrap();
+        let (path, no_tty) = (ptsname_r(&master).unwrap(), OFlag::O_NOCTTY.bits());
+        let slave = File::options().read(true).write(true).custom_flags(no_tty).open(path).unwrap();
+        let size = libc::winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
+        // SAFETY: the descriptor is a terminal, and the size lives as long as the call.
+        assert_eq!(unsafe { libc::ioctl(slave.as_raw_fd(), libc::TIOCSWINSZ, &size) }, 0);
+        let before = tcgetattr(&slave).unwrap();
+        let terminal = || Stdio::from(slave.try_clone().unwrap());
         let mut command = shm_pool(&["--prefix", &names.prefix, "top"]);
         command.stdin(terminal()).stdout(terminal()).stderr(terminal());
         let prepare = || {
@@ -143,8 +162,8 @@ impl Screen {
         unsafe { command.pre_exec(prepare) };
         let process = process::Child::start("top", &mut command).unwrap();
         // From here on only the process has the terminal, so that reading ends when it does.
-        drop((command, pty.slave));
-        let mut this = Self { process, master: File::from(pty.master), before, shown: String::new() };
+        drop((command, slave));
+        let mut this = Self { process, master, before, shown: String::new() };
         this.read_until("q quits");
         assert!(this.shown.contains("\x1b[?1049h"), "the alternate screen: {:?}", this.shown);
         assert_ne!(tcgetattr(&this.master).unwrap(), this.before, "raw mode");
@@ -152,10 +171,13 @@ impl Screen {
     }
 
     fn read_until(&mut self, text: &str) {
+        let deadline = Instant::now() + PATIENCE;
         while !self.shown.contains(text) {
             let mut bytes = [0; 4_096];
             let mut waits = [PollFd::new(self.master.as_fd(), PollFlags::POLLIN)];
-            assert_ne!(poll(&mut waits, PATIENCE), Ok(0), "no {text:?} in time: {:?}", self.shown);
+            // It may go on to write something else.
+            let left = PollTimeout::try_from(deadline - Instant::now()).unwrap();
+            assert_ne!(poll(&mut waits, left), Ok(0), "no {text:?} in time: {:?}", self.shown);
             let count = self.master.read(&mut bytes).unwrap_or_else(|end| panic!("{end}: {:?}", self.shown));
             self.shown += &String::from_utf8_lossy(&bytes[..count]);
         }
