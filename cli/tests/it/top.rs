@@ -122,8 +122,17 @@ fn it_ends_with_its_terminal() {
     let names = Names::new("top-gone");
     let Screen { mut process, master, .. } = Screen::start(&names);
     drop(master);
+    let errors = process.stderr.take().unwrap();
+    wait_for(&errors, Instant::now() + PATIENCE, "the process has not ended");
     let status = process.wait().unwrap();
     assert!(!status.success(), "{status}");
+}
+
+/// Waits until there is something to read, or nobody can write any more.
+fn wait_for(file: &impl AsFd, deadline: Instant, what: &str) {
+    let left = PollTimeout::try_from(deadline - Instant::now()).unwrap();
+    let found = poll(&mut [PollFd::new(file.as_fd(), PollFlags::POLLIN)], left);
+    assert_ne!(found, Ok(0), "in time: {what}");
 }
 
 /// `top` in a terminal of its own.
@@ -149,7 +158,7 @@ impl Screen {
         let before = tcgetattr(&slave).unwrap();
         let terminal = || Stdio::from(slave.try_clone().unwrap());
         let mut command = shm_pool(&["--prefix", &names.prefix, "top"]);
-        command.stdin(terminal()).stdout(terminal()).stderr(terminal());
+        command.stdin(terminal()).stdout(terminal()).stderr(Stdio::piped());
         let prepare = || {
             nix::unistd::setsid()?;
             // SAFETY: the call takes only numbers; standard input is the terminal.
@@ -174,10 +183,8 @@ impl Screen {
         let deadline = Instant::now() + PATIENCE;
         while !self.shown.contains(text) {
             let mut bytes = [0; 4_096];
-            let mut waits = [PollFd::new(self.master.as_fd(), PollFlags::POLLIN)];
             // It may go on to write something else.
-            let left = PollTimeout::try_from(deadline - Instant::now()).unwrap();
-            assert_ne!(poll(&mut waits, left), Ok(0), "no {text:?} in time: {:?}", self.shown);
+            wait_for(&self.master, deadline, text);
             let count = self.master.read(&mut bytes).unwrap_or_else(|end| panic!("{end}: {:?}", self.shown));
             self.shown += &String::from_utf8_lossy(&bytes[..count]);
         }
