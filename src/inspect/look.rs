@@ -11,12 +11,17 @@ use crate::os::mapping::Mapping;
 use crate::os::posix::PAGE;
 use crate::os::processes::{Process, Seen};
 use crate::owner::class::{class_of, size_of_class};
-use crate::protocol::control::{control_size, peer_byte, View, MAGIC, MAX_RECORDS, OWNER_BYTE, RECEIVER_BYTE, VERSION};
+use crate::owner::sweep::Swept;
+use crate::protocol::control::{
+    control_size, peer_byte, View, CHANNEL_MAGIC, MAGIC, MAX_RECORDS, OWNER_BYTE, PROVIDER_OFFSET, RECEIVER_BYTE,
+    VERSION,
+};
 use crate::protocol::descriptor::MAX_LEN;
 use crate::protocol::ids::{PeerId, ProviderId};
 use crate::protocol::names::Object as Named;
 use crate::protocol::record::PEERS;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Add;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
@@ -53,29 +58,32 @@ impl Look {
         self.seen.holder(object.inode, byte).cloned()
     }
 
-    pub(super) fn providers(&mut self, channels: &[ChannelReport]) -> Vec<ProviderReport> {
+    pub(super) fn providers(&mut self) -> Vec<ProviderReport> {
         let key = |(prefix, named, _): (&str, Named<'_>, &Opened)| match named {
             Named::Control(id) | Named::Segment(id, _) => Some((prefix.to_owned(), id)),
             Named::Channel(_) | Named::Branch(..) => None,
         };
         let all: BTreeSet<_> = self.objects.iter().filter_map(key).collect();
-        all.into_iter().map(|(prefix, id)| self.provider(prefix, id, channels)).collect()
+        all.into_iter().map(|(prefix, id)| self.provider(prefix, id)).collect()
     }
 
-    fn provider(&mut self, prefix: String, id: ProviderId, channels: &[ChannelReport]) -> ProviderReport {
+    fn provider(&mut self, prefix: String, id: ProviderId) -> ProviderReport {
         let of_it = || self.objects.iter().filter(|(of, ..)| *of == prefix);
         let control = of_it().find_map(|(_, named, opened)| (named == Named::Control(id)).then_some(opened));
         let segments: Vec<_> = of_it().filter_map(|(_, named, opened)| self.segment(id, named, opened)).collect();
-        let (mut state, mut owner, mut max_shared) = (State::Dead, None, 0);
+        // A living owner removes its control object last.
+        let (mut is_dead, mut state, mut owner, mut max_shared) = (control.is_none(), State::Dead, None, 0);
+        let mut own = Swept::default();
         let (mut leases, mut peers) = (Leases::default(), Vec::new());
         let mut found = BTreeMap::new();
         match control {
-            // A living owner removes it last.
             None => {}
             Some(Err(reason)) => state = State::Unusable(reason.clone()),
             Some(Ok(object)) => {
+                own = swept([object.bytes_held]);
                 owner = self.holder(object, OWNER_BYTE);
                 let is_locked = object.locks.is_locked(OWNER_BYTE);
+                is_dead = !is_locked;
                 match view(object, id) {
                     Ok(Some((view, records))) => {
                         state = if is_locked { State::Alive } else { State::Dead };
@@ -88,7 +96,9 @@ impl Look {
                 }
             }
         }
-        let is_orphan = state == State::Dead && !is_read(&prefix, id, channels);
+        let is_orphan = is_dead && !self.is_read(&prefix, id);
+        let its = swept(segments.iter().map(|segment| segment.bytes_held));
+        let orphans = if is_orphan { its + own } else { Swept::default() };
         self.leases.append(&mut found);
         let mut leased: Vec<_> = leases.classes.into_values().collect();
         leased.sort_by_key(|class| class.size);
@@ -105,7 +115,16 @@ impl Look {
             leased,
             peers,
             is_orphan,
+            orphans,
         }
+    }
+
+    /// Is a receiver alive that may still have to map segments of this provider?
+    fn is_read(&self, prefix: &str, id: ProviderId) -> bool {
+        let is_channel = |named| matches!(named, Named::Channel(_) | Named::Branch(..));
+        let channels = self.objects.iter().filter(|&(of, named, _)| of == prefix && is_channel(named));
+        let mut opened = channels.filter_map(|(.., opened)| opened.as_ref().ok());
+        opened.any(|object| object.word(PROVIDER_OFFSET) == id.0 && object.locks.is_locked(RECEIVER_BYTE))
     }
 
     fn segment(&self, id: ProviderId, named: Named<'_>, opened: &Opened) -> Option<SegmentReport> {
@@ -193,6 +212,7 @@ impl Look {
             is_publisher: true,
             receivers: Vec::new(),
             is_orphan: false,
+            orphans: Swept::default(),
         };
         match own {
             // A publisher that is gone, and receivers that are not.
@@ -200,6 +220,9 @@ impl Look {
             Some(Err(reason)) => report.state = State::Unusable(reason.clone()),
             Some(Ok(object)) => self.look_at_channel(object, &mut report),
         }
+        let is_its = |named| matches!(named, Named::Channel(of) | Named::Branch(of, _) if of == name);
+        let its = of_it().filter(|&(_, named, _)| is_its(named)).filter_map(|(.., opened)| opened.as_ref().ok());
+        report.orphans = swept(its.filter(|object| is_orphan(object)).map(|object| object.bytes_held));
         for (_, named, opened) in of_it() {
             let (Named::Branch(of, id), Ok(object)) = (named, opened) else { continue };
             // One that is not finished, or damaged, is nobody's receiver.
@@ -230,7 +253,7 @@ impl Look {
             Err(_) if is_locked => State::Unfinished,
             Err(error) => State::Unusable(error.to_string()),
         };
-        report.is_orphan = report.state == State::Dead && !object.locks.is_locked(RECEIVER_BYTE);
+        report.is_orphan = is_orphan(object);
     }
 
     fn receiver(&self, branch: Option<u64>, object: &Object, found: &Outside) -> ReceiverReport {
@@ -246,7 +269,7 @@ impl Look {
             waiting: found.traffic.waiting,
             left_out: found.traffic.left_out,
             bytes_held: object.bytes_held,
-            is_orphan: !is_alive && !object.locks.is_locked(OWNER_BYTE),
+            is_orphan: is_orphan(object),
         }
     }
 }
@@ -255,10 +278,16 @@ fn look_at(object: &Object) -> Result<Outside, ChannelError> {
     outside::look(object.locks.file(), &object.name, object.len)
 }
 
-/// Is a receiver alive that may still have to map segments of this provider?
-fn is_read(prefix: &str, id: ProviderId, channels: &[ChannelReport]) -> bool {
-    let mut its = channels.iter().filter(|channel| channel.prefix == prefix && channel.provider == Some(id));
-    its.any(|channel| channel.receivers.iter().any(|receiver| receiver.is_alive))
+/// Would a sweep remove a channel's object, or a branch? It goes by the locks and the first word, and
+/// so does this: what is half-made, or of another version, is removed as well.
+fn is_orphan(object: &Object) -> bool {
+    let is_locked = |byte| object.locks.is_locked(byte);
+    !is_locked(OWNER_BYTE) && !is_locked(RECEIVER_BYTE) && [0, CHANNEL_MAGIC].contains(&object.word(0))
+}
+
+/// What the removal of objects with so much memory each would be.
+fn swept(objects: impl IntoIterator<Item = u64>) -> Swept {
+    objects.into_iter().map(|bytes| Swept { objects: 1, bytes }).fold(Swept::default(), Add::add)
 }
 
 /// A copy of a control object, with the records that may have been used, and how many there are in

@@ -134,7 +134,7 @@ impl Inspector {
             leases: BTreeMap::new(),
         };
         let channels = look.channels();
-        let providers = look.providers(&channels);
+        let providers = look.providers();
         self.leases = look.leases;
         Ok(Report {
             directory: self.directory.clone(),

@@ -9,7 +9,7 @@ use crate::os::name::{list, Inode, Name};
 use crate::os::posix::effective_uid;
 use crate::protocol::names::{parse, Object as Named};
 use std::collections::BTreeSet;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 /// A regular file of this user.
@@ -42,6 +42,13 @@ impl Object {
         // A block has 512 bytes here, whatever the file system's block size.
         let (bytes_held, inode) = (metadata.blocks() * 512, (metadata.dev(), metadata.ino()));
         Ok(Self { len, bytes_held, inode, locks, name })
+    }
+
+    /// The word at this byte; zero beyond the end, as in what is not finished.
+    pub(super) fn word(&self, at: u64) -> u64 {
+        let mut found = [0; 8];
+        let _ = self.locks.file().read_at(&mut found, at);
+        u64::from_ne_bytes(found)
     }
 }
 

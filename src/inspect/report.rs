@@ -4,7 +4,9 @@
 
 use crate::channel::OnFull;
 use crate::os::processes::Process;
+use crate::owner::sweep::Swept;
 use crate::protocol::ids::{PeerId, ProviderId};
+use std::ops::Add;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -36,7 +38,8 @@ pub enum State {
     Unfinished,
     /// It is dead. A sweep removes the object, unless somebody still has to read it.
     Dead,
-    /// The object is not what its name says, or is of another version. The text says why.
+    /// The object is not what its name says, or is of another version. The text says why. If its
+    /// maker is dead, a sweep may remove it.
     Unusable(String),
 }
 
@@ -71,6 +74,8 @@ pub struct ProviderReport {
     pub peers: Vec<PeerReport>,
     /// Would a sweep remove it now?
     pub is_orphan: bool,
+    /// What that would remove: segments and the control object.
+    pub orphans: Swept,
 }
 
 /// A segment of a provider.
@@ -146,8 +151,10 @@ pub struct ChannelReport {
     pub is_publisher: bool,
     /// The receivers that there are; of a sender, also the place of one that has not come.
     pub receivers: Vec<ReceiverReport>,
-    /// Would a sweep remove it now?
+    /// Would a sweep remove its own object now? Those shared with receivers are theirs.
     pub is_orphan: bool,
+    /// What a sweep would remove of all its objects, half-made ones too.
+    pub orphans: Swept,
 }
 
 /// A receiver of a channel.
@@ -180,24 +187,18 @@ pub struct ReceiverReport {
 }
 
 impl Report {
-    /// Bytes of memory that a sweep of all prefixes would give back now, and how many objects. What
-    /// somebody still has mapped goes when it is unmapped.
-    pub fn orphans(&self) -> (usize, u64) {
-        let providers = self.providers.iter().filter(|provider| provider.is_orphan);
-        let of_providers = providers.map(|provider| (provider.objects(), provider.bytes_held));
-        let channels = self.channels.iter();
-        let of_channels = channels.flat_map(|channel| {
-            let receivers = channel.receivers.iter().filter(|receiver| receiver.is_orphan);
-            let own = channel.is_orphan && channel.is_publisher;
-            receivers.map(|receiver| (1, receiver.bytes_held)).chain(own.then_some((1, 0)))
-        });
-        of_providers.chain(of_channels).fold((0, 0), |(count, sum), (objects, bytes)| (count + objects, sum + bytes))
+    /// What a sweep of all prefixes would remove now. Memory that somebody still has mapped goes back
+    /// to the system when it is unmapped.
+    pub fn orphans(&self) -> Swept {
+        let providers = self.providers.iter().map(|provider| provider.orphans);
+        providers.chain(self.channels.iter().map(|channel| channel.orphans)).fold(Swept::default(), Add::add)
     }
 }
 
-impl ProviderReport {
-    fn objects(&self) -> usize {
-        // The control object may be gone already.
-        self.segments.len() + usize::from(!matches!(self.state, State::Unusable(_)))
+impl Add for Swept {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self { objects: self.objects + other.objects, bytes: self.bytes + other.bytes }
     }
 }

@@ -8,7 +8,7 @@ use crate::shm::{self, Names};
 use crate::wire::{Link, Message};
 use shm_pool::channel::{OnFull, Publisher, Receiver, Sender};
 use shm_pool::inspect::{ChannelReport, Inspector, ProviderReport, State};
-use shm_pool::Provider;
+use shm_pool::{Provider, Swept};
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -102,11 +102,37 @@ fn what_a_killed_owner_left_is_what_a_sweep_removes() {
     assert_eq!((&dead.state, &dead.owner, dead.is_orphan), (&State::Dead, &None, true));
     assert!(report.providers.iter().any(|provider| provider.id == living.id() && !provider.is_orphan));
     let promised = report.orphans();
-    let swept = Provider::sweep(names.prefix()).unwrap();
-    assert_eq!(promised.0, swept.objects);
-    assert!(swept.bytes >= promised.1 && promised.1 >= 1 << 20, "the control object's memory comes on top");
+    assert!(promised.bytes >= 1 << 20, "{promised:?}");
+    assert_eq!(Provider::sweep(names.prefix()).unwrap(), promised);
     assert_eq!(provider_of(&names).id, living.id());
     drop(message);
+}
+
+/// Otherwise what was killed in the making, or is of another version, is promised to stay and goes;
+/// or the other way round.
+#[test]
+fn what_is_half_made_or_damaged_is_promised_as_a_sweep_removes_it() {
+    let names = Names::new("inspect-half-made");
+    let write = |kind: &str, word: u64, len: usize| {
+        let mut content = word.to_ne_bytes().to_vec();
+        content.resize(len, 0x5a);
+        fs::write(shm::path(&format!("{}.{kind}", names.prefix())), content).unwrap();
+    };
+    // A control object that is none, with a segment; and a segment alone.
+    write("0123456789abcdef.ctl", 7, 8_192);
+    write("0123456789abcdef.1", 7, 100_000);
+    write("fedcba9876543210.2", 7, 50_000);
+    // Channels' objects without content, and one that is not ours.
+    write("half.channel", 0, 0);
+    write("half.0000000000000001.branch", 0, 4_096);
+    write("other.channel", 7, 4_096);
+    let report = inspector(&names).look().unwrap();
+    assert!(report.providers.iter().all(|provider| provider.is_orphan), "{report:?}");
+    let is_orphan: Vec<_> = report.channels.iter().map(|channel| (&channel.name[..], channel.is_orphan)).collect();
+    assert_eq!(is_orphan, [("half", true), ("other", false)]);
+    assert_eq!((report.orphans().objects, Provider::sweep(names.prefix()).unwrap()), (5, report.orphans()));
+    assert_eq!(inspector(&names).look().unwrap().orphans(), Swept::default());
+    fs::remove_file(shm::path(&format!("{}.other.channel", names.prefix()))).unwrap();
 }
 
 /// The role of a receiver that receives nothing.

@@ -8,6 +8,11 @@ use std::process::Command;
 /// Gives the process that `command` starts its own /dev/shm of 4 MiB. Where that is not permitted,
 /// the start fails.
 pub(crate) fn give_small_shm(command: &mut Command) {
+    give_shm(command, b"size=4m,mode=1777\0");
+}
+
+/// The same with these options of tmpfs, which must end with a NUL.
+pub(crate) fn give_shm(command: &mut Command, options: &'static [u8]) {
     // SAFETY: `geteuid` and `getegid` have no preconditions.
     let (is_root, uid, gid) = (is_root(), unsafe { libc::geteuid() }, unsafe { libc::getegid() });
     // Without these maps, files that the process makes would have no owner.
@@ -23,7 +28,7 @@ pub(crate) fn give_small_shm(command: &mut Command) {
             maps.iter().try_for_each(|(path, text)| std::fs::write(path, text))?;
         }
         mount(b"none\0", b"/\0", libc::MS_REC | libc::MS_PRIVATE, b"\0")?;
-        mount(b"tmpfs\0", b"/dev/shm\0", libc::MS_NOSUID | libc::MS_NODEV, b"size=4m,mode=1777\0")
+        mount(b"tmpfs\0", b"/dev/shm\0", libc::MS_NOSUID | libc::MS_NODEV, options)
     };
     // SAFETY: between fork and exec, `prepare` makes system calls only: `fs::write` with a short
     // path needs no heap.

@@ -1,0 +1,263 @@
+//! How programs are told. The shape is this command's own: it stays, and grows, while the library's
+//! types change. `version` changes when something that was there means something else, or is gone.
+
+use crate::unseen::Unseen;
+use serde::Serialize;
+use shm_pool::channel::OnFull;
+use shm_pool::inspect::{self, Report, State};
+use shm_pool::{ProviderId, Swept};
+
+/// Of every document.
+pub(crate) const VERSION: u32 = 1;
+
+/// A document as text.
+pub(crate) fn of(document: &impl Serialize) -> serde_json::Result<String> {
+    Ok(serde_json::to_string_pretty(document)? + "\n")
+}
+
+/// A look: of `ls`, of `show` with what was asked for only, and of `top` with rates.
+#[derive(Serialize)]
+pub(crate) struct Document {
+    version: u32,
+    directory: String,
+    free_bytes: Option<u64>,
+    providers: Vec<Provider>,
+    pub(crate) channels: Vec<Channel>,
+    orphans: Orphans,
+    unseen: Unseen,
+}
+
+#[derive(Serialize)]
+pub(crate) struct Process {
+    id: u32,
+    command: String,
+    is_stopped: bool,
+}
+
+#[derive(Serialize)]
+pub(crate) struct Orphans {
+    pub(crate) objects: usize,
+    pub(crate) bytes: u64,
+}
+
+#[derive(Serialize)]
+struct Provider {
+    prefix: String,
+    id: String,
+    state: &'static str,
+    problem: Option<String>,
+    owner: Option<Process>,
+    bytes_held: u64,
+    bytes_mapped: u64,
+    bytes_leased: u64,
+    max_shared: usize,
+    segments: Vec<Segment>,
+    leased: Vec<Class>,
+    peers: Vec<Peer>,
+    is_orphan: bool,
+    orphans: Orphans,
+}
+
+#[derive(Serialize)]
+struct Segment {
+    serial: String,
+    len: u64,
+    bytes_held: u64,
+    mapped_by: Vec<Process>,
+}
+
+#[derive(Serialize)]
+struct Class {
+    size: u64,
+    messages: usize,
+    bytes: u64,
+}
+
+#[derive(Serialize)]
+struct Peer {
+    slot: u8,
+    is_alive: bool,
+    process: Option<Process>,
+    messages: usize,
+    bytes: u64,
+    views: u64,
+    grants: u64,
+    oldest_lease_seconds: Option<f64>,
+}
+
+#[derive(Serialize)]
+pub(crate) struct Channel {
+    prefix: String,
+    name: String,
+    provider: Option<String>,
+    state: &'static str,
+    problem: Option<String>,
+    sender: Option<Process>,
+    is_publisher: bool,
+    receivers: Vec<Receiver>,
+    is_orphan: bool,
+    orphans: Orphans,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) messages_per_second: Option<f64>,
+}
+
+#[derive(Serialize)]
+struct Receiver {
+    branch: Option<String>,
+    is_alive: bool,
+    process: Option<Process>,
+    on_full: &'static str,
+    capacity: usize,
+    loans: usize,
+    sent: u64,
+    waiting: usize,
+    left_out: u32,
+    bytes_held: u64,
+    is_orphan: bool,
+}
+
+impl Document {
+    pub(crate) fn of(report: &Report) -> Self {
+        Self {
+            version: VERSION,
+            directory: report.directory.display().to_string(),
+            free_bytes: report.free_bytes,
+            providers: report.providers.iter().map(Provider::of).collect(),
+            channels: report.channels.iter().map(Channel::of).collect(),
+            orphans: report.orphans().into(),
+            unseen: Unseen::of(report),
+        }
+    }
+}
+
+impl Process {
+    pub(crate) fn of(process: &inspect::Process) -> Self {
+        let inspect::Process { id, command, is_stopped, .. } = process.clone();
+        Self { id, command, is_stopped }
+    }
+
+    pub(crate) fn of_any(process: &Option<inspect::Process>) -> Option<Self> {
+        process.as_ref().map(Self::of)
+    }
+}
+
+impl From<Swept> for Orphans {
+    fn from(swept: Swept) -> Self {
+        Self { objects: swept.objects, bytes: swept.bytes }
+    }
+}
+
+/// As everywhere else: 16 digits.
+pub(crate) fn id(id: ProviderId) -> String {
+    id.to_string()
+}
+
+fn state(state: &State) -> (&'static str, Option<String>) {
+    match state {
+        State::Alive => ("alive", None),
+        State::Unfinished => ("unfinished", None),
+        State::Dead => ("dead", None),
+        State::Unusable(problem) => ("unusable", Some(problem.clone())),
+        other => ("other", Some(format!("{other:?}"))),
+    }
+}
+
+impl Provider {
+    fn of(provider: &inspect::ProviderReport) -> Self {
+        let (state, problem) = state(&provider.state);
+        Self {
+            prefix: provider.prefix.clone(),
+            id: id(provider.id),
+            state,
+            problem,
+            owner: Process::of_any(&provider.owner),
+            bytes_held: provider.bytes_held,
+            bytes_mapped: provider.bytes_mapped,
+            bytes_leased: provider.bytes_leased,
+            max_shared: provider.max_shared,
+            segments: provider.segments.iter().map(Segment::of).collect(),
+            leased: provider.leased.iter().map(Class::of).collect(),
+            peers: provider.peers.iter().map(Peer::of).collect(),
+            is_orphan: provider.is_orphan,
+            orphans: provider.orphans.into(),
+        }
+    }
+}
+
+impl Segment {
+    fn of(segment: &inspect::SegmentReport) -> Self {
+        Self {
+            serial: format!("{:x}", segment.serial),
+            len: segment.len,
+            bytes_held: segment.bytes_held,
+            mapped_by: segment.mapped_by.iter().map(Process::of).collect(),
+        }
+    }
+}
+
+impl Class {
+    fn of(class: &inspect::LeasedClass) -> Self {
+        Self { size: class.size, messages: class.messages, bytes: class.bytes }
+    }
+}
+
+impl Peer {
+    fn of(peer: &inspect::PeerReport) -> Self {
+        Self {
+            slot: peer.slot,
+            is_alive: peer.is_alive,
+            process: Process::of_any(&peer.process),
+            messages: peer.messages,
+            bytes: peer.bytes,
+            views: peer.views,
+            grants: peer.grants,
+            oldest_lease_seconds: peer.oldest_lease.map(|time| time.as_secs_f64()),
+        }
+    }
+}
+
+impl Channel {
+    fn of(channel: &inspect::ChannelReport) -> Self {
+        let (state, problem) = state(&channel.state);
+        Self {
+            prefix: channel.prefix.clone(),
+            name: channel.name.clone(),
+            provider: channel.provider.map(id),
+            state,
+            problem,
+            sender: Process::of_any(&channel.sender),
+            is_publisher: channel.is_publisher,
+            receivers: channel.receivers.iter().map(Receiver::of).collect(),
+            is_orphan: channel.is_orphan,
+            orphans: channel.orphans.into(),
+            messages_per_second: None,
+        }
+    }
+}
+
+impl Receiver {
+    fn of(receiver: &inspect::ReceiverReport) -> Self {
+        Self {
+            branch: receiver.branch.map(|id| format!("{id:016x}")),
+            is_alive: receiver.is_alive,
+            process: Process::of_any(&receiver.process),
+            on_full: on_full(receiver.on_full),
+            capacity: receiver.capacity,
+            loans: receiver.loans,
+            sent: receiver.sent,
+            waiting: receiver.waiting,
+            left_out: receiver.left_out,
+            bytes_held: receiver.bytes_held,
+            is_orphan: receiver.is_orphan,
+        }
+    }
+}
+
+pub(crate) fn on_full(rule: OnFull) -> &'static str {
+    match rule {
+        OnFull::Wait => "wait",
+        OnFull::DropNew => "drop_new",
+        OnFull::KeepLatest => "keep_latest",
+        _ => "other",
+    }
+}

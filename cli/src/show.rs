@@ -1,0 +1,108 @@
+//! `show`: all there is to see of one provider or channel.
+
+use crate::args::{Code, Scope, Show};
+use crate::unseen::is_there;
+use crate::{json, text, Answer, Fallible};
+use shm_pool::inspect::{ChannelReport, ProviderReport, Report, State};
+use shm_pool::ProviderId;
+
+pub(crate) fn run(scope: &Scope, options: &Show) -> Fallible<Answer> {
+    let mut report = scope.inspector().look()?;
+    let all = text::footer(&report);
+    keep_only(&mut report, &options.what);
+    let is_there = !report.providers.is_empty() || !report.channels.is_empty();
+    let text = match (scope.json, is_there) {
+        (true, _) => json::of(&json::Document::of(&report))?,
+        (false, true) => describe(&report),
+        (false, false) => {
+            format!("{} has no provider or channel {:?}\n{all}", report.directory.display(), options.what)
+        }
+    };
+    Ok(Answer { text, code: if is_there { Code::Fine } else { Code::NotThere } })
+}
+
+/// Of several prefixes, all with this id or name.
+fn keep_only(report: &mut Report, what: &str) {
+    let (prefix, name) = what.split_once('.').map_or((None, what), |(prefix, name)| (Some(prefix), name));
+    let is_of = |of: &str| prefix.is_none_or(|prefix| prefix == of);
+    let id: Option<ProviderId> = name.parse().ok();
+    report.providers.retain(|provider| is_of(&provider.prefix) && id == Some(provider.id));
+    report.channels.retain(|channel| is_of(&channel.prefix) && channel.name == name);
+}
+
+fn describe(report: &Report) -> String {
+    let providers = report.providers.iter().map(provider);
+    providers.chain(report.channels.iter().map(channel)).chain([text::footer(report)]).collect()
+}
+
+fn problem(state: &State) -> String {
+    match state {
+        State::Unusable(problem) => format!(": {problem}"),
+        _ => String::new(),
+    }
+}
+
+fn provider(provider: &ProviderReport) -> String {
+    let segments = provider.segments.iter().map(|segment| {
+        let mapped_by = segment.mapped_by.iter().map(|process| text::short_process(Some(process), true));
+        let mapped_by = mapped_by.collect::<Vec<_>>().join(", ");
+        [format!("{:x}", segment.serial), text::bytes(segment.len), text::bytes(segment.bytes_held), mapped_by]
+    });
+    let leased = provider.leased.iter().map(|class| {
+        [format!("up to {}", text::bytes(class.size)), class.messages.to_string(), text::bytes(class.bytes)]
+    });
+    let peers = provider.peers.iter().map(|peer| {
+        [
+            peer.slot.to_string(),
+            if peer.is_alive { text::process(peer.process.as_ref(), true) } else { "dead".to_owned() },
+            text::bytes_or_none(peer.bytes),
+            peer.messages.to_string(),
+            peer.views.to_string(),
+            peer.grants.to_string(),
+        ]
+    });
+    let lines = [
+        ("provider", text::name_of_provider(provider)),
+        ("state", text::state_of_provider(provider).to_owned() + &problem(&provider.state)),
+        ("owner", text::process(provider.owner.as_ref(), is_there(&provider.state))),
+        ("held", text::bytes(provider.bytes_held)),
+        ("mapped", text::bytes(provider.bytes_mapped)),
+        ("leased", text::bytes(provider.bytes_leased)),
+        ("shared", format!("at most {} messages at a time", provider.max_shared)),
+    ];
+    let tables = [
+        text::table(["SEGMENT", "LENGTH", "HELD", "MAPPED BY"], segments),
+        text::table(["LEASED CLASS", "MESSAGES", "BYTES"], leased),
+        text::table(["PEER", "PROCESS", "LEASED", "MESSAGES", "VIEWS", "GRANTS"], peers),
+    ];
+    described(&lines, &tables)
+}
+
+fn channel(channel: &ChannelReport) -> String {
+    let receivers = channel.receivers.iter().map(|receiver| {
+        [
+            receiver.branch.map_or(text::NONE.to_owned(), |id| format!("{id:016x}")),
+            text::process(receiver.process.as_ref(), receiver.is_alive),
+            json::on_full(receiver.on_full).replace('_', " "),
+            text::fill(receiver),
+            receiver.sent.to_string(),
+            receiver.left_out.to_string(),
+            receiver.loans.to_string(),
+        ]
+    });
+    let lines = [
+        ("channel", text::name_of_channel(channel)),
+        ("state", text::state_of_channel(channel).to_owned() + &problem(&channel.state)),
+        ("sender", text::process(channel.sender.as_ref(), is_there(&channel.state))),
+        ("provider", channel.provider.map_or(text::NONE.to_owned(), |id| id.to_string())),
+        ("kind", if channel.is_publisher { "publisher" } else { "sender" }.to_owned()),
+    ];
+    let heads = ["BRANCH", "RECEIVER", "WHEN FULL", "WAITING", "SENT", "LEFT OUT", "LOANS UP TO"];
+    described(&lines, &[text::table(heads, receivers)])
+}
+
+fn described(lines: &[(&str, String)], tables: &[String]) -> String {
+    let lines: String = lines.iter().map(|(what, value)| format!("{what:<10}{value}\n")).collect();
+    let tables = tables.iter().filter(|table| !table.is_empty()).map(|table| format!("\n{table}"));
+    lines + &tables.collect::<String>() + "\n"
+}

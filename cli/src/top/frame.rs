@@ -1,0 +1,179 @@
+//! What a screen shows.
+
+use super::rates::Watch;
+use crate::unseen::is_there;
+use crate::{text, who};
+use ratatui::backend::TestBackend;
+use ratatui::buffer::Buffer;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style, Stylize};
+use ratatui::text::{Line, Text};
+use ratatui::widgets::{Row, Table};
+use ratatui::{Frame, Terminal};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+
+/// Of a screen that is printed as text.
+const SIZE: (u16, u16) = (80, 24);
+/// Of the longest bar, in cells.
+const BAR: u64 = 40;
+
+/// A part of the screen: a table with its heads.
+struct Part {
+    heads: Vec<&'static str>,
+    widths: Vec<Constraint>,
+    rows: Vec<Vec<String>>,
+}
+
+/// Draws all of it: the most important first, and of each part as many rows as there is room for.
+pub(super) fn draw(frame: &mut Frame<'_>, watch: &Watch) {
+    let parts = [providers(watch), channels(watch), classes(watch), holders(watch)];
+    let notes = text::footer(watch.report());
+    let rows = [Constraint::Length(1), Constraint::Fill(1), Constraint::Length(notes.lines().count() as u16)];
+    let [head, body, foot] = Layout::vertical(rows).areas(frame.area());
+    let bold = Style::new().add_modifier(Modifier::REVERSED);
+    frame.render_widget(Line::styled(title(watch, head.width), bold), head);
+    let heights = share(parts.each_ref().map(|part| part.rows.len() as u16 + 2), body.height);
+    for (part, area) in parts.iter().zip(Layout::vertical(heights.map(Constraint::Length)).split(body).iter()) {
+        part.draw(frame, *area);
+    }
+    frame.render_widget(Text::raw(notes).fg(Color::Yellow), foot);
+}
+
+/// A screen as text.
+pub(super) fn text(watch: &Watch) -> Result<String, Infallible> {
+    let mut terminal = Terminal::new(TestBackend::new(SIZE.0, SIZE.1))?;
+    let drawn = terminal.draw(|frame| draw(frame, watch))?;
+    Ok(lines(drawn.buffer))
+}
+
+fn lines(buffer: &Buffer) -> String {
+    let area = buffer.area;
+    let line = |y| (area.left()..area.right()).map(|x| buffer[(x, y)].symbol()).collect::<String>();
+    (area.top()..area.bottom()).map(|y| format!("{}\n", line(y).trim_end())).collect()
+}
+
+/// Gives out rows in turn, to each part no more than it wants.
+fn share<const N: usize>(wanted: [u16; N], mut room: u16) -> [u16; N] {
+    let mut heights = [0; N];
+    while room > 0 && heights != wanted {
+        for (height, wanted) in heights.iter_mut().zip(wanted) {
+            if *height < wanted && room > 0 {
+                *height += 1;
+                room -= 1;
+            }
+        }
+    }
+    heights
+}
+
+impl Part {
+    /// The last row says how many have no room. Below the last one a line stays empty.
+    fn draw(&self, frame: &mut Frame<'_>, area: Rect) {
+        let room = usize::from(area.height.saturating_sub(2));
+        let shown = if self.rows.len() > room { room.saturating_sub(1) } else { self.rows.len() };
+        let rows = self.rows[..shown].iter().map(|row| Row::new(row.clone()));
+        let left_out = (self.rows.len() > shown).then(|| Row::new([format!("… and {} more", self.rows.len() - shown)]));
+        let heads = Row::new(self.heads.clone()).bold();
+        frame.render_widget(Table::new(rows.chain(left_out), &self.widths).header(heads).column_spacing(2), area);
+    }
+}
+
+fn title(watch: &Watch, width: u16) -> String {
+    let report = watch.report();
+    let sum = |of: fn(&shm_pool::inspect::ProviderReport) -> u64| report.providers.iter().map(of).sum();
+    let (held, leased) = (sum(|provider| provider.bytes_held), sum(|provider| provider.bytes_leased));
+    let (held, leased) = (text::bytes(held), text::bytes(leased));
+    let what = format!(" shm-pool top  {}  held {held}  leased {leased}", text::directory(report));
+    format!("{what:<width$}", width = usize::from(width).saturating_sub(8)) + "q quits "
+}
+
+fn providers(watch: &Watch) -> Part {
+    let mut all: Vec<_> = watch.report().providers.iter().collect();
+    all.sort_by_key(|provider| Reverse(provider.bytes_held));
+    let rows = all.into_iter().map(|provider| {
+        vec![
+            text::name_of_provider(provider),
+            text::state_of_provider(provider).to_owned(),
+            text::short_process(provider.owner.as_ref(), is_there(&provider.state)),
+            text::bytes(provider.bytes_held),
+            text::bytes_or_none(provider.bytes_leased),
+        ]
+    });
+    Part {
+        heads: vec!["PROVIDER", "STATE", "OWNER", "HELD", "LEASED"],
+        widths: widths([25, 8, 0, 9, 9]),
+        rows: rows.collect(),
+    }
+}
+
+fn channels(watch: &Watch) -> Part {
+    let mut all: Vec<_> = watch.report().channels.iter().map(|channel| (watch.rate(channel), channel)).collect();
+    all.sort_by(|(one, _), (other, _)| other.total_cmp(one));
+    let rows = all.into_iter().map(|(rate, channel)| {
+        let fullest = text::fullest(channel);
+        vec![
+            text::name_of_channel(channel),
+            text::state_of_channel(channel).to_owned(),
+            text::short_process(channel.sender.as_ref(), is_there(&channel.state)),
+            format!("{rate:.1}/s"),
+            fullest.map_or(text::NONE.to_owned(), text::fill),
+        ]
+    });
+    Part {
+        heads: vec!["CHANNEL", "STATE", "SENDER", "MESSAGES", "WAITING"],
+        widths: widths([25, 8, 0, 9, 9]),
+        rows: rows.collect(),
+    }
+}
+
+/// What is leased, by size class over all providers. The bar of the class with most bytes is full.
+fn classes(watch: &Watch) -> Part {
+    let mut all = BTreeMap::<u64, (usize, u64)>::new();
+    for class in watch.report().providers.iter().flat_map(|provider| &provider.leased) {
+        let (messages, bytes) = all.entry(class.size).or_default();
+        (*messages, *bytes) = (*messages + class.messages, *bytes + class.bytes);
+    }
+    let most = all.values().map(|(_, bytes)| *bytes).max().unwrap_or(0).max(1);
+    let mut all: Vec<_> = all.into_iter().collect();
+    all.sort_by_key(|(_, (_, bytes))| Reverse(*bytes));
+    let rows = all.into_iter().map(|(size, (messages, bytes))| {
+        // Also what is little is seen.
+        let length = (bytes.saturating_mul(BAR) / most).max(1) as usize;
+        vec![text::bytes(size), "█".repeat(length), text::bytes(bytes), messages.to_string()]
+    });
+    Part { heads: vec!["CLASS UP TO", "", "LEASED", "MESSAGES"], widths: widths([12, 0, 10, 10]), rows: rows.collect() }
+}
+
+fn holders(watch: &Watch) -> Part {
+    let rows = who::holders(watch.report()).into_iter().map(|(holder, holding)| {
+        let age = holding.oldest_lease.map_or(text::NONE.to_owned(), |age| format!("{}s", age.as_secs()));
+        vec![holder.text(), text::bytes_or_none(holding.owns), holding.leases_text(), age]
+    });
+    Part {
+        heads: vec!["PROCESS", "OWNS", "LEASES", "FOR AT LEAST"],
+        widths: widths([0, 10, 18, 12]),
+        rows: rows.collect(),
+    }
+}
+
+/// Of columns; that of width 0 takes what is left.
+fn widths<const N: usize>(widths: [u16; N]) -> Vec<Constraint> {
+    let width = |width| if width == 0 { Constraint::Fill(1) } else { Constraint::Length(width) };
+    widths.into_iter().map(width).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::share;
+
+    /// Otherwise one long part pushes the others off the screen, or room is left empty.
+    #[test]
+    fn rows_are_given_to_who_wants_them() {
+        assert_eq!(share([3, 30, 3, 3], 22), [3, 13, 3, 3]);
+        assert_eq!(share([30, 30, 30, 30], 22), [6, 6, 5, 5]);
+        assert_eq!(share([3, 3, 2, 2], 22), [3, 3, 2, 2]);
+        assert_eq!(share([3, 3, 2, 2], 2), [1, 1, 0, 0]);
+    }
+}

@@ -1,0 +1,76 @@
+//! The terminal: refreshing, keys and signals. However this ends, by a key, a signal, an error or a
+//! panic, the terminal is as it was before.
+
+use super::frame;
+use super::rates::Watch;
+use crate::Fallible;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
+use ratatui::DefaultTerminal;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use signal_hook::low_level::emulate_default_handler;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// What the screen waits for.
+enum Input {
+    Event(Event),
+    Signal(i32),
+}
+
+/// Shows the screen until somebody has seen enough.
+pub(super) fn run(watch: &mut Watch, interval: Duration) -> Fallible<()> {
+    let inputs = inputs()?;
+    // It also has a panic restore the terminal first.
+    let mut terminal = ratatui::try_init()?;
+    let shown = show(&mut terminal, watch, interval, &inputs);
+    let restored = ratatui::try_restore();
+    if let Some(signal) = shown? {
+        // The process ends as it would have without a handler, for whoever asks why it ended. If it
+        // was the terminal's end, there is none to restore.
+        emulate_default_handler(signal)?;
+    }
+    Ok(restored?)
+}
+
+/// Keys and signals come from threads of their own: the screen sleeps until there is something.
+fn inputs() -> Fallible<Receiver<Input>> {
+    let (events, inputs) = mpsc::channel();
+    let of_signals = events.clone();
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
+    thread::spawn(move || signals.forever().try_for_each(|signal| of_signals.send(Input::Signal(signal))));
+    // Ends when the terminal is gone; then SIGHUP comes as well.
+    thread::spawn(move || while event::read().is_ok_and(|event| events.send(Input::Event(event)).is_ok()) {});
+    Ok(inputs)
+}
+
+/// Returns the signal that ended it, if it was one.
+fn show(
+    terminal: &mut DefaultTerminal,
+    watch: &mut Watch,
+    interval: Duration,
+    inputs: &Receiver<Input>,
+) -> Fallible<Option<i32>> {
+    let mut next = Instant::now() + interval;
+    loop {
+        terminal.draw(|screen| frame::draw(screen, watch))?;
+        match inputs.recv_timeout(next.saturating_duration_since(Instant::now())) {
+            Ok(Input::Signal(signal)) => return Ok(Some(signal)),
+            Ok(Input::Event(event)) if is_end(&event) => return Ok(None),
+            // Most likely another size: it is drawn again.
+            Ok(Input::Event(_)) => {}
+            Err(RecvTimeoutError::Timeout) => {
+                watch.look()?;
+                next = Instant::now() + interval;
+            }
+            Err(RecvTimeoutError::Disconnected) => return Ok(None),
+        }
+    }
+}
+
+fn is_end(event: &Event) -> bool {
+    let Some(key) = event.as_key_press_event() else { return false };
+    let is_interrupt = key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
+    matches!(key.code, KeyCode::Char('q') | KeyCode::Esc) || is_interrupt
+}

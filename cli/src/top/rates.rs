@@ -1,0 +1,99 @@
+//! What happened between two looks.
+
+use crate::text;
+use shm_pool::inspect::{ChannelReport, Inspector, Report};
+use shm_pool::OsError;
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+/// How many messages were sent to each receiver, by channel and branch.
+type Sent = BTreeMap<(String, Option<u64>), u64>;
+
+/// The last look, and what the one before had counted.
+pub(super) struct Watch {
+    inspector: Inspector,
+    report: Report,
+    at: Instant,
+    seconds: f64,
+    before: Sent,
+}
+
+impl Watch {
+    /// Looks for the first time.
+    pub(super) fn new(mut inspector: Inspector) -> Result<Self, OsError> {
+        let report = inspector.look()?;
+        let before = sent(&report);
+        Ok(Self { inspector, report, at: Instant::now(), seconds: 0.0, before })
+    }
+
+    /// Looks again.
+    pub(super) fn look(&mut self) -> Result<(), OsError> {
+        let report = self.inspector.look()?;
+        let now = Instant::now();
+        self.before = sent(&self.report);
+        self.seconds = (now - self.at).as_secs_f64();
+        (self.report, self.at) = (report, now);
+        Ok(())
+    }
+
+    pub(super) fn report(&self) -> &Report {
+        &self.report
+    }
+
+    /// Messages per second between the last two looks, as the receiver counts that got most: a
+    /// message to many counts once. One that came meanwhile counts from the next look on.
+    pub(super) fn rate(&self, channel: &ChannelReport) -> f64 {
+        let name = text::name_of_channel(channel);
+        let since = |branch, sent: u64| Some(sent.saturating_sub(*self.before.get(&(name.clone(), branch))?));
+        let most = channel.receivers.iter().filter_map(|receiver| since(receiver.branch, receiver.sent)).max();
+        match most {
+            Some(messages) if self.seconds > 0.0 => messages as f64 / self.seconds,
+            _ => 0.0,
+        }
+    }
+}
+
+fn sent(report: &Report) -> Sent {
+    let of = |channel: &ChannelReport| {
+        let name = text::name_of_channel(channel);
+        let receivers = channel.receivers.iter();
+        receivers.map(|receiver| ((name.clone(), receiver.branch), receiver.sent)).collect::<Vec<_>>()
+    };
+    report.channels.iter().flat_map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shm_pool::channel::{Publisher, Receiver};
+    use shm_pool::{Client, Provider};
+
+    /// Otherwise a channel that has been busy seems to be busy for ever, or the first look counts all
+    /// that was ever sent.
+    #[test]
+    fn a_rate_is_of_the_last_two_looks() {
+        let prefix = format!("cli-{}-rates", std::process::id());
+        let provider = Provider::builder().name_prefix(&prefix).build().unwrap();
+        let client = Client::builder().name_prefix(&prefix).build().unwrap();
+        let mut publisher = Publisher::builder().receivers(2).capacity(16).create(&provider, "c").unwrap();
+        let mut send = |count| (0..count).for_each(|_| assert!(publisher.try_send_bytes(b"message").is_ok()));
+        let _one = Receiver::open(&client, "c").unwrap();
+        send(3);
+        let mut watch = Watch::new(Inspector::new().prefix(&prefix)).unwrap();
+        let sent = |watch: &Watch| (watch.rate(&watch.report().channels[0]) * watch.seconds).round();
+        assert_eq!(sent(&watch), 0.0);
+        send(5);
+        watch.look().unwrap();
+        assert_eq!(sent(&watch), 5.0);
+        watch.look().unwrap();
+        assert_eq!(sent(&watch), 0.0);
+        // One that comes counts from the next look on; and a message to two is one message.
+        let _other = Receiver::open(&client, "c").unwrap();
+        send(2);
+        watch.look().unwrap();
+        assert_eq!(sent(&watch), 2.0);
+        send(4);
+        watch.look().unwrap();
+        assert_eq!(sent(&watch), 4.0);
+    }
+}

@@ -1,0 +1,190 @@
+//! `who`: which process holds how much.
+
+use crate::args::{Scope, Who};
+use crate::unseen::Unseen;
+use crate::{json, text, Answer, Fallible};
+use serde::Serialize;
+use shm_pool::inspect::{Process, Report};
+use std::collections::BTreeMap;
+use std::thread;
+use std::time::Duration;
+
+pub(crate) fn run(scope: &Scope, options: &Who) -> Fallible<Answer> {
+    let mut inspector = scope.inspector();
+    let mut report = inspector.look()?;
+    if !options.time.is_zero() {
+        // Only a second look tells which leases stay.
+        thread::sleep(options.time);
+        report = inspector.look()?;
+    }
+    let all = holders(&report);
+    let text = if scope.json { json::of(&Document::of(&report, &all))? } else { list(&report, &all) };
+    Ok(Answer::fine(text))
+}
+
+/// Who has something.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Holder {
+    Process(Process),
+    /// A peer that lives, in a process that is not seen.
+    Unseen(String),
+    /// A peer that is dead. Its leases come back when the owner needs memory.
+    Dead(String),
+}
+
+/// What it has.
+#[derive(Default)]
+pub(crate) struct Holding {
+    /// Bytes of memory that its own providers have.
+    pub(crate) owns: u64,
+    /// Bytes of messages that it leases from others, or from itself.
+    pub(crate) leases: u64,
+    pub(crate) messages: usize,
+    /// For how long it has had one of them, as far as was seen.
+    pub(crate) oldest_lease: Option<Duration>,
+    /// Bytes of memory in segments that it has mapped.
+    pub(crate) maps: u64,
+    /// The channels that it sends to.
+    pub(crate) sends: Vec<String>,
+    /// The channels that it receives from, how many messages wait there, and for how many is room.
+    pub(crate) receives: Vec<(String, usize, usize)>,
+}
+
+/// All holders, those first that lease most.
+pub(crate) fn holders(report: &Report) -> Vec<(Holder, Holding)> {
+    let mut all = BTreeMap::<Holder, Holding>::new();
+    for provider in &report.providers {
+        if let Some(owner) = &provider.owner {
+            all.entry(Holder::Process(owner.clone())).or_default().owns += provider.bytes_held;
+        }
+        for segment in &provider.segments {
+            for process in &segment.mapped_by {
+                all.entry(Holder::Process(process.clone())).or_default().maps += segment.bytes_held;
+            }
+        }
+        for peer in &provider.peers {
+            let place = || format!("peer {} of {}", peer.slot, text::name_of_provider(provider));
+            let holder = match &peer.process {
+                Some(process) => Holder::Process(process.clone()),
+                None if peer.is_alive => Holder::Unseen(place()),
+                None => Holder::Dead(place()),
+            };
+            let holding = all.entry(holder).or_default();
+            holding.leases += peer.bytes;
+            holding.messages += peer.messages;
+            holding.oldest_lease = holding.oldest_lease.max(peer.oldest_lease);
+        }
+    }
+    for channel in &report.channels {
+        if let Some(sender) = &channel.sender {
+            let holding = all.entry(Holder::Process(sender.clone())).or_default();
+            holding.sends.push(text::name_of_channel(channel));
+        }
+        for receiver in &channel.receivers {
+            let Some(process) = &receiver.process else { continue };
+            let of_it = (text::name_of_channel(channel), receiver.waiting, receiver.capacity);
+            all.entry(Holder::Process(process.clone())).or_default().receives.push(of_it);
+        }
+    }
+    let mut all: Vec<_> = all.into_iter().collect();
+    all.sort_by_key(|(_, holding)| std::cmp::Reverse((holding.leases, holding.owns, holding.maps)));
+    all
+}
+
+impl Holder {
+    pub(crate) fn text(&self) -> String {
+        match self {
+            Self::Process(process) => text::short_process(Some(process), true),
+            Self::Unseen(place) => format!("not seen: {place}"),
+            Self::Dead(place) => format!("dead: {place}"),
+        }
+    }
+}
+
+impl Holding {
+    pub(crate) fn leases_text(&self) -> String {
+        match self.messages {
+            0 => text::NONE.to_owned(),
+            count => format!("{} in {count}", text::bytes(self.leases)),
+        }
+    }
+}
+
+fn list(report: &Report, all: &[(Holder, Holding)]) -> String {
+    let rows = all.iter().map(|(holder, holding)| {
+        // None is older than no time at all after a single look.
+        let age = holding.oldest_lease.filter(|age| !age.is_zero()).map_or(text::NONE.to_owned(), text::at_least);
+        let receives = holding.receives.iter().map(|(name, waiting, room)| format!("{name} {waiting}/{room}"));
+        [
+            holder.text(),
+            text::bytes_or_none(holding.owns),
+            holding.leases_text(),
+            age,
+            text::bytes_or_none(holding.maps),
+            text::joined(holding.sends.iter().cloned()),
+            text::joined(receives),
+        ]
+    });
+    let heads = ["PROCESS", "OWNS", "LEASES", "FOR", "MAPS", "SENDS", "RECEIVES"];
+    let rows = text::table(heads, rows);
+    let nobody = if rows.is_empty() { "nobody holds anything\n" } else { "" };
+    format!("{rows}{nobody}{}", text::footer(report))
+}
+
+#[derive(Serialize)]
+struct Document {
+    version: u32,
+    holders: Vec<Entry>,
+    unseen: Unseen,
+}
+
+#[derive(Serialize)]
+struct Entry {
+    /// `null` for a peer that is dead, or in a process that is not seen.
+    process: Option<json::Process>,
+    peer: Option<String>,
+    is_alive: bool,
+    bytes_owned: u64,
+    bytes_leased: u64,
+    messages_leased: usize,
+    oldest_lease_seconds: Option<f64>,
+    bytes_mapped: u64,
+    sends: Vec<String>,
+    receives: Vec<Receives>,
+}
+
+#[derive(Serialize)]
+struct Receives {
+    channel: String,
+    waiting: usize,
+    capacity: usize,
+}
+
+impl Document {
+    fn of(report: &Report, all: &[(Holder, Holding)]) -> Self {
+        let holders = all.iter().map(|(holder, holding)| Entry::of(holder, holding)).collect();
+        Self { version: json::VERSION, holders, unseen: Unseen::of(report) }
+    }
+}
+
+impl Entry {
+    fn of(holder: &Holder, holding: &Holding) -> Self {
+        let (process, peer) = match holder {
+            Holder::Process(process) => (Some(json::Process::of(process)), None),
+            Holder::Unseen(place) | Holder::Dead(place) => (None, Some(place.clone())),
+        };
+        let receives = holding.receives.iter().cloned();
+        Self {
+            process,
+            peer,
+            is_alive: !matches!(holder, Holder::Dead(_)),
+            bytes_owned: holding.owns,
+            bytes_leased: holding.leases,
+            messages_leased: holding.messages,
+            oldest_lease_seconds: holding.oldest_lease.map(|age| age.as_secs_f64()),
+            bytes_mapped: holding.maps,
+            sends: holding.sends.clone(),
+            receives: receives.map(|(channel, waiting, capacity)| Receives { channel, waiting, capacity }).collect(),
+        }
+    }
+}

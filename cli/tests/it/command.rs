@@ -1,0 +1,101 @@
+//! The built command, and the names that tests use.
+
+use serde_json::Value;
+use shm_pool::{Client, Provider, ProviderBuilder};
+use shm_pool_support::procfs;
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+/// What the command said, and its exit code.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Said {
+    pub(crate) text: String,
+    pub(crate) errors: String,
+    pub(crate) code: i32,
+}
+
+impl Said {
+    /// What it said, if it ended well.
+    pub(crate) fn fine(self) -> String {
+        assert_eq!((self.code, &self.errors[..]), (0, ""), "{}", self.text);
+        self.text
+    }
+
+    /// As JSON, if it ended well.
+    pub(crate) fn json(self) -> Value {
+        serde_json::from_str(&self.fine()).unwrap()
+    }
+
+    /// The line with this word, if it ended well.
+    pub(crate) fn line(self, word: &str) -> String {
+        let text = self.fine();
+        text.lines().find(|line| line.contains(word)).unwrap_or_else(|| panic!("no {word}:\n{text}")).to_owned()
+    }
+}
+
+impl From<Output> for Said {
+    fn from(output: Output) -> Self {
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        let code = output.status.code().unwrap_or_else(|| panic!("{}", output.status));
+        Self { text: text(output.stdout), errors: text(output.stderr), code }
+    }
+}
+
+/// The command, to be run with these arguments.
+pub(crate) fn shm_pool(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_shm-pool"));
+    command.args(arguments);
+    command
+}
+
+/// Runs it.
+pub(crate) fn run(arguments: &[&str]) -> Said {
+    shm_pool(arguments).output().unwrap().into()
+}
+
+/// A prefix that no other test uses. Panics on drop if an object with it is left.
+pub(crate) struct Names {
+    pub(crate) prefix: String,
+}
+
+impl Names {
+    /// `test` is short, and different in every test.
+    pub(crate) fn new(test: &str) -> Self {
+        Self { prefix: format!("cli-{}-{test}", std::process::id()) }
+    }
+
+    /// Runs the command for this prefix only.
+    pub(crate) fn run(&self, arguments: &[&str]) -> Said {
+        run(&[&["--prefix", &self.prefix], arguments].concat())
+    }
+
+    pub(crate) fn provider(&self) -> ProviderBuilder {
+        Provider::builder().name_prefix(&self.prefix)
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        Client::builder().name_prefix(&self.prefix).build().unwrap()
+    }
+
+    /// Its objects.
+    pub(crate) fn objects(&self) -> Vec<String> {
+        procfs::objects(&format!("{}.", self.prefix))
+    }
+
+    /// Where an object of this kind is.
+    pub(crate) fn path(&self, kind: &str) -> PathBuf {
+        PathBuf::from(format!("{}/{}.{kind}", procfs::OBJECTS, self.prefix))
+    }
+}
+
+impl Drop for Names {
+    fn drop(&mut self) {
+        let left = self.objects();
+        for name in &left {
+            // After a failure, anything may be left.
+            let _ = fs::remove_file(PathBuf::from(procfs::OBJECTS).join(name));
+        }
+        assert!(std::thread::panicking() || left.is_empty(), "left behind: {left:?}");
+    }
+}

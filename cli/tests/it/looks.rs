@@ -1,0 +1,137 @@
+//! `ls`, `show` and `who`: what they say of stopped peers, owners, and channels; and how they end.
+
+use crate::child::{Ask, Child, Published, Task};
+use crate::command::{run, shm_pool, Names};
+use serde_json::{json, Value};
+use shm_pool::channel::{Publisher, Sender};
+use std::io;
+use std::process::Stdio;
+
+const MIB: u64 = 1 << 20;
+
+/// Otherwise the operator cannot find who keeps the memory: it answers nobody.
+#[test]
+fn a_stopped_subscriber_is_named_with_what_it_leases() {
+    let names = Names::new("stopped");
+    let (owner, id) = Child::owner(&names.prefix, 64 << 20);
+    let message = owner.ask::<Published>(&Ask::Publish(40 << 20)).unwrap();
+    let subscriber = Child::subscriber(&names.prefix, &[message, message]);
+    owner.ask::<()>(&Ask::Forget);
+    subscriber.stop();
+
+    let line = names.run(&["who", "--for", "10ms"]).line("STOPPED");
+    assert!(line.starts_with(&subscriber.id().to_string()), "{line}");
+    assert!(line.contains("40.0 MiB in 1") && line.contains("at least"), "{line}");
+    let once = names.run(&["who", "--for", "0s"]).line("STOPPED");
+    assert!(!once.contains("at least"), "one look tells no time: {once}");
+
+    let who = names.run(&["who", "--for", "10ms", "--json"]).json();
+    let [holder, other] = &who["holders"].as_array().unwrap()[..] else { panic!("{who}") };
+    assert_eq!(holder["process"]["id"], subscriber.id());
+    assert_eq!(holder["process"]["is_stopped"], true);
+    assert_eq!((&holder["bytes_leased"], &holder["messages_leased"]), (&json!(40 * MIB), &json!(1)));
+    assert!(holder["oldest_lease_seconds"].as_f64().unwrap() >= 0.01, "{who}");
+    assert_eq!((&other["process"]["id"], &other["bytes_leased"]), (&json!(owner.id()), &json!(0)));
+    assert!(other["bytes_owned"].as_u64().unwrap() >= 40 * MIB, "{who}");
+    assert_eq!(who["unseen"]["ends_without_process"], 0);
+
+    let name = format!("{}.{id}", names.prefix);
+    let line = names.run(&["ls"]).line(&name);
+    assert!(line.contains("alive") && line.contains(&owner.id().to_string()) && line.contains("40.0 MiB"), "{line}");
+    let shown = names.run(&["show", &id.to_string()]).fine();
+    let stopped = shown.lines().find(|line| line.ends_with(" 0") && line.contains("STOPPED")).unwrap();
+    assert_eq!(stopped.split_whitespace().rev().take(3).collect::<Vec<_>>(), ["0", "2", "1"], "{shown}");
+    assert_eq!(names.run(&["show", &name]).fine(), shown, "with the prefix");
+    let shown = names.run(&["show", &id.to_string(), "--json"]).json();
+    assert_eq!(shown["providers"][0]["id"], id.to_string());
+    assert_eq!(shown["providers"][0]["peers"][0]["views"], 2);
+    assert_eq!(shown["providers"][0]["leased"][0]["bytes"], 40 * MIB);
+
+    subscriber.kill();
+    let line = names.run(&["who", "--for", "0s"]).line("dead: peer ");
+    assert!(line.contains("40.0 MiB"), "{line}");
+    owner.shut_down();
+}
+
+/// Otherwise nobody can tell who is behind on which channel.
+#[test]
+fn channels_are_shown_with_their_ends_and_how_full_they_are() {
+    let names = Names::new("channels");
+    let provider = names.provider().build().unwrap();
+    let mut alone = Sender::builder().capacity(8).create(&provider, "alone").unwrap();
+    (0..3).for_each(|_| alone.send_bytes(b"early").unwrap());
+    let mut many = Publisher::builder().receivers(4).capacity(4).create(&provider, "many").unwrap();
+    let receiver = Child::start(&Task::Receiver { prefix: names.prefix.clone(), channel: "many".to_owned() });
+    receiver.hear::<()>();
+    (0..4).for_each(|number| assert_eq!(many.try_send_bytes(&[number]).unwrap(), 1));
+
+    let ls = names.run(&["ls", "--json"]).json();
+    let [alone, many] = &ls["channels"].as_array().unwrap()[..] else { panic!("{ls}") };
+    assert_eq!(
+        (&alone["name"], &alone["is_publisher"], &alone["state"]),
+        (&json!("alone"), &json!(false), &json!("alive"))
+    );
+    assert_eq!(
+        (&alone["sender"]["id"], &alone["provider"]),
+        (&json!(std::process::id()), &json!(provider.id().to_string()))
+    );
+    assert_eq!((&alone["receivers"][0]["waiting"], &alone["receivers"][0]["capacity"]), (&json!(3), &json!(8)));
+    let theirs = &many["receivers"][0];
+    assert_eq!(
+        (&theirs["process"]["id"], &theirs["waiting"], &theirs["sent"]),
+        (&json!(receiver.id()), &json!(4), &json!(4))
+    );
+    assert_eq!(theirs["branch"].as_str().unwrap().len(), 16);
+    let line = names.run(&["ls"]).line(".many");
+    assert!(line.contains(&std::process::id().to_string()) && line.ends_with("1          4/4"), "{line}");
+    let line = names.run(&["ls"]).line(".alone");
+    assert!(line.ends_with("0          3/8"), "nobody has come yet: {line}");
+    let shown = names.run(&["show", "many"]).fine();
+    assert!(shown.contains("keep latest") && shown.contains(&receiver.id().to_string()), "{shown}");
+    let line = names.run(&["who", "--for", "0s"]).line(".many 4/4");
+    assert!(line.starts_with(&receiver.id().to_string()), "{line}");
+    receiver.shut_down();
+}
+
+/// Otherwise scripts cannot tell what happened.
+#[test]
+fn exit_codes_tell_what_happened() {
+    let names = Names::new("codes");
+    let codes = |arguments: &[&str]| names.run(arguments).code;
+    assert_eq!(codes(&["ls", "--check"]), 0);
+    let absent = names.run(&["show", "absent"]);
+    assert!(absent.code == 3 && absent.text.contains("\"absent\""), "{absent:?}");
+    let absent = names.run(&["show", "absent", "--json"]);
+    let found: Value = serde_json::from_str(&absent.text).unwrap();
+    assert_eq!((absent.code, &found["providers"], &found["channels"]), (3, &json!([]), &json!([])));
+    for wrong in [&["list"][..], &[], &["show"], &["who", "--for", "soon"], &["top", "--interval", "1ms"]] {
+        let said = names.run(wrong);
+        assert!(said.code == 2 && said.text.is_empty() && !said.errors.is_empty(), "{said:?}");
+    }
+    for command in ["ls", "who", "sweep", "top"] {
+        let said = run(&[command, "--directory", "/nowhere/at/all"]);
+        assert!(said.code == 1 && said.errors.contains("/nowhere/at/all") && said.text.is_empty(), "{said:?}");
+    }
+    let (owner, _) = Child::owner(&names.prefix, 1 << 20);
+    assert_eq!(codes(&["ls", "--check"]), 0);
+    owner.kill();
+    assert_eq!((codes(&["ls", "--check"]), codes(&["ls"])), (4, 0));
+    names.run(&["sweep", "--yes"]).fine();
+    let help = run(&["--help"]).fine();
+    assert!((0..=4).all(|code| help.contains(&format!("\n  {code}  "))), "{help}");
+}
+
+/// Otherwise `shm-pool ls | head -1` ends with a panic.
+#[test]
+fn who_has_heard_enough_is_no_error() {
+    let names = Names::new("pipe");
+    for arguments in
+        [&["ls"][..], &["ls", "--json"], &["who", "--for", "0s"], &["top", "--once"], &["sweep"], &["--help"]]
+    {
+        let (reader, writer) = io::pipe().unwrap();
+        drop(reader);
+        let mut command = shm_pool(&[&["--prefix", &names.prefix], arguments].concat());
+        let output = command.stdout(Stdio::from(writer)).stderr(Stdio::piped()).output().unwrap();
+        assert_eq!((output.status.code(), &output.stderr[..]), (Some(0), &b""[..]), "{arguments:?}");
+    }
+}

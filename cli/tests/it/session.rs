@@ -1,0 +1,100 @@
+//! The session of the README: /dev/shm is full, an owner was killed yesterday, a subscriber is
+//! stopped and holds 40 MiB. From `df` to a healthy system by the command alone.
+//!
+//! `cargo test session -- --nocapture` prints the commands and what they say.
+
+use crate::child::{Ask, Child, Published, Task};
+use crate::command::{run as run_command, Said};
+use crate::own_shm::{give_shm, skip};
+use nix::sys::signal::{kill, Signal};
+use nix::unistd::Pid;
+use shm_pool_support::{procfs, wire};
+use std::os::unix::net::UnixStream;
+use std::process::Command;
+
+const MIB: usize = 1 << 20;
+
+/// Otherwise the operator has to restart everything, or to guess what may be deleted.
+#[test]
+fn from_df_to_a_healthy_system_by_these_commands_alone() {
+    match Child::start_with(&Task::Session, |command| give_shm(command, b"size=61m,mode=1777\0")) {
+        Ok(session) => {
+            println!("{}", session.hear::<String>());
+            session.finish();
+        }
+        Err(error) => skip(&format!("no mount namespace of our own: {error}")),
+    }
+}
+
+/// The role, in a process whose /dev/shm has 61 MiB.
+pub(crate) fn run(link: &UnixStream) {
+    let (yesterday, dead) = Child::owner("lidar", 32 * MIB);
+    yesterday.ask::<Published>(&Ask::Publish(20 * MIB)).unwrap();
+    yesterday.kill();
+    let (camera, _) = Child::owner("camera", 48 * MIB);
+    let frames = [(); 2].map(|()| camera.ask::<Published>(&Ask::Publish(20 * MIB)).unwrap());
+    let viewer = Child::subscriber("camera", &frames);
+    camera.ask::<()>(&Ask::Forget);
+    viewer.stop();
+    let mut transcript = df(&["-h"]);
+    let publish = |len: usize| camera.ask::<Published>(&Ask::Publish(len)).map(drop);
+    assert!(publish(8 * MIB).unwrap_err().contains("/dev/shm has"), "it is full");
+
+    // What is all that?
+    assert!(free() <= MIB, "{}", free());
+    let ls = tell(&mut transcript, &["ls", "--check"]);
+    assert_eq!(ls.code, 4);
+    let line = |name: &str| ls.text.lines().find(|line| line.starts_with(name)).unwrap().to_owned();
+    assert!(line("lidar.").contains("orphan") && line("camera.").contains("alive"), "{}", ls.text);
+
+    // What may go?
+    let before = procfs::objects("");
+    let plan = tell(&mut transcript, &["sweep"]).fine();
+    assert!(plan.contains("would remove 2 objects, 20.") && plan.contains(&dead.to_string()), "{plan}");
+    assert_eq!(procfs::objects(""), before);
+    let full = free();
+    assert!(tell(&mut transcript, &["sweep", "--yes"]).fine().starts_with("removed 2 objects, 20."));
+    assert!(free() >= full + 20 * MIB && tell(&mut transcript, &["ls", "--check"]).code == 0);
+    publish(8 * MIB).expect("room for one more");
+
+    // Who has the rest? The pool is at its cap.
+    camera.ask::<()>(&Ask::Forget);
+    assert!(publish(20 * MIB).unwrap_err().contains("leased"));
+    let who = tell(&mut transcript, &["who"]).line("STOPPED");
+    assert!(who.contains("40.0 MiB in 2") && who.contains("at least 1s"), "{who}");
+    let top = tell(&mut transcript, &["top", "--once"]).fine();
+    assert_eq!(top.lines().filter(|line| line.contains("STOPPED") || line.contains('█')).count(), 2, "{top}");
+    let holder: i32 = who.split(' ').next().unwrap().parse().unwrap();
+    assert_eq!(holder, viewer.id() as i32);
+    kill(Pid::from_raw(holder), Signal::SIGKILL).unwrap();
+    // Reaped: the process is gone.
+    viewer.kill();
+    for _ in 0..2 {
+        publish(20 * MIB).expect("what the dead one leased comes back");
+    }
+    camera.ask::<()>(&Ask::Forget);
+    transcript += &format!("$ kill -9 {holder}\n\n");
+    let healthy = tell(&mut transcript, &["ls", "--check"]).fine();
+    assert!(!healthy.contains("lidar") && !healthy.contains("orphan"), "{healthy}");
+    camera.shut_down();
+    assert_eq!(procfs::objects(""), [""; 0]);
+    wire::send(link, &transcript).unwrap();
+}
+
+/// Runs the command, and notes down what an operator sees.
+fn tell(transcript: &mut String, arguments: &[&str]) -> Said {
+    let said = run_command(arguments);
+    *transcript += &format!("$ shm-pool {}\n{}\n", arguments.join(" "), said.text);
+    said
+}
+
+/// What `df` says of /dev/shm, as an operator sees it.
+fn df(options: &[&str]) -> String {
+    let df = Command::new("df").args(options).arg(procfs::OBJECTS).output().unwrap();
+    format!("$ df {} {}\n{}\n", options.join(" "), procfs::OBJECTS, Said::from(df).fine())
+}
+
+/// Bytes that /dev/shm has left, as `df` says.
+fn free() -> usize {
+    df(&["-B1", "--output=avail"]).lines().nth(2).unwrap().trim().parse().unwrap()
+}
