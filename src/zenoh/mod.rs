@@ -168,7 +168,8 @@
 //!   unlinks its segments. Running receivers keep what they have mapped, and its memory, until they
 //!   end: zenoh's receivers never let a segment go. For each dead publisher that is at most
 //!   `max_bytes`, in at most 16 segments; with zenoh's own backend it is always all of it.
-//! * A receiver is killed while it holds messages: zenoh's count of their readers stays too high
+//! * A receiver is killed while it holds messages, or ends while some are on their way to it:
+//!   zenoh's count of their readers stays too high
 //!   for ever, so they do not come back by themselves. Once you know that a receiver has died
 //!   (because its liveliness token is gone, for example), call
 //!   `ShmProvider::garbage_collect_unsafe`. It takes back every message that no living process has

@@ -34,18 +34,18 @@ fn who_joins_late_gets_every_message_from_then_on() {
     let publisher = session.declare_publisher(session::KEY).congestion_control(session::BLOCK).wait().unwrap();
     publish(&pool, &publisher, 0..1000);
     assert_eq!(pool.stats().made, stream::CLASSES, "a message that nobody gets is free at once");
-    let read_one_after_the_other = || {
-        for name in ["first", "second", "third"] {
-            let mut reader = Reader::start("peer", &endpoint, [SHARED; 2], session::KEY, name, 1000);
-            reader.finish();
-            reader.end();
-        }
+    let read = |name| {
+        let mut reader = Reader::start("peer", &endpoint, [SHARED; 2], session::KEY, name, 1000);
+        reader.finish();
+        reader
     };
-    thread::scope(|scope| {
-        let readers = scope.spawn(read_one_after_the_other);
+    let readers = thread::scope(|scope| {
+        let readers = scope.spawn(|| ["first", "second", "third"].map(read));
         publish(&pool, &publisher, (1000..).take_while(|_| !readers.is_finished()));
-        readers.join().unwrap();
+        readers.join().unwrap()
     });
+    // Not before: what is on its way to a process that ends comes back only by zenoh's own remedy.
+    readers.into_iter().for_each(Reader::end);
 }
 
 /// Otherwise two sessions of a process mix up what they send.
