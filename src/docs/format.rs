@@ -48,6 +48,7 @@
 //! | 32 | `epochs` | 8 bytes for each of 64 peer slots; modulo 4: 0 taken, 1 being vacated, 2 taken by a peer that the owner refuses, 3 free |
 //! | 544 | `segments` | 32 serial numbers of the segments that there are, 0 for none |
 //! | 800 | `quota` | the most bytes that a peer may read at a time; 0 for any number |
+//! | 832 | `memory` | 8 bytes: does the owner listen for memory? then 4 bytes that count whoever gave some back meanwhile |
 //!
 //! # A record
 //!

@@ -104,7 +104,7 @@ impl Look {
         leased.sort_by_key(|class| class.size);
         ProviderReport {
             bytes_held: segments.iter().map(|segment| segment.bytes_held).sum(),
-            bytes_mapped: segments.iter().map(|segment| segment.len).sum(),
+            bytes_mapped: segments.iter().fold(0, |sum, segment| sum.saturating_add(segment.len)),
             prefix,
             id,
             state,
@@ -146,11 +146,11 @@ impl Look {
             let (generation, place) = record.look();
             // Longer than any message: damaged, or in the middle of a change.
             let len = if place.len <= MAX_LEN as u64 { place.len } else { 0 };
-            all.bytes += len;
+            all.bytes = all.bytes.saturating_add(len);
             let class = all.classes.entry(class_of(len as usize)).or_default();
             class.size = size_of_class(class_of(len as usize)) as u64;
             class.messages += 1;
-            class.bytes += len;
+            class.bytes = class.bytes.saturating_add(len);
             for slot in (0..PEERS).filter(|slot| holders >> slot & 1 != 0) {
                 let peer = all.peers.entry(slot).or_default();
                 let (views, grants) = record.leases(slot);
@@ -158,7 +158,7 @@ impl Look {
                 let since = self.before.get(&lease).copied().unwrap_or(self.now);
                 found.insert(lease, since);
                 peer.messages += 1;
-                peer.bytes += len;
+                peer.bytes = peer.bytes.saturating_add(len);
                 peer.views += views;
                 peer.grants += grants;
                 peer.since = peer.since.into_iter().chain([since]).min();
@@ -250,7 +250,7 @@ impl Look {
                     State::Dead
                 }
             }
-            Err(_) if is_locked => State::Unfinished,
+            Err(_) if is_locked && object.word(0) == 0 => State::Unfinished,
             Err(error) => State::Unusable(error.to_string()),
         };
         report.is_orphan = is_orphan(object);

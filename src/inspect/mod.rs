@@ -123,9 +123,11 @@ impl Inspector {
     /// [`OsError`] if the directory or /proc cannot be read. An object that cannot is in the
     /// report, with the reason.
     pub fn look(&mut self) -> Result<Report, OsError> {
-        let objects = Objects::open(&self.directory, self.prefix.as_deref())?;
+        let mut objects = Objects::open(&self.directory, self.prefix.as_deref())?;
         let seen =
             Seen::of(&objects.inodes()).map_err(|error| OsError::new("readdir", "/proc", 0, error, String::new()))?;
+        // The look at all processes takes a while.
+        objects.leave_out_removed();
         let mut look = Look {
             now: Instant::now(),
             seen,

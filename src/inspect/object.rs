@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use crate::error::OsError;
-use crate::os::foreign::{check_regular, ObjectError};
+use crate::os::foreign::{check_regular, is_linked, ObjectError};
 use crate::os::locks::LockFile;
 use crate::os::name::{list, Inode, Name};
 use crate::os::posix::effective_uid;
@@ -69,6 +69,12 @@ impl Objects {
         }
         this.all.sort_by(|(one, _), (other, _)| one.cmp(other));
         Ok(this)
+    }
+
+    /// Leaves out those that were removed since they were opened: their makers ended as they should.
+    pub(super) fn leave_out_removed(&mut self) {
+        let is_there = |object: &Object| is_linked(object.locks.file()).unwrap_or(true);
+        self.all.retain(|(_, opened)| opened.as_ref().map_or(true, is_there));
     }
 
     pub(super) fn inodes(&self) -> BTreeSet<Inode> {

@@ -65,7 +65,8 @@ impl Seen {
 
     fn look_at(&mut self, id: u32, directory: &Path, files: &BTreeSet<Inode>) -> io::Result<()> {
         let mut has_any = false;
-        for line in fs::read_to_string(directory.join("maps"))?.lines() {
+        // A path may be no text; the numbers before it are.
+        for line in String::from_utf8_lossy(&fs::read(directory.join("maps"))?).lines() {
             if let Some(inode) = mapped(line).filter(|inode| files.contains(inode)) {
                 has_any = true;
                 self.mappings.insert((inode, id));

@@ -195,7 +195,9 @@ impl Client {
     ///   and [`AttachError::NotGranted`] if the descriptor is not what the owner sent, or is not
     ///   for this client.
     /// * [`AttachError::SlotLost`] if another peer has this client's slot.
-    /// * [`AttachError::TooManyLeases`] with 31 views of the same message.
+    /// * [`AttachError::TooManyLeases`] with 31 views of the same message;
+    ///   [`AttachError::OverQuota`] above what the provider lets a peer read.
+    /// * [`AttachError::Disconnected`] if the provider refuses this client.
     /// * [`AttachError::Damaged`] if another process wrote garbage into the control object.
     /// * The errors of [`connect`](Self::connect).
     pub fn attach(&self, descriptor: &Descriptor) -> Result<ShmView, AttachError> {

@@ -14,6 +14,7 @@ use crate::protocol::control::{
 };
 use crate::protocol::ids::{PeerId, ProviderId};
 use crate::protocol::record::{Record, PEERS};
+use crate::sync::fence;
 use std::io;
 use std::mem::size_of;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -156,13 +157,10 @@ impl PeerControl {
     }
 
     fn hold_within(&self, max: u64, len: u64) -> Result<(), AttachError> {
-        // Relaxed: it counts, and orders nothing. Lengths have 48 bits, so the sum fits.
-        let held = self.held.fetch_add(len, Ordering::Relaxed);
-        if held.saturating_add(len) <= max {
-            return Ok(());
-        }
-        self.let_go(len);
-        Err(AttachError::OverQuota { provider: self.id.provider, len, held, max })
+        let sum = |held: u64| held.checked_add(len).filter(|&sum| sum <= max);
+        // Relaxed: it counts, and orders nothing.
+        let counted = self.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum);
+        counted.map(drop).map_err(|held| AttachError::OverQuota { provider: self.id.provider, len, held, max })
     }
 
     /// Counts it no more.
@@ -193,6 +191,11 @@ impl PeerControl {
         self.let_go(len);
         if let Some(record) = self.record(record).filter(|_| self.has_slot()) {
             record.put_back(self.slot());
+            fence(Ordering::SeqCst); // partner: the fence in `GrantGate::refuse`
+            if self.has_slot() && self.check_slot().is_err() {
+                // The owner refuses this peer, and may have looked for its grants before this one.
+                record.revoke(self.slot());
+            }
             self.ring();
         }
     }

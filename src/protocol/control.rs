@@ -94,7 +94,7 @@ pub(crate) struct ControlHeader {
 
 #[cfg(all(test, not(loom)))]
 pub(crate) const OFFSETS: &[(&str, usize)] =
-    offsets!(ControlHeader: magic version state provider records high_water epochs segments quota);
+    offsets!(ControlHeader: magic version state provider records high_water epochs segments quota memory);
 
 #[cfg(not(all(test, loom)))]
 const _: () = assert!(size_of::<ControlHeader>() <= PAGE && PAGE % std::mem::align_of::<Record>() == 0);

@@ -6,7 +6,7 @@ use crate::shm::{self, Names};
 use crate::sys;
 use crate::wire::{Link, Message};
 use shm_pool::channel::{Receiver, Sender};
-use shm_pool::{AllocErrorKind, AllocFuture, Provider, ShmBuf};
+use shm_pool::{AllocErrorKind, AllocFuture, BuildError, Provider, ShmBuf};
 use std::fs;
 use std::future::Future;
 use std::mem;
@@ -270,7 +270,13 @@ pub(crate) fn small_shm_role(link: &Link, _: &[&str]) {
 const MOST: usize = 5 << 19;
 
 fn of_small_shm(prefix: &str) -> Provider {
-    Provider::builder().name_prefix(prefix).max_bytes(16 << 20).max_shared(64).build().unwrap()
+    loop {
+        match Provider::builder().name_prefix(prefix).max_bytes(16 << 20).max_shared(64).build() {
+            // A try of another process has all that is left, for a moment.
+            Err(BuildError::Os(error)) if error.errno() == Some(libc::ENOSPC) => thread::yield_now(),
+            built => return built.unwrap(),
+        }
+    }
 }
 
 /// Otherwise two publishers on one full file system wait for each other, or one that is killed
