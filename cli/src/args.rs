@@ -126,11 +126,13 @@ fn absolute(path: &str) -> io::Result<PathBuf> {
 
 /// More often than this, looking would be all that the machine does.
 const SHORTEST: Duration = Duration::from_millis(100);
+const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
 fn interval(text: &str) -> Result<Duration, String> {
     let interval = humantime::parse_duration(text).map_err(|error| error.to_string())?;
-    if interval < SHORTEST {
-        return Err(format!("at least {}", humantime::format_duration(SHORTEST)));
+    if !(SHORTEST..=LONGEST).contains(&interval) {
+        let [least, most] = [SHORTEST, LONGEST].map(humantime::format_duration);
+        return Err(format!("from {least} to {most}"));
     }
     Ok(interval)
 }

@@ -76,6 +76,9 @@ struct Class {
 #[derive(Serialize)]
 struct Peer {
     slot: u8,
+    /// The bytes of its `PeerId`, hexadecimal: what its owner takes to refuse it.
+    id: Option<String>,
+    is_refused: bool,
     is_alive: bool,
     process: Option<Process>,
     messages: usize,
@@ -205,6 +208,8 @@ impl Peer {
     fn of(peer: &inspect::PeerReport) -> Self {
         Self {
             slot: peer.slot,
+            id: peer.id.map(|id| id.to_bytes().iter().map(|byte| format!("{byte:02x}")).collect()),
+            is_refused: peer.is_refused,
             is_alive: peer.is_alive,
             process: Process::of_any(&peer.process),
             messages: peer.messages,

@@ -54,6 +54,7 @@ fn provider(provider: &ProviderReport) -> String {
     let peers = provider.peers.iter().map(|peer| {
         [
             peer.slot.to_string(),
+            if peer.is_refused { "refused" } else { "served" }.to_owned(),
             if peer.is_alive { text::process(peer.process.as_ref(), true) } else { "dead".to_owned() },
             text::bytes_or_none(peer.bytes),
             peer.messages.to_string(),
@@ -73,7 +74,7 @@ fn provider(provider: &ProviderReport) -> String {
     let tables = [
         text::table(["SEGMENT", "LENGTH", "HELD", "MAPPED BY"], segments),
         text::table(["LEASED CLASS", "MESSAGES", "BYTES"], leased),
-        text::table(["PEER", "PROCESS", "LEASED", "MESSAGES", "VIEWS", "GRANTS"], peers),
+        text::table(["PEER", "OWNER SAYS", "PROCESS", "LEASED", "MESSAGES", "VIEWS", "GRANTS"], peers),
     ];
     described(&lines, &tables)
 }

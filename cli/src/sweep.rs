@@ -1,6 +1,6 @@
 //! `sweep`: says what dead owners have left and would go, and with `--yes` removes it.
 
-use crate::args::{Scope, Sweep};
+use crate::args::{Code, Scope, Sweep};
 use crate::json::Orphans;
 use crate::{json, text, Answer, Fallible};
 use serde::Serialize;
@@ -10,19 +10,36 @@ use std::collections::BTreeMap;
 
 pub(crate) fn run(scope: &Scope, options: &Sweep) -> Fallible<Answer> {
     let report = scope.inspector().look()?;
-    let mut prefixes = by_prefix(&report);
+    let mut removal = Removal { prefixes: by_prefix(&report), is_done: options.yes, errors: Vec::new() };
     if options.yes {
-        for (prefix, swept) in &mut prefixes {
-            // The library looks again, under locks: what lives by now stays.
-            *swept = Provider::sweep_in(&scope.directory, prefix)?;
+        removal.carry_out(|prefix| Provider::sweep_in(&scope.directory, prefix).map_err(|error| error.to_string()));
+    }
+    let text = if scope.json { json::of(&Document::of(&report, &removal))? } else { describe(&report, &removal) };
+    Ok(Answer { text, code: if removal.errors.is_empty() { Code::Fine } else { Code::Error } })
+}
+
+/// What goes, or would go.
+struct Removal<'a> {
+    prefixes: BTreeMap<&'a str, Swept>,
+    is_done: bool,
+    /// What could not be done. The other prefixes were swept all the same.
+    errors: Vec<String>,
+}
+
+impl Removal<'_> {
+    /// Sweeps each prefix. The library looks again, under locks: what lives by now stays.
+    fn carry_out(&mut self, sweep: impl Fn(&str) -> Result<Swept, String>) {
+        for (prefix, swept) in &mut self.prefixes {
+            *swept = sweep(prefix).unwrap_or_else(|error| {
+                self.errors.push(format!("prefix {prefix}: {error}"));
+                Swept::default()
+            });
         }
     }
-    let text = if scope.json {
-        json::of(&Document::of(&report, &prefixes, options.yes))?
-    } else {
-        describe(&report, &prefixes, options.yes)
-    };
-    Ok(Answer::fine(text))
+
+    fn total(&self) -> Swept {
+        self.prefixes.values().fold(Swept::default(), |sum, swept| sum + *swept)
+    }
 }
 
 /// What would go, by prefix.
@@ -47,22 +64,26 @@ fn kept(report: &Report) -> Vec<String> {
     providers.map(text::name_of_provider).chain(channels.map(text::name_of_channel)).collect()
 }
 
-fn describe(report: &Report, prefixes: &BTreeMap<&str, Swept>, is_done: bool) -> String {
+fn describe(report: &Report, removal: &Removal<'_>) -> String {
+    let is_done = removal.is_done;
     let line = |name: &str, swept: &Swept| format!("  {name}: {}\n", text::objects(swept.objects, swept.bytes));
-    let total = prefixes.values().fold(Swept::default(), |sum, swept| sum + *swept);
+    let total = removal.total();
     let mut text = match (total.objects, is_done) {
+        (0, true) if !removal.errors.is_empty() => "nothing was removed\n".to_owned(),
         (0, _) => "nothing to remove\n".to_owned(),
         (_, true) => format!("removed {}\n", text::objects(total.objects, total.bytes)),
         (_, false) => format!("would remove {}:\n", text::objects(total.objects, total.bytes)),
     };
     if is_done {
-        text.extend(prefixes.iter().map(|(prefix, swept)| line(&format!("prefix {prefix}"), swept)));
+        let removed = removal.prefixes.iter().filter(|(_, swept)| swept.objects > 0);
+        text.extend(removed.map(|(prefix, swept)| line(&format!("prefix {prefix}"), swept)));
     } else {
         let providers = report.providers.iter().map(|provider| (text::name_of_provider(provider), &provider.orphans));
         let channels = report.channels.iter().map(|channel| (text::name_of_channel(channel), &channel.orphans));
         let left = providers.chain(channels).filter(|(_, orphans)| orphans.objects > 0);
         text.extend(left.map(|(name, orphans)| line(&name, orphans)));
     }
+    text.extend(removal.errors.iter().map(|error| format!("not done: {error}\n")));
     text.extend(kept(report).iter().map(|name| format!("kept {name}: it is dead, and a receiver still reads it\n")));
     if !is_done && total.objects > 0 {
         text += "nothing was changed; --yes does it\n";
@@ -79,6 +100,7 @@ struct Document<'a> {
     bytes: u64,
     prefixes: Vec<Prefix<'a>>,
     kept: Vec<String>,
+    errors: &'a [String],
 }
 
 #[derive(Serialize)]
@@ -89,10 +111,30 @@ struct Prefix<'a> {
 }
 
 impl<'a> Document<'a> {
-    fn of(report: &Report, prefixes: &BTreeMap<&'a str, Swept>, done: bool) -> Self {
-        let total = prefixes.values().fold(Swept::default(), |sum, swept| sum + *swept);
-        let prefixes = prefixes.iter().map(|(prefix, swept)| Prefix { prefix, swept: (*swept).into() });
+    fn of(report: &Report, removal: &'a Removal<'a>) -> Self {
+        let Swept { objects, bytes, .. } = removal.total();
+        let prefixes = removal.prefixes.iter().map(|(prefix, swept)| Prefix { prefix, swept: (*swept).into() });
         let (version, prefixes) = (json::VERSION, prefixes.collect());
-        Self { version, done, objects: total.objects, bytes: total.bytes, prefixes, kept: kept(report) }
+        let Removal { is_done: done, ref errors, .. } = *removal;
+        Self { version, done, objects, bytes, prefixes, kept: kept(report), errors }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Otherwise nobody learns what is gone already, and what comes after an error stays.
+    #[test]
+    fn an_error_at_one_prefix_does_not_hide_the_others() {
+        let mut removed = Swept::default();
+        (removed.objects, removed.bytes) = (2, 8192);
+        let prefixes = ["a", "b", "c"].map(|prefix| (prefix, removed)).into();
+        let mut removal = Removal { prefixes, is_done: true, errors: Vec::new() };
+        removal.carry_out(|prefix| if prefix == "b" { Err("readdir failed".to_owned()) } else { Ok(removed) });
+        assert_eq!(removal.errors, ["prefix b: readdir failed"]);
+        let said = describe(&Report::default(), &removal);
+        assert!(said.contains("removed 4 objects, 16 KiB"), "{said}");
+        assert!(said.contains("not done: prefix b: readdir failed") && !said.contains("  prefix b:"), "{said}");
     }
 }

@@ -4,7 +4,7 @@ use crate::args::{Scope, Who};
 use crate::unseen::Unseen;
 use crate::{json, text, Answer, Fallible};
 use serde::Serialize;
-use shm_pool::inspect::{Process, Report};
+use shm_pool::inspect::{PeerReport, Process, Report};
 use std::collections::BTreeMap;
 use std::thread;
 use std::time::Duration;
@@ -55,11 +55,11 @@ pub(crate) fn holders(report: &Report) -> Vec<(Holder, Holding)> {
     let mut all = BTreeMap::<Holder, Holding>::new();
     for provider in &report.providers {
         if let Some(owner) = &provider.owner {
-            all.entry(Holder::Process(owner.clone())).or_default().owns += provider.bytes_held;
+            all.entry(Holder::Process(owner.clone())).or_default().own(provider.bytes_held);
         }
         for segment in &provider.segments {
             for process in &segment.mapped_by {
-                all.entry(Holder::Process(process.clone())).or_default().maps += segment.bytes_held;
+                all.entry(Holder::Process(process.clone())).or_default().map(segment.bytes_held);
             }
         }
         for peer in &provider.peers {
@@ -70,9 +70,7 @@ pub(crate) fn holders(report: &Report) -> Vec<(Holder, Holding)> {
                 None => Holder::Dead(place()),
             };
             let holding = all.entry(holder).or_default();
-            holding.leases += peer.bytes;
-            holding.messages += peer.messages;
-            holding.oldest_lease = holding.oldest_lease.max(peer.oldest_lease);
+            holding.lease(peer);
         }
     }
     for channel in &report.channels {
@@ -101,7 +99,22 @@ impl Holder {
     }
 }
 
+/// Sums stop at the largest number: objects may be damaged, and say anything.
 impl Holding {
+    fn own(&mut self, bytes: u64) {
+        self.owns = self.owns.saturating_add(bytes);
+    }
+
+    fn map(&mut self, bytes: u64) {
+        self.maps = self.maps.saturating_add(bytes);
+    }
+
+    fn lease(&mut self, peer: &PeerReport) {
+        self.leases = self.leases.saturating_add(peer.bytes);
+        self.messages += peer.messages;
+        self.oldest_lease = self.oldest_lease.max(peer.oldest_lease);
+    }
+
     pub(crate) fn leases_text(&self) -> String {
         match self.messages {
             0 => text::NONE.to_owned(),

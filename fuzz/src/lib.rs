@@ -16,4 +16,4 @@ macro_rules! targets {
     )*};
 }
 
-targets!(channel control descriptor foreign publisher);
+targets!(channel control descriptor foreign inspect publisher);

@@ -2,19 +2,19 @@
 
 #![forbid(unsafe_code)]
 
-use super::object::{Object, Objects, Opened};
+use super::object::{Facts, Found, Object, Objects};
 use super::report::{ChannelReport, LeasedClass, PeerReport, ProviderReport, ReceiverReport, SegmentReport, State};
-use super::Lease;
+use super::{Lease, MAX_LEASES};
 use crate::channel::outside::{self, Outside, Role};
 use crate::channel::ChannelError;
+use crate::os::locks::LockFile;
 use crate::os::mapping::Mapping;
 use crate::os::posix::PAGE;
 use crate::os::processes::{Process, Seen};
 use crate::owner::class::{class_of, size_of_class};
 use crate::owner::sweep::Swept;
 use crate::protocol::control::{
-    control_size, peer_byte, View, CHANNEL_MAGIC, MAGIC, MAX_RECORDS, OWNER_BYTE, PROVIDER_OFFSET, RECEIVER_BYTE,
-    VERSION,
+    control_size, peer_byte, View, CHANNEL_MAGIC, MAGIC, MAX_RECORDS, OWNER_BYTE, RECEIVER_BYTE, VERSION,
 };
 use crate::protocol::descriptor::MAX_LEN;
 use crate::protocol::ids::{PeerId, ProviderId};
@@ -59,7 +59,7 @@ impl Look {
     }
 
     pub(super) fn providers(&mut self) -> Vec<ProviderReport> {
-        let key = |(prefix, named, _): (&str, Named<'_>, &Opened)| match named {
+        let key = |(prefix, named, _): (&str, Named<'_>, &Found)| match named {
             Named::Control(id) | Named::Segment(id, _) => Some((prefix.to_owned(), id)),
             Named::Channel(_) | Named::Branch(..) => None,
         };
@@ -69,8 +69,9 @@ impl Look {
 
     fn provider(&mut self, prefix: String, id: ProviderId) -> ProviderReport {
         let of_it = || self.objects.iter().filter(|(of, ..)| *of == prefix);
-        let control = of_it().find_map(|(_, named, opened)| (named == Named::Control(id)).then_some(opened));
-        let segments: Vec<_> = of_it().filter_map(|(_, named, opened)| self.segment(id, named, opened)).collect();
+        let control = of_it().find_map(|(_, named, found)| (named == Named::Control(id)).then_some(found));
+        let control = control.and_then(|found| opened(found).transpose());
+        let segments: Vec<_> = of_it().filter_map(|(_, named, found)| self.segment(id, named, found)).collect();
         // A living owner removes its control object last.
         let (mut is_dead, mut state, mut owner, mut max_shared) = (control.is_none(), State::Dead, None, 0);
         let mut own = Swept::default();
@@ -78,18 +79,18 @@ impl Look {
         let mut found = BTreeMap::new();
         match control {
             None => {}
-            Some(Err(reason)) => state = State::Unusable(reason.clone()),
-            Some(Ok(object)) => {
+            Some(Err(reason)) => state = State::Unusable(reason),
+            Some(Ok((object, opened))) => {
                 own = swept([object.bytes_held]);
                 owner = self.holder(object, OWNER_BYTE);
-                let is_locked = object.locks.is_locked(OWNER_BYTE);
+                let is_locked = object.facts.is_owned;
                 is_dead = !is_locked;
-                match view(object, id) {
+                match view(object, &opened, id) {
                     Ok(Some((view, records))) => {
                         state = if is_locked { State::Alive } else { State::Dead };
                         max_shared = records;
                         leases = self.leases(&view, id, &mut found);
-                        peers = self.peers(object, &view, id, &leases);
+                        peers = self.peers(object, &opened, &view, id, &leases);
                     }
                     Ok(None) => state = if is_locked { State::Unfinished } else { State::Dead },
                     Err(reason) => state = State::Unusable(reason),
@@ -123,12 +124,12 @@ impl Look {
     fn is_read(&self, prefix: &str, id: ProviderId) -> bool {
         let is_channel = |named| matches!(named, Named::Channel(_) | Named::Branch(..));
         let channels = self.objects.iter().filter(|&(of, named, _)| of == prefix && is_channel(named));
-        let mut opened = channels.filter_map(|(.., opened)| opened.as_ref().ok());
-        opened.any(|object| object.word(PROVIDER_OFFSET) == id.0 && object.locks.is_locked(RECEIVER_BYTE))
+        let mut facts = channels.filter_map(|(.., found)| Some(&found.as_ref().ok()?.facts));
+        facts.any(|facts| facts.provider == id.0 && facts.is_received)
     }
 
-    fn segment(&self, id: ProviderId, named: Named<'_>, opened: &Opened) -> Option<SegmentReport> {
-        let (Named::Segment(of, serial), Ok(object)) = (named, opened) else { return None };
+    fn segment(&self, id: ProviderId, named: Named<'_>, found: &Found) -> Option<SegmentReport> {
+        let (Named::Segment(of, serial), Ok(object)) = (named, found) else { return None };
         let mapped_by = || self.seen.mappers(object.inode).cloned().collect();
         let report =
             || SegmentReport { serial, len: object.len as u64, bytes_held: object.bytes_held, mapped_by: mapped_by() };
@@ -138,6 +139,7 @@ impl Look {
     /// Counts who leases what.
     fn leases(&self, view: &View, id: ProviderId, found: &mut BTreeMap<Lease, Instant>) -> Leases {
         let mut all = Leases::default();
+        let epochs: Vec<_> = view.header().epochs.iter().map(|epoch| epoch.peer()).collect();
         for (index, record) in (0..).zip(view.records(view.record_count())) {
             let holders = record.holders();
             if holders == 0 {
@@ -154,9 +156,11 @@ impl Look {
             for slot in (0..PEERS).filter(|slot| holders >> slot & 1 != 0) {
                 let peer = all.peers.entry(slot).or_default();
                 let (views, grants) = record.leases(slot);
-                let lease = (id, index, generation, slot);
+                let lease = Lease { provider: id, record: index, generation, slot, epoch: epochs[slot] };
                 let since = self.before.get(&lease).copied().unwrap_or(self.now);
-                found.insert(lease, since);
+                if self.leases.len() + found.len() < MAX_LEASES {
+                    found.insert(lease, since);
+                }
                 peer.messages += 1;
                 peer.bytes = peer.bytes.saturating_add(len);
                 peer.views += views;
@@ -167,10 +171,17 @@ impl Look {
         all
     }
 
-    fn peers(&self, control: &Object, view: &View, provider: ProviderId, leases: &Leases) -> Vec<PeerReport> {
+    fn peers(
+        &self,
+        control: &Object,
+        opened: &LockFile,
+        view: &View,
+        provider: ProviderId,
+        leases: &Leases,
+    ) -> Vec<PeerReport> {
         let none = OfPeer::default();
         let peer = |slot| {
-            let (held, is_alive) = (leases.peers.get(&slot), control.locks.is_locked(peer_byte(slot)));
+            let (held, is_alive) = (leases.peers.get(&slot), opened.is_locked(peer_byte(slot)));
             let OfPeer { messages, bytes, views, grants, since } = held.unwrap_or(&none);
             let epoch = &view.header().epochs[slot];
             let id = epoch.peer().map(|epoch| PeerId { provider, slot: slot as u8, epoch });
@@ -192,7 +203,7 @@ impl Look {
     }
 
     pub(super) fn channels(&self) -> Vec<ChannelReport> {
-        let name = |(prefix, named, _): (&str, Named<'_>, &Opened)| match named {
+        let name = |(prefix, named, _): (&str, Named<'_>, &Found)| match named {
             Named::Channel(name) | Named::Branch(name, _) => Some((prefix.to_owned(), name.to_owned())),
             Named::Control(_) | Named::Segment(..) => None,
         };
@@ -202,7 +213,7 @@ impl Look {
 
     fn channel(&self, prefix: String, name: String) -> ChannelReport {
         let of_it = || self.objects.iter().filter(|(of, ..)| *of == prefix);
-        let own = of_it().find_map(|(_, named, opened)| (named == Named::Channel(&name)).then_some(opened));
+        let own = of_it().find_map(|(_, named, found)| (named == Named::Channel(&name)).then_some(found));
         let mut report = ChannelReport {
             prefix: prefix.clone(),
             name: name.clone(),
@@ -214,35 +225,36 @@ impl Look {
             is_orphan: false,
             orphans: Swept::default(),
         };
-        match own {
+        match own.and_then(|found| opened(found).transpose()) {
             // A publisher that is gone, and receivers that are not.
             None => {}
-            Some(Err(reason)) => report.state = State::Unusable(reason.clone()),
-            Some(Ok(object)) => self.look_at_channel(object, &mut report),
+            Some(Err(reason)) => report.state = State::Unusable(reason),
+            Some(Ok((object, opened))) => self.look_at_channel(object, &opened, &mut report),
         }
         let is_its = |named| matches!(named, Named::Channel(of) | Named::Branch(of, _) if of == name);
-        let its = of_it().filter(|&(_, named, _)| is_its(named)).filter_map(|(.., opened)| opened.as_ref().ok());
+        let its = of_it().filter(|&(_, named, _)| is_its(named)).filter_map(|(.., found)| found.as_ref().ok());
         report.orphans = swept(its.filter(|object| is_orphan(object)).map(|object| object.bytes_held));
-        for (_, named, opened) in of_it() {
-            let (Named::Branch(of, id), Ok(object)) = (named, opened) else { continue };
+        for (_, named, found) in of_it() {
+            let Named::Branch(of, id) = named else { continue };
+            let Some((object, opened)) = (of == name).then(|| opened(found).ok().flatten()).flatten() else { continue };
             // One that is not finished, or damaged, is nobody's receiver.
-            if let Some(found) = look_at(object).ok().filter(|_| of == name) {
-                report.provider = report.provider.or(Some(found.provider));
-                report.receivers.push(self.receiver(Some(id), object, &found));
+            if let Ok(seen) = look_at(object, &opened) {
+                report.provider = report.provider.or(Some(seen.provider));
+                report.receivers.push(self.receiver(Some(id), object, &seen));
             }
         }
         report
     }
 
-    fn look_at_channel(&self, object: &Object, report: &mut ChannelReport) {
-        let is_locked = object.locks.is_locked(OWNER_BYTE);
+    fn look_at_channel(&self, object: &Object, opened: &LockFile, report: &mut ChannelReport) {
+        let is_locked = object.facts.is_owned;
         report.sender = self.holder(object, OWNER_BYTE);
-        report.state = match look_at(object) {
-            Ok(found) => {
-                report.provider = Some(found.provider);
-                report.is_publisher = found.role == Role::Meeting;
-                if found.role == Role::Pair {
-                    report.receivers.push(self.receiver(None, object, &found));
+        report.state = match look_at(object, opened) {
+            Ok(seen) => {
+                report.provider = Some(seen.provider);
+                report.is_publisher = seen.role == Role::Meeting;
+                if seen.role == Role::Pair {
+                    report.receivers.push(self.receiver(None, object, &seen));
                 }
                 if is_locked {
                     State::Alive
@@ -250,39 +262,44 @@ impl Look {
                     State::Dead
                 }
             }
-            Err(_) if is_locked && object.word(0) == 0 => State::Unfinished,
+            Err(_) if is_locked && object.facts.magic == 0 => State::Unfinished,
             Err(error) => State::Unusable(error.to_string()),
         };
         report.is_orphan = is_orphan(object);
     }
 
-    fn receiver(&self, branch: Option<u64>, object: &Object, found: &Outside) -> ReceiverReport {
-        let is_alive = object.locks.is_locked(RECEIVER_BYTE);
+    fn receiver(&self, branch: Option<u64>, object: &Object, seen: &Outside) -> ReceiverReport {
         ReceiverReport {
             branch,
-            is_alive,
+            is_alive: object.facts.is_received,
             process: self.holder(object, RECEIVER_BYTE),
-            on_full: found.on_full,
-            capacity: found.capacity,
-            loans: found.loans,
-            sent: found.traffic.sent,
-            waiting: found.traffic.waiting,
-            left_out: found.traffic.left_out,
+            on_full: seen.on_full,
+            capacity: seen.capacity,
+            loans: seen.loans,
+            sent: seen.traffic.sent,
+            waiting: seen.traffic.waiting,
+            left_out: seen.traffic.left_out,
             bytes_held: object.bytes_held,
             is_orphan: is_orphan(object),
         }
     }
 }
 
-fn look_at(object: &Object) -> Result<Outside, ChannelError> {
-    outside::look(object.locks.file(), &object.name, object.len)
+/// Opens what was found. `None` if it was removed meanwhile.
+fn opened(found: &Found) -> Result<Option<(&Object, LockFile)>, String> {
+    let object = found.as_ref().map_err(Clone::clone)?;
+    Ok(object.open()?.map(|opened| (object, opened)))
+}
+
+fn look_at(object: &Object, opened: &LockFile) -> Result<Outside, ChannelError> {
+    outside::look(opened.file(), &object.name, object.len)
 }
 
 /// Would a sweep remove a channel's object, or a branch? It goes by the locks and the first word, and
 /// so does this: what is half-made, or of another version, is removed as well.
 fn is_orphan(object: &Object) -> bool {
-    let is_locked = |byte| object.locks.is_locked(byte);
-    !is_locked(OWNER_BYTE) && !is_locked(RECEIVER_BYTE) && [0, CHANNEL_MAGIC].contains(&object.word(0))
+    let Facts { magic, is_owned, is_received, .. } = object.facts;
+    !is_owned && !is_received && [0, CHANNEL_MAGIC].contains(&magic)
 }
 
 /// What the removal of objects with so much memory each would be.
@@ -292,9 +309,9 @@ fn swept(objects: impl IntoIterator<Item = u64>) -> Swept {
 
 /// A copy of a control object, with the records that may have been used, and how many there are in
 /// all. `None` if it is not finished; an error if it is not what it should be.
-fn view(object: &Object, id: ProviderId) -> Result<Option<(View, usize)>, String> {
+fn view(object: &Object, opened: &LockFile, id: ProviderId) -> Result<Option<(View, usize)>, String> {
     let copy = |records| {
-        let copy = Mapping::copy_of(object.locks.file(), &object.name, control_size(records));
+        let copy = Mapping::copy_of(opened.file(), &object.name, control_size(records));
         let too_small = || "it is too small".to_owned();
         View::new(copy.map_err(|error| error.to_string())?, records).ok_or_else(too_small)
     };

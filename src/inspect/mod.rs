@@ -40,8 +40,9 @@
 //!
 //! Which chunks are in use by the owner itself and which are idle: [`Provider::stats`]. And how
 //! long a lease has lasted: that would cost a look at the clock with each message. An [`Inspector`]
-//! remembers what it saw at its looks before, and so gives a time that is at least as long as it
-//! says.
+//! remembers what it saw at its looks before, and tells since when it has seen the lease each time.
+//! The lease may be older than that. If the peer let go of the message between two looks, and then
+//! leased the same one again, it is younger.
 //!
 //! [`Provider::stats`]: crate::Provider::stats
 
@@ -59,9 +60,10 @@ pub use report::{
 use crate::error::OsError;
 use crate::os::name::DIRECTORY;
 use crate::os::posix::free_bytes;
-use crate::os::processes::Seen;
+use crate::os::processes::{Seen, Wanted};
 use crate::protocol::control::control_name;
 use crate::protocol::ids::ProviderId;
+use crate::protocol::names::parse;
 use crate::Provider;
 use look::Look;
 use object::Objects;
@@ -80,8 +82,20 @@ pub struct Inspector {
     leases: BTreeMap<Lease, Instant>,
 }
 
-/// A peer's lease of one message: provider, record, generation, slot.
-type Lease = (ProviderId, u32, u64, usize);
+/// A peer's lease of one message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Lease {
+    provider: ProviderId,
+    record: u32,
+    generation: u64,
+    slot: usize,
+    /// Which peer has the slot.
+    epoch: Option<u64>,
+}
+
+/// How many leases are remembered from one look to the next; the ages of others are not known. As
+/// many as a provider can have records, and far more than anybody has: objects may be damaged.
+const MAX_LEASES: usize = 1 << 20;
 
 impl Default for Inspector {
     fn default() -> Self {
@@ -123,9 +137,9 @@ impl Inspector {
     /// [`OsError`] if the directory or /proc cannot be read. An object that cannot is in the
     /// report, with the reason.
     pub fn look(&mut self) -> Result<Report, OsError> {
-        let mut objects = Objects::open(&self.directory, self.prefix.as_deref())?;
-        let seen =
-            Seen::of(&objects.inodes()).map_err(|error| OsError::new("readdir", "/proc", 0, error, String::new()))?;
+        let mut objects = Objects::find(&self.directory, self.prefix.as_deref())?;
+        let wanted = Wanted { inodes: objects.inodes(), is_name: &|file| parse(file).is_some() };
+        let seen = Seen::of(&wanted).map_err(|error| OsError::new("readdir", "/proc", 0, error, String::new()))?;
         // The look at all processes takes a while.
         objects.leave_out_removed();
         let mut look = Look {

@@ -128,8 +128,8 @@ pub struct PeerReport {
     pub views: u64,
     /// How many grants it has not taken up.
     pub grants: u64,
-    /// For how long it has leased one message, as far as this [`Inspector`](super::Inspector) has
-    /// seen: since the first of the looks in a row that found it.
+    /// How long ago this [`Inspector`](super::Inspector) first saw a lease that it has seen at each
+    /// look since: see [the module's docs](super#what-only-the-owner-knows).
     pub oldest_lease: Option<Duration>,
 }
 

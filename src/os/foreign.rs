@@ -7,7 +7,7 @@ use crate::os::locks::LockFile;
 use crate::os::mapping::{Access, Mapping};
 use crate::os::name::{inode, Name};
 use crate::os::posix::{next_filled, page_size};
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 
@@ -19,7 +19,11 @@ pub(crate) fn is_linked(file: &File) -> io::Result<bool> {
 
 /// Checks that the object is a regular file of user `uid`. Returns its length in bytes.
 pub(crate) fn check_regular(file: &File, name: &Name, uid: u32) -> Result<usize, ObjectError> {
-    let metadata = file.metadata().map_err(|error| name.error("fstat", 0, error))?;
+    check_metadata(&file.metadata().map_err(|error| name.error("fstat", 0, error))?, name, uid)
+}
+
+/// As [`check_regular`], for an object that need not be open.
+pub(crate) fn check_metadata(metadata: &Metadata, name: &Name, uid: u32) -> Result<usize, ObjectError> {
     if !metadata.is_file() {
         return Err(ObjectError::Unusable { object: name.path(), reason: "it is not a regular file" });
     }

@@ -12,11 +12,12 @@
 
 use crate::os::name::Inode;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::ops::RangeInclusive;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Longest command that is kept, in characters.
 const MAX_COMMAND: usize = 120;
@@ -34,6 +35,13 @@ pub struct Process {
     pub is_stopped: bool,
 }
 
+/// The files that are of interest.
+pub(crate) struct Wanted<'a> {
+    pub(crate) inodes: BTreeSet<Inode>,
+    /// May a file of this name be one of them?
+    pub(crate) is_name: &'a dyn Fn(&str) -> bool,
+}
+
 /// What all processes that can be seen have of some files.
 #[derive(Default)]
 pub(crate) struct Seen {
@@ -45,10 +53,10 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// Looks at all processes.
-    pub(crate) fn of(files: &BTreeSet<Inode>) -> io::Result<Self> {
+    /// Looks at all processes, for what they have of files that may have such a name.
+    pub(crate) fn of(files: &Wanted<'_>) -> io::Result<Self> {
         let mut this = Self::default();
-        if files.is_empty() {
+        if files.inodes.is_empty() {
             return Ok(this);
         }
         for entry in fs::read_dir("/proc")? {
@@ -63,21 +71,27 @@ impl Seen {
         Ok(this)
     }
 
-    fn look_at(&mut self, id: u32, directory: &Path, files: &BTreeSet<Inode>) -> io::Result<()> {
+    fn look_at(&mut self, id: u32, directory: &Path, files: &Wanted<'_>) -> io::Result<()> {
         let mut has_any = false;
         // A path may be no text; the numbers before it are.
         for line in String::from_utf8_lossy(&fs::read(directory.join("maps"))?).lines() {
-            if let Some(inode) = mapped(line).filter(|inode| files.contains(inode)) {
+            if let Some(inode) = mapped(line).filter(|inode| files.inodes.contains(inode)) {
                 has_any = true;
                 self.mappings.insert((inode, id));
             }
         }
         for entry in fs::read_dir(directory.join("fd"))? {
             let entry = entry?;
-            // Follows the link to the file, whatever its name is there.
+            // The link says where the file was opened; the last part is the same wherever that is
+            // mounted. Others are not asked about: their file system may not answer.
+            let has_name = |path: PathBuf| path.file_name().and_then(OsStr::to_str).is_some_and(files.is_name);
+            if !fs::read_link(entry.path()).is_ok_and(has_name) {
+                continue;
+            }
+            // Follows the link to the file, whatever its name is now.
             let Ok(metadata) = fs::metadata(entry.path()) else { continue };
             let inode = (metadata.dev(), metadata.ino());
-            if files.contains(&inode) {
+            if files.inodes.contains(&inode) {
                 has_any = true;
                 let info = fs::read_to_string(directory.join("fdinfo").join(entry.file_name())).unwrap_or_default();
                 self.locks.extend(info.lines().filter_map(locked).map(|bytes| (inode, bytes, id)));
@@ -151,7 +165,8 @@ mod tests {
         let locks = LockFile::open(open).unwrap();
         locks.file().set_len(4096).unwrap();
         let file = inode(locks.file()).unwrap();
-        let look = || Seen::of(&BTreeSet::from([file])).unwrap();
+        let look =
+            || Seen::of(&Wanted { inodes: BTreeSet::from([file]), is_name: &|name| path.ends_with(name) }).unwrap();
         assert!(look().holder(file, 3).is_none());
         assert!(locks.try_lock(3).unwrap() && locks.try_lock_shared(5).unwrap());
         let name = Name::new(path.rsplit('/').next().unwrap());

@@ -242,7 +242,7 @@ impl ProviderBuilder {
     /// then. A failing sweep is no error.
     pub fn build(self) -> Result<Provider, BuildError> {
         let (max_bytes, max_alloc, max_idle) = (self.max_bytes, self.max_alloc, self.max_idle_per_class);
-        let limits = Limits::new(max_bytes, max_alloc, max_idle, self.arena_size, LONGEST)?;
+        let limits = Limits::new(max_bytes, max_alloc, Some(max_idle), self.arena_size, LONGEST)?;
         let limits = limits.with_idle_window(self.idle_window)?;
         if !is_object_mode(self.mode) {
             return Err(BuildError::Mode { mode: self.mode });

@@ -26,6 +26,11 @@ pub(crate) const LONGEST: usize = 64 << 30;
 /// The largest number of idle chunks per class that can be asked for.
 const MAX_IDLE: usize = 1 << 20;
 
+/// Where the user gives no number, a class keeps idle chunks up to this share of the cap, but at least
+/// and at most so many: each has a place of 16 bytes in its class's queue from the first message on.
+const IDLE_SHARE: usize = 8;
+const USUAL_IDLE: std::ops::RangeInclusive<usize> = 256..=8192;
+
 /// Allocations in a window (see `pool::window`) by default.
 pub(crate) const DEFAULT_IDLE_WINDOW: u64 = 1 << 15;
 
@@ -41,7 +46,8 @@ pub(crate) const COUNTED: u64 = 64;
 pub(crate) struct Limits {
     pub(crate) max_bytes: usize,
     pub(crate) max_alloc: usize,
-    pub(crate) max_idle: usize,
+    /// Idle chunks of a class. `None`: as many as make an eighth of the cap.
+    max_idle: Option<usize>,
     pub(crate) first_arena: First,
     /// The longest arena that may be made.
     pub(crate) longest_arena: usize,
@@ -82,6 +88,8 @@ pub(crate) struct ClassShape {
     pub(crate) need: Need,
     /// In bytes.
     pub(crate) align: usize,
+    /// How many idle ones are kept.
+    pub(crate) max_idle: usize,
 }
 
 impl ClassShape {
@@ -97,7 +105,7 @@ impl Limits {
     pub(crate) fn new(
         max_bytes: usize,
         max_alloc: Option<usize>,
-        max_idle: usize,
+        max_idle: Option<usize>,
         arena_size: Option<usize>,
         longest: usize,
     ) -> Result<Self, BuildError> {
@@ -110,7 +118,7 @@ impl Limits {
         range("max_alloc", max_alloc, 1, largest, " bytes (max_bytes, or the longest segment)")?;
         let default_arena = (max_bytes / FIRST_SHARE).max(MIN_ARENA).min(largest);
         range("arena_size", arena_size.unwrap_or(1), 1, largest, " bytes (max_bytes, or the longest segment)")?;
-        range("max_idle_per_class", max_idle, 0, MAX_IDLE, " chunks")?;
+        range("max_idle_per_class", max_idle.unwrap_or(0), 0, MAX_IDLE, " chunks")?;
         let max_alloc = pages(max_alloc);
         let first_arena = arena_size.map_or(First::Usual(pages(default_arena)), |bytes| First::Given(pages(bytes)));
         let idle_window = DEFAULT_IDLE_WINDOW;
@@ -124,6 +132,11 @@ impl Limits {
         Ok(Self { idle_window: allocations.next_multiple_of(COUNTED), ..self })
     }
 
+    /// Does the memory of each chunk go back to the system at once?
+    pub(crate) fn keeps_nothing(&self) -> bool {
+        self.max_idle == Some(0)
+    }
+
     /// How many classes of ordinary alignment there are: enough for `max_alloc`.
     pub(crate) fn classes(&self) -> usize {
         class_of(self.max_alloc) + 1
@@ -134,10 +147,14 @@ impl Limits {
     /// number of pages.
     pub(crate) fn shapes(&self) -> Vec<ClassShape> {
         let page = self.page;
-        let whole_pages = |size| ClassShape { need: Need { size, grain: Grain::Page }, align: PAGE };
+        let (least, most) = USUAL_IDLE.into_inner();
+        let usual_idle = |size: usize| (self.max_bytes / IDLE_SHARE / size).clamp(least, most);
+        let max_idle = |size| self.max_idle.unwrap_or_else(|| usual_idle(size));
+        let shape = |size, grain, align| ClassShape { need: Need { size, grain }, align, max_idle: max_idle(size) };
+        let whole_pages = |size| shape(size, Grain::Page, PAGE);
         let kind = |size: usize| {
             if size < PAGES * page {
-                Some(ClassShape { need: Need { size, grain: Grain::Line }, align: MIN_SIZE })
+                Some(shape(size, Grain::Line, MIN_SIZE))
             } else {
                 round_to_pages(size).map(whole_pages)
             }
@@ -208,7 +225,7 @@ mod tests {
     #[test]
     fn the_table_holds_every_length_up_to_the_largest_at_every_alignment() {
         for max_alloc in [1, 64, 4096, 5 * 4096, 126 << 10, 128 << 10, (128 << 10) + 1, 1 << 20, 33_000_000] {
-            let limits = Limits::new(1 << 30, Some(max_alloc), 8, None, LONGEST).unwrap();
+            let limits = Limits::new(1 << 30, Some(max_alloc), Some(8), None, LONGEST).unwrap();
             let shapes = limits.shapes();
             let lines = &shapes[..limits.classes()];
             assert_eq!(lines.last().map(ClassShape::size), Some(limits.max_alloc));
@@ -229,9 +246,17 @@ mod tests {
     #[test]
     fn what_is_not_whole_pages_is_rounded_up() {
         for (bytes, rounded) in [(1, 4096), (42, 4096), (4096, 4096), (10_240, 12_288), (1_000_000, 1_003_520)] {
-            let limits = Limits::new(bytes, None, 8, None, LONGEST).unwrap();
+            let limits = Limits::new(bytes, None, Some(8), None, LONGEST).unwrap();
             assert_eq!((limits.max_bytes, limits.max_alloc), (rounded, rounded));
         }
+    }
+
+    #[test]
+    fn where_no_number_is_given_a_class_keeps_an_eighth_of_the_cap() {
+        let limits = Limits::new(64 << 20, None, None, None, LONGEST).unwrap();
+        let idle = |size| limits.shapes().iter().find(|shape| shape.size() == size).map(|shape| shape.max_idle);
+        assert_eq!([64, 1 << 10, 4 << 10, 64 << 10].map(idle), [8192, 8192, 2048, 256].map(Some));
+        assert!(!limits.keeps_nothing());
     }
 
     #[test]

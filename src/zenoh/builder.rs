@@ -21,7 +21,6 @@ use zenoh::shm::cleanup_orphaned_shm_segments;
 const MAX_WHOLE: usize = 64 << 20;
 
 const DEFAULT_MAX_BYTES: usize = 1 << 30;
-const DEFAULT_MAX_IDLE: usize = 256;
 
 /// zenoh addresses the bytes of a segment with 32 bits.
 const MAX_SEGMENT: usize = 1 << 32;
@@ -32,7 +31,7 @@ const MAX_SEGMENT: usize = 1 << 32;
 pub struct PoolBackendBuilder {
     max_bytes: usize,
     max_alloc: Option<usize>,
-    max_idle_per_class: usize,
+    max_idle_per_class: Option<usize>,
     arena_size: Option<usize>,
     collect_early: bool,
     check_lock_limit: bool,
@@ -44,7 +43,7 @@ impl PoolBackendBuilder {
         Self {
             max_bytes: DEFAULT_MAX_BYTES,
             max_alloc: None,
-            max_idle_per_class: DEFAULT_MAX_IDLE,
+            max_idle_per_class: None,
             arena_size: None,
             collect_early: true,
             check_lock_limit: true,
@@ -65,14 +64,15 @@ impl PoolBackendBuilder {
         self
     }
 
-    /// Sets how many idle chunks of each size class are kept, from 0 to 1,048,576; default 256.
+    /// Sets how many idle chunks of each size class are kept, from 0 to 1,048,576. Default: as many as
+    /// make an eighth of [`max_bytes`](Self::max_bytes), but from 256 to 8192.
     ///
     /// That is many more than an ordinary provider keeps, because zenoh gives back many messages at
-    /// a time. A chunk that is not kept goes back to the segment that it was carved out of, which
+    /// a time. Each takes 16 bytes of heap from the first message of its class on. A chunk that is not kept goes back to the segment that it was carved out of, which
     /// costs about a microsecond and no system call. With 0, memory goes back to the system at
     /// once.
     pub fn max_idle_per_class(mut self, chunks: usize) -> Self {
-        self.max_idle_per_class = chunks;
+        self.max_idle_per_class = Some(chunks);
         self
     }
 

@@ -49,6 +49,13 @@ fn files_of_any_kind_do_not_disturb_a_living_owner() {
     run_at_random("foreign", 60);
 }
 
+/// Otherwise a damaged object takes down the operator's tool, or hides or changes what it says of the
+/// living.
+#[test]
+fn whatever_an_object_says_a_look_tells_the_truth_about_the_others() {
+    run_at_random("inspect", 60);
+}
+
 /// Draws programs and runs them in a child. After each failure, a new child takes over.
 fn run_at_random(target: &str, cases: u32) {
     let names = Names::new(&format!("hostile-{target}"));
@@ -78,6 +85,7 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
         "channel" => hostile::channel,
         "control" => hostile::control,
         "descriptor" => hostile::descriptor,
+        "inspect" => hostile::inspect,
         "publisher" => hostile::publisher,
         _ => hostile::foreign,
     };

@@ -2,9 +2,12 @@
 //! are damaged.
 
 use crate::child::Child;
+use crate::descriptors::with_only;
 use crate::killed_owner;
 use crate::peer::Peer;
 use crate::shm::{self, Names};
+use crate::sys;
+use crate::users;
 use crate::wire::{Link, Message};
 use shm_pool::channel::{OnFull, Publisher, Receiver, Sender};
 use shm_pool::inspect::{ChannelReport, Inspector, ProviderReport, State};
@@ -234,6 +237,59 @@ fn assert_seen(names: &Names, provider: &Provider) {
     assert_eq!(own.state, State::Alive);
     let alive = channels.iter().filter(|channel| channel.state == State::Alive);
     assert_eq!(alive.map(|channel| &channel.name[..]).collect::<Vec<_>>(), ["c", "p"]);
+}
+
+/// The role of another user who looks. The second argument says how many objects there are.
+pub(crate) fn strangers_role(link: &Link, arguments: &[&str]) {
+    if let Err(error) = sys::become_user(users::STRANGER) {
+        return link.send(&Message::Refused(error.to_string()));
+    }
+    link.send(&Message::Done);
+    let report = Inspector::new().prefix(arguments[0]).look().unwrap();
+    assert_eq!(report.others.to_string(), arguments[1]);
+    assert!(report.providers.is_empty() && report.channels.is_empty(), "{report:?}");
+    link.send(&Message::Done);
+}
+
+/// Otherwise an operator takes what belongs to others, and may not be read, for damaged.
+#[test]
+fn what_belongs_to_another_user_is_counted_and_nothing_else() {
+    let names = Names::new("inspect-stranger");
+    let provider = names.provider().build().unwrap();
+    let buffer = provider.alloc(100_000).unwrap();
+    let sender = Sender::create(&provider, "c").unwrap();
+    let objects = shm::objects(names.prefix()).len().to_string();
+    assert_eq!(objects, "3");
+    let Some(stranger) = users::start("stranger-looks", &[names.prefix(), &objects]) else { return };
+    stranger.expect_done();
+    stranger.finish();
+    drop((buffer, sender));
+}
+
+/// How many channels there are for a process that may open far fewer files.
+const MANY: usize = 50;
+
+/// The role of somebody who looks with few descriptors.
+pub(crate) fn poor_role(link: &Link, arguments: &[&str]) {
+    let mut inspector = Inspector::new().prefix(arguments[0]);
+    let report = with_only(6, || inspector.look()).unwrap();
+    let alive = report.channels.iter().filter(|channel| channel.state == State::Alive && channel.receivers.len() == 1);
+    assert_eq!((report.providers.len(), alive.count()), (1, MANY));
+    assert!(report.providers[0].owner.is_some());
+    link.send(&Message::Done);
+}
+
+/// Otherwise a system with many channels cannot be looked at, which needs it most.
+#[test]
+fn a_look_at_many_objects_needs_few_descriptors() {
+    let names = Names::new("inspect-many");
+    let provider = names.provider().build().unwrap();
+    let sender = |number| Sender::builder().capacity(2).loans(2).create(&provider, &format!("c{number}")).unwrap();
+    let senders: Vec<_> = (0..MANY).map(sender).collect();
+    let child = Child::start("looks-with-few-descriptors", &[names.prefix()]);
+    child.expect_done();
+    child.finish();
+    drop(senders);
 }
 
 /// Otherwise a look counts as a peer, takes a lock that somebody needs, or keeps what should go.

@@ -11,7 +11,7 @@ use shm_pool::{Client, Provider, ShmBuf};
 use std::os::unix::fs::PermissionsExt;
 
 /// `nobody` on most systems. Any user except root will do.
-const STRANGER: u32 = 65_534;
+pub(crate) const STRANGER: u32 = 65_534;
 
 /// The role. The arguments are the prefix and the user whose providers it trusts, or "".
 pub(crate) fn role(link: &Link, arguments: &[&str]) {
@@ -30,7 +30,7 @@ fn stranger(names: &Names, trusted: &str) -> Option<Peer> {
 }
 
 /// A child in a role that makes it another user's. `None` if that is not possible here.
-fn start(role: &str, arguments: &[&str]) -> Option<Child> {
+pub(crate) fn start(role: &str, arguments: &[&str]) -> Option<Child> {
     if !sys::is_root() {
         println!("SKIPPED: only root can be another user");
         return None;

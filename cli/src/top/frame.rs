@@ -82,7 +82,9 @@ impl Part {
 
 fn title(watch: &Watch, width: u16) -> String {
     let report = watch.report();
-    let sum = |of: fn(&shm_pool::inspect::ProviderReport) -> u64| report.providers.iter().map(of).sum();
+    let sum = |of: fn(&shm_pool::inspect::ProviderReport) -> u64| {
+        report.providers.iter().map(of).fold(0, u64::saturating_add)
+    };
     let (held, leased) = (sum(|provider| provider.bytes_held), sum(|provider| provider.bytes_leased));
     let (held, leased) = (text::bytes(held), text::bytes(leased));
     let what = format!(" shm-pool top  {}  held {held}  leased {leased}", text::directory(report));
@@ -133,7 +135,7 @@ fn classes(watch: &Watch) -> Part {
     let mut all = BTreeMap::<u64, (usize, u64)>::new();
     for class in watch.report().providers.iter().flat_map(|provider| &provider.leased) {
         let (messages, bytes) = all.entry(class.size).or_default();
-        (*messages, *bytes) = (*messages + class.messages, *bytes + class.bytes);
+        (*messages, *bytes) = (*messages + class.messages, bytes.saturating_add(class.bytes));
     }
     let most = all.values().map(|(_, bytes)| *bytes).max().unwrap_or(0).max(1);
     let mut all: Vec<_> = all.into_iter().collect();

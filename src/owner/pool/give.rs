@@ -63,7 +63,7 @@ impl Pool {
     /// back.
     pub(super) fn shelve_shared(chunk: OwnedChunk) {
         // A one-off stays open in the lent queue, unless nothing is to be kept.
-        if chunk.is_leased() || chunk.is_one_off() && chunk.pool().limits.max_idle > 0 {
+        if chunk.is_leased() || chunk.is_one_off() && !chunk.pool().limits.keeps_nothing() {
             return Self::lend(chunk);
         }
         chunk.set_whereabouts(Whereabouts::Idle);
@@ -146,7 +146,7 @@ impl Pool {
             control.release_record(record, generation);
         }
         pool.arenas.free(remains.memory);
-        if pool.limits.max_idle == 0 {
+        if pool.limits.keeps_nothing() {
             pool.give_memory_back();
         }
         pool.memory_bell().ring();

@@ -165,7 +165,7 @@ impl Pool {
     fn register(self: &Arc<Self>, wanted: Wanted, memory: Carved) -> OwnedChunk {
         let Wanted { class, is_one_off, .. } = wanted;
         if !is_one_off {
-            self.shelves[class].open_idle(self.limits.max_idle.saturating_sub(1));
+            self.shelves[class].open_idle(self.shapes[class].max_idle.saturating_sub(1));
         }
         let tally = &self.tallies[class];
         tally.misses.fetch_add(1, Ordering::Relaxed);

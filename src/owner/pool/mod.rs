@@ -109,10 +109,10 @@ impl Pool {
     pub(crate) fn new(limits: Limits, source: Box<dyn SegmentFactory>, control: Option<OwnerControl>) -> Arc<Self> {
         let shapes: Box<[ClassShape]> = limits.shapes().into();
         let first_arena = match limits.first_arena {
-            First::Usual(_) if limits.max_idle == 0 && !source.keeps_segments() => First::OneMessage,
+            First::Usual(_) if limits.keeps_nothing() && !source.keeps_segments() => First::OneMessage,
             first => first,
         };
-        let shelves = shapes.iter().map(|_| Shelf::new(limits.max_idle == 0)).collect();
+        let shelves = shapes.iter().map(|_| Shelf::new(limits.keeps_nothing())).collect();
         let classes = shapes.len();
         Arc::new(Self {
             shelves,

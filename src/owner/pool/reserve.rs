@@ -23,7 +23,7 @@ impl Pool {
     /// for it is gone.
     pub(crate) fn reserve(self: &Arc<Self>, class: usize, count: usize) -> Result<(), AllocError> {
         let _one_at_a_time = self.reserving.lock();
-        let max = self.limits.max_idle;
+        let max = self.shapes[class].max_idle;
         let reserved = self.reserved(class);
         let wanted = reserved.saturating_add(count);
         if wanted > max {

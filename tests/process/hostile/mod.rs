@@ -7,6 +7,7 @@ mod channel;
 mod descriptors;
 mod foreign;
 mod forgery;
+mod inspect;
 mod layout;
 mod outside;
 mod owner;
@@ -52,6 +53,13 @@ pub(crate) fn descriptor(prefix: &str, bytes: &[u8]) {
 pub(crate) fn foreign(prefix: &str, bytes: &[u8]) {
     if let Some(objects) = read::<foreign::Objects>(bytes) {
         objects.run(prefix);
+    }
+}
+
+/// Damaged objects of every kind, and looks at them.
+pub(crate) fn inspect(prefix: &str, bytes: &[u8]) {
+    if let Some(program) = read::<inspect::Program>(bytes) {
+        program.run(prefix);
     }
 }
 

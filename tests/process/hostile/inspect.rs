@@ -1,0 +1,151 @@
+//! Copies of genuine objects, of every kind and changed anywhere, under names that a look takes for a
+//! provider's or a channel's. The look reports them as it likes, and what lives beside them rightly.
+
+use super::layout::{OpenObject, Write, RECORDS};
+use super::outside;
+use arbitrary::{Arbitrary, Unstructured};
+use shm_pool::channel::{Publisher, Receiver, Sender};
+use shm_pool::inspect::{Inspector, State};
+use shm_pool::{Client, Provider, ShmView, Swept};
+use std::fs::{self, File};
+use std::hint::black_box;
+use std::path::PathBuf;
+
+/// The length of the message that the peer leases.
+const LEN: usize = 5000;
+
+/// Changes to copies, and a look after each.
+#[derive(Clone, Debug)]
+pub(crate) struct Program(Vec<Step>);
+
+#[derive(Arbitrary, Clone, Debug)]
+struct Step {
+    name: Name,
+    /// Which of the genuine objects it is a copy of, if it is not there yet.
+    of: u8,
+    writes: Vec<Write>,
+    /// Its new length.
+    len: Option<u32>,
+}
+
+#[derive(Arbitrary, Clone, Copy, Debug)]
+enum Name {
+    Control(u8),
+    Segment(u8, u8),
+    Channel(u8),
+    Branch(u8, u8),
+}
+
+impl<'a> Arbitrary<'a> for Program {
+    fn arbitrary(bytes: &mut Unstructured<'a>) -> arbitrary::Result<Self> {
+        let mut steps = Vec::new();
+        while !bytes.is_empty() && steps.len() < 16 {
+            steps.push(bytes.arbitrary()?);
+        }
+        Ok(Self(steps))
+    }
+}
+
+/// A provider, its peer with a message, and a channel of each kind.
+struct Scene<'a> {
+    prefix: &'a str,
+    inspector: Inspector,
+    genuine: Vec<Vec<u8>>,
+    provider: Provider,
+    _leased: ShmView,
+    _ends: (Sender, Publisher, Receiver),
+}
+
+impl Program {
+    /// Runs under a prefix that nobody else uses.
+    pub(crate) fn run(&self, prefix: &str) {
+        let mut scene = Scene::new(prefix);
+        scene.check();
+        for step in &self.0 {
+            scene.change(step);
+            scene.check();
+        }
+        // What the names claim to be alive is; so all of it goes but the living.
+        Provider::sweep(prefix).expect("/dev/shm can be read");
+        scene.check();
+        drop(scene);
+        outside::files(prefix).iter().for_each(|path| outside::remove(path));
+        outside::assert_nothing_left(prefix);
+    }
+}
+
+impl<'a> Scene<'a> {
+    fn new(prefix: &'a str) -> Self {
+        let builder = Provider::builder().name_prefix(prefix).max_bytes(256 << 10).arena_size(64 << 10);
+        let provider = builder.max_shared(RECORDS as usize).build().expect("a provider");
+        let client = Client::builder().name_prefix(prefix).build().expect("a client");
+        let message = provider.alloc(LEN).expect("room").freeze();
+        let leased = client.attach(&message.descriptor().expect("a record")).expect("a message");
+        let mut sender = Sender::builder().capacity(2).loans(2).create(&provider, "pair").expect("a sender");
+        sender.send_bytes(b"message").expect("room");
+        let builder = Publisher::builder().receivers(1).capacity(2).loans(2);
+        let mut publisher = builder.create(&provider, "many").expect("a publisher");
+        let receiver = Receiver::open(&client, "many").expect("a place");
+        publisher.try_send_bytes(b"message").expect("room");
+        // Sorted, so that a program means the same each time.
+        let mut files = outside::files(prefix);
+        files.sort_by_key(|path| path.extension().map(ToOwned::to_owned));
+        let genuine = files.iter().map(|path| fs::read(path).expect("an object")).collect();
+        let inspector = Inspector::new().prefix(prefix);
+        Self { prefix, inspector, genuine, provider, _leased: leased, _ends: (sender, publisher, receiver) }
+    }
+
+    fn change(&self, Step { name, of, writes, len }: &Step) {
+        let path = self.path(*name);
+        if !path.exists() {
+            let mut copy = self.genuine[usize::from(*of) % self.genuine.len()].clone();
+            if let (Name::Control(id), Some(provider)) = (name, copy.get_mut(16..24)) {
+                provider.copy_from_slice(&number(*id).to_le_bytes());
+            }
+            fs::write(&path, copy).expect("room in /dev/shm");
+        }
+        if path.metadata().is_ok_and(|metadata| metadata.len() > 7) {
+            let object = OpenObject::open(&path, RECORDS);
+            writes.iter().for_each(|write| object.apply(write));
+        }
+        if let Some(len) = len {
+            let file = File::options().write(true).open(&path).expect("an object");
+            file.set_len(u64::from(*len)).expect("a sparse file");
+        }
+    }
+
+    fn path(&self, name: Name) -> PathBuf {
+        let rest = match name {
+            Name::Control(id) => format!("{:016x}.ctl", number(id)),
+            Name::Segment(id, serial) => format!("{:016x}.{serial:x}", number(id)),
+            Name::Channel(name) => format!("c{}.channel", name % 4),
+            Name::Branch(name, id) => format!("c{}.{id:016x}.branch", name % 4),
+        };
+        PathBuf::from(format!("/dev/shm/{}.{rest}", self.prefix))
+    }
+
+    /// Everything that lives is in the report as it is, whatever is beside it.
+    fn check(&mut self) {
+        let report = self.inspector.look().expect("/dev/shm and /proc can be read");
+        black_box((format!("{report:?}"), report.orphans()));
+        let own = report.providers.iter().find(|found| found.id == self.provider.id()).expect("the provider");
+        let stats = self.provider.stats();
+        assert_eq!((&own.state, own.is_orphan, own.orphans), (&State::Alive, false, Swept::default()));
+        assert_eq!((own.bytes_held, own.bytes_mapped), (stats.bytes_held as u64, stats.bytes_mapped as u64));
+        let [peer] = &own.peers[..] else { panic!("{own:?}") };
+        assert_eq!((peer.is_alive, peer.is_refused, peer.messages, peer.views), (true, false, 1, 1));
+        assert_eq!((peer.bytes, own.bytes_leased), (LEN as u64, LEN as u64));
+        for name in ["pair", "many"] {
+            let channel = report.channels.iter().find(|channel| channel.name == name).expect("the channel");
+            let [receiver] = &channel.receivers[..] else { panic!("{channel:?}") };
+            assert_eq!((&channel.state, channel.is_orphan, channel.provider), (&State::Alive, false, Some(own.id)));
+            assert_eq!((receiver.sent, receiver.waiting, receiver.capacity), (1, 1, 2));
+        }
+        let dead = report.providers.iter().filter(|found| found.id != own.id);
+        assert!(dead.into_iter().all(|found| found.state != State::Alive && found.owner.is_none()));
+    }
+}
+
+fn number(id: u8) -> u64 {
+    u64::from(id % 4)
+}
