@@ -133,6 +133,42 @@ fn a_grant_to_a_peer_that_is_refused_leaves_nothing() {
     });
 }
 
+/// Otherwise a grant that its peer puts back as it is refused stays with it.
+#[test]
+fn a_grant_that_is_put_back_by_who_is_refused_leaves_nothing() {
+    model(4, || {
+        let scene = Scene::new();
+        scene.grant(FIRST).unwrap();
+        scene.record.accept(SLOT, 2).unwrap();
+        let failing = spawn(&scene, |scene| {
+            scene.record.put_back(SLOT);
+            scene.epoch.take_back_if_refused(FIRST, &scene.record, SLOT);
+        });
+        assert!(scene.gate.refuse(&scene.epoch, FIRST, || while scene.record.revoke(SLOT) {}));
+        failing.join().unwrap();
+        assert!(!scene.record.is_leased());
+    });
+}
+
+/// Otherwise a grant that a duplicate of an older descriptor took up, and put back, stays with a peer
+/// that is refused meanwhile.
+#[test]
+fn a_grant_that_a_late_descriptor_puts_back_leaves_nothing_with_who_is_refused() {
+    model(4, || {
+        let scene = Scene::new();
+        let late = spawn(&scene, |scene| {
+            assert!(scene.record.accept(SLOT, 2).is_err());
+            scene.epoch.take_back_if_refused(FIRST, &scene.record, SLOT);
+        });
+        scene.record.close_at(3);
+        scene.record.publish(4, PLACE);
+        scene.grant(FIRST).unwrap();
+        assert!(scene.gate.refuse(&scene.epoch, FIRST, || while scene.record.revoke(SLOT) {}));
+        late.join().unwrap();
+        assert!(!scene.record.is_leased());
+    });
+}
+
 /// Otherwise a dead peer's message is never used again, or a living peer's is used while it is
 /// read.
 #[test]

@@ -14,7 +14,6 @@ use crate::protocol::control::{
 };
 use crate::protocol::ids::{PeerId, ProviderId};
 use crate::protocol::record::{Record, PEERS};
-use crate::sync::fence;
 use std::io;
 use std::mem::size_of;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -191,13 +190,14 @@ impl PeerControl {
         self.let_go(len);
         if let Some(record) = self.record(record).filter(|_| self.has_slot()) {
             record.put_back(self.slot());
-            fence(Ordering::SeqCst); // partner: the fence in `GrantGate::refuse`
-            if self.has_slot() && self.check_slot().is_err() {
-                // The owner refuses this peer, and may have looked for its grants before this one.
-                record.revoke(self.slot());
-            }
+            self.take_back_if_refused(record);
             self.ring();
         }
+    }
+
+    /// To be called after a grant of this peer was put back.
+    pub(crate) fn take_back_if_refused(&self, record: &Record) {
+        self.view.header().epochs[self.slot()].take_back_if_refused(self.id.epoch, record, self.slot());
     }
 
     /// Has the owner destroyed the segment? A hint: it decides what is mapped, never who may read.

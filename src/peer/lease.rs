@@ -50,6 +50,8 @@ impl<'a> Lease<'a> {
         control.let_go(len);
         match refused {
             Refused::Stale => {
+                // A grant may have been taken up and put back.
+                control.take_back_if_refused(record);
                 // The lease that was taken back may have been in an owner's way for a moment.
                 control.ring();
                 Err(AttachError::Stale)

@@ -23,7 +23,9 @@
 //! The owner refuses a peer by one exchange of the epoch, in which the peer still finds its own
 //! leases, to give them back, but none of its own to attach by. Then it takes back all grants that
 //! the peer has not taken up. Meanwhile it counts as a grant under way, so that it does not take
-//! back one of the slot's next peer. Killed in between, it leaves what a killed owner leaves.
+//! back one of the slot's next peer. Killed in between, it leaves what a killed owner leaves. A peer
+//! that puts a grant back then (full fence) looks at the epoch. So either the owner finds that grant,
+//! or the peer finds out that it is refused, and takes it back itself.
 //!
 //! # Orderings
 //!
@@ -110,6 +112,15 @@ impl Epoch {
         (epoch % 2 == 0).then_some(epoch & !REFUSED)
     }
 
+    /// Takes back a grant on `record` if the owner refuses the peer that connected with `epoch`. For
+    /// that peer, after it has put a grant back: the owner may have looked for them before.
+    pub(crate) fn take_back_if_refused(&self, epoch: u64, record: &Record, slot: usize) {
+        fence(Ordering::SeqCst); // partner: the fence in `GrantGate::refuse`
+        if self.0.load(Ordering::Relaxed) == epoch + REFUSED {
+            record.revoke(slot);
+        }
+    }
+
     /// Refuses the peer that connected with `epoch`. `false` if it is gone, or refused.
     fn refuse(&self, epoch: u64) -> bool {
         // Relaxed: a grant that does not see it comes before it.
@@ -181,7 +192,7 @@ impl GrantGate {
         }
         let is_refused = current.refuse(wanted);
         if is_refused {
-            fence(Ordering::SeqCst); // partner: the fence in `grant`
+            fence(Ordering::SeqCst); // partners: the fences in `grant` and `Epoch::take_back_if_refused`
             take_back();
         }
         self.leave();

@@ -1,0 +1,250 @@
+//! What a provider and a channel cost while somebody watches them, as `shm-pool top` does.
+//!
+//! ```text
+//! cargo bench --bench watched
+//! cargo bench --bench watched -- --interval 1000
+//! ```
+//!
+//! Another process looks at all that is there, ten times as often as `top` does by default. Each
+//! round has three parts of the same length: nobody looks; nobody looks, again; somebody looks. What
+//! the second differs from the first by is noise. Times are those of this process alone, on a core of
+//! its own if the machine has two.
+
+#![forbid(unsafe_code)]
+
+use clap::Parser;
+use shm_pool::channel::{Receiver, Sender};
+use shm_pool::inspect::Inspector;
+use shm_pool::{Client, Provider};
+use shm_pool_support::latency::Spread;
+use shm_pool_support::machine::{pin, Cores, Machine};
+use shm_pool_support::options::Quick;
+use shm_pool_support::table::{table, Goal};
+use shm_pool_support::Fallible;
+use std::env;
+use std::hint::black_box;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Allocates and sends, watched and not.
+#[derive(Parser)]
+struct Options {
+    #[command(flatten)]
+    quick: Quick,
+    /// How often all is measured; medians and ranges are over the batches of all rounds
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Milliseconds from one look to the next
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
+    interval: u64,
+}
+
+/// The same in each run, so that the next one removes what a killed one leaves.
+const PREFIX: &str = "shm-pool-watched";
+
+/// What makes this program the one that looks.
+const WATCHER: &str = "SHM_POOL_WATCHER";
+
+const LEN: usize = 64 << 10;
+
+/// How many operations a batch has: some 10 to 100 µs, far less than a look takes.
+const BATCH: u32 = 256;
+
+/// Is anybody looking?
+#[derive(Clone, Copy, PartialEq)]
+enum Part {
+    Alone,
+    AloneAgain,
+    Watched,
+}
+
+const PARTS: [Part; 3] = [Part::Alone, Part::AloneAgain, Part::Watched];
+
+type Operation = fn(&mut Scene) -> Fallible;
+
+const OPERATIONS: [(&str, Operation); 3] =
+    [("alloc, drop", Scene::alloc), ("alloc, share, attach, drop both", Scene::share), ("send, receive", Scene::send)];
+
+/// Nanoseconds per operation of each batch, by operation.
+type Times = [Vec<f64>; OPERATIONS.len()];
+
+fn main() -> Fallible {
+    if let Ok(interval) = env::var(WATCHER) {
+        return watch(Duration::from_secs_f64(interval.parse()?));
+    }
+    let options = Options::parse();
+    let interval = Duration::from_millis(options.interval);
+    let (rounds, each) = match options.quick.quick {
+        true => (1, interval),
+        false => (options.rounds, interval * 5),
+    };
+    let machine = Machine::now();
+    let cores = Cores::choose()?;
+    // The watcher inherits no core: it starts before this thread is bound to one.
+    let mut watcher = Watcher::start(interval)?;
+    pin(cores.first())?;
+    let mut times = <[Times; PARTS.len()]>::default();
+    let mut scene = Scene::new()?;
+    for _ in 0..rounds {
+        for (part, times) in PARTS.iter().zip(&mut times) {
+            match part {
+                Part::Watched => watcher.while_it_looks(|| scene.measure(each, times))??,
+                Part::Alone | Part::AloneAgain => scene.measure(each, times)?,
+            }
+        }
+    }
+    let looks = watcher.end()?;
+    if looks < u64::from(rounds) {
+        return Err(format!("only {looks} looks in {rounds} rounds").into());
+    }
+    if options.quick.quick {
+        println!("{} operations while somebody looked {looks} times", OPERATIONS.len());
+        return Ok(());
+    }
+    machine.print("CLOCK_MONOTONIC", "one pinned, the one that looks is not");
+    println!("messages of 64 KiB; {looks} looks, one every {} ms\n", options.interval);
+    print(&times);
+    Ok(())
+}
+
+/// What the operations work on.
+struct Scene {
+    provider: Provider,
+    client: Client,
+    sender: Sender,
+    receiver: Receiver,
+}
+
+impl Scene {
+    fn new() -> Fallible<Self> {
+        let provider = Provider::builder().name_prefix(PREFIX).build()?;
+        let client = Client::builder().name_prefix(PREFIX).build()?;
+        let sender = Sender::create(&provider, "watched")?;
+        let receiver = Receiver::open(&client, "watched")?;
+        Ok(Self { provider, client, sender, receiver })
+    }
+
+    fn alloc(&mut self) -> Fallible {
+        black_box(self.provider.alloc(black_box(LEN))?);
+        Ok(())
+    }
+
+    fn share(&mut self) -> Fallible {
+        let message = self.provider.alloc(black_box(LEN))?.freeze();
+        black_box(self.client.attach(&message.descriptor()?)?);
+        Ok(())
+    }
+
+    fn send(&mut self) -> Fallible {
+        self.sender.send(self.provider.alloc(black_box(LEN))?.freeze())?;
+        black_box(self.receiver.recv()?);
+        Ok(())
+    }
+
+    /// Runs a batch of each operation in turn, for so long.
+    fn measure(&mut self, each: Duration, times: &mut Times) -> Fallible {
+        let start = Instant::now();
+        while start.elapsed() < each {
+            for ((_, operation), times) in OPERATIONS.iter().zip(times.iter_mut()) {
+                let begin = Instant::now();
+                for _ in 0..BATCH {
+                    operation(self)?;
+                }
+                times.push(begin.elapsed().as_nanos() as f64 / f64::from(BATCH));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn print([alone, again, watched]: &[Times; PARTS.len()]) {
+    let mut rows = table(&["", "alone", "alone, again", "watched", "/ alone", "noise", "goal", ""]);
+    for (index, (name, _)) in OPERATIONS.iter().enumerate() {
+        let [alone, again, watched] = [alone, again, watched].map(|times| Spread::of(&times[index]));
+        let (ratio, noise) = (watched.median / alone.median.min(again.median), ratio(again.median, alone.median));
+        let goal = Goal::AtMost(1.02_f64.max(noise));
+        rows.add_row([
+            (*name).to_owned(),
+            alone.to_string(),
+            again.to_string(),
+            watched.to_string(),
+            format!("{ratio:.3}"),
+            format!("{noise:.3}"),
+            "at most 1.02, or the noise".to_owned(),
+            goal.verdict(ratio).to_owned(),
+        ]);
+    }
+    println!("{rows}");
+}
+
+/// The larger one by the smaller one.
+fn ratio(one: f64, other: f64) -> f64 {
+    one.max(other) / one.min(other)
+}
+
+/// The process that looks. It looks between a line and the next one.
+struct Watcher {
+    child: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+}
+
+impl Watcher {
+    fn start(interval: Duration) -> Fallible<Self> {
+        let mut command = Command::new(env::current_exe()?);
+        command.env(WATCHER, interval.as_secs_f64().to_string()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn()?;
+        let (to, from) = child.stdin.take().zip(child.stdout.take()).ok_or("pipes were asked for")?;
+        Ok(Self { child, to, from: BufReader::new(from) })
+    }
+
+    /// It has looked once when `body` begins.
+    fn while_it_looks<T>(&mut self, body: impl FnOnce() -> T) -> Fallible<T> {
+        self.say()?;
+        self.from.read_line(&mut String::new())?;
+        let result = body();
+        self.say()?;
+        Ok(result)
+    }
+
+    fn say(&mut self) -> io::Result<()> {
+        self.to.write_all(b"\n").and_then(|()| self.to.flush())
+    }
+
+    /// Returns how often it has looked in all.
+    fn end(mut self) -> Fallible<u64> {
+        drop(self.to);
+        let mut count = String::new();
+        self.from.read_to_string(&mut count)?;
+        self.child.wait()?;
+        Ok(count.trim().parse()?)
+    }
+}
+
+/// Looks at all that is there at each interval, between a line and the next one.
+fn watch(interval: Duration) -> Fallible {
+    let (lines, told) = mpsc::channel();
+    thread::spawn(move || io::stdin().lines().map_while(Result::ok).try_for_each(|_| lines.send(())));
+    let (mut inspector, mut looks) = (Inspector::new(), 0_u64);
+    while told.recv().is_ok() {
+        let mut next = Instant::now();
+        let mut is_first = true;
+        loop {
+            black_box(inspector.look()?);
+            looks += 1;
+            if std::mem::take(&mut is_first) {
+                println!();
+            }
+            next += interval;
+            match told.recv_timeout(next.saturating_duration_since(Instant::now())) {
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+                _ => break,
+            }
+        }
+    }
+    println!("{looks}");
+    Ok(())
+}
