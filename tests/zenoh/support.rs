@@ -1,6 +1,6 @@
 //! What the tests share: backends, layouts, and a look at the objects under /dev/shm.
 
-use shm_pool::zenoh::{PoolBackend, PoolBackendBuilder};
+use shm_pool::zenoh::{BufferStats, PoolBackend, PoolBackendBuilder};
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -30,6 +30,13 @@ pub(crate) fn builder() -> PoolBackendBuilder {
 
 pub(crate) fn backend() -> PoolBackend {
     builder().build().unwrap()
+}
+
+/// How many buffers were made, but for those that took the place of one that zenoh has invalidated:
+/// it does that when the process gets no CPU for a tenth of a second. Buffers that are read too long
+/// count as those.
+pub(crate) fn made_but_for_invalidated(stats: &BufferStats) -> u64 {
+    stats.made - stats.let_go
 }
 
 pub(crate) fn layout(size: usize, align: usize) -> MemoryLayout {
