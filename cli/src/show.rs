@@ -3,7 +3,7 @@
 use crate::args::{Code, Scope, Show};
 use crate::unseen::is_there;
 use crate::{json, text, Answer, Fallible};
-use shm_pool::inspect::{ChannelReport, ProviderReport, Report, State};
+use shm_pool::inspect::{ChannelReport, PeerReport, ProviderReport, Report, State};
 use shm_pool::ProviderId;
 
 pub(crate) fn run(scope: &Scope, options: &Show) -> Fallible<Answer> {
@@ -35,6 +35,14 @@ fn describe(report: &Report) -> String {
     providers.chain(report.channels.iter().map(channel)).chain([text::footer(report)]).collect()
 }
 
+fn owner_says(peer: &PeerReport) -> &'static str {
+    match peer.is_alive {
+        true if peer.is_refused => "refused",
+        true => "served",
+        false => text::NONE,
+    }
+}
+
 fn problem(state: &State) -> String {
     match state {
         State::Unusable(problem) => format!(": {problem}"),
@@ -54,7 +62,7 @@ fn provider(provider: &ProviderReport) -> String {
     let peers = provider.peers.iter().map(|peer| {
         [
             peer.slot.to_string(),
-            if peer.is_refused { "refused" } else { "served" }.to_owned(),
+            owner_says(peer).to_owned(),
             if peer.is_alive { text::process(peer.process.as_ref(), true) } else { "dead".to_owned() },
             text::bytes_or_none(peer.bytes),
             peer.messages.to_string(),

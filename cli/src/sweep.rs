@@ -13,6 +13,8 @@ pub(crate) fn run(scope: &Scope, options: &Sweep) -> Fallible<Answer> {
     let mut removal = Removal { prefixes: by_prefix(&report), is_done: options.yes, errors: Vec::new() };
     if options.yes {
         removal.carry_out(|prefix| Provider::sweep_in(&scope.directory, prefix).map_err(|error| error.to_string()));
+        // A sweep passes over what it may not remove.
+        removal.note_left(&by_prefix(&scope.inspector().look()?));
     }
     let text = if scope.json { json::of(&Document::of(&report, &removal))? } else { describe(&report, &removal) };
     Ok(Answer { text, code: if removal.errors.is_empty() { Code::Fine } else { Code::Error } })
@@ -35,6 +37,16 @@ impl Removal<'_> {
                 Swept::default()
             });
         }
+    }
+
+    /// Notes what is still there.
+    fn note_left(&mut self, left: &BTreeMap<&str, Swept>) {
+        let left = left.iter().filter(|(prefix, _)| self.prefixes.contains_key(*prefix));
+        let what = |(prefix, left): (&&str, &Swept)| {
+            let what = text::objects(left.objects, left.bytes);
+            format!("prefix {prefix}: left {what}; the directory's mode or its file system may not allow it")
+        };
+        self.errors.extend(left.map(what));
     }
 
     fn total(&self) -> Swept {
@@ -135,6 +147,8 @@ mod tests {
         assert_eq!(removal.errors, ["prefix b: readdir failed"]);
         let said = describe(&Report::default(), &removal);
         assert!(said.contains("removed 4 objects, 16 KiB"), "{said}");
+        removal.note_left(&[("c", removed), ("d", removed)].into());
+        assert_eq!(removal.errors.len(), 2, "of another prefix nothing was promised");
         assert!(said.contains("not done: prefix b: readdir failed") && !said.contains("  prefix b:"), "{said}");
     }
 }

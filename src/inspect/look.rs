@@ -2,12 +2,11 @@
 
 #![forbid(unsafe_code)]
 
-use super::object::{Facts, Found, Object, Objects};
+use super::object::{Facts, Object, Objects, OfProvider, Stat};
 use super::report::{ChannelReport, LeasedClass, PeerReport, ProviderReport, ReceiverReport, SegmentReport, State};
-use super::{Lease, MAX_LEASES};
+use super::{Lease, MAX_LEASES, MAX_LEASES_OF_ONE};
 use crate::channel::outside::{self, Outside, Role};
 use crate::channel::ChannelError;
-use crate::os::locks::LockFile;
 use crate::os::mapping::Mapping;
 use crate::os::posix::PAGE;
 use crate::os::processes::{Process, Seen};
@@ -33,6 +32,8 @@ pub(super) struct Look {
     /// When the leases of the look before were first seen, and those of this one.
     pub(super) before: BTreeMap<Lease, Instant>,
     pub(super) leases: BTreeMap<Lease, Instant>,
+    /// The providers whose messages a living receiver may still have to map.
+    pub(super) read: BTreeSet<(String, ProviderId)>,
 }
 
 /// The leases of one provider.
@@ -54,59 +55,64 @@ struct OfPeer {
 }
 
 impl Look {
-    fn holder(&self, object: &Object, byte: usize) -> Option<Process> {
-        self.seen.holder(object.inode, byte).cloned()
+    /// The process that has a lock, if that is held and the process was seen.
+    fn holder(&self, object: &Object, byte: usize, is_held: bool) -> Option<Process> {
+        self.seen.holder(object.stat.inode, byte).filter(|_| is_held).cloned()
     }
 
+    /// To be asked after [`channels`](Self::channels), which find out who is read.
     pub(super) fn providers(&mut self) -> Vec<ProviderReport> {
-        let key = |(prefix, named, _): (&str, Named<'_>, &Found)| match named {
-            Named::Control(id) | Named::Segment(id, _) => Some((prefix.to_owned(), id)),
-            Named::Channel(_) | Named::Branch(..) => None,
-        };
-        let all: BTreeSet<_> = self.objects.iter().filter_map(key).collect();
-        all.into_iter().map(|(prefix, id)| self.provider(prefix, id)).collect()
+        let all = std::mem::take(&mut self.objects.providers);
+        all.iter().filter_map(|((prefix, id), found)| self.provider(prefix, *id, found)).collect()
     }
 
-    fn provider(&mut self, prefix: String, id: ProviderId) -> ProviderReport {
-        let of_it = || self.objects.iter().filter(|(of, ..)| *of == prefix);
-        let control = of_it().find_map(|(_, named, found)| (named == Named::Control(id)).then_some(found));
-        let control = control.and_then(|found| opened(found).transpose());
-        let segments: Vec<_> = of_it().filter_map(|(_, named, found)| self.segment(id, named, found)).collect();
+    /// `None` if it has ended meanwhile, as it should or swept away.
+    fn provider(&mut self, prefix: &str, id: ProviderId, found: &OfProvider) -> Option<ProviderReport> {
+        let control = self.objects.open(prefix, Named::Control(id));
+        if found.has_control && matches!(control, Ok(None)) {
+            return None;
+        }
         // A living owner removes its control object last.
-        let (mut is_dead, mut state, mut owner, mut max_shared) = (control.is_none(), State::Dead, None, 0);
+        let (mut is_dead, mut state, mut owner, mut max_shared) = (matches!(control, Ok(None)), State::Dead, None, 0);
         let mut own = Swept::default();
         let (mut leases, mut peers) = (Leases::default(), Vec::new());
-        let mut found = BTreeMap::new();
-        match control {
-            None => {}
-            Some(Err(reason)) => state = State::Unusable(reason),
-            Some(Ok((object, opened))) => {
-                own = swept([object.bytes_held]);
-                owner = self.holder(object, OWNER_BYTE);
-                let is_locked = object.facts.is_owned;
+        let mut seen = BTreeMap::new();
+        match &control {
+            Ok(None) => {}
+            Err(reason) => state = State::Unusable(reason.clone()),
+            Ok(Some(object)) => {
+                own = swept([object.stat.bytes_held]);
+                let view = view(object, id);
+                let is_locked = object.is_locked(OWNER_BYTE);
+                owner = self.holder(object, OWNER_BYTE, is_locked);
                 is_dead = !is_locked;
-                match view(object, &opened, id) {
+                match view {
                     Ok(Some((view, records))) => {
                         state = if is_locked { State::Alive } else { State::Dead };
                         max_shared = records;
-                        leases = self.leases(&view, id, &mut found);
-                        peers = self.peers(object, &opened, &view, id, &leases);
+                        leases = self.leases(&view, id, &mut seen);
+                        peers = self.peers(object, &view, id, &leases);
                     }
                     Ok(None) => state = if is_locked { State::Unfinished } else { State::Dead },
                     Err(reason) => state = State::Unusable(reason),
                 }
             }
         }
-        let is_orphan = is_dead && !self.is_read(&prefix, id);
+        // After the locks: segments go before their owner.
+        let segments: Vec<_> = found.segments.iter().filter_map(|serial| self.segment(prefix, id, *serial)).collect();
+        if matches!(&control, Ok(Some(object)) if !object.is_there()) {
+            return None;
+        }
+        let is_orphan = is_dead && !self.read.contains(&(prefix.to_owned(), id));
         let its = swept(segments.iter().map(|segment| segment.bytes_held));
         let orphans = if is_orphan { its + own } else { Swept::default() };
-        self.leases.append(&mut found);
+        self.leases.append(&mut seen);
         let mut leased: Vec<_> = leases.classes.into_values().collect();
         leased.sort_by_key(|class| class.size);
-        ProviderReport {
+        Some(ProviderReport {
             bytes_held: segments.iter().map(|segment| segment.bytes_held).sum(),
             bytes_mapped: segments.iter().fold(0, |sum, segment| sum.saturating_add(segment.len)),
-            prefix,
+            prefix: prefix.to_owned(),
             id,
             state,
             owner,
@@ -117,27 +123,17 @@ impl Look {
             peers,
             is_orphan,
             orphans,
-        }
+        })
     }
 
-    /// Is a receiver alive that may still have to map segments of this provider?
-    fn is_read(&self, prefix: &str, id: ProviderId) -> bool {
-        let is_channel = |named| matches!(named, Named::Channel(_) | Named::Branch(..));
-        let channels = self.objects.iter().filter(|&(of, named, _)| of == prefix && is_channel(named));
-        let mut facts = channels.filter_map(|(.., found)| Some(&found.as_ref().ok()?.facts));
-        facts.any(|facts| facts.provider == id.0 && facts.is_received)
-    }
-
-    fn segment(&self, id: ProviderId, named: Named<'_>, found: &Found) -> Option<SegmentReport> {
-        let (Named::Segment(of, serial), Ok(object)) = (named, found) else { return None };
-        let mapped_by = || self.seen.mappers(object.inode).cloned().collect();
-        let report =
-            || SegmentReport { serial, len: object.len as u64, bytes_held: object.bytes_held, mapped_by: mapped_by() };
-        (of == id).then(report)
+    fn segment(&self, prefix: &str, id: ProviderId, serial: u64) -> Option<SegmentReport> {
+        let Stat { len, bytes_held, inode } = self.objects.stat(prefix, Named::Segment(id, serial))?;
+        let mapped_by = self.seen.mappers(inode).cloned().collect();
+        Some(SegmentReport { serial, len: len as u64, bytes_held, mapped_by })
     }
 
     /// Counts who leases what.
-    fn leases(&self, view: &View, id: ProviderId, found: &mut BTreeMap<Lease, Instant>) -> Leases {
+    fn leases(&self, view: &View, id: ProviderId, seen: &mut BTreeMap<Lease, Instant>) -> Leases {
         let mut all = Leases::default();
         let epochs: Vec<_> = view.header().epochs.iter().map(|epoch| epoch.peer()).collect();
         for (index, record) in (0..).zip(view.records(view.record_count())) {
@@ -157,31 +153,24 @@ impl Look {
                 let peer = all.peers.entry(slot).or_default();
                 let (views, grants) = record.leases(slot);
                 let lease = Lease { provider: id, record: index, generation, slot, epoch: epochs[slot] };
-                let since = self.before.get(&lease).copied().unwrap_or(self.now);
-                if self.leases.len() + found.len() < MAX_LEASES {
-                    found.insert(lease, since);
+                if seen.len() < MAX_LEASES_OF_ONE && self.leases.len() + seen.len() < MAX_LEASES {
+                    let since = self.before.get(&lease).copied().unwrap_or(self.now);
+                    seen.insert(lease, since);
+                    peer.since = peer.since.into_iter().chain([since]).min();
                 }
                 peer.messages += 1;
                 peer.bytes = peer.bytes.saturating_add(len);
                 peer.views += views;
                 peer.grants += grants;
-                peer.since = peer.since.into_iter().chain([since]).min();
             }
         }
         all
     }
 
-    fn peers(
-        &self,
-        control: &Object,
-        opened: &LockFile,
-        view: &View,
-        provider: ProviderId,
-        leases: &Leases,
-    ) -> Vec<PeerReport> {
+    fn peers(&self, control: &Object, view: &View, provider: ProviderId, leases: &Leases) -> Vec<PeerReport> {
         let none = OfPeer::default();
         let peer = |slot| {
-            let (held, is_alive) = (leases.peers.get(&slot), opened.is_locked(peer_byte(slot)));
+            let (held, is_alive) = (leases.peers.get(&slot), control.is_locked(peer_byte(slot)));
             let OfPeer { messages, bytes, views, grants, since } = held.unwrap_or(&none);
             let epoch = &view.header().epochs[slot];
             let id = epoch.peer().map(|epoch| PeerId { provider, slot: slot as u8, epoch });
@@ -190,7 +179,7 @@ impl Look {
                 id,
                 is_refused: id.is_some_and(|id| !epoch.is(id.epoch)),
                 is_alive,
-                process: self.holder(control, peer_byte(slot)),
+                process: self.holder(control, peer_byte(slot), is_alive),
                 messages: *messages,
                 bytes: *bytes,
                 views: *views,
@@ -202,21 +191,16 @@ impl Look {
         (0..PEERS).filter_map(peer).collect()
     }
 
-    pub(super) fn channels(&self) -> Vec<ChannelReport> {
-        let name = |(prefix, named, _): (&str, Named<'_>, &Found)| match named {
-            Named::Channel(name) | Named::Branch(name, _) => Some((prefix.to_owned(), name.to_owned())),
-            Named::Control(_) | Named::Segment(..) => None,
-        };
-        let all: BTreeSet<_> = self.objects.iter().filter_map(name).collect();
-        all.into_iter().map(|(prefix, name)| self.channel(prefix, name)).collect()
+    pub(super) fn channels(&mut self) -> Vec<ChannelReport> {
+        let all = std::mem::take(&mut self.objects.channels);
+        all.iter().filter_map(|((prefix, name), branches)| self.channel(prefix, name, branches)).collect()
     }
 
-    fn channel(&self, prefix: String, name: String) -> ChannelReport {
-        let of_it = || self.objects.iter().filter(|(of, ..)| *of == prefix);
-        let own = of_it().find_map(|(_, named, found)| (named == Named::Channel(&name)).then_some(found));
+    /// `None` if it has gone meanwhile.
+    fn channel(&mut self, prefix: &str, name: &str, branches: &BTreeSet<u64>) -> Option<ChannelReport> {
         let mut report = ChannelReport {
-            prefix: prefix.clone(),
-            name: name.clone(),
+            prefix: prefix.to_owned(),
+            name: name.to_owned(),
             provider: None,
             state: State::Dead,
             sender: None,
@@ -225,36 +209,56 @@ impl Look {
             is_orphan: false,
             orphans: Swept::default(),
         };
-        match own.and_then(|found| opened(found).transpose()) {
+        let mut is_there = match self.visit(prefix, Named::Channel(name)) {
             // A publisher that is gone, and receivers that are not.
-            None => {}
-            Some(Err(reason)) => report.state = State::Unusable(reason),
-            Some(Ok((object, opened))) => self.look_at_channel(object, &opened, &mut report),
-        }
-        let is_its = |named| matches!(named, Named::Channel(of) | Named::Branch(of, _) if of == name);
-        let its = of_it().filter(|&(_, named, _)| is_its(named)).filter_map(|(.., found)| found.as_ref().ok());
-        report.orphans = swept(its.filter(|object| is_orphan(object)).map(|object| object.bytes_held));
-        for (_, named, found) in of_it() {
-            let Named::Branch(of, id) = named else { continue };
-            let Some((object, opened)) = (of == name).then(|| opened(found).ok().flatten()).flatten() else { continue };
+            Ok(None) => false,
+            Ok(Some(visit)) => {
+                self.note_own(&visit, &mut report);
+                true
+            }
+            Err(reason) => {
+                report.state = State::Unusable(reason);
+                true
+            }
+        };
+        for id in branches {
+            let visit = self.visit(prefix, Named::Branch(name, *id));
+            is_there |= !matches!(visit, Ok(None));
+            let Ok(Some(visit)) = visit else { continue };
+            report.orphans = report.orphans + visit.orphans();
             // One that is not finished, or damaged, is nobody's receiver.
-            if let Ok(seen) = look_at(object, &opened) {
+            if let Ok(seen) = &visit.content {
                 report.provider = report.provider.or(Some(seen.provider));
-                report.receivers.push(self.receiver(Some(id), object, &seen));
+                report.receivers.push(self.receiver(Some(*id), &visit, seen));
             }
         }
-        report
+        is_there.then_some(report)
     }
 
-    fn look_at_channel(&self, object: &Object, opened: &LockFile, report: &mut ChannelReport) {
-        let is_locked = object.facts.is_owned;
-        report.sender = self.holder(object, OWNER_BYTE);
-        report.state = match look_at(object, opened) {
+    /// Opens a channel's object or a branch. `None` if there is none.
+    fn visit(&mut self, prefix: &str, named: Named<'_>) -> Result<Option<Visit>, String> {
+        let Some(object) = self.objects.open(prefix, named)? else { return Ok(None) };
+        let magic = object.magic();
+        let content = outside::look(object.opened.file(), &object.name, object.stat.len);
+        let facts = object.facts();
+        if !object.is_there() {
+            return Ok(None);
+        }
+        if facts.is_received {
+            self.read.insert((prefix.to_owned(), ProviderId(facts.provider)));
+        }
+        Ok(Some(Visit { object, magic, content, facts }))
+    }
+
+    fn note_own(&self, visit: &Visit, report: &mut ChannelReport) {
+        let is_locked = visit.facts.is_owned;
+        report.sender = self.holder(&visit.object, OWNER_BYTE, is_locked);
+        report.state = match &visit.content {
             Ok(seen) => {
                 report.provider = Some(seen.provider);
                 report.is_publisher = seen.role == Role::Meeting;
                 if seen.role == Role::Pair {
-                    report.receivers.push(self.receiver(None, object, &seen));
+                    report.receivers.push(self.receiver(None, visit, seen));
                 }
                 if is_locked {
                     State::Alive
@@ -262,44 +266,51 @@ impl Look {
                     State::Dead
                 }
             }
-            Err(_) if is_locked && object.facts.magic == 0 => State::Unfinished,
+            Err(_) if is_locked && visit.magic == 0 => State::Unfinished,
             Err(error) => State::Unusable(error.to_string()),
         };
-        report.is_orphan = is_orphan(object);
+        report.is_orphan = visit.is_orphan();
+        report.orphans = visit.orphans();
     }
 
-    fn receiver(&self, branch: Option<u64>, object: &Object, seen: &Outside) -> ReceiverReport {
+    fn receiver(&self, branch: Option<u64>, visit: &Visit, seen: &Outside) -> ReceiverReport {
+        let is_alive = visit.facts.is_received;
         ReceiverReport {
             branch,
-            is_alive: object.facts.is_received,
-            process: self.holder(object, RECEIVER_BYTE),
+            is_alive,
+            process: self.holder(&visit.object, RECEIVER_BYTE, is_alive),
             on_full: seen.on_full,
             capacity: seen.capacity,
             loans: seen.loans,
             sent: seen.traffic.sent,
             waiting: seen.traffic.waiting,
             left_out: seen.traffic.left_out,
-            bytes_held: object.bytes_held,
-            is_orphan: is_orphan(object),
+            bytes_held: visit.object.stat.bytes_held,
+            is_orphan: visit.is_orphan(),
         }
     }
 }
 
-/// Opens what was found. `None` if it was removed meanwhile.
-fn opened(found: &Found) -> Result<Option<(&Object, LockFile)>, String> {
-    let object = found.as_ref().map_err(Clone::clone)?;
-    Ok(object.open()?.map(|opened| (object, opened)))
+/// What was found in a channel's object, or in a branch.
+struct Visit {
+    object: Object,
+    magic: u64,
+    content: Result<Outside, ChannelError>,
+    facts: Facts,
 }
 
-fn look_at(object: &Object, opened: &LockFile) -> Result<Outside, ChannelError> {
-    outside::look(opened.file(), &object.name, object.len)
-}
+impl Visit {
+    /// Would a sweep remove it? It goes by the locks and the first word, and so does this: what is
+    /// half-made, or of another version, is removed as well.
+    fn is_orphan(&self) -> bool {
+        let Facts { is_owned, is_received, .. } = self.facts;
+        !is_owned && !is_received && [0, CHANNEL_MAGIC].contains(&self.magic)
+    }
 
-/// Would a sweep remove a channel's object, or a branch? It goes by the locks and the first word, and
-/// so does this: what is half-made, or of another version, is removed as well.
-fn is_orphan(object: &Object) -> bool {
-    let Facts { magic, is_owned, is_received, .. } = object.facts;
-    !is_owned && !is_received && [0, CHANNEL_MAGIC].contains(&magic)
+    /// What a sweep would remove of it.
+    fn orphans(&self) -> Swept {
+        swept(self.is_orphan().then_some(self.object.stat.bytes_held))
+    }
 }
 
 /// What the removal of objects with so much memory each would be.
@@ -309,13 +320,13 @@ fn swept(objects: impl IntoIterator<Item = u64>) -> Swept {
 
 /// A copy of a control object, with the records that may have been used, and how many there are in
 /// all. `None` if it is not finished; an error if it is not what it should be.
-fn view(object: &Object, opened: &LockFile, id: ProviderId) -> Result<Option<(View, usize)>, String> {
+fn view(object: &Object, id: ProviderId) -> Result<Option<(View, usize)>, String> {
     let copy = |records| {
-        let copy = Mapping::copy_of(opened.file(), &object.name, control_size(records));
+        let copy = Mapping::copy_of(object.opened.file(), &object.name, control_size(records));
         let too_small = || "it is too small".to_owned();
         View::new(copy.map_err(|error| error.to_string())?, records).ok_or_else(too_small)
     };
-    if object.len < PAGE {
+    if object.stat.len < PAGE {
         return Ok(None);
     }
     let view = copy(1)?;
@@ -331,7 +342,7 @@ fn view(object: &Object, opened: &LockFile, id: ProviderId) -> Result<Option<(Vi
         return Err(format!("its layout has version {}, and this is version {VERSION}", word(&header.version)));
     }
     let (records, used) = (word(&header.records) as usize, word(&header.high_water) as usize);
-    if !(1..=MAX_RECORDS).contains(&records) || control_size(records) > object.len {
+    if !(1..=MAX_RECORDS).contains(&records) || control_size(records) > object.stat.len {
         return Err("its size does not match its header".to_owned());
     }
     Ok(Some((copy(used.clamp(1, records))?, records)))

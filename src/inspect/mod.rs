@@ -40,7 +40,7 @@
 //!
 //! Which chunks are in use by the owner itself and which are idle: [`Provider::stats`]. And how
 //! long a lease has lasted: that would cost a look at the clock with each message. An [`Inspector`]
-//! remembers what it saw at its looks before, and tells since when it has seen the lease each time.
+//! remembers what it saw at its looks before, and says since when it has seen the lease at every look.
 //! The lease may be older than that. If the peer let go of the message between two looks, and then
 //! leased the same one again, it is younger.
 //!
@@ -67,7 +67,7 @@ use crate::protocol::names::parse;
 use crate::Provider;
 use look::Look;
 use object::Objects;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -93,9 +93,10 @@ struct Lease {
     epoch: Option<u64>,
 }
 
-/// How many leases are remembered from one look to the next; the ages of others are not known. As
-/// many as a provider can have records, and far more than anybody has: objects may be damaged.
+/// How many leases are remembered from one look to the next, in all and of one provider. The ages of
+/// others are not known. Far more than anybody has: objects may be damaged.
 const MAX_LEASES: usize = 1 << 20;
+const MAX_LEASES_OF_ONE: usize = 1 << 16;
 
 impl Default for Inspector {
     fn default() -> Self {
@@ -138,16 +139,15 @@ impl Inspector {
     /// report, with the reason.
     pub fn look(&mut self) -> Result<Report, OsError> {
         let mut objects = Objects::find(&self.directory, self.prefix.as_deref())?;
-        let wanted = Wanted { inodes: objects.inodes(), is_name: &|file| parse(file).is_some() };
+        let wanted = Wanted { inodes: std::mem::take(&mut objects.inodes), is_name: &|file| parse(file).is_some() };
         let seen = Seen::of(&wanted).map_err(|error| OsError::new("readdir", "/proc", 0, error, String::new()))?;
-        // The look at all processes takes a while.
-        objects.leave_out_removed();
         let mut look = Look {
             now: Instant::now(),
             seen,
             objects,
             before: std::mem::take(&mut self.leases),
             leases: BTreeMap::new(),
+            read: BTreeSet::new(),
         };
         let channels = look.channels();
         let providers = look.providers();

@@ -24,11 +24,11 @@ pub(crate) fn check_regular(file: &File, name: &Name, uid: u32) -> Result<usize,
 
 /// As [`check_regular`], for an object that need not be open.
 pub(crate) fn check_metadata(metadata: &Metadata, name: &Name, uid: u32) -> Result<usize, ObjectError> {
-    if !metadata.is_file() {
-        return Err(ObjectError::Unusable { object: name.path(), reason: "it is not a regular file" });
-    }
     if metadata.uid() != uid {
         return Err(ObjectError::WrongUid { object: name.path(), found: metadata.uid(), expected: uid });
+    }
+    if !metadata.is_file() {
+        return Err(ObjectError::Unusable { object: name.path(), reason: "it is not a regular file" });
     }
     Ok(usize::try_from(metadata.len()).unwrap_or(0))
 }

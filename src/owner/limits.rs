@@ -26,8 +26,8 @@ pub(crate) const LONGEST: usize = 64 << 30;
 /// The largest number of idle chunks per class that can be asked for.
 const MAX_IDLE: usize = 1 << 20;
 
-/// Where the user gives no number, a class keeps idle chunks up to this share of the cap, but at least
-/// and at most so many: each has a place of 16 bytes in its class's queue from the first message on.
+/// Where the user gives no number, a class keeps idle chunks up to this share of the cap, within these
+/// bounds: each has a place of 16 bytes in its class's queue from the first message on.
 const IDLE_SHARE: usize = 8;
 const USUAL_IDLE: std::ops::RangeInclusive<usize> = 256..=8192;
 

@@ -321,7 +321,7 @@ impl Provider {
     }
 
     /// What the provider holds and has done; all zero in a forked child. Takes a lock that creating
-    /// and destroying chunks also take.
+    /// and destroying chunks also take. What each peer has is in the [`report`](Self::report).
     pub fn stats(&self) -> Stats {
         self.pool.stats()
     }

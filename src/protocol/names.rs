@@ -19,6 +19,18 @@ pub(crate) enum Object<'a> {
     Branch(&'a str, u64),
 }
 
+impl Object<'_> {
+    /// The name of its file: what [`parse`] takes apart.
+    pub(crate) fn file(&self, prefix: &str) -> String {
+        match self {
+            Self::Control(id) => format!("{prefix}.{id}.ctl"),
+            Self::Segment(id, serial) => format!("{prefix}.{id}.{serial:x}"),
+            Self::Channel(name) => format!("{prefix}.{name}.channel"),
+            Self::Branch(name, id) => format!("{prefix}.{name}.{id:016x}.branch"),
+        }
+    }
+}
+
 /// The prefix of a file's name, and which object it is. `None` for any other file.
 pub(crate) fn parse(file: &str) -> Option<(&str, Object<'_>)> {
     let mut parts = file.split('.');
@@ -63,6 +75,9 @@ mod tests {
         assert_eq!(parse(&file(segment_name(&a, id, 0x2f))), Some(("a", Object::Segment(id, 0x2f))));
         assert_eq!(parse("a.c.channel"), Some(("a", Object::Channel("c"))));
         assert_eq!(parse("a.c.00000000000000ff.branch"), Some(("a", Object::Branch("c", 0xff))));
+        for named in [Object::Control(id), Object::Segment(id, 0x2f), Object::Channel("c"), Object::Branch("c", 0xff)] {
+            assert_eq!(parse(&named.file("a")), Some(("a", named)));
+        }
         let others = ["a.ctl", "a.0123456789abcdef", "a.0123456789abcdef.CTL", "a.0123456789ABCDEF.ctl", "a.123.ctl"];
         let more = ["a.0123456789abcdef.+1", "a.0123456789abcdef.01", "a.0123456789abcdef.1.2", ".0123456789abcdef.1"];
         let channels =

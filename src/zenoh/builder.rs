@@ -68,7 +68,8 @@ impl PoolBackendBuilder {
     /// make an eighth of [`max_bytes`](Self::max_bytes), but from 256 to 8192.
     ///
     /// That is many more than an ordinary provider keeps, because zenoh gives back many messages at
-    /// a time. Each takes 16 bytes of heap from the first message of its class on. A chunk that is not kept goes back to the segment that it was carved out of, which
+    /// a time. The list of idle chunks takes 16 bytes of heap for each, once a class has had its first
+    /// message. A chunk that is not kept goes back to the segment that it was carved out of, which
     /// costs about a microsecond and no system call. With 0, memory goes back to the system at
     /// once.
     pub fn max_idle_per_class(mut self, chunks: usize) -> Self {

@@ -266,6 +266,35 @@ fn what_belongs_to_another_user_is_counted_and_nothing_else() {
     drop((buffer, sender));
 }
 
+/// Otherwise who restarts a sender while somebody looks has a damaged channel, or two of them.
+#[test]
+fn a_name_that_is_used_again_during_a_look_is_one_channel_and_whole() {
+    let names = Names::new("inspect-again");
+    let provider = names.provider().build().unwrap();
+    let mut inspector = inspector(&names);
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let at_the_end = End(&is_over);
+        let looking = scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                let report = inspector.look().unwrap();
+                assert!(report.channels.len() <= 1, "{report:?}");
+                for channel in &report.channels {
+                    assert!(!matches!(channel.state, State::Unusable(_)), "{channel:?}");
+                    assert!(channel.state == State::Alive || channel.sender.is_none(), "{channel:?}");
+                }
+                assert!(report.providers.iter().all(|found| found.state == State::Alive), "{report:?}");
+            }
+        });
+        for _ in 0..5000 {
+            let mut sender = Sender::builder().capacity(2).loans(2).create(&provider, "c").unwrap();
+            sender.send_bytes(b"message").unwrap();
+        }
+        drop(at_the_end);
+        looking.join().unwrap();
+    });
+}
+
 /// How many channels there are for a process that may open far fewer files.
 const MANY: usize = 50;
 
