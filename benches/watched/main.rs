@@ -79,7 +79,7 @@ fn main() -> Fallible {
     let options = Options::parse();
     let interval = Duration::from_millis(options.interval);
     let (rounds, each) = match options.quick.quick {
-        true => (1, interval * 3 / 2),
+        true => (1, interval * 5 / 2),
         false => (options.rounds, interval * 2),
     };
     let machine = Machine::now();

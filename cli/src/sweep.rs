@@ -6,7 +6,7 @@ use crate::{json, text, Answer, Fallible};
 use serde::Serialize;
 use shm_pool::inspect::{Report, State};
 use shm_pool::{Provider, Swept};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) fn run(scope: &Scope, options: &Sweep) -> Fallible<Answer> {
     let report = scope.inspector().look()?;
@@ -14,7 +14,7 @@ pub(crate) fn run(scope: &Scope, options: &Sweep) -> Fallible<Answer> {
     if options.yes {
         removal.carry_out(|prefix| Provider::sweep_in(&scope.directory, prefix).map_err(|error| error.to_string()));
         // A sweep passes over what it may not remove.
-        removal.note_left(&by_prefix(&scope.inspector().look()?));
+        removal.note_left(&still_there(&report, &scope.inspector().look()?));
     }
     let text = if scope.json { json::of(&Document::of(&report, &removal))? } else { describe(&report, &removal) };
     Ok(Answer { text, code: if removal.errors.is_empty() { Code::Fine } else { Code::Error } })
@@ -40,13 +40,9 @@ impl Removal<'_> {
     }
 
     /// Notes what is still there.
-    fn note_left(&mut self, left: &BTreeMap<&str, Swept>) {
-        let left = left.iter().filter(|(prefix, _)| self.prefixes.contains_key(*prefix));
-        let what = |(prefix, left): (&&str, &Swept)| {
-            let what = text::objects(left.objects, left.bytes);
-            format!("prefix {prefix}: left {what}; the directory's mode or its file system may not allow it")
-        };
-        self.errors.extend(left.map(what));
+    fn note_left(&mut self, names: &[String]) {
+        let left = |name| format!("{name} is still there; the directory's mode or its file system may not allow it");
+        self.errors.extend(names.iter().map(left));
     }
 
     fn total(&self) -> Swept {
@@ -64,6 +60,19 @@ fn by_prefix(report: &Report) -> BTreeMap<&str, Swept> {
         *sum = *sum + orphans;
     }
     all
+}
+
+/// The names of what has left something, providers and channels.
+fn orphans(report: &Report) -> impl Iterator<Item = String> + '_ {
+    let providers = report.providers.iter().filter(|provider| provider.orphans.objects > 0);
+    let channels = report.channels.iter().filter(|channel| channel.orphans.objects > 0);
+    providers.map(text::name_of_provider).chain(channels.map(text::name_of_channel))
+}
+
+/// What was found before and is there now. Others may have died since.
+fn still_there(before: &Report, now: &Report) -> Vec<String> {
+    let before: BTreeSet<_> = orphans(before).collect();
+    orphans(now).filter(|name| before.contains(name)).collect()
 }
 
 /// What is dead, and stays because somebody still reads it.
@@ -147,8 +156,8 @@ mod tests {
         assert_eq!(removal.errors, ["prefix b: readdir failed"]);
         let said = describe(&Report::default(), &removal);
         assert!(said.contains("removed 4 objects, 16 KiB"), "{said}");
-        removal.note_left(&[("c", removed), ("d", removed)].into());
-        assert_eq!(removal.errors.len(), 2, "of another prefix nothing was promised");
+        removal.note_left(&["c.0123456789abcdef".to_owned()]);
         assert!(said.contains("not done: prefix b: readdir failed") && !said.contains("  prefix b:"), "{said}");
+        assert!(describe(&Report::default(), &removal).contains("not done: c.0123456789abcdef is still there"));
     }
 }

@@ -82,6 +82,7 @@ impl Look {
             Err(reason) => state = State::Unusable(reason.clone()),
             Ok(Some(object)) => {
                 own = swept([object.stat.bytes_held]);
+                let were_alive: Vec<_> = (0..PEERS).map(|slot| object.is_locked(peer_byte(slot))).collect();
                 let view = view(object, id);
                 let is_locked = object.is_locked(OWNER_BYTE);
                 owner = self.holder(object, OWNER_BYTE, is_locked);
@@ -91,7 +92,7 @@ impl Look {
                         state = if is_locked { State::Alive } else { State::Dead };
                         max_shared = records;
                         leases = self.leases(&view, id, &mut seen);
-                        peers = self.peers(object, &view, id, &leases);
+                        peers = self.peers(object, &view, id, &leases, &were_alive);
                     }
                     Ok(None) => state = if is_locked { State::Unfinished } else { State::Dead },
                     Err(reason) => state = State::Unusable(reason),
@@ -101,6 +102,9 @@ impl Look {
         // After the locks: segments go before their owner.
         let segments: Vec<_> = found.segments.iter().filter_map(|serial| self.segment(prefix, id, *serial)).collect();
         if matches!(&control, Ok(Some(object)) if !object.is_there()) {
+            return None;
+        }
+        if segments.is_empty() && matches!(control, Ok(None)) {
             return None;
         }
         let is_orphan = is_dead && !self.read.contains(&(prefix.to_owned(), id));
@@ -167,10 +171,20 @@ impl Look {
         all
     }
 
-    fn peers(&self, control: &Object, view: &View, provider: ProviderId, leases: &Leases) -> Vec<PeerReport> {
+    /// Who has a slot. `were_alive` says which slots' locks were held before the leases were read: who
+    /// leaves meanwhile is not dead.
+    fn peers(
+        &self,
+        control: &Object,
+        view: &View,
+        provider: ProviderId,
+        leases: &Leases,
+        were_alive: &[bool],
+    ) -> Vec<PeerReport> {
         let none = OfPeer::default();
         let peer = |slot| {
-            let (held, is_alive) = (leases.peers.get(&slot), control.is_locked(peer_byte(slot)));
+            let is_alive = were_alive[slot] || control.is_locked(peer_byte(slot));
+            let held = leases.peers.get(&slot);
             let OfPeer { messages, bytes, views, grants, since } = held.unwrap_or(&none);
             let epoch = &view.header().epochs[slot];
             let id = epoch.peer().map(|epoch| PeerId { provider, slot: slot as u8, epoch });
@@ -238,8 +252,8 @@ impl Look {
     /// Opens a channel's object or a branch. `None` if there is none.
     fn visit(&mut self, prefix: &str, named: Named<'_>) -> Result<Option<Visit>, String> {
         let Some(object) = self.objects.open(prefix, named)? else { return Ok(None) };
-        let magic = object.magic();
-        let content = outside::look(object.opened.file(), &object.name, object.stat.len);
+        let is_finished = object.state() != 0;
+        let content = outside::look(object.opened.file(), &object.name, object.len());
         let facts = object.facts();
         if !object.is_there() {
             return Ok(None);
@@ -247,13 +261,14 @@ impl Look {
         if facts.is_received {
             self.read.insert((prefix.to_owned(), ProviderId(facts.provider)));
         }
-        Ok(Some(Visit { object, magic, content, facts }))
+        Ok(Some(Visit { object, is_finished, content, facts }))
     }
 
     fn note_own(&self, visit: &Visit, report: &mut ChannelReport) {
         let is_locked = visit.facts.is_owned;
         report.sender = self.holder(&visit.object, OWNER_BYTE, is_locked);
         report.state = match &visit.content {
+            Ok(_) if is_locked && !visit.is_finished => State::Unfinished,
             Ok(seen) => {
                 report.provider = Some(seen.provider);
                 report.is_publisher = seen.role == Role::Meeting;
@@ -266,7 +281,8 @@ impl Look {
                     State::Dead
                 }
             }
-            Err(_) if is_locked && visit.magic == 0 => State::Unfinished,
+            Err(_) if is_locked && !visit.is_finished => State::Unfinished,
+            Err(_) if visit.facts.magic == 0 => State::Dead,
             Err(error) => State::Unusable(error.to_string()),
         };
         report.is_orphan = visit.is_orphan();
@@ -294,7 +310,7 @@ impl Look {
 /// What was found in a channel's object, or in a branch.
 struct Visit {
     object: Object,
-    magic: u64,
+    is_finished: bool,
     content: Result<Outside, ChannelError>,
     facts: Facts,
 }
@@ -303,8 +319,8 @@ impl Visit {
     /// Would a sweep remove it? It goes by the locks and the first word, and so does this: what is
     /// half-made, or of another version, is removed as well.
     fn is_orphan(&self) -> bool {
-        let Facts { is_owned, is_received, .. } = self.facts;
-        !is_owned && !is_received && [0, CHANNEL_MAGIC].contains(&self.magic)
+        let Facts { magic, is_owned, is_received, .. } = self.facts;
+        !is_owned && !is_received && [0, CHANNEL_MAGIC].contains(&magic)
     }
 
     /// What a sweep would remove of it.
@@ -326,7 +342,7 @@ fn view(object: &Object, id: ProviderId) -> Result<Option<(View, usize)>, String
         let too_small = || "it is too small".to_owned();
         View::new(copy.map_err(|error| error.to_string())?, records).ok_or_else(too_small)
     };
-    if object.stat.len < PAGE {
+    if object.len() < PAGE {
         return Ok(None);
     }
     let view = copy(1)?;
@@ -342,7 +358,7 @@ fn view(object: &Object, id: ProviderId) -> Result<Option<(View, usize)>, String
         return Err(format!("its layout has version {}, and this is version {VERSION}", word(&header.version)));
     }
     let (records, used) = (word(&header.records) as usize, word(&header.high_water) as usize);
-    if !(1..=MAX_RECORDS).contains(&records) || control_size(records) > object.stat.len {
+    if !(1..=MAX_RECORDS).contains(&records) || control_size(records) > object.len() {
         return Err("its size does not match its header".to_owned());
     }
     Ok(Some((copy(used.clamp(1, records))?, records)))

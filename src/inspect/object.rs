@@ -5,8 +5,8 @@
 //!
 //! First the names are listed, then all processes are looked at, which takes a while, and then the
 //! objects. So that the living are reported as they are, each object is opened by its name at the
-//! end, its first word is read before its content, that before its locks, and its name is looked at
-//! last:
+//! end: whether it is finished, its length, its content, its locks, and last whether it has a name
+//! still:
 //!
 //! | meanwhile | seen is |
 //! |---|---|
@@ -51,6 +51,9 @@ pub(super) struct OfProvider {
     pub(super) segments: BTreeSet<u64>,
 }
 
+/// Of the word whose upper half is a channel's state, behind magic number and version.
+const STATE_OFFSET: u64 = 8;
+
 /// What is seen of a file without opening it.
 pub(super) struct Stat {
     pub(super) len: usize,
@@ -67,8 +70,10 @@ pub(super) struct Object {
     pub(super) stat: Stat,
 }
 
-/// What a channel's object says of those who use it.
+/// What a channel's object says of itself and of those who use it.
 pub(super) struct Facts {
+    /// Its first word.
+    pub(super) magic: u64,
     /// The word that tells of a channel's object which provider it belongs to.
     pub(super) provider: u64,
     /// Does its maker live?
@@ -154,14 +159,20 @@ impl Object {
         self.opened.is_locked(byte)
     }
 
-    /// Its first word, which its maker writes last. To be asked before its content is read.
-    pub(super) fn magic(&self) -> u64 {
-        self.word(0)
+    /// Its length now. To be asked after what says that it is finished.
+    pub(super) fn len(&self) -> usize {
+        self.opened.file().metadata().map_or(0, |metadata| usize::try_from(metadata.len()).unwrap_or(0))
+    }
+
+    /// The state that a channel's maker writes last; 0 before. To be asked before its content is read.
+    pub(super) fn state(&self) -> u32 {
+        (self.word(STATE_OFFSET) >> 32) as u32
     }
 
     /// What it says now. To be asked after its content was read.
     pub(super) fn facts(&self) -> Facts {
         Facts {
+            magic: self.word(0),
             provider: self.word(PROVIDER_OFFSET),
             is_owned: self.is_locked(OWNER_BYTE),
             is_received: self.is_locked(RECEIVER_BYTE),

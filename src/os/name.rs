@@ -221,9 +221,10 @@ impl Link {
     }
 }
 
-impl Drop for Link {
-    fn drop(&mut self) {
-        if !self.is_ours || self.fork_epoch != fork::epoch() {
+impl Link {
+    /// Unlinks the name, if it is still ours.
+    pub(crate) fn remove(&mut self) {
+        if !std::mem::take(&mut self.is_ours) || self.fork_epoch != fork::epoch() {
             return;
         }
         // Held until the name is gone: a process that opens the file meanwhile finds it locked.
@@ -232,6 +233,12 @@ impl Drop for Link {
             // It fails only if somebody else has removed the name already.
             let _ = self.name.unlink();
         }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.remove();
     }
 }
 

@@ -45,7 +45,8 @@ pub(crate) struct Wanted<'a> {
 /// What all processes that can be seen have of some files.
 #[derive(Default)]
 pub(crate) struct Seen {
-    locks: Vec<(Inode, RangeInclusive<u64>, u32)>,
+    /// By file: the bytes, and the process.
+    locks: BTreeMap<Inode, Vec<(RangeInclusive<u64>, u32)>>,
     mappings: BTreeSet<(Inode, u32)>,
     processes: BTreeMap<u32, Process>,
     /// How many processes this one may not look at.
@@ -94,7 +95,8 @@ impl Seen {
             if files.inodes.contains(&inode) {
                 has_any = true;
                 let info = fs::read_to_string(directory.join("fdinfo").join(entry.file_name())).unwrap_or_default();
-                self.locks.extend(info.lines().filter_map(locked).map(|bytes| (inode, bytes, id)));
+                let locks = info.lines().filter_map(locked).map(|bytes| (bytes, id));
+                self.locks.entry(inode).or_default().extend(locks);
             }
         }
         if has_any {
@@ -105,8 +107,8 @@ impl Seen {
 
     /// The process that has the exclusive lock on a byte, if it is seen.
     pub(crate) fn holder(&self, file: Inode, byte: usize) -> Option<&Process> {
-        let is_it = |(of, bytes, _): &&(Inode, RangeInclusive<u64>, u32)| *of == file && bytes.contains(&(byte as u64));
-        self.processes.get(&self.locks.iter().find(is_it)?.2)
+        let (_, id) = self.locks.get(&file)?.iter().find(|(bytes, _)| bytes.contains(&(byte as u64)))?;
+        self.processes.get(id)
     }
 
     /// The processes that have the file mapped.

@@ -238,6 +238,8 @@ impl OwnerControl {
 impl Drop for OwnerControl {
     fn drop(&mut self) {
         self.view.header().state.store(CLOSED, Ordering::Release);
+        // Before the lock goes, or who looks at this moment takes it for a dead owner's.
+        self.link.remove();
         // Explicitly, because a child made by a raw `clone` may have a copy of the descriptor.
         let _ = self.locks.unlock(OWNER_BYTE);
     }
