@@ -40,9 +40,10 @@ pub(crate) fn is_intact(payload: &ZBytes, is_shared: bool) -> bool {
     is_written && payload.as_shm().is_some() == is_shared
 }
 
-/// Receives `count` messages, or all up to the one that many would end with, holds some of each for a while, and compares every byte when it gets
-/// one and before it lets it go. The first may have any number; and after that one may come a gap,
-/// as zenoh sends to who has just connected until it knows what that subscribes to.
+/// Receives `count` messages, or all up to the last of the first `count`; holds some of each for a
+/// while, and compares every byte when it gets one and before it lets it go. The first may have any
+/// number; and after that one may come a gap, as zenoh sends to who has just connected until it knows
+/// what that subscribes to.
 pub(crate) fn check(
     subscriber: &Subscriber<FifoChannelHandler<Sample>>,
     count: usize,
