@@ -155,7 +155,7 @@ mod tests {
         removal.carry_out(|prefix| if prefix == "b" { Err("readdir failed".to_owned()) } else { Ok(removed) });
         assert_eq!(removal.errors, ["prefix b: readdir failed"]);
         let said = describe(&Report::default(), &removal);
-        assert!(said.contains("removed 4 objects, 16 KiB"), "{said}");
+        assert!(said.contains("removed 4 objects, 16.0 KiB"), "{said}");
         removal.note_left(&["c.0123456789abcdef".to_owned()]);
         assert!(said.contains("not done: prefix b: readdir failed") && !said.contains("  prefix b:"), "{said}");
         assert!(describe(&Report::default(), &removal).contains("not done: c.0123456789abcdef is still there"));
