@@ -72,7 +72,7 @@ pub(crate) struct Show {
 
 #[derive(clap::Args)]
 pub(crate) struct Who {
-    /// Look twice, so long apart, to tell leases that stay from those that pass; 0s looks once
+    /// Look twice, so long apart, to tell messages that are kept from those that pass; 0s looks once
     #[arg(long = "for", value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
     pub(crate) time: Duration,
 }

@@ -50,9 +50,11 @@ struct Provider {
     bytes_held: u64,
     bytes_mapped: u64,
     bytes_leased: u64,
+    bytes_lent: u64,
     max_shared: usize,
     segments: Vec<Segment>,
     leased: Vec<Class>,
+    lent: Vec<Class>,
     peers: Vec<Peer>,
     is_orphan: bool,
     orphans: Orphans,
@@ -112,6 +114,9 @@ struct Receiver {
     on_full: &'static str,
     capacity: usize,
     loans: usize,
+    lent: usize,
+    bytes_lent: u64,
+    oldest_loan_seconds: Option<f64>,
     sent: u64,
     waiting: usize,
     left_out: u32,
@@ -177,9 +182,11 @@ impl Provider {
             bytes_held: provider.bytes_held,
             bytes_mapped: provider.bytes_mapped,
             bytes_leased: provider.bytes_leased,
+            bytes_lent: provider.bytes_lent,
             max_shared: provider.max_shared,
             segments: provider.segments.iter().map(Segment::of).collect(),
             leased: provider.leased.iter().map(Class::of).collect(),
+            lent: provider.lent.iter().map(Class::of).collect(),
             peers: provider.peers.iter().map(Peer::of).collect(),
             is_orphan: provider.is_orphan,
             orphans: provider.orphans.into(),
@@ -199,7 +206,7 @@ impl Segment {
 }
 
 impl Class {
-    fn of(class: &inspect::LeasedClass) -> Self {
+    fn of(class: &inspect::ClassReport) -> Self {
         Self { size: class.size, messages: class.messages, bytes: class.bytes }
     }
 }
@@ -249,6 +256,9 @@ impl Receiver {
             on_full: on_full(receiver.on_full),
             capacity: receiver.capacity,
             loans: receiver.loans,
+            lent: receiver.lent,
+            bytes_lent: receiver.bytes_lent,
+            oldest_loan_seconds: receiver.oldest_loan.map(|time| time.as_secs_f64()),
             sent: receiver.sent,
             waiting: receiver.waiting,
             left_out: receiver.left_out,

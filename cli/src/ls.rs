@@ -14,7 +14,7 @@ pub(crate) fn run(scope: &Scope, options: &Ls) -> Fallible<Answer> {
 }
 
 fn list(report: &Report) -> String {
-    let heads = ["PROVIDER", "STATE", "OWNER", "HELD", "LEASED", "PEERS"];
+    let heads = ["PROVIDER", "STATE", "OWNER", "HELD", "LEASED", "LENT", "PEERS"];
     let providers = text::table(heads, report.providers.iter().map(provider));
     let heads = ["CHANNEL", "STATE", "SENDER", "RECEIVERS", "WAITING"];
     let channels = text::table(heads, report.channels.iter().map(channel));
@@ -24,7 +24,7 @@ fn list(report: &Report) -> String {
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n")
 }
 
-fn provider(provider: &ProviderReport) -> [String; 6] {
+fn provider(provider: &ProviderReport) -> [String; 7] {
     let is_alive = is_there(&provider.state);
     [
         text::name_of_provider(provider),
@@ -32,6 +32,7 @@ fn provider(provider: &ProviderReport) -> [String; 6] {
         text::short_process(provider.owner.as_ref(), is_alive),
         text::bytes(provider.bytes_held),
         text::bytes_or_none(provider.bytes_leased),
+        text::bytes_or_none(provider.bytes_lent),
         provider.peers.len().to_string(),
     ]
 }

@@ -3,7 +3,7 @@
 use crate::args::{Code, Scope, Show};
 use crate::unseen::is_there;
 use crate::{json, text, Answer, Fallible};
-use shm_pool::inspect::{ChannelReport, PeerReport, ProviderReport, Report, State};
+use shm_pool::inspect::{ChannelReport, ClassReport, PeerReport, ProviderReport, Report, State};
 use shm_pool::ProviderId;
 
 pub(crate) fn run(scope: &Scope, options: &Show) -> Fallible<Answer> {
@@ -56,9 +56,12 @@ fn provider(provider: &ProviderReport) -> String {
         let mapped_by = mapped_by.collect::<Vec<_>>().join(", ");
         [format!("{:x}", segment.serial), text::bytes(segment.len), text::bytes(segment.bytes_held), mapped_by]
     });
-    let leased = provider.leased.iter().map(|class| {
-        [format!("up to {}", text::bytes(class.size)), class.messages.to_string(), text::bytes(class.bytes)]
-    });
+    let classes = |classes: &[ClassReport]| {
+        let class = |class: &ClassReport| {
+            [format!("up to {}", text::bytes(class.size)), class.messages.to_string(), text::bytes(class.bytes)]
+        };
+        classes.iter().map(class).collect::<Vec<_>>()
+    };
     let peers = provider.peers.iter().map(|peer| {
         [
             peer.slot.to_string(),
@@ -77,11 +80,13 @@ fn provider(provider: &ProviderReport) -> String {
         ("held", text::bytes(provider.bytes_held)),
         ("mapped", text::bytes(provider.bytes_mapped)),
         ("leased", text::bytes(provider.bytes_leased)),
+        ("lent", text::bytes(provider.bytes_lent)),
         ("shared", format!("at most {} messages at a time", provider.max_shared)),
     ];
     let tables = [
         text::table(["SEGMENT", "LENGTH", "HELD", "MAPPED BY"], segments),
-        text::table(["LEASED CLASS", "MESSAGES", "BYTES"], leased),
+        text::table(["LEASED CLASS", "MESSAGES", "BYTES"], classes(&provider.leased)),
+        text::table(["LENT CLASS", "MESSAGES", "BYTES"], classes(&provider.lent)),
         text::table(["PEER", "OWNER SAYS", "PROCESS", "LEASED", "MESSAGES", "VIEWS", "GRANTS"], peers),
     ];
     described(&lines, &tables)
@@ -96,7 +101,8 @@ fn channel(channel: &ChannelReport) -> String {
             text::fill(receiver),
             receiver.sent.to_string(),
             receiver.left_out.to_string(),
-            receiver.loans.to_string(),
+            format!("{}/{}", receiver.lent, receiver.loans),
+            text::bytes_or_none(receiver.bytes_lent),
         ]
     });
     let lines = [
@@ -106,7 +112,7 @@ fn channel(channel: &ChannelReport) -> String {
         ("provider", channel.provider.map_or(text::NONE.to_owned(), |id| id.to_string())),
         ("kind", if channel.is_publisher { "publisher" } else { "sender" }.to_owned()),
     ];
-    let heads = ["BRANCH", "RECEIVER", "WHEN FULL", "WAITING", "SENT", "LEFT OUT", "LOANS UP TO"];
+    let heads = ["BRANCH", "RECEIVER", "WHEN FULL", "WAITING", "SENT", "LEFT OUT", "LOANS", "LENT"];
     described(&lines, &[text::table(heads, receivers)])
 }
 

@@ -4,7 +4,7 @@ use crate::args::{Scope, Who};
 use crate::unseen::Unseen;
 use crate::{json, text, Answer, Fallible};
 use serde::Serialize;
-use shm_pool::inspect::{PeerReport, Process, Report};
+use shm_pool::inspect::{Process, Report};
 use std::collections::BTreeMap;
 use std::thread;
 use std::time::Duration;
@@ -26,10 +26,19 @@ pub(crate) fn run(scope: &Scope, options: &Who) -> Fallible<Answer> {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Holder {
     Process(Process),
-    /// A peer that lives, in a process that is not seen.
+    /// A peer or a receiver that lives, in a process that is not seen.
     Unseen(String),
     /// A peer that is dead. Its leases come back when the owner needs memory.
     Dead(String),
+    /// A receiver that is dead, or has not come.
+    Absent(String),
+}
+
+/// Some messages.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Messages {
+    pub(crate) count: usize,
+    pub(crate) bytes: u64,
 }
 
 /// What it has.
@@ -37,11 +46,12 @@ pub(crate) enum Holder {
 pub(crate) struct Holding {
     /// Bytes of memory that its own providers have.
     pub(crate) owns: u64,
-    /// Bytes of messages that it leases from others, or from itself.
-    pub(crate) leases: u64,
-    pub(crate) messages: usize,
+    /// What it leases from others, or from itself.
+    pub(crate) leases: Messages,
+    /// What channels have lent it.
+    pub(crate) borrows: Messages,
     /// For how long it has had one of them, as far as was seen.
-    pub(crate) oldest_lease: Option<Duration>,
+    pub(crate) oldest: Option<Duration>,
     /// Bytes of memory in segments that it has mapped.
     pub(crate) maps: u64,
     /// The channels that it sends to.
@@ -50,7 +60,7 @@ pub(crate) struct Holding {
     pub(crate) receives: Vec<(String, usize, usize)>,
 }
 
-/// All holders, those first that lease most.
+/// All holders, those first that have most of others' memory.
 pub(crate) fn holders(report: &Report) -> Vec<(Holder, Holding)> {
     let mut all = BTreeMap::<Holder, Holding>::new();
     for provider in &report.providers {
@@ -70,7 +80,8 @@ pub(crate) fn holders(report: &Report) -> Vec<(Holder, Holding)> {
                 None => Holder::Dead(place()),
             };
             let holding = all.entry(holder).or_default();
-            holding.lease(peer);
+            holding.leases.add(peer.messages, peer.bytes);
+            holding.oldest = holding.oldest.max(peer.oldest_lease);
         }
     }
     for channel in &report.channels {
@@ -79,13 +90,24 @@ pub(crate) fn holders(report: &Report) -> Vec<(Holder, Holding)> {
             holding.sends.push(text::name_of_channel(channel));
         }
         for receiver in &channel.receivers {
-            let Some(process) = &receiver.process else { continue };
-            let of_it = (text::name_of_channel(channel), receiver.waiting, receiver.capacity);
-            all.entry(Holder::Process(process.clone())).or_default().receives.push(of_it);
+            let place = || {
+                let which = receiver.branch.map_or(String::new(), |id| format!("{id:016x} "));
+                format!("receiver {which}of {}", text::name_of_channel(channel))
+            };
+            let holder = match &receiver.process {
+                Some(process) => Holder::Process(process.clone()),
+                None if receiver.is_alive => Holder::Unseen(place()),
+                None if receiver.lent > 0 => Holder::Absent(place()),
+                None => continue,
+            };
+            let holding = all.entry(holder).or_default();
+            holding.receives.push((text::name_of_channel(channel), receiver.waiting, receiver.capacity));
+            holding.borrows.add(receiver.lent, receiver.bytes_lent);
+            holding.oldest = holding.oldest.max(receiver.oldest_loan);
         }
     }
     let mut all: Vec<_> = all.into_iter().collect();
-    all.sort_by_key(|(_, holding)| std::cmp::Reverse((holding.leases, holding.owns, holding.maps)));
+    all.sort_by_key(|(_, holding)| std::cmp::Reverse((holding.has().bytes, holding.owns, holding.maps)));
     all
 }
 
@@ -95,6 +117,7 @@ impl Holder {
             Self::Process(process) => text::short_process(Some(process), true),
             Self::Unseen(place) => format!("not seen: {place}"),
             Self::Dead(place) => format!("dead: {place}"),
+            Self::Absent(place) => format!("not there: {place}"),
         }
     }
 }
@@ -109,16 +132,24 @@ impl Holding {
         self.maps = self.maps.saturating_add(bytes);
     }
 
-    fn lease(&mut self, peer: &PeerReport) {
-        self.leases = self.leases.saturating_add(peer.bytes);
-        self.messages += peer.messages;
-        self.oldest_lease = self.oldest_lease.max(peer.oldest_lease);
+    /// What it leases and borrows.
+    pub(crate) fn has(&self) -> Messages {
+        let mut all = self.leases;
+        all.add(self.borrows.count, self.borrows.bytes);
+        all
+    }
+}
+
+impl Messages {
+    fn add(&mut self, count: usize, bytes: u64) {
+        self.count += count;
+        self.bytes = self.bytes.saturating_add(bytes);
     }
 
-    pub(crate) fn leases_text(&self) -> String {
-        match self.messages {
+    pub(crate) fn text(self) -> String {
+        match self.count {
             0 => text::NONE.to_owned(),
-            count => format!("{} in {count}", text::bytes(self.leases)),
+            count => format!("{} in {count}", text::bytes(self.bytes)),
         }
     }
 }
@@ -126,19 +157,20 @@ impl Holding {
 fn list(report: &Report, all: &[(Holder, Holding)]) -> String {
     let rows = all.iter().map(|(holder, holding)| {
         // None is older than no time at all after a single look.
-        let age = holding.oldest_lease.filter(|age| !age.is_zero()).map_or(text::NONE.to_owned(), text::at_least);
+        let age = holding.oldest.filter(|age| !age.is_zero()).map_or(text::NONE.to_owned(), text::at_least);
         let receives = holding.receives.iter().map(|(name, waiting, room)| format!("{name} {waiting}/{room}"));
         [
             holder.text(),
             text::bytes_or_none(holding.owns),
-            holding.leases_text(),
+            holding.leases.text(),
+            holding.borrows.text(),
             age,
             text::bytes_or_none(holding.maps),
             text::joined(holding.sends.iter().cloned()),
             text::joined(receives),
         ]
     });
-    let heads = ["PROCESS", "OWNS", "LEASES", "FOR", "MAPS", "SENDS", "RECEIVES"];
+    let heads = ["PROCESS", "OWNS", "LEASES", "BORROWS", "FOR", "MAPS", "SENDS", "RECEIVES"];
     let rows = text::table(heads, rows);
     let nobody = if rows.is_empty() { "nobody holds anything\n" } else { "" };
     format!("{rows}{nobody}{}", text::footer(report))
@@ -153,14 +185,16 @@ struct Document {
 
 #[derive(Serialize)]
 struct Entry {
-    /// `null` for a peer that is dead, or in a process that is not seen.
+    /// `null` for a peer or receiver that is dead, or in a process that is not seen.
     process: Option<json::Process>,
     peer: Option<String>,
     is_alive: bool,
     bytes_owned: u64,
     bytes_leased: u64,
     messages_leased: usize,
-    oldest_lease_seconds: Option<f64>,
+    bytes_borrowed: u64,
+    messages_borrowed: usize,
+    oldest_seconds: Option<f64>,
     bytes_mapped: u64,
     sends: Vec<String>,
     receives: Vec<Receives>,
@@ -184,17 +218,19 @@ impl Entry {
     fn of(holder: &Holder, holding: &Holding) -> Self {
         let (process, peer) = match holder {
             Holder::Process(process) => (Some(json::Process::of(process)), None),
-            Holder::Unseen(place) | Holder::Dead(place) => (None, Some(place.clone())),
+            Holder::Unseen(place) | Holder::Dead(place) | Holder::Absent(place) => (None, Some(place.clone())),
         };
         let receives = holding.receives.iter().cloned();
         Self {
             process,
             peer,
-            is_alive: !matches!(holder, Holder::Dead(_)),
+            is_alive: matches!(holder, Holder::Process(_) | Holder::Unseen(_)),
             bytes_owned: holding.owns,
-            bytes_leased: holding.leases,
-            messages_leased: holding.messages,
-            oldest_lease_seconds: holding.oldest_lease.map(|age| age.as_secs_f64()),
+            bytes_leased: holding.leases.bytes,
+            messages_leased: holding.leases.count,
+            bytes_borrowed: holding.borrows.bytes,
+            messages_borrowed: holding.borrows.count,
+            oldest_seconds: holding.oldest.map(|age| age.as_secs_f64()),
             bytes_mapped: holding.maps,
             sends: holding.sends.clone(),
             receives: receives.map(|(channel, waiting, capacity)| Receives { channel, waiting, capacity }).collect(),

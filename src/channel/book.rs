@@ -6,21 +6,27 @@
 //! | null | the sender's, which alone fills cells | full by [`Cells::put`] |
 //! | a handle | the holder of the lock's | null by [`Cells::take`] |
 //!
+//! What is in the book is also told to who looks from outside: see `lent`.
+//!
 //! # Orderings
 //!
 //! | writer | reader | what becomes visible |
 //! |---|---|---|
 //! | [`Cells::put`]: Release | [`Cells::take`]: Acquire | the chunk that the handle is of |
+//! | [`Cells::take`]: Release | [`Cells::free`]: Acquire | what was done before the cell was empty |
 //!
 //! A number that comes back was put in before: the message went to the receiver and its return came
-//! back, each with a Release and an Acquire. The table's pair is for a number that a hostile
+//! back, each with a Release and an Acquire. The first pair is for a number that a hostile
 //! receiver made up: it may name a handle that was only just put in, and `take` takes that.
 
+use super::layout::Shared;
+use super::lent;
 use crate::owner::buf::ShmBuf;
 use crate::owner::chunk::Chunk;
 use crate::sync::{AtomicPtr, AtomicU64, Ordering};
 use parking_lot::{Mutex, MutexGuard};
 use std::ptr::{self, NonNull};
+use std::sync::Arc;
 
 /// Pointers by number.
 pub(super) struct Cells<T>(Box<[AtomicPtr<T>]>);
@@ -38,11 +44,12 @@ impl<T> Cells<T> {
     #[inline]
     pub(super) fn free(&self, first: usize) -> Option<usize> {
         let (before, after) = self.0.split_at(first.min(self.0.len()));
-        // Relaxed: a cell that this thread saw empty stays empty until this thread fills it.
+        // Acquire: partner of the Release in `take`. A cell that this thread saw empty stays empty
+        // until this thread fills it.
         let is_free = |cell: &AtomicPtr<T>| {
             #[cfg(all(test, not(loom)))]
             tests::LOOKS.set(tests::LOOKS.get() + 1);
-            cell.load(Ordering::Relaxed).is_null()
+            cell.load(Ordering::Acquire).is_null()
         };
         after.iter().position(is_free).map(|at| before.len() + at).or_else(|| before.iter().position(is_free))
     }
@@ -56,13 +63,15 @@ impl<T> Cells<T> {
         }
     }
 
-    /// Empties a cell. Only one thread does so at a time: then a cell that is full stays as it is
-    /// until it is emptied here, and no read-modify-write is needed.
+    /// Empties a cell that is full, after `note`. Only one thread does so at a time: then a cell
+    /// that is full stays as it is until it is emptied here, and no read-modify-write is needed.
     #[inline]
-    pub(super) fn take(&self, number: usize) -> Option<NonNull<T>> {
+    pub(super) fn take(&self, number: usize, note: impl FnOnce()) -> Option<NonNull<T>> {
         let cell = self.0.get(number)?;
         let found = NonNull::new(cell.load(Ordering::Acquire))?;
-        cell.store(ptr::null_mut(), Ordering::Relaxed);
+        note();
+        // Release: partner of the Acquire in `free`.
+        cell.store(ptr::null_mut(), Ordering::Release);
         Some(found)
     }
 
@@ -75,6 +84,8 @@ impl<T> Cells<T> {
 /// never given back.
 pub(super) struct Book {
     cells: Cells<Chunk>,
+    /// Where what is lent is told to others.
+    shared: Arc<Shared>,
     /// How many returns were read. Buffers are taken out under this lock.
     returned: Mutex<u64>,
     /// How many buffers were put in, and taken out. Each has one writer at a time: the sender, and
@@ -90,10 +101,10 @@ pub(super) struct Taking<'a> {
 }
 
 impl Book {
-    /// A book for the numbers below `count`. `None` if there is no memory for it.
-    pub(super) fn new(count: usize) -> Option<Self> {
+    /// The book of what is lent by this object, which has as many loans as there are cells.
+    pub(super) fn new(cells: Cells<Chunk>, shared: Arc<Shared>) -> Self {
         let (put_in, taken_out) = (AtomicU64::new(0), AtomicU64::new(0));
-        Some(Self { cells: Cells::new(count)?, returned: Mutex::new(0), put_in, taken_out })
+        Self { cells, shared, returned: Mutex::new(0), put_in, taken_out }
     }
 
     /// Is no number free? Only the sender asks. If one has come free just now, it may say so still.
@@ -111,8 +122,10 @@ impl Book {
     }
 
     /// Keeps a buffer under a free number. Only one thread does so at a time: the sender's.
+    /// `ticket` is the message's.
     #[inline]
-    pub(super) fn put(&self, number: usize, buffer: ShmBuf) {
+    pub(super) fn put(&self, number: usize, ticket: u64, buffer: ShmBuf) {
+        lent::note(self.shared.lent(), number, ticket, buffer.len());
         self.cells.put(number, buffer.into_chunk());
         add_one(&self.put_in);
     }
@@ -137,11 +150,28 @@ impl Taking<'_> {
     /// Takes out the buffer with this number, if there is one. Its length is lost.
     #[inline]
     pub(super) fn take(&self, number: usize) -> Option<ShmBuf> {
-        let chunk = self.book.cells.take(number)?;
+        self.take_after(number, || lent::strike(self.book.shared.lent(), number))
+    }
+
+    #[inline]
+    fn take_after(&self, number: usize, note: impl FnOnce()) -> Option<ShmBuf> {
+        let chunk = self.book.cells.take(number, note)?;
         add_one(&self.book.taken_out);
         // SAFETY: `Book::put` put the handle in, and `Cells::take`, under the lock, takes it out
         // once.
         Some(unsafe { ShmBuf::from_chunk(chunk) })
+    }
+
+    /// Notes that another return was read, once what it names was taken out.
+    #[inline]
+    pub(super) fn note_read(&mut self) {
+        *self.returned = self.returned.wrapping_add(1);
+        self.book.shared.returns_read().store(*self.returned, Ordering::Relaxed);
+    }
+
+    /// Takes everything out that the receiver keeps: to who looks from outside it stays lent.
+    pub(super) fn take_all_kept(&self) -> impl Iterator<Item = ShmBuf> + '_ {
+        (0..self.book.cells.0.len()).filter_map(|number| self.take_after(number, || ()))
     }
 
     /// Takes everything out.

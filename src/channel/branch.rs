@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::bell::Woken;
-use super::book::Book;
+use super::book::Cells;
 use super::end::Sleeper;
 use super::error::SendErrorKind;
 use super::interrupt::Interrupts;
@@ -16,6 +16,7 @@ use crate::error::OsError;
 use crate::os::deadline::Deadline;
 use crate::os::name::Name;
 use crate::owner::buf::ShmBuf;
+use crate::owner::chunk::Chunk;
 use crate::owner::pool::{Lends, Pool};
 use std::io;
 use std::mem::size_of;
@@ -42,10 +43,10 @@ pub(super) struct Branch {
     pub(super) on_full: OnFull,
 }
 
-/// A book for so many loans. To be made before the object that it is for: once that exists, the
-/// other side may come.
-pub(super) fn book(name: &Name, loans: usize) -> Result<Book, OsError> {
-    Book::new(loans)
+/// Room for so many loans. To be made before the object that it is for: once that exists, the other
+/// side may come.
+pub(super) fn cells(name: &Name, loans: usize) -> Result<Cells<Chunk>, OsError> {
+    Cells::new(loans)
         .ok_or_else(|| name.error("malloc", loans * size_of::<usize>(), io::Error::from_raw_os_error(libc::ENOMEM)))
 }
 
@@ -67,13 +68,13 @@ impl Branch {
     /// back.
     pub(super) fn new(
         object: Object,
-        book: Book,
+        cells: Cells<Chunk>,
         on_full: OnFull,
         interrupts: Arc<Interrupts>,
         pool: Option<&Pool>,
     ) -> Self {
         let sleeper = Box::new(Sleeper::new(object.senders_end(), interrupts));
-        let lender = Arc::new(Lender::new(&object, book));
+        let lender = Arc::new(Lender::new(&object, cells));
         if let Some(pool) = pool {
             pool.add_lender(lender.clone());
         }
@@ -198,7 +199,7 @@ impl Branch {
     #[inline]
     pub(super) fn lend(&mut self, number: usize, buffer: ShmBuf) {
         self.next_loan = number + 1;
-        self.lender.put(number, buffer);
+        self.lender.put(number, self.ticket.number(), buffer);
     }
 
     /// Fills the free slot. To be followed by [`ring`](Self::ring).

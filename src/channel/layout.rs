@@ -12,7 +12,9 @@
 //!   offset 0      what it is: magic, version, state, provider id, kind, sizes, rules
 //!   offset 64     the bell that the sender rings
 //!   offset 128    the bell that the receiver rings
-//!   offset 4096   the slots, 64 bytes each; behind them the returns, 8 bytes each
+//!   offset 192    how many returns the sender has read, for who looks from outside
+//!   offset 4096   the slots, 64 bytes each; behind them the returns, 8 bytes each, and from the
+//!                 next line on what is lent, 8 bytes each (see `lent`)
 //!
 //!   locked bytes (exclusive OFD locks):
 //!     0 the maker, as long as its end exists or, if it is the sender, anything is lent
@@ -36,7 +38,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Version of the layout and of the protocol on it.
-pub(crate) const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 5;
 
 /// The range of the number of slots.
 pub(super) const MIN_SLOTS: usize = 2;
@@ -212,6 +214,8 @@ pub(crate) mod format {
     pub(crate) const OFFSETS: &[(&str, usize)] =
         offsets!(What: magic version state provider slots loans kind seats on_full may_wait);
 
+    pub(crate) const HEADER: &[(&str, usize)] = offsets!(Header: to_receiver to_sender returns_read);
+
     pub(crate) fn names(names: &Namespace) -> [Name; 2] {
         [name(names, "camera").unwrap(), branch_name(names, "camera", 0xff)]
     }
@@ -223,10 +227,12 @@ pub(super) struct Header {
     pub(super) what: Line<What>,
     pub(super) to_receiver: Line<Bell>,
     pub(super) to_sender: Line<Bell>,
+    /// Written by the sender's process, which does not read it.
+    pub(super) returns_read: Line<AtomicU64>,
 }
 
 #[cfg(not(all(test, loom)))]
-const _: () = assert!(size_of::<Header>() == 192);
+const _: () = assert!(size_of::<Header>() == 256);
 
 /// Turns what is wrong with an object into the channel's error for it.
 pub(super) fn not_a_channel(error: ObjectError) -> ChannelError {
@@ -252,7 +258,21 @@ pub(super) fn branch_name(names: &Namespace, channel: &str, id: u64) -> Name {
 
 /// The size in bytes of an object with `slots` slots (the extra one included) and `loans` loans.
 pub(super) fn size(slots: usize, loans: usize) -> usize {
-    PAGE + slots * size_of::<Slot>() + loans * size_of::<AtomicU64>()
+    lent_offset(slots, loans) + words(loans)
+}
+
+/// Where the words of what is lent begin. The two sides write no line together.
+fn lent_offset(slots: usize, loans: usize) -> usize {
+    returns_offset(slots) + words(loans)
+}
+
+fn returns_offset(slots: usize) -> usize {
+    PAGE + slots * size_of::<Slot>()
+}
+
+/// The bytes of a word for each loan, in whole lines.
+fn words(loans: usize) -> usize {
+    (loans * size_of::<AtomicU64>()).next_multiple_of(size_of::<Slot>())
 }
 
 /// An object that somebody else made, mapped and checked.
@@ -319,6 +339,8 @@ pub(super) struct Shared {
     mapping: Mapping,
     slots: usize,
     loans: usize,
+    /// Where the words of what is lent begin.
+    lent_at: usize,
 }
 
 impl Shared {
@@ -329,7 +351,8 @@ impl Shared {
     /// branch.
     pub(super) fn new(mapping: Mapping, facts: &Facts) -> Self {
         let _ = mapping.prefault(0..size(facts.slots, facts.loans));
-        Self { mapping, slots: facts.slots, loans: facts.loans }
+        let Facts { slots, loans, .. } = *facts;
+        Self { mapping, slots, loans, lent_at: lent_offset(slots, loans) }
     }
 
     pub(super) fn header(&self) -> &Header {
@@ -361,10 +384,26 @@ impl Shared {
     #[inline]
     pub(super) fn returns(&self) -> &[crate::sync::AtomicU64] {
         // SAFETY: within the mapping, which is long enough for slots and loans (`new`).
-        let first = unsafe { self.mapping.base().as_ptr().add(PAGE + self.slots * size_of::<Slot>()) };
+        let first = unsafe { self.mapping.base().as_ptr().add(returns_offset(self.slots)) };
         // SAFETY: the words lie within the mapping (`new`), are aligned, because a slot is a
         // multiple of a word, and are atomics.
         unsafe { std::slice::from_raw_parts(first.cast(), self.loans) }
+    }
+
+    /// A word for each loan: see [`lent`](super::lent).
+    #[inline]
+    pub(super) fn lent(&self) -> &[AtomicU64] {
+        // SAFETY: within the mapping, which is long enough for slots and loans (`new`).
+        let first = unsafe { self.mapping.base().as_ptr().add(self.lent_at) };
+        // SAFETY: the words lie within the mapping (`new`), are aligned, because they begin with a
+        // line, and are atomics.
+        unsafe { std::slice::from_raw_parts(first.cast(), self.loans) }
+    }
+
+    /// How many returns the sender has read.
+    #[inline]
+    pub(super) fn returns_read(&self) -> &AtomicU64 {
+        &self.header().returns_read.0
     }
 
     /// The bell that the sender rings.

@@ -55,7 +55,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::book::{Book, Taking};
+use super::book::{Book, Cells, Taking};
 use super::layout::Shared;
 use super::object::Object;
 use super::returns;
@@ -84,8 +84,10 @@ pub(super) struct Lender {
 }
 
 impl Lender {
-    pub(super) fn new(object: &Object, book: Book) -> Self {
+    /// There is a cell for each of the object's loans.
+    pub(super) fn new(object: &Object, cells: Cells<Chunk>) -> Self {
         let (shared, locks, has_receiver) = (object.shared().clone(), object.locks().clone(), object.is_branch());
+        let book = Book::new(cells, shared.clone());
         Self { shared, locks, fork_epoch: fork::epoch(), book, is_closed: AtomicBool::new(false), has_receiver }
     }
 
@@ -98,10 +100,11 @@ impl Lender {
         self.book.free(next)
     }
 
-    /// Lends a buffer under a free number; the message follows. Only the sender calls this.
+    /// Lends a buffer under a free number; the message follows, with this ticket. Only the sender
+    /// calls this.
     #[inline]
-    pub(super) fn put(&self, number: usize, buffer: ShmBuf) {
-        self.book.put(number, buffer);
+    pub(super) fn put(&self, number: usize, ticket: u64, buffer: ShmBuf) {
+        self.book.put(number, ticket, buffer);
     }
 
     /// Drops some of what has come back, if the lock is free. Returns the last one's number.
@@ -127,9 +130,10 @@ impl Lender {
     fn collect_few<'a>(&'a self, mut taking: Taking<'a>, most: usize) -> impl Iterator<Item = usize> + 'a {
         let next = move |_| {
             let number = returns::read(self.shared.returns(), *taking.returned)?;
-            *taking.returned = taking.returned.wrapping_add(1);
             // A broken or hostile receiver may name a number that is not out.
-            Some(taking.take(number as usize).map(|buffer| {
+            let buffer = taking.take(number as usize);
+            taking.note_read();
+            Some(buffer.map(|buffer| {
                 // Another receiver may still read it.
                 if buffer.is_last() {
                     buffer.fetch_ends();
@@ -199,7 +203,7 @@ impl Drop for Lender {
         }
         self.collect();
         self.reclaim();
-        self.book.lock().take_all().for_each(ShmBuf::give_up_to_reader);
+        self.book.lock().take_all_kept().for_each(ShmBuf::give_up_to_reader);
     }
 }
 
@@ -224,8 +228,7 @@ mod tests {
             let channel = |name| {
                 let name = layout::name(provider.names(), name).unwrap();
                 let object = Object::create(&name, &Facts::of_pair(provider.id(), 3, LOANS), 0o600).unwrap();
-                let book = Book::new(LOANS).unwrap();
-                let lender = Lender::new(&object, book);
+                let lender = Lender::new(&object, Cells::new(LOANS).unwrap());
                 (object, lender)
             };
             Self { channels: ["one", "other"].map(channel), provider }
@@ -237,7 +240,7 @@ mod tests {
 
         /// Lends one more buffer. The message is of no matter here.
         fn lend(&self, lender: &Lender) {
-            lender.put(lender.free(0).unwrap(), self.buffer());
+            lender.put(lender.free(0).unwrap(), 0, self.buffer());
             lender.collect_some();
         }
     }
@@ -256,7 +259,7 @@ mod tests {
             steps += 1;
             assert!(steps <= LOANS, "there is no end");
             // While it is at it, the buffer is lent and returned once more.
-            lender.book.put(number, scene.buffer());
+            lender.book.put(number, 0, scene.buffer());
             returns::give_back(words, steps as u64, number as u32);
         }
         assert_eq!(*lender.book.lock().returned, LOANS as u64);

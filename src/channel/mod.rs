@@ -105,7 +105,7 @@
 //! | who is killed | what it had | what is left until when |
 //! |---|---|---|
 //! | a receiver | messages, received or not | comes back to the owner's pool when that needs memory, once no thread of the dead process can read |
-//! | a receiver of a publisher | its object (`.branch`), [capacity](ReceiverBuilder::capacity) × 64 + [loans](ReceiverBuilder::loans) × 8 bytes and a page | until the next receiver takes its seat, the publisher is dropped, or a sweep |
+//! | a receiver of a publisher | its object (`.branch`), [capacity](ReceiverBuilder::capacity) × 64 + [loans](ReceiverBuilder::loans) × 16 bytes and a page | until the next receiver takes its seat, the publisher is dropped, or a sweep |
 //! | a sender or publisher | its object (`.channel`) | until the next one of its name, or a sweep |
 //! | the provider's process | its segments and its control object | until a sweep finds no receiver that may still have to map them |
 //!
@@ -177,6 +177,7 @@ mod helper;
 mod interrupt;
 mod layout;
 mod lender;
+pub(crate) mod lent;
 mod meeting;
 mod message;
 #[cfg(all(test, loom))]

@@ -63,7 +63,7 @@ impl ReceiverBuilder {
 
     /// Sets how many buffers of a [`Publisher`](super::Publisher) this receiver may have at a time,
     /// including those that it has not received yet: from 1 to what the publisher allows, which is
-    /// the default; rounded up to a power of two. Each takes 8 bytes of /dev/shm. More are dropped,
+    /// the default; rounded up to a power of two. Each takes 16 bytes of /dev/shm. More are dropped,
     /// or with [`OnFull::Wait`] refused to the publisher.
     pub fn loans(mut self, loans: usize) -> Self {
         self.loans = Some(loans);

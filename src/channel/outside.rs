@@ -5,6 +5,7 @@
 
 use super::error::ChannelError;
 use super::layout::{size, Facts, Kind, Shared, What, EXTRA_SLOTS, MAX_LOANS, MAX_SLOTS};
+use super::lent::{self, Lent};
 use super::message;
 use super::ring;
 use super::rules::OnFull;
@@ -45,6 +46,8 @@ pub(crate) struct Traffic {
     pub(crate) waiting: usize,
     /// How many messages were left out, as far as the last one that was sent tells.
     pub(crate) left_out: u32,
+    /// The buffers that the receiver has, received or not.
+    pub(crate) lent: Vec<Lent>,
 }
 
 /// Reads what the object says. `len` is its length.
@@ -57,6 +60,9 @@ pub(crate) fn look(file: &File, name: &Name, len: usize) -> Result<Outside, Chan
     let facts = What::of(&copy).facts(|| name.path())?;
     let are_slots = (1 + EXTRA_SLOTS..=MAX_SLOTS + EXTRA_SLOTS).contains(&facts.slots);
     if !are_slots || facts.loans > MAX_LOANS {
+        return bad("its size does not match its header");
+    }
+    if facts.kind != Kind::Meeting && len < size(facts.slots, facts.loans) {
         return bad("its size does not match its header");
     }
     let (role, traffic) = match facts.kind {
@@ -76,5 +82,5 @@ fn traffic(file: &File, name: &Name, facts: &Facts) -> Result<Traffic, ChannelEr
     let last = sent.checked_sub(1).and_then(|ticket| Some((ticket, ring::words_of(slots, ticket)?)));
     let place = last.filter(|(ticket, words)| message::read(*ticket, words).is_ok());
     let left_out = place.map_or(0, |(ticket, words)| message::place(ticket, &words).wrapping_sub(ticket as u32));
-    Ok(Traffic { sent, waiting: ring::waiting(slots), left_out })
+    Ok(Traffic { sent, waiting: ring::waiting(slots), left_out, lent: lent::all(&shared) })
 }

@@ -96,7 +96,7 @@ impl PublisherBuilder {
 
     /// Sets how many buffers a receiver may have at a time, including those that it has not
     /// received yet: from 1 to 1,048,576, rounded up to a power of two; default 2048. A receiver
-    /// may choose fewer. Each takes 8 bytes of /dev/shm and 8 of heap for each receiver.
+    /// may choose fewer. Each takes 16 bytes of /dev/shm and 8 of heap for each receiver.
     pub fn loans(mut self, loans: usize) -> Self {
         self.loans = loans;
         self
@@ -508,7 +508,7 @@ impl Publisher {
         if !is_within || !found.has_all_its_memory(&name)? {
             return Ok(None);
         }
-        let book = branch::book(&name, facts.loans)?;
+        let cells = branch::cells(&name, facts.loans)?;
         let (object, interrupts) = (Object::of_branch(found, seat.clone()), self.interrupts.clone());
         if object.to_sender().is_gone() || !object.is_receiver_locked() {
             return Ok(None);
@@ -520,7 +520,7 @@ impl Publisher {
             seat.bell().ring();
             return Ok(None);
         };
-        let branch = Branch::new(object, book, facts.on_full, interrupts, self.pool.upgrade().as_deref());
+        let branch = Branch::new(object, cells, facts.on_full, interrupts, self.pool.upgrade().as_deref());
         let mut outlet = Outlet { branch, id, left_out: 0, dropped: 0, turn: None };
         let last = self.history.len().saturating_sub(outlet.branch.object.capacity().min(facts.loans));
         for kept in self.history.iter().skip(last) {

@@ -37,8 +37,8 @@ impl SenderBuilder {
     }
 
     /// Sets how many buffers the receiver may have at a time, including those it has not received
-    /// yet: from 1 to 1,048,576, rounded up to a power of two; default 2048. Each takes 8 bytes of
-    /// /dev/shm and 8 of heap.
+    /// yet: from 1 to 1,048,576, rounded up to a power of two; default 2048. Each takes 16 bytes
+    /// of /dev/shm and 8 of heap.
     pub fn loans(mut self, loans: usize) -> Self {
         self.loans = loans;
         self
@@ -90,10 +90,10 @@ impl SenderBuilder {
         }
         let loans = self.loans.next_power_of_two();
         let name = layout::name(provider.names(), name)?;
-        let book = branch::book(&name, loans)?;
+        let cells = branch::cells(&name, loans)?;
         let facts = Facts::of_pair(provider.id(), self.slots + EXTRA_SLOTS, loans);
         let object = Object::create(&name, &facts, self.mode)?;
-        let branch = Branch::new(object, book, facts.on_full, Interrupts::new(), Some(provider.pool()));
+        let branch = Branch::new(object, cells, facts.on_full, Interrupts::new(), Some(provider.pool()));
         Ok(Sender { branch, loans, provider: provider.id(), spin: self.spin })
     }
 }

@@ -9,7 +9,7 @@
 //! |---|---|
 //! | payload segments, all together | [`max_bytes`](crate::ProviderBuilder::max_bytes) |
 //! | control object, one | 4096 + 128 × [`max_shared`](crate::ProviderBuilder::max_shared) |
-//! | [`channel`](crate::channel), each | 4096 + 64 × ([`capacity`](crate::channel::SenderBuilder::capacity) + 1) + 8 × [`loans`](crate::channel::SenderBuilder::loans), those rounded up to a power of two |
+//! | [`channel`](crate::channel), each | 4096 + 64 × ([`capacity`](crate::channel::SenderBuilder::capacity) + 1) + 16 × [`loans`](crate::channel::SenderBuilder::loans), with loans rounded up to a power of two, and at least 8 |
 //! | [`channel::Publisher`](crate::channel::Publisher), each | 4096, and for each of its receivers what a channel takes, with [the capacity and loans that the receiver chose](crate::channel::ReceiverBuilder::capacity) |
 //!
 //! A provider with 256 KiB for payload and 16 messages that peers know at a time, and a channel
@@ -23,7 +23,7 @@
 //! let pages = |bytes: usize| bytes.next_multiple_of(4096);
 //! let (max_bytes, max_shared, capacity, loans) = (256 << 10, 16, 4, 8);
 //! let control = pages(4096 + 128 * max_shared);
-//! let channel = pages(4096 + 64 * (capacity + 1) + 8 * loans);
+//! let channel = pages(4096 + 64 * (capacity + 1) + 16 * loans);
 //! assert_eq!((control, channel), (8192, 8192));
 //!
 //! let provider = Provider::builder().max_bytes(max_bytes).max_shared(max_shared).build()?;

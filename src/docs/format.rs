@@ -61,7 +61,7 @@
 //! | 88 | `offset` | where the message begins in it |
 //! | 96 | `len` | the message's length |
 //!
-//! # The objects of a channel, version 4
+//! # The objects of a channel, version 5
 //!
 //! All begin with the same 64 bytes:
 //!
@@ -78,15 +78,21 @@
 //! | 40 | `on_full` | 4 bytes: 0 wait, 1 drop new, 2 keep latest |
 //! | 44 | `may_wait` | 4 bytes: may a receiver of a meeting have the publisher wait? |
 //!
-//! A pair and a branch go on with a *bell* of 4 bytes at offset 64, which the sender rings, and one at
-//! 128, which the receiver rings. At 4096 are the slots, 64 bytes each; behind them the returns, 8
-//! bytes for each loan.
+//! A pair and a branch go on with a *bell* of 4 bytes at 64, which the sender rings, one at 128, which
+//! the receiver rings, and at 192 how many returns the sender has read (8 bytes). At 4096 are the
+//! slots, 64 bytes each; behind them the returns, 8 bytes for each loan, and from the next multiple of
+//! 64 on what is lent, 8 bytes for each loan too.
 //!
 //! | word of a slot | is |
 //! |---|---|
 //! | 0 | the sequence: `t` is free for the message `t`, `t` + 1 carries it |
 //! | 1 | bits 0 to 7: 1 bytes, 2 a buffer; 8 to 31: how many bytes, or the loan's number; 32 to 63: how many messages were left out before this one |
 //! | 2 to 7 | the bytes; or the segment's serial number, the offset in it, the length, a check, and two words without a meaning |
+//!
+//! | word | is |
+//! |---|---|
+//! | of the returns | bits 0 to 23: the number of the loan that came back; 24 to 63: 1 + how many returns there were before. With `n` loans, return `t`, counted from 0, is in word `t` modulo `n` |
+//! | of what is lent | 0: the loan with this number is free; else bits 0 to 36: 1 + the message's length; 37 to 63: how many messages were sent before it, modulo 2^27. The word stays until the sender reads the return: what is named by the returns that it has not read is free too |
 //!
 //! A meeting has at offset 64 how many receivers have come (4 bytes), and from 2048 on 64 seats of 32
 //! bytes: a bell, and at 8 the id of the branch that was last announced there.
@@ -153,6 +159,15 @@ mod tests {
             }
             let rows = section(heading).matches("| `").count();
             assert_eq!(rows, offsets.len(), "{heading} has a row too many, or one is not checked");
+        }
+    }
+
+    /// The same, of the lines behind the first one.
+    #[test]
+    fn bells_and_counts_are_where_the_text_says() {
+        for (field, offset) in channel::HEADER {
+            assert_says("The objects of a channel", &format!(" at {offset}"));
+            assert!(offset % 64 == 0, "{field} shares a line");
         }
     }
 

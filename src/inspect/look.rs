@@ -2,15 +2,15 @@
 
 #![forbid(unsafe_code)]
 
+use super::counted::{Ages, AgesOfOne, Counted, Lease, Loan, Since};
 use super::object::{Facts, Object, Objects, OfProvider, Stat};
-use super::report::{ChannelReport, LeasedClass, PeerReport, ProviderReport, ReceiverReport, SegmentReport, State};
-use super::{Lease, MAX_LEASES, MAX_LEASES_OF_ONE};
+use super::report::{ChannelReport, PeerReport, ProviderReport, ReceiverReport, SegmentReport, State};
+use crate::channel::lent::Lent;
 use crate::channel::outside::{self, Outside, Role};
 use crate::channel::ChannelError;
 use crate::os::mapping::Mapping;
 use crate::os::posix::PAGE;
 use crate::os::processes::{Process, Seen};
-use crate::owner::class::{class_of, size_of_class};
 use crate::owner::sweep::Swept;
 use crate::protocol::control::{
     control_size, peer_byte, View, CHANNEL_MAGIC, MAGIC, MAX_RECORDS, OWNER_BYTE, RECEIVER_BYTE, VERSION,
@@ -22,25 +22,24 @@ use crate::protocol::record::PEERS;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Add;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Instant;
+use std::time::Duration;
 
 /// What one look has found so far.
 pub(super) struct Look {
-    pub(super) now: Instant,
     pub(super) objects: Objects,
     pub(super) seen: Seen,
-    /// When the leases of the look before were first seen, and those of this one.
-    pub(super) before: BTreeMap<Lease, Instant>,
-    pub(super) leases: BTreeMap<Lease, Instant>,
+    pub(super) leases: Ages<Lease>,
+    pub(super) loans: Ages<Loan>,
     /// The providers whose messages a living receiver may still have to map.
-    pub(super) read: BTreeSet<(String, ProviderId)>,
+    read: BTreeSet<(String, ProviderId)>,
+    /// What channels have lent, by provider.
+    lent: BTreeMap<(String, ProviderId), Counted>,
 }
 
 /// The leases of one provider.
 #[derive(Default)]
 struct Leases {
-    bytes: u64,
-    classes: BTreeMap<usize, LeasedClass>,
+    all: Counted,
     peers: BTreeMap<usize, OfPeer>,
 }
 
@@ -51,16 +50,21 @@ struct OfPeer {
     bytes: u64,
     views: u64,
     grants: u64,
-    since: Option<Instant>,
+    oldest: Option<Duration>,
 }
 
 impl Look {
+    pub(super) fn new(seen: Seen, objects: Objects, leases: Since<Lease>, loans: Since<Loan>) -> Self {
+        let (leases, loans) = (Ages::new(leases), Ages::new(loans));
+        Self { objects, seen, leases, loans, read: BTreeSet::new(), lent: BTreeMap::new() }
+    }
+
     /// The process that has a lock, if that is held and the process was seen.
     fn holder(&self, object: &Object, byte: usize, is_held: bool) -> Option<Process> {
         self.seen.holder(object.stat.inode, byte).filter(|_| is_held).cloned()
     }
 
-    /// To be asked after [`channels`](Self::channels), which find out who is read.
+    /// To be asked after [`channels`](Self::channels), which find out who is read, and what is lent.
     pub(super) fn providers(&mut self) -> Vec<ProviderReport> {
         let all = std::mem::take(&mut self.objects.providers);
         all.iter().filter_map(|((prefix, id), found)| self.provider(prefix, *id, found)).collect()
@@ -76,7 +80,6 @@ impl Look {
         let (mut is_dead, mut state, mut owner, mut max_shared) = (matches!(control, Ok(None)), State::Dead, None, 0);
         let mut own = Swept::default();
         let (mut leases, mut peers) = (Leases::default(), Vec::new());
-        let mut seen = BTreeMap::new();
         match &control {
             Ok(None) => {}
             Err(reason) => state = State::Unusable(reason.clone()),
@@ -91,7 +94,7 @@ impl Look {
                     Ok(Some((view, records))) => {
                         state = if is_locked { State::Alive } else { State::Dead };
                         max_shared = records;
-                        leases = self.leases(&view, id, &mut seen);
+                        leases = Leases::of(&view, id, self.leases.of_one());
                         peers = self.peers(object, &view, id, &leases, &were_alive);
                     }
                     Ok(None) => state = if is_locked { State::Unfinished } else { State::Dead },
@@ -110,9 +113,7 @@ impl Look {
         let is_orphan = is_dead && !self.read.contains(&(prefix.to_owned(), id));
         let its = swept(segments.iter().map(|segment| segment.bytes_held));
         let orphans = if is_orphan { its + own } else { Swept::default() };
-        self.leases.append(&mut seen);
-        let mut leased: Vec<_> = leases.classes.into_values().collect();
-        leased.sort_by_key(|class| class.size);
+        let lent = self.lent.remove(&(prefix.to_owned(), id)).unwrap_or_default();
         Some(ProviderReport {
             bytes_held: segments.iter().map(|segment| segment.bytes_held).sum(),
             bytes_mapped: segments.iter().fold(0, |sum, segment| sum.saturating_add(segment.len)),
@@ -122,8 +123,10 @@ impl Look {
             owner,
             segments,
             max_shared,
-            bytes_leased: leases.bytes,
-            leased,
+            bytes_leased: leases.all.bytes,
+            leased: leases.all.into_classes(),
+            bytes_lent: lent.bytes,
+            lent: lent.into_classes(),
             peers,
             is_orphan,
             orphans,
@@ -134,41 +137,6 @@ impl Look {
         let Stat { len, bytes_held, inode } = self.objects.stat(prefix, Named::Segment(id, serial))?;
         let mapped_by = self.seen.mappers(inode).cloned().collect();
         Some(SegmentReport { serial, len: len as u64, bytes_held, mapped_by })
-    }
-
-    /// Counts who leases what.
-    fn leases(&self, view: &View, id: ProviderId, seen: &mut BTreeMap<Lease, Instant>) -> Leases {
-        let mut all = Leases::default();
-        let epochs: Vec<_> = view.header().epochs.iter().map(|epoch| epoch.peer()).collect();
-        for (index, record) in (0..).zip(view.records(view.record_count())) {
-            let holders = record.holders();
-            if holders == 0 {
-                continue;
-            }
-            let (generation, place) = record.look();
-            // Longer than any message: damaged, or in the middle of a change.
-            let len = if place.len <= MAX_LEN as u64 { place.len } else { 0 };
-            all.bytes = all.bytes.saturating_add(len);
-            let class = all.classes.entry(class_of(len as usize)).or_default();
-            class.size = size_of_class(class_of(len as usize)) as u64;
-            class.messages += 1;
-            class.bytes = class.bytes.saturating_add(len);
-            for slot in (0..PEERS).filter(|slot| holders >> slot & 1 != 0) {
-                let peer = all.peers.entry(slot).or_default();
-                let (views, grants) = record.leases(slot);
-                let lease = Lease { provider: id, record: index, generation, slot, epoch: epochs[slot] };
-                if seen.len() < MAX_LEASES_OF_ONE && self.leases.len() + seen.len() < MAX_LEASES {
-                    let since = self.before.get(&lease).copied().unwrap_or(self.now);
-                    seen.insert(lease, since);
-                    peer.since = peer.since.into_iter().chain([since]).min();
-                }
-                peer.messages += 1;
-                peer.bytes = peer.bytes.saturating_add(len);
-                peer.views += views;
-                peer.grants += grants;
-            }
-        }
-        all
     }
 
     /// Who has a slot. `were_alive` says which slots' locks were held before the leases were read: who
@@ -185,7 +153,7 @@ impl Look {
         let peer = |slot| {
             let is_alive = were_alive[slot] || control.is_locked(peer_byte(slot));
             let held = leases.peers.get(&slot);
-            let OfPeer { messages, bytes, views, grants, since } = held.unwrap_or(&none);
+            let OfPeer { messages, bytes, views, grants, oldest } = held.unwrap_or(&none);
             let epoch = &view.header().epochs[slot];
             let id = epoch.peer().map(|epoch| PeerId { provider, slot: slot as u8, epoch });
             let report = || PeerReport {
@@ -198,7 +166,7 @@ impl Look {
                 bytes: *bytes,
                 views: *views,
                 grants: *grants,
-                oldest_lease: since.map(|since| self.now - since),
+                oldest_lease: *oldest,
             };
             (is_alive || held.is_some()).then(report)
         };
@@ -243,7 +211,7 @@ impl Look {
             // One that is not finished, or damaged, is nobody's receiver.
             if let Ok(seen) = &visit.content {
                 report.provider = report.provider.or(Some(seen.provider));
-                report.receivers.push(self.receiver(Some(*id), &visit, seen));
+                report.receivers.push(self.receiver(prefix, Some(*id), &visit, seen));
             }
         }
         is_there.then_some(report)
@@ -264,7 +232,7 @@ impl Look {
         Ok(Some(Visit { object, is_finished, content, facts }))
     }
 
-    fn note_own(&self, visit: &Visit, report: &mut ChannelReport) {
+    fn note_own(&mut self, visit: &Visit, report: &mut ChannelReport) {
         let is_locked = visit.facts.is_owned;
         report.sender = self.holder(&visit.object, OWNER_BYTE, is_locked);
         report.state = match &visit.content {
@@ -273,7 +241,8 @@ impl Look {
                 report.provider = Some(seen.provider);
                 report.is_publisher = seen.role == Role::Meeting;
                 if seen.role == Role::Pair {
-                    report.receivers.push(self.receiver(None, visit, seen));
+                    let receiver = self.receiver(&report.prefix, None, visit, seen);
+                    report.receivers.push(receiver);
                 }
                 if is_locked {
                     State::Alive
@@ -289,8 +258,17 @@ impl Look {
         report.orphans = visit.orphans();
     }
 
-    fn receiver(&self, branch: Option<u64>, visit: &Visit, seen: &Outside) -> ReceiverReport {
+    fn receiver(&mut self, prefix: &str, branch: Option<u64>, visit: &Visit, seen: &Outside) -> ReceiverReport {
         let is_alive = visit.facts.is_received;
+        let (provider, object) = (seen.provider, visit.object.stat.inode);
+        let lent = self.lent.entry((prefix.to_owned(), provider)).or_default();
+        let mut ages = self.loans.of_one();
+        let (mut bytes_lent, mut oldest_loan) = (0_u64, None);
+        for &Lent { number, word, len } in &seen.traffic.lent {
+            lent.add(len);
+            bytes_lent = bytes_lent.saturating_add(len);
+            oldest_loan = oldest_loan.max(ages.of(Loan { provider, object, branch, number, word }));
+        }
         ReceiverReport {
             branch,
             is_alive,
@@ -298,12 +276,44 @@ impl Look {
             on_full: seen.on_full,
             capacity: seen.capacity,
             loans: seen.loans,
+            lent: seen.traffic.lent.len(),
+            bytes_lent,
+            oldest_loan,
             sent: seen.traffic.sent,
             waiting: seen.traffic.waiting,
             left_out: seen.traffic.left_out,
             bytes_held: visit.object.stat.bytes_held,
             is_orphan: visit.is_orphan(),
         }
+    }
+}
+
+impl Leases {
+    /// Counts who leases what.
+    fn of(view: &View, provider: ProviderId, mut ages: AgesOfOne<'_, Lease>) -> Self {
+        let mut this = Self::default();
+        let epochs: Vec<_> = view.header().epochs.iter().map(|epoch| epoch.peer()).collect();
+        for (index, record) in (0..).zip(view.records(view.record_count())) {
+            let holders = record.holders();
+            if holders == 0 {
+                continue;
+            }
+            let (generation, place) = record.look();
+            // Longer than any message: damaged, or in the middle of a change.
+            let len = if place.len <= MAX_LEN as u64 { place.len } else { 0 };
+            this.all.add(len);
+            for slot in (0..PEERS).filter(|slot| holders >> slot & 1 != 0) {
+                let peer = this.peers.entry(slot).or_default();
+                let (views, grants) = record.leases(slot);
+                let lease = Lease { provider, record: index, generation, slot, epoch: epochs[slot] };
+                peer.oldest = peer.oldest.max(ages.of(lease));
+                peer.messages += 1;
+                peer.bytes = peer.bytes.saturating_add(len);
+                peer.views += views;
+                peer.grants += grants;
+            }
+        }
+        this
     }
 }
 

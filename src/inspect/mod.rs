@@ -31,30 +31,34 @@
 //! | which objects are there, how long are they, how much memory do they have? | the file system |
 //! | is an owner, a peer, a sender, a receiver alive? | the kernel: whether its byte is locked |
 //! | which process is it? | the kernel: which process has the descriptor that the lock was taken by |
-//! | what does a peer lease, how full is a channel? | the object, where any process of the same user can write; checked, and never more than a number in the report |
+//! | what does a peer lease, what is a receiver lent, how full is a channel? | the object, where any process of the same user can write; checked, and never more than a number in the report |
 //!
 //! Objects that are damaged, or change during the look, make wrong numbers at worst. A process in
-//! another PID namespace is not seen, though its locks are: what it holds is shown without it.
+//! another PID namespace is not seen, though its locks are: what it holds is shown without it. What
+//! was received from a channel can still be read when the object that says so is gone, because its
+//! sender, or that receiver of a publisher, was dropped: then nobody is seen to have it.
 //!
 //! # What only the owner knows
 //!
 //! Which chunks are in use by the owner itself and which are idle: [`Provider::stats`]. And how
-//! long a lease has lasted: that would cost a look at the clock with each message. An [`Inspector`]
-//! remembers what it saw at its looks before, and says since when it has seen the lease at every look.
-//! The lease may be older than that. If the peer let go of the message between two looks, and then
-//! leased the same one again, it is younger.
+//! long a lease or a loan has lasted: that would cost a look at the clock with each message. An
+//! [`Inspector`] remembers what it saw at its looks before, and says since when it has seen the same
+//! one at every look. It may be older than that. If a peer let go of the message between two looks,
+//! and then leased the same one again, it is younger. So is a loan of a channel that was made again
+//! meanwhile, if its file system gives the new object the old one's inode; tmpfs does not.
 //!
 //! [`Provider::stats`]: crate::Provider::stats
 
 #![forbid(unsafe_code)]
 
+mod counted;
 mod look;
 mod object;
 mod report;
 
 pub use crate::os::processes::Process;
 pub use report::{
-    ChannelReport, LeasedClass, PeerReport, ProviderReport, ReceiverReport, Report, SegmentReport, State,
+    ChannelReport, ClassReport, PeerReport, ProviderReport, ReceiverReport, Report, SegmentReport, State,
 };
 
 use crate::error::OsError;
@@ -62,15 +66,14 @@ use crate::os::name::DIRECTORY;
 use crate::os::posix::free_bytes;
 use crate::os::processes::{Seen, Wanted};
 use crate::protocol::control::control_name;
-use crate::protocol::ids::ProviderId;
 use crate::protocol::names::parse;
 use crate::Provider;
+use counted::{Lease, Loan, Since};
 use look::Look;
 use object::Objects;
-use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::mem::take;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 /// Looks at what this crate's processes have in a directory. See the [module](self).
 #[derive(Clone, Debug)]
@@ -78,25 +81,10 @@ pub struct Inspector {
     directory: PathBuf,
     /// Only of objects whose names begin so.
     prefix: Option<String>,
-    /// When each lease was first seen, of those that the last look found.
-    leases: BTreeMap<Lease, Instant>,
+    /// Of what the last look found.
+    leases: Since<Lease>,
+    loans: Since<Loan>,
 }
-
-/// A peer's lease of one message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Lease {
-    provider: ProviderId,
-    record: u32,
-    generation: u64,
-    slot: usize,
-    /// Which peer has the slot.
-    epoch: Option<u64>,
-}
-
-/// How many leases are remembered from one look to the next, in all and of one provider. The ages of
-/// others are not known. Far more than anybody has: objects may be damaged.
-const MAX_LEASES: usize = 1 << 20;
-const MAX_LEASES_OF_ONE: usize = 1 << 16;
 
 impl Default for Inspector {
     fn default() -> Self {
@@ -114,7 +102,7 @@ impl Inspector {
     ///
     /// [`ProviderBuilder::directory`]: crate::ProviderBuilder::directory
     pub fn of(directory: impl Into<PathBuf>) -> Self {
-        Self { directory: directory.into(), prefix: None, leases: BTreeMap::new() }
+        Self { directory: directory.into(), prefix: None, leases: Since::new(), loans: Since::new() }
     }
 
     /// Looks only at objects with this name prefix, as set by [`ProviderBuilder::name_prefix`]. The
@@ -141,17 +129,10 @@ impl Inspector {
         let mut objects = Objects::find(&self.directory, self.prefix.as_deref())?;
         let wanted = Wanted { inodes: std::mem::take(&mut objects.inodes), is_name: &|file| parse(file).is_some() };
         let seen = Seen::of(&wanted).map_err(|error| OsError::new("readdir", "/proc", 0, error, String::new()))?;
-        let mut look = Look {
-            now: Instant::now(),
-            seen,
-            objects,
-            before: std::mem::take(&mut self.leases),
-            leases: BTreeMap::new(),
-            read: BTreeSet::new(),
-        };
+        let mut look = Look::new(seen, objects, take(&mut self.leases), take(&mut self.loans));
         let channels = look.channels();
         let providers = look.providers();
-        self.leases = look.leases;
+        (self.leases, self.loans) = (look.leases.into_since(), look.loans.into_since());
         Ok(Report {
             directory: self.directory.clone(),
             free_bytes: free_bytes(&self.directory),

@@ -69,7 +69,13 @@ pub struct ProviderReport {
     /// [`Provider::stats`]: crate::Provider::stats
     pub bytes_leased: u64,
     /// The messages that peers lease, by the size class of their length.
-    pub leased: Vec<LeasedClass>,
+    pub leased: Vec<ClassReport>,
+    /// Bytes of messages that channels have lent to receivers. A message that several have counts
+    /// once for each. Not what is still read of a channel whose objects are gone: see [the module's
+    /// docs](super#what-is-believed).
+    pub bytes_lent: u64,
+    /// The messages that are lent, by the size class of their length.
+    pub lent: Vec<ClassReport>,
     /// The peers that are connected, and those that died with leases, by slot.
     pub peers: Vec<PeerReport>,
     /// Would a sweep remove it now?
@@ -92,10 +98,10 @@ pub struct SegmentReport {
     pub mapped_by: Vec<Process>,
 }
 
-/// The messages of one size class that peers lease.
+/// Messages of one size class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct LeasedClass {
+pub struct ClassReport {
     /// Size of the class's chunks in bytes.
     pub size: u64,
     /// How many messages.
@@ -173,6 +179,14 @@ pub struct ReceiverReport {
     pub capacity: usize,
     /// How many buffers it may have.
     pub loans: usize,
+    /// How many it has, received or not. What a dead one had comes back when the owner needs
+    /// memory.
+    pub lent: usize,
+    /// Their length in bytes, all together.
+    pub bytes_lent: u64,
+    /// For how long this [`Inspector`](super::Inspector) has seen this receiver have one of them, at
+    /// every look: see [the module's docs](super#what-only-the-owner-knows).
+    pub oldest_loan: Option<Duration>,
     /// How many messages were sent to it.
     pub sent: u64,
     /// How many wait for it.

@@ -329,7 +329,7 @@ fn a_handle_that_was_put_in_is_taken_out_once() {
             let (lending, cells) = (lending.clone(), cells.clone());
             thread::spawn(move || {
                 let Some(number) = returns::read(&lending.returns, 0) else { return };
-                let found = cells.take(number as usize).expect("it was put in before it was sent");
+                let found = cells.take(number as usize, || ()).expect("it was put in before it was sent");
                 // SAFETY: this thread's `lending` keeps it alive.
                 assert_eq!(unsafe { found.as_ref() }.read(), 7);
             })
@@ -338,7 +338,7 @@ fn a_handle_that_was_put_in_is_taken_out_once() {
         let is_free = cells.free(0).is_some();
         receiver.join().unwrap();
         collector.join().unwrap();
-        let is_out = cells.take(0).is_some();
+        let is_out = cells.take(0, || ()).is_some();
         assert!(!(is_free && is_out), "the next one would have been put over it");
     });
 }
@@ -352,7 +352,7 @@ fn a_handle_that_is_taken_out_by_a_number_that_was_made_up_is_whole() {
         let collector = {
             let (item, cells) = (item.clone(), cells.clone());
             thread::spawn(move || {
-                if let Some(found) = cells.take(0) {
+                if let Some(found) = cells.take(0, || ()) {
                     // SAFETY: this thread's `item` keeps it alive.
                     assert_eq!(unsafe { found.as_ref() }.read(), 8);
                 }
@@ -362,6 +362,28 @@ fn a_handle_that_is_taken_out_by_a_number_that_was_made_up_is_whole() {
         // SAFETY: loom checks that nobody else accesses the value now.
         item.0.with_mut(|value| unsafe { *value = 8 });
         cells.put(0, NonNull::from(&*item));
+        collector.join().unwrap();
+    });
+}
+
+/// Otherwise the note that a loan is free comes after the note of the next one with its number, and
+/// what is lent is not seen from outside.
+#[test]
+fn what_is_noted_of_a_handle_that_is_taken_out_comes_before_the_next_one() {
+    model(3, || {
+        let (item, note) = (Arc::new(Value::new(&Arc::default())), Arc::new(UnsafeCell::new(1)));
+        let cells = Arc::new(Cells::<Value>::new(1).unwrap());
+        cells.put(0, NonNull::from(&*item));
+        let collector = {
+            let (cells, note) = (cells.clone(), note.clone());
+            // SAFETY: loom checks that nobody else accesses the note now.
+            thread::spawn(move || cells.take(0, || note.with_mut(|note| unsafe { *note = 0 })).is_some())
+        };
+        while cells.free(0).is_none() {
+            thread::yield_now();
+        }
+        // SAFETY: as above.
+        note.with_mut(|note| unsafe { *note = 2 });
         collector.join().unwrap();
     });
 }

@@ -9,7 +9,7 @@ use crate::shm::{self, Names};
 use crate::sys;
 use crate::users;
 use crate::wire::{Link, Message};
-use shm_pool::channel::{OnFull, Publisher, Receiver, Sender};
+use shm_pool::channel::{self, OnFull, Publisher, Receiver, Sender};
 use shm_pool::inspect::{ChannelReport, Inspector, ProviderReport, State};
 use shm_pool::{Provider, Swept};
 use std::fs;
@@ -190,6 +190,148 @@ fn channels_are_shown_with_their_ends_and_how_full_they_are() {
     let dead = channels[1].receivers.iter().find(|it| it.branch == theirs.branch).unwrap();
     assert_eq!((dead.is_alive, dead.is_orphan), (false, true));
     assert_eq!(names.sweep(), 1);
+}
+
+/// The role of a receiver that gets three messages and drops the first.
+pub(crate) fn borrowers_role(link: &Link, arguments: &[&str]) {
+    let mut receiver = Receiver::open(&shm::client(arguments[0]), arguments[1]).unwrap();
+    let mut messages: Vec<_> = (0..3).map(|_| receiver.recv().unwrap()).collect();
+    messages.remove(0);
+    link.send(&Message::Done);
+    while link.receive().unwrap().is_some() {}
+    drop((messages, receiver));
+}
+
+/// Otherwise nobody can find the process that keeps the memory, if it got it by a channel; or what
+/// came back counts as kept until the sender sends again.
+#[test]
+fn a_stopped_receiver_is_named_with_what_it_was_lent() {
+    const LENGTHS: [usize; 4] = [1_000, 3 << 20, 0, 3 << 20];
+    let names = Names::new("inspect-lent");
+    let provider = names.provider().build().unwrap();
+    let mut sender = Sender::builder().capacity(8).loans(4).create(&provider, "c").unwrap();
+    LENGTHS.iter().for_each(|&len| sender.send(provider.alloc(len).unwrap().freeze()).unwrap());
+    let mut inspector = inspector(&names);
+    let mut seen = || {
+        let mut report = inspector.look().unwrap();
+        (report.providers.remove(0), report.channels.remove(0).receivers.remove(0))
+    };
+    let (of_all, waiting) = seen();
+    let bytes = LENGTHS.iter().sum::<usize>() as u64;
+    assert_eq!((waiting.is_alive, waiting.lent, waiting.bytes_lent, of_all.bytes_lent), (false, 4, bytes, bytes));
+
+    let child = Child::start("receiver-that-borrows", &[names.prefix(), "c"]);
+    child.expect_done();
+    child.stop();
+    let (of_all, held) = seen();
+    let process = held.process.as_ref().unwrap();
+    assert_eq!((process.id, process.is_stopped), (child.id(), true));
+    assert_eq!((held.lent, held.bytes_lent, held.loans, held.waiting), (3, bytes - 1_000, 4, 2), "read, or waits");
+    let classes: Vec<_> = of_all.lent.iter().map(|class| (class.size, class.messages, class.bytes)).collect();
+    assert_eq!(classes, [(64, 1, 0), (3 << 20, 2, 6 << 20)]);
+    assert_eq!((of_all.bytes_leased, of_all.peers.len()), (0, 0));
+    assert!(held.oldest_loan.is_some_and(|age| age > Duration::ZERO), "seen by both looks");
+
+    // What has the number of one that came back is another message.
+    sender.send(provider.alloc(5).unwrap().freeze()).unwrap();
+    assert_eq!(seen().1.bytes_lent, bytes - 1_000 + 5);
+
+    child.kill();
+    let (_, dead) = seen();
+    assert_eq!((dead.is_alive, &dead.process, dead.lent), (false, &None, 4));
+    provider.reclaim();
+    let (of_all, dead) = seen();
+    assert_eq!((dead.lent, dead.bytes_lent, dead.oldest_loan, of_all.bytes_lent), (0, 0, None, 0));
+    assert!(of_all.lent.is_empty());
+}
+
+/// Otherwise a receiver that gets one message after the other seems to keep one for ever.
+#[test]
+fn the_age_of_a_loan_is_that_of_the_message() {
+    let names = Names::new("inspect-loan-age");
+    let provider = names.provider().build().unwrap();
+    let mut sender = Sender::builder().capacity(2).loans(1).create(&provider, "c").unwrap();
+    let mut receiver = Receiver::open(&names.client(), "c").unwrap();
+    let mut inspector = inspector(&names);
+    let mut age = || inspector.look().unwrap().channels[0].receivers[0].oldest_loan;
+    assert_eq!(age(), None);
+    for _ in 0..3 {
+        sender.send(provider.alloc(1_000).unwrap().freeze()).unwrap();
+        let message = receiver.recv().unwrap();
+        assert_eq!(age(), Some(Duration::ZERO));
+        assert!(age().unwrap() > Duration::ZERO);
+        drop(message);
+    }
+    assert_eq!(age(), None);
+}
+
+/// Otherwise who keeps memory of a provider that is gone seems to have none.
+#[test]
+fn what_a_receiver_still_reads_is_lent_after_publisher_and_provider_were_dropped() {
+    let names = Names::new("inspect-lent-still");
+    let provider = names.provider().build().unwrap();
+    let mut publisher = Publisher::create(&provider, "c").unwrap();
+    let mut receiver = Receiver::open(&names.client(), "c").unwrap();
+    for len in [1_000, 2_000] {
+        publisher.send(provider.alloc(len).unwrap().freeze()).unwrap();
+    }
+    let [first, _second] = [(); 2].map(|()| receiver.recv().unwrap());
+    drop((publisher, provider));
+    let seen = || look(&names).1.remove(0).receivers.remove(0);
+    assert_eq!((seen().lent, seen().bytes_lent), (2, 3_000));
+    drop(first);
+    assert_eq!((seen().lent, seen().bytes_lent), (1, 2_000));
+}
+
+/// Otherwise an operator blames the wrong receiver: of one that keeps the latest, what was withdrawn
+/// was taken out of the book by other ways than by its return.
+#[test]
+fn what_each_receiver_of_a_publisher_was_lent_is_exact_after_any_steps() {
+    let names = Names::new("inspect-lent-steps");
+    let provider = names.provider().build().unwrap();
+    let mut publisher = Publisher::builder().receivers(2).capacity(4).loans(8).create(&provider, "c").unwrap();
+    let open = |rule| Receiver::builder().on_full(rule).open(&names.client(), "c").unwrap();
+    let mut receivers = [OnFull::KeepLatest, OnFull::DropNew].map(|rule| (rule, open(rule), Vec::new()));
+    let mut random = fastrand::Rng::with_seed(17);
+    let mut inspector = inspector(&names);
+    for step in 0..500 {
+        match random.u8(..6) {
+            0 | 1 => {
+                let buffer = provider.alloc(random.usize(..200_000)).unwrap();
+                assert!(publisher.try_send(buffer.freeze()).is_ok());
+            }
+            2 => assert!(publisher.try_send_bytes(b"bytes").is_ok()),
+            3 => drop(provider.trim()),
+            of => {
+                let (_, receiver, held) = random.choice(&mut receivers).unwrap();
+                match of {
+                    4 => held.extend(receiver.try_recv()),
+                    _ if held.is_empty() => {}
+                    _ => drop(held.swap_remove(random.usize(..held.len()))),
+                }
+            }
+        }
+        let report = inspector.look().unwrap();
+        for (rule, _, held) in &receivers {
+            let seen = report.channels[0].receivers.iter().find(|seen| seen.on_full == *rule).unwrap();
+            let buffers = held.iter().filter(|message| matches!(message, channel::Message::Buffer(_)));
+            let (lent, bytes) = buffers.fold((0, 0), |(lent, bytes), buffer| (lent + 1, bytes + buffer.len() as u64));
+            // Besides what is read, no more than what waits.
+            assert!((lent..=lent + seen.waiting).contains(&seen.lent), "{step}: {lent} {seen:?}");
+            assert!(seen.bytes_lent >= bytes && (seen.lent > lent || seen.bytes_lent == bytes), "{step}: {seen:?}");
+            let state = publisher.receivers().into_iter().find(|state| state.on_full == *rule).unwrap();
+            assert!(state.lent >= seen.lent, "{step}: {state:?} {seen:?}");
+        }
+        let of_all: u64 = report.channels[0].receivers.iter().map(|receiver| receiver.bytes_lent).sum();
+        assert_eq!(report.providers[0].bytes_lent, of_all);
+    }
+    // When all has been received and dropped, nothing is left, though the publisher has not looked.
+    for (_, receiver, held) in &mut receivers {
+        held.clear();
+        while receiver.try_recv().is_ok() {}
+    }
+    let report = inspector.look().unwrap();
+    assert!(report.channels[0].receivers.iter().all(|receiver| receiver.lent == 0), "{report:?}");
 }
 
 /// Otherwise a damaged object, or one that changes while it is looked at, takes down the operator's

@@ -109,6 +109,7 @@ const ROLES: &[(&str, Role)] = &[
     ("publisher-poor", publisher::poor_role),
     ("race-reader", successor_race::reader_role),
     ("race-sender", successor_race::sender_role),
+    ("receiver-that-borrows", inspect::borrowers_role),
     ("receiver-that-stays", inspect::staying_role),
     ("reclaimed", reclaim_race::peers),
     ("reclaims", reclaim_race::role),

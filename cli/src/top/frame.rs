@@ -10,6 +10,7 @@ use ratatui::style::{Color, Modifier, Style, Stylize};
 use ratatui::text::{Line, Text};
 use ratatui::widgets::{Row, Table};
 use ratatui::{Frame, Terminal};
+use shm_pool::inspect::ProviderReport;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -82,13 +83,15 @@ impl Part {
 
 fn title(watch: &Watch, width: u16) -> String {
     let report = watch.report();
-    let sum = |of: fn(&shm_pool::inspect::ProviderReport) -> u64| {
-        report.providers.iter().map(of).fold(0, u64::saturating_add)
-    };
-    let (held, leased) = (sum(|provider| provider.bytes_held), sum(|provider| provider.bytes_leased));
-    let (held, leased) = (text::bytes(held), text::bytes(leased));
-    let what = format!(" shm-pool top  {}  held {held}  leased {leased}", text::directory(report));
+    let sum = |of: fn(&ProviderReport) -> u64| report.providers.iter().map(of).fold(0, u64::saturating_add);
+    let (held, out) = (text::bytes(sum(|provider| provider.bytes_held)), text::bytes(sum(out)));
+    let what = format!(" shm-pool top  {}  held {held}  out {out}", text::directory(report));
     format!("{what:<width$}", width = usize::from(width).saturating_sub(8)) + "q quits "
+}
+
+/// Bytes that peers lease, and that channels have lent.
+fn out(provider: &ProviderReport) -> u64 {
+    provider.bytes_leased.saturating_add(provider.bytes_lent)
 }
 
 fn providers(watch: &Watch) -> Part {
@@ -100,11 +103,11 @@ fn providers(watch: &Watch) -> Part {
             text::state_of_provider(provider).to_owned(),
             text::short_process(provider.owner.as_ref(), is_there(&provider.state)),
             text::bytes(provider.bytes_held),
-            text::bytes_or_none(provider.bytes_leased),
+            text::bytes_or_none(out(provider)),
         ]
     });
     Part {
-        heads: vec!["PROVIDER", "STATE", "OWNER", "HELD", "LEASED"],
+        heads: vec!["PROVIDER", "STATE", "OWNER", "HELD", "OUT"],
         widths: widths([25, 8, 0, 9, 9]),
         rows: rows.collect(),
     }
@@ -130,10 +133,10 @@ fn channels(watch: &Watch) -> Part {
     }
 }
 
-/// What is leased, by size class over all providers. The bar of the class with most bytes is full.
+/// What is leased and lent, by size class over all providers. The bar of the class with most bytes is full.
 fn classes(watch: &Watch) -> Part {
     let mut all = BTreeMap::<u64, (usize, u64)>::new();
-    for class in watch.report().providers.iter().flat_map(|provider| &provider.leased) {
+    for class in watch.report().providers.iter().flat_map(|provider| provider.leased.iter().chain(&provider.lent)) {
         let (messages, bytes) = all.entry(class.size).or_default();
         (*messages, *bytes) = (*messages + class.messages, bytes.saturating_add(class.bytes));
     }
@@ -145,16 +148,16 @@ fn classes(watch: &Watch) -> Part {
         let length = (bytes.saturating_mul(BAR) / most).max(1) as usize;
         vec![text::bytes(size), "█".repeat(length), text::bytes(bytes), messages.to_string()]
     });
-    Part { heads: vec!["CLASS UP TO", "", "LEASED", "MESSAGES"], widths: widths([12, 0, 10, 10]), rows: rows.collect() }
+    Part { heads: vec!["CLASS UP TO", "", "OUT", "MESSAGES"], widths: widths([12, 0, 10, 10]), rows: rows.collect() }
 }
 
 fn holders(watch: &Watch) -> Part {
     let rows = who::holders(watch.report()).into_iter().map(|(holder, holding)| {
-        let age = holding.oldest_lease.map_or(text::NONE.to_owned(), |age| format!("{}s", age.as_secs()));
-        vec![holder.text(), text::bytes_or_none(holding.owns), holding.leases_text(), age]
+        let age = holding.oldest.map_or(text::NONE.to_owned(), |age| format!("{}s", age.as_secs()));
+        vec![holder.text(), text::bytes_or_none(holding.owns), holding.has().text(), age]
     });
     Part {
-        heads: vec!["PROCESS", "OWNS", "LEASES", "FOR AT LEAST"],
+        heads: vec!["PROCESS", "OWNS", "HAS", "FOR AT LEAST"],
         widths: widths([0, 10, 18, 12]),
         rows: rows.collect(),
     }

@@ -30,7 +30,7 @@ fn a_stopped_subscriber_is_named_with_what_it_leases() {
     assert_eq!(holder["process"]["id"], subscriber.id());
     assert_eq!(holder["process"]["is_stopped"], true);
     assert_eq!((&holder["bytes_leased"], &holder["messages_leased"]), (&json!(40 * MIB), &json!(1)));
-    assert!(holder["oldest_lease_seconds"].as_f64().unwrap() >= 0.01, "{who}");
+    assert!(holder["oldest_seconds"].as_f64().unwrap() >= 0.01, "{who}");
     assert_eq!((&other["process"]["id"], &other["bytes_leased"]), (&json!(owner.id()), &json!(0)));
     assert!(other["bytes_owned"].as_u64().unwrap() >= 40 * MIB, "{who}");
     assert_eq!(who["unseen"]["ends_without_process"], 0);
@@ -91,6 +91,43 @@ fn channels_are_shown_with_their_ends_and_how_full_they_are() {
     let line = names.run(&["who", "--for", "0s"]).line(".many 4/4");
     assert!(line.starts_with(&receiver.id().to_string()), "{line}");
     receiver.shut_down();
+}
+
+/// Otherwise who got it by a channel seems to have nothing.
+#[test]
+fn a_receiver_is_named_with_what_it_borrows() {
+    let names = Names::new("borrows");
+    let provider = names.provider().build().unwrap();
+    let mut publisher = Publisher::builder().receivers(1).capacity(4).create(&provider, "frames").unwrap();
+    let receiver = Child::start(&Task::Receiver { prefix: names.prefix.clone(), channel: "frames".to_owned() });
+    receiver.hear::<()>();
+    receiver.stop();
+    for _ in 0..2 {
+        assert_eq!(publisher.send(provider.alloc(3 << 20).unwrap().freeze()).unwrap(), 1);
+    }
+    let line = names.run(&["who", "--for", "10ms"]).line("STOPPED");
+    assert!(line.starts_with(&receiver.id().to_string()), "{line}");
+    assert!(line.contains("6.0 MiB in 2") && line.contains("at least"), "{line}");
+    let who = names.run(&["who", "--for", "10ms", "--json"]).json();
+    let [holder, other] = &who["holders"].as_array().unwrap()[..] else { panic!("{who}") };
+    assert_eq!(holder["process"]["id"], receiver.id());
+    assert_eq!((&holder["bytes_borrowed"], &holder["messages_borrowed"]), (&json!(6 * MIB), &json!(2)));
+    assert_eq!((&holder["bytes_leased"], &other["bytes_borrowed"]), (&json!(0), &json!(0)));
+    let provider_line = names.run(&["ls"]).line(&provider.id().to_string());
+    assert!(provider_line.contains("6.0 MiB"), "{provider_line}");
+    let shown = names.run(&["show", &provider.id().to_string()]).fine();
+    assert!(shown.contains("LENT CLASS") && shown.contains("6.0 MiB"), "{shown}");
+    let line = names.run(&["show", "frames"]).line("STOPPED");
+    assert!(line.contains(" 2/2048 ") && line.ends_with("6.0 MiB"), "{line}");
+    let frame = names.run(&["top", "--once", "--interval", "100ms"]).fine();
+    assert_eq!(frame.lines().map(|line| line.matches('█').count()).max(), Some(40), "{frame}");
+    assert!(frame.lines().any(|line| line.contains("STOPPED") && line.contains("6.0 MiB in 2")), "{frame}");
+
+    receiver.kill();
+    let line = names.run(&["who", "--for", "0s"]).line("not there: receiver ");
+    assert!(line.contains(".frames") && line.contains("6.0 MiB in 2"), "{line}");
+    provider.reclaim();
+    assert!(!names.run(&["who", "--for", "0s"]).fine().contains("not there"));
 }
 
 /// Otherwise scripts cannot tell what happened.
