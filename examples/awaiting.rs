@@ -1,5 +1,5 @@
-//! Awaiting channels: one task receives frames and commands, from two channels, and ends when their
-//! publisher has.
+//! Awaiting channels: one task receives frames and commands, from two channels, and ends when both
+//! are closed.
 //!
 //! The publisher is a task of another thread; one in another process is awaited in the same way.
 //! Run it with `cargo run --example awaiting`.
@@ -36,12 +36,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
                 }
             }
         });
-        (provider, frames_out) // kept until all was received
+        (provider, frames_out) // kept until everything was received
     });
 
     let (mut received, mut kept, mut is_commanded) = (0, 0, true);
     while received < FRAMES || is_commanded {
-        // The branch that is not taken loses nothing: its future can be dropped at any time.
+        // The branch that is not taken loses no message: its future can be dropped at any time.
         tokio::select! {
             frame = frames.recv_async(), if received < FRAMES => {
                 assert!(frame?[..] == [received; LEN], "frame {received} is not what was sent");

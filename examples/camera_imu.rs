@@ -1,13 +1,13 @@
 //! A robot's camera and IMU, published to three processes of three kinds.
 //!
-//! | receiver | of | when it is behind |
+//! | receiver | subscribes to | when it lags behind |
 //! |---|---|---|
-//! | the logger | the IMU, 48 bytes at 1 kHz | is waited for: it gets every sample |
-//! | the display | the camera, 6 MB at 60 Hz | keeps the latest two frames, as it takes 30 ms for each |
-//! | the monitor | the camera | joins late, leaves, comes back, is killed with a frame in hand, comes back |
+//! | the logger | the IMU, 48 bytes at 1 kHz | the publisher waits: it gets every sample |
+//! | the display | the camera, 6 MB at 60 Hz | keeps the latest two frames; needs 30 ms for each |
+//! | the monitor | the camera | joins late, leaves, rejoins, is killed holding a frame, rejoins |
 //!
-//! Each sensor has a channel of its own. All check every byte and every gap, and the exit code tells.
-//! Run it with `cargo run --release --example camera_imu`.
+//! Each sensor has its own channel. All receivers check every byte and every gap, and the exit code
+//! reports the result. Run it with `cargo run --release --example camera_imu`.
 
 #![forbid(unsafe_code)]
 
@@ -26,7 +26,7 @@ const FRAME: usize = 6_000_000; // bytes
 const PATIENCE: Duration = Duration::from_secs(60); // for a busy machine to start a process
 
 fn main() -> Fallible {
-    // The program starts itself again for each receiver, with what it is to do.
+    // The program starts itself again for each receiver, with its role.
     let arguments: Vec<String> = env::args().skip(1).collect();
     let missed = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] => return publish(),
@@ -36,7 +36,7 @@ fn main() -> Fallible {
             receive(camera, Receiver::builder().capacity(2), u64::MAX, show)?
         }
         ["monitor", camera, most] => {
-            let mut in_hand = None; // a frame, while the next one comes
+            let mut in_hand = None; // one frame, until the next arrives
             receive(camera, Receiver::builder(), most.parse()?, |frame| in_hand = Some(frame))?
         }
         _ => return Err("run it without arguments".into()),
@@ -46,7 +46,7 @@ fn main() -> Fallible {
 }
 
 fn publish() -> Fallible {
-    // One frame that is written, two that wait, those that receivers have in hand, and some to spare.
+    // One frame being written, two waiting, those that receivers hold, and some to spare.
     let provider = Provider::builder().max_bytes(10 * FRAME).build()?;
     let [eye, ear] = ["camera", "imu"].map(|sensor| format!("{sensor}-{}", process::id()));
     let mut camera = Publisher::builder().capacity(2).may_wait(false).create(&provider, &eye)?;
@@ -60,7 +60,7 @@ fn publish() -> Fallible {
             at_a_rate(Duration::from_nanos(16_666_667), &stop, |number| {
                 let mut frame = provider.alloc(FRAME)?;
                 fill(&mut frame, number);
-                Ok(camera.send(frame.freeze()).map(drop)?) // waits for nobody
+                Ok(camera.send(frame.freeze()).map(drop)?) // never waits
             })
         });
         let imu = scope.spawn(|| {
@@ -76,22 +76,22 @@ fn publish() -> Fallible {
         watched
     })?;
 
-    // What was not received would be lost with the publishers and the provider.
+    // Messages that were not received would be lost with the publishers and the provider.
     camera.wait_until_received(PATIENCE)?;
     imu.wait_until_received(PATIENCE)?;
     drop((camera, imu));
     [display, logger].into_iter().try_for_each(succeed)?;
-    provider.reclaim(); // now, and not when the pool needs it
-    Provider::sweep("shm_pool")?; // what dead monitors have left in /dev/shm; the next provider would remove it
+    provider.reclaim(); // at once, rather than when the pool needs it
+    Provider::sweep("shm_pool")?; // removes the objects of dead monitors, as the next provider would
     assert_eq!(provider.stats().bytes_in_use, 0, "what dead monitors had in hand came back");
     Ok(())
 }
 
-/// Has a monitor come, leave, come back and be killed.
+/// Has a monitor join, leave, rejoin and be killed.
 fn watch(camera: &str) -> Fallible {
     succeed(start(&["monitor", camera, "20"], Stdio::inherit())?)?;
     let mut monitor = start(&["monitor", camera, "1000000"], Stdio::piped())?;
-    monitor.stdout.take().expect("a pipe").read_exact(&mut [0])?; // it has a frame in hand now
+    monitor.stdout.take().expect("a pipe").read_exact(&mut [0])?; // it holds a frame now
     monitor.kill()?; // by SIGKILL
     Ok(monitor.wait().map(drop)?)
 }
@@ -104,7 +104,7 @@ fn succeed(mut receiver: Child) -> Fallible {
     receiver.wait()?.success().then_some(()).ok_or_else(|| "a receiver failed".into())
 }
 
-/// Does something with the numbers from 0, one in each period, until it is to stop.
+/// Calls `each` with the numbers from 0, one in each period, until `stop` is set.
 fn at_a_rate(period: Duration, stop: &AtomicBool, mut each: impl FnMut(u64) -> Fallible) -> Fallible {
     let start = Instant::now();
     for number in (0..).take_while(|_| !stop.load(Ordering::Relaxed)) {
@@ -114,7 +114,8 @@ fn at_a_rate(period: Duration, stop: &AtomicBool, mut each: impl FnMut(u64) -> F
     Ok(())
 }
 
-/// Receives up to `most` messages, until the publisher leaves. Returns how many are missing between.
+/// Receives up to `most` messages, until the publisher leaves. Returns how many were missed in
+/// between.
 fn receive(name: &str, how: ReceiverBuilder, most: u64, mut handle: impl FnMut(Message)) -> Fallible<u64> {
     let mut receiver = how.open(&Client::new(), name)?;
     let (mut next, mut count, mut missed) = (None, 0, 0);
@@ -135,13 +136,13 @@ fn receive(name: &str, how: ReceiverBuilder, most: u64, mut handle: impl FnMut(M
     Ok(missed)
 }
 
-/// Every eight bytes say which message they are of, and where.
+/// Writes the message's number and the position into every eight bytes.
 fn fill(bytes: &mut [u8], number: u64) {
     let words = (0..).map(|at: u64| (number << 32 | at).to_le_bytes());
     bytes.chunks_exact_mut(8).zip(words).for_each(|(bytes, word)| bytes.copy_from_slice(&word));
 }
 
-/// Looks at every byte. Returns the message's number.
+/// Checks every byte. Returns the message's number.
 fn check(bytes: &[u8]) -> u64 {
     let number = u64::from(u32::from_le_bytes(bytes[4..8].try_into().expect("four bytes")));
     let words = (0..).map(|at: u64| (number << 32 | at).to_le_bytes());

@@ -1,7 +1,7 @@
-//! A channel: messages from one process to another, without a transport of your own.
+//! A channel: messages from one process to another, without a separate transport.
 //!
-//! A buffer that is sent is lent. The receiver reads it in place, and its memory comes back when
-//! the receiver drops it. Nobody confirms anything. Run it with `cargo run --example channel`.
+//! Sending a buffer loans it to the receiver, which reads it in place. The memory returns when the
+//! receiver drops it, without any confirmation. Run it with `cargo run --example channel`.
 
 #![forbid(unsafe_code)]
 
@@ -28,16 +28,16 @@ fn send(name: &str) -> Result<(), Box<dyn Error>> {
     let provider = Provider::builder().max_bytes(32 << 20).build()?;
     let mut sender = Sender::create(&provider, name)?;
     let mut receiver = Command::new(std::env::current_exe()?).arg(name).spawn()?;
-    // Sending works without a receiver, too; but only one that is there can be seen to die.
+    // Sending works without a receiver, too, but only a connected one is known to have died.
     sender.wait_for_receiver(PATIENCE)?;
     for number in 0..MESSAGES {
         let mut buffer = provider.alloc(LEN)?;
         buffer.fill(number);
         sender.send(buffer.freeze())?;
     }
-    // Up to 48 bytes go in the channel itself.
+    // Up to 48 bytes travel in the channel itself.
     sender.send_bytes(b"that was all")?;
-    // What was not received would be lost with the sender and the provider.
+    // Messages that were not received would be lost with the sender and the provider.
     sender.wait_until_received(PATIENCE)?;
     drop(sender);
     assert!(receiver.wait()?.success());
@@ -48,7 +48,7 @@ fn send(name: &str) -> Result<(), Box<dyn Error>> {
 fn receive(name: &str) -> Result<(), Box<dyn Error>> {
     let mut receiver = Receiver::open(&Client::new(), name)?;
     for number in 0..MESSAGES {
-        let message = receiver.recv()?; // sleeps while there is none
+        let message = receiver.recv()?; // blocks while there is none
         assert!(message[..] == [number; LEN], "message {number} is not what was sent");
     }
     assert_eq!(&receiver.recv()?[..], b"that was all");

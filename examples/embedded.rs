@@ -1,8 +1,9 @@
-//! An embedded publisher's start-up: everything that costs memory is done before the first message.
+//! An embedded publisher's start-up: all memory is allocated before the first message.
 //!
-//! It sets a cap, locks the pool into RAM if it may, reserves what can be under way, and runs its
-//! loop once. From then on it publishes at a fixed rate without the heap, and asks the kernel for no
-//! memory. The receiver is a thread here. Run it with `cargo run --release --example embedded`.
+//! It sets a cap, locks the pool into RAM if it may, reserves memory for the messages in transit,
+//! and runs its loop once. From then on it publishes at a fixed rate without the heap, and without
+//! asking the kernel for memory. The receiver is a thread here. Run it with `cargo run --release
+//! --example embedded`.
 
 #![forbid(unsafe_code)]
 
@@ -15,23 +16,23 @@ use std::time::{Duration, Instant};
 
 const LEN: usize = 1800;
 const PERIOD: Duration = Duration::from_millis(1);
-/// Sent and not yet received. If there are more, `send` waits.
+/// Sent and not yet received messages. Beyond that, `send` waits.
 const QUEUED: usize = 4;
 const MESSAGES: u32 = 500;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    // The cap says what this program may ever take. It is no reservation: the next call is one.
+    // The cap is the most that this program ever takes. It reserves nothing: the next call does.
     let builder = Provider::builder().max_bytes(64 << 10).max_shared(16);
     let locked = builder.clone().lock_memory(true).build().map_err(|error| println!("not locked: {error}"));
     let provider = locked.or_else(|()| builder.build())?;
-    // What is queued, one that is being read, one that is being written: created, and paged in.
+    // The queued ones, one being read and one being written: created, and paged in.
     provider.reserve(LEN, QUEUED + 2)?.keep();
     let name = format!("example-{}", std::process::id());
     let mut sender = Sender::builder().capacity(QUEUED).create(&provider, &name)?;
     let mut receiver = Receiver::open(&Client::new(), &name)?;
-    receiver.warm()?; // maps what was reserved, and pages it in
+    receiver.warm()?; // maps the reserved memory, and pages it in
     let receiving = thread::spawn(move || {
-        // Ends when the sender is gone.
+        // Ends when the sender disconnects.
         std::iter::from_fn(|| receiver.recv().ok()).filter(|message| message[..] == [7; LEN]).count()
     });
     let mut publish = |messages| -> Result<(), Box<dyn Error>> {
@@ -40,7 +41,8 @@ fn main() -> Result<(), Box<dyn Error>> {
             let mut buffer = provider.alloc(LEN)?;
             buffer.fill(7);
             sender.send(buffer.freeze())?;
-            // The time of the next message, not a pause after this one: the rate does not drift.
+            // The time of the next message, rather than a pause after this one, so the rate does
+            // not drift.
             thread::sleep((start + PERIOD * number).saturating_duration_since(Instant::now()));
         }
         Ok(())

@@ -1,6 +1,6 @@
-//! Grants: a publisher that knows its receiver drops each message at once, and waits for nobody.
+//! Grants: a publisher that knows its receiver drops each message at once, and waits for no reply.
 //!
-//! The receiver connects and tells its `PeerId`. A grant is a lease for that peer: the message
+//! The receiver connects and sends its `PeerId`. A grant is a lease for that peer: the message
 //! stays until the peer has read it, or has died. Run it with `cargo run --example grants`.
 
 #![forbid(unsafe_code)]

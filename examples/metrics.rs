@@ -1,6 +1,6 @@
-//! What an operator's monitoring wants of a provider, as Prometheus text: memory by class, and who
-//! leases how much. Serve this string by whatever HTTP server the program has. Run it with
-//! `cargo run --example metrics`.
+//! A provider's metrics for monitoring, as Prometheus text: memory by class, and how much each peer
+//! leases. Serve this string by any HTTP server that the program has. Run it with `cargo run
+//! --example metrics`.
 
 #![forbid(unsafe_code)]
 

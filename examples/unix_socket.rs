@@ -14,7 +14,7 @@ use std::process::Command;
 
 const MESSAGES: u8 = 100;
 const LEN: usize = 64 << 10;
-const ROUND: usize = 10; // messages on their way
+const ROUND: usize = 10; // messages in transit
 
 fn main() -> Result<(), Box<dyn Error>> {
     if std::env::args().any(|arg| arg == "subscriber") {
@@ -36,7 +36,8 @@ fn publish(mut socket: UnixStream) -> Result<(), Box<dyn Error>> {
         buffer.fill(number);
         let message = buffer.freeze();
         socket.write_all(&message.descriptor()?.to_bytes())?;
-        // A descriptor on its way holds nothing. So the publisher does, until it is confirmed.
+        // A descriptor in transit holds nothing, so the publisher keeps the message until it is
+        // confirmed.
         kept.push(message);
         if kept.len() == ROUND {
             socket.read_exact(&mut [0; ROUND])?;
@@ -53,7 +54,7 @@ fn subscribe(mut socket: UnixStream) -> Result<(), Box<dyn Error>> {
         let mut bytes = [0; Descriptor::SIZE];
         socket.read_exact(&mut bytes)?;
         let view = client.attach(&Descriptor::from_bytes(bytes)?)?;
-        socket.write_all(&[1])?; // from here on the view keeps the message
+        socket.write_all(&[1])?; // from here on, the view keeps the message
         assert!(view[..] == [number; LEN], "message {number} is not what was sent");
     }
     Ok(())

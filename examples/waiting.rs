@@ -1,8 +1,8 @@
-//! Waiting for memory: at its cap, a publisher sleeps until a reader lets go, in any process.
+//! Waiting for memory: at its cap, a publisher parks until a reader in any process releases some.
 //!
-//! Three forms: with a timeout, as long as it takes, and as a future for any executor. The reader
-//! is a thread here; a peer in another process wakes the publisher in the same way. Run it with
-//! `cargo run --example waiting`.
+//! Three forms: with a timeout, without one, and as a future for any executor. The reader is a
+//! thread here; a peer in another process wakes the publisher in the same way. Run it with `cargo
+//! run --example waiting`.
 
 #![forbid(unsafe_code)]
 
@@ -45,7 +45,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         frame.fill(number);
         let message = frame.freeze();
         publish.send(message.descriptor()?)?;
-        confirmed.recv()?; // the view's lease keeps the frame from here on
+        confirmed.recv()?; // from here on, the view's lease keeps the frame
     }
     drop(publish);
     reading.join().map_err(|_| "the reader panicked")??;

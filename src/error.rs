@@ -1,18 +1,25 @@
-//! Errors that all modules share: a failed system call, and a provider that cannot be built.
+//! Errors shared by all modules: a failed system call, and a failed build.
 //!
-//! There is one type per operation that a user calls. Each names the object, the sizes and what to
-//! do about it. The other errors are next to what they are about: `owner/error`, `peer/error`,
-//! `channel/error`, `protocol/descriptor`.
+//! Each operation has its own error type, which names the object, the sizes and a remedy. The other
+//! errors are in `owner/error`, `peer/error`, `channel/error` and `protocol/descriptor`.
+//!
+//! One rule holds for all of them: an error that another one caused returns it from
+//! [`source`](std::error::Error::source) and does not display it, so that a chain says each thing
+//! once. A `transparent` variant displays and returns what its cause does. An error number without an
+//! error, as in errors that are `Copy`, is displayed.
 
 #![forbid(unsafe_code)]
 
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use thiserror::Error;
 
-/// A system call that failed. Whatever the operation had done before is undone.
+/// A system call that failed. Earlier steps of the operation have been undone.
+///
+/// The [`source`](std::error::Error::source) is the system's error.
 #[derive(Debug, Error)]
-#[error("{call} on {object} ({bytes} bytes) failed: {source}{advice}")]
+#[error("{call} on {object}{} failed{advice}", Size(*.bytes))]
 pub struct OsError {
     call: &'static str,
     object: String,
@@ -21,33 +28,63 @@ pub struct OsError {
     source: io::Error,
 }
 
+/// A number of bytes in parentheses; nothing for 0.
+struct Size(usize);
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => Ok(()),
+            bytes => write!(f, " ({bytes} bytes)"),
+        }
+    }
+}
+
+/// An error and its causes in one line, for logs and reports.
+pub(crate) struct Chain<'a>(pub(crate) &'a dyn std::error::Error);
+
+impl fmt::Display for Chain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)?;
+        let mut causes = std::iter::successors(self.0.source(), |&cause| cause.source());
+        causes.try_for_each(|cause| write!(f, ": {cause}"))
+    }
+}
+
 impl OsError {
-    pub(crate) fn new(call: &'static str, object: &str, bytes: usize, source: io::Error, advice: String) -> Self {
+    /// An error of a `call` on an `object`, for `bytes` bytes (0 if the call has no size). `advice` is
+    /// empty, or text that follows the system's own: `"; make room in /dev/shm"`.
+    pub fn new(call: &'static str, object: &str, bytes: usize, source: io::Error, advice: String) -> Self {
         Self { call, object: object.to_owned(), bytes, advice, source }
     }
 
-    /// The system call or library function that failed.
+    /// Returns the name of the system call or library function that failed.
     pub fn call(&self) -> &'static str {
         self.call
     }
 
-    /// The object of the call, such as `/dev/shm/shm_pool.0123456789abcdef.2`.
+    /// Returns the object of the call, such as `/dev/shm/shm_pool.0123456789abcdef.2`.
     pub fn object(&self) -> &str {
         &self.object
     }
 
-    /// The requested size in bytes; 0 if the call has none.
+    /// Returns the requested size in bytes; 0 if the call has none.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The error number, such as `libc::ENOSPC`.
+    /// Returns the error number, such as `libc::ENOSPC`.
     pub fn errno(&self) -> Option<i32> {
         self.source.raw_os_error()
     }
+
+    /// Returns `true` if memory was short, in the file system or for this process.
+    pub(crate) fn is_for_want_of_memory(&self) -> bool {
+        matches!(self.errno(), Some(libc::ENOSPC | libc::ENOMEM))
+    }
 }
 
-/// Why [`ProviderBuilder::build`](crate::ProviderBuilder::build) failed.
+/// An error from [`ProviderBuilder::build`](crate::ProviderBuilder::build).
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum BuildError {
@@ -81,24 +118,24 @@ pub enum BuildError {
         /// What is wrong with it.
         reason: &'static str,
     },
-    /// The file mode locks out the owner, or has bits that mean nothing for shared memory.
+    /// The file mode locks out the owner, or has bits without a meaning for shared memory.
     #[error("mode {mode:#o} must grant the owner read and write (0o600), and nothing but read and write to anyone")]
     Mode {
         /// The mode given.
         mode: u32,
     },
     /// The operating system provided no random numbers for the provider's id.
-    #[error("no random bits for the provider's id: {0}")]
-    Random(io::Error),
-    /// Other processes swept the control object away while it was being made, time after time.
+    #[error("no random bits for the provider's id")]
+    Random(#[source] io::Error),
+    /// Other processes repeatedly swept the control object while it was being created.
     #[error("{object} was removed {tries} times while it was made; do not sweep in a loop")]
     Swept {
         /// The path of the last one.
         object: String,
-        /// How many times.
+        /// The number of attempts.
         tries: usize,
     },
-    /// The process may not lock as much memory as the provider may hold; see
+    /// The process may not lock as much memory as the provider may use; see
     /// [`ProviderBuilder::lock_memory`](crate::ProviderBuilder::lock_memory).
     #[error(
         "lock_memory needs {needed} bytes, max_bytes and the control object, and this process may lock {limit} in all, with what it \
@@ -110,29 +147,24 @@ pub enum BuildError {
         /// How many bytes this process may lock in all (`RLIMIT_MEMLOCK`).
         limit: u64,
     },
-    /// Memory cannot be had from this NUMA node.
+    /// The kernel does not accept this NUMA node.
     #[error(
-        "numa_node {node} cannot be preferred: {source}; it may not exist, have no memory, or not be among this process's nodes (see \
+        "numa_node {node} cannot be preferred; it may not exist, have no memory, or not be among this process's nodes (see \
          Mems_allowed_list in /proc/self/status)"
     )]
     NumaNode {
         /// The node given.
         node: u32,
-        /// What the kernel says.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// zenoh's receivers cannot lock the pool's segments into memory, and would silently lose
-    /// messages; see `zenoh::PoolBackendBuilder::check_lock_limit`.
-    #[error(
-        "zenoh's receivers lock all segments into memory, for this pool up to {needed} bytes, and a process like this one may lock \
-         {limit}: raise the limit (ulimit -l) for publisher and receivers, or lower max_bytes; if only the receivers may lock more, \
-         see PoolBackendBuilder::check_lock_limit"
-    )]
-    LockLimit {
-        /// The pool's cap in bytes.
-        needed: usize,
-        /// How many bytes this process may lock in all.
-        limit: u64,
+    /// The process has no heap for the provider's own lists, such as those of its size classes.
+    /// They grow with the number of classes, and so with
+    /// [`max_alloc`](crate::ProviderBuilder::max_alloc).
+    #[error("no private memory for {bytes} bytes; raise the limit (ulimit -v, cgroup memory), or lower max_alloc")]
+    OutOfMemory {
+        /// Bytes asked for.
+        bytes: usize,
     },
     /// The control object could not be created.
     #[error(transparent)]

@@ -1,18 +1,19 @@
-//! The switch between the real atomics and the model checker's.
+//! The switch between the real atomics and loom's.
 //!
 //! Under `--cfg loom`, the unit tests use loom's atomics and fences. `ArrayQueue`, which loom
-//! cannot look into, becomes a queue of single slots that promises no more than the real one: a
-//! push releases, a pop acquires, and nothing else is ordered.
+//! cannot instrument, becomes a queue of single slots with no stronger ordering than the real one:
+//! a push releases, a pop acquires, and nothing else is ordered.
 //!
-//! Loom decides what to interleave by the *last* access to each atomic. A thread's own load hides
-//! an earlier access of another thread, so loom leaves out the orders in which a compare-exchange
-//! after that load comes first. The model's `AtomicU64` therefore announces each access with a
-//! relaxed read-modify-write of a companion. That orders no memory, and makes any two accesses of
-//! different threads a choice.
+//! Loom decides which operations to interleave by the *last* access to each atomic. A thread's own
+//! load hides an earlier access of another thread, so loom omits the orders in which a
+//! compare-exchange after that load comes first. The model's `AtomicU64` therefore announces each
+//! access with a relaxed read-modify-write of a companion, which orders no memory but makes any two
+//! accesses of different threads a choice.
 
 #[cfg(not(all(test, loom)))]
 pub(crate) use {
     crossbeam_queue::ArrayQueue,
+    parking_lot::{Mutex, MutexGuard},
     std::sync::atomic::{fence, AtomicPtr, AtomicU32, AtomicU64, Ordering},
     std::thread::yield_now,
 };
@@ -20,13 +21,14 @@ pub(crate) use {
 #[cfg(all(test, loom))]
 pub(crate) use {
     loom::sync::atomic::{fence, AtomicPtr, AtomicU32, Ordering},
+    loom::sync::MutexGuard,
     loom::thread::yield_now,
-    model::{ArrayQueue, AtomicU64},
+    model::{ArrayQueue, AtomicU64, Mutex},
 };
 
-/// A full fence directly after a read-modify-write that was done. On x86-64 that was a full fence
-/// already: "loads and stores are not reordered with locked instructions" (Intel's and AMD's
-/// manuals, on memory ordering), so only the compiler has to be told.
+/// A full fence directly after a successful read-modify-write. On x86-64 the read-modify-write is a
+/// full fence already: "loads and stores are not reordered with locked instructions" (Intel's and
+/// AMD's manuals, on memory ordering), so a compiler fence suffices.
 #[inline]
 pub(crate) fn fence_after_rmw() {
     if cfg!(all(target_arch = "x86_64", not(any(loom, miri)))) {
@@ -36,9 +38,8 @@ pub(crate) fn fence_after_rmw() {
     }
 }
 
-/// The light side of a barrier whose heavy side the kernel makes (see `os::barrier`): the compiler
-/// moves no load before it and no store behind it. In the models it is a full fence, which is what
-/// the heavy side makes of it.
+/// The light side of an asymmetric barrier (see `os::barrier`): the compiler moves no load before
+/// it and no store after it. In the models it is a full fence, the effect of the heavy side.
 #[inline]
 pub(crate) fn light_barrier() {
     if cfg!(loom) {
@@ -50,7 +51,7 @@ pub(crate) fn light_barrier() {
 
 #[cfg(all(test, loom))]
 mod model {
-    use super::{AtomicPtr, Ordering};
+    use super::{AtomicPtr, MutexGuard, Ordering};
     use loom::sync::atomic;
     use std::ptr;
 
@@ -65,7 +66,7 @@ mod model {
             Self { value: atomic::AtomicU64::new(value), companion: atomic::AtomicU8::new(0) }
         }
 
-        /// The value, for one access, which the companion announces first.
+        /// Returns the value for one access, after the companion has announced it.
         fn value(&self) -> &atomic::AtomicU64 {
             self.companion.fetch_add(0, Ordering::Relaxed);
             &self.value
@@ -112,7 +113,25 @@ mod model {
         }
     }
 
-    /// A bounded bag. Deliberately weaker than a FIFO queue: what holds for it holds for any order.
+    /// A lock with the interface of `parking_lot`'s.
+    pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
+
+    impl<T> Mutex<T> {
+        pub(crate) fn new(value: T) -> Self {
+            Self(loom::sync::Mutex::new(value))
+        }
+
+        pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+            self.0.lock().unwrap()
+        }
+
+        pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+            self.0.try_lock().ok()
+        }
+    }
+
+    /// A bounded bag. Deliberately weaker than a FIFO queue: properties that hold for it hold for
+    /// any order.
     pub(crate) struct ArrayQueue<T> {
         slots: Vec<AtomicPtr<T>>,
     }
@@ -126,6 +145,10 @@ mod model {
             self.slots.len()
         }
 
+        pub(crate) fn is_empty(&self) -> bool {
+            self.len() == 0
+        }
+
         pub(crate) fn len(&self) -> usize {
             self.slots.iter().filter(|slot| !slot.load(Ordering::Relaxed).is_null()).count()
         }
@@ -137,8 +160,8 @@ mod model {
                     return Ok(());
                 }
             }
-            // SAFETY: no slot took the pointer, so it is still the box made above, and nobody else
-            // has it.
+            // SAFETY: no slot took the pointer, so it is still the box made above, with no other
+            // owner.
             Err(*unsafe { Box::from_raw(value) })
         }
 

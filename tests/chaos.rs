@@ -1,7 +1,7 @@
 //! A short run of `stress/src/chaos`, which kills owners and peers at random moments. The long one
 //! is `cargo run --release -p shm-pool-stress --bin chaos -- --kills 10000`.
 //!
-//! The workers are this test binary, started again with only the test [`worker`] and an environment
+//! The workers are this test binary, restarted with only the test [`worker`] and an environment
 //! variable.
 
 #[path = "../stress/src/chaos/run/mod.rs"]
@@ -10,15 +10,14 @@ mod run;
 use run::Plan;
 use shm_pool_support::payload::{check_pattern, fill_pattern, seed};
 
-/// The program of every worker. In a run by hand it does nothing.
+/// The program of every worker. Does nothing in a normal test run.
 #[test]
 fn worker() {
     run::play_role();
 }
 
-/// Otherwise a process that is killed at the wrong moment, or a publisher or subscriber that is
-/// restarted, leaves leases, memory, files, descriptors or mappings behind, or lets a reader see
-/// bytes of another message.
+/// Processes that are killed, and publishers and subscribers that are restarted, leave no leases,
+/// memory, files, descriptors or mappings behind, and no reader sees another message's bytes.
 #[test]
 fn nothing_is_lost_leaked_or_torn_by_a_hundred_kills() {
     let plan = Plan {
@@ -37,7 +36,7 @@ fn nothing_is_lost_leaked_or_torn_by_a_hundred_kills() {
     assert!(tally.counts.received > 0 && tally.counts.missed > 0);
 }
 
-/// Otherwise the chaos run cannot detect a torn message.
+/// The chaos run can detect a torn message.
 #[test]
 fn a_message_that_was_changed_anywhere_is_found_out() {
     let seed = seed(7, 1);
@@ -54,7 +53,7 @@ fn a_message_that_was_changed_anywhere_is_found_out() {
     }
 }
 
-/// Otherwise a message that the next one overwrites, wholly or in part, passes as intact.
+/// A message that is overwritten by the next one, wholly or in part, does not pass as intact.
 #[test]
 fn another_message_and_a_mixture_of_two_are_found_out() {
     let [mine, next] = [1, 2].map(|sequence| seed(7, sequence));

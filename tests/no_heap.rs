@@ -1,10 +1,16 @@
-//! In steady state nothing touches the heap: no allocation and no free, as counted by the global
-//! allocator. After a reservation the first message already does not, and faults no page either.
-//! (`process/reserved.rs` shows that it makes no system call.)
+//! In steady state no operation touches the heap: no allocation and no free, as counted by the
+//! global allocator. After a reservation, this holds from the first message on, which also causes
+//! no page fault. (`process/reserved.rs` shows that it makes no system call.) Releasing memory
+//! never allocates. (`process/address_space.rs` shows this in a process without heap.) And the
+//! pool's own lists grow with use, not with the limits.
 
-use heap::Cost;
+use heap::{bytes_of, Cost};
 use shm_pool::channel::{OnFull, Publisher, Receiver, Sender};
 use shm_pool::{Client, PeerId, Provider, ShmBuf, ShmBufMut, ShmView};
+use shm_pool_support::tasks::noop_waker;
+use std::future::Future;
+use std::task::Context;
+use std::time::Duration;
 
 #[path = "support/heap.rs"]
 mod heap;
@@ -12,8 +18,8 @@ mod heap;
 /// Sizes of each kind: the smallest chunk, others carved in cache lines, and whole pages.
 const SIZES: [usize; 6] = [0, 64, 1000, 4096, 1 << 20, 3 << 20];
 
-/// How many rounds run before counting: enough for all work that is done only now and then, and for
-/// the first windows of uses, which give back what was needed to begin with.
+/// How many rounds run before counting: enough for all periodic work, and for the first windows of
+/// allocations, which release memory that only the start needed.
 const WARM_UP: usize = 4 << 15;
 
 fn provider() -> Provider {
@@ -89,8 +95,7 @@ fn messages_are_shared_read_and_recycled_without_the_heap() {
 fn bursts_of_shared_messages_are_recycled_without_the_heap() {
     let (provider, client) = (provider(), Client::new());
     for len in SIZES {
-        // An odd number, so that work done every so many allocations falls on every place in the
-        // burst.
+        // An odd number, so that periodic work falls on every position in the burst.
         assert_no_heap("five shared messages at a time", 20_000, || {
             let burst: [ShmBuf; 5] = std::array::from_fn(|_| provider.alloc(len).unwrap().freeze());
             let _views: [ShmView; 5] =
@@ -159,17 +164,17 @@ const RESERVED: usize = 3;
 /// A size of which a single chunk is reserved.
 const SINGLE: usize = 2000;
 
-/// So many chunks of another size are reserved first, and the channel is so large, that what the
-/// messages use is not near what is used to prepare them: the kernel maps pages that it finds near
-/// one that faults.
+/// So many chunks of another size are reserved first, and the channel is so large, that the memory
+/// of the messages is not near the memory that prepares them: the kernel maps pages near one that
+/// faults.
 const OTHERS: usize = 600;
 const OTHER: usize = 100;
 const CAPACITY: usize = 2048;
 
-/// How many messages a reservation has to hold for.
+/// How many messages a reservation must serve.
 const FIRST_MESSAGES: usize = 1000;
 
-/// Both ends of everything, prepared as a program with a reservation prepares them.
+/// Both ends of everything, prepared as in a program with a reservation.
 struct Prepared {
     provider: Provider,
     client: Client,
@@ -204,8 +209,7 @@ impl Prepared {
         buffer
     }
 
-    /// All ways of a message, beginning with each chunk's first use. Returns how many messages that
-    /// was.
+    /// Sends messages in all ways, beginning with each chunk's first use. Returns their number.
     fn round(&mut self) -> usize {
         let read = |bytes: &[u8]| assert!(bytes.iter().step_by(4096).all(|&byte| byte == 1));
         for len in SIZES {
@@ -239,10 +243,9 @@ impl Prepared {
     }
 }
 
-/// Otherwise the first messages of a control loop are late, each by what its predecessors paid.
 #[test]
 fn the_first_messages_after_a_reservation_touch_no_heap_and_fault_no_page() {
-    // Pages in the code.
+    // Faults in the code.
     Prepared::new("rehearsal").round();
     let costs = [0, 1, 2].map(|at| {
         let mut prepared = Prepared::new(&at.to_string());
@@ -253,6 +256,155 @@ fn the_first_messages_after_a_reservation_touch_no_heap_and_fault_no_page() {
             }
         })
     });
-    // The kernel may take a page from any process at any time, but hardly in each try.
+    // The kernel may reclaim a page of any process at any time, but hardly in each attempt.
     assert!(costs.contains(&Cost::NOTHING), "{FIRST_MESSAGES} messages, in three tries: {costs:?}");
+}
+
+/// Lengths of chunks from a heap and of whole pages.
+const MIXED: [usize; 4] = [64, 1000, 5000, 200_000];
+
+/// More messages than the initial capacity of any list of the pool.
+const MANY: usize = 100;
+
+fn many(provider: &Provider) -> Vec<ShmBuf> {
+    (0..MANY).map(|at| provider.alloc(MIXED[at % MIXED.len()]).unwrap().freeze()).collect()
+}
+
+/// Returns views of every other message.
+fn views(client: &Client, messages: &[ShmBuf]) -> Vec<ShmView> {
+    messages.iter().step_by(2).map(|message| client.attach(&message.descriptor().unwrap()).unwrap()).collect()
+}
+
+/// Fails if this drop allocates.
+fn assert_drops_free<T>(what: &str, dropped: T) {
+    // parking_lot allocates when a thread first waits for a lock.
+    let lock = parking_lot::Mutex::new(());
+    parking_lot::Condvar::new().wait_for(&mut lock.lock(), Duration::from_nanos(1));
+    let cost = Cost::of(|| drop(dropped));
+    assert_eq!(cost.allocations, 0, "{what}");
+}
+
+/// The ways in which a pool keeps dropped chunks: in its queues, not at all, or as one-offs.
+fn keepers() -> [Provider; 3] {
+    let builder = || Provider::builder().max_bytes(16 << 20).max_shared(2 * MANY);
+    let at_the_cap = builder().build().unwrap();
+    // From now on the pool cannot grow.
+    drop(at_the_cap.alloc(16 << 20).unwrap());
+    [builder().build().unwrap(), builder().max_idle_per_class(0).build().unwrap(), at_the_cap]
+}
+
+/// A process that is short of memory must not abort when it releases some.
+#[test]
+fn buffers_drop_without_heap() {
+    for (way, provider) in keepers().iter().enumerate() {
+        let client = Client::new();
+        let writable: Vec<_> = (0..MANY).map(|at| provider.alloc(64 + 300 * at).unwrap()).collect();
+        assert_drops_free(&format!("writable ones, pool {way}"), writable);
+        assert_drops_free(&format!("frozen ones, pool {way}"), many(provider));
+        let messages = many(provider);
+        drop(views(&client, &messages));
+        assert_drops_free(&format!("shared ones, pool {way}"), messages);
+        let messages = many(provider);
+        let views = views(&client, &messages);
+        assert_drops_free(&format!("ones that are read, pool {way}"), messages);
+        assert_drops_free(&format!("views, pool {way}"), views);
+    }
+}
+
+/// The same in another thread, which uses the queues.
+#[test]
+fn buffers_drop_elsewhere_without_heap() {
+    for (way, provider) in keepers().iter().enumerate() {
+        let messages = many(provider);
+        let drops = move || assert_drops_free(&format!("in another thread, pool {way}"), messages);
+        std::thread::spawn(drops).join().unwrap();
+    }
+}
+
+#[test]
+fn last_buffer_drops_without_heap() {
+    for (way, provider) in keepers().into_iter().enumerate() {
+        let client = Client::new();
+        let messages = many(&provider);
+        let views = views(&client, &messages);
+        drop(provider);
+        assert_drops_free(&format!("after the provider, pool {way}"), messages);
+        drop(views);
+    }
+}
+
+#[test]
+fn provider_drops_without_heap() {
+    for (way, provider) in keepers().into_iter().enumerate() {
+        let client = Client::new();
+        drop(many(&provider)); // some are idle,
+        let mut messages = many(&provider);
+        let views = views(&client, &messages);
+        messages.truncate(MANY / 2); // some are read, and some are held
+        assert_drops_free(&format!("with all kinds of chunks, pool {way}"), provider);
+        drop((messages, views));
+    }
+    assert_drops_free("unused", provider());
+    let (provider, name) = (provider(), format!("no-heap-drop-{}", std::process::id()));
+    let mut sender = Sender::create(&provider, &name).unwrap();
+    let mut receiver = Receiver::open(&Client::new(), &name).unwrap();
+    sender.send(provider.alloc(1000).unwrap().freeze()).unwrap();
+    let received = receiver.recv().unwrap();
+    assert_drops_free("with a loan", provider);
+    drop((sender, receiver, received));
+}
+
+#[test]
+fn reservation_drops_without_heap() {
+    let provider = Provider::builder().max_idle_per_class(MANY).build().unwrap();
+    let reservation = provider.reserve(1000, MANY).unwrap();
+    let in_use: Vec<_> = (0..MANY / 2).map(|_| provider.alloc(1000).unwrap()).collect();
+    assert_drops_free("some of it in use", reservation);
+    drop(in_use);
+    let reservation = provider.reserve(1000, MANY).unwrap();
+    drop(provider);
+    assert_drops_free("after its provider", reservation);
+}
+
+/// A task that is cancelled when memory is short must not abort the process.
+#[test]
+fn waiting_future_drops_without_heap() {
+    let provider = Provider::builder().max_bytes(1 << 20).build().unwrap();
+    let _held = provider.alloc(1 << 20).unwrap();
+    let mut futures = [0; 3].map(|_| Box::pin(provider.request(1).wait_async()));
+    let waker = noop_waker();
+    for future in &mut futures {
+        assert!(future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    }
+    futures.into_iter().for_each(|future| assert_drops_free("a future that waits", future));
+}
+
+/// A high limit costs no more heap than its use.
+#[test]
+fn idle_limit_takes_no_heap() {
+    let provider = Provider::builder().max_idle_per_class(1 << 20).build().unwrap();
+    let bytes = bytes_of(|| (0..20).for_each(|class| drop(provider.alloc(64 << class).unwrap())));
+    assert!(bytes < 1 << 20, "{bytes} bytes of heap for 20 messages");
+}
+
+#[test]
+fn cap_takes_no_heap() {
+    let bytes = bytes_of(|| {
+        let provider = Provider::builder().max_bytes(1 << 40).build().unwrap();
+        drop(provider.alloc(64).unwrap());
+    });
+    assert!(bytes < 4 << 20, "{bytes} bytes of heap for a small message");
+}
+
+/// A message that cannot be allocated costs no heap.
+#[test]
+fn refusal_takes_no_heap() {
+    const HUGE: usize = 64 << 30;
+    let shm = nix::sys::statvfs::statvfs("/dev/shm").unwrap();
+    if shm.blocks() as usize * shm.fragment_size() as usize >= HUGE {
+        return println!("SKIPPED: /dev/shm could hold it");
+    }
+    let provider = Provider::builder().max_bytes(1 << 47).build().unwrap();
+    let bytes = bytes_of(|| assert!(provider.alloc(HUGE).is_err()));
+    assert!(bytes < 4 << 20, "{bytes} bytes of heap for a message that was refused");
 }

@@ -1,74 +1,102 @@
-//! Where the messages come from: the pool, with a client that reads them, and talc behind a mutex.
+//! The sources of messages: the pool, with a client that reads them, and talc behind a mutex.
 
 use parking_lot::Mutex;
-use shm_pool::{Client, Provider, ShmBufMut, ShmView};
+use shm_pool::{AllocError, AllocErrorKind, Client, Provider, ShmBufMut, ShmView};
 use shm_pool_support::payload;
 use shm_pool_support::Fallible;
 use std::alloc::Layout;
+use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
+use std::slice;
+use std::time::Duration;
 use talc::base::Talc as Carver;
 use talc::source::Manual;
 use talc::DefaultBinning;
 
-/// Where messages come from.
-pub(crate) trait Store {
-    /// Memory for a message.
-    type Memory;
-    /// A message that the reader has.
-    type Held;
+/// A source of messages.
+pub(crate) trait Store: Sync + Sized {
+    /// Memory for a message, released on drop.
+    type Memory<'a>: DerefMut<Target = [u8]>
+    where
+        Self: 'a;
+    /// A message that a reader holds, released on drop.
+    type Held<'a>: Deref<Target = [u8]>
+    where
+        Self: 'a;
 
-    /// `None`: there is no room now.
-    fn alloc(&mut self, len: usize) -> Option<Self::Memory>;
+    fn new(cap: usize) -> Fallible<Self>;
 
-    /// Fills the message with `mark`, and gives it to the reader.
-    fn send(&mut self, memory: Self::Memory, mark: u8) -> Fallible<Self::Held>;
+    /// Returns `None` if there is no room now; an error has another reason.
+    fn alloc(&self, len: usize) -> Fallible<Option<Self::Memory<'_>>>;
 
-    /// The reader sees that both ends of the message are `mark`, and lets go.
-    fn let_go(&mut self, held: Self::Held, mark: u8) -> Fallible;
+    /// Gives the message to a reader.
+    fn share<'a>(&'a self, memory: Self::Memory<'a>) -> Fallible<Self::Held<'a>>;
 
-    /// Segments made so far.
+    /// Segments created so far.
     fn segments(&self) -> u64 {
         0
     }
 }
 
-fn check(bytes: &[u8], mark: u8) -> Fallible {
+/// Writes the first and the last byte.
+pub(crate) fn mark_ends(bytes: &mut [u8], mark: u8) {
+    if let Some(first) = bytes.first_mut() {
+        *first = mark;
+    }
+    if let Some(last) = bytes.last_mut() {
+        *last = mark;
+    }
+}
+
+/// Checks that both ends of a message are `mark`.
+pub(crate) fn check_ends(bytes: &[u8], mark: u8) -> Fallible {
     payload::has_ends(bytes, mark).then_some(()).ok_or_else(|| "a message that somebody has overwritten".into())
 }
 
-/// The provider, and a client in the same process: what counts here is that its leases end when it
-/// pleases.
+/// The provider, and a client in the same process: what matters here is that its leases end in any
+/// order.
 pub(crate) struct Pool {
     provider: Provider,
     client: Client,
 }
 
 impl Pool {
-    pub(crate) fn new(cap: usize) -> Fallible<Self> {
-        Ok(Self { provider: Provider::builder().max_bytes(cap).build()?, client: Client::new() })
+    /// Waits for room, at most for `patience`.
+    pub(crate) fn alloc_timeout(&self, len: usize, patience: Duration) -> Fallible<Option<ShmBufMut>> {
+        found(self.provider.alloc_timeout(len, patience))
     }
 }
 
 impl Store for Pool {
-    type Memory = ShmBufMut;
-    type Held = ShmView;
+    type Memory<'a> = ShmBufMut;
+    type Held<'a> = ShmView;
 
-    fn alloc(&mut self, len: usize) -> Option<ShmBufMut> {
-        self.provider.alloc(len).ok()
+    fn new(cap: usize) -> Fallible<Self> {
+        Ok(Self { provider: Provider::builder().max_bytes(cap).build()?, client: Client::new() })
     }
 
-    fn send(&mut self, mut memory: ShmBufMut, mark: u8) -> Fallible<ShmView> {
-        memory.fill(mark);
+    fn alloc(&self, len: usize) -> Fallible<Option<ShmBufMut>> {
+        found(self.provider.alloc(len))
+    }
+
+    fn share(&self, memory: ShmBufMut) -> Fallible<ShmView> {
         let message = memory.freeze();
         Ok(self.client.attach(&message.descriptor()?)?)
     }
 
-    fn let_go(&mut self, held: ShmView, mark: u8) -> Fallible {
-        check(&held, mark)
-    }
-
     fn segments(&self) -> u64 {
         self.provider.stats().segments_created
+    }
+}
+
+/// A shortage in /dev/shm is an error here, or it would count as the cap's.
+fn found(result: Result<ShmBufMut, AllocError>) -> Fallible<Option<ShmBufMut>> {
+    match result {
+        Ok(memory) => Ok(Some(memory)),
+        Err(error) => match error.kind() {
+            AllocErrorKind::Exhausted { .. } | AllocErrorKind::TimedOut { .. } => Ok(None),
+            _ => Err(error.into()),
+        },
     }
 }
 
@@ -78,39 +106,58 @@ pub(crate) struct Talc {
     _memory: Vec<u8>,
 }
 
-impl Talc {
-    pub(crate) fn new(cap: usize) -> Self {
+/// Memory of a [`Talc`].
+pub(crate) struct Block<'a> {
+    talc: &'a Talc,
+    start: NonNull<u8>,
+    len: usize,
+}
+
+impl Store for Talc {
+    type Memory<'a> = Block<'a>;
+    type Held<'a> = Block<'a>;
+
+    fn new(cap: usize) -> Fallible<Self> {
         let mut memory = vec![1; cap];
         let mut carver = Carver::new(Manual);
         // SAFETY: the memory is talc's for as long as this lives, and does not move with the
         // vector.
         unsafe { carver.claim(memory.as_mut_ptr(), cap) };
-        Self { carver: Mutex::new(carver), _memory: memory }
+        Ok(Self { carver: Mutex::new(carver), _memory: memory })
+    }
+
+    fn alloc(&self, len: usize) -> Fallible<Option<Block<'_>>> {
+        // SAFETY: the length is not 0.
+        let start = unsafe { self.carver.lock().try_allocate(layout(len)) };
+        Ok(start.map(|start| Block { talc: self, start, len }))
+    }
+
+    fn share<'a>(&'a self, memory: Block<'a>) -> Fallible<Block<'a>> {
+        Ok(memory)
     }
 }
 
-impl Store for Talc {
-    type Memory = NonNull<[u8]>;
-    type Held = NonNull<[u8]>;
+impl Deref for Block<'_> {
+    type Target = [u8];
 
-    fn alloc(&mut self, len: usize) -> Option<NonNull<[u8]>> {
-        // SAFETY: the length is not 0.
-        let start = unsafe { self.carver.lock().try_allocate(layout(len)) }?;
-        Some(NonNull::slice_from_raw_parts(start, len))
+    fn deref(&self) -> &[u8] {
+        // SAFETY: allocated with this length from initialised memory, and owned by this block alone
+        // until it is dropped.
+        unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
+}
 
-    fn send(&mut self, memory: NonNull<[u8]>, mark: u8) -> Fallible<NonNull<[u8]>> {
-        // SAFETY: allocated with this length, and nobody else's.
-        unsafe { memory.as_ptr().cast::<u8>().write_bytes(mark, memory.len()) };
-        Ok(memory)
+impl DerefMut for Block<'_> {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, and borrowed mutably.
+        unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
+}
 
-    fn let_go(&mut self, held: NonNull<[u8]>, mark: u8) -> Fallible {
-        // SAFETY: written by `send`.
-        let is_good = check(unsafe { held.as_ref() }, mark);
-        // SAFETY: allocated by this talc with this layout, and given up here.
-        unsafe { self.carver.lock().deallocate(held.as_ptr().cast(), layout(held.len())) };
-        is_good
+impl Drop for Block<'_> {
+    fn drop(&mut self) {
+        // SAFETY: allocated by this talc with this layout, and released here.
+        unsafe { self.talc.carver.lock().deallocate(self.start.as_ptr(), layout(self.len)) };
     }
 }
 

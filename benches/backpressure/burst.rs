@@ -1,5 +1,5 @@
-//! A burst, and small steady traffic after it: what the provider still holds, and what the system
-//! has got back.
+//! A burst, followed by small steady traffic: the memory that the provider still holds, and the
+//! memory returned to the system.
 
 #![forbid(unsafe_code)]
 
@@ -20,18 +20,18 @@ const CHUNK: usize = 1 << 20;
 const SMALL: usize = 4 << 10;
 const IN_USE: usize = 4;
 
-/// When it is looked how much is back, in small messages after the burst.
+/// When the memory is measured, in small messages after the burst.
 const AFTER: [u64; 4] = [0, 1_000, 100_000, 1_000_000];
 
-/// The burst is back at the system, but for a hundredth.
+/// All but a hundredth of the burst is returned to the system.
 const BACK: Goal = Goal::AtMost(0.01);
 
-/// What there is of a provider.
+/// The memory of a provider.
 #[derive(Clone, Copy, Debug)]
 struct Held {
-    /// As it says itself.
+    /// By its own account.
     provider: u64,
-    /// As the file system says.
+    /// By the file system's.
     system: u64,
 }
 
@@ -74,7 +74,7 @@ pub(crate) fn measure() -> Fallible {
     Ok(())
 }
 
-/// What is held at some moments.
+/// Returns what is held at several moments.
 fn run(burst: usize) -> Fallible<Vec<(String, Held)>> {
     let provider = Provider::builder().name_prefix(PREFIX).max_bytes(2 * burst).build()?;
     let mut in_use = VecDeque::with_capacity(IN_USE);

@@ -1,5 +1,5 @@
-//! The slowest allocation while a reader holds many chunks of the same class, which the pool passes
-//! over to find one that has come back.
+//! The slowest allocation while a reader holds many chunks of the same class, which the pool skips
+//! to find one that was released.
 
 #![forbid(unsafe_code)]
 
@@ -20,10 +20,10 @@ const LENGTHS: [usize; 3] = [64, 4 << 10, 256 << 10];
 /// Chunks that the slow reader holds.
 const HELD: [usize; 4] = [0, 8, 64, 512];
 
-/// Messages that another reader has at a time.
+/// Messages that another reader holds at a time.
 const UNDER_WAY: usize = 8;
 
-/// Many short rounds for each one elsewhere: in most of them nothing else gets the core, so the
+/// Many short rounds for each one elsewhere: in most of them no other thread gets the core, so the
 /// median of their slowest is the pool's.
 const SHORT_ROUNDS: u32 = 10;
 
@@ -74,9 +74,9 @@ pub(crate) fn measure(rounds: u32, count: usize) -> Fallible {
     Ok(())
 }
 
-/// How long each allocation takes, and how many chunks were carved meanwhile.
+/// Returns how long each allocation takes, and how many chunks were carved meanwhile.
 fn run(len: usize, held: usize, count: usize) -> Fallible<(Histogram<u64>, u64)> {
-    // The first segment has room for what is needed and no more.
+    // The first segment has room for exactly what is needed.
     let needed = (held + UNDER_WAY + 1) * len;
     let provider = Provider::builder().name_prefix(PREFIX).max_bytes(CAP).arena_size(needed).build()?;
     let client = Client::builder().name_prefix(PREFIX).build()?;
@@ -86,7 +86,7 @@ fn run(len: usize, held: usize, count: usize) -> Fallible<(Histogram<u64>, u64)>
     let mut waits = histogram();
     let before = provider.stats();
     for _ in 0..count {
-        // From here on one chunk is free.
+        // From here on, one chunk is free.
         quick.pop_front();
         let asked = clock::now();
         let buffer = provider.alloc(len)?;

@@ -1,4 +1,4 @@
-//! What a subscriber keeps, until its hoard ends.
+//! The messages that a subscriber keeps until its hoard ends.
 
 #![forbid(unsafe_code)]
 
@@ -27,7 +27,7 @@ impl Memory {
 struct Kept {
     /// Of its sensor.
     number: u64,
-    /// The camera's, when it came.
+    /// The camera's, when the message arrived.
     frame: u64,
     memory: Memory,
 }
@@ -38,7 +38,7 @@ pub(crate) struct Hoard(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    /// What is older is kept no longer.
+    /// Older messages are not kept any longer.
     begin: u64,
     kept: Vec<Kept>,
 }
@@ -52,8 +52,8 @@ impl Hoard {
         }
     }
 
-    /// Lets go as the schedule says. Each message must still be there. Returns when the hoards had
-    /// really ended, each with the frame before which it ends.
+    /// Releases messages according to the schedule, checking that each is still intact. Returns
+    /// when the hoards actually ended, each with the frame before which it ends.
     pub(crate) fn let_go(&self, schedule: &Schedule, subscriber: u64) -> Fallible<Vec<(u64, u64)>> {
         let mut ended = Vec::new();
         for frame in schedule.ends(subscriber) {

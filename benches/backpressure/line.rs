@@ -14,7 +14,7 @@ const LEN: u64 = 4096;
 /// A mapping of them.
 pub(crate) struct Line(MmapRaw);
 
-/// New lines, zero, and what another process opens them by.
+/// Creates zeroed lines, with the descriptor by which another process opens them.
 pub(crate) fn create() -> Fallible<(Line, OwnedFd)> {
     let file = File::from(memfd_create(c"backpressure", MFdFlags::MFD_CLOEXEC)?);
     file.set_len(LEN)?;

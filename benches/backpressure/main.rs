@@ -1,9 +1,9 @@
-//! A pool at its cap: what a publisher pays that waits for memory, and what the pool does about it.
+//! A pool at its cap: the cost of waiting for memory to a publisher, and how the pool reduces it.
 //!
 //! | file | what it shows |
 //! |---|---|
-//! | `wake.rs`, `line.rs` | how long after another process lets go a wait ends, beside a bare futex wake |
-//! | `sensors.rs` | a camera and an IMU to subscribers that hoard: frames dropped, and what waiting costs |
+//! | `wake.rs`, `line.rs` | how soon a wait ends after another process's release, beside a futex |
+//! | `sensors.rs` | a camera and an IMU to subscribers that hoard: dropped frames, and costs |
 //! | `ways.rs` | the ways to wait that are compared there |
 //! | `schedule.rs` | what is due when, and when which hoard ends |
 //! | `publisher.rs`, `subscriber.rs`, `hoard.rs` | the publishing process, and a subscribing one |
@@ -11,8 +11,8 @@
 //! | `held.rs` | the slowest allocation while a reader holds many chunks |
 //! | `burst.rs` | what the system gets back of a burst that has stopped |
 //!
-//! The exit code is 0 only if every byte came as it was sent, and no segment was made while a chunk
-//! was free. A goal that is missed is a result.
+//! The exit code is 0 only if every byte arrived intact, and no segment was created while a chunk
+//! was free. A missed goal is a result.
 
 mod burst;
 mod held;
@@ -32,7 +32,7 @@ use shm_pool_support::machine::{pin, Cores, Machine};
 use shm_pool_support::options::Common;
 use shm_pool_support::{process, Fallible};
 
-/// The same in each run, so that the next one removes what a killed one leaves.
+/// The same in each run, so that the next run removes what a killed one leaves.
 const PREFIX: &str = "shm-pool-backpressure";
 
 /// A pool at its cap.
@@ -51,7 +51,7 @@ struct Options {
     allocations: usize,
 }
 
-/// What another process is told.
+/// The part of another process.
 #[derive(Serialize, Deserialize)]
 enum Part {
     Waker(wake::Task),

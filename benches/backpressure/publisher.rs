@@ -12,25 +12,25 @@ use shm_pool_support::{clock, latency, numbered, Fallible};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// How long a subscriber may take for what it has not received yet.
+/// How long a subscriber may take for messages that it has not received yet.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What came of the camera's frames.
+/// The results of the camera's frames.
 pub(crate) struct Frames {
     pub(crate) published: u64,
     /// Those that found no memory, and until when they waited for it.
     pub(crate) dropped: Vec<(u64, u64)>,
-    /// How long each allocation took, in nanoseconds, those in vain included.
+    /// How long each allocation took, in nanoseconds, including failed ones.
     pub(crate) allocations: Histogram<u64>,
-    /// Of those that waited for the end of a hoard: how long after it they had memory.
+    /// Of those that waited for the end of a hoard: how long after it they got memory.
     pub(crate) late: Histogram<u64>,
-    /// Nanoseconds of the processor's time that the camera's thread took for all allocations, …
+    /// Nanoseconds of CPU time that the camera's thread took for all allocations, …
     pub(crate) cpu_allocating: u64,
-    /// … and to fill what it got.
+    /// … and to fill the buffers.
     pub(crate) cpu_filling: u64,
 }
 
-/// What came of the IMU's samples.
+/// The results of the IMU's samples.
 pub(crate) struct Samples {
     pub(crate) published: u64,
     pub(crate) dropped: u64,

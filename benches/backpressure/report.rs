@@ -9,22 +9,22 @@ use shm_pool_support::table::{table, Goal, Table};
 use shm_pool_support::units::Nanoseconds;
 use shm_pool_support::Fallible;
 
-/// Where memory comes back in time, nothing need be dropped.
+/// Where memory is released in time, no frame need be dropped.
 const DROPPED: Goal = Goal::AtMost(0.0);
 
-/// Processor's time beside that of polling every 200 µs.
+/// CPU time beside that of polling every 200 µs.
 const CPU: Goal = Goal::AtMost(0.5);
 
-/// How soon it has memory, beside polling every 200 µs: a wake-up that is lost shows here.
+/// How soon it gets memory, beside polling every 200 µs: a lost wake-up shows here.
 const LATE: Goal = Goal::AtMost(1.0);
 
-/// What an attempt may take that finds nothing, in nanoseconds: every poll pays it.
+/// What a failed attempt may take, in nanoseconds: every poll pays it.
 const IN_VAIN: Goal = Goal::AtMost(1_000.0);
 
 /// By way.
 type Rounds = [Vec<Outcome>; WAYS.len()];
 
-/// Prints what came of all rounds of each way.
+/// Prints the results of all rounds of each way.
 pub(crate) fn print(results: &Rounds) -> Fallible {
     print_messages(results)?;
     print_costs(results);
@@ -82,7 +82,7 @@ fn add_costs(costs: &mut Table, results: &Rounds, what: &str, goal: Goal, cost: 
     }
 }
 
-/// The goals are the library's.
+/// Only the library's ways have goals.
 fn goal_of(way: Way, goal: Goal) -> Goal {
     if way == Way::Timeout {
         goal
@@ -91,17 +91,17 @@ fn goal_of(way: Way, goal: Goal) -> Goal {
     }
 }
 
-/// What the camera's thread spends on memory.
+/// The camera thread's time for memory.
 fn allocating(Outcome { frames, .. }: &Outcome) -> f64 {
     frames.cpu_allocating as f64 / frames.allocations.len() as f64
 }
 
-/// What the process spends on everything but the bytes.
+/// The process's time for everything but the bytes.
 fn sending(Outcome { frames, samples, cpu, .. }: &Outcome) -> f64 {
     (cpu - frames.cpu_filling) as f64 / (frames.published + samples.published) as f64
 }
 
-/// How long after a hoard's end the camera had memory; no number if it never waited for one.
+/// How long after a hoard's end the camera got memory; NaN if it never waited for one.
 fn late(Outcome { frames, .. }: &Outcome) -> f64 {
     if frames.late.is_empty() {
         return f64::NAN;

@@ -1,8 +1,8 @@
-//! What is due when, and when which hoard ends. All processes work it out by the same rule.
+//! What is due when, and when which hoard ends. All processes derive it by the same rule.
 //!
-//! Each subscriber keeps all that it gets, until its hoard ends: then it lets go of everything, and
-//! begins anew. A hoard is as many frames as there is memory for, and the subscribers' hoards end a
-//! third of that apart. So every third of a hoard the camera finds no memory when a frame is due,
+//! Each subscriber keeps all its messages until its hoard ends: then it releases everything, and
+//! starts again. A hoard is as many frames as there is memory for, and the subscribers' hoards end
+//! a third of that apart. So every third of a hoard the camera finds no memory when a frame is due,
 //! and half a frame later a hoard ends.
 
 #![forbid(unsafe_code)]
@@ -24,8 +24,8 @@ pub(crate) const SAMPLE_PERIOD: u64 = 1_000_000;
 
 pub(crate) const SUBSCRIBERS: u64 = 3;
 
-/// How long after a frame was due the hoard ends that it needs. Within a frame's period, so that
-/// memory always comes back in time.
+/// How long after a frame was due the hoard ends that it needs. It is less than a frame's period,
+/// so that memory is always released in time.
 const LATE: u64 = FRAME_PERIOD / 2;
 
 /// Of one round.
@@ -57,7 +57,7 @@ impl Schedule {
         (first..self.frames).step_by(self.fits as usize)
     }
 
-    /// Does `frame` wait for the end of a hoard?
+    /// Returns `true` if `frame` waits for the end of a hoard.
     pub(crate) fn is_awaited(&self, frame: u64) -> bool {
         frame >= self.fits && (0..SUBSCRIBERS).any(|one| self.ends(one).any(|end| end == frame))
     }
@@ -68,7 +68,7 @@ impl Schedule {
     }
 }
 
-/// The frame that was due last when a sample was.
+/// The last frame that was due when a sample was.
 pub(crate) fn frame_of(sample: u64) -> u64 {
     sample * SAMPLE_PERIOD / FRAME_PERIOD
 }

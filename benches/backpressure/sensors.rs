@@ -1,5 +1,5 @@
 //! A camera (6 MB at 60 Hz) and an IMU (48 B at 1 kHz) in one provider under a cap of 64 MiB, to
-//! three subscriber processes that hoard and let go: what each way of waiting loses, and costs.
+//! three subscriber processes that hoard and release: what each way of waiting loses, and costs.
 
 #![forbid(unsafe_code)]
 
@@ -22,22 +22,22 @@ use std::thread;
 
 const CAP: usize = 64 << 20;
 
-/// Samples whose memory is the IMU's own: more than hoards have at a time.
+/// Samples with memory reserved for the IMU: more than hoards hold at a time.
 const RESERVED: usize = 256;
 
 /// Nanoseconds from when all are ready until the first frame.
 const LEAD: u64 = 10_000_000;
 
-/// What came of a round.
+/// The results of a round.
 pub(crate) struct Outcome {
     pub(crate) frames: Frames,
     pub(crate) samples: Samples,
-    /// Frames that were dropped although there was memory before they gave up. Others meet a
-    /// subscriber that the machine held up for longer than its schedule says.
+    /// Frames that were dropped although there was memory before they gave up. Others were due to a
+    /// subscriber that the machine delayed beyond its schedule.
     pub(crate) missed: u64,
     /// Nanoseconds that an attempt took when frames filled the pool.
     pub(crate) in_vain: f64,
-    /// Nanoseconds of the processor's time that the publisher took in both threads.
+    /// Nanoseconds of CPU time that the publisher took in both threads.
     pub(crate) cpu: u64,
 }
 
@@ -95,7 +95,7 @@ fn run(way: Way, frames: u64, cores: Cores) -> Fallible<Outcome> {
     })?;
     let cpu = clock::process_cpu() - before;
 
-    // So that the subscribers see that there is no more.
+    // So that the subscribers see the end.
     drop(channels);
     peers.iter().try_for_each(|(_, socket)| socket.shutdown(Shutdown::Write))?;
     let mut ended = Vec::new();
@@ -116,7 +116,7 @@ fn run(way: Way, frames: u64, cores: Cores) -> Fallible<Outcome> {
     Ok(Outcome { frames, samples, missed, in_vain, cpu })
 }
 
-/// How many frames there is memory for, and what an attempt takes then, in nanoseconds.
+/// How many frames there is memory for, and what an attempt then takes, in nanoseconds.
 fn fill_up(provider: &Provider) -> Fallible<(u64, f64)> {
     const ATTEMPTS: u32 = 1000;
     let mut all = Vec::new();

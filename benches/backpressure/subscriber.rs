@@ -1,5 +1,5 @@
-//! A subscribing process: gets frames as grants by a socket, and samples by a channel. It looks at
-//! every byte when a message comes, and hoards.
+//! A subscribing process: receives frames as grants through a socket, and samples through a
+//! channel. It checks every byte when a message arrives, and hoards.
 
 #![forbid(unsafe_code)]
 
@@ -17,11 +17,11 @@ use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::Duration;
 
-/// Who a message says that it is from.
+/// The sender's number in a camera's message.
 pub(crate) const CAMERA: u64 = 0;
 pub(crate) const IMU: u64 = 1;
 
-/// What goes through the socket for each frame.
+/// The data sent through the socket for each frame.
 pub(crate) struct Announcement {
     pub(crate) frame: u64,
     pub(crate) descriptor: Descriptor,
@@ -38,7 +38,7 @@ impl Announcement {
         socket.write_all(&bytes)
     }
 
-    /// `None` after the last one.
+    /// Returns `None` after the last one.
     fn receive(mut socket: &UnixStream) -> Fallible<Option<Self>> {
         let (mut frame, mut descriptor) = ([0; 8], [0; Descriptor::SIZE]);
         match socket.read_exact(&mut frame) {
@@ -50,7 +50,7 @@ impl Announcement {
     }
 }
 
-/// What it is told.
+/// Its task.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Task {
     pub(crate) subscriber: u64,
@@ -60,7 +60,7 @@ pub(crate) struct Task {
     pub(crate) core: Option<usize>,
 }
 
-/// How many messages came, all of them whole; and when the hoards had ended (see
+/// How many messages arrived, all of them intact; and when the hoards had ended (see
 /// [`Hoard::let_go`]).
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Received {
@@ -70,7 +70,7 @@ pub(crate) struct Received {
 }
 
 impl Task {
-    /// What the process does: tells its peer id, is told the schedule, and at the end tells
+    /// Runs the process: sends its peer id, receives the schedule, and at the end sends
     /// [`Received`].
     pub(crate) fn run(&self) -> Fallible {
         pin(self.core)?;
@@ -111,7 +111,7 @@ fn receive_samples(channel: &mut Receiver, hoard: &Hoard) -> Fallible<u64> {
             Err(RecvError::Disconnected) => return Ok(count),
             outcome => outcome?,
         };
-        // Samples that found no memory are missing, and none comes twice.
+        // Samples that found no memory are missing, and none arrives twice.
         let sample = numbered::number(&loan)?;
         if sample < next {
             return Err(format!("sample {sample} came after {next} were due").into());

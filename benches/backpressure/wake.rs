@@ -1,9 +1,9 @@
-//! How long after another process has let go a wait for memory ends, beside a bare futex wake between
-//! the same two processes.
+//! How soon a wait for memory ends after another process's release, beside a bare futex wake
+//! between the same two processes.
 //!
-//! Latency is from just before the other process lets go (drops its last view, returns a loan, or
+//! Latency is from just before the other process releases (drops its last view, returns a loan, or
 //! wakes the futex) to when the waiter runs again, by the monotonic clock that both read. The other
-//! process lets go a while after the waiter has gone to sleep.
+//! process releases a while after the waiter has parked.
 
 use crate::line::{self, Line};
 use crate::{Part, PREFIX};
@@ -26,13 +26,13 @@ use std::time::{Duration, Instant};
 const CAP: usize = 1 << 20;
 const GOAL: Goal = Goal::AtMost(1.5);
 
-/// Longer than anything takes that works.
+/// Longer than any successful step takes.
 const FOR_EVER: Duration = Duration::from_secs(60);
 
-/// How long the other process lets the waiter fall asleep, in nanoseconds.
+/// How long the other process gives the waiter to park, in nanoseconds.
 const ASLEEP: u64 = 300_000;
 
-/// How memory comes back; or a futex, for comparison.
+/// How memory is released; or a futex, for comparison.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum Way {
     Futex,
@@ -46,7 +46,7 @@ const ROWS: [(Way, &str); 3] = [
     (Way::Loan, "a loan is dropped, alloc_timeout returns"),
 ];
 
-/// What the other process is told.
+/// The other process's task.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Task {
     way: Way,
@@ -98,7 +98,7 @@ fn print(results: &[Latencies; 3]) {
     println!("{rows}");
 }
 
-/// Waits so often for the other process.
+/// Waits `count` times for the other process.
 fn run(way: Way, count: u64, cores: Cores) -> Fallible<hdrhistogram::Histogram<u64>> {
     let (line, fd) = line::create()?;
     let (mut socket, theirs) = UnixStream::pair()?;
@@ -134,7 +134,7 @@ fn run(way: Way, count: u64, cores: Cores) -> Fallible<hdrhistogram::Histogram<u
 }
 
 impl Task {
-    /// What the other process does.
+    /// Runs the other process.
     pub(crate) fn run(&self) -> Fallible {
         pin(self.core)?;
         let line = Line::map(&File::from(inherited_input()?))?;

@@ -1,4 +1,4 @@
-//! The ways in which a publisher gets memory, and waits when there is none.
+//! How a publisher allocates, and waits when there is no memory.
 
 #![forbid(unsafe_code)]
 
@@ -9,25 +9,25 @@ use std::time::{Duration, Instant};
 /// How a publisher waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// It sleeps until memory comes back.
+    /// It sleeps until memory is released.
     Timeout,
-    /// It tries, and sleeps so long.
+    /// It tries, and sleeps for this long.
     Polling(Duration),
 }
 
-/// The way of the library, the loop that users write without it, and the loop in zenoh's
-/// `BlockOn`, here around our own provider: what differs is the waiting and nothing else.
+/// The library's way, the loop that users write without it, and the loop in zenoh's `BlockOn`, here
+/// around our own provider, so that only the waiting differs.
 pub(crate) const WAYS: [(Way, &str); 3] = [
     (Way::Timeout, "`alloc_timeout`"),
     (Way::Polling(Duration::from_micros(200)), "`alloc`, polled every 200 µs"),
     (Way::Polling(Duration::from_millis(1)), "`alloc`, every 1 ms as by zenoh's `BlockOn`"),
 ];
 
-/// Which of them the others are compared with.
+/// The one that the others are compared with.
 pub(crate) const POLLING: usize = 1;
 
 impl Way {
-    /// Memory for a message; `None` if none came back within `patience`.
+    /// Returns memory for a message, or `None` if none was released within `patience`.
     pub(crate) fn alloc(
         self,
         provider: &Provider,

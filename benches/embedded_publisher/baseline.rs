@@ -1,8 +1,8 @@
-//! The driver as it is written first, and works: it looks every millisecond whether the device has
-//! something, builds a message, publishes a copy of it, encodes that into a new vector, makes a
-//! segment of shared memory for it, and counts under a lock.
+//! The driver as it is first written, and works: it polls the device every millisecond, builds a
+//! message, publishes a copy of it, encodes that into a new vector, creates a segment of shared
+//! memory for it, and counts under a lock.
 //!
-//! The name of the segment goes through the same channel as the other driver's messages, so that
+//! The name of the segment is sent through the same channel as the other driver's messages, so that
 //! waking the subscriber costs both the same; a socket would cost this one more.
 
 #![forbid(unsafe_code)]
@@ -27,7 +27,8 @@ pub(crate) struct Baseline {
 }
 
 impl Baseline {
-    /// The driver that looks. One that waits shows what the looking takes, and what all the rest.
+    /// Returns the driver that polls. The one that waits separates the cost of polling from the
+    /// rest.
     pub(crate) fn that_polls(ends: &Ends) -> Fallible<Self> {
         ends.device.set_nonblocking()?;
         Ok(Self::default())

@@ -2,8 +2,8 @@
 //! driver reads.
 //!
 //! Between them is a socket of packets, one per sample. As with a device file, a read takes one
-//! sample, and waits for it, or says that there is none yet. What the driver does not read in time
-//! waits in the socket; nothing is lost.
+//! sample, and waits for it, or reports that there is none yet. Samples that the driver does not
+//! read in time wait in the socket; none is lost.
 
 #![forbid(unsafe_code)]
 
@@ -14,7 +14,7 @@ use shm_pool_support::process::inherited_input;
 use shm_pool_support::Fallible;
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
-// Reading, writing and waiting is the same for a socket of packets as for one of a stream.
+// Reading, writing and waiting are the same for a socket of packets as for a stream.
 use std::os::unix::net::UnixStream;
 
 /// The stand-in.
@@ -30,7 +30,7 @@ impl Simulator {
         Ok((Self { socket: ours.into(), sample: Vec::with_capacity(MAX_LEN) }, theirs))
     }
 
-    /// Measures a sample, whose time has come, and delivers it.
+    /// Measures and delivers a sample that is due.
     pub(crate) fn deliver(&mut self, task: &Task, number: u64) -> Fallible {
         sample::measure(task.seed, number, task.time_of(number), &mut self.sample);
         Ok(self.socket.write_all(&self.sample).map_err(|error| format!("nobody reads the device any more: {error}"))?)
@@ -40,7 +40,7 @@ impl Simulator {
 /// The driver's end.
 pub(crate) struct Device {
     socket: UnixStream,
-    /// Where samples are read to, again and again.
+    /// The buffer that samples are read into.
     sample: [u8; MAX_LEN],
 }
 
@@ -50,12 +50,13 @@ impl Device {
         Ok(Self { socket: inherited_input()?.into(), sample: [0; MAX_LEN] })
     }
 
-    /// From now on [`read`](Self::read) does not wait.
+    /// Makes [`read`](Self::read) non-blocking.
     pub(crate) fn set_nonblocking(&self) -> Fallible {
         Ok(self.socket.set_nonblocking(true)?)
     }
 
-    /// The next sample. Waits for it, or returns `None` if it shall not wait and there is none yet.
+    /// Returns the next sample. Waits for it, or returns `None` if it must not wait and there is
+    /// none yet.
     pub(crate) fn read(&mut self) -> Fallible<Option<&Sample>> {
         match self.socket.read(&mut self.sample) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
@@ -64,7 +65,7 @@ impl Device {
         }
     }
 
-    /// Waits until the device goes away. An error if it delivers another sample.
+    /// Waits until the device is closed. Returns an error if it delivers another sample.
     pub(crate) fn wait_until_gone(&mut self) -> Fallible {
         self.socket.set_nonblocking(false)?;
         match self.socket.read(&mut self.sample)? {

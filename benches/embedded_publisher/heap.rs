@@ -1,4 +1,4 @@
-//! A global allocator that counts. Each thread counts its own, so that counting takes a nanosecond
+//! A global allocator that counts, separately for each thread, so that counting takes a nanosecond
 //! and no atomics.
 
 use std::alloc::{GlobalAlloc, Layout, System};

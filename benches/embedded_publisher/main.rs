@@ -1,24 +1,24 @@
-//! A driver for a small device, written twice: as such drivers are written first, and with the
+//! A driver for a small device, written twice: as such drivers are first written, and with the
 //! pool.
 //!
 //! A satellite receiver with an inertial unit delivers a sample 5 times, or 1,000 times, a second.
-//! The driver makes a message of about 2 KB of each, with lists in lists and texts in it, for a
+//! The driver turns each into a message of about 2 KB, with nested lists and texts, for a
 //! subscriber in another process, which compares every byte with what the device must have
 //! measured. Both drivers get the same samples, and must send the same bytes.
 //!
 //! | | `baseline.rs` | `pooled.rs` |
 //! |---|---|---|
-//! | the device | looked at every millisecond | waited for |
-//! | the message | built, copied, encoded into a new vector | encoded where the subscriber will read it |
+//! | the device | polled every millisecond | waited for |
+//! | the message | built, copied, encoded into a new vector | encoded where it will be read |
 //! | shared memory | a new segment for each message | the pool |
 //! | counters | behind a lock | atomic |
 //!
-//! A third driver, the baseline that blocks, is the first one without the polling: it tells what
-//! that takes, and what all the rest. The parent process is the device (`round.rs`), so that its
-//! work counts nowhere.
+//! A third driver, the baseline that blocks, is the first one without the polling, to separate the
+//! cost of polling from the rest. The parent process is the device (`round.rs`), so that its work
+//! is not counted.
 //!
 //! The exit code is 0 only if every sample was sent and received unchanged, and the pool's driver
-//! made no segment and did not touch the heap after the warm-up.
+//! neither created a segment nor used the heap after the warm-up.
 
 #![allow(clippy::incompatible_msrv)] // The library's; benches need a current compiler.
 
@@ -43,7 +43,7 @@ use shm_pool_support::process::{self, exit_code};
 use shm_pool_support::{chart, clock, Fallible};
 use std::process::ExitCode;
 
-/// A device's driver, as it is written first and with the pool
+/// A device's driver, as it is first written and with the pool
 #[derive(Parser)]
 #[command(name = "embedded_publisher")]
 struct Options {
@@ -55,7 +55,7 @@ struct Options {
     /// How long each driver is measured at 1 kHz, in each round
     #[arg(long, value_name = "SECONDS", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds_at_1_khz: u64,
-    /// Which samples the device measures
+    /// Seed of the samples that the device measures
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
@@ -68,7 +68,7 @@ fn main() -> ExitCode {
     exit_code("embedded_publisher", if options.common.quick.quick { check(&options) } else { measure(&options) })
 }
 
-/// A few messages of each driver, one after the other as quickly as they come.
+/// A few messages of each driver, back to back.
 fn check(options: &Options) -> Fallible {
     let (count, rate) = (400, 10_000);
     let cores = Cores::choose()?;

@@ -1,5 +1,5 @@
-//! The message, about 2 KB with lists in lists, and how it is encoded: from a struct that was
-//! built, or in place. Both write the same bytes: postcard's, and then their CRC-32.
+//! The message, about 2 KB with nested lists, and its encoding: from a struct that was built, or in
+//! place. Both write the same bytes: postcard's, followed by their CRC-32.
 
 #![forbid(unsafe_code)]
 
@@ -25,7 +25,7 @@ pub(crate) const MAX_LEN: usize = 2 * 10
     + (1 + STATUS.len() * (1 + MAX_LINE))
     + size_of::<u32>();
 
-/// A message: one that was built has texts and lists of its own.
+/// A message. One that was built owns its texts and lists.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Navigation<Text = String, Satellites = Vec<(Place, Vec<Signal>)>, Status = Vec<String>> {
     pub(crate) sequence: u64,
@@ -53,7 +53,7 @@ impl Navigation {
         Self::new(sample, FRAME.to_owned(), satellites.collect(), status.collect())
     }
 
-    /// Encodes it into memory of its own.
+    /// Encodes it into a new vector.
     pub(crate) fn encode(&self) -> Fallible<Vec<u8>> {
         let mut bytes = postcard::to_stdvec(self)?;
         bytes.extend(crc32fast::hash(&bytes).to_le_bytes());
@@ -73,8 +73,8 @@ impl Navigation {
     }
 }
 
-/// Encodes the message of a sample where it will be read from, each part as it comes, and returns
-/// its length. `memory` has [`MAX_LEN`] bytes, or more.
+/// Encodes the message of a sample where it will be read, each part as it is generated, and returns
+/// its length. `memory` has at least [`MAX_LEN`] bytes.
 pub(crate) fn encode_in_place(sample: &Sample, memory: &mut [u8]) -> Fallible<usize> {
     let satellites = sample.satellites().map(|heard| (heard[0].place, List(heard.iter().map(|record| record.signal))));
     let message = Navigation::new(sample, FRAME, List(satellites), List(sample.status().map(Text)));
@@ -85,7 +85,7 @@ pub(crate) fn encode_in_place(sample: &Sample, memory: &mut [u8]) -> Fallible<us
     Ok(len + checksum.len())
 }
 
-/// A list that is never built. It is gone through twice: its length comes first.
+/// A list that is never built. It is iterated twice, because its length is written first.
 struct List<I>(I);
 
 impl<I: Iterator<Item: Serialize> + Clone> Serialize for List<I> {
@@ -96,7 +96,7 @@ impl<I: Iterator<Item: Serialize> + Clone> Serialize for List<I> {
     }
 }
 
-/// A text that is formatted where it will be read from.
+/// A text that is formatted where it will be read.
 struct Text<D>(D);
 
 impl<D: Display> Serialize for Text<D> {

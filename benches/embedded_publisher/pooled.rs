@@ -1,6 +1,6 @@
 //! The driver with the pool: it waits for the device, encodes each message where the subscriber
-//! will read it, and sends 32 bytes that say where that is. After the warm-up it allocates nothing,
-//! and makes no system call for memory.
+//! will read it, and sends the 32 bytes that locate it. After the warm-up it allocates nothing, and
+//! makes no system call for memory.
 
 #![forbid(unsafe_code)]
 
@@ -17,8 +17,8 @@ pub(crate) struct Pooled {
 }
 
 impl Pooled {
-    /// Reserves what can be under way, one that is being read, and one that is being written, so
-    /// that a subscriber that is late for once costs nothing new.
+    /// Reserves memory for the messages in transit, one that is being read, and one that is being
+    /// written, so that a late subscriber causes no allocation.
     pub(crate) fn new(ends: &Ends) -> Fallible<Self> {
         ends.provider.reserve(MAX_LEN, UNDER_WAY + 2)?.keep();
         Ok(Self::default())
@@ -26,7 +26,7 @@ impl Pooled {
 }
 
 impl Driver for Pooled {
-    /// All of it: wait, take memory, write, send.
+    /// All steps: wait, allocate, write, send.
     fn publish_next(&mut self, ends: &mut Ends) -> Fallible {
         let sample = ends.device.read()?.ok_or("the device does not wait for its sample")?;
         let mut message = ends.provider.alloc(MAX_LEN)?;

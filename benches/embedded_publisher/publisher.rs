@@ -1,9 +1,9 @@
-//! The publishing process: runs a driver, and measures what that takes.
+//! The publishing process: runs a driver, and measures its cost.
 //!
-//! | it tells | when |
+//! | it sends | when |
 //! |---|---|
 //! | `()` | the channel can be opened |
-//! | `()` | the subscriber is there |
+//! | `()` | the subscriber is connected |
 //! | [`Published`] | the last message was sent |
 
 #![forbid(unsafe_code)]
@@ -22,14 +22,14 @@ use shm_pool_support::{clock, wire, Fallible};
 use std::io;
 use std::time::Duration;
 
-/// How long the subscriber may take to come.
+/// How long the subscriber may take to connect.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Messages that are sent and not read: with more, `send` waits, and samples wait in the device.
+/// Messages that are sent and not read. Beyond that, `send` waits, and samples wait in the device.
 /// This bounds the memory.
 pub(crate) const UNDER_WAY: usize = 4;
 
-/// What a driver stands between.
+/// The driver's connections to the device and the subscriber.
 pub(crate) struct Ends {
     pub(crate) device: Device,
     pub(crate) provider: Provider,
@@ -38,28 +38,28 @@ pub(crate) struct Ends {
     pub(crate) channel: String,
 }
 
-/// Publishes what a device delivers.
+/// Publishes the samples that a device delivers.
 pub(crate) trait Driver {
     /// Waits for the device's next sample, and publishes it.
     fn publish_next(&mut self, ends: &mut Ends) -> Fallible;
 
-    /// Since it began.
+    /// Returns the counts since it started.
     fn counts(&self, ends: &Ends) -> Counts;
 }
 
-/// What a driver counts.
+/// A driver's counters.
 #[derive(Clone, Copy, Default, Sub, Serialize, Deserialize)]
 pub(crate) struct Counts {
     pub(crate) messages: u64,
     pub(crate) bytes: u64,
-    /// Segments of shared memory that were made.
+    /// Segments of shared memory that were created.
     pub(crate) segments: u64,
 }
 
-/// Used by this process since it began, or between two such moments.
+/// The resources used by this process since it started, or between two points in time.
 #[derive(Clone, Copy, Sub, Serialize, Deserialize)]
 pub(crate) struct Usage {
-    /// The moment, in nanoseconds.
+    /// The time, in nanoseconds.
     pub(crate) time: u64,
     /// Nanoseconds, of all threads, for the program and for the kernel on its behalf.
     pub(crate) cpu: u64,
@@ -84,14 +84,14 @@ impl Usage {
     }
 }
 
-/// What the measured messages took.
+/// The cost of the measured messages.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Published {
     pub(crate) usage: Usage,
     pub(crate) counts: Counts,
 }
 
-/// The process.
+/// Runs the process.
 pub(crate) fn run(task: &Task) -> Fallible {
     let device = Device::open()?;
     let provider = Provider::builder().name_prefix(PREFIX).max_bytes(256 << 10).max_shared(64).build()?;
@@ -113,6 +113,6 @@ pub(crate) fn run(task: &Task) -> Fallible {
     let usage = Usage::now()? - usage;
     let counts = driver.counts(&ends) - counts;
     wire::send(io::stdout(), &Published { usage, counts })?;
-    // What was sent is kept until the device goes away.
+    // The sent messages are kept until the device is closed.
     ends.device.wait_until_gone()
 }

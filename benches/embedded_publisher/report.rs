@@ -41,7 +41,7 @@ impl Column {
         Spread::of(&self.0.iter().map(value).collect::<Vec<_>>())
     }
 
-    /// Over all rounds.
+    /// The value per message, over all rounds.
     fn per_message(&self, decimals: usize, value: impl Fn(&Round) -> u64) -> String {
         let messages: u64 = self.0.iter().map(|round| round.published.counts.messages).sum();
         format!("{:.decimals$}", self.0.iter().map(value).sum::<u64>() as f64 / messages as f64)
@@ -62,7 +62,7 @@ impl Column {
         all
     }
 
-    /// The rounds' CPU per message, to another column's in the same round.
+    /// The rounds' CPU per message, relative to another column's in the same round.
     fn ratio(&self, other: &Self) -> Spread {
         let pairs = self.0.iter().zip(&other.0);
         Spread::of(&pairs.map(|(one, other)| cpu_per_message(one) / cpu_per_message(other)).collect::<Vec<_>>())

@@ -1,4 +1,4 @@
-//! One round: a publishing and a subscribing process, both new, and this one, which is the device.
+//! One round: a new publishing and a new subscribing process, and this one, which is the device.
 
 #![forbid(unsafe_code)]
 
@@ -14,7 +14,7 @@ use shm_pool_support::{clock, procfs, wire, Fallible};
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 
-/// What names under /dev/shm start with.
+/// The prefix of names under /dev/shm.
 pub(crate) const PREFIX: &str = "embedded_publisher";
 
 /// Samples before each measurement.
@@ -23,7 +23,7 @@ pub(crate) const WARM_UP: u64 = 200;
 /// Nanoseconds from one sample of the warm-up to the next, unless the rate is higher.
 const WARM_UP_PERIOD: u64 = 1_000_000;
 
-/// How often the publisher's memory is looked at.
+/// How often the publisher's memory is sampled.
 const LOOKS: u64 = 60;
 
 /// Nanoseconds from when all are ready until the device is started.
@@ -45,7 +45,7 @@ impl Form {
     }
 }
 
-/// What a process of a round is told.
+/// The task of a process of a round.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Task {
     pub(crate) role: Role,
@@ -72,25 +72,25 @@ impl Role {
 }
 
 impl Task {
-    /// Of the publisher.
+    /// The publisher's task.
     pub(crate) fn new(form: Form, seed: u64, count: u64, rate: u64, cores: Cores) -> Self {
         let (role, channel) = (Role::Publisher, std::process::id().to_string());
         Self { role, form, channel, seed, count, period: 1_000_000_000 / rate, cores: [cores.first(), cores.second()] }
     }
 
-    /// Samples in all.
+    /// The total number of samples.
     pub(crate) fn total(&self) -> u64 {
         WARM_UP + self.count
     }
 
     /// When a sample is due, in nanoseconds since the device was started. A whole period passes
-    /// before the first that is measured, as before every other.
+    /// before the first measured one, as before every other.
     pub(crate) fn time_of(&self, number: u64) -> u64 {
         let warm_up = WARM_UP.min(number) * WARM_UP_PERIOD.min(self.period);
         warm_up + (number + 1).saturating_sub(WARM_UP) * self.period
     }
 
-    /// Does it, in the process.
+    /// Runs the process.
     pub(crate) fn run(&self) -> Fallible {
         pin(self.cores[self.role as usize])?;
         match self.role {
@@ -101,22 +101,22 @@ impl Task {
 
     fn start(&self, role: Role, input: Stdio) -> Fallible<Child> {
         let mut command = this_program(&Self { role, ..self.clone() })?;
-        // In a group of its own: Ctrl-C reaches only this process, so that the other has the time to
-        // remove what it has made.
+        // In a separate process group: Ctrl-C reaches only this process, so that the other one has
+        // time to remove its objects.
         Ok(Child::start(role.name(), command.stdin(input).stdout(Stdio::piped()).process_group(0))?)
     }
 }
 
-/// Bytes, after so many messages.
+/// Bytes, by the number of messages.
 type Points = Vec<(f64, f64)>;
 
-/// What came of a round.
+/// The results of a round.
 pub(crate) struct Round {
     pub(crate) published: Published,
     pub(crate) received: Received,
-    /// Resident bytes of the publisher, after so many measured messages.
+    /// Resident bytes of the publisher, by the number of measured messages.
     pub(crate) resident: Points,
-    /// The most that it ever had.
+    /// The publisher's peak.
     pub(crate) peak: u64,
     /// How late the device was with each sample, in nanoseconds.
     pub(crate) late: Vec<u64>,
@@ -125,7 +125,7 @@ pub(crate) struct Round {
 impl Round {
     pub(crate) fn run(task: &Task) -> Fallible<Self> {
         let round = Self::conduct(task);
-        // Processes that were killed leave something behind. By now all have ended.
+        // Processes that were killed leave objects behind. By now all have exited.
         segment::remove_all(&task.channel);
         let _ = Provider::sweep(PREFIX);
         round?.checked(task)
@@ -148,13 +148,13 @@ impl Round {
         subscriber.finish()?;
         let published = wire::expect::<Published>(&mut from_publisher).map_err(not_told)?;
         let peak = procfs::memory(publisher.id(), "VmHWM")?;
-        // Now the messages need not be kept any longer.
+        // From now on the messages need not be kept.
         drop(device);
         publisher.finish()?;
         Ok(Self { published, received, resident, peak, late })
     }
 
-    /// What must be so in every round.
+    /// Checks what must hold in every round.
     fn checked(self, task: &Task) -> Fallible<Self> {
         let Published { counts, usage } = &self.published;
         let (samples, sent, received) = (task.count, counts.messages, self.received.latencies.len() as u64);
@@ -170,8 +170,8 @@ impl Round {
     }
 }
 
-/// Is the device: delivers each sample when it is due, and tells how late. Now and then it looks at
-/// the publisher's memory, half-way between two samples, when nobody else has anything to do.
+/// Acts as the device: delivers each sample when it is due, and returns how late. Now and then it
+/// samples the publisher's memory, half-way between two samples, when the other processes are idle.
 fn deliver(device: &mut Simulator, task: &Task, start: u64, publisher: u32) -> Fallible<(Points, Vec<u64>)> {
     let (mut resident, mut late) = (Vec::new(), Vec::new());
     for number in 0..task.total() {
@@ -181,7 +181,7 @@ fn deliver(device: &mut Simulator, task: &Task, start: u64, publisher: u32) -> F
         device.deliver(task, number)?;
         let Some(measured) = number.checked_sub(WARM_UP) else { continue };
         late.push(delay);
-        // Not after the last one: then the publisher is about to tell its figures, and takes memory
+        // Not after the last one: the publisher is then about to send its figures, and allocates
         // for that.
         if measured % task.count.div_ceil(LOOKS) == 0 && measured + 1 < task.count {
             clock::sleep_until(due + task.period / 2);

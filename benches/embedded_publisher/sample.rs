@@ -1,8 +1,8 @@
-//! What the device delivers: one record of raw measurements per sample, as a satellite receiver
-//! with an inertial unit sends it.
+//! The device's data: one record of raw measurements per sample, as a satellite receiver with an
+//! inertial unit sends it.
 //!
-//! Numbers are the machine's own, without padding between them. A sample is a function of the seed,
-//! the number and the time, so that whoever knows these three can tell what must have come.
+//! Numbers are in native byte order, without padding. A sample is a function of the seed, the
+//! number and the time, so that the subscriber can compute the expected message.
 
 #![forbid(unsafe_code)]
 
@@ -21,7 +21,7 @@ pub(crate) const MAX_LEN: usize = size_of::<Head>() + MAX_SIGNALS * size_of::<Re
 /// Rows and columns of the covariance.
 pub(crate) const ORDER: usize = 6;
 
-/// A sample, read where it is. The records of a satellite are next to each other.
+/// A sample, read in place. The records of a satellite are adjacent.
 #[derive(FromBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct Sample {
@@ -46,7 +46,7 @@ pub(crate) struct Head {
     is_antenna_open: u8,
 }
 
-/// Where the device is, and how it moves.
+/// The device's position and movement.
 #[derive(Clone, Copy, PartialEq, Serialize, Deserialize, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C, packed)]
 pub(crate) struct Motion {
@@ -63,7 +63,7 @@ pub(crate) struct Record {
     pub(crate) signal: Signal,
 }
 
-/// Which satellite, and where in the sky.
+/// The satellite, and its position in the sky.
 #[derive(Clone, Copy, PartialEq, Serialize, Deserialize, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C, packed)]
 pub(crate) struct Place {
@@ -73,7 +73,7 @@ pub(crate) struct Place {
     azimuth: u16,
 }
 
-/// What was measured of a signal.
+/// The measurements of a signal.
 #[derive(Clone, Copy, PartialEq, Serialize, Deserialize, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C, packed)]
 pub(crate) struct Signal {
@@ -85,7 +85,7 @@ pub(crate) struct Signal {
     doppler: f32,
 }
 
-/// What an operator wants to know, line by line. The last line is there only while its fault is.
+/// The lines of a status report. The last line is present only while its fault is.
 pub(crate) const STATUS: [fn(&Sample, &mut Formatter<'_>) -> fmt::Result; 5] = [
     |sample, f| {
         f.write_str(
@@ -104,7 +104,7 @@ impl Sample {
         sample.ok_or_else(|| format!("the device delivered {} bytes, which is no sample", bytes.len()).into())
     }
 
-    /// The satellites, each as the records of its signals: at least one.
+    /// Returns the satellites, each as the records of its signals: at least one.
     pub(crate) fn satellites(&self) -> impl Iterator<Item = &[Record]> + Clone {
         self.records.chunk_by(|one, next| one.place.id == next.place.id)
     }
@@ -115,9 +115,9 @@ impl Sample {
     }
 }
 
-/// What the device measures at a time.
+/// Writes the sample that the device measures at a time.
 pub(crate) fn measure(seed: u64, number: u64, time: u64, sample: &mut Vec<u8>) {
-    // The increment of SplitMix64: numbers that follow each other give seeds that are far apart.
+    // The increment of SplitMix64: consecutive numbers give seeds that are far apart.
     let mut random = fastrand::Rng::with_seed(seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     sample.clear();
     let position = [(); 3].map(|()| 6.4e6 * (random.f64() - 0.5));

@@ -14,19 +14,19 @@ use shm_pool_support::{clock, wire, Fallible};
 use std::io;
 use std::time::Duration;
 
-/// What came of the measured messages.
+/// The results of the measured messages.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Received {
-    /// Nanoseconds of the processor's time, without those for comparing.
+    /// Nanoseconds of CPU time, without the comparisons.
     pub(crate) cpu: u64,
     /// Of each message, from the time of the sample until it was decoded, in nanoseconds.
     pub(crate) latencies: Vec<u64>,
 }
 
-/// The process. It is told when the device is started, and tells [`Received`].
+/// Runs the process. It receives the time at which the device is started, and sends [`Received`].
 pub(crate) fn run(task: &Task) -> Fallible {
     let client = Client::builder().name_prefix(PREFIX).build()?;
-    // A millisecond and more passes between two messages: not worth spinning for.
+    // A millisecond or more passes between two messages: not worth spinning for.
     let mut receiver = Receiver::builder().spin(Duration::ZERO).open(&client, &task.channel)?;
     let start: u64 = wire::expect(io::stdin())?;
     let mut latencies = Vec::with_capacity(task.count as usize);
@@ -58,7 +58,8 @@ pub(crate) fn run(task: &Task) -> Fallible {
     Ok(wire::send(io::stdout(), &Received { cpu, latencies })?)
 }
 
-/// With what must come, worked out from the seed. Both drivers are held to the same bytes.
+/// Compares with the expected message, computed from the seed. Both drivers must send the same
+/// bytes.
 fn compare(task: &Task, number: u64, came: &Navigation, bytes: &[u8]) -> Fallible {
     let mut sample = Vec::new();
     sample::measure(task.seed, number, task.time_of(number), &mut sample);

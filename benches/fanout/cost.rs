@@ -1,11 +1,10 @@
-//! What a send costs the publisher, by the number of receivers, beside a send to the one receiver of
-//! a `Sender`, in turn.
+//! What a send costs the publisher, by the number of receivers, beside a send to the one receiver
+//! of a `Sender`, in turn.
 //!
 //! Messages are sent in bursts, and only the sends are timed, from the second burst of a batch on.
-//! *Quiet* receivers are in this process, which has them receive between two bursts: so the figure is
-//! the publisher's own work, however many receivers there are. *Live* ones are processes on a core of
-//! their own each, and receive meanwhile. Where there are too few cores for that there is no such
-//! row.
+//! *Quiet* receivers are in this process and receive between two bursts, so the figure is the
+//! publisher's own work, whatever the number of receivers. *Live* ones are processes with one core
+//! each, and receive meanwhile. Where there are too few cores for that, there is no such row.
 
 use crate::{channel_name, open, Part, FOR_EVER};
 use serde::{Deserialize, Serialize};
@@ -30,8 +29,8 @@ const GOAL: Goal = Goal::AtMost(1.5);
 /// Messages of a burst, and how many a channel holds.
 const BURST: u64 = 32;
 
-/// Buffers that a receiver may have: those of a burst, and of the last one while the sender has not
-/// seen that they came back.
+/// Buffers that a receiver may hold: those of a burst, and of the last one while the sender has not
+/// seen their return.
 const LOANS: usize = 4 * BURST as usize;
 
 /// In each of the bench's rounds.
@@ -41,7 +40,7 @@ const BATCHES: u32 = 40;
 const BUFFER: usize = 4 << 10;
 const INLINE: usize = 32;
 
-/// What is sent.
+/// The kind of message.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum Kind {
     Inline,
@@ -58,7 +57,7 @@ impl Kind {
         }
     }
 
-    /// Looks at its number; with `is_thorough`, at every byte.
+    /// Checks its number; with `is_thorough`, every byte.
     fn check(self, message: &Message, number: u64, is_thorough: bool) -> Fallible {
         if is_thorough {
             return numbered::check(message, self.len(), 0, number);
@@ -70,9 +69,9 @@ impl Kind {
     }
 }
 
-/// What sends.
+/// A sender.
 trait Sends: 'static {
-    /// To all receivers.
+    /// Sends to all receivers.
     fn send(&mut self, message: ShmBuf) -> Fallible;
     fn send_bytes(&mut self, bytes: &[u8]) -> Fallible;
     /// Waits until receivers in other processes have received everything.
@@ -95,7 +94,7 @@ impl Sends for Sender {
     }
 }
 
-/// A publisher with so many receivers, each of which must get everything.
+/// A publisher with this many receivers, each of which must get everything.
 struct Fanout(Publisher, usize);
 
 impl Fanout {
@@ -126,7 +125,7 @@ impl Sends for Fanout {
     }
 }
 
-/// Who sends to whom.
+/// A sender and its receivers.
 struct Subject<S> {
     sends: S,
     provider: Provider,
@@ -140,7 +139,7 @@ struct Subject<S> {
 impl<S: Sends> Subject<S> {
     fn into_batch(mut self) -> Batch {
         Box::new(move |count| {
-            // The other rows have had the caches meanwhile; of 64 receivers, little would be left.
+            // The other rows have used the caches meanwhile; of 64 receivers, little would be left.
             self.burst(BURST).map_err(|error| error.to_string())?;
             let mut took = Duration::ZERO;
             for first in (0..count).step_by(BURST as usize) {
@@ -150,7 +149,7 @@ impl<S: Sends> Subject<S> {
         })
     }
 
-    /// Sends so many messages, and has all of them received. Returns how long the sends took.
+    /// Sends `count` messages, and has all of them received. Returns how long the sends took.
     fn burst(&mut self, count: u64) -> Fallible<Duration> {
         let numbers = self.sent..self.sent + count;
         let took = match self.kind {
@@ -177,7 +176,7 @@ impl<S: Sends> Subject<S> {
             for number in numbers.clone() {
                 self.kind.check(&receiver.try_recv()?, number, self.is_thorough)?;
             }
-            // Asking for more frees the last slot.
+            // Asking for the next message frees the last slot.
             if !matches!(receiver.try_recv(), Err(RecvError::Empty)) {
                 return Err("more came than was sent".into());
             }
@@ -197,7 +196,7 @@ impl<S: Sends> Subject<S> {
     }
 }
 
-/// One row: who receives what.
+/// One row: the receivers and the kind of message.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Row {
     kind: Kind,
@@ -206,7 +205,7 @@ struct Row {
     is_live: bool,
 }
 
-/// All rows, with up to so many live receivers. Those of a `Sender` come first among their kind.
+/// Returns all rows, with up to `free` live receivers. Those of a `Sender` are first of their kind.
 fn rows(free: usize) -> Vec<Row> {
     let curve = |kind, is_live, most: usize| {
         let receivers = [None].into_iter().chain(CURVE.map(Some));
@@ -267,7 +266,7 @@ pub(crate) struct Task {
 }
 
 impl Task {
-    /// What the process does: receives and checks, until the sender leaves.
+    /// Runs the process: receives and checks, until the sender leaves.
     pub(crate) fn run(&self) -> Fallible {
         pin(self.core)?;
         let mut receiver = open(Receiver::builder(), &self.channel)?;
@@ -282,9 +281,9 @@ impl Task {
     }
 }
 
-/// A few messages of each row, every byte.
+/// A few messages of each row, with every byte checked.
 pub(crate) fn check(cores: &[usize]) -> Fallible {
-    // They also work without cores of their own.
+    // They also work without separate cores.
     let rows = rows(2);
     run(&rows, 2, Some(10 * BURST), cores, true)?;
     println!("{} rows of up to 64 receivers: {} messages each, all as sent", rows.len(), 10 * BURST);
@@ -333,7 +332,8 @@ fn run(rows: &[Row], batches: usize, count: Option<u64>, cores: &[usize], is_tho
         children.extend(others);
     }
     let results = interleave(subjects, batches, count).into_iter().collect::<Result<Vec<_>, _>>();
-    // The senders are gone now, so the receivers end. One that has found something wrong says so.
+    // The senders are dropped now, so the receivers exit. One that has detected an error reports
+    // it.
     children.into_iter().try_for_each(Child::finish)?;
     Ok(results?)
 }

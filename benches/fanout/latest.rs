@@ -1,9 +1,10 @@
-//! A camera at 60 Hz to receivers that keep the latest: how old a frame is when one comes to it that
-//! takes 30 ms for each.
+//! A camera at 60 Hz to receivers that keep the latest: how old a frame is when a receiver that
+//! takes 30 ms for each gets it.
 //!
-//! The age is from when the frame was sent to when it was received, by the monotonic clock that both
-//! processes read. Beside the slow receivers is one that keeps up, of the same publisher: its frames
-//! are as old as the transport makes them. Each has its frames checked, every byte, and each gap.
+//! The age is from when the frame was sent to when it was received, by the monotonic clock that
+//! both processes read. Beside the slow receivers is one of the same publisher that keeps up: its
+//! frames are as old as the transport makes them. All frames, every byte of them, and all gaps are
+//! checked.
 
 use crate::tally::Tally;
 use crate::{channel_name, open, Part, FOR_EVER};
@@ -20,29 +21,29 @@ use std::io;
 use std::process::Stdio;
 use std::time::Duration;
 
-/// Bytes of a frame: when it was sent, and a numbered message.
+/// Bytes of a frame: the send time, and a numbered message.
 const FRAME: usize = 6_000_000;
 const STAMP: usize = 8;
 
 /// Nanoseconds from one frame to the next, at 60 Hz.
 const PERIOD: u64 = 16_666_667;
 
-/// Nanoseconds that a slow receiver has each frame for.
+/// How long a slow receiver holds each frame, in nanoseconds.
 const SLOW: u64 = 30_000_000;
 
-/// What a median age may be above that of a receiver that keeps up, in nanoseconds.
+/// The goal for the excess of a median age over that of a receiver that keeps up, in nanoseconds.
 const GOAL: Goal = Goal::AtMost(PERIOD as f64);
 
-/// More than the frames that there can be: one that is written, the latest two, and one in the hands
-/// of each receiver.
+/// More than all the frames that can exist: one that is written, the latest two, and one held by
+/// each receiver.
 const CAP: usize = 16 * FRAME;
 
-/// Who receives.
+/// A receiver.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 struct Who {
     capacity: usize,
     is_slow: bool,
-    /// Does it pass over all but the newest of what waits for it?
+    /// Whether it skips all but the newest waiting message.
     is_hasty: bool,
 }
 
@@ -53,7 +54,7 @@ const WHO: [(Who, &str, Goal); 4] = [
     (Who { capacity: 1, is_slow: true, is_hasty: false }, "30 ms a frame, capacity 1", GOAL),
 ];
 
-/// What a receiver is told.
+/// A receiver's task.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Task {
     channel: String,
@@ -61,7 +62,7 @@ pub(crate) struct Task {
     core: Option<usize>,
 }
 
-/// What it tells when the publisher has left: the ages of the frames that it used, in nanoseconds.
+/// Its report after the publisher has left: the ages of the frames that it used, in nanoseconds.
 #[derive(Serialize, Deserialize)]
 struct Told {
     tally: Tally,
@@ -133,7 +134,7 @@ pub(crate) fn measure(frames: u64, cores: Cores) -> Fallible {
     Ok(())
 }
 
-/// What each of [`WHO`] tells.
+/// Returns the reports of all [`WHO`].
 fn run(frames: u64, cores: Cores) -> Fallible<Vec<(Tally, Histogram<u64>)>> {
     let provider = crate::provider(CAP)?;
     let channel = channel_name("latest");

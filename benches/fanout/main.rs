@@ -1,16 +1,16 @@
-//! One publisher, many receivers: what a send costs, how old a frame is that a slow receiver gets,
-//! and whether each gets what its rule says.
+//! One publisher, many receivers: the cost of a send, the age of a slow receiver's frames, and
+//! whether the rules hold.
 //!
 //! | file | what it shows |
 //! |---|---|
-//! | `cost.rs` | a send to 1, 2, 4, 16 and 64 receivers, beside one to the one receiver of a `Sender` |
+//! | `cost.rs` | a send to 1, 2, 4, 16 and 64 receivers, beside one of a `Sender` |
 //! | `latest.rs` | the age of a camera's frames at a receiver that takes longer than a frame |
-//! | `rules.rs` | wait, drop new, keep latest: what comes, what is missing, and whether that adds up |
-//! | `wake.rs` | how late a receiver wakes at 1 kHz, and what that costs it |
-//! | `tally.rs` | counts what comes to a receiver, in order, and what is missing |
+//! | `rules.rs` | wait, drop new, keep latest: the messages received and missed, and their sum |
+//! | `wake.rs` | how late a receiver wakes at 1 kHz, and at which cost |
+//! | `tally.rs` | counts the messages that a receiver gets, in order, and the missing ones |
 //!
-//! The exit code is 0 only if every message came as it was sent, in order, and each receiver was told
-//! of every gap. A goal that is missed is a result.
+//! The exit code is 0 only if every message arrived intact and in order, and each receiver was
+//! notified of every gap. A missed goal is a result.
 
 #![forbid(unsafe_code)]
 
@@ -29,10 +29,10 @@ use shm_pool_support::options::Common;
 use shm_pool_support::{process, Fallible};
 use std::time::Duration;
 
-/// The same in each run, so that the next one removes what a killed one leaves.
+/// The same in each run, so that the next run removes what a killed one leaves.
 const PREFIX: &str = "shm-pool-fanout";
 
-/// Longer than anything takes that works.
+/// Longer than any successful step takes.
 const FOR_EVER: Duration = Duration::from_secs(60);
 
 /// One publisher, many receivers.
@@ -51,7 +51,7 @@ struct Options {
     wakes: u64,
 }
 
-/// What a receiving process is told.
+/// A receiving process's task.
 #[derive(Serialize, Deserialize)]
 enum Part {
     Cost(cost::Task),
@@ -86,7 +86,7 @@ fn main() -> Fallible {
     wake::measure(common.rounds, wakes, cores)
 }
 
-/// Its objects have names that start as [`PREFIX`] says.
+/// A provider whose objects' names start with [`PREFIX`].
 fn provider(max_bytes: usize) -> Fallible<Provider> {
     Ok(Provider::builder().name_prefix(PREFIX).max_bytes(max_bytes).build()?)
 }
@@ -96,7 +96,7 @@ fn open(receiver: ReceiverBuilder, channel: &str) -> Fallible<Receiver> {
     Ok(receiver.open_timeout(&client, channel, FOR_EVER)?)
 }
 
-/// A channel's name that no other one of this program has, in any of its runs.
+/// Returns a channel name that is unique across all runs of this program.
 fn channel_name(part: &str) -> String {
     format!("{part}-{}", std::process::id())
 }

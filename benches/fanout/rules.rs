@@ -1,5 +1,5 @@
-//! What comes to a receiver by its rule, and what is missing: with "wait" nothing, with the others
-//! exactly what the receiver was told.
+//! The messages that a receiver gets by its rule, and those it misses: with "wait" none, with the
+//! others exactly the number reported to it.
 
 use crate::tally::Tally;
 use crate::{channel_name, open, Part, FOR_EVER};
@@ -24,10 +24,11 @@ fn len(number: u64) -> usize {
     }
 }
 
-/// How many messages a receiver may be behind.
+/// How many messages a receiver may lag behind.
 const CAPACITY: usize = 4;
 
-/// Nanoseconds that a receiver has each message for, unless it is waited for. So it misses most.
+/// How long a receiver holds each message, in nanoseconds, unless the publisher waits for it. So it
+/// misses most.
 const SLOW: u64 = 1_000_000;
 
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,7 +50,7 @@ impl Rule {
     }
 }
 
-/// What a receiver is told.
+/// A receiver's task.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Task {
     channel: String,
@@ -58,7 +59,7 @@ pub(crate) struct Task {
 }
 
 impl Task {
-    /// Receives until the publisher leaves, and then tells its [`Tally`].
+    /// Receives until the publisher leaves, and then reports its [`Tally`].
     pub(crate) fn run(&self) -> Fallible {
         pin(self.core)?;
         let options = Receiver::builder().capacity(CAPACITY).on_full(self.rule.on_full());
@@ -101,7 +102,7 @@ pub(crate) fn measure(messages: u64, cores: Cores) -> Fallible {
     Ok(())
 }
 
-/// What each of [`RULES`] tells, which must be what was sent.
+/// Returns the reports of all [`RULES`], which must match the messages sent.
 fn run(messages: u64, cores: Cores) -> Fallible<Vec<Tally>> {
     let provider = crate::provider(16 << 20)?;
     let channel = channel_name("rules");
@@ -114,7 +115,7 @@ fn run(messages: u64, cores: Cores) -> Fallible<Vec<Tally>> {
     publisher.wait_for_receivers(RULES.len(), FOR_EVER)?;
     for number in 0..messages {
         if number + 1 == messages {
-            // Everybody gets the last one, and with it the number of those missed before.
+            // All receivers get the last one, and with it the number of those missed before.
             publisher.wait_until_received(FOR_EVER)?;
         }
         let receivers = match len(number) {

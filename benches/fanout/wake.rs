@@ -1,9 +1,8 @@
-//! A receiver that sleeps between messages at 1 kHz: how late it wakes, and what a message costs it.
+//! A receiver that parks between messages at 1 kHz: how late it wakes, and its cost per message.
 //!
 //! Each way to receive is a row, all of them in turn. Latency is from just before the send to when
-//! the receiver has the message, by the monotonic clock that both processes read; cost is all of the
-//! processor's time that the receiving process takes, by message. The first row is what the others
-//! are compared with.
+//! the receiver has the message, by the monotonic clock that both processes read; cost is all CPU
+//! time of the receiving process, per message. The other rows are compared with the first.
 
 use crate::tally::Tally;
 use crate::{channel_name, open, Part, FOR_EVER};
@@ -23,14 +22,14 @@ use std::time::{Duration, Instant};
 /// [`Way::receive_all`].
 #[derive(Clone, Copy, Serialize, Deserialize)]
 enum Way {
-    /// `recv`, which sleeps at once.
+    /// `recv`, which parks at once.
     Blocking,
 }
 
 const WAYS: [(Way, &str); 1] = [(Way::Blocking, "blocking recv")];
 
 impl Way {
-    /// Receives until the publisher leaves; `each` gets every message as soon as it is there.
+    /// Receives until the publisher leaves; `each` gets every message as soon as it arrives.
     fn receive_all(self, receiver: &mut Receiver, mut each: impl FnMut(&[u8], u32) -> Fallible) -> Fallible {
         match self {
             Self::Blocking => loop {
@@ -43,17 +42,17 @@ impl Way {
     }
 }
 
-/// Of the latency's median, and of the processor's time, beside those of the first way.
+/// For the latency's median, and for the CPU time, beside those of the first way.
 const GOAL: Goal = Goal::AtMost(1.5);
 
 /// Nanoseconds from one message to the next.
 const PERIOD: u64 = 1_000_000;
 
-/// Bytes of a message: when it was sent, and a numbered message.
+/// Bytes of a message: the send time, and a numbered message.
 const LEN: usize = 48;
 const STAMP: usize = 8;
 
-/// What a receiver is told.
+/// A receiver's task.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Task {
     channel: String,
@@ -61,7 +60,7 @@ pub(crate) struct Task {
     core: Option<usize>,
 }
 
-/// What it tells when the publisher has left, in nanoseconds.
+/// Its report after the publisher has left, in nanoseconds.
 #[derive(Serialize, Deserialize)]
 struct Told {
     latencies: Vec<u64>,
@@ -99,7 +98,7 @@ pub(crate) fn check(cores: Cores) -> Fallible {
     Ok(())
 }
 
-/// What came of a way's rounds.
+/// The results of a way's rounds.
 #[derive(Default)]
 struct Outcome {
     latencies: Latencies,
@@ -152,7 +151,7 @@ fn ratios(these: [f64; 2], those: [f64; 2]) -> [f64; 2] {
     [these[0] / those[0], these[1] / those[1]]
 }
 
-/// So many messages by one way.
+/// Sends `count` messages by one way.
 fn run(way: Way, count: u64, cores: Cores) -> Fallible<Told> {
     let provider = crate::provider(1 << 20)?;
     let channel = channel_name("wake");

@@ -1,15 +1,15 @@
-//! What the options of memory change for one large message: locked into RAM, in huge pages.
+//! What the memory options change for one large message: locked into RAM, in huge pages.
 //!
 //! ```text
 //! cargo bench --bench memory
 //! cargo bench --bench memory -- --len 64MiB --directory /mnt/huge
 //! ```
 //!
-//! Each round makes a provider for each row, in turn. Its first allocation takes memory from the
-//! system; what that costs is the first column. Then the message is written twice from front to back,
-//! and read at random places, each read waiting for the one before. Times are the processor's:
-//! nothing here waits, and what other programs take does not count. A goal belongs to what the
-//! options promise: the first write does not fault, and huge pages make random reads faster.
+//! Each round creates a provider for each row, in turn. Its first allocation gets memory from the
+//! system; the cost of that is the first column. Then the message is written twice from front to
+//! back, and read at random positions, each read waiting for the one before. Times are CPU time:
+//! nothing here waits, and other programs do not count. A goal belongs to what the options promise:
+//! the first write does not fault, and huge pages make random reads faster.
 
 #![forbid(unsafe_code)]
 
@@ -26,7 +26,7 @@ use shm_pool_support::{clock, Fallible};
 use std::hint::black_box;
 use std::path::PathBuf;
 
-/// Writes and reads a large message, by the options of its memory.
+/// Writes and reads a large message, with each memory option.
 #[derive(Parser)]
 struct Options {
     #[command(flatten)]
@@ -37,15 +37,15 @@ struct Options {
     /// The message's length
     #[arg(long, default_value = "16MiB", value_parser = parse_size)]
     len: usize,
-    /// Where the objects are: a tmpfs
+    /// Directory of the objects: a tmpfs
     #[arg(long, default_value = "/dev/shm")]
     directory: PathBuf,
 }
 
-/// The same in each run, so that the next one removes what a killed one leaves.
+/// The same in each run, so that the next run removes what a killed one leaves.
 const PREFIX: &str = "shm-pool-memory";
 
-/// Reads at random places.
+/// Reads at random positions.
 const READS: usize = 200_000;
 
 type With = fn(ProviderBuilder) -> ProviderBuilder;
@@ -118,7 +118,7 @@ fn measure(options: &Options, with: With, figures: &mut Figures) -> Fallible {
     Ok(())
 }
 
-/// The processor's time since `begin`.
+/// The CPU time since `begin`.
 fn nanoseconds(begin: u64) -> f64 {
     (clock::thread_cpu() - begin) as f64
 }

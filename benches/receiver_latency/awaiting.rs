@@ -1,10 +1,10 @@
-//! Awaiting: what a message costs a receiver that sleeps, at 1 kHz: in a thread that blocks, as a
-//! task, and as a task that a thread of its own serves, the bridge that a program builds when its
+//! Awaiting: the cost of a message to a receiver that parks, at 1 kHz: in a thread that blocks, as
+//! a task, and as a task served by a separate thread, the bridge that a program builds when its
 //! receiver only blocks.
 //!
-//! The processor's time is that of the receiver's whole process, helper and bridge included. The
-//! latency is from when the publisher came to send a message until the receiver's code had it, the
-//! wake-up included.
+//! The CPU time is that of the receiver's whole process, including helper and bridge. The latency
+//! is from when the publisher began to send a message until the receiver's code had it, including
+//! the wake-up.
 
 #![forbid(unsafe_code)]
 
@@ -29,7 +29,7 @@ const GOAL: Goal = Goal::AtMost(1.5);
 
 const SPIN: Duration = Duration::from_micros(20);
 
-/// The first row is what the others are compared with.
+/// The other rows are compared with the first.
 pub(crate) const ROWS: [Row; 5] = [
     ("recv, 20 µs spin (the default)", Way::Channel { spin: SPIN, taken: TakenBy::Thread }),
     ("recv, no spin", Way::Channel { spin: Duration::ZERO, taken: TakenBy::Thread }),
@@ -41,7 +41,7 @@ pub(crate) const ROWS: [Row; 5] = [
 #[derive(Default)]
 struct Measured {
     latencies: Latencies,
-    /// Nanoseconds of the processor's time for each message, by round.
+    /// Nanoseconds of CPU time per message, by round.
     cpu: Vec<f64>,
 }
 
@@ -51,7 +51,7 @@ pub(crate) fn measure(cores: Cores, rounds: u32, seconds: f64) -> Fallible {
     let mut columns = Columns::new();
     for round in 0..=rounds {
         for (row, result) in ROWS.into_iter().zip(&mut results) {
-            // One at a time: each has threads of its own.
+            // One at a time, because each has its own threads.
             let mut link = Link::start(row, SLOTS, cores.second())?;
             link.repeat(Order { count: 100, ..order }, |_, _| {})?;
             columns.intended.reset();
@@ -92,7 +92,7 @@ fn print(results: &[Measured]) {
     println!("{rows}\n");
 }
 
-/// A thread that blocks in `recv`, and hands each message over to a task.
+/// A thread that blocks in `recv`, and passes each message to a task.
 pub(crate) fn bridge(mut receiver: Receiver) -> impl FnMut() -> Fallible<Option<Message>> {
     let (hand_over, handed) = mpsc::channel();
     let told = Arc::new(Mutex::new(None::<Waker>));

@@ -1,5 +1,5 @@
-//! The receiver: gives orders, receives and checks what the publisher sends, and sees it end; and
-//! the two latencies of each message.
+//! The receiver: gives orders, receives and checks the publisher's messages, and waits for its
+//! exit; and the two latencies of each message.
 
 #![forbid(unsafe_code)]
 
@@ -9,7 +9,7 @@ use hdrhistogram::Histogram;
 use shm_pool_support::{clock, latency, wire, Fallible};
 use std::time::Duration;
 
-/// The receiver's end. Between orders it takes no processor time.
+/// The receiver's end. Between orders it takes no CPU time.
 pub(crate) struct Link {
     name: &'static str,
     publisher: Publisher,
@@ -23,9 +23,9 @@ impl Link {
     }
 
     /// Has an order carried out, and receives and checks all of its messages: `each` gets them with
-    /// the time at which they were there. Returns how long it took from when the first was due
-    /// until the last was there, and the interval before the first: each message has one, so that
-    /// no more than the rate is achieved.
+    /// the time of their arrival. Returns how long it took from when the first was due until the
+    /// last arrived, plus the interval before the first: each message has one, so that the achieved
+    /// rate never exceeds the requested one.
     pub(crate) fn repeat(&mut self, order: Order, each: impl FnMut(u64, &Message)) -> Fallible<Duration> {
         named(self.name, self.receive_all(order, each))
     }
@@ -49,7 +49,7 @@ impl Link {
         Ok(Duration::from_nanos(end - start.unwrap_or(end)) + interval)
     }
 
-    /// Ends the publisher, which must have sent nothing that was not asked for.
+    /// Ends the publisher, which must have sent only requested messages.
     pub(crate) fn finish(mut self) -> Fallible {
         drop(self.publisher.orders);
         named(
@@ -62,7 +62,7 @@ impl Link {
     }
 }
 
-/// The error says in which row it was.
+/// Adds the row to an error.
 fn named<T>(row: &str, outcome: Fallible<T>) -> Fallible<T> {
     outcome.map_err(|error| format!("{row}: {error}").into())
 }
@@ -90,9 +90,9 @@ fn check(message: &Message, number: u64, intended: u64, now: u64) -> Fallible {
 
 /// The two latencies of each message, each in a histogram.
 pub(crate) struct Columns {
-    /// Since the message was due. What held the publisher up is in it.
+    /// Since the message was due, including any delay of the publisher.
     pub(crate) intended: Histogram<u64>,
-    /// Since the publisher came to send the message. What held it up before is not in it.
+    /// Since the publisher began to send the message, excluding its delay before that.
     pub(crate) naive: Histogram<u64>,
 }
 

@@ -2,12 +2,12 @@
 //! receiver on another.
 //!
 //! After Aeron's receiver-latency benchmark. The loop is open: each message carries the time at
-//! which it was due by the rate, and the receiver takes its latency from there. A publisher that is
-//! late, for whatever reason, sends what is due without waiting and skips nothing; the wait is in
-//! the latency, where a publisher that stamped its own send time would hide it. That "naive"
+//! which it was due by the rate, and the receiver measures its latency from there. A publisher that
+//! is late, for whatever reason, sends the due messages without waiting and skips none; the delay
+//! is in the latency, where a publisher that stamped its own send time would hide it. That "naive"
 //! latency is printed beside it.
 //!
-//! The receiver is the process that prints. The publisher is another one, or, for
+//! The receiver is the process that prints. The publisher is another process, or, for
 //! `std::sync::mpsc`, a thread.
 
 #![forbid(unsafe_code)]
@@ -34,11 +34,11 @@ use ways::{Task, PREFIX, ROWS, SLOTS};
 struct Options {
     #[command(flatten)]
     common: Common,
-    /// Messages per second; may be given several times, and makes a table each
+    /// Messages per second; may be given several times, for one table each
     #[arg(long, value_name = "MSG/S", default_values_t = [1_000_000, 100_000],
           value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     rate: Vec<u64>,
-    /// Seconds of a repetition, as far as the rate is kept up
+    /// Seconds of a repetition, as long as the rate is kept up
     #[arg(long, default_value_t = 1.0, value_parser = seconds)]
     seconds: f64,
 }
@@ -57,7 +57,7 @@ fn main() -> Fallible {
     let options = Options::parse();
     let cores = options.common.cores()?;
     let outcome = if options.common.quick.quick { check(cores) } else { measure(&options, cores) };
-    // What a publisher left that was killed. All have ended.
+    // Removes what a killed publisher left. All have exited.
     Provider::sweep(PREFIX)?;
     outcome
 }
@@ -89,7 +89,7 @@ fn measure(options: &Options, cores: Cores) -> Fallible {
         let results = measure_rate(&mut links, Order { rate, count }, options.common.rounds)?;
         report::print(rate, &results);
         if let Some(file) = &options.common.svg {
-            // Of several rates, each has a chart `name-rate.svg`.
+            // With several rates, each has a chart `name-rate.svg`.
             let name = file.file_stem().unwrap_or_default().to_string_lossy();
             let several = file.with_file_name(format!("{name}-{rate}.svg"));
             let file = if options.rate.len() == 1 { file } else { &several };
@@ -100,10 +100,10 @@ fn measure(options: &Options, cores: Cores) -> Fallible {
     awaiting::measure(cores, options.common.rounds, options.seconds)
 }
 
-/// A repetition of each row to warm up, and then so many rounds, all rows in turn.
+/// A repetition of each row to warm up, followed by `rounds` rounds, all rows in turn.
 fn measure_rate(links: &mut [Link], order: Order, rounds: u32) -> Fallible<Vec<Measured>> {
     let mut results: Vec<_> = links.iter().map(|_| Measured::default()).collect();
-    // One for all: the first writes to its memory fall into the warm-up.
+    // Shared by all, so that the first writes to its memory happen during the warm-up.
     let mut columns = Columns::new();
     for round in 0..=rounds {
         for (link, result) in links.iter_mut().zip(&mut results) {

@@ -1,4 +1,4 @@
-//! What is printed of a rate's rows, and drawn.
+//! The tables and charts of a rate's rows.
 
 #![forbid(unsafe_code)]
 
@@ -28,7 +28,7 @@ pub(crate) fn print(rate: u64, results: &[Measured]) {
         table.add_row(cells);
     }
     println!("{table}");
-    // Rows that do not keep up have latencies of which the length of the run decides.
+    // For rows that do not keep up, the length of the run determines the latencies.
     for ((name, _), result) in ROWS.iter().zip(results) {
         if result.intended.rate().median < 0.99 * rate as f64 {
             println!("{name} does not keep up with {rate} msg/s: its latency grows as long as a repetition lasts");

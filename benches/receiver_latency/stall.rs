@@ -1,13 +1,13 @@
-//! The self-test: the receiver stands still for a while, and the figures must say so.
+//! The self-test: the receiver stalls for a while, and the figures must show it.
 //!
 //! In the middle of a repetition the receiver stops for [`STALL`]. Of the messages that are due in
 //! that time, the first is received [`STALL`] late and the last hardly so, evenly in between:
-//! `rate * (STALL - x)` of them with a latency of `x` or more. Whatever else the machine does can
+//! `rate * (STALL - x)` of them with a latency of `x` or more. Other activity on the machine can
 //! only delay more of them: these are lower bounds, and hold on a busy machine too.
 //!
-//! It is done twice. With room for all messages the publisher goes on, and both columns have the
-//! stall. With a few slots the publisher is held up too, and comes to send the rest only after the
-//! stall: the naive column starts there, and does not have it.
+//! It is done twice. With room for all messages the publisher continues, and both columns have the
+//! stall. With a few slots the publisher is blocked too, and sends the rest only after the stall:
+//! the naive column starts there, and does not have it.
 
 #![forbid(unsafe_code)]
 
@@ -23,7 +23,7 @@ const ORDER: Order = Order { rate: 100_000, count: 2_000 };
 const INTERVAL: u64 = 1_000_000_000 / ORDER.rate;
 const STALLS_AFTER: u64 = ORDER.count / 2;
 
-/// Latencies of which the messages are counted that have so much or more.
+/// Latencies for which the messages with at least that latency are counted.
 const LATENCIES: [u64; 4] = [1_000_000, 2_000_000, 3_000_000, 4_000_000];
 
 /// Room for all messages, and for a few.
@@ -34,7 +34,7 @@ pub(crate) fn test(core: Option<usize>, is_quick: bool) -> Fallible {
     let mut rows = table(&["self-test, room for", "latency", "due with it, at least", "by intended time", "naive"]);
     let mut problems = Vec::new();
     for slots in SLOTS {
-        // The third is how late the publisher came to send.
+        // The third is how late the publisher began to send.
         let (mut columns, mut late) = (Columns::new(), latency::histogram());
         let mut link = Link::start(DEFAULT, slots as usize, core)?;
         link.repeat(ORDER, |now, message| {
@@ -57,7 +57,7 @@ pub(crate) fn test(core: Option<usize>, is_quick: bool) -> Fallible {
                 received.to_string(),
                 by_naive.to_string(),
             ]);
-            // As many as there are slots go through, and then none until the stall is over.
+            // One message per slot gets through, and then none until the stall is over.
             for (what, seen, due) in [("received", received, due), ("sent", sent, due.saturating_sub(slots))] {
                 if seen < due {
                     let late = Nanoseconds(least as f64);
@@ -66,7 +66,7 @@ pub(crate) fn test(core: Option<usize>, is_quick: bool) -> Fallible {
                 }
             }
         }
-        // The next message is due an interval later at most.
+        // The next message is due at most an interval later.
         let most = [STALL - INTERVAL, intended.max(), naive.max()];
         let [_, seen, _] = most;
         let [due, by_intended, by_naive] = most.map(|ns| Nanoseconds(ns as f64).to_string());

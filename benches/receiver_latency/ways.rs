@@ -1,4 +1,4 @@
-//! The rows: the ways of a message to the receiver, and how both ends of each begin.
+//! The rows: the ways of a message to the receiver, and how both ends of each start.
 
 #![forbid(unsafe_code)]
 
@@ -22,17 +22,17 @@ use std::thread;
 use std::time::Duration;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-/// What names in /dev/shm start with. The same in each run, so that a run removes what a killed one
+/// The prefix of names in /dev/shm. The same in each run, so that a run removes what a killed one
 /// left.
 pub(crate) const PREFIX: &str = "receiver-latency";
 
-/// How many messages may be under way in our channel and in the queue of the threads: the library's
+/// How many messages may be in transit in our channel and in the threads' queue: the library's
 /// default.
 pub(crate) const SLOTS: usize = 256;
 
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub(crate) enum Way {
-    /// Our channel, whose ends look for so long before they sleep.
+    /// Our channel, whose ends spin for that long before they park.
     Channel { spin: Duration, taken: TakenBy },
     /// A stream between two processes.
     Socket { is_busy: bool },
@@ -40,7 +40,7 @@ pub(crate) enum Way {
     Threads { is_busy: bool },
 }
 
-/// Who takes the messages out of a channel.
+/// How messages are taken out of a channel.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub(crate) enum TakenBy {
     /// A thread that blocks.
@@ -55,7 +55,7 @@ const fn channel(spin: Duration) -> Way {
     Way::Channel { spin, taken: TakenBy::Thread }
 }
 
-/// Our channel as it is without options: the row of the self-test.
+/// Our channel with default options: the row of the self-test.
 pub(crate) const DEFAULT: Row = ("channel, 20 µs spin, then futex", channel(Duration::from_micros(20)));
 
 pub(crate) type Row = (&'static str, Way);
@@ -69,7 +69,7 @@ pub(crate) const ROWS: [Row; 6] = [
     ("std mpsc, two threads, blocking", Way::Threads { is_busy: false }),
 ];
 
-/// What the publisher's process is told. Its orders come by the standard input.
+/// The publisher's task. It receives its orders on the standard input.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Task {
     way: Way,
@@ -80,7 +80,7 @@ pub(crate) struct Task {
 }
 
 impl Task {
-    /// Publishes until there are no more orders, or the receiver is gone.
+    /// Publishes until there are no more orders, or the receiver exits.
     pub(crate) fn run(&self) -> Fallible {
         pin(self.core)?;
         let orders = UnixStream::from(inherited_input()?);
@@ -103,24 +103,24 @@ impl Task {
 type Receive = Box<dyn FnMut() -> Fallible<Option<Message>>>;
 type Finish = Box<dyn FnOnce() -> Fallible>;
 
-/// The receiver's hold on a publisher.
+/// The receiver's handle of a publisher.
 pub(crate) struct Publisher {
     pub(crate) orders: UnixStream,
-    /// Waits for the next message. `None` when the publisher has closed its end, and all that it
-    /// had sent was received.
+    /// Waits for the next message. `None` when the publisher has closed its end, and all its
+    /// messages were received.
     pub(crate) receive: Receive,
-    /// Waits until the publisher has ended, as it must when there are no more orders, with success.
+    /// Waits until the publisher exits, after the last order, and checks that it succeeded.
     pub(crate) finish: Finish,
 }
 
 impl Publisher {
-    /// Starts one on a core. In a channel, or in the threads' queue, so many messages have room.
+    /// Starts one on a core. A channel, or the threads' queue, has room for `slots` messages.
     pub(crate) fn start(way: Way, slots: usize, core: Option<usize>) -> Fallible<Self> {
         let (orders, given) = UnixStream::pair()?;
         let process = |given: UnixStream, name: &str, output: Stdio| {
             let mut command = this_program(&Task { way, slots, name: name.to_owned(), core })?;
-            // In a group of its own: Ctrl-C at the terminal ends the receiver; this process
-            // notices, and removes what it made.
+            // In a separate process group: Ctrl-C at the terminal kills the receiver; this process
+            // detects that, and removes its objects.
             Child::start("publisher", command.stdin(OwnedFd::from(given)).stdout(output).process_group(0))
         };
         let (receive, finish): (Receive, Finish) = match way {
@@ -168,7 +168,7 @@ pub(crate) fn from_channel(received: Result<channel::Message, RecvError>) -> Fal
     }
 }
 
-/// What has come is read at once, in one call, and then handed out message by message.
+/// Available data is read at once, in one call, and then returned message by message.
 fn from_socket(socket: &mut BufReader<Socket>) -> Fallible<Option<Message>> {
     if socket.fill_buf()?.is_empty() {
         return Ok(None);
@@ -188,7 +188,7 @@ fn to_thread(sender: &SyncSender<Message>, is_busy: bool, message: Message) -> F
     Ok(sent.map_err(|_| "the receiver is gone")?)
 }
 
-/// The only error is that the publisher is gone, and all was received.
+/// The only error is that the publisher has closed, and all was received.
 fn from_thread(receiver: &mpsc::Receiver<Message>, is_busy: bool) -> Option<Message> {
     loop {
         match if is_busy { receiver.try_recv() } else { receiver.recv().map_err(Into::into) } {
@@ -198,7 +198,7 @@ fn from_thread(receiver: &mpsc::Receiver<Message>, is_busy: bool) -> Option<Mess
     }
 }
 
-/// A socket; a busy one looks again and again where the other one sleeps.
+/// A socket; a busy one polls where the other one sleeps.
 struct Socket(UnixStream);
 
 impl Socket {

@@ -1,5 +1,5 @@
-//! The machine's floor: one cache line that two processes write in turn, in memory without a name.
-//! The other process inherits it as its standard input.
+//! The machine's floor: one cache line that two processes write in turn, in anonymous memory that
+//! the other process inherits as its standard input.
 
 use crate::ways::Ends;
 use memmap2::{MmapOptions, MmapRaw};
@@ -13,17 +13,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Bytes of a page, of which the first line is used.
 const LEN: u64 = 4096;
 
-/// A new page, zero.
+/// A new zeroed page.
 pub(crate) fn page() -> Fallible<File> {
     let page = File::from(memfd_create(c"rtt-line", MFdFlags::MFD_CLOEXEC)?);
     page.set_len(LEN)?;
     Ok(page)
 }
 
-/// A word that says whose turn it is: odd when a number is on its way there.
+/// A word that says whose turn it is: odd when a number is in transit to the other process.
 pub(crate) struct Turns<'a> {
     page: MmapRaw,
-    /// Who answers; the one that answers has nobody to look after.
+    /// The answering process, on the side that asks.
     other: Option<&'a mut Child>,
 }
 

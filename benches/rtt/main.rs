@@ -1,9 +1,9 @@
-//! Round trips between two processes, each on a core of its own: "RTT, unloaded". One message is
-//! under way at a time.
+//! Round trips between two processes, each on a separate core: "RTT, unloaded". One message is in
+//! transit at a time.
 //!
-//! Each row is a way for a message to go to another process and for a reply to come back. All rows
-//! are measured in turn, in several rounds, next to the machine's floor: one cache line that the
-//! two processes write in turn. Both processes check every message.
+//! Each row is a way for a message to reach another process and for a reply to return. All rows are
+//! measured in turn, in several rounds, next to the machine's floor: one cache line that the two
+//! processes write in turn. Both processes check every message.
 
 mod floor;
 mod ways;

@@ -1,5 +1,5 @@
-//! The rows: how both processes begin with each, and what a round trip is by each way. A message
-//! with a number goes there, and one with the same number comes back.
+//! The rows: how both processes start with each, and how each makes a round trip. A message with a
+//! number is sent, and one with the same number returns.
 
 #![forbid(unsafe_code)]
 
@@ -21,8 +21,8 @@ use std::time::Duration;
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub(crate) enum Way {
     Floor,
-    /// Through two channels that look for so long before they sleep; in the slots, or in buffers of
-    /// this length.
+    /// Through two channels that spin for that long before they park; in the slots, or in buffers
+    /// of this length.
     Channel {
         spin: Duration,
         len: Option<usize>,
@@ -58,7 +58,7 @@ pub(crate) const ROWS: [(&str, Way); 10] = [
     ("pipes, 32 B", Way::Pipe),
 ];
 
-/// What the other process is told.
+/// The other process's task.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Answer {
     way: Way,
@@ -68,7 +68,7 @@ pub(crate) struct Answer {
 }
 
 impl Way {
-    /// Starts the other process, and does `run` with the way to it. It answers `count` times.
+    /// Starts the other process, and calls `run` with the way to it. It answers `count` times.
     pub(crate) fn ask(self, count: u64, core: Option<usize>, run: impl FnOnce(&mut dyn Ends) -> Fallible) -> Fallible {
         let names = std::process::id().to_string();
         let answer = Answer { way: self, count, names: names.clone(), core };
@@ -104,14 +104,13 @@ impl Way {
 }
 
 impl Answer {
-    /// What the other process does.
+    /// Runs the other process.
     pub(crate) fn run(&self) -> Fallible {
         pin(self.core)?;
         let answer = |ends: &mut dyn Ends| (0..self.count).try_for_each(|number| ends.answer(number));
         match self.way {
             Way::Floor => {
-                // The other rows notice when the other process ends, and remove what they have
-                // made.
+                // The other rows detect the other process's exit, and remove their objects.
                 end_with_parent()?;
                 answer(&mut Turns::new(&File::from(inherited_input()?), None)?)
             }
@@ -136,16 +135,16 @@ pub(crate) trait Ends {
     /// Waits for a message, which must have this number.
     fn receive(&mut self, number: u64) -> Fallible;
 
-    /// Lets go of what was received last.
+    /// Releases the last received message.
     fn settle(&mut self) {}
 
-    /// Sends `number`, and waits for it to come back.
+    /// Sends `number`, and waits for its return.
     fn round_trip(&mut self, number: u64) -> Fallible {
         self.send(number)?;
         self.receive(number)
     }
 
-    /// Waits for `number`, and sends it back. What came is let go of after that.
+    /// Waits for `number`, and sends it back. The received message is released after that.
     fn answer(&mut self, number: u64) -> Fallible {
         self.receive(number)?;
         self.send(number)?;
@@ -171,7 +170,7 @@ fn from_bytes(bytes: &[u8]) -> u64 {
     u64::from_ne_bytes(std::array::from_fn(|at| bytes[at]))
 }
 
-/// The same in each run, so that the next one removes what a killed one leaves.
+/// The same in each run, so that the next run removes what a killed one leaves.
 const PREFIX: &str = "shm-pool-rtt";
 const THERE: &str = "there";
 const BACK: &str = "back";
@@ -194,7 +193,7 @@ impl Channel {
         Ok(Self { provider, sender, receiver: None, len, came: None })
     }
 
-    /// Opens what the other process has created.
+    /// Opens the channel that the other process has created.
     fn open(&mut self, names: &str, way: &str, spin: Duration) -> Fallible {
         let client = Client::builder().name_prefix(PREFIX).build()?;
         self.receiver = Some(Receiver::builder().spin(spin).open(&client, &format!("{names}-{way}"))?);

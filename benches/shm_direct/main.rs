@@ -1,15 +1,15 @@
-//! One-way latency between two processes, each on a core of its own, beside what SHM-direct of
-//! rusty-comms does: one slot in shared memory, a process-shared pthread mutex and condition
+//! One-way latency between two processes, each on a separate core, beside the transport of
+//! rusty-comms' SHM-direct: one slot in shared memory, a process-shared pthread mutex and condition
 //! variables.
 //!
-//! Messages of several lengths go back to back, and by the clock; and 116 bytes every 10 ms,
-//! SHM-direct's own reference. All rows are measured in turn, in several rounds.
+//! Messages of several lengths are sent back to back, and at a fixed pace; and 116 bytes every 10
+//! ms, SHM-direct's own reference. All rows are measured in turn, in several rounds.
 //!
-//! The stamps are of CLOCK_MONOTONIC, which the processes share. There are two at the receiver,
-//! because either one alone is partial: at the wake the slot has not done its second copy; and a
-//! slice in place that nobody has read yet is still in the other core's cache, while a copy is not.
-//! So "usable" is after the same sum over all bytes in both. What is in each stamp, and why the ring
-//! is short, is printed with the tables (`NOTES` in `report.rs`).
+//! The timestamps are of CLOCK_MONOTONIC, which the processes share. There are two at the receiver,
+//! because either one alone is biased: at the wake the slot has not made its second copy; and a
+//! slice in place that was not read yet is still in the other core's cache, while a copy is not. So
+//! "usable" is after the same sum over all bytes in both. `NOTES` in `report.rs`, printed with the
+//! tables, say what each timestamp includes, and why the ring is short.
 
 mod messages;
 mod report;
@@ -62,8 +62,7 @@ fn run(options: &Options) -> Fallible {
     }
 }
 
-/// Nothing measured yet, for each row in each setting; with so many messages of a round for each
-/// pace.
+/// Empty cells for each row in each setting, with the number of messages of a round for each pace.
 fn cells(counts: [u64; 3]) -> Vec<Cell> {
     let mut cells = Vec::new();
     for ((pace, lens), count) in SETTINGS.into_iter().zip(counts) {

@@ -1,11 +1,11 @@
-//! What the messages say, and what both sides do by whatever way: the stamps, and the checks.
+//! The contents of messages, and what both sides do by any way: the timestamps, and the checks.
 //!
 //! | bytes of a message | |
 //! |---|---|
 //! | the first 8 | its number |
 //! | the next 8 | when it was sent |
 //! | the last 8 | its number again |
-//! | between | the same in every message, and different from place to place |
+//! | between | the same in every message, and different from position to position |
 
 #![forbid(unsafe_code)]
 
@@ -21,8 +21,7 @@ const WORD: usize = 8;
 /// Shorter messages have no room for three words.
 pub(crate) const MIN_LEN: usize = 3 * WORD;
 
-/// The application's own buffer: of the sender, who fills it, and of the receiver, who compares
-/// with it.
+/// The application's own buffer: the sender fills it, and the receiver compares with it.
 struct Payload(Vec<u8>);
 
 impl Payload {
@@ -43,8 +42,7 @@ impl Payload {
         self.0[at..at + WORD].copy_from_slice(&word.to_ne_bytes());
     }
 
-    /// Compares all of a message that came with what was sent under this number. Returns when it
-    /// was sent.
+    /// Compares a received message with what was sent under this number. Returns when it was sent.
     fn check(&mut self, number: u64, came: &[u8]) -> Fallible<u64> {
         if came.len() != self.0.len() {
             return Err(format!("message {number} came with {} bytes, not {}", came.len(), self.0.len()).into());
@@ -65,15 +63,15 @@ fn word(bytes: &[u8]) -> u64 {
     u64::from_ne_bytes(std::array::from_fn(|at| bytes[at]))
 }
 
-/// Reads every byte once, as cheaply as can be: a sum.
+/// Reads every byte once, as cheaply as possible: a sum.
 fn touch(bytes: &[u8]) -> u64 {
     let words = bytes.chunks_exact(WORD);
     let rest = words.remainder().iter().map(|&byte| u64::from(byte)).sum();
     words.map(word).fold(rest, u64::wrapping_add)
 }
 
-/// Sends all messages, each when its time has come, or back to back. The buffer is the
-/// application's, who has it back after each. The stamp is the last thing before.
+/// Sends all messages, each when it is due, or back to back. The buffer is the application's, and
+/// is reused after each. The timestamp is taken last.
 pub(crate) fn send_all(setting: &Setting, mut send: impl FnMut(&[u8]) -> Fallible) -> Fallible {
     let pace = setting.pace.as_nanos() as u64;
     let mut payload = Payload::new(setting.len);
@@ -89,14 +87,14 @@ pub(crate) fn send_all(setting: &Setting, mut send: impl FnMut(&[u8]) -> Fallibl
     Ok(())
 }
 
-/// What the receiver has seen of one round.
+/// The receiver's results of one round.
 pub(crate) struct Round {
     /// By [stamp](crate::report::STAMPS).
     pub(crate) latencies: [Histogram<u64>; 2],
     pub(crate) took: Duration,
 }
 
-/// Gets a message and the time of the wake.
+/// Receives a message and the time of the wake.
 pub(crate) type Read<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Fallible;
 
 /// Receives all messages in order, reads every byte of each, and then compares it with what was

@@ -1,4 +1,4 @@
-//! What is printed: a table for each pace, and the ratios that the goals are for.
+//! The output: a table for each pace, and the ratios that have goals.
 
 #![forbid(unsafe_code)]
 
@@ -13,12 +13,12 @@ use shm_pool_support::units::Nanoseconds;
 use shm_pool_support::Fallible;
 use std::time::Duration;
 
-/// When the receiver looks at the clock.
+/// When the receiver reads the clock.
 pub(crate) const STAMPS: [&str; 2] = ["wake", "usable"];
 const WAKE: usize = 0;
 const USABLE: usize = 1;
 
-/// What one row was in one setting, over all rounds.
+/// The results of one row in one setting, over all rounds.
 pub(crate) struct Cell {
     pub(crate) name: &'static str,
     pub(crate) way: Way,
@@ -27,7 +27,7 @@ pub(crate) struct Cell {
     latencies: [Latencies; 2],
 }
 
-/// A ratio of one-way means, and what it should be.
+/// A ratio of one-way means, and its goal.
 const GOALS: [(Duration, usize, usize, Goal); 4] = [
     (SLOW, REFERENCE, WAKE, Goal::AtMost(1.0)),
     (SLOW, REFERENCE, USABLE, Goal::AtMost(1.0)),
@@ -53,7 +53,7 @@ pub(crate) fn curves(cells: &[Cell]) -> Vec<(String, &Histogram<u64>)> {
     both.map(|(name, (stamp, latencies))| (format!("{name}, {stamp}"), &latencies.all)).collect()
 }
 
-/// All tables, and what to know about them.
+/// Prints all tables, with notes.
 pub(crate) fn print(cells: &[Cell], rounds: u32) {
     for (pace, _) in SETTINGS {
         print_pace(pace, cells.iter().filter(|cell| cell.setting.pace == pace), rounds);
@@ -67,8 +67,8 @@ pub(crate) fn print(cells: &[Cell], rounds: u32) {
         };
         for name in [FUTEX_ONLY, DEFAULT_WAITING] {
             let Some((ours, theirs)) = find(name).zip(find(SLOT)) else { continue };
-            // Of rounds that were run one after the other, so that what the machine did meanwhile
-            // is in both.
+            // Of rounds that ran one after the other, so that the machine's other activity affects
+            // both.
             let ratios: Vec<_> = ours.means().iter().zip(theirs.means()).map(|(ours, theirs)| ours / theirs).collect();
             let ratio = Spread::of(&ratios);
             table.add_row([

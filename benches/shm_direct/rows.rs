@@ -1,5 +1,5 @@
-//! The rows, the settings in which they are compared, and how both processes begin with each. The
-//! receiver is the parent, because it prints what it has seen.
+//! The rows, the settings in which they are compared, and how both processes start with each. The
+//! receiver is the parent, because it prints the results.
 
 #![forbid(unsafe_code)]
 
@@ -21,12 +21,12 @@ use std::time::Duration;
 const LENS: &[usize] = &[64, 100, 512, 1024, 4096, LARGEST];
 pub(crate) const LARGEST: usize = 8192;
 
-/// What the figures in SHM-direct's own report are for.
+/// The length of the messages in SHM-direct's own report.
 pub(crate) const REFERENCE: usize = 116;
 
 const _: () = assert!(LENS[0] >= MIN_LEN && REFERENCE >= MIN_LEN && LARGEST <= MAX_LEN);
 
-/// From one message to the next, by the clock.
+/// The interval between messages.
 pub(crate) const BACK_TO_BACK: Duration = Duration::ZERO;
 pub(crate) const PACED: Duration = Duration::from_millis(1);
 pub(crate) const SLOW: Duration = Duration::from_millis(10);
@@ -34,12 +34,12 @@ pub(crate) const SLOW: Duration = Duration::from_millis(10);
 /// Settings that belong together: a pace, and the lengths of messages.
 pub(crate) const SETTINGS: [(Duration, &[usize]); 3] = [(BACK_TO_BACK, LENS), (PACED, LENS), (SLOW, &[REFERENCE])];
 
-/// Under what conditions the ways are compared.
+/// The conditions of a comparison.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Setting {
     pub(crate) pace: Duration,
     pub(crate) len: usize,
-    /// Messages before those that count.
+    /// Uncounted messages at the start.
     pub(crate) warm_up: u64,
     /// Messages of a round.
     pub(crate) count: u64,
@@ -51,7 +51,7 @@ impl Setting {
         self.warm_up + self.count
     }
 
-    /// How long a round takes by the clock.
+    /// How long a round takes at its pace.
     pub(crate) fn duration(&self) -> Duration {
         self.pace.mul_f64(self.messages() as f64)
     }
@@ -61,15 +61,15 @@ impl Setting {
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub(crate) enum Way {
     Slot,
-    /// Looks for so long before it sleeps; so many messages may be under way.
+    /// Spins for that long before it parks; `slots` messages may be in transit.
     Channel {
         spin: Duration,
         slots: usize,
     },
 }
 
-/// As many messages may be under way as with one slot, when the receiver has copied a message out
-/// of that and goes on to read it: the one that is read, and the next one.
+/// As many messages may be in transit as with one slot, when the receiver has copied a message out
+/// of that and goes on to read it: the one being read, and the next one.
 const TWO_SLOTS: usize = 2;
 
 /// The library's defaults.
@@ -78,7 +78,7 @@ const RING: usize = 256;
 
 pub(crate) const SLOT: &str = "slot: pthread mutex, condvars";
 
-/// Waits as the slot's sides do, who sleep at once.
+/// Waits like the slot's sides, which park at once.
 pub(crate) const FUTEX_ONLY: &str = "channel, futex only";
 
 pub(crate) const DEFAULT_WAITING: &str = "channel, default waiting";
@@ -91,13 +91,13 @@ pub(crate) const ROWS: [(&str, Way); 4] = [
     ("channel, default waiting, 256 slots", Way::Channel { spin: SPIN, slots: RING }),
 ];
 
-/// All runs have the same, so that each removes what one that was killed has left.
+/// The same in each run, so that each run removes what a killed one left.
 const PREFIX: &str = "shm-direct";
 
-/// Longest wait for the other process to begin.
+/// Longest wait for the other process to start.
 const BEGIN: Duration = Duration::from_secs(30);
 
-/// What the sender is told.
+/// The sender's task.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Job {
     way: Way,
@@ -108,13 +108,14 @@ pub(crate) struct Job {
 }
 
 impl Way {
-    /// Does the time that a message takes mean something? Through a long ring, back to back, it is
-    /// the time that the ring takes.
+    /// Returns `true` if the latency of a message is meaningful. Through a long ring, back to back,
+    /// it is the latency of the ring.
     pub(crate) fn has_latencies(self) -> bool {
         !matches!(self, Self::Channel { slots: RING, .. })
     }
 
-    /// Is it measured? The length of the ring matters only when it fills.
+    /// Returns `true` if it is measured at this pace. The length of the ring matters only when it
+    /// fills.
     pub(crate) fn is_for(self, pace: Duration) -> bool {
         pace == BACK_TO_BACK || self.has_latencies()
     }
@@ -123,8 +124,8 @@ impl Way {
     pub(crate) fn receive(self, setting: &Setting, core: Option<usize>) -> Fallible<Round> {
         limit(setting);
         let job = Job { way: self, setting: *setting, name: process::id().to_string(), core };
-        // In a group of its own: an interrupt from the terminal is this process's. The other one
-        // finds this one gone, and removes what it has made.
+        // In a separate process group: an interrupt from the terminal reaches only this process.
+        // The other one detects its exit, and removes its own objects.
         let start = |input: Stdio, output: Stdio| {
             Child::start("sender", this_program(&job)?.stdin(input).stdout(output).process_group(0))
         };
@@ -146,8 +147,8 @@ impl Way {
                 let mut sender = start(Stdio::piped(), Stdio::piped())?;
                 let round = open(&mut sender, &job.name, spin).and_then(|mut receiver| {
                     let round = receive_from(sender, setting, |read| {
-                        // As with the slot, the clock is asked for a deadline only if there is
-                        // nothing yet.
+                        // As with the slot, the clock is read for a deadline only if no message is
+                        // available.
                         let message = match receiver.try_recv() {
                             Err(RecvError::Empty) => receiver.recv_timeout(PATIENCE)?,
                             message => message?,
@@ -160,7 +161,7 @@ impl Way {
                     }
                 });
                 if round.is_err() {
-                    // The sender may have been killed, and then has left what it had made.
+                    // A killed sender leaves its objects behind.
                     Provider::sweep(PREFIX)?;
                 }
                 round
@@ -171,17 +172,17 @@ impl Way {
     }
 }
 
-/// Opens the channel when the sender has made it.
+/// Opens the channel when the sender has created it.
 fn open(sender: &mut Child, name: &str, spin: Duration) -> Fallible<Receiver> {
     sender.wait_until_ready()?;
     Ok(Receiver::builder().spin(spin).open(&Client::builder().name_prefix(PREFIX).build()?, name)?)
 }
 
-/// Receives all, and sees the sender end.
+/// Receives all, and waits for the sender's exit.
 fn receive_from(mut sender: Child, setting: &Setting, receive: impl FnMut(Read) -> Fallible) -> Fallible<Round> {
     let round = receive_all(setting, receive);
     if round.is_err() {
-        // Says more, if it is why.
+        // Reports more, if that is the cause.
         sender.check_alive()?;
     } else {
         sender.finish()?;
@@ -190,14 +191,14 @@ fn receive_from(mut sender: Child, setting: &Setting, receive: impl FnMut(Read) 
 }
 
 impl Job {
-    /// What the other process does.
+    /// Runs the other process.
     pub(crate) fn send(&self) -> Fallible {
         let Self { setting, .. } = self;
         limit(setting);
         pin(self.core)?;
         match self.way {
             Way::Slot => {
-                // It would notice when it has waited in vain; and it has nothing to remove.
+                // It would detect the parent's exit only after a wait, and has nothing to remove.
                 end_with_parent()?;
                 let slot = Slot::map(&File::from(inherited_input()?))?;
                 send_all(setting, |payload| slot.put(payload))
@@ -212,8 +213,8 @@ impl Job {
                     buffer.copy_from_slice(payload);
                     Ok(sender.send(buffer.freeze())?)
                 })?;
-                // A message that was not attached to yet goes with its owner, so that waits until
-                // the receiver has them all.
+                // A message that was not attached yet is lost with its owner, so wait until the
+                // receiver has all of them.
                 io::copy(&mut io::stdin(), &mut io::sink())?;
                 Ok(())
             }
@@ -221,8 +222,8 @@ impl Job {
     }
 }
 
-/// The kernel ends this process when a round takes far longer than it ever does: the last resort,
-/// when the other process does not end, or has left a lock that nobody releases.
+/// Lets the kernel kill this process when a round takes far too long: the last resort, when the
+/// other process does not exit, or has left a lock held.
 fn limit(setting: &Setting) {
     let most = 2 * BEGIN + (setting.pace + Duration::from_millis(1)).mul_f64(setting.messages() as f64);
     alarm::set(most.as_secs().try_into().unwrap_or(u32::MAX));

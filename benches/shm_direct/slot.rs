@@ -2,20 +2,20 @@
 //! condition variables.
 //!
 //! A message is copied in by one side and copied out by the other, each by one bulk copy under the
-//! lock; the slot takes the next one when the last was taken. The memory has no name: the other
+//! lock; the slot accepts the next one when the last was taken. The memory has no name: the other
 //! process inherits it as a file descriptor.
 //!
-//! As quick as it can fairly be made. The mutex shares its line with the word that it guards, each
-//! condition variable and the message begin a line of their own, and the clock is asked for
-//! deadlines only by who must wait. The signal is given with the lock still held, as SHM-direct
-//! does: who has waited releases the lock by a system call, because glibc takes it then as if
-//! others waited for it too, and a signal after that would be later by as much. Long before anybody
-//! is awake the lock is free.
+//! As quick as is fair. The mutex shares its line with the word that it guards, each condition
+//! variable and the message begin a separate line, and only a side that must wait reads the clock
+//! for a deadline. The signal is sent with the lock still held, as in SHM-direct: a thread that has
+//! waited releases the lock by a system call, because glibc then takes it as if others waited for
+//! it too, and a signal after that would be later by as much. The lock is free long before the
+//! other side is awake.
 //!
 //! The mutex is robust: if a process dies with the lock, the other one gets `EOWNERDEAD`, and an
-//! error, and not a lock that nobody releases. Every wait ends after [`PATIENCE`]. (Condition
-//! variables have no such thing: killed in the few instructions that change one, a process leaves
-//! it locked, and the other one may wait for that. The alarm that each round sets ends it then.)
+//! error, instead of a lock that is never released. Every wait ends after [`PATIENCE`]. (Condition
+//! variables are not robust: a process killed in the few instructions that change one leaves it
+//! locked, and the other one may wait for that. The alarm that each round sets then ends it.)
 
 use memmap2::{MmapOptions, MmapRaw};
 use nix::sys::memfd::{memfd_create, MFdFlags};
@@ -52,7 +52,7 @@ struct Guard {
 
 const _: () = assert!(size_of::<Guard>() <= 64);
 
-/// What the processes share.
+/// The memory shared by the processes.
 #[repr(C)]
 struct Shared {
     guard: Line<Guard>,
@@ -65,7 +65,7 @@ struct Shared {
 pub(crate) struct Slot(MmapRaw);
 
 impl Slot {
-    /// An empty slot, and what another process [maps](Self::map).
+    /// Creates an empty slot, with the descriptor that another process [maps](Self::map).
     pub(crate) fn create() -> Fallible<(Self, OwnedFd)> {
         let file = File::from(memfd_create(c"shm-direct-slot", MFdFlags::MFD_CLOEXEC)?);
         file.set_len(size_of::<Shared>() as u64)?;
@@ -77,14 +77,14 @@ impl Slot {
         Ok((slot, file.into()))
     }
 
-    /// A slot that was [created](Self::create) before.
+    /// Maps a slot that was [created](Self::create) before.
     pub(crate) fn map(file: &File) -> Fallible<Self> {
         Ok(Self(MmapOptions::new().len(size_of::<Shared>()).map_raw(file)?))
     }
 
     fn shared(&self) -> &Shared {
         // SAFETY: a mapping is aligned to pages, as long as this, and lives as long as `self`. All
-        // that the other process may change is in cells and atomics, which any bytes are valid for.
+        // that the other process may change is in cells and atomics, for which any bytes are valid.
         unsafe { &*self.0.as_ptr().cast::<Shared>() }
     }
 
@@ -99,15 +99,15 @@ impl Slot {
             locked.wait(&shared.not_full.0)?;
         }
         let to = shared.bytes.0.get().cast::<u8>();
-        // SAFETY: not longer than the slot, as checked above, and nobody else accesses that without
-        // the lock.
+        // SAFETY: not longer than the slot, as checked above, and no other thread accesses that
+        // without the lock.
         unsafe { ptr::copy_nonoverlapping(message.as_ptr(), to, message.len()) };
         locked.set_len(message.len());
         locked.signal(&shared.not_empty.0)
     }
 
-    /// Waits until the slot is full, and copies the message out. Returns how long it is, and when
-    /// this side was awake, had the lock and found the message.
+    /// Waits until the slot is full, and copies the message out. Returns its length, and the time
+    /// when this side was awake, had the lock and found the message.
     pub(crate) fn take(&self, buffer: &mut [u8]) -> Fallible<(usize, u64)> {
         let shared = self.shared();
         let locked = self.lock()?;
@@ -120,27 +120,27 @@ impl Slot {
             return Err(format!("a message of {len} bytes is longer than expected").into());
         }
         let from = shared.bytes.0.get().cast::<u8>();
-        // SAFETY: longer than neither, as checked above, and nobody else accesses the slot without
-        // the lock.
+        // SAFETY: longer than neither, as checked above, and no other thread accesses the slot
+        // without the lock.
         unsafe { ptr::copy_nonoverlapping(from, buffer.as_mut_ptr(), len) };
         locked.set_len(0);
         locked.signal(&shared.not_full.0)?;
         Ok((len, wake))
     }
 
-    /// Is no message in it?
+    /// Returns `true` if it contains no message.
     pub(crate) fn is_empty(&self) -> Fallible<bool> {
         Ok(self.lock()?.len() == 0)
     }
 
     fn lock(&self) -> Fallible<Locked<'_>> {
         let mutex = self.shared().guard.0.mutex.get();
-        // SAFETY: a mutex that `create` has made, before the other process began.
+        // SAFETY: a mutex that `create` has initialised, before the other process started.
         let mut result = unsafe { libc::pthread_mutex_trylock(mutex) };
         if result == libc::EBUSY {
-            // This call's deadlines are of no other clock.
+            // This call's deadlines are always of this clock.
             let deadline = deadline(ClockId::CLOCK_REALTIME)?;
-            // SAFETY: a mutex that was made, and a valid time.
+            // SAFETY: an initialised mutex, and a valid time.
             result = unsafe { libc::pthread_mutex_timedlock(mutex, deadline.as_ref()) };
         }
         check("locking the slot", result)?;
@@ -164,24 +164,24 @@ impl Locked<'_> {
         self.guard().len.store(len, Ordering::Relaxed);
     }
 
-    /// Waits for a signal, or for no reason.
+    /// Waits for a signal, or wakes spuriously.
     fn wait(&self, condvar: &Condvar) -> Fallible {
         let deadline = deadline(ClockId::CLOCK_MONOTONIC)?;
         let mutex = self.guard().mutex.get();
-        // SAFETY: they were made, this thread has the lock, and the time is valid.
+        // SAFETY: they are initialised, this thread holds the lock, and the time is valid.
         let result = unsafe { libc::pthread_cond_timedwait(condvar.get(), mutex, deadline.as_ref()) };
         check("waiting for the other side", result)
     }
 
     fn signal(&self, condvar: &Condvar) -> Fallible {
-        // SAFETY: it was made, as `create` sees to.
+        // SAFETY: initialised by `create`.
         check("pthread_cond_signal", unsafe { libc::pthread_cond_signal(condvar.get()) })
     }
 }
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        // SAFETY: this thread has the lock; so it cannot fail.
+        // SAFETY: this thread holds the lock, so it cannot fail.
         unsafe { libc::pthread_mutex_unlock(self.guard().mutex.get()) };
     }
 }
@@ -191,7 +191,7 @@ fn make_mutex(mutex: &UnsafeCell<libc::pthread_mutex_t>) -> Fallible {
         (libc::pthread_mutexattr_setpshared, libc::PTHREAD_PROCESS_SHARED),
         (libc::pthread_mutexattr_setrobust, libc::PTHREAD_MUTEX_ROBUST),
     ];
-    // SAFETY: the attributes are initialised, and nobody uses the mutex yet.
+    // SAFETY: the attributes are initialised, and no thread uses the mutex yet.
     with_attributes(libc::pthread_mutexattr_init, sets, |all| unsafe { libc::pthread_mutex_init(mutex.get(), all) })
 }
 
@@ -201,14 +201,14 @@ fn make_condvar(condvar: &Condvar) -> Fallible {
         (libc::pthread_condattr_setpshared, libc::PTHREAD_PROCESS_SHARED),
         (libc::pthread_condattr_setclock, libc::CLOCK_MONOTONIC),
     ];
-    // SAFETY: the attributes are initialised, and nobody uses the condition variable yet.
+    // SAFETY: the attributes are initialised, and no thread uses the condition variable yet.
     with_attributes(libc::pthread_condattr_init, sets, |all| unsafe { libc::pthread_cond_init(condvar.get(), all) })
 }
 
-/// An attribute: the call that sets it, and what it is set to.
+/// An attribute: the call that sets it, and its value.
 type Set<A> = (unsafe extern "C" fn(*mut A, libc::c_int) -> libc::c_int, libc::c_int);
 
-/// Initialises attributes, sets some, and makes something that has them. On Linux they hold nothing
+/// Initialises attributes, sets some, and creates an object with them. On Linux they hold nothing
 /// that would have to be destroyed.
 fn with_attributes<A>(
     init: unsafe extern "C" fn(*mut A) -> libc::c_int,
@@ -216,7 +216,7 @@ fn with_attributes<A>(
     make: impl FnOnce(*const A) -> libc::c_int,
 ) -> Fallible {
     let mut attributes = MaybeUninit::uninit();
-    // SAFETY: a place to write to.
+    // SAFETY: a valid place to write to.
     check("initialising attributes", unsafe { init(attributes.as_mut_ptr()) })?;
     for (set, value) in sets {
         // SAFETY: initialised above.
@@ -229,11 +229,11 @@ fn deadline(clock: ClockId) -> Fallible<TimeSpec> {
     Ok(clock_gettime(clock)? + TimeSpec::from_duration(PATIENCE))
 }
 
-/// These calls return what others put into `errno`.
+/// These calls return their error instead of setting `errno`.
 fn check(what: &'static str, result: libc::c_int) -> Fallible {
     match result {
         0 => Ok(()),
-        // Nobody makes the mutex consistent again: this process is about to end, too.
+        // The mutex is never made consistent again: this process is about to exit, too.
         libc::EOWNERDEAD => Err("the other side died while it had the lock".into()),
         libc::ETIMEDOUT => Err(format!("{what}: nothing for {} s", PATIENCE.as_secs()).into()),
         other => Err(format!("{what}: {}", io::Error::from_raw_os_error(other)).into()),

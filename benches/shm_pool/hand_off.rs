@@ -1,7 +1,7 @@
-//! What takes two threads: one allocates, the other drops, both busy all the time.
+//! Operations with two threads: one allocates, the other drops, both busy all the time.
 //!
-//! The floor and the pool differ only in where the first thread takes from and the second gives
-//! back to.
+//! The floor and the pool differ only in the source of the first thread and the target of the
+//! second.
 
 #![forbid(unsafe_code)]
 
@@ -15,19 +15,17 @@ use std::time::{Duration, Instant};
 /// Entries of the queue between the threads.
 const BELT: usize = 16;
 
-/// Buffers, or tokens, that exist: twice what the belt holds, so that one is always free to be
-/// taken.
+/// Buffers, or tokens, that exist: twice what the belt holds, so that one is always free.
 const SUPPLY: usize = 2 * BELT;
 
-/// Attempts before a waiting thread lets others run: more than it takes while its partner has a
-/// core.
+/// Attempts before a waiting thread yields: more than it takes while its partner has a core.
 const SPINS: u32 = 300;
 
-/// Longest run of messages between two looks at whether both threads had a core; well below a
+/// Longest run of messages between two checks that both threads had a core; well below a
 /// scheduler's time slice.
 pub(crate) const PIECE: u64 = 5000;
 
-/// How often a disturbed piece is run again before it is taken as it is.
+/// How often a disturbed piece is run again before it is used as it is.
 const RETRIES: usize = 4;
 
 /// The floor: tokens of a free list that is a bare queue.
@@ -54,8 +52,8 @@ pub(crate) fn buffers() -> Batch {
 
 /// The time from the first `take` in this thread to the last `give` in another, in pieces.
 ///
-/// Where other processes want the cores too, our threads may have to share one, and then what is
-/// measured is the scheduler. So a piece is run again if one of the threads was without a core.
+/// Where other processes compete for the cores, our threads may have to share one, which would
+/// measure the scheduler. So a piece is run again if one of the threads was without a core.
 fn hand_off<T: Send>(
     count: u64,
     belt: &ArrayQueue<T>,
@@ -84,7 +82,7 @@ fn hand_off_piece<T: Send>(
     give: &mut (impl FnMut(T) + Send),
 ) -> Timed {
     let present = AtomicUsize::new(0);
-    // Starting a thread is not part of the time.
+    // Starting a thread is not timed.
     let meet = || {
         present.fetch_add(1, Ordering::AcqRel);
         while present.load(Ordering::Acquire) < 2 {
@@ -113,7 +111,7 @@ fn hand_off_piece<T: Send>(
     })
 }
 
-/// Attempts something until it succeeds, and notes if that took long.
+/// Repeats an attempt until it succeeds, and notes if that took long.
 fn until<T>(mut attempt: impl FnMut() -> Option<T>, has_yielded: &mut bool) -> T {
     loop {
         for _ in 0..SPINS {

@@ -1,9 +1,9 @@
-//! What an allocation costs, next to what it is made of and to what one would use instead.
+//! The cost of an allocation, next to that of its parts and of the alternatives.
 //!
 //! Run with `cargo bench --bench shm_pool`; an argument filters, as in `cargo bench --bench
 //! shm_pool -- warm/`. Each subject is a Criterion benchmark of the group `shm_pool`. Afterwards
-//! the ratios that the crate promises are printed, each pass or short of its goal. A goal that is
-//! missed is a result and not an error: the exit code stays 0.
+//! the ratios that the crate promises are printed, each with its verdict. A missed goal is a result
+//! and not an error: the exit code stays 0.
 
 mod hand_off;
 mod ratios;
@@ -19,8 +19,8 @@ fn main() {
     let mut group = criterion.benchmark_group("shm_pool");
     group.warm_up_time(Duration::from_millis(500)).measurement_time(Duration::from_secs(2)).sample_size(50);
     for (id, build) in subjects::ALL {
-        // Criterion calls the closure for every sample: what it needs is built once, and not at all
-        // if filtered out.
+        // Criterion calls the closure for every sample: its state is built once, and not at all if
+        // filtered out.
         let (mut batch, mut is_measured) = (None, false);
         let (function, parameter) = id.split_once('/').expect("an id is function/parameter");
         group.bench_function(BenchmarkId::new(function, parameter), |bencher| {

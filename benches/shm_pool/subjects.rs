@@ -1,5 +1,5 @@
-//! What is measured. A subject is built once and then runs batches; Criterion and the table of
-//! ratios time the same batches.
+//! The subjects. Each is built once and then runs batches; Criterion and the table of ratios time
+//! the same batches.
 
 use crate::hand_off;
 use crossbeam_queue::ArrayQueue;
@@ -8,6 +8,7 @@ use shm_pool::{Client, Descriptor, PeerId, Provider, ShmBuf, ShmBufMut};
 use std::alloc::Layout;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 use talc::base::Talc;
@@ -21,22 +22,31 @@ const PAGE: usize = 4096;
 const BURST: usize = 4;
 const TALC_ARENA: usize = 16 * MIB;
 
+/// Longer than any batch.
+const FOR_EVER: Duration = Duration::from_secs(600);
+
+/// How long a thread that is about to wait is given to park.
+const FALLS_ASLEEP: Duration = Duration::from_millis(2);
+
 /// Runs an operation that many times.
 pub(crate) type Batch = Box<dyn FnMut(u64) -> Timed>;
 
 /// How long a batch took.
 pub(crate) struct Timed {
     pub(crate) elapsed: Duration,
-    /// A thread was seen to lack a core, so that the scheduler was measured too.
+    /// A thread was found to lack a core, so that the scheduler was measured too.
     pub(crate) is_disturbed: bool,
 }
 
 /// Criterion's function and parameter, with a slash between; and what builds the benchmark.
 pub(crate) type Subject = (&'static str, fn() -> Batch);
 
-/// In the order in which they run. Floors come directly before what is compared with them, because
-/// a machine's speed drifts. What starts threads comes last, because glibc's malloc is faster in a
-/// process that never had a second one.
+/// Sleeps before each batch.
+pub(crate) const OTHER_POOL_WAITS: &str = "other_pool_waits/1MiB";
+
+/// In the order in which they run. Floors are directly before the subjects that are compared with
+/// them, because a machine's speed drifts. Subjects that start threads are last, because glibc's
+/// malloc is faster in a process that never had a second one.
 pub(crate) const ALL: &[Subject] = &[
     ("floor/two_rmw", two_rmw),
     ("floor/array_queue", array_queue),
@@ -57,9 +67,10 @@ pub(crate) const ALL: &[Subject] = &[
     ("floor/cross_thread", hand_off::tokens),
     ("cross_thread/1MiB", hand_off::buffers),
     ("malloc_threads/1MiB", malloc_threads),
+    (OTHER_POOL_WAITS, other_pool_waits),
 ];
 
-/// Times `count` runs. What an operation returns is dropped within the time.
+/// Times `count` runs. The result of an operation is dropped within the time.
 #[inline]
 fn time<T>(count: u64, mut operation: impl FnMut() -> T) -> Timed {
     let start = Instant::now();
@@ -69,8 +80,8 @@ fn time<T>(count: u64, mut operation: impl FnMut() -> T) -> Timed {
     Timed { elapsed: start.elapsed(), is_disturbed: false }
 }
 
-/// Runs a batch that must make no new chunk, and so, where one chunk exists, must use that one each
-/// time.
+/// Runs a batch that must make no new chunk, and so, where one chunk exists, must reuse that one
+/// each time.
 pub(crate) fn steady(provider: &Provider, batch: impl FnOnce() -> Timed) -> Timed {
     let made = || {
         let stats = provider.stats();
@@ -94,7 +105,7 @@ fn alloc(provider: &Provider, len: usize) -> ShmBufMut {
     provider.alloc(black_box(len)).expect("an idle chunk, or room for a new one")
 }
 
-/// The least that taking and putting back a pointer atomically can cost.
+/// The minimum cost of taking and returning a pointer atomically.
 fn two_rmw() -> Batch {
     let slot = AtomicUsize::new(1);
     Box::new(move |count| {
@@ -105,7 +116,7 @@ fn two_rmw() -> Batch {
     })
 }
 
-/// The least that a pool made of a lock-free queue can cost.
+/// The minimum cost of a pool made of a lock-free queue.
 fn array_queue() -> Batch {
     let queue = ArrayQueue::new(8);
     queue.push(1usize).expect("a free slot");
@@ -117,7 +128,7 @@ fn array_queue() -> Batch {
     })
 }
 
-/// An operation on idle chunks for `len` bytes, which it must use again each time.
+/// An operation on idle chunks for `len` bytes, which it must reuse each time.
 fn reuse<T>(len: usize, chunks: usize, operation: impl Fn(&Provider) -> T + 'static) -> Batch {
     let provider = provider_with(len, chunks);
     Box::new(move |count| steady(&provider, || time(count, || operation(&provider))))
@@ -128,7 +139,7 @@ fn warm(len: usize) -> Batch {
     reuse(len, 1, move |provider| alloc(provider, len))
 }
 
-/// As `warm`, and every byte written: what a message costs before anybody reads it.
+/// As `warm`, and every byte written: the cost of a message before it is read.
 fn warm_fill() -> Batch {
     reuse(MIB, 1, |provider| {
         let mut buffer = alloc(provider, MIB);
@@ -142,12 +153,12 @@ fn frozen() -> Batch {
     reuse(MIB, 1, |provider| alloc(provider, MIB).freeze())
 }
 
-/// Several alive at a time: all but one come from the queue behind the hot slot.
+/// Several alive at a time: all but one are from the queue behind the hot slot.
 fn burst() -> Batch {
     reuse(MIB, BURST, |provider| -> [ShmBufMut; BURST] { std::array::from_fn(|_| alloc(provider, MIB)) })
 }
 
-/// A segment created, faulted in and destroyed: what a message costs without a pool.
+/// A segment created, faulted in and destroyed: the cost of a message without a pool.
 fn cold() -> Batch {
     let provider = Provider::builder().max_idle_per_class(0).build().expect("a provider");
     Box::new(move |count| {
@@ -166,7 +177,7 @@ fn cold() -> Batch {
 /// Allocated, frozen, and read through a client that has the segment mapped.
 ///
 /// Owner and client are one process here. The protocol is the same as between two, but the lease's
-/// cache line stays in one core: this is the instructions' cost, not the coherence traffic's.
+/// cache line stays in one core: this measures the instructions, without the coherence traffic.
 fn shared(pass: impl Fn(&Client, PeerId, ShmBuf) + 'static) -> Batch {
     let provider = provider_with(MIB, 1);
     let client = Client::new();
@@ -202,10 +213,10 @@ fn pass_by_grant(client: &Client, peer: PeerId, message: ShmBuf) {
 
 /// glibc's malloc and free.
 ///
-/// The first free of a block that was mapped for itself raises glibc's mmap threshold above its
-/// size, so that later ones come from the heap: no system call, no fault. That is the honest peer
-/// of a warm pool. In a process that has not started a thread yet glibc does not even lock: malloc
-/// at its fastest, where the pool pays for being thread-safe.
+/// The first free of a block that was mapped separately raises glibc's mmap threshold above its
+/// size, so that later ones are from the heap: no system call, no fault. That is the honest peer of
+/// a warm pool. In a process that has not started a thread yet glibc does not even lock: malloc at
+/// its fastest, where the pool pays for being thread-safe.
 fn malloc() -> Batch {
     Box::new(|count| time(count, || Vec::<u8>::with_capacity(black_box(MIB))))
 }
@@ -215,6 +226,31 @@ fn malloc() -> Batch {
 fn malloc_threads() -> Batch {
     thread::spawn(|| ()).join().expect("a thread that does nothing");
     malloc()
+}
+
+/// As `warm`, while another thread waits for memory of another pool.
+///
+/// It waits during a batch and not between batches, because it may slow the whole process,
+/// including the other side of the comparison.
+fn other_pool_waits() -> Batch {
+    let provider = provider_with(MIB, 1);
+    let full = Provider::builder().max_bytes(MIB).build().expect("a provider");
+    Box::new(move |count| {
+        let meet = Barrier::new(2);
+        thread::scope(|scope| {
+            let held = alloc(&full, MIB);
+            let waiter = scope.spawn(|| {
+                meet.wait();
+                drop(full.alloc_timeout(MIB, FOR_EVER).expect("memory once the batch is over"));
+            });
+            meet.wait();
+            thread::sleep(FALLS_ASLEEP);
+            let timed = steady(&provider, || time(count, || alloc(&provider, MIB)));
+            assert!(!waiter.is_finished(), "a wait ended although the pool was full");
+            drop(held);
+            timed
+        })
+    })
 }
 
 /// An arena that was created and faulted in before, managed by talc behind a lock: shared memory

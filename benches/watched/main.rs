@@ -1,15 +1,15 @@
-//! What a provider and a channel cost while somebody watches them, as `shm-pool top` does.
+//! What a provider and a channel cost while another process inspects them, as `shm-pool top` does.
 //!
 //! ```text
 //! cargo bench --bench watched
 //! cargo bench --bench watched -- --interval 100
 //! ```
 //!
-//! Another process looks at all that is there, as often as `top` does by default. Each round has three
-//! parts of the same length: nobody looks; nobody looks, again; somebody looks. What the second
-//! differs from the first by is noise. Times are of batches of this process alone, on a core of its
-//! own if the machine has two: the median, and the 99th percentile, which shows what meets a few of
-//! them only, as a look does.
+//! Another process inspects everything, as often as `top` does by default. Each round has three
+//! parts of the same length: unwatched; unwatched again; watched. The difference between the first
+//! two is noise. Times are of batches of this process alone, on a separate core if the machine has
+//! two: the median, and the 99th percentile, which shows what affects only a few of them, as an
+//! inspection does.
 
 #![forbid(unsafe_code)]
 
@@ -35,26 +35,26 @@ use std::time::{Duration, Instant};
 struct Options {
     #[command(flatten)]
     quick: Quick,
-    /// How often all is measured; medians and ranges are over the batches of all rounds
+    /// How often each part is measured; medians and ranges are over the batches of all rounds
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Milliseconds from one look to the next
+    /// Milliseconds from one inspection to the next
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
     interval: u64,
 }
 
-/// The same in each run, so that the next one removes what a killed one leaves.
+/// The same in each run, so that the next run removes what a killed one leaves.
 const PREFIX: &str = "shm-pool-watched";
 
-/// What makes this program the one that looks.
+/// Makes this program the watcher.
 const WATCHER: &str = "SHM_POOL_WATCHER";
 
 const LEN: usize = 64 << 10;
 
-/// How many operations a batch has: some 10 to 100 µs, far less than a look takes.
+/// How many operations a batch has: some 10 to 100 µs, far less than an inspection takes.
 const BATCH: u32 = 256;
 
-/// Is anybody looking?
+/// Whether the watcher is inspecting.
 #[derive(Clone, Copy, PartialEq)]
 enum Part {
     Alone,
@@ -84,7 +84,7 @@ fn main() -> Fallible {
     };
     let machine = Machine::now();
     let cores = Cores::choose()?;
-    // The watcher inherits no core: it starts before this thread is bound to one.
+    // The watcher must not inherit a core: it starts before this thread is pinned to one.
     let mut watcher = Watcher::start(interval)?;
     pin(cores.first())?;
     let mut times = <[Times; PARTS.len()]>::default();
@@ -112,7 +112,7 @@ fn main() -> Fallible {
     Ok(())
 }
 
-/// What the operations work on.
+/// The objects that the operations use.
 struct Scene {
     provider: Provider,
     client: Client,
@@ -146,7 +146,7 @@ impl Scene {
         Ok(())
     }
 
-    /// Runs a batch of each operation in turn, for so long.
+    /// Runs a batch of each operation in turn, for `each`.
     fn measure(&mut self, each: Duration, times: &mut Times) -> Fallible {
         let start = Instant::now();
         while start.elapsed() < each {
@@ -191,12 +191,12 @@ fn percentile(times: &[f64], quantile: f64) -> f64 {
     sorted.get((sorted.len() as f64 * quantile) as usize).copied().unwrap_or(f64::NAN)
 }
 
-/// The larger one by the smaller one.
+/// The ratio of the larger one to the smaller one.
 fn ratio(one: f64, other: f64) -> f64 {
     one.max(other) / one.min(other)
 }
 
-/// The process that looks. It looks between a line and the next one.
+/// The watching process. It inspects between one line and the next.
 struct Watcher {
     child: Child,
     to: ChildStdin,
@@ -212,8 +212,7 @@ impl Watcher {
         Ok(Self { child, to, from: BufReader::new(from) })
     }
 
-    /// It has looked once when `body` begins, and looks no more when this returns. Returns how often
-    /// it has looked.
+    /// Runs `body` between the first inspection and the last. Returns the number of inspections.
     fn while_it_looks(&mut self, body: impl FnOnce() -> Fallible) -> Fallible<u64> {
         self.say()?;
         self.hear()?;
@@ -239,7 +238,7 @@ impl Watcher {
     }
 }
 
-/// Looks at all that is there at each interval, between a line and the next one.
+/// Inspects everything at each interval, between one line and the next.
 fn watch(interval: Duration) -> Fallible {
     pin(Cores::choose()?.second())?;
     let (lines, told) = mpsc::channel();

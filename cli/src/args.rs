@@ -2,6 +2,7 @@
 
 use clap::{Parser, Subcommand};
 use shm_pool::inspect::Inspector;
+use shm_pool::{BuildError, Client};
 use std::io;
 use std::path::{self, PathBuf};
 use std::process::ExitCode;
@@ -32,7 +33,7 @@ pub(crate) struct Args {
 #[derive(clap::Args)]
 pub(crate) struct Scope {
     /// Only objects with this name prefix [default: all]
-    #[arg(long, global = true, value_name = "PREFIX")]
+    #[arg(long, global = true, value_name = "PREFIX", value_parser = prefix)]
     prefix: Option<String>,
     /// Where the objects are
     #[arg(long, global = true, value_name = "PATH", default_value = "/dev/shm", value_parser = absolute)]
@@ -94,7 +95,7 @@ pub(crate) struct Sweep {
     pub(crate) yes: bool,
 }
 
-/// How the program ends: see [`EXIT_CODES`]. Wrong usage is told by clap.
+/// The exit code: see [`EXIT_CODES`]. clap reports wrong usage.
 #[derive(Clone, Copy)]
 pub(crate) enum Code {
     Fine = 0,
@@ -119,12 +120,17 @@ impl Scope {
     }
 }
 
-/// As providers want it. What is relative is below the working directory.
+/// Accepts the prefixes that the library accepts: no object has any other.
+fn prefix(text: &str) -> Result<String, BuildError> {
+    Client::builder().name_prefix(text).build().map(|_| text.to_owned())
+}
+
+/// Makes a path absolute, as providers require; a relative one starts at the working directory.
 fn absolute(path: &str) -> io::Result<PathBuf> {
     path::absolute(path)
 }
 
-/// More often than this, looking would be all that the machine does.
+/// Looking more often than this would keep the machine busy with nothing else.
 const SHORTEST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 

@@ -1,5 +1,5 @@
-//! How programs are told. The shape is this command's own: it stays, and grows, while the library's
-//! types change. `version` changes when something that was there means something else, or is gone.
+//! Output for programs. Its format belongs to this command: it persists, and gains fields, while
+//! the library's types change. `version` changes when a field changes its meaning or is removed.
 
 use crate::unseen::Unseen;
 use serde::Serialize;
@@ -7,15 +7,14 @@ use shm_pool::channel::OnFull;
 use shm_pool::inspect::{self, Report, State};
 use shm_pool::{ProviderId, Swept};
 
-/// Of every document.
+/// The version of every document.
 pub(crate) const VERSION: u32 = 1;
 
-/// A document as text.
 pub(crate) fn of(document: &impl Serialize) -> serde_json::Result<String> {
     Ok(serde_json::to_string_pretty(document)? + "\n")
 }
 
-/// A look: of `ls`, of `show` with what was asked for only, and of `top` with rates.
+/// One look: of `ls`, of `show` (only the requested parts), and of `top` (with rates).
 #[derive(Serialize)]
 pub(crate) struct Document {
     version: u32,
@@ -78,7 +77,7 @@ struct Class {
 #[derive(Serialize)]
 struct Peer {
     slot: u8,
-    /// The bytes of its `PeerId`, hexadecimal: what its owner takes to refuse it.
+    /// The bytes of its `PeerId`, in hexadecimal, by which the owner can refuse it.
     id: Option<String>,
     is_refused: bool,
     is_alive: bool,
@@ -100,10 +99,18 @@ pub(crate) struct Channel {
     sender: Option<Process>,
     is_publisher: bool,
     receivers: Vec<Receiver>,
+    damaged: Vec<Damaged>,
     is_orphan: bool,
     orphans: Orphans,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) messages_per_second: Option<f64>,
+}
+
+#[derive(Serialize)]
+struct Damaged {
+    branch: String,
+    problem: String,
+    is_orphan: bool,
 }
 
 #[derive(Serialize)]
@@ -155,7 +162,7 @@ impl From<Swept> for Orphans {
     }
 }
 
-/// As everywhere else: 16 digits.
+/// Formats an id with 16 digits, as everywhere else.
 pub(crate) fn id(id: ProviderId) -> String {
     id.to_string()
 }
@@ -240,10 +247,18 @@ impl Channel {
             sender: Process::of_any(&channel.sender),
             is_publisher: channel.is_publisher,
             receivers: channel.receivers.iter().map(Receiver::of).collect(),
+            damaged: channel.damaged.iter().map(Damaged::of).collect(),
             is_orphan: channel.is_orphan,
             orphans: channel.orphans.into(),
             messages_per_second: None,
         }
+    }
+}
+
+impl Damaged {
+    fn of(damaged: &inspect::DamagedBranch) -> Self {
+        let inspect::DamagedBranch { branch, problem, is_orphan, .. } = damaged;
+        Self { branch: format!("{branch:016x}"), problem: problem.clone(), is_orphan: *is_orphan }
     }
 }
 

@@ -1,14 +1,14 @@
-//! The command `shm-pool`: who holds what in shared memory, and a way to put it right.
+//! The command `shm-pool`: shows which processes hold shared memory, and cleans up after dead ones.
 //!
-//! It shows what [`shm_pool::inspect`] finds, which looks without disturbing anybody. The one command
-//! that changes something is `sweep --yes`, and that only removes what dead owners have left.
+//! It displays the results of [`shm_pool::inspect`], which has no side effects. The only command
+//! that changes anything is `sweep --yes`, which removes only what dead owners have left.
 //!
 //! | module | for |
 //! |---|---|
 //! | [`args`] | the command line, and exit codes |
 //! | [`ls`], [`show`], [`who`], [`top`], [`sweep`] | the commands |
-//! | [`text`], [`json`] | how people and programs are told |
-//! | [`unseen`] | what cannot be seen from here |
+//! | [`text`], [`json`] | output for people and for programs |
+//! | [`unseen`] | counts what this process cannot see |
 
 #![forbid(unsafe_code)]
 
@@ -28,10 +28,10 @@ use std::error::Error;
 use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 
-/// What goes wrong ends the program with a message and [`Code::Error`].
+/// An error ends the program with a message and [`Code::Error`].
 type Fallible<T> = Result<T, Box<dyn Error>>;
 
-/// What a command has to say, all of it, and how it ends.
+/// A command's complete output and its exit code.
 struct Answer {
     text: String,
     code: Code,
@@ -55,14 +55,14 @@ fn main() -> ExitCode {
     match answer.and_then(|answer| print(&answer)) {
         Ok(code) => code.into(),
         Err(error) => {
-            // If this cannot be written either, the exit code still tells.
-            let _ = writeln!(io::stderr(), "shm-pool: {error}");
+            // If this cannot be written either, the exit code still reports the error.
+            let _ = writeln!(io::stderr(), "shm-pool: {}", text::visible(&text::with_causes(&*error)));
             Code::Error.into()
         }
     }
 }
 
-/// Whoever reads may have heard enough, as `head` does: that is no error.
+/// Prints the answer. A reader that closes its end early, such as `head`, is no error.
 fn print(answer: &Answer) -> Fallible<Code> {
     let mut out = io::stdout().lock();
     match out.write_all(answer.text.as_bytes()).and_then(|()| out.flush()) {

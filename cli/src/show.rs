@@ -1,4 +1,4 @@
-//! `show`: all there is to see of one provider or channel.
+//! `show`: everything known about one provider or channel.
 
 use crate::args::{Code, Scope, Show};
 use crate::unseen::is_there;
@@ -15,13 +15,14 @@ pub(crate) fn run(scope: &Scope, options: &Show) -> Fallible<Answer> {
         (true, _) => json::of(&json::Document::of(&report))?,
         (false, true) => describe(&report),
         (false, false) => {
-            format!("{} has no provider or channel {:?}\n{all}", report.directory.display(), options.what)
+            let directory = text::visible(&report.directory.to_string_lossy());
+            format!("{directory} has no provider or channel {:?}\n{all}", options.what)
         }
     };
     Ok(Answer { text, code: if is_there { Code::Fine } else { Code::NotThere } })
 }
 
-/// Of several prefixes, all with this id or name.
+/// Keeps what has this id or name, in every prefix unless one is given.
 fn keep_only(report: &mut Report, what: &str) {
     let (prefix, name) = what.split_once('.').map_or((None, what), |(prefix, name)| (Some(prefix), name));
     let is_of = |of: &str| prefix.is_none_or(|prefix| prefix == of);
@@ -45,7 +46,7 @@ fn owner_says(peer: &PeerReport) -> &'static str {
 
 fn problem(state: &State) -> String {
     match state {
-        State::Unusable(problem) => format!(": {problem}"),
+        State::Unusable(problem) => format!(": {}", text::visible(problem)),
         _ => String::new(),
     }
 }
@@ -113,7 +114,8 @@ fn channel(channel: &ChannelReport) -> String {
         ("kind", if channel.is_publisher { "publisher" } else { "sender" }.to_owned()),
     ];
     let heads = ["BRANCH", "RECEIVER", "WHEN FULL", "WAITING", "SENT", "LEFT OUT", "LOANS", "LENT"];
-    described(&lines, &[text::table(heads, receivers)])
+    let damaged = channel.damaged.iter().map(|of| [format!("{:016x}", of.branch), text::visible(&of.problem)]);
+    described(&lines, &[text::table(heads, receivers), text::table(["DAMAGED BRANCH", "PROBLEM"], damaged)])
 }
 
 fn described(lines: &[(&str, String)], tables: &[String]) -> String {

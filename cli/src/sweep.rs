@@ -1,4 +1,4 @@
-//! `sweep`: says what dead owners have left and would go, and with `--yes` removes it.
+//! `sweep`: lists what dead owners have left and, with `--yes`, removes it.
 
 use crate::args::{Code, Scope, Sweep};
 use crate::json::Orphans;
@@ -12,24 +12,27 @@ pub(crate) fn run(scope: &Scope, options: &Sweep) -> Fallible<Answer> {
     let report = scope.inspector().look()?;
     let mut removal = Removal { prefixes: by_prefix(&report), is_done: options.yes, errors: Vec::new() };
     if options.yes {
-        removal.carry_out(|prefix| Provider::sweep_in(&scope.directory, prefix).map_err(|error| error.to_string()));
-        // A sweep passes over what it may not remove.
+        removal.carry_out(|prefix| {
+            Provider::sweep_in(&scope.directory, prefix).map_err(|error| text::with_causes(&error))
+        });
+        // A sweep skips what it is not permitted to remove.
         removal.note_left(&still_there(&report, &scope.inspector().look()?));
     }
     let text = if scope.json { json::of(&Document::of(&report, &removal))? } else { describe(&report, &removal) };
     Ok(Answer { text, code: if removal.errors.is_empty() { Code::Fine } else { Code::Error } })
 }
 
-/// What goes, or would go.
+/// A removal, planned or carried out.
 struct Removal<'a> {
     prefixes: BTreeMap<&'a str, Swept>,
     is_done: bool,
-    /// What could not be done. The other prefixes were swept all the same.
+    /// The failures. The other prefixes were swept all the same.
     errors: Vec<String>,
 }
 
 impl Removal<'_> {
-    /// Sweeps each prefix. The library looks again, under locks: what lives by now stays.
+    /// Sweeps each prefix. The library checks again, under locks: an object that is alive by now
+    /// stays.
     fn carry_out(&mut self, sweep: impl Fn(&str) -> Result<Swept, String>) {
         for (prefix, swept) in &mut self.prefixes {
             *swept = sweep(prefix).unwrap_or_else(|error| {
@@ -39,7 +42,7 @@ impl Removal<'_> {
         }
     }
 
-    /// Notes what is still there.
+    /// Records the objects that are still there as errors.
     fn note_left(&mut self, names: &[String]) {
         let left = |name| format!("{name} is still there; the directory's mode or its file system may not allow it");
         self.errors.extend(names.iter().map(left));
@@ -50,7 +53,7 @@ impl Removal<'_> {
     }
 }
 
-/// What would go, by prefix.
+/// Returns what would be removed, by prefix.
 fn by_prefix(report: &Report) -> BTreeMap<&str, Swept> {
     let providers = report.providers.iter().map(|provider| (&provider.prefix, provider.orphans));
     let channels = report.channels.iter().map(|channel| (&channel.prefix, channel.orphans));
@@ -62,20 +65,20 @@ fn by_prefix(report: &Report) -> BTreeMap<&str, Swept> {
     all
 }
 
-/// The names of what has left something, providers and channels.
-fn orphans(report: &Report) -> impl Iterator<Item = String> + '_ {
-    let providers = report.providers.iter().filter(|provider| provider.orphans.objects > 0);
-    let channels = report.channels.iter().filter(|channel| channel.orphans.objects > 0);
-    providers.map(text::name_of_provider).chain(channels.map(text::name_of_channel))
+/// Returns the orphaned providers and channels, by name.
+fn orphans(report: &Report) -> impl Iterator<Item = (String, Swept)> + '_ {
+    let providers = report.providers.iter().map(|provider| (text::name_of_provider(provider), provider.orphans));
+    let channels = report.channels.iter().map(|channel| (text::name_of_channel(channel), channel.orphans));
+    providers.chain(channels).filter(|(_, orphans)| orphans.objects > 0)
 }
 
-/// What was found before and is there now. Others may have died since.
+/// Returns the orphans that were there before and still are. Owners that died since are not listed.
 fn still_there(before: &Report, now: &Report) -> Vec<String> {
-    let before: BTreeSet<_> = orphans(before).collect();
-    orphans(now).filter(|name| before.contains(name)).collect()
+    let before: BTreeSet<_> = orphans(before).map(|(name, _)| name).collect();
+    orphans(now).map(|(name, _)| name).filter(|name| before.contains(name)).collect()
 }
 
-/// What is dead, and stays because somebody still reads it.
+/// Returns the dead providers and channels that stay because a receiver still reads them.
 fn kept(report: &Report) -> Vec<String> {
     let providers = report.providers.iter().filter(|provider| provider.state == State::Dead && !provider.is_orphan);
     let channels = report
@@ -83,6 +86,20 @@ fn kept(report: &Report) -> Vec<String> {
         .iter()
         .filter(|channel| channel.state == State::Dead && channel.receivers.iter().any(|receiver| receiver.is_alive));
     providers.map(text::name_of_provider).chain(channels.map(text::name_of_channel)).collect()
+}
+
+/// Returns the objects that have one of this crate's names but other contents: any process may have
+/// created them.
+fn damaged(report: &Report) -> Vec<String> {
+    let is_damaged = |state: &State, orphans: Swept| matches!(state, State::Unusable(_)) && orphans.objects == 0;
+    let providers = report.providers.iter().filter(|provider| is_damaged(&provider.state, provider.orphans));
+    let channels = report.channels.iter().flat_map(|channel| {
+        let own = is_damaged(&channel.state, channel.orphans).then(|| text::name_of_channel(channel));
+        let branches = channel.damaged.iter().filter(|damaged| !damaged.is_orphan);
+        let branches = branches.map(|damaged| text::name_of_branch(channel, damaged));
+        own.into_iter().chain(branches)
+    });
+    providers.map(text::name_of_provider).chain(channels).collect()
 }
 
 fn describe(report: &Report, removal: &Removal<'_>) -> String {
@@ -99,13 +116,16 @@ fn describe(report: &Report, removal: &Removal<'_>) -> String {
         let removed = removal.prefixes.iter().filter(|(_, swept)| swept.objects > 0);
         text.extend(removed.map(|(prefix, swept)| line(&format!("prefix {prefix}"), swept)));
     } else {
-        let providers = report.providers.iter().map(|provider| (text::name_of_provider(provider), &provider.orphans));
-        let channels = report.channels.iter().map(|channel| (text::name_of_channel(channel), &channel.orphans));
-        let left = providers.chain(channels).filter(|(_, orphans)| orphans.objects > 0);
-        text.extend(left.map(|(name, orphans)| line(&name, orphans)));
+        text.extend(orphans(report).map(|(name, orphans)| line(&name, &orphans)));
     }
     text.extend(removal.errors.iter().map(|error| format!("not done: {error}\n")));
     text.extend(kept(report).iter().map(|name| format!("kept {name}: it is dead, and a receiver still reads it\n")));
+    let why = "it is damaged, or no object of this program; `shm-pool show` says more";
+    text.extend(damaged(report).iter().map(|name| format!("kept {name}: {why}\n")));
+    if report.others > 0 {
+        let objects = text::plural(report.others, "object");
+        text += &format!("kept {} {objects} of other users: run this as their user\n", report.others);
+    }
     if !is_done && total.objects > 0 {
         text += "nothing was changed; --yes does it\n";
     }
@@ -115,13 +135,22 @@ fn describe(report: &Report, removal: &Removal<'_>) -> String {
 #[derive(Serialize)]
 struct Document<'a> {
     version: u32,
-    /// Was it removed, or would it be?
     done: bool,
     objects: usize,
     bytes: u64,
     prefixes: Vec<Prefix<'a>>,
+    /// The orphans that were found, by name.
+    orphans: Vec<Orphan>,
     kept: Vec<String>,
+    damaged: Vec<String>,
     errors: &'a [String],
+}
+
+#[derive(Serialize)]
+struct Orphan {
+    name: String,
+    #[serde(flatten)]
+    swept: Orphans,
 }
 
 #[derive(Serialize)]
@@ -137,7 +166,9 @@ impl<'a> Document<'a> {
         let prefixes = removal.prefixes.iter().map(|(prefix, swept)| Prefix { prefix, swept: (*swept).into() });
         let (version, prefixes) = (json::VERSION, prefixes.collect());
         let Removal { is_done: done, ref errors, .. } = *removal;
-        Self { version, done, objects, bytes, prefixes, kept: kept(report), errors }
+        let orphans = orphans(report).map(|(name, swept)| Orphan { name, swept: swept.into() }).collect();
+        let (kept, damaged) = (kept(report), damaged(report));
+        Self { version, done, objects, bytes, prefixes, orphans, kept, damaged, errors }
     }
 }
 
@@ -145,7 +176,7 @@ impl<'a> Document<'a> {
 mod tests {
     use super::*;
 
-    /// Otherwise nobody learns what is gone already, and what comes after an error stays.
+    /// After an error, the other prefixes are swept and the results listed.
     #[test]
     fn an_error_at_one_prefix_does_not_hide_the_others() {
         let mut removed = Swept::default();

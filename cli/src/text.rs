@@ -1,23 +1,43 @@
-//! How people are told: sizes, processes, states and tables.
+//! Output for people: sizes, processes, states and tables.
 
 use crate::unseen::Unseen;
 use bytesize::ByteSize;
 use comfy_table::{presets, ContentArrangement, Table};
-use shm_pool::inspect::{ChannelReport, Process, ProviderReport, ReceiverReport, Report, State};
+use shm_pool::inspect::{ChannelReport, DamagedBranch, Process, ProviderReport, ReceiverReport, Report, State};
+use std::error::Error;
+use std::iter;
 use std::time::Duration;
 
-/// Longest command in a line of a table, in characters.
+/// The longest command in a table cell, in characters.
 const MAX_COMMAND: usize = 24;
 
-/// What stands where there is nothing.
+/// Marks an empty cell.
 pub(crate) const NONE: &str = "-";
 
-/// With the largest unit that fits, in powers of 1024.
+/// Escapes, as Rust does, characters that control a terminal or change the direction of text. Line
+/// feeds stay.
+pub(crate) fn visible(text: &str) -> String {
+    let is_bidi =
+        |c| matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let shown = |c: char| match c {
+        c if c != '\n' && (c.is_control() || is_bidi(c)) => c.escape_unicode().to_string(),
+        c => c.to_string(),
+    };
+    text.chars().map(shown).collect()
+}
+
+/// Formats an error and its causes on one line.
+pub(crate) fn with_causes(error: &dyn Error) -> String {
+    let causes = iter::successors(error.source(), |&cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+/// Formats bytes with the largest unit that fits, in powers of 1024.
 pub(crate) fn bytes(bytes: u64) -> String {
     ByteSize::b(bytes).display().iec().to_string()
 }
 
-/// Nothing if there are none.
+/// As [`bytes`], or [`NONE`] for zero.
 pub(crate) fn bytes_or_none(count: u64) -> String {
     if count == 0 {
         NONE.to_owned()
@@ -34,7 +54,7 @@ pub(crate) fn plural(count: usize, noun: &str) -> String {
     format!("{noun}{}", if count == 1 { "" } else { "s" })
 }
 
-/// To the second, or below one to the millisecond: less is not what an operator looks for.
+/// Formats a minimum duration to the second or, below one second, to the millisecond.
 pub(crate) fn at_least(time: Duration) -> String {
     let whole = match time.as_secs() {
         0 => Duration::from_millis(time.subsec_millis().into()),
@@ -43,21 +63,24 @@ pub(crate) fn at_least(time: Duration) -> String {
     format!("at least {}", humantime::format_duration(whole))
 }
 
-/// Its id and command, or why there is none.
+/// Formats a process's id and command, or says why there is none.
 pub(crate) fn process(process: Option<&Process>, is_alive: bool) -> String {
     match process {
-        Some(Process { id, command, is_stopped, .. }) => format!("{id} {}{command}", stopped(*is_stopped)),
+        Some(Process { id, command, is_stopped, .. }) => {
+            format!("{id} {}{}", stopped(*is_stopped), visible(command))
+        }
         None if is_alive => "not seen".to_owned(),
         None => NONE.to_owned(),
     }
 }
 
-/// As [`process`], with as much of the command as fits a line.
+/// As [`process`], with as much of the command as fits in a table cell.
 pub(crate) fn short_process(found: Option<&Process>, is_alive: bool) -> String {
     match found {
         Some(Process { id, command, is_stopped, .. }) => {
+            let command = visible(command);
             let program = command.split(' ').next().unwrap_or_default();
-            // The directories of the program say least.
+            // The program's directories are the least informative part.
             let directories = program.rfind('/').map_or(0, |slash| slash + 1);
             format!("{id} {}{}", stopped(*is_stopped), shortened(&command[directories..]))
         }
@@ -72,7 +95,7 @@ fn shortened(command: &str) -> String {
     }
 }
 
-/// Before the command, so that it is there when a line is cut.
+/// Comes before the command, so that truncation keeps it.
 fn stopped(is_stopped: bool) -> &'static str {
     if is_stopped {
         "STOPPED "
@@ -89,13 +112,23 @@ pub(crate) fn name_of_channel(channel: &ChannelReport) -> String {
     format!("{}.{}", channel.prefix, channel.name)
 }
 
+pub(crate) fn name_of_branch(channel: &ChannelReport, damaged: &DamagedBranch) -> String {
+    format!("{}.{:016x}.branch", name_of_channel(channel), damaged.branch)
+}
+
 pub(crate) fn state_of_provider(provider: &ProviderReport) -> &'static str {
     state(&provider.state, provider.is_orphan)
 }
 
 pub(crate) fn state_of_channel(channel: &ChannelReport) -> &'static str {
     let is_read = channel.receivers.iter().any(|receiver| receiver.is_alive);
-    state(&channel.state, channel.orphans.objects > 0 && !is_read)
+    let is_orphan = channel.orphans.objects > 0 && !is_read;
+    match &channel.state {
+        State::Alive if !channel.damaged.is_empty() => "alive, damaged",
+        State::Dead if !channel.damaged.is_empty() && is_orphan => "orphan, damaged",
+        State::Dead if !channel.damaged.is_empty() => "damaged",
+        whole => state(whole, is_orphan),
+    }
 }
 
 fn state(state: &State, is_orphan: bool) -> &'static str {
@@ -109,7 +142,6 @@ fn state(state: &State, is_orphan: bool) -> &'static str {
     }
 }
 
-/// A list in one cell of a table.
 pub(crate) fn joined(parts: impl Iterator<Item = String>) -> String {
     let text = parts.collect::<Vec<_>>().join(", ");
     if text.is_empty() {
@@ -119,24 +151,23 @@ pub(crate) fn joined(parts: impl Iterator<Item = String>) -> String {
     }
 }
 
-/// How many of those that fit are waiting.
+/// Formats the number of queued messages and the capacity.
 pub(crate) fn fill(receiver: &ReceiverReport) -> String {
     format!("{}/{}", receiver.waiting, receiver.capacity)
 }
 
-/// The receiver with the least room left.
+/// Returns the receiver with the least space left.
 pub(crate) fn fullest(channel: &ChannelReport) -> Option<&ReceiverReport> {
     let share = |receiver: &&ReceiverReport| receiver.waiting * 1_000 / receiver.capacity.max(1);
     channel.receivers.iter().max_by_key(share)
 }
 
-/// What a directory has, in a line.
 pub(crate) fn directory(report: &Report) -> String {
     let free = report.free_bytes.map_or_else(|| "unknown".to_owned(), bytes);
-    format!("{}: {free} free", report.directory.display())
+    format!("{}: {free} free", visible(&report.directory.to_string_lossy()))
 }
 
-/// What a sweep would do, and what was not seen.
+/// Says what a sweep would remove, and what could not be seen.
 pub(crate) fn footer(report: &Report) -> String {
     let orphans = report.orphans();
     let left = match orphans.objects {
@@ -146,7 +177,7 @@ pub(crate) fn footer(report: &Report) -> String {
     left + &Unseen::of(report).text()
 }
 
-/// Columns, as wide as what they hold. Nothing if there are no rows.
+/// Formats a table with columns as wide as their contents. Empty if there are no rows.
 pub(crate) fn table<const N: usize>(heads: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);

@@ -1,16 +1,16 @@
-//! What cannot be seen from here: other users' objects, hidden processes, other PID namespaces.
+//! What this process cannot see: other users' objects, hidden processes, other PID namespaces.
 
 use serde::Serialize;
 use shm_pool::inspect::{ProviderReport, Report, State};
 
-/// How much of it there is.
+/// How much this process could not see.
 #[derive(Serialize)]
 pub(crate) struct Unseen {
-    /// Objects of other users, which were not looked at.
+    /// Objects of other users, which were skipped.
     objects_of_other_users: usize,
-    /// Processes that this one may not look at.
+    /// Processes that this user may not inspect.
     hidden_processes: usize,
-    /// Owners, peers, senders and receivers whose lock is held, by no process that was seen.
+    /// Owners, peers, senders and receivers whose lock is held by a process that is not visible.
     ends_without_process: usize,
 }
 
@@ -28,12 +28,14 @@ impl Unseen {
         }
     }
 
-    /// As people are told, with what can be done about it. Nothing if all was seen.
+    /// Formats the counts for people, with advice. Empty if everything was seen.
     pub(crate) fn text(&self) -> String {
+        // If each end has a visible process, the hidden ones hold nothing.
+        let hidden = if self.ends_without_process > 0 { self.hidden_processes } else { 0 };
         let parts = [
             (self.objects_of_other_users, "", "of other users' objects; run this as their user"),
             (self.ends_without_process, "who holds ", "of the locks: hidden, or in another PID namespace"),
-            (self.hidden_processes, "", "of the processes, for lack of rights; what they hold is shown"),
+            (hidden, "", "of the processes, for lack of rights; what they hold is shown"),
         ];
         let unseen = parts.into_iter().filter(|(count, ..)| *count > 0);
         unseen.map(|(count, what, why)| format!("not seen: {what}{count} {why}\n")).collect()
@@ -45,7 +47,22 @@ fn ends(provider: &ProviderReport) -> usize {
     unseen + usize::from(is_there(&provider.state) && provider.owner.is_none())
 }
 
-/// Has the maker of an object its lock?
+/// Returns `true` if the maker of an object holds its lock.
 pub(crate) fn is_there(state: &State) -> bool {
     matches!(state, State::Alive | State::Unfinished)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Unseen;
+
+    /// A hidden process that holds nothing is not reported.
+    #[test]
+    fn hidden_processes_matter_when_an_end_has_none() {
+        let text = |ends_without_process| {
+            Unseen { objects_of_other_users: 0, hidden_processes: 1, ends_without_process }.text()
+        };
+        assert_eq!(text(0), "");
+        assert!(text(1).contains("not seen: 1 of the processes"), "{}", text(1));
+    }
 }

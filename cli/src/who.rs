@@ -1,4 +1,4 @@
-//! `who`: which process holds how much.
+//! `who`: how much each process holds.
 
 use crate::args::{Scope, Who};
 use crate::unseen::Unseen;
@@ -13,7 +13,7 @@ pub(crate) fn run(scope: &Scope, options: &Who) -> Fallible<Answer> {
     let mut inspector = scope.inspector();
     let mut report = inspector.look()?;
     if !options.time.is_zero() {
-        // Only a second look tells which leases stay.
+        // Only a second look shows which leases stay.
         thread::sleep(options.time);
         report = inspector.look()?;
     }
@@ -22,45 +22,43 @@ pub(crate) fn run(scope: &Scope, options: &Who) -> Fallible<Answer> {
     Ok(Answer::fine(text))
 }
 
-/// Who has something.
+/// A holder of memory.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Holder {
     Process(Process),
-    /// A peer or a receiver that lives, in a process that is not seen.
+    /// A living peer or receiver whose process is not visible.
     Unseen(String),
-    /// A peer that is dead. Its leases come back when the owner needs memory.
+    /// A dead peer. The owner reclaims its leases when it needs memory.
     Dead(String),
-    /// A receiver that is dead, or has not come.
+    /// A receiver that is dead, or has not connected.
     Absent(String),
 }
 
-/// Some messages.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Messages {
     pub(crate) count: usize,
     pub(crate) bytes: u64,
 }
 
-/// What it has.
+/// The memory that a holder has, and its channels.
 #[derive(Default)]
 pub(crate) struct Holding {
-    /// Bytes of memory that its own providers have.
+    /// Memory that its own providers hold, in bytes.
     pub(crate) owns: u64,
-    /// What it leases from others, or from itself.
+    /// Messages that it leases, from other providers or its own.
     pub(crate) leases: Messages,
-    /// What channels have lent it.
+    /// Messages on loan to it through channels.
     pub(crate) borrows: Messages,
-    /// For how long it has had one of them, as far as was seen.
+    /// How long the oldest of them has been observed.
     pub(crate) oldest: Option<Duration>,
-    /// Bytes of memory in segments that it has mapped.
+    /// Memory in the segments that it maps, in bytes.
     pub(crate) maps: u64,
-    /// The channels that it sends to.
     pub(crate) sends: Vec<String>,
-    /// The channels that it receives from, how many messages wait there, and for how many is room.
+    /// The channels that it receives from, each with the messages queued there and the capacity.
     pub(crate) receives: Vec<(String, usize, usize)>,
 }
 
-/// All holders, those first that have most of others' memory.
+/// Returns all holders, the largest holders of other processes' memory first.
 pub(crate) fn holders(report: &Report) -> Vec<(Holder, Holding)> {
     let mut all = BTreeMap::<Holder, Holding>::new();
     for provider in &report.providers {
@@ -122,7 +120,7 @@ impl Holder {
     }
 }
 
-/// Sums stop at the largest number: objects may be damaged, and say anything.
+/// Sums saturate: a damaged object may report any number.
 impl Holding {
     fn own(&mut self, bytes: u64) {
         self.owns = self.owns.saturating_add(bytes);
@@ -132,7 +130,7 @@ impl Holding {
         self.maps = self.maps.saturating_add(bytes);
     }
 
-    /// What it leases and borrows.
+    /// Returns the sum of its leases and loans.
     pub(crate) fn has(&self) -> Messages {
         let mut all = self.leases;
         all.add(self.borrows.count, self.borrows.bytes);
@@ -156,7 +154,7 @@ impl Messages {
 
 fn list(report: &Report, all: &[(Holder, Holding)]) -> String {
     let rows = all.iter().map(|(holder, holding)| {
-        // None is older than no time at all after a single look.
+        // After a single look, every age is zero.
         let age = holding.oldest.filter(|age| !age.is_zero()).map_or(text::NONE.to_owned(), text::at_least);
         let receives = holding.receives.iter().map(|(name, waiting, room)| format!("{name} {waiting}/{room}"));
         [
@@ -185,7 +183,7 @@ struct Document {
 
 #[derive(Serialize)]
 struct Entry {
-    /// `null` for a peer or receiver that is dead, or in a process that is not seen.
+    /// `null` for a peer or receiver that is dead or whose process is not visible.
     process: Option<json::Process>,
     peer: Option<String>,
     is_alive: bool,

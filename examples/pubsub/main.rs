@@ -2,15 +2,15 @@
 //!
 //! ```text
 //! cargo run --release --example pubsub
-//! cargo run --release --example pubsub -- --subscribers 5 --sizes 64,1000,4MiB --file /some/big/file
+//! cargo run --release --example pubsub -- --subscribers 5 --sizes 64,1000,4MiB --file path/to/file
 //! ```
 //!
-//! The publisher streams a file, again and again, as messages of mixed sizes. It allocates and
-//! fills each, grants it to every subscriber and sends the descriptor over a Unix socket. The
-//! subscribers are processes of their own, which the example starts itself. They compare what they
-//! see with their own copy of the file. The first of them is slow on purpose: it keeps messages
-//! while the others go on, and compares them again before it lets go. So it would notice memory
-//! that was used again too early.
+//! The publisher streams a file repeatedly, as messages of mixed sizes. It allocates and fills
+//! each, grants it to every subscriber and sends the descriptor over a Unix socket. The subscribers
+//! are processes that the example starts. They compare the messages with their own copy of the
+//! file. The first of them is slow on purpose: it keeps messages while the others continue, and
+//! compares them again before it releases them, which would reveal memory that was reused too
+//! early.
 //!
 //! The exit code is 0 only if every subscriber saw every message unchanged, and nothing is left
 //! behind.
@@ -40,7 +40,7 @@ struct Options {
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=63))]
     subscribers: u8,
 
-    /// The file whose bytes are sent, again and again [default: this program]
+    /// The file to send, repeatedly [default: this program]
     #[arg(long, value_name = "PATH")]
     file: Option<PathBuf>,
 
@@ -66,7 +66,7 @@ struct Options {
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=256))]
     window: u16,
 
-    /// How many messages the slow subscriber keeps while others go on
+    /// How many messages the slow subscriber keeps while others continue
     #[arg(long, value_name = "N", default_value_t = 16)]
     hold: usize,
 }
@@ -79,7 +79,7 @@ impl Options {
     }
 }
 
-/// What a subscriber is told when it is started.
+/// A subscriber's parameters.
 #[derive(Serialize, Deserialize)]
 struct Task {
     options: Options,
@@ -88,11 +88,11 @@ struct Task {
     is_slow: bool,
 }
 
-/// What a subscriber says first: its [`PeerId`]. After that it says `()` for each message that it
-/// has read, found unchanged and let go of.
+/// A subscriber's first value: its [`PeerId`]. After that it sends `()` for each message that it
+/// has read, found unchanged and released.
 type Who = [u8; PeerId::SIZE];
 
-/// What the publisher says: the descriptors of the messages, and at last `None`. (A socket that
+/// The publisher's values: the descriptors of the messages, and at last `None`. (A socket that
 /// closes without it means that the publisher has died.)
 type Said = Option<[u8; Descriptor::SIZE]>;
 

@@ -2,11 +2,11 @@
 //!
 //! # Flow control
 //!
-//! The publisher is at most `--window` messages ahead of the slowest subscriber; each says when it
-//! has let go of a message. When the shared memory is exhausted before that, the publisher waits
-//! for the same news: a subscriber that has nothing left to read lets go of all that it holds. So
-//! either memory comes back, or nobody holds any and the error is real. Nobody sleeps, nobody
-//! spins.
+//! The publisher is at most `--window` messages ahead of the slowest subscriber; each reports the
+//! messages that it has released. When the shared memory is exhausted before that, the publisher
+//! waits for the same reports: a subscriber that has nothing left to read releases all that it
+//! holds. So either memory is released, or no subscriber holds any and the error is real. Neither
+//! side sleeps or spins.
 
 use crate::{Options, Said, Task, Who};
 use shm_pool::{PeerId, Provider, ShmBuf, ShmBufMut};
@@ -19,10 +19,10 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// Publishes the whole stream, prints the report, and fails if anything was not as it must be.
+/// Publishes the whole stream, prints the report, and fails if a check failed.
 pub(crate) fn run(options: &Options) -> Fallible {
-    // The pool keeps as many free chunks of a size as can be in flight: none is made again and
-    // again.
+    // The pool keeps as many free chunks of a size as can be in flight, so that none is created
+    // repeatedly.
     let window = options.window.into();
     let provider = Provider::builder().max_bytes(options.max_bytes).max_idle_per_class(window).build()?;
     let id = provider.id();
@@ -41,7 +41,7 @@ pub(crate) fn run(options: &Options) -> Fallible {
     if stats.bytes_in_use + stats.bytes_leased > 0 {
         return Err(format!("leaked: {} bytes in use, {} leased", stats.bytes_in_use, stats.bytes_leased).into());
     }
-    // Each of the provider's objects has its id in its name.
+    // The names of the provider's objects contain its id.
     let mut left = procfs::objects("");
     left.retain(|name| name.contains(&id.to_string()));
     match &left[..] {
@@ -50,8 +50,7 @@ pub(crate) fn run(options: &Options) -> Fallible {
     }
 }
 
-/// Returns how many bytes it was, and how long it took until every subscriber had let go of the
-/// last.
+/// Returns the number of bytes, and how long it took until every subscriber had released the last.
 fn publish(options: &Options, provider: &Provider, source: &Source) -> Fallible<(u64, Duration)> {
     let task = |index| Task { options: options.clone(), provider: provider.id().to_u64(), is_slow: index == 0 };
     let start = |index| Subscriber::start(&task(index));
@@ -60,7 +59,7 @@ fn publish(options: &Options, provider: &Provider, source: &Source) -> Fallible<
     let published = stream(messages, provider, options.window, &mut subscribers);
     let elapsed = start.elapsed();
     if published.is_err() {
-        // Who has found something wrong is to say so before it ends.
+        // A subscriber that has detected an error must report it before it exits.
         subscribers.iter_mut().for_each(Subscriber::abandon);
     }
     let bytes = published?;
@@ -68,7 +67,7 @@ fn publish(options: &Options, provider: &Provider, source: &Source) -> Fallible<
     Ok((bytes, elapsed))
 }
 
-/// Returns how many bytes it was.
+/// Returns the number of bytes.
 fn stream<'a>(
     messages: impl Iterator<Item = &'a [u8]>,
     provider: &Provider,
@@ -89,7 +88,7 @@ fn stream<'a>(
     Ok(bytes)
 }
 
-/// Allocates, and waits for memory as long as subscribers have some to give back.
+/// Allocates, and waits for memory as long as subscribers have some to release.
 fn alloc(provider: &Provider, len: usize, subscribers: &mut [Subscriber]) -> Fallible<ShmBufMut> {
     loop {
         match provider.alloc(len) {
@@ -107,13 +106,12 @@ struct Subscriber {
     process: Child,
     socket: UnixStream,
     peer: PeerId,
-    /// How many messages it was sent and has not let go of.
+    /// How many messages it was sent and has not released.
     pending: u16,
 }
 
 impl Subscriber {
-    /// Starts this program once more and waits until it has connected, so that it misses no
-    /// message.
+    /// Starts this program again and waits until it has connected, so that it misses no message.
     fn start(task: &Task) -> Fallible<Self> {
         let (socket, theirs) = UnixStream::pair()?;
         let process = Child::start("subscriber", this_program(task)?.stdin(OwnedFd::from(theirs)))?;
@@ -121,14 +119,14 @@ impl Subscriber {
         Ok(Self { process, socket, peer, pending: 0 })
     }
 
-    /// Grants it the message and announces it. The publisher need not keep it.
+    /// Grants it the message and announces it. The publisher need not keep the message.
     fn send(&mut self, message: &ShmBuf) -> Fallible {
         let descriptor = message.grant(self.peer)?;
         self.pending += 1;
         Ok(wire::send(&self.socket, &Said::Some(descriptor.to_bytes()))?)
     }
 
-    /// Waits until it has let go of all but so many messages.
+    /// Waits until it has released all but `most` messages.
     fn wait_until_pending(&mut self, most: u16) -> Fallible {
         while self.pending > most {
             wire::expect::<()>(&self.socket)?;
@@ -137,14 +135,14 @@ impl Subscriber {
         Ok(())
     }
 
-    /// Waits for the process to find the stream cut off.
+    /// Waits for the process to detect that the stream was cut off.
     fn abandon(&mut self) {
-        // Both fail only if it has ended.
+        // Both fail only if it has exited.
         let _ = self.socket.shutdown(Shutdown::Both);
         let _ = self.process.wait();
     }
 
-    /// Ends the stream, and waits for the process to end in peace.
+    /// Ends the stream, and waits for the process to exit normally.
     fn finish(self) -> Fallible {
         wire::send(&self.socket, &Said::None)?;
         self.process.finish()

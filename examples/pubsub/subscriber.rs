@@ -1,5 +1,5 @@
 //! A subscriber process: attaches to each message, compares it in place with its own copy of the
-//! file, lets go.
+//! file, and releases it.
 
 use crate::{Said, Task};
 use shm_pool::{Client, Descriptor, ProviderId, ShmView};
@@ -16,7 +16,7 @@ pub(crate) fn run(Task { options, provider, is_slow }: &Task) -> Fallible {
     let client = Client::new();
     let peer = client.connect(ProviderId::from_u64(*provider))?;
     wire::send(&socket, &peer.to_bytes())?;
-    // A thread reads the socket, so that this one can ask whether there is anything.
+    // A thread reads the socket, so that this one can check whether a message is waiting.
     let (arrived, inbox) = channel();
     wire::listen(socket.try_clone()?, move |said| arrived.send(said).is_ok());
 
@@ -46,15 +46,15 @@ pub(crate) fn run(Task { options, provider, is_slow }: &Task) -> Fallible {
 struct Subscriber<'a> {
     socket: UnixStream,
     inbox: Receiver<Option<Said>>,
-    /// Messages that it keeps, each with what it must be, the oldest first.
+    /// Held messages, each with its expected bytes, the oldest first.
     held: VecDeque<(ShmView, &'a [u8])>,
 }
 
 impl Subscriber<'_> {
-    /// What the publisher says next.
+    /// Returns the publisher's next value.
     ///
-    /// Never waits with a message in hand: the publisher may need that memory to go on. This rule
-    /// makes any `--hold` work with any `--window` and any `--max-bytes`.
+    /// Never waits while it holds a message: the publisher may need that memory to continue. This
+    /// rule makes any `--hold` work with any `--window` and any `--max-bytes`.
     fn next(&mut self) -> Fallible<Said> {
         let said = loop {
             match self.inbox.try_recv() {
@@ -66,12 +66,12 @@ impl Subscriber<'_> {
         Ok(said.ok_or("the publisher is gone")?)
     }
 
-    /// Lets go of the message that was held longest; `false` if there is none.
+    /// Releases the message that was held longest. Returns `false` if there is none.
     fn let_go_of_oldest(&mut self) -> Fallible<bool> {
         let Some((view, expected)) = self.held.pop_front() else { return Ok(false) };
         // It must not have changed meanwhile.
         compare(&view, expected)?;
-        // First the memory, then the news of it.
+        // First the memory, then the report of it.
         drop(view);
         wire::send(&self.socket, &())?;
         Ok(true)

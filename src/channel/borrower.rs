@@ -2,6 +2,8 @@
 
 use super::counted::{Counted, Owned};
 use super::layout::Shared;
+use super::meeting::Seat;
+use super::object::Object;
 use super::returns;
 use crate::os::barrier;
 use crate::os::foreign::{Foreign, ObjectError};
@@ -9,16 +11,20 @@ use crate::os::fork;
 use crate::os::locks::LockFile;
 use crate::os::mapping::{Access, Mapping};
 use crate::os::name::{Name, Namespace};
+use crate::os::posix::PAGE;
 use crate::peer::error::AttachError;
-use crate::protocol::control::{control_name, segment_name, View};
+use crate::protocol::control::{control_name, segment_name, View, MAX_SEGMENTS, RECEIVER_BYTE};
 use crate::protocol::ids::ProviderId;
+use crate::protocol::sweep::{sweep_after_reading, TEARDOWN};
+use crate::sync::light_barrier;
 use std::fmt;
 use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
+use std::time::Duration;
 
-/// The place of a buffer that was sent.
+/// The descriptor of a sent buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SentBuffer {
     /// The number of its loan.
@@ -31,31 +37,42 @@ pub(super) struct SentBuffer {
     pub(super) len: u64,
 }
 
-/// The receiver's side of all its loans: gives them back.
+/// The receiver's side of all its loans: returns them. When the receiver and the last message that
+/// it received are dropped, it removes the objects of a dead provider (see `sweep`).
 pub(super) struct Borrower {
     shared: Arc<Shared>,
-    /// Holds the receiver's lock for as long as anything is read.
-    _locks: Arc<LockFile>,
+    /// Holds the receiver's lock while any message is read.
+    locks: Arc<LockFile>,
+    /// Of a branch: keeps the receiver's seat equally long (see `meeting`).
+    _seat: Option<Seat>,
     fork_epoch: u64,
-    /// The provider's control object, for its memory bell. `None` if the provider was gone.
+    names: Namespace,
+    provider: ProviderId,
+    /// The first page of the provider's control object, for its memory bell. `None` if the provider
+    /// had closed.
     memory: Option<View>,
     /// The ticket of the next return.
     returned: AtomicU64,
 }
 
 impl Borrower {
-    /// `locks` holds the receiver's lock.
-    pub(super) fn new(shared: Arc<Shared>, locks: Arc<LockFile>, memory: Option<View>) -> Self {
-        Self { shared, _locks: locks, fork_epoch: fork::epoch(), memory, returned: AtomicU64::new(0) }
+    /// `memory` is the provider's. The object holds the receiver's lock.
+    pub(super) fn new(object: &Object, names: &Namespace, memory: Option<View>) -> Self {
+        let (shared, locks, provider) = (object.shared().clone(), object.locks().clone(), object.provider());
+        let (names, seat, returned) = (names.clone(), object.seat().cloned(), AtomicU64::new(0));
+        Self { shared, locks, _seat: seat, fork_epoch: fork::epoch(), names, provider, memory, returned }
     }
 
-    /// Gives a loan back. In a forked child the loan belongs to the parent.
+    /// Returns a loan. Does nothing in a forked child, where the loan belongs to the parent.
     #[inline]
     pub(super) fn give_back(&self, number: u32) {
         if self.fork_epoch == fork::epoch() {
-            // Relaxed: it only has to make tickets different.
+            // Relaxed: only has to make tickets distinct.
             let ticket = self.returned.fetch_add(1, Ordering::Relaxed);
             returns::give_back(self.shared.returns(), ticket, number);
+            // For a sender that waits for a loan. Partner: the heavy barrier in `branch::is_ready`.
+            light_barrier();
+            self.shared.to_sender().ring_after_fence();
             if let Some(memory) = &self.memory {
                 memory.header().memory.ring();
             }
@@ -63,14 +80,32 @@ impl Borrower {
     }
 }
 
-/// Maps the control object of a provider, for its memory bell. `None` if the provider is gone, or
-/// does not let this user in.
+impl Drop for Borrower {
+    fn drop(&mut self) {
+        let bell = self.shared.to_receiver();
+        // A live sender's bell is held: then the drop costs no more than this load.
+        if bell.is_held() || self.fork_epoch != fork::epoch() {
+            return;
+        }
+        // Release this receiver's own lock before looking for the locks of others.
+        let _ = self.locks.unlock(RECEIVER_BYTE);
+        // The provider of a dropped sender may live on.
+        let is_dead = bell.is_gone() && !self.shared.header().what.0.is_closed();
+        let patience = if is_dead { TEARDOWN } else { Duration::ZERO };
+        sweep_after_reading(&self.names, self.provider, patience);
+    }
+}
+
+/// Maps the first page of a provider's control object, for the memory bell and the list of
+/// segments. The records stay unmapped. Returns `None` if the provider has closed, or does not
+/// admit this user.
 pub(super) fn memory_bell(names: &Namespace, provider: ProviderId, uid: u32) -> Result<Option<View>, ObjectError> {
     barrier::enlist();
     match Foreign::open(control_name(names, provider), Access::ReadWrite, uid) {
-        Ok(foreign) => Ok(View::of_provider(foreign.map(Access::ReadWrite)?, provider)),
+        Ok(foreign) => Ok(View::of_header(foreign.map_first(PAGE, Access::ReadWrite)?, provider)),
         Err(missing) if missing.is_missing() => Ok(None),
-        // The channel's mode may let in more than the provider's. Then the owner looks by itself.
+        // The channel's mode may admit users whom the provider's does not. Then no bell tells the
+        // owner, which checks by itself.
         Err(ObjectError::Os(error)) if error.errno() == Some(libc::EACCES) => Ok(None),
         Err(error) => Err(error),
     }
@@ -83,13 +118,19 @@ struct Mapped {
     borrower: Arc<Borrower>,
 }
 
+/// The maximum number of segments that a receiver keeps mapped, besides those of messages being
+/// read: those that a provider has at a time, and as many that it has replaced. A hostile sender
+/// may name any number of files, and a process has a limited number of mappings
+/// (`vm.max_map_count`).
+const MAX_MAPPED: usize = 2 * MAX_SEGMENTS;
+
 /// The segments that a receiver has mapped. They belong to the receiver alone, so there is no lock.
 pub(super) struct MappedSegments {
     names: Namespace,
     uid: u32,
     provider: ProviderId,
     borrower: Arc<Borrower>,
-    /// The first one is the one used last. There are few.
+    /// Most recently used first. At most [`MAX_MAPPED`], so a linear search is fast.
     known: Vec<Owned<Mapped>>,
 }
 
@@ -102,17 +143,17 @@ impl MappedSegments {
         &self.borrower
     }
 
-    /// The number of mapped segments.
+    /// Returns the number of mapped segments.
     pub(super) fn count(&self) -> usize {
         self.known.len()
     }
 
-    /// Opens a message. `is_sender_there` tells whether the sender is still there; it is asked
-    /// before a mapping is let go of.
+    /// Opens a message. `is_sender_there` returns `true` while the sender is alive; it is called
+    /// before a mapping is released.
     #[inline]
     pub(super) fn open(&mut self, place: &SentBuffer, is_sender_there: impl Fn() -> bool) -> Result<Loan, AttachError> {
         self.prepare(place, is_sender_there)?;
-        // The segment is the first now, so `known` is not empty.
+        // The segment is now first, so `known` is not empty.
         let mapped = &mut self.known[0];
         match mapped.mapping.range(place.offset, place.len) {
             Some(data) => {
@@ -126,13 +167,13 @@ impl MappedSegments {
         }
     }
 
-    /// Is this segment mapped, and first?
+    /// Returns `true` if this segment is mapped, and first.
     #[inline]
     pub(super) fn is_prepared(&self, segment: u64) -> bool {
         self.known.first().is_some_and(|mapped| mapped.serial == segment)
     }
 
-    /// Has the segment of a message mapped, and first.
+    /// Maps the segment of a message, and moves it to the front.
     #[inline]
     pub(super) fn prepare(
         &mut self,
@@ -145,14 +186,17 @@ impl MappedSegments {
         self.find(place.segment, is_sender_there)
     }
 
-    /// Puts a segment first, and maps it if need be.
+    /// Moves a segment to the front, mapping it if necessary.
     #[inline(never)]
     fn find(&mut self, serial: u64, is_sender_there: impl Fn() -> bool) -> Result<(), AttachError> {
         match self.known.iter().position(|mapped| mapped.serial == serial) {
-            Some(at) => self.known.swap(0, at),
+            Some(at) => self.known[..=at].rotate_right(1),
             None => {
                 let mapping = self.map(serial)?;
                 self.let_go(is_sender_there);
+                // A segment from which a message is being read stays mapped until that message is
+                // dropped.
+                self.known.truncate(MAX_MAPPED - 1);
                 let mapped = Owned::new(Mapped { mapping, serial, borrower: self.borrower.clone() });
                 self.known.insert(0, mapped);
             }
@@ -169,7 +213,7 @@ impl MappedSegments {
         Ok(self.foreign(serial)?.ok_or(closed)?.map(Access::Read)?)
     }
 
-    /// Opens a segment; `None` if it is gone.
+    /// Opens a segment. Returns `None` if it no longer exists.
     fn foreign(&self, serial: u64) -> Result<Option<Foreign>, AttachError> {
         match Foreign::open(self.name(serial), Access::Read, self.uid) {
             Ok(foreign) => Ok(Some(foreign)),
@@ -178,8 +222,8 @@ impl MappedSegments {
         }
     }
 
-    /// Maps and faults in all segments that the provider has now. Returns how many bytes are
-    /// present. `is_sender_there`: as in [`open`](Self::open).
+    /// Maps and faults in all segments that the provider has now. Returns the number of bytes
+    /// present. `is_sender_there` is as in [`open`](Self::open).
     pub(super) fn warm(&mut self, is_sender_there: impl Fn() -> bool) -> Result<usize, AttachError> {
         let (mut present, mut new) = (0, Vec::new());
         for (_, serial) in self.borrower.memory.iter().flat_map(View::segments) {
@@ -197,16 +241,17 @@ impl MappedSegments {
         }
         self.known.append(&mut new);
         self.let_go(is_sender_there);
+        self.known.truncate(MAX_MAPPED);
         Ok(present)
     }
 
-    /// Lets go of segments that their owner has destroyed: those whose name is gone while the owner
-    /// lives. No message that was sent lies in one. (A dead owner's names are swept, and then
+    /// Releases segments that their owner has destroyed: those whose name no longer exists although
+    /// the owner lives. No sent message lies in one. (A dead owner's names are swept, and then
     /// messages in its segments may not have been received yet.)
     fn let_go(&mut self, is_sender_there: impl Fn() -> bool) {
         let gone: Vec<u64> =
             self.known.iter().map(|mapped| mapped.serial).filter(|&serial| !self.name(serial).exists()).collect();
-        // Ask this last: an owner that lives now lived when its names were looked up.
+        // Check this last: an owner alive now was alive when its names were looked up.
         if !gone.is_empty() && is_sender_there() {
             self.known.retain(|mapped| !gone.contains(&mapped.serial));
         }
@@ -214,17 +259,17 @@ impl MappedSegments {
 }
 
 /// A buffer of the sender, read in place. The sender's process does not reuse the memory before
-/// this is dropped, in whatever thread and at whatever time, even when the receiver, the sender and
-/// the provider are gone.
+/// this is dropped, in whatever thread and at whatever time, even after the receiver, the sender
+/// and the provider have been dropped.
 ///
-/// A loan derefs to `&[u8]`. Its length is the message's. It begins where the sender's buffer does,
-/// so it is aligned to 64 bytes at least, and to what was asked of
-/// [`Provider::alloc_layout`](crate::Provider::alloc_layout).
+/// A loan dereferences to `&[u8]`, with the length of the message. It begins where the sender's
+/// buffer does, so it has the alignment requested from
+/// [`Provider::alloc_layout`](crate::Provider::alloc_layout), and at least 64 bytes.
 ///
-/// Whatever other processes do, the range lies within the mapping. The alignment holds as long as
-/// they keep to the protocol, so unsafe code must check it.
+/// Whatever other processes do, the range lies within the mapping. The alignment holds only as long
+/// as they keep to the protocol, so unsafe code must check it.
 ///
-/// There is no way to write through it.
+/// A loan cannot be written through.
 pub struct Loan {
     data: NonNull<u8>,
     len: usize,
@@ -239,14 +284,14 @@ unsafe impl Send for Loan {}
 unsafe impl Sync for Loan {}
 
 impl Loan {
-    /// Notes how many messages are missing before this one.
+    /// Sets the number of messages missed before this one.
     #[inline]
     pub(super) fn with_missed(mut self, missed: u32) -> Self {
         self.missed = missed;
         self
     }
 
-    /// As [`Message::missed`](super::Message::missed).
+    /// See [`Message::missed`](super::Message::missed).
     pub fn missed(&self) -> u32 {
         self.missed
     }

@@ -1,18 +1,19 @@
-//! The sender's side of one receiver: the ring that it fills, and what it has lent.
+//! The sender's side of one receiver: the ring that it fills, and its outstanding loans.
 
 #![forbid(unsafe_code)]
 
 use super::bell::Woken;
-use super::book::Cells;
+use super::borrower::SentBuffer;
 use super::end::Sleeper;
 use super::error::SendErrorKind;
 use super::interrupt::Interrupts;
-use super::lender::Lender;
+use super::lender::{Lender, Loans};
 use super::object::Object;
 use super::ring::{self, Ticket, Words};
 use super::rules::OnFull;
 use super::{message, spin};
 use crate::error::OsError;
+use crate::os::barrier;
 use crate::os::deadline::Deadline;
 use crate::os::name::Name;
 use crate::owner::buf::ShmBuf;
@@ -27,27 +28,28 @@ use std::time::Duration;
 /// The sender's side of one receiver.
 pub(super) struct Branch {
     pub(super) object: Object,
-    /// Not needed while there is no wait.
+    /// Used only while waiting.
     pub(super) sleeper: Box<Sleeper>,
     lender: Arc<Lender>,
-    /// The number from which to look for a free one.
-    next_loan: usize,
+    /// Numbers of free loans, as far as known without asking the lender. The last is used next.
+    numbers: Vec<u32>,
     /// The ticket of the next message.
     ticket: Ticket,
-    /// Is the next slot known to be free? Only the sender can fill it.
+    /// `true` if the next slot is known to be free. Only the sender can fill it.
     has_room: bool,
-    /// The message sent last.
+    /// The last message sent.
     sent: Option<Ticket>,
-    /// What happens when the receiver is behind. Only with [`OnFull::KeepLatest`] is anything
-    /// withdrawn.
+    /// No message before this one is a buffer that can be withdrawn.
+    searched: Ticket,
+    /// The rule for a full ring. Messages are withdrawn only with [`OnFull::KeepLatest`].
     pub(super) on_full: OnFull,
 }
 
-/// Room for so many loans. To be made before the object that it is for: once that exists, the other
-/// side may come.
-pub(super) fn cells(name: &Name, loans: usize) -> Result<Cells<Chunk>, OsError> {
-    Cells::new(loans)
-        .ok_or_else(|| name.error("malloc", loans * size_of::<usize>(), io::Error::from_raw_os_error(libc::ENOMEM)))
+/// Creates `count` loans and their numbers. Call this before creating the object: once that exists,
+/// the other side may open it.
+pub(super) fn loans(name: &Name, count: usize) -> Result<(Loans<Chunk>, Vec<u32>), OsError> {
+    let bytes = count * (size_of::<usize>() + 2 * size_of::<u32>());
+    Loans::new(count).ok_or_else(|| name.error("malloc", bytes, io::Error::from_raw_os_error(libc::ENOMEM)))
 }
 
 /// How long a call may wait.
@@ -63,92 +65,97 @@ impl Patience {
     }
 }
 
+/// Returns `true` if there is room for the message with this ticket and, if `needs_loan`, a loan to
+/// fetch.
+fn is_ready(object: &Object, lender: &Lender, ticket: Ticket, needs_loan: bool) -> bool {
+    if !ring::has_room(object.slots(), ticket) {
+        return false;
+    }
+    if !needs_loan {
+        return true;
+    }
+    // For loans, this stands for S2 of `bell`. Partner: the light barrier in `Borrower::give_back`.
+    if object.to_sender().is_slept_on() {
+        barrier::heavy();
+    }
+    lender.has_free()
+}
+
 impl Branch {
-    /// A branch on which nothing was sent yet. The pool, if there is one, asks it for what has come
-    /// back.
+    /// Creates a branch with nothing sent yet. `pool` will ask its lender for returned loans.
     pub(super) fn new(
         object: Object,
-        cells: Cells<Chunk>,
+        (loans, numbers): (Loans<Chunk>, Vec<u32>),
         on_full: OnFull,
         interrupts: Arc<Interrupts>,
         pool: Option<&Pool>,
     ) -> Self {
         let sleeper = Box::new(Sleeper::new(object.senders_end(), interrupts));
-        let lender = Arc::new(Lender::new(&object, cells));
+        let lender = Arc::new(Lender::new(&object, loans));
         if let Some(pool) = pool {
             pool.add_lender(lender.clone());
         }
-        let ticket = Ticket::default();
-        Self { object, sleeper, lender, next_loan: 0, ticket, has_room: true, sent: None, on_full }
+        let (ticket, searched) = (Ticket::default(), Ticket::default());
+        Self { object, sleeper, lender, numbers, ticket, has_room: true, sent: None, searched, on_full }
     }
 
-    /// Is the receiver gone?
+    /// Returns `true` if the receiver's bell says that it closed or died.
     #[inline]
     pub(super) fn is_gone(&self) -> bool {
         self.object.to_sender().is_gone()
     }
 
-    /// Is the next slot free, as far as is known without looking?
+    /// Returns `true` if the next slot is known to be free, without checking it.
     #[inline]
     pub(super) fn is_ready(&self) -> bool {
         self.has_room
     }
 
-    /// Is the next slot free, and, where messages are withdrawn, need none be?
+    /// Returns `true` if the next slot is free.
     #[inline]
     pub(super) fn has_room(&self) -> bool {
-        let slots = self.object.slots();
-        if self.on_full == OnFull::KeepLatest {
-            return !ring::is_there(slots, ring::oldest(slots, self.ticket));
-        }
-        ring::has_room(slots, self.ticket)
+        ring::has_room(self.object.slots(), self.ticket)
     }
 
-    /// Withdraws the oldest message that was not received, so that there is room. `false` if the
-    /// receiver took it meanwhile.
-    pub(super) fn withdraw(&mut self) -> bool {
-        let slots = self.object.slots();
-        self.withdraw_ticket(ring::oldest(slots, self.ticket))
+    /// Withdraws the message in the next slot. Returns `false` if the receiver has taken it.
+    #[cold]
+    fn withdraw(&self) -> bool {
+        let mut oldest = ring::oldest(self.object.slots(), self.ticket);
+        self.drop_withdrawn(ring::claim(self.object.slots(), &mut oldest))
     }
 
-    /// Withdraws the oldest buffer that was not received, so that there is a loan. `false` if none
-    /// is left.
+    /// Withdraws the oldest unreceived buffer, to free a loan. Returns `false` if none is left.
+    /// Visits each message once, however often it is called.
     #[cold]
     pub(super) fn withdraw_buffer(&mut self) -> bool {
-        let slots = self.object.slots();
-        let mut next = ring::oldest(slots, self.ticket);
-        (1..slots.len()).any(|_| {
-            let ticket = next;
-            next = ticket.next(slots);
-            let is_buffer = ring::peek(slots, ticket).is_some_and(|words| message::loan(&words).is_some());
-            is_buffer && self.withdraw_ticket(ticket)
-        })
+        let Self { object, searched, ticket, .. } = self;
+        let withdrawn = ring::withdraw(object.slots(), searched, *ticket, |words| message::loan(words).is_some());
+        self.drop_withdrawn(withdrawn)
     }
 
-    fn withdraw_ticket(&self, mut ticket: Ticket) -> bool {
-        let Some(words) = ring::claim(self.object.slots(), &mut ticket) else { return false };
-        // The number is checked: it may have been damaged in its slot.
-        drop(message::loan(&words).and_then(|number| self.lender.take_back(number)));
-        true
+    fn drop_withdrawn(&self, words: Option<Words>) -> bool {
+        // `take_back` checks the number: it may have been damaged in its slot.
+        drop(words.and_then(|words| self.lender.take_back(message::loan(&words)?)));
+        words.is_some()
     }
 
-    /// How many messages wait for the receiver.
+    /// Returns how many messages wait for the receiver.
     pub(super) fn waiting(&self) -> usize {
         ring::waiting(self.object.slots())
     }
 
-    /// How many messages were sent.
+    /// Returns how many messages were sent.
     #[inline]
     pub(super) fn count(&self) -> u64 {
         self.ticket.number()
     }
 
-    /// Is there a receiver, or was there one?
+    /// Returns `true` if a receiver has opened the channel, even if it has closed since.
     pub(super) fn has_had_receiver(&self) -> bool {
         self.object.to_sender().is_held()
     }
 
-    /// Spins, and then sleeps, until `is_ready`.
+    /// Blocks until `is_ready` returns `true`: spins for at most `budget`, then sleeps.
     pub(super) fn wait(
         &mut self,
         budget: Duration,
@@ -156,53 +163,93 @@ impl Branch {
         is_ready: impl Fn(&Self) -> bool,
     ) -> Result<(), SendErrorKind> {
         self.sleeper.leave_helper();
+        let mut look = self.sleeper.look;
         let (this, object, interrupts) = (&*self, &self.object, self.sleeper.interrupts());
-        let is_ready = || is_ready(this);
-        let is_over = || is_ready() || interrupts.is_set();
-        match spin(budget, object.to_sender(), deadline, is_over, || object.may_have_receiver()) {
-            Woken::Ready if !is_ready() && interrupts.take() => Err(SendErrorKind::Interrupted),
+        let is_over = || is_ready(this) || interrupts.is_set();
+        let woken = spin(budget, object.to_sender(), deadline, &mut look, is_over, || object.may_have_receiver());
+        self.sleeper.look = look;
+        match woken {
+            Woken::Ready if !is_ready(self) && self.sleeper.interrupts().take() => Err(SendErrorKind::Interrupted),
             Woken::Ready => Ok(()),
             Woken::TimedOut => Err(SendErrorKind::TimedOut),
             Woken::Gone => Err(SendErrorKind::Disconnected),
         }
     }
 
-    /// Waits until the next slot is free.
-    #[inline(never)]
-    pub(super) fn wait_for_room(&mut self, budget: Duration, patience: Patience) -> Result<(), SendErrorKind> {
-        match patience {
-            _ if self.has_room() => Ok(()),
-            Patience::None => Err(SendErrorKind::Full { capacity: self.object.capacity() }),
-            Patience::Until(deadline) => self.wait(budget, deadline, Self::has_room),
+    /// Reserves the next slot and, for a buffer, a loan. Blocks for both, as `patience` allows.
+    #[inline]
+    pub(super) fn reserve(
+        &mut self,
+        is_buffer: bool,
+        budget: Duration,
+        patience: Patience,
+    ) -> Result<(), SendErrorKind> {
+        if self.has_room && self.has_loan(is_buffer) {
+            return Ok(());
         }
+        self.wait_for_room(is_buffer, budget, patience)
     }
 
-    /// Has `waker` woken when the next slot is free, or the receiver is gone; see [`Sleeper::arm`].
-    pub(super) fn arm(&mut self, waker: &Waker) -> Result<Option<Woken>, OsError> {
-        let Self { object, sleeper, ticket, .. } = self;
-        sleeper.arm(waker, || ring::has_room(object.slots(), *ticket), || object.may_have_receiver())
+    #[inline(never)]
+    fn wait_for_room(&mut self, is_buffer: bool, budget: Duration, patience: Patience) -> Result<(), SendErrorKind> {
+        match patience {
+            Patience::Until(deadline) => self.wait(budget, deadline, |this| this.is_ready_for(is_buffer))?,
+            Patience::None if !self.has_room() => return Err(SendErrorKind::Full { capacity: self.object.capacity() }),
+            Patience::None => {}
+        }
+        // Only the sender fills slots and takes loans, so what it found remains available.
+        if !self.has_loan(is_buffer) {
+            return Err(SendErrorKind::TooManyLent { max: self.object.shared().loans() });
+        }
+        Ok(())
     }
 
-    /// Waits until the receiver has received everything and asked for more, or is gone.
+    /// Returns `true` if the next slot is free and, for a buffer, a loan.
+    pub(super) fn is_ready_for(&self, is_buffer: bool) -> bool {
+        is_ready(&self.object, &self.lender, self.ticket, is_buffer && self.numbers.is_empty())
+    }
+
+    /// Registers `waker` to be woken when there is room for a message, or the receiver closes or
+    /// dies; see [`Sleeper::arm`].
+    pub(super) fn arm(&mut self, waker: &Waker, is_buffer: bool) -> Result<Option<Woken>, OsError> {
+        let Self { object, sleeper, lender, ticket, numbers, .. } = self;
+        let is_ready = || is_ready(object, lender, *ticket, is_buffer && numbers.is_empty());
+        sleeper.arm(waker, is_ready, || object.may_have_receiver())
+    }
+
+    /// Blocks until the receiver has received everything and asked for more, or closed or died.
     pub(super) fn wait_until_received(&mut self, deadline: Option<Deadline>) -> Result<(), SendErrorKind> {
         let Some(sent) = self.sent else { return Ok(()) };
         self.wait(Duration::ZERO, deadline, |this| ring::is_done(this.object.slots(), sent))
     }
 
-    /// A free number for a loan. Collects what has come back if need be.
+    /// Returns `true` if there is a loan for a buffer; inline bytes need none. Collects returned
+    /// loans if the sender has no free number.
     #[inline]
-    pub(super) fn free_loan(&self) -> Option<usize> {
-        self.lender.free(self.next_loan)
+    pub(super) fn has_loan(&mut self, is_buffer: bool) -> bool {
+        if is_buffer && self.numbers.is_empty() {
+            self.lender.fetch(&mut self.numbers);
+        }
+        !is_buffer || !self.numbers.is_empty()
     }
 
-    /// Lends a buffer under a free number. To be followed by [`fill`](Self::fill).
+    /// Lends the buffer at this place and fills the free slot with it. The caller then calls
+    /// [`ring`](Self::ring). Returns the loan's number, or `None` without a [loan](Self::has_loan).
     #[inline]
-    pub(super) fn lend(&mut self, number: usize, buffer: ShmBuf) {
-        self.next_loan = number + 1;
-        self.lender.put(number, self.ticket.number(), buffer);
+    pub(super) fn lend(
+        &mut self,
+        (segment, offset, len): (u64, u64, u64),
+        buffer: ShmBuf,
+        left_out: u32,
+    ) -> Option<u32> {
+        let (number, ticket) = (self.numbers.pop()?, self.count());
+        // Until the message is in its slot, no read-modify-write (see `lender`).
+        self.lender.put(number, ticket, buffer);
+        self.fill(&message::of_buffer(ticket, &SentBuffer { number, segment, offset, len }, left_out));
+        Some(number)
     }
 
-    /// Fills the free slot. To be followed by [`ring`](Self::ring).
+    /// Fills the free slot. The caller then calls [`ring`](Self::ring).
     #[inline]
     pub(super) fn fill(&mut self, words: &Words) {
         self.sent = Some(self.ticket);
@@ -215,28 +262,31 @@ impl Branch {
         self.object.to_receiver().ring();
     }
 
-    /// Looks whether there is room for another message, now that the receiver was woken.
+    /// Checks for room for another message, now that the receiver has been woken, and withdraws a
+    /// message if the rule says so. Returns `true` if it did.
     #[inline]
-    pub(super) fn look_for_room(&mut self) {
+    pub(super) fn look_for_room(&mut self) -> bool {
         self.has_room = self.has_room();
+        if self.has_room || self.on_full != OnFull::KeepLatest {
+            return false;
+        }
+        let is_withdrawn = self.withdraw();
+        self.has_room = self.has_room();
+        is_withdrawn
     }
 
-    /// Drops some of what has come back, now that the receiver was woken.
+    /// Drops some returned buffers, now that the receiver has been woken.
     #[inline]
     pub(super) fn collect_some(&mut self) {
-        if let Some(number) = self.lender.collect_some() {
-            // Reuse the number that came back last: the fewest numbers are used, and the fewest
-            // lines.
-            self.next_loan = number;
-        }
+        self.lender.collect_some(&mut self.numbers);
     }
 
-    /// Was the message just sent left to this side, because the receiver was gone by then and did
-    /// not take it?
+    /// Returns `true` if the receiver closed or died before it took the message just sent, and this
+    /// side has claimed the message.
     #[inline]
     pub(super) fn is_left(&self) -> bool {
-        // The full fence in `ring` pairs with the one in `Receiver::drop`: a receiver that leaves
-        // takes this message, or is seen to be gone, or both. Do not claim the message while the
+        // The full fence in `ring` pairs with the one in `Receiver::drop`: a closing receiver takes
+        // this message, or is seen to be closed, or both. Do not claim the message while the
         // receiver's process may still read: the bell of a dying process may ring before its last
         // thread stops.
         self.is_gone() && !self.object.is_receiver_locked() && self.claim_sent().is_some()
@@ -246,26 +296,26 @@ impl Branch {
         ring::claim(self.object.slots(), &mut self.sent?)
     }
 
-    /// Takes a loan back that was left to this side. It had this length.
+    /// Takes back the loan of a message of length `len` that the receiver did not take.
     ///
-    /// A receiver that makes numbers up may have returned it, or a thread that found the receiver
-    /// dead may have taken it out. Then it counts as sent, and the next one is refused.
-    pub(super) fn take_back(&self, number: usize, len: usize) -> Option<ShmBuf> {
+    /// Returns `None` if a receiver that invents numbers has returned it, or a thread that found
+    /// the receiver dead has reclaimed it. Then the message counts as sent, and the next one fails.
+    pub(super) fn take_back(&self, number: u32, len: usize) -> Option<ShmBuf> {
         self.lender.take_back(number).map(|buffer| buffer.with_len(len))
     }
 
-    /// Drops all that has come back, also from a receiver that is dead.
+    /// Drops all returned buffers, and those of a dead receiver.
     pub(super) fn reclaim(&self) {
         self.lender.collect();
         self.lender.reclaim();
     }
 
-    /// How many buffers the receiver has, received or not.
+    /// Returns how many buffers are on loan to the receiver, received or not.
     pub(super) fn lent(&self) -> usize {
         self.lender.lent()
     }
 
-    /// Nothing is sent any more, and the receiver learns of it.
+    /// Closes the branch: the receiver gets `Disconnected` after the last message.
     pub(super) fn close(&self) {
         self.object.close();
         self.lender.close();

@@ -1,22 +1,22 @@
-//! A count that costs nothing to raise: its owner alone raises it, in private memory, and others
-//! lower it.
+//! A reference count that costs nothing to increment: only its owner increments it, in private
+//! memory, and others decrement it.
 //!
-//! [`Owned::lend`] only adds to the owner's own number. The shared word starts far above anything
-//! that can be lent, and each [`Counted`] takes one off it on drop. When the owner is dropped, it
-//! takes off the word's start value, less what it lent. So the word becomes zero exactly once, with
-//! the last drop, and that drop frees the value. (It is a weighted reference count whose weight the
-//! owner keeps. With an `Arc`, each message received would wait for a line that the threads
-//! dropping other messages hold.)
+//! [`Owned::lend`] only increments the owner's own number. The shared word starts far above the
+//! possible number of loans, and each [`Counted`] subtracts one on drop. When the owner is dropped,
+//! it subtracts the start value less the number of its loans. So the word becomes zero exactly
+//! once, with the last drop, and that drop frees the value. (It is a weighted reference count whose
+//! weight the owner keeps. With an `Arc`, each receive would contend for a cache line with the
+//! threads that drop other messages.)
 //!
 //! | writer | reader | what becomes visible |
 //! |---|---|---|
-//! | any drop: `left`, Release | the drop that makes it zero: fence, Acquire | that nobody uses the value any more |
+//! | any drop: `left`, Release | the drop that makes it zero: fence, Acquire | that no thread uses the value any more |
 
 use crate::sync::{fence, AtomicU64, Ordering};
 use std::ops::Deref;
 use std::ptr::NonNull;
 
-/// The word's start value: more than can ever be lent.
+/// The word's start value: more than the possible number of loans.
 const BIAS: u64 = 1 << 63;
 
 struct Inner<T> {
@@ -24,14 +24,14 @@ struct Inner<T> {
     value: T,
 }
 
-/// The owner, which alone lends.
+/// The owner, which alone can lend the value.
 pub(super) struct Owned<T> {
     inner: NonNull<Inner<T>>,
-    /// How often it was lent.
+    /// The number of loans made.
     lent: u64,
 }
 
-/// One loan. Keeps the value alive.
+/// One loan, which keeps the value alive.
 pub(super) struct Counted<T>(NonNull<Inner<T>>);
 
 // SAFETY: the value is shared and may be dropped in another thread, as with `Arc<T>`, hence the
@@ -51,7 +51,7 @@ impl<T> Owned<T> {
         Self { inner: NonNull::from(Box::leak(inner)), lent: 0 }
     }
 
-    /// Lends once more.
+    /// Makes a loan.
     #[inline]
     pub(super) fn lend(&mut self) -> Counted<T> {
         self.lent += 1;
@@ -59,19 +59,19 @@ impl<T> Owned<T> {
     }
 }
 
-/// Takes `count` off what is left, and frees the value if that was all.
+/// Subtracts `count` from `left`, and frees the value if that leaves zero.
 ///
 /// # Safety
 ///
-/// The caller holds `count` of what is left, and gives it up: it does not touch `inner` again.
+/// The caller owns `count` of `left`, and gives it up: it does not touch `inner` again.
 #[inline]
 unsafe fn give_up<T>(inner: NonNull<Inner<T>>, count: u64) {
-    // SAFETY: the caller still holds `count` of what is left, so the value has not been freed.
+    // SAFETY: the caller still owns `count` of `left`, so the value has not been freed.
     let left = unsafe { &inner.as_ref().left };
     if left.fetch_sub(count, Ordering::Release) == count {
         // Partner: the Release of every other `give_up`.
         fence(Ordering::Acquire);
-        // SAFETY: that was all of it, so nobody else uses the value; `Owned::new` made it as a box.
+        // SAFETY: `left` is zero, so no other thread uses the value; `Owned::new` made it as a box.
         drop(unsafe { Box::from_raw(inner.as_ptr()) });
     }
 }
@@ -98,7 +98,7 @@ impl<T> Deref for Counted<T> {
 
 impl<T> Drop for Owned<T> {
     fn drop(&mut self) {
-        // SAFETY: the owner holds everything but one for each loan, and is not used again.
+        // SAFETY: the owner owns all but one for each loan, and is not used again.
         unsafe { give_up(self.inner, BIAS - self.lent) };
     }
 }
@@ -106,7 +106,7 @@ impl<T> Drop for Owned<T> {
 impl<T> Drop for Counted<T> {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: each loan holds one, and this one is not used again.
+        // SAFETY: each loan owns one, and this one is not used again.
         unsafe { give_up(self.0, 1) };
     }
 }

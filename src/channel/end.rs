@@ -1,105 +1,83 @@
-//! What a sleeper has of its end of a channel: the bell, what keeps it mapped, and who may wake it.
+//! A sleeper's end of a channel: the bell, the mapping that holds it, and its wakers.
 
 #![forbid(unsafe_code)]
 
-use super::bell::{Bell, Woken};
+use super::bell::{Bell, Look, Woken};
 use super::helper::Awaited;
 use super::interrupt::{Asleep, Interrupts};
 use super::layout::Shared;
-use super::meeting::Page;
 use crate::error::OsError;
 use crate::os::fork;
 use std::sync::Arc;
 use std::task::Waker;
 
-/// A bell, and what keeps it mapped.
+/// A bell and its mapping.
 #[derive(Clone)]
 pub(super) struct End {
-    bell: Place,
+    shared: Arc<Shared>,
+    bell: fn(&Shared) -> &Bell,
     fork_epoch: u64,
 }
 
-/// Where a bell is.
-#[derive(Clone)]
-enum Place {
-    Object(Arc<Shared>, fn(&Shared) -> &Bell),
-    Seat(Arc<Page>, usize),
-}
-
 impl End {
-    /// The end that sleeps on this bell of the object.
+    /// Returns the end that sleeps on this bell of the object.
     pub(super) fn of_object(shared: &Arc<Shared>, bell: fn(&Shared) -> &Bell) -> Self {
-        Self { bell: Place::Object(shared.clone(), bell), fork_epoch: fork::epoch() }
-    }
-
-    /// The end that sleeps on the bell of this seat.
-    pub(super) fn of_seat(page: &Arc<Page>, at: usize) -> Self {
-        Self { bell: Place::Seat(page.clone(), at), fork_epoch: fork::epoch() }
+        Self { shared: shared.clone(), bell, fork_epoch: fork::epoch() }
     }
 
     pub(super) fn bell(&self) -> &Bell {
-        match &self.bell {
-            Place::Object(shared, bell) => bell(shared),
-            Place::Seat(page, at) => page.bell(*at),
-        }
+        (self.bell)(&self.shared)
     }
 
-    /// Is this the process that made the end, and not a forked child?
+    /// Returns `true` in the process that created the end, and `false` in a forked child.
     pub(super) fn is_ours(&self) -> bool {
         self.fork_epoch == fork::epoch()
     }
 }
 
-/// One side's end, to sleep on: in a thread, or as a task.
+/// One side's end, on which a thread or a task sleeps.
 pub(super) struct Sleeper {
     end: End,
     interrupts: Arc<Interrupts>,
-    /// Made by the first await; ended by a move to another bell, and by a wait in a thread, for
-    /// which the helper would wake in vain.
+    pub(super) look: Look,
+    /// Created by the first await; dropped when a thread waits, so that the helper does not wake in
+    /// vain.
     awaited: Option<Awaited>,
 }
 
 impl Sleeper {
     pub(super) fn new(end: End, interrupts: Arc<Interrupts>) -> Self {
-        Self { end, interrupts, awaited: None }
+        Self { end, interrupts, look: Look::new(), awaited: None }
     }
 
     pub(super) fn interrupts(&self) -> &Arc<Interrupts> {
         &self.interrupts
     }
 
-    /// The bell that it sleeps on.
+    /// Returns the bell to sleep on.
     #[inline]
     pub(super) fn bell(&self) -> &Bell {
         self.end.bell()
     }
 
-    /// Does it sleep on the bell of a seat?
-    #[inline]
-    pub(super) fn is_at_seat(&self) -> bool {
-        matches!(self.end.bell, Place::Seat(..))
+    /// See [`Bell::look_for_ringer`].
+    pub(super) fn look_for_ringer(&mut self, is_there: impl Fn() -> bool) {
+        self.end.bell().look_for_ringer(&mut self.look, is_there);
     }
 
-    /// From now on it sleeps on the bell of this end.
-    pub(super) fn move_to(&mut self, end: End) {
-        self.bell().get_up();
-        self.end = end;
-        self.leave_helper();
-    }
-
-    /// From now on a thread sleeps on the bell itself.
+    /// Leaves the helper: from now on a thread sleeps on the bell itself.
     pub(super) fn leave_helper(&mut self) {
         self.awaited = None;
         self.aim();
     }
 
-    /// From now on interrupts are for who sleeps on the bell.
+    /// Directs interrupts to the sleeper on the bell.
     pub(super) fn aim(&self) {
         self.interrupts.aim(Asleep::AtBell(self.end.clone()));
     }
 
-    /// Has `waker` woken when the end may be ready, or its ringer is gone. If it is, or has,
-    /// returns that instead. `is_there` is as in [`Bell::wait`].
+    /// Registers `waker` to be woken when the end may be ready or its ringer has left. If either is
+    /// already the case, returns that instead. `is_there` is as in [`Bell::wait`].
     ///
     /// Fails if the helper thread cannot be started.
     pub(super) fn arm(
@@ -121,7 +99,7 @@ impl Sleeper {
         } else if is_gone {
             Woken::Gone
         } else if awaited.is_to_look() && !is_there() {
-            // Leave in the ringer's place. What it made ready before it died is found now.
+            // Leave on the ringer's behalf. Anything it made ready before it died is visible now.
             bell.leave();
             if is_ready() {
                 Woken::Ready
@@ -135,7 +113,7 @@ impl Sleeper {
         Ok(Some(woken))
     }
 
-    /// The task does not sleep any more.
+    /// Deregisters the task's waker.
     #[inline]
     pub(super) fn disarm(&mut self) {
         if let Some(awaited) = &mut self.awaited {

@@ -1,4 +1,4 @@
-//! What can go wrong with a channel.
+//! Errors of channels.
 
 #![forbid(unsafe_code)]
 
@@ -6,13 +6,14 @@ use crate::error::OsError;
 use crate::peer::error::AttachError;
 use crate::protocol::ids::ProviderId;
 use std::fmt;
+use std::io;
 use thiserror::Error;
 
-/// Why a channel could not be made or opened.
+/// The error returned when a channel could not be created or opened.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ChannelError {
-    /// The channel's name cannot be part of a file name.
+    /// The channel's name cannot be used in a file name.
     #[error("channel name {name:?} must be 1 to {max} of the characters A-Z a-z 0-9 _ -")]
     Name {
         /// The name that was given.
@@ -23,20 +24,20 @@ pub enum ChannelError {
     /// The capacity is out of range.
     #[error("a channel cannot hold {capacity} messages; it can hold {min} to {max}")]
     Capacity {
-        /// What was asked for.
+        /// The requested capacity, in messages.
         capacity: usize,
         /// The smallest capacity.
         min: usize,
         /// The largest capacity.
         max: usize,
     },
-    /// A living sender has a channel of this name.
+    /// A live sender has a channel of this name.
     #[error("{object} is the channel of another sender that lives; choose another name")]
     Taken {
         /// The object's path.
         object: String,
     },
-    /// There is no channel of this name.
+    /// No channel of this name exists.
     #[error("{object} does not exist: its sender has not made it yet, has closed it, or has another name_prefix than the client")]
     NoChannel {
         /// The object's path.
@@ -48,52 +49,53 @@ pub enum ChannelError {
         /// The object's path.
         object: String,
     },
-    /// The sender is still making the channel, or a dead sender's object is being removed: try
-    /// again. Or the sender was killed before it gave the object a length; that looks the same
-    /// until someone sweeps or creates a channel of that name.
+    /// The sender is still creating the channel, or a dead sender's object is being removed: try
+    /// again. If the sender was killed before it set the object's length, the object looks the same
+    /// until a sweep, or until a channel of that name is created.
     #[error("{object} is being made; try again (ReceiverBuilder::open_timeout does)")]
     Unfinished {
         /// The object's path.
         object: String,
     },
-    /// The channel has a receiver, or had one that is gone: no other can have it.
+    /// The channel has a receiver, or had one that has closed: it accepts no other.
     #[error("{object} has, or had, a receiver already; each channel has one")]
     HasReceiver {
         /// The object's path.
         object: String,
     },
-    /// All seats of the publisher are taken.
+    /// All seats of the publisher are taken: by receivers, or by closed receivers whose messages
+    /// are still being read.
     #[error("{object} has {max} receivers already; have one leave, or make the channel for more (PublisherBuilder::receivers)")]
     TooManyReceivers {
         /// The object's path.
         object: String,
-        /// How many there may be.
+        /// The maximum number of receivers.
         max: usize,
     },
-    /// The number of receivers that there may be is out of range.
+    /// The maximum number of receivers is out of range.
     #[error("a publisher cannot have {receivers} receivers; it can have {min} to {max}")]
     Receivers {
-        /// What was asked for.
+        /// The requested number of receivers.
         receivers: usize,
-        /// The fewest receivers.
+        /// The smallest number of receivers.
         min: usize,
-        /// The most receivers.
+        /// The largest number of receivers.
         max: usize,
     },
-    /// The publisher waits for nobody, and this receiver asks it to.
+    /// The receiver asks the publisher to wait for it, and the publisher waits for no receiver.
     #[error("the publisher of {object} waits for nobody; choose OnFull::DropNew or OnFull::KeepLatest")]
     MayNotWait {
         /// The object's path.
         object: String,
     },
-    /// This receiver has a capacity, loans or a rule of its own, and the channel's sender has fixed
-    /// all of them.
+    /// The receiver sets its own capacity, loans or rule, but the channel's
+    /// [`Sender`](super::Sender) has fixed all of them.
     #[error("{object} is the channel of a Sender, which fixes its capacity, its loans and that it waits; leave them out, or make it with a Publisher")]
     NoPublisher {
         /// The object's path.
         object: String,
     },
-    /// The object under the channel's name was not made by this crate, or was made by another
+    /// The object under the channel's name was not created by this crate, or was created by another
     /// version of it.
     #[error("{object} is not usable: {reason}")]
     NotAChannel {
@@ -107,42 +109,43 @@ pub enum ChannelError {
     WrongUid {
         /// The object's path.
         object: String,
-        /// The uid that it belongs to.
+        /// The uid of the object.
         found: u32,
-        /// The uid that it must belong to.
+        /// The expected uid.
         expected: u32,
     },
-    /// The number of buffers that the receiver may have is out of range.
+    /// The maximum number of buffers that the receiver may hold is out of range.
     #[error("{loans} buffers at a time are not possible; from {min} to {max} are")]
     Loans {
-        /// What was asked for.
+        /// The requested number of buffers.
         loans: usize,
-        /// The fewest buffers.
+        /// The smallest number of buffers.
         min: usize,
-        /// The most buffers.
+        /// The largest number of buffers.
         max: usize,
     },
-    /// The file mode locks the sender out, or has bits that mean nothing for shared memory.
+    /// The file mode denies the owner access, or has bits that mean nothing for shared memory.
     #[error("mode {mode:#o} must grant the owner read and write (0o600), and nothing but read and write to anyone")]
     Mode {
-        /// The mode that was asked for.
+        /// The requested mode.
         mode: u32,
     },
-    /// This process is a forked child of the one that built the provider.
+    /// This process is a forked child of the process that built the provider.
     #[error("the provider belongs to the process that this one was forked from; make one here")]
     Forked,
-    /// The process already has the maximum number of channel ends.
+    /// This process already has the maximum number of channel ends.
     #[error("this process has {max} ends of channels already")]
     TooMany {
         /// The limit.
         max: usize,
     },
-    /// A system call failed. Everything done before it was undone.
+    /// A system call failed. All earlier steps were undone.
     #[error(transparent)]
     Os(#[from] OsError),
 }
 
-/// Why a message was not sent. It is given back: [`into_message`](Self::into_message).
+/// The error returned when a message was not sent. Holds the message; see
+/// [`into_message`](Self::into_message).
 #[derive(Error)]
 #[error("{kind}")]
 pub struct SendError<M> {
@@ -151,12 +154,12 @@ pub struct SendError<M> {
 }
 
 impl<M> SendError<M> {
-    /// What went wrong, to match on.
+    /// Returns the kind of error.
     pub fn kind(&self) -> SendErrorKind {
         self.kind
     }
 
-    /// Gives the message back.
+    /// Returns the message that was not sent.
     pub fn into_message(self) -> M {
         self.message
     }
@@ -168,17 +171,17 @@ impl<M> fmt::Debug for SendError<M> {
     }
 }
 
-/// Why a message was not sent.
+/// The reason why a message was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SendErrorKind {
-    /// All slots carry messages that the receiver has not received.
+    /// All slots hold messages that the receiver has not received.
     #[error("the channel holds {capacity} messages already; wait, drop the message, or make the channel larger")]
     Full {
-        /// How many messages fit.
+        /// The number of messages that fit.
         capacity: usize,
     },
-    /// No slot became free, or no receiver came, in time.
+    /// No slot or loan became free in time, or no receiver joined in time.
     #[error("the receiver made no room in time")]
     TimedOut,
     /// The receiver already has the maximum number of buffers, received or not.
@@ -187,23 +190,23 @@ pub enum SendErrorKind {
         /// The limit.
         max: usize,
     },
-    /// So many receivers are waited for as there cannot be.
+    /// The number of receivers to wait for exceeds the number of seats.
     #[error(
         "there can be {seats} receivers, and not {receivers}; make the channel for more (PublisherBuilder::receivers)"
     )]
     TooFewSeats {
-        /// How many are waited for.
+        /// The number of receivers to wait for.
         receivers: usize,
-        /// How many there may be.
+        /// The maximum number of receivers.
         seats: usize,
     },
-    /// The receiver has closed its end, or has died. What it had not received comes back.
+    /// The receiver has closed its end or died. Buffers that it had not received are returned.
     #[error("the receiver is gone; make a new channel")]
     Disconnected,
     /// The bytes do not fit in a slot.
     #[error("{len} bytes do not fit a slot, which takes {max}; put them into a buffer")]
     TooLong {
-        /// Their length in bytes.
+        /// The length in bytes.
         len: usize,
         /// The limit in bytes.
         max: usize,
@@ -216,16 +219,16 @@ pub enum SendErrorKind {
         /// The channel's provider.
         expected: ProviderId,
     },
-    /// This process is a forked child of the one that has the channel.
+    /// This process is a forked child of the process that owns the channel.
     #[error("the channel belongs to the process that this one was forked from")]
     Forked,
-    /// An [`Interrupter`](super::Interrupter) has ended the wait. The next one waits again.
+    /// An [`Interrupter`](super::Interrupter) ended the wait. The next wait blocks again.
     #[error("the wait for the receiver was interrupted")]
     Interrupted,
-    /// The thread that wakes those who await channels could not be started.
+    /// The helper thread that wakes the tasks of channels could not be started.
     #[error("no thread could be started to wake who awaits channels (error {errno}); raise the limit of threads, or use `send`")]
     NoHelper {
-        /// The system's error number.
+        /// The operating system's error code.
         errno: i32,
     },
 }
@@ -239,82 +242,93 @@ impl From<AttachError> for RecvError {
     }
 }
 
-/// Why no message was received.
+/// The reason why no message was received.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RecvError {
     /// No message has arrived.
     #[error("no message is there")]
     Empty,
-    /// No message came in time.
+    /// No message arrived in time.
     #[error("no message came in time")]
     TimedOut,
-    /// The sender has closed its end, or has died, and everything it sent has been received.
+    /// The sender has closed its end or died, and everything it sent has been received.
     #[error("the sender is gone, and all its messages were received")]
     Disconnected,
-    /// The buffer's segment cannot be mapped for now, for want of descriptors or memory. The
-    /// message is still there for the next call.
-    #[error("a message that cannot be mapped now, and is still there: {0}")]
-    NotNow(OsError),
-    /// The buffer is gone: its provider was dropped, or was killed and swept. The next message may
-    /// be good.
+    /// The buffer's segment cannot be mapped now because descriptors or memory have run out. The
+    /// message stays queued for the next call.
+    #[error("a message that cannot be mapped now, and is still there")]
+    NotNow(#[source] OsError),
+    /// The publisher has not connected this receiver because its process has run out of descriptors
+    /// or memory. The receiver misses messages until the publisher retries, when it next sends or
+    /// is asked for its receivers.
+    #[error(
+        "the publisher cannot connect this receiver, for want of descriptors or memory: {}; raise the limit of descriptors of its process, and receive again",
+        io::Error::from_raw_os_error(*.errno)
+    )]
+    NotConnected {
+        /// The operating system's error code, in the publisher's process.
+        errno: i32,
+    },
+    /// The buffer no longer exists: its provider was dropped, or was killed and swept. The next
+    /// message may be good.
     #[error("a message of provider {provider}, which is gone with its segments")]
     Closed {
         /// The provider.
         provider: ProviderId,
     },
-    /// The buffer's segment is not the sender's. The next message may be good.
-    #[error("a message that cannot be read: {0}")]
-    Attach(AttachError),
-    /// The message is one that no sender writes. The next one may be good.
+    /// The buffer's segment does not belong to the sender. The next message may be good.
+    #[error("a message that cannot be read")]
+    Attach(#[source] AttachError),
+    /// The message is one that no sender writes. The next message may be good.
     #[error("a damaged message: {what}")]
     Damaged {
         /// What is wrong with it.
         what: &'static str,
     },
-    /// This process is a forked child of the one that has the channel.
+    /// This process is a forked child of the process that owns the channel.
     #[error("the channel belongs to the process that this one was forked from")]
     Forked,
-    /// An [`Interrupter`](super::Interrupter) has ended the wait. The next one waits again.
+    /// An [`Interrupter`](super::Interrupter) ended the wait. The next wait blocks again.
     #[error("the wait for a message was interrupted")]
     Interrupted,
-    /// The thread that wakes those who await channels could not be started. No message is lost.
-    #[error("no thread could be started to wake who awaits channels; raise the limit of threads, or use `recv`: {0}")]
-    NoHelper(OsError),
+    /// The helper thread that wakes the tasks of channels could not be started. No message is lost.
+    #[error("no thread could be started to wake who awaits channels; raise the limit of threads, or use `recv`")]
+    NoHelper(#[source] OsError),
 }
 
-/// Why [`wait_any`](super::wait_any) has found no receiver.
+/// The error returned by [`wait_any`](super::wait_any).
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum WaitAnyError {
-    /// There is none to wait for.
+    /// The slice of receivers is empty.
     #[error("no receiver was given to wait for")]
     NoReceivers,
-    /// No message came in time.
+    /// No message arrived in time.
     #[error("none of {receivers} receivers had a message in time")]
     TimedOut {
-        /// How many there are.
+        /// The number of receivers.
         receivers: usize,
     },
-    /// The [`Interrupter`](super::Interrupter) of one of them has ended the wait. The next one
-    /// waits again.
+    /// The [`Interrupter`](super::Interrupter) of one receiver ended the wait. The next wait blocks
+    /// again.
     #[error("the wait was interrupted, at receiver {index}")]
     Interrupted {
-        /// Whose it was.
+        /// The index of that receiver.
         index: usize,
     },
-    /// The thread that wakes those who await channels could not be started.
-    #[error("no thread could be started to wait for {receivers} receivers; raise the limit of threads: {source}")]
+    /// The helper thread could not be started.
+    #[error("no thread could be started to wait for {receivers} receivers; raise the limit of threads")]
     NoHelper {
-        /// How many there are.
+        /// The number of receivers.
         receivers: usize,
-        /// What the system says.
+        /// The operating system's error.
         source: OsError,
     },
-    /// This process is a forked child of the one that has this receiver.
+    /// This process is a forked child of the process that owns a receiver's channel.
     #[error("the channel of receiver {index} belongs to the process that this one was forked from")]
     Forked {
-        /// Which it is.
+        /// The index of that receiver.
         index: usize,
     },
 }

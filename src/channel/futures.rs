@@ -1,4 +1,4 @@
-//! Awaiting: the futures of a channel's two ends.
+//! Futures of a channel's two ends.
 
 #![forbid(unsafe_code)]
 
@@ -16,10 +16,10 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 impl Receiver {
-    /// Receives the next message, and waits for it without blocking the thread. Works with any
-    /// executor. The future can be dropped at any time: no message is lost by it.
+    /// Receives the next message without blocking the thread. Works with any executor. Cancel safe:
+    /// dropping the future loses no message.
     ///
-    /// The [module](super#awaiting) tells who wakes the task. It does not spin.
+    /// The future does not spin; see the [module](super#awaiting) for how the task is woken.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -39,13 +39,15 @@ impl Receiver {
     ///
     /// # Errors
     ///
-    /// [`RecvError::NoHelper`], and those of [`recv`](Self::recv) but [`RecvError::Interrupted`].
+    /// [`RecvError::NoHelper`], and those of [`recv`](Self::recv) except
+    /// [`RecvError::Interrupted`].
     pub fn recv_async(&mut self) -> RecvFuture<'_> {
         RecvFuture(self)
     }
 
-    /// Receives the next message, if it has arrived; otherwise has the task woken when it may have.
-    /// Only the waker of the last call is kept. With this, one task waits for many receivers.
+    /// Receives the next message if it has arrived; otherwise registers the task to be woken when
+    /// one may have. Only the waker of the last call is kept. With this method, one task can wait
+    /// for many receivers.
     ///
     /// # Errors
     ///
@@ -66,7 +68,7 @@ impl Receiver {
     }
 }
 
-/// The next message of a [`Receiver`]. Made by [`Receiver::recv_async`].
+/// A future that receives the next message of a [`Receiver`]. Created by [`Receiver::recv_async`].
 #[must_use = "a future does nothing until it is polled"]
 pub struct RecvFuture<'a>(&'a mut Receiver);
 
@@ -79,7 +81,7 @@ impl Future for RecvFuture<'_> {
 }
 
 impl Drop for RecvFuture<'_> {
-    /// A message that has arrived by now is the next call's.
+    /// A message that has arrived by now stays queued for the next call.
     fn drop(&mut self) {
         self.0.sleeper.disarm();
     }
@@ -91,8 +93,8 @@ impl fmt::Debug for RecvFuture<'_> {
     }
 }
 
-/// The messages of the sender, as they come; with the feature `stream`. It ends when the sender is
-/// gone and all its messages were received. Other errors are items.
+/// A stream of the sender's messages; requires the feature `stream`. It ends when the sender has
+/// closed and everything it sent has been received. Other errors are items.
 #[cfg(feature = "stream")]
 impl futures_core::Stream for Receiver {
     type Item = Result<Message, RecvError>;
@@ -110,44 +112,76 @@ fn no_helper(error: OsError) -> SendErrorKind {
 }
 
 impl Sender {
-    /// Lends a buffer to the receiver, and waits for room in the ring without blocking the thread.
-    /// Works with any executor. The buffer comes back with an error. If the future is dropped
-    /// before it is ready, nothing was sent, and the buffer is dropped with it.
+    /// Sends a buffer to the receiver, and waits for a free slot without blocking the thread. Works
+    /// with any executor. An error returns the buffer. If the future is dropped before it is ready,
+    /// nothing is sent, and the buffer is dropped with it.
+    ///
+    /// # Panics
+    ///
+    /// If the future is polled after completion.
     ///
     /// # Errors
     ///
-    /// [`SendErrorKind::NoHelper`], and those of [`send`](Self::send) but
+    /// [`SendErrorKind::NoHelper`], and those of [`send`](Self::send) except
     /// [`SendErrorKind::Interrupted`].
     pub fn send_async(&mut self, buffer: ShmBuf) -> SendFuture<'_> {
         SendFuture { sender: self, buffer: Some(buffer) }
     }
 
-    /// Sends up to [`MAX_INLINE`](super::MAX_INLINE) bytes in the slot itself, and waits for room
-    /// without blocking the thread. If the future is dropped before it is ready, nothing was sent.
+    /// Sends up to [`MAX_INLINE`](super::MAX_INLINE) bytes in the slot itself, and waits for a free
+    /// slot without blocking the thread. If the future is dropped before it is ready, nothing is
+    /// sent.
+    ///
+    /// # Panics
+    ///
+    /// If the future is polled after completion.
     ///
     /// # Errors
     ///
-    /// [`SendErrorKind::NoHelper`], and those of [`send_bytes`](Self::send_bytes) but
+    /// [`SendErrorKind::NoHelper`], and those of [`send_bytes`](Self::send_bytes) except
     /// [`SendErrorKind::Interrupted`].
     pub fn send_bytes_async<'a>(&'a mut self, bytes: &'a [u8]) -> SendBytesFuture<'a> {
-        SendBytesFuture { sender: self, bytes }
+        SendBytesFuture { sender: self, bytes: Some(bytes) }
     }
 
-    /// `Ready` when it is worth while to try again.
-    fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<Result<(), SendErrorKind>> {
-        // A receiver that is gone is found by the next try, which takes back what it had.
-        match self.branch.arm(context.waker()).map_err(no_helper)? {
-            None => Poll::Pending,
-            Some(_) => Poll::Ready(Ok(())),
+    /// Sends `message` with `try_send`, or registers the task to be woken when another try may
+    /// succeed.
+    fn poll_send<M>(
+        &mut self,
+        message: &mut Option<M>,
+        is_buffer: bool,
+        context: &mut Context<'_>,
+        try_send: impl Fn(&mut Self, M) -> Result<(), SendError<M>>,
+    ) -> Poll<Result<(), SendError<M>>> {
+        loop {
+            let unsent = message.take().expect("a sender's future polled after completion");
+            let unsent = match try_send(self, unsent) {
+                Err(SendError { kind: SendErrorKind::Full { .. } | SendErrorKind::TooManyLent { .. }, message }) => {
+                    message
+                }
+                done => {
+                    self.branch.sleeper.disarm();
+                    return Poll::Ready(done);
+                }
+            };
+            // A closed receiver is discovered by the next try, which takes its buffers back.
+            let woken = match self.branch.arm(context.waker(), is_buffer) {
+                Ok(woken) => woken,
+                Err(error) => return Poll::Ready(Err(SendError { kind: no_helper(error), message: unsent })),
+            };
+            *message = Some(unsent);
+            if woken.is_none() {
+                return Poll::Pending;
+            }
         }
     }
 }
 
-/// A buffer that waits for room in a channel. Made by [`Sender::send_async`].
+/// A future that sends a buffer. Created by [`Sender::send_async`].
 #[must_use = "a future does nothing until it is polled"]
 pub struct SendFuture<'a> {
     sender: &'a mut Sender,
-    /// `None` once it is sent, or has come back.
+    /// `None` once it was sent or returned.
     buffer: Option<ShmBuf>,
 }
 
@@ -155,26 +189,8 @@ impl Future for SendFuture<'_> {
     type Output = Result<(), SendError<ShmBuf>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = &mut *self;
-        loop {
-            // Polled again after it was ready, it has nothing to send.
-            let Some(buffer) = this.buffer.take() else { return Poll::Pending };
-            let message = match this.sender.try_send(buffer) {
-                Err(SendError { kind: SendErrorKind::Full { .. }, message }) => message,
-                done => {
-                    this.sender.branch.sleeper.disarm();
-                    return Poll::Ready(done);
-                }
-            };
-            match this.sender.poll_room(context) {
-                Poll::Ready(Ok(())) => this.buffer = Some(message),
-                Poll::Ready(Err(kind)) => return Poll::Ready(Err(SendError { kind, message })),
-                Poll::Pending => {
-                    this.buffer = Some(message);
-                    return Poll::Pending;
-                }
-            }
-        }
+        let Self { sender, buffer } = &mut *self;
+        sender.poll_send(buffer, true, context, Sender::try_send)
     }
 }
 
@@ -190,31 +206,23 @@ impl fmt::Debug for SendFuture<'_> {
     }
 }
 
-/// Bytes that wait for room in a channel. Made by [`Sender::send_bytes_async`].
+/// A future that sends bytes. Created by [`Sender::send_bytes_async`].
 #[must_use = "a future does nothing until it is polled"]
 pub struct SendBytesFuture<'a> {
     sender: &'a mut Sender,
-    bytes: &'a [u8],
+    /// `None` once they were sent.
+    bytes: Option<&'a [u8]>,
 }
 
 impl Future for SendBytesFuture<'_> {
     type Output = Result<(), SendErrorKind>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = &mut *self;
-        loop {
-            match this.sender.try_send_bytes(this.bytes) {
-                Err(SendErrorKind::Full { .. }) => {}
-                done => {
-                    this.sender.branch.sleeper.disarm();
-                    return Poll::Ready(done);
-                }
-            }
-            match this.sender.poll_room(context)? {
-                Poll::Ready(()) => {}
-                Poll::Pending => return Poll::Pending,
-            }
-        }
+        let Self { sender, bytes } = &mut *self;
+        let try_send = |sender: &mut Sender, bytes| {
+            sender.try_send_bytes(bytes).map_err(|kind| SendError { kind, message: bytes })
+        };
+        sender.poll_send(bytes, false, context, try_send).map_err(|error| error.kind)
     }
 }
 
@@ -226,59 +234,63 @@ impl Drop for SendBytesFuture<'_> {
 
 impl fmt::Debug for SendBytesFuture<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SendBytesFuture").field("sender", &self.sender).field("len", &self.bytes.len()).finish()
+        f.debug_struct("SendBytesFuture").field("sender", &self.sender).field("waits", &self.bytes.is_some()).finish()
     }
 }
 
 impl Publisher {
-    /// Sends a buffer to all receivers, and waits for room where a receiver chose
-    /// [`OnFull::Wait`](super::OnFull::Wait), without blocking the thread. Works with any executor.
-    /// The buffer comes back with an error. If the future is dropped before it is ready, nothing
-    /// was sent, and the buffer is dropped with it.
+    /// Sends a buffer to all receivers, and waits without blocking the thread for each receiver
+    /// that chose [`OnFull::Wait`](super::OnFull::Wait) and has no free slot. Works with any
+    /// executor. An error returns the buffer. If the future is dropped before it is ready, nothing
+    /// is sent, and the buffer is dropped with it.
     ///
     /// # Errors
     ///
-    /// [`SendErrorKind::NoHelper`], and those of [`send`](Self::send) but
+    /// [`SendErrorKind::NoHelper`], and those of [`send`](Self::send) except
     /// [`SendErrorKind::Interrupted`].
     pub async fn send_async(&mut self, buffer: ShmBuf) -> Result<usize, SendError<ShmBuf>> {
         let mut buffer = buffer;
         loop {
             buffer = match self.try_send(buffer) {
-                Err(SendError { kind: SendErrorKind::Full { .. }, message }) => message,
+                Err(SendError { kind: SendErrorKind::Full { .. } | SendErrorKind::TooManyLent { .. }, message }) => {
+                    message
+                }
                 done => return done,
             };
-            if let Err(kind) = RoomFuture(self).await {
+            if let Err(kind) = RoomFuture(self, true).await {
                 return Err(SendError { kind, message: buffer });
             }
         }
     }
 
-    /// Sends up to [`MAX_INLINE`](super::MAX_INLINE) bytes to all receivers, and waits for room as
+    /// Sends up to [`MAX_INLINE`](super::MAX_INLINE) bytes to all receivers, and waits as
     /// [`send_async`](Self::send_async) does.
     ///
     /// # Errors
     ///
-    /// [`SendErrorKind::NoHelper`], and those of [`send_bytes`](Self::send_bytes) but
+    /// [`SendErrorKind::NoHelper`], and those of [`send_bytes`](Self::send_bytes) except
     /// [`SendErrorKind::Interrupted`].
     pub async fn send_bytes_async(&mut self, bytes: &[u8]) -> Result<usize, SendErrorKind> {
         loop {
             match self.try_send_bytes(bytes) {
-                Err(SendErrorKind::Full { .. }) => RoomFuture(self).await?,
+                Err(SendErrorKind::Full { .. }) => RoomFuture(self, false).await?,
                 done => return done,
             }
         }
     }
 }
 
-/// Room for a message at the receivers of a publisher: `Ready` when it is worth while to try again.
-struct RoomFuture<'a>(&'a mut Publisher);
+/// Waits until a publisher's receivers may have room for a message; the flag says that it is a
+/// buffer.
+struct RoomFuture<'a>(&'a mut Publisher, bool);
 
 impl Future for RoomFuture<'_> {
     type Output = Result<(), SendErrorKind>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Some(branch) = self.0.waited_for() else { return Poll::Ready(Ok(())) };
-        match branch.arm(context.waker()).map_err(no_helper)? {
+        let Self(publisher, is_buffer) = &mut *self;
+        let Some(branch) = publisher.waited_for(*is_buffer) else { return Poll::Ready(Ok(())) };
+        match branch.arm(context.waker(), *is_buffer).map_err(no_helper)? {
             None => Poll::Pending,
             Some(_) => Poll::Ready(Ok(())),
         }

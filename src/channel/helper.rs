@@ -1,13 +1,12 @@
-//! The helper: one thread of this process that sleeps for all tasks that await a channel.
+//! The helper: a thread that sleeps on behalf of all of this process's tasks that await a channel.
 //!
 //! It starts with the first await, sleeps in the kernel on the bells of all ends that have been
-//! awaited (`futex_waitv`), wakes the wakers of those that ring, and ends with the last such end.
-//! An end stays with the helper between awaits, until it is dropped, a thread waits for it, or its
-//! receiver goes on to another bell (see `meeting`). So a
-//! message costs the task no system call and no lock, and a future that is ready when it is first
-//! polled never comes here.
+//! awaited (`futex_waitv`), wakes the wakers of those that ring, and exits with the last such end.
+//! An end stays with the helper between awaits, until it is dropped or a thread waits on it. So a
+//! message costs the task no system call and no lock, and a future that is ready when first polled
+//! never involves the helper.
 //!
-//! # Who does what
+//! # Steps
 //!
 //! The steps S and W are those of `bell`. The words of the helper are its *count* and the bells.
 //!
@@ -15,62 +14,62 @@
 //! |---|---|---|---|
 //! | T1 | register the waker | H1 | read the count, then take in new ends |
 //! | T2 | add one to the count | H2 | read each bell |
-//! | S1, S2 | set bit 31 of the bell, clear bit 30; fence | H3 | nobody sleeps on it, or it was rung? then take the waker and wake it |
-//! | S3 | ready? then go on | H4 | sleep, if bells and count are what H1 and H2 read |
+//! | S1, S2 | set bit 31 of the bell, clear bit 30; fence | H3 | if no task sleeps on it, or it was rung, take the waker and wake it |
+//! | S3 | if ready, return | H4 | sleep, if bells and count are what H1 and H2 read |
 //!
 //! [`Sleeper::arm`]: super::end::Sleeper::arm
 //!
-//! **No wake-up is lost.** The helper sleeps on each bell with the value that H2 read. It may have
-//! been rung then, and its task not be back yet, so that there was no waker to take. If the task
-//! comes back before H4, T2 has changed the count, and H4 returns at once: without the count, the
-//! bell could have been rung once more, and look as H2 had read it. If the task comes back after
-//! H4, the helper is asleep on that bell already, and the next ring wakes it, whatever the word's
-//! value was: the kernel compares only at the beginning. The count comes behind all bells, so the
-//! kernel reads it last. What the helper sees of a ring comes after T1, through S1 and W4.
+//! **No wake-up is lost.** The helper sleeps on each bell with the value that H2 read. At that time
+//! the bell may have been rung without its task having returned, so that there was no waker to
+//! take. If the task returns before H4, T2 has changed the count, and H4 returns at once: without
+//! the count, the bell could have been rung once more, and have the value that H2 read. If the task
+//! returns after H4, the helper already sleeps on that bell, and the next ring wakes it, whatever
+//! the word's value was: the kernel compares only at the beginning. The count follows all bells, so
+//! the kernel reads it last. The effects of a ring that the helper sees follow T1, by S1 and W4.
 //!
 //! # Orderings
 //!
 //! | writer | reader | what becomes visible |
 //! |---|---|---|
 //! | T1: [`AtomicWaker`], then S1: Release | H2: Acquire of what W4 made of S1 | the waker |
-//! | T2: `SeqCst`, then S1: Release | H4: the kernel, after it has read the bell that W4 wrote | that a task came back |
-//! | [`Awaited::drop`]: Release | the helper's next look: Acquire | that the end is dropped |
+//! | T2: `SeqCst`, then S1: Release | H4: the kernel, after it has read the bell that W4 wrote | that a task returned |
+//! | [`Awaited::drop`]: Release | the helper's next check: Acquire | that the end is dropped |
 //! | `is_idle`, full fence, H4 | T2, full fence, `is_idle` | either the helper finds the count changed, or the task finds it idle |
 //!
 //! # More ends, and older kernels
 //!
-//! A call takes 128 words, so there is one more helper for each 127 ends. Before Linux 5.16, or
-//! where a filter forbids the call, there is one helper for each end. It sleeps on the end's bell
-//! as long as that has not been rung; then, until the task comes back, on its own count
-//! (`is_idle`), and the task's return is a system call.
+//! A call takes 128 words, so there is a helper for each 127 ends. Before Linux 5.16, or where a
+//! filter forbids the call, there is one for each end. It sleeps on the end's bell until that is
+//! rung; then, until the task returns, on its own count (`is_idle`), and the task's return is a
+//! system call.
 //!
-//! A process may enter a sandbox when it has been found that it has the call. Then, and while the
+//! A process may enter a sandbox after the call was found to be available. Then, and while the
 //! kernel is short of memory for it, a helper sleeps on its count alone, a millisecond at a time:
 //! it polls, and no wake-up is later than that.
 //!
 //! # Ends
 //!
-//! A helper keeps the mapping of each of its ends. Who drops an end marks it and wakes the helper,
-//! and waits for nothing: the helper may be in a waker. It lets go of the mapping when it looks
-//! next, at once but for the wakers of others; on older kernels a second later at most.
+//! A helper keeps the mapping of each of its ends. Dropping an end marks it and wakes the helper,
+//! but does not wait: the helper may be in a waker. The helper releases the mapping on its next
+//! pass, delayed only by the wakers of other tasks; on older kernels, by a second at most.
 //!
 //! # Wakers
 //!
 //! A waker is the user's code. It may poll, drop ends or panic, so it is called with no lock held,
-//! and a panic ends with it: the panic hook has told of it.
+//! and a panic is caught: the panic hook has reported it.
 //!
 //! # Garbage
 //!
-//! Once a second the helper has all tasks look that wait, so that each asks whether its ringer
-//! still has its lock, as a thread that sleeps does. A bell with garbage in it delays its own task
-//! by no more than that.
+//! Once a second the helper wakes all waiting tasks, so that each checks whether its ringer still
+//! holds its lock, as a sleeping thread does. Garbage in a bell delays its own task by no more than
+//! that.
 //!
 //! # Killed, forked, ended
 //!
-//! The helper has no state that another process sees: it reads the bells and writes to none. If
-//! its process is killed, the kernel rings the bells of the others (see `robust_list`). A forked
-//! child has no helper, and starts its own when it awaits an end of its own. At the end of the
-//! process the helper sleeps, and goes with it.
+//! The helper has no state that another process sees: it reads the bells and writes to none. If its
+//! process is killed, the kernel rings the bells of the others (see `robust_list`). A forked child
+//! has no helper, and starts its own when it awaits an end of its own. When the process exits, the
+//! helper is asleep, and exits with it.
 
 #![forbid(unsafe_code)]
 
@@ -90,19 +89,19 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::thread;
 
-/// A helper's stack in bytes: a waker fits several times.
+/// The size of a helper's stack in bytes: several times what a waker needs.
 const STACK: usize = 1 << 20;
 
-/// The helpers of this process that run.
+/// The running helpers of this process.
 static HELPERS: PerProcess<Mutex<Vec<Arc<Helper>>>> = PerProcess::new();
 
-/// A thread that sleeps for tasks, as the others see it.
+/// A thread that sleeps for tasks, as shared with other threads.
 struct Helper {
-    /// Changes whenever the helper is to look again.
+    /// Changes whenever the helper has to check again.
     count: Futex,
-    /// Does it sleep on its count alone?
+    /// Set while the helper sleeps on its count alone.
     is_idle: AtomicBool,
-    /// For how many ends it sleeps at most.
+    /// The maximum number of ends.
     most: usize,
     ends: Mutex<Ends>,
 }
@@ -110,7 +109,7 @@ struct Helper {
 #[derive(Default)]
 struct Ends {
     new: Vec<Arc<AwaitedEnd>>,
-    /// How many the helper has, the new ones included.
+    /// The number of ends, including new ones.
     count: usize,
     is_over: bool,
 }
@@ -120,11 +119,11 @@ struct AwaitedEnd {
     end: End,
     waker: AtomicWaker,
     is_dropped: AtomicBool,
-    /// A second has passed: its task is to look whether the ringer is there.
+    /// Set once a second: the task has to check its ringer.
     is_to_look: AtomicBool,
 }
 
-/// An end that tasks have awaited, as they see it. On drop its helper lets go of it.
+/// An end that tasks have awaited, as they see it. On drop, its helper releases it.
 pub(super) struct Awaited {
     this: Arc<AwaitedEnd>,
     helper: Arc<Helper>,
@@ -132,7 +131,7 @@ pub(super) struct Awaited {
 }
 
 impl Awaited {
-    /// Gives an end to a helper, which is started if none has room.
+    /// Hands an end to a helper, and starts one if none has room.
     pub(super) fn new(end: End) -> Result<Self, OsError> {
         let (is_dropped, is_to_look) = (AtomicBool::new(false), AtomicBool::new(false));
         let this = Arc::new(AwaitedEnd { end, waker: AtomicWaker::new(), is_dropped, is_to_look });
@@ -152,7 +151,7 @@ impl Awaited {
         Ok(Self { this, helper, has_waker: false })
     }
 
-    /// T1 and T2: from now on `waker` is woken when the bell rings, or it is time to look.
+    /// T1 and T2: from now on, `waker` is woken when the bell rings or a check is due.
     pub(super) fn register(&mut self, waker: &Waker) {
         self.has_waker = true;
         self.this.waker.register(waker); // T1
@@ -163,7 +162,7 @@ impl Awaited {
         }
     }
 
-    /// Forgets the waker. Returns whether there may have been one since the last time.
+    /// Forgets the waker. Returns `true` if one was registered since the last call.
     #[inline]
     pub(super) fn deregister(&mut self) -> bool {
         let had_waker = mem::take(&mut self.has_waker);
@@ -173,8 +172,8 @@ impl Awaited {
         had_waker
     }
 
-    /// Has a second passed since it was asked last? Then the task looks whether the ringer is
-    /// there.
+    /// Returns `true` if a second has passed since the last call, so that the task has to check its
+    /// ringer.
     pub(super) fn is_to_look(&self) -> bool {
         // Relaxed: it says nothing about other memory.
         self.this.is_to_look.load(Ordering::Relaxed) && self.this.is_to_look.swap(false, Ordering::Relaxed)
@@ -194,7 +193,7 @@ impl Drop for Awaited {
         self.this.is_dropped.store(true, Ordering::Release);
         self.helper.call();
         if self.helper.most == 1 {
-            // It may sleep on the bell alone.
+            // The helper may sleep on the bell alone.
             self.this.end.bell().word().wake();
         }
     }
@@ -202,12 +201,12 @@ impl Drop for Awaited {
 
 impl Helper {
     fn new() -> Self {
-        // One word is its own.
+        // One word is the helper's own count.
         let most = if can_sleep_on_many() { MOST_WORDS - 1 } else { 1 };
         Self { count: Futex::new(0), is_idle: AtomicBool::new(false), most, ends: Mutex::default() }
     }
 
-    /// Takes an end in, if there is room.
+    /// Takes an end in, if there is room. Returns `true` if there was.
     fn take_in(&self, end: &Arc<AwaitedEnd>) -> bool {
         let mut ends = self.ends.lock();
         let has_room = !ends.is_over && ends.count < self.most;
@@ -222,7 +221,7 @@ impl Helper {
         self.count.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Has the helper look again.
+    /// Makes the helper check again.
     fn call(&self) {
         self.note_change();
         self.count.wake();
@@ -256,7 +255,8 @@ impl Helper {
             }
             let words = self.look(&ends, is_time, &mut to_wake);
             to_wake.drain(..).for_each(wake);
-            // A task that was woken may be back already: this saves the call that would say so.
+            // A woken task may have returned already: this saves the system call that would find
+            // out.
             if self.count.load(Ordering::SeqCst) == count {
                 self.sleep(words, count, look_again); // H4
             }
@@ -264,7 +264,7 @@ impl Helper {
         HELPERS.get().lock().retain(|helper| !Arc::ptr_eq(helper, &self));
     }
 
-    /// Takes in the new ends. Returns those that are dropped, and whether none is left.
+    /// Takes in the new ends. Returns those that were dropped, and `true` if none is left.
     fn update(&self, ends: &mut Vec<Arc<AwaitedEnd>>) -> (Vec<Arc<AwaitedEnd>>, bool) {
         let mut shared = self.ends.lock();
         ends.append(&mut shared.new);
@@ -282,7 +282,7 @@ impl Helper {
         (dropped, shared.is_over)
     }
 
-    /// H2 and H3: what to sleep on, and whom to wake first.
+    /// H2 and H3: returns the words to sleep on, and collects the wakers to wake first.
     fn look<'a>(&self, ends: &'a [Arc<AwaitedEnd>], is_time: bool, to_wake: &mut Vec<Waker>) -> Words<'a> {
         let mut words = Words::new();
         for this in ends {
@@ -306,7 +306,7 @@ impl Helper {
             return words.sleep(until);
         }
         match words.last() {
-            // Its task clears bit 30 when it comes back, so the word is not what it was.
+            // The task clears bit 30 when it returns, which changes the word.
             Some((bell, word)) if !is_rung(word) => bell.sleep_while(word, until),
             _ => {
                 self.is_idle.store(true, Ordering::Relaxed);

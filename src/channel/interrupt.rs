@@ -1,9 +1,10 @@
-//! Interrupts: another thread ends a wait.
+//! Interrupts: another thread of the process ends a wait.
 //!
-//! The flag is private to the process. Who waits reads it where it asks whether it is ready, after
-//! the fence S2 of `bell`; who interrupts sets it, fences, and makes the sleeper look
-//! ([`Bell::rouse`](super::bell::Bell::rouse)). So the wait sees the flag, or is woken and sees it
-//! then. A message or room that is there goes first, so the warm path does not read the flag.
+//! The flag is private to the process. A waiting thread reads it in its readiness check, after the
+//! fence S2 of `bell`; the interrupting thread sets it, fences, and rouses the sleeper
+//! ([`Bell::rouse`](super::bell::Bell::rouse)). So the waiting thread either sees the flag, or is
+//! woken and sees it then. A message or a free slot takes precedence, so the fast path does not
+//! read the flag.
 
 #![forbid(unsafe_code)]
 
@@ -15,18 +16,18 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-/// Whether a wait is to end, and where it sleeps.
+/// The interrupt flag, and where the wait sleeps.
 pub(super) struct Interrupts {
     is_set: AtomicBool,
     asleep: Mutex<Asleep>,
     fork_epoch: u64,
 }
 
-/// Where a wait sleeps, or has slept last.
+/// Where a wait sleeps, or last slept.
 pub(super) enum Asleep {
     Nowhere,
     AtBell(End),
-    /// The publisher, until a receiver comes.
+    /// The publisher, waiting for a receiver to join.
     AtMeeting(Arc<Page>),
 }
 
@@ -36,26 +37,28 @@ impl Interrupts {
         Arc::new(Self { is_set, asleep, fork_epoch: fork::epoch() })
     }
 
-    /// Notes where the next wait sleeps, before it asks whether it is to end. An interrupt that
-    /// comes before this note has set the flag by then; a later one wakes who sleeps there.
+    /// Records where the next wait sleeps. Must precede the check of the flag: an interrupt before
+    /// this call has set the flag by then; a later one wakes the sleeper recorded here.
     pub(super) fn aim(&self, asleep: Asleep) {
         *self.asleep.lock() = asleep;
     }
 
-    /// Is the wait to end?
+    /// Returns `true` if an interrupt is pending.
     pub(super) fn is_set(&self) -> bool {
-        // Acquire: partner of the Release in `set`. The fences S2 and that in `rouse` order it with
-        // the bell.
+        // Acquire: partner of the Release in `set`. The fences S2 and in `rouse` order it with the
+        // bell.
         self.is_set.load(Ordering::Acquire)
     }
 
-    /// The same, and clears it. Only the end's own thread does.
+    /// Returns `true` if an interrupt was pending, and clears it. Only the end's own thread calls
+    /// this.
     pub(super) fn take(&self) -> bool {
         self.is_set() && self.is_set.swap(false, Ordering::AcqRel)
     }
 
     fn set(&self) {
-        // In a forked child the sleeper is the parent's, and somebody may have held the lock.
+        // In a forked child the sleeper is the parent's, and a thread may have held the lock at the
+        // fork.
         if self.fork_epoch != fork::epoch() {
             return;
         }
@@ -69,13 +72,13 @@ impl Interrupts {
 }
 
 /// Interrupts the waits of one [`Receiver`](super::Receiver), [`Sender`](super::Sender) or
-/// [`Publisher`](super::Publisher), from any thread. Made by their `interrupter` methods.
+/// [`Publisher`](super::Publisher), from any thread. Created by their `interrupter` methods.
 ///
-/// An interrupt is kept until a wait takes it: it ends the wait that is going on, or else the next
-/// one that would sleep or spin, which returns `Interrupted`. That clears it; several interrupts in
-/// a row count as one. What needs no wait goes first: a receiver gets the messages that are there,
-/// a sender uses the room that is there, and the interrupt stays. Awaits are not interrupted; drop
-/// the future.
+/// An interrupt ends the current wait, or else stays pending and ends the next one that would sleep
+/// or spin. That wait returns `Interrupted` and clears the interrupt; several interrupts in a row
+/// count as one. A call that need not wait succeeds, and leaves the interrupt pending: a receiver
+/// gets the messages that have arrived, a sender uses the free slots. Futures are not interrupted;
+/// drop them.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -88,7 +91,7 @@ impl Interrupts {
 /// let mut receiver = Receiver::open(&Client::new(), &name)?;
 /// let interrupter = receiver.interrupter();
 /// let receiving = std::thread::spawn(move || receiver.recv().map(drop));
-/// interrupter.interrupt(); // before it waits, or while it does
+/// interrupter.interrupt(); // before or during the wait
 /// assert!(matches!(receiving.join().unwrap(), Err(RecvError::Interrupted)));
 /// # drop(sender);
 /// # Ok(())
@@ -102,8 +105,8 @@ impl Interrupter {
         Self(Arc::downgrade(interrupts))
     }
 
-    /// Interrupts the wait that is going on, or the next one. Does nothing when the end is gone, or
-    /// in a forked child. Never waits; at most one system call.
+    /// Interrupts the current wait, or the next one. Does nothing if the end has been dropped, or
+    /// in a forked child. Never blocks; makes at most one system call.
     pub fn interrupt(&self) {
         if let Some(interrupts) = self.0.upgrade() {
             interrupts.set();

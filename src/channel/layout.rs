@@ -1,10 +1,10 @@
-//! What the objects of a channel look like, and how one that somebody else made is checked.
+//! The layout of a channel's objects, and the checks on one that another process created.
 //!
-//! | object | name | made by | is |
+//! | object | name | created by | is |
 //! |---|---|---|---|
 //! | pair | `{channel}.channel` | the sender | a whole channel of one sender and one receiver |
-//! | meeting | `{channel}.channel` | the publisher | where receivers [meet](super::meeting) the publisher |
-//! | branch | `{channel}.{id}.branch` | a receiver | what one receiver and the publisher share |
+//! | meeting | `{channel}.channel` | the publisher | where receivers [join](super::meeting) the publisher |
+//! | branch | `{channel}.{id}.branch` | a receiver | the part shared by one receiver and the publisher |
 //!
 //! A pair and a branch are laid out alike:
 //!
@@ -12,12 +12,12 @@
 //!   offset 0      what it is: magic, version, state, provider id, kind, sizes, rules
 //!   offset 64     the bell that the sender rings
 //!   offset 128    the bell that the receiver rings
-//!   offset 192    how many returns the sender has read, for who looks from outside
+//!   offset 192    the number of returns that the sender has read, for `inspect`
 //!   offset 4096   the slots, 64 bytes each; behind them the returns, 8 bytes each, and from the
-//!                 next line on what is lent, 8 bytes each (see `lent`)
+//!                 next line on the loans, 8 bytes each (see `lent`)
 //!
 //!   locked bytes (exclusive OFD locks):
-//!     0 the maker, as long as its end exists or, if it is the sender, anything is lent
+//!     0 the creator, as long as its end exists or, if it is the sender, any loan is out
 //!     1 the receiver, as long as its end exists or anything that it received is read
 //! ```
 
@@ -37,25 +37,25 @@ use std::mem::size_of;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Version of the layout and of the protocol on it.
-pub(crate) const VERSION: u32 = 5;
+/// The version of the layout and of its protocol.
+pub(crate) const VERSION: u32 = 6;
 
-/// The range of the number of slots.
+/// The minimum number of slots.
 pub(super) const MIN_SLOTS: usize = 2;
 pub(super) const MAX_SLOTS: usize = 65_536;
 
-/// The largest number of buffers that a receiver may have.
+/// The maximum number of buffers that a receiver may hold.
 pub(super) const MAX_LOANS: usize = 1 << 20;
 
-/// The extra slot is for the message that was received last: its slot is freed only when the next
-/// message is asked for. Where messages are withdrawn, it is for the message being sent.
+/// The extra slot holds the message received last, whose slot is freed only on the next receive.
+/// Where messages are withdrawn, it holds a new message until the oldest is withdrawn.
 pub(super) const EXTRA_SLOTS: usize = 1;
 
 /// A value in a cache line of its own.
 #[repr(C, align(64))]
 pub(super) struct Line<T>(pub(super) T);
 
-/// What an object is.
+/// The kind of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Pair = 1,
@@ -63,22 +63,21 @@ pub(super) enum Kind {
     Branch = 3,
 }
 
-/// What an object says of itself.
+/// The facts that an object's header states.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Facts {
     pub(super) kind: Kind,
     /// The provider whose messages are sent.
     pub(super) provider: ProviderId,
-    /// How many slots it has, the extra one included; of a meeting, the most that a branch may
-    /// have.
+    /// The number of slots, including the extra one; for a publisher, the maximum for a branch.
     pub(super) slots: usize,
-    /// How many loans it has, a power of two; of a meeting, the most that a branch may have.
+    /// The number of loans, a power of two; for a publisher, the maximum for a branch.
     pub(super) loans: usize,
-    /// How many receivers a meeting has room for; else 1.
+    /// The number of seats of a publisher; otherwise 1.
     pub(super) seats: usize,
-    /// What happens when a receiver is behind; of a meeting, to one that does not say.
+    /// What happens when a receiver is behind; for a publisher, the default of its receivers.
     pub(super) on_full: OnFull,
-    /// May a receiver have the sender wait for it?
+    /// Whether a receiver may make the sender wait for it.
     pub(super) may_wait: bool,
 }
 
@@ -99,7 +98,7 @@ pub(super) struct What {
 }
 
 impl What {
-    /// A finished object's in private memory, for the models.
+    /// The first line of a finished object in private memory, for the models.
     #[cfg(all(test, loom))]
     pub(super) fn finished() -> Self {
         Self {
@@ -116,7 +115,7 @@ impl What {
         }
     }
 
-    /// The first line of an object, or of a copy of one.
+    /// Returns the first line of an object, or of a copy of one.
     ///
     /// The mapping is at least a page long.
     pub(super) fn of(mapping: &Mapping) -> &Self {
@@ -126,7 +125,7 @@ impl What {
         unsafe { mapping.base().cast::<Self>().as_ref() }
     }
 
-    /// Describes a new object, which stays unfinished until it is [opened](Self::finish).
+    /// Describes a new object, which stays unfinished until [`finish`](Self::finish).
     pub(super) fn describe(&self, facts: &Facts) {
         self.magic.store(CHANNEL_MAGIC, Ordering::Relaxed);
         self.version.store(VERSION, Ordering::Relaxed);
@@ -139,43 +138,43 @@ impl What {
         self.may_wait.store(facts.may_wait.into(), Ordering::Relaxed);
     }
 
-    /// The object is whole: others may use it.
+    /// Marks the object as complete: other processes may use it.
     pub(super) fn finish(&self) {
         // Release: partner of the Acquire in `read`.
         self.state.store(OPEN, Ordering::Release);
     }
 
-    /// Nobody may come any more.
+    /// Marks the object as closed: no further process may join.
     pub(super) fn close(&self) {
-        // SeqCst: see `meeting`, where a receiver may come at this moment.
-        self.state.store(CLOSED, Ordering::SeqCst);
+        // Release: partner of the Acquire in `is_closed`. (A publisher also fences, see `meeting`.)
+        self.state.store(CLOSED, Ordering::Release);
     }
 
     pub(super) fn is_closed(&self) -> bool {
-        // SeqCst: partner of `close`; it includes its Acquire.
-        self.state.load(Ordering::SeqCst) == CLOSED
+        // Acquire: partner of the Release in `close`.
+        self.state.load(Ordering::Acquire) == CLOSED
     }
 
-    /// The provider whose messages are sent.
+    /// Returns the provider whose messages are sent.
     pub(super) fn provider(&self) -> ProviderId {
         ProviderId(self.provider.load(Ordering::Relaxed))
     }
 
-    /// What the object says of itself, or what is wrong with it. `has_maker` tells whether its
-    /// maker lives.
+    /// Returns the object's facts, or what is wrong with it. `has_maker` is `true` if its creator
+    /// lives.
     fn read(&self, has_maker: bool, object: impl Fn() -> String) -> Result<Facts, ChannelError> {
         let bad = |reason| Err(ChannelError::NotAChannel { object: object(), reason });
         match self.state.load(Ordering::Acquire) {
             OPEN => {}
             CLOSED => return Err(ChannelError::SenderGone { object: object() }),
             0 if has_maker => return Err(ChannelError::Unfinished { object: object() }),
-            0 => return bad("its sender died while it made it"),
+            0 => return Err(ChannelError::SenderGone { object: object() }),
             _ => return bad("it is in a state that there is not"),
         }
         self.facts(object)
     }
 
-    /// What the object says of itself, in whatever state it is.
+    /// Returns the object's facts, whatever its state.
     pub(super) fn facts(&self, object: impl Fn() -> String) -> Result<Facts, ChannelError> {
         let bad = |reason| Err(ChannelError::NotAChannel { object: object(), reason });
         if self.magic.load(Ordering::Relaxed) != CHANNEL_MAGIC {
@@ -204,7 +203,7 @@ impl What {
     }
 }
 
-/// What `docs::format` says of the objects, as it is.
+/// The layout as `docs::format` documents it.
 #[cfg(all(test, not(loom)))]
 pub(crate) mod format {
     use super::*;
@@ -234,7 +233,7 @@ pub(super) struct Header {
 #[cfg(not(all(test, loom)))]
 const _: () = assert!(size_of::<Header>() == 256);
 
-/// Turns what is wrong with an object into the channel's error for it.
+/// Converts an object's error to the channel's error.
 pub(super) fn not_a_channel(error: ObjectError) -> ChannelError {
     match error {
         ObjectError::Unusable { object, reason } => ChannelError::NotAChannel { object, reason },
@@ -243,7 +242,7 @@ pub(super) fn not_a_channel(error: ObjectError) -> ChannelError {
     }
 }
 
-/// The name of a channel's object.
+/// Returns the name of a channel's object.
 pub(super) fn name(names: &Namespace, channel: &str) -> Result<Name, ChannelError> {
     if is_part(channel) {
         return Ok(names.name(&format!("{channel}.channel")));
@@ -251,17 +250,18 @@ pub(super) fn name(names: &Namespace, channel: &str) -> Result<Name, ChannelErro
     Err(ChannelError::Name { name: channel.to_owned(), max: MAX_PART })
 }
 
-/// The name of a branch of a channel.
+/// Returns the name of a branch of a channel.
 pub(super) fn branch_name(names: &Namespace, channel: &str, id: u64) -> Name {
     names.name(&format!("{channel}.{id:016x}.branch"))
 }
 
-/// The size in bytes of an object with `slots` slots (the extra one included) and `loans` loans.
+/// Returns the size in bytes of an object with `slots` slots (including the extra one) and `loans`
+/// loans.
 pub(super) fn size(slots: usize, loans: usize) -> usize {
     lent_offset(slots, loans) + words(loans)
 }
 
-/// Where the words of what is lent begin. The two sides write no line together.
+/// Returns the offset of the words of the loans. The two sides never write the same line.
 fn lent_offset(slots: usize, loans: usize) -> usize {
     returns_offset(slots) + words(loans)
 }
@@ -270,21 +270,22 @@ fn returns_offset(slots: usize) -> usize {
     PAGE + slots * size_of::<Slot>()
 }
 
-/// The bytes of a word for each loan, in whole lines.
+/// Returns the size of one word for each loan, in bytes, rounded up to whole lines.
 fn words(loans: usize) -> usize {
     (loans * size_of::<AtomicU64>()).next_multiple_of(size_of::<Slot>())
 }
 
-/// An object that somebody else made, mapped and checked.
+/// An object created by another process, mapped and checked.
 pub(super) struct Found {
     pub(super) facts: Facts,
     pub(super) mapping: Mapping,
-    /// For questions about its locks, and to take one.
+    /// For queries of its locks, and to take one.
     pub(super) locks: LockFile,
 }
 
 impl Found {
-    /// Is there memory for all of it, so that writing to it is no signal on a full /dev/shm?
+    /// Returns `true` if the whole object has memory, so that writing to it raises no signal on a
+    /// full /dev/shm.
     pub(super) fn has_all_its_memory(&self, name: &Name) -> Result<bool, OsError> {
         let needed = size(self.facts.slots, self.facts.loans) as u64;
         // A block has 512 bytes here, whatever the file system's block size.
@@ -308,7 +309,7 @@ pub(super) fn open(name: &Name, uid: u32) -> Result<Found, ChannelError> {
     })?;
     let bad = |reason| Err(ChannelError::NotAChannel { object: object(), reason });
     let has_maker = locks.is_locked(OWNER_BYTE);
-    // The object gets its length together with its memory, after its lock.
+    // The creator sets the length together with the memory, after it has taken the lock.
     if foreign.len < PAGE {
         return if has_maker || foreign.len == 0 {
             Err(ChannelError::Unfinished { object: object() })
@@ -317,7 +318,7 @@ pub(super) fn open(name: &Name, uid: u32) -> Result<Found, ChannelError> {
         };
     }
     let wrong_size = "its size does not match its header";
-    // Not mapped, if it is longer than any can be: the address space is limited.
+    // An object longer than any valid one is not mapped: the address space is limited.
     if foreign.len > size(MAX_SLOTS + EXTRA_SLOTS, MAX_LOANS).next_multiple_of(page_size()) {
         return bad(wrong_size);
     }
@@ -334,18 +335,18 @@ pub(super) fn open(name: &Name, uid: u32) -> Result<Found, ChannelError> {
 }
 
 /// The mapped object of a pair or a branch. Both ends hold it, as do the lender and every message
-/// that is still read.
+/// that is still being read.
 pub(super) struct Shared {
     mapping: Mapping,
     slots: usize,
     loans: usize,
-    /// Where the words of what is lent begin.
+    /// The offset of the words of the loans.
     lent_at: usize,
 }
 
 impl Shared {
-    /// Makes the whole object present at once, so that no message of the first round faults. If the
-    /// kernel cannot, they fault.
+    /// Faults in the whole object, so that no message of the first round faults. If the kernel
+    /// cannot, they fault.
     ///
     /// The mapping is at least as long as [`size`] says, begins on a page, and is a pair or a
     /// branch.
@@ -361,12 +362,12 @@ impl Shared {
         unsafe { self.mapping.base().cast::<Header>().as_ref() }
     }
 
-    /// How many messages fit, not counting the extra slot.
+    /// Returns the number of messages that fit, not counting the extra slot.
     pub(super) fn capacity(&self) -> usize {
         self.slots - EXTRA_SLOTS
     }
 
-    /// How many buffers the receiver may have.
+    /// Returns the maximum number of buffers that the receiver may hold.
     pub(super) fn loans(&self) -> usize {
         self.loans
     }
@@ -380,7 +381,7 @@ impl Shared {
         unsafe { std::slice::from_raw_parts(first.cast(), self.slots) }
     }
 
-    /// The words of the returns.
+    /// Returns the words of the returns.
     #[inline]
     pub(super) fn returns(&self) -> &[crate::sync::AtomicU64] {
         // SAFETY: within the mapping, which is long enough for slots and loans (`new`).
@@ -390,7 +391,7 @@ impl Shared {
         unsafe { std::slice::from_raw_parts(first.cast(), self.loans) }
     }
 
-    /// A word for each loan: see [`lent`](super::lent).
+    /// Returns a word for each loan: see [`lent`](super::lent).
     #[inline]
     pub(super) fn lent(&self) -> &[AtomicU64] {
         // SAFETY: within the mapping, which is long enough for slots and loans (`new`).
@@ -400,25 +401,25 @@ impl Shared {
         unsafe { std::slice::from_raw_parts(first.cast(), self.loans) }
     }
 
-    /// How many returns the sender has read.
+    /// Returns the number of returns that the sender has read.
     #[inline]
     pub(super) fn returns_read(&self) -> &AtomicU64 {
         &self.header().returns_read.0
     }
 
-    /// The bell that the sender rings.
+    /// Returns the bell that the sender rings.
     #[inline]
     pub(super) fn to_receiver(&self) -> &Bell {
         &self.header().to_receiver.0
     }
 
-    /// The bell that the receiver rings.
+    /// Returns the bell that the receiver rings.
     #[inline]
     pub(super) fn to_sender(&self) -> &Bell {
         &self.header().to_sender.0
     }
 
-    /// Is the receiver's lock free? `locks` are the sender's.
+    /// Returns `true` if the receiver's lock is free. `locks` are the sender's.
     pub(super) fn is_receiver_unlocked(&self, locks: &LockFile) -> bool {
         !locks.is_locked(RECEIVER_BYTE)
     }

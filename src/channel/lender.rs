@@ -1,160 +1,323 @@
-//! The lender: what the sender's process knows of the buffers that the receiver has.
+//! The lender: the sender's side of the buffers on loan to one receiver.
 //!
 //! A *loan* is a buffer that was sent. The lender keeps the buffer's handle, so the chunk stays in
-//! use, and gives it a number, which travels with the message. When the receiver gives the number
-//! back (see `returns`), the handle is dropped. There is no record, no lease and no peer: a message
-//! touches the lines of its slot, the lines that the receiver reads, and its share of a line of
-//! returns.
+//! use, and gives it a number, which travels with the message. When the receiver returns the number
+//! (see `returns`), the lender drops the handle. There is no record, no lease and no peer: a
+//! message touches the lines of its slot, the lines that the receiver reads, and its share of a
+//! line of returns.
 //!
 //! # States of a loan
 //!
-//! | state | where it is | leaves it by |
+//! | state | held by | ended by |
 //! |---|---|---|
-//! | free | nowhere | [`Lender::put`]: the handle goes into the book, then the message into its slot |
+//! | free | no one; its number is in one of two lists, the sender's own or the lender's | [`Lender::put`]: the handle goes into its cell, then the message into its slot |
 //! | out | its slot, or the receiver | the receiver's return; the sender, if it could not be sent; the receiver's death |
 //!
-//! # Who looks for returns, and when
+//! The handles that are out are in [`Loans`], each in the cell of its number.
 //!
-//! * The sender, right after a message has gone out and its receiver was woken: that is off the
-//!   receiver's path, and in time for the next buffer to be the one that came back last, which is
-//!   still in the cache. It reads a few returns at a time, and fetches the first and last lines of
-//!   the buffers for writing, so that filling one next does not wait for the reader's core to give
-//!   them up.
-//! * The sender, when no number is free. When it finds that the receiver is gone, it takes back
-//!   everything.
-//! * The pool, when a class has no idle chunk, and has three chunks already or the arenas cannot
+//! | value of a cell | written by | its number |
+//! |---|---|---|
+//! | null | the holder of the lock: [`Taking::take`] | in the lender's list, then in the sender's ([`Taking::hand_over`]); at first, in the sender's |
+//! | a handle | the sender: [`Loans::put`], a plain store | out |
+//!
+//! So each number is in at most one list, whatever a receiver returns. The sender reuses the number
+//! returned last, which uses the fewest numbers and cache lines. Before a message it needs the lock
+//! only if its own list is empty, and neither list is ever searched.
+//!
+//! # Orderings
+//!
+//! | writer | reader | what becomes visible |
+//! |---|---|---|
+//! | [`Loans::put`]: Release | [`Taking::take`], [`Taking::all`]: Acquire | the chunk that the handle refers to |
+//! | [`Taking::take`], under the lock | [`Taking::hand_over`], under the lock | the empty cell and its note, before the sender fills it |
+//! | [`Lender::close`]: Release | [`Lender::is_over`]: Acquire | everything that was put in |
+//!
+//! A returned number was put in before: the message travelled to the receiver and its return back,
+//! each with a Release and an Acquire. The first row is for a number that a hostile receiver
+//! invents: it may name a handle that was only just put in, and `take` takes that.
+//!
+//! # When returns are collected
+//!
+//! * By the sender, right after a message is sent and its receiver woken: off the receiver's path,
+//!   and in time for the next buffer to be the one returned last, which is still in the cache. It
+//!   reads a few returns at a time, and fetches the first and last lines of the buffers for
+//!   writing, so that filling one next does not wait for the reader's core to release them.
+//! * By the sender, when no number is free. When it finds that the receiver is closed or dead, it
+//!   takes back everything.
+//! * By the pool, when a class has no idle chunk, and has three chunks already or the arenas cannot
 //!   grow; when it trims or reclaims; when it gets another lender; and when it is asked whether a
-//!   buffer is lent.
+//!   buffer is on loan.
 //!
-//! Until a message is in its slot, the sender makes no read-modify-write. That would wait until the
-//! lines of the buffer just written belong to its core; without one, those lines, the slot's and
-//! the book's are fetched at the same time. Collecting takes a lock; after a message, the sender
+//! Until a message is in its slot, the sender makes no read-modify-write. That would wait until its
+//! core owns the lines of the buffer just written; without one, those lines, the slot's and the
+//! cell's are fetched at the same time. Collecting takes a lock; after a message, the sender
 //! collects only if the lock is free.
 //!
-//! # Who is gone, and when
+//! # When an end closes or dies
 //!
-//! | event | what becomes of what is out |
+//! | event | effect on outstanding loans |
 //! |---|---|
-//! | the receiver is dropped | it returns what it has not received; the messages that it has received come back one by one |
-//! | the receiver's process dies | all of it comes back, once nobody holds the receiver's lock: then no thread of that process can read any more. The bell may ring before that |
+//! | the receiver is dropped | it returns what it has not received, and later each received message as that is dropped |
+//! | the receiver's process dies | all are reclaimed, once the receiver's lock is free: then no thread of that process can read any more. The bell may ring before that |
 //! | the sender is dropped | the pool goes on asking this lender; a receiver that has not opened the channel yet no longer can |
-//! | provider and sender are dropped | the chunks are given up, but not their bytes: the receiver keeps those for as long as it likes |
+//! | provider and sender are dropped | the chunks are given up, but not their bytes: the receiver keeps those until it drops the messages |
 //! | the sender's process dies | the receiver reads on, and receives what was sent; see `sweep` for the names |
 //!
 //! # Several channels, several receivers
 //!
-//! A buffer may be lent to several channels: each has its own handle and its own number. So have
-//! the receivers of a publisher, each with its own ring of returns and its own lender, so nothing
-//! that two of them share has to be counted.
+//! A buffer may be on loan to several channels: each has its own handle and its own number. The
+//! same holds for the receivers of a publisher, each with its own ring of returns and its own
+//! lender, so they share nothing that has to be counted.
 //!
 //! # Hostile receivers
 //!
-//! A receiver that returns what it still reads may find another message there. One that returns
-//! nothing keeps what it has until it dies. Numbers are looked up in this channel's book, so no
-//! receiver reaches the loans of another channel.
+//! A receiver that returns a buffer while it still reads it may find another message there. One
+//! that returns nothing keeps its loans until it dies. Numbers are looked up in this channel's
+//! cells, so no receiver reaches the loans of another channel.
 
-#![forbid(unsafe_code)]
-
-use super::book::{Book, Cells, Taking};
 use super::layout::Shared;
 use super::object::Object;
-use super::returns;
+use super::{lent, note_look, returns};
 use crate::os::fork;
 use crate::os::locks::LockFile;
 use crate::owner::buf::ShmBuf;
 use crate::owner::chunk::Chunk;
 use crate::owner::pool::Lends;
-use std::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{AtomicPtr, AtomicU64, Mutex, MutexGuard, Ordering};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
 
-/// How many returns the sender reads after each message: more than one, so that it catches up.
+/// The most returns the sender reads after each message: more than one, so that it catches up.
 const PER_MESSAGE: usize = 4;
 
-/// The sender's side of all its loans. The pool asks it for what has come back.
+/// The outstanding loans: a pointer for each number.
+pub(super) struct Loans<T> {
+    cells: Box<[AtomicPtr<T>]>,
+    /// How many pointers were put in. Only the sender writes it.
+    put_in: AtomicU64,
+    back: Mutex<Back>,
+}
+
+/// The bookkeeping of returned loans.
+struct Back {
+    /// How many returns were read.
+    read: u64,
+    /// How many pointers were taken out.
+    taken_out: u64,
+    /// The numbers freed since the sender last asked. Has capacity for all numbers.
+    free: Vec<u32>,
+}
+
+/// A guard that allows its holder to take pointers out.
+pub(super) struct Taking<'a, T> {
+    loans: &'a Loans<T>,
+    back: MutexGuard<'a, Back>,
+}
+
+impl<T> Loans<T> {
+    /// Creates `count` loans. Returns them with their numbers, for the sender to use, or `None` if
+    /// memory is short.
+    pub(super) fn new(count: usize) -> Option<(Self, Vec<u32>)> {
+        let (mut cells, mut free, mut numbers) = (Vec::new(), Vec::new(), Vec::new());
+        cells.try_reserve_exact(count).ok()?;
+        cells.resize_with(count, || AtomicPtr::new(ptr::null_mut()));
+        free.try_reserve_exact(count).ok()?;
+        numbers.try_reserve_exact(count).ok()?;
+        numbers.extend((0..count as u32).rev());
+        let back = Mutex::new(Back { read: 0, taken_out: 0, free });
+        Some((Self { cells: cells.into_boxed_slice(), put_in: AtomicU64::new(0), back }, numbers))
+    }
+
+    /// Puts a pointer in under a free number. Only the sender calls this.
+    #[inline]
+    pub(super) fn put(&self, number: u32, value: NonNull<T>) {
+        let Some(cell) = self.cells.get(number as usize) else { return };
+        // Release: partner of the Acquire in `take` and `all`.
+        cell.store(value.as_ptr(), Ordering::Release);
+        // Relaxed: only the sender writes it. `is_over`, which needs the exact count, checks first
+        // that the sender is closed.
+        self.put_in.store(self.put_in.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    pub(super) fn lock(&self) -> Taking<'_, T> {
+        Taking { loans: self, back: self.back.lock() }
+    }
+
+    #[inline]
+    pub(super) fn try_lock(&self) -> Option<Taking<'_, T>> {
+        self.back.try_lock().map(|back| Taking { loans: self, back })
+    }
+}
+
+impl<T> Taking<'_, T> {
+    /// Calls `note` and takes out the pointer with this number, if there is one. The lock makes
+    /// this the only thread that empties cells, so no read-modify-write is needed.
+    #[inline]
+    pub(super) fn take(&mut self, number: u32, note: impl FnOnce(usize)) -> Option<NonNull<T>> {
+        note_look();
+        let cell = self.loans.cells.get(number as usize)?;
+        // Acquire: partner of the Release in `put`.
+        let found = NonNull::new(cell.load(Ordering::Acquire))?;
+        note(number as usize);
+        // Relaxed: the sender gets the number under the lock, and only then fills the cell.
+        cell.store(ptr::null_mut(), Ordering::Relaxed);
+        self.back.taken_out = self.back.taken_out.wrapping_add(1);
+        self.back.free.push(number);
+        Some(found)
+    }
+
+    /// Takes out the pointer that the next return names. Returns `None` if there is no return, and
+    /// `Some(None)` if a broken or hostile receiver named a number that is not out.
+    #[inline]
+    pub(super) fn take_returned(
+        &mut self,
+        returns: &[AtomicU64],
+        note: impl FnOnce(usize),
+    ) -> Option<Option<NonNull<T>>> {
+        let number = returns::read(returns, self.back.read)?;
+        let found = self.take(number, note);
+        self.back.read = self.back.read.wrapping_add(1);
+        Some(found)
+    }
+
+    /// Takes all pointers out. Returns their number.
+    pub(super) fn take_all(&mut self, note: impl Fn(usize), mut drop: impl FnMut(NonNull<T>)) -> usize {
+        let numbers = 0..self.loans.cells.len() as u32;
+        numbers.filter_map(|number| self.take(number, &note)).map(&mut drop).count()
+    }
+
+    /// Returns how many pointers are in.
+    pub(super) fn out(&self) -> u64 {
+        // A pointer taken out for a hostile receiver may not be counted as put in yet.
+        (self.loans.put_in.load(Ordering::Relaxed).wrapping_sub(self.back.taken_out) as i64).max(0) as u64
+    }
+
+    /// Returns all pointers that are in.
+    fn all(&self) -> impl Iterator<Item = NonNull<T>> + '_ {
+        // Acquire: partner of the Release in `put`.
+        self.loans.cells.iter().filter_map(|cell| NonNull::new(cell.load(Ordering::Acquire)))
+    }
+
+    /// Moves the freed numbers to the sender's list.
+    #[inline]
+    pub(super) fn hand_over(&mut self, numbers: &mut Vec<u32>) {
+        // One number as a rule, for which `append` would call `memcpy`.
+        self.back.free.drain(..).for_each(|number| numbers.push(number));
+    }
+}
+
+/// The sender's side of its loans. The pool asks it to collect returned ones.
 pub(super) struct Lender {
     shared: Arc<Shared>,
-    /// The sender's end of the locks, to ask about the receiver's.
+    /// The sender's end of the locks, to query the receiver's.
     locks: Arc<LockFile>,
     fork_epoch: u64,
-    book: Book,
-    /// The sender is gone, and nothing is lent any more.
+    /// The handles. One that is still out when this is dropped never returns to the pool.
+    loans: Loans<Chunk>,
+    /// `true` once the sender is closed and lends nothing more.
     is_closed: AtomicBool,
-    /// Was there a receiver from the start, which held its lock?
+    /// `true` if there was a receiver from the start, holding its lock.
     has_receiver: bool,
 }
 
 impl Lender {
-    /// There is a cell for each of the object's loans.
-    pub(super) fn new(object: &Object, cells: Cells<Chunk>) -> Self {
+    /// Creates a lender. There are as many `loans` as the object says.
+    pub(super) fn new(object: &Object, loans: Loans<Chunk>) -> Self {
         let (shared, locks, has_receiver) = (object.shared().clone(), object.locks().clone(), object.is_branch());
-        let book = Book::new(cells, shared.clone());
-        Self { shared, locks, fork_epoch: fork::epoch(), book, is_closed: AtomicBool::new(false), has_receiver }
+        Self { shared, locks, fork_epoch: fork::epoch(), loans, is_closed: AtomicBool::new(false), has_receiver }
     }
 
-    /// A free number; the search starts at `next`. Collects what has come back if there is none.
-    #[inline]
-    pub(super) fn free(&self, next: usize) -> Option<usize> {
-        if self.book.is_full() && self.collect() == 0 {
-            return None;
+    /// Locks the freed numbers that the sender does not have yet, collecting returns if there are
+    /// none. Returns `None` if there still are none. Only the sender fetches them, so those that it
+    /// finds remain.
+    fn free(&self) -> Option<Taking<'_, Chunk>> {
+        let mut taking = self.loans.lock();
+        if taking.back.free.is_empty() {
+            self.collect_few(&mut taking, self.all());
         }
-        self.book.free(next)
+        (!taking.back.free.is_empty()).then_some(taking)
     }
 
-    /// Lends a buffer under a free number; the message follows, with this ticket. Only the sender
-    /// calls this.
+    /// Returns `true` if there are numbers to [fetch](Self::fetch).
+    pub(super) fn has_free(&self) -> bool {
+        self.free().is_some()
+    }
+
+    /// Moves the freed numbers to the sender's list, which is empty.
+    #[cold]
+    pub(super) fn fetch(&self, numbers: &mut Vec<u32>) {
+        if let Some(mut taking) = self.free() {
+            taking.hand_over(numbers);
+        }
+    }
+
+    /// Lends a buffer under a free number, for the message with this ticket. Only the sender calls
+    /// this.
     #[inline]
-    pub(super) fn put(&self, number: usize, ticket: u64, buffer: ShmBuf) {
-        self.book.put(number, ticket, buffer);
+    pub(super) fn put(&self, number: u32, ticket: u64, buffer: ShmBuf) {
+        lent::note(self.shared.lent(), number as usize, ticket, buffer.len());
+        self.loans.put(number, buffer.into_chunk());
     }
 
-    /// Drops some of what has come back, if the lock is free. Returns the last one's number.
+    /// If the lock is free, drops some returned buffers and moves the freed numbers to the sender's
+    /// list.
     #[inline]
-    pub(super) fn collect_some(&self) -> Option<usize> {
-        self.collect_few(self.book.try_lock()?, PER_MESSAGE).last()
+    pub(super) fn collect_some(&self, numbers: &mut Vec<u32>) {
+        if let Some(mut taking) = self.loans.try_lock() {
+            self.collect_few(&mut taking, 0..PER_MESSAGE);
+            taking.hand_over(numbers);
+        }
     }
 
-    /// Takes back a buffer that was not sent, or was withdrawn, if it is still there. Its length is
+    /// Takes back a buffer that was not sent, or was withdrawn, if it is still out. Its length is
     /// lost.
-    pub(super) fn take_back(&self, number: usize) -> Option<ShmBuf> {
-        self.book.lock().take(number)
+    pub(super) fn take_back(&self, number: u32) -> Option<ShmBuf> {
+        self.loans.lock().take(number, |number| self.strike(number)).map(Self::handle)
     }
 
-    /// How many buffers are out.
+    /// Returns how many buffers are out.
     pub(super) fn lent(&self) -> usize {
-        self.book.lock().chunks().count()
+        self.loans.lock().out() as usize
     }
 
-    /// Drops what the next returns name, `most` of them at most, while the iterator yields their
-    /// numbers.
+    /// Drops the buffers that the next returns name, at most one per step. Returns how many it
+    /// dropped.
     #[inline]
-    fn collect_few<'a>(&'a self, mut taking: Taking<'a>, most: usize) -> impl Iterator<Item = usize> + 'a {
-        let next = move |_| {
-            let number = returns::read(self.shared.returns(), *taking.returned)?;
-            // A broken or hostile receiver may name a number that is not out.
-            let buffer = taking.take(number as usize);
-            taking.note_read();
-            Some(buffer.map(|buffer| {
+    fn collect_few(&self, taking: &mut Taking<'_, Chunk>, steps: impl Iterator<Item = usize>) -> usize {
+        let next = |_| {
+            let found = taking.take_returned(self.shared.returns(), |number| self.strike(number))?;
+            // For observers in other processes, after the named handle was taken out.
+            self.shared.returns_read().store(taking.back.read, Ordering::Relaxed);
+            Some(found.map(Self::handle).map(|buffer| {
                 // Another receiver may still read it.
                 if buffer.is_last() {
                     buffer.fetch_ends();
                 }
-                number as usize
             }))
         };
-        (0..most).map_while(next).flatten()
+        steps.map_while(next).flatten().count()
     }
 
-    /// Drops all that has come back, while the iterator yields the numbers.
-    fn collect_all(&self) -> impl Iterator<Item = usize> + '_ {
-        // Bounded by the number of words: there are no more returns, unless the receiver goes on
-        // making some up.
-        self.collect_few(self.book.lock(), self.shared.returns().len())
+    /// Returns as many steps as there can be genuine returns: a bound against invented ones.
+    fn all(&self) -> std::ops::Range<usize> {
+        0..self.shared.returns().len()
     }
 
-    /// Notes that the sender is gone.
+    /// Returns the handle of a pointer that was taken out.
+    fn handle(chunk: NonNull<Chunk>) -> ShmBuf {
+        // SAFETY: `put` put the handle in, and `Taking::take`, under the lock, took it out once.
+        unsafe { ShmBuf::from_chunk(chunk) }
+    }
+
+    fn strike(&self, number: usize) {
+        lent::strike(self.shared.lent(), number);
+    }
+
+    /// Notes that the sender is closed.
     pub(super) fn close(&self) {
         // Called after `Object::close`. Release: partner of the Acquire in `is_closed`, whose
-        // reader then finds that nobody can join any more.
+        // reader then finds that no receiver can join any more.
         self.is_closed.store(true, Ordering::Release);
     }
 
@@ -163,10 +326,10 @@ impl Lender {
         self.is_closed.load(Ordering::Acquire)
     }
 
-    /// Can nobody be reading any more? That is so if the receiver's process is dead, if the
-    /// receiver is gone with all that it had, or if none came and none can.
+    /// Returns `true` if no receiver can be reading any more: its process is dead, it is closed and
+    /// its messages are dropped, or none has joined and none can.
     fn is_nobody_reading(&self) -> bool {
-        // The order matters: a receiver that may still come holds the lock, or is refused.
+        // The order matters: a receiver that joins now already holds the lock, or is refused.
         let was_there = self.has_receiver || self.is_closed() || self.shared.to_sender().is_gone();
         was_there && self.shared.is_receiver_unlocked(&self.locks)
     }
@@ -174,27 +337,30 @@ impl Lender {
 
 impl Lends for Lender {
     fn collect(&self) -> usize {
-        self.collect_all().count()
+        self.collect_few(&mut self.loans.lock(), self.all())
     }
 
     fn each_lent(&self, tell: &mut dyn FnMut(&Chunk)) {
-        self.book.lock().chunks().for_each(tell);
+        let taking = self.loans.lock();
+        // SAFETY: the handle in the cell keeps the chunk (I3), and handles are taken out only under
+        // the lock, which `taking` holds while the chunk is borrowed.
+        taking.all().for_each(|chunk| tell(unsafe { chunk.as_ref() }));
     }
 
     fn reclaim(&self) -> usize {
-        if self.book.lock().is_empty() || !self.is_nobody_reading() {
+        if self.lent() == 0 || !self.is_nobody_reading() {
             return 0;
         }
-        self.book.lock().take_all().count()
+        self.loans.lock().take_all(|number| self.strike(number), |chunk| drop(Self::handle(chunk)))
     }
 
     fn is_over(&self) -> bool {
-        self.is_closed() && self.book.lock().is_empty()
+        self.is_closed() && self.lent() == 0
     }
 }
 
 impl Drop for Lender {
-    /// Runs when both sender and pool have let go. What is still out stays the receiver's.
+    /// Runs when both sender and pool have dropped it. The receiver keeps the remaining buffers.
     fn drop(&mut self) {
         // In a forked child the handles do nothing, and a thread that does not exist there may hold
         // the lock.
@@ -203,21 +369,25 @@ impl Drop for Lender {
         }
         self.collect();
         self.reclaim();
-        self.book.lock().take_all_kept().for_each(ShmBuf::give_up_to_reader);
+        // The notes stay, so observers in other processes still see these loans.
+        self.loans.lock().take_all(|_| (), |chunk| Self::handle(chunk).give_up_to_reader());
     }
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::super::layout::{self, Facts};
+    use super::super::layout::{self, Facts, MAX_SLOTS};
+    use super::super::tests::LOOKS;
     use super::*;
-    use crate::Provider;
+    use crate::channel::{OnFull, Publisher, Receiver};
+    use crate::{Client, Provider};
+    use std::cell::RefCell;
 
     const LOANS: usize = 16;
 
-    /// Two channels of one provider, each with a lender.
+    /// Two channels of one provider, each with a lender and the sender's free numbers.
     struct Scene {
-        channels: [(Object, Lender); 2],
+        channels: [(Lender, RefCell<Vec<u32>>); 2],
         provider: Provider,
     }
 
@@ -228,8 +398,8 @@ mod tests {
             let channel = |name| {
                 let name = layout::name(provider.names(), name).unwrap();
                 let object = Object::create(&name, &Facts::of_pair(provider.id(), 3, LOANS), 0o600).unwrap();
-                let lender = Lender::new(&object, Cells::new(LOANS).unwrap());
-                (object, lender)
+                let (loans, numbers) = Loans::new(LOANS).unwrap();
+                (Lender::new(&object, loans), RefCell::new(numbers))
             };
             Self { channels: ["one", "other"].map(channel), provider }
         }
@@ -238,51 +408,142 @@ mod tests {
             self.provider.alloc(64).unwrap().freeze()
         }
 
-        /// Lends one more buffer. The message is of no matter here.
-        fn lend(&self, lender: &Lender) {
-            lender.put(lender.free(0).unwrap(), 0, self.buffer());
-            lender.collect_some();
+        /// Lends one more buffer, without a message.
+        fn lend(&self, (lender, numbers): &(Lender, RefCell<Vec<u32>>)) {
+            let mut numbers = numbers.borrow_mut();
+            if numbers.is_empty() {
+                lender.fetch(&mut numbers);
+            }
+            lender.put(numbers.pop().unwrap(), 0, self.buffer());
+            lender.collect_some(&mut numbers);
         }
     }
 
-    /// Otherwise a receiver that makes up returns as fast as they are read keeps a thread of the
-    /// sender's process, and the lock, for ever.
+    /// A receiver that invents returns as fast as they are read cannot keep a thread of the
+    /// sender's process, or the lock, busy for ever.
     #[test]
     fn made_up_returns_hold_nobody_up() {
         let scene = Scene::new("made-up");
-        let (_, lender) = &scene.channels[0];
-        scene.lend(lender);
+        let channel @ (lender, _) = &scene.channels[0];
         let words = lender.shared.returns();
-        returns::give_back(words, 0, 0);
-        let mut steps = 0;
-        for number in lender.collect_all() {
-            steps += 1;
-            assert!(steps <= LOANS, "there is no end");
-            // While it is at it, the buffer is lent and returned once more.
-            lender.book.put(number, 0, scene.buffer());
-            returns::give_back(words, steps as u64, number as u32);
-        }
-        assert_eq!(*lender.book.lock().returned, LOANS as u64);
+        // Each step lends and returns the buffer once more.
+        let again = |&step: &usize| {
+            assert!(step < LOANS, "there is no end");
+            lender.put(0, 0, scene.buffer());
+            returns::give_back(words, step as u64, 0);
+        };
+        assert_eq!(lender.collect_few(&mut lender.loans.lock(), lender.all().inspect(again)), LOANS);
+        assert_eq!(lender.loans.lock().back.read, LOANS as u64);
 
-        // None of these is out, but that of the message just sent.
+        // The only number out is that of the message just sent.
         (LOANS..2 * LOANS).for_each(|ticket| returns::give_back(words, ticket as u64, LOANS as u32 + 1));
-        scene.lend(lender);
-        assert_eq!(*lender.book.lock().returned, (LOANS + PER_MESSAGE) as u64, "a few returns for each message");
+        scene.lend(channel);
+        assert_eq!(lender.loans.lock().back.read, (LOANS + PER_MESSAGE) as u64, "a few returns for each message");
     }
 
-    /// Otherwise a receiver frees what another one reads, or frees a buffer twice.
+    /// A receiver can free neither another receiver's buffer, nor its own twice.
     #[test]
     fn made_up_returns_free_what_the_channel_has_lent_and_nothing_else() {
         let scene = Scene::new("not-its-own");
-        let [(_, lender), (_, other)] = &scene.channels;
-        (0..4).for_each(|_| scene.lend(lender));
-        (0..LOANS).for_each(|_| scene.lend(other));
+        let [channel @ (lender, numbers), elsewhere @ (other, _)] = &scene.channels;
+        (0..4).for_each(|_| scene.lend(channel));
+        (0..LOANS).for_each(|_| scene.lend(elsewhere));
         let words = lender.shared.returns();
-        // Twice each number that is out, numbers that are not, and the largest that there can be.
+        // Numbers that are out, repeated, numbers that are not, and the largest possible one.
         let made_up = [0, 0, 2, 2, 2, 4, 15, 16, 17, 1000, 0xff_ffff, 2];
         made_up.iter().zip(0..).for_each(|(&number, ticket)| returns::give_back(words, ticket, number));
-        assert_eq!(lender.collect_all().collect::<Vec<_>>(), [0, 2]);
+        assert_eq!(lender.collect(), 2);
+        numbers.borrow_mut().clear();
+        lender.fetch(&mut numbers.borrow_mut());
+        assert_eq!(*numbers.borrow(), [0, 2]);
         assert_eq!((lender.lent(), other.lent()), (2, LOANS));
         assert_eq!(scene.provider.stats().bytes_in_use, (2 + LOANS) * 64);
+    }
+
+    /// The sender can use a loan that another thread collects while it asks for one.
+    #[test]
+    fn loan_collected_elsewhere_is_free() {
+        let scene = Scene::new("elsewhere");
+        let channel @ (lender, _) = &scene.channels[0];
+        (0..LOANS).for_each(|_| scene.lend(channel));
+        let mut taking = lender.loans.lock();
+        std::thread::scope(|scope| {
+            let (tell, asks) = std::sync::mpsc::channel();
+            let asking = scope.spawn(move || {
+                tell.send(nix::unistd::gettid().as_raw()).unwrap();
+                lender.has_free()
+            });
+            let call = format!("/proc/self/task/{}/syscall", asks.recv().unwrap());
+            let futex = libc::SYS_futex.to_string();
+            while std::fs::read_to_string(&call).unwrap_or_default().split(' ').next() != Some(&futex) {
+                std::thread::yield_now();
+            }
+            drop(taking.take(3, |_| ()).map(Lender::handle));
+            drop(taking);
+            assert!(asking.join().unwrap());
+        });
+    }
+
+    /// Creates a channel with `MAX_SLOTS` slots, `loans` loans and one receiver.
+    fn large(test: &str, on_full: OnFull, loans: usize) -> (Provider, Publisher, Receiver) {
+        let name = format!("shm_pool-unit-{}-{test}", std::process::id());
+        let provider = Provider::builder().name_prefix(&name).build().unwrap();
+        let mut publisher = Publisher::builder().capacity(MAX_SLOTS).loans(loans).create(&provider, &name).unwrap();
+        let client = Client::builder().name_prefix(&name).build().unwrap();
+        let receiver = Receiver::builder().on_full(on_full).open(&client, &name).unwrap();
+        assert!(publisher.has_receivers());
+        (provider, publisher, receiver)
+    }
+
+    /// A send visits only the loans returned since the last one, however many are out.
+    #[test]
+    fn send_searches_no_loans() {
+        const LOANS: usize = 131_072;
+        let (provider, mut publisher, mut receiver) = large("loans", OnFull::DropNew, LOANS);
+        let buffer = provider.alloc(1).unwrap().freeze();
+        let mut looks_of = |messages: usize, takers: usize| {
+            LOOKS.set(0);
+            (0..messages).for_each(|_| assert_eq!(publisher.send(buffer.clone()).unwrap(), takers));
+            LOOKS.get()
+        };
+        let mut held = Vec::new();
+        for _ in 0..2 {
+            assert_eq!(looks_of(LOANS / 2, 1), 0);
+            held.extend((0..LOANS / 2).map(|_| receiver.recv().unwrap()));
+        }
+        assert_eq!(looks_of(100, 0), 0, "all are out");
+        held.swap_remove(LOANS / 3);
+        assert_eq!(looks_of(1, 1), 1, "one came back");
+        assert_eq!(looks_of(100, 0), 0);
+        drop(receiver.recv().unwrap());
+        drop(held);
+        LOOKS.set(0);
+        provider.pool().reclaim_loans();
+        assert_eq!(LOOKS.replace(0), LOANS, "each came back");
+        provider.pool().reclaim_loans();
+        assert_eq!(LOOKS.get(), 0, "none is out");
+    }
+
+    /// A send without a free loan searches only the messages sent since the last such send for one
+    /// to withdraw.
+    #[test]
+    fn send_searches_each_slot_once() {
+        let (provider, mut publisher, mut receiver) = large("slots", OnFull::KeepLatest, 2);
+        let buffer = provider.alloc(1).unwrap().freeze();
+        (0..2).for_each(|_| assert_eq!(publisher.send(buffer.clone()).unwrap(), 1));
+        let held = [receiver.recv().unwrap(), receiver.recv().unwrap()];
+        (0..MAX_SLOTS).for_each(|_| assert_eq!(publisher.send_bytes(&[1]).unwrap(), 1));
+        LOOKS.set(0);
+        for _ in 0..100 {
+            assert_eq!(publisher.send(buffer.clone()).unwrap(), 0);
+            assert_eq!(publisher.send_bytes(&[1]).unwrap(), 1);
+        }
+        assert!(LOOKS.get() <= MAX_SLOTS + 200, "{} looks", LOOKS.get());
+        drop(held);
+        (0..2).for_each(|_| assert_eq!(publisher.send(buffer.clone()).unwrap(), 1));
+        LOOKS.set(0);
+        // Each of these withdraws the one before the last.
+        (0..100).for_each(|_| assert_eq!(publisher.send(buffer.clone()).unwrap(), 1));
+        assert!(LOOKS.get() <= 300, "{} looks", LOOKS.get());
     }
 }

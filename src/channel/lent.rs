@@ -1,22 +1,23 @@
-//! What is lent, for who looks from outside: a word for each loan, in the channel's object.
+//! The outstanding loans, for observers in other processes: a word per loan in the channel's
+//! object.
 //!
-//! The sender's own book (see `book`) is private memory. It writes these words along with it, and
-//! never reads them: they decide about nothing. Nor does the receiver, so they stay in the cache of
-//! the sender's core.
+//! The sender's own state (see `lender`) is private memory. The sender updates these words along
+//! with it but never reads them, so no decision depends on them. The receiver does not read them
+//! either, so they stay in the cache of the sender's core.
 //!
 //! | a word | says that the loan |
 //! |---|---|
 //! | 0 | is free |
 //! | bits 0 to 36: 1 + the length; bits 37 to 63: how many messages were sent before it, modulo 2^27 | is out |
 //!
-//! A loan that came back is out until the sender reads its return. So the header also says how many
-//! returns were read: a loan that is named by a later one is free (see [`all`]).
+//! A returned loan stays out until the sender reads its return. So the header also says how many
+//! returns were read: a loan named by a later one is free (see [`all`]).
 //!
 //! # Orderings
 //!
 //! | writer | reader | what becomes visible |
 //! |---|---|---|
-//! | who takes a handle out of the book: 0, then the empty cell, Release | the sender: the empty cell, Acquire, then the next word | the 0, so that the next word comes after it |
+//! | the thread that takes a handle out: 0, under the lender's lock | the sender, which gets the number under that lock, then writes the next word | the 0, so that the next word is written after it |
 
 #![forbid(unsafe_code)]
 
@@ -31,18 +32,18 @@ const LENGTHS: u64 = 1 << LEN_BITS;
 
 const _: () = assert!((LONGEST as u64) < LENGTHS - 1);
 
-/// A buffer that a receiver has, as seen from outside.
+/// A buffer on loan to a receiver, as seen by an observer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lent {
     /// The number of its loan.
     pub(crate) number: u32,
-    /// Tells it apart from others that have had this number: from all but one in 2^27.
+    /// Distinguishes this loan from earlier ones of this number, except for one in 2^27.
     pub(crate) word: u64,
     /// Length of the message in bytes.
     pub(crate) len: u64,
 }
 
-/// Notes that a message is lent. `ticket` is how many were sent before it.
+/// Notes that a loan is out. `ticket` is the number of messages sent before it.
 #[inline]
 pub(super) fn note(words: &[AtomicU64], number: usize, ticket: u64, len: usize) {
     if let Some(word) = words.get(number) {
@@ -58,12 +59,12 @@ pub(super) fn strike(words: &[AtomicU64], number: usize) {
     }
 }
 
-/// All that is lent, from a copy of the object. What is lent or comes back while the copy is made may
-/// be left out or counted in; what the receiver keeps is there.
+/// Returns the loans that are out, from a copy of the object. A loan that begins or ends while the
+/// copy is made may be missing or included; one that the receiver keeps throughout is included.
 pub(super) fn all(copy: &Shared) -> Vec<Lent> {
     let words = copy.lent();
     let read = copy.returns_read().load(Ordering::Relaxed);
-    // Bounded: there are no more returns than words. The copy is private.
+    // Bounded: there are at most as many returns as words. The copy is private.
     let unread = (0..words.len() as u64).map_while(|ahead| returns::read(copy.returns(), read.wrapping_add(ahead)));
     unread.for_each(|number| strike(words, number as usize));
     let lent = |(number, word): (u32, &AtomicU64)| {

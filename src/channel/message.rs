@@ -1,21 +1,21 @@
-//! What a slot carries: the place of a buffer, or some bytes.
+//! The content of a slot: a descriptor of a buffer, or some bytes.
 //!
 //! | word | of a buffer | of bytes |
 //! |---|---|---|
 //! | 0, bits 0 to 7 | 2 | 1 |
-//! | 0, bits 8 to 31 | the loan's number | how many bytes |
-//! | 0, bits 32 to 63 | how many messages this receiver was not sent before this one, since it came | the same |
+//! | 0, bits 8 to 31 | the loan's number | the number of bytes |
+//! | 0, bits 32 to 63 | the number of messages not sent to this receiver since it joined | the same |
 //! | 1 | the segment's serial number | the bytes, then zeros, up to word 6 |
 //! | 2, 3 | offset and length in bytes | |
 //! | 4 | the check | |
 //! | 5, 6 | zero | |
 //!
 //! The check is a hash of the buffer's other words and of the message's ticket. It keeps garbage,
-//! and what is left of another message, from naming bytes that were never sent. It is no secret: it
+//! and leftovers of another message, from naming bytes that were never sent. It is not a secret: it
 //! guards against accidents.
 //!
-//! What was not sent is counted from the start, modulo 2^32, and not since the last message: that
-//! one may be withdrawn, and its count with it.
+//! Messages not sent are counted from the start, modulo 2^32, and not from the previous message:
+//! that message may be withdrawn, and its count with it.
 
 #![forbid(unsafe_code)]
 
@@ -24,25 +24,25 @@ use super::error::{RecvError, SendErrorKind};
 use super::ring::{Words, WORDS};
 use std::ops::Deref;
 
-/// The most bytes that a slot carries itself.
+/// The maximum number of bytes that a slot itself holds.
 pub const MAX_INLINE: usize = (WORDS - 1) * 8;
 
 const BYTES: u64 = 1;
 const BUFFER: u64 = 2;
 
-/// A received message. It derefs to `&[u8]`; its length is that of what was sent.
+/// A received message. Dereferences to `&[u8]`, with the length that was sent.
 #[derive(Debug)]
 pub enum Message {
-    /// A buffer of the sender's provider, read in place. Aligned as [`Loan`] says.
+    /// A buffer of the sender's provider, read in place. Aligned as described at [`Loan`].
     Buffer(Loan),
-    /// Bytes that came in the slot itself, copied out of it. Aligned to 8 bytes.
+    /// Bytes copied out of the slot itself. Aligned to 8 bytes.
     Bytes(Inline),
 }
 
 impl Message {
-    /// How many messages the publisher sent between the one received before and this one: those
-    /// that this receiver did not get because it was behind (see [`OnFull`](super::OnFull)), and
-    /// those that were lost with an error. Above [`u32::MAX`] it starts over.
+    /// Returns the number of messages that the publisher sent between the previous message received
+    /// and this one: those that this receiver was too slow for (see [`OnFull`](super::OnFull)), and
+    /// those lost to an error. Wraps around above [`u32::MAX`].
     #[inline]
     pub fn missed(&self) -> u32 {
         match self {
@@ -71,8 +71,8 @@ impl AsRef<[u8]> for Message {
     }
 }
 
-/// Up to [`MAX_INLINE`] bytes, copied out of their slot, and aligned to 8 bytes. It derefs to
-/// `&[u8]`; its length is that of what was sent.
+/// Up to [`MAX_INLINE`] bytes, copied out of their slot and aligned to 8 bytes. Dereferences to
+/// `&[u8]`, with the length that was sent.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(8))]
 pub struct Inline {
@@ -82,14 +82,14 @@ pub struct Inline {
 }
 
 impl Inline {
-    /// Notes how many messages are missing before this one.
+    /// Sets the number of messages missed before this one.
     #[inline]
     pub(super) fn with_missed(mut self, missed: u32) -> Self {
         self.missed = missed;
         self
     }
 
-    /// As [`Message::missed`].
+    /// See [`Message::missed`].
     pub fn missed(&self) -> u32 {
         self.missed
     }
@@ -100,48 +100,48 @@ impl Deref for Inline {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // `read` has checked the length; `get` leaves no path that panics.
+        // `read` has checked the length; `get` leaves no panicking path.
         self.bytes.get(..self.len as usize).unwrap_or(&[])
     }
 }
 
-/// The bits of the first word above the kind: a number, and how many messages were not sent.
+/// The fields of the first word above the kind: a number, and the count of messages not sent.
 const NUMBERS: u64 = 0xff_ffff;
 const LEFT_OUT: u32 = 32;
 
-/// Notes in a message of bytes how many messages were not sent before it.
+/// Sets the count of messages not sent in a message of bytes.
 #[inline]
 pub(super) fn after(mut words: Words, left_out: u32) -> Words {
     words[0] |= u64::from(left_out) << LEFT_OUT;
     words
 }
 
-/// How many messages the sender had for this receiver before this one, sent or not, modulo 2^32.
-/// `ticket` is how many were sent.
+/// Returns how many messages the sender had for this receiver before this one, sent or not, modulo
+/// 2^32. `ticket` is the number of those sent.
 #[inline]
 pub(super) fn place(ticket: u64, words: &Words) -> u32 {
     (ticket as u32).wrapping_add((words[0] >> LEFT_OUT) as u32)
 }
 
-/// The number of the loan of a buffer.
-pub(super) fn loan(words: &Words) -> Option<usize> {
-    (words[0] & 0xff == BUFFER).then_some((words[0] >> 8 & NUMBERS) as usize)
+/// Returns the loan number of a buffer.
+pub(super) fn loan(words: &Words) -> Option<u32> {
+    (words[0] & 0xff == BUFFER).then_some((words[0] >> 8 & NUMBERS) as u32)
 }
 
-/// The segment of a buffer, before it is checked.
+/// Returns the segment of a buffer, unchecked.
 #[inline]
 pub(super) fn segment(words: &Words) -> Option<u64> {
     (words[0] & 0xff == BUFFER).then_some(words[1])
 }
 
-/// A message copied out of its slot and checked.
+/// A message copied out of its slot, and checked.
 pub(super) enum Carried {
     Bytes(Inline),
     Buffer(SentBuffer),
 }
 
-/// The check of a buffer sent with this ticket. The factor is the increment of SplitMix64, an odd
-/// number close to 2^64 divided by the golden ratio.
+/// Returns the check of a buffer sent with this ticket. The factor is the increment of SplitMix64,
+/// an odd number close to 2^64 divided by the golden ratio.
 #[inline]
 fn check(ticket: u64, [head, segment, offset, len]: [u64; 4]) -> u64 {
     let mix = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);

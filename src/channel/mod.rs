@@ -1,22 +1,21 @@
-//! A channel carries messages from one process to another through shared memory, where there is no
-//! other transport.
+//! Channels that carry messages from one process to another through shared memory.
 //!
-//! | | who sends | who receives |
+//! | | sender | receiver |
 //! |---|---|---|
-//! | one to one | a [`Sender`] | a [`Receiver`]; what is sent before it comes waits for it |
-//! | one to many | a [`Publisher`] | up to 64 [`Receiver`]s, which come, leave, die and come back as they like |
+//! | one to one | a [`Sender`] | a [`Receiver`]; messages sent before it opens the channel wait for it |
+//! | one to many | a [`Publisher`] | up to 64 [`Receiver`]s, which may join, leave, die and rejoin at any time |
 //!
 //! The ends are in different processes, or in one. A message is one cache line: the descriptor of a
-//! buffer, or up to [`MAX_INLINE`] bytes. From a sender nothing is lost, duplicated or reordered;
-//! from a publisher, what a slow receiver loses is that receiver's [rule](OnFull), and
-//! [counted](Message::missed). A side that has to wait spins for a while, then sleeps, and the
-//! other side wakes it; in steady state neither calls into the kernel. Each side sets how long it
-//! spins: [`SenderBuilder::spin`], [`PublisherBuilder::spin`], [`ReceiverBuilder::spin`].
+//! buffer, or up to [`MAX_INLINE`] bytes. A [`Sender`] loses, duplicates or reorders nothing. With
+//! a [`Publisher`], a slow receiver loses what its [rule](OnFull) says, and the loss is
+//! [counted](Message::missed). A side that waits spins for a while and then sleeps until the other
+//! side wakes it; in steady state neither calls into the kernel. Each side sets how long it spins:
+//! [`SenderBuilder::spin`], [`PublisherBuilder::spin`], [`ReceiverBuilder::spin`].
 //!
-//! A buffer that is sent is *lent*: the sender's process keeps its memory for the receiver, which
-//! reads it in place for as long as it likes, in any thread and in any order. The memory comes back
-//! when the receiver drops the message, or the last one of several does. A buffer may be sent
-//! several times, and through several channels.
+//! A sent buffer is *on loan*: the sender's process keeps its memory for the receiver, which reads
+//! it in place, for any length of time, in any thread and in any order. The memory returns to the
+//! pool when the receiver, or the last of several, drops the message. A buffer may be sent several
+//! times and through several channels.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -50,80 +49,87 @@
 //!
 //! # One to many
 //!
-//! Each receiver of a [`Publisher`] has a ring of its own, which it makes when it comes. So a
-//! message takes one slot for each receiver and its payload is not copied; no receiver waits for
-//! another, except for one with [`OnFull::Wait`]; and none has another's ring mapped.
+//! Each receiver of a [`Publisher`] has its own ring, which it creates when it joins. A message
+//! takes one slot per receiver and its payload is never copied. A receiver delays the others only
+//! with [`OnFull::Wait`], and none maps another's ring.
 //!
-//! A receiver that comes gets what is sent from then on, or also the last few messages
-//! ([`PublisherBuilder::history`]). It is met when the publisher next sends, or is asked for its
-//! receivers.
+//! A receiver gets the messages sent after it joins, and optionally the last few sent before
+//! ([`PublisherBuilder::history`]). It is connected when the publisher next sends, or is asked for
+//! its receivers.
 //!
 //! # How many buffers it takes
 //!
-//! So that a publisher never waits for memory, its pool has to have, for messages of one size
-//! class,
+//! For messages of one size class, a publisher never waits for memory if its pool has
 //!
 //! ```text
 //!   1                   being filled
-//! + max of              that wait for receivers, all of them among the newest:
-//!     history             what late receivers get
+//! + max of              waiting for receivers, all among the newest:
+//!     history             kept for late receivers
 //!     capacity            of each receiver with KeepLatest
 //!     capacity + 1        of each receiver with Wait
 //! + sum of (capacity + 1) of the receivers with DropNew, which wait although newer ones exist
-//! + sum of views          the most messages that each receiver has at a time, received and not dropped
+//! + sum of views          the most messages that each receiver has received and not yet dropped
 //! ```
 //!
 //! chunks. A sender takes 1 + (capacity + 1) + views.
-//! [`Provider::reserve`](crate::Provider::reserve) has them ready.
+//! [`Provider::reserve`](crate::Provider::reserve) allocates them in advance.
 //!
-//! # When a side leaves
+//! # When a side closes
 //!
 //! When the sender is dropped, the receiver still gets what was sent, and then
-//! [`RecvError::Disconnected`]. There are two exceptions. A buffer whose segment the receiver has
-//! not mapped is lost when both sender *and* provider are gone, and a channel that nobody has
-//! opened goes with its sender. Before you drop them, call [`Sender::wait_until_received`] or
-//! [`Sender::wait_for_receiver`].
+//! [`RecvError::Disconnected`]. There are two exceptions: a buffer in a segment that the receiver
+//! has not mapped is lost once both sender *and* provider are dropped, and a channel that no
+//! receiver has opened is removed with its sender. To avoid both, call
+//! [`Sender::wait_until_received`] or [`Sender::wait_for_receiver`] first.
 //!
-//! When a receiver is dropped, the messages that it has not received come back at once. Those
-//! that it has received come back one by one as they are dropped, even after the sender is gone.
-//! Bytes that are being read when the provider is dropped stay the reader's for as long as it
-//! likes.
+//! When a receiver is dropped, the messages that it has not received are returned at once. Those
+//! that it has received are returned one by one as they are dropped, even after the sender is
+//! dropped. A message outlives the provider: its bytes stay readable until it is dropped.
 //!
 //! # When a side dies
 //!
-//! The kernel rings for the dead side (see `bell`). The other side gets
+//! The kernel rings the bell of the dead side (see `bell`). The other side gets
 //! [`SendErrorKind::Disconnected`] or [`RecvError::Disconnected`] at once, or after the core dump
-//! if there is one; if it sleeps, it is woken. A receiver first gets what was sent before, and a
-//! sweep leaves that alone as long as the receiver lives. What a dead receiver held comes back to
-//! the owner's pool when the owner needs memory, once no thread of the dead process can read any
-//! more.
+//! if there is one, and is woken if it sleeps. A receiver that a publisher has not connected yet
+//! learns of the publisher's death within a second. A receiver first gets the messages sent before
+//! the death, and a sweep keeps them as long as the receiver lives. The owner's pool reclaims the
+//! buffers of a dead receiver when it needs memory, once no thread of the dead process can still
+//! read them.
 //!
-//! A [`Sender`]'s channel serves one receiver, once: after `Disconnected`, create a new one. A
-//! [`Publisher`] goes on: the place of a receiver that is gone is free at once. The object of a
-//! killed sender gives way to the next sender of that name; sweeps remove it too.
+//! A [`Sender`]'s channel serves a single receiver: after `Disconnected`, create a new channel. A
+//! [`Publisher`] goes on: a receiver's seat is free again once the receiver and the last message
+//! that it received are dropped, or its process is dead. The next sender of the same name replaces
+//! the object of a killed one; sweeps remove it too.
 //!
-//! | who is killed | what it had | what is left until when |
+//! | killed | held | remains until |
 //! |---|---|---|
-//! | a receiver | messages, received or not | comes back to the owner's pool when that needs memory, once no thread of the dead process can read |
-//! | a receiver of a publisher | its object (`.branch`), [capacity](ReceiverBuilder::capacity) × 64 + [loans](ReceiverBuilder::loans) × 16 bytes and a page | until the next receiver takes its seat, the publisher is dropped, or a sweep |
-//! | a sender or publisher | its object (`.channel`) | until the next one of its name, or a sweep |
-//! | the provider's process | its segments and its control object | until a sweep finds no receiver that may still have to map them |
+//! | a receiver | messages, received or not | the owner's pool needs memory and no thread of the dead process can read |
+//! | a receiver of a publisher | its object (`.branch`), [capacity](ReceiverBuilder::capacity) × 64 + [loans](ReceiverBuilder::loans) × 16 bytes and a page | the next receiver takes its seat, the publisher is dropped, or a sweep |
+//! | a sender or publisher | its object (`.channel`) | the next one of its name, the end of its last receiver, or a sweep |
+//! | the provider's process | its segments and its control object | the last receiver is dropped along with all that it received, or a sweep finds that all were killed |
 //!
-//! A receiver has at most [loans](ReceiverBuilder::loans) buffers; it maps the provider's segments,
-//! 16 at most, and keeps a descriptor open, or two with a publisher. A publisher maps the object of
-//! each of its receivers and keeps a descriptor open for it, and has 8 bytes of heap for each loan.
+//! Dropping the last receiver or message removes what the dead sender left. That takes as long as
+//! the system takes to free the memory, and up to 100 milliseconds more if the sender's process has
+//! not exited yet.
 //!
-//! The first channel of a process starts a thread, which sleeps until the process ends; the kernel
-//! rings the bells when that thread ends. Two ends in one process cannot learn of each other's
-//! death, but they do learn of each other's drop.
+//! A receiver has at most [loans](ReceiverBuilder::loans) buffers. It maps the provider's segments,
+//! 16 at most and those that they have replaced (never more than 32 plus those of messages being
+//! read, whatever a sender names), and keeps one descriptor open, or two with a publisher. A
+//! publisher maps the object of each of its receivers, keeps a descriptor open for it, and uses 16
+//! bytes of heap per loan. A receiver also maps the first page of the provider's control object,
+//! for the bell by which it reports returned memory.
+//!
+//! The first channel of a process starts a thread that sleeps until the process exits; the kernel
+//! rings the bells when that thread ends. Two ends in one process cannot detect each other's death,
+//! but they do detect each other's drop.
 //!
 //! # Awaiting
 //!
 //! [`Receiver::recv_async`], [`Sender::send_async`] and [`Sender::send_bytes_async`], and the same
-//! of a [`Publisher`], are futures for any executor, and [`Receiver`] is a `Stream` with the
-//! feature `stream`. They end as the blocking calls do, with the same errors, and can be dropped at
-//! any time without loss. One task waits for several channels with its executor's `select!`, or
-//! with [`Receiver::poll_recv`]; a thread with [`wait_any`]:
+//! methods of [`Publisher`], return futures for any executor; with the feature `stream`,
+//! [`Receiver`] is a `Stream`. They complete as the blocking calls do, with the same errors, and
+//! can be dropped at any time without loss. A task waits for several channels with its executor's
+//! `select!` or with [`Receiver::poll_recv`], a thread with [`wait_any`]:
 //!
 //! ```no_run
 //! # async fn run(mut frames: shm_pool::channel::Receiver, mut samples: shm_pool::channel::Receiver)
@@ -137,33 +143,31 @@
 //! # }
 //! ```
 //!
-//! The first await of a process starts a thread, which sleeps in the kernel on the bells of all
-//! ends that are awaited and wakes their tasks. It ends with the last such end. There is one for
-//! each 127 ends. Before Linux 5.16, or where a filter forbids `futex_waitv`, there is one for each
-//! end. A task does not spin, and is polled once a second without need: it looks whether the other
-//! side is still there, as a thread that sleeps does.
+//! The first await of a process starts a helper thread, which sleeps in the kernel on the bells of
+//! all awaited ends and wakes their tasks. It exits with the last such end. There is one helper per
+//! 127 ends; before Linux 5.16, or where a filter forbids `futex_waitv`, one per end. A task does
+//! not spin. It is polled once a second even without a message, to check that the other side still
+//! exists, as a sleeping thread does.
 //!
-//! An end that was awaited and is then waited for in a thread leaves the helper: going to and fro
-//! between the two costs system calls. An end that is dropped is unmapped by the helper, a moment
-//! later.
+//! An end that a task awaited and a thread then waits for leaves the helper, so alternating between
+//! the two costs system calls. The helper unmaps a dropped end, a moment after the drop.
 //!
 //! # Interrupting
 //!
-//! [`Receiver::interrupter`], [`Sender::interrupter`] and [`Publisher::interrupter`] give a handle
-//! by which any thread ends a wait, see [`Interrupter`].
+//! [`Receiver::interrupter`], [`Sender::interrupter`] and [`Publisher::interrupter`] return a
+//! handle with which any thread can end a wait; see [`Interrupter`].
 //!
 //! # Waiting and priorities
 //!
-//! Buffers come back through the pool's queues (`crossbeam_queue::ArrayQueue`). These spin, without
-//! yielding, while another thread is in the middle of an operation on the same slot. If a thread of
-//! ordinary priority is stopped there, a real-time thread on the same core that gives a buffer of
-//! that class back spins until the first one runs again.
+//! Buffers return through the pool's queues (`crossbeam_queue::ArrayQueue`), which spin without
+//! yielding while another thread is in the middle of an operation on the same slot. If a thread of
+//! ordinary priority is preempted there, a real-time thread on the same core that returns a buffer
+//! of the same class spins until the first one runs again.
 
 #[cfg(all(test, loom))]
 #[path = "../models/awaiting.rs"]
 mod awaiting_models;
 mod bell;
-mod book;
 mod borrower;
 mod branch;
 mod counted;
@@ -194,6 +198,9 @@ mod ring;
 mod rules;
 mod sender;
 mod wait_any;
+#[cfg(all(test, loom))]
+#[path = "../models/withdrawal.rs"]
+mod withdrawal_models;
 
 #[cfg(all(test, not(loom)))]
 pub(crate) use layout::format;
@@ -212,26 +219,34 @@ pub use sender::{Sender, SenderBuilder};
 pub use wait_any::wait_any;
 
 use crate::os::deadline::Deadline;
-use bell::{Bell, Woken};
+use bell::{Bell, Look, Woken};
 use std::time::{Duration, Instant};
 
 const DEFAULT_SLOTS: usize = 256;
 const DEFAULT_LOANS: usize = 2048;
 const DEFAULT_SPIN: Duration = Duration::from_micros(20);
 
-/// How often to look before reading the clock again.
+/// The number of checks between two readings of the clock.
 const LOOKS: usize = 64;
 
-/// Spins until `is_ready`, for `budget` at most, and then sleeps until it is.
+/// Counts, for tests, one visit to a slot or a loan.
+#[inline(always)]
+fn note_look() {
+    #[cfg(all(test, not(loom)))]
+    tests::LOOKS.set(tests::LOOKS.get() + 1);
+}
+
+/// Blocks until `is_ready` returns `true`: spins for at most `budget`, then sleeps.
 fn spin(
     budget: Duration,
     bell: &Bell,
     deadline: Option<Deadline>,
+    look: &mut Look,
     mut is_ready: impl FnMut() -> bool,
     is_there: impl Fn() -> bool,
 ) -> Woken {
     if budget.is_zero() {
-        return bell.wait(deadline, is_ready, is_there);
+        return bell.wait(deadline, look, is_ready, is_there);
     }
     let mut start = None;
     loop {
@@ -241,15 +256,23 @@ fn spin(
             }
             std::hint::spin_loop();
         }
-        // What the ringer did before it left still counts.
+        bell.look_for_ringer(look, &is_there);
+        // What the ringer made ready before it left still counts.
         if bell.is_gone() {
             return if is_ready() { Woken::Ready } else { Woken::Gone };
         }
-        if start.get_or_insert_with(Instant::now).elapsed() >= budget {
-            return bell.wait(deadline, is_ready, is_there);
+        let is_over = start.get_or_insert_with(Instant::now).elapsed() >= budget;
+        // Past the deadline this does not sleep, but may still check that the ringer exists.
+        if is_over || deadline.is_some_and(Deadline::has_passed) {
+            return bell.wait(deadline, look, is_ready, is_there);
         }
-        if deadline.is_some_and(Deadline::has_passed) {
-            return Woken::TimedOut;
-        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    thread_local! {
+        /// How many slots and loans this thread has visited.
+        pub(super) static LOOKS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
     }
 }

@@ -1,9 +1,9 @@
 //! One side's end of a channel's object.
 //!
-//! A pair's sender makes the object, and its receiver joins. A branch's receiver makes it, and the
-//! publisher opens it; until then the receiver sleeps at its seat (see `meeting`).
+//! A pair's sender creates the object, and its receiver joins. A branch's receiver creates it, and
+//! the publisher opens it (see `meeting`).
 //!
-//! A name is reused when a sender ends and its successor starts. So a dead sender's object is
+//! A name is reused when a sender exits and its successor starts. So a dead sender's object is
 //! removed only under its lock (see `remove_dead`), and a sender removes its own name before it
 //! releases the lock.
 
@@ -18,40 +18,42 @@ use crate::os::mapping::Mapping;
 use crate::os::name::{Link, Name};
 use crate::os::posix::{effective_uid, round_to_pages};
 use crate::os::robust_list::{self, Failed, Listed, MAX_BELLS};
-use crate::os::segment::{Locked, Segment};
+use crate::os::segment::Locked;
 use crate::protocol::control::{CHANNEL_MAGIC, OWNER_BYTE, RECEIVER_BYTE};
 use crate::protocol::dead::{remove_dead, Removal};
 use crate::protocol::ids::ProviderId;
+use crate::protocol::sweep;
 use std::ptr::{addr_of, NonNull};
 use std::sync::Arc;
 use std::thread;
 
-/// How often to try again when a sweep takes the object while it is being made, or somebody else
-/// holds the lock of a dead sender.
+/// The number of tries if a sweep takes the object during creation, or another process holds
+/// the lock of a dead sender.
 const TRIES: usize = 16;
 
-/// One side's end of a pair or a branch. On drop it gives up its entry for the bell; its maker's
-/// also removes the name.
+/// One side's end of a pair or a branch. On drop it releases its entry for the bell; the creator's
+/// end also removes the name.
 pub(super) struct Object {
-    /// Dropped before the mapping that its entry lies next to.
+    /// Dropped before the mapping, next to which the entry lies.
     listed: Option<Listed>,
     shared: Arc<Shared>,
-    /// Of a branch: where its receiver sleeps until the publisher has met it.
+    /// Of a branch: its receiver's seat.
     seat: Option<Seat>,
     fork_epoch: u64,
-    /// The maker's name, removed before its lock is released.
+    /// The creator's name, removed before its lock is released.
     _link: Option<Link>,
     locks: Arc<LockFile>,
 }
 
-/// A new object, mapped behind a page of this process's own, with its name and the maker's lock.
+/// A new object, mapped behind a private page of this process, with its name and the creator's
+/// lock.
 pub(super) type Made = (Mapping, Link, LockFile);
 
-/// Makes an object of at least `len` bytes, in place of one that a dead sender has left.
+/// Creates an object of at least `len` bytes, replacing one that a dead sender has left.
 pub(super) fn make(name: &Name, len: usize, mode: u32) -> Result<Made, ChannelError> {
     let len = round_to_pages(len).unwrap_or(usize::MAX);
     for _ in 0..TRIES {
-        match Segment::create_locked(name.clone(), len, mode, OWNER_BYTE, Mapping::behind_own_page) {
+        match sweep::create_locked(name.clone(), len, mode, OWNER_BYTE, Mapping::behind_own_page) {
             Ok(Locked::Made(segment, locks)) => {
                 let (mapping, link) = segment.into_parts();
                 return Ok((mapping, link, locks));
@@ -63,10 +65,10 @@ pub(super) fn make(name: &Name, len: usize, mode: u32) -> Result<Made, ChannelEr
             Err(error) if error.errno() != Some(libc::EEXIST) => return Err(error.into()),
             Err(_) => {}
         }
-        // The object of a dead sender gives way to the next one of its name.
+        // A dead sender's object gives way to the next sender of its name.
         match remove_dead(name, effective_uid(), CHANNEL_MAGIC, false).map_err(not_a_channel)? {
             Removal::Removed { .. } | Removal::Gone => {}
-            // A living sender holds the lock, or somebody else is removing the object right now.
+            // A live sender holds the lock, or another process is removing the object right now.
             Removal::Locked | Removal::Read => thread::yield_now(),
             Removal::NotOurs => {
                 let reason = "it is no channel, and stands where one is to be made";
@@ -77,26 +79,7 @@ pub(super) fn make(name: &Name, len: usize, mode: u32) -> Result<Made, ChannelEr
     Err(ChannelError::Taken { object: name.path() })
 }
 
-/// Holds a bell from now until this value is dropped or the process dies. `None` if the bell is
-/// held, or was. `has_place` is as in [`Listed::new`].
-///
-/// # Safety
-///
-/// The bell lies in the first page of a mapping made by [`Mapping::behind_own_page`], which stays
-/// until the result is dropped. Nobody else uses the entry before it.
-pub(super) unsafe fn hold(bell: &Bell, has_place: bool, name: &Name) -> Result<Option<Listed>, ChannelError> {
-    let word = addr_of!(*bell).cast::<u8>().cast_mut();
-    // SAFETY: the bell lies in the first page of the mapping, and the page before the mapping is
-    // mapped for entries (this function's contract).
-    let entry = unsafe { word.sub(robust_list::distance()) };
-    // SAFETY: an address inside a mapping is not null.
-    let entry = unsafe { NonNull::new_unchecked(entry) };
-    // SAFETY: the entry lies in the page before the mapping, serves this bell alone, and stays
-    // until the result is dropped (this function's contract).
-    unsafe { Listed::new(entry, has_place, |holder| bell.hold(holder)) }.map_err(|failed| not_listed(failed, name))
-}
-
-/// Why there is no entry, or no place for one, as the user sees it.
+/// Returns the user's error for a failure to get an entry, or a place for one.
 pub(super) fn not_listed(Failed { call, error }: Failed, name: &Name) -> ChannelError {
     match error.raw_os_error() {
         Some(libc::ENOSPC) => ChannelError::TooMany { max: MAX_BELLS },
@@ -116,8 +99,8 @@ impl Object {
     /// Creates a branch for the receiver on this seat. The publisher does not know of it yet.
     pub(super) fn create_branch(name: &Name, facts: &Facts, seat: Seat) -> Result<Self, ChannelError> {
         let this = Self::make(name, facts, 0o600, Some(seat))?;
-        // The lock comes first: the holder of the bell always holds the lock too. Nobody else knows
-        // the name, but anybody can guess it.
+        // The lock comes first: the holder of the bell always holds the lock too. No other process
+        // knows the name, but any can guess it.
         if !this.locks.try_lock(RECEIVER_BYTE).map_err(|error| name.error(LOCK, 0, error))? {
             return Err(ChannelError::HasReceiver { object: name.path() });
         }
@@ -134,17 +117,26 @@ impl Object {
         Ok(Self { listed: None, shared, seat, fork_epoch: fork::epoch(), _link: Some(link), locks: Arc::new(locks) })
     }
 
-    /// Holds a bell of this object for this end.
+    /// Holds a bell of this object for this end, until the end is dropped or the process dies.
+    /// `listed` stays `None` if the bell has, or had, a holder. `has_place` is as in
+    /// [`Listed::new`].
     fn hold(mut self, name: &Name, has_place: bool, bell: impl Fn(&Self) -> &Bell) -> Result<Self, ChannelError> {
+        let bell = bell(&self);
+        let word = addr_of!(*bell).cast::<u8>().cast_mut();
         // SAFETY: both bells lie in the first page of the mapping, which `make` and `layout::open`
-        // have put behind a page of this process's own; `listed` is dropped before it. Each end
-        // holds one bell, and once only.
-        self.listed = unsafe { hold(bell(&self), has_place, name) }?;
+        // have put behind a page of this process's own, for entries.
+        let entry = unsafe { word.sub(robust_list::distance()) };
+        // SAFETY: an address inside a mapping is not null.
+        let entry = unsafe { NonNull::new_unchecked(entry) };
+        // SAFETY: the entry lies in the page before the mapping and serves this bell alone, which
+        // each end holds once only; it stays until `listed` is dropped, before the mapping.
+        let listed = unsafe { Listed::new(entry, has_place, |holder| bell.hold(holder)) };
+        self.listed = listed.map_err(|failed| not_listed(failed, name))?;
         Ok(self)
     }
 
-    /// The receiver's end of a pair that was found. It becomes the receiver's only when it has
-    /// [joined](Self::join).
+    /// Returns the receiver's end of a pair that was found. It becomes the receiver's only when it
+    /// has [joined](Self::join).
     pub(super) fn of_pair(found: Found, name: &Name) -> Result<Self, ChannelError> {
         let this = Self::found(found, None);
         if this.to_receiver().is_held() {
@@ -153,24 +145,53 @@ impl Object {
         Err(ChannelError::SenderGone { object: name.path() })
     }
 
-    /// The publisher's end of a branch that was found. It becomes the publisher's only when it has
-    /// [met](Self::meet) the receiver.
+    /// Returns the publisher's end of a branch that was found. It becomes the publisher's only when
+    /// it has [connected](Self::meet) the receiver.
     pub(super) fn of_branch(found: Found, seat: Seat) -> Self {
         Self::found(found, Some(seat))
     }
 
-    /// Makes this end of a branch the publisher's (P4). `None` if the receiver was met before.
+    /// Makes this end of a branch the publisher's (P4). Returns `None` if the receiver was
+    /// connected before.
     pub(super) fn meet(self, name: &Name) -> Result<Option<Self>, ChannelError> {
-        // The meeting, which the seat keeps, has taken a place for each seat.
+        // The publisher's object, which the seat keeps alive, has reserved a place for each seat.
         let this = self.hold(name, true, Self::to_receiver)?;
         Ok(this.listed.is_some().then_some(this))
     }
 
-    /// Has the publisher met this receiver, so that it rings the object's own bell? A pair's sender
-    /// always does.
+    /// Returns `true` if the sender holds, or held, the bell of this receiver. Always `true` for a
+    /// pair.
     #[inline]
     pub(super) fn is_met(&self) -> bool {
         self.seat.is_none() || self.to_receiver().was_held()
+    }
+
+    /// Returns why the publisher's last try to connect this receiver failed.
+    #[inline]
+    pub(super) fn refusal(&self) -> Option<i32> {
+        // Ignored once the receiver is connected.
+        self.seat.as_ref()?.refusal().filter(|_| !self.is_met())
+    }
+
+    /// Takes the [refusal](Self::refusal).
+    pub(super) fn take_refusal(&self) -> Option<i32> {
+        let refusal = self.refusal();
+        self.seat.iter().filter(|_| refusal.is_some()).for_each(Seat::forget_refusal);
+        refusal
+    }
+
+    /// Leaves on the publisher's behalf if it has died without connecting this receiver: the kernel
+    /// rings only for connected ones. One system call while unconnected.
+    #[inline]
+    pub(super) fn look_for_publisher(&self) {
+        if !self.is_met() && !self.has_sender() {
+            self.to_receiver().leave();
+        }
+    }
+
+    /// Returns the receiver's seat, for callers that need it longer than this end lives.
+    pub(super) fn seat(&self) -> Option<&Seat> {
+        self.seat.as_ref()
     }
 
     fn found(found: Found, seat: Option<Seat>) -> Self {
@@ -178,7 +199,7 @@ impl Object {
         Self { listed: None, shared, seat, fork_epoch: fork::epoch(), _link: None, locks: Arc::new(found.locks) }
     }
 
-    /// The provider whose messages are sent.
+    /// Returns the provider whose messages are sent.
     pub(super) fn provider(&self) -> ProviderId {
         self.shared.header().what.0.provider()
     }
@@ -194,7 +215,7 @@ impl Object {
         }
         let this = self.hold(name, false, Self::to_sender)?;
         if this.listed.is_none() {
-            // The sender may have closed the bell in between, because no receiver had come.
+            // The sender may have closed the bell in between, because no receiver had joined.
             let is_closed = this.shared.header().what.0.is_closed();
             return Err(if is_closed { ChannelError::SenderGone { object: name.path() } } else { taken() });
         }
@@ -202,17 +223,17 @@ impl Object {
         Ok(this)
     }
 
-    /// The mapping, for those that need it for longer than this end lives.
+    /// Returns the mapping, for callers that need it longer than this end lives.
     pub(super) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 
-    /// The locks of this end.
+    /// Returns the locks of this end.
     pub(super) fn locks(&self) -> &Arc<LockFile> {
         &self.locks
     }
 
-    /// How many messages fit, not counting the extra slot.
+    /// Returns the number of messages that fit, not counting the extra slot.
     pub(super) fn capacity(&self) -> usize {
         self.shared.capacity()
     }
@@ -222,76 +243,71 @@ impl Object {
         self.shared.slots()
     }
 
-    /// The bell that the sender rings; in a branch, from the meeting on.
+    /// Returns the bell that the sender rings.
     #[inline]
     pub(super) fn to_receiver(&self) -> &Bell {
         self.shared.to_receiver()
     }
 
-    /// Was there a sender, and has it gone? For the receiver to ask.
+    /// Returns `true` if the sender has left or died. For the receiver.
     #[inline]
     pub(super) fn is_sender_gone(&self) -> bool {
-        match &self.seat {
-            // Whoever was met does not mind what has become of the seat since.
-            Some(seat) if !self.is_met() => seat.bell().is_gone() && !self.is_met() || self.to_receiver().is_gone(),
-            _ => self.to_receiver().is_gone(),
-        }
+        self.to_receiver().is_gone()
     }
 
-    /// The bell that the receiver rings.
+    /// Returns the bell that the receiver rings.
     #[inline]
     pub(super) fn to_sender(&self) -> &Bell {
         self.shared.to_sender()
     }
 
-    /// What the receiver sleeps on now.
+    /// Returns the end on which the receiver sleeps.
     pub(super) fn receivers_end(&self) -> End {
-        match &self.seat {
-            Some(seat) if !self.is_met() => seat.end(),
-            _ => End::of_object(&self.shared, Shared::to_receiver),
-        }
+        End::of_object(&self.shared, Shared::to_receiver)
     }
 
-    /// What the sender sleeps on.
+    /// Returns the end on which the sender sleeps.
     pub(super) fn senders_end(&self) -> End {
         End::of_object(&self.shared, Shared::to_sender)
     }
 
-    /// Is the sender's process alive and the sender not dropped? For the receiver to ask.
+    /// Returns `true` if the sender's process is alive and the sender not dropped. For the
+    /// receiver.
     pub(super) fn has_sender(&self) -> bool {
-        // The state tells of a drop: the sender's process holds the lock for as long as anything is
-        // lent.
+        // The state records a drop: the sender's process holds the lock as long as any loan is out.
         match &self.seat {
             None => !self.shared.header().what.0.is_closed() && self.locks.is_locked(OWNER_BYTE),
             Some(seat) => seat.has_publisher(),
         }
     }
 
-    /// Is the receiver's process alive, or has none come yet? For the sender to ask.
+    /// Returns `true` if the receiver's process is alive, or no receiver has joined yet. For the
+    /// sender.
     pub(super) fn may_have_receiver(&self) -> bool {
-        // A branch is made by its receiver.
+        // A branch is created by its receiver.
         let may_come = self.seat.is_none() && !self.to_sender().is_held();
         may_come || self.is_receiver_locked()
     }
 
-    /// Was there a receiver from the start?
+    /// Returns `true` if the object is a branch, which has a receiver from the start.
     pub(super) fn is_branch(&self) -> bool {
         self.seat.is_some()
     }
 
-    /// Does anybody hold the receiver's lock, so that its process may still read? For the sender to
-    /// ask.
+    /// Returns `true` if a process holds the receiver's lock, and so may still read. For the
+    /// sender.
     pub(super) fn is_receiver_locked(&self) -> bool {
         self.locks.is_locked(RECEIVER_BYTE)
     }
 
-    /// Is this the process that created or opened the object, and not a forked child?
+    /// Returns `true` in the process that created or opened the object, and `false` in a forked
+    /// child.
     #[inline]
     pub(super) fn is_ours(&self) -> bool {
         self.fork_epoch == fork::epoch()
     }
 
-    /// The sender leaves: nobody can open the object any more.
+    /// Closes the object for the sender: no receiver can open it any more.
     pub(super) fn close(&self) {
         self.shared.header().what.0.close();
         self.to_receiver().leave();
@@ -301,7 +317,7 @@ impl Object {
 }
 
 impl Facts {
-    /// What a pair says of itself.
+    /// Returns the facts of a pair.
     pub(super) fn of_pair(provider: ProviderId, slots: usize, loans: usize) -> Self {
         Self { kind: Kind::Pair, provider, slots, loans, seats: 1, on_full: super::OnFull::Wait, may_wait: true }
     }

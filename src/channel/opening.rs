@@ -1,4 +1,4 @@
-//! How a receiver opens a channel: it joins a sender, or takes a seat at a publisher's meeting.
+//! Opening a channel: a receiver joins a sender, or takes a seat of a publisher.
 
 #![forbid(unsafe_code)]
 
@@ -20,8 +20,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// How long [`ReceiverBuilder::open_timeout`] sleeps between two tries. It has to poll: before the
-/// object exists, the two sides share nothing that could wake it.
+/// The time that [`ReceiverBuilder::open_timeout`] sleeps between two tries. It has to poll: before
+/// the object exists, the two sides share nothing that could wake it.
 const BETWEEN_TRIES: Duration = Duration::from_millis(1);
 
 /// Options of a [`Receiver`]. Start with [`Receiver::builder`]; every option has a default.
@@ -35,7 +35,7 @@ pub struct ReceiverBuilder {
 }
 
 impl Receiver {
-    /// A builder with the default options.
+    /// Returns a builder with the default options.
     pub fn builder() -> ReceiverBuilder {
         ReceiverBuilder { spin: DEFAULT_SPIN, capacity: None, loans: None, on_full: None }
     }
@@ -44,41 +44,43 @@ impl Receiver {
     ///
     /// # Errors
     ///
-    /// As [`ReceiverBuilder::open`].
+    /// See [`ReceiverBuilder::open`].
     pub fn open(client: &Client, name: &str) -> Result<Self, ChannelError> {
         Self::builder().open(client, name)
     }
 }
 
 impl ReceiverBuilder {
-    /// Sets how many messages of a [`Publisher`](super::Publisher) this receiver may be behind:
-    /// from 1 to what the publisher allows, which is the default. Each takes 64 bytes of /dev/shm.
+    /// Sets the number of messages of a [`Publisher`](super::Publisher) that this receiver may be
+    /// behind, from 1 to the publisher's maximum; default: that maximum. Each takes 64 bytes of
+    /// /dev/shm.
     ///
-    /// With [`OnFull::KeepLatest`] it is exact: an older message is withdrawn. With the others one
-    /// more fits, as [`SenderBuilder::capacity`](super::SenderBuilder::capacity) says.
+    /// With [`OnFull::KeepLatest`] the number is exact: an older message is withdrawn. With the
+    /// other rules one more fits, as [`SenderBuilder::capacity`](super::SenderBuilder::capacity)
+    /// explains.
     pub fn capacity(mut self, messages: usize) -> Self {
         self.capacity = Some(messages);
         self
     }
 
-    /// Sets how many buffers of a [`Publisher`](super::Publisher) this receiver may have at a time,
-    /// including those that it has not received yet: from 1 to what the publisher allows, which is
-    /// the default; rounded up to a power of two. Each takes 16 bytes of /dev/shm. More are dropped,
-    /// or with [`OnFull::Wait`] refused to the publisher.
+    /// Sets the number of buffers of a [`Publisher`](super::Publisher) that this receiver may hold
+    /// at a time, including those not yet received: from 1 to the publisher's maximum, rounded up
+    /// to a power of two; default: that maximum. Each takes 16 bytes of /dev/shm. Beyond that,
+    /// messages are dropped; with [`OnFull::Wait`] the publisher waits.
     pub fn loans(mut self, loans: usize) -> Self {
         self.loans = Some(loans);
         self
     }
 
-    /// Sets what happens when a [`Publisher`](super::Publisher) has another message and this
-    /// receiver is behind by its [`capacity`](Self::capacity); default: what the publisher says.
+    /// Sets what happens when a [`Publisher`](super::Publisher) sends a message while this receiver
+    /// is behind by its [`capacity`](Self::capacity); default: the publisher's rule.
     pub fn on_full(mut self, on_full: OnFull) -> Self {
         self.on_full = Some(on_full);
         self
     }
 
     /// Sets how long [`recv`](Receiver::recv) spins for a message before it sleeps; default 20 µs.
-    /// [`Duration::MAX`] means for ever.
+    /// With [`Duration::MAX`] it never sleeps.
     pub fn spin(mut self, spin: Duration) -> Self {
         self.spin = spin;
         self
@@ -86,7 +88,7 @@ impl ReceiverBuilder {
 
     /// Opens the channel `name` of a [`Sender`](super::Sender) or a [`Publisher`](super::Publisher)
     /// whose provider has the client's directory, name prefix and user (see
-    /// [`ClientBuilder`](crate::ClientBuilder)). A publisher must be of this process's user.
+    /// [`ClientBuilder`](crate::ClientBuilder)). A publisher must belong to this process's user.
     ///
     /// # Errors
     ///
@@ -100,11 +102,11 @@ impl ReceiverBuilder {
         let object = layout::name(names, name)?;
         let found = layout::open(&object, uid)?;
         let provider = found.facts.provider;
-        // Before it joins: what fails afterwards could not be undone.
+        // Done before joining, because a later failure could not be undone.
         let memory = memory_bell(names, provider, uid).map_err(not_a_channel)?;
         let (object, on_full) = match found.facts.kind {
             Kind::Pair => (self.join(found, &object)?, OnFull::Wait),
-            // It could not open what this process makes.
+            // The publisher could not open the branch that this process creates.
             Kind::Meeting if uid != effective_uid() => {
                 let (object, expected) = (object.path(), effective_uid());
                 return Err(ChannelError::WrongUid { object, found: uid, expected });
@@ -115,7 +117,7 @@ impl ReceiverBuilder {
                 return Err(ChannelError::NotAChannel { object: object.path(), reason });
             }
         };
-        let borrower = Arc::new(Borrower::new(object.shared().clone(), object.locks().clone(), memory));
+        let borrower = Arc::new(Borrower::new(&object, names, memory));
         let segments = MappedSegments::new(names, uid, provider, borrower);
         Ok(Receiver::new(object, segments, on_full, self.spin))
     }
@@ -128,7 +130,7 @@ impl ReceiverBuilder {
         Object::of_pair(found, name)?.join(name)
     }
 
-    /// Comes to a publisher's meeting (see `meeting`).
+    /// Takes a seat of a publisher (see `meeting`).
     fn take_a_seat(
         &self,
         found: Found,
@@ -151,38 +153,37 @@ impl ReceiverBuilder {
         }
         let random = |error: getrandom::Error| name.error("getrandom", 0, error.into());
         let id = getrandom::u64().map_err(random)?;
-        let meeting = Arc::new(Meeting::of_receiver(found));
-        let Some(seat) = meeting.take_seat(name)? else {
-            return Err(if meeting.has_publisher() {
-                ChannelError::TooManyReceivers { object: object(), max: rules.seats }
-            } else {
-                ChannelError::SenderGone { object: object() }
-            });
-        };
+        let meeting = Meeting::of_receiver(found);
+        let gone = || ChannelError::SenderGone { object: object() };
+        if !meeting.has_publisher() {
+            return Err(gone());
+        }
+        let seat = meeting.take_seat(name)?;
+        let seat = seat.ok_or_else(|| ChannelError::TooManyReceivers { object: object(), max: rules.seats })?;
         if let Some(former) = seat.branch() {
-            // Without this, a receiver that is killed and restarted leaves a branch each time. A
-            // sweep removes what cannot be removed now.
+            // Without this, a receiver that is killed and restarted leaves a branch behind each
+            // time. If the removal fails now, a sweep does it.
             let _ = remove_dead(&branch_name(former), effective_uid(), CHANNEL_MAGIC, true);
         }
         let (slots, loans) = (capacity + EXTRA_SLOTS, loans.next_power_of_two());
         let facts = Facts { kind: Kind::Branch, slots, loans, seats: 1, on_full, ..rules };
         let branch = Object::create_branch(&branch_name(id), &facts, seat.clone())?;
-        // The publisher may also have died before this receiver came.
-        if seat.announce(id) && !branch.is_sender_gone() {
+        // R5. A dead publisher rings for no new receiver.
+        if seat.announce(id) && seat.has_publisher() {
             return Ok((branch, on_full));
         }
-        // It may have opened the branch already.
+        // The publisher may have opened the branch already.
         branch.to_sender().leave();
-        Err(ChannelError::SenderGone { object: object() })
+        Err(gone())
     }
 
-    /// Like [`open`](Self::open), but tries again every millisecond, for `timeout` at most, while
-    /// there is no sender: none was started, or it is still making the channel, or it is dead and
-    /// has no successor yet. Also while all of a publisher's seats are taken.
+    /// Like [`open`](Self::open), but retries every millisecond, for at most `timeout`, while there
+    /// is no sender: none was started, it is still creating the channel, or it has died and has no
+    /// successor yet. Also retries while all of a publisher's seats are taken.
     ///
     /// # Errors
     ///
-    /// As [`open`](Self::open).
+    /// See [`open`](Self::open).
     pub fn open_timeout(self, client: &Client, name: &str, timeout: Duration) -> Result<Receiver, ChannelError> {
         let deadline = Deadline::after(timeout);
         loop {

@@ -1,5 +1,6 @@
-//! A channel's object as anybody sees it who may read it. Nothing is mapped, locked or written: what
-//! it says is read from a copy, and checked like anything that others may have written.
+//! A channel's object as seen by any process that may read it. The object is not mapped, locked or
+//! written: its facts are read from a copy, and checked like all data that other processes may have
+//! written.
 
 #![forbid(unsafe_code)]
 
@@ -15,42 +16,43 @@ use crate::os::posix::PAGE;
 use crate::protocol::ids::ProviderId;
 use std::fs::File;
 
-/// What a channel's object says of itself.
+/// The state of a channel's object.
 pub(crate) struct Outside {
     pub(crate) provider: ProviderId,
     pub(crate) role: Role,
     /// What happens when a receiver is behind.
     pub(crate) on_full: OnFull,
-    /// How many messages a receiver may be behind; of a meeting, the most that it may choose.
+    /// The number of messages that a receiver may be behind; for a publisher, the maximum that it
+    /// may choose.
     pub(crate) capacity: usize,
-    /// How many buffers a receiver may have, likewise.
+    /// The number of buffers that a receiver may hold, likewise.
     pub(crate) loans: usize,
     pub(crate) traffic: Traffic,
 }
 
-/// What part of a channel it is.
+/// The part of a channel that an object is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// A whole channel.
     Pair,
-    /// Where receivers meet the publisher.
+    /// The object through which receivers join a publisher.
     Meeting,
     /// One receiver's part.
     Branch,
 }
 
-/// What a ring says of what went through it.
+/// The traffic through a ring.
 #[derive(Default)]
 pub(crate) struct Traffic {
     pub(crate) sent: u64,
     pub(crate) waiting: usize,
-    /// How many messages were left out, as far as the last one that was sent tells.
+    /// The number of messages not sent, as of the last one that was sent.
     pub(crate) left_out: u32,
-    /// The buffers that the receiver has, received or not.
+    /// The buffers that the receiver holds, received or not.
     pub(crate) lent: Vec<Lent>,
 }
 
-/// Reads what the object says. `len` is its length.
+/// Reads the object's state. `len` is its length in bytes.
 pub(crate) fn look(file: &File, name: &Name, len: usize) -> Result<Outside, ChannelError> {
     let bad = |reason| Err(ChannelError::NotAChannel { object: name.path(), reason });
     if len < PAGE {
@@ -82,5 +84,7 @@ fn traffic(file: &File, name: &Name, facts: &Facts) -> Result<Traffic, ChannelEr
     let last = sent.checked_sub(1).and_then(|ticket| Some((ticket, ring::words_of(slots, ticket)?)));
     let place = last.filter(|(ticket, words)| message::read(*ticket, words).is_ok());
     let left_out = place.map_or(0, |(ticket, words)| message::place(ticket, &words).wrapping_sub(ticket as u32));
-    Ok(Traffic { sent, waiting: ring::waiting(slots), left_out, lent: lent::all(&shared) })
+    // The extra slot may hold a message too.
+    let waiting = ring::waiting(slots).min(shared.capacity());
+    Ok(Traffic { sent, waiting, left_out, lent: lent::all(&shared) })
 }

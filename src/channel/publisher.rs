@@ -1,32 +1,37 @@
 //! The publisher: one sender, many receivers.
 //!
-//! It has a [branch](super::branch) for each receiver, and nothing that two receivers share: each
-//! has its own ring, its own returns and its own handle of each buffer. So a message takes a slot
-//! for each receiver, and no payload is copied.
+//! It has a [branch](super::branch) for each receiver, and receivers share nothing: each has its
+//! own ring, its own returns and its own handle of each buffer. So a message takes a slot per
+//! receiver, and no payload is copied.
 //!
-//! # A message goes out
+//! # Sending a message
 //!
-//! 1. Open the branches of receivers that have come, and let go of those that have left.
-//! 2. Make room, by each receiver's rule: wait for it, leave it out, or withdraw its oldest
-//!    message. Only the sender fills slots, so room that was found stays. If a receiver that is
-//!    waited for makes none in time, nobody gets the message.
-//! 3. For each receiver: lend it the buffer, fill its slot.
-//! 4. One full fence for all bells; ring those whose receivers sleep.
-//! 5. Off the receivers' path: look for room for the next message and, where this one is a buffer,
-//!    collect what has come back.
+//! 1. Open the branches of new receivers, and drop those of closed or dead ones.
+//! 2. Find room, by each receiver's rule: wait for it, or skip the receiver. Only the sender fills
+//!    slots, so room once found stays. If a receiver with [`OnFull::Wait`] makes no room in time,
+//!    no receiver gets the message.
+//! 3. For each receiver: lend it the buffer and fill its slot.
+//! 4. One full fence for all bells, then ring those whose receivers sleep.
+//! 5. Off the receivers' path: check for room for the next message, withdraw the oldest one where
+//!    that is the receiver's rule, and, if this message is a buffer, collect returned loans.
 //!
-//! # The messages that a late receiver gets
+//! Killed between 3 and 5, a publisher leaves one message too many for a receiver that keeps the
+//! latest. A buffer is withdrawn in step 2 only if such a receiver has used up its loans: the next
+//! message takes over its loan.
 //!
-//! With a [history](PublisherBuilder::history), the publisher keeps handles of the last messages,
-//! and sends them to a newcomer in step 1, before anything else.
+//! # History
 //!
-//! # A receiver that is gone
+//! With a [history](PublisherBuilder::history), the publisher keeps handles of the last messages
+//! and sends them to a new receiver in step 1, before anything else.
 //!
-//! Its bell says so. Its branch is dropped, and the pool goes on asking the lender for what the
-//! receiver still reads, or, if it is dead, takes all of it once its lock is free (see `lender`).
-//! That is also where a message comes back that was sent as the receiver left. A killed receiver's
-//! branch keeps its name until the next receiver takes its seat, the publisher is dropped, or a
-//! sweep.
+//! # Closed and dead receivers
+//!
+//! A receiver's bell says that it closed or died. The publisher then drops its branch. The pool
+//! goes on asking the lender for what a closed receiver still reads, and reclaims everything from a
+//! dead one once its lock is free (see `lender`). That also recovers a message sent while the
+//! receiver closed. A closed receiver keeps its seat until its last message is dropped, so there
+//! are never more branches with loans than seats (see `meeting`). A killed receiver's branch keeps
+//! its name until the next receiver takes the seat, the publisher is dropped, or a sweep.
 
 #![forbid(unsafe_code)]
 
@@ -43,8 +48,8 @@ use super::ring::Words;
 use super::rules::OnFull;
 use super::{DEFAULT_LOANS, DEFAULT_SLOTS, DEFAULT_SPIN};
 use crate::os::deadline::Deadline;
-use crate::os::name::Namespace;
-use crate::os::posix::effective_uid;
+use crate::os::name::{Name, Namespace};
+use crate::os::posix::{effective_uid, has_heap};
 use crate::owner::buf::ShmBuf;
 use crate::owner::pool::Pool;
 use crate::owner::provider::Provider;
@@ -57,11 +62,14 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// The longest sleep before the publisher looks again who has come: it may have been short of
-/// descriptors, or others have written over the count.
+/// The longest sleep before the publisher checks again for new receivers: it may have been short of
+/// descriptors, or another process may have overwritten the count.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// How many receivers a publisher has room for if nothing is said.
+/// An upper bound on the heap that dropping a publisher needs.
+const HEAP: usize = 32 << 10;
+
+/// The default number of seats for receivers.
 const DEFAULT_SEATS: usize = 16;
 
 /// Options of a [`Publisher`]. Start with [`Publisher::builder`]; every option has a default.
@@ -78,62 +86,63 @@ pub struct PublisherBuilder {
 }
 
 impl PublisherBuilder {
-    /// Sets how many receivers there may be at a time, from 1 to 64; default 16. Each counts as two
-    /// of the 2048 ends of channels that a process may have, whether or not it comes: the bell at
-    /// its seat, and its own. Its memory is made when it comes, by the receiver. 64 is how many
-    /// seats fit into a page.
+    /// Sets how many receivers there may be at a time, from 1 to 64; default 16. Each seat counts
+    /// as one of the 2048 channel ends that a process may have, even while it is free. The receiver
+    /// allocates its own memory when it joins. A closed receiver keeps its seat until the last
+    /// message that it received is dropped.
     pub fn receivers(mut self, receivers: usize) -> Self {
         self.seats = receivers;
         self
     }
 
     /// Sets how many messages a receiver may be behind, from 1 to 65,536; default 256. A receiver
-    /// may choose fewer ([`ReceiverBuilder::capacity`](super::ReceiverBuilder::capacity)).
+    /// may choose a smaller number
+    /// ([`ReceiverBuilder::capacity`](super::ReceiverBuilder::capacity)).
     pub fn capacity(mut self, messages: usize) -> Self {
         self.slots = messages;
         self
     }
 
-    /// Sets how many buffers a receiver may have at a time, including those that it has not
+    /// Sets how many buffers a receiver may hold at a time, including those that it has not
     /// received yet: from 1 to 1,048,576, rounded up to a power of two; default 2048. A receiver
-    /// may choose fewer. Each takes 16 bytes of /dev/shm and 8 of heap for each receiver.
+    /// may choose a smaller number. Each takes 16 bytes of /dev/shm and 16 bytes of heap per
+    /// receiver.
     pub fn loans(mut self, loans: usize) -> Self {
         self.loans = loans;
         self
     }
 
-    /// Sets what happens when a receiver that does not say is behind by its capacity; default
-    /// [`OnFull::KeepLatest`]. A receiver may choose otherwise.
+    /// Sets the rule for receivers that do not choose one; default [`OnFull::KeepLatest`].
     pub fn on_full(mut self, on_full: OnFull) -> Self {
         self.on_full = on_full;
         self
     }
 
-    /// Sets whether a receiver may choose [`OnFull::Wait`]; default `true`. If not, such receivers
-    /// are refused.
+    /// Sets whether a receiver may choose [`OnFull::Wait`]; default `true`. If `false`, such
+    /// receivers are refused.
     pub fn may_wait(mut self, may_wait: bool) -> Self {
         self.may_wait = may_wait;
         self
     }
 
-    /// Sets how many of the last messages a receiver gets that comes later, at most its capacity;
-    /// default 0. It gets them when the publisher next sends, or is asked for its receivers:
-    /// [`Publisher::receivers`], [`Publisher::wait_for_receivers`]. Their buffers stay in use.
+    /// Sets how many of the last messages a new receiver gets, at most its capacity; default 0. It
+    /// gets them when the publisher next sends, or is asked for its receivers
+    /// ([`Publisher::receivers`], [`Publisher::wait_for_receivers`]). Their buffers stay in use.
     pub fn history(mut self, messages: usize) -> Self {
         self.history = messages;
         self
     }
 
-    /// Sets how long [`send`](Publisher::send) spins for a receiver's room before it sleeps;
-    /// default 20 µs. [`Duration::MAX`] means for ever.
+    /// Sets how long [`send`](Publisher::send) spins, waiting for room, before it sleeps; default
+    /// 20 µs. With [`Duration::MAX`] it never sleeps.
     pub fn spin(mut self, spin: Duration) -> Self {
         self.spin = spin;
         self
     }
 
-    /// Creates the channel `name`, for buffers of `provider`. The name is as
-    /// [`SenderBuilder::create`](super::SenderBuilder::create) says. Receivers must be of this
-    /// process's user.
+    /// Creates the channel `name`, for buffers of `provider`. For valid names, see
+    /// [`SenderBuilder::create`](super::SenderBuilder::create). Receivers must run as the same
+    /// user.
     ///
     /// # Errors
     ///
@@ -184,9 +193,9 @@ impl PublisherBuilder {
     }
 }
 
-/// Sends messages to any number of receivers, up to [a number](PublisherBuilder::receivers) that is
-/// set when it is made. They come and go as they like. The [module](super) tells what becomes of
-/// the messages.
+/// Sends messages to several receivers, up to [a number](PublisherBuilder::receivers) set at
+/// creation. They may join and leave at any time. See the [module documentation](super) for the
+/// lifetime of messages.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -221,28 +230,28 @@ pub struct Publisher {
     names: Namespace,
     channel: String,
     pool: Weak<Pool>,
-    /// The receivers that there are. Those that are waited for come first, so that nothing is
+    /// The connected receivers. Those with [`OnFull::Wait`] precede the others, so that nothing is
     /// withdrawn for a message that is not sent.
     outlets: Vec<Outlet>,
-    /// The branch that was last seen at each seat.
+    /// The id of the branch last seen at each seat.
     seen: [u64; MAX_SEATS],
-    /// How many receivers had come when it last looked.
+    /// The count of arrivals at the last check.
     arrivals: u32,
-    /// The last messages, for receivers that come later.
+    /// The last messages, for new receivers.
     history: VecDeque<Kept>,
     history_len: usize,
     interrupts: Arc<Interrupts>,
     spin: Duration,
 }
 
-/// A message that is kept for receivers that come later.
+/// A message in the history.
 enum Kept {
     Buffer(ShmBuf),
     Bytes(Words),
 }
 
 impl Publisher {
-    /// A builder with the default options.
+    /// Returns a builder with the default options.
     pub fn builder() -> PublisherBuilder {
         PublisherBuilder {
             seats: DEFAULT_SEATS,
@@ -259,40 +268,38 @@ impl Publisher {
     ///
     /// # Errors
     ///
-    /// As [`PublisherBuilder::create`].
+    /// Those of [`PublisherBuilder::create`].
     pub fn create(provider: &Provider, name: &str) -> Result<Self, ChannelError> {
         Self::builder().create(provider, name)
     }
 
-    /// Sends a buffer to all receivers, and waits for room where a receiver chose
-    /// [`OnFull::Wait`]. Returns how many receivers it was sent to. With none, and without a
+    /// Sends a buffer to all receivers, and returns how many it was sent to. Blocks until every
+    /// receiver with [`OnFull::Wait`] has room and a loan. Without any receiver or
     /// [history](PublisherBuilder::history), the buffer is free again at once.
     ///
-    /// A receiver that goes just now may count, although it does not get the message.
+    /// The count may include a receiver that closes concurrently and does not get the message.
     ///
     /// # Errors
     ///
-    /// [`SendErrorKind::TooManyLent`], without waiting, if a receiver that chose [`OnFull::Wait`]
-    /// has as many buffers as it may; [`SendErrorKind::OtherProvider`];
-    /// [`SendErrorKind::Interrupted`]; [`SendErrorKind::Forked`].
-    /// Then nobody got the message, and the buffer comes back with the error.
+    /// [`SendErrorKind::OtherProvider`]; [`SendErrorKind::Interrupted`]; [`SendErrorKind::Forked`].
+    /// On an error no receiver gets the message, and the error contains the buffer.
     #[inline]
     pub fn send(&mut self, buffer: ShmBuf) -> Result<usize, SendError<ShmBuf>> {
         self.send_buffer(buffer, Patience::Until(None))
     }
 
-    /// Like [`send`](Self::send), without waiting.
+    /// Like [`send`](Self::send), but does not wait for room.
     ///
     /// # Errors
     ///
-    /// [`SendErrorKind::Full`] if a receiver that chose [`OnFull::Wait`] has no room, and those of
-    /// [`send`](Self::send).
+    /// [`SendErrorKind::Full`] if a receiver with [`OnFull::Wait`] has no room;
+    /// [`SendErrorKind::TooManyLent`] if it has no free loan; and those of [`send`](Self::send).
     #[inline]
     pub fn try_send(&mut self, buffer: ShmBuf) -> Result<usize, SendError<ShmBuf>> {
         self.send_buffer(buffer, Patience::None)
     }
 
-    /// Like [`send`](Self::send), but waits for `timeout` at most, for all receivers together.
+    /// Like [`send`](Self::send), but blocks for at most `timeout`, for all receivers together.
     ///
     /// # Errors
     ///
@@ -321,7 +328,7 @@ impl Publisher {
             self.keep(Kept::Buffer(message.clone()));
         }
         let mut handles = message.copies(takers);
-        for outlet in self.outlets.iter_mut().filter(|outlet| outlet.turn.is_some()) {
+        for outlet in self.outlets.iter_mut().filter(|outlet| outlet.is_taker) {
             // There are as many handles as takers.
             if let Some(handle) = handles.next() {
                 outlet.lend(place, handle);
@@ -332,8 +339,8 @@ impl Publisher {
         Ok(takers)
     }
 
-    /// Sends up to [`MAX_INLINE`](super::MAX_INLINE) bytes to all receivers, in their slots
-    /// themselves. Waits and returns as [`send`](Self::send) does.
+    /// Sends up to [`MAX_INLINE`](super::MAX_INLINE) bytes to all receivers, inline in their slots.
+    /// Blocks and returns as [`send`](Self::send) does.
     ///
     /// # Errors
     ///
@@ -343,18 +350,18 @@ impl Publisher {
         self.send_inline(bytes, Patience::Until(None))
     }
 
-    /// Like [`send_bytes`](Self::send_bytes), without waiting.
+    /// Like [`send_bytes`](Self::send_bytes), but does not wait for room.
     ///
     /// # Errors
     ///
-    /// [`SendErrorKind::Full`] if a receiver that chose [`OnFull::Wait`] has no room, and those of
+    /// [`SendErrorKind::Full`] if a receiver with [`OnFull::Wait`] has no room, and those of
     /// [`send_bytes`](Self::send_bytes).
     #[inline]
     pub fn try_send_bytes(&mut self, bytes: &[u8]) -> Result<usize, SendErrorKind> {
         self.send_inline(bytes, Patience::None)
     }
 
-    /// Like [`send_bytes`](Self::send_bytes), but waits for `timeout` at most, for all receivers
+    /// Like [`send_bytes`](Self::send_bytes), but blocks for at most `timeout`, for all receivers
     /// together.
     ///
     /// # Errors
@@ -370,7 +377,7 @@ impl Publisher {
         if !self.meeting.is_ours() {
             return Err(SendErrorKind::Forked);
         }
-        // Here, and not below: a caller mostly knows the length when it is compiled.
+        // Converted here so that it inlines: callers mostly know the length at compile time.
         self.send_words(message::of_bytes(bytes)?, patience)
     }
 
@@ -384,13 +391,13 @@ impl Publisher {
         Ok(takers)
     }
 
-    /// Steps 1 and 2: settles who gets the next message. Returns how many do.
+    /// Steps 1 and 2: chooses the receivers of the next message. Returns their number.
     #[inline]
     fn prepare(&mut self, is_buffer: bool, patience: Patience) -> Result<usize, SendErrorKind> {
         self.meet();
         let (mut takers, mut is_one_gone) = (0, false);
         for outlet in &mut self.outlets {
-            outlet.turn = None;
+            outlet.is_taker = false;
             if outlet.branch.is_gone() {
                 is_one_gone = true;
                 continue;
@@ -399,7 +406,7 @@ impl Publisher {
                 OnFull::Wait => outlet.wait(is_buffer, self.spin, patience)?,
                 OnFull::DropNew | OnFull::KeepLatest => outlet.make_room(is_buffer),
             }
-            takers += usize::from(outlet.turn.is_some());
+            takers += usize::from(outlet.is_taker);
         }
         if is_one_gone {
             self.let_go();
@@ -407,17 +414,18 @@ impl Publisher {
         Ok(takers)
     }
 
-    /// Steps 4 and 5. What has come back is collected with buffers only, as a sender does: with
-    /// each message of bytes it would cost more than the rest of the send.
+    /// Step 4 and, except for returned loans, step 5. Like a sender, a publisher collects returns
+    /// only when it sends a buffer: with inline bytes, that would cost more than the rest of the
+    /// send.
     #[inline]
     fn ring(&mut self) {
         fence(Ordering::SeqCst); // W2 of all bells (see `bell`)
-        let takers = || self.outlets.iter().filter(|outlet| outlet.turn.is_some());
+        let takers = || self.outlets.iter().filter(|outlet| outlet.is_taker);
         takers().for_each(|outlet| outlet.branch.object.to_receiver().ring_after_fence());
-        self.outlets.iter_mut().for_each(|outlet| outlet.branch.look_for_room());
+        self.outlets.iter_mut().for_each(Outlet::look_for_room);
     }
 
-    /// Step 1: who has come?
+    /// Step 1: connects new receivers.
     #[inline]
     fn meet(&mut self) {
         let arrivals = self.meeting.arrivals();
@@ -426,7 +434,7 @@ impl Publisher {
         }
     }
 
-    /// Who has come, and who is gone?
+    /// Drops closed and dead receivers, and connects new ones.
     fn look_around(&mut self) {
         if self.outlets.iter().any(|outlet| outlet.branch.is_gone()) {
             self.let_go();
@@ -434,8 +442,8 @@ impl Publisher {
         self.meet();
     }
 
-    /// Lets go of the receivers that are gone; also of those whose bell does not say so because it
-    /// was damaged, for then nobody holds their lock.
+    /// Drops the branches of closed and dead receivers, including those whose bell does not say so
+    /// because it was damaged: their lock is free.
     #[cold]
     fn let_go(&mut self) {
         let is_here = |outlet: &Outlet| !outlet.branch.is_gone() && outlet.branch.object.is_receiver_locked();
@@ -445,19 +453,17 @@ impl Publisher {
             event!(info, channel = self.channel, receiver = outlet.id, lent = outlet.branch.lent(), "receiver gone");
             outlet.branch.close();
         }
-        // It may have slept on the bell of one of them, and would keep it mapped.
+        // The publisher may have slept on a dropped receiver's bell, and would keep it mapped.
         self.interrupts.aim(Asleep::Nowhere);
-        // The pool drops the lenders that are done with. Without it, they have just been.
+        // The pool drops the lenders that are over. Without a pool, the branches just dropped them.
         if let Some(pool) = self.pool.upgrade() {
             pool.reclaim_loans();
         }
     }
 
-    /// Opens the branches that it has not seen yet.
+    /// Opens the branches that this publisher has not seen yet.
     #[cold]
     fn admit(&mut self, arrivals: u32) {
-        // Places may be taken by receivers whose bells were damaged.
-        self.let_go();
         let mut are_all_seen = true;
         let meeting = self.meeting.clone();
         for (seat, id) in meeting.announced() {
@@ -465,19 +471,30 @@ impl Publisher {
             if id == self.seen[at] {
                 continue;
             }
+            // The new receiver holds its seat's lock, so all earlier receivers of that seat have
+            // left, even if they left after this loop began, or their bells are damaged.
             if self.outlets.len() == self.rules.seats {
-                // One has left this instant. Or somebody writes ids of his own at other seats.
+                self.let_go();
+            }
+            if self.outlets.len() == self.rules.seats {
+                // A receiver has written its own ids to other seats.
                 are_all_seen = false;
                 break;
             }
-            match self.open(seat, id) {
+            match self.open(seat.clone(), id) {
                 Ok(outlet) => {
                     self.seen[at] = id;
                     self.add(outlet);
                 }
                 // Descriptors or memory are short: the receiver stays announced.
-                Err(ChannelError::Os(error)) if may_work_later(&error) => are_all_seen = false,
-                // It left or died before this, or it is no branch of this channel.
+                Err(ChannelError::Os(error)) if may_work_later(&error) => {
+                    are_all_seen = false;
+                    // P3'
+                    if seat.refuse(error.errno().unwrap_or(libc::EMFILE)) {
+                        event!(warn, channel = self.channel, receiver = id, error = %crate::error::Chain(&error), "receiver not connected");
+                    }
+                }
+                // The receiver has left or died, or the object is no branch of this channel.
                 Err(_) => self.seen[at] = id,
             }
         }
@@ -493,35 +510,34 @@ impl Publisher {
         self.outlets.insert(at, outlet);
     }
 
-    /// Opens a newcomer's branch, and sends it the history. `None` if the branch is not as it must
-    /// be.
-    fn open(&self, seat: Seat, id: u64) -> Result<Option<Outlet>, ChannelError> {
+    /// Returns the branch of a receiver, if the branch is valid and the receiver alive.
+    fn find(&self, seat: Seat, name: &Name) -> Result<Option<(Object, Facts)>, ChannelError> {
         let rules = &self.rules;
-        let name = layout::branch_name(&self.names, &self.channel, id);
-        let found = layout::open(&name, effective_uid())?;
+        let found = layout::open(name, effective_uid())?;
         let facts = found.facts;
         let is_within = facts.kind == Kind::Branch
             && facts.provider == rules.provider
             && facts.slots <= rules.slots
             && facts.loans <= rules.loans
             && (rules.may_wait || facts.on_full != OnFull::Wait);
-        if !is_within || !found.has_all_its_memory(&name)? {
+        if !is_within || !found.has_all_its_memory(name)? {
             return Ok(None);
         }
-        let cells = branch::cells(&name, facts.loans)?;
-        let (object, interrupts) = (Object::of_branch(found, seat.clone()), self.interrupts.clone());
-        if object.to_sender().is_gone() || !object.is_receiver_locked() {
-            return Ok(None);
-        }
-        // Last, for it is not undone. The id may stand at two seats, or come again: a second ring
-        // and a second book for one receiver would take its messages away while it reads them.
-        let Some(object) = object.meet(&name)? else {
-            // Met from another seat, where somebody else has written its id: it sleeps here.
-            seat.bell().ring();
-            return Ok(None);
-        };
-        let branch = Branch::new(object, cells, facts.on_full, interrupts, self.pool.upgrade().as_deref());
-        let mut outlet = Outlet { branch, id, left_out: 0, dropped: 0, turn: None };
+        let object = Object::of_branch(found, seat);
+        let is_here = !object.to_sender().is_gone() && object.is_receiver_locked();
+        Ok(is_here.then_some((object, facts)))
+    }
+
+    /// Connects a new receiver and sends it the history. Returns `None` if the branch is invalid.
+    fn open(&self, seat: Seat, id: u64) -> Result<Option<Outlet>, ChannelError> {
+        let name = layout::branch_name(&self.names, &self.channel, id);
+        let Some((object, facts)) = self.find(seat, &name)? else { return Ok(None) };
+        let (loans, interrupts) = (branch::loans(&name, facts.loans)?, self.interrupts.clone());
+        // Last, because it cannot be undone. The id may appear at two seats, or again later: a
+        // second ring and lender for one receiver would reclaim its messages while it reads them.
+        let Some(object) = object.meet(&name)? else { return Ok(None) };
+        let branch = Branch::new(object, loans, facts.on_full, interrupts, self.pool.upgrade().as_deref());
+        let mut outlet = Outlet { branch, id, left_out: 0, dropped: 0, is_taker: false };
         let last = self.history.len().saturating_sub(outlet.branch.object.capacity().min(facts.loans));
         for kept in self.history.iter().skip(last) {
             outlet.make_room(matches!(kept, Kept::Buffer(_)));
@@ -529,12 +545,10 @@ impl Publisher {
                 Kept::Buffer(buffer) => outlet.lend(buffer.place(), buffer.clone()),
                 Kept::Bytes(words) => outlet.fill(*words),
             }
-            outlet.branch.look_for_room();
+            outlet.look_for_room();
         }
         event!(info, channel = self.channel, receiver = id, on_full = ?facts.on_full, "receiver met");
-        // It may sleep on either bell by now.
-        seat.bell().ring(); // P5
-        outlet.branch.ring();
+        outlet.branch.ring(); // P5
         Ok(Some(outlet))
     }
 
@@ -546,18 +560,18 @@ impl Publisher {
         self.history.push_back(message);
     }
 
-    /// The receivers that there are now; those that are waited for come first. In a forked child
-    /// there are none.
+    /// Returns the connected receivers, those with [`OnFull::Wait`] first. In a forked child there
+    /// are none.
     pub fn receivers(&mut self) -> impl Iterator<Item = ReceiverState> + '_ {
         let is_ours = self.meeting.is_ours();
         if is_ours {
             self.look_around();
         }
-        // In a forked child, a thread that does not exist there may hold a lock.
+        // In a forked child, a lock may belong to a thread that does not exist there.
         self.outlets.iter().filter(move |_| is_ours).map(Outlet::state)
     }
 
-    /// Is there a receiver now? In a forked child there is none.
+    /// Returns `true` if a receiver is connected; always `false` in a forked child.
     #[inline]
     pub fn has_receivers(&mut self) -> bool {
         if !self.meeting.is_ours() {
@@ -567,12 +581,12 @@ impl Publisher {
         !self.outlets.is_empty()
     }
 
-    /// Waits until there are `count` receivers or more, for `timeout` at most; [`Duration::MAX`]
-    /// means for ever.
+    /// Blocks until `count` receivers or more are connected, for at most `timeout`; with
+    /// [`Duration::MAX`], without limit.
     ///
     /// # Errors
     ///
-    /// [`SendErrorKind::TooFewSeats`] at once, if there cannot be so many;
+    /// [`SendErrorKind::TooFewSeats`], at once, if `count` exceeds the number of seats;
     /// [`SendErrorKind::TimedOut`], [`SendErrorKind::Interrupted`], [`SendErrorKind::Forked`].
     pub fn wait_for_receivers(&mut self, count: usize, timeout: Duration) -> Result<(), SendErrorKind> {
         let (deadline, seats) = (Deadline::after(timeout), self.rules.seats);
@@ -585,7 +599,7 @@ impl Publisher {
             }
             let known = self.meeting.arrivals();
             self.look_around();
-            // After that, which forgets it when it lets go of somebody.
+            // After `look_around`, which resets this when it drops a receiver.
             self.interrupts.aim(Asleep::AtMeeting(self.meeting.page().clone()));
             if self.outlets.len() >= count {
                 return Ok(());
@@ -600,9 +614,9 @@ impl Publisher {
         }
     }
 
-    /// Waits until all receivers that are there have received everything and, unless they keep the
-    /// latest, have asked for more; for `timeout` at most. A receiver that goes is not waited for.
-    /// Then publisher and provider can be dropped without loss.
+    /// Blocks until all connected receivers have received everything and, unless they have
+    /// [`OnFull::KeepLatest`], have asked for more; for at most `timeout`. Receivers that close or
+    /// die are skipped. After that, publisher and provider can be dropped without loss.
     ///
     /// # Errors
     ///
@@ -622,23 +636,24 @@ impl Publisher {
         Ok(())
     }
 
-    /// A handle by which any thread ends a wait of this publisher.
+    /// Returns a handle with which any thread can end a wait of this publisher.
     pub fn interrupter(&self) -> Interrupter {
         Interrupter::new(&self.interrupts)
     }
 
-    /// The branch of the first receiver that is waited for and has no room.
-    pub(super) fn waited_for(&mut self) -> Option<&mut Branch> {
+    /// Returns the branch of the first receiver with [`OnFull::Wait`] that has no room or, for a
+    /// buffer, no loan.
+    pub(super) fn waited_for(&mut self, is_buffer: bool) -> Option<&mut Branch> {
         let mut branches = self.outlets.iter_mut().filter(|outlet| outlet.branch.on_full == OnFull::Wait);
-        branches.find(|outlet| !outlet.branch.has_room()).map(|outlet| &mut outlet.branch)
+        branches.find(|outlet| !outlet.branch.is_ready_for(is_buffer)).map(|outlet| &mut outlet.branch)
     }
 
-    /// No task sleeps any more.
+    /// Deregisters the wakers of all branches.
     pub(super) fn disarm(&mut self) {
         self.outlets.iter_mut().for_each(|outlet| outlet.branch.sleeper.disarm());
     }
 
-    /// The provider whose buffers it sends.
+    /// Returns the id of the provider whose buffers this publisher sends.
     pub fn provider(&self) -> ProviderId {
         self.rules.provider
     }
@@ -648,11 +663,21 @@ impl Drop for Publisher {
     fn drop(&mut self) {
         // In a forked child the channel belongs to the parent.
         if self.meeting.is_ours() {
+            // C1
             self.meeting.close();
+            // C2
             self.outlets.iter().for_each(|outlet| outlet.branch.close());
-            // What killed receivers have left. Those that live still have their branches locked.
-            for &id in self.seen.iter().filter(|&&id| id != 0) {
+            // A drop must not need memory. Without heap, the receivers find the meeting's lock
+            // free, and a sweep removes what killed ones left.
+            let meeting = Some(self.meeting.clone()).filter(|_| has_heap(HEAP));
+            for (seat, id) in meeting.iter().flat_map(Meeting::announced).filter(|&(_, id)| id != 0) {
                 let name = layout::branch_name(&self.names, &self.channel, id);
+                if id != self.seen[seat.at()] {
+                    // C3
+                    let found = self.find(seat, &name).ok().flatten();
+                    found.iter().for_each(|(object, _)| object.close());
+                }
+                // Removes a killed receiver's branch. A living receiver holds its branch's lock.
                 let _ = remove_dead(&name, effective_uid(), CHANNEL_MAGIC, true);
             }
         }

@@ -1,34 +1,33 @@
-//! The returns: what the receiver has given back, in that order.
+//! The returns: the loans that the receiver has returned, in that order.
 //!
-//! They are a ring of words in the channel's object, one for each possible loan. Any thread of the
+//! They are a ring of words in the channel's object, one word per possible loan. A thread of the
 //! receiver's process that drops a message writes one; the sender's process reads them. A return's
 //! *ticket* is the number of returns before it. With `n` words, ticket `t` goes into word `t % n`,
 //! with `t + 1` in the upper bits and the loan's number in the lower ones. The receiver's threads
-//! draw their tickets from a counter in their own memory, so giving back moves one cache line and
-//! waits for none: the store is not waited for.
+//! draw their tickets from a counter in their own memory, so a return is one store to one cache
+//! line, and no thread waits for that store.
 //!
-//! A word is never overwritten before its last return was read. For each unread return there is a
-//! loan still out, and there are at most `n` loans, so a newly drawn ticket is less than `n` ahead
+//! A word is never overwritten before its last return was read: each unread return belongs to a
+//! loan that is still out, and there are at most `n` loans, so a new ticket is less than `n` ahead
 //! of the last one read.
 //!
 //! # Orderings
 //!
 //! | writer | reader | what becomes visible |
 //! |---|---|---|
-//! | [`give_back`]: Release | [`read`]: Acquire | that the receiver has done reading, so that the owner may write |
+//! | [`give_back`]: Release | [`read`]: Acquire | that the receiver has finished reading, so the owner may write |
 //!
 //! # Killed at any instruction
 //!
-//! A thread that dies between drawing a ticket and storing the word leaves a gap, and nothing
-//! behind the gap is read any more. But its whole process dies with it, and all of its loans come
-//! back another way (see `lender`). A thread that is stopped there delays the returns after its
-//! own.
+//! A thread that dies between drawing a ticket and storing the word leaves a gap, and no return
+//! after the gap is read. But its whole process dies with it, and the lender reclaims all of its
+//! loans (see `lender`). A thread that is stopped there delays the returns after its own.
 //!
 //! # Garbage
 //!
-//! A word that is not the expected return counts as none; the sender reads on when it is
-//! overwritten, or when the receiver is gone. A word that names a loan brings that loan back,
-//! perhaps too soon, but never one of another channel.
+//! A word that is not the expected return is ignored; the sender reads on once it is overwritten,
+//! or the receiver is closed or dead. A word that names a loan returns that loan, perhaps too
+//! early, but never a loan of another channel.
 
 #![forbid(unsafe_code)]
 
@@ -43,13 +42,13 @@ fn tag(ticket: u64) -> u64 {
     ticket.wrapping_add(1) << NUMBER_BITS
 }
 
-/// The word for a ticket. The number of words is a power of two.
+/// Returns the word for a ticket. The number of words is a power of two.
 #[inline]
 fn word(words: &[AtomicU64], ticket: u64) -> Option<&AtomicU64> {
     words.get(ticket as usize & words.len().wrapping_sub(1))
 }
 
-/// Gives back loan `number`. Each ticket is used once.
+/// Returns loan `number` to the sender. Each ticket is used once.
 #[inline]
 pub(super) fn give_back(words: &[AtomicU64], ticket: u64, number: u32) {
     if let Some(word) = word(words, ticket) {
@@ -57,7 +56,7 @@ pub(super) fn give_back(words: &[AtomicU64], ticket: u64, number: u32) {
     }
 }
 
-/// Which loan was given back with this ticket, if one was.
+/// Returns the number of the loan returned with this ticket, if there is one.
 #[inline]
 pub(super) fn read(words: &[AtomicU64], ticket: u64) -> Option<u32> {
     // Acquire: partner of the Release in `give_back`.

@@ -5,57 +5,61 @@
 //! A message's *ticket* is the number of messages sent before it. With `n` slots, ticket `t` uses
 //! slot `t % n`, whose sequence says:
 //!
-//! | sequence | the slot | whose turn |
+//! | sequence | the slot | next to act |
 //! |---|---|---|
-//! | `t` | is free for ticket `t` | the writer's |
-//! | `t + 1` | carries ticket `t` | the reader's |
-//! | `t + n` | is free for the next one, ticket `t + n` | the writer's |
+//! | `t` | is free for ticket `t` | the writer |
+//! | `t + 1` | carries ticket `t` | the reader |
+//! | `t + n` | is free for ticket `t + n`, the next one | the writer |
 //!
-//! With two slots or more these numbers differ. Each side keeps its own ticket privately. The
-//! sequence is all that they share, and it lies in the same line as the message, so a message moves
-//! one cache line from core to core.
+//! With two slots or more these numbers differ. Each side keeps its own ticket privately. They
+//! share only the sequence, which is in the same line as the message, so a message moves one cache
+//! line from core to core.
 //!
 //! Fetching a line that the other core has written takes longer than everything else, so both sides
-//! do it while they would wait anyway. The reader [frees](free) a slot not when it has [read] it,
-//! but when it asks for the next message. The writer checks whether the next slot is free right
-//! after it has filled one.
+//! do it while they would wait anyway. The reader [frees](free) a slot not when it has
+//! [received](receive) the message, but when it asks for the next one. The writer checks whether
+//! the next slot is free right after it has filled one.
 //!
 //! # Keeping the latest
 //!
-//! Where the writer may withdraw what the reader has not received, a message belongs to the one
-//! that moves its slot from `t + 1` to `t + n`: [`claim`]. The reader [claims](claim_next) each
-//! message as it receives it, and the writer, before it sends ticket `t`, the message `t - (n - 1)`
-//! ([`oldest`]). So at most `n - 1` messages wait, and the writer never waits. A reader that finds
-//! its slot further on than its ticket has missed messages: it skips to the oldest that can still
-//! be there, and the tickets say how many it skipped.
+//! Where the writer may withdraw unreceived messages, a message belongs to the side that moves its
+//! slot from `t + 1` to `t + n`: [`claim`]. The reader claims each message as it
+//! [receives](receive) it. The writer, after sending ticket `t`, claims message `t - (n - 1)`
+//! ([`oldest`]), which has the slot of the next one. So the writer never waits, and at most `n - 1`
+//! messages wait, or `n` until the writer has withdrawn one: if it is killed or stopped in between,
+//! the reader has one too many, and never one too few. A reader that finds its slot ahead of its
+//! ticket has missed messages: it skips to the oldest that can still be there, and the tickets say
+//! how many it skipped.
 //!
 //! # Orderings
 //!
 //! | writer of the sequence | reader of it | what becomes visible |
 //! |---|---|---|
 //! | [`put`]: Release | [`Slot::carries`]: Acquire | the words of the message |
-//! | [`free`]: Release | [`has_room`], [`is_done`]: Acquire | that the words were copied out, so that they may be overwritten |
-//! | [`claim`]: AcqRel | [`claim`]: AcqRel | one of two gets the message; its words were copied out before they may be overwritten |
+//! | [`free`]: Release | [`has_room`], [`is_done`]: Acquire | that the words were copied out, so they may be overwritten |
+//! | [`claim`]: AcqRel | [`claim`]: AcqRel, Acquire if it fails | one side gets the message; its words were copied out before they may be overwritten |
 //!
 //! # Killed at any instruction
 //!
 //! A writer that dies before it stores the sequence has sent nothing; after the store it has sent
-//! the message. What a dead reader had read is its own affair. Within an operation neither side
-//! waits for the other.
+//! the message. The progress of a dead reader concerns only the reader. Within an operation neither
+//! side waits for the other.
 //!
 //! # Garbage
 //!
 //! Words are copied out before they are validated. A sequence with any other value makes the slot
-//! neither free nor full: the channel stops, and nobody is harmed.
+//! neither free nor full: the channel stops, without further harm.
 
 #![forbid(unsafe_code)]
 
+use super::note_look;
 use crate::sync::{AtomicU64, Ordering};
+use std::convert::Infallible;
 
 /// The words of a message: what fits in a cache line beside the sequence.
 pub(super) const WORDS: usize = 7;
 
-/// A message in the form in which it travels.
+/// A message as it travels in a slot.
 pub(super) type Words = [u64; WORDS];
 
 /// One cache line. Atomics only: the other process may write at any time.
@@ -77,7 +81,7 @@ pub(super) struct Ticket {
 }
 
 impl Ticket {
-    /// How many messages were sent before it.
+    /// Returns how many messages were sent before this one.
     pub(super) fn number(self) -> u64 {
         self.number
     }
@@ -92,20 +96,20 @@ impl Ticket {
         Self { number: self.number.wrapping_add(1), at: if at < slots.len() { at } else { 0 } }
     }
 
-    /// The slot's sequence while it carries this ticket.
+    /// Returns the slot's sequence while it carries this ticket.
     fn full(self) -> u64 {
         self.number.wrapping_add(1)
     }
 
-    /// The slot's sequence once it is free again.
+    /// Returns the slot's sequence once it is free again.
     fn free_again(self, slots: &[Slot]) -> u64 {
         self.number.wrapping_add(slots.len() as u64)
     }
 }
 
 impl Slot {
-    /// How many rounds further on than `ticket` is a slot that was free or full by the protocol?
-    /// 0: it carries `ticket`; `None`: that was not sent yet, or this is garbage.
+    /// Returns how many rounds the slot is ahead of `ticket`. 0 means that it carries `ticket`;
+    /// `None`, that `ticket` was not sent yet, or that the sequence is garbage.
     #[inline]
     fn rounds_after(&self, ticket: Ticket, slots: &[Slot]) -> Option<u64> {
         let count = slots.len() as u64;
@@ -120,7 +124,7 @@ impl Slot {
 }
 
 impl Slot {
-    /// A slot in private memory, free for `ticket`, for the models.
+    /// Creates a slot in private memory, free for `ticket`, for the models.
     #[cfg(all(test, loom))]
     pub(super) fn free_for(ticket: u64) -> Self {
         Self { sequence: AtomicU64::new(ticket), words: std::array::from_fn(|_| AtomicU64::new(0)) }
@@ -143,14 +147,14 @@ impl Slot {
     }
 }
 
-/// Is there room for a message with this ticket?
+/// Returns `true` if there is room for the message with this ticket.
 #[inline]
 pub(super) fn has_room(slots: &[Slot], ticket: Ticket) -> bool {
     // Acquire: partner of the Release in `free`.
     ticket.slot(slots).is_some_and(|slot| slot.sequence.load(Ordering::Acquire) == ticket.number)
 }
 
-/// Sends a message. The caller knows that [there is room](has_room).
+/// Sends a message. The caller has checked that [there is room](has_room).
 #[inline]
 pub(super) fn put(slots: &[Slot], ticket: &mut Ticket, message: &Words) {
     let Some(slot) = ticket.slot(slots) else { return };
@@ -162,23 +166,7 @@ pub(super) fn put(slots: &[Slot], ticket: &mut Ticket, message: &Words) {
     *ticket = ticket.next(slots);
 }
 
-/// Has the message with this ticket arrived?
-#[inline]
-pub(super) fn is_there(slots: &[Slot], ticket: Ticket) -> bool {
-    ticket.slot(slots).is_some_and(|slot| slot.carries(ticket))
-}
-
-/// Reads a message, if it has arrived. The caller [frees](free) its slot with the ticket that comes
-/// with it.
-#[inline]
-pub(super) fn read(slots: &[Slot], ticket: &mut Ticket) -> Option<(Words, Ticket)> {
-    let read = *ticket;
-    let words = peek(slots, read)?;
-    *ticket = read.next(slots);
-    Some((words, read))
-}
-
-/// Makes the slot of a message that was read free for the writer.
+/// Frees the slot of a message that was read.
 #[inline]
 pub(super) fn free(slots: &[Slot], read: Ticket) {
     if let Some(slot) = read.slot(slots) {
@@ -187,34 +175,35 @@ pub(super) fn free(slots: &[Slot], read: Ticket) {
     }
 }
 
-/// Takes a message when both sides may: the reader as it leaves, and the writer once it finds that
-/// the reader has left. One of them gets it.
+/// Claims a message that both sides may take: the reader as it closes, and the writer once it finds
+/// the reader closed or dead. One of them gets it.
 pub(super) fn claim(slots: &[Slot], ticket: &mut Ticket) -> Option<Words> {
     let words = peek(slots, *ticket)?;
     take(slots, ticket).then_some(words)
 }
 
-/// Takes the message whose words were [peeked](peek) at, as [`claim`] does. `false` if it was taken
-/// since; then the words are worth nothing.
+/// Takes the message whose words were [peeked](peek) at, as [`claim`] does. Returns `false` if it
+/// was taken since; then the words are invalid.
 #[inline]
-pub(super) fn take(slots: &[Slot], ticket: &mut Ticket) -> bool {
+fn take(slots: &[Slot], ticket: &mut Ticket) -> bool {
     let Some(slot) = ticket.slot(slots) else { return false };
     let (full, free) = (ticket.full(), ticket.free_again(slots));
-    let is_ours = slot.sequence.compare_exchange(full, free, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+    // AcqRel: its own partner, in the other process. Acquire even on failure: the other side has
+    // copied the words out, and this one may overwrite them.
+    let is_ours = slot.sequence.compare_exchange(full, free, Ordering::AcqRel, Ordering::Acquire).is_ok();
     if is_ours {
         *ticket = ticket.next(slots);
     }
     is_ours
 }
 
-/// The message that is withdrawn before `ticket` is sent, if it was not received by then.
+/// Returns the oldest message that may still wait before `ticket` is sent: the one in its slot.
 #[inline]
 pub(super) fn oldest(slots: &[Slot], ticket: Ticket) -> Ticket {
-    let waiting = (slots.len() as u64).wrapping_sub(1);
-    Ticket { number: ticket.number.wrapping_sub(waiting), at: ticket.next(slots).at }
+    Ticket { number: ticket.number.wrapping_sub(slots.len() as u64), ..ticket }
 }
 
-/// How many messages were sent, at some moment.
+/// Returns how many messages were sent. A snapshot.
 pub(super) fn sent(slots: &[Slot]) -> u64 {
     let count = slots.len() as u64;
     let next = |(at, slot): (usize, &Slot)| {
@@ -227,13 +216,12 @@ pub(super) fn sent(slots: &[Slot]) -> u64 {
     slots.iter().enumerate().map(next).min().unwrap_or(0)
 }
 
-/// The words of the message with this ticket, whether or not they have been received. Garbage if
-/// there is none.
+/// Returns the words of the message with this ticket, received or not; garbage if there is none.
 pub(super) fn words_of(slots: &[Slot], number: u64) -> Option<Words> {
     slots.get((number % slots.len() as u64) as usize).map(Slot::words)
 }
 
-/// How many messages wait for the reader, at some moment.
+/// Returns how many messages wait for the reader. A snapshot.
 pub(super) fn waiting(slots: &[Slot]) -> usize {
     let carries_one = |(at, slot): &(usize, &Slot)| {
         let sequence = slot.sequence.load(Ordering::Relaxed);
@@ -242,24 +230,23 @@ pub(super) fn waiting(slots: &[Slot]) -> usize {
     slots.iter().enumerate().filter(carries_one).count()
 }
 
-/// Has the message with this ticket been sent, whether or not it was withdrawn since?
+/// Returns `true` if the message with this ticket has been sent, even if it was withdrawn since.
 #[inline]
 pub(super) fn has_passed(slots: &[Slot], ticket: Ticket) -> bool {
     ticket.slot(slots).is_some_and(|slot| slot.rounds_after(ticket, slots).is_some())
 }
 
-/// The words of the message with this ticket, if it waits there.
+/// Returns the words of the message with this ticket, if it is waiting.
 #[inline]
-pub(super) fn peek(slots: &[Slot], ticket: Ticket) -> Option<Words> {
+fn peek(slots: &[Slot], ticket: Ticket) -> Option<Words> {
     ticket.slot(slots).filter(|slot| slot.carries(ticket)).map(Slot::words)
 }
 
-/// Moves the ticket on to the next message that was not withdrawn, and returns its words. The
-/// caller then [claims](claim) it, if it still can. The ticket also moves on if nothing has arrived
-/// behind what was withdrawn.
-#[inline]
-pub(super) fn peek_next(slots: &[Slot], ticket: &mut Ticket) -> Option<Words> {
-    // Bounded: only a writer that writes garbage, or laps this thread, has it go round again.
+/// Advances the ticket to the next message that was not withdrawn, and returns its words. The
+/// ticket also advances if no message follows the withdrawn ones yet.
+#[inline(never)]
+fn peek_next(slots: &[Slot], ticket: &mut Ticket) -> Option<Words> {
+    // Bounded: only a writer that writes garbage, or laps this thread, makes it loop again.
     for _ in 0..=slots.len() {
         let here = *ticket;
         match here.slot(slots)?.rounds_after(here, slots)? {
@@ -269,7 +256,7 @@ pub(super) fn peek_next(slots: &[Slot], ticket: &mut Ticket) -> Option<Words> {
                 }
             }
             rounds => {
-                // Its slot is free for, or carries, the ticket `rounds` rounds later, and all but
+                // The slot is free for, or carries, the ticket `rounds` rounds later, and all but
                 // the last `slots.len() - 1` before that one were withdrawn or received.
                 let whole_rounds = (rounds - 1).wrapping_mul(slots.len() as u64);
                 *ticket = Ticket { number: here.number.wrapping_add(whole_rounds), ..here }.next(slots);
@@ -279,17 +266,69 @@ pub(super) fn peek_next(slots: &[Slot], ticket: &mut Ticket) -> Option<Words> {
     None
 }
 
-/// Receives the next message that was not withdrawn, if one has arrived. The ticket is the one
-/// after it then.
+/// Receives the next message, if one has arrived. Advances `ticket` past it and returns its words
+/// and its ticket. If messages `may_vanish`, because the writer withdraws them, this claims the
+/// message; else the caller [frees](free) its slot. `prepare` runs before that, and if it fails,
+/// the message stays.
 #[inline]
-pub(super) fn claim_next(slots: &[Slot], ticket: &mut Ticket) -> Option<Words> {
-    (0..=slots.len()).find_map(|_| match peek_next(slots, ticket) {
-        Some(_) => claim(slots, ticket).map(Some),
-        None => Some(None),
-    })?
+pub(super) fn receive<E>(
+    slots: &[Slot],
+    ticket: &mut Ticket,
+    may_vanish: bool,
+    mut prepare: impl FnMut(Ticket, &Words) -> Result<(), E>,
+) -> Option<Result<(Words, Ticket), E>> {
+    // Bounded, like `peek_next`.
+    for _ in 0..=slots.len() {
+        let words = match peek(slots, *ticket) {
+            Some(words) => words,
+            None => peek_next(slots, ticket)?,
+        };
+        let here = *ticket;
+        if let Err(error) = prepare(here, &words) {
+            return Some(Err(error));
+        }
+        if !may_vanish {
+            *ticket = here.next(slots);
+        } else if !take(slots, ticket) {
+            continue;
+        }
+        return Some(Ok((words, here)));
+    }
+    None
 }
 
-/// Has the reader read the message with this ticket and asked for the next?
+/// Like [`receive`], for a closing reader: always claims the message.
+pub(super) fn claim_next(slots: &[Slot], ticket: &mut Ticket) -> Option<(Words, Ticket)> {
+    receive(slots, ticket, true, |_, _| Ok::<_, Infallible>(())).and_then(Result::ok)
+}
+
+/// Withdraws the first message from `next` up to `end` for which `is_meant` returns `true`, and
+/// returns its words. Advances `next` past every message visited, so none is visited twice: one
+/// that was received, or that `is_meant` rejects, remains so.
+#[cold]
+pub(super) fn withdraw(
+    slots: &[Slot],
+    next: &mut Ticket,
+    end: Ticket,
+    is_meant: impl Fn(&Words) -> bool,
+) -> Option<Words> {
+    if end.number.wrapping_sub(next.number) > slots.len() as u64 {
+        *next = oldest(slots, end);
+    }
+    while *next != end {
+        note_look();
+        let mut here = *next;
+        *next = here.next(slots);
+        if let Some(words) = peek(slots, here).filter(&is_meant) {
+            if take(slots, &mut here) {
+                return Some(words);
+            }
+        }
+    }
+    None
+}
+
+/// Returns `true` if the reader has read the message with this ticket and asked for the next.
 pub(super) fn is_done(slots: &[Slot], sent: Ticket) -> bool {
     // Acquire: partner of the Release in `free`.
     sent.slot(slots).is_some_and(|slot| slot.sequence.load(Ordering::Acquire) == sent.free_again(slots))

@@ -1,23 +1,22 @@
-//! What happens to a message when a receiver is behind.
+//! The rule for a receiver that falls behind.
 
 #![forbid(unsafe_code)]
 
-/// What happens when a message is published and a receiver has as many unreceived messages as its
-/// channel has room for.
+/// What a publisher does with a message for a receiver whose ring is full.
 ///
-/// Whatever it is, the message goes to the other receivers at once, except with
-/// [`Wait`](Self::Wait).
+/// The other receivers get the message at once, except with [`Wait`](Self::Wait).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnFull {
-    /// The publisher waits until this receiver has room, for as long as its call says. Nothing is
-    /// lost; one slow receiver delays all others.
+    /// The publisher waits until this receiver has room, at most for the timeout of the call.
+    /// Nothing is lost, but one slow receiver delays all others.
     Wait = 0,
-    /// This receiver does not get the message. It keeps the older ones.
+    /// The message is dropped for this receiver, which keeps the older ones.
     DropNew = 1,
-    /// The oldest message that this receiver has not received is withdrawn, and its memory comes
-    /// back at once. The default: a receiver is never further behind than its capacity. With
-    /// capacity 1 it always gets the newest; each one more lets what it gets be a message older.
+    /// The oldest unreceived message of this receiver is withdrawn, and its memory returned at
+    /// once, so the receiver is never further behind than its capacity. With capacity 1 it always
+    /// gets the newest message; each further slot lets the message be one older. This is the
+    /// default.
     #[default]
     KeepLatest = 2,
 }

@@ -2,7 +2,6 @@
 
 #![forbid(unsafe_code)]
 
-use super::borrower::SentBuffer;
 use super::branch::{self, Branch, Patience};
 use super::error::{ChannelError, SendError, SendErrorKind};
 use super::interrupt::{Interrupter, Interrupts};
@@ -28,44 +27,43 @@ pub struct SenderBuilder {
 }
 
 impl SenderBuilder {
-    /// Sets how many messages the channel holds that the receiver has not received, from 2 to
-    /// 65,536; default 256. Each takes 64 bytes of /dev/shm. One more fits until the receiver gets
-    /// its first message, and again from when it asks for the next one until it gets it.
+    /// Sets how many unreceived messages the channel holds, from 2 to 65,536; default 256. Each
+    /// takes 64 bytes of /dev/shm. One more fits before the receiver gets its first message, and
+    /// while it waits for the next one.
     pub fn capacity(mut self, messages: usize) -> Self {
         self.slots = messages;
         self
     }
 
-    /// Sets how many buffers the receiver may have at a time, including those it has not received
-    /// yet: from 1 to 1,048,576, rounded up to a power of two; default 2048. Each takes 16 bytes
-    /// of /dev/shm and 8 of heap.
+    /// Sets how many buffers the receiver may hold at a time, including those it has not received
+    /// yet: from 1 to 1,048,576, rounded up to a power of two; default 2048. Each takes 16 bytes of
+    /// /dev/shm and 16 bytes of heap.
     pub fn loans(mut self, loans: usize) -> Self {
         self.loans = loans;
         self
     }
 
-    /// Sets the permission bits of the object, whatever the umask; default `0o600`, for receivers
-    /// of the same user. Both sides write to the object.
+    /// Sets the permission bits of the object, regardless of the umask; default `0o600`, for
+    /// receivers of the same user. Both sides write to the object.
     pub fn mode(mut self, mode: u32) -> Self {
         self.mode = mode;
         self
     }
 
-    /// Sets how long [`send`](Sender::send) spins for room before it sleeps; default 20 µs.
-    /// [`Duration::MAX`] means for ever.
+    /// Sets how long [`send`](Sender::send) spins, waiting for room, before it sleeps; default 20
+    /// µs. With [`Duration::MAX`] it never sleeps.
     pub fn spin(mut self, spin: Duration) -> Self {
         self.spin = spin;
         self
     }
 
-    /// Creates the channel `name`, for buffers of `provider`. The name is 1 to 64 of
-    /// `A-Z a-z 0-9 _ -`. No other living sender whose provider has the same
-    /// [`directory`](crate::ProviderBuilder::directory) and
-    /// [`name_prefix`](crate::ProviderBuilder::name_prefix) may use it.
+    /// Creates the channel `name`, for buffers of `provider`. The name consists of 1 to 64
+    /// characters of `A-Z a-z 0-9 _ -`. It must be unique among the living senders whose providers
+    /// have the same [`directory`](crate::ProviderBuilder::directory) and
+    /// [`name_prefix`](crate::ProviderBuilder::name_prefix).
     ///
-    /// A killed sender's name is free for the next one as soon as the kernel has torn down its
-    /// process. That can be a little after its receiver is told: some milliseconds for each 100 MB
-    /// of its memory.
+    /// A killed sender's name is free again once the kernel has torn down its process. That can be
+    /// slightly after its receiver gets `Disconnected`: some milliseconds per 100 MB of its memory.
     ///
     /// # Errors
     ///
@@ -83,33 +81,30 @@ impl SenderBuilder {
         if !is_object_mode(self.mode) {
             return Err(ChannelError::Mode { mode: self.mode });
         }
-        // Check before taking any lock: after a fork, a thread that does not exist here may hold
-        // it.
+        // Check before taking any lock: in a forked child, a thread that does not exist there may
+        // hold it.
         if !provider.pool().is_ours() {
             return Err(ChannelError::Forked);
         }
-        let loans = self.loans.next_power_of_two();
         let name = layout::name(provider.names(), name)?;
-        let cells = branch::cells(&name, loans)?;
-        let facts = Facts::of_pair(provider.id(), self.slots + EXTRA_SLOTS, loans);
+        let facts = Facts::of_pair(provider.id(), self.slots + EXTRA_SLOTS, self.loans.next_power_of_two());
+        let loans = branch::loans(&name, facts.loans)?;
         let object = Object::create(&name, &facts, self.mode)?;
-        let branch = Branch::new(object, cells, facts.on_full, Interrupts::new(), Some(provider.pool()));
-        Ok(Sender { branch, loans, provider: provider.id(), spin: self.spin })
+        let branch = Branch::new(object, loans, facts.on_full, Interrupts::new(), Some(provider.pool()));
+        Ok(Sender { branch, provider: provider.id(), spin: self.spin })
     }
 }
 
-/// Sends messages to one receiver, in this or another process. The [module](super) tells what
-/// becomes of them.
+/// Sends messages to one receiver, in this or another process. See the
+/// [module documentation](super) for the lifetime of messages.
 pub struct Sender {
     pub(super) branch: Branch,
-    /// The most buffers that the receiver may have.
-    loans: usize,
     provider: ProviderId,
     spin: Duration,
 }
 
 impl Sender {
-    /// A builder with the default options.
+    /// Returns a builder with the default options.
     pub fn builder() -> SenderBuilder {
         SenderBuilder { slots: DEFAULT_SLOTS, loans: DEFAULT_LOANS, mode: 0o600, spin: DEFAULT_SPIN }
     }
@@ -118,13 +113,13 @@ impl Sender {
     ///
     /// # Errors
     ///
-    /// As [`SenderBuilder::create`].
+    /// Those of [`SenderBuilder::create`].
     pub fn create(provider: &Provider, name: &str) -> Result<Self, ChannelError> {
         Self::builder().create(provider, name)
     }
 
-    /// Waits until a receiver has opened the channel, for `timeout` at most; [`Duration::MAX`]
-    /// means for ever. Messages can be sent before that.
+    /// Blocks until a receiver has opened the channel, for at most `timeout`; with
+    /// [`Duration::MAX`], without limit. Messages can be sent before that.
     ///
     /// # Errors
     ///
@@ -137,64 +132,62 @@ impl Sender {
         self.branch.wait(Duration::ZERO, Deadline::after(timeout), Branch::has_had_receiver)
     }
 
-    /// Waits until the receiver has received everything and asked for more, for `timeout` at most.
-    /// Then sender and provider can be dropped without loss; a buffer that the receiver has not
-    /// received would go with the two.
+    /// Blocks until the receiver has received everything and asked for more, for at most `timeout`.
+    /// After that, sender and provider can be dropped without losing a buffer.
     ///
     /// # Errors
     ///
     /// [`SendErrorKind::TimedOut`]; [`SendErrorKind::Disconnected`], even if the receiver had
-    /// received it all; [`SendErrorKind::Interrupted`]; [`SendErrorKind::Forked`].
+    /// received everything; [`SendErrorKind::Interrupted`]; [`SendErrorKind::Forked`].
     pub fn wait_until_received(&mut self, timeout: Duration) -> Result<(), SendErrorKind> {
         if !self.branch.object.is_ours() {
             return Err(SendErrorKind::Forked);
         }
         self.branch.wait_until_received(Deadline::after(timeout))?;
-        // A receiver that leaves marks what it has not received as received.
+        // A closing receiver marks unreceived messages as received.
         if self.branch.is_gone() {
             return Err(SendErrorKind::Disconnected);
         }
         Ok(())
     }
 
-    /// A handle by which any thread ends a wait of this sender.
+    /// Returns a handle with which any thread can end a wait of this sender.
     pub fn interrupter(&self) -> Interrupter {
         Interrupter::new(self.branch.sleeper.interrupts())
     }
 
-    /// How many messages the channel holds that the receiver has not received.
+    /// Returns how many unreceived messages the channel can hold.
     pub fn capacity(&self) -> usize {
         self.branch.object.capacity()
     }
 
-    /// Lends a buffer to the receiver, and waits for room in the ring if need be. There need not be
-    /// a receiver yet.
+    /// Sends a buffer to the receiver, which need not have opened the channel yet. Blocks until
+    /// there is room in the ring and a free loan.
     ///
     /// # Errors
     ///
-    /// [`SendErrorKind::Disconnected`] if the receiver is gone, or goes while this waits;
-    /// [`SendErrorKind::TooManyLent`], without waiting; [`SendErrorKind::OtherProvider`];
-    /// [`SendErrorKind::Interrupted`]; [`SendErrorKind::Forked`]. The buffer comes back with the
-    /// error.
+    /// [`SendErrorKind::Disconnected`] if the receiver is closed or dead, or closes or dies during
+    /// the wait; [`SendErrorKind::OtherProvider`]; [`SendErrorKind::Interrupted`];
+    /// [`SendErrorKind::Forked`]. The error contains the buffer.
     ///
-    /// A message sent just as the receiver goes may count as sent. It then comes back with
-    /// everything else the receiver had, once the receiver cannot read any more.
+    /// A message sent while the receiver closes or dies may count as sent. It is then reclaimed
+    /// with everything else the receiver held, once the receiver can no longer read it.
     #[inline]
     pub fn send(&mut self, buffer: ShmBuf) -> Result<(), SendError<ShmBuf>> {
         self.send_buffer(buffer, Patience::Until(None))
     }
 
-    /// Like [`send`](Self::send), without waiting.
+    /// Like [`send`](Self::send), but does not wait for room.
     ///
     /// # Errors
     ///
-    /// [`SendErrorKind::Full`], and those of [`send`](Self::send).
+    /// [`SendErrorKind::Full`], [`SendErrorKind::TooManyLent`], and those of [`send`](Self::send).
     #[inline]
     pub fn try_send(&mut self, buffer: ShmBuf) -> Result<(), SendError<ShmBuf>> {
         self.send_buffer(buffer, Patience::None)
     }
 
-    /// Like [`send`](Self::send), but waits for `timeout` at most.
+    /// Like [`send`](Self::send), but blocks for at most `timeout`.
     ///
     /// # Errors
     ///
@@ -207,38 +200,33 @@ impl Sender {
     #[inline]
     fn send_buffer(&mut self, message: ShmBuf, patience: Patience) -> Result<(), SendError<ShmBuf>> {
         let fail = |kind, message| Err(SendError { kind, message });
-        if let Err(kind) = self.make_room(patience) {
+        if let Err(kind) = self.reserve(true, patience) {
             if kind == SendErrorKind::Disconnected {
-                // If the provider is gone, nobody else reclaims.
+                // After the provider's drop, no other thread reclaims.
                 self.branch.reclaim();
             }
             return fail(kind, message);
         }
-        // An inherited sender was refused above, so it is safe to ask the buffer for its provider.
+        // A sender inherited through a fork was refused above, so the buffer may be asked for its
+        // provider.
         let (found, expected) = (message.provider(), self.provider);
         if found != expected {
             return fail(SendErrorKind::OtherProvider { found, expected }, message);
         }
-        let Some(number) = self.branch.free_loan() else {
-            return fail(SendErrorKind::TooManyLent { max: self.loans }, message);
-        };
-        let (branch, lent, (segment, offset, len)) = (&mut self.branch, message.len(), message.place());
-        let place = SentBuffer { number: number as u32, segment, offset, len };
-        // Until the message is in its slot, no read-modify-write (see `lender`).
-        branch.lend(number, message);
-        branch.fill(&message::of_buffer(branch.count(), &place, 0));
+        let (branch, lent, place) = (&mut self.branch, message.len(), message.place());
+        let number = branch.lend(place, message, 0);
         branch.ring();
         branch.look_for_room();
         let is_left = branch.is_left();
         branch.collect_some();
-        match is_left.then(|| branch.take_back(number, lent)).flatten() {
+        match number.filter(|_| is_left).and_then(|number| branch.take_back(number, lent)) {
             Some(message) => fail(SendErrorKind::Disconnected, message),
             None => Ok(()),
         }
     }
 
-    /// Sends up to [`MAX_INLINE`](super::MAX_INLINE) bytes in the slot itself, and waits for room
-    /// if need be. There need not be a receiver yet.
+    /// Sends up to [`MAX_INLINE`](super::MAX_INLINE) bytes, inline in the slot, to the receiver,
+    /// which need not have opened the channel yet. Blocks until there is room.
     ///
     /// # Errors
     ///
@@ -249,7 +237,7 @@ impl Sender {
         self.send_inline(bytes, Patience::Until(None))
     }
 
-    /// Like [`send_bytes`](Self::send_bytes), without waiting.
+    /// Like [`send_bytes`](Self::send_bytes), but does not wait for room.
     ///
     /// # Errors
     ///
@@ -259,7 +247,7 @@ impl Sender {
         self.send_inline(bytes, Patience::None)
     }
 
-    /// Like [`send_bytes`](Self::send_bytes), but waits for `timeout` at most.
+    /// Like [`send_bytes`](Self::send_bytes), but blocks for at most `timeout`.
     ///
     /// # Errors
     ///
@@ -272,7 +260,7 @@ impl Sender {
     #[inline]
     fn send_inline(&mut self, bytes: &[u8], patience: Patience) -> Result<(), SendErrorKind> {
         let words = message::of_bytes(bytes)?;
-        self.make_room(patience)?;
+        self.reserve(false, patience)?;
         let branch = &mut self.branch;
         branch.fill(&words);
         branch.ring();
@@ -284,25 +272,16 @@ impl Sender {
         }
     }
 
-    /// Makes sure that the next slot is free.
+    /// Like [`Branch::reserve`], but fails if the receiver is closed or dead.
     #[inline]
-    fn make_room(&mut self, patience: Patience) -> Result<(), SendErrorKind> {
-        if self.branch.is_ready() && self.branch.object.is_ours() && !self.branch.is_gone() {
-            return Ok(());
-        }
-        self.wait_for_room(patience)
-    }
-
-    #[inline(never)]
-    fn wait_for_room(&mut self, patience: Patience) -> Result<(), SendErrorKind> {
-        let branch = &mut self.branch;
-        if !branch.object.is_ours() {
+    fn reserve(&mut self, is_buffer: bool, patience: Patience) -> Result<(), SendErrorKind> {
+        if !self.branch.object.is_ours() {
             return Err(SendErrorKind::Forked);
         }
-        if branch.is_gone() {
+        if self.branch.is_gone() {
             return Err(SendErrorKind::Disconnected);
         }
-        branch.wait_for_room(self.spin, patience)
+        self.branch.reserve(is_buffer, self.spin, patience)
     }
 }
 

@@ -1,8 +1,8 @@
-//! Waiting in a thread for any of several receivers.
+//! Blocking on several receivers at once.
 
 #![forbid(unsafe_code)]
 
-use super::bell::{Woken, LOOK_AGAIN};
+use super::bell::Woken;
 use super::error::WaitAnyError;
 use super::receiver::Receiver;
 use super::LOOKS;
@@ -13,18 +13,19 @@ use std::sync::Arc;
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
-/// Waits until one of several receivers has a message, for `timeout` at most; [`Duration::MAX`]
-/// means for ever. Returns its index: its next [`try_recv`](Receiver::try_recv) does not find it
-/// empty, unless its rule is to keep the latest and its message is withdrawn just then. A receiver
-/// whose sender is gone counts too, until you leave it out.
+/// Blocks until one of several receivers has a message, for at most `timeout`; [`Duration::MAX`]
+/// means no timeout. Returns that receiver's index: its next [`try_recv`](Receiver::try_recv) does
+/// not return `Empty`, unless its rule is to keep the latest message and its message is withdrawn
+/// in the meantime. A receiver whose sender has closed counts as ready too; leave it out of later
+/// calls.
 ///
-/// If several have messages, it is the turn of the one that this function has named longest ago,
-/// and among those that it has not named yet, of the first. So each that has messages is named at
-/// least once in as many calls as there are receivers.
+/// If several receivers have messages, returns the one returned least recently; among those never
+/// returned, the first. Hence each receiver with messages is returned at least once in as many
+/// calls as there are receivers.
 ///
-/// Like [`recv`](Receiver::recv), it spins before it sleeps, as long as the receiver with the
-/// shortest [`spin`](super::ReceiverBuilder::spin). Up to 128 receivers are slept on by this
-/// thread itself; for more of them, and before Linux 5.16, the helper threads of the
+/// Like [`recv`](Receiver::recv), this function spins before it sleeps, for the shortest
+/// [`spin`](super::ReceiverBuilder::spin) of the receivers. With up to 128 receivers, the calling
+/// thread sleeps on all of them itself; with more, or before Linux 5.16, the helper threads of the
 /// [module](super#awaiting) wake it.
 ///
 /// ```
@@ -51,7 +52,7 @@ use std::time::{Duration, Instant};
 ///
 /// # Errors
 ///
-/// [`WaitAnyError::TimedOut`]; [`WaitAnyError::Interrupted`] by the [`Interrupter`] of one of them;
+/// [`WaitAnyError::TimedOut`]; [`WaitAnyError::Interrupted`] by a receiver's [`Interrupter`];
 /// [`WaitAnyError::NoReceivers`]; [`WaitAnyError::NoHelper`]; [`WaitAnyError::Forked`].
 ///
 /// [`Interrupter`]: super::Interrupter
@@ -61,7 +62,7 @@ pub fn wait_any(receivers: &mut [&mut Receiver], timeout: Duration) -> Result<us
         return Err(WaitAnyError::NoReceivers);
     };
     for (index, receiver) in receivers.iter_mut().enumerate() {
-        // The only error that it has.
+        // The only error that `ask` returns.
         receiver.ask().map_err(|_| WaitAnyError::Forked { index })?;
     }
     let found = match spin(receivers, budget, deadline) {
@@ -90,7 +91,7 @@ enum Found {
     TimedOut,
 }
 
-/// Which receiver's turn it is, of those that are ready; or who was interrupted.
+/// Returns the ready receiver whose turn it is, or else one that was interrupted.
 fn find(receivers: &[&mut Receiver]) -> Option<Found> {
     let is_ready = |receiver: &Receiver| receiver.has_next() || receiver.object().is_sender_gone();
     let all = || receivers.iter().enumerate();
@@ -102,8 +103,15 @@ fn find(receivers: &[&mut Receiver]) -> Option<Found> {
     interrupted.map(|(index, _)| Found::Interrupted(index))
 }
 
-/// Looks again and again, for `budget` at most.
-fn spin(receivers: &[&mut Receiver], budget: Duration, deadline: Option<Deadline>) -> Option<Found> {
+/// Closes the channel on behalf of each dead sender for which a check is due.
+fn look_for_senders(receivers: &mut [&mut Receiver]) {
+    for receiver in receivers {
+        receiver.look_for_sender();
+    }
+}
+
+/// Checks repeatedly, for at most `budget`.
+fn spin(receivers: &mut [&mut Receiver], budget: Duration, deadline: Option<Deadline>) -> Option<Found> {
     let start = Instant::now();
     loop {
         let found = (0..LOOKS / receivers.len() + 1).find_map(|_| {
@@ -113,54 +121,44 @@ fn spin(receivers: &[&mut Receiver], budget: Duration, deadline: Option<Deadline
         if found.is_some() {
             return found;
         }
-        if deadline.is_some_and(Deadline::has_passed) {
-            return Some(Found::TimedOut);
-        }
-        if start.elapsed() >= budget {
+        if start.elapsed() >= budget || deadline.is_some_and(Deadline::has_passed) {
             return None;
         }
+        look_for_senders(receivers);
     }
 }
 
-/// Sleeps in this thread, on all bells at once. The steps are those of `bell`.
+/// Sleeps in this thread on all bells at once. The steps are those of `bell`.
 fn sleep(receivers: &mut [&mut Receiver], deadline: Option<Deadline>) -> Found {
     receivers.iter_mut().for_each(|receiver| receiver.sleeper.leave_helper());
     let found = loop {
-        receivers.iter_mut().for_each(|receiver| receiver.follow());
+        look_for_senders(receivers);
         let mut words = Words::new();
         for receiver in receivers.iter() {
             let bell = receiver.sleeper.bell();
-            // One whose sender is gone is found below.
+            // `find` below handles a receiver whose sender has left.
             let word = bell.lie_down(); // S1, S2
             word.into_iter().for_each(|word| words.push(bell.word(), word));
         }
         if let Some(found) = find(receivers) {
             break found; // S3
         }
-        if receivers.iter().any(|receiver| receiver.is_to_move()) {
-            continue; // S3 as well
-        }
-        let look_again = Deadline::after(LOOK_AGAIN);
-        words.sleep(Deadline::first(deadline, look_again)); // S4
-
-        // Look before S1 runs again and clears the signs of who has rung.
-        if let Some(found) = find(receivers) {
-            break found;
-        }
         if deadline.is_some_and(Deadline::has_passed) {
             break Found::TimedOut;
         }
-        if look_again.is_some_and(Deadline::has_passed) {
-            for receiver in receivers.iter().filter(|receiver| !receiver.object().has_sender()) {
-                receiver.sleeper.bell().leave(); // in the sender's place
-            }
+        let times = receivers.iter().map(|receiver| receiver.sleeper.look.time());
+        words.sleep(times.fold(deadline, Deadline::first)); // S4
+
+        // Check before S1 runs again and clears the bits that the ringers have set.
+        if let Some(found) = find(receivers) {
+            break found;
         }
     };
     receivers.iter().for_each(|receiver| receiver.sleeper.bell().get_up());
     found
 }
 
-/// A thread that waits until a helper wakes it.
+/// A thread that sleeps until a helper wakes it.
 #[derive(Default)]
 struct Waiting {
     is_woken: Mutex<bool>,
@@ -174,14 +172,14 @@ impl Wake for Waiting {
     }
 }
 
-/// Sleeps while the helper threads sleep on the bells.
+/// Sleeps until a helper thread, which sleeps on the bells, wakes this one.
 fn sleep_by_helpers(receivers: &mut [&mut Receiver], deadline: Option<Deadline>) -> Result<Found, WaitAnyError> {
     let waiting = Arc::new(Waiting::default());
     let waker = Waker::from(waiting.clone());
     let count = receivers.len();
     receivers.iter().for_each(|receiver| receiver.sleeper.aim());
     let found = loop {
-        // One that is ready already, or whose sender is gone, is found below.
+        // `find` below handles a receiver that is ready already, or whose sender has left.
         let armed = receivers.iter_mut().try_for_each(|receiver| receiver.arm(&waker).map(|_: Option<Woken>| ()));
         if let Err(source) = armed {
             break Err(WaitAnyError::NoHelper { receivers: count, source });

@@ -1,15 +1,15 @@
-//! What stands in shared memory and in a descriptor, byte by byte, for tools and other languages that
-//! want to read it.
+//! The layout of shared memory and of a descriptor, byte by byte, for tools and other languages
+//! that read it.
 //!
-//! Whoever writes anything but what this crate writes does so at its own risk, and who reads has to
-//! expect anything: [`inspect`](crate::inspect) shows how. All numbers are in the machine's byte
-//! order, but for the descriptor's, which are little-endian. Lengths are in bytes. An object of
-//! another version than the ones named here has another layout.
+//! A program that writes to these objects does so at its own risk, and a reader must expect any
+//! value: [`inspect`](crate::inspect) shows how. All numbers are in native byte order, except the
+//! descriptor's, which are little-endian. Lengths are in bytes. An object of a version not listed
+//! here has another layout.
 //!
 //! # Names
 //!
 //! All objects are files of one directory, /dev/shm unless a builder says otherwise. A prefix and a
-//! channel's name are 1 to 64 of `A-Z a-z 0-9 _ -`.
+//! channel's name consist of 1 to 64 of `A-Z a-z 0-9 _ -`.
 //!
 //! | file | is | made by |
 //! |---|---|---|
@@ -20,8 +20,8 @@
 //!
 //! # Locks
 //!
-//! Who is alive is told by exclusive open file description locks (`F_OFD_SETLK`) on single bytes,
-//! which may lie behind the end of the file. A shared lock is held by who cleans up.
+//! Live processes hold exclusive open file description locks (`F_OFD_SETLK`) on single bytes, which
+//! may lie beyond the end of the file. A process that cleans up holds a shared lock.
 //!
 //! | object | byte | locked by |
 //! |---|---|---|
@@ -30,12 +30,12 @@
 //! | pair | 0 | the sender, as long as its end exists or anything is lent |
 //! | | 1 | the receiver, as long as its end exists or anything that it received is read |
 //! | meeting | 0 | the publisher |
-//! | | 2 + seat | the receiver on that seat, 0 to 63 |
+//! | | 2 + seat | the receiver on that seat, 0 to 63, as long as its end exists or anything that it received is read |
 //! | branch | 0 and 1 | the receiver, as in a pair |
 //!
 //! # The control object, version 4
 //!
-//! The header takes the first 4096 bytes. Behind it are the records, 128 bytes each.
+//! The header takes the first 4096 bytes. It is followed by the records, 128 bytes each.
 //!
 //! | offset | field | is |
 //! |---|---|---|
@@ -61,7 +61,7 @@
 //! | 88 | `offset` | where the message begins in it |
 //! | 96 | `len` | the message's length |
 //!
-//! # The objects of a channel, version 5
+//! # The objects of a channel, version 6
 //!
 //! All begin with the same 64 bytes:
 //!
@@ -78,10 +78,10 @@
 //! | 40 | `on_full` | 4 bytes: 0 wait, 1 drop new, 2 keep latest |
 //! | 44 | `may_wait` | 4 bytes: may a receiver of a meeting have the publisher wait? |
 //!
-//! A pair and a branch go on with a *bell* of 4 bytes at 64, which the sender rings, one at 128, which
-//! the receiver rings, and at 192 how many returns the sender has read (8 bytes). At 4096 are the
-//! slots, 64 bytes each; behind them the returns, 8 bytes for each loan, and from the next multiple of
-//! 64 on what is lent, 8 bytes for each loan too.
+//! A pair and a branch continue with a *bell* of 4 bytes at 64, which the sender rings, one at 128,
+//! which the receiver rings, and at 192 the number of returns that the sender has read (8 bytes).
+//! At 4096 are the slots, 64 bytes each, followed by the returns, 8 bytes per loan, and, from the
+//! next multiple of 64 on, the loans, 8 bytes each.
 //!
 //! | word of a slot | is |
 //! |---|---|
@@ -94,8 +94,9 @@
 //! | of the returns | bits 0 to 23: the number of the loan that came back; 24 to 63: 1 + how many returns there were before. With `n` loans, return `t`, counted from 0, is in word `t` modulo `n` |
 //! | of what is lent | 0: the loan with this number is free; else bits 0 to 36: 1 + the message's length; 37 to 63: how many messages were sent before it, modulo 2^27. The word stays until the sender reads the return: what is named by the returns that it has not read is free too |
 //!
-//! A meeting has at offset 64 how many receivers have come (4 bytes), and from 2048 on 64 seats of 32
-//! bytes: a bell, and at 8 the id of the branch that was last announced there.
+//! A meeting has at offset 64 the number of receivers that have joined (4 bytes), and from 128 on 64
+//! seats of 16 bytes: the reason why the publisher cannot connect the receiver (an error number of 4
+//! bytes, or 0), and at 8 the id of the branch that was last announced there.
 //!
 //! # A descriptor, version 1
 //!
@@ -145,7 +146,7 @@ mod tests {
         assert!(section(heading).contains(text), "{heading} does not say {text:?}");
     }
 
-    /// Otherwise tools of others read the wrong bytes.
+    /// Checks the offsets, on which tools in other languages depend.
     #[test]
     fn fields_are_where_the_text_says() {
         let tables = [
@@ -162,7 +163,7 @@ mod tests {
         }
     }
 
-    /// The same, of the lines behind the first one.
+    /// The same, for the cache lines after the first.
     #[test]
     fn bells_and_counts_are_where_the_text_says() {
         for (field, offset) in channel::HEADER {
@@ -171,7 +172,6 @@ mod tests {
         }
     }
 
-    /// Otherwise the text is about another version, or tells files apart wrongly.
     #[test]
     fn versions_names_and_numbers_are_what_the_text_says() {
         assert_says("The control object", &format!(", version {}\n", control::VERSION));
@@ -186,7 +186,6 @@ mod tests {
         }
     }
 
-    /// Otherwise a descriptor that was written elsewhere is refused.
     #[test]
     fn the_example_is_a_descriptor() {
         let descriptor =

@@ -1,65 +1,89 @@
-//! Every limit of the crate, and what happens there.
+//! Every limit of the crate, and the behaviour at each.
 //!
-//! # Limits that a program can meet
+//! # Limits that a program can reach
 //!
-//! | what | limit | at the limit |
+//! | quantity | limit | at the limit |
 //! |---|---|---|
 //! | peers of a provider | 64 | [`AttachError::TooManyPeers`] |
-//! | bytes that one peer reads at a time | [`ProviderBuilder::max_bytes_per_peer`]: no limit by default | [`AttachError::OverQuota`] |
+//! | bytes that one peer reads at a time | [`ProviderBuilder::max_bytes_per_peer`]: no limit by default, at least 1 | [`AttachError::OverQuota`] |
 //! | views of one message in one client | 31 | [`AttachError::TooManyLeases`] |
 //! | grants of one message to one peer, not taken up | 7 | [`ShareError::TooManyGrants`] |
 //! | capacity of a channel | 2 to 65,536 messages; 1 to 65,536 for a receiver of a publisher | [`ChannelError::Capacity`] |
-//! | receivers of a publisher | [`PublisherBuilder::receivers`]: 16 by default, at most 64 | `ChannelError::TooManyReceivers` |
+//! | receivers of a publisher | [`PublisherBuilder::receivers`]: 16 by default, at most 64; a closed one counts as long as one of its messages is read | `ChannelError::TooManyReceivers` |
 //! | bytes of a message in a channel's slot itself | [`channel::MAX_INLINE`], 48 | `SendErrorKind::TooLong` |
-//! | buffers that the receiver of a channel has | [`SenderBuilder::loans`]: 2048 by default, at most 1,048,576 | `SendErrorKind::TooManyLent` |
-//! | ends of channels in one process | 2048; a publisher counts as two for each receiver that it may have | [`ChannelError::TooMany`] |
-//! | ends that tasks await | 127 for each helper thread, and one before Linux 5.16 | one more thread; without one, `RecvError::NoHelper` and `SendErrorKind::NoHelper` |
+//! | buffers that the receiver of a channel holds | [`SenderBuilder::loans`]: 2048 by default, at most 1,048,576 | `SendErrorKind::TooManyLent` |
+//! | ends of channels in one process | 2048; a publisher counts as one for each receiver that it may have | [`ChannelError::TooMany`] |
+//! | ends that tasks await | 127 for each helper thread, and one before Linux 5.16 | one more thread; if it cannot start, `RecvError::NoHelper` and `SendErrorKind::NoHelper` |
 //! | chunks shared at a time | [`ProviderBuilder::max_shared`]: 4096 by default, at most 1,048,576; 128 bytes of /dev/shm each | [`ShareError::TooManyShared`] |
 //! | payload held, and the length of all segments together | [`ProviderBuilder::max_bytes`], and 1 TiB: 16 segments of at most 64 GiB | [`AllocErrorKind::Exhausted`] |
-//! | segments of a provider | 16 at a time; 16 ever made, unless it is trimmed or keeps nothing ([`max_idle_per_class`] 0) | idle ones give way to a longer one |
-//! | a message | [`ProviderBuilder::max_alloc`], at most 64 GiB; 4 GiB with `zenoh::PoolBackend` | [`AllocErrorKind::TooLarge`] |
+//! | segments of a provider | 16 at a time; 16 ever created, unless it is trimmed or keeps nothing ([`max_idle_per_class`] 0) | idle ones are destroyed for a longer one |
+//! | a message | [`ProviderBuilder::max_alloc`], at most 64 GiB; 4 GiB with `shm-pool-zenoh` | [`AllocErrorKind::TooLarge`] |
 //! | alignment | 4096 bytes | [`AllocErrorKind::UnsupportedAlignment`] |
-//! | [`ProviderBuilder::max_bytes`] | 2^48 - 1 bytes; 64 GiB with `zenoh::PoolBackend` | [`BuildError::OutOfRange`] |
-//! | idle chunks of a size class | [`max_idle_per_class`]: 8 by default, at most 1,048,576 | what is dropped goes back to its arena |
+//! | [`ProviderBuilder::max_bytes`] | 2^48 - 1 bytes; 64 GiB with `shm-pool-zenoh` | [`BuildError::OutOfRange`] |
+//! | idle chunks of a size class | [`max_idle_per_class`]: 8 by default, at most 1,048,576 | further ones return to their arena |
 //! | memory that a provider may lock ([`ProviderBuilder::lock_memory`]) | `RLIMIT_MEMLOCK`, for `max_bytes` and the control object | [`BuildError::LockMemory`] |
 //! | NUMA node ([`ProviderBuilder::numa_node`]) | 1023, and one that has memory | [`BuildError::NumaNode`] |
+//! | private memory for a provider's own lists | the heap that the process may have (`ulimit -v`, cgroup memory) | [`BuildError::OutOfMemory`] |
 //! | name prefix | 64 bytes | [`BuildError::Prefix`] |
 //! | name of a channel | 64 bytes | [`ChannelError::Name`] |
 //! | threads granting to one peer at the same moment | 65,535 | the next one waits for one of them |
 //! | clones of one [`ShmBuf`] | `isize::MAX` | the process aborts, as with [`Arc`](std::sync::Arc) |
 //!
-//! # Numbers that no program lives to see the end of
+//! # Limits beyond any program's lifetime
 //!
-//! | what | how many | at most | at the end |
+//! | quantity | limit | reached after, at most | at the limit |
 //! |---|---|---|---|
-//! | messages in one chunk | at least 3 × 2^61: generations start at random below 2^62, and each message takes two | 10 million a second: 21,900 years | generations start over; a descriptor from before can be taken for a later one's |
-//! | connections in one peer slot | 2^62: an epoch takes four | 100,000 a second: 1.4 million years | epochs start over; likewise a [`PeerId`] |
-//! | segments of one provider | 2^64 - 1 | 100,000 a second: 5.8 million years | serial numbers start over, and pass by those in use |
+//! | messages in one chunk | at least 3 × 2^61: generations start at random below 2^62, and each message takes two | 10 million a second: 21,900 years | generations wrap around; an old descriptor can match a later message |
+//! | connections in one peer slot | 2^62: an epoch takes four | 100,000 a second: 1.4 million years | epochs wrap around; an old [`PeerId`] can match a later one |
+//! | segments of one provider | 2^64 - 1 | 100,000 a second: 5.8 million years | serial numbers wrap around, skipping those in use |
 //! | forks, each by the child of the one before | 2^64 | 20,000 a second: 29 million years | a handle that was inherited through all of them passes for the process's own |
 //!
 //! # Memory near the cap
 //!
-//! The pool moves nothing, so near the cap a large message can find no gap between what readers
-//! keep, as with any such allocator. Leave a quarter of the cap free, or more.
+//! The pool moves no memory, so near the cap a message may find no gap that is long enough, as with
+//! any such allocator. How much of the cap can be in use depends on the lengths. This bench drops
+//! and allocates messages of mixed lengths at random, in a pool that is always full, and in one
+//! whose use stays below a given share:
+//!
+//! ```console
+//! $ cargo bench --bench at_the_cap -- --fits --fitted 20000 --seeds 2
+//! ```
+//!
+//! | lengths up to | in use when a message is refused: least | mean | no refusal up to |
+//! |---|---|---|---|
+//! | 1/4 of the cap, uniform | 19 % | 77 % | 50 % |
+//! | 1/16 of the cap, uniform | 44 % | 83 % | 61 % |
+//! | 1/64 of the cap, uniform | 70 % | 86 % | 72 % |
+//! | 1/256 of the cap, uniform | 79 % | 87 % | 73 % |
+//! | 1/16 of the cap, log-uniform from 64 bytes on | 35 % | 79 % | 54 % |
+//! | 1/256 of the cap, log-uniform from 64 bytes on | 68 % | 80 % | 68 % |
+//!
+//! Shares are of the requested bytes. Repeating lengths fit better. `BENCHMARKS.md` has the whole
+//! table. [Reserved](crate::Provider::reserve) chunks have their place from the start.
+//!
+//! A message that finds no gap is refused, and nothing is evicted for it. If its length is refused
+//! again within 250 milliseconds, because its publisher waits or retries, one range is set aside
+//! for it, and it gets its memory once the chunks there have been dropped (see
+//! [`design`](super::design#at-the-cap)). One length at a time has such a range.
 //!
 //! A length is rounded up to its class: by less than 64 bytes up to 2 KiB, and by at most 3.2 %
 //! above that. No two messages share a cache line.
 //!
-//! Peers map whole the segments that they read from. That takes address space, and no memory of its
-//! own. A peer that reads one message of a dead provider keeps the memory of that message's segment
-//! until it lets go.
+//! Peers map segments whole. That takes address space, but no memory of its own. A peer that reads
+//! one message of a dead provider keeps the memory of that message's segment until it drops the
+//! view.
 //!
 //! # Forked processes
 //!
-//! A child made by `fork` finds the handles that it inherited inert: their drop does nothing, and
-//! allocating or attaching is an error. It makes its own. It must not read or write through the
-//! inherited ones, because the parent goes on using that memory. It keeps none of its parent's
-//! locks, so a killed parent is found dead (but see the module `zenoh` for its backend).
+//! In a child made by `fork`, inherited handles are inert: dropping them has no effect, and
+//! allocating or attaching is an error. The child creates its own. It must not access memory
+//! through inherited handles, because the parent continues to use it. It holds none of its parent's
+//! locks, so a killed parent is detected as dead (for the zenoh backend, see `shm-pool-zenoh`).
 //!
 //! `fork` must not be called in a signal handler.
 //!
-//! A child made by a raw `clone` system call, `_Fork` or `vfork` is not noticed. It must not use
-//! inherited handles, and until it calls `exec` or ends, a killed parent is not found dead.
+//! A child made by a raw `clone` system call, `_Fork` or `vfork` is not detected. It must not use
+//! inherited handles, and until it calls `exec` or exits, a killed parent is not detected as dead.
 //!
 //! [`AllocErrorKind::Exhausted`]: crate::AllocErrorKind::Exhausted
 //! [`AllocErrorKind::TooLarge`]: crate::AllocErrorKind::TooLarge
@@ -69,6 +93,7 @@
 //! [`AttachError::TooManyPeers`]: crate::AttachError::TooManyPeers
 //! [`BuildError::LockMemory`]: crate::BuildError::LockMemory
 //! [`BuildError::NumaNode`]: crate::BuildError::NumaNode
+//! [`BuildError::OutOfMemory`]: crate::BuildError::OutOfMemory
 //! [`BuildError::OutOfRange`]: crate::BuildError::OutOfRange
 //! [`BuildError::Prefix`]: crate::BuildError::Prefix
 //! [`ChannelError::Capacity`]: crate::channel::ChannelError::Capacity

@@ -1,6 +1,6 @@
-//! The parts of the documentation that go beyond the use of the crate: how an embedded publisher
-//! starts, how the crate is built, what it guarantees, where its limits are, and what stands in
-//! shared memory. Prose only; nothing here has code but the test that the last one is true.
+//! Documentation beyond the API: how an embedded publisher starts, the crate's design, its
+//! guarantees and limits, and the layout of shared memory. Prose only; the only code is the test of
+//! the layout.
 #![forbid(unsafe_code)]
 
 pub mod design;

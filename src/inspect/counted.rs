@@ -1,4 +1,4 @@
-//! Messages, counted by size class, and for how long they have been seen out.
+//! Counts messages by size class, and remembers how long leases and loans have been observed.
 
 #![forbid(unsafe_code)]
 
@@ -9,12 +9,13 @@ use crate::protocol::ids::ProviderId;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// How many leases are remembered from one look to the next, in all and of one object, and how many
-/// loans. The ages of others are not known. Far more than anybody has: objects may be damaged.
+/// The most leases, and the most loans, remembered from one look to the next, in all and per
+/// object. Ages beyond these limits are unknown. Both are far above real use: objects may be
+/// damaged.
 const MAX: usize = 1 << 20;
 const MAX_OF_ONE: usize = 1 << 16;
 
-/// Some messages, by the size class of their length.
+/// A set of messages, counted by the size class of their length.
 #[derive(Default)]
 pub(super) struct Counted {
     pub(super) bytes: u64,
@@ -31,58 +32,59 @@ impl Counted {
         report.bytes = report.bytes.saturating_add(len);
     }
 
-    /// The classes, smallest first.
+    /// Returns the classes, smallest first.
     pub(super) fn into_classes(self) -> Vec<ClassReport> {
         self.classes.into_values().collect()
     }
 }
 
-/// A peer's lease of a message, told apart from all others.
+/// Identifies one peer's lease of one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Lease {
     pub(super) provider: ProviderId,
     pub(super) record: u32,
     pub(super) generation: u64,
     pub(super) slot: usize,
-    /// Which peer has the slot.
+    /// The peer that occupies the slot.
     pub(super) epoch: Option<u64>,
 }
 
-/// A receiver's loan of a message, likewise.
+/// Identifies one receiver's loan of one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Loan {
     pub(super) provider: ProviderId,
-    /// The object that the receiver shares with the sender, and, of a publisher, its random id.
+    /// The object shared by the receiver and the sender and, for a publisher, the branch's random
+    /// id.
     pub(super) object: Inode,
     pub(super) branch: Option<u64>,
     pub(super) number: u32,
-    /// Which message has the number.
+    /// The message that the number refers to.
     pub(super) word: u64,
 }
 
-/// When each was first seen, of those that were seen at every look since.
+/// When each item was first seen, for items present in every look since.
 pub(super) type Since<T> = BTreeMap<T, Instant>;
 
-/// For how long leases, or loans, have been seen.
+/// How long leases, or loans, have been observed.
 pub(super) struct Ages<T> {
     now: Instant,
     before: Since<T>,
     seen: Since<T>,
 }
 
-/// Of those of one object.
+/// The leases, or loans, of one object.
 pub(super) struct AgesOfOne<'a, T> {
     ages: &'a mut Ages<T>,
     left: usize,
 }
 
 impl<T: Copy + Ord> Ages<T> {
-    /// At the beginning of a look. `before` is what the last one saw.
+    /// Starts a look. `before` is what the last look saw.
     pub(super) fn new(before: Since<T>) -> Self {
         Self { now: Instant::now(), before, seen: BTreeMap::new() }
     }
 
-    /// For the next look.
+    /// Returns what the next look starts from.
     pub(super) fn into_since(self) -> Since<T> {
         self.seen
     }
@@ -93,7 +95,7 @@ impl<T: Copy + Ord> Ages<T> {
 }
 
 impl<T: Copy + Ord> AgesOfOne<'_, T> {
-    /// For how long this has been seen. `None` if there are too many.
+    /// Returns how long `held` has been observed, or `None` if there are too many to remember.
     pub(super) fn of(&mut self, held: T) -> Option<Duration> {
         self.left = self.left.checked_sub(1)?;
         let Ages { now, before, seen } = &mut *self.ages;

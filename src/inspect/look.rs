@@ -1,30 +1,29 @@
-//! One look: from objects, locks and processes to a report.
+//! One look: turns objects, locks and processes into a report.
 
 #![forbid(unsafe_code)]
 
 use super::counted::{Ages, AgesOfOne, Counted, Lease, Loan, Since};
 use super::object::{Facts, Object, Objects, OfProvider, Stat};
-use super::report::{ChannelReport, PeerReport, ProviderReport, ReceiverReport, SegmentReport, State};
+use super::report::{ChannelReport, DamagedBranch, PeerReport, ProviderReport, ReceiverReport, SegmentReport, State};
 use crate::channel::lent::Lent;
 use crate::channel::outside::{self, Outside, Role};
 use crate::channel::ChannelError;
+use crate::error::Chain;
 use crate::os::mapping::Mapping;
 use crate::os::posix::PAGE;
 use crate::os::processes::{Process, Seen};
-use crate::owner::sweep::Swept;
-use crate::protocol::control::{
-    control_size, peer_byte, View, CHANNEL_MAGIC, MAGIC, MAX_RECORDS, OWNER_BYTE, RECEIVER_BYTE, VERSION,
-};
+use crate::protocol::control::{control_size, peer_byte, View, MAGIC, MAX_RECORDS, OWNER_BYTE, RECEIVER_BYTE, VERSION};
 use crate::protocol::descriptor::MAX_LEN;
 use crate::protocol::ids::{PeerId, ProviderId};
 use crate::protocol::names::Object as Named;
 use crate::protocol::record::PEERS;
+use crate::protocol::sweep::Swept;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Add;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// What one look has found so far.
+/// What this look has found so far.
 pub(super) struct Look {
     pub(super) objects: Objects,
     pub(super) seen: Seen,
@@ -32,18 +31,16 @@ pub(super) struct Look {
     pub(super) loans: Ages<Loan>,
     /// The providers whose messages a living receiver may still have to map.
     read: BTreeSet<(String, ProviderId)>,
-    /// What channels have lent, by provider.
+    /// The messages on loan through channels, by provider.
     lent: BTreeMap<(String, ProviderId), Counted>,
 }
 
-/// The leases of one provider.
 #[derive(Default)]
 struct Leases {
     all: Counted,
     peers: BTreeMap<usize, OfPeer>,
 }
 
-/// The leases of one peer.
 #[derive(Default)]
 struct OfPeer {
     messages: usize,
@@ -59,18 +56,19 @@ impl Look {
         Self { objects, seen, leases, loans, read: BTreeSet::new(), lent: BTreeMap::new() }
     }
 
-    /// The process that has a lock, if that is held and the process was seen.
+    /// Returns the process that holds a lock, if the lock is held and the process is visible.
     fn holder(&self, object: &Object, byte: usize, is_held: bool) -> Option<Process> {
         self.seen.holder(object.stat.inode, byte).filter(|_| is_held).cloned()
     }
 
-    /// To be asked after [`channels`](Self::channels), which find out who is read, and what is lent.
+    /// Reports the providers. Call after [`channels`](Self::channels), which finds out which
+    /// providers still have readers and which messages are on loan.
     pub(super) fn providers(&mut self) -> Vec<ProviderReport> {
         let all = std::mem::take(&mut self.objects.providers);
         all.iter().filter_map(|((prefix, id), found)| self.provider(prefix, *id, found)).collect()
     }
 
-    /// `None` if it has ended meanwhile, as it should or swept away.
+    /// Returns `None` if the provider shut down or was swept during the look.
     fn provider(&mut self, prefix: &str, id: ProviderId, found: &OfProvider) -> Option<ProviderReport> {
         let control = self.objects.open(prefix, Named::Control(id));
         if found.has_control && matches!(control, Ok(None)) {
@@ -89,7 +87,7 @@ impl Look {
                 let view = view(object, id);
                 let is_locked = object.is_locked(OWNER_BYTE);
                 owner = self.holder(object, OWNER_BYTE, is_locked);
-                is_dead = !is_locked;
+                is_dead = !is_locked && object.is_ours(MAGIC);
                 match view {
                     Ok(Some((view, records))) => {
                         state = if is_locked { State::Alive } else { State::Dead };
@@ -102,8 +100,9 @@ impl Look {
                 }
             }
         }
-        // After the locks: segments go before their owner.
-        let segments: Vec<_> = found.segments.iter().filter_map(|serial| self.segment(prefix, id, *serial)).collect();
+        // After the locks: an owner removes its segments before its control object.
+        let segments = found.segments.iter().filter_map(|serial| self.segment(prefix, id, *serial));
+        let (segments, its): (Vec<_>, Vec<_>) = segments.unzip();
         if matches!(&control, Ok(Some(object)) if !object.is_there()) {
             return None;
         }
@@ -111,8 +110,7 @@ impl Look {
             return None;
         }
         let is_orphan = is_dead && !self.read.contains(&(prefix.to_owned(), id));
-        let its = swept(segments.iter().map(|segment| segment.bytes_held));
-        let orphans = if is_orphan { its + own } else { Swept::default() };
+        let orphans = if is_orphan { its.into_iter().fold(own, Add::add) } else { Swept::default() };
         let lent = self.lent.remove(&(prefix.to_owned(), id)).unwrap_or_default();
         Some(ProviderReport {
             bytes_held: segments.iter().map(|segment| segment.bytes_held).sum(),
@@ -128,19 +126,21 @@ impl Look {
             bytes_lent: lent.bytes,
             lent: lent.into_classes(),
             peers,
-            is_orphan,
+            is_orphan: orphans.objects > 0,
             orphans,
         })
     }
 
-    fn segment(&self, prefix: &str, id: ProviderId, serial: u64) -> Option<SegmentReport> {
-        let Stat { len, bytes_held, inode } = self.objects.stat(prefix, Named::Segment(id, serial))?;
+    /// Reports a segment, with what a sweep would remove of it.
+    fn segment(&self, prefix: &str, id: ProviderId, serial: u64) -> Option<(SegmentReport, Swept)> {
+        let Stat { len, bytes_held, inode, is_segment } = self.objects.stat(prefix, Named::Segment(id, serial))?;
         let mapped_by = self.seen.mappers(inode).cloned().collect();
-        Some(SegmentReport { serial, len: len as u64, bytes_held, mapped_by })
+        let report = SegmentReport { serial, len: len as u64, bytes_held, mapped_by };
+        Some((report, swept(is_segment.then_some(bytes_held))))
     }
 
-    /// Who has a slot. `were_alive` says which slots' locks were held before the leases were read: who
-    /// leaves meanwhile is not dead.
+    /// Reports the occupied slots. `were_alive` says which slots' locks were held before the leases
+    /// were read: a peer that disconnects during the look is not reported as dead.
     fn peers(
         &self,
         control: &Object,
@@ -178,7 +178,7 @@ impl Look {
         all.iter().filter_map(|((prefix, name), branches)| self.channel(prefix, name, branches)).collect()
     }
 
-    /// `None` if it has gone meanwhile.
+    /// Returns `None` if the channel was removed during the look.
     fn channel(&mut self, prefix: &str, name: &str, branches: &BTreeSet<u64>) -> Option<ChannelReport> {
         let mut report = ChannelReport {
             prefix: prefix.to_owned(),
@@ -188,11 +188,12 @@ impl Look {
             sender: None,
             is_publisher: true,
             receivers: Vec::new(),
+            damaged: Vec::new(),
             is_orphan: false,
             orphans: Swept::default(),
         };
         let mut is_there = match self.visit(prefix, Named::Channel(name)) {
-            // A publisher that is gone, and receivers that are not.
+            // The publisher was dropped, but some receivers remain.
             Ok(None) => false,
             Ok(Some(visit)) => {
                 self.note_own(&visit, &mut report);
@@ -206,18 +207,28 @@ impl Look {
         for id in branches {
             let visit = self.visit(prefix, Named::Branch(name, *id));
             is_there |= !matches!(visit, Ok(None));
-            let Ok(Some(visit)) = visit else { continue };
-            report.orphans = report.orphans + visit.orphans();
-            // One that is not finished, or damaged, is nobody's receiver.
-            if let Ok(seen) = &visit.content {
-                report.provider = report.provider.or(Some(seen.provider));
-                report.receivers.push(self.receiver(prefix, Some(*id), &visit, seen));
+            let damaged = |problem, is_orphan| DamagedBranch { branch: *id, problem, is_orphan };
+            match visit {
+                Ok(None) => {}
+                Err(problem) => report.damaged.push(damaged(problem, false)),
+                Ok(Some(visit)) => {
+                    report.orphans = report.orphans + visit.orphans();
+                    match &visit.content {
+                        Ok(seen) => {
+                            report.provider = report.provider.or(Some(seen.provider));
+                            report.receivers.push(self.receiver(prefix, Some(*id), &visit, seen));
+                        }
+                        // Under construction, or left half-made by a killed receiver.
+                        Err(_) if visit.facts.magic == 0 => {}
+                        Err(error) => report.damaged.push(damaged(Chain(error).to_string(), visit.is_orphan())),
+                    }
+                }
             }
         }
         is_there.then_some(report)
     }
 
-    /// Opens a channel's object or a branch. `None` if there is none.
+    /// Opens a channel's object or a branch. Returns `None` if there is none.
     fn visit(&mut self, prefix: &str, named: Named<'_>) -> Result<Option<Visit>, String> {
         let Some(object) = self.objects.open(prefix, named)? else { return Ok(None) };
         let is_finished = object.state() != 0;
@@ -252,7 +263,7 @@ impl Look {
             }
             Err(_) if is_locked && !visit.is_finished => State::Unfinished,
             Err(_) if visit.facts.magic == 0 => State::Dead,
-            Err(error) => State::Unusable(error.to_string()),
+            Err(error) => State::Unusable(Chain(error).to_string()),
         };
         report.is_orphan = visit.is_orphan();
         report.orphans = visit.orphans();
@@ -289,7 +300,6 @@ impl Look {
 }
 
 impl Leases {
-    /// Counts who leases what.
     fn of(view: &View, provider: ProviderId, mut ages: AgesOfOne<'_, Lease>) -> Self {
         let mut this = Self::default();
         let epochs: Vec<_> = view.header().epochs.iter().map(|epoch| epoch.peer()).collect();
@@ -299,7 +309,7 @@ impl Leases {
                 continue;
             }
             let (generation, place) = record.look();
-            // Longer than any message: damaged, or in the middle of a change.
+            // Longer than any message: damaged, or being changed.
             let len = if place.len <= MAX_LEN as u64 { place.len } else { 0 };
             this.all.add(len);
             for slot in (0..PEERS).filter(|slot| holders >> slot & 1 != 0) {
@@ -317,7 +327,7 @@ impl Leases {
     }
 }
 
-/// What was found in a channel's object, or in a branch.
+/// What was found in a channel's object or a branch.
 struct Visit {
     object: Object,
     is_finished: bool,
@@ -326,31 +336,33 @@ struct Visit {
 }
 
 impl Visit {
-    /// Would a sweep remove it? It goes by the locks and the first word, and so does this: what is
-    /// half-made, or of another version, is removed as well.
+    /// Returns `true` if a sweep would remove the object. Like a sweep, this goes by the locks, the
+    /// first word and the number of names, so an object that is half-made or of another version
+    /// counts too.
     fn is_orphan(&self) -> bool {
-        let Facts { magic, is_owned, is_received, .. } = self.facts;
-        !is_owned && !is_received && [0, CHANNEL_MAGIC].contains(&magic)
+        let Facts { is_ours, is_owned, is_received, .. } = self.facts;
+        !is_owned && !is_received && is_ours
     }
 
-    /// What a sweep would remove of it.
+    /// Returns what a sweep would remove of it.
     fn orphans(&self) -> Swept {
         swept(self.is_orphan().then_some(self.object.stat.bytes_held))
     }
 }
 
-/// What the removal of objects with so much memory each would be.
+/// Sums up the removal of objects that hold this much memory each.
 fn swept(objects: impl IntoIterator<Item = u64>) -> Swept {
     objects.into_iter().map(|bytes| Swept { objects: 1, bytes }).fold(Swept::default(), Add::add)
 }
 
-/// A copy of a control object, with the records that may have been used, and how many there are in
-/// all. `None` if it is not finished; an error if it is not what it should be.
+/// Copies a control object, with the records that may have been used, and returns it with the total
+/// number of records. Returns `None` if the object is not finished, and an error if it is not what
+/// it should be.
 fn view(object: &Object, id: ProviderId) -> Result<Option<(View, usize)>, String> {
     let copy = |records| {
         let copy = Mapping::copy_of(object.opened.file(), &object.name, control_size(records));
         let too_small = || "it is too small".to_owned();
-        View::new(copy.map_err(|error| error.to_string())?, records).ok_or_else(too_small)
+        View::new(copy.map_err(|error| Chain(&error).to_string())?, records).ok_or_else(too_small)
     };
     if object.len() < PAGE {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! Who holds what: providers, peers, channels and what dead ones have left, seen from outside.
+//! Inspects providers, peers, channels and what dead processes left behind, from any process.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -17,35 +17,36 @@
 //! # }
 //! ```
 //!
-//! # Looking does not disturb
+//! # Inspection has no side effects
 //!
-//! A look opens objects for reading, reads what they say into private memory, and asks the kernel
-//! for locks without taking any. It takes no peer slot, maps nothing of others, writes nothing, and
-//! asks nobody for help, so it works while an owner is stopped or dead. Nobody can tell that it was
-//! there.
+//! A look opens objects for reading, copies their contents into private memory, and asks the kernel
+//! about locks without taking any. It takes no peer slot, maps no segment, writes nothing and needs
+//! no help from other processes, so it works while an owner is stopped or dead. No process can tell
+//! that it happened.
 //!
-//! # What is believed
+//! # Sources
 //!
-//! | question | who answers |
+//! | question | source |
 //! |---|---|
-//! | which objects are there, how long are they, how much memory do they have? | the file system |
+//! | which objects exist, how long are they, how much memory do they hold? | the file system |
 //! | is an owner, a peer, a sender, a receiver alive? | the kernel: whether its byte is locked |
-//! | which process is it? | the kernel: which process has the descriptor that the lock was taken by |
-//! | what does a peer lease, what is a receiver lent, how full is a channel? | the object, where any process of the same user can write; checked, and never more than a number in the report |
+//! | which process is it? | the kernel: the process with the descriptor that took the lock |
+//! | which messages does a peer lease or a receiver hold, and how full is a channel? | the object, which any process of the same user can write; checked, and never more than a number in the report |
 //!
-//! Objects that are damaged, or change during the look, make wrong numbers at worst. A process in
-//! another PID namespace is not seen, though its locks are: what it holds is shown without it. What
-//! was received from a channel can still be read when the object that says so is gone, because its
-//! sender, or that receiver of a publisher, was dropped: then nobody is seen to have it.
+//! At worst, an object that is damaged or changes during the look yields wrong numbers. A process
+//! in another PID namespace is invisible, though its locks are not: its leases and loans are listed
+//! without a process. Messages received from a channel stay readable after the object that lists
+//! them is removed, because the sender, or that receiver of a publisher, was dropped: the report
+//! then shows no holder.
 //!
 //! # What only the owner knows
 //!
-//! Which chunks are in use by the owner itself and which are idle: [`Provider::stats`]. And how
-//! long a lease or a loan has lasted: that would cost a look at the clock with each message. An
-//! [`Inspector`] remembers what it saw at its looks before, and says since when it has seen the same
-//! one at every look. It may be older than that. If a peer let go of the message between two looks,
-//! and then leased the same one again, it is younger. So is a loan of a channel that was made again
-//! meanwhile, if its file system gives the new object the old one's inode; tmpfs does not.
+//! Which chunks the owner itself uses and which are idle: see [`Provider::stats`]. And how long a
+//! lease or a loan has lasted, since recording that would cost a clock read per message. Instead,
+//! an [`Inspector`] remembers its earlier looks and reports how long it has seen the same lease or
+//! loan in every look. The true age may be higher. It is lower if a peer released the message
+//! between two looks and then leased the same one again, or if a channel was recreated in between
+//! and the file system reused the inode; tmpfs does not.
 //!
 //! [`Provider::stats`]: crate::Provider::stats
 
@@ -58,7 +59,7 @@ mod report;
 
 pub use crate::os::processes::Process;
 pub use report::{
-    ChannelReport, ClassReport, PeerReport, ProviderReport, ReceiverReport, Report, SegmentReport, State,
+    ChannelReport, ClassReport, DamagedBranch, PeerReport, ProviderReport, ReceiverReport, Report, SegmentReport, State,
 };
 
 use crate::error::OsError;
@@ -75,13 +76,13 @@ use std::io;
 use std::mem::take;
 use std::path::{Path, PathBuf};
 
-/// Looks at what this crate's processes have in a directory. See the [module](self).
+/// Inspects this crate's objects in a directory. See the [module](self).
 #[derive(Clone, Debug)]
 pub struct Inspector {
     directory: PathBuf,
-    /// Only of objects whose names begin so.
+    /// Restricts the look to objects with this name prefix.
     prefix: Option<String>,
-    /// Of what the last look found.
+    /// What the last look found.
     leases: Since<Lease>,
     loans: Since<Loan>,
 }
@@ -93,20 +94,20 @@ impl Default for Inspector {
 }
 
 impl Inspector {
-    /// Looks at /dev/shm.
+    /// Creates an inspector of /dev/shm.
     pub fn new() -> Self {
         Self::of(DIRECTORY)
     }
 
-    /// Looks at another directory; see [`ProviderBuilder::directory`].
+    /// Creates an inspector of another directory; see [`ProviderBuilder::directory`].
     ///
     /// [`ProviderBuilder::directory`]: crate::ProviderBuilder::directory
     pub fn of(directory: impl Into<PathBuf>) -> Self {
         Self { directory: directory.into(), prefix: None, leases: Since::new(), loans: Since::new() }
     }
 
-    /// Looks only at objects with this name prefix, as set by [`ProviderBuilder::name_prefix`]. The
-    /// default is all.
+    /// Restricts the inspector to objects with this name prefix, as set by
+    /// [`ProviderBuilder::name_prefix`]. By default it covers all prefixes.
     ///
     /// [`ProviderBuilder::name_prefix`]: crate::ProviderBuilder::name_prefix
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
@@ -114,17 +115,17 @@ impl Inspector {
         self
     }
 
-    /// The directory that it looks at.
+    /// Returns the inspected directory.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Looks once at everything that belongs to this process's user.
+    /// Inspects everything that belongs to this process's user, once.
     ///
     /// # Errors
     ///
-    /// [`OsError`] if the directory or /proc cannot be read. An object that cannot is in the
-    /// report, with the reason.
+    /// [`OsError`] if the directory or /proc cannot be read. An object that cannot be read is
+    /// listed in the report, with the reason.
     pub fn look(&mut self) -> Result<Report, OsError> {
         let mut objects = Objects::find(&self.directory, self.prefix.as_deref())?;
         let wanted = Wanted { inodes: std::mem::take(&mut objects.inodes), is_name: &|file| parse(file).is_some() };
@@ -145,14 +146,14 @@ impl Inspector {
 }
 
 impl Provider {
-    /// What anybody can see of this provider from outside: who its peers are, which processes, and
-    /// what each of them leases. [`stats`](Self::stats) tells what the owner itself has.
+    /// Returns what any process can see of this provider: its peers, their processes, and what each
+    /// peer leases. For the owner's own view, see [`stats`](Self::stats).
     ///
-    /// Looks at all processes under /proc, which takes milliseconds.
+    /// Scans all processes under /proc, which takes milliseconds.
     ///
     /// # Errors
     ///
-    /// As [`Inspector::look`]; also if the control object has been removed by hand. In a forked
+    /// As for [`Inspector::look`]; also if the control object has been removed by hand. In a forked
     /// child, `owner` is the parent.
     pub fn report(&self) -> Result<ProviderReport, OsError> {
         let names = self.names();

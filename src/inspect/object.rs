@@ -1,28 +1,29 @@
-//! The objects in a directory. They are opened one at a time: there may be more of them than a process
-//! may open.
+//! The objects in a directory. They are opened one at a time, because there may be more of them
+//! than the process may have descriptors.
 //!
-//! # What may happen meanwhile
+//! # Concurrent changes
 //!
-//! First the names are listed, then all processes are looked at, which takes a while, and then the
-//! objects. So that the living are reported as they are, each object is opened by its name at the
-//! end: whether it is finished, its length, its content, its locks, and last whether it has a name
-//! still:
+//! A look first lists the names, then scans all processes, which takes a while, and then reads the
+//! objects. So that living objects are reported as they are, each is opened by name only at the
+//! end. The order is: whether it is finished, its length, its content, its locks, and last whether
+//! it still has a name:
 //!
-//! | meanwhile | seen is |
+//! | during the look | reported as |
 //! |---|---|
-//! | an object gets its maker's lock, and its content after that | what is not finished, or all of it with its lock |
-//! | an object is removed: its maker ended as it should, or somebody swept | nothing of it |
-//! | another object takes a name that is used again, as a channel's is | the new one |
-//! | a process comes or goes | its locks as they are at the end; who came late has no process |
+//! | an object gets its maker's lock, and its content after that | unfinished, or complete and locked |
+//! | an object is removed, by its maker or a sweep | absent |
+//! | another object takes a reused name, such as a channel's | the new object |
+//! | a process takes or releases a lock | the locks as they are at the end; a late holder has no process |
 
 #![forbid(unsafe_code)]
 
-use crate::error::OsError;
+use crate::error::{Chain, OsError};
 use crate::os::foreign::{check_metadata, is_linked, ObjectError};
 use crate::os::locks::LockFile;
 use crate::os::name::{list, Inode, Name};
 use crate::os::posix::effective_uid;
-use crate::protocol::control::{OWNER_BYTE, PROVIDER_OFFSET, RECEIVER_BYTE};
+use crate::protocol::control::{CHANNEL_MAGIC, OWNER_BYTE, PROVIDER_OFFSET, RECEIVER_BYTE};
+use crate::protocol::dead::{is_object, is_segment};
 use crate::protocol::ids::ProviderId;
 use crate::protocol::names::{parse, Object as Named};
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,7 +31,7 @@ use std::fs::{self, Metadata};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// The names in a directory, by what they belong to.
+/// The names in a directory, grouped by provider and by channel.
 #[derive(Default)]
 pub(super) struct Objects {
     directory: PathBuf,
@@ -39,30 +40,32 @@ pub(super) struct Objects {
     /// By prefix and name; the ids of their branches.
     pub(super) channels: BTreeMap<(String, String), BTreeSet<u64>>,
     pub(super) inodes: BTreeSet<Inode>,
-    /// How many belong to other users.
+    /// How many objects belong to other users.
     pub(super) others: usize,
 }
 
-/// What there was of a provider.
+/// The objects found of one provider.
 #[derive(Default)]
 pub(super) struct OfProvider {
     pub(super) has_control: bool,
-    /// Their serial numbers.
+    /// The segments' serial numbers.
     pub(super) segments: BTreeSet<u64>,
 }
 
-/// Of the word whose upper half is a channel's state, behind magic number and version.
+/// The offset of the word whose upper half is a channel's state, after magic number and version.
 const STATE_OFFSET: u64 = 8;
 
-/// What is seen of a file without opening it.
+/// What can be learned of a file without opening it.
 pub(super) struct Stat {
     pub(super) len: usize,
-    /// Bytes of memory that it has.
+    /// Memory that the file holds, in bytes.
     pub(super) bytes_held: u64,
     pub(super) inode: Inode,
+    /// Whether the file can be a segment.
+    pub(super) is_segment: bool,
 }
 
-/// A regular file of this user, opened to read it, and for questions about its locks. None is ever
+/// A regular file of this user, opened for reading and for querying its locks. No lock is ever
 /// taken.
 pub(super) struct Object {
     pub(super) name: Name,
@@ -70,27 +73,28 @@ pub(super) struct Object {
     pub(super) stat: Stat,
 }
 
-/// What a channel's object says of itself and of those who use it.
+/// What a channel's object says about itself and its users.
 pub(super) struct Facts {
-    /// Its first word.
     pub(super) magic: u64,
-    /// The word that tells of a channel's object which provider it belongs to.
+    /// Whether it is a channel's object, or an unfinished object, and has no other name.
+    pub(super) is_ours: bool,
+    /// The word that, in a channel's object, names its provider.
     pub(super) provider: u64,
-    /// Does its maker live?
+    /// Whether its maker is alive.
     pub(super) is_owned: bool,
-    /// Does its receiver live?
+    /// Whether its receiver is alive.
     pub(super) is_received: bool,
 }
 
 impl Objects {
-    /// Lists all that have a name of this crate's, with this prefix or with any.
+    /// Lists all names that match this crate's scheme, with this prefix or with any.
     pub(super) fn find(directory: &Path, prefix: Option<&str>) -> Result<Self, OsError> {
         let mut this = Self { directory: directory.to_owned(), ..Self::default() };
         for file in list(directory)? {
             let Some((of, named)) = parse(&file).filter(|(of, _)| prefix.map_or(true, |prefix| prefix == *of)) else {
                 continue;
             };
-            // If it cannot be looked at, it was removed meanwhile.
+            // If `lstat` fails, the file was removed in the meantime.
             let Ok(metadata) = fs::symlink_metadata(directory.join(&file)) else { continue };
             if metadata.uid() != effective_uid() {
                 this.others += 1;
@@ -121,20 +125,20 @@ impl Objects {
         Name::in_directory(&self.directory, &named.file(prefix))
     }
 
-    /// The file that has a name now. `None` if there is none, or none of ours.
+    /// Returns the file that has this name now. `None` if there is none, or it is not ours.
     pub(super) fn stat(&self, prefix: &str, named: Named<'_>) -> Option<Stat> {
         let name = self.name(prefix, named);
         Stat::of(&fs::symlink_metadata(name.as_path()).ok()?, &name).ok()
     }
 
-    /// Opens the object that has a name now. `None` if there is none, or another user's.
+    /// Opens the object that has this name now. `None` if there is none, or it is another user's.
     pub(super) fn open(&self, prefix: &str, named: Named<'_>) -> Result<Option<Object>, String> {
         match Object::open(self.name(prefix, named)) {
             Ok(object) => Ok(Some(object)),
             Err(ObjectError::WrongUid { .. }) => Ok(None),
             Err(error) if error.is_missing() => Ok(None),
             Err(ObjectError::Unusable { reason, .. }) => Err(reason.to_owned()),
-            Err(ObjectError::Os(error)) => Err(error.to_string()),
+            Err(ObjectError::Os(error)) => Err(Chain(&error).to_string()),
         }
     }
 }
@@ -142,8 +146,9 @@ impl Objects {
 impl Stat {
     fn of(metadata: &Metadata, name: &Name) -> Result<Self, ObjectError> {
         let len = check_metadata(metadata, name, effective_uid())?;
-        // A block has 512 bytes here, whatever the file system's block size.
-        Ok(Self { len, bytes_held: metadata.blocks() * 512, inode: inode(metadata) })
+        // `st_blocks` counts units of 512 bytes, whatever the file system's block size.
+        let is_segment = is_segment(metadata, effective_uid());
+        Ok(Self { len, bytes_held: metadata.blocks() * 512, inode: inode(metadata), is_segment })
     }
 }
 
@@ -154,37 +159,44 @@ impl Object {
         Ok(Self { stat: Stat::of(&metadata, &name)?, opened, name })
     }
 
-    /// Does somebody else hold the lock on this byte?
+    /// Returns `true` if another descriptor holds the lock on this byte.
     pub(super) fn is_locked(&self, byte: usize) -> bool {
         self.opened.is_locked(byte)
     }
 
-    /// Its length now. To be asked after what says that it is finished.
+    /// Returns its current length. Call after what says that the object is finished.
     pub(super) fn len(&self) -> usize {
         self.opened.file().metadata().map_or(0, |metadata| usize::try_from(metadata.len()).unwrap_or(0))
     }
 
-    /// The state that a channel's maker writes last; 0 before. To be asked before its content is read.
+    /// Returns the state, which a channel's maker writes last; 0 before. Call before reading the
+    /// content.
     pub(super) fn state(&self) -> u32 {
         (self.word(STATE_OFFSET) >> 32) as u32
     }
 
-    /// What it says now. To be asked after its content was read.
+    /// Returns what it says now. Call after reading the content.
     pub(super) fn facts(&self) -> Facts {
         Facts {
             magic: self.word(0),
+            is_ours: self.is_ours(CHANNEL_MAGIC),
             provider: self.word(PROVIDER_OFFSET),
             is_owned: self.is_locked(OWNER_BYTE),
             is_received: self.is_locked(RECEIVER_BYTE),
         }
     }
 
-    /// Has it a name still? To be asked last.
+    /// Returns `true` if a sweep would take it for an object with this first word.
+    pub(super) fn is_ours(&self, magic: u64) -> bool {
+        is_object(self.opened.file(), magic).unwrap_or(false)
+    }
+
+    /// Returns `true` if it still has a name. Call last.
     pub(super) fn is_there(&self) -> bool {
         is_linked(self.opened.file()).unwrap_or(true)
     }
 
-    /// The word at this byte; zero beyond the end, as in what is not finished.
+    /// Returns the word at this offset; zero past the end, as in an unfinished object.
     fn word(&self, at: u64) -> u64 {
         let mut found = [0; 8];
         let _ = self.opened.file().read_at(&mut found, at);

@@ -1,44 +1,44 @@
-//! What a look finds, as plain data.
+//! The result of a look, as plain data.
 
 #![forbid(unsafe_code)]
 
 use crate::channel::OnFull;
 use crate::os::processes::Process;
-use crate::owner::sweep::Swept;
 use crate::protocol::ids::{PeerId, ProviderId};
+use crate::protocol::sweep::Swept;
 use std::ops::Add;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What there was in a directory, at about one moment: the parts were looked at one after another.
+/// The state of a directory at roughly one moment: its parts are inspected one after another.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Report {
-    /// The directory that was looked at.
+    /// The inspected directory.
     pub directory: PathBuf,
-    /// Bytes that its file system has left, if it says.
+    /// Free bytes in its file system, if known.
     pub free_bytes: Option<u64>,
     /// The providers, by prefix and id.
     pub providers: Vec<ProviderReport>,
     /// The channels, by prefix and name.
     pub channels: Vec<ChannelReport>,
-    /// Objects of this crate that belong to another user, and so were not looked at.
+    /// Objects of this crate that belong to another user and were skipped.
     pub others: usize,
-    /// Processes that may not be looked at: what they hold is shown, but not that it is they.
+    /// Processes that this user may not inspect. Their memory is listed without an owner.
     pub hidden_processes: usize,
 }
 
-/// Is the maker of an object there?
+/// Whether the maker of an object is alive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum State {
-    /// It lives: the kernel says that it has its lock.
+    /// Alive: the kernel reports its lock as held.
     Alive,
-    /// It lives and has not finished making the object.
+    /// Alive, and still making the object.
     Unfinished,
-    /// It is dead. A sweep removes the object, unless somebody still has to read it.
+    /// Dead. A sweep removes the object, unless it still has a reader.
     Dead,
-    /// The object is not what its name says, or is of another version. The text says why. If its
+    /// The object is not what its name says, or has another version; the text says why. If its
     /// maker is dead, a sweep may remove it.
     Unusable(String),
 }
@@ -51,36 +51,36 @@ pub struct ProviderReport {
     pub prefix: String,
     /// Its id, which follows the prefix.
     pub id: ProviderId,
-    /// Is its process there?
+    /// Whether its process is alive.
     pub state: State,
-    /// Its process, if it is seen.
+    /// Its process, if visible.
     pub owner: Option<Process>,
-    /// Bytes of memory that its segments have.
+    /// Memory that its segments hold, in bytes.
     pub bytes_held: u64,
-    /// Bytes that its segments are long: address space.
+    /// Address space that its segments span, in bytes.
     pub bytes_mapped: u64,
     /// Its segments, by serial number.
     pub segments: Vec<SegmentReport>,
-    /// How many messages can be attached to at a time.
+    /// The most messages that can be shared at a time.
     pub max_shared: usize,
-    /// Bytes of messages that peers lease. A message that several lease counts once. What the owner
-    /// has besides, in use and idle, is known to the owner alone: [`Provider::stats`].
+    /// Bytes of messages that peers lease. A message leased by several peers counts once. Only the
+    /// owner knows how much else it uses or keeps idle: [`Provider::stats`].
     ///
     /// [`Provider::stats`]: crate::Provider::stats
     pub bytes_leased: u64,
     /// The messages that peers lease, by the size class of their length.
     pub leased: Vec<ClassReport>,
-    /// Bytes of messages that channels have lent to receivers. A message that several have counts
-    /// once for each. Not what is still read of a channel whose objects are gone: see [the module's
-    /// docs](super#what-is-believed).
+    /// Bytes of messages on loan to receivers through channels. A message on loan to several
+    /// receivers counts once for each. Excludes messages still being read from a channel whose
+    /// objects have been removed: see [the module's docs](super#sources).
     pub bytes_lent: u64,
-    /// The messages that are lent, by the size class of their length.
+    /// The messages on loan, by the size class of their length.
     pub lent: Vec<ClassReport>,
-    /// The peers that are connected, and those that died with leases, by slot.
+    /// The connected peers, and those that died with leases, by slot.
     pub peers: Vec<PeerReport>,
-    /// Would a sweep remove it now?
+    /// Whether a sweep would remove it now.
     pub is_orphan: bool,
-    /// What that would remove: segments and the control object.
+    /// What a sweep would remove: segments and the control object.
     pub orphans: Swept,
 }
 
@@ -92,9 +92,9 @@ pub struct SegmentReport {
     pub serial: u64,
     /// Its length in bytes.
     pub len: u64,
-    /// Bytes of memory that it has.
+    /// Memory that it holds, in bytes.
     pub bytes_held: u64,
-    /// The processes that have it mapped, the owner included.
+    /// The processes that map it, including the owner.
     pub mapped_by: Vec<Process>,
 }
 
@@ -104,9 +104,9 @@ pub struct SegmentReport {
 pub struct ClassReport {
     /// Size of the class's chunks in bytes.
     pub size: u64,
-    /// How many messages.
+    /// Number of messages.
     pub messages: usize,
-    /// Their length in bytes, all together.
+    /// Their total length in bytes.
     pub bytes: u64,
 }
 
@@ -120,21 +120,21 @@ pub struct PeerReport {
     ///
     /// [`Provider::disconnect`]: crate::Provider::disconnect
     pub id: Option<PeerId>,
-    /// Does the owner refuse it?
+    /// Whether the owner refuses it.
     pub is_refused: bool,
-    /// Is its process there?
+    /// Whether its process is alive.
     pub is_alive: bool,
-    /// Its process, if it is seen.
+    /// Its process, if visible.
     pub process: Option<Process>,
-    /// How many messages it leases.
+    /// Number of messages that it leases.
     pub messages: usize,
-    /// Their length in bytes, all together.
+    /// Their total length in bytes.
     pub bytes: u64,
-    /// How many views it has open.
+    /// Number of open views.
     pub views: u64,
-    /// How many grants it has not taken up.
+    /// Number of unclaimed grants.
     pub grants: u64,
-    /// How long ago this [`Inspector`](super::Inspector) first saw a lease that it has seen at each
+    /// How long this [`Inspector`](super::Inspector) has seen the oldest of its leases, in every
     /// look since: see [the module's docs](super#what-only-the-owner-knows).
     pub oldest_lease: Option<Duration>,
 }
@@ -149,17 +149,21 @@ pub struct ChannelReport {
     pub name: String,
     /// The provider whose buffers it carries.
     pub provider: Option<ProviderId>,
-    /// Is its sender's process there?
+    /// Whether its sender's process is alive.
     pub state: State,
-    /// The sender's process, if it is seen.
+    /// The sender's process, if visible.
     pub sender: Option<Process>,
-    /// Can it have several receivers?
+    /// Whether it can have several receivers.
     pub is_publisher: bool,
-    /// The receivers that there are; of a sender, also the place of one that has not come.
+    /// The receivers; of a sender, also the place reserved for one that has not connected.
     pub receivers: Vec<ReceiverReport>,
-    /// Would a sweep remove its own object now? Those shared with receivers are theirs.
+    /// Branches that cannot be read. A sweep removes those that belong to dead processes and begin
+    /// like an object of this crate; others may be any program's files.
+    pub damaged: Vec<DamagedBranch>,
+    /// Whether a sweep would remove its own object now. Those shared with receivers have their own
+    /// flag.
     pub is_orphan: bool,
-    /// What a sweep would remove of all its objects, half-made ones too.
+    /// What a sweep would remove of all its objects, half-made ones included.
     pub orphans: Swept,
 }
 
@@ -167,42 +171,55 @@ pub struct ChannelReport {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ReceiverReport {
-    /// Of a publisher: the id of what it shares with this receiver.
+    /// Of a publisher: the id of the branch that it shares with this receiver.
     pub branch: Option<u64>,
-    /// Does its process live, and has it not dropped all that it received?
+    /// Whether its process is alive and still holds anything that it received.
     pub is_alive: bool,
-    /// Its process, if it is seen.
+    /// Its process, if visible.
     pub process: Option<Process>,
-    /// What happens when it is behind.
+    /// What happens when it falls behind.
     pub on_full: OnFull,
-    /// How many messages it may be behind.
+    /// How many messages it may fall behind.
     pub capacity: usize,
-    /// How many buffers it may have.
+    /// The most buffers it may hold.
     pub loans: usize,
-    /// How many it has, received or not. What a dead one had comes back when the owner needs
-    /// memory.
+    /// Number of buffers that it holds, received or not. The owner reclaims a dead receiver's
+    /// buffers when it needs memory.
     pub lent: usize,
-    /// Their length in bytes, all together.
+    /// Their total length in bytes.
     pub bytes_lent: u64,
-    /// For how long this [`Inspector`](super::Inspector) has seen this receiver have one of them, at
-    /// every look: see [the module's docs](super#what-only-the-owner-knows).
+    /// How long this [`Inspector`](super::Inspector) has seen the oldest of its loans, in every
+    /// look: see [the module's docs](super#what-only-the-owner-knows).
     pub oldest_loan: Option<Duration>,
-    /// How many messages were sent to it.
+    /// Number of messages sent to it.
     pub sent: u64,
-    /// How many wait for it.
+    /// Number of messages queued for it, at most `capacity`. The extra slot may hold one more: the
+    /// message being received, or a new one while the oldest is withdrawn.
     pub waiting: usize,
-    /// How many messages were left out, as far as the last one that was sent to it tells. Those
-    /// that were withdrawn are not among them.
+    /// Number of messages that were left out, as recorded in the last one sent to it. Excludes
+    /// those that were withdrawn.
     pub left_out: u32,
-    /// Bytes of memory of the object that it shares with the sender.
+    /// Memory held by the object that it shares with the sender, in bytes.
     pub bytes_held: u64,
-    /// Would a sweep remove that now?
+    /// Whether a sweep would remove that object now.
+    pub is_orphan: bool,
+}
+
+/// An object that has the name of a publisher's branch but cannot be read.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct DamagedBranch {
+    /// The id in its name.
+    pub branch: u64,
+    /// What is wrong with it.
+    pub problem: String,
+    /// Whether a sweep would remove it now.
     pub is_orphan: bool,
 }
 
 impl Report {
-    /// What a sweep of all prefixes would remove now. Memory that somebody still has mapped goes back
-    /// to the system when it is unmapped.
+    /// Returns what a sweep of all prefixes would remove now. Memory that a process still maps
+    /// returns to the system when it is unmapped.
     pub fn orphans(&self) -> Swept {
         let providers = self.providers.iter().map(|provider| provider.orphans);
         providers.chain(self.channels.iter().map(|channel| channel.orphans)).fold(Swept::default(), Add::add)

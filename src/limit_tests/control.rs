@@ -32,7 +32,7 @@ impl Scene {
         let owner = OwnerControl::create(&names, ProviderId(7), RECORDS, 0o600, 0, 1)
             .unwrap()
             .expect("nobody sweeps this prefix");
-        let (record, closed) = owner.fresh_record(&mut owner.free_lists.lock()).unwrap();
+        let (record, closed) = owner.claim_record().unwrap();
         let generation = published_after(closed);
         owner.record(record).unwrap().publish(generation, Place { segment: 1, index: 0, offset: 0, len: 1 });
         Self { owner, names, record, generation }

@@ -1,7 +1,7 @@
-//! Models of those who sleep by other means than [`Bell::wait`], checked by loom: a task whose
-//! helper sleeps for it, a thread that sleeps on two bells, and interrupts.
+//! Loom models of waits other than [`Bell::wait`]: a task whose helper sleeps for it, a thread that
+//! sleeps on two bells, and interrupts.
 
-use super::bell::{is_asleep, is_rung, Bell};
+use super::bell::{is_asleep, is_rung, Bell, Look};
 use crate::os::futex::{Futex, Words};
 use crate::sync::{fence, fence_after_rmw, AtomicU64, Ordering};
 use loom::sync::Arc;
@@ -10,7 +10,7 @@ use loom::thread;
 /// An end with its helper. The waker is a flag, and the task's wake-ups are counted.
 struct Scene {
     bell: Bell,
-    /// What the ringer has made ready.
+    /// How many messages the ringer has made ready.
     ready: AtomicU64,
     /// The helper's count.
     count: Futex,
@@ -18,9 +18,9 @@ struct Scene {
     /// The task sleeps on this; a wake-up adds one.
     wakes: Futex,
     is_over: AtomicU64,
-    /// Does the helper sleep on its count alone?
+    /// 1 while the helper sleeps on its count alone.
     is_idle: AtomicU64,
-    /// Can it sleep on both?
+    /// `true` if the helper can sleep on both words.
     has_many: bool,
 }
 
@@ -32,13 +32,13 @@ impl Scene {
         Arc::new(Self { bell, ready, count, has_waker, wakes, is_over, is_idle, has_many })
     }
 
-    /// What a ringer does for each message.
+    /// Sends a message, as a ringer does.
     fn ring(&self) {
         self.ready.fetch_add(1, Ordering::Release); // W1
         self.bell.ring();
     }
 
-    /// A task's poll, as `Sleeper::arm` does it: is there more than `received`?
+    /// Polls a task, as `Sleeper::arm` does. Returns `true` if there is more than `received`.
     fn poll(&self, received: u64) -> bool {
         let is_ready = || self.ready.load(Ordering::Acquire) > received;
         if is_ready() {
@@ -54,7 +54,7 @@ impl Scene {
         is_ready() // S3
     }
 
-    /// What the task does until it has received all.
+    /// Runs the task until it has received `all`.
     fn await_all(&self, all: u64) {
         for received in 0..all {
             loop {
@@ -72,7 +72,7 @@ impl Scene {
         self.count.fetch_add(1, Ordering::SeqCst);
         self.count.wake();
         if !self.has_many {
-            // Otherwise the helper would find the end a second later; there is no time here.
+            // A real helper would find the end a second later, but loom has no time.
             self.bell.leave();
         }
     }
@@ -82,7 +82,7 @@ impl Scene {
         found > 0 && self.has_waker.compare_exchange(found, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// What the helper does.
+    /// Runs the helper.
     fn help(&self) {
         loop {
             let count = self.count.load(Ordering::SeqCst); // H1
@@ -122,14 +122,14 @@ fn model(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
     model.check(run);
 }
 
-/// Otherwise a task sleeps for ever although it was rung for: by a ring that the helper takes for
-/// one that it has seen, above all.
+/// A task never misses a ring, in particular one that the helper could mistake for one already
+/// seen.
 #[test]
 fn a_task_that_awaits_misses_no_ring() {
     await_two_rings(true);
 }
 
-/// The same, on kernels where the helper sleeps on one word at a time.
+/// The same, on kernels where the helper can only sleep on one word at a time.
 #[test]
 fn a_task_that_awaits_misses_no_ring_on_older_kernels() {
     await_two_rings(false);
@@ -152,7 +152,7 @@ fn await_two_rings(has_many: bool) {
     });
 }
 
-/// What `wait_any` does: sleeps on two bells.
+/// A thread that sleeps on two bells, as `wait_any` does, misses neither.
 #[test]
 fn who_sleeps_on_two_bells_misses_neither() {
     model(3, || {
@@ -166,7 +166,7 @@ fn who_sleeps_on_two_bells_misses_neither() {
             })
         });
         let is_ready = |at: usize| ready[at].load(Ordering::Acquire) == 1;
-        // Until both have come.
+        // Until both are ready.
         while !(is_ready(0) && is_ready(1)) {
             let values = [bells[0].lie_down(), bells[1].lie_down()];
             if is_ready(0) && is_ready(1) {
@@ -180,8 +180,8 @@ fn who_sleeps_on_two_bells_misses_neither() {
     });
 }
 
-/// Otherwise a wait that was interrupted goes on; or, before there is a ringer, takes the interrupt
-/// for the ringer's end; or an interrupt takes the ringer's wake-up.
+/// An interrupt ends the wait, is not mistaken for the ringer's death before there is a ringer, and
+/// does not consume the ringer's wake-up.
 #[test]
 fn an_interrupt_ends_a_wait_and_takes_no_ring() {
     for holder in [0, 1] {
@@ -203,10 +203,10 @@ fn an_interrupt_ends_a_wait_and_takes_no_ring() {
             });
             let (bell, is_interrupted, is_rung) = (&scene.0, &scene.1, &scene.2);
             let is_set = |flag: &AtomicU64| flag.load(Ordering::Acquire) == 1;
-            bell.wait(None, || is_set(is_interrupted), || true);
+            bell.wait(None, &mut Look::new(), || is_set(is_interrupted), || true);
             assert!(is_set(is_interrupted) && !bell.is_gone());
             if let Some(ringing) = ringing {
-                bell.wait(None, || is_set(is_rung), || true);
+                bell.wait(None, &mut Look::new(), || is_set(is_rung), || true);
                 ringing.join().unwrap();
             }
             interrupting.join().unwrap();

@@ -1,9 +1,10 @@
-//! Models of a publisher and its receivers, checked by loom: what is withdrawn while it is received
-//! has one taker, a receiver that comes is met or told, and one fence serves several bells.
+//! Loom models of a publisher and its receivers: one side takes a message that is withdrawn while
+//! it is received, a new receiver is connected or learns of the close, and one fence serves several
+//! bells.
 
-use super::bell::{Bell, Woken};
+use super::bell::{Bell, Look, Woken};
 use super::meeting::MeetingHeader;
-use super::ring::{self, Slot, Ticket, Words, WORDS};
+use super::ring::{self, Slot, Ticket, WORDS};
 use crate::sync::{fence, Ordering};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -33,41 +34,38 @@ unsafe impl Send for Latest {}
 
 impl Latest {
     fn write(&self, buffer: u64, value: u64) {
-        // SAFETY: loom checks that nobody else accesses the bytes now.
+        // SAFETY: loom checks that no other thread accesses the bytes now.
         self.buffers[buffer as usize].with_mut(|bytes| unsafe { *bytes = value });
     }
 
-    /// What a publisher does: it makes room, fills a buffer that is free, and sends it. Returns how
-    /// many messages it has withdrawn.
+    /// Fills a free buffer, sends it and makes room for the next, as a publisher does. Returns how
+    /// many messages it withdrew.
     fn send_all(&self) -> u64 {
         let count = self.buffers.len() as u64;
         let (mut ticket, mut free, mut withdrawn) = (Ticket::default(), (0..count).rev().collect::<Vec<_>>(), 0);
         for number in 0..count {
-            let mut oldest = ring::oldest(&self.slots, ticket);
-            if ring::is_there(&self.slots, oldest) {
-                if let Some(words) = ring::claim(&self.slots, &mut oldest) {
-                    withdrawn += 1;
-                    free.push(words[0]);
-                }
-            }
             let buffer = free.pop().expect("one for each message");
             self.write(buffer, number);
             ring::put(&self.slots, &mut ticket, &[buffer; WORDS]);
+            if let Some(words) = ring::claim(&self.slots, &mut ring::oldest(&self.slots, ticket)) {
+                withdrawn += 1;
+                free.push(words[0]);
+            }
         }
         withdrawn
     }
 
-    /// What a receiver does: it takes a message, if there is one, and reads its buffer.
+    /// Takes a message, if there is one, and reads its buffer, as a receiver does.
     fn receive(&self, ticket: &mut Ticket) -> Option<u64> {
-        let words: Words = ring::claim_next(&self.slots, ticket)?;
+        let (words, _) = ring::claim_next(&self.slots, ticket)?;
         assert_eq!(words, [words[0]; WORDS], "it is torn");
-        // SAFETY: loom checks that nobody writes now.
+        // SAFETY: loom checks that no thread writes now.
         Some(self.buffers[words[0] as usize].with(|bytes| unsafe { *bytes }))
     }
 }
 
-/// Otherwise a message is taken by both sides or by none, its buffer is written while it is read,
-/// or its receiver does not know how many it has missed.
+/// Exactly one side takes each message, no buffer is written while it is read, and the receiver
+/// knows how many messages it missed.
 fn what_is_withdrawn_while_it_is_received(preemptions: usize, slots: u64, sent: u64, received: usize) {
     model(preemptions, move || {
         let buffers = (0..sent).map(|_| UnsafeCell::new(u64::MAX)).collect();
@@ -111,7 +109,7 @@ fn the_oldest_of_two_messages_is_withdrawn_while_it_is_received() {
     what_is_withdrawn_while_it_is_received(2, 3, 3, 2);
 }
 
-/// A meeting, and the branch of the receiver that comes.
+/// The publisher's object, and the branch of the joining receiver.
 struct Coming {
     meeting: MeetingHeader,
     to_receiver: Bell,
@@ -123,7 +121,7 @@ impl Coming {
         Arc::new(Self { meeting: MeetingHeader::open(), to_receiver: Bell::new(0), slots: ring(2) })
     }
 
-    /// What a publisher does: it meets who has come (P1 to P5). Returns whether there was one.
+    /// Connects the receiver, as a publisher does (P1 to P5). Returns `true` if there was one.
     fn meet(&self, history: Option<&mut Ticket>) -> bool {
         if self.meeting.arrivals() == 0 {
             return false;
@@ -131,15 +129,13 @@ impl Coming {
         assert_eq!(self.meeting.branch(0), BRANCH, "the count without the id");
         assert!(self.to_receiver.hold(1));
         assert!(!self.to_receiver.hold(1), "it is met once");
-        let history = history.map(|ticket| ring::put(&self.slots, ticket, &[1; WORDS]));
-        self.meeting.bell(0).ring();
-        if history.is_some() {
-            self.to_receiver.ring();
+        if let Some(ticket) = history {
+            self.send_another(ticket);
         }
         true
     }
 
-    /// It meets who has come, and sends to them.
+    /// Connects the receiver and sends to it. Returns `true` if there was one.
     fn send(&self) -> bool {
         let is_met = self.meet(None);
         if is_met {
@@ -153,28 +149,20 @@ impl Coming {
         self.to_receiver.ring();
     }
 
-    /// The publisher goes, as when it is dropped.
+    /// Closes the publisher (C1 to C3): it finds the branch, connected or not.
     fn close(&self) {
-        self.meeting.close(1);
-        if self.to_receiver.was_held() {
+        self.meeting.close();
+        if self.meeting.branch(0) == BRANCH {
             self.to_receiver.leave();
         }
     }
 
-    /// Receives, or learns that the publisher is gone.
+    /// Receives, or learns that the publisher closed. The bell has no ringer at first.
     fn receive(&self, ticket: &mut Ticket) -> Woken {
-        let is_there = || ring::is_there(&self.slots, *ticket);
-        let woken = loop {
-            let is_met = self.to_receiver.was_held();
-            let bell = if is_met { &self.to_receiver } else { self.meeting.bell(0) };
-            let is_over = || is_there() || !is_met && self.to_receiver.was_held();
-            let woken = bell.wait(None, is_over, || true);
-            if woken != Woken::Ready || is_there() {
-                break woken;
-            }
-        };
+        let woken = self.to_receiver.wait(None, &mut Look::new(), || ring::has_passed(&self.slots, *ticket), || true);
         if woken == Woken::Ready {
-            assert_eq!(ring::read(&self.slots, ticket).map(|(words, _)| words), Some([1; WORDS]));
+            let received = ring::receive(&self.slots, ticket, false, |_, _| Ok::<_, ()>(()));
+            assert_eq!(received.map(|received| received.unwrap().0), Some([1; WORDS]));
         }
         woken
     }
@@ -182,8 +170,7 @@ impl Coming {
 
 const BRANCH: u64 = 7;
 
-/// Otherwise who comes while the publisher sends misses the messages that follow, or its branch is
-/// not found.
+/// A receiver that joins while the publisher sends gets the following messages.
 #[test]
 fn a_receiver_that_comes_is_met_by_the_next_message() {
     model(3, || {
@@ -195,7 +182,7 @@ fn a_receiver_that_comes_is_met_by_the_next_message() {
                 assert_eq!(coming.receive(&mut Ticket::default()), Woken::Ready);
             })
         };
-        // This may be too early for it. Who has come by the end of the wait is met.
+        // The receiver may not have joined yet. After the wait it has.
         if !coming.send() {
             coming.meeting.wait_for_another(0, None);
             assert!(coming.send(), "it has come");
@@ -204,7 +191,8 @@ fn a_receiver_that_comes_is_met_by_the_next_message() {
     });
 }
 
-/// Otherwise who comes while the publisher goes waits for ever, or loses what it was sent.
+/// A receiver that joins while the publisher closes is woken, and loses nothing that was sent to
+/// it.
 #[test]
 fn a_receiver_that_comes_while_the_publisher_goes_is_told() {
     model(3, || {
@@ -229,7 +217,7 @@ fn a_receiver_that_comes_while_the_publisher_goes_is_told() {
     });
 }
 
-/// Otherwise what a receiver that comes is sent first does not wake it.
+/// The history wakes a new receiver.
 #[test]
 fn a_receiver_that_comes_is_woken_by_its_history() {
     model(3, || {
@@ -247,29 +235,7 @@ fn a_receiver_that_comes_is_woken_by_its_history() {
     });
 }
 
-/// Otherwise another receiver, which can write to all seats, ends the channel of one that was met.
-#[test]
-fn who_is_met_does_not_mind_what_becomes_of_its_seat() {
-    model(3, || {
-        let coming = Coming::new();
-        assert!(coming.meeting.announce(0, BRANCH), "it is open");
-        let receiver = {
-            let coming = coming.clone();
-            thread::spawn(move || {
-                let mut ticket = Ticket::default();
-                assert_eq!(coming.receive(&mut ticket), Woken::Ready);
-                assert_eq!(coming.receive(&mut ticket), Woken::Gone);
-            })
-        };
-        assert!(coming.meet(None), "it has come");
-        coming.meeting.bell(0).leave(); // by the other receiver
-        coming.send_another(&mut Ticket::default());
-        coming.close();
-        receiver.join().unwrap();
-    });
-}
-
-/// Otherwise, of two receivers that sleep, one is not woken.
+/// One fence suffices to wake two sleeping receivers.
 #[test]
 fn one_fence_serves_all_bells() {
     model(2, || {
@@ -278,7 +244,7 @@ fn one_fence_serves_all_bells() {
             let channels = channels.clone();
             thread::spawn(move || {
                 let (slots, bell) = &channels[at];
-                let woken = bell.wait(None, || ring::is_there(slots, Ticket::default()), || true);
+                let woken = bell.wait(None, &mut Look::new(), || ring::has_passed(slots, Ticket::default()), || true);
                 assert_eq!(woken, Woken::Ready);
             })
         });

@@ -1,9 +1,9 @@
-//! Models of the ring, its bells and the loans, checked by loom: no message or buffer is lost or
-//! doubled, and no wake-up is lost.
+//! Loom models of the ring, its bells and the loans: no message or buffer is lost or duplicated,
+//! and no wake-up is lost.
 
-use super::bell::{Bell, Woken};
-use super::book::Cells;
+use super::bell::{Bell, Look, Woken};
 use super::counted::Owned;
+use super::lender::Loans;
 use super::returns;
 use super::ring::{self, Slot, Ticket, Words, WORDS};
 use crate::sync::{fence, AtomicU64, Ordering};
@@ -28,7 +28,11 @@ fn message(number: u64) -> Words {
     [number; WORDS]
 }
 
-/// What a `Sender` does.
+fn receive(slots: &[Slot], ticket: &mut Ticket) -> Option<(Words, Ticket)> {
+    ring::receive(slots, ticket, false, |_, _| Ok::<_, ()>(())).map(|received| received.unwrap())
+}
+
+/// The steps of a `Sender`.
 struct Sending<'a> {
     channel: &'a Channel,
     ticket: Ticket,
@@ -39,7 +43,7 @@ impl Sending<'_> {
     fn send(&mut self, number: u64) -> Woken {
         let (slots, now) = (&self.channel.slots, self.ticket);
         if !self.has_room {
-            match self.channel.to_sender.wait(None, || ring::has_room(slots, now), || true) {
+            match self.channel.to_sender.wait(None, &mut Look::new(), || ring::has_room(slots, now), || true) {
                 Woken::Ready => {}
                 other => return other,
             }
@@ -51,7 +55,7 @@ impl Sending<'_> {
     }
 }
 
-/// What a `Receiver` does.
+/// The steps of a `Receiver`.
 struct Receiving<'a> {
     channel: &'a Channel,
     ticket: Ticket,
@@ -66,11 +70,12 @@ impl Receiving<'_> {
             self.channel.to_sender.ring();
         }
         loop {
-            if let Some((words, read)) = ring::read(slots, &mut self.ticket) {
+            if let Some((words, read)) = receive(slots, &mut self.ticket) {
                 self.read = Some(read);
                 return Ok(words);
             }
-            match self.channel.to_receiver.wait(None, || ring::is_there(slots, self.ticket), || true) {
+            let is_there = || ring::has_passed(slots, self.ticket);
+            match self.channel.to_receiver.wait(None, &mut Look::new(), is_there, || true) {
                 Woken::Ready => {}
                 other => return Err(other),
             }
@@ -94,7 +99,7 @@ fn model(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
     model.check(run);
 }
 
-/// Otherwise a message is torn, doubled, reordered or lost, or one side sleeps for ever.
+/// No message is torn, duplicated, reordered or lost, and neither side misses a wake-up.
 #[test]
 fn messages_come_whole_and_in_order_and_nobody_oversleeps() {
     model(2, || {
@@ -116,7 +121,7 @@ fn messages_come_whole_and_in_order_and_nobody_oversleeps() {
     });
 }
 
-/// Otherwise the last message sent is lost, or the receiver waits for more.
+/// The receiver gets the last message, and then learns that the sender closed.
 #[test]
 fn a_sender_that_leaves_has_sent_what_it_sent() {
     model(3, || {
@@ -135,8 +140,7 @@ fn a_sender_that_leaves_has_sent_what_it_sent() {
     });
 }
 
-/// Otherwise a message sent while the receiver leaves belongs to nobody, and its lease stays; or it
-/// is given back twice.
+/// A message sent while the receiver closes is claimed by exactly one side.
 #[test]
 fn a_message_to_a_receiver_that_leaves_has_one_taker() {
     model(3, || {
@@ -158,7 +162,7 @@ fn a_message_to_a_receiver_that_leaves_has_one_taker() {
     });
 }
 
-/// A channel, its returns, and the bytes of its one buffer. Loom reports any unsynchronised access
+/// A channel, its returns, and the bytes of its only buffer. Loom reports any unsynchronised access
 /// to the bytes.
 struct Lending {
     channel: Arc<Channel>,
@@ -178,17 +182,17 @@ impl Lending {
     }
 
     fn write(&self, value: u64) {
-        // SAFETY: loom checks that nobody else accesses the bytes now.
+        // SAFETY: loom checks that no other thread accesses the bytes now.
         self.bytes.with_mut(|bytes| unsafe { *bytes = value });
     }
 
     fn read(&self) -> u64 {
-        // SAFETY: loom checks that nobody writes now.
+        // SAFETY: loom checks that no thread writes now.
         self.bytes.with(|bytes| unsafe { *bytes })
     }
 }
 
-/// Otherwise the sender's process writes a buffer that its receiver is still reading.
+/// The sender's process reuses a buffer only once its receiver has finished reading.
 #[test]
 fn a_buffer_is_used_again_when_it_was_given_back_and_not_before() {
     model(3, || {
@@ -198,7 +202,7 @@ fn a_buffer_is_used_again_when_it_was_given_back_and_not_before() {
             let lending = lending.clone();
             thread::spawn(move || {
                 let mut ticket = Ticket::default();
-                if let Some((words, _)) = ring::read(&lending.channel.slots, &mut ticket) {
+                if let Some((words, _)) = receive(&lending.channel.slots, &mut ticket) {
                     assert_eq!((words, lending.read()), (message(1), 7));
                     returns::give_back(&lending.returns, 0, 1);
                 }
@@ -213,7 +217,7 @@ fn a_buffer_is_used_again_when_it_was_given_back_and_not_before() {
     });
 }
 
-/// Otherwise, of two messages dropped in two threads, one never comes back, or comes back twice.
+/// Two messages dropped in two threads are each returned once.
 #[test]
 fn what_two_threads_give_back_comes_back_once_each() {
     model(3, || {
@@ -235,8 +239,7 @@ fn what_two_threads_give_back_comes_back_once_each() {
     });
 }
 
-/// Otherwise a buffer sent while its receiver leaves is given back by both sides or by neither, or
-/// one side uses it too early.
+/// A buffer sent while its receiver closes is returned by one side, and not reused too early.
 #[test]
 fn a_buffer_that_is_sent_to_a_receiver_that_leaves_comes_back_once() {
     model(3, || {
@@ -268,7 +271,7 @@ fn a_buffer_that_is_sent_to_a_receiver_that_leaves_comes_back_once() {
     });
 }
 
-/// A value that is used without synchronisation, and counts its drops.
+/// A value that is accessed without synchronisation, and counts its drops.
 struct Value(UnsafeCell<u64>, Arc<AtomicUsize>);
 
 // SAFETY: the protocol under test makes this true; loom checks it.
@@ -282,7 +285,7 @@ impl Value {
     }
 
     fn read(&self) -> u64 {
-        // SAFETY: loom checks that nobody writes now.
+        // SAFETY: loom checks that no thread writes now.
         self.0.with(|value| unsafe { *value })
     }
 }
@@ -295,7 +298,7 @@ impl Drop for Value {
     }
 }
 
-/// Otherwise a segment is unmapped under a message, or twice, or never.
+/// A segment is unmapped once, and not while a message uses it.
 #[test]
 fn what_is_lent_goes_with_the_last_one_who_has_it() {
     model(3, || {
@@ -309,81 +312,176 @@ fn what_is_lent_goes_with_the_last_one_who_has_it() {
     });
 }
 
-/// Otherwise the thread that collects a return finds no handle under its number, or one whose chunk
-/// it does not see; or the sender puts the next one over it.
+/// Loans of values, their returns and their users. The sender does not read a value after lending
+/// it; a value that is taken out is dropped, which writes to it as the owner does.
+struct Scene {
+    loans: Loans<Value>,
+    returns: Vec<AtomicU64>,
+    /// The note of each loan for observers in other processes: 1 while it is out.
+    notes: Vec<UnsafeCell<u64>>,
+    slots: Vec<Slot>,
+}
+
+// SAFETY: the protocol under test makes this true; loom checks it.
+unsafe impl Sync for Scene {}
+// SAFETY: nothing in it is bound to a thread; loom checks the accesses.
+unsafe impl Send for Scene {}
+
+impl Scene {
+    fn new(count: usize) -> (Arc<Self>, Vec<u32>) {
+        let (loans, numbers) = Loans::new(count).unwrap();
+        let returns = (0..2).map(|_| AtomicU64::new(0)).collect();
+        let notes = (0..count).map(|_| UnsafeCell::new(0)).collect();
+        let slots = (0..3).map(Slot::free_for).collect();
+        (Arc::new(Self { loans, returns, notes, slots }), numbers)
+    }
+
+    /// Lends a buffer, without filling a slot: `Lender::put`.
+    fn put(&self, number: u32) {
+        let value = Box::new(Value::new(&Arc::default()));
+        // SAFETY: loom checks that no other thread accesses the note, or the value, now.
+        self.notes[number as usize].with_mut(|note| unsafe { *note = 1 });
+        // SAFETY: as above.
+        value.0.with_mut(|value| unsafe { *value = 8 });
+        self.loans.put(number, NonNull::from(Box::leak(value)));
+    }
+
+    /// Lends a buffer and fills a slot with it.
+    fn send(&self, ticket: &mut Ticket, number: u32) {
+        self.put(number);
+        ring::put(&self.slots, ticket, &message(number.into()));
+    }
+
+    fn strike(&self, number: usize) {
+        // SAFETY: loom checks that no other thread accesses the note now.
+        self.notes[number].with_mut(|note| unsafe { *note = 0 });
+    }
+
+    fn drop(value: NonNull<Value>) {
+        // SAFETY: it was leaked in `put`; loom would find it dropped twice.
+        let value = unsafe { Box::from_raw(value.as_ptr()) };
+        assert_eq!(value.read(), 8);
+    }
+
+    /// Collects returns, in any thread of the owner: `Lender::collect`.
+    fn collect(&self) {
+        let mut taking = self.loans.lock();
+        while let Some(found) = taking.take_returned(&self.returns, |number| self.strike(number)) {
+            Self::drop(found.expect("it was put in before it was sent"));
+        }
+    }
+
+    /// Collects returns, in the sender after a message: `Lender::collect_some`.
+    fn collect_some(&self, numbers: &mut Vec<u32>) {
+        if let Some(mut taking) = self.loans.try_lock() {
+            if let Some(found) = taking.take_returned(&self.returns, |number| self.strike(number)) {
+                Self::drop(found.expect("it was put in before it was sent"));
+            }
+            taking.hand_over(numbers);
+        }
+    }
+
+    /// Reclaims the loans of a dead receiver: `Lender::reclaim`.
+    fn reclaim(&self) -> usize {
+        self.loans.lock().take_all(|number| self.strike(number), Self::drop)
+    }
+
+    /// Receives a message, if there is one, and returns its loan.
+    fn receive(&self, ticket: &mut Ticket) {
+        let number = ticket.number();
+        if let Some((words, _)) = receive(&self.slots, ticket) {
+            returns::give_back(&self.returns, number, words[0] as u32);
+        }
+    }
+
+    /// Reclaims the remaining loans, and checks that each number is free exactly once.
+    fn settle(&self, mut numbers: Vec<u32>) {
+        self.reclaim();
+        let mut taking = self.loans.lock();
+        assert_eq!(taking.out(), 0);
+        taking.hand_over(&mut numbers);
+        drop(taking);
+        numbers.sort_unstable();
+        assert_eq!(numbers, (0..self.notes.len() as u32).collect::<Vec<_>>());
+        (0..self.notes.len()).for_each(|number| self.strike(number));
+    }
+}
+
+/// A thread that collects a return finds the handle and sees its chunk. The sender overwrites no
+/// handle, and writes the next note after the last one was cleared.
 #[test]
-fn a_handle_that_was_put_in_is_taken_out_once() {
+fn loan_that_comes_back_is_lent_again() {
     model(3, || {
-        let (lending, cells) = (Lending::new(), Arc::new(Cells::<Lending>::new(1).unwrap()));
-        lending.write(7);
-        cells.put(0, NonNull::from(&*lending));
-        let receiver = {
-            let lending = lending.clone();
-            thread::spawn(move || {
-                if ring::read(&lending.channel.slots, &mut Ticket::default()).is_some() {
-                    returns::give_back(&lending.returns, 0, 0);
-                }
-            })
-        };
-        let collector = {
-            let (lending, cells) = (lending.clone(), cells.clone());
-            thread::spawn(move || {
-                let Some(number) = returns::read(&lending.returns, 0) else { return };
-                let found = cells.take(number as usize, || ()).expect("it was put in before it was sent");
-                // SAFETY: this thread's `lending` keeps it alive.
-                assert_eq!(unsafe { found.as_ref() }.read(), 7);
-            })
-        };
-        ring::put(&lending.channel.slots, &mut Ticket::default(), &message(1));
-        let is_free = cells.free(0).is_some();
+        let (scene, mut numbers) = Scene::new(1);
+        let receiver = thread::spawn({
+            let scene = scene.clone();
+            move || scene.receive(&mut Ticket::default())
+        });
+        let collector = thread::spawn({
+            let scene = scene.clone();
+            move || scene.collect()
+        });
+        let mut ticket = Ticket::default();
+        scene.send(&mut ticket, numbers.pop().unwrap());
+        scene.collect_some(&mut numbers);
+        if let Some(number) = numbers.pop() {
+            scene.send(&mut ticket, number);
+        }
         receiver.join().unwrap();
         collector.join().unwrap();
-        let is_out = cells.take(0, || ()).is_some();
-        assert!(!(is_free && is_out), "the next one would have been put over it");
+        scene.settle(numbers);
     });
 }
 
-/// Otherwise a receiver that makes numbers up has the collecting thread use a chunk that it does
-/// not see yet.
+/// A buffer sent while the pool reclaims a dead receiver's loans is not lost, and its number is
+/// freed only once.
 #[test]
-fn a_handle_that_is_taken_out_by_a_number_that_was_made_up_is_whole() {
+fn reclaim_during_send() {
     model(3, || {
-        let (item, cells) = (Arc::new(Value::new(&Arc::default())), Arc::new(Cells::<Value>::new(1).unwrap()));
-        let collector = {
-            let (item, cells) = (item.clone(), cells.clone());
-            thread::spawn(move || {
-                if let Some(found) = cells.take(0, || ()) {
-                    // SAFETY: this thread's `item` keeps it alive.
-                    assert_eq!(unsafe { found.as_ref() }.read(), 8);
-                }
-                drop(item);
-            })
-        };
-        // SAFETY: loom checks that nobody else accesses the value now.
-        item.0.with_mut(|value| unsafe { *value = 8 });
-        cells.put(0, NonNull::from(&*item));
-        collector.join().unwrap();
+        let (scene, mut numbers) = Scene::new(2);
+        scene.put(numbers.pop().unwrap());
+        let pool = thread::spawn({
+            let scene = scene.clone();
+            move || scene.reclaim()
+        });
+        scene.put(numbers.pop().unwrap());
+        scene.collect_some(&mut numbers);
+        let again = numbers.pop().map(|number| scene.put(number)).is_some();
+        let reclaimed = pool.join().unwrap();
+        assert!(reclaimed >= 1);
+        assert_eq!(scene.loans.lock().out() as usize, 2 + usize::from(again) - reclaimed);
+        scene.settle(numbers);
     });
 }
 
-/// Otherwise the note that a loan is free comes after the note of the next one with its number, and
-/// what is lent is not seen from outside.
+/// A thread that collects an invented number sees the whole chunk that it names.
 #[test]
-fn what_is_noted_of_a_handle_that_is_taken_out_comes_before_the_next_one() {
+fn made_up_number_names_a_whole_handle() {
     model(3, || {
-        let (item, note) = (Arc::new(Value::new(&Arc::default())), Arc::new(UnsafeCell::new(1)));
-        let cells = Arc::new(Cells::<Value>::new(1).unwrap());
-        cells.put(0, NonNull::from(&*item));
-        let collector = {
-            let (cells, note) = (cells.clone(), note.clone());
-            // SAFETY: loom checks that nobody else accesses the note now.
-            thread::spawn(move || cells.take(0, || note.with_mut(|note| unsafe { *note = 0 })).is_some())
-        };
-        while cells.free(0).is_none() {
-            thread::yield_now();
-        }
-        // SAFETY: as above.
-        note.with_mut(|note| unsafe { *note = 2 });
+        let (scene, mut numbers) = Scene::new(1);
+        let collector = thread::spawn({
+            let scene = scene.clone();
+            move || scene.loans.lock().take(0, |_| ()).map(Scene::drop)
+        });
+        scene.put(numbers.pop().unwrap());
         collector.join().unwrap();
+        scene.settle(numbers);
+    });
+}
+
+/// A closed lender is not over while a loan is out.
+#[test]
+fn what_is_closed_counts_all_that_is_out() {
+    model(3, || {
+        let (scene, mut numbers) = Scene::new(1);
+        let is_closed = Arc::new(AtomicU64::new(0));
+        let pool = thread::spawn({
+            let (scene, is_closed) = (scene.clone(), is_closed.clone());
+            move || is_closed.load(Ordering::Acquire) == 1 && scene.loans.lock().out() == 0
+        });
+        scene.put(numbers.pop().unwrap());
+        is_closed.store(1, Ordering::Release); // `Lender::close`
+        assert!(!pool.join().unwrap());
+        scene.settle(numbers);
     });
 }

@@ -1,5 +1,5 @@
-//! Models of the lease protocol, checked by loom over every interleaving (some up to a bound) and
-//! every allowed reordering.
+//! Loom models of the lease protocol, over every interleaving (some up to a bound) and every
+//! allowed reordering.
 
 use super::*;
 use loom::cell::UnsafeCell;
@@ -24,21 +24,20 @@ fn chunk() -> Arc<Chunk> {
 }
 
 fn write(chunk: &Chunk, value: u64) {
-    // SAFETY: loom checks that nobody else accesses the payload now.
+    // SAFETY: loom checks that no other thread accesses the payload now.
     chunk.payload.with_mut(|bytes| unsafe { *bytes = value });
 }
 
-/// A peer that got a descriptor through a transport that orders nothing: attach, read, release.
+/// Attaches, reads and releases, as a peer that got a descriptor over a transport without ordering.
 fn read(chunk: &Chunk, slot: usize, generation: u64) {
     if chunk.record.attach(slot, generation).is_ok() {
-        // SAFETY: loom checks that nobody writes now.
+        // SAFETY: loom checks that no thread writes now.
         chunk.payload.with(|bytes| assert_eq!(unsafe { *bytes }, generation, "another message's bytes"));
         chunk.record.release(slot);
     }
 }
 
-/// Explores every interleaving; where that takes minutes, only those with at most so many
-/// `preemptions`.
+/// Explores every interleaving, or, where that takes minutes, those with at most `preemptions`.
 fn model(preemptions: Option<usize>, run: impl Fn() + Sync + Send + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = preemptions;
@@ -96,7 +95,7 @@ fn publish_alone_carries_the_payload() {
     });
 }
 
-/// A granted message is held from before it is sent until the receiver has read it.
+/// A granted message is held from before the send until the receiver has read it.
 #[test]
 fn a_grant_holds_the_chunk_until_it_is_read() {
     loom::model(|| {
@@ -108,7 +107,7 @@ fn a_grant_holds_the_chunk_until_it_is_read() {
             let chunk = chunk.clone();
             thread::spawn(move || {
                 chunk.record.accept(5, 2).expect("a granted message is never stale");
-                // SAFETY: loom checks that nobody writes now.
+                // SAFETY: loom checks that no thread writes now.
                 chunk.payload.with(|bytes| assert_eq!(unsafe { *bytes }, 2));
                 chunk.record.release(5);
             })
@@ -121,8 +120,8 @@ fn a_grant_holds_the_chunk_until_it_is_read() {
     });
 }
 
-/// A dead peer's lane is cleared while another peer attaches and leaves. The other's lease is
-/// untouched.
+/// Clearing a dead peer's lane leaves another peer's lease untouched, while that attaches and
+/// leaves.
 #[test]
 fn clearing_one_lane_leaves_the_others_alone() {
     model(Some(4), || {
@@ -158,7 +157,7 @@ fn a_granted_descriptor_that_comes_twice_gets_no_other_message() {
             thread::spawn(move || {
                 for _ in 0..2 {
                     if chunk.record.accept(5, 2).is_ok() {
-                        // SAFETY: loom checks that nobody writes now.
+                        // SAFETY: loom checks that no thread writes now.
                         chunk.payload.with(|bytes| assert_eq!(unsafe { *bytes }, 2, "another message's bytes"));
                         chunk.record.release(5);
                     }

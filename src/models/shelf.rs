@@ -1,4 +1,4 @@
-//! Models of chunks between shelves and hands while the pool closes, checked by loom.
+//! Loom models of chunks that are taken and given while the pool closes.
 
 use super::*;
 use loom::sync::atomic::AtomicUsize;
@@ -7,15 +7,15 @@ use loom::thread;
 
 /// The places of a pool.
 struct Places {
-    shelf: Shelf<Carry>,
-    lent: LentQueue<Carry>,
+    shelf: Shelf<Carry, Carry>,
+    lent: Queue<Carry>,
 }
 
 impl Places {
     fn new(keeps_nothing: bool) -> Arc<Self> {
-        let places = Self { shelf: Shelf::new(keeps_nothing), lent: LentQueue::new() };
+        let places = Self { shelf: Shelf::new(keeps_nothing), lent: Queue::new() };
         if !keeps_nothing {
-            places.shelf.open_idle(1);
+            places.shelf.open_idle(1, 1);
             assert!(places.lent.open(2));
         }
         Arc::new(places)
@@ -27,10 +27,11 @@ impl Places {
     }
 }
 
-/// Stands for a chunk: keeps the places alive and counts its own destruction.
+/// A stand-in for a chunk: keeps the places alive and counts its own destruction.
 struct Item {
     places: Arc<Places>,
-    /// Written by the holder without synchronisation, so that loom sees a missing happens-before.
+    /// Written by the holder without synchronisation, so that loom reports a missing
+    /// happens-before.
     bytes: loom::cell::UnsafeCell<u32>,
     destroyed: Arc<AtomicUsize>,
 }
@@ -69,7 +70,7 @@ unsafe impl Owner for Carry {
     }
 }
 
-/// What dropping a handle does: write once more, give the chunk, and destroy it if that is refused.
+/// Drops a handle: writes once more, gives the chunk, and destroys it if the give is refused.
 fn drop_handle(handle: Carry, lent: bool) {
     let handle = handle;
     // SAFETY: this thread holds the item (I3).
@@ -134,7 +135,7 @@ fn a_shelf_that_keeps_nothing_loses_nothing() {
     });
 }
 
-/// A chunk goes from one thread's drop to one other thread's take, with all that was written to it.
+/// A chunk moves from one thread's drop to another thread's take, with everything written to it.
 #[test]
 fn take_sees_what_the_giver_wrote() {
     loom::model(|| {

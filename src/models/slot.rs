@@ -1,4 +1,4 @@
-//! Models of grants while peers come and go and the owner reclaims, checked by loom.
+//! Loom models of grants while peers attach and detach and the owner reclaims.
 
 use super::*;
 use crate::protocol::record::Place;
@@ -44,7 +44,7 @@ impl Scene {
     }
 }
 
-/// Explores the interleavings with at most so many `preemptions`: all of them would take minutes.
+/// Explores the interleavings with at most this many `preemptions`: all of them would take minutes.
 fn model(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(preemptions);
@@ -56,7 +56,7 @@ fn spawn(scene: &Arc<Scene>, run: impl FnOnce(&Scene) + 'static) -> thread::Join
     thread::spawn(move || run(&scene))
 }
 
-/// Otherwise a lease that nobody holds keeps the message for ever.
+/// A grant to a detaching peer leaves no lease behind.
 #[test]
 fn a_grant_to_a_peer_that_goes_leaves_nothing() {
     model(4, || {
@@ -68,7 +68,7 @@ fn a_grant_to_a_peer_that_goes_leaves_nothing() {
     });
 }
 
-/// Otherwise the next peer in the slot loses its message, or a grant that is nobody's keeps one.
+/// A late grant to a detached peer neither takes the next peer's message nor leaves a lease behind.
 #[test]
 fn a_grant_to_a_peer_that_goes_takes_nothing_from_the_next_one() {
     model(3, || {
@@ -77,8 +77,8 @@ fn a_grant_to_a_peer_that_goes_takes_nothing_from_the_next_one() {
         scene.vacate();
         let next = scene.epoch.occupy();
         assert_eq!(next, FIRST + 4);
-        // The peer has told its id, and another thread of the owner sends it a message. It also
-        // attaches to one by itself.
+        // The peer has announced its id, and another thread of the owner sends it a message. It
+        // also attaches to one on its own.
         scene.grant(next).unwrap();
         scene.record.renew(SLOT).unwrap();
         late.join().unwrap();
@@ -90,8 +90,7 @@ fn a_grant_to_a_peer_that_goes_takes_nothing_from_the_next_one() {
     });
 }
 
-/// Otherwise a peer that is refused keeps a message that it was granted as it was refused, or the
-/// slot's next peer loses one of its own.
+/// Refusing a peer revokes a concurrent grant, and takes none from the slot's next peer.
 #[test]
 fn who_is_refused_keeps_no_grant_and_takes_none_from_the_next() {
     model(3, || {
@@ -103,13 +102,13 @@ fn who_is_refused_keeps_no_grant_and_takes_none_from_the_next() {
         });
         granting.join().unwrap();
         if scene.epoch.is(FIRST + REFUSED) && !scene.record.is_leased() {
-            // It has told nobody yet.
+            // No thread has been told of the refusal yet.
             refusing.join().unwrap();
             assert!(!scene.record.is_leased());
             assert!(!scene.epoch.is(FIRST) && scene.epoch.is_of(FIRST));
             return;
         }
-        // The peer goes meanwhile.
+        // The peer detaches meanwhile.
         scene.vacate();
         let next = scene.epoch.occupy();
         scene.grant(next).unwrap();
@@ -120,7 +119,7 @@ fn who_is_refused_keeps_no_grant_and_takes_none_from_the_next() {
     });
 }
 
-/// Otherwise a grant that comes as its peer is refused stays with it.
+/// A grant that races with the refusal of its peer is revoked.
 #[test]
 fn a_grant_to_a_peer_that_is_refused_leaves_nothing() {
     model(4, || {
@@ -133,7 +132,7 @@ fn a_grant_to_a_peer_that_is_refused_leaves_nothing() {
     });
 }
 
-/// Otherwise a grant that its peer puts back as it is refused stays with it.
+/// A grant that its peer puts back during the refusal is revoked.
 #[test]
 fn a_grant_that_is_put_back_by_who_is_refused_leaves_nothing() {
     model(4, || {
@@ -150,8 +149,8 @@ fn a_grant_that_is_put_back_by_who_is_refused_leaves_nothing() {
     });
 }
 
-/// Otherwise a grant that a duplicate of an older descriptor took up, and put back, stays with a peer
-/// that is refused meanwhile.
+/// A grant that a duplicate of an older descriptor takes up and puts back, while its peer is
+/// refused, is revoked.
 #[test]
 fn a_grant_that_a_late_descriptor_puts_back_leaves_nothing_with_who_is_refused() {
     model(4, || {
@@ -170,8 +169,7 @@ fn a_grant_that_a_late_descriptor_puts_back_leaves_nothing_with_who_is_refused()
     });
 }
 
-/// Otherwise a dead peer's message is never used again, or a living peer's is used while it is
-/// read.
+/// A dead peer's message is reclaimed, and a living peer's is not reused while it is read.
 #[test]
 fn reclaiming_the_dead_leaves_the_leases_of_the_living() {
     model(3, || {
@@ -181,7 +179,7 @@ fn reclaiming_the_dead_leaves_the_leases_of_the_living() {
         scene.record.grant(SLOT).unwrap();
         let reader = spawn(&scene, |scene| {
             if scene.record.attach(0, 2).is_ok() {
-                // SAFETY: loom checks that nobody writes now.
+                // SAFETY: loom checks that no thread writes now.
                 scene.payload.with(|bytes| assert_eq!(unsafe { *bytes }, 2));
                 scene.record.release(0);
             }
@@ -189,7 +187,7 @@ fn reclaiming_the_dead_leaves_the_leases_of_the_living() {
         let reclaiming = spawn(&scene, |scene| scene.vacate());
         let mut generation = 2;
         if scene.record.recycle(&mut generation) {
-            // SAFETY: loom checks that nobody else accesses the payload now.
+            // SAFETY: loom checks that no other thread accesses the payload now.
             scene.payload.with_mut(|bytes| unsafe { *bytes = 4 });
         }
         reader.join().unwrap();
@@ -200,25 +198,24 @@ fn reclaiming_the_dead_leaves_the_leases_of_the_living() {
     });
 }
 
-/// Otherwise a grant joins a lane before the last peer's are cleared from it, and is lost with
-/// them.
+/// A grant enters a lane only after the last peer's grants were cleared from it.
 #[test]
 fn a_grant_comes_after_the_lanes_were_cleared() {
     model(3, || {
         let scene = Scene::new();
         let next = FIRST + 4;
-        // One of the two opens the gate. The other may find it open, and then does not look at the
-        // epoch. Nothing has told either of them that the peer has come.
+        // One of the two opens the gate. The other may find it open, and then does not check the
+        // epoch. No synchronisation tells either of them that the peer has attached.
         let enter = move |scene: &Scene| {
             if scene.gate.enter(&scene.epoch, next) {
-                // SAFETY: loom checks that nobody writes now.
+                // SAFETY: loom checks that no thread writes now.
                 scene.payload.with(|lanes| assert_eq!(unsafe { *lanes }, 0));
                 scene.gate.leave();
             }
         };
         let granting = [(); 2].map(|()| spawn(&scene, enter));
         // The payload stands for the slot's lanes.
-        // SAFETY: loom checks that nobody else accesses it now.
+        // SAFETY: loom checks that no other thread accesses it now.
         scene.epoch.vacate(|| scene.payload.with_mut(|lanes| unsafe { *lanes = 0 }));
         assert_eq!(scene.epoch.occupy(), next);
         granting.into_iter().for_each(|granting| granting.join().unwrap());

@@ -1,24 +1,24 @@
-//! A barrier with one heavy side and one light side, for a store and a load that must not pass each
-//! other on a path where a fence would cost too much.
+//! An asymmetric barrier: orders a store before a later load on a path where a fence would cost too
+//! much.
 //!
-//! A thread that stores and then loads calls nothing in between. Whoever is to be seen by that load
-//! stores, calls [`heavy`], and then looks. The kernel runs a full barrier on every processor that
-//! runs a thread of a process that has [enlisted](enlist) (see `man 2 membarrier`). So either the
-//! look sees the other thread's store, or that thread's load sees this one's.
+//! The light side stores and then loads, without a barrier. The heavy side stores, calls [`heavy`],
+//! and then loads. [`heavy`] runs a full barrier on every processor that runs a thread of an
+//! [enlisted](enlist) process (see `man 2 membarrier`). Therefore at least one of the two loads
+//! sees the other side's store.
 //!
-//! On a kernel without the call, or where a sandbox forbids it, the light side has no barrier, and
-//! a processor may delay its store past its load. So whoever waits for something must look again
-//! from time to time.
+//! On a kernel without `membarrier`, or in a sandbox that forbids it, the light side has no barrier
+//! and a processor may delay its store past its load. A thread that waits must therefore recheck
+//! its condition periodically.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// No process is enlisted at the start; epochs begin at 0.
+/// No process is enlisted initially; epochs begin at 0.
 const NOBODY: u64 = u64::MAX;
 
-/// Makes this process one whose threads [`heavy`] reaches, in any process. Costs a system call the
-/// first time.
+/// Registers this process, so that [`heavy`] reaches its threads from any process. Makes a system
+/// call the first time.
 pub(crate) fn enlist() {
-    // The epoch of the process that has enlisted: a forked child enlists for itself.
+    // The epoch of the process that enlisted: a forked child must enlist itself.
     static ENLISTED: AtomicU64 = AtomicU64::new(NOBODY);
     let epoch = super::fork::epoch();
     if ENLISTED.load(Ordering::Relaxed) != epoch {
@@ -27,7 +27,7 @@ pub(crate) fn enlist() {
     }
 }
 
-/// A full barrier on every thread of every process that has [enlisted](enlist), this one included.
+/// Runs a full barrier on every thread of every [enlisted](enlist) process, including this one.
 pub(crate) fn heavy() {
     enlist();
     crate::sync::fence(crate::sync::Ordering::SeqCst);
@@ -35,7 +35,7 @@ pub(crate) fn heavy() {
 }
 
 fn membarrier(command: libc::c_int) {
-    // SAFETY: takes numbers only. An error means that there is no such call, which the module
-    // allows for.
+    // SAFETY: the call takes numbers only. It fails only where it is unavailable, a case that the
+    // module documentation covers.
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) };
 }

@@ -14,7 +14,7 @@ fn now() -> libc::timespec {
 }
 
 impl Deadline {
-    /// For system calls, for as long as `self` lives.
+    /// Returns a pointer for system calls, valid for as long as `self` lives.
     pub(crate) fn as_ptr(&self) -> *const libc::timespec {
         &self.0
     }
@@ -24,19 +24,19 @@ impl Deadline {
         (now.tv_sec, now.tv_nsec) >= (self.0.tv_sec, self.0.tv_nsec)
     }
 
-    /// The time until then; zero if it has passed.
+    /// Returns the time left; zero if the deadline has passed.
     pub(crate) fn left(self) -> Duration {
         let since_start = |time: libc::timespec| Duration::new(time.tv_sec as u64, time.tv_nsec as u32);
         since_start(self.0).saturating_sub(since_start(now()))
     }
 
-    /// The deadline that passes first; `None` never passes.
+    /// Returns the earlier deadline; `None` never passes.
     pub(crate) fn first(one: Option<Self>, other: Option<Self>) -> Option<Self> {
         let (Some(a), Some(b)) = (one, other) else { return one.or(other) };
         Some(if (a.0.tv_sec, a.0.tv_nsec) <= (b.0.tv_sec, b.0.tv_nsec) { a } else { b })
     }
 
-    /// A deadline `timeout` from now; `None` if that is further than the clock goes.
+    /// Returns a deadline `timeout` from now, or `None` if the clock cannot represent it.
     pub(crate) fn after(timeout: Duration) -> Option<Self> {
         let now = now();
         let nanos = now.tv_nsec + libc::c_long::from(timeout.subsec_nanos() as i32);

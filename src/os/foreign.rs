@@ -11,8 +11,8 @@ use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 
-/// Does the object still have a name? The caller holds its lock, without which nobody else unlinks
-/// it.
+/// Returns `true` if the object still has a name. The caller holds the object's lock, without which
+/// no other process unlinks it.
 pub(crate) fn is_linked(file: &File) -> io::Result<bool> {
     Ok(file.metadata()?.nlink() > 0)
 }
@@ -22,7 +22,7 @@ pub(crate) fn check_regular(file: &File, name: &Name, uid: u32) -> Result<usize,
     check_metadata(&file.metadata().map_err(|error| name.error("fstat", 0, error))?, name, uid)
 }
 
-/// As [`check_regular`], for an object that need not be open.
+/// Like [`check_regular`], for an object that need not be open.
 pub(crate) fn check_metadata(metadata: &Metadata, name: &Name, uid: u32) -> Result<usize, ObjectError> {
     if metadata.uid() != uid {
         return Err(ObjectError::WrongUid { object: name.path(), found: metadata.uid(), expected: uid });
@@ -33,19 +33,16 @@ pub(crate) fn check_metadata(metadata: &Metadata, name: &Name, uid: u32) -> Resu
     Ok(usize::try_from(metadata.len()).unwrap_or(0))
 }
 
-/// What is wrong with another process's object. Each caller turns it into an error of its own: see
+/// An error in another process's object. Callers convert it to their own error type: see
 /// `peer::error` and `channel::error`.
 #[derive(Debug)]
 pub(crate) enum ObjectError {
-    /// It cannot be the object that it should be.
+    /// The object does not have the expected type or content.
     Unusable {
-        /// Its path.
         object: String,
         reason: &'static str,
     },
-    /// It belongs to another user.
     WrongUid {
-        /// Its path.
         object: String,
         found: u32,
         expected: u32,
@@ -54,7 +51,7 @@ pub(crate) enum ObjectError {
 }
 
 impl ObjectError {
-    /// Was there no object of this name?
+    /// Returns `true` if no object has this name.
     pub(crate) fn is_missing(&self) -> bool {
         matches!(self, Self::Os(error) if error.errno() == Some(libc::ENOENT))
     }
@@ -83,24 +80,28 @@ impl Foreign {
         Ok(Self { name, file, len })
     }
 
-    /// Maps the whole object.
     pub(crate) fn map(&self, access: Access) -> Result<Mapping, ObjectError> {
+        self.map_first(self.len, access)
+    }
+
+    /// Maps the first `len` bytes, or all if there are fewer.
+    pub(crate) fn map_first(&self, len: usize, access: Access) -> Result<Mapping, ObjectError> {
         if self.len == 0 {
             return Err(ObjectError::Unusable { object: self.name.path(), reason: "it is empty" });
         }
-        Ok(Mapping::new(&self.file, &self.name, self.len, access)?)
+        Ok(Mapping::new(&self.file, &self.name, len.min(self.len), access)?)
     }
 
-    /// Makes what memory the object has present in a mapping of it, for reading. Returns how many
-    /// bytes that is; 0 where the kernel cannot (it can since Linux 5.14).
+    /// Populates the parts of a mapping of this object that have memory, for reading. Returns their
+    /// size in bytes, or 0 on kernels before Linux 5.14.
     ///
-    /// Parts without memory are passed over: a look at them would take some, which the owner does
-    /// not count. (What it gives back to the system just now may be taken that way. It stays taken
-    /// until the owner needs it again.)
+    /// Skips holes: reading one would allocate memory that the owner does not account for. (A race
+    /// with the owner, which may be releasing a part at the same time, can allocate such memory; it
+    /// stays allocated until the owner needs the range again.)
     pub(crate) fn fault_in(&self, mapping: &Mapping) -> usize {
         let (len, mut at, mut present) = (mapping.len(), 0, 0);
-        // The mapping's length is private. Others may give the object another one meanwhile, and
-        // memory may come and go, so each round goes on by a page at least.
+        // The mapping's length cannot change, but other processes may resize the object, and memory
+        // may appear and disappear, so each iteration advances by at least one page.
         while let Some(filled) = next_filled(&self.file, at).filter(|filled| filled.start < len) {
             let filled = filled.start..filled.end.min(len);
             at = filled.end.max(filled.start + page_size());
@@ -111,12 +112,12 @@ impl Foreign {
         present
     }
 
-    /// Maps the whole object for reading and writing, behind a page of this process's own.
+    /// Maps the whole object for reading and writing, preceded by a page private to this process.
     pub(crate) fn map_behind_own_page(&self) -> Result<Mapping, OsError> {
         Mapping::behind_own_page(&self.file, &self.name, self.len)
     }
 
-    /// Opens the same object again: another open file description, to hold locks.
+    /// Opens the same object again, as a new open file description that holds locks.
     pub(crate) fn open_for_locks(&self) -> Result<LockFile, ObjectError> {
         let failed = |call| move |error| self.name.error(call, self.len, error);
         let again = LockFile::open(|| self.name.open(libc::O_RDWR, 0)).map_err(failed("open"))?;

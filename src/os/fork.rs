@@ -1,54 +1,55 @@
-//! Tells on which side of a fork this code runs, and in which thread.
+//! Detects forks, and identifies threads across them.
 //!
 //! A forked child shares its parent's mappings and has copies of its handles, but owns none of
-//! them. Every provider and client remembers the epoch in which it was created. In a forked child
-//! the epoch has moved on, so whatever was made before is inert. One relaxed load tells, instead of
-//! a `getpid` per message.
+//! them. Every provider and client records the epoch in which it was created. A fork increments the
+//! epoch in the child, so every inherited handle is inert there. Checking the epoch costs one
+//! relaxed load instead of a `getpid` per message.
 //!
-//! On the warm path, a thread's token answers both questions at once. No two threads of a process,
-//! or of its ancestors before the fork, ever have the same token; and a fork takes the token from
-//! the thread that forked, the only one that goes on in the child. So anything that remembers the
-//! current thread's token was made by this thread, on this side of every fork.
+//! On the warm path, a thread's token checks both the process and the thread. A token is never used
+//! by two threads of a process, nor by a thread of a process and one of its ancestors before the
+//! fork. A fork clears the token of the forking thread, the only thread that continues in the
+//! child. Therefore a value that records the current thread's token was created by this thread, in
+//! this process.
 //!
 //! Not detected: a child made by a raw `clone` system call, `_Fork` or `vfork`, which run no
-//! `pthread_atfork` handlers. Such a child must not use handles that it inherited. And a `fork` in
-//! a signal handler may wait for ever, if the signal came while this thread was opening or closing
-//! a lock file; POSIX no longer allows `fork` there.
+//! `pthread_atfork` handlers. Such a child must not use handles that it inherited. Furthermore,
+//! `fork` in a signal handler may deadlock if the signal interrupted this thread while it was
+//! opening or closing a lock file; POSIX no longer allows `fork` there.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The number of forks between the process that `exec` started and this one (a fork may count
-/// twice, see `locks`). 64 bits, because 2^32 nested forks take only days.
+/// twice, see `locks`). 64 bits, because a chain of 2^32 forks takes only days.
 static EPOCH: AtomicU64 = AtomicU64::new(0);
 
-/// The last token given out.
+/// The last token assigned.
 static TOKENS: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
     static TOKEN: Cell<u64> = const { Cell::new(NO_TOKEN) };
 }
 
-/// The token of a thread that has none yet. Nothing remembers it.
+/// The token of a thread that has none yet. Never recorded.
 const NO_TOKEN: u64 = 0;
 
 /// A token that no thread has.
 pub(crate) const NOBODY: u64 = u64::MAX;
 
-/// The fork epoch of this process. Relaxed: it changes only right after a fork, in the child's only
-/// thread.
+/// Returns the fork epoch of this process. Relaxed: it changes only right after a fork, in the
+/// child's only thread.
 #[inline]
 pub(crate) fn epoch() -> u64 {
     EPOCH.load(Ordering::Relaxed)
 }
 
-/// The token of this thread, or [`NO_TOKEN`] if it has none yet.
+/// Returns the token of this thread, or [`NO_TOKEN`] if it has none yet.
 #[inline]
 pub(crate) fn token() -> u64 {
     TOKEN.with(Cell::get)
 }
 
-/// The token of this thread, to be remembered. A thread without one gets one.
+/// Returns the token of this thread, assigning one if it has none yet.
 pub(crate) fn own_token() -> u64 {
     TOKEN.with(|token| {
         if token.get() == NO_TOKEN {
@@ -59,8 +60,8 @@ pub(crate) fn own_token() -> u64 {
     })
 }
 
-/// Runs in the child right after the fork: what was made before is not the child's, and its thread
-/// is a new one.
+/// Runs in the child right after a fork: invalidates inherited handles and the forking thread's
+/// token.
 pub(super) fn enter_child() {
     EPOCH.fetch_add(1, Ordering::Relaxed);
     TOKEN.with(|token| token.set(NO_TOKEN));
@@ -70,10 +71,11 @@ pub(super) fn enter_child() {
 mod tests {
     use super::*;
 
-    /// Runs `body` in a forked child and returns whether it answered `true`. `body` takes no lock
-    /// and touches no heap: another thread of the parent may have left them in any state.
+    /// Runs `body` in a forked child and returns `true` if it returned `true`. `body` must take no
+    /// lock and use no heap, because another thread of the parent may have left either in any
+    /// state.
     fn in_child_of_this(body: impl FnOnce() -> bool) -> bool {
-        // SAFETY: the child runs `body` alone, which takes no lock and touches no heap, and exits.
+        // SAFETY: the child only runs `body`, which takes no lock and uses no heap, and exits.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
             let code = i32::from(!body());
@@ -86,8 +88,7 @@ mod tests {
         pid > 0 && waited == pid && status == 0
     }
 
-    /// Otherwise a process at the end of 2^32 nested forks takes the handles that it inherited for
-    /// its own, and writes what their owner writes.
+    /// A process at the end of 2^32 nested forks does not take inherited handles for its own.
     #[test]
     fn epochs_do_not_start_over_after_32_bits() {
         crate::os::locks::watch_forks().unwrap();
@@ -96,7 +97,7 @@ mod tests {
             // 1, or 2 if two tests registered the handlers at the same time.
             let step = epoch() - before;
             assert_ne!(step, 0, "the fork was noticed");
-            // As if after so many forks that the next one is number 2^32.
+            // Simulates enough forks that the next one is number 2^32.
             EPOCH.store(before + (1 << 32) - step, Ordering::Relaxed);
             in_child_of_this(|| epoch() != before && epoch() as u32 == before as u32)
         };

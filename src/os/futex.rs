@@ -1,13 +1,13 @@
-//! A futex that processes share: a 32-bit word. A thread sleeps while the word has a certain value;
-//! another thread changes the word and wakes it. Since Linux 5.16 a thread can sleep on up to
-//! [`MOST_WORDS`] words at once.
+//! A futex shared between processes: a 32-bit word. A thread sleeps while the word has an expected
+//! value; another thread changes the word and wakes it. Since Linux 5.16, a thread can sleep on up
+//! to [`MOST_WORDS`] words at once.
 
 #[cfg(all(test, loom))]
 pub(crate) use model::{can_sleep_on_many, Futex, Words};
 #[cfg(not(all(test, loom)))]
 pub(crate) use real::{can_sleep_on_many, Futex, Words};
 
-/// How many words a thread can sleep on at once: the kernel's `FUTEX_WAITV_MAX`.
+/// Maximum number of words to sleep on at once: the kernel's `FUTEX_WAITV_MAX`.
 pub(crate) const MOST_WORDS: usize = 128;
 
 #[cfg(not(all(test, loom)))]
@@ -50,12 +50,12 @@ mod real {
             self.0.compare_exchange(old, new, yes, no)
         }
 
-        /// Sleeps if the word equals `value`: until it is woken, until `deadline` (on the monotonic
-        /// clock) has passed, or spuriously.
+        /// Sleeps if the word equals `value`, until it is woken, `deadline` (on the monotonic
+        /// clock) passes, or the thread wakes spuriously.
         pub(crate) fn sleep_while(&self, value: u32, deadline: Option<Deadline>) {
             let deadline = deadline.as_ref().map_or(ptr::null(), Deadline::as_ptr);
-            // This wait, unlike `FUTEX_WAIT`, takes an absolute deadline. Its bits say who may
-            // wake: everybody.
+            // Unlike `FUTEX_WAIT`, this operation takes an absolute deadline. Its bit set matches
+            // every wake-up.
             let (call, everybody) = (libc::FUTEX_WAIT_BITSET, libc::FUTEX_BITSET_MATCH_ANY);
             let word = self.0.as_ptr();
             let unused = ptr::null::<u32>();
@@ -64,7 +64,7 @@ mod real {
             unsafe { libc::syscall(libc::SYS_futex, word, call, value, deadline, unused, everybody) };
         }
 
-        /// Wakes all sleepers: the one that there should be, and any others.
+        /// Wakes all sleepers: the one that is expected, and any others.
         pub(crate) fn wake(&self) {
             let word = self.0.as_ptr();
             // SAFETY: the word lives as long as `self`.
@@ -72,15 +72,15 @@ mod real {
         }
     }
 
-    /// `futex_waitv`, which has this number on all architectures that the crate supports. Older
-    /// versions of libc do not name it.
+    /// `futex_waitv`, which has this number on all supported architectures. Older versions of libc
+    /// do not define it.
     const WAITV: libc::c_long = 449;
 
-    /// `FUTEX2_SIZE_U32`: a word of 32 bits. Without `FUTEX2_PRIVATE`, processes share it.
+    /// `FUTEX2_SIZE_U32`: a 32-bit word. Without `FUTEX2_PRIVATE`, it is shared between processes.
     const SIZE_U32: u32 = 2;
 
-    /// How long to sleep on one word where the kernel cannot sleep on many just now, or a filter
-    /// forbids what it allowed before.
+    /// How long to sleep on a single word if the kernel cannot currently sleep on many, or a
+    /// sandbox forbids a call that it allowed before.
     const REFUSED: Duration = Duration::from_millis(1);
 
     /// The kernel's `struct futex_waitv`.
@@ -93,7 +93,7 @@ mod real {
         reserved: u32,
     }
 
-    /// Words to sleep on at once, each with the value that it is to have.
+    /// Words to sleep on at once, each with its expected value.
     pub(crate) struct Words<'a> {
         waiters: [Waiter; MOST_WORDS],
         len: usize,
@@ -107,7 +107,7 @@ mod real {
             Self { waiters: [none; MOST_WORDS], len: 0, last: None, words: PhantomData }
         }
 
-        /// Adds a word. There is room for [`MOST_WORDS`]; more are left out.
+        /// Adds a word. There is room for [`MOST_WORDS`]; any further word is ignored.
         pub(crate) fn push(&mut self, word: &'a Futex, value: u32) {
             if let Some(waiter) = self.waiters.get_mut(self.len) {
                 let address = word.0.as_ptr() as u64;
@@ -117,14 +117,15 @@ mod real {
             }
         }
 
-        /// The word that was added last, and its value.
+        /// Returns the word added last, and its expected value.
         pub(crate) fn last(&self) -> Option<(&'a Futex, u32)> {
             self.last
         }
 
-        /// Sleeps if each word has its value: until one is woken, until `deadline` (on the
-        /// monotonic clock) has passed, or spuriously. The kernel looks at the words in the order
-        /// in which they were added, and whoever wakes one after that look wakes this.
+        /// Sleeps if each word has its expected value, until one of them is woken, `deadline` (on
+        /// the monotonic clock) passes, or the thread wakes spuriously. The kernel checks the words
+        /// in the order in which they were added; a wake-up of a word after its check wakes this
+        /// thread.
         pub(crate) fn sleep(&self, deadline: Option<Deadline>) {
             let until = deadline.as_ref().map_or(ptr::null(), Deadline::as_ptr);
             let (waiters, none) = (self.waiters.as_ptr(), 0);
@@ -139,23 +140,24 @@ mod real {
         }
     }
 
-    /// It is time to look: a word has another value, a signal came, or the deadline has passed. Any
-    /// other error says that the thread cannot sleep in this way.
+    /// Returns `true` if the caller should recheck its words: one has another value, a signal
+    /// arrived, or the deadline has passed. Any other error means that the thread cannot sleep in
+    /// this way.
     fn is_awake(error: &io::Error) -> bool {
         matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR | libc::ETIMEDOUT))
     }
 
-    /// The kernel has no such call, or a sandbox forbids it.
+    /// Returns `true` if the kernel does not have the call, or a sandbox forbids it.
     fn is_missing(error: &io::Error) -> bool {
         matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM))
     }
 
-    /// Can a thread sleep on several words here? Asked of the kernel once per process.
+    /// Returns `true` if a thread can sleep on several words. Queries the kernel once per process.
     pub(crate) fn can_sleep_on_many() -> bool {
         const YES: u8 = 1;
         const NO: u8 = 2;
         static ANSWER: AtomicU8 = AtomicU8::new(0);
-        // Relaxed: nothing else depends on it, and all who ask get the same answer.
+        // Relaxed: no other memory depends on it, and every thread computes the same answer.
         match ANSWER.load(Ordering::Relaxed) {
             YES => true,
             NO => false,
@@ -178,13 +180,12 @@ mod model {
     use loom::thread::yield_now;
     use std::sync::atomic::Ordering;
 
-    /// A futex whose sleepers wake only when they are woken, never spuriously. So a lost wake-up is
-    /// a deadlock, which loom reports. Like the kernel, it compares and sleeps under the lock under
-    /// which it wakes.
+    /// A futex whose sleepers never wake spuriously, so that a lost wake-up is a deadlock, which
+    /// loom reports. Like the kernel, it compares and sleeps under the lock under which it wakes.
     pub(crate) struct Futex {
         word: atomic::AtomicU32,
         companion: atomic::AtomicU8,
-        /// How often it was woken.
+        /// How many times it was woken.
         lock: Mutex<usize>,
         woken: Condvar,
     }
@@ -199,7 +200,8 @@ mod model {
             }
         }
 
-        /// The word, for one access, which the companion announces to loom first (see `sync`).
+        /// Returns the word for one access, after the companion has announced it to loom (see
+        /// `sync`).
         fn word(&self) -> &atomic::AtomicU32 {
             self.companion.fetch_add(0, Ordering::Relaxed);
             &self.word
@@ -239,8 +241,8 @@ mod model {
         }
     }
 
-    /// Sleeps on several words. It wakes only when one is woken, never spuriously; a lost wake-up
-    /// is a loop without an end, which loom reports.
+    /// Sleeps on several words, without spurious wake-ups. A lost wake-up is an endless loop, which
+    /// loom reports.
     pub(crate) struct Words<'a>(Vec<(&'a Futex, u32)>);
 
     impl<'a> Words<'a> {

@@ -1,24 +1,24 @@
-//! The locks that tell who is alive: open file description (OFD) locks on single bytes of an
-//! object.
+//! Locks that show which processes are alive: open file description (OFD) locks on single bytes of
+//! an object.
 //!
-//! The kernel drops a lock with the last reference to the open file description that took it. A
-//! reference may be a descriptor or a mapping, and a forked child inherits both. Yet a lock must
-//! end with the process that took it, whatever that process has forked. Therefore:
+//! The kernel releases a lock when the last reference to the open file description that took it is
+//! dropped. Descriptors and mappings are references, and a forked child inherits both. Yet a lock
+//! must be released when the process that took it dies, even if that process has forked. Therefore:
 //!
 //! * a [`LockFile`] is never mapped;
 //! * a forked child closes its copy before `fork` returns there. To make that possible, each lock
 //!   file is listed in `LOCK_FILES` from before its lock is taken until it is closed, and no thread
 //!   opens or closes one while another thread forks.
 //!
-//! A live process holds an exclusive lock. A shared lock is held only for a moment, by a sweep on a
-//! dead owner's byte and by an owner on a dead peer's, while they clean up. It keeps everybody from
-//! taking the exclusive lock, and nobody takes it for a sign of life.
+//! A live process holds an exclusive lock. A shared lock is held only briefly, during cleanup: by a
+//! sweep on a dead owner's byte, and by an owner on a dead peer's. It prevents every other process
+//! from taking the exclusive lock, and does not count as a sign of life.
 //!
-//! Other descriptors that another thread has open during the fork, to map an object, stay open in
-//! the child. They hold no OFD locks.
+//! Descriptors that another thread has open during the fork, to map an object, stay open in the
+//! child. They hold no OFD locks.
 //!
-//! Not detected, as in [`fork`]: a child made by a raw `clone` system call, `_Fork` or `vfork`.
-//! Until it ends or calls `exec`, which closes its copies, its parent's locks stay held.
+//! Not detected, as in [`fork`]: a child made by a raw `clone` system call, `_Fork` or `vfork`. Its
+//! parent's locks stay held until the child exits or calls `exec`, which closes its copies.
 
 use crate::os::fork;
 use crate::os::posix::{check, retry};
@@ -33,23 +33,23 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// The call that takes locks, as errors name it.
 pub(crate) const LOCK: &str = "fcntl(F_OFD_SETLK)";
 
-/// The descriptors of all lock files that are open in this process. The standard library's lock,
-/// not parking_lot's: a forked child must be able to unlock it, and the waiters that parking_lot
-/// would look for do not exist in the child.
+/// The descriptors of all lock files that are open in this process. Uses the standard library's
+/// mutex, because a forked child must be able to unlock it: parking_lot would look for waiters that
+/// do not exist in the child.
 static LOCK_FILES: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
 
 thread_local! {
-    /// The guard of `LOCK_FILES`, from just before this thread forks until just after. Without a
-    /// destructor, so that it can be used at any time.
+    /// The guard of `LOCK_FILES` while this thread forks. Has no destructor, so that it can be used
+    /// at any time.
     static FORKING: Cell<Option<ManuallyDrop<MutexGuard<'static, Vec<RawFd>>>>> = const { Cell::new(None) };
 }
 
 fn lock_files() -> MutexGuard<'static, Vec<RawFd>> {
-    // A list of numbers is whole even if its holder panicked.
+    // A list of numbers is consistent even if a thread panicked while holding the lock.
     LOCK_FILES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// An object opened to hold locks on it: for this process, and for no child that it forks.
+/// An object opened to hold locks on it, for this process but not for its forked children.
 #[derive(Debug)]
 pub(crate) struct LockFile {
     file: ManuallyDrop<File>,
@@ -57,7 +57,7 @@ pub(crate) struct LockFile {
 }
 
 impl LockFile {
-    /// Opens a lock file. `open` makes a new open file description.
+    /// Opens a lock file. `open` must create a new open file description.
     pub(crate) fn open(open: impl FnOnce() -> io::Result<File>) -> io::Result<Self> {
         watch_forks()?;
         let mut list = lock_files();
@@ -67,19 +67,19 @@ impl LockFile {
         Ok(Self { file: ManuallyDrop::new(file), fork_epoch: fork::epoch() })
     }
 
-    /// The object, for questions about it.
+    /// The object, for queries.
     pub(crate) fn file(&self) -> &File {
         &self.file
     }
 
-    /// Tries to take the exclusive lock on one byte. Returns `false` if somebody else has a lock on
-    /// it.
+    /// Tries to take the exclusive lock on one byte. Returns `false` if the byte is locked
+    /// elsewhere.
     pub(crate) fn try_lock(&self, byte: usize) -> io::Result<bool> {
         self.try_set_lock(byte, libc::F_WRLCK)
     }
 
-    /// Tries to take a shared lock on one byte. Returns `false` if somebody else has the exclusive
-    /// lock; nobody gets that as long as we have the shared one.
+    /// Tries to take a shared lock on one byte, which prevents others from taking the exclusive
+    /// lock. Returns `false` if the exclusive lock is held elsewhere.
     pub(crate) fn try_lock_shared(&self, byte: usize) -> io::Result<bool> {
         self.try_set_lock(byte, libc::F_RDLCK)
     }
@@ -92,7 +92,7 @@ impl LockFile {
         }
     }
 
-    /// Releases the lock on one byte. A forked child has nothing to release: its copy was closed.
+    /// Releases the lock on one byte. Does nothing in a forked child, whose copy was closed.
     pub(crate) fn unlock(&self, byte: usize) -> io::Result<()> {
         if self.is_ours() {
             self.set_lock(byte, libc::F_UNLCK)
@@ -105,10 +105,10 @@ impl LockFile {
         self.fork_epoch == fork::epoch()
     }
 
-    /// Does somebody else hold the exclusive lock on one byte? Also `true` if the kernel does not
-    /// say.
+    /// Returns `true` if the exclusive lock on one byte is held elsewhere, or if the kernel cannot
+    /// tell.
     pub(crate) fn is_locked(&self, byte: usize) -> bool {
-        // Asks whether a shared lock could be had.
+        // Asks whether a shared lock could be taken.
         let mut lock = byte_lock(byte, libc::F_RDLCK);
         // SAFETY: the descriptor is open, and `lock` is a valid `flock` with l_pid 0, as OFD locks
         // require.
@@ -128,7 +128,8 @@ impl LockFile {
 
 impl Drop for LockFile {
     fn drop(&mut self) {
-        // A forked child has closed it already, and the number may be another file's by now.
+        // A forked child has already closed the descriptor, and the number may since refer to
+        // another file.
         if self.is_ours() {
             let mut list = lock_files();
             list.retain(|&fd| fd != self.file.as_raw_fd());
@@ -149,19 +150,19 @@ fn byte_lock(byte: usize, kind: i32) -> libc::flock {
     lock
 }
 
-/// Makes sure that a fork moves the epoch on and closes the child's copies of lock files. To be
-/// called before anything is made that remembers an epoch.
+/// Ensures that a fork increments the epoch and closes the child's copies of lock files. Must be
+/// called before anything records an epoch.
 pub(crate) fn watch_forks() -> io::Result<()> {
     static IS_WATCHED: AtomicBool = AtomicBool::new(false);
-    // Not a `Once`: a forked child would wait for ever for a thread of its parent that was just
-    // registering. Two threads that arrive together may both register, so the handlers may run
-    // twice.
+    // Not a `Once`: a forked child would wait forever for a thread of its parent that was
+    // registering at the time. Two threads that arrive together may both register, so the handlers
+    // may run twice.
     if IS_WATCHED.load(Ordering::Acquire) {
         return Ok(());
     }
-    // SAFETY: the handlers lock, unlock, close descriptors, do one relaxed atomic addition, and use
-    // thread-locals, for which a library loaded at run time may need glibc's malloc. All of that
-    // works in a forked child.
+    // SAFETY: the handlers lock, unlock, close descriptors, do one relaxed atomic addition, and
+    // access thread-locals, for which a library loaded at run time may need glibc's malloc. All of
+    // this works in a forked child.
     match unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) } {
         0 => {
             IS_WATCHED.store(true, Ordering::Release);
@@ -171,8 +172,8 @@ pub(crate) fn watch_forks() -> io::Result<()> {
     }
 }
 
-/// Runs before this thread forks, and keeps other threads from opening or closing a lock file. May
-/// run twice, as may the other two handlers.
+/// Runs before this thread forks, and prevents other threads from opening or closing a lock file.
+/// May run twice, as may the other two handlers.
 extern "C" fn before() {
     FORKING.with(|forking| {
         let held = forking.take().unwrap_or_else(|| ManuallyDrop::new(lock_files()));
@@ -184,13 +185,13 @@ extern "C" fn in_parent() {
     drop(take_forking());
 }
 
-/// Makes only calls that a forked child may make.
+/// Makes only calls that are allowed in a forked child.
 extern "C" fn in_child() {
     fork::enter_child();
     let Some(mut list) = take_forking() else { return };
     for &fd in list.iter() {
-        // SAFETY: a copy of the parent's descriptor. The `LockFile` that it belongs to finds
-        // another epoch, and leaves it alone.
+        // SAFETY: a copy of the parent's descriptor. The `LockFile` that it belongs to sees another
+        // epoch, and does not use it.
         unsafe { libc::close(fd) };
     }
     list.clear();

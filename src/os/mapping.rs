@@ -1,4 +1,4 @@
-//! Mapped memory as a value. All code that maps, unmaps, or turns an offset into a pointer is here.
+//! Memory mappings. All code that maps, unmaps, or turns an offset into a pointer is here.
 
 use crate::error::OsError;
 use crate::os::name::Name;
@@ -12,13 +12,13 @@ use std::os::unix::fs::FileExt;
 use std::ptr::{self, NonNull};
 use std::slice;
 
-/// NUMA nodes that any Linux can have.
+/// Maximum number of NUMA nodes on any Linux.
 const MAX_NODES: usize = 1024;
 
-/// Bits of a word that nodes are counted in.
+/// Bits per word of a node mask.
 const BITS: usize = libc::c_ulong::BITS as usize;
 
-/// The advice of `man 2 madvise`, which libc does not name for every target.
+/// An advice value of `man 2 madvise` that libc does not define for every target.
 const MADV_COLLAPSE: libc::c_int = 25;
 
 /// A range of mapped memory, unmapped on drop.
@@ -26,17 +26,17 @@ const MADV_COLLAPSE: libc::c_int = 25;
 pub(crate) struct Mapping {
     base: NonNull<u8>,
     len: usize,
-    /// Bytes directly before the base that are unmapped along with it: this process's own memory,
-    /// or address space only.
+    /// Bytes directly before the base that are unmapped along with it: private memory of this
+    /// process, or reserved address space.
     before: usize,
-    /// The same directly behind the end.
+    /// The same, directly after the end.
     after: usize,
 }
 
-// SAFETY: a mapping is an address range, valid in every thread. Its users settle who may access
-// which bytes.
+// SAFETY: a mapping is an address range, valid in every thread. Its users coordinate access to the
+// bytes.
 unsafe impl Send for Mapping {}
-// SAFETY: a `&Mapping` gives out addresses; its users settle who may access the bytes behind them.
+// SAFETY: a `&Mapping` returns addresses; its users coordinate access to the bytes behind them.
 unsafe impl Sync for Mapping {}
 
 /// How a process may access the bytes that it maps.
@@ -68,14 +68,14 @@ impl Mapping {
         Self::new(fd, name, len, Access::ReadWrite)
     }
 
-    /// Maps an object for reading and writing, directly behind one zeroed page of this process's
-    /// own.
+    /// Maps an object for reading and writing, directly after one zeroed page private to this
+    /// process.
     pub(crate) fn behind_own_page(fd: &File, name: &Name, len: usize) -> Result<Self, OsError> {
         let failed = |call, error| name.error(call, len, error);
         let (before, access) = (page_size(), libc::PROT_READ | libc::PROT_WRITE);
         let nothing = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let all = before.saturating_add(len);
-        // Address space only, so that the two parts are neighbours.
+        // Reserves address space only, so that the two parts are adjacent.
         // SAFETY: the kernel chooses the address, so the new mapping touches no existing memory.
         let start = unsafe { libc::mmap(ptr::null_mut(), all, libc::PROT_NONE, nothing, -1, 0) };
         let Some(first) = NonNull::new(start.cast::<u8>()).filter(|_| start != libc::MAP_FAILED) else {
@@ -85,16 +85,17 @@ impl Mapping {
         let base = unsafe { first.as_ptr().add(before) };
         // SAFETY: `base` lies a page above the start of the mapping, so it is not null.
         let base = unsafe { NonNull::new_unchecked(base) };
-        // From here on, a step that fails unmaps the whole range.
+        // From here on, a failure unmaps the whole range.
         let mapping = Self { base, len, before, after: 0 };
         // Shared, although no other process uses it: see `robust_list`.
         let own = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-        // SAFETY: it replaces the first page of the mapping just made, which nobody uses yet.
+        // SAFETY: it replaces the first page of the mapping just made, which is not in use yet.
         if unsafe { libc::mmap(start, before, access, own, -1, 0) } == libc::MAP_FAILED {
             return Err(failed("mmap", io::Error::last_os_error()));
         }
         let (shared, at) = (libc::MAP_SHARED | libc::MAP_FIXED, base.as_ptr().cast());
-        // SAFETY: it replaces the mapping just made from its second page on, which nobody uses yet.
+        // SAFETY: it replaces the mapping just made from its second page on, which is not in use
+        // yet.
         if unsafe { libc::mmap(at, len, access, shared, fd.as_raw_fd(), 0) } == libc::MAP_FAILED {
             return Err(failed("mmap", io::Error::last_os_error()));
         }
@@ -110,18 +111,18 @@ impl Mapping {
         let base = unsafe { space.base.as_ptr().add(before) };
         // SAFETY: an address within a mapping is not null.
         let base = unsafe { NonNull::new_unchecked(base) };
-        // From here on, a step that fails unmaps the whole range.
+        // From here on, a failure unmaps the whole range.
         let mapping = Self { base, len, before, after: align - before };
         let (access, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
-        // SAFETY: it replaces a part of the mapping just made, which nobody uses yet.
+        // SAFETY: it replaces a part of the mapping just made, which is not in use yet.
         if unsafe { libc::mmap(base.as_ptr().cast(), len, access, shared, fd.as_raw_fd(), 0) } == libc::MAP_FAILED {
             return Err(failed(io::Error::last_os_error()));
         }
         Ok(mapping)
     }
 
-    /// Private memory with the first `len` bytes that the object has now: zeroes where it ends
-    /// earlier. Whatever others do to the object, reading the copy is no signal.
+    /// Copies the first `len` bytes of the object to private memory, with zeroes past its end.
+    /// Reading the copy cannot raise a signal, whatever other processes do to the object.
     pub(crate) fn copy_of(file: &File, name: &Name, len: usize) -> Result<Self, OsError> {
         let (access, own) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: the kernel chooses the address, so the new mapping touches no existing memory.
@@ -130,7 +131,8 @@ impl Mapping {
             return Err(name.error("mmap", len, io::Error::last_os_error()));
         };
         let this = Self { base, len, before: 0, after: 0 };
-        // SAFETY: the mapping just made has `len` zeroed bytes, and nobody else knows it yet.
+        // SAFETY: the mapping just made has `len` zeroed bytes, and no other code has its address
+        // yet.
         let bytes = unsafe { slice::from_raw_parts_mut(base.as_ptr(), len) };
         let mut at = 0;
         while at < len {
@@ -144,11 +146,20 @@ impl Mapping {
         Ok(this)
     }
 
-    /// Address space that nothing can access.
+    /// Reserves inaccessible address space.
     fn address_space(len: usize) -> io::Result<Self> {
+        Self::anonymous(len, libc::PROT_NONE)
+    }
+
+    /// Maps private zeroed memory. A page is allocated when it is first written.
+    pub(crate) fn private(len: usize) -> io::Result<Self> {
+        Self::anonymous(len, libc::PROT_READ | libc::PROT_WRITE)
+    }
+
+    fn anonymous(len: usize, access: libc::c_int) -> io::Result<Self> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         // SAFETY: the kernel chooses the address, so the new mapping touches no existing memory.
-        let start = unsafe { libc::mmap(ptr::null_mut(), len, libc::PROT_NONE, flags, -1, 0) };
+        let start = unsafe { libc::mmap(ptr::null_mut(), len, access, flags, -1, 0) };
         match NonNull::new(start.cast()).filter(|_| start != libc::MAP_FAILED) {
             Some(base) => Ok(Self { base, len, before: 0, after: 0 }),
             None => Err(io::Error::last_os_error()),
@@ -160,12 +171,11 @@ impl Mapping {
         self.base
     }
 
-    /// Length in bytes.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// A pointer to `len` bytes at `offset`, or `None` if they do not lie within the mapping
+    /// Returns a pointer to `len` bytes at `offset`, or `None` if they are not within the mapping
     /// (invariant I2).
     pub(crate) fn range(&self, offset: u64, len: u64) -> Option<NonNull<u8>> {
         let end = offset.checked_add(len)?;
@@ -177,20 +187,19 @@ impl Mapping {
         NonNull::new(unsafe { self.base.as_ptr().add(offset as usize) })
     }
 
-    /// Makes whole pages present for writing, even while others write them. Returns `false` if the
-    /// kernel cannot (it can since Linux 5.14).
+    /// Populates whole pages for writing, even while other threads write them. Returns `false` if
+    /// the kernel cannot (it can since Linux 5.14).
     pub(crate) fn prefault(&self, pages: Range<usize>) -> bool {
         self.fault_in(pages, libc::MADV_POPULATE_WRITE)
     }
 
-    /// Makes whole pages present for reading, even while others write them. Returns `false` if the
-    /// kernel cannot (it can since Linux 5.14), or has no memory there.
+    /// Populates whole pages for reading, even while other threads write them. Returns `false` if
+    /// the kernel cannot (it can since Linux 5.14), or if no memory is available.
     pub(super) fn prefault_for_reading(&self, pages: Range<usize>) -> bool {
         self.fault_in(pages, libc::MADV_POPULATE_READ)
     }
 
-    /// What faults pages in is the kernel, so that a page without memory is an error here and not a
-    /// SIGBUS.
+    /// The kernel faults the pages in, so a page without memory is an error here and not a SIGBUS.
     fn fault_in(&self, pages: Range<usize>, how: libc::c_int) -> bool {
         let Some(first) = self.range(pages.start as u64, pages.len() as u64) else { return false };
         // SAFETY: `range` checked that the pages lie within this mapping. Both kinds of `how`
@@ -198,43 +207,44 @@ impl Mapping {
         unsafe { libc::madvise(first.as_ptr().cast(), pages.len(), how) == 0 }
     }
 
-    /// Locks every page into RAM from when it is present on, for as long as the mapping lives.
-    /// Makes no page present: the whole length counts against the limit, memory is taken as before.
+    /// Locks every page into RAM as soon as it is present, for as long as the mapping lives.
+    /// Populates no page: the whole length counts against the limit, but memory is still allocated
+    /// on demand.
     pub(crate) fn lock(&self) -> io::Result<()> {
         // SAFETY: the range is this mapping. Locking changes no byte.
         check(unsafe { libc::mlock2(self.base.as_ptr().cast(), self.len, libc::MLOCK_ONFAULT as _) })
     }
 
-    /// Has pages that are made from now on come from this NUMA node, if it has any free.
+    /// Makes the kernel prefer this NUMA node for new pages of the mapping.
     pub(super) fn prefer_node(&self, node: u32) -> io::Result<()> {
         let mut nodes = [0 as libc::c_ulong; MAX_NODES / BITS];
         let word = nodes.get_mut(node as usize / BITS).ok_or(io::Error::from_raw_os_error(libc::EINVAL))?;
         *word = 1 << (node as usize % BITS);
-        // The kernel takes one bit less than it is told.
+        // The kernel reads one bit less than this count.
         let (start, bits) = (self.base.as_ptr(), MAX_NODES + 1);
-        // SAFETY: the range is this mapping, and `nodes` has as many bits as the kernel reads.
-        // Where pages come from changes no byte.
+        // SAFETY: the range is this mapping, and `nodes` has as many bits as the kernel reads. The
+        // placement of pages changes no byte.
         let done =
             unsafe { libc::syscall(libc::SYS_mbind, start, self.len, libc::MPOL_PREFERRED, nodes.as_ptr(), bits, 0) };
         check(done as i32)
     }
 
-    /// Has the kernel make huge pages of those that lie wholly within a range, as it can since
-    /// Linux 6.1; `huge` is their size. What it cannot move stays in small pages.
+    /// Asks the kernel to collapse the aligned parts of a range into huge pages of `huge` bytes
+    /// (possible since Linux 6.1). Pages that cannot be moved stay small.
     ///
-    /// Each of them must be present in part. Of one that is only reserved, Linux 6.18 shows the
-    /// bytes of whoever had the memory before, on a tmpfs that is mounted with `huge=always`.
+    /// At least a part of each huge page must be present: if it is only reserved, Linux 6.18
+    /// exposes the memory's previous content, on a tmpfs mounted with `huge=always`.
     pub(super) fn collapse(&self, range: Range<usize>, huge: usize) {
         let (start, end) = (range.start.next_multiple_of(huge), range.end / huge * huge);
         let len = end.saturating_sub(start);
         let Some(first) = self.range(start as u64, len as u64).filter(|_| len > 0) else { return };
         // SAFETY: `range` checked that the pages lie within this mapping. MADV_COLLAPSE moves them
-        // and changes no byte. An error means that some stay small.
+        // and changes no byte. An error means that some pages stay small.
         unsafe { libc::madvise(first.as_ptr().cast(), len, MADV_COLLAPSE) };
     }
 
-    /// Makes whole pages present for writing, on any kernel. Only for memory that is reserved and
-    /// that nobody writes meanwhile.
+    /// Populates whole pages for writing, on any kernel. The memory must be reserved, and no other
+    /// thread may write it concurrently.
     pub(super) fn populate(&self, pages: Range<usize>) {
         if self.prefault(pages.clone()) {
             return;
@@ -242,10 +252,10 @@ impl Mapping {
         for at in pages.step_by(page_size()) {
             if let Some(byte) = self.range(at as u64, 1) {
                 // SAFETY: `range` checked that the byte lies within the mapping, which the owner
-                // may read. The caller has the range to itself.
+                // may read. The caller has exclusive access to the range.
                 let value = unsafe { byte.as_ptr().read_volatile() };
                 // SAFETY: the byte just read, in a mapping that the owner may write. The same value
-                // goes back.
+                // is written back.
                 unsafe { byte.as_ptr().write_volatile(value) };
             }
         }
@@ -254,29 +264,29 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the range that was mapped starts `before` bytes below the base
-        // (`behind_own_page`, `aligned`; `before` is 0 otherwise).
+        // SAFETY: the mapped range starts `before` bytes below the base (`behind_own_page`,
+        // `aligned`; otherwise `before` is 0).
         let start = unsafe { self.base.as_ptr().sub(self.before) };
-        // SAFETY: the whole range that was mapped, unmapped only here. Handles and views that point
-        // into it keep this value alive.
+        // SAFETY: the whole mapped range, unmapped only here. Handles and views that point into it
+        // keep this value alive.
         unsafe { libc::munmap(start.cast(), self.before + self.len + self.after) };
     }
 }
 
-/// May this process lock that many more bytes into RAM? Asks the kernel, with address space that
-/// has no memory.
+/// Returns `true` if this process may lock that many more bytes into RAM. Queries the kernel with
+/// address space that has no memory.
 pub(crate) fn may_lock(bytes: usize) -> io::Result<bool> {
     match Mapping::address_space(bytes)?.lock() {
         Err(error) => match error.raw_os_error() {
             Some(libc::ENOMEM | libc::EPERM | libc::EAGAIN) => Ok(false),
-            // A kernel before 4.4 has no `mlock2` and cannot be asked this way.
+            // A kernel before 4.4 has no `mlock2`, so its answer is unknown.
             _ => Ok(true),
         },
         Ok(()) => Ok(true),
     }
 }
 
-/// Can memory come from this NUMA node?
+/// Checks that the kernel accepts this NUMA node as a preference.
 pub(crate) fn can_prefer_node(node: u32) -> io::Result<()> {
     Mapping::address_space(page_size())?.prefer_node(node)
 }

@@ -1,7 +1,7 @@
-//! What the operating system provides: names of objects, mappings, locks, fork detection, futexes,
-//! barriers between processes, and which processes hold what.
+//! Operating-system facilities: object names, mappings, locks, fork detection, futexes, barriers
+//! between processes, and queries about which process holds which object.
 //!
-//! The lowest layer: it knows nothing of chunks, leases or channels.
+//! This is the lowest layer. It does not know about chunks, leases or channels.
 
 pub(crate) mod barrier;
 pub(crate) mod deadline;

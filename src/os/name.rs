@@ -1,9 +1,11 @@
-//! Names of objects, under /dev/shm or another directory: which are valid, who unlinks them, and
-//! errors that say what to do.
+//! Object names, under /dev/shm or another directory: which names are valid, which process unlinks
+//! them, and errors with advice.
 
 use crate::error::{BuildError, OsError};
 use crate::os::fork;
-use crate::os::posix::{check, flock, free_space, lock_limit, retry, EINTR_RETRIES, LOCK_MEMORY};
+use crate::os::posix::{
+    check, file_size_limit, free_inodes, free_space, lock_limit, retry, EINTR_RETRIES, LOCK_MEMORY,
+};
 use std::ffi::{CString, OsStr};
 use std::fs::{self, File};
 use std::io;
@@ -13,24 +15,23 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Where objects have their names by default: where `shm_open` of every libc has them.
+/// The default directory: the one that `shm_open` uses in every libc.
 pub(crate) const DIRECTORY: &str = "/dev/shm";
 
-/// Default name prefix of providers and clients.
 pub(crate) const DEFAULT_PREFIX: &str = "shm_pool";
 
-/// Longest part of a name that users choose, in bytes. A file name has up to 255: up to two such
-/// parts, and some 40 others.
+/// Maximum length in bytes of the parts of a name that users choose. A file name has up to 255
+/// bytes: up to two such parts, and some 40 others.
 pub(crate) const MAX_PART: usize = 64;
 
-/// May `text` be part of a name?
+/// Returns `true` if `text` may be part of a name.
 pub(crate) fn is_part(text: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
     (1..=MAX_PART).contains(&text.len()) && text.bytes().all(allowed)
 }
 
-/// The directory that objects have their names in, and what the names start with. Two processes
-/// find each other's objects if they have the same.
+/// A directory and a name prefix. Two processes find each other's objects if both use the same
+/// namespace.
 #[derive(Clone, Debug)]
 pub(crate) struct Namespace {
     directory: Arc<Path>,
@@ -38,8 +39,8 @@ pub(crate) struct Namespace {
 }
 
 impl Namespace {
-    /// Checks that `directory` is an absolute path, and that a file name may start with `prefix`.
-    /// Looks at no file.
+    /// Checks that `directory` is an absolute path, and that `prefix` is valid in a file name. Does
+    /// not access the file system.
     pub(crate) fn new(directory: &Path, prefix: &str) -> Result<Self, BuildError> {
         let unfit = |reason| Err(BuildError::Directory { directory: directory.to_owned(), reason });
         if !directory.is_absolute() {
@@ -54,7 +55,7 @@ impl Namespace {
         Ok(Self { directory: directory.into(), prefix: prefix.into() })
     }
 
-    /// The names under /dev/shm that start with `prefix`, which must be a [part](is_part).
+    /// The names under /dev/shm that start with `prefix`, which must be a [valid part](is_part).
     pub(crate) fn in_shm(prefix: &str) -> Self {
         debug_assert!(is_part(prefix));
         Self { directory: Path::new(DIRECTORY).into(), prefix: prefix.into() }
@@ -73,18 +74,18 @@ impl Namespace {
         self.file(&format!("{}.{rest}", self.prefix))
     }
 
-    /// The files of the directory, whatever they start with.
+    /// Returns all files of the directory, with any prefix.
     pub(crate) fn files(&self) -> Result<Vec<String>, OsError> {
         list(&self.directory)
     }
 
-    /// The name of a file of the directory, whatever it starts with.
+    /// The name of a file of the directory, with any prefix.
     pub(crate) fn file(&self, file: &str) -> Name {
         Name::in_directory(&self.directory, file)
     }
 }
 
-/// The files of a directory whose names are text: those of all objects are.
+/// Returns the files of a directory whose names are valid UTF-8, as those of all objects are.
 pub(crate) fn list(directory: &Path) -> Result<Vec<String>, OsError> {
     let failed = |error| OsError::new("readdir", &directory.to_string_lossy(), 0, error, String::new());
     let mut files = Vec::new();
@@ -94,8 +95,7 @@ pub(crate) fn list(directory: &Path) -> Result<Vec<String>, OsError> {
     Ok(files)
 }
 
-/// Not inherited through `exec`, not through a symbolic link, and without waiting for the other end
-/// if it turns out to be a pipe.
+/// Open flags: closed on `exec`, no symbolic links, and no blocking if the file is a pipe.
 const SAFE: i32 = libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK;
 
 /// The full path of an object.
@@ -103,8 +103,8 @@ const SAFE: i32 = libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK;
 pub(crate) struct Name(CString);
 
 impl Name {
-    /// A name under /dev/shm. `file` is a plain file name, without a slash or a NUL.
-    #[cfg(any(all(test, not(loom)), feature = "zenoh"))]
+    /// Creates a name under /dev/shm. `file` is a plain file name, without a slash or a NUL.
+    #[cfg(all(test, not(loom)))]
     pub(crate) fn new(file: &str) -> Self {
         Self::in_directory(Path::new(DIRECTORY), file)
     }
@@ -115,35 +115,46 @@ impl Name {
         Self(CString::new(path.into_os_string().into_vec()).unwrap_or_default())
     }
 
-    /// The full path, as a user sees it.
+    /// The name of an object that another part of the program has created.
+    pub(crate) fn of_path(path: &Path) -> Self {
+        Self(CString::new(path.as_os_str().as_bytes()).unwrap_or_default())
+    }
+
+    /// Returns the full path for display.
     pub(crate) fn path(&self) -> String {
         self.0.to_string_lossy().into_owned()
     }
 
-    /// The full path, for the standard library.
+    /// Returns the full path for the standard library.
     pub(crate) fn as_path(&self) -> &Path {
         Path::new(OsStr::from_bytes(self.0.as_bytes()))
     }
 
-    /// Is there an object of this name? Also `true` if the system does not say.
+    /// Returns `true` if an object of this name exists, or if the system cannot tell.
     pub(crate) fn exists(&self) -> bool {
         self.as_path().try_exists().unwrap_or(true)
     }
 
-    /// Opens or creates the object. This is what `shm_open` does, which knows /dev/shm only.
+    /// Opens or creates the object, as `shm_open` does under /dev/shm.
     pub(crate) fn open(&self, flags: i32, mode: u32) -> io::Result<File> {
         retry(|| {
             // SAFETY: the path is a NUL-terminated string.
             let fd = unsafe { libc::open(self.0.as_ptr(), flags | SAFE, mode as libc::mode_t) };
             check(fd)?;
-            // SAFETY: `open` returned a new descriptor that nobody else owns.
+            // SAFETY: `open` returned a new descriptor, which has no other owner.
             Ok(unsafe { File::from_raw_fd(fd) })
         })
     }
 
-    /// The directory that it is in.
     pub(crate) fn directory(&self) -> &Path {
         self.as_path().parent().unwrap_or(Path::new(DIRECTORY))
+    }
+
+    pub(crate) fn namespace(&self) -> Namespace {
+        let file = self.as_path().file_name().unwrap_or_default().to_string_lossy();
+        // A prefix contains no dot.
+        let prefix = file.split('.').next().unwrap_or_default();
+        Namespace { directory: self.directory().into(), prefix: prefix.into() }
     }
 
     pub(crate) fn unlink(&self) -> io::Result<()> {
@@ -151,13 +162,26 @@ impl Name {
         check(unsafe { libc::unlink(self.0.as_ptr()) })
     }
 
-    /// An error that says what the error number means here, and what the user can do.
+    /// Returns the option that sets the mode of the object.
+    fn mode_option(&self) -> &'static str {
+        match self.as_path().extension().and_then(OsStr::to_str) {
+            Some("channel") => "SenderBuilder::mode; a Publisher serves its own user only",
+            Some("branch") => "a Publisher serves its own user only",
+            _ => "ProviderBuilder::mode",
+        }
+    }
+
+    /// Returns an error that explains the error number in this context and advises the user.
     pub(crate) fn error(&self, call: &'static str, bytes: usize, source: io::Error) -> OsError {
         let advice = match source.raw_os_error() {
             Some(libc::ENOMEM | libc::EPERM | libc::EAGAIN) if call == LOCK_MEMORY => format!(
                 "; this process may lock {} bytes in all (ulimit -l), and has locked some already; unlock memory, or raise \
                  the limit",
                 lock_limit()
+            ),
+            Some(libc::ENOSPC) if call == "open" && free_inodes(self.directory()) == Some(0) => format!(
+                "; {} has no inodes left: remove files there, or enlarge their number (mount option nr_inodes)",
+                self.directory().display()
             ),
             Some(libc::ENOSPC) => format!(
                 "; {} has {}; make room or enlarge it (in a container: docker run --shm-size, or a sized emptyDir \
@@ -170,8 +194,12 @@ impl Name {
                 .to_owned(),
             Some(libc::EMFILE | libc::ENFILE) => "; the limit of open files is reached (ulimit -n)".to_owned(),
             Some(libc::EACCES | libc::EPERM) => {
-                "; the object's mode or owner does not allow it (ProviderBuilder::mode)".to_owned()
+                format!("; the object's mode or owner does not allow it ({})", self.mode_option())
             }
+            Some(libc::EFBIG) if file_size_limit() != libc::RLIM_INFINITY => format!(
+                "; this process may make files of up to {} bytes (ulimit -f; LimitFSIZE of systemd); raise the limit",
+                file_size_limit()
+            ),
             Some(libc::EINTR) => format!("; signals interrupted it {EINTR_RETRIES} times in a row"),
             Some(libc::ELOOP) => "; the name is a symbolic link, which is not followed".to_owned(),
             _ => String::new(),
@@ -184,55 +212,36 @@ impl Name {
 pub(crate) struct Link {
     name: Name,
     fork_epoch: u64,
-    /// Is it still ours to unlink?
+    /// Whether this process may still unlink the name.
     is_ours: bool,
-    /// The file, if its name stays as long as any process has a shared `flock` on it.
-    counted: Option<Inode>,
 }
 
 impl Link {
-    /// For a name that this process has just created.
+    /// Takes ownership of a name that this process has just created.
     pub(crate) fn new(name: Name) -> Self {
-        Self { name, fork_epoch: fork::epoch(), is_ours: true, counted: None }
+        Self { name, fork_epoch: fork::epoch(), is_ours: true }
     }
 
-    /// From now on the name stays as long as any process has a shared `flock` on `file`, which it
-    /// was created for. The process that gives back the last one unlinks it, as zenoh does.
-    #[cfg(feature = "zenoh")]
-    pub(crate) fn count_by_flock(&mut self, file: Inode) {
-        self.counted = Some(file);
+    /// For a name that its creator unlinks.
+    pub(crate) fn of_others(name: Name) -> Self {
+        Self { name, fork_epoch: fork::epoch(), is_ours: false }
     }
 
-    /// Gives up the right to unlink the name.
     pub(crate) fn disown(mut self) {
         self.is_ours = false;
-    }
-
-    /// The file, if the name is still its own and nobody else has a lock on it. It is locked
-    /// exclusively as long as the result lives.
-    fn last(&self, counted: Inode) -> io::Result<Option<File>> {
-        let file = self.name.open(libc::O_RDWR, 0)?;
-        flock(&file, libc::LOCK_EX)?;
-        Ok((inode(&file)? == counted).then_some(file))
     }
 
     pub(crate) fn name(&self) -> &Name {
         &self.name
     }
-}
 
-impl Link {
     /// Unlinks the name, if it is still ours.
     pub(crate) fn remove(&mut self) {
         if !std::mem::take(&mut self.is_ours) || self.fork_epoch != fork::epoch() {
             return;
         }
-        // Held until the name is gone: a process that opens the file meanwhile finds it locked.
-        let lock = self.counted.map(|counted| self.last(counted));
-        if lock.as_ref().map_or(true, |last| matches!(last, Ok(Some(_)))) {
-            // It fails only if somebody else has removed the name already.
-            let _ = self.name.unlink();
-        }
+        // It fails only if another process has removed the name already.
+        let _ = self.name.unlink();
     }
 }
 
@@ -242,7 +251,7 @@ impl Drop for Link {
     }
 }
 
-/// Device and inode number: which file it is, whatever its name.
+/// Device and inode number: identifies a file regardless of its name.
 pub(crate) type Inode = (u64, u64);
 
 pub(crate) fn inode(file: &File) -> io::Result<Inode> {

@@ -1,5 +1,5 @@
-//! A global value of which a forked child has one of its own, because the parent's locks may be
-//! held by threads that the child does not have.
+//! A global value that a forked child does not share with its parent, because the parent's locks
+//! may be held by threads that do not exist in the child.
 
 use crate::os::fork;
 use std::ptr;
@@ -10,7 +10,7 @@ struct Made<T> {
     value: T,
 }
 
-/// The value, made when it is first asked for and never freed: one per process that asks.
+/// A value created on first use and never freed, one per process that uses it.
 pub(crate) struct PerProcess<T: 'static>(AtomicPtr<Made<T>>);
 
 impl<T: Default + Sync + 'static> PerProcess<T> {
@@ -18,7 +18,7 @@ impl<T: Default + Sync + 'static> PerProcess<T> {
         Self(AtomicPtr::new(ptr::null_mut()))
     }
 
-    /// This process's value, if it has asked before.
+    /// Returns this process's value, if it has been created.
     pub(crate) fn existing(&self) -> Option<&'static T> {
         // Acquire: partner of the Release in `get`.
         Self::of_this_process(self.0.load(Ordering::Acquire))
@@ -30,17 +30,19 @@ impl<T: Default + Sync + 'static> PerProcess<T> {
         (made.fork_epoch == fork::epoch()).then_some(&made.value)
     }
 
-    /// This process's value.
+    /// Returns this process's value, creating it on first use.
     pub(crate) fn get(&self) -> &'static T {
         loop {
-            // One load for both: what is replaced below is what was found to be the parent's.
+            // A single load for both uses: only a value that was found to be the parent's is
+            // replaced below.
             let old = self.0.load(Ordering::Acquire); // partner: the Release below
             if let Some(value) = Self::of_this_process(old) {
                 return value;
             }
             let made = Box::into_raw(Box::new(Made { fork_epoch: fork::epoch(), value: T::default() }));
             if self.0.compare_exchange(old, made, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-                // SAFETY: made just now, and nobody else has it. Another thread was faster.
+                // SAFETY: created just above and never shared. Another thread stored its value
+                // first.
                 drop(unsafe { Box::from_raw(made) });
             }
         }

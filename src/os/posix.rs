@@ -1,7 +1,8 @@
-//! System calls: on open objects, retried when interrupted, and on the process itself.
+//! System calls on open objects (retried when interrupted) and on the process itself.
 
 use std::ffi::CString;
 use std::fs::File;
+use std::hint::black_box;
 use std::io;
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -9,56 +10,54 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// How often an interrupted call is retried.
+/// How many times an interrupted call is attempted.
 pub(crate) const EINTR_RETRIES: usize = 64;
 
-/// Bytes that one call reserves, once a signal has interrupted a reservation.
+/// Bytes reserved per call after a signal has interrupted a reservation.
 const RESERVE_STEP: usize = 4 << 20;
 
-/// A page size, in bytes, that divides the page size of every Linux machine.
+/// A page size in bytes that divides the page size of every Linux machine.
 pub(crate) const PAGE: usize = 4096;
 
-/// The call that locks memory into RAM, as errors name it.
+/// The name, in errors, of the call that locks memory into RAM.
 pub(crate) const LOCK_MEMORY: &str = "mlock2";
 
-/// The machine's page size in bytes.
+/// Returns the machine's page size in bytes.
 pub(crate) fn page_size() -> usize {
     // SAFETY: `sysconf` has no preconditions.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     usize::try_from(size).unwrap_or(PAGE)
 }
 
-/// The effective user id of this process.
 pub(crate) fn effective_uid() -> u32 {
     // SAFETY: `geteuid` has no preconditions.
     unsafe { libc::geteuid() }
 }
 
-/// Is `mode` fit for an object? Its owner can read and write; nobody can do more than that.
+/// Returns `true` if `mode` is valid for an object: its owner can read and write, and no user has
+/// any other access.
 pub(crate) fn is_object_mode(mode: u32) -> bool {
     mode & !0o666 == 0 && mode & 0o600 == 0o600
 }
 
-/// Rounds a length up to whole pages, at least one. `None` on overflow.
+/// Rounds a length up to whole pages, at least one. Returns `None` on overflow.
 pub(crate) fn round_to_pages(len: usize) -> Option<usize> {
     let page = page_size();
     Some(len.max(1).checked_add(page - 1)? / page * page)
 }
 
-/// Takes the `flock` of a file, shared or exclusive, without waiting. The kernel releases it with
-/// the last descriptor of this open file description.
-pub(crate) fn flock(file: &File, kind: i32) -> io::Result<()> {
-    retry(|| {
-        // SAFETY: `file` keeps the descriptor open.
-        check(unsafe { libc::flock(file.as_raw_fd(), kind | libc::LOCK_NB) })
-    })
+/// Reserves memory for all `len` bytes of a new object, and gives it that length.
+pub(crate) fn reserve_all(fd: &File, len: usize) -> io::Result<()> {
+    check_file_size(len)?;
+    reserve(fd, 0, len)
 }
 
 /// Reserves memory for `len` bytes from `start` on, and extends the object to hold them.
 ///
-/// It makes one call, so that a request that can never fit is refused before anything is taken. If
-/// a signal interrupts the call, it goes on in steps, because tmpfs gives up all that an
-/// interrupted call has reserved: a program with a timer would never get a large segment.
+/// Makes a single call, so that a request that cannot fit is refused before any memory is taken. If
+/// a signal interrupts the call, continues in steps: tmpfs rolls back everything that an
+/// interrupted call has reserved, so a program with a timer could never reserve a large segment at
+/// once.
 pub(crate) fn reserve(fd: &File, start: usize, len: usize) -> io::Result<()> {
     match fallocate(fd, start, len) {
         Err(error) if error.raw_os_error() == Some(libc::EINTR) => (0..len)
@@ -68,14 +67,15 @@ pub(crate) fn reserve(fd: &File, start: usize, len: usize) -> io::Result<()> {
     }
 }
 
-/// Sets the object's length, and reserves no memory.
+/// Sets the object's length without reserving memory.
 pub(crate) fn set_len(fd: &File, len: usize) -> io::Result<()> {
+    check_file_size(len)?;
     let len = offset(len)?;
     // SAFETY: `fd` keeps the descriptor open.
     retry(|| check(unsafe { libc::ftruncate(fd.as_raw_fd(), len) }))
 }
 
-/// Releases the object's memory for `len` bytes from `start` on. Its length stays.
+/// Releases the object's memory for `len` bytes from `start` on. Keeps the length.
 pub(crate) fn punch(fd: &File, start: usize, len: usize) -> io::Result<()> {
     let (start, len) = (offset(start)?, offset(len)?);
     retry(|| {
@@ -86,7 +86,7 @@ pub(crate) fn punch(fd: &File, start: usize, len: usize) -> io::Result<()> {
     })
 }
 
-/// The first range of the object, from `start` on, that has memory. `None` if there is none.
+/// Returns the first range of the object, from `start` on, that has memory.
 pub(crate) fn next_filled(fd: &File, start: usize) -> Option<Range<usize>> {
     let first = seek(fd, start, libc::SEEK_DATA)?;
     Some(first..seek(fd, first, libc::SEEK_HOLE)?)
@@ -128,7 +128,6 @@ pub(crate) fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T>
     call()
 }
 
-/// What a directory's file system says of itself.
 fn statvfs(directory: &Path) -> Option<libc::statvfs> {
     let path = CString::new(directory.as_os_str().as_bytes()).ok()?;
     let mut stat = MaybeUninit::<libc::statvfs>::uninit();
@@ -140,12 +139,17 @@ fn statvfs(directory: &Path) -> Option<libc::statvfs> {
     Some(unsafe { stat.assume_init() })
 }
 
-/// Free bytes in a directory, if they can be known.
+/// Returns the free bytes in a directory, if known.
 pub(crate) fn free_bytes(directory: &Path) -> Option<u64> {
     statvfs(directory).map(|stat| stat.f_bavail * stat.f_frsize)
 }
 
-/// The free space in a directory, as "N of M bytes free".
+/// Returns the free inodes in a directory, if its file system counts them.
+pub(crate) fn free_inodes(directory: &Path) -> Option<u64> {
+    statvfs(directory).filter(|stat| stat.f_files > 0).map(|stat| stat.f_favail)
+}
+
+/// Returns the free space in a directory, as "N of M bytes free".
 pub(crate) fn free_space(directory: &Path) -> String {
     match statvfs(directory) {
         Some(stat) => format!("{} of {} bytes free", stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize),
@@ -153,7 +157,18 @@ pub(crate) fn free_space(directory: &Path) -> String {
     }
 }
 
-/// How many bytes this process may lock into memory, privileges aside.
+/// Returns `true` if this process can allocate that many more bytes. Callers check before
+/// operations in which the standard library would abort. Other threads may allocate in between, so
+/// this is no guarantee.
+pub(crate) fn has_heap(bytes: usize) -> bool {
+    let mut heap = Vec::<u8>::new();
+    let has_heap = heap.try_reserve_exact(bytes).is_ok();
+    // Prevents the compiler from removing both the allocation and its release.
+    black_box(heap);
+    has_heap
+}
+
+/// Returns how many bytes this process may lock into RAM without privileges.
 pub(crate) fn lock_limit() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is a valid place to write to.
@@ -161,13 +176,30 @@ pub(crate) fn lock_limit() -> u64 {
     limit.rlim_cur
 }
 
-/// The size in bytes of the huge pages that shared memory can have; `None` if this kernel has none.
+/// Returns the length in bytes of the longest file that this process may create or write.
+pub(crate) fn file_size_limit() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: 0 };
+    // SAFETY: `limit` is a valid place to write to.
+    unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) };
+    limit.rlim_cur
+}
+
+/// Refuses a length beyond the limit. To be asked first: the kernel's answer to a call that makes a
+/// file longer than that, or writes there, is a signal that ends the process (SIGXFSZ).
+pub(crate) fn check_file_size(len: usize) -> io::Result<()> {
+    if len as u64 > file_size_limit() {
+        return Err(io::Error::from_raw_os_error(libc::EFBIG));
+    }
+    Ok(())
+}
+
+/// Returns the size in bytes of huge pages for shared memory, or `None` if the kernel has none.
 pub(crate) fn huge_page_size() -> Option<usize> {
     let text = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size").ok()?;
     text.trim().parse().ok().filter(|size: &usize| size.is_power_of_two())
 }
 
-/// Is the directory on a file system of huge pages only (hugetlbfs)?
+/// Returns `true` if the directory is on hugetlbfs, which has huge pages only.
 pub(crate) fn is_on_hugetlbfs(directory: &Path) -> bool {
     let Ok(path) = CString::new(directory.as_os_str().as_bytes()) else { return false };
     let mut stat = MaybeUninit::<libc::statfs>::uninit();

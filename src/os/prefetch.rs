@@ -1,11 +1,11 @@
-//! Fetches a cache line before it is written, so that the store does not wait for another process's
-//! core to give it up.
+//! Prefetches a cache line for writing, so that the later store does not wait for another core to
+//! give the line up.
 
-/// Fetches the line of this address for writing. A hint: nothing depends on it.
+/// Prefetches the line of this address for writing. Only a performance hint.
 #[inline]
 pub(crate) fn for_writing<T>(address: *const T) {
-    // SAFETY: a hint, which accesses no memory as far as the program can tell, and never faults,
-    // whatever the address.
+    // SAFETY: a hint, which has no observable effect on memory and never faults, whatever the
+    // address.
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     unsafe {
         std::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags, readonly));

@@ -1,12 +1,12 @@
-//! Which processes hold what, as the kernel shows it under /proc.
+//! Finds which processes hold which objects, from /proc.
 //!
-//! An OFD lock has no process id: `/proc/locks` shows -1. But the kernel lists, for each
-//! descriptor, the locks taken through its open file description (`/proc/PID/fdinfo/FD`, see
-//! `man 5 proc`), so whoever has the descriptor has the lock. Nothing here is believed from shared
-//! memory, and nothing is asked of the processes: a stopped one is found like any other.
+//! An OFD lock has no process id: `/proc/locks` shows -1. But for each descriptor, the kernel lists
+//! the locks taken through its open file description (`/proc/PID/fdinfo/FD`, see `man 5 proc`), so
+//! a process that has the descriptor holds the lock. This needs neither shared memory nor the
+//! processes' cooperation, and it finds stopped processes too.
 //!
-//! What this process may not look at, and what runs in another PID namespace, is not seen. The
-//! first kind is counted.
+//! Processes in another PID namespace are not seen, nor are those that this process may not
+//! inspect. The latter are counted.
 
 #![forbid(unsafe_code)]
 
@@ -19,7 +19,7 @@ use std::ops::RangeInclusive;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Longest command that is kept, in characters.
+/// Maximum length of a command, in characters.
 const MAX_COMMAND: usize = 120;
 
 /// A process, as the kernel shows it.
@@ -28,33 +28,33 @@ const MAX_COMMAND: usize = 120;
 pub struct Process {
     /// Its id, in this process's PID namespace.
     pub id: u32,
-    /// Its command line, or its name in brackets where there is none; shortened, and without
-    /// control characters.
+    /// Its command line, or its name in brackets if it has none; shortened, and without control
+    /// characters.
     pub command: String,
-    /// Was it stopped, by a signal or a debugger?
+    /// Whether it is stopped, by a signal or a debugger.
     pub is_stopped: bool,
 }
 
-/// The files that are of interest.
+/// The files to look for.
 pub(crate) struct Wanted<'a> {
     pub(crate) inodes: BTreeSet<Inode>,
-    /// May a file of this name be one of them?
+    /// Returns `true` if a file of this name may be one of them.
     pub(crate) is_name: &'a dyn Fn(&str) -> bool,
 }
 
-/// What all processes that can be seen have of some files.
+/// The locks and mappings that visible processes hold on some files.
 #[derive(Default)]
 pub(crate) struct Seen {
-    /// By file: the bytes, and the process.
+    /// For each file, locked bytes and the process that holds the lock.
     locks: BTreeMap<Inode, Vec<(RangeInclusive<u64>, u32)>>,
     mappings: BTreeSet<(Inode, u32)>,
     processes: BTreeMap<u32, Process>,
-    /// How many processes this one may not look at.
+    /// The number of processes that this process may not inspect.
     pub(crate) hidden: usize,
 }
 
 impl Seen {
-    /// Looks at all processes, for what they have of files that may have such a name.
+    /// Scans all processes for locks and mappings of the given files.
     pub(crate) fn of(files: &Wanted<'_>) -> io::Result<Self> {
         let mut this = Self::default();
         if files.inodes.is_empty() {
@@ -65,7 +65,7 @@ impl Seen {
             let Some(id) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
             match this.look_at(id, &entry.path(), files) {
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => this.hidden += 1,
-                // It has ended meanwhile, or is a thread of the kernel.
+                // The process has exited meanwhile, or is a kernel thread.
                 _ => {}
             }
         }
@@ -74,7 +74,7 @@ impl Seen {
 
     fn look_at(&mut self, id: u32, directory: &Path, files: &Wanted<'_>) -> io::Result<()> {
         let mut has_any = false;
-        // A path may be no text; the numbers before it are.
+        // A path may not be valid UTF-8; the fields before it are.
         for line in String::from_utf8_lossy(&fs::read(directory.join("maps"))?).lines() {
             if let Some(inode) = mapped(line).filter(|inode| files.inodes.contains(inode)) {
                 has_any = true;
@@ -83,13 +83,14 @@ impl Seen {
         }
         for entry in fs::read_dir(directory.join("fd"))? {
             let entry = entry?;
-            // The link says where the file was opened; the last part is the same wherever that is
-            // mounted. Others are not asked about: their file system may not answer.
+            // The link contains the path at which the file was opened; its last component is the
+            // same wherever the file system is mounted. Other files are skipped: their file system
+            // may not respond.
             let has_name = |path: PathBuf| path.file_name().and_then(OsStr::to_str).is_some_and(files.is_name);
             if !fs::read_link(entry.path()).is_ok_and(has_name) {
                 continue;
             }
-            // Follows the link to the file, whatever its name is now.
+            // Follows the link to the file, even if it was renamed.
             let Ok(metadata) = fs::metadata(entry.path()) else { continue };
             let inode = (metadata.dev(), metadata.ino());
             if files.inodes.contains(&inode) {
@@ -105,20 +106,20 @@ impl Seen {
         Ok(())
     }
 
-    /// The process that has the exclusive lock on a byte, if it is seen.
+    /// Returns the process that holds the exclusive lock on a byte, if it is visible.
     pub(crate) fn holder(&self, file: Inode, byte: usize) -> Option<&Process> {
         let (_, id) = self.locks.get(&file)?.iter().find(|(bytes, _)| bytes.contains(&(byte as u64)))?;
         self.processes.get(id)
     }
 
-    /// The processes that have the file mapped.
+    /// Returns the visible processes that have the file mapped.
     pub(crate) fn mappers(&self, file: Inode) -> impl Iterator<Item = &Process> {
         let all = self.mappings.range((file, 0)..=(file, u32::MAX));
         all.filter_map(|(_, id)| self.processes.get(id))
     }
 }
 
-/// The file of a line of `/proc/PID/maps`: `from-to access offset major:minor inode path`.
+/// Parses the file in a line of `/proc/PID/maps`: `from-to access offset major:minor inode path`.
 fn mapped(line: &str) -> Option<Inode> {
     let mut words = line.split_ascii_whitespace().skip(3);
     let (major, minor) = words.next()?.split_once(':')?;
@@ -126,8 +127,8 @@ fn mapped(line: &str) -> Option<Inode> {
     Some((libc::makedev(number(major)?, number(minor)?), words.next()?.parse().ok()?))
 }
 
-/// The bytes of a line of `/proc/PID/fdinfo/FD` that tells of an exclusive OFD lock:
-/// `lock: number: OFDLCK ADVISORY WRITE process device:inode first last`.
+/// Parses the bytes of an exclusive OFD lock in a line of `/proc/PID/fdinfo/FD`: `lock: number:
+/// OFDLCK ADVISORY WRITE process device:inode first last`.
 fn locked(line: &str) -> Option<RangeInclusive<u64>> {
     let words: Vec<&str> = line.strip_prefix("lock:")?.split_ascii_whitespace().collect();
     if words.get(1) != Some(&"OFDLCK") || words.get(3) != Some(&"WRITE") {
@@ -146,7 +147,7 @@ fn process(id: u32, directory: &Path) -> Process {
     };
     let printable = |c: char| if c.is_control() { '?' } else { c };
     let command = line.chars().map(printable).take(MAX_COMMAND).collect();
-    // Behind the name in parentheses, which may contain any character.
+    // Follows the name in parentheses, which may contain any character.
     let state = text("stat").ok().and_then(|stat| stat.rsplit_once(") ")?.1.chars().next());
     Process { id, command, is_stopped: matches!(state, Some('T' | 't')) }
 }
@@ -159,7 +160,6 @@ mod tests {
     use crate::os::name::{inode, Name};
     use std::fs::File;
 
-    /// Otherwise nobody can tell who holds an object.
     #[test]
     fn this_process_is_found_by_its_locks_and_mappings() {
         let path = format!("/dev/shm/shm_pool-unit-{}-processes", std::process::id());

@@ -1,26 +1,26 @@
 //! The keeper: one thread per process that holds the process's bells, so that the kernel rings them
 //! when the process dies.
 //!
-//! When a thread ends, the kernel walks its *robust list* (see `man 2 set_robust_list`). It looks
-//! at the futex word that lies a fixed distance behind each entry. If the word names the dead
-//! thread as its holder, the kernel sets `FUTEX_OWNER_DIED` and wakes a waiter. Ordinary threads
-//! come and go. The keeper starts with the first channel, sleeps, and ends only with the process:
-//! by exit, by exec or by a signal. Each thread has a list of its own, so libc's lists for robust
-//! mutexes in the other threads are not affected.
+//! When a thread exits, the kernel walks its *robust list* (see `man 2 set_robust_list`) and checks
+//! the futex word at a fixed distance after each entry. If the word names the dead thread as its
+//! holder, the kernel sets `FUTEX_OWNER_DIED` and wakes a waiter. Ordinary threads may exit at any
+//! time, so the list belongs to a keeper: a thread that starts with the first channel, sleeps, and
+//! ends only with the process, by exit, exec or a signal. Each thread has its own list, so libc's
+//! lists for robust mutexes in other threads are not affected.
 //!
-//! The entries are this process's own memory, next to the shared words (see
-//! [`Mapping::behind_own_page`]), so no peer can damage the list. The list's head and its entries
-//! lie in pages that are mapped as shared, although no other process uses them: when the kernel
-//! kills a process for lack of memory, it may take private pages away before it walks the list.
+//! The entries are memory of this process only, adjacent to the shared words (see
+//! [`Mapping::behind_own_page`]), so no peer can corrupt the list. The head and the entries are in
+//! pages that are mapped as shared, although no other process uses them: when the kernel kills a
+//! process because memory is short, it may reclaim private pages before it walks the list.
 //!
 //! [`Mapping::behind_own_page`]: crate::os::mapping::Mapping::behind_own_page
 //!
 //! # Killed at any instruction
 //!
 //! An entry joins the list before its word names the keeper, and leaves it after the ringer has
-//! left. Each change of the list is a single store; the list is whole before it and after it.
+//! left. Each change of the list is a single store; the list is consistent before and after it.
 //!
-//! A forked child has no keeper until it makes a channel of its own. The parent's bells name no
+//! A forked child has no keeper until it creates a channel of its own. The parent's bells name no
 //! thread of the child.
 
 use crate::os::fork;
@@ -32,14 +32,12 @@ use std::mem::{size_of, MaybeUninit};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
-/// Longest list that the kernel walks: its `ROBUST_LIST_LIMIT`.
+/// The longest list that the kernel walks: its `ROBUST_LIST_LIMIT`.
 pub(crate) const MAX_BELLS: usize = 2048;
 
-/// Stack of the keeper's thread in bytes: enough for four system calls and for what libc puts
-/// there.
+/// Stack size of the keeper's thread in bytes: enough for four system calls and libc's own needs.
 const STACK: usize = 64 << 10;
 
-/// A call that failed, and its error.
 #[derive(Debug)]
 pub(crate) struct Failed {
     pub(crate) call: &'static str,
@@ -60,7 +58,7 @@ pub(crate) struct ListEntry {
 #[repr(C)]
 struct Head {
     list: ListEntry,
-    /// From an entry to its word, in bytes.
+    /// Distance from an entry to its word, in bytes.
     distance: libc::c_long,
     pending: *mut ListEntry,
 }
@@ -71,11 +69,10 @@ struct Head {
 struct Keeper {
     head: Head,
     fork_epoch: u64,
-    /// 0 until the thread has registered the list, or has failed to.
+    /// 0 until the thread has registered the list or failed to.
     has_begun: Futex,
-    /// The thread's id.
     id: AtomicU32,
-    /// Why the thread could not register the list, or 0.
+    /// The error number if the thread could not register the list, or 0.
     errno: AtomicI32,
     state: Mutex<KeeperState>,
 }
@@ -83,18 +80,18 @@ struct Keeper {
 #[cfg(not(all(test, loom)))]
 const _: () = assert!(size_of::<Keeper>() <= crate::os::posix::PAGE);
 
-// SAFETY: the list changes under the lock of `state`, by single stores, and is whole after each of
-// them; the kernel reads it when the keeper's thread ends. All other fields are atomics, a lock, or
-// never change.
+// SAFETY: the list changes under the lock of `state`, by single stores, and is consistent after
+// each of them; the kernel reads it when the keeper's thread exits. All other fields are atomics, a
+// lock, or immutable.
 unsafe impl Sync for Keeper {}
-// SAFETY: nothing in it is bound to a thread.
+// SAFETY: no field is bound to a thread.
 unsafe impl Send for Keeper {}
 
 #[derive(Default)]
 struct KeeperState {
-    /// The thread's id, once the thread runs.
+    /// The thread's id, once the thread is running.
     thread: Option<u32>,
-    /// How many places are taken, by entries or for later.
+    /// The number of places in use or reserved.
     taken: usize,
 }
 
@@ -108,11 +105,11 @@ impl KeeperState {
     }
 }
 
-/// The keeper of this process, or of an ancestor that it was forked from.
+/// The keeper of this process, or of the ancestor that it was forked from.
 static KEEPER: AtomicPtr<Keeper> = AtomicPtr::new(ptr::null_mut());
 
 impl Keeper {
-    /// Makes a keeper in a page of its own.
+    /// Creates a keeper in a page of its own.
     fn new(fork_epoch: u64) -> Result<NonNull<Self>, Failed> {
         let (access, own) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
         // SAFETY: the kernel chooses the address, so the new mapping touches no existing memory.
@@ -134,7 +131,7 @@ impl Keeper {
         Ok(this)
     }
 
-    /// The keeper of this process, made by the first call.
+    /// Returns the keeper of this process, creating it on the first call.
     fn get() -> Result<&'static Self, Failed> {
         let fork_epoch = fork::epoch();
         loop {
@@ -152,11 +149,11 @@ impl Keeper {
         }
     }
 
-    /// Starts the thread and returns its id, by which the kernel knows what it holds. It gets no
-    /// signals: those belong to the program.
+    /// Starts the thread and returns its id, by which the kernel identifies the holder. The thread
+    /// receives no signals: those belong to the program.
     ///
     /// Uses libc, because the standard library gives each thread a second stack for signals and
-    /// aborts if there is no room for it.
+    /// aborts if that allocation fails.
     fn start(&'static self) -> Result<u32, Failed> {
         self.has_begun.store(0, Ordering::Relaxed);
         let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
@@ -175,7 +172,7 @@ impl Keeper {
             // expects.
             unsafe { libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), keep, argument) }
         });
-        // SAFETY: initialised above, and not used any more.
+        // SAFETY: initialised above, and not used after this.
         unsafe { libc::pthread_attr_destroy(attributes.as_mut_ptr()) };
         result(started).map_err(failed("pthread_create"))?;
         while self.has_begun.load(Ordering::Acquire) == 0 {
@@ -187,11 +184,11 @@ impl Keeper {
         }
     }
 
-    /// Makes the calling thread the holder of what is listed.
+    /// Makes the calling thread the holder of the listed bells.
     fn begin(&self) -> io::Result<()> {
         let head = ptr::addr_of!(self.head);
         // SAFETY: the head is never unmapped, has the layout that the kernel expects, and always
-        // leads to a whole list.
+        // leads to a consistent list.
         check(unsafe { libc::syscall(libc::SYS_set_robust_list, head, size_of::<Head>()) } as i32)
     }
 }
@@ -200,7 +197,7 @@ impl Keeper {
 extern "C" fn keep(keeper: *mut libc::c_void) -> *mut libc::c_void {
     // SAFETY: `start` passes a keeper, which is never unmapped.
     let keeper = unsafe { &*keeper.cast::<Keeper>() };
-    // SAFETY: the name has 16 bytes, the most there can be, with its NUL.
+    // SAFETY: the name has 16 bytes including its NUL, the maximum.
     unsafe { libc::prctl(libc::PR_SET_NAME, b"shm-pool-keeper\0".as_ptr()) };
     let begun = keeper.begin();
     keeper.errno.store(
@@ -221,7 +218,7 @@ extern "C" fn keep(keeper: *mut libc::c_void) -> *mut libc::c_void {
     ptr::null_mut()
 }
 
-/// Does `work` with all signals blocked in this thread.
+/// Runs `work` with all signals blocked in this thread.
 fn without_signals<T>(work: impl FnOnce() -> T) -> T {
     let (mut all, mut before) = (MaybeUninit::<libc::sigset_t>::uninit(), MaybeUninit::<libc::sigset_t>::uninit());
     // SAFETY: `all` is a valid place to write to.
@@ -234,19 +231,19 @@ fn without_signals<T>(work: impl FnOnce() -> T) -> T {
     done
 }
 
-/// How far a bell's word lies behind its entry, in bytes.
+/// Returns the distance from an entry to its bell's word, in bytes.
 pub(crate) fn distance() -> usize {
     page_size()
 }
 
-/// Places in the list of this process's keeper, given back on drop.
+/// Places in the list of this process's keeper, released on drop.
 pub(crate) struct Places {
     keeper: &'static Keeper,
     count: usize,
 }
 
 impl Places {
-    /// Takes places for entries that come later. Fails with `ENOSPC` if there are not so many.
+    /// Reserves places for later entries. Fails with `ENOSPC` if not enough are free.
     pub(crate) fn take(count: usize) -> Result<Self, Failed> {
         let keeper = Keeper::get()?;
         keeper.state.lock().take(count)?;
@@ -256,7 +253,7 @@ impl Places {
 
 impl Drop for Places {
     fn drop(&mut self) {
-        // In a forked child the list is the parent's.
+        // In a forked child, the list belongs to the parent.
         if self.keeper.fork_epoch == fork::epoch() {
             self.keeper.state.lock().taken -= self.count;
         }
@@ -267,26 +264,27 @@ impl Drop for Places {
 pub(crate) struct Listed {
     entry: NonNull<ListEntry>,
     keeper: &'static Keeper,
-    /// Given back after the entry has left the list. `None` if the place is somebody else's.
+    /// Released after the entry has left the list. `None` if the caller reserved the place.
     _place: Option<Places>,
 }
 
 // SAFETY: the entry is touched only under the keeper's lock.
 unsafe impl Send for Listed {}
-// SAFETY: nothing can be done with a shared one.
+// SAFETY: a shared reference allows no operation.
 unsafe impl Sync for Listed {}
 
 impl Listed {
-    /// Puts a bell's entry into the list, then has `hold` write the keeper's thread id into the
-    /// bell's word. Returns `None` if `hold` refuses. Fails with `ENOSPC` if the list is full.
+    /// Adds a bell's entry to the list, then calls `hold` to write the keeper's thread id into the
+    /// bell's word. Returns `None` if `hold` returns `false`. Fails with `ENOSPC` if the list is
+    /// full.
     ///
-    /// With `has_place`, the caller has taken a [place](Places) for the entry, which it keeps for
-    /// as long.
+    /// With `has_place`, the caller has reserved a [place](Places) for the entry, and keeps it for
+    /// as long as the entry is listed.
     ///
     /// # Safety
     ///
-    /// `entry` points to this process's own memory, aligned and used for nothing else. That memory
-    /// and the word behind it stay until the result is dropped.
+    /// `entry` points to memory of this process only, aligned and not used for anything else. That
+    /// memory and the word behind it stay valid until the result is dropped.
     pub(crate) unsafe fn new(
         entry: NonNull<u8>,
         has_place: bool,
@@ -314,20 +312,19 @@ impl Listed {
 
 impl Drop for Listed {
     fn drop(&mut self) {
-        // In a forked child the list is the parent's.
+        // In a forked child, the list belongs to the parent.
         if self.keeper.fork_epoch != fork::epoch() {
             return;
         }
         let _state = self.keeper.state.lock();
         let mut at = ptr::addr_of!(self.keeper.head.list);
         loop {
-            // SAFETY: the head, or an entry, which stays for as long as it is listed (contract of
+            // SAFETY: the head, or an entry, which stays valid while it is listed (contract of
             // `new`).
             let this = unsafe { &*at };
             let next = this.next.load(Ordering::Relaxed);
             if next == self.entry.as_ptr() {
-                // SAFETY: a listed entry, which stays for as long as it is listed (contract of
-                // `new`).
+                // SAFETY: a listed entry, which stays valid while it is listed (contract of `new`).
                 let after = unsafe { &*next }.next.load(Ordering::Relaxed);
                 this.next.store(after, Ordering::Release);
                 break;

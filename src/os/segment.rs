@@ -1,12 +1,9 @@
-//! Shared-memory objects that this process creates, as values. (Those of other processes are in
-//! `foreign`.)
+//! Shared-memory objects that this process creates. (For those of other processes, see `foreign`.)
 //!
 //! * Memory is reserved (`posix_fallocate`) before it is used, so a full /dev/shm is an error here
-//!   and never a SIGBUS on first touch. An object that others write to is reserved whole when it is
-//!   created, a payload segment range by range.
-//! * A step that fails undoes the earlier ones: descriptors, mappings and names are values that
-//!   clean up on drop.
-//! * An object's length never changes once it is mapped (invariant I4).
+//!   and never a SIGBUS on first access. An object that other processes write is reserved in full
+//!   when it is created, a payload segment range by range.
+//! * A step that fails undoes the earlier ones: descriptors, mappings and names clean up on drop.
 //! * A name is unlinked by the process that created it, or by a sweep (I7). A forked child's copy
 //!   of a [`Link`] does nothing.
 //! * An open file description that holds a provider's or a peer's lock is never mapped (see
@@ -18,63 +15,58 @@ use crate::error::OsError;
 use crate::os::foreign::is_linked;
 use crate::os::locks::{LockFile, LOCK};
 use crate::os::mapping::Mapping;
-#[cfg(feature = "zenoh")]
-use crate::os::name::inode;
 use crate::os::name::{Link, Name};
-#[cfg(feature = "zenoh")]
-use crate::os::posix::flock;
-use crate::os::posix::{free_bytes, punch, reserve, set_len, LOCK_MEMORY};
+use crate::os::posix::{free_bytes, punch, reserve, reserve_all, set_len, LOCK_MEMORY};
 use std::fs::{File, Permissions};
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
 
 /// A shared-memory object that this process created: mapped for reading and writing, unlinked on
 /// drop.
 ///
-/// Fields drop in this order: by the time [`Link`] looks at the name, this process no longer has
-/// the object open.
+/// Fields drop in this order: the mapping and the file are closed before [`Link`] checks the name.
 pub(crate) struct Segment {
     mapping: Mapping,
     /// Kept open if memory is reserved later.
-    file: Option<File>,
-    /// The size in bytes of the huge pages that its memory is put into, if it is.
+    file: Option<Arc<File>>,
+    /// The size in bytes of the huge pages requested for its memory, if any.
     huge_page: Option<usize>,
     link: Link,
 }
 
-/// What a payload segment's memory is to be, beyond reserved and present.
+/// Additional properties of a payload segment's memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Memory {
-    /// Locked into RAM. Otherwise no segment is made.
+    /// Locked into RAM; if that is impossible, creating the segment fails.
     pub(crate) is_locked: bool,
     /// In huge pages of that many bytes, where they fit and the kernel has them.
     pub(crate) huge_page: Option<usize>,
-    /// From this NUMA node, as long as it has any.
+    /// From this NUMA node, as long as it has free memory.
     pub(crate) numa_node: Option<u32>,
 }
 
-/// What [`Segment::create_locked`] made.
 pub(crate) enum Locked {
     Made(Segment, LockFile),
-    /// A sweep found the object before it was locked, and removes it. If others use the name too,
-    /// it may belong to another object by now.
+    /// A sweep found the object before it was locked, and removes it. The name may already belong
+    /// to another object if other processes use the same name.
     Swept(Link),
 }
 
 impl Segment {
     /// Creates an object of `len` bytes (a multiple of the page size) and maps it. Its content is
-    /// zero and it has no memory yet: [reserve](Self::reserve) a range before using it. `mode` is
-    /// exact, whatever the umask.
+    /// zero and it has no memory yet: [reserve](Self::reserve) a range before using it. Sets
+    /// exactly `mode`, regardless of the umask.
     pub(crate) fn create(name: Name, len: usize, mode: u32, memory: Memory) -> Result<Self, OsError> {
         let file = create_new(&name).map_err(|error| name.error("open", len, error))?;
         let link = Link::new(name);
         set_mode(&file, mode).map_err(|error| link.name().error("fchmod", len, error))?;
-        Self::sparse(file, link, len, memory)
+        Self::sparse(Arc::new(file), link, len, memory)
     }
 
-    /// Creates an object, locks one `byte` of it before anything else, reserves all of its memory,
-    /// and maps it with `map`.
+    /// Creates an object, locks one `byte` of it first, reserves all of its memory, and maps it
+    /// with `map`.
     pub(crate) fn create_locked(
         name: Name,
         len: usize,
@@ -92,48 +84,28 @@ impl Segment {
         }
         set_mode(locks.file(), mode).map_err(failed("fchmod"))?;
         let to_map = name.open(libc::O_RDWR, 0).map_err(failed("open"))?;
-        reserve(&to_map, 0, len).map_err(failed("posix_fallocate"))?;
+        reserve_all(&to_map, len).map_err(failed("posix_fallocate"))?;
         let mapping = map(&to_map, name, len)?;
         Ok(Locked::Made(Self { mapping, file: None, huge_page: None, link }, locks))
     }
 
-    /// Like [`create`](Self::create), but the name stays as long as any process has a shared
-    /// `flock` on the object. Returns `None` if one of zenoh's sweeps came first, as in
-    /// [`Locked::Swept`].
-    #[cfg(feature = "zenoh")]
-    pub(crate) fn create_counted(name: Name, len: usize, mode: u32) -> Result<Option<Self>, OsError> {
-        let file = create_new(&name).map_err(|error| name.error("open", len, error))?;
-        let link = Link::new(name.clone());
-        let failed = |call| {
-            let name = &name;
-            move |error| name.error(call, len, error)
-        };
-        let is_ours = match flock(&file, libc::LOCK_SH) {
-            Err(error) if error.raw_os_error() == Some(libc::EWOULDBLOCK) => false,
-            result => result.map(|()| true).map_err(failed("flock"))?,
-        };
-        if !is_ours || !is_linked(&file).map_err(failed("fstat"))? {
-            link.disown();
-            return Ok(None);
-        }
-        set_mode(&file, mode).map_err(failed("fchmod"))?;
-        let counted = inode(&file).map_err(failed("fstat"))?;
-        let mut segment = Self::sparse(file, link, len, Memory::default())?;
-        segment.link.count_by_flock(counted);
-        Ok(Some(segment))
+    /// Maps an object of `len` bytes that its caller has created, and that the caller removes. `name` is
+    /// for errors.
+    pub(crate) fn of_file(file: Arc<File>, name: Name, len: usize) -> Result<Self, OsError> {
+        Self::sparse(file, Link::of_others(name), len, Memory::default())
     }
 
-    fn sparse(file: File, link: Link, len: usize, memory: Memory) -> Result<Self, OsError> {
+    fn sparse(file: Arc<File>, link: Link, len: usize, memory: Memory) -> Result<Self, OsError> {
         let name = link.name();
         let failed = |call| move |error| name.error(call, len, error);
         set_len(&file, len).map_err(failed("ftruncate"))?;
         let huge_page = memory.huge_page.filter(|&huge| len >= huge);
         let mapping = match huge_page {
-            // A huge page can be mapped only where address and offset agree.
+            // A huge page requires the same alignment of address and offset.
             Some(huge) => Mapping::aligned(&file, name, len, huge)?,
             None => Mapping::of_owner(&file, name, len)?,
         };
-        // Before there is any page: the two calls move none.
+        // Must precede the first page: neither call moves existing pages.
         if let Some(node) = memory.numa_node {
             mapping.prefer_node(node).map_err(failed("mbind"))?;
         }
@@ -143,10 +115,10 @@ impl Segment {
         Ok(Self { mapping, file: Some(file), huge_page, link })
     }
 
-    /// Reserves memory for a range of an object that was made without, in whole pages, and makes it
-    /// present in this process, so that writing it does not fault page by page. Huge pages that lie
-    /// wholly within the range are made, if the segment is to have any. Memory reserved
-    /// earlier stays as it is. Only for a range that nobody writes meanwhile.
+    /// Reserves memory for a range of a sparse object, in whole pages, and populates it in this
+    /// process, so that writing does not fault page by page. Collapses huge pages that lie wholly
+    /// within the range, if the segment is to have any. Memory reserved earlier stays unchanged. No
+    /// other thread or process may write the range concurrently.
     pub(crate) fn reserve(&self, range: Range<usize>) -> Result<(), OsError> {
         let Some(file) = &self.file else { return Ok(()) };
         reserve(file, range.start, range.len())
@@ -156,38 +128,37 @@ impl Segment {
         Ok(())
     }
 
-    /// The size in bytes of the huge pages that the segment's memory is to be in, if it is.
+    /// Returns the size in bytes of the huge pages requested for the segment's memory, if any.
     pub(crate) fn huge_page(&self) -> Option<usize> {
         self.huge_page
     }
 
-    /// Has the huge pages within a range made, as far as the kernel can. All of the range has
-    /// memory, and each huge page has a part that is present.
+    /// Collapses the huge pages within a range, as far as the kernel can. All of the range has
+    /// memory, and a part of each huge page is present.
     pub(crate) fn collapse(&self, range: Range<usize>) {
         if let Some(huge) = self.huge_page {
             self.mapping.collapse(range, huge);
         }
     }
 
-    /// Gives a range's memory back to the system, in whole pages, even while other processes have
-    /// it mapped. The content is lost; the length stays (I4). Only for memory that nobody reads any
-    /// more: a process that touches it afterwards, against the protocol, finds zeros, or gets a
+    /// Releases a range's memory to the system, in whole pages, even while other processes have it
+    /// mapped. The content is lost; the length stays (I4). The range must no longer be read: a
+    /// process that accesses it afterwards, in violation of the protocol, reads zeros, or gets a
     /// signal if /dev/shm is full. Returns `false` if the system refuses.
     pub(crate) fn discard(&self, range: Range<usize>) -> bool {
         self.file.as_ref().is_some_and(|file| punch(file, range.start, range.len()).is_ok())
     }
 
-    /// How many bytes the file system of the segment has left, if that can be known.
+    /// Returns the free bytes in the segment's file system, if known.
     pub(crate) fn free_bytes(&self) -> Option<u64> {
         free_bytes(self.link.name().directory())
     }
 
-    /// The mapping and the name, to be dropped in this order.
+    /// Returns the mapping and the name, to be dropped in this order.
     pub(crate) fn into_parts(self) -> (Mapping, Link) {
         (self.mapping, self.link)
     }
 
-    /// The mapped memory.
     pub(crate) fn mapping(&self) -> &Mapping {
         &self.mapping
     }
@@ -197,7 +168,7 @@ fn create_new(name: &Name) -> io::Result<File> {
     name.open(libc::O_CREAT | libc::O_EXCL | libc::O_RDWR, 0o600)
 }
 
-/// Sets the exact mode, whatever the umask.
+/// Sets exactly `mode`, regardless of the umask.
 fn set_mode(file: &File, mode: u32) -> io::Result<()> {
     file.set_permissions(Permissions::from_mode(mode))
 }

@@ -1,12 +1,12 @@
 //! The owner's handles: [`ShmBufMut`] to fill a message, [`ShmBuf`] to share it. Dropping the last
-//! handle of a chunk gives it back.
+//! handle of a chunk releases the chunk.
 //!
 //! Both are two words: the chunk and the message's length. A reference to the bytes exists only
 //! while a handle is held (I5): `&mut [u8]` through the one `ShmBufMut` of a chunk that no peer can
 //! attach to, `&[u8]` otherwise.
 
 use crate::os::prefetch;
-use crate::owner::chunk::{Chunk, OwnedChunk};
+use crate::owner::chunk::{Chunk, ClosedChunk, OwnedChunk};
 use crate::owner::error::{CapacityError, ShareError};
 use crate::owner::pool::Pool;
 use crate::owner::shelf::Owner;
@@ -50,61 +50,50 @@ use std::ptr::NonNull;
 /// let message = buffer.freeze();
 /// # assert_eq!(message[0], 1);
 /// ```
-pub struct ShmBufMut {
-    /// Taken out when the handle ends.
-    chunk: ManuallyDrop<OwnedChunk>,
-    len: usize,
-}
+pub struct ShmBufMut(
+    /// The only handle of a chunk that is closed to peers.
+    ManuallyDrop<ShmBuf>,
+);
 
 impl ShmBufMut {
-    /// A handle to the first `len` bytes of a chunk that the caller has just taken.
-    ///
-    /// # Safety
-    ///
-    /// No peer can attach to the chunk, and `len` is at most its capacity.
+    /// Creates a handle to the first `len` bytes of a chunk, or to all of them if it has fewer.
     #[inline]
-    pub(crate) unsafe fn new(chunk: OwnedChunk, len: usize) -> Self {
-        Self { chunk: ManuallyDrop::new(chunk), len }
+    pub(crate) fn new(chunk: ClosedChunk, len: usize) -> Self {
+        let len = len.min(chunk.capacity());
+        Self(ManuallyDrop::new(ShmBuf { chunk: chunk.into_raw(), len }))
     }
 
-    #[inline]
-    fn chunk(&self) -> &Chunk {
-        &self.chunk
-    }
-
-    /// How many bytes the buffer can hold: at least as many as were asked for, usually its class's
-    /// size.
+    /// Returns how many bytes the buffer can hold: at least the requested length, usually its
+    /// class's size.
     pub fn capacity(&self) -> usize {
-        self.chunk().capacity()
+        self.0.capacity()
     }
 
-    /// Makes the message shorter. Does nothing if it is already that short.
+    /// Shortens the message to `len` bytes. Does nothing if it is already that short.
     pub fn truncate(&mut self, len: usize) {
-        self.len = self.len.min(len);
+        self.0.len = self.0.len.min(len);
     }
 
-    /// Makes the message `len` bytes long, up to the [capacity](Self::capacity). Added bytes have
+    /// Sets the message's length, up to the [capacity](Self::capacity). Added bytes have
     /// unspecified content.
     ///
     /// # Errors
     ///
-    /// [`CapacityError`] if `len` is above the capacity; the length does not change.
+    /// [`CapacityError`] if `len` exceeds the capacity; the length does not change.
     pub fn try_set_len(&mut self, len: usize) -> Result<(), CapacityError> {
         let capacity = self.capacity();
         if len > capacity {
             return Err(CapacityError { len, capacity });
         }
-        self.len = len;
+        self.0.len = len;
         Ok(())
     }
 
     /// Ends writing. The result can be cloned and shared with peers. Nothing is copied.
     #[inline]
     pub fn freeze(self) -> ShmBuf {
-        let mut this = ManuallyDrop::new(self);
-        // SAFETY: `this` is never dropped or used again, so the chunk is taken out once.
-        let chunk = unsafe { ManuallyDrop::take(&mut this.chunk) };
-        ShmBuf { chunk: chunk.into_raw(), len: this.len }
+        let this = ManuallyDrop::new(self);
+        ShmBuf { chunk: this.0.chunk, len: this.0.len }
     }
 }
 
@@ -113,21 +102,18 @@ impl Deref for ShmBufMut {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        let data = self.chunk().data().as_ptr();
-        // SAFETY: `len` is at most the chunk's capacity (`new`, `set_len`), the bytes are
-        // initialised (zero at first), and nobody else writes them (I5).
-        unsafe { std::slice::from_raw_parts(data, self.len) }
+        &self.0
     }
 }
 
 impl DerefMut for ShmBufMut {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
-        let data = self.chunk().data().as_ptr();
-        // SAFETY: `len` is at most the chunk's capacity (`new`, `set_len`), the bytes are
-        // initialised, and nobody else reads or writes them: the chunk is closed to peers, and this
-        // is its only handle (I5).
-        unsafe { std::slice::from_raw_parts_mut(data, self.len) }
+        let data = self.0.chunk().data().as_ptr();
+        // SAFETY: `len` is at most the chunk's capacity, the bytes are initialised (zero at first),
+        // and no other code reads or writes them: the chunk is closed to peers, and this is its
+        // only handle (I5).
+        unsafe { std::slice::from_raw_parts_mut(data, self.0.len) }
     }
 }
 
@@ -146,30 +132,30 @@ impl AsMut<[u8]> for ShmBufMut {
 impl Drop for ShmBufMut {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: this handle is being dropped, so nobody uses the chunk through it again.
-        Pool::give(unsafe { ManuallyDrop::take(&mut self.chunk) });
+        // SAFETY: this is the only handle (I3) of a chunk that is closed (I5). It ends here.
+        Pool::give(unsafe { ClosedChunk::from_raw(self.0.chunk) });
     }
 }
 
 impl fmt::Debug for ShmBufMut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ShmBufMut").field("len", &self.len).field("capacity", &self.capacity()).finish()
+        f.debug_tuple("ShmBufMut").field(&*self.0).finish()
     }
 }
 
-/// A message in shared memory: cheap to clone, and not written while a clone or a peer's view of it
-/// exists.
+/// A message in shared memory: cheap to clone, and never written while a clone or a peer's view of
+/// it exists.
 ///
-/// The chunk goes back to the pool when the last clone is dropped. If a peer still leases it, it is
-/// not used again until that lease ends.
+/// Dropping the last clone returns the chunk to the pool. If a peer still leases it, it is not
+/// reused until that lease ends.
 ///
 /// There are two ways to send it:
 ///
 /// * [`grant`](Self::grant) it to a known peer and send the descriptor. The buffer can be dropped
 ///   at once. This is exact.
 /// * Send its [`descriptor`](Self::descriptor) to any peer, and keep a clone until the receivers
-///   have confirmed, or for as long as the message is worth waiting for. A receiver that comes
-///   later gets [`AttachError::Stale`](crate::AttachError::Stale), never wrong bytes.
+///   have confirmed, or for as long as the message is useful. A receiver that attaches too late
+///   gets [`AttachError::Stale`](crate::AttachError::Stale), never wrong bytes.
 pub struct ShmBuf {
     chunk: NonNull<Chunk>,
     len: usize,
@@ -177,7 +163,7 @@ pub struct ShmBuf {
 
 // SAFETY: handles are counted atomically, and the bytes are only read.
 unsafe impl Send for ShmBuf {}
-// SAFETY: a shared handle gives read access to the bytes only, and `Chunk` is `Sync`.
+// SAFETY: a shared handle allows only reading the bytes, and `Chunk` is `Sync`.
 unsafe impl Sync for ShmBuf {}
 
 impl ShmBuf {
@@ -187,13 +173,13 @@ impl ShmBuf {
         unsafe { self.chunk.as_ref() }
     }
 
-    /// How many bytes the chunk can hold.
+    /// Returns how many bytes the chunk can hold.
     pub fn capacity(&self) -> usize {
         self.chunk().capacity()
     }
 
-    /// The descriptor that names this message, for any peer. It adds no lease: keep this handle, or
-    /// a clone, until the receivers have attached.
+    /// Returns the descriptor that names this message, for any peer. It adds no lease: keep this
+    /// handle, or a clone, until the receivers have attached.
     ///
     /// The first call for a chunk takes a lock, unless the chunk was
     /// [reserved](crate::Provider::reserve). Later calls, and later messages in the same chunk,
@@ -215,16 +201,16 @@ impl ShmBuf {
         Ok(Descriptor { provider, record, generation, len: self.len as u64, granted: None })
     }
 
-    /// Adds a lease for `peer`, and returns a descriptor that this peer alone can attach to, once.
-    /// The message stays until the peer has attached and dropped its view, until the peer is gone,
-    /// or until the provider and its last buffer are gone.
+    /// Adds a lease for `peer`, and returns a descriptor that only this peer can attach to, once.
+    /// The message stays until the peer has attached and dropped its view, until the peer has
+    /// disconnected or died, or until the provider and its last buffer have been dropped.
     ///
     /// # Errors
     ///
     /// [`ShareError::PeerGone`] if the peer is no longer connected, [`ShareError::OtherProvider`]
-    /// if it is connected to another provider, [`ShareError::TooManyGrants`] if it has 7 grants of
-    /// this message that it has not taken up, and the errors of [`descriptor`](Self::descriptor).
-    /// On an error nothing is leased.
+    /// if it is connected to another provider, [`ShareError::TooManyGrants`] if it has 7 unclaimed
+    /// grants of this message, and the errors of [`descriptor`](Self::descriptor). On an error,
+    /// nothing is leased.
     pub fn grant(&self, peer: PeerId) -> Result<Descriptor, ShareError> {
         let descriptor = self.descriptor()?;
         let chunk = self.chunk();
@@ -234,12 +220,12 @@ impl ShmBuf {
         Ok(Descriptor { granted: Some(peer.slot), ..descriptor })
     }
 
-    /// Takes back a grant whose descriptor could not be delivered, say because the transport
-    /// failed. `false` if there is none left: the peer has taken it up, and may have dropped its
-    /// view, or the peer is gone.
+    /// Takes back a grant whose descriptor could not be delivered, for example because the
+    /// transport failed. Returns `false` if none is left: the peer has attached, and may have
+    /// dropped its view, or the peer is no longer connected.
     ///
     /// Grants of one message to one peer are interchangeable: of two descriptors, either may be the
-    /// one that is taken back.
+    /// one that is revoked.
     pub fn revoke(&self, peer: PeerId) -> bool {
         let chunk = self.chunk();
         match (chunk.record(), chunk.pool().control()) {
@@ -248,13 +234,13 @@ impl ShmBuf {
         }
     }
 
-    /// Is this the only handle? A snapshot.
+    /// Returns `true` if this is the only handle, at the time of the call.
     #[inline]
     pub(crate) fn is_last(&self) -> bool {
         self.chunk().is_only_handle()
     }
 
-    /// Adds handles, so that there are `count` for this one. Nobody may forget one.
+    /// Turns this handle into `count` handles. Leaking one leaks the chunk.
     #[inline]
     pub(crate) fn copies(self, count: usize) -> Copies {
         if count > 1 {
@@ -267,8 +253,8 @@ impl ShmBuf {
         copies
     }
 
-    /// Prefetches both ends of the memory for the next writer. A small message is no more than
-    /// that; in a large one the processor itself prefetches what lies between.
+    /// Prefetches both ends of the memory for the next writer. That covers a small message; in a
+    /// large one, the processor's own prefetcher covers the middle.
     #[inline]
     pub(crate) fn fetch_ends(&self) {
         let first = self.chunk().data().as_ptr();
@@ -276,25 +262,26 @@ impl ShmBuf {
         prefetch::for_writing(first.wrapping_add(self.capacity().saturating_sub(1)));
     }
 
-    /// The provider it was allocated from.
+    /// Returns the provider that allocated it.
     pub(crate) fn provider(&self) -> ProviderId {
         self.chunk().pool().id()
     }
 
-    /// Where the bytes are: the segment's serial number, then offset and length in bytes.
+    /// Returns the position of the bytes: the segment's serial number, then offset and length in
+    /// bytes.
     #[inline]
     pub(crate) fn place(&self) -> (u64, u64, u64) {
         let chunk = self.chunk();
         (chunk.serial(), chunk.offset() as u64, self.len as u64)
     }
 
-    /// The chunk, without its handle. It stays counted as if the handle still existed.
+    /// Returns the chunk without dropping the handle, which stays counted.
     #[inline]
     pub(crate) fn into_chunk(self) -> NonNull<Chunk> {
         ManuallyDrop::new(self).chunk
     }
 
-    /// The handle that [`into_chunk`](Self::into_chunk) left counted, with length zero.
+    /// Recreates the handle that [`into_chunk`](Self::into_chunk) left counted, with length zero.
     ///
     /// # Safety
     ///
@@ -304,26 +291,26 @@ impl ShmBuf {
         Self { chunk, len: 0 }
     }
 
-    /// The same message with another length, limited to the capacity.
+    /// Returns the same message with another length, limited to the capacity.
     pub(crate) fn with_len(mut self, len: usize) -> Self {
         self.len = len.min(self.capacity());
         self
     }
 
-    /// Drops the handle, but never lets the bytes be used again: somebody may read them for an
-    /// unknown time. The provider is gone.
+    /// Drops the handle, but keeps the bytes from ever being reused: a receiver may read them for
+    /// an unknown time. Called once the provider has been dropped.
     pub(crate) fn give_up_to_reader(self) {
         self.chunk().keep_bytes();
     }
 
-    /// Does a peer have a view or a grant of the message now, or does a channel's receiver have the
-    /// message? A snapshot. (After the provider is dropped and before the sender is, what the
-    /// sender has lent is not seen here.)
+    /// Returns `true` if, at the time of the call, a peer has a view or a grant of the message, or
+    /// a channel's receiver holds it. (Once the provider is dropped, a surviving sender's loans are
+    /// not counted.)
     pub fn is_leased(&self) -> bool {
         self.chunk().is_leased() || self.is_lent()
     }
 
-    /// Has a channel lent it and not got it back?
+    /// Returns `true` if the message is on loan through a channel.
     fn is_lent(&self) -> bool {
         let chunk = self.chunk();
         // Each loan counts as a handle.
@@ -333,31 +320,32 @@ impl ShmBuf {
     /// Turns the message back into an exclusive buffer, if this is the only handle and no peer has
     /// a lease or a grant.
     ///
-    /// Whatever the result, descriptors that were sent but not attached to may become stale.
+    /// In either case, descriptors that were sent but not attached to may become stale.
     ///
     /// # Errors
     ///
     /// The buffer itself, if a clone, a view, a grant or a loan exists, or in a forked child.
     pub fn try_into_mut(self) -> Result<ShmBufMut, Self> {
         let chunk = self.chunk();
-        // Asked first: it drops the handles of loans that have come back.
+        // First, because this drops the handles of returned loans.
         let is_lent = self.is_lent();
-        // In this order: the lender that gave it up had a handle, so the Acquire of the count shows
-        // the mark.
+        // In this order: the lender that gave it up had a handle, so the Acquire load of the count
+        // makes the mark visible.
         let is_exclusive = chunk.is_ours() && !is_lent && chunk.is_only_handle() && !chunk.is_given_up();
-        if is_exclusive && chunk.recycle() {
-            let this = ManuallyDrop::new(self);
-            // SAFETY: this was the only handle (I3), and `this` is never dropped.
-            let chunk = unsafe { OwnedChunk::from_raw(this.chunk) };
-            // SAFETY: `recycle` has closed the chunk to peers, and a message is no longer than its
-            // chunk.
-            return Ok(unsafe { ShmBufMut::new(chunk, this.len) });
+        if !is_exclusive {
+            return Err(self);
         }
-        Err(self)
+        let len = self.len;
+        // SAFETY: this was the only handle (I3), and its chunk is taken out once.
+        let chunk = unsafe { OwnedChunk::from_raw(self.into_chunk()) };
+        match chunk.close() {
+            Ok(chunk) => Ok(ShmBufMut::new(chunk, len)),
+            Err(leased) => Err(Self { chunk: leased.into_raw(), len }),
+        }
     }
 }
 
-/// Handles of one message, counted but not made yet.
+/// Handles of one message that are counted but not created yet.
 pub(crate) struct Copies {
     chunk: NonNull<Chunk>,
     len: usize,
@@ -370,7 +358,7 @@ impl Iterator for Copies {
     #[inline]
     fn next(&mut self) -> Option<ShmBuf> {
         self.left = self.left.checked_sub(1)?;
-        // One of those that `ShmBuf::copies` has counted.
+        // One of the handles that `ShmBuf::copies` has counted.
         Some(ShmBuf { chunk: self.chunk, len: self.len })
     }
 }
@@ -382,11 +370,11 @@ impl Drop for Copies {
 }
 
 impl Clone for ShmBuf {
-    /// Aborts the process above `isize::MAX` clones, as [`Arc`](std::sync::Arc) does: only
-    /// forgotten clones can be that many.
+    /// Aborts the process above `isize::MAX` clones, as [`Arc`](std::sync::Arc) does: only leaked
+    /// clones can be that many.
     #[inline]
     fn clone(&self) -> Self {
-        self.chunk().add_handle();
+        self.chunk().add_handles(1);
         Self { chunk: self.chunk, len: self.len }
     }
 }
@@ -397,8 +385,9 @@ impl Deref for ShmBuf {
     #[inline]
     fn deref(&self) -> &[u8] {
         let data = self.chunk().data().as_ptr();
-        // SAFETY: `len` is at most the chunk's capacity, the bytes are initialised, and nobody
-        // writes a frozen chunk (I5).
+        // SAFETY: `len` is at most the chunk's capacity (`ShmBufMut::new`, `try_set_len`,
+        // `with_len`), the bytes are initialised (zero at first), and they are written only through
+        // a `&mut ShmBufMut` with the only handle (I5).
         unsafe { std::slice::from_raw_parts(data, self.len) }
     }
 }
@@ -420,17 +409,12 @@ impl Drop for ShmBuf {
     #[inline]
     fn drop(&mut self) {
         let chunk = self.chunk();
-        if !chunk.is_ours() || !chunk.drop_handle() {
-            return;
-        }
-        let is_shared = chunk.is_shared();
-        // SAFETY: `drop_handle` says this was the last handle, so the chunk is this thread's alone
-        // (I3).
-        let chunk = unsafe { OwnedChunk::from_raw(self.chunk) };
-        if is_shared {
-            Pool::give_shared(chunk);
-        } else {
-            Pool::give(chunk);
+        if chunk.is_only_handle() && !chunk.is_shared() {
+            // SAFETY: this was the only handle (I3), and no peer knows of the chunk (I5).
+            Pool::give(unsafe { ClosedChunk::from_raw(self.chunk) });
+        } else if chunk.drop_handle() {
+            // SAFETY: `drop_handle` returned `true`, so this was the last handle (I3).
+            Pool::give_queued(unsafe { OwnedChunk::from_raw(self.chunk) });
         }
     }
 }
@@ -448,11 +432,11 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
     use std::process::Command;
 
-    /// Set in the child process that makes one clone too many.
+    /// Set in the child process that creates one clone too many.
     const VARIABLE: &str = "SHM_POOL_TEST_TOO_MANY_CLONES";
 
-    /// Otherwise a program that forgets clones in a loop one day frees a message that others read:
-    /// undefined behaviour without a line of unsafe code.
+    /// Leaking clones in a loop must not overflow the count and free a message that others read:
+    /// that would be undefined behaviour without unsafe code.
     #[test]
     fn more_clones_than_can_be_counted_end_the_process() {
         if let Ok(prefix) = std::env::var(VARIABLE) {
@@ -481,18 +465,17 @@ mod tests {
         std::mem::forget((message.clone(), last, message));
     }
 
-    /// Otherwise the owner of a 20,000-year-old message panics, or takes a second record for the
-    /// same chunk and sends descriptors that nobody can attach to.
+    /// When generations run out, the chunk keeps its record, and peers can still attach.
     #[test]
     fn a_chunk_is_shared_on_after_the_last_generation() {
         let provider = Provider::builder().max_shared(1).build().unwrap();
         let client = Client::new();
         let message = provider.alloc(1).unwrap().freeze();
         let first = message.descriptor().unwrap();
-        let mut buffer = message.try_into_mut().expect("nobody leases it");
-        // As if it had been shared once for every generation there is.
-        buffer.chunk().record().unwrap().close_at(u64::MAX - 2);
-        buffer.chunk().set_record(first.record, u64::MAX - 2);
+        let mut buffer = message.try_into_mut().expect("no peer leases it");
+        // As if it had been shared once for every possible generation.
+        buffer.0.chunk().record().unwrap().close_at(u64::MAX - 2);
+        buffer.0.chunk().set_record(first.record, u64::MAX - 2);
         for generation in [u64::MAX - 1, 2, 4] {
             buffer[0] = generation as u8;
             let message = buffer.freeze();
@@ -500,7 +483,7 @@ mod tests {
             assert_eq!((descriptor.record, descriptor.generation), (first.record, generation));
             assert_eq!(client.attach(&descriptor).unwrap()[0], generation as u8);
             assert!(client.attach(&first).is_err());
-            buffer = message.try_into_mut().expect("nobody leases it");
+            buffer = message.try_into_mut().expect("no peer leases it");
             assert!(client.attach(&descriptor).is_err(), "a message that can be written");
         }
     }

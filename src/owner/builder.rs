@@ -12,9 +12,9 @@ use crate::owner::limits::{range, Limits, DEFAULT_IDLE_WINDOW, LONGEST};
 use crate::owner::pool::Pool;
 use crate::owner::provider::Provider;
 use crate::owner::segment_factory::Numbered;
-use crate::owner::sweep;
 use crate::protocol::control::{control_name, control_size, MAX_RECORDS};
 use crate::protocol::ids::ProviderId;
+use crate::protocol::sweep;
 use std::path::PathBuf;
 
 /// How many times the control object is made before `build` gives up because sweeps remove it.
@@ -32,8 +32,7 @@ pub struct ProviderBuilder {
     max_alloc: Option<usize>,
     max_idle_per_class: usize,
     max_shared: usize,
-    /// 0 for none.
-    quota: u64,
+    quota: Option<u64>,
     arena_size: Option<usize>,
     idle_window: u64,
     mode: u32,
@@ -51,7 +50,7 @@ impl Default for ProviderBuilder {
             max_alloc: None,
             max_idle_per_class: DEFAULT_MAX_IDLE,
             max_shared: DEFAULT_MAX_SHARED,
-            quota: 0,
+            quota: None,
             arena_size: None,
             idle_window: DEFAULT_IDLE_WINDOW,
             mode: 0o600,
@@ -72,7 +71,7 @@ impl ProviderBuilder {
     /// All messages are carved out of a few segments, whose total length is within the cap and
     /// whose pages take memory when they are first needed. When all of the cap is in use or idle,
     /// memory changes hands inside these segments, and no further one is made. A process that locks
-    /// all that it maps (`mlockall`, or zenoh's receivers) takes memory for the whole of a segment.
+    /// all that it maps (`mlockall`) takes memory for the whole of a segment.
     ///
     /// The control object comes on top: a page, and 128 bytes for each of
     /// [`max_shared`](Self::max_shared).
@@ -94,6 +93,10 @@ impl ProviderBuilder {
     ///
     /// Chunks that peers still lease do not count. A chunk whose lease ends after it was dropped is
     /// found when a later allocation looks for it, so for a while there may be more.
+    ///
+    /// A high number costs nothing by itself: the queue of a class has 64 places at first, of 16
+    /// bytes of heap each, and grows with the chunks that the class has. If the process has no heap
+    /// for it, fewer are kept.
     pub fn max_idle_per_class(mut self, chunks: usize) -> Self {
         self.max_idle_per_class = chunks;
         self
@@ -101,26 +104,28 @@ impl ProviderBuilder {
 
     /// How many chunks peers can know at a time, from 1 to 1,048,576; default 4096. Each takes 128
     /// bytes of /dev/shm from the start. A chunk that was once shared counts until it is destroyed,
-    /// so idle ones count too; [`Provider::trim`] destroys those. The first shared chunk also
-    /// allocates 16 bytes of heap for each, for the queue of dropped messages that are still read,
-    /// which then always has room.
+    /// so idle ones count too; where records are short, those are destroyed. The first shared chunk
+    /// also allocates 16 bytes of heap for each, for the queue of dropped messages that are still
+    /// read, which then always has room.
     pub fn max_shared(mut self, chunks: usize) -> Self {
         self.max_shared = chunks;
         self
     }
 
     /// The most bytes of messages that one peer may read at a time, from 1 on; by default there is
-    /// no limit. Above it, that peer's [`Client::attach`](crate::Client::attach) fails with
+    /// no limit, and 0 is [`BuildError::OutOfRange`]. Above it, that peer's
+    /// [`Client::attach`](crate::Client::attach) fails with
     /// [`AttachError::OverQuota`](crate::AttachError::OverQuota) until it drops views; other peers
     /// are not affected. So one subscriber that forgets to drop its messages cannot use up the cap.
     ///
-    /// Each view counts with its message's length. Grants that a peer has not taken up do not count:
-    /// the owner made them. A grant that is refused for this reason can be taken up later.
+    /// Each view counts with its message's length. Grants that a peer has not taken up do not
+    /// count: the owner made them. A grant that is refused for this reason can be taken up later.
     ///
     /// The peer's own library counts, so this is no defence against a process that does not keep to
-    /// the protocol. For channels, see [`SenderBuilder::loans`](crate::channel::SenderBuilder::loans).
+    /// the protocol. For channels, see
+    /// [`SenderBuilder::loans`](crate::channel::SenderBuilder::loans).
     pub fn max_bytes_per_peer(mut self, bytes: u64) -> Self {
-        self.quota = bytes.max(1);
+        self.quota = Some(bytes);
         self
     }
 
@@ -139,17 +144,23 @@ impl ProviderBuilder {
         self
     }
 
-    /// How soon idle memory goes back to the system with no call of yours: at the end of a window
-    /// of so many allocations, from 0 (never) to 2,147,483,648, rounded up to a multiple of 64;
-    /// default 32,768. A window is also no shorter than 128 allocations for each chunk that there
-    /// is.
+    /// How soon idle memory goes back to the system with no call of yours: after a window of so
+    /// many allocations, from 0 (never) to 2,147,483,648, rounded up to a multiple of 64; default
+    /// 32,768. A window is also no shorter than 128 allocations for each chunk that there is.
     ///
-    /// Then go the idle chunks that no message has needed since the last window, and the memory
-    /// between chunks that was not needed either, 128 MiB at most. The allocation that does it
-    /// takes longer: some 40 ns for each page of 4 KiB that goes. If the memory is needed again, it
-    /// costs what it did at first. What is [reserved](Provider::reserve) stays.
+    /// At its end the pool judges which memory was not needed in it:
     ///
-    /// A publisher that stops altogether gives nothing back; it can call [`Provider::trim`].
+    /// * of the chunks in the queue of a size class, as many as were left whenever one was taken;
+    /// * the chunk that a class was given back last, if no message has used it;
+    /// * of the memory between chunks, as much as there was at the end of the window before, too.
+    ///
+    /// If that is at least a 1024th of `max_bytes`, it goes: with every 64th allocation or so up to
+    /// 1 MiB, some 40 ns for each page of 4 KiB, until none is left. If the memory is needed again,
+    /// it costs what it did at first. [Reserved](Provider::reserve) chunks stay.
+    ///
+    /// Allocations of a reserved length count, but neither judge nor give back. A publisher that
+    /// allocates nothing else, or stops altogether, gives nothing back; it can call
+    /// [`Provider::trim`].
     pub fn idle_window(mut self, allocations: u64) -> Self {
         self.idle_window = allocations;
         self
@@ -188,7 +199,7 @@ impl ProviderBuilder {
     }
 
     /// Locks the pool into RAM: all that it holds, and the control object, which is then present
-    /// from the start. What is locked is never written to swap, so a message never waits to
+    /// from the start. Locked memory is never written to swap, so a message never waits to
     /// be read back. Default `false`.
     ///
     /// [`build`](Self::build) checks that `RLIMIT_MEMLOCK` allows for
@@ -238,7 +249,8 @@ impl ProviderBuilder {
     /// # Errors
     ///
     /// [`BuildError`] if an option or a combination is out of range, if memory cannot be locked or
-    /// be had from a node as asked, or if the system refuses the control object. Nothing is left
+    /// be had from a node as asked, if the process has no heap for the pool's own lists
+    /// ([`BuildError::OutOfMemory`]), or if the system refuses the control object. Nothing is left
     /// then. A failing sweep is no error.
     pub fn build(self) -> Result<Provider, BuildError> {
         let (max_bytes, max_alloc, max_idle) = (self.max_bytes, self.max_alloc, self.max_idle_per_class);
@@ -248,13 +260,12 @@ impl ProviderBuilder {
             return Err(BuildError::Mode { mode: self.mode });
         }
         range("max_shared", self.max_shared, 1, MAX_RECORDS, " chunks")?;
+        let quota = self.quota.map_or(usize::MAX, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+        range("max_bytes_per_peer", quota, 1, usize::MAX, " bytes")?;
         let names = Namespace::new(&self.directory, &self.name_prefix)?;
         self.check_directory()?;
         self.check_memory(&limits)?;
-        let swept = sweep::sweep(&names).unwrap_or_default();
-        if swept.objects > 0 {
-            event!(info, prefix = names.prefix(), swept.objects, swept.bytes, "swept what dead owners left");
-        }
+        let _ = sweep::sweep(&names);
         let control = self.create_control(&names)?;
         if self.lock_memory {
             control.lock_memory()?;
@@ -294,15 +305,15 @@ impl ProviderBuilder {
     }
 
     fn create_control(&self, names: &Namespace) -> Result<OwnerControl, BuildError> {
-        let mut tries = 1;
-        loop {
-            let id = ProviderId(getrandom::u64().map_err(|error| BuildError::Random(error.into()))?);
-            let seed = getrandom::u64().map_err(|error| BuildError::Random(error.into()))?;
-            match OwnerControl::create(names, id, self.max_shared, self.mode, self.quota, seed)? {
-                Some(control) => return Ok(control),
-                None if tries < SWEPT_TRIES => tries += 1,
-                None => return Err(BuildError::Swept { object: control_name(names, id).path(), tries }),
+        let random = || getrandom::u64().map_err(|error| BuildError::Random(error.into()));
+        let mut id = ProviderId(0);
+        for _ in 0..SWEPT_TRIES {
+            id = ProviderId(random()?);
+            let quota = self.quota.unwrap_or(0);
+            if let Some(control) = OwnerControl::create(names, id, self.max_shared, self.mode, quota, random()?)? {
+                return Ok(control);
             }
         }
+        Err(BuildError::Swept { object: control_name(names, id).path(), tries: SWEPT_TRIES })
     }
 }

@@ -18,13 +18,14 @@
 use crate::os::fork;
 use crate::owner::arena::Carved;
 use crate::owner::error::ShareError;
+use crate::owner::listening::Notice;
 use crate::owner::pool::Pool;
 use crate::owner::shelf::{Owner, Shelf};
 use crate::protocol::record::{published_after, Place, Record};
 use std::mem::MaybeUninit;
 use std::ops::Deref;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering};
 use std::sync::Arc;
 
 /// The most handles a frozen chunk may have.
@@ -51,7 +52,8 @@ pub(crate) enum Whereabouts {
 /// pairs.
 #[repr(C, align(64))]
 pub(crate) struct Chunk {
-    shelf: NonNull<Shelf<OwnedChunk>>,
+    /// Where it goes when it is dropped. Once retired, a chunk goes to the shelf that keeps nothing.
+    shelf: AtomicPtr<ChunkShelf>,
     data: NonNull<u8>,
     capacity: usize,
     /// Handles of a frozen chunk. 1 in every other state.
@@ -63,8 +65,10 @@ pub(crate) struct Chunk {
     generation: AtomicU64,
     fork_epoch: u64,
     record: AtomicU32,
-    /// Has it been published since it was taken? If so, leases decide when it is free.
+    /// It has been published since it was taken, so leases decide when it is free.
     shared: AtomicBool,
+    /// Where its pool notes that a request waits.
+    notice: Notice,
     rest: Rest,
 }
 
@@ -80,6 +84,7 @@ struct Rest {
     memory: Carved,
     pool: Arc<Pool>,
     class: usize,
+    is_one_off: bool,
     /// Its index in the pool's registry, guarded by the registry's lock.
     registered: AtomicUsize,
     /// A [`Whereabouts`].
@@ -93,19 +98,29 @@ unsafe impl Send for Chunk {}
 // chunk holds, keep the two pointers valid.
 unsafe impl Sync for Chunk {}
 
-/// A chunk in one hand: nobody else has it (I3). Giving it back, lending it or destroying it uses
-/// this up. Forgetting it loses the chunk and does no other harm.
+/// The shelf of a class of chunks.
+pub(crate) type ChunkShelf = Shelf<ClosedChunk, OwnedChunk>;
+
+/// A chunk in one hand (I3). Giving it back or destroying it uses this up. Forgetting it loses the
+/// chunk and does no other harm.
 #[repr(transparent)]
 #[must_use = "a chunk that is in no place is lost"]
-pub(crate) struct OwnedChunk(NonNull<Chunk>);
+pub(crate) struct Hand<const IS_CLOSED: bool>(NonNull<Chunk>);
+
+/// A chunk in one hand that peers may lease or attach to.
+pub(crate) type OwnedChunk = Hand<false>;
+
+/// A chunk in one hand that no peer leases or can attach to, so that its holder may write it (I5).
+pub(crate) type ClosedChunk = Hand<true>;
 
 // SAFETY: a pointer to a `Chunk`, which is `Send`; ownership moves with it (I3).
-unsafe impl Send for OwnedChunk {}
-// SAFETY: `&OwnedChunk` gives out `&Chunk` only, and `Chunk` is `Sync`.
-unsafe impl Sync for OwnedChunk {}
+unsafe impl<const IS_CLOSED: bool> Send for Hand<IS_CLOSED> {}
+// SAFETY: a shared reference gives out `&Chunk` only, and `Chunk` is `Sync`.
+unsafe impl<const IS_CLOSED: bool> Sync for Hand<IS_CLOSED> {}
 
-// SAFETY: both functions only unwrap or wrap the pointer, and `OwnedChunk` is `Send`.
-unsafe impl Owner for OwnedChunk {
+// SAFETY: both functions only unwrap or wrap the pointer, and a hand is `Send`. What was closed when
+// it became the pointer still is: nothing opens a chunk that has no handle.
+unsafe impl<const IS_CLOSED: bool> Owner for Hand<IS_CLOSED> {
     type Owned = Chunk;
 
     #[inline]
@@ -119,7 +134,7 @@ unsafe impl Owner for OwnedChunk {
     }
 }
 
-impl Deref for OwnedChunk {
+impl<const IS_CLOSED: bool> Deref for Hand<IS_CLOSED> {
     type Target = Chunk;
 
     #[inline]
@@ -129,20 +144,27 @@ impl Deref for OwnedChunk {
     }
 }
 
-impl OwnedChunk {
-    /// Gives it to its shelf's hot slot, where the next allocation of the class looks first. `Err`:
-    /// the shelf refused it.
+impl From<ClosedChunk> for OwnedChunk {
     #[inline]
-    pub(crate) fn give(self) -> Result<(), Self> {
-        let shelf = self.shelf;
-        // SAFETY: the shelf is part of the pool, which the chunk keeps alive until it is given
-        // away. From then on `Shelf::give` touches the shelf only while it has another chunk of it.
-        unsafe { shelf.as_ref() }.give(self)
+    fn from(chunk: ClosedChunk) -> Self {
+        Self(chunk.0)
+    }
+}
+
+impl OwnedChunk {
+    /// Closes the chunk to peers. `Err`: a peer leases it.
+    #[inline]
+    pub(crate) fn close(self) -> Result<ClosedChunk, Self> {
+        if self.recycle() {
+            Ok(Hand(self.0))
+        } else {
+            Err(self)
+        }
     }
 
     /// Gives it to its shelf's idle queue. `Err`: the queue refused it.
     pub(crate) fn give_idle(self) -> Result<(), Self> {
-        let shelf = self.shelf;
+        let shelf = self.shelf();
         // SAFETY: the chunk keeps the pool, and so the shelf, until the queue has taken it;
         // `give_idle` touches nothing afterwards.
         unsafe { shelf.as_ref() }.give_idle(self)
@@ -152,47 +174,46 @@ impl OwnedChunk {
     pub(crate) fn give_lent(self) -> Result<(), Self> {
         let lent = NonNull::from(self.pool().lent());
         // SAFETY: the chunk keeps the pool, and so the queue, until the queue has taken it;
-        // `LentQueue::give` touches nothing afterwards.
+        // `Queue::give` touches nothing afterwards.
         unsafe { lent.as_ref() }.give(self)
     }
 
-    /// Takes the chunk apart. The registry must no longer list it.
-    pub(crate) fn dismantle(self) -> Remains {
-        // SAFETY: `Chunk::make` leaked this box, and nobody else has the chunk (I3).
+    /// Takes the chunk apart: its pool, the shared memory, and the private memory that it was in.
+    /// The registry must no longer list it.
+    pub(crate) fn dismantle(self) -> (Arc<Pool>, Carved, Home) {
+        // SAFETY: `Chunk::make` leaked this box, and nothing else has the chunk (I3).
         let home: Home = unsafe { Box::from_raw(self.0.cast().as_ptr()) };
         // SAFETY: `Chunk::make` wrote the value. It is moved out once: the home counts as empty
         // from here on.
         let chunk = unsafe { home.assume_init_read() };
-        let (record, generation) = (chunk.record.into_inner(), chunk.generation.into_inner());
-        let record = (record != NO_RECORD).then_some((record, generation));
-        let Rest { pool, memory, class, uses, .. } = chunk.rest;
-        Remains { pool, memory, class, uses: uses.into_inner(), record, home }
+        (chunk.rest.pool, chunk.rest.memory, home)
+    }
+}
+
+impl ClosedChunk {
+    /// Gives it to its shelf's hot slot, where the next allocation of the class looks first. `Err`:
+    /// the shelf refused it.
+    #[inline]
+    pub(crate) fn give(self) -> Result<(), OwnedChunk> {
+        let shelf = self.shelf();
+        // SAFETY: the shelf is part of the pool, which the chunk keeps alive until it is given
+        // away. From then on `Shelf::give` touches the shelf only while it has another chunk of it.
+        unsafe { shelf.as_ref() }.give(self)
     }
 }
 
 /// Private memory for one chunk, uninitialised.
 pub(crate) type Home = Box<MaybeUninit<Chunk>>;
 
-/// What is left of a chunk that was taken apart.
-pub(crate) struct Remains {
-    pub(crate) pool: Arc<Pool>,
-    pub(crate) memory: Carved,
-    pub(crate) class: usize,
-    pub(crate) uses: u64,
-    /// The claimed record and its current generation.
-    pub(crate) record: Option<(u32, u64)>,
-    /// The memory that the chunk itself was in.
-    pub(crate) home: Home,
-}
-
 impl Chunk {
     /// Makes a chunk in `home`. `is_one_off`: no shelf keeps it.
-    pub(crate) fn make(home: Home, pool: Arc<Pool>, class: usize, memory: Carved, is_one_off: bool) -> OwnedChunk {
-        let home = Box::leak(home);
-        let chunk = home.write(Self {
-            shelf: NonNull::from(if is_one_off { pool.no_shelf() } else { pool.shelf(class) }),
+    pub(crate) fn make(home: Home, pool: Arc<Pool>, class: usize, memory: Carved, is_one_off: bool) -> ClosedChunk {
+        let shelf = if is_one_off { pool.no_shelf() } else { &pool.shelves()[class] };
+        let chunk = Box::leak(home).write(Self {
+            shelf: AtomicPtr::new(NonNull::from(shelf).as_ptr()),
             data: memory.start(),
             capacity: memory.len(),
+            notice: pool.notice(),
             refs: AtomicUsize::new(1),
             taker: AtomicU64::new(fork::NOBODY),
             fork_epoch: fork::epoch(),
@@ -206,12 +227,13 @@ impl Chunk {
                 whereabouts: AtomicU8::new(Whereabouts::Elsewhere as u8),
                 registered: AtomicUsize::new(usize::MAX),
                 class,
+                is_one_off,
                 serial: memory.payload().serial(),
                 memory,
                 pool,
             },
         });
-        OwnedChunk(NonNull::from(chunk))
+        Hand(NonNull::from(chunk))
     }
 
     #[inline]
@@ -250,18 +272,42 @@ impl Chunk {
         &self.rest.pool
     }
 
-    /// Is this a one-off, which no shelf keeps?
-    pub(crate) fn is_one_off(&self) -> bool {
-        self.shelf == NonNull::from(self.pool().no_shelf())
+    #[inline]
+    fn shelf(&self) -> NonNull<ChunkShelf> {
+        // Relaxed: both shelves that it can be belong to the pool, from before the chunk was made.
+        // SAFETY: `make` and `retire` store pointers that were made from references.
+        unsafe { NonNull::new_unchecked(self.shelf.load(Ordering::Relaxed)) }
     }
 
-    /// Did this process make the chunk, as opposed to a parent that forked it?
+    /// Returns `true` if it was made for one message.
+    pub(crate) fn is_one_off(&self) -> bool {
+        self.rest.is_one_off
+    }
+
+    /// Returns `true` if it is destroyed when it is given back, because it is a one-off or was
+    /// retired.
+    pub(crate) fn is_retired(&self) -> bool {
+        self.shelf() == NonNull::from(self.pool().no_shelf())
+    }
+
+    /// From now on no shelf keeps it. One that has it still hands it out.
+    pub(crate) fn retire(&self) {
+        self.shelf.store(NonNull::from(self.pool().no_shelf()).as_ptr(), Ordering::Relaxed);
+    }
+
+    /// Where its pool notes that a request waits.
+    #[inline]
+    pub(crate) fn notice(&self) -> Notice {
+        self.notice
+    }
+
+    /// Returns `true` if this process made the chunk, and `false` if a parent did that forked it.
     #[inline]
     pub(crate) fn is_ours(&self) -> bool {
         self.fork_epoch == fork::epoch()
     }
 
-    /// Was this thread, on this side of every fork, the last to take the chunk?
+    /// Returns `true` if this thread, on this side of every fork, was the last to take the chunk.
     #[inline]
     pub(crate) fn was_taken_here(&self) -> bool {
         self.taker.load(Ordering::Relaxed) == fork::token()
@@ -284,10 +330,10 @@ impl Chunk {
         self.rest.uses.load(Ordering::Relaxed)
     }
 
-    /// Was it used since this was last asked? The caller has just taken it.
+    /// Returns `true` if it was used since the last call. The caller has just taken it.
     pub(crate) fn was_used_since_asked(&self) -> bool {
         let uses = self.uses();
-        // Relaxed: who gives the chunk back passes both on.
+        // Relaxed: the thread that gives the chunk back passes both on.
         let before = self.rest.uses_when_asked.load(Ordering::Relaxed);
         self.rest.uses_when_asked.store(uses, Ordering::Relaxed);
         uses != before
@@ -305,13 +351,7 @@ impl Chunk {
 
     // ---- handles of a frozen chunk --------------------------------------------------------------
 
-    /// Adds a handle. The caller has one.
-    #[inline]
-    pub(crate) fn add_handle(&self) {
-        self.add_handles(1);
-    }
-
-    /// Adds a few handles. The caller has one.
+    /// Adds handles. The caller has one.
     #[inline]
     pub(crate) fn add_handles(&self, count: usize) {
         // As in `Arc`: only forgotten handles can be this many, and a count that wrapped would free
@@ -328,17 +368,18 @@ impl Chunk {
         self.refs.store(count, Ordering::Relaxed);
     }
 
-    /// Is the caller's handle the only one?
+    /// Returns `true` if the caller's handle is the only one.
     #[inline]
     pub(crate) fn is_only_handle(&self) -> bool {
         // Acquire: pairs with the Release in `drop_handle`.
         self.refs.load(Ordering::Acquire) == 1
     }
 
-    /// Gives up the caller's handle. `true` if it was the last; then the caller owns the chunk.
+    /// Gives up the caller's handle. Returns `true` if it was the last; then the caller owns the
+    /// chunk.
     #[inline]
     pub(crate) fn drop_handle(&self) -> bool {
-        // Nobody can clone a handle that only the caller has, so the last one needs no
+        // No other thread can clone a handle that only the caller has, so the last one needs no
         // read-modify-write.
         if self.is_only_handle() {
             return true;
@@ -354,7 +395,7 @@ impl Chunk {
 
     // ---- sharing with peers ---------------------------------------------------------------------
 
-    /// Has the chunk been published since it was taken?
+    /// Returns `true` if the chunk has been published since it was taken.
     #[inline]
     pub(crate) fn is_shared(&self) -> bool {
         // Relaxed: the holder of a handle sets it, and passing the handle on makes it visible.
@@ -395,9 +436,14 @@ impl Chunk {
         self.pool().control()?.record(self.record.load(Ordering::Relaxed))
     }
 
-    /// Was a record claimed for it? It has that for life.
+    /// Returns `true` if a record was claimed for it. It has that for life.
     pub(crate) fn has_record(&self) -> bool {
         self.generation() != 0
+    }
+
+    /// The number of its record, if one was claimed, and the owner's copy of the generation.
+    pub(crate) fn claimed(&self) -> Option<(u32, u64)> {
+        self.has_record().then(|| (self.record.load(Ordering::Relaxed), self.generation()))
     }
 
     /// The owner's copy of the generation; 0 if no record was claimed.
@@ -411,10 +457,10 @@ impl Chunk {
         self.generation.store(generation, Ordering::Release);
     }
 
-    /// Closes the chunk to peers. `true` if no peer leases it, so that the holder may write. The
-    /// caller holds the chunk exclusively.
+    /// Closes the chunk to peers. Returns `true` if no peer leases it, so that the holder may write.
+    /// The caller holds the chunk exclusively.
     #[inline]
-    pub(crate) fn recycle(&self) -> bool {
+    fn recycle(&self) -> bool {
         if !self.is_shared() {
             return true;
         }
@@ -427,7 +473,7 @@ impl Chunk {
         is_free
     }
 
-    /// Does a peer have a lease or a grant on the chunk?
+    /// Returns `true` if a peer has a lease or a grant on the chunk.
     pub(crate) fn is_leased(&self) -> bool {
         self.is_shared() && self.record().is_some_and(Record::is_leased)
     }
@@ -441,7 +487,7 @@ impl Chunk {
         self.rest.is_given_up.store(true, Ordering::Relaxed);
     }
 
-    /// Do the bytes belong to a reader for good?
+    /// Returns `true` if the bytes belong to a reader for good.
     pub(crate) fn is_given_up(&self) -> bool {
         self.rest.is_given_up.load(Ordering::Relaxed)
     }

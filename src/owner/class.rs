@@ -1,15 +1,15 @@
 //! Size classes: from a length in bytes to a class and back. Pure arithmetic, no state.
 //!
-//! Up to 2 KiB there is a class for each multiple of a cache line. From there on there are 32
-//! evenly spaced classes per doubling, so that a class is at most 3.2 % larger than the smallest
-//! length that needs it. The spacing is the one jemalloc documents as "size classes", with more of
-//! them per doubling. Here a class costs one shelf and no memory of its own: idle chunks of a
-//! slightly larger class serve too (see `pool`), and all chunks are carved out of the same arenas.
+//! Up to 2 KiB there is a class for each multiple of a cache line. Above, there are 32 evenly
+//! spaced classes per doubling, so a class is at most 3.2 % larger than the smallest length that
+//! needs it. This is the spacing that jemalloc documents as "size classes", with more of them per
+//! doubling. Here a class costs one shelf and no memory of its own: idle chunks of a slightly
+//! larger class serve too (see `pool`), and all chunks are carved from the same arenas.
 
 #![forbid(unsafe_code)]
 
 /// Size of the smallest class in bytes, and the alignment of every chunk: one cache line, so that
-/// two messages never share a line that two processes use at the same time.
+/// two messages in use by two processes never share a line.
 pub(crate) const MIN_SIZE: usize = 64;
 
 /// log2 of [`MIN_SIZE`].
@@ -21,19 +21,19 @@ const STEP_SHIFT: u32 = 5;
 /// log2 of the length up to which the classes are a cache line apart.
 const LINEAR_SHIFT: u32 = MIN_SHIFT + STEP_SHIFT;
 
-/// The class of a length: the smallest `c` with `size_of_class(c) >= len`.
+/// Returns the class of a length: the smallest `c` with `size_of_class(c) >= len`.
 ///
 /// Lengths above `isize::MAX` have a class too; the caller compares it with its number of classes.
 #[inline]
 pub(crate) const fn class_of(len: usize) -> usize {
     let last = len.saturating_sub(1);
-    // Shorter lengths count as part of the first doubling, whose classes are as far apart as
-    // theirs.
+    // Shorter lengths count as part of the first doubling, which has the same spacing.
     let log2 = (last | 1 << LINEAR_SHIFT).ilog2();
     (((log2 - LINEAR_SHIFT) as usize) << STEP_SHIFT) + (last >> (log2 - STEP_SHIFT))
 }
 
-/// The size of a class in bytes: the largest length that it holds. Saturates at `usize::MAX`.
+/// Returns the size of a class in bytes: the largest length that it holds. Saturates at
+/// `usize::MAX`.
 pub(crate) const fn size_of_class(class: usize) -> usize {
     const PER_DOUBLING: usize = 1 << STEP_SHIFT;
     if class < PER_DOUBLING {

@@ -15,7 +15,7 @@ use crate::os::locks::LockFile;
 use crate::os::mapping::Mapping;
 use crate::os::name::{Link, Namespace};
 use crate::os::posix::{round_to_pages, LOCK_MEMORY};
-use crate::os::segment::{Locked, Segment};
+use crate::os::segment::Locked;
 use crate::owner::error::ShareError;
 use crate::owner::payload::Payload;
 use crate::protocol::control::{control_name, control_size, peer_byte, View, CLOSED, MAGIC, OPEN, OWNER_BYTE, VERSION};
@@ -23,8 +23,10 @@ use crate::protocol::ids::{PeerId, ProviderId};
 use crate::protocol::memory_bell::MemoryBell;
 use crate::protocol::record::{Record, MAX_GRANTS, PEERS};
 use crate::protocol::slot::{Epoch, GrantGate, NotGranted};
+use crate::protocol::sweep;
 use parking_lot::Mutex;
 use std::io;
+use std::mem::size_of;
 use std::sync::atomic::Ordering;
 
 /// The owner's control object, with the private books about it.
@@ -69,7 +71,7 @@ impl OwnerControl {
     ) -> Result<Option<Self>, OsError> {
         let name = control_name(names, id);
         let len = round_to_pages(control_size(records)).unwrap_or(usize::MAX);
-        let made = Segment::create_locked(name, len, mode, OWNER_BYTE, Mapping::of_owner)?;
+        let made = sweep::create_locked(name, len, mode, OWNER_BYTE, Mapping::of_owner)?;
         let Locked::Made(segment, locks) = made else { return Ok(None) };
         let (mapping, link) = segment.into_parts();
         let unfit = || link.name().error("mmap", len, io::Error::from_raw_os_error(libc::EINVAL));
@@ -120,16 +122,15 @@ impl OwnerControl {
     /// Hands out a free record, closed, with the odd generation it is closed at.
     pub(crate) fn claim_record(&self) -> Result<(u32, u64), ShareError> {
         let mut free_lists = self.free_lists.lock();
-        match free_lists.used.pop() {
-            Some(used) => Ok(used),
-            None => self.fresh_record(&mut free_lists),
+        if let Some(used) = free_lists.used.pop() {
+            return Ok(used);
         }
-    }
-
-    fn fresh_record(&self, free_lists: &mut FreeLists) -> Result<(u32, u64), ShareError> {
         let index = free_lists.fresh;
-        let record =
-            self.view.record(index).ok_or(ShareError::TooManyShared { max: self.view.record_count() as usize })?;
+        let record = self.view.record(index).ok_or(ShareError::TooManyShared { max: self.records() })?;
+        // So that giving a record back needs no memory.
+        let missing = index as usize + 1 - free_lists.used.len();
+        let out_of_memory = |_| ShareError::OutOfMemory { bytes: (index as usize + 1) * size_of::<(u32, u64)>() };
+        free_lists.used.try_reserve(missing).map_err(out_of_memory)?;
         let generation = first_generation(free_lists.seed, index);
         record.close_at(generation);
         free_lists.fresh += 1;
@@ -166,40 +167,39 @@ impl OwnerControl {
         self.free_lists.lock().used.push((record, generation));
     }
 
-    /// Adds a grant on `record` for `peer`. The caller holds the chunk, published.
-    pub(crate) fn grant(&self, record: &Record, peer: PeerId) -> Result<(), ShareError> {
+    /// A peer's slot: its number, gate and epoch.
+    fn slot_of(&self, peer: PeerId) -> Result<(usize, &GrantGate, &Epoch), ShareError> {
         if peer.provider != self.id {
             return Err(ShareError::OtherProvider { peer, provider: self.id });
         }
         let slot = usize::from(peer.slot);
-        let Some(gate) = self.gates.get(slot) else { return Err(ShareError::PeerGone(peer)) };
-        let epoch = &self.view.header().epochs[slot];
+        let gate = self.gates.get(slot).ok_or(ShareError::PeerGone(peer))?;
+        Ok((slot, gate, &self.view.header().epochs[slot]))
+    }
+
+    /// Adds a grant on `record` for `peer`. The caller holds the chunk, published.
+    pub(crate) fn grant(&self, record: &Record, peer: PeerId) -> Result<(), ShareError> {
+        let (slot, gate, epoch) = self.slot_of(peer)?;
         gate.grant(epoch, peer.epoch, record, slot).map_err(|error| match error {
             NotGranted::Gone => ShareError::PeerGone(peer),
             NotGranted::Full => ShareError::TooManyGrants { peer, max: MAX_GRANTS as usize },
         })
     }
 
-    /// Takes back a grant on `record` that `peer` has not taken up. `false` if there is none.
+    /// Takes back a grant on `record` that `peer` has not taken up. Returns `false` if there is none.
     pub(crate) fn revoke(&self, record: &Record, peer: PeerId) -> bool {
-        let slot = usize::from(peer.slot);
-        let gate = self.gates.get(slot).filter(|_| peer.provider == self.id);
-        gate.is_some_and(|gate| gate.revoke(&self.view.header().epochs[slot], peer.epoch, record, slot))
+        self.slot_of(peer).is_ok_and(|(slot, gate, epoch)| gate.revoke(epoch, peer.epoch, record, slot))
     }
 
     /// Refuses a peer, and takes back what it was granted and has not taken up.
     pub(crate) fn disconnect(&self, peer: PeerId) -> Result<(), ShareError> {
-        if peer.provider != self.id {
-            return Err(ShareError::OtherProvider { peer, provider: self.id });
-        }
-        let slot = usize::from(peer.slot);
-        let Some(gate) = self.gates.get(slot) else { return Err(ShareError::PeerGone(peer)) };
+        let (slot, gate, epoch) = self.slot_of(peer)?;
         let take_back = || {
             let granted = self.view.records(self.used()).filter(|record| record.holders() >> slot & 1 != 0);
-            // Bounded: a lane has no more, unless somebody writes over it.
+            // Bounded: a lane has no more, unless a process writes over it.
             granted.for_each(|record| (0..MAX_GRANTS).take_while(|_| record.revoke(slot)).for_each(|_| ()));
         };
-        let is_refused = gate.refuse(&self.view.header().epochs[slot], peer.epoch, take_back);
+        let is_refused = gate.refuse(epoch, peer.epoch, take_back);
         is_refused.then_some(()).ok_or(ShareError::PeerGone(peer))
     }
 
@@ -211,17 +211,17 @@ impl OwnerControl {
     }
 
     /// Vacates the slot if its peer is gone. `is_held`: the slot leases a record. Even a vacant
-    /// slot may, if a peer was killed while it tried a descriptor that nobody sent.
+    /// slot may, if a peer was killed while it tried a descriptor that was never sent.
     fn reclaim_slot(&self, slot: usize, is_held: bool) -> usize {
         let is_clear = || self.view.header().epochs[slot].is_vacant() && !is_held;
-        // While this process holds the lock, nobody can connect in this slot.
+        // While this process holds the lock, no peer can connect in this slot.
         if is_clear() || !matches!(self.locks.try_lock_shared(peer_byte(slot)), Ok(true)) {
             return 0;
         }
+        let mut cleared = 0;
         // It may have been vacated before the lock was taken.
-        let was_taken = !is_clear();
-        let cleared = if was_taken { self.view.vacate(slot, || self.used()) } else { 0 };
-        if was_taken {
+        if !is_clear() {
+            cleared = self.view.vacate(slot, || self.used());
             event!(warn, provider = %self.id, slot, messages = cleared, "peer died; what it leased is taken back");
         }
         // If this fails, the slot only looks taken until this process ends.
@@ -238,7 +238,7 @@ impl OwnerControl {
 impl Drop for OwnerControl {
     fn drop(&mut self) {
         self.view.header().state.store(CLOSED, Ordering::Release);
-        // Before the lock goes, or who looks at this moment takes it for a dead owner's.
+        // Before the lock goes, or a process that looks at this moment takes it for a dead owner's.
         self.link.remove();
         // Explicitly, because a child made by a raw `clone` may have a copy of the descriptor.
         let _ = self.locks.unlock(OWNER_BYTE);

@@ -1,4 +1,4 @@
-//! What can go wrong on the owner's side: allocating and sharing.
+//! Errors on the owner's side: allocating and sharing.
 
 #![forbid(unsafe_code)]
 
@@ -15,24 +15,24 @@ use thiserror::Error;
 pub struct AllocError(Box<AllocErrorKind>);
 
 impl AllocError {
-    /// What went wrong, to match on.
+    /// Returns the kind of failure, to match on.
     pub fn kind(&self) -> &AllocErrorKind {
         &self.0
     }
 
-    /// Is it for want of memory, which may come back? Then the same call may work later: at the
-    /// cap ([`AllocErrorKind::Exhausted`]) once buffers or views are dropped, and where the system
-    /// has none ([`AllocErrorKind::Os`] with `ENOSPC` or `ENOMEM`) once somebody makes room there.
+    /// Returns `true` if there was too little memory. The same call may succeed later: at the cap
+    /// ([`AllocErrorKind::Exhausted`]) once buffers or views are dropped, and if the system has
+    /// none ([`AllocErrorKind::Os`] with `ENOSPC` or `ENOMEM`) once another process frees some.
     pub fn is_exhausted(&self) -> bool {
         match &*self.0 {
             AllocErrorKind::Exhausted { .. } => true,
-            AllocErrorKind::Os(error) => matches!(error.errno(), Some(libc::ENOSPC | libc::ENOMEM)),
+            AllocErrorKind::Os(error) => error.is_for_want_of_memory(),
             AllocErrorKind::TimedOut { source, .. } => source.is_exhausted(),
             _ => false,
         }
     }
 
-    /// Is the cap reached?
+    /// Returns `true` if the cap is reached.
     pub(crate) fn is_at_the_cap(&self) -> bool {
         matches!(*self.0, AllocErrorKind::Exhausted { .. })
     }
@@ -51,37 +51,38 @@ impl From<OsError> for AllocError {
     }
 }
 
-/// What went wrong in an allocation.
+/// The kind of failure of an allocation.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum AllocErrorKind {
-    /// The length is above the provider's largest allocation.
+    /// The length exceeds the provider's largest allocation.
     #[error(
         "{len} bytes are more than this provider's largest allocation of {max} bytes; raise ProviderBuilder::max_alloc"
     )]
     TooLarge {
-        /// Bytes asked for.
+        /// Requested length in bytes.
         len: usize,
         /// Largest allocation in bytes.
         max: usize,
     },
-    /// The alignment is above a page.
+    /// The alignment exceeds a page.
     #[error("alignment {align} is not supported; the largest is {max} bytes")]
     UnsupportedAlignment {
-        /// Alignment asked for, in bytes.
+        /// Requested alignment in bytes.
         align: usize,
         /// Largest alignment in bytes.
         max: usize,
     },
-    /// The cap is reached, and what is neither in use nor leased is too small or too scattered.
+    /// The cap is reached, and the memory that is neither in use nor leased is too small or too
+    /// scattered.
     #[error(
         "a chunk of {len} bytes does not fit under max_bytes {max_bytes}: {in_use} bytes are in use by this process, {leased} are \
          leased by peers, {idle} are idle but too small or too scattered; drop buffers, let the peers drop their \
          views, or raise ProviderBuilder::max_bytes"
     )]
     Exhausted {
-        /// Size of the chunk that was needed, in bytes: the length asked for, rounded up to its
-        /// class, or at the cap to 64 bytes or whole pages.
+        /// Size of the required chunk in bytes: the requested length, rounded up to its class, or
+        /// at the cap to 64 bytes or whole pages.
         len: usize,
         /// The cap in bytes.
         max_bytes: usize,
@@ -90,36 +91,36 @@ pub enum AllocErrorKind {
         /// All other bytes under the cap: idle chunks and the free parts of the segments, but not
         /// in one piece.
         idle: usize,
-        /// Bytes of chunks that this process has dropped and peers still lease, and of chunks that
-        /// are lent to channels.
+        /// Bytes of chunks that this process has dropped and peers still lease, and of chunks on
+        /// loan through channels.
         leased: usize,
     },
-    /// No memory came back in time.
-    #[error("no memory came back within {timeout:?}: {source}")]
+    /// No memory was released in time, and a last attempt found none.
+    #[error("no memory came back within {timeout:?}")]
     TimedOut {
-        /// How long was waited at most.
+        /// The time limit of the wait.
         timeout: Duration,
-        /// Why there was none.
+        /// Why the allocation failed when the wait began.
         source: AllocError,
     },
     /// [`Provider::end_waits`](crate::Provider::end_waits) was called.
     #[error("this provider's waits for memory were ended")]
     WaitsEnded,
-    /// More chunks than the provider keeps idle.
+    /// More chunks than the provider may keep idle.
     #[error("cannot reserve {count} chunks: max_idle_per_class keeps {max} of a class; raise it")]
     ReserveTooMany {
-        /// Chunks asked for.
+        /// Requested number of chunks.
         count: usize,
         /// The idle cap.
         max: usize,
     },
-    /// A reserved chunk could not be made ready to be shared.
-    #[error("cannot reserve: {0}")]
-    ReserveShare(ShareError),
-    /// This process is a forked child of the one that built the provider, and owns nothing of it.
+    /// A reserved chunk could not be prepared for sharing.
+    #[error("a reserved chunk cannot be made ready to be shared")]
+    ReserveShare(#[source] ShareError),
+    /// This process is a forked child of the one that built the provider, and owns no part of it.
     #[error("the provider belongs to the process that this one was forked from; build a new one here")]
     Forked,
-    /// The system refused a segment, or memory for it.
+    /// The operating system refused a segment, or memory for it.
     #[error(transparent)]
     Os(OsError),
 }
@@ -128,27 +129,27 @@ pub enum AllocErrorKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ShareError {
-    /// Every record of the control object is in use.
+    /// Every record of the control object is in use: its chunk is held, leased or reserved. Idle
+    /// chunks have already given theirs up.
     #[error(
-        "all {max} records for shared chunks are taken; drop shared buffers and trim the provider, or raise \
-             ProviderBuilder::max_shared"
+        "all {max} records for shared chunks are taken; drop shared buffers, or raise ProviderBuilder::max_shared"
     )]
     TooManyShared {
         /// The number of records.
         max: usize,
     },
-    /// The peer has disconnected or died since it told its id.
+    /// The peer has disconnected or died since it sent its id.
     #[error("peer {0} is gone; send to the peers that are left")]
     PeerGone(PeerId),
-    /// The peer id was given by another provider's control object.
+    /// The peer id belongs to another provider's control object.
     #[error("peer {peer} is not connected to provider {provider}")]
     OtherProvider {
         /// The peer.
         peer: PeerId,
-        /// The provider that was asked.
+        /// The provider that was called.
         provider: ProviderId,
     },
-    /// The peer has not taken up earlier grants of this same buffer.
+    /// The peer has not claimed earlier grants of this same buffer.
     #[error("peer {peer} has {max} grants of this buffer that it has not taken up; wait until it attaches")]
     TooManyGrants {
         /// The peer.
@@ -156,11 +157,11 @@ pub enum ShareError {
         /// The limit.
         max: usize,
     },
-    /// There is no private memory for the queue of buffers that were dropped and are still read.
-    /// The first shared buffer allocates it.
+    /// No private memory for the queue of buffers that are dropped but still read. The first shared
+    /// buffer allocates it.
     #[error("no private memory for {bytes} bytes; lower ProviderBuilder::max_shared")]
     OutOfMemory {
-        /// Bytes asked for.
+        /// Requested bytes.
         bytes: usize,
     },
     /// This process is a forked child of the owner.
@@ -168,7 +169,7 @@ pub enum ShareError {
     Forked,
 }
 
-/// A message was to be longer than its buffer.
+/// The requested length exceeds the buffer's capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("length {len} is above the buffer's capacity of {capacity} bytes; allocate a larger one")]
 pub struct CapacityError {
@@ -177,12 +178,17 @@ pub struct CapacityError {
 }
 
 impl CapacityError {
-    /// The length that was asked for, in bytes.
+    /// Creates an error about a length of `len` bytes in a buffer of `capacity` bytes.
+    pub fn new(len: usize, capacity: usize) -> Self {
+        Self { len, capacity }
+    }
+
+    /// Returns the requested length in bytes.
     pub fn requested(&self) -> usize {
         self.len
     }
 
-    /// The capacity of the buffer in bytes.
+    /// Returns the capacity of the buffer in bytes.
     pub fn capacity(&self) -> usize {
         self.capacity
     }

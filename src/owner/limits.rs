@@ -1,17 +1,18 @@
-//! What a pool may hold: the checked options, the table of classes that follows from them, and the
+//! The limits of a pool: the checked options, the table of classes that follows from them, and the
 //! account of memory taken.
 
 #![forbid(unsafe_code)]
 
 use crate::error::BuildError;
-use crate::os::posix::{page_size, round_to_pages, PAGE};
+use crate::os::posix::{has_heap, page_size, round_to_pages, PAGE};
 use crate::owner::arena::{Grain, Need};
 use crate::owner::class::{class_of, size_of_class, MIN_SIZE};
+use crate::owner::error::{AllocError, AllocErrorKind};
 use crate::protocol::descriptor::MAX_LEN;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// A class of whole pages has at least this many: from there on the classes are a page or more
-/// apart. Smaller classes are carved by cache lines.
+/// A class of whole pages has at least this many: from there on, classes are a page or more apart.
+/// Smaller classes are carved by cache lines.
 const PAGES: usize = 32;
 
 /// The first arena's default share of the cap.
@@ -23,22 +24,26 @@ const MIN_ARENA: usize = 64 << 10;
 /// The longest segment of a [`Provider`](crate::Provider), and so the largest message, in bytes.
 pub(crate) const LONGEST: usize = 64 << 30;
 
-/// The largest number of idle chunks per class that can be asked for.
+/// The highest number of idle chunks per class that can be set.
 const MAX_IDLE: usize = 1 << 20;
 
-/// Where the user gives no number, a class keeps idle chunks up to this share of the cap, within these
-/// bounds: each has a place of 16 bytes in its class's queue from the first message on.
+/// By default, a class keeps idle chunks up to this share of the cap, within these bounds.
 const IDLE_SHARE: usize = 8;
 const USUAL_IDLE: std::ops::RangeInclusive<usize> = 256..=8192;
+
+/// Upper bounds of the private memory of a new pool, in bytes: of each class, and of everything
+/// else.
+const BOOKS_OF_CLASS: usize = 512;
+const BOOKS: usize = 96 << 10;
 
 /// Allocations in a window (see `pool::window`) by default.
 pub(crate) const DEFAULT_IDLE_WINDOW: u64 = 1 << 15;
 
-/// The longest window that can be asked for.
+/// The longest window that can be set.
 const MAX_IDLE_WINDOW: u64 = 1 << 31;
 
-/// So many uses of a chunk are counted at a time. A power of two: the warm path tests the lowest
-/// bits of a number that it has just counted up.
+/// Uses of a chunk are counted in batches of this size. A power of two: the warm path tests the
+/// lowest bits of a number that it has just incremented.
 pub(crate) const COUNTED: u64 = 64;
 
 /// The checked options. All sizes are in bytes and multiples of the page size.
@@ -46,29 +51,30 @@ pub(crate) const COUNTED: u64 = 64;
 pub(crate) struct Limits {
     pub(crate) max_bytes: usize,
     pub(crate) max_alloc: usize,
-    /// Idle chunks of a class. `None`: as many as make an eighth of the cap.
+    /// Idle chunks of a class. `None`: an eighth of the cap.
     max_idle: Option<usize>,
     pub(crate) first_arena: First,
-    /// The longest arena that may be made.
+    /// The longest possible arena.
     pub(crate) longest_arena: usize,
-    /// Allocations in a window (see `pool::window`): a multiple of [`COUNTED`]. 0: none ever ends.
+    /// Allocations in a window (see `pool::window`): a multiple of [`COUNTED`]. 0: windows never
+    /// end.
     pub(crate) idle_window: u64,
     /// The machine's page size.
     pub(crate) page: usize,
 }
 
-/// How long the first arena is.
+/// The length of the first arena.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum First {
-    /// As long as the user wants, in bytes.
+    /// As set by the user, in bytes.
     Given(usize),
     /// This many bytes, or longer for long messages.
     Usual(usize),
-    /// As long as the message it is made for, and gone when that is.
+    /// As long as the message it is made for, and removed with that message.
     OneMessage,
 }
 
-/// Is an option's value in its range?
+/// Checks that an option's value is in its range.
 pub(crate) fn range(
     option: &'static str,
     value: usize,
@@ -82,18 +88,17 @@ pub(crate) fn range(
     Err(BuildError::OutOfRange { option, value, min, max, unit })
 }
 
-/// What the chunks of one class look like.
+/// The properties of one class's chunks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClassShape {
     pub(crate) need: Need,
-    /// In bytes.
     pub(crate) align: usize,
-    /// How many idle ones are kept.
+    /// The most idle chunks that are kept.
     pub(crate) max_idle: usize,
 }
 
 impl ClassShape {
-    /// Bytes of a chunk.
+    /// Returns the size of a chunk in bytes.
     pub(crate) fn size(&self) -> usize {
         self.need.size
     }
@@ -121,51 +126,61 @@ impl Limits {
         range("max_idle_per_class", max_idle.unwrap_or(0), 0, MAX_IDLE, " chunks")?;
         let max_alloc = pages(max_alloc);
         let first_arena = arena_size.map_or(First::Usual(pages(default_arena)), |bytes| First::Given(pages(bytes)));
+        let bytes = (class_of(max_alloc) + PAGES) * BOOKS_OF_CLASS + BOOKS;
+        if !has_heap(bytes) {
+            return Err(BuildError::OutOfMemory { bytes });
+        }
         let idle_window = DEFAULT_IDLE_WINDOW;
         Ok(Self { max_bytes, max_alloc, max_idle, first_arena, longest_arena: longest, idle_window, page })
     }
 
-    /// The same with windows of so many allocations, rounded up; 0: none ever ends.
+    /// Sets the number of allocations per window, rounded up; 0: windows never end.
     pub(crate) fn with_idle_window(self, allocations: u64) -> Result<Self, BuildError> {
         let most = usize::try_from(MAX_IDLE_WINDOW).unwrap_or(usize::MAX);
         range("idle_window", usize::try_from(allocations).unwrap_or(usize::MAX), 0, most, " allocations")?;
         Ok(Self { idle_window: allocations.next_multiple_of(COUNTED), ..self })
     }
 
-    /// Does the memory of each chunk go back to the system at once?
+    /// Returns `true` if the memory of each chunk returns to the system at once.
     pub(crate) fn keeps_nothing(&self) -> bool {
         self.max_idle == Some(0)
     }
 
-    /// How many classes of ordinary alignment there are: enough for `max_alloc`.
+    /// Returns the number of classes of ordinary alignment: enough for `max_alloc`.
     pub(crate) fn classes(&self) -> usize {
         class_of(self.max_alloc) + 1
     }
 
-    /// The table of all classes. First come those of ordinary alignment (one cache line), of which
-    /// the large ones are whole pages. Then come those of small page-aligned messages, one for each
-    /// number of pages.
+    /// Returns the table of all classes: first those of ordinary alignment (one cache line), of
+    /// which the large ones are whole pages, then those of small page-aligned messages, one for
+    /// each number of pages.
     pub(crate) fn shapes(&self) -> Vec<ClassShape> {
         let page = self.page;
         let (least, most) = USUAL_IDLE.into_inner();
-        let usual_idle = |size: usize| (self.max_bytes / IDLE_SHARE / size).clamp(least, most);
-        let max_idle = |size| self.max_idle.unwrap_or_else(|| usual_idle(size));
-        let shape = |size, grain, align| ClassShape { need: Need { size, grain }, align, max_idle: max_idle(size) };
-        let whole_pages = |size| shape(size, Grain::Page, PAGE);
-        let kind = |size: usize| {
-            if size < PAGES * page {
-                Some(shape(size, Grain::Line, MIN_SIZE))
-            } else {
-                round_to_pages(size).map(whole_pages)
-            }
+        let shape = |size: usize, grain, align| {
+            let usual_idle = (self.max_bytes / IDLE_SHARE / size).clamp(least, most);
+            ClassShape { need: Need { size, grain }, align, max_idle: self.max_idle.unwrap_or(usual_idle) }
         };
+        let whole_pages = |size: usize| shape(size.next_multiple_of(page), Grain::Page, PAGE);
+        let ordinary = |size| if size < PAGES * page { shape(size, Grain::Line, MIN_SIZE) } else { whole_pages(size) };
         let sizes = (0..self.classes()).map(size_of_class).map(|size| size.min(self.max_alloc));
         let aligned = (1..PAGES).map(|pages| pages * page).take_while(|&size| size <= self.max_alloc);
-        sizes.filter_map(kind).chain(aligned.map(whole_pages)).collect()
+        sizes.map(ordinary).chain(aligned.map(whole_pages)).collect()
     }
 
-    /// The class of page-aligned messages of `len` bytes.
-    pub(crate) fn page_aligned(&self, len: usize) -> usize {
+    /// Returns the class of messages of `len` bytes with an alignment.
+    #[inline]
+    pub(crate) fn class(&self, len: usize, align: usize) -> Result<usize, AllocError> {
+        if align > PAGE {
+            return Err(AllocErrorKind::UnsupportedAlignment { align, max: PAGE }.into());
+        }
+        if len > self.max_alloc {
+            return Err(AllocErrorKind::TooLarge { len, max: self.max_alloc }.into());
+        }
+        Ok(if align <= MIN_SIZE { class_of(len) } else { self.page_aligned(len) })
+    }
+
+    fn page_aligned(&self, len: usize) -> usize {
         let pages = len.max(1).div_ceil(self.page);
         if pages < PAGES {
             self.classes() + pages - 1
@@ -175,7 +190,7 @@ impl Limits {
     }
 }
 
-/// The account of memory taken from the system, and of segments made.
+/// The account of memory taken from the system, and of segments created.
 #[derive(Default)]
 pub(crate) struct Account {
     held: AtomicUsize,
@@ -184,23 +199,22 @@ pub(crate) struct Account {
 }
 
 impl Account {
-    /// Memory was reserved.
     pub(crate) fn take(&self, bytes: usize) {
         let held = self.held.fetch_add(bytes, Ordering::Relaxed) + bytes;
         self.peak.fetch_max(held, Ordering::Relaxed);
     }
 
-    /// Memory went back to the system.
+    /// Records that memory was returned to the system.
     pub(crate) fn give_back(&self, bytes: usize) {
         self.held.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// A segment was made.
+    /// Records that a segment was created.
     pub(crate) fn count_segment(&self) {
         self.created.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A segment was made in vain.
+    /// Undoes [`count_segment`](Self::count_segment) for a segment that was created in vain.
     pub(crate) fn uncount_segment(&self) {
         self.created.fetch_sub(1, Ordering::Relaxed);
     }

@@ -5,15 +5,15 @@ use crate::os::name::{Namespace, DIRECTORY};
 use crate::os::posix::PAGE;
 use crate::owner::buf::ShmBufMut;
 use crate::owner::builder::ProviderBuilder;
-use crate::owner::chunk::OwnedChunk;
+use crate::owner::chunk::ClosedChunk;
 use crate::owner::class::{class_of, MIN_SIZE};
 use crate::owner::error::{AllocError, AllocErrorKind, ShareError};
 use crate::owner::pool::Pool;
 use crate::owner::request::Request;
 use crate::owner::reservation::Reservation;
 use crate::owner::stats::Stats;
-use crate::owner::sweep::{self, Swept};
 use crate::protocol::ids::{PeerId, ProviderId};
+use crate::protocol::sweep::{self, Swept};
 use std::alloc::Layout;
 use std::mem::ManuallyDrop;
 use std::path::Path;
@@ -83,12 +83,20 @@ impl Provider {
     /// If a chunk of the size class is idle, this makes no system call, takes no lock and touches
     /// no heap.
     ///
-    /// Otherwise it takes microseconds, and in the worst case the sum of these: a look at chunks
-    /// that peers leased when they were dropped (some 50 ns each: at 8, and one more per 128 bytes
-    /// of `len`; at all of them before a segment is made, and for a reserved size); a new segment,
-    /// or memory for parts of one that have none (some 0.4 ms for each MiB); at the cap, a look at
-    /// everything idle (some 50 ns a chunk) and at the locks of up to 64 peers (about 1 µs each).
-    /// The bench `backpressure` shows it with up to 512 chunks held by a reader.
+    /// If none is idle, it takes microseconds, and in the worst case the sum of these:
+    ///
+    /// * a look at chunks that peers leased when they were dropped, some 50 ns each: at 8, and one
+    ///   more per 128 bytes of `len`; at all of them before a segment is made, and for a reserved
+    ///   length. The bench `backpressure` shows it with up to 512 chunks held by a reader;
+    /// * a new segment, or memory for parts of one that have none: some 0.4 ms for each MiB;
+    /// * at the cap, a look at idle chunks, the largest first, some 0.2 µs each, until there is room;
+    ///   and if all of them would not do, at the locks of up to 64 peers, about 1 µs each. A length that keeps
+    ///   being refused also costs a look at every chunk, at most every 250 ms;
+    /// * where the system has no memory, a look through the objects of this prefix for those of
+    ///   dead owners, as [`sweep`](Self::sweep) does.
+    ///
+    /// Every 64th or so also gives back up to 1 MiB of idle memory, if a
+    /// [window](ProviderBuilder::idle_window) has found any; not where the length is reserved.
     ///
     /// # Errors
     ///
@@ -100,9 +108,7 @@ impl Provider {
         if len <= self.max_alloc {
             let class = class_of(len);
             if let Some(chunk) = self.pool.shelves().get(class).and_then(|shelf| shelf.take_hot()) {
-                // SAFETY: `take_hot` has just taken it, and a chunk of the class of `len` holds
-                // `len`.
-                return unsafe { self.hand_out(chunk, len) };
+                return self.hand_out(chunk, len);
             }
         }
         self.alloc_slow(len)
@@ -110,8 +116,8 @@ impl Provider {
 
     #[inline(never)]
     fn alloc_slow(&self, len: usize) -> Result<ShmBufMut, AllocError> {
-        self.check(len)?;
-        self.take(class_of(len), len)
+        let class = self.class(len, 1)?;
+        self.hand_out(self.pool.take_slow(class, len)?, len)
     }
 
     /// Allocates `layout.size()` bytes aligned to `layout.align()`, which is at most
@@ -122,21 +128,16 @@ impl Provider {
     /// [`AllocErrorKind::UnsupportedAlignment`] for a larger alignment; otherwise as
     /// [`alloc`](Self::alloc).
     pub fn alloc_layout(&self, layout: Layout) -> Result<ShmBufMut, AllocError> {
-        let (len, align) = (layout.size(), layout.align());
+        self.alloc_aligned(layout.size(), layout.align())
+    }
+
+    pub(crate) fn alloc_aligned(&self, len: usize, align: usize) -> Result<ShmBufMut, AllocError> {
         if align <= MIN_SIZE {
             return self.alloc(len);
         }
-        if align > Self::MAX_ALIGN {
-            return Err(AllocErrorKind::UnsupportedAlignment { align, max: Self::MAX_ALIGN }.into());
-        }
-        self.check(len)?;
-        let class = self.pool.limits().page_aligned(len);
-        if let Some(chunk) = self.pool.shelf(class).take_hot() {
-            // SAFETY: `take_hot` has just taken it, and a chunk of the page-aligned class of `len`
-            // holds `len`.
-            return unsafe { self.hand_out(chunk, len) };
-        }
-        self.take(class, len)
+        let class = self.class(len, align)?;
+        let hot = self.pool.shelves()[class].take_hot();
+        self.hand_out(hot.map_or_else(|| self.pool.take_slow(class, len), Ok)?, len)
     }
 
     /// Begins a request for `len` bytes, which may wait for memory: see [`Request`].
@@ -146,7 +147,7 @@ impl Provider {
 
     /// Allocates as [`alloc`](Self::alloc) does, and waits at most `timeout` for memory. It wakes
     /// as soon as memory comes back, in this process or another; after a peer's death within 50
-    /// milliseconds.
+    /// milliseconds. [`Request`] has the order in which requests are served.
     ///
     /// # Errors
     ///
@@ -156,11 +157,13 @@ impl Provider {
     }
 
     /// Ends all waits for memory, those to come included, with [`AllocErrorKind::WaitsEnded`].
-    /// Allocations that do not wait go on as before. Not from a waker: this returns when nobody is
-    /// woken any more.
+    /// Allocations that do not wait go on as before.
+    ///
+    /// Blocks until the thread that looks for memory on behalf of futures has ended. A waker may
+    /// call it, too: in that thread it does not block.
     pub fn end_waits(&self) {
-        if self.pool.is_ours() {
-            self.pool.waiting().close(&self.pool);
+        if let Some(pool) = self.own_pool() {
+            pool.waiting().close(pool);
         }
     }
 
@@ -170,9 +173,7 @@ impl Provider {
     ///
     /// As [`alloc`](Self::alloc).
     pub fn alloc_zeroed(&self, len: usize) -> Result<ShmBufMut, AllocError> {
-        let mut buffer = self.alloc(len)?;
-        buffer.fill(0);
-        Ok(buffer)
+        self.request(len).zeroed().now()
     }
 
     /// Reserves `count` chunks for messages of `len` bytes, aligned to 64: they exist from now on,
@@ -201,56 +202,48 @@ impl Provider {
     ///
     /// [`AllocErrorKind::ReserveTooMany`] if the class has more reserved than `max_idle_per_class`;
     /// [`AllocErrorKind::ReserveShare`] if there are too few records (`max_shared`); otherwise as
-    /// [`alloc`](Self::alloc). On an error nothing is reserved, and nothing is left of it.
+    /// [`alloc`](Self::alloc). If the chunks do not fit under the cap, it first does what
+    /// [`trim`](Self::trim) does, and tries again. On an error nothing is reserved, and nothing is
+    /// left of it.
     pub fn reserve(&self, len: usize, count: usize) -> Result<Reservation, AllocError> {
-        self.check(len)?;
-        let class = class_of(len);
+        let class = self.class(len, 1)?;
         self.pool.reserve(class, count)?;
         Ok(Reservation::new(&self.pool, class, count))
     }
 
     /// Gives idle memory back to the system until the provider holds no more than `bytes`
     /// ([`Stats::bytes_held`](crate::Stats::bytes_held)), or nothing more is idle: first the memory
-    /// between chunks, then idle chunks, the largest first. Takes back what dead peers leased.
-    /// Returns how many bytes went. What is reserved stays, and so do segments; without memory they
-    /// are only address space.
+    /// between chunks, then idle chunks, the largest first, and none that is not needed for that.
+    /// Memory goes in whole pages, so up to a page more may go. Takes back the leases of dead
+    /// peers. Returns how many bytes went. Reserved chunks stay, and so do segments; without memory
+    /// they are only address space.
     pub fn trim_to(&self, bytes: usize) -> usize {
-        if self.pool.is_ours() {
-            self.pool.trim_to(bytes)
-        } else {
-            0
-        }
+        self.own_pool().map_or(0, |pool| pool.trim_to(bytes))
     }
 
     /// Gives all idle memory back to the system: idle chunks, unused segments, the free pages of
     /// the others, and what dead peers leased. Returns how many bytes that was. Memory that is
     /// needed again later is reserved anew.
     pub fn trim(&self) -> usize {
-        if self.pool.is_ours() {
-            self.pool.trim()
-        } else {
-            0
-        }
+        self.own_pool().map_or(0, |pool| pool.trim())
     }
 
     /// Takes back the leases of peers that have died. Returns how many messages they still held.
     /// This happens by itself when memory runs out; call it to clear the leases of the dead from
     /// [`stats`](Self::stats).
     pub fn reclaim(&self) -> usize {
-        if self.pool.is_ours() {
-            let reclaimed = self.pool.reclaim();
-            self.pool.memory_bell().ring();
-            reclaimed
-        } else {
-            0
-        }
+        let Some(pool) = self.own_pool() else { return 0 };
+        let reclaimed = pool.reclaim();
+        pool.memory_bell().ring();
+        reclaimed
     }
 
     /// Refuses a peer from now on. It gets no new message:
     /// [`Client::attach`](crate::Client::attach) fails there with
-    /// [`AttachError::Disconnected`](crate::AttachError::Disconnected), [`ShmBuf::grant`](crate::ShmBuf::grant) to it here
-    /// with [`ShareError::PeerGone`]. What it has been granted and has not taken up comes back. What
-    /// it reads stays good and stays its own until it drops it, or dies.
+    /// [`AttachError::Disconnected`](crate::AttachError::Disconnected),
+    /// [`ShmBuf::grant`](crate::ShmBuf::grant) to it here with [`ShareError::PeerGone`]. What it
+    /// has been granted and has not taken up comes back. What it reads stays good and stays its own
+    /// until it drops it, or dies.
     ///
     /// For a peer that keeps too much; [`report`](Self::report) says who that is. It keeps its
     /// slot. Nothing keeps its process from connecting again by a new client, as another peer.
@@ -260,29 +253,34 @@ impl Provider {
     ///
     /// # Errors
     ///
-    /// [`ShareError::PeerGone`] if it is gone, or refused already; [`ShareError::OtherProvider`];
-    /// [`ShareError::Forked`] in a forked child.
+    /// [`ShareError::PeerGone`] if it has disconnected or died, or is refused already;
+    /// [`ShareError::OtherProvider`]; [`ShareError::Forked`] in a forked child.
     pub fn disconnect(&self, peer: PeerId) -> Result<(), ShareError> {
-        if !self.pool.is_ours() {
-            return Err(ShareError::Forked);
-        }
+        let pool = self.own_pool().ok_or(ShareError::Forked)?;
         let other = ShareError::OtherProvider { peer, provider: self.id() };
-        self.pool.control().map_or(Err(other), |control| control.disconnect(peer))?;
-        self.pool.memory_bell().ring();
+        pool.control().map_or(Err(other), |control| control.disconnect(peer))?;
+        pool.memory_bell().ring();
         Ok(())
     }
 
     /// Removes from /dev/shm what killed providers of this
     /// [`name_prefix`](ProviderBuilder::name_prefix) have left behind: objects of this user whose
-    /// owner's lock nobody holds. Objects of living providers stay, and so does what their peers
-    /// read, because a mapping keeps its memory. Any number of processes may sweep at the same
-    /// time, and be killed while they do.
+    /// owner's lock no process holds. Objects of living providers stay, and so do the bytes that
+    /// their peers read, because a mapping keeps its memory. Any number of processes may sweep at
+    /// the same time, and be killed while they do.
+    ///
+    /// A file that merely has the name of an object is neither written nor removed. A control
+    /// object or a channel must begin as one, or be unfinished; a segment must be whole pages; and
+    /// none may have a second name (a hard link). A control object that stays keeps all segments
+    /// named after it.
     ///
     /// Segments without a control object count as a dead owner's. So do not remove a living
     /// provider's control object by hand: the next sweep takes the segments, and peers that have
     /// not mapped them get [`AttachError::Closed`](crate::AttachError::Closed).
     ///
-    /// [`ProviderBuilder::build`] sweeps by itself. Another directory than /dev/shm is swept by
+    /// There is seldom a need to call this. The last reader of a dead provider removes what that
+    /// left, [`ProviderBuilder::build`] sweeps, and so does an allocation or a new channel for
+    /// which the system has no memory, before it fails. Another directory than /dev/shm is swept by
     /// [`sweep_in`](Self::sweep_in).
     ///
     /// ```
@@ -326,54 +324,23 @@ impl Provider {
         self.pool.stats()
     }
 
+    /// The pool, unless this is a forked child, which owns nothing of it.
+    fn own_pool(&self) -> Option<&Arc<Pool>> {
+        Some(&*self.pool).filter(|pool| pool.is_ours())
+    }
+
+    /// The class of messages of `len` bytes with an alignment. Fails in a forked child.
+    pub(crate) fn class(&self, len: usize, align: usize) -> Result<usize, AllocError> {
+        let class = self.pool.limits().class(len, align)?;
+        self.own_pool().map(|_| class).ok_or_else(|| AllocErrorKind::Forked.into())
+    }
+
+    /// Makes a chunk that was just taken this thread's, and returns the handle to its first `len`
+    /// bytes.
     #[inline]
-    pub(crate) fn check(&self, len: usize) -> Result<(), AllocError> {
-        if len > self.max_alloc {
-            return Err(AllocErrorKind::TooLarge { len, max: self.max_alloc }.into());
-        }
-        if !self.pool.is_ours() {
-            return Err(AllocErrorKind::Forked.into());
-        }
-        Ok(())
-    }
-
-    /// A message of that length is too long for any layout.
-    pub(crate) fn too_large(&self, len: usize) -> Result<Layout, AllocError> {
-        Err(AllocErrorKind::TooLarge { len, max: self.max_alloc }.into())
-    }
-
-    /// The class for a layout that can be had.
-    pub(crate) fn class(&self, layout: Layout) -> usize {
-        if layout.align() <= MIN_SIZE {
-            class_of(layout.size())
-        } else {
-            self.pool.limits().page_aligned(layout.size())
-        }
-    }
-
-    /// Makes a chunk that was taken for `len` bytes a buffer.
-    pub(crate) fn hand_over(&self, chunk: OwnedChunk, len: usize) -> Result<ShmBufMut, AllocError> {
-        // SAFETY: the pool took it for `len` bytes.
-        unsafe { self.hand_out(chunk, len) }
-    }
-
-    fn take(&self, class: usize, len: usize) -> Result<ShmBufMut, AllocError> {
-        let chunk = self.pool.take_slow(class, len)?;
-        // SAFETY: `take_slow` has just taken it for `len` bytes.
-        unsafe { self.hand_out(chunk, len) }
-    }
-
-    /// Makes a chunk this thread's, and returns the handle to its first `len` bytes.
-    ///
-    /// # Safety
-    ///
-    /// The chunk was just taken, and its capacity is at least `len`.
-    #[inline]
-    unsafe fn hand_out(&self, chunk: OwnedChunk, len: usize) -> Result<ShmBufMut, AllocError> {
+    pub(crate) fn hand_out(&self, chunk: ClosedChunk, len: usize) -> Result<ShmBufMut, AllocError> {
         self.pool.adopt(&chunk)?;
-        // SAFETY: it is closed to peers: a hot slot never holds a shared chunk, and every other
-        // take recycles it. The caller vouches for `len`.
-        Ok(unsafe { ShmBufMut::new(chunk, len) })
+        Ok(ShmBufMut::new(chunk, len))
     }
 }
 

@@ -1,17 +1,32 @@
 //! A request for memory that may wait: the options of an allocation, and what ends its wait.
 
+use crate::os::deadline::Deadline;
 use crate::owner::buf::ShmBufMut;
 use crate::owner::error::{AllocError, AllocErrorKind};
 use crate::owner::provider::Provider;
-use crate::owner::waiting::{is_worth_waiting, Place};
+use crate::owner::waiting::{Delivery, Place};
 use std::alloc::Layout;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What is to be allocated, and how. Made by [`Provider::request`].
+///
+/// # Order
+///
+/// Requests that wait are tried in the order in which they came. One that fits goes before an
+/// earlier one that does not, and an allocation that does not wait goes before all of them. So that
+/// the earlier one does not starve, a length that keeps being refused gets a region: one place
+/// under the cap, in which chunks are not used again once they are dropped. When all of them have
+/// been dropped, the request is served. There is one region at a time; it passes to another length
+/// after 250 milliseconds at the earliest. It takes nothing that is [reserved](Provider::reserve),
+/// and a smaller message that fits nowhere else is carved there.
+/// [`docs::design`](crate::docs::design) has the details.
+///
+/// The same holds for a publisher that does not wait, and asks again at least every 250
+/// milliseconds.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -29,23 +44,24 @@ use std::time::{Duration, Instant};
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 #[must_use = "a request does nothing until it is made by `now`, `timeout`, `wait` or `wait_async`"]
 pub struct Request<'a> {
     provider: &'a Provider,
-    layout: Result<Layout, usize>,
+    len: usize,
+    align: usize,
     is_zeroed: bool,
 }
 
 impl<'a> Request<'a> {
     pub(crate) fn new(provider: &'a Provider, len: usize) -> Self {
-        Self { provider, layout: Layout::from_size_align(len, 1).map_err(|_| len), is_zeroed: false }
+        Self { provider, len, align: 1, is_zeroed: false }
     }
 
     /// Aligns the buffer to the layout's alignment, up to [`Provider::MAX_ALIGN`], and makes it as
     /// long as the layout. Without this, buffers are aligned to 64 bytes.
     pub fn layout(self, layout: Layout) -> Self {
-        Self { layout: Ok(layout), ..self }
+        Self { len: layout.size(), align: layout.align(), ..self }
     }
 
     /// Makes every byte zero. Costs writing them.
@@ -59,26 +75,25 @@ impl<'a> Request<'a> {
     ///
     /// As [`Provider::alloc_layout`].
     pub fn now(self) -> Result<ShmBufMut, AllocError> {
-        let layout = self.layout.or_else(|len| self.provider.too_large(len))?;
-        self.finish(self.provider.alloc_layout(layout)?)
+        self.finish(self.provider.alloc_aligned(self.len, self.align))
     }
 
-    /// Allocates, and waits at most `timeout` for memory. [`Duration::MAX`] is for ever.
+    /// Allocates, and waits at most `timeout` for memory. [`Duration::MAX`] is for ever. It looks a
+    /// last time when the time is over.
     ///
     /// # Errors
     ///
-    /// [`AllocErrorKind::TimedOut`], [`AllocErrorKind::WaitsEnded`]; what waiting cannot change, at
-    /// once: [`AllocErrorKind::TooLarge`], [`AllocErrorKind::UnsupportedAlignment`],
-    /// [`AllocErrorKind::Forked`], and [`AllocErrorKind::Os`] but for want of memory.
+    /// [`AllocErrorKind::TimedOut`], [`AllocErrorKind::WaitsEnded`]; errors that waiting cannot
+    /// change, at once: [`AllocErrorKind::TooLarge`], [`AllocErrorKind::UnsupportedAlignment`],
+    /// [`AllocErrorKind::Forked`], and [`AllocErrorKind::Os`] other than a lack of memory.
     pub fn timeout(self, timeout: Duration) -> Result<ShmBufMut, AllocError> {
-        let source = match self.before_waiting() {
-            Err(error) if is_worth_waiting(&error) => error,
+        let source = match self.now() {
+            Err(error) if error.is_exhausted() => error,
             result => return result,
         };
-        let (class, len) = self.class()?;
-        let place = Place::join(self.provider.pool(), class, len, true)?;
-        match place.wait(Instant::now().checked_add(timeout)) {
-            Some(chunk) => self.finish(self.provider.hand_over(chunk?, len)?),
+        let place = self.join(true)?;
+        match place.wait(Deadline::after(timeout)) {
+            Some(taken) => self.take(taken),
             None => Err(AllocErrorKind::TimedOut { timeout, source }.into()),
         }
     }
@@ -87,7 +102,7 @@ impl<'a> Request<'a> {
     ///
     /// # Errors
     ///
-    /// As [`timeout`](Self::timeout), but for [`AllocErrorKind::TimedOut`].
+    /// As [`timeout`](Self::timeout), except [`AllocErrorKind::TimedOut`].
     pub fn wait(self) -> Result<ShmBufMut, AllocError> {
         self.timeout(Duration::MAX)
     }
@@ -95,9 +110,11 @@ impl<'a> Request<'a> {
     /// Allocates, and waits for memory without blocking the thread. Works with any executor. The
     /// future can be dropped at any time; memory that was on its way to it goes to the next one.
     ///
-    /// While only futures wait, a thread waits for them. It ends with the last of them.
+    /// While futures wait, a helper thread looks for memory on their behalf. It ends with the last
+    /// of them. It calls their wakers, or another thread that waits does, with no lock held: a
+    /// waker may allocate, poll, drop its task or the last `Arc` of the provider, and panic.
     ///
-    /// A provider is not dropped while anybody waits for it:
+    /// A provider is not dropped while a request waits for it:
     ///
     /// ```compile_fail,E0505
     /// # let provider = shm_pool::Provider::builder().build().unwrap();
@@ -115,42 +132,27 @@ impl<'a> Request<'a> {
     ///
     /// # Errors
     ///
-    /// As [`wait`](Self::wait).
+    /// As [`wait`](Self::wait), and [`AllocErrorKind::Os`] if the helper thread cannot be started.
     pub fn wait_async(self) -> AllocFuture<'a> {
         AllocFuture { request: self, place: None }
     }
 
-    /// Allocates without waiting, unless that would go before a request that memory is kept for.
-    fn before_waiting(self) -> Result<ShmBufMut, AllocError> {
-        let pool = self.provider.pool();
-        if !pool.waiting().is_held() || !pool.is_ours() {
-            return self.now();
-        }
-        let layout = self.layout.or_else(|len| self.provider.too_large(len))?;
-        if layout.align() > Provider::MAX_ALIGN {
-            return self.now();
-        }
-        self.provider.check(layout.size())?;
-        Err(pool.refused(self.provider.class(layout)))
+    /// Joins the queue of those that wait. The layout was accepted before.
+    fn join(&self, is_thread: bool) -> Result<Place, AllocError> {
+        let class = self.provider.class(self.len, self.align)?;
+        Place::join(self.provider.pool(), class, self.len, is_thread)
     }
 
-    /// Class and length. The layout was accepted before.
-    fn class(&self) -> Result<(usize, usize), AllocError> {
-        let layout = self.layout.or_else(|len| self.provider.too_large(len))?;
-        Ok((self.provider.class(layout), layout.size()))
+    /// The buffer of what was delivered.
+    fn take(&self, delivered: Delivery) -> Result<ShmBufMut, AllocError> {
+        self.finish(delivered.and_then(|chunk| self.provider.hand_out(chunk, self.len)))
     }
 
-    fn finish(&self, mut buffer: ShmBufMut) -> Result<ShmBufMut, AllocError> {
+    fn finish(&self, mut buffer: Result<ShmBufMut, AllocError>) -> Result<ShmBufMut, AllocError> {
         if self.is_zeroed {
-            buffer.fill(0);
+            buffer.iter_mut().for_each(|buffer| buffer.fill(0));
         }
-        Ok(buffer)
-    }
-}
-
-impl fmt::Debug for Request<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Request").field("layout", &self.layout).field("is_zeroed", &self.is_zeroed).finish()
+        buffer
     }
 }
 
@@ -165,30 +167,20 @@ impl Future for AllocFuture<'_> {
     type Output = Result<ShmBufMut, AllocError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = &mut *self;
-        let request = this.request;
+        let request = self.request;
         if !request.provider.pool().is_ours() {
             return Poll::Ready(Err(AllocErrorKind::Forked.into()));
         }
-        let (class, len) = match request.class() {
-            Ok(found) => found,
-            Err(error) => return Poll::Ready(Err(error)),
-        };
-        if this.place.is_none() {
-            match request.before_waiting() {
-                Err(error) if is_worth_waiting(&error) => {}
+        if self.place.is_none() {
+            match request.now() {
+                Err(error) if error.is_exhausted() => self.place = Some(request.join(false)?),
                 result => return Poll::Ready(result),
             }
         }
-        let place = match this.place.take().map_or_else(|| Place::join(request.provider.pool(), class, len, false), Ok)
-        {
-            Ok(place) => this.place.insert(place),
-            Err(error) => return Poll::Ready(Err(error)),
-        };
-        let Some(taken) = place.poll(context.waker()) else { return Poll::Pending };
-        this.place = None;
-        let taken = taken.and_then(|chunk| request.provider.hand_over(chunk, len));
-        Poll::Ready(taken.and_then(|buffer| request.finish(buffer)))
+        let delivered = self.place.as_ref().and_then(|place| place.poll(context.waker()));
+        let Some(delivered) = delivered else { return Poll::Pending };
+        self.place = None;
+        Poll::Ready(request.take(delivered))
     }
 }
 

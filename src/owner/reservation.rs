@@ -1,13 +1,13 @@
-//! The owner's handle of what it has reserved.
+//! The owner's handle to a reservation.
 
 #![forbid(unsafe_code)]
 
 use crate::owner::pool::Pool;
-use std::fmt;
 use std::sync::{Arc, Weak};
 
-/// Chunks that stay for one size class, as long as this value lives. Made by
-/// [`Provider::reserve`](crate::Provider::reserve), and by the `reserve` of zenoh's backend.
+/// Chunks kept for one size class for as long as this value lives. Created by
+/// [`Provider::reserve`](crate::Provider::reserve) and
+/// [`Backend::reserve`](crate::backend::Backend::reserve).
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -16,11 +16,12 @@ use std::sync::{Arc, Weak};
 /// // The camera takes all the rest, and tries to take more.
 /// let frames: Vec<_> = std::iter::from_fn(|| provider.alloc(100_000).ok()).collect();
 /// assert!(provider.alloc(48).is_ok(), "reserved");
-/// drop(telemetry); // from now on its room is anybody's
+/// drop(telemetry); // now other lengths may use the memory
 /// # drop(frames);
 /// # Ok(())
 /// # }
 /// ```
+#[derive(Debug)]
 #[must_use = "a reservation ends when it is dropped; `keep` it for the provider's life"]
 pub struct Reservation {
     pool: Weak<Pool>,
@@ -33,7 +34,7 @@ impl Reservation {
         Self { pool: Arc::downgrade(pool), class, count }
     }
 
-    /// How many chunks are reserved by it.
+    /// Returns the number of reserved chunks.
     pub fn count(&self) -> usize {
         self.count
     }
@@ -50,11 +51,5 @@ impl Drop for Reservation {
         if let Some(pool) = self.pool.upgrade().filter(|pool| pool.is_ours()) {
             pool.end_reservation(self.class, self.count);
         }
-    }
-}
-
-impl fmt::Debug for Reservation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reservation").field("count", &self.count).finish()
     }
 }

@@ -8,6 +8,7 @@ use crate::os::segment::{Memory, Segment};
 use crate::owner::payload::Payload;
 use crate::protocol::control::segment_name;
 use crate::protocol::ids::ProviderId;
+use crate::protocol::sweep;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How many more names are tried for a segment if the first is taken.
@@ -18,7 +19,12 @@ pub(crate) trait SegmentFactory: Send + Sync {
     /// Creates a segment of `len` bytes.
     fn create(&self, len: usize) -> Result<Payload, OsError>;
 
-    /// Do segments stay even when nothing is in them?
+    /// Removes what dead owners left. Returns its bytes.
+    fn sweep(&self) -> u64 {
+        0
+    }
+
+    /// Returns `true` if segments stay even when nothing is in them.
     fn keeps_segments(&self) -> bool {
         false
     }
@@ -56,6 +62,10 @@ impl SegmentFactory for Numbered {
                 result => return result.map(|segment| Payload::new(segment, serial)),
             }
         }
+    }
+
+    fn sweep(&self) -> u64 {
+        sweep::sweep(&self.names).map_or(0, |swept| swept.bytes)
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a client has mapped: the control objects and the segments of its providers.
+//! A client's mappings: the control objects and the segments of its providers.
 
 #![forbid(unsafe_code)]
 
@@ -8,7 +8,7 @@ use crate::protocol::ids::ProviderId;
 use parking_lot::RwLock;
 use std::sync::{Arc, Weak};
 
-/// The providers that a client is connected to. There are few, so lookup is a linear search.
+/// A client's connections. There are few, so lookup is a linear search.
 #[derive(Default)]
 pub(crate) struct Table {
     pub(crate) entries: Vec<ProviderEntry>,
@@ -20,13 +20,12 @@ pub(crate) struct ProviderEntry {
     segments: Vec<Option<Arc<Cached>>>,
 }
 
-/// A connection to a provider.
 pub(crate) struct Remote {
     pub(crate) control: PeerControl,
     table: Weak<RwLock<Table>>,
 }
 
-/// A mapped segment. It holds the connection, through which views give their leases back.
+/// A mapped segment. Keeps the connection alive, through which views release their leases.
 pub(crate) struct Cached {
     mapping: Mapping,
     serial: u64,
@@ -50,19 +49,17 @@ impl ProviderEntry {
         self.remote.control.id().provider
     }
 
-    /// The mapping of the segment with this index and serial number.
+    /// Returns the mapping of the segment with this index and serial number.
     #[inline]
     pub(crate) fn segment(&self, index: u64, serial: u64) -> Option<&Arc<Cached>> {
         let known = self.segments.get(index as usize)?.as_ref();
         known.filter(|cached| cached.serial == serial)
     }
 
-    /// How many segments are mapped.
     pub(crate) fn segment_count(&self) -> usize {
         self.segments.iter().flatten().count()
     }
 
-    /// Removes and returns the segments that the owner has destroyed.
     fn take_retired(&mut self) -> Vec<Arc<Cached>> {
         let is_retired =
             |segment: &&mut Option<Arc<Cached>>| segment.as_ref().is_some_and(|cached| cached.is_retired());
@@ -80,9 +77,9 @@ impl Table {
         self.entries.iter_mut().find(|entry| Arc::ptr_eq(&entry.remote, remote))
     }
 
-    /// Enters a segment, unless another thread was faster. Returns the mapping to use, and the
-    /// segments that their owner has destroyed since: the caller drops those after it unlocks the
-    /// table, because unmapping is a system call.
+    /// Adds a segment, unless another thread has already done so. Returns the mapping to use, and
+    /// the segments that their owner has destroyed since; the caller drops those after it unlocks
+    /// the table, because unmapping is a system call.
     pub(crate) fn enter(&mut self, cached: Arc<Cached>) -> (Arc<Cached>, Vec<Arc<Cached>>) {
         let Some(entry) = self.entry_of(&cached.remote) else { return (cached, Vec::new()) };
         let retired = entry.take_retired();
@@ -99,12 +96,11 @@ impl Table {
         }
     }
 
-    /// Removes and returns the destroyed segments of all providers.
     pub(crate) fn take_retired(&mut self) -> Vec<Arc<Cached>> {
         self.entries.iter_mut().flat_map(ProviderEntry::take_retired).collect()
     }
 
-    /// Removes and returns these connections.
+    /// Removes these connections and returns their entries.
     pub(crate) fn take(&mut self, remotes: &[Arc<Remote>]) -> Vec<ProviderEntry> {
         let is_wanted = |entry: &ProviderEntry| remotes.iter().any(|remote| Arc::ptr_eq(remote, &entry.remote));
         let (taken, kept) = std::mem::take(&mut self.entries).into_iter().partition(is_wanted);
@@ -114,7 +110,7 @@ impl Table {
 }
 
 impl Cached {
-    /// The segment that the control object's table has, or had, at this index.
+    /// Creates an entry for the segment that the control object's table has, or had, at this index.
     pub(crate) fn new(mapping: Mapping, index: u64, serial: u64, remote: Arc<Remote>) -> Self {
         Self { mapping, serial, index, remote }
     }

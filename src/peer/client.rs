@@ -1,21 +1,21 @@
-//! The peer's front door: [`Client`] attaches to messages by descriptor.
+//! [`Client`], with which a peer attaches to messages by descriptor.
 //!
 //! A client maps each provider's control object and each segment once and keeps them in a table. A
-//! view holds a counted reference to its segment's mapping, which holds the control object, so a
-//! view outlives the client.
+//! view holds a counted reference to its segment's mapping, which keeps the control object mapped,
+//! so a view outlives the client.
 //!
 //! A descriptor is untrusted. Before a pointer is formed (I2), the client checks that the record
-//! exists, takes the lease, and checks that the generation matches, that the length is the owner's,
-//! and that the range lies within the mapping. The bounds it checks against are private: no other
-//! process can change them.
+//! exists, takes the lease, and checks that the generation matches, that the length equals the
+//! owner's, and that the range lies within the mapping. The bounds are private: no other process
+//! can change them.
 //!
-//! # What an attach costs when everything is mapped
+//! # Cost of an attach when everything is mapped
 //!
 //! Six read-modify-writes and no system call: two on the table's reader lock (private, contended
-//! only by threads of this client), one to take the lease, one count on the mapping, and two when
-//! the view is dropped. The fence of the lease comes on top where the lease's read-modify-write is
-//! not one already. Readers do not block each other. They wait only while another thread enters a
-//! mapping into the table, which is a store: the system calls are made before.
+//! only by threads of this client), one to take the lease, one to count the reference to the
+//! mapping, and two when the view is dropped. Where the lease's read-modify-write is not a full
+//! fence, the fence is added. Readers do not block each other. They wait only while another thread
+//! stores a new mapping in the table; the system calls come before that.
 
 #![forbid(unsafe_code)]
 
@@ -50,14 +50,14 @@ pub struct ClientBuilder {
 }
 
 impl ClientBuilder {
-    /// Sets the directory that the providers' objects are in, an absolute path; default /dev/shm.
+    /// Sets the directory that contains the providers' objects, an absolute path; default /dev/shm.
     /// See [`ProviderBuilder::directory`](crate::ProviderBuilder::directory).
     pub fn directory(mut self, directory: impl Into<PathBuf>) -> Self {
         self.directory = directory.into();
         self
     }
 
-    /// Sets what the providers' names start with; default `shm_pool`. See
+    /// Sets the prefix of the providers' names; default `shm_pool`. See
     /// [`ProviderBuilder::name_prefix`](crate::ProviderBuilder::name_prefix).
     pub fn name_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.name_prefix = prefix.into();
@@ -65,13 +65,13 @@ impl ClientBuilder {
     }
 
     /// Sets the user whose providers are trusted; default: the effective user of this process.
-    /// Objects of any other user are refused.
+    /// Objects of other users are refused.
     pub fn owner_uid(mut self, uid: u32) -> Self {
         self.owner_uid = Some(uid);
         self
     }
 
-    /// Builds the client. It makes no system object yet.
+    /// Builds the client. Creates no system object yet.
     ///
     /// # Errors
     ///
@@ -92,8 +92,8 @@ impl ClientBuilder {
 /// Reads messages of other processes in place. Create one per process and share it by reference or
 /// `Arc`.
 ///
-/// A client takes one of the 64 peer slots of each provider that it attaches to. It gives the slot
-/// back when the client and its last view of that provider are gone.
+/// A client takes one of the 64 peer slots of each provider that it attaches to. The slot is
+/// released when the client and its last view of that provider are dropped.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -132,12 +132,12 @@ impl Client {
         Self { names: Namespace::in_shm(DEFAULT_PREFIX), uid, fork_epoch, table: Arc::default() }
     }
 
-    /// Where the providers' objects are, and the user that they must belong to.
+    /// Returns the namespace of the providers, and the user that their objects must belong to.
     pub(crate) fn trusted(&self) -> (&Namespace, u32) {
         (&self.names, self.uid)
     }
 
-    /// A builder with the default options.
+    /// Returns a builder with the default options.
     pub fn builder() -> ClientBuilder {
         ClientBuilder { directory: PathBuf::from(DIRECTORY), name_prefix: DEFAULT_PREFIX.to_owned(), owner_uid: None }
     }
@@ -148,7 +148,7 @@ impl Client {
     /// # Errors
     ///
     /// [`AttachError::NoProvider`], [`AttachError::Closed`] or [`AttachError::OwnerDied`] if the
-    /// provider is gone; [`AttachError::NotAProvider`], [`AttachError::WrongUid`] or
+    /// provider no longer exists; [`AttachError::NotAProvider`], [`AttachError::WrongUid`] or
     /// [`AttachError::TooManyPeers`] if it cannot be used; [`AttachError::Forked`] in a forked
     /// child; [`AttachError::Os`] if a system call fails.
     pub fn connect(&self, provider: ProviderId) -> Result<PeerId, AttachError> {
@@ -163,10 +163,10 @@ impl Client {
         };
         let id = control.id();
         let remote = Arc::new(Remote::new(control, &self.table));
-        // A publisher that was restarted has a new id: let go of the old one.
+        // A restarted publisher has a new id: drop the connection to the old one.
         self.forget_abandoned();
         let mut table = self.table.write();
-        // Another thread may have been faster; then this connection is dropped again.
+        // Another thread may have connected first; then this connection is dropped.
         if let Some(entry) = table.find(provider) {
             return Ok(entry.remote.control.id());
         }
@@ -174,10 +174,10 @@ impl Client {
         Ok(id)
     }
 
-    /// Removes connections to closed and dead providers from the table. Views keep what they need.
+    /// Removes connections to closed and dead providers from the table. Views keep their mappings.
     fn forget_abandoned(&self) -> Vec<ProviderEntry> {
         let remotes: Vec<Arc<Remote>> = self.table.read().entries.iter().map(|entry| entry.remote.clone()).collect();
-        // This takes a system call for each, so do it without the lock.
+        // Makes a system call for each, hence without the lock.
         let abandoned: Vec<_> = remotes.into_iter().filter(|remote| remote.control.is_abandoned()).collect();
         if abandoned.is_empty() {
             return Vec::new();
@@ -185,18 +185,18 @@ impl Client {
         self.table.write().take(&abandoned)
     }
 
-    /// Leases the message that `descriptor` names, and maps its segment if it is not mapped yet.
-    /// The owner does not reuse the memory before the view is dropped.
+    /// Takes a lease on the message that `descriptor` names, and maps its segment if it is not
+    /// mapped yet. The owner does not reuse the memory until the view is dropped.
     ///
     /// # Errors
     ///
-    /// * [`AttachError::Stale`] if the message came too late.
+    /// * [`AttachError::Stale`] if the memory has been reused since.
     /// * [`AttachError::NoSuchRecord`], [`AttachError::WrongLength`], [`AttachError::OtherPeer`]
-    ///   and [`AttachError::NotGranted`] if the descriptor is not what the owner sent, or is not
-    ///   for this client.
+    ///   and [`AttachError::NotGranted`] if the descriptor is not the one that the owner sent, or
+    ///   not for this client.
     /// * [`AttachError::SlotLost`] if another peer has this client's slot.
     /// * [`AttachError::TooManyLeases`] with 31 views of the same message;
-    ///   [`AttachError::OverQuota`] above what the provider lets a peer read.
+    ///   [`AttachError::OverQuota`] above the provider's limit per peer.
     /// * [`AttachError::Disconnected`] if the provider refuses this client.
     /// * [`AttachError::Damaged`] if another process wrote garbage into the control object.
     /// * The errors of [`connect`](Self::connect).
@@ -216,9 +216,8 @@ impl Client {
             if let Some(cached) = entry.segment(place.index, place.segment) {
                 return ShmView::new(cached.clone(), lease, descriptor, place);
             }
-            // Off the warm path. The lease keeps the segment in existence; it moves from the
-            // table's reference to a counted one, so that the segment can be mapped without the
-            // table's lock.
+            // The slow path. The lease keeps the segment alive; it moves from the table's reference
+            // to a counted one, so that the segment can be mapped without the table's lock.
             let remote = entry.remote.clone();
             let lease = lease.moved_to(&remote.control);
             drop(table);
@@ -227,8 +226,8 @@ impl Client {
         }
     }
 
-    /// Maps a segment and enters it into the table, which lets go of the segments that the owner
-    /// has destroyed.
+    /// Maps a segment and adds it to the table, which drops the segments that the owner has
+    /// destroyed.
     fn map(&self, remote: &Arc<Remote>, place: Place) -> Result<Arc<Cached>, AttachError> {
         // While a chunk is leased, its segment is destroyed only if the provider closes.
         let closed = || AttachError::Closed { provider: remote.control.id().provider };
@@ -243,7 +242,7 @@ impl Client {
         Ok(cached)
     }
 
-    /// Opens a segment of a provider; `None` if it is gone.
+    /// Opens a segment of a provider. Returns `None` if it no longer exists.
     fn open(&self, remote: &Remote, serial: u64) -> Result<Option<Foreign>, AttachError> {
         let name = segment_name(&self.names, remote.control.id().provider, serial);
         match Foreign::open(name, Access::Read, self.uid) {
@@ -253,18 +252,18 @@ impl Client {
         }
     }
 
-    /// Connects to a provider, and maps and faults in all that it has now, so that a message of it
-    /// costs this client no system call and no fault from the first one on. Returns how many bytes
-    /// of payload are present.
+    /// Connects to a provider, and maps and faults in all of its current memory, so that attaching
+    /// to a message causes no system call and no page fault, from the first message on. Returns the
+    /// bytes of payload that are present.
     ///
-    /// What the provider takes from the system later is not included: have it
+    /// Memory that the provider takes from the system later is not included: let it
     /// [`reserve`](crate::Provider::reserve) first, or call this again. On Linux before 5.14 the
-    /// segments are mapped, but their pages fault as before, and the result is 0.
+    /// segments are mapped but not faulted in, and the result is 0.
     ///
     /// # Errors
     ///
-    /// Those of [`connect`](Self::connect). The client may be connected then, but nothing is mapped
-    /// that was not before.
+    /// Those of [`connect`](Self::connect). After an error, the client may be connected, but no
+    /// further segment is mapped.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -286,7 +285,7 @@ impl Client {
         remote.control.check_owner()?;
         let (mut present, mut warm) = (0, Vec::new());
         for (index, serial) in remote.control.warm() {
-            // Nothing of it is leased here, so it may vanish at any time.
+            // No lease holds this segment, so it may disappear at any time.
             let Some(foreign) = self.open(&remote, serial)? else { continue };
             let known = self.table.read().find(provider).and_then(|entry| entry.segment(index, serial).cloned());
             let cached = match known {
@@ -300,16 +299,16 @@ impl Client {
         let mut retired: Vec<_> = warm.iter().flat_map(|cached| table.enter(cached.clone()).1).collect();
         retired.extend(table.take_retired());
         drop(table);
-        // Only now, without the lock, what is not needed is unmapped.
+        // Unmaps retired segments only now, without the lock.
         drop((retired, warm));
         Ok(present)
     }
 
-    /// Unmaps what no view needs: segments that their owner has destroyed, and providers that have
-    /// closed or died. Views stay good; what they use is unmapped with them. Returns how many
-    /// mappings were dropped from the table.
+    /// Unmaps segments that their owner has destroyed, and disconnects from providers that have
+    /// closed or died. Views stay valid; their mappings are unmapped with them. Returns the number
+    /// of mappings dropped from the table.
     ///
-    /// Mapping a new segment lets go of the provider's destroyed segments anyway. Call this when no
+    /// Mapping a new segment also drops the provider's destroyed segments. Call this when no
     /// message may arrive for a long time.
     pub fn trim(&self) -> usize {
         if self.check_fork().is_err() {
@@ -320,9 +319,9 @@ impl Client {
         retired.len() + abandoned.iter().map(|entry| 1 + entry.segment_count()).sum::<usize>()
     }
 
-    /// The number of segments in the table now, over all providers; 0 in a forked child.
+    /// Returns the number of segments in the table, over all providers; 0 in a forked child.
     pub fn mapped_segments(&self) -> usize {
-        // In a forked child, a thread that does not exist there may hold the lock.
+        // In a forked child, the lock may be held by a thread that does not exist there.
         if self.check_fork().is_err() {
             return 0;
         }
@@ -339,7 +338,7 @@ impl Client {
     }
 }
 
-/// Starts noticing forks. If the system has no memory for that, connecting reports it.
+/// Registers the fork handlers. If there is no memory for that, connecting reports it.
 fn watch_forks() {
     let _ = locks::watch_forks();
 }

@@ -14,6 +14,7 @@ use crate::protocol::control::{
 };
 use crate::protocol::ids::{PeerId, ProviderId};
 use crate::protocol::record::{Record, PEERS};
+use crate::protocol::sweep::sweep_after_reading;
 use std::io;
 use std::mem::size_of;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,17 +25,17 @@ use std::time::{Duration, Instant};
 /// the first time and 0.1 s later; the default 4096 take a thousandth of that.
 const CLEARING_LIMIT: Duration = Duration::from_secs(1);
 
-/// A connection to a provider's control object, and this peer's slot in it. Gives the slot back on
-/// drop.
+/// A connection to a provider's control object, and this peer's slot in it. On drop, releases the
+/// slot, and removes a dead owner's objects if no other reader is left (see `sweep`).
 pub(crate) struct PeerControl {
     view: View,
-    /// Holds the lock of the slot.
+    names: Namespace,
     locks: LockFile,
     id: PeerId,
     fork_epoch: u64,
-    /// The most bytes that this peer may read at a time, if there is a limit.
+    /// The maximum number of bytes that this peer may read at a time, if there is a limit.
     quota: Option<u64>,
-    /// How many it reads, if there is.
+    /// The bytes that it currently reads, if there is a limit.
     held: AtomicU64,
 }
 
@@ -72,7 +73,7 @@ impl PeerControl {
         }
         let records = header.records.load(Ordering::Relaxed) as usize;
         let view = view.with_records(records).ok_or_else(|| bad("its size does not match its header"))?;
-        // The object may have been removed since it was opened the first time.
+        // The object may have been removed since it was first opened.
         let locks = foreign.open_for_locks().map_err(gone)?;
         if !locks.is_locked(OWNER_BYTE) {
             return Err(AttachError::OwnerDied { provider });
@@ -80,43 +81,42 @@ impl PeerControl {
         let Some(slot) = free_slot(&locks).map_err(|error| control_name(names, provider).error(LOCK, 0, error))? else {
             return Err(AttachError::TooManyPeers { provider, max: PEERS });
         };
-        // The slot's last peer may have died: clear what it left, then take over.
+        // The slot's last peer may have died: clear its leases, then take over.
         view.vacate(slot, || used(&view));
         let epoch = view.header().epochs[slot].occupy();
         let id = PeerId { provider, slot: slot as u8, epoch };
         let quota = Some(view.header().quota.load(Ordering::Relaxed)).filter(|&quota| quota > 0);
-        Ok(Self { view, locks, id, fork_epoch: fork::epoch(), quota, held: AtomicU64::new(0) })
+        Ok(Self { view, names: names.clone(), locks, id, fork_epoch: fork::epoch(), quota, held: AtomicU64::new(0) })
     }
 
-    /// Leaves behind what a killed process leaves: everything but the lock, which the kernel drops.
+    /// Simulates a killed process: leaves everything except the lock, which the kernel releases.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn die(mut self) {
         self.locks.unlock(peer_byte(self.slot())).expect("a lock that is held");
-        // Disables this value's drop, as in a forked child. The lock file has an epoch of its own
-        // and is dropped as usual.
+        // Disables this value's drop, as in a forked child. The lock file records its own epoch and
+        // is dropped as usual.
         self.fork_epoch = self.fork_epoch.wrapping_add(1);
     }
 
-    /// This peer's identity, as the owner knows it.
+    /// Returns the peer's id, as the owner knows it.
     pub(crate) fn id(&self) -> PeerId {
         self.id
     }
 
-    /// This peer's slot.
     #[inline]
     pub(crate) fn slot(&self) -> usize {
         usize::from(self.id.slot)
     }
 
-    /// Does this peer still have its slot? If the process has closed the descriptor that holds the
-    /// lock, another peer may have the slot by now, and the slot's leases are not this peer's to
-    /// take or to give back.
+    /// Returns `true` if this peer still holds its slot. If the process has closed the descriptor
+    /// that holds the lock, another peer may have taken the slot, and this peer must neither take
+    /// nor release leases in it.
     #[inline]
     pub(crate) fn has_slot(&self) -> bool {
         self.view.header().epochs[self.slot()].is_of(self.id.epoch)
     }
 
-    /// May this peer attach? Fails if it has lost its slot, or the owner refuses it.
+    /// Checks that this peer may attach. Fails if it has lost its slot, or the owner refuses it.
     #[inline]
     pub(crate) fn check_slot(&self) -> Result<(), AttachError> {
         if self.view.header().epochs[self.slot()].is(self.id.epoch) {
@@ -126,30 +126,28 @@ impl PeerControl {
         Err(if self.has_slot() { AttachError::Disconnected { provider } } else { AttachError::SlotLost { provider } })
     }
 
-    /// Loses the lock, as `closefrom` would.
+    /// Releases the lock, as `closefrom` would.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn lose_lock(&self) {
         self.locks.unlock(peer_byte(self.slot())).expect("a lock that is held");
     }
 
-    /// Is this process the one that connected, and not a forked child?
+    /// Returns `true` unless this process is a forked child of the one that connected.
     #[inline]
     pub(crate) fn is_ours(&self) -> bool {
         self.fork_epoch == fork::epoch()
     }
 
-    /// The number of records.
     pub(crate) fn records(&self) -> u32 {
         self.view.record_count()
     }
 
-    /// The record with this number, if there is one.
     #[inline]
     pub(crate) fn record(&self, index: u32) -> Option<&Record> {
         self.view.record(index)
     }
 
-    /// Counts another message of `len` bytes. Fails if that would be more than the quota.
+    /// Charges a message of `len` bytes against the quota. Fails if the quota would be exceeded.
     #[inline]
     pub(crate) fn hold(&self, len: u64) -> Result<(), AttachError> {
         self.quota.map_or(Ok(()), |max| self.hold_within(max, len))
@@ -157,12 +155,12 @@ impl PeerControl {
 
     fn hold_within(&self, max: u64, len: u64) -> Result<(), AttachError> {
         let sum = |held: u64| held.checked_add(len).filter(|&sum| sum <= max);
-        // Relaxed: it counts, and orders nothing.
+        // Relaxed: a counter, which orders no other memory.
         let counted = self.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum);
         counted.map(drop).map_err(|held| AttachError::OverQuota { provider: self.id.provider, len, held, max })
     }
 
-    /// Counts it no more.
+    /// Releases a message of `len` bytes from the quota.
     #[inline]
     pub(crate) fn let_go(&self, len: u64) {
         if self.quota.is_some() {
@@ -170,7 +168,7 @@ impl PeerControl {
         }
     }
 
-    /// Gives back one lease of this peer, of a message of `len` bytes.
+    /// Releases one lease of this peer, of a message of `len` bytes.
     #[inline]
     pub(crate) fn release(&self, record: u32, len: u64) {
         self.let_go(len);
@@ -180,7 +178,7 @@ impl PeerControl {
         }
     }
 
-    /// Memory of this provider may have come back.
+    /// Rings the provider's memory bell: memory may have become available.
     pub(crate) fn ring(&self) {
         self.view.header().memory.ring();
     }
@@ -195,24 +193,25 @@ impl PeerControl {
         }
     }
 
-    /// To be called after a grant of this peer was put back.
+    /// Revokes a grant that this peer has just put back, if the owner refuses the peer.
     pub(crate) fn take_back_if_refused(&self, record: &Record) {
         self.view.header().epochs[self.slot()].take_back_if_refused(self.id.epoch, record, self.slot());
     }
 
-    /// Has the owner destroyed the segment? A hint: it decides what is mapped, never who may read.
+    /// Returns `true` if the owner has destroyed the segment. A hint: mappings depend on it, access
+    /// does not.
     pub(crate) fn is_retired(&self, index: u64, serial: u64) -> bool {
         self.view.segment_entry(index).map_or(true, |entry| entry.load(Ordering::Relaxed) != serial)
     }
 
-    /// Makes the control object present, so that no lease faults. Returns the segments that the
-    /// owner has now, each as its index and serial number: a hint, which other processes can write.
+    /// Populates the control object, so that no lease faults. Returns the index and serial number
+    /// of each current segment: a hint, which other processes can write.
     pub(crate) fn warm(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.view.prefault();
         self.view.segments()
     }
 
-    /// Has the owner closed its side, or died?
+    /// Returns `true` if the owner has closed its side, or died.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.check_owner().is_err()
     }
@@ -230,15 +229,15 @@ impl PeerControl {
     }
 }
 
-/// How many records may have been used. Clamped, because another process can write the owner's
-/// number.
+/// Returns how many records may have been used. Clamped, because other processes can write the
+/// owner's number.
 fn used(view: &View) -> u32 {
     // Acquire: partner of the Release in `OwnerControl`.
     view.header().high_water.load(Ordering::Acquire).min(view.record_count())
 }
 
-/// Takes the lock of the first slot that no peer has. Waits for a slot that the owner is clearing,
-/// but not for ever: the owner may have been stopped there.
+/// Takes the lock of the first free slot. Waits for a slot that the owner is clearing, but not
+/// indefinitely: the owner may be stopped.
 fn free_slot(locks: &LockFile) -> io::Result<Option<usize>> {
     let begin = Instant::now();
     loop {
@@ -257,15 +256,20 @@ fn free_slot(locks: &LockFile) -> io::Result<Option<usize>> {
 
 impl Drop for PeerControl {
     fn drop(&mut self) {
-        // In a forked child the slot belongs to the parent.
+        // In a forked child, the slot belongs to the parent.
         if self.is_ours() && self.has_slot() {
-            // The last view is gone; what is left in the lanes are grants that nobody will take up.
+            // The last view is dropped; any remaining grants will not be taken up.
             self.view.vacate(self.slot(), || used(&self.view));
             self.ring();
             // Unlock explicitly instead of relying on close: a child made by a raw `clone` may
             // still have a copy of the descriptor. If this fails, the slot stays taken until that
-            // child ends.
+            // child exits.
             let _ = self.locks.unlock(peer_byte(self.slot()));
+            // After that, so that of two peers that disconnect concurrently, at least one finds
+            // itself the last.
+            if matches!(self.check_owner(), Err(AttachError::OwnerDied { .. })) {
+                sweep_after_reading(&self.names, self.id.provider, Duration::ZERO);
+            }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What can go wrong on the peer's side: connecting and attaching.
+//! Errors on the peer's side: connecting and attaching.
 
 #![forbid(unsafe_code)]
 
@@ -7,11 +7,11 @@ use crate::os::foreign::ObjectError;
 use crate::protocol::ids::ProviderId;
 use thiserror::Error;
 
-/// Why a peer could not connect to a provider or attach to a chunk.
+/// An error from connecting to a provider or attaching to a message.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum AttachError {
-    /// The message came too late: the chunk was recycled after the descriptor was made.
+    /// The memory was reused after the descriptor was made: the receiver attached too late.
     #[error("stale descriptor: the chunk holds a newer message; grant it to the receiver or keep it until confirmed")]
     Stale,
     /// The descriptor names a record that the provider does not have.
@@ -21,7 +21,7 @@ pub enum AttachError {
         provider: ProviderId,
         /// The record asked for.
         record: u32,
-        /// How many records the provider has.
+        /// The number of the provider's records.
         records: u32,
     },
     /// The descriptor's length differs from the message's.
@@ -32,7 +32,7 @@ pub enum AttachError {
         /// The message's length in bytes.
         actual: u64,
     },
-    /// The control object holds an impossible value: another process wrote garbage into it.
+    /// The control object holds an invalid value: another process wrote garbage into it.
     #[error("control object of provider {provider} is damaged: {what}")]
     Damaged {
         /// The provider.
@@ -48,9 +48,9 @@ pub enum AttachError {
         /// This client's slot.
         own: u8,
     },
-    /// The grant was already taken up or taken back. If the transport may deliver a descriptor
-    /// twice, try once more: a duplicate of an older descriptor, being refused in another thread,
-    /// can hold this one's grant for an instant.
+    /// The grant was already taken up or revoked. If the transport may deliver a descriptor twice,
+    /// try once more: while another thread's attach with an older duplicate fails, it can hold this
+    /// descriptor's grant for an instant.
     #[error("no grant of this message is left to take up: each can be attached once")]
     NotGranted,
     /// This client already has the maximum number of views of this message.
@@ -59,9 +59,9 @@ pub enum AttachError {
         /// The limit.
         max: usize,
     },
-    /// This client would read more bytes at a time than the provider lets a peer:
+    /// This client would exceed the provider's limit on the bytes that one peer reads at a time:
     /// [`ProviderBuilder::max_bytes_per_peer`](crate::ProviderBuilder::max_bytes_per_peer). A grant
-    /// stays, and can be taken up later.
+    /// stays pending, and can be taken up later.
     #[error(
         "a message of {len} bytes of provider {provider} is over the quota: this client reads {held} bytes of {max}; drop views"
     )]
@@ -70,12 +70,12 @@ pub enum AttachError {
         provider: ProviderId,
         /// The message's length in bytes.
         len: u64,
-        /// Bytes of the messages that this client reads.
+        /// The bytes of the messages that this client currently reads.
         held: u64,
-        /// The most that it may.
+        /// The limit.
         max: u64,
     },
-    /// There is no such provider: it never existed, has closed, or has another name prefix.
+    /// No such provider exists: it never existed, has closed, or has another name prefix.
     #[error("no provider {provider}: {object} does not exist; it has closed, or uses another name_prefix")]
     NoProvider {
         /// The provider.
@@ -89,19 +89,19 @@ pub enum AttachError {
         /// The provider.
         provider: ProviderId,
     },
-    /// The provider has closed, or has died and was swept. The message's memory is gone.
+    /// The provider has closed, or has died and was swept. The message no longer exists.
     #[error("provider {provider} has closed; connect to its successor")]
     Closed {
         /// The provider.
         provider: ProviderId,
     },
-    /// The provider's process has died. Existing views stay good.
+    /// The provider's process has died. Existing views stay valid.
     #[error("provider {provider} has died; connect to its successor")]
     OwnerDied {
         /// The provider.
         provider: ProviderId,
     },
-    /// The object under the provider's name was not made by a provider of this crate, or is
+    /// The object under the provider's name was not created by a provider of this crate, or is
     /// incomplete.
     #[error("{object} is not usable: {reason}")]
     NotAProvider {
@@ -128,14 +128,14 @@ pub enum AttachError {
         /// The limit.
         max: usize,
     },
-    /// Another peer has this client's slot, because the descriptor that held it was closed, for
-    /// example by `closefrom`. The memory behind this client's views may be reused.
+    /// Another peer has taken this client's slot, because the descriptor that held it was closed,
+    /// for example by `closefrom`. The memory behind this client's views may be reused.
     #[error("this client's slot at provider {provider} is another peer's: something has closed its descriptors; make a new client")]
     SlotLost {
         /// The provider.
         provider: ProviderId,
     },
-    /// This process is a forked child of the one that made the client.
+    /// This process is a forked child of the one that created the client.
     #[error("the client belongs to the process that this one was forked from; make a new one here")]
     Forked,
     /// A system call failed.

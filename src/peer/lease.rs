@@ -1,4 +1,4 @@
-//! A lease under construction: given back on drop, until a view takes it over.
+//! A lease under construction: released on drop, until a view takes it over.
 
 #![forbid(unsafe_code)]
 
@@ -7,11 +7,11 @@ use crate::peer::error::AttachError;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::record::{Place, Refused, MAX_LEASES};
 
-/// A right to read a chunk, given back on drop.
+/// A right to read a chunk, released on drop.
 pub(crate) struct Lease<'a> {
     control: &'a PeerControl,
     record: u32,
-    /// The message's length as the descriptor has it, which counts against the quota.
+    /// The message's length according to the descriptor, which counts against the quota.
     len: u64,
     origin: Origin,
 }
@@ -24,7 +24,7 @@ enum Origin {
 }
 
 impl<'a> Lease<'a> {
-    /// Takes the lease that a descriptor asks for: a new one, or the one that was granted.
+    /// Takes the lease that a descriptor names: a new one, or the granted one.
     #[inline]
     pub(crate) fn take(control: &'a PeerControl, descriptor: &Descriptor) -> Result<(Self, Place), AttachError> {
         let Some(record) = control.record(descriptor.record) else {
@@ -52,7 +52,7 @@ impl<'a> Lease<'a> {
             Refused::Stale => {
                 // A grant may have been taken up and put back.
                 control.take_back_if_refused(record);
-                // The lease that was taken back may have been in an owner's way for a moment.
+                // The lease may briefly have kept an owner from recycling the chunk.
                 control.ring();
                 Err(AttachError::Stale)
             }
@@ -61,7 +61,7 @@ impl<'a> Lease<'a> {
         }
     }
 
-    /// The same lease, borrowed from another reference to the same control object.
+    /// Moves the lease to another reference to the same control object.
     pub(crate) fn moved_to(self, control: &PeerControl) -> Lease<'_> {
         let moved = Lease { control, record: self.record, len: self.len, origin: self.origin };
         std::mem::forget(self);

@@ -1,4 +1,4 @@
-//! A message being read: [`ShmView`], with the lease and the mapping that it holds.
+//! [`ShmView`]: a message being read, with its lease and mapping.
 
 use crate::peer::cache::Cached;
 use crate::peer::error::AttachError;
@@ -13,14 +13,14 @@ use std::sync::Arc;
 /// A message of another process, mapped read-only. The owner does not reuse the memory while the
 /// view exists.
 ///
-/// A view derefs to `&[u8]`. Its length is the message's. It begins where the sender's buffer does,
-/// so it is aligned to 64 bytes at least, and to what was asked of
+/// A view derefs to `&[u8]`. It has the message's length, and begins where the sender's buffer
+/// begins, so it is aligned to at least 64 bytes, and to the alignment passed to
 /// [`Provider::alloc_layout`](crate::Provider::alloc_layout).
 ///
-/// Whatever other processes do, the range lies within the mapping. The alignment holds as long as
-/// they keep to the protocol, so unsafe code must check it.
+/// The range always lies within the mapping. The alignment depends on other processes following the
+/// protocol, so unsafe code must check it.
 ///
-/// There is no way to write through a view:
+/// A view cannot be written through:
 ///
 /// ```compile_fail,E0594
 /// # let provider = shm_pool::Provider::builder().build().unwrap();
@@ -67,14 +67,14 @@ impl ShmView {
         Ok(Self { data, len: descriptor.len as usize, record: descriptor.record, cached })
     }
 
-    /// Makes another view of the same message, with a lease of its own.
+    /// Creates another view of the same message, with its own lease.
     ///
     /// # Errors
     ///
-    /// [`AttachError::TooManyLeases`] with 31 views of the same message in this client (put one
-    /// into an `Arc` instead); [`AttachError::OverQuota`], for each view counts;
-    /// [`AttachError::Forked`] in a forked child; [`AttachError::SlotLost`] if another peer has this
-    /// client's slot.
+    /// [`AttachError::TooManyLeases`] with 31 views of the same message in this client (share one
+    /// in an `Arc` instead); [`AttachError::OverQuota`], because each view counts;
+    /// [`AttachError::Forked`] in a forked child; [`AttachError::SlotLost`] if another peer has
+    /// this client's slot.
     pub fn try_clone(&self) -> Result<Self, AttachError> {
         let control = self.cached.control();
         if !control.is_ours() {
@@ -103,8 +103,8 @@ impl Deref for ShmView {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: `new` checked the range against the mapping (I2), which `cached` keeps, and the
-        // owner does not write while the lease is held (I5).
+        // SAFETY: `new` checked the range against the mapping (I2), which `cached` keeps alive, and
+        // the owner does not write while the lease is held (I5).
         unsafe { std::slice::from_raw_parts(self.data.as_ptr(), self.len) }
     }
 }
@@ -120,7 +120,7 @@ impl Drop for ShmView {
     #[inline]
     fn drop(&mut self) {
         let control = self.cached.control();
-        // In a forked child the lease belongs to the parent.
+        // In a forked child, the lease belongs to the parent.
         if !control.is_ours() {
             return;
         }

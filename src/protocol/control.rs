@@ -10,10 +10,10 @@
 //! ```
 //!
 //! While an owner clears a dead peer's slot, it holds a shared lock on the peer's byte, so that a
-//! peer that connects meanwhile can tell that the slot is about to be free.
+//! connecting peer can tell that the slot is about to be free.
 //!
-//! The kernel says who is alive: it drops a process's locks when the process ends, however it ends.
-//! There is no heartbeat, and no process id.
+//! The kernel decides which processes are alive: it releases a process's locks however the process
+//! ends. There is no heartbeat, and no process id.
 //!
 //! # Orderings
 //!
@@ -21,8 +21,8 @@
 //! |---|---|---|
 //! | owner: state = open, Release | connecting peer: Acquire | the whole header |
 //! | owner: high water, Release | peer that clears a slot: Acquire | that records below it may be in use |
-//! | holder of a slot's or the owner's lock: anything, then unlock or end | next holder: its system call | what was written under the lock; the kernel orders the two |
-//! | owner: segment entry, Relaxed | peer: Relaxed | only a hint what to map and to unmap; it never decides about access |
+//! | holder of a slot's or the owner's lock: any write, then unlock or exit | next holder: its system call | all writes under the lock; the kernel orders the two |
+//! | owner: segment entry, Relaxed | peer: Relaxed | only a hint for mapping and unmapping; access never depends on it |
 
 use crate::os::mapping::Mapping;
 use crate::os::name::{Name, Namespace};
@@ -34,23 +34,20 @@ use crate::protocol::slot::Epoch;
 use std::mem::size_of;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// `SHMPOOL` and a zero byte.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"SHMPOOL\0");
 
-/// What a channel's object begins with.
+/// The first 8 bytes of a channel's object.
 pub(crate) const CHANNEL_MAGIC: u64 = u64::from_le_bytes(*b"SHMCHAN\0");
 
-/// Version of the layout and of the protocol on it.
 pub(crate) const VERSION: u32 = 4;
 
-/// Most records in a control object.
 pub(crate) const MAX_RECORDS: usize = 1 << 20;
 
-/// Most segments of a provider at a time.
+/// Maximum number of segments of a provider at a time.
 pub(crate) const MAX_SEGMENTS: usize = 16;
 
-/// Entries in the segment table. A segment that is about to go keeps its entry a little longer than
-/// its place among those.
+/// Entries in the segment table. A segment that is being destroyed keeps its entry slightly longer
+/// than it counts towards [`MAX_SEGMENTS`].
 const ENTRIES: usize = 2 * MAX_SEGMENTS;
 
 /// The byte that the owner locks.
@@ -67,14 +64,19 @@ pub(crate) fn peer_byte(slot: usize) -> usize {
 /// Offset of [`ControlHeader::state`], in bytes.
 pub(crate) const STATE_OFFSET: u64 = 12;
 
+/// Offset of the segment table, in bytes.
+pub(crate) const SEGMENTS_OFFSET: u64 = 32 + (PEERS * size_of::<Epoch>()) as u64;
+
+pub(crate) const NO_SEGMENTS: [u8; ENTRIES * size_of::<u64>()] = [0; ENTRIES * size_of::<u64>()];
+
 /// Offset of the provider's id, in bytes, here and in a channel's object.
 pub(crate) const PROVIDER_OFFSET: u64 = 16;
 
-/// Values of [`ControlHeader::state`]. 0 is an object that is not complete.
+/// Values of [`ControlHeader::state`]. 0 is an incomplete object.
 pub(crate) const OPEN: u32 = 1;
 pub(crate) const CLOSED: u32 = 2;
 
-/// The first page. Only atomics, because other processes may write at any time.
+/// The first page. Consists of atomics, because other processes may write at any time.
 #[repr(C)]
 pub(crate) struct ControlHeader {
     pub(crate) magic: AtomicU64,
@@ -86,9 +88,9 @@ pub(crate) struct ControlHeader {
     pub(crate) high_water: AtomicU32,
     pub(crate) epochs: [Epoch; PEERS],
     pub(crate) segments: [AtomicU64; ENTRIES],
-    /// The most bytes that one peer may read at a time; 0 for any number.
+    /// The maximum number of bytes that one peer may read at a time; 0 for no limit.
     pub(crate) quota: AtomicU64,
-    /// In a cache line of its own: each peer reads it whenever it gives a lease back.
+    /// In its own cache line: each peer reads it whenever it releases a lease.
     pub(crate) memory: MemoryBell,
 }
 
@@ -99,40 +101,43 @@ pub(crate) const OFFSETS: &[(&str, usize)] =
 #[cfg(not(all(test, loom)))]
 const _: () = assert!(size_of::<ControlHeader>() <= PAGE && PAGE % std::mem::align_of::<Record>() == 0);
 
-/// The name of a provider's control object.
 pub(crate) fn control_name(names: &Namespace, provider: ProviderId) -> Name {
     names.name(&format!("{provider}.ctl"))
 }
 
-/// The name of a provider's payload segment.
 pub(crate) fn segment_name(names: &Namespace, provider: ProviderId, serial: u64) -> Name {
     names.name(&format!("{provider}.{serial:x}"))
 }
 
-/// Length in bytes of a control object with `records` records: the header's page, then the records.
+/// Returns the length in bytes of a control object with `records` records: the header's page, then
+/// the records.
 pub(crate) fn control_size(records: usize) -> usize {
     PAGE + records * size_of::<Record>()
 }
 
-/// The typed view of a mapped control object that is large enough for `records` records. The count
-/// is private; the header's is not believed.
+/// A typed view of a mapped control object: its header and `records` records. The count is private;
+/// the one in the header is not trusted.
 pub(crate) struct View {
     mapping: Mapping,
     records: usize,
 }
 
 impl View {
-    /// `None` if the mapping is too small for that many records, or the number is out of range.
+    /// Returns `None` if the mapping is too small for that many records, or the number is out of
+    /// range.
     pub(crate) fn new(mapping: Mapping, records: usize) -> Option<Self> {
         let fits = (1..=MAX_RECORDS).contains(&records) && control_size(records) <= mapping.len();
         fits.then_some(Self { mapping, records })
     }
 
-    /// The header's page alone, if it is that of a living provider with this id.
-    pub(crate) fn of_provider(mapping: Mapping, provider: ProviderId) -> Option<Self> {
-        let view = Self::new(mapping, 1)?;
+    /// The header's page alone, without records, if it is that of a living provider with this id.
+    pub(crate) fn of_header(mapping: Mapping, provider: ProviderId) -> Option<Self> {
+        if mapping.len() < PAGE {
+            return None;
+        }
+        let view = Self { mapping, records: 0 };
         let header = view.header();
-        // Acquire: partner of the Release with which the owner opens it.
+        // Acquire: partner of the Release with which the owner opens the object.
         let is_open = header.state.load(Ordering::Acquire) == OPEN;
         let is_its = header.magic.load(Ordering::Relaxed) == MAGIC
             && header.version.load(Ordering::Relaxed) == VERSION
@@ -140,7 +145,7 @@ impl View {
         (is_open && is_its).then_some(view)
     }
 
-    /// The same object with another number of records, if they fit.
+    /// Returns the same object with another number of records, if they fit.
     pub(crate) fn with_records(self, records: usize) -> Option<Self> {
         Self::new(self.mapping, records)
     }
@@ -149,14 +154,14 @@ impl View {
         &self.mapping
     }
 
-    /// How many records there are.
     pub(crate) fn record_count(&self) -> u32 {
         self.records as u32
     }
 
     pub(crate) fn header(&self) -> &ControlHeader {
-        // SAFETY: the mapping is page-aligned, longer than a page (checked in `new`), and lives
-        // as long as `self`. Everybody accesses it through atomics of the same width.
+        // SAFETY: the mapping is page-aligned, at least a page long (checked in `new` and
+        // `of_header`), and lives as long as `self`. All processes access it through atomics of the
+        // same width.
         unsafe { self.mapping.base().cast::<ControlHeader>().as_ref() }
     }
 
@@ -164,15 +169,15 @@ impl View {
         self.header().segments.get(usize::try_from(index).ok()?)
     }
 
-    /// The serial numbers of the segments that there are now, each with its index in the table. A
-    /// hint: other processes can write it.
+    /// Returns the serial number of each current segment with its index in the table. A hint: other
+    /// processes can write it.
     pub(crate) fn segments(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let serials = self.header().segments.iter().map(|entry| entry.load(Ordering::Relaxed));
         (0..).zip(serials).filter(|&(_, serial)| serial != 0)
     }
 
-    /// Makes the header and all records present for writing. If the kernel cannot, they fault one
-    /// by one when they are first used.
+    /// Populates the header and all records for writing. If the kernel cannot, they are faulted in
+    /// on first use.
     pub(crate) fn prefault(&self) {
         let _ = self.mapping.prefault(0..control_size(self.records));
     }
@@ -185,21 +190,20 @@ impl View {
         }
         let offset = PAGE + index * size_of::<Record>();
         // SAFETY: `index < records`, and that many records lie within the mapping (checked in
-        // `new`).
+        // `new`; `of_header` has none).
         let record = unsafe { self.mapping.base().as_ptr().add(offset) };
         // SAFETY: the pointer lies within the mapping (`index < records`). The records start at a
         // page and are 128 bytes each, so it is aligned. A record consists of atomics only.
         Some(unsafe { &*record.cast() })
     }
 
-    /// Vacates the slot and clears its lanes. The caller holds the slot's lock. `used` tells how
-    /// many records may have been used; it is asked once no grant to the slot can begin any more.
+    /// Vacates the slot and clears its lanes. The caller holds the slot's lock. `used` returns how
+    /// many records may have been used; it is called once no new grant to the slot can begin.
     /// Returns how many records the slot still held.
     pub(crate) fn vacate(&self, slot: usize, used: impl FnOnce() -> u32) -> usize {
         self.header().epochs[slot].vacate(|| self.records(used()).filter(|record| record.clear(slot)).count())
     }
 
-    /// The first `count` records.
     pub(crate) fn records(&self, count: u32) -> impl Iterator<Item = &Record> {
         (0..count).filter_map(|index| self.record(index))
     }
@@ -209,7 +213,7 @@ impl View {
 mod tests {
     use super::*;
 
-    /// Otherwise a sweep damages the control object instead of closing it.
+    /// A sweep writes `state` by offset; a wrong offset would corrupt the control object.
     #[test]
     fn the_state_is_where_it_is_written() {
         // SAFETY: zero bytes are a valid header of atomics.
@@ -218,5 +222,8 @@ mod tests {
         assert_eq!(distance as u64, STATE_OFFSET);
         let distance = std::ptr::addr_of!(header.provider) as usize - std::ptr::addr_of!(header) as usize;
         assert_eq!(distance as u64, PROVIDER_OFFSET);
+        let distance = std::ptr::addr_of!(header.segments) as usize - std::ptr::addr_of!(header) as usize;
+        assert_eq!(distance as u64, SEGMENTS_OFFSET);
+        assert_eq!(std::mem::size_of_val(&header.segments), NO_SEGMENTS.len());
     }
 }

@@ -1,4 +1,4 @@
-//! The 32 bytes that name a message. Plain data and a codec; no shared memory is touched.
+//! The 32 bytes that name a message: plain data and a codec. Accesses no shared memory.
 //!
 //! ```text
 //!  byte  0      2       3      4        8          16           24        30      32
@@ -6,9 +6,9 @@
 //! ```
 //!
 //! All numbers are little-endian. `grant` is 0, or 1 + the slot of the peer that the message was
-//! granted to. The length has 48 bits. `check` folds all other bytes. It finds damage, and is no
-//! protection against forgery: what a descriptor says is checked against the record that the owner
-//! wrote, before a pointer is formed (invariant I2).
+//! granted to. The length has 48 bits. `check` folds all other bytes. It detects damage, not
+//! forgery: a descriptor is checked against the record that the owner wrote before a pointer is
+//! formed (invariant I2).
 
 #![forbid(unsafe_code)]
 
@@ -19,7 +19,7 @@ const MAGIC: u16 = 0x5bd7;
 const VERSION: u8 = 1;
 const LEN_BITS: u32 = 48;
 
-/// Longest message that a descriptor can name, in bytes.
+/// Maximum length of a message that a descriptor can name, in bytes.
 pub(crate) const MAX_LEN: usize = (1 << LEN_BITS) - 1;
 
 /// Names one message: 32 plain bytes for any transport.
@@ -42,7 +42,7 @@ pub struct Descriptor {
     pub(crate) record: u32,
     pub(crate) generation: u64,
     pub(crate) len: u64,
-    /// The slot of the peer that the message was granted to, if it was.
+    /// The slot of the peer that the message was granted to, if any.
     pub(crate) granted: Option<u8>,
 }
 
@@ -60,12 +60,12 @@ impl Descriptor {
         self.len
     }
 
-    /// The slot of the peer that the message was granted to, if it was.
+    /// The slot of the peer that the message was granted to, if any.
     pub fn granted_to(&self) -> Option<u8> {
         self.granted
     }
 
-    /// Encodes the descriptor, for any transport.
+    /// Encodes the descriptor for any transport.
     pub fn to_bytes(&self) -> [u8; Self::SIZE] {
         let grant = self.granted.map_or(0, |slot| slot.wrapping_add(1));
         let head = u64::from(MAGIC) | u64::from(VERSION) << 16 | u64::from(grant) << 24 | u64::from(self.record) << 32;
@@ -82,7 +82,7 @@ impl Descriptor {
     ///
     /// # Errors
     ///
-    /// [`DescriptorError`] if the bytes are something else, of another version, or damaged. A
+    /// [`DescriptorError`] if the bytes are not a descriptor, of another version, or damaged. A
     /// descriptor that decodes is still untrusted: [`Client::attach`](crate::Client::attach) checks
     /// it.
     pub fn from_bytes(bytes: [u8; Self::SIZE]) -> Result<Self, DescriptorError> {
@@ -107,7 +107,7 @@ impl Descriptor {
     }
 }
 
-/// Why 32 bytes are not a descriptor.
+/// An error from decoding a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum DescriptorError {
@@ -117,7 +117,7 @@ pub enum DescriptorError {
         /// The first two bytes.
         found: u16,
     },
-    /// The sender speaks another version of the format.
+    /// The sender uses another version of the format.
     #[error("descriptor version {found} is not the supported {supported}; build both sides with one version")]
     Version {
         /// The sender's version.
@@ -125,7 +125,7 @@ pub enum DescriptorError {
         /// This crate's version.
         supported: u8,
     },
-    /// The bytes were damaged on the way.
+    /// The bytes were damaged in transit.
     #[error("descriptor checksum is {found:#06x} instead of {expected:#06x}; the transport damaged it")]
     Checksum {
         /// The checksum that the bytes carry.
@@ -136,8 +136,8 @@ pub enum DescriptorError {
 }
 
 /// Folds the words into 16 bits. Each step is a bijection of the running value, so words that
-/// differ in one place always differ in the 64-bit result. The fold then misses one damaged
-/// descriptor in 65,536.
+/// differ in one place always differ in the 64-bit result. The fold then misses one in 65,536
+/// damaged descriptors.
 fn checksum(words: [u64; 4]) -> u16 {
     let mixed = words.iter().fold(0u64, |sum, word| {
         // The multiplier of Knuth's 64-bit linear congruential generator (MMIX).
@@ -178,7 +178,7 @@ mod tests {
         }
     }
 
-    /// Otherwise the longest messages of the largest provider arrive too short, or as damage.
+    /// The longest messages of the largest provider arrive intact.
     #[test]
     fn every_field_round_trips_at_its_limits() {
         for (number, granted) in [(0, None), (0, Some(0)), (u64::MAX, Some(63)), (u64::MAX, Some(254))] {

@@ -1,4 +1,4 @@
-//! The ids of providers and peers: plain numbers, and the bytes that carry them.
+//! Ids of providers and peers, and their encodings.
 
 #![forbid(unsafe_code)]
 
@@ -11,13 +11,13 @@ use std::str::FromStr;
 pub struct ProviderId(pub(crate) u64);
 
 impl ProviderId {
-    /// The id as a number, for a peer that connects before the first message.
+    /// Returns the id as a number, for a peer that connects before the first message.
     pub const fn to_u64(self) -> u64 {
         self.0
     }
 
-    /// The id from a number that [`to_u64`](Self::to_u64) returned. Any number is an id; most name
-    /// no provider.
+    /// Creates an id from a number that [`to_u64`](Self::to_u64) returned. Any number is an id;
+    /// most name no provider.
     pub const fn from_u64(id: u64) -> Self {
         Self(id)
     }
@@ -46,7 +46,7 @@ impl fmt::Debug for ProviderId {
 
 /// Identifies one connection of a client to a provider, so that the provider can grant it leases.
 ///
-/// A slot is used again after its peer has gone; the epoch tells the two peers apart.
+/// A slot is reused after its peer disconnects; the epoch distinguishes the two peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PeerId {
     pub(crate) provider: ProviderId,
@@ -68,7 +68,7 @@ impl PeerId {
         self.slot
     }
 
-    /// Encodes the id, for any transport.
+    /// Encodes the id for any transport.
     pub fn to_bytes(self) -> [u8; Self::SIZE] {
         let mut bytes = [0; Self::SIZE];
         bytes[0..8].copy_from_slice(&self.provider.0.to_le_bytes());
@@ -78,7 +78,7 @@ impl PeerId {
     }
 
     /// Decodes the bytes that [`to_bytes`](Self::to_bytes) returned.
-    /// [`ShmBuf::grant`](crate::ShmBuf::grant) finds out whether they name a live peer.
+    /// [`ShmBuf::grant`](crate::ShmBuf::grant) checks that they name a live peer.
     pub fn from_bytes(bytes: [u8; Self::SIZE]) -> Self {
         Self { provider: ProviderId(word(&bytes, 0)), epoch: word(&bytes, 8), slot: bytes[16] }
     }
@@ -90,7 +90,7 @@ impl fmt::Display for PeerId {
     }
 }
 
-/// The little-endian number at byte `at`.
+/// Returns the little-endian number at byte `at`.
 pub(crate) fn word(bytes: &[u8], at: usize) -> u64 {
     bytes[at..at + 8].iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte))
 }

@@ -1,5 +1,5 @@
-//! What both sides read and write: descriptors, records with their leases, peer slots, the control
-//! object with its memory bell, and what the names of objects say.
+//! The protocol between owner and peers: descriptors, records with their leases, peer slots, the
+//! control object with its memory bell, object names, and the sweep.
 
 pub(crate) mod control;
 pub(crate) mod dead;
@@ -9,3 +9,4 @@ pub(crate) mod memory_bell;
 pub(crate) mod names;
 pub(crate) mod record;
 pub(crate) mod slot;
+pub(crate) mod sweep;

@@ -1,4 +1,4 @@
-//! What the names of objects say. The inverse of `control_name`, `segment_name`, and the names in
+//! Parses the names of objects. The inverse of `control_name`, `segment_name`, and the names in
 //! `channel::layout`.
 
 #![forbid(unsafe_code)]
@@ -6,7 +6,7 @@
 use crate::os::name::is_part;
 use crate::protocol::ids::ProviderId;
 
-/// An object, as its name says. Parts of a name contain no dots, so a name says one thing only.
+/// An object, parsed from its name. Parts of a name contain no dots, so names are unambiguous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Object<'a> {
     /// `{prefix}.{provider}.ctl`
@@ -20,7 +20,7 @@ pub(crate) enum Object<'a> {
 }
 
 impl Object<'_> {
-    /// The name of its file: what [`parse`] takes apart.
+    /// Returns the name of its file, the input of [`parse`].
     pub(crate) fn file(&self, prefix: &str) -> String {
         match self {
             Self::Control(id) => format!("{prefix}.{id}.ctl"),
@@ -31,7 +31,7 @@ impl Object<'_> {
     }
 }
 
-/// The prefix of a file's name, and which object it is. `None` for any other file.
+/// Returns the prefix of a file's name and the object that it names, or `None` for any other file.
 pub(crate) fn parse(file: &str) -> Option<(&str, Object<'_>)> {
     let mut parts = file.split('.');
     let (prefix, owner, last) = (parts.next()?, parts.next()?, parts.next()?);
@@ -53,7 +53,7 @@ fn provider(text: &str) -> Option<ProviderId> {
     hexadecimal(text, true).map(ProviderId)
 }
 
-/// A number in exactly the digits that we write: 16, or as few as there can be.
+/// Parses a number written as this crate writes it: in 16 digits, or in as few as possible.
 fn hexadecimal(text: &str, is_whole: bool) -> Option<u64> {
     let number = u64::from_str_radix(text, 16).ok()?;
     let written = if is_whole { format!("{number:016x}") } else { format!("{number:x}") };

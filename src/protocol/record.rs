@@ -1,5 +1,5 @@
 //! The lease protocol: one [`Record`] of shared memory per shared chunk, and the only code that
-//! reads or writes it.
+//! accesses it.
 //!
 //! # A record
 //!
@@ -11,38 +11,37 @@
 //!                              leases: views that the peer has open (0 to 31)
 //! ```
 //!
-//! A chunk is free when every lane is zero. Eight lanes share an `AtomicU64`, and everybody
-//! accesses whole words. Because a lane belongs to one peer, "who died?" has an answer:
-//! [`Record::clear`] zeroes that peer's lane, in any state, any number of times.
+//! A chunk is free when every lane is zero. Eight lanes share an `AtomicU64`, and all processes
+//! access whole words. Because each lane belongs to one peer, a dead peer's leases are known:
+//! [`Record::clear`] zeroes its lane, in any state, any number of times.
 //!
 //! The *generation* is odd while the chunk is closed to peers and even while it is published. Only
-//! the owner writes it, and it only grows (but see [`published_after`]). It comes first in the
-//! record, because it changes with each message, as the lanes do, and a message that changes one
-//! cache line takes less time than one that changes two. Only the last eight lanes are on the
-//! second line, with the *place*, where the bytes are. Only the owner writes the place, and only if
-//! it differs.
+//! the owner writes it, and it only grows (but see [`published_after`]). It is the first field
+//! because it changes with each message, as the lanes do, and a message that changes one cache line
+//! takes less time than one that changes two. The second line has only the last eight lanes and the
+//! *place*, the location of the bytes. Only the owner writes the place, and only if it differs.
 //!
 //! # Attach and recycle
 //!
 //! | step | peer: [`Record::attach`] | step | owner: [`Record::recycle`] |
 //! |---|---|---|---|
-//! | A1 | add 1 to its own lane | R1 | are all lanes zero? |
+//! | A1 | add 1 to its own lane | R1 | stop unless all lanes are zero |
 //! | A2 | full fence | R2 | make the generation odd |
-//! | A3 | is the generation the descriptor's? | R3 | full fence |
-//! | A4 | if not, take A1 back | R4 | are all lanes still zero? |
+//! | A3 | compare the generation with the descriptor's | R3 | full fence |
+//! | A4 | if they differ, undo A1 | R4 | succeed if all lanes are still zero |
 //!
 //! The fences forbid the one fatal outcome, that A3 reads the old generation *and* R4 misses A1.
 //! One of the two fences comes first in their single total order, and the load after the later
-//! fence sees the store before the earlier one. So either the peer answers `Stale` or the owner
-//! sees a lease. Both at once is possible and harmless: the owner leaves the chunk alone, closed,
-//! and tries again later. From then on R4 alone decides, because no attach can succeed.
+//! fence sees the store before the earlier one. So either the peer returns `Stale` or the owner
+//! sees a lease. Both at once is possible and harmless: the owner leaves the chunk closed and tries
+//! again later. From then on R4 alone decides, because no attach can succeed.
 //!
 //! # Orderings
 //!
 //! | writer | reader | what becomes visible |
 //! |---|---|---|
-//! | owner publishes: generation, Release | A3, Acquire | place and payload, whatever transport carried the descriptor |
-//! | peer gives a lease back: lane, Release | R1 and R4, Acquire | that the peer has finished reading, so the owner may write |
+//! | owner publishes: generation, Release | A3, Acquire | place and payload, whichever transport carried the descriptor |
+//! | peer releases a lease: lane, Release | R1 and R4, Acquire | that the peer has finished reading, so the owner may write |
 //! | owner grants: lane, Release | peer takes the grant up: lane, Acquire | the generation that the grant is for |
 //! | R3 fence | A2 fence | in either order, the load after the later one sees the store before the earlier one |
 //!
@@ -52,10 +51,11 @@
 //! # Killed at any instruction
 //!
 //! A peer that dies leaves its own lane too high, never too low, and nothing else. The lane is
-//! cleared when the peer's slot is found dead (see `control`). An owner that dies leaves records
-//! that nobody will recycle.
+//! cleared when the peer's slot is found dead (see `control`). The records of an owner that dies
+//! are never recycled.
 
-// The models write without a lock what the protocol guards, so that loom sees a missing ordering.
+// The models write, without a lock, data that the protocol guards, so that loom sees a missing
+// ordering.
 #![cfg_attr(not(loom), forbid(unsafe_code))]
 
 #[cfg(all(test, not(loom)))]
@@ -67,23 +67,23 @@ mod models;
 
 use crate::sync::{fence, fence_after_rmw, AtomicU64, Ordering};
 
-/// How many peers can be attached to one provider at a time.
+/// Maximum number of peers of one provider at a time.
 pub(crate) const PEERS: usize = 64;
 
 /// Peers per word of lanes.
 const LANES: usize = 8;
 
-/// Most leases that one peer holds on one chunk at a time.
+/// Maximum number of leases that one peer holds on one chunk at a time.
 pub(crate) const MAX_LEASES: u64 = 31;
 
-/// Most grants to one peer on one chunk that the peer has not taken up.
+/// Maximum number of pending grants to one peer on one chunk.
 pub(crate) const MAX_GRANTS: u64 = 7;
 
 /// One grant, as a number in a lane.
 const GRANT: u64 = MAX_LEASES + 1;
 
-/// Where a published chunk's bytes are. Written by the owner; a peer checks it before it forms a
-/// pointer (I2).
+/// The location of a published chunk's bytes. Written by the owner; a peer checks it before it
+/// forms a pointer (I2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     /// Serial number of the segment, part of its name.
@@ -96,14 +96,12 @@ pub(crate) struct Place {
     pub(crate) len: u64,
 }
 
-/// Why an operation on a lane was refused.
+/// The reason why an operation on a lane was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
-    /// The generation differs: the chunk was recycled meanwhile.
+    /// The generation differs: the chunk has been recycled.
     Stale,
-    /// The lane is at its limit.
     Full,
-    /// There is no grant to take up.
     NotGranted,
 }
 
@@ -125,24 +123,24 @@ pub(crate) const OFFSETS: &[(&str, usize)] = offsets!(Record: generation lanes s
 #[cfg(not(all(test, loom)))]
 const _: () = assert!(std::mem::size_of::<Record>() == 128 && PEERS / LANES * 8 == 64);
 
-/// Can a descriptor carry this generation? It must be even, and not 0, which is that of a record
-/// that never had a chunk.
+/// Returns `true` if a descriptor can carry this generation: it must be even, and not 0, the
+/// generation of a record that never had a chunk.
 #[inline]
 fn is_published(generation: u64) -> bool {
     generation != 0 && generation % 2 == 0
 }
 
-/// The generation in which a chunk that is closed at `odd` is published next.
+/// Returns the generation in which a chunk that is closed at `odd` is published next.
 ///
-/// Generations start over after the last one, which is some 20,000 years away. A descriptor from
-/// then meets the same generation again after another 29,000 years.
+/// Generations wrap around after some 20,000 years. A descriptor from before matches a later
+/// message after another 29,000 years.
 #[inline]
 pub(crate) fn published_after(odd: u64) -> u64 {
-    // Not 0, which is that of a record that never had a chunk.
+    // Not 0, the generation of a record that never had a chunk.
     odd.wrapping_add(1).max(2)
 }
 
-/// Stores a value that is usually there already: a line that is not written stays in the peers'
+/// Stores a value that usually does not change: a line that is not written stays in the peers'
 /// caches.
 #[inline]
 fn set(word: &AtomicU64, value: u64) {
@@ -151,14 +149,14 @@ fn set(word: &AtomicU64, value: u64) {
     }
 }
 
-/// A peer's lane: the index of its word, and how far to shift.
+/// Returns the index of the word of a peer's lane, and the lane's shift.
 #[inline]
 fn lane(slot: usize) -> (usize, u32) {
     (slot / LANES % (PEERS / LANES), (slot % LANES * 8) as u32)
 }
 
 impl Record {
-    /// A record in private memory, for tests and models.
+    /// Creates a record in private memory, for tests and models.
     #[cfg(test)]
     pub(crate) fn new() -> Self {
         let zero = || AtomicU64::new(0);
@@ -174,8 +172,8 @@ impl Record {
 
     // ---- the peer's side ---------------------------------------------------------------------
 
-    /// Takes a lease for the peer in `slot` if the chunk is still in `generation`. Returns where
-    /// the bytes are.
+    /// Takes a lease for the peer in `slot` if the chunk is still in `generation`. Returns the
+    /// location of the bytes.
     #[inline]
     pub(crate) fn attach(&self, slot: usize, generation: u64) -> Result<Place, Refused> {
         // Before A1, so that a generation that no owner ever sent touches no lane.
@@ -195,9 +193,9 @@ impl Record {
 
     /// Turns a grant for the peer in `slot` into a lease, if it is for `generation`.
     ///
-    /// It needs no fence: a pending grant holds the chunk in its generation, and taking it up never
-    /// lets the lane be zero. But if this descriptor was delivered twice, the grant may be one for
-    /// a later message. Acquire on the change makes the second look at the generation see that.
+    /// Needs no fence: a pending grant keeps the chunk in its generation, and taking it up never
+    /// makes the lane zero. But if this descriptor was delivered twice, the grant may be for a
+    /// later message. Acquire on the change makes the second check of the generation see that.
     #[inline]
     pub(crate) fn accept(&self, slot: usize, generation: u64) -> Result<Place, Refused> {
         if self.place_in(generation).is_none() {
@@ -211,16 +209,16 @@ impl Record {
         match self.place_in(generation) {
             Some(place) => Ok(place),
             None => {
-                // Between the first look and the change, the chunk was recycled and got a new
-                // grant, which is not this descriptor's.
+                // Between the first check and the change, the chunk was recycled and got a new
+                // grant, which belongs to another descriptor.
                 self.put_back(slot);
                 Err(Refused::Stale)
             }
         }
     }
 
-    /// Turns a lease back into the grant that it was taken from. If the most grants are pending
-    /// again by now, this one is lost: the others hold the chunk, but the last of their receivers
+    /// Turns a lease back into the grant that it was taken from. If the maximum number of grants is
+    /// pending by now, this one is lost: the others hold the chunk, but the last of their receivers
     /// will be refused.
     pub(crate) fn put_back(&self, slot: usize) {
         let _ = self.change(slot, |lane| {
@@ -229,26 +227,26 @@ impl Record {
         });
     }
 
-    /// Adds one lease of the peer in `slot`. `Full` at the limit.
+    /// Adds one lease of the peer in `slot`. Fails with `Full` at the limit.
     pub(crate) fn renew(&self, slot: usize) -> Result<(), Refused> {
         self.change(slot, |lane| (lane % GRANT < MAX_LEASES).then_some(lane + 1).ok_or(Refused::Full))
     }
 
-    /// Gives one lease back, unless it was already taken back. That happens to a live peer that
-    /// lost its lock, for example because it closed all its descriptors; the neighbour's lane must
-    /// not pay for it.
+    /// Releases one lease, unless the owner has already cleared it. That happens to a live peer
+    /// that lost its lock, for example because it closed all its descriptors; its release must not
+    /// change the neighbouring lane.
     #[inline]
     pub(crate) fn release(&self, slot: usize) {
         // Release in `change`: partner of the Acquire in R1 and R4.
         let _ = self.change(slot, |lane| (lane % GRANT > 0).then(|| lane - 1).ok_or(Refused::Stale));
     }
 
-    /// The place, if the chunk is published in `generation`. The answer stays true only while a
-    /// lease is held.
+    /// Returns the place, if the chunk is published in `generation`. The result stays valid only
+    /// while a lease is held.
     #[inline]
     fn place_in(&self, generation: u64) -> Option<Place> {
         // A3. Acquire: partner of the Release in `publish`. Relaxed after it: the owner writes a
-        // place only while the generation is odd, and while a lease is held only the same place
+        // place only while the generation is odd, and while a lease is held, only the same place
         // again.
         (self.generation.load(Ordering::Acquire) == generation && is_published(generation)).then(|| Place {
             segment: self.segment.load(Ordering::Relaxed),
@@ -261,8 +259,7 @@ impl Record {
     // ---- the owner's side --------------------------------------------------------------------
 
     /// Opens a closed chunk to peers in `generation`, which is [`published_after`] the one it is
-    /// closed at. Two threads that share the chunk may publish the same generation at the same
-    /// time.
+    /// closed at. Two threads that share the chunk may publish the same generation concurrently.
     pub(crate) fn publish(&self, generation: u64, place: Place) {
         set(&self.segment, place.segment);
         set(&self.index, place.index);
@@ -277,9 +274,9 @@ impl Record {
         self.generation.store(generation, Ordering::Relaxed);
     }
 
-    /// Closes the chunk to peers, and returns whether the owner may write it. `generation` is the
-    /// owner's own copy, never read back from shared memory. Afterwards it is odd exactly if the
-    /// record is closed.
+    /// Closes the chunk to peers, and returns `true` if the owner may write it. `generation` is the
+    /// owner's own copy, never read back from shared memory. Afterwards it is odd if and only if
+    /// the record is closed.
     #[inline]
     pub(crate) fn recycle(&self, generation: &mut u64) -> bool {
         if *generation % 2 == 0 {
@@ -293,59 +290,59 @@ impl Record {
         !self.is_leased() // R4
     }
 
-    /// Is any lane not zero?
+    /// Returns `true` if any lane is not zero.
     #[inline]
     pub(crate) fn is_leased(&self) -> bool {
         // Acquire: partner of the Release in `release`.
         self.lanes.iter().fold(0, |all, word| all | word.load(Ordering::Acquire)) != 0
     }
 
-    /// The slots whose lanes are not zero, one bit each.
+    /// Returns the slots whose lanes are not zero, one bit each.
     pub(crate) fn holders(&self) -> u64 {
         let holders_of =
             |lanes: u64| (0..LANES).fold(0, |bits, at| bits | u64::from(lanes >> (at * 8) & 0xff != 0) << at);
         let words = self.lanes.iter().map(|word| word.load(Ordering::Relaxed)).enumerate();
-        // Nearly all words are zero, and an owner that is short of memory looks at every record.
+        // Nearly all words are zero, and an owner that is short of memory checks every record.
         words.filter(|(_, lanes)| *lanes != 0).fold(0, |all, (at, lanes)| all | holders_of(lanes) << (at * LANES))
     }
 
-    /// How many views the peer in `slot` has open, and how many grants it has not taken up.
+    /// Returns the number of open views and of pending grants of the peer in `slot`.
     pub(crate) fn leases(&self, slot: usize) -> (u64, u64) {
         let (word, shift) = lane(slot);
         let lane = self.lanes[word].load(Ordering::Relaxed) >> shift & 0xff;
         (lane % GRANT, lane / GRANT)
     }
 
-    /// The generation and the place, for who only looks: neither need belong to the other.
+    /// Returns the generation and the place, for inspection: they need not be consistent.
     pub(crate) fn look(&self) -> (u64, Place) {
         let [segment, index, offset, len] =
             [&self.segment, &self.index, &self.offset, &self.len].map(|word| word.load(Ordering::Relaxed));
         (self.generation.load(Ordering::Relaxed), Place { segment, index, offset, len })
     }
 
-    /// Adds a grant for the peer in `slot`. The caller holds the chunk, published. `Full` at the
-    /// limit.
+    /// Adds a grant for the peer in `slot`. The caller holds the chunk, published. Fails with
+    /// `Full` at the limit.
     pub(crate) fn grant(&self, slot: usize) -> Result<(), Refused> {
         self.change(slot, |lane| (lane / GRANT < MAX_GRANTS).then_some(lane + GRANT).ok_or(Refused::Full))
     }
 
-    /// Takes back one grant that the peer has not taken up. Returns `false` if there is none.
+    /// Revokes one pending grant of the peer. Returns `false` if there is none.
     pub(crate) fn revoke(&self, slot: usize) -> bool {
         self.change(slot, |lane| lane.checked_sub(GRANT).ok_or(Refused::NotGranted)).is_ok()
     }
 
-    /// Zeroes the lane of a peer that is gone. Returns whether it held anything.
+    /// Zeroes the lane of a peer that is dead or disconnected. Returns `true` if it was not zero.
     pub(crate) fn clear(&self, slot: usize) -> bool {
         let (word, shift) = lane(slot);
         if self.lanes[word].load(Ordering::Relaxed) >> shift & 0xff == 0 {
             return false;
         }
-        // Relaxed: as a read-modify-write it continues the release sequences of the other lanes.
-        // Nothing needs to be seen of the dead peer itself, which reads no more.
+        // Relaxed: as a read-modify-write it continues the release sequences of the other lanes. No
+        // write of the dead peer itself, which reads no more, needs to be seen.
         self.lanes[word].fetch_and(!(0xff << shift), Ordering::Relaxed) >> shift & 0xff != 0
     }
 
-    /// Replaces one lane with what `next` makes of it. Never touches the other seven.
+    /// Replaces one lane with the result of `next`. Never changes the other seven.
     #[inline]
     fn change(&self, slot: usize, next: impl Fn(u64) -> Result<u64, Refused>) -> Result<(), Refused> {
         let (word, shift) = lane(slot);
@@ -355,7 +352,7 @@ impl Record {
             let lane = next(old >> shift & 0xff)?;
             let new = old & !(0xff << shift) | (lane & 0xff) << shift;
             // AcqRel: Release for `grant` and `release`; Acquire for `accept`, so that a peer that
-            // takes a grant up sees the generation it was for.
+            // takes a grant up sees the generation that it is for.
             match word.compare_exchange_weak(old, new, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return Ok(()),
                 Err(now) => old = now,

@@ -1,5 +1,4 @@
-//! A peer's slot: its epoch, and how a grant and a process that vacates the slot find out about
-//! each other.
+//! A peer's slot: its epoch, and how a grant and a process that vacates the slot detect each other.
 //!
 //! # A slot's epoch
 //!
@@ -7,25 +6,25 @@
 //! |---|---|
 //! | 0 | belongs to the peer that connected with this epoch |
 //! | 1 | is being vacated, or was when the process doing so was killed |
-//! | 2 | belongs to the peer that connected with 2 less, and whom the owner refuses |
-//! | 3 | belongs to nobody, and its lanes are clear |
+//! | 2 | belongs to the peer that connected with 2 less, and that the owner refuses |
+//! | 3 | is vacant, and its lanes are clear |
 //!
-//! The holder of the slot's lock vacates it: it moves the epoch on, then (full fence) clears the
-//! slot's lanes. The holder is a peer that connects, a peer that leaves, or the owner when it finds
-//! the lock free. In the owner one thread does so at a time, because a process's own lock does not
-//! exclude its threads. A grant adds to the lane, then (full fence) looks at the epoch. So if the
-//! peer is gone, either its slot's lanes are cleared after the grant, or the grant takes itself
-//! back. Both may happen, and then it must not take back a grant of the slot's next peer instead:
-//! see [`GrantGate`].
+//! The holder of the slot's lock vacates it: it advances the epoch, then (full fence) clears the
+//! slot's lanes. The holder is a peer that connects, a peer that disconnects, or the owner when it
+//! finds the lock free. In the owner, one thread does so at a time, because a process's own lock
+//! does not exclude its threads. A grant adds to the lane, then (full fence) checks the epoch. So
+//! if the peer is dead or disconnected, either its slot's lanes are cleared after the grant, or the
+//! grant revokes itself. Both may happen, and then the grant must not revoke a grant of the slot's
+//! next peer instead: see [`GrantGate`].
 //!
 //! # Refused
 //!
-//! The owner refuses a peer by one exchange of the epoch, in which the peer still finds its own
-//! leases, to give them back, but none of its own to attach by. Then it takes back all grants that
-//! the peer has not taken up. Meanwhile it counts as a grant under way, so that it does not take
-//! back one of the slot's next peer. Killed in between, it leaves what a killed owner leaves. A peer
-//! that puts a grant back then (full fence) looks at the epoch. So either the owner finds that grant,
-//! or the peer finds out that it is refused, and takes it back itself.
+//! The owner refuses a peer by one exchange of the epoch. The peer can still release its own
+//! leases, but no longer attach. The owner then revokes all grants that the peer has not taken up.
+//! Meanwhile it counts as a grant under way, so that it revokes no grant of the slot's next peer.
+//! If the owner is killed in between, the effect is that of any killed owner. A peer that puts a
+//! grant back then (full fence) checks the epoch. So either the owner finds that grant, or the peer
+//! finds itself refused, and revokes the grant itself.
 //!
 //! # Orderings
 //!
@@ -33,10 +32,11 @@
 //! |---|---|---|
 //! | vacating process: epoch, then fence | grant: lane, then fence | one sees the other (as in `record`) |
 //! | connecting peer: epoch, Release | grant: epoch, Acquire | that the lanes are clear |
-//! | end of a grant: gate, Release | first grant of another epoch: gate, Acquire | what was taken back is back |
+//! | end of a grant: gate, Release | first grant of another epoch: gate, Acquire | its revocation, if any |
 //! | grant that opens the gate: Release | grant that finds it open: Acquire | that the lanes are clear |
 
-// The models write without a lock what the protocol guards, so that loom sees a missing ordering.
+// The models write, without a lock, data that the protocol guards, so that loom sees a missing
+// ordering.
 #![cfg_attr(not(loom), forbid(unsafe_code))]
 
 #[cfg(all(test, loom))]
@@ -46,7 +46,7 @@ mod models;
 use crate::protocol::record::{Record, Refused};
 use crate::sync::{fence, yield_now, AtomicU64, Ordering};
 
-/// An epoch modulo 4. 0 is a slot that is taken.
+/// Epochs modulo 4. 0 is an occupied slot.
 const VACATING: u64 = 1;
 const REFUSED: u64 = 2;
 pub(crate) const VACANT: u64 = 3;
@@ -54,11 +54,11 @@ pub(crate) const VACANT: u64 = 3;
 /// Bits of a gate that count grants under way.
 pub(crate) const UNDER_WAY: u32 = 16;
 
-/// Most grants under way in one gate. One more would carry into the epoch.
+/// Maximum number of grants under way in one gate. One more would carry into the epoch.
 pub(crate) const MAX_UNDER_WAY: u64 = (1 << UNDER_WAY) - 1;
 
-/// The epoch of one peer slot. It lies in the control object, where any peer can write it: nothing
-/// depends on it but who is granted what.
+/// The epoch of one peer slot. It lies in the control object, where any peer can write it: only the
+/// assignment of grants depends on it.
 #[repr(transparent)]
 pub(crate) struct Epoch(pub(crate) AtomicU64);
 
@@ -67,7 +67,7 @@ impl Epoch {
         self.0.load(Ordering::Relaxed) % 4 == VACANT
     }
 
-    /// Starts a slot that nobody ever had.
+    /// Initialises a slot that was never used.
     pub(crate) fn start(&self) {
         self.0.store(VACANT, Ordering::Relaxed);
     }
@@ -79,7 +79,8 @@ impl Epoch {
         fence(Ordering::SeqCst); // partner: the fence in `GrantGate::grant`
         let cleared = clear();
         // Relaxed: the slot's next holder gets its lock after this one has released it, and the
-        // kernel orders the two. A process that only looks decides nothing by what else it sees.
+        // kernel orders the two. A process without the lock takes no decision that depends on other
+        // memory.
         self.0.store(base + VACANT, Ordering::Relaxed);
         cleared
     }
@@ -92,28 +93,30 @@ impl Epoch {
         epoch
     }
 
-    /// Is the slot still that of the peer that connected with `epoch`?
+    /// Returns `true` if the slot belongs to the peer that connected with `epoch`, and the owner
+    /// does not refuse it.
     pub(crate) fn is(&self, epoch: u64) -> bool {
-        // Acquire: partner of `occupy`, so that a grant comes after the lanes were cleared, however
+        // Acquire: partner of `occupy`, so that a grant follows the clearing of the lanes, however
         // the peer's id arrived.
         self.0.load(Ordering::Acquire) == epoch
     }
 
-    /// The same, whether or not the owner refuses that peer.
+    /// Like [`is`](Self::is), but also `true` for a peer that the owner refuses.
     #[inline]
     pub(crate) fn is_of(&self, epoch: u64) -> bool {
         // Acquire: as in `is`.
         self.0.load(Ordering::Acquire) & !REFUSED == epoch
     }
 
-    /// The epoch that the slot's peer connected with, if it has one.
+    /// Returns the epoch that the slot's peer connected with, if it has one.
     pub(crate) fn peer(&self) -> Option<u64> {
         let epoch = self.0.load(Ordering::Relaxed);
         (epoch % 2 == 0).then_some(epoch & !REFUSED)
     }
 
-    /// Takes back a grant on `record` if the owner refuses the peer that connected with `epoch`. For
-    /// that peer, after it has put a grant back: the owner may have looked for them before.
+    /// Revokes a grant on `record` if the owner refuses the peer that connected with `epoch`.
+    /// Called by that peer after it has put a grant back, because the owner may have revoked its
+    /// grants before.
     pub(crate) fn take_back_if_refused(&self, epoch: u64, record: &Record, slot: usize) {
         fence(Ordering::SeqCst); // partner: the fence in `GrantGate::refuse`
         if self.0.load(Ordering::Relaxed) == epoch + REFUSED {
@@ -121,28 +124,29 @@ impl Epoch {
         }
     }
 
-    /// Refuses the peer that connected with `epoch`. `false` if it is gone, or refused.
+    /// Refuses the peer that connected with `epoch`. Returns `false` if it has disconnected or is
+    /// already refused.
     fn refuse(&self, epoch: u64) -> bool {
-        // Relaxed: a grant that does not see it comes before it.
+        // Relaxed: a grant that does not see the new epoch precedes it.
         self.0.compare_exchange(epoch, epoch + REFUSED, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 }
 
-/// Why a grant was not made.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum NotGranted {
-    /// The peer is no longer in its slot.
+    /// The peer no longer holds its slot.
     Gone,
-    /// It already has the most grants there can be.
+    /// It already has the maximum number of grants.
     Full,
 }
 
-/// The owner's own count of grants under way in a slot, and the epoch that they are admitted for.
+/// The owner's private count of grants under way in a slot, and the epoch that they are admitted
+/// for.
 ///
-/// A grant that finds its peer gone may have to take itself back, and must not take back another
+/// A grant that finds its peer disconnected may have to revoke itself, and must not revoke another
 /// peer's. So the first grant of a new epoch waits until none of an older epoch is under way. The
-/// gate keeps 48 bits of the epoch: enough to tell it from any that a grant under way can have
-/// begun in. A grant compares the whole epoch before it counts.
+/// gate keeps 48 bits of the epoch: enough to distinguish it from any epoch in which a grant under
+/// way can have begun. A grant compares the whole epoch before it counts.
 pub(crate) struct GrantGate(pub(crate) AtomicU64);
 
 impl GrantGate {
@@ -171,9 +175,8 @@ impl GrantGate {
         }
     }
 
-    /// Takes back a grant that the peer has not taken up. Returns `false` if there is none.
-    /// Meanwhile nobody is granted anything under another epoch, so it takes back this peer's grant
-    /// or nothing.
+    /// Revokes a grant that the peer has not taken up. Returns `false` if there is none. Grants
+    /// under other epochs are blocked meanwhile, so it revokes this peer's grant or none.
     pub(crate) fn revoke(&self, current: &Epoch, wanted: u64, record: &Record, slot: usize) -> bool {
         if wanted % 4 != 0 || !self.enter(current, wanted) {
             return false;
@@ -184,8 +187,9 @@ impl GrantGate {
         is_revoked
     }
 
-    /// Refuses the peer that connected with the epoch `wanted`, then has `take_back` take back what
-    /// the peer was granted and has not taken up. Returns `false` if the peer is gone, or refused.
+    /// Refuses the peer that connected with the epoch `wanted`, then calls `take_back` to revoke
+    /// the grants that the peer has not taken up. Returns `false` if the peer has disconnected or
+    /// is already refused.
     pub(crate) fn refuse(&self, current: &Epoch, wanted: u64, take_back: impl FnOnce()) -> bool {
         if wanted % 4 != 0 || !self.enter(current, wanted) {
             return false;
@@ -199,9 +203,8 @@ impl GrantGate {
         is_refused
     }
 
-    /// Ends what `enter` began.
     fn leave(&self) {
-        // Release: what was taken back is back before the gate opens for another epoch.
+        // Release: revocations are complete before the gate opens for another epoch.
         self.0.fetch_sub(1, Ordering::Release);
     }
 
@@ -215,16 +218,17 @@ impl GrantGate {
                 under_way if is_open && under_way < MAX_UNDER_WAY => seen + 1,
                 _ if !is_open && !current.is(wanted) => return false,
                 0 => mine + 1,
-                // Wait: a grant to the slot's last peer, or one of the most there can be, will end.
+                // Wait: a grant to the slot's last peer, or one of the maximum number, will end.
                 _ => {
                     yield_now();
                     seen = self.0.load(Ordering::Relaxed);
                     continue;
                 }
             };
-            // Acquire: partner of the Release in `leave`. Both: the grant that opens the gate has
-            // seen the peer's epoch (Acquire, in `is`), and passes that on to those that find the
-            // gate open and do not look. Else their grant could join a lane before it is cleared.
+            // Acquire: partner of the Release in `leave`. AcqRel: the grant that opens the gate has
+            // seen the peer's epoch (Acquire, in `is`), and passes that on to grants that find the
+            // gate open and do not check. Without it, such a grant could reach a lane before the
+            // lane is cleared.
             match self.0.compare_exchange_weak(seen, next, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return true,
                 Err(now) => seen = now,

@@ -22,15 +22,15 @@ const NINES: f64 = 5.0;
 /// Steps of a curve.
 const STEPS: u32 = 200;
 
-/// Of the room between two groups of bars, how much is left empty.
+/// The share of the space between two groups of bars that is left empty.
 const GAP: f64 = 0.16;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 // The borrowed errors of the backend do not outlive it.
 type Drawn<T = ()> = Result<T, Box<dyn Error>>;
 
-/// Draws percentile curves of some named histograms, and says where: how long the quickest half,
-/// nine tenths, 99 %… of all messages took at most.
+/// Draws percentile curves of some named histograms, and prints the file's name: the latency that
+/// the quickest half, nine tenths, 99 %… of all messages did not exceed.
 pub fn curves(
     file: &Path,
     title: &str,
@@ -86,10 +86,11 @@ fn percentile(nines: f64) -> String {
 /// One bar of each group: its name and colour.
 pub type Bar = (&'static str, [u8; 3]);
 
-/// A group's name, and its bars' times in nanoseconds; what could not be measured has no bar.
+/// A group's name, and its bars' times in nanoseconds; a value that could not be measured has no
+/// bar.
 pub type Group = (&'static str, Vec<Option<f64>>);
 
-/// Draws groups of bars, and says where.
+/// Draws groups of bars, and prints the file's name.
 pub fn bars(file: &Path, title: &str, caption: &str, bars: &[Bar], groups: &[Group]) -> Fallible {
     write(file, title, caption, |area| {
         let (plot, legend) = area.split_vertically(SIZE.1 - TITLE - LEGEND);

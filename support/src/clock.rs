@@ -1,22 +1,21 @@
-//! The clock that processes share, CLOCK_MONOTONIC, and those of the processor's time.
+//! The clock that processes share, CLOCK_MONOTONIC, and the CPU time clocks.
 
 use nix::time::{clock_gettime, ClockId};
 use std::hint::black_box;
 use std::time::Duration;
 
-/// Nanoseconds of the monotonic clock.
+/// Returns the nanoseconds of the monotonic clock.
 #[inline]
 pub fn now() -> u64 {
     read(ClockId::CLOCK_MONOTONIC)
 }
 
-/// The processor's time that this process has used in all threads, and in the kernel, in
-/// nanoseconds.
+/// Returns the CPU time of this process, in all threads and in the kernel, in nanoseconds.
 pub fn process_cpu() -> u64 {
     read(ClockId::CLOCK_PROCESS_CPUTIME_ID)
 }
 
-/// The processor's time that this thread has used, in nanoseconds.
+/// Returns the CPU time of this thread, in nanoseconds.
 pub fn thread_cpu() -> u64 {
     read(ClockId::CLOCK_THREAD_CPUTIME_ID)
 }
@@ -27,14 +26,14 @@ fn read(clock: ClockId) -> u64 {
     now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64
 }
 
-/// Sleeps until a time of the clock has come. Wakes later than that, as everybody who sleeps.
+/// Sleeps until the clock reaches a time. Wakes somewhat later, like any sleep.
 pub fn sleep_until(time: u64) {
     while let Some(left) = time.checked_sub(now()).filter(|&left| left > 0) {
         std::thread::sleep(Duration::from_nanos(left));
     }
 }
 
-/// What reading a clock takes, in nanoseconds.
+/// Returns the cost of reading a clock, in nanoseconds.
 pub fn cost<T>(read: impl Fn() -> T) -> f64 {
     const READS: u32 = 100_000;
     let start = now();

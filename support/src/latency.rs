@@ -1,4 +1,4 @@
-//! Latencies of a row: all of them in one histogram, and the rounds' medians.
+//! The latencies of a row: one histogram of all of them, and the rounds' medians.
 
 use crate::units::Nanoseconds;
 use crate::Fallible;
@@ -6,7 +6,7 @@ use hdrhistogram::Histogram;
 use std::fmt;
 use std::time::Duration;
 
-/// The longest latency that is told from longer ones, in nanoseconds.
+/// The longest latency that is distinguished from longer ones, in nanoseconds.
 const LONGEST: u64 = 10_000_000_000;
 
 /// From 1 ns to 10 s, to three digits.
@@ -14,7 +14,7 @@ pub fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, LONGEST, 3).expect("bounds that are possible")
 }
 
-/// A latency at a quantile, as tables print it; 0 and 1 are the least and the most.
+/// Formats a latency at a quantile for tables; 0 and 1 are the least and the most.
 pub fn at(all: &Histogram<u64>, quantile: f64) -> String {
     match quantile {
         0.0 => Nanoseconds(all.min() as f64).to_string(),
@@ -44,7 +44,7 @@ impl Default for Latencies {
 }
 
 impl Latencies {
-    /// Adds a round, which took so long.
+    /// Adds a round of the given duration.
     pub fn add(&mut self, round: &Histogram<u64>, took: Duration) -> Fallible {
         self.all.add(round)?;
         self.medians.push(round.value_at_quantile(0.5) as f64);
@@ -53,27 +53,27 @@ impl Latencies {
         Ok(())
     }
 
-    /// At a quantile of all, as tables print it.
+    /// Formats the latency at a quantile of all for tables.
     pub fn at(&self, quantile: f64) -> String {
         at(&self.all, quantile)
     }
 
-    /// The rounds' median latencies, in nanoseconds.
+    /// Returns the rounds' median latencies, in nanoseconds.
     pub fn p50(&self) -> Spread {
         Spread::of(&self.medians)
     }
 
-    /// The rounds' mean latencies, in nanoseconds.
+    /// Returns the rounds' mean latencies, in nanoseconds.
     pub fn mean(&self) -> Spread {
         Spread::of(&self.means)
     }
 
-    /// Each round's mean latency, in nanoseconds.
+    /// Returns each round's mean latency, in nanoseconds.
     pub fn means(&self) -> &[f64] {
         &self.means
     }
 
-    /// Messages, or round trips, per second.
+    /// Returns the messages, or round trips, per second.
     pub fn rate(&self) -> Spread {
         Spread::of(&self.rates)
     }
@@ -91,13 +91,13 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// As numbers.
+    /// Formats the range as numbers.
     pub fn range(self, decimals: usize) -> String {
         let Self { median, least, most } = self;
         format!("{median:.decimals$} ({least:.decimals$} to {most:.decimals$})")
     }
 
-    /// Of any values; of none, it is no number.
+    /// Returns the spread of any values; of none, NaN.
     pub fn of(values: &[f64]) -> Self {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);

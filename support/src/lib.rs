@@ -1,14 +1,14 @@
-//! What the tests, benches and stress programs share. Nothing here knows the library that they are
-//! about.
+//! Code shared by the tests, benches and stress programs. None of it depends on the library that
+//! they test.
 //!
-//! | module | for |
+//! | module | purpose |
 //! |---|---|
-//! | [`tasks`] | futures: an executor for one |
-//! | [`process`], [`wire`] | other processes: starting and ending them, and talking to them |
-//! | [`payload`], [`numbered`], [`source`] | bytes of messages, and whether they came as they were sent |
-//! | [`machine`], [`clock`], [`procfs`] | what figures were taken on, the time, and what a process has |
-//! | [`units`], [`line`](mod@line) | times, sizes and numbers as people read them; a straight line through points |
-//! | [`turns`], [`latency`], [`table`], [`chart`], [`options`] | figures: how they are taken, and how they are shown |
+//! | [`tasks`] | futures: an executor for one, and wakers for tests |
+//! | [`process`], [`wire`] | other processes: starting, ending and talking to them |
+//! | [`payload`], [`numbered`], [`source`] | bytes of messages, and whether they arrived intact |
+//! | [`machine`], [`clock`], [`procfs`] | the machine, the time, and the resources of a process |
+//! | [`units`], [`line`](mod@line) | readable times, sizes and numbers; a line through points |
+//! | [`turns`], [`latency`], [`table`], [`chart`], [`options`] | measuring, and showing figures |
 
 #![forbid(unsafe_code)]
 
@@ -34,5 +34,5 @@ pub mod turns;
 pub mod units;
 pub mod wire;
 
-/// What goes wrong ends the program with a message and exit code 1.
+/// The result of a program. An error ends it with a message and exit code 1.
 pub type Fallible<T = ()> = Result<T, Box<dyn std::error::Error + Send + Sync>>;

@@ -1,7 +1,7 @@
 //! A straight line through points, by least squares.
 
-/// The slope of the line with the least sum of squared distances in `y`. The points are at more
-/// than one `x`.
+/// Returns the slope of the line with the least sum of squared distances in `y`. The points are at
+/// more than one `x`.
 pub fn slope(points: &[(f64, f64)]) -> f64 {
     let count = points.len() as f64;
     let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / count;

@@ -1,11 +1,11 @@
-//! What figures are taken on: the machine, and which cores the two sides run on.
+//! The machine that figures are taken on, and which cores the two sides run on.
 
 use crate::Fallible;
 use nix::sched::{sched_getaffinity, sched_setaffinity, CpuSet};
 use nix::unistd::Pid;
 use std::{env, fs, thread};
 
-/// What the header and the charts say about the machine.
+/// What the header and the charts report about the machine.
 pub struct Machine {
     cpu: String,
     cores: usize,
@@ -14,7 +14,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// As it is now.
+    /// Returns the current state.
     pub fn now() -> Self {
         let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
@@ -26,12 +26,13 @@ impl Machine {
         }
     }
 
-    /// The machine in one line.
+    /// Describes the machine in one line.
     pub fn caption(&self) -> String {
         format!("{}, {} cores, Linux {}", self.cpu, self.cores, self.kernel)
     }
 
-    /// Prints all of it; `clock` says which one the program uses, and `pinning` what runs where.
+    /// Prints all of it; `clock` names the clock that the program uses, and `pinning` says what
+    /// runs where.
     pub fn print(&self, clock: &str, pinning: &str) {
         let source = first_line("/sys/devices/system/clocksource/clocksource0/current_clocksource");
         let assertions = if cfg!(debug_assertions) { "on" } else { "off" };
@@ -62,17 +63,17 @@ impl Cores {
         Ok(Self(usable.get(..2).map(|cores| [cores[0], cores[1]])))
     }
 
-    /// That of this process.
+    /// The core of this process.
     pub fn first(self) -> Option<usize> {
         self.0.map(|[first, _]| first)
     }
 
-    /// That of the other process.
+    /// The core of the other process.
     pub fn second(self) -> Option<usize> {
         self.0.map(|[_, second]| second)
     }
 
-    /// An error for programs that are about to print figures.
+    /// Returns an error if there are none, for programs that print figures.
     pub fn require_two(self) -> Fallible {
         self.0.map(drop).ok_or_else(|| {
             "this process may use one core only; latencies between two sides cannot be measured fairly on it, so no \
@@ -82,16 +83,19 @@ impl Cores {
     }
 }
 
-/// All cores that this thread may use.
+/// Returns all cores that this thread may use.
 pub fn usable() -> Fallible<Vec<usize>> {
     let allowed = sched_getaffinity(THIS_THREAD)?;
     Ok((0..CpuSet::count()).filter(|&core| allowed.is_set(core).unwrap_or(false)).collect())
 }
 
-/// Keeps the calling thread on a core, if there is one for it.
-pub fn pin(core: Option<usize>) -> Fallible {
-    let Some(core) = core else { return Ok(()) };
+/// Pins the calling thread, and those that it starts, to these cores, if there are any.
+pub fn pin(cores: impl IntoIterator<Item = usize>) -> Fallible {
+    let mut cores = cores.into_iter().peekable();
+    if cores.peek().is_none() {
+        return Ok(());
+    }
     let mut set = CpuSet::new();
-    set.set(core)?;
+    cores.try_for_each(|core| set.set(core))?;
     Ok(sched_setaffinity(THIS_THREAD, &set)?)
 }

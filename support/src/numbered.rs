@@ -1,23 +1,23 @@
-//! Messages of 8 bytes or more that say which one they are: a number, and a pattern made from it.
+//! Messages of 8 bytes or more that identify themselves: a number, and a pattern derived from it.
 
 use crate::payload::{check_pattern, fill_pattern, seed};
 use crate::Fallible;
 use std::mem::size_of;
 
-/// Fills a message of a sender, every byte.
+/// Fills every byte of a sender's message.
 pub fn fill(bytes: &mut [u8], sender: u64, number: u64) {
     let (head, rest) = bytes.split_at_mut(size_of::<u64>());
     head.copy_from_slice(&number.to_le_bytes());
     fill_pattern(rest, seed(sender, number));
 }
 
-/// The number that it says it has.
+/// Returns the number that the message contains.
 pub fn number(bytes: &[u8]) -> Fallible<u64> {
     let head = bytes.get(..size_of::<u64>()).ok_or("a message without a number")?;
     Ok(u64::from_le_bytes(head.try_into()?))
 }
 
-/// Looks at every byte.
+/// Checks every byte.
 pub fn check(bytes: &[u8], len: usize, sender: u64, number: u64) -> Fallible {
     if bytes.len() != len || self::number(bytes)? != number {
         return Err(format!("message {number} of sender {sender}, of {len} bytes, is another one: {bytes:.16?}").into());

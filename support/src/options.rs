@@ -4,21 +4,21 @@ use crate::machine::Cores;
 use crate::Fallible;
 use std::path::PathBuf;
 
-/// What all have.
+/// Options of all benches.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Quick {
-    /// A few messages of each kind, to see that they come: prints no figures
+    /// Send a few messages of each kind, to check that they arrive: prints no figures
     #[arg(long)]
     pub quick: bool,
-    /// `cargo bench` says so
+    /// Passed by `cargo bench`
     #[arg(long, hide = true)]
     pub bench: bool,
 }
 
-/// Of those that measure rows in rounds.
+/// Options of benches that measure rows in rounds.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Common {
-    /// What all have.
+    /// Options of all benches.
     #[command(flatten)]
     pub quick: Quick,
     /// How often each row is measured, all in turn; medians and ranges are over these
@@ -30,7 +30,7 @@ pub struct Common {
 }
 
 impl Common {
-    /// Two cores, if there are; figures need them.
+    /// Returns two cores, if there are; figures need them.
     pub fn cores(&self) -> Fallible<Cores> {
         let cores = Cores::choose()?;
         if !self.quick.quick {

@@ -1,15 +1,15 @@
-//! What is in a message, and whether it is whole.
+//! The contents of a message, and whether it is intact.
 
-/// Odd, near 2^64 divided by the golden ratio: multiplying by it mixes, and loses nothing.
+/// Odd, near 2^64 divided by the golden ratio: multiplying by it mixes the bits without loss.
 const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The seed of a sender's message. Of one sender no two are the same.
+/// Returns the seed of a sender's message, unique for that sender.
 pub fn seed(sender: u64, sequence: u64) -> u64 {
     sender ^ sequence.wrapping_mul(FACTOR)
 }
 
-/// Fills any length so that [`check_pattern`] can tell it from every other seed and length, and each
-/// of its words from the others.
+/// Fills any length so that [`check_pattern`] can tell it from every other seed and length, and
+/// each of its words from the others.
 pub fn fill_pattern(bytes: &mut [u8], seed: u64) {
     let (seed, whole) = (with_len(seed, bytes.len()), bytes.len() / 8);
     let mut words = bytes.chunks_exact_mut(8);
@@ -18,7 +18,7 @@ pub fn fill_pattern(bytes: &mut [u8], seed: u64) {
     rest.copy_from_slice(&pattern(whole, seed)[..rest.len()]);
 }
 
-/// Compares every byte; the error says where it differs.
+/// Compares every byte. The error says where it differs.
 pub fn check_pattern(bytes: &[u8], seed: u64) -> Result<(), String> {
     let expected = with_len(seed, bytes.len());
     let mut words = bytes.chunks_exact(8).enumerate();
@@ -35,13 +35,13 @@ fn with_len(seed: u64, len: usize) -> u64 {
     seed.rotate_left(32) ^ (len as u64).wrapping_mul(FACTOR)
 }
 
-/// Different seeds and different places give different words. The byte that depends on most of them
-/// comes first, for a message whose last word is cut off.
+/// Different seeds and different positions give different words. The byte that depends on most of
+/// them is first, for a message whose last word is cut off.
 fn pattern(at: usize, seed: u64) -> [u8; 8] {
     (seed ^ at as u64).wrapping_mul(FACTOR).to_be_bytes()
 }
 
-/// Are both ends this byte? A look that costs nothing, where every byte was filled with it.
+/// Returns `true` if both ends are this byte: a free check where every byte was filled with it.
 pub fn has_ends(bytes: &[u8], byte: u8) -> bool {
     bytes.first().is_none_or(|&first| first == byte) && bytes.last().is_none_or(|&last| last == byte)
 }

@@ -1,4 +1,4 @@
-//! Other processes: this program again, with a task, or any other one. None outlives its handle.
+//! Other processes: this program again, with a task, or another program. None outlives its handle.
 
 use crate::Fallible;
 use nix::sys::prctl::set_pdeathsig;
@@ -10,7 +10,7 @@ use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{self, ChildStdin, ChildStdout, Command, ExitCode};
 
-/// Has the task of a process that was started by [`this_program`]. Absent in a run by hand.
+/// Contains the task of a process that [`this_program`] started. Absent in a run by hand.
 const VARIABLE: &str = "SHM_POOL_TASK";
 
 /// A process; killed and reaped when this is dropped.
@@ -21,33 +21,33 @@ pub struct Child {
 }
 
 impl Child {
-    /// Starts a process. Errors call it by `name`.
+    /// Starts a process, called `name` in errors.
     pub fn start(name: impl Into<String>, command: &mut Command) -> io::Result<Self> {
         Ok(Self { name: name.into(), process: command.spawn()? })
     }
 
-    /// What errors call it.
+    /// Returns its name in errors.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its standard input, if that is a pipe. Given once.
+    /// Returns its standard input, if that is a pipe, once.
     pub fn input(&mut self) -> Fallible<ChildStdin> {
         Ok(self.process.stdin.take().ok_or("no pipe")?)
     }
 
-    /// Its standard output, if that is a pipe. Given once.
+    /// Returns its standard output, if that is a pipe, once.
     pub fn output(&mut self) -> Fallible<ChildStdout> {
         Ok(self.process.stdout.take().ok_or("no pipe")?)
     }
 
-    /// Waits until it has [said](say_ready) that it is ready.
+    /// Waits until it has [reported](say_ready) that it is ready.
     pub fn wait_until_ready(&mut self) -> Fallible {
         let said = self.output()?.read_exact(&mut [0]);
         Ok(said.map_err(|error| format!("the {} has not begun: {error}", self.name))?)
     }
 
-    /// An error if it has ended.
+    /// Returns an error if it has exited.
     pub fn check_alive(&mut self) -> Fallible {
         match self.process.try_wait()? {
             None => Ok(()),
@@ -55,7 +55,7 @@ impl Child {
         }
     }
 
-    /// Waits until it ends, as it must, with success.
+    /// Waits until it exits, and checks that it succeeded.
     pub fn finish(mut self) -> Fallible {
         let status = self.process.wait()?;
         if status.success() {
@@ -82,60 +82,61 @@ impl DerefMut for Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // Both fail only if it has ended, and was waited for.
+        // Both fail only if it has exited, and was waited for.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// This program, to be run once more with a task.
+/// Returns a command that runs this program again, with a task.
 pub fn this_program(task: &impl Serialize) -> io::Result<Command> {
     let mut command = Command::new(env::current_exe()?);
     command.env(VARIABLE, serde_json::to_string(task)?);
     Ok(command)
 }
 
-/// This test binary, to be run once more with a task and the one test `entry`, named by its path.
+/// Returns a command that runs this test binary again, with a task and the one test `entry`, given
+/// by its path.
 pub fn this_test(entry: &str, task: &impl Serialize) -> io::Result<Command> {
     let mut command = this_program(task)?;
     command.args([entry, "--exact", "--nocapture", "--test-threads=1"]);
     Ok(command)
 }
 
-/// This process's task; `None` in a run by hand.
+/// Returns this process's task, or `None` in a run by hand.
 pub fn task<T: DeserializeOwned>() -> Option<T> {
     let text = env::var(VARIABLE).ok()?;
     Some(serde_json::from_str(&text).expect("a task of this program"))
 }
 
-/// The standard input as it was inherited: a socket, a pipe or memory.
+/// Returns the standard input as it was inherited: a socket, a pipe or memory.
 pub fn inherited_input() -> io::Result<OwnedFd> {
     io::stdin().as_fd().try_clone_to_owned()
 }
 
-/// The standard output as it was inherited.
+/// Returns the standard output as it was inherited.
 pub fn inherited_output() -> io::Result<OwnedFd> {
     io::stdout().as_fd().try_clone_to_owned()
 }
 
-/// Says to the process that [waits](Child::wait_until_ready) for it that there is something to open
-/// now, by a byte on the standard output.
+/// Writes a byte to the standard output, which tells the process that
+/// [waits](Child::wait_until_ready) that there is something to open now.
 pub fn say_ready() -> io::Result<()> {
     io::stdout().write_all(b".")?;
     io::stdout().flush()
 }
 
-/// From now on this process ends when the one ends that started it, however that ends.
+/// Makes this process exit when its parent exits, in whatever way.
 pub fn end_with_parent() -> Fallible {
     Ok(set_pdeathsig(Signal::SIGKILL)?)
 }
 
-/// The exit code of a program, or of a role of it, whose error is told under its name.
+/// Returns the exit code of a program or a role, and prints an error under its name.
 pub fn exit_code(name: &str, outcome: Fallible) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // By one call, so that two processes do not mix their lines.
+            // In one call, so that two processes do not mix their lines.
             let lines: String = error.to_string().lines().map(|line| format!("{name}: {line}\n")).collect();
             eprint!("{lines}");
             ExitCode::FAILURE

@@ -1,15 +1,14 @@
-//! Which bytes are in which message: the file, cut into pieces, from the start again when it ends.
+//! The bytes of each message: pieces of the file, which repeats when it ends.
 //!
-//! Publisher and subscribers work it out by the same rule, so that an announcement is a descriptor
-//! and nothing else.
+//! Publisher and subscribers derive them by the same rule, so that an announcement is only a
+//! descriptor.
 
 use crate::Fallible;
 use std::path::Path;
 
 /// A file in private memory.
 pub struct Source {
-    /// The file, and then its start again, so that a message that runs over the end is one slice
-    /// like any other.
+    /// The file, and then its start again, so that a message that wraps around is also one slice.
     bytes: Vec<u8>,
     file_len: usize,
 }
@@ -18,7 +17,7 @@ impl Source {
     /// Reads the file, for messages of up to `largest` bytes.
     pub fn read(path: &Path, largest: usize) -> Fallible<Self> {
         let named = |error: std::io::Error| format!("cannot read {}: {error}", path.display());
-        // A device or a pipe may never end, or not be the same when the next process reads it.
+        // A device or a pipe may never end, or differ when the next process reads it.
         if !std::fs::metadata(path).map_err(named)?.is_file() {
             return Err(format!("cannot send {}: it is not a regular file", path.display()).into());
         }
@@ -40,8 +39,8 @@ impl Source {
         self.file_len
     }
 
-    /// The messages, without end: their sizes are `sizes` in turn, and each starts in the file
-    /// where the last one ended.
+    /// Returns the messages, without end: their sizes cycle through `sizes`, and each starts in the
+    /// file where the last one ended.
     pub fn messages<'a>(&'a self, sizes: &'a [usize]) -> impl Iterator<Item = &'a [u8]> {
         sizes.iter().cycle().scan(0, |start, &len| {
             let message = &self.bytes[*start..*start + len];

@@ -1,5 +1,4 @@
-//! Tables in Markdown, so that what a program prints can be shown anywhere; and what a ratio should
-//! be.
+//! Tables in Markdown, so that a program's output can be shown anywhere; and goals for ratios.
 
 pub use comfy_table::Table;
 use comfy_table::{presets, CellAlignment};
@@ -15,7 +14,7 @@ pub fn table<H: AsRef<str>>(heads: &[H]) -> Table {
     table
 }
 
-/// What a ratio should be. One that is missed is a result, and no error.
+/// The goal for a ratio. Missing it is a result, and no error.
 #[derive(Clone, Copy, Debug)]
 pub enum Goal {
     /// This or less.
@@ -24,12 +23,12 @@ pub enum Goal {
     Below(f64),
     /// This or more.
     AtLeast(f64),
-    /// Only told.
+    /// Only reported.
     None,
 }
 
 impl Goal {
-    /// How the ratio stands to it. What is no number misses every goal.
+    /// Compares the ratio to the goal. NaN misses every goal.
     pub fn verdict(self, ratio: f64) -> &'static str {
         match self {
             Self::AtMost(bound) if ratio <= bound => "pass",

@@ -1,8 +1,8 @@
-//! An executor for one future: the calling thread.
+//! For futures: an executor for one, which is the calling thread, and wakers for tests.
 
 use std::future::Future;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{mpsc, Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 
@@ -24,4 +24,36 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
             Poll::Pending => thread::park(),
         }
     }
+}
+
+/// A waker that does nothing.
+pub fn noop_waker() -> Waker {
+    struct Noop;
+
+    impl Wake for Noop {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    Waker::from(Arc::new(Noop))
+}
+
+/// A waker whose `wake` blocks: it sends a message through the first channel, and returns once the
+/// other end of the second one is dropped.
+pub fn blocking_waker() -> (Waker, mpsc::Receiver<()>, mpsc::Sender<()>) {
+    struct Blocks {
+        called: Mutex<mpsc::Sender<()>>,
+        may_return: Mutex<mpsc::Receiver<()>>,
+    }
+
+    impl Wake for Blocks {
+        fn wake(self: Arc<Self>) {
+            self.called.lock().unwrap().send(()).unwrap();
+            let _ = self.may_return.lock().unwrap().recv();
+        }
+    }
+
+    let (called, is_called) = mpsc::channel();
+    let (go, may_return) = mpsc::channel();
+    let blocks = Blocks { called: Mutex::new(called), may_return: Mutex::new(may_return) };
+    (Waker::from(Arc::new(blocks)), is_called, go)
 }

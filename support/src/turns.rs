@@ -1,24 +1,24 @@
-//! Measures several subjects in turn, so that whatever else the machine does meets all of them
+//! Measures several subjects in turn, so that other activity on the machine affects all of them
 //! alike.
 
 use crate::latency::Spread;
 use std::time::{Duration, Instant};
 
-/// About how long a batch takes: many times the clock's resolution, and mostly less than a
+/// The approximate duration of a batch: many times the clock's resolution, and mostly less than a
 /// scheduler's time slice.
 pub const BATCH: Duration = Duration::from_micros(500);
 
 /// How long each subject runs before it is measured.
 const WARM_UP: Duration = Duration::from_millis(50);
 
-/// How long so many operations took; `None` if something else kept them from running. The error is
-/// why they cannot.
+/// Runs a number of operations and returns their duration, or `None` if they were disturbed. The
+/// error says why they cannot run.
 pub type Batch = Box<dyn FnMut(u64) -> Result<Option<Duration>, String>>;
 
 /// Runs all subjects in turn, `rounds` times, each round beginning with another one. A batch has
-/// `count` operations, or if that is `None` as many as take half a millisecond. Gives nanoseconds
-/// per operation over all batches of each; or why there are none, be it that less than half of the
-/// batches were undisturbed.
+/// `count` operations, or if that is `None` as many as take half a millisecond. Returns nanoseconds
+/// per operation over all batches of each, or why there are none, for example because less than
+/// half of the batches were undisturbed.
 pub fn interleave(
     subjects: impl IntoIterator<Item = Result<Batch, String>>,
     rounds: usize,
@@ -45,7 +45,7 @@ pub fn interleave(
     lanes.into_iter().map(spread).collect()
 }
 
-/// Runs a subject until it is warm. Returns it with the number of operations of a batch.
+/// Warms a subject up. Returns it with the number of operations of a batch.
 fn warm_up(mut batch: Batch, count: Option<u64>) -> Result<(Batch, u64), String> {
     if let Some(count) = count {
         batch(count)?;

@@ -20,7 +20,7 @@ impl fmt::Display for Nanoseconds {
 
 const UNITS: [(&str, usize); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
 
-/// A size from the command line: bytes, or with a unit.
+/// Parses a size from the command line: bytes, or with a unit.
 pub fn parse_size(text: &str) -> Result<usize, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = &text[digits.len()..];
@@ -33,7 +33,7 @@ pub fn parse_size(text: &str) -> Result<usize, String> {
     number.checked_mul(factor).ok_or_else(|| "more bytes than this machine can address".to_owned())
 }
 
-/// A number of bytes, with the largest unit that it has at least one of.
+/// A number of bytes, shown in the largest unit of which it has at least one.
 #[derive(Clone, Copy, Debug)]
 pub struct Bytes(pub u64);
 
@@ -45,12 +45,12 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// Bytes in MiB.
+/// Converts bytes to MiB.
 pub fn mib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
-/// The number with a comma at every three digits.
+/// Formats the number with a comma at every three digits.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let groups: Vec<_> = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();

@@ -15,7 +15,7 @@ pub fn send(mut to: impl Write, value: &impl Serialize) -> io::Result<()> {
     to.flush()
 }
 
-/// The next value; `None` when the other side is gone, perhaps in the middle of one.
+/// Returns the next value, or `None` when the other side has closed, perhaps in the middle of one.
 pub fn receive<T: DeserializeOwned>(mut from: impl Read) -> io::Result<Option<T>> {
     let mut read = || {
         let mut len = [0; 4];
@@ -30,18 +30,18 @@ pub fn receive<T: DeserializeOwned>(mut from: impl Read) -> io::Result<Option<T>
     }
 }
 
-/// Is the other side gone?
+/// Returns `true` if the other side has closed.
 pub fn is_end(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset)
 }
 
-/// The next value, which must come.
+/// Returns the next value, which must arrive.
 pub fn expect<T: DeserializeOwned>(from: impl Read) -> crate::Fallible<T> {
     Ok(receive(from)?.ok_or("the other process ended before it had told anything")?)
 }
 
-/// Has a thread hear all that comes, as long as `hear` wants more; the last is `None`, when the other
-/// side is gone.
+/// Starts a thread that passes each value to `hear`, as long as it wants more; the last is `None`,
+/// when the other side has closed.
 pub fn listen<T: DeserializeOwned>(
     mut from: impl Read + Send + 'static,
     mut hear: impl FnMut(Option<T>) -> bool + Send + 'static,
@@ -52,7 +52,7 @@ pub fn listen<T: DeserializeOwned>(
                 return;
             }
         }
-        // Who hears of the end finds the descriptor closed.
+        // Dropped first, so that the descriptor is closed when `hear` learns of the end.
         drop(from);
         hear(None);
     })

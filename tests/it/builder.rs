@@ -1,5 +1,5 @@
-//! Options: bad values are typed errors that leave nothing behind, boundary values work, and modes
-//! and names are exact.
+//! Builder options: invalid values are typed errors that leave no object behind, boundary values
+//! work, and modes and names are exact.
 
 use crate::support::{files, unique_prefix, NONE};
 use shm_pool::{AttachError, BuildError, Client, Provider, ProviderBuilder};
@@ -11,6 +11,14 @@ const MAX_LEN: usize = (1 << 48) - 1;
 
 fn small() -> ProviderBuilder {
     Provider::builder().max_shared(1)
+}
+
+/// A miscalculated quota of 0 must not let each peer read one byte.
+#[test]
+fn quota_of_zero() {
+    let error = small().max_bytes_per_peer(0).build().unwrap_err();
+    assert!(matches!(error, BuildError::OutOfRange { option: "max_bytes_per_peer", value: 0, min: 1, .. }), "{error}");
+    assert!(small().max_bytes_per_peer(1).build().is_ok());
 }
 
 #[test]
@@ -80,7 +88,7 @@ fn boundary_values_work() {
 fn the_largest_number_of_records_is_in_range() {
     match Provider::builder().max_shared(1 << 20).build() {
         Ok(provider) => assert!(provider.alloc(1).unwrap().freeze().descriptor().is_ok()),
-        // It takes 128 MiB, which not every machine has.
+        // It needs 128 MiB, which not every machine has.
         Err(error) => assert!(matches!(error, BuildError::Os(_)), "{error}"),
     }
 }
@@ -101,7 +109,7 @@ fn prefixes_that_cannot_start_a_file_name_are_refused_by_both_sides() {
 fn the_prefix_starts_every_name_and_clients_need_it() {
     for fill in ["x".repeat(64), "Z".to_owned(), "a-b_C-9".to_owned()] {
         let unique = unique_prefix("prefix");
-        // Limited to 64 characters, so that the longest prefix is tried too.
+        // Limited to 64 characters, so that the longest prefix is tested too.
         let prefix: String = unique.chars().chain(fill.chars()).take(64.min(unique.len() + fill.len())).collect();
         let provider = small().name_prefix(prefix.as_str()).build().unwrap();
         let messages = [100, 1 << 20].map(|len| provider.alloc(len).unwrap().freeze());
@@ -126,7 +134,7 @@ fn modes_that_mean_nothing_or_lock_the_owner_out_are_refused() {
     assert_eq!(files(&prefix), NONE, "a failed build leaves files");
 }
 
-/// Builds a provider with `mode`, and returns the modes of its control object and of its segment.
+/// Builds a provider with `mode`, and returns the modes of its control object and its segment.
 fn modes_on_disk(mode: u32) -> Vec<u32> {
     let provider = small().mode(mode).build().unwrap();
     let _live = [100, 1 << 20].map(|len| provider.alloc(len).unwrap());
@@ -138,11 +146,11 @@ fn modes_on_disk(mode: u32) -> Vec<u32> {
 
 #[test]
 fn modes_on_disk_are_exact_whatever_the_umask() {
-    // All threads of a process share the file creation mask. This thread takes a copy of its own,
-    // so that no other test sees the change.
+    // All threads of a process share the umask. This thread takes a private copy, so that no other
+    // test sees the change.
     let masked = thread::spawn(|| {
-        // SAFETY: `unshare(CLONE_FS)` gives this thread its own working directory and file creation
-        // mask. It touches no memory.
+        // SAFETY: `unshare(CLONE_FS)` gives this thread its own working directory and umask. It
+        // touches no memory.
         let is_private = unsafe { libc::unshare(libc::CLONE_FS) } == 0;
         for mask in [0o000, 0o022, 0o077, 0o777] {
             if is_private {

@@ -1,7 +1,6 @@
-//! A channel within one process: what fits, what is held, and what its ends say when there is no
-//! more.
+//! A channel within one process: capacity, ownership of buffers, and errors at its end.
 
-use crate::support::{segment, unique_prefix};
+use crate::support::{builder, segment, unique_prefix};
 use shm_pool::channel::{ChannelError, Receiver, RecvError, SendErrorKind, Sender};
 use shm_pool::{AttachError, Client, Provider};
 use std::alloc::Layout;
@@ -20,8 +19,7 @@ fn channel(test: &str, provider: &Provider, slots: usize) -> (Sender, Receiver, 
     (sender, receiver, client)
 }
 
-/// Otherwise a single-threaded program that sends as many messages as it was told would fit blocks
-/// for ever.
+/// A single-threaded program that sends as many messages as fit must not block.
 #[test]
 fn as_many_messages_fit_as_there_are_slots_whatever_was_received() {
     let provider = Provider::builder().build().unwrap();
@@ -42,7 +40,6 @@ fn as_many_messages_fit_as_there_are_slots_whatever_was_received() {
     }
 }
 
-/// Otherwise a capacity out of range is accepted, or is refused without naming the range.
 #[test]
 fn a_capacity_that_cannot_be_is_refused_with_the_range() {
     let provider = Provider::builder().build().unwrap();
@@ -59,8 +56,7 @@ fn a_capacity_that_cannot_be_is_refused_with_the_range() {
     }
 }
 
-/// Otherwise the statistics do not add up for a publisher that sends each message through several
-/// channels.
+/// A buffer sent through several channels counts once in the statistics.
 #[test]
 fn a_buffer_that_several_channels_have_is_counted_once() {
     let provider = Provider::builder().build().unwrap();
@@ -75,7 +71,7 @@ fn a_buffer_that_several_channels_have_is_counted_once() {
     drop((received, other));
 }
 
-/// Otherwise a receiver keeps asking for a message that it can never map.
+/// A receiver must not retry a message that it can never map.
 #[test]
 fn a_message_that_can_never_be_mapped_is_no_message_for_later() {
     let prefix = unique_prefix("chan-never");
@@ -96,7 +92,7 @@ fn a_message_that_can_never_be_mapped_is_no_message_for_later() {
     assert!(!buffer.is_leased(), "what was not received has come back");
 }
 
-/// Otherwise a receiver that reads a message as a struct gets an error from its typed view.
+/// A receiver can read a message as a struct.
 #[test]
 fn messages_are_aligned_as_promised() {
     let provider = Provider::builder().build().unwrap();
@@ -115,8 +111,8 @@ fn messages_are_aligned_as_promised() {
     }
 }
 
-/// Otherwise a grant that is presented twice takes the message away from a receiver that got it
-/// through a channel.
+/// A grant that is presented twice does not release the message of a receiver that got it through a
+/// channel.
 #[test]
 fn a_grant_that_is_taken_up_twice_takes_nothing_from_a_channel() {
     let provider = Provider::builder().build().unwrap();
@@ -137,7 +133,7 @@ fn a_grant_that_is_taken_up_twice_takes_nothing_from_a_channel() {
     assert!(!message.is_leased());
 }
 
-/// Otherwise loans are miscounted: a message is reused while its receiver reads it, or never.
+/// Miscounted loans would release a message while its receiver reads it, or never.
 #[test]
 fn a_buffer_can_be_sent_as_often_as_there_are_loans() {
     let provider = Provider::builder().build().unwrap();
@@ -151,7 +147,7 @@ fn a_buffer_can_be_sent_as_often_as_there_are_loans() {
             receiver.recv().unwrap()
         })
         .collect();
-    let error = sender.send(message.clone()).unwrap_err();
+    let error = sender.try_send(message.clone()).unwrap_err();
     assert!(matches!(error.kind(), SendErrorKind::TooManyLent { max: 32 }), "{error}");
     drop(held);
     assert!(!message.is_leased());
@@ -159,7 +155,7 @@ fn a_buffer_can_be_sent_as_often_as_there_are_loans() {
     assert_eq!(receiver.recv().unwrap().len(), 10);
 }
 
-/// Otherwise a publisher that exits in good order takes its last messages with it.
+/// A publisher that exits cleanly does not lose its last messages.
 #[test]
 fn a_sender_can_wait_until_all_was_received() {
     let provider = Provider::builder().build().unwrap();
@@ -178,7 +174,7 @@ fn a_sender_can_wait_until_all_was_received() {
     assert!(matches!(end, Err(RecvError::Disconnected)), "{end:?}");
 }
 
-/// Otherwise a program that keeps a clone of a sent buffer overwrites what its receiver reads.
+/// A program that keeps a clone of a sent buffer cannot overwrite the receiver's memory.
 #[test]
 fn a_buffer_stays_the_receivers_when_sender_and_provider_are_gone() {
     let provider = Provider::builder().build().unwrap();
@@ -195,14 +191,14 @@ fn a_buffer_stays_the_receivers_when_sender_and_provider_are_gone() {
     assert_eq!((&message[..], &kept[..]), (&b"hello"[..], &b"hello"[..]));
 }
 
-/// Otherwise a server that opens a channel for each client runs out of descriptors.
+/// A server that opens a channel for each client does not run out of descriptors.
 #[test]
 fn channels_that_are_over_are_let_go_of() {
     let provider = Provider::builder().build().unwrap();
     let open = || fs::read_dir("/proc/self/fd").unwrap().filter_map(Result::ok).filter(is_of_a_channel).count();
     for _ in 0..50 {
         let (mut sender, receiver, _client) = channel("chan-over", &provider, 4);
-        // This message comes back when its receiver drops, and nobody has told the pool yet.
+        // This message is returned when its receiver is dropped, without notifying the pool.
         sender.send(provider.alloc(5000).unwrap().freeze()).unwrap();
         drop((receiver, sender));
         assert!(open() <= 4, "the last channel's, and no more");
@@ -219,5 +215,23 @@ fn modes_are_those_of_a_provider() {
     for mode in [0o400, 0o700, 0o066, 0o1600] {
         let made = Sender::builder().mode(mode).create(&provider, "chan-mode");
         assert!(matches!(made, Err(ChannelError::Mode { mode: found }) if found == mode), "{mode:#o}");
+    }
+}
+
+/// An incomplete object whose creator was killed is reported as a disconnected sender, so that
+/// `open_timeout` waits for a successor.
+#[test]
+fn unfinished_object_awaits_successor() {
+    let prefix = unique_prefix("ch-unfinished");
+    let provider = builder().name_prefix(&prefix).build().unwrap();
+    let client = Client::builder().name_prefix(&prefix).build().unwrap();
+    let path = format!("/dev/shm/{prefix}.c.channel");
+    for content in [&[0; 4096][..], &[0; 4096 + 8192]] {
+        std::fs::write(&path, content).unwrap();
+        let error = Receiver::open(&client, "c").unwrap_err();
+        assert!(matches!(error, ChannelError::SenderGone { .. }), "{error}");
+        let sender = Sender::create(&provider, "c").unwrap();
+        drop(Receiver::builder().open_timeout(&client, "c", Duration::ZERO).unwrap());
+        drop(sender);
     }
 }

@@ -6,7 +6,7 @@ use std::hint::spin_loop;
 use std::sync::{Arc, Barrier};
 use std::thread;
 
-/// Something that another thread checks and drops.
+/// A handle that another thread checks and drops.
 type Held = Box<dyn FnOnce() + Send>;
 
 fn provider(prefix: &str) -> Provider {
@@ -14,7 +14,7 @@ fn provider(prefix: &str) -> Provider {
     builder.name_prefix(prefix).build().unwrap()
 }
 
-/// Two things to hold that belong to one buffer.
+/// Returns two handles to one buffer.
 fn ways_to_hold(way: usize, mut buffer: ShmBufMut, client: &Client, peer: PeerId) -> [Held; 2] {
     write(&mut buffer, way as u64);
     let check = move |bytes: &[u8]| assert!(holds(bytes, way as u64), "bytes were lost when the provider closed");
@@ -36,7 +36,7 @@ fn ways_to_hold(way: usize, mut buffer: ShmBufMut, client: &Client, peer: PeerId
             [Box::new(move || check(&view)), Box::new(move || check(&message))]
         }
         3 => {
-            // Nobody takes the grant up.
+            // The grant is never taken up.
             message.grant(peer).unwrap();
             [Box::new(move || check(&message)), nothing()]
         }
@@ -56,7 +56,7 @@ fn ways_to_hold(way: usize, mut buffer: ShmBufMut, client: &Client, peer: PeerId
     }
 }
 
-/// Spins for a random time, so that the threads meet at different places.
+/// Spins for a random time, so that the threads interleave differently.
 fn dawdle(random: &mut Random) {
     (0..random.below(3000)).for_each(|_| spin_loop());
 }
@@ -77,7 +77,7 @@ fn a_provider_that_closes_under_its_buffers_leaves_nothing() {
         let peer = client.connect(provider.id()).unwrap();
         let lengths = [100, 100, 3000, 70_000];
         let pairs = lengths.map(|len| ways_to_hold(random.below(6), provider.alloc(len).unwrap(), &client, peer));
-        // Leave something idle in each kind of place.
+        // Leaves an idle chunk in each kind of place.
         drop(provider.reserve(100, 2).unwrap());
         assert!(provider.alloc(70_000).unwrap().freeze().descriptor().is_ok());
         let (one, two): (Vec<Held>, Vec<Held>) = pairs.into_iter().map(|[one, two]| (one, two)).unzip();

@@ -1,4 +1,4 @@
-//! Descriptors are untrusted: stale, damaged and forged ones get a typed error, and leave nothing
+//! Descriptors are untrusted: stale, damaged and forged ones get a typed error, and leave no lease
 //! behind.
 
 use crate::support::{address, forge, holds, message, pair, provider, Random};
@@ -103,7 +103,7 @@ fn a_client_of_another_prefix_or_another_user_is_kept_out() {
     assert_eq!((expected, object), (u32::MAX - 1, format!("/dev/shm/shm_pool.{}.ctl", provider.id())));
 }
 
-/// How decoding and attaching 32 bytes from outside ends.
+/// The result of decoding and attaching 32 untrusted bytes.
 fn outcome(client: &Client, bytes: [u8; Descriptor::SIZE]) -> &'static str {
     match Descriptor::from_bytes(bytes) {
         Err(DescriptorError::Magic { .. }) => "magic number",
@@ -151,7 +151,7 @@ fn targets() -> (shm_pool::Provider, Client, Vec<ShmBuf>, Vec<[u8; Descriptor::S
     (provider, client, messages, bytes)
 }
 
-/// Fails if a lease is left, or if a message changed.
+/// Fails if a lease is left, or if a message has changed.
 fn assert_untouched(messages: Vec<ShmBuf>) {
     for message in messages {
         let first = address(&message);
@@ -196,7 +196,7 @@ fn a_hundred_thousand_forged_descriptors_are_refused() {
         let Some(descriptor) = forge(flipped) else { continue };
         *counts.entry(refusal(&client, &descriptor)).or_insert(0) += 1;
     }
-    // Clearing the grant leaves an honest descriptor of a live message.
+    // Clearing the grant leaves a valid descriptor of a live message.
     let honest = counts.remove("attached").unwrap_or(0);
     assert!(honest < 1000, "{honest} of the forged descriptors opened a message");
     for expected in ["stale", "no such record", "wrong length", "not granted", "other peer", "no provider"] {

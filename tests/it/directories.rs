@@ -1,4 +1,4 @@
-//! Objects in another directory than /dev/shm: everything that knows their names knows it.
+//! Objects in a directory other than /dev/shm.
 
 use crate::support::{builder, files, holds, unique_prefix, write, NONE};
 use shm_pool::channel::{Message, Receiver, Sender};
@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-/// A directory of a tmpfs, removed on drop, which fails if anything is left in it.
+/// A directory on a tmpfs, removed on drop, which fails if any file is left in it.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -44,8 +44,7 @@ impl Drop for Directory {
     }
 }
 
-/// Otherwise a pool that was given a tmpfs of its own takes memory of /dev/shm all the same, or its
-/// peers do not find it.
+/// A pool with its own tmpfs takes no memory of /dev/shm, and its peers find it.
 #[test]
 fn all_objects_are_in_the_directory_and_peers_find_them_there() {
     // A path need not be UTF-8.
@@ -68,12 +67,12 @@ fn all_objects_are_in_the_directory_and_peers_find_them_there() {
     assert!(matches!(elsewhere, Err(AttachError::NoProvider { .. })), "{elsewhere:?}");
 }
 
-/// Otherwise what killed publishers leave there stays for ever.
+/// The objects of killed publishers are swept there too.
 #[test]
 fn a_directory_is_swept_by_itself() {
     let directory = Directory::new(b"swept");
     let prefix = unique_prefix("swept-there");
-    let leave = || fs::write(directory.0.join(format!("{prefix}.0123456789abcdef.1")), [7; 5000]).unwrap();
+    let leave = || fs::write(directory.0.join(format!("{prefix}.0123456789abcdef.1")), [7; 8192]).unwrap();
     leave();
     assert_eq!(Provider::sweep(&prefix).unwrap().objects, 0, "another directory");
     let swept = Provider::sweep_in(&directory.0, &prefix).unwrap();
@@ -84,7 +83,7 @@ fn a_directory_is_swept_by_itself() {
     drop(provider);
 }
 
-/// Otherwise whoever can write to the directory has another file opened in place of an object.
+/// A user who can write to the directory cannot redirect an object to another file.
 #[test]
 fn a_symbolic_link_is_not_followed_there() {
     let directory = Directory::new(b"link");

@@ -1,9 +1,12 @@
-//! What an error says: which object, which sizes, what to do, and what caused it.
+//! Error messages: the object, the sizes, a remedy, and the source.
 
 use crate::support::{builder, files, message, pair, NONE};
-use shm_pool::{AllocErrorKind, AttachError, Client, DescriptorError, OsError, ShareError};
+use shm_pool::channel::{ChannelError, RecvError, SendErrorKind, WaitAnyError};
+use shm_pool::inspect::Inspector;
+use shm_pool::{AllocErrorKind, AttachError, BuildError, Client, DescriptorError, OsError, ShareError};
 use std::error::Error;
 use std::io;
+use std::time::Duration;
 
 /// Fails unless the error's text contains all of `parts`.
 fn assert_says(error: &dyn Error, parts: &[&str]) {
@@ -52,7 +55,7 @@ fn a_system_without_memory_is_told_apart_and_nothing_is_left() {
     let error = provider.alloc(HUGE).unwrap_err();
     assert!(error.is_exhausted(), "room may be made");
     let object = format!("/dev/shm/shm_pool.{}.1", provider.id());
-    assert_says(&error, &[&HUGE.to_string(), &object, "failed", "os error"]);
+    assert_says(&error, &[&HUGE.to_string(), &object, "failed"]);
 
     let AllocErrorKind::Os(os) = error.kind() else { panic!("{error}") };
     assert!(["posix_fallocate", "mmap"].contains(&os.call()), "{os}");
@@ -91,7 +94,7 @@ fn errors_of_sharing_name_peer_provider_and_remedy() {
     assert_says(&message(&other, 1, 1).grant(peer).unwrap_err(), &[&id, &other_id]);
     drop((client, grants));
     assert_says(&buffer.grant(peer).unwrap_err(), &["gone", &id]);
-    assert_says(&ShareError::TooManyShared { max: 5 }, &["5 records", "trim", "max_shared"]);
+    assert_says(&ShareError::TooManyShared { max: 5 }, &["5 records", "max_shared"]);
 }
 
 #[test]
@@ -135,6 +138,63 @@ fn a_length_above_the_capacity_names_both() {
     let error = buffer.try_set_len(1 << 20).unwrap_err();
     assert_says(&error, &["1048576", &buffer.capacity().to_string()]);
     assert_eq!((error.requested(), error.capacity()), (1 << 20, buffer.capacity()));
+}
+
+/// A call without a size that failed.
+fn os() -> OsError {
+    Inspector::of("/nowhere/at/all").look().unwrap_err()
+}
+
+/// Otherwise a chain of causes is printed with gaps, or says everything twice.
+#[test]
+fn a_cause_is_returned_and_not_displayed() {
+    let exhausted = || builder().max_bytes(1 << 20).build().unwrap().alloc(2 << 20).unwrap_err();
+    let caused: [(&str, Box<dyn Error>); 12] = [
+        ("OsError", Box::new(os())),
+        ("BuildError::Os", Box::new(BuildError::from(os()))),
+        ("BuildError::Random", Box::new(BuildError::Random(io::Error::from_raw_os_error(libc::EAGAIN)))),
+        ("BuildError::NumaNode", {
+            Box::new(BuildError::NumaNode { node: 1, source: io::Error::from_raw_os_error(libc::EINVAL) })
+        }),
+        ("AllocErrorKind::Os", Box::new(AllocErrorKind::Os(os()))),
+        ("AllocErrorKind::TimedOut", {
+            Box::new(AllocErrorKind::TimedOut { timeout: Duration::from_secs(1), source: exhausted() })
+        }),
+        ("AllocErrorKind::ReserveShare", Box::new(AllocErrorKind::ReserveShare(ShareError::Forked))),
+        ("AttachError::Os", Box::new(AttachError::from(os()))),
+        ("ChannelError::Os", Box::new(ChannelError::from(os()))),
+        ("RecvError::NotNow", Box::new(RecvError::NotNow(os()))),
+        ("RecvError::Attach", Box::new(RecvError::Attach(AttachError::Forked))),
+        ("WaitAnyError::NoHelper", Box::new(WaitAnyError::NoHelper { receivers: 1, source: os() })),
+    ];
+    for (name, error) in &caused {
+        assert!(error.source().is_some(), "{name} keeps its cause to itself");
+        assert_is_said_once(name, &**error);
+    }
+    assert!(RecvError::NoHelper(os()).source().is_some());
+    assert_is_said_once("RecvError::NoHelper", &RecvError::NoHelper(os()));
+    let numbers: [Box<dyn Error>; 2] =
+        [Box::new(SendErrorKind::NoHelper { errno: 11 }), Box::new(RecvError::NotConnected { errno: 24 })];
+    for error in numbers {
+        assert!(error.source().is_none() && error.to_string().contains("error"), "a number has no cause: {error}");
+    }
+}
+
+/// Fails if an error of the chain contains the text of a later one.
+fn assert_is_said_once(name: &str, error: &dyn Error) {
+    let causes = std::iter::successors(error.source(), |&cause| cause.source());
+    let chain: Vec<String> = std::iter::once(error.to_string()).chain(causes.map(ToString::to_string)).collect();
+    for (at, text) in chain.iter().enumerate() {
+        for cause in &chain[at + 1..] {
+            assert!(!text.contains(cause.as_str()), "{name} says its cause twice: {chain:?}");
+        }
+    }
+}
+
+#[test]
+fn a_call_without_a_size_names_none() {
+    assert_says(&os(), &["/nowhere/at/all", "readdir"]);
+    assert!(os().bytes() == 0 && !os().to_string().contains("bytes"), "{}", os());
 }
 
 #[test]

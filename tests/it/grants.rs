@@ -1,9 +1,9 @@
-//! A grant keeps a message in flight to a known receiver, and for that receiver only.
+//! A grant keeps a message in flight to one known receiver only.
 
 use crate::support::{address, builder, forge, holds, message, pair, provider, unique_prefix};
 use shm_pool::{AttachError, Client, PeerId, Provider, ShareError};
 
-/// Lengths of a chunk that is carved in cache lines, and of one of whole pages.
+/// The lengths of a chunk carved in cache lines, and of one of whole pages.
 const LENGTHS: [usize; 2] = [100, 1 << 20];
 
 fn connected() -> (Provider, Client, PeerId) {
@@ -198,7 +198,6 @@ fn a_grant_of_an_earlier_message_does_not_open_a_later_one() {
     assert!(provider.alloc(100).is_ok());
 }
 
-/// Otherwise an attach that fails on the way spends the grant, and the message is lost.
 #[test]
 fn a_failed_attach_does_not_spend_the_grant() {
     for len in LENGTHS {
@@ -220,8 +219,8 @@ fn a_failed_attach_does_not_spend_the_grant() {
     }
 }
 
-/// Otherwise a peer that is refused gets what is sent from then on, keeps what it was granted, or
-/// loses what it reads.
+/// A refused peer gets no further messages, loses its pending grants, and keeps the messages that
+/// it reads.
 #[test]
 fn who_is_disconnected_gets_no_new_message_and_keeps_what_it_reads() {
     let prefix = unique_prefix("disconnect");
@@ -254,7 +253,7 @@ fn who_is_disconnected_gets_no_new_message_and_keeps_what_it_reads() {
     drop(again);
     assert_eq!(provider.stats().bytes_leased, 0);
 
-    // The slot is the next peer's, as ever.
+    // The next peer gets the slot, as usual.
     drop(greedy);
     let next = client();
     let successor = next.connect(provider.id()).unwrap();
@@ -266,8 +265,8 @@ fn who_is_disconnected_gets_no_new_message_and_keeps_what_it_reads() {
     assert!(matches!(elsewhere.disconnect(successor), Err(ShareError::OtherProvider { .. })));
 }
 
-/// Otherwise one peer that keeps its messages uses up the cap for all, or a peer that has dropped
-/// some is refused for ever.
+/// A peer that keeps its messages cannot use up the cap, and one that has dropped some can read
+/// again.
 #[test]
 fn a_peer_reads_no_more_bytes_than_its_quota() {
     let provider = builder().max_bytes_per_peer(1_000).build().unwrap();
@@ -285,7 +284,7 @@ fn a_peer_reads_no_more_bytes_than_its_quota() {
     assert!(matches!(other.attach(&descriptors[3]), Err(AttachError::OverQuota { len: 1_001, held: 0, .. })));
     assert!(other.attach(&descriptors[1]).is_ok(), "others are not touched");
 
-    // What fails for another reason does not count.
+    // An attach that fails for another reason does not count.
     let [first, second] = views;
     drop(first);
     let stale = descriptors[0];

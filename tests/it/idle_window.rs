@@ -1,4 +1,5 @@
-//! Idle memory that has not been needed goes back by itself; `trim_to` gives back what is asked for.
+//! Idle memory that is not needed is returned automatically; `trim_to` returns as much as
+//! requested.
 
 use crate::support::builder;
 use shm_pool::{ClassStats, Client, Provider};
@@ -9,7 +10,7 @@ fn provider(max_idle: usize) -> Provider {
     builder().max_bytes(256 << 20).max_idle_per_class(max_idle).idle_window(WINDOW).build().unwrap()
 }
 
-/// What is told of the class of messages of `len` bytes.
+/// Returns the statistics of the class of messages of `len` bytes.
 fn class(provider: &Provider, len: usize) -> ClassStats {
     provider.stats().classes.into_iter().find(|class| class.size >= len).unwrap()
 }
@@ -23,7 +24,7 @@ fn pass(provider: &Provider, windows: u64) {
     }
 }
 
-/// Allocates so many messages, and drops them together.
+/// Allocates `count` messages, and drops them together.
 fn burst(provider: &Provider, len: usize, count: usize) {
     let held: Vec<_> = (0..count).map(|_| provider.alloc(len).unwrap()).collect();
     drop(held);
@@ -35,12 +36,10 @@ fn memory_of_a_burst_that_is_over_goes_back_by_itself() {
     burst(&provider, 6 << 20, 32);
     let peak = provider.stats().bytes_held;
     assert!(peak >= 32 * (6 << 20));
-    pass(&provider, 1);
-    let after_one = provider.stats().bytes_held;
-    pass(&provider, 12);
+    // It is released 1 MiB at a time, at every 64th allocation.
+    (0..400 * WINDOW).for_each(|_| drop(provider.alloc(48).unwrap()));
     let left = provider.stats().bytes_held;
     assert!(left < 1 << 20, "{left} bytes of {peak} are still held");
-    assert!(peak - after_one <= 128 << 20, "one window gives back 128 MiB at most: {peak} -> {after_one}");
     burst(&provider, 6 << 20, 32);
     assert!(provider.stats().bytes_held >= 32 * (6 << 20), "and it can be had again");
 }
@@ -66,8 +65,7 @@ fn a_size_that_is_needed_once_in_a_window_is_kept() {
     assert_eq!(class(&provider, 6 << 20).chunks, 0, "and gone once nobody needs it");
 }
 
-/// Otherwise chunks come and go although each burst needs them all: their uses are in step, and so is
-/// whatever looks at every so many of them.
+/// Each burst needs all of its chunks, and its period coincides with that of the eviction.
 #[test]
 fn bursts_that_recur_keep_what_they_need() {
     for count in [2, 4, 5, 16, 31] {
@@ -78,7 +76,7 @@ fn bursts_that_recur_keep_what_they_need() {
     }
 }
 
-/// The idle queue hands out each chunk in turn, so each of them is used; but not so many are needed.
+/// The idle queue hands out each chunk in turn, so each one is used, but fewer are needed.
 #[test]
 fn of_a_size_in_use_as_many_chunks_stay_as_are_needed() {
     let provider = provider(32);
@@ -113,7 +111,7 @@ fn what_is_reserved_stays() {
     let held = provider.stats().bytes_held;
     assert!(held < 5 * (6 << 20), "{held}");
     drop(reservation);
-    pass(&provider, 5);
+    pass(&provider, 12);
     assert!(provider.stats().bytes_held < 1 << 20);
 }
 

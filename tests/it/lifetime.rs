@@ -1,10 +1,10 @@
-//! What outlives what: handles without their provider, views without their client, and nothing
-//! under /dev/shm after the owner's last handle.
+//! Handles outlive their provider, views outlive their client, and no object is left under /dev/shm
+//! after the owner's last handle.
 
 use crate::support::{address, files, holds, message, pair, provider, segment, unique_prefix, write, NONE};
 use shm_pool::{AttachError, Client, Provider};
 
-/// Lengths of a chunk that is carved in cache lines, and of one of whole pages.
+/// The lengths of a chunk carved in cache lines, and of one of whole pages.
 const LENGTHS: [usize; 2] = [1000, 1 << 20];
 
 #[test]

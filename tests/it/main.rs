@@ -1,7 +1,7 @@
-//! The crate as a user sees it, with owner and peer in one process. Every test goes through the
-//! public interface only.
+//! Black-box tests with owner and peer in one process, through the public interface only.
 
 mod awaiting;
+mod backend;
 mod builder;
 mod cap;
 mod channel;
@@ -11,6 +11,7 @@ mod directories;
 mod errors;
 #[cfg(feature = "tracing")]
 mod events;
+mod eviction;
 mod grants;
 mod idle_window;
 mod lifetime;
@@ -19,12 +20,14 @@ mod memory;
 mod model;
 mod occupied_names;
 mod odd_generations;
+mod pairs;
 mod pooling;
 mod publisher;
 mod races;
 mod readers;
 mod sharing;
 mod sizes;
+mod starvation;
 mod support;
 mod trading;
 mod waiting;

@@ -5,7 +5,7 @@ use shm_pool::{Client, Provider};
 
 const LEN: usize = 1 << 20;
 
-/// A provider that destroys every segment as soon as nobody uses it.
+/// A provider that destroys every segment as soon as it is unused.
 fn forgetful() -> Provider {
     builder().max_idle_per_class(0).build().unwrap()
 }
@@ -81,7 +81,7 @@ fn trim_lets_destroyed_segments_and_closed_providers_go() {
     assert_eq!(mappings(&id), 0, "something of a closed provider is still mapped");
 }
 
-/// Otherwise a client has to map a segment again whenever its owner trims it.
+/// A client need not map a segment again when its owner trims it.
 #[test]
 fn a_segment_stays_mapped_while_its_memory_comes_and_goes() {
     let (provider, client) = pair();

@@ -1,16 +1,15 @@
-//! Where a provider's memory comes from: NUMA nodes, huge pages.
+//! The placement of a provider's memory: NUMA nodes, huge pages.
 
 use crate::support::{builder, files, holds, unique_prefix, write, NONE};
 use shm_pool::{BuildError, Provider, ShmBufMut};
 use shm_pool_support::procfs::mapped_memory;
 use std::fs;
 
-/// Otherwise a pool takes its memory from whichever node its first writer runs on.
 #[test]
 fn segments_prefer_the_numa_node_that_was_asked_for() {
     let prefix = unique_prefix("node");
     let provider = match builder().name_prefix(prefix.as_str()).numa_node(0).build() {
-        // A container may forbid the call, and a kernel may not have it.
+        // A container may forbid the call, and a kernel may lack it.
         Err(BuildError::NumaNode { node: 0, source }) => {
             assert!(matches!(source.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)), "{source}");
             return println!("SKIPPED: {source}");
@@ -41,15 +40,14 @@ fn a_numa_node_that_does_not_exist_is_refused_and_nothing_is_left() {
 
 const HUGE: usize = 2 << 20;
 
-/// Bytes of memory that the objects of a prefix have.
+/// Memory of the objects with a prefix, in bytes.
 fn taken(prefix: &str) -> usize {
     use std::os::unix::fs::MetadataExt;
     let blocks = |name: String| fs::metadata(format!("/dev/shm/{name}")).unwrap().blocks() as usize * 512;
     files(prefix).into_iter().map(blocks).sum()
 }
 
-/// Otherwise the option takes memory that nobody asked for, or damages messages when the kernel
-/// moves them, or when they change hands.
+/// The option takes no additional memory, and moving pages does not corrupt messages.
 #[test]
 fn huge_pages_take_no_more_memory_and_change_no_byte() {
     let prefix = unique_prefix("huge-anywhere");
@@ -57,18 +55,18 @@ fn huge_pages_take_no_more_memory_and_change_no_byte() {
     let provider = provider.arena_size(12 * HUGE).huge_pages(true).build().unwrap();
     let control = taken(&prefix);
     let mut kept: Vec<(usize, ShmBufMut)> = Vec::new();
-    // Whole huge pages and parts of some, which lie anywhere.
+    // Whole huge pages and parts of some, at any offset.
     for (stamp, len) in [HUGE / 2, 3 * HUGE, 70_000, 100, HUGE / 2, HUGE - 4096, 2 * HUGE].into_iter().enumerate() {
         let mut buffer = provider.alloc(len).unwrap();
         write(&mut buffer, stamp as u64);
         kept.push((stamp, buffer));
-        // Some tmpfs take whole huge pages by themselves.
+        // Some tmpfs mounts always take whole huge pages.
         if !mounted_with("huge=") {
             assert_eq!(taken(&prefix) - control, provider.stats().bytes_held, "after {len} bytes");
         }
     }
     for way in 0..3 {
-        // Their memory goes back in parts of huge pages, and is taken again.
+        // Their memory is released in parts of huge pages, and taken again.
         kept.retain(|(stamp, _)| stamp % 3 != way);
         provider.trim();
         assert!(kept.iter().all(|(stamp, buffer)| holds(buffer, *stamp as u64)), "a message was damaged");
@@ -86,8 +84,7 @@ fn huge_pages_take_no_more_memory_and_change_no_byte() {
     assert!(mapped > 0, "not a single huge page: is the machine short of memory?");
 }
 
-/// Otherwise a class of messages that are shorter than a huge page never gets one, even if they
-/// were all reserved together.
+/// Messages shorter than a huge page get one if they were reserved together.
 #[test]
 fn messages_that_are_reserved_together_share_huge_pages() {
     let prefix = unique_prefix("huge-shared");
@@ -103,15 +100,15 @@ fn messages_that_are_reserved_together_share_huge_pages() {
     drop(reservation);
 }
 
-/// Does /dev/shm have a mount option that begins like this?
+/// Returns `true` if /dev/shm has a mount option that begins with `option`.
 fn mounted_with(option: &str) -> bool {
     let mounts = fs::read_to_string("/proc/mounts").unwrap();
     let options = mounts.lines().filter(|line| line.contains(" /dev/shm ")).filter_map(|line| line.split(' ').nth(3));
     options.flat_map(|options| options.split(',')).any(|found| found.starts_with(option))
 }
 
-/// Can this kernel make huge pages of 2 MiB for a tmpfs that is mounted without? It can since Linux
-/// 6.1.
+/// Returns `true` if this kernel can make huge pages of 2 MiB for a tmpfs mounted without them
+/// (since Linux 6.1).
 fn has_huge_pages() -> bool {
     let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let release = text("/proc/sys/kernel/osrelease");
@@ -120,4 +117,13 @@ fn has_huge_pages() -> bool {
     (numbers.next(), numbers.next()) >= (Some(6), Some(1))
         && text(&format!("{settings}/hpage_pmd_size")).trim() == HUGE.to_string()
         && !text(&format!("{settings}/shmem_enabled")).contains("[deny]")
+}
+
+/// The first segment is not a whole number of huge pages.
+#[test]
+fn huge_pages_at_the_end_of_a_segment() {
+    let provider = builder().max_bytes(64 << 20).huge_pages(true).build().unwrap();
+    let short: Vec<_> = (0..30).map(|_| provider.alloc(96_000).unwrap()).collect();
+    let long: Vec<_> = (0..30).map(|_| provider.alloc(200_000).unwrap()).collect();
+    drop((short, long));
 }

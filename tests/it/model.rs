@@ -1,5 +1,5 @@
-//! Random histories of one provider and one client, checked against a plain model: the live
-//! handles, each with the message that it must show.
+//! Random histories of one provider and one client, checked against a simple model: the live
+//! handles, each with its expected message.
 
 use crate::support::{address, builder, holds, idle, write};
 use proptest::collection::vec;
@@ -78,21 +78,21 @@ impl Handle {
     }
 }
 
-/// One message that was written into a chunk.
+/// A message that was written into a chunk.
 struct Message {
     stamp: u64,
     len: usize,
-    /// Where its chunk is in the owner, and how large it is.
+    /// The address of its chunk in the owner, and the chunk's capacity.
     start: usize,
     capacity: usize,
-    /// Its chunk was taken back for writing: its descriptors must be stale from then on.
+    /// Its chunk was taken back for writing: from then on its descriptors must be stale.
     is_closed: bool,
     /// Its descriptors may be stale although it is alive.
     is_doubtful: bool,
 }
 
-/// The system and its model. Messages are named by their index, and stay in the list after they are
-/// gone.
+/// The system and its model. Messages are named by their index, and stay in the list when they are
+/// dead.
 struct World {
     provider: Provider,
     client: Client,
@@ -101,7 +101,7 @@ struct World {
     messages: Vec<Message>,
     handles: Vec<(usize, Handle)>,
     descriptors: Vec<(usize, Descriptor)>,
-    /// Grants that were not taken up yet.
+    /// Pending grants.
     grants: Vec<(usize, Descriptor)>,
 }
 
@@ -178,13 +178,13 @@ impl World {
         );
     }
 
-    /// A refused allocation has already done everything that trimming could do for it.
+    /// A refused allocation has already freed everything that trimming could free.
     fn assert_full(&self, layout: Layout) {
         self.trim();
         assert!(self.provider.alloc_layout(layout).is_err(), "{layout:?} was refused, and fits after a trim");
     }
 
-    /// Trimming gives back everything idle, and nothing else.
+    /// Trimming releases all idle memory, and no other.
     fn trim(&self) {
         let before = self.provider.stats().bytes_held;
         let given_back = self.provider.trim();
@@ -204,7 +204,7 @@ impl World {
         self.messages.push(Message { stamp, len, start, capacity, is_closed: false, is_doubtful: false });
     }
 
-    /// Takes a handle out for a step that consumes it.
+    /// Takes a handle out of the list for a step that consumes it.
     fn replace(&mut self, pick: usize, step: fn(&mut Self, usize, Handle)) {
         let (message, handle) = self.handles.swap_remove(pick % self.handles.len());
         step(self, message, handle);
@@ -299,7 +299,7 @@ impl World {
         (0..self.messages.len()).filter(|&message| self.is_alive(message))
     }
 
-    /// Bytes of the chunks that the owner has handles of, or of those that only leases hold.
+    /// Bytes of the chunks that the owner has handles to, or of those that only leases hold.
     fn bytes(&self, owned: bool) -> usize {
         self.alive()
             .filter(|&message| self.is_owned(message) == owned)
@@ -327,7 +327,7 @@ impl World {
         assert!(stats.bytes_held <= stats.peak_bytes_held && stats.peak_bytes_held <= stats.max_bytes);
     }
 
-    /// Drops everything in the order it came, and checks that nothing is left.
+    /// Drops everything in order, and checks that no memory is left.
     fn end(mut self) {
         self.handles.drain(..).for_each(drop);
         drop(self.client);

@@ -1,5 +1,5 @@
-//! Somebody else's files have the names that a provider would take next. It passes them by, and
-//! leaves them as they are.
+//! Foreign files occupy the names that a provider would use next. It skips them without changing
+//! them.
 
 use crate::support::{builder, files, holds, message, segment, unique_prefix, NONE};
 use shm_pool::{Client, Provider};
@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
-/// How many names in a row are taken.
+/// How many consecutive names are taken.
 const TAKEN: u64 = 6;
 const CONTENT: &str = "nobody's message";
 
@@ -43,14 +43,14 @@ impl Foreign {
 impl Drop for Foreign {
     fn drop(&mut self) {
         for path in &self.0 {
-            // After a failure, anything may be left.
+            // After a failure, any subset may be left.
             let _ = fs::remove_file(path).or_else(|_| fs::remove_dir(path));
         }
     }
 }
 
-/// Otherwise an allocation fails because the name of its segment is taken, whether the message is
-/// small or large.
+/// An allocation does not fail because the name of its segment is taken, for small and large
+/// messages.
 #[test]
 fn a_taken_name_is_passed_by() {
     for len in [100, 1 << 20] {

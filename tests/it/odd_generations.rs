@@ -1,14 +1,13 @@
-//! Generations that no owner sends: zero, and the odd ones of closed chunks. A forger can guess
-//! them from a descriptor that was once valid. They open nothing, and are refused before a lease is
-//! tried.
+//! Generations that no owner sends: zero, and the odd ones of closed chunks. A forger can derive
+//! them from a descriptor that was once valid. They are refused before a lease is tried.
 
 use crate::support::{address, forge, holds, message, pair, write};
 use shm_pool::{AttachError, Client, Descriptor, PeerId, ShmView};
 
-/// Lengths of a chunk that is carved in cache lines, and of one of whole pages.
+/// The lengths of a chunk carved in cache lines, and of one of whole pages.
 const LENGTHS: [usize; 2] = [100, 1 << 20];
 
-/// The most views that one client may have of one message.
+/// The maximum number of views of one message in one client.
 const VIEWS: usize = 31;
 
 fn generation(descriptor: &Descriptor) -> u64 {
@@ -29,8 +28,8 @@ fn with_grant(original: &Descriptor, peer: PeerId) -> Descriptor {
     forge(bytes).expect("magic number and version are right")
 }
 
-/// A descriptor of record 63, which belongs to no chunk, at generation 0: what the record's zero
-/// bytes say.
+/// A descriptor of record 63, which belongs to no chunk, at generation 0, the value of the record's
+/// zero bytes.
 fn of_an_unused_record(original: &Descriptor) -> Descriptor {
     let mut bytes = with_generation(original, 0).to_bytes();
     bytes[4..8].copy_from_slice(&63u32.to_le_bytes());
@@ -43,8 +42,7 @@ fn assert_stale(client: &Client, descriptor: &Descriptor, what: &str) {
     assert!(matches!(refused, Err(AttachError::Stale)), "{what}: {refused:?}");
 }
 
-/// Otherwise a forger reads a chunk while its owner writes it: the generation of such a chunk is
-/// easily guessed.
+/// A forger cannot read a chunk while its owner writes it: its generation is easily guessed.
 #[test]
 fn the_generation_of_a_chunk_that_its_owner_writes_opens_nothing() {
     for len in LENGTHS {
@@ -67,7 +65,7 @@ fn the_generation_of_a_chunk_that_its_owner_writes_opens_nothing() {
     }
 }
 
-/// Otherwise the zero bytes of a record that no chunk ever had pass for a message.
+/// The zero bytes of a record that never had a chunk do not pass for a message.
 #[test]
 fn the_zero_generation_of_an_unused_record_opens_nothing() {
     for len in LENGTHS {
@@ -82,8 +80,8 @@ fn the_zero_generation_of_an_unused_record_opens_nothing() {
     }
 }
 
-/// Otherwise a forged descriptor takes a lease that it must give back. It must not even learn that
-/// no lease is left.
+/// A forged descriptor takes no lease, not even for a moment. It must not even reveal that no lease
+/// is left.
 #[test]
 fn a_generation_that_cannot_be_is_refused_before_a_lease_is_tried() {
     let (provider, client) = pair();

@@ -1,10 +1,10 @@
-//! Chunks come back to the pool and are reused, and the pool keeps no more of them than its limit.
+//! Chunks return to the pool and are reused, and the pool keeps no more of them than its limit.
 
 use crate::support::{address, builder, idle, pair, provider};
 use nix::sys::resource::{getrusage, UsageWho};
 use shm_pool::{AllocErrorKind, Client, Provider, ShmBuf, ShmBufMut};
 
-/// Lengths of chunks that are carved in cache lines, and in whole pages.
+/// The lengths of chunks carved in cache lines, and in whole pages.
 const LENGTHS: [usize; 5] = [0, 64, 5000, 1 << 20, 5 << 20];
 
 #[test]
@@ -24,7 +24,7 @@ fn a_dropped_buffer_is_the_next_one_of_its_class() {
     }
 }
 
-/// Otherwise one slow reader makes a publisher take more memory, a millisecond at a time, although enough has come back.
+/// One slow reader does not make a publisher take more memory while enough chunks are free.
 #[test]
 fn no_segment_is_made_while_a_chunk_is_free_behind_many_that_are_read() {
     for (len, read) in [(1 << 20, 8), (1 << 20, 64), (100_000, 512)] {
@@ -34,7 +34,7 @@ fn no_segment_is_made_while_a_chunk_is_free_behind_many_that_are_read() {
         let all: Vec<ShmBuf> = (0..2 * read).map(|_| provider.alloc(len).unwrap().freeze()).collect();
         let mut views: Vec<_> =
             all.iter().map(|message| client.attach(&message.descriptor().unwrap()).unwrap()).collect();
-        // The first half stays in front of those that come back.
+        // The first half stays ahead of those that are released.
         drop(all);
         views.truncate(read);
         let before = provider.stats();

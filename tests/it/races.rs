@@ -1,5 +1,5 @@
-//! Readers that race with recycling, grants that race with leaving peers, and threads that meet in
-//! one client.
+//! Readers that race with recycling, grants that race with disconnecting peers, and threads that
+//! share one client.
 
 use crate::support::{builder, holds, message};
 use crossbeam_queue::ArrayQueue;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Barrier;
 use std::thread;
 
-/// Set when a thread ends, even by a panic, so that no other thread waits for it for ever.
+/// Set when a thread exits, even by a panic, so that no other thread waits for it forever.
 #[derive(Default)]
 struct Over(AtomicBool);
 
@@ -39,7 +39,7 @@ fn assert_all_back(provider: &Provider, what: &str) {
     assert_eq!(provider.stats().bytes_held, 0, "{what}: memory is lost");
 }
 
-/// The newest message. Nobody keeps it: a reader may be in time, too late, or anything between.
+/// The newest message. It is not kept: a reader may be in time or too late.
 type Newest = Mutex<Option<(Descriptor, u64)>>;
 
 fn publish(provider: &Provider, len: usize, newest: &Newest, over: &Over) {
@@ -146,8 +146,8 @@ fn threads_of_one_client_meet_in_the_same_new_segment() {
     }
 }
 
-/// Otherwise, under a cap of one arena, a thread that arrives while another one makes the arena is
-/// refused, although there is room for both.
+/// Under a cap of one arena, a thread that arrives while another one makes the arena is not
+/// refused.
 #[test]
 fn threads_that_need_the_same_new_arena_all_find_room_in_it() {
     const ARENA: usize = 64 << 10;
@@ -169,15 +169,14 @@ fn threads_that_need_the_same_new_arena_all_find_room_in_it() {
     }
 }
 
-/// Otherwise two threads that evict at the same moment take one chunk more than is not reserved, and
-/// the next message of that size needs the system.
+/// Two threads that evict concurrently do not take a reserved chunk.
 #[test]
 fn a_reservation_stays_whole_while_several_threads_evict() {
     const LEN: usize = 64 << 10;
     let provider = builder().max_bytes(4 << 20).max_idle_per_class(8).idle_window(64).build().unwrap();
     let reservation = provider.reserve(LEN, 4).unwrap();
     for round in 0..300 {
-        // One more than is reserved, for all who evict.
+        // One more than is reserved, shared by all evicting threads.
         drop((0..5).map(|_| provider.alloc(LEN).unwrap()).collect::<Vec<_>>());
         thread::scope(|scope| {
             scope.spawn(|| provider.trim());

@@ -1,4 +1,4 @@
-//! A chunk is never reused under a reader, whatever the owner does meanwhile.
+//! A chunk is never reused under a reader, whatever operations the owner performs.
 
 use crate::support::{address, builder, holds, message, Random};
 use shm_pool::{AttachError, Client, Provider, ShmBuf};

@@ -1,5 +1,4 @@
-//! Frozen buffers: clones, the way back to writing, messages kept until they are confirmed, and
-//! `Bytes` over them.
+//! Frozen buffers: clones, thawing, messages kept until they are confirmed, and `Bytes` over them.
 
 use crate::support::{address, builder, holds, message, pair, provider, write};
 use bytes::Bytes;
@@ -130,12 +129,12 @@ fn no_more_messages_are_shared_at_a_time_than_there_are_records() {
     assert!(buffers[..2].iter().all(|buffer| buffer.descriptor().is_ok()), "what is shared stays so");
 }
 
-/// Otherwise a dead subscriber, or one that has read long ago, keeps a publisher from sharing, after it has written a message.
+/// A dead subscriber, or one whose lease has long ended, does not prevent a publisher from sharing.
 #[test]
 fn a_record_whose_leases_have_ended_is_used_again() {
     let (provider, client) = (builder().max_shared(2).build().unwrap(), Client::new());
     let views: Vec<_> = [100, 1000].map(|len| client.attach(&message(&provider, len, 1).descriptor().unwrap())).into();
-    // Dropped while they were read: they wait in the queue of those that are lent.
+    // Dropped while they were read: they wait in the queue of leased chunks.
     drop(views);
     let next: Vec<ShmBuf> = [1 << 20, 2 << 20].map(|len| message(&provider, len, 1)).into();
     assert!(next.iter().all(|buffer| buffer.descriptor().is_ok()));

@@ -1,4 +1,4 @@
-//! Lengths, capacities and alignments: both sides get what was asked for.
+//! Lengths, capacities and alignments on both sides are as requested.
 
 use crate::support::{address, builder, pair, provider, write};
 use shm_pool::{
@@ -21,8 +21,7 @@ fn a_message_of_no_bytes_goes_all_the_way() {
     assert!(message.is_leased(), "an empty view leases its chunk like any other");
 }
 
-/// Otherwise a receiver that reads a message as a struct gets an error from its typed view, or
-/// reads across cache lines.
+/// A receiver can read a message as a struct, without crossing cache lines.
 #[test]
 fn a_view_is_aligned_as_the_buffer_was() {
     let (provider, client) = pair();

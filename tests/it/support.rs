@@ -1,10 +1,10 @@
-//! What all topics share: providers that are cheap to build, patterns to write and to check, and a
-//! look at what this process and /dev/shm hold.
+//! Shared helpers: providers that are cheap to build, patterns to write and check, and queries of
+//! the objects that this process and /dev/shm hold.
 
 use shm_pool::{Client, Descriptor, DescriptorError, Provider, ProviderBuilder, ShmBuf, Stats};
 use std::fs;
 
-/// What [`files`] finds when everything is cleaned up.
+/// The result of [`files`] when everything is cleaned up.
 pub(crate) const NONE: [&str; 0] = [];
 
 /// A builder of providers with a small control object.
@@ -27,14 +27,14 @@ pub(crate) fn unique_prefix(test: &str) -> String {
     format!("it-{}-{test}", std::process::id())
 }
 
-/// A message of `len` bytes, with a pattern made from `stamp`.
+/// A message of `len` bytes, with a pattern derived from `stamp`.
 pub(crate) fn message(provider: &Provider, len: usize, stamp: u64) -> ShmBuf {
     let mut buffer = provider.alloc(len).unwrap();
     write(&mut buffer, stamp);
     buffer.freeze()
 }
 
-/// Fills `bytes` with `stamp`, over and over.
+/// Fills `bytes` with repeated copies of `stamp`.
 pub(crate) fn write(bytes: &mut [u8], stamp: u64) {
     let head = bytes.len().min(8);
     bytes[..head].copy_from_slice(&stamp.to_le_bytes()[..head]);
@@ -46,7 +46,7 @@ pub(crate) fn write(bytes: &mut [u8], stamp: u64) {
     }
 }
 
-/// Are `bytes` what [`write`] makes of `stamp`?
+/// Returns `true` if `bytes` contain the pattern that [`write`] derives from `stamp`.
 pub(crate) fn holds(bytes: &[u8], stamp: u64) -> bool {
     let head = bytes.len().min(8);
     bytes[..head] == stamp.to_le_bytes()[..head] && bytes[head..] == bytes[..bytes.len() - head]
@@ -57,7 +57,7 @@ pub(crate) fn address(bytes: &[u8]) -> usize {
     bytes.as_ptr() as usize
 }
 
-/// Idle chunks over all classes.
+/// The number of idle chunks over all classes.
 pub(crate) fn idle(stats: &Stats) -> usize {
     stats.classes.iter().map(|class| class.idle).sum()
 }
@@ -71,8 +71,8 @@ pub(crate) fn files(text: &str) -> Vec<String> {
     found
 }
 
-/// How many mappings of this process are of files whose name contains `text`, deleted ones
-/// included.
+/// The number of mappings in this process of files whose name contains `text`, including deleted
+/// ones.
 pub(crate) fn mappings(text: &str) -> usize {
     fs::read_to_string("/proc/self/maps").unwrap().lines().filter(|line| line.contains(text)).count()
 }
@@ -82,8 +82,8 @@ pub(crate) fn segment(provider: &Provider, serial: u64) -> String {
     format!(".{}.{serial:x}", provider.id())
 }
 
-/// Corrects the checksum of a descriptor's bytes, as a forger would. `None` if the magic number or
-/// the version is wrong.
+/// Corrects the checksum of a descriptor's bytes, as a forger would. Returns `None` if the magic
+/// number or the version is wrong.
 pub(crate) fn forge(mut bytes: [u8; Descriptor::SIZE]) -> Option<Descriptor> {
     if let Err(DescriptorError::Checksum { expected, .. }) = Descriptor::from_bytes(bytes) {
         bytes[30..].copy_from_slice(&expected.to_le_bytes());
@@ -108,7 +108,7 @@ impl Random {
     }
 }
 
-/// How many open files of this process have a name that contains `text`, deleted ones included.
+/// The number of open files of this process whose name contains `text`, including deleted ones.
 pub(crate) fn open_files(text: &str) -> usize {
     let entries = fs::read_dir("/proc/self/fd").unwrap();
     let names = entries.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());

@@ -1,5 +1,5 @@
-//! Threads that allocate, share, pass on and drop each other's buffers. No chunk is in two hands,
-//! no message shows bytes of another one, and nothing is left.
+//! Threads that allocate, share, pass on and drop each other's buffers. No chunk has two owners, no
+//! message shows another's bytes, and no memory is leaked.
 
 use crate::support::{address, builder, holds, write, Random};
 use crossbeam_queue::ArrayQueue;
@@ -12,7 +12,7 @@ use std::thread;
 
 const THREADS: u64 = 4;
 
-/// The addresses of all chunks that somebody holds.
+/// The addresses of all chunks that are held.
 type Hands = Arc<Mutex<HashSet<usize>>>;
 
 /// A chunk's entry in the list of those held. Removed on drop.
@@ -34,8 +34,8 @@ impl Drop for Claim {
     }
 }
 
-/// Something that shows a message. The claim is the first field: it must be dropped before the
-/// chunk can go back.
+/// A handle that shows a message. The claim is the first field: it must be dropped before the chunk
+/// can be reused.
 struct Parcel {
     _claim: Arc<Claim>,
     stamp: u64,
@@ -49,7 +49,7 @@ impl Parcel {
     }
 }
 
-/// What all threads of a test share.
+/// The state shared by all threads of a test.
 struct Market {
     provider: Provider,
     client: Client,
@@ -64,8 +64,8 @@ impl Market {
         Self { provider, client, hands, queue: ArrayQueue::new(64), refused: AtomicU64::new(0) }
     }
 
-    /// Puts a parcel on the queue, and opens the one that it displaces. The claim goes along: if it
-    /// stayed here, it would outlive the chunk when another thread is faster.
+    /// Puts a parcel on the queue, and opens the one that it displaces. The claim is moved along,
+    /// because here it could outlive the chunk if another thread is faster.
     fn pass_on(&self, claim: Arc<Claim>, stamp: u64, content: impl AsRef<[u8]> + Send + 'static) {
         let parcel = Parcel { _claim: claim, stamp, content: Box::new(content) };
         self.queue.force_push(parcel).into_iter().for_each(Parcel::open);
@@ -124,7 +124,7 @@ impl Market {
         self.pass_on(claim, stamp, message);
     }
 
-    /// Empties the queue, and fails unless everything comes back.
+    /// Empties the queue, and fails unless all memory is returned.
     fn clear(&self) {
         std::iter::from_fn(|| self.queue.pop()).for_each(Parcel::open);
         assert!(self.hands.lock().is_empty());

@@ -1,5 +1,5 @@
-//! Reading everything in before the first message: what it maps, what it takes, and what it says if
-//! the provider is gone. (`process/reserved.rs` and `no_heap.rs` show what the first message costs
+//! Faulting everything in before the first message: mappings, memory, and errors if the provider
+//! has closed. (`process/reserved.rs` and `no_heap.rs` show the cost of the first message
 //! afterwards.)
 
 use crate::support::{builder, files, mappings, message, pair, segment, unique_prefix, NONE};
@@ -19,14 +19,14 @@ fn spread() -> Provider {
     provider
 }
 
-/// How many bytes of memory the provider's segments have.
+/// The memory of the provider's segments, in bytes.
 fn memory(provider: &Provider) -> u64 {
     let prefix = format!("{}.", provider.id());
     let segments = files(&prefix).into_iter().filter(|name| !name.ends_with(".ctl"));
     segments.map(|name| fs::metadata(format!("/dev/shm/{name}")).unwrap().blocks() * 512).sum()
 }
 
-/// Otherwise a peer takes memory that no cap counts, by looking at pages that have none.
+/// A peer must not allocate memory outside the cap by reading pages that have none.
 #[test]
 fn all_memory_that_there_is_becomes_present_and_no_other_is_taken() {
     let (provider, client) = (spread(), Client::new());
@@ -40,7 +40,7 @@ fn all_memory_that_there_is_becomes_present_and_no_other_is_taken() {
         let segments = provider.stats().segments;
         assert_eq!((client.mapped_segments(), receiver.mapped_segments()), (segments, segments), "each once");
     }
-    // What they have mapped is what messages lie in.
+    // Messages lie in the segments that they have mapped.
     for len in LENGTHS {
         let sent = message(&provider, len, 1);
         assert_eq!(client.attach(&sent.descriptor().unwrap()).unwrap().len(), len);
@@ -53,7 +53,7 @@ fn all_memory_that_there_is_becomes_present_and_no_other_is_taken() {
     );
 }
 
-/// Otherwise a subscriber that is started first has to wait for a message before it can prepare.
+/// A subscriber that starts first can prepare before the first message.
 #[test]
 fn what_was_never_shared_is_found_and_what_comes_later_is_found_again() {
     let (provider, client) = pair();
@@ -66,7 +66,7 @@ fn what_was_never_shared_is_found_and_what_comes_later_is_found_again() {
     assert_eq!((client.warm(provider.id()).unwrap(), client.mapped_segments()), (held, 2));
 }
 
-/// Otherwise a peer that is warm keeps the memory of segments that are gone.
+/// A warm peer does not keep the memory of destroyed segments.
 #[test]
 fn segments_that_are_gone_are_let_go() {
     let provider = builder().max_idle_per_class(0).build().unwrap();
@@ -97,7 +97,7 @@ fn a_provider_that_is_gone_is_an_error() {
     assert_eq!((mappings(&id.to_string()), files(&id.to_string())), (0, NONE.map(str::to_owned).to_vec()));
 }
 
-/// Otherwise a publisher whose readers hold much makes memory, although it had reserved enough.
+/// A publisher whose readers hold many messages makes no more memory if it had reserved enough.
 #[test]
 fn what_is_reserved_is_found_however_many_are_leased() {
     const COUNT: usize = 60;

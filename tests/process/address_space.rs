@@ -1,9 +1,9 @@
 //! Too little address space (`ulimit -v`), as in a process that maps too much: the error says so,
-//! and everything done before it is undone (D9).
+//! and all earlier steps are undone (D9).
 
 use crate::child::Child;
 use crate::shm::{self, Names};
-use crate::spaces::{with_address_space, with_private_memory};
+use crate::spaces::{with_address_space, with_heap_left, with_private_memory};
 use crate::wire::{Link, Message};
 use shm_pool::{AllocErrorKind, AttachError, BuildError, OsError, Provider, ProviderBuilder, ShareError};
 
@@ -13,15 +13,13 @@ const LITTLE: u64 = 512 << 10;
 const LEN: usize = 4 << 20;
 const ROUNDS: usize = 20;
 
-/// Otherwise an owner at its limit loses memory or descriptors at each attempt, or dies of a
-/// signal.
+/// An owner at its limit loses no memory or descriptors at a failed attempt, and gets no signal.
 #[test]
 fn an_owner_that_can_map_no_more_is_told_so_and_loses_nothing() {
     run("address-space-of-an-owner", "space-owner");
 }
 
-/// Otherwise a peer at its limit keeps slots or leases that it cannot use, and loses what was
-/// granted to it.
+/// A peer at its limit keeps no slot or lease that it cannot use, and loses no grant.
 #[test]
 fn a_peer_that_can_map_no_more_is_told_so_and_keeps_neither_slot_nor_lease() {
     run("address-space-of-a-peer", "space-peer");
@@ -75,14 +73,14 @@ pub(crate) fn owner(link: &Link, arguments: &[&str]) {
     link.send(&Message::Done);
 }
 
-/// Otherwise a process at its limit dies when it first shares a message.
+/// A process at its limit survives sharing its first message.
 #[test]
 fn a_first_descriptor_for_which_there_is_no_memory_is_told_so() {
     run("address-space-of-a-first-descriptor", "space-first");
 }
 
 pub(crate) fn first_descriptor(link: &Link, arguments: &[&str]) {
-    // The queue takes 16 bytes for each: 4 MiB.
+    // The queue takes 16 bytes per entry: 4 MiB.
     let provider = Provider::builder().name_prefix(arguments[0]).max_shared(256 << 10).build().unwrap();
     let message = provider.alloc(1).unwrap().freeze();
     for _ in 0..ROUNDS {
@@ -132,5 +130,78 @@ pub(crate) fn peer(link: &Link, arguments: &[&str]) {
     assert!(!message.is_leased());
     drop((message, provider, client));
     assert_eq!((shm::objects(prefix), shm::mappings(prefix)), (vec![], 0));
+    link.send(&Message::Done);
+}
+
+#[test]
+fn drops_need_no_heap() {
+    for what in ["provider", "buffers", "the last buffer", "a reservation"] {
+        let names = Names::new(&format!("space-drops-{}", what.len()));
+        let child = Child::start("address-space-of-drops", &[names.prefix(), what]);
+        child.expect_done();
+        child.finish();
+    }
+}
+
+/// The role: drops an object while the heap is exhausted.
+pub(crate) fn drops(link: &Link, arguments: &[&str]) {
+    let (prefix, what) = (arguments[0], arguments[1]);
+    let provider = builder(prefix).max_shared(64).max_idle_per_class(64).build().unwrap();
+    let client = shm::client(prefix);
+    let reservation = provider.reserve(5000, 8).unwrap();
+    let mut held = Vec::new();
+    for len in [64, 1000, 5000, 100_000, 1 << 20] {
+        held.extend([0, 1, 2, 3].map(|_| provider.alloc(len).unwrap().freeze()));
+    }
+    let views: Vec<_> =
+        held.iter().step_by(2).map(|sent| client.attach(&sent.descriptor().unwrap()).unwrap()).collect();
+    match what {
+        "provider" => {
+            // Some are idle, some are read, and some are held.
+            held.truncate(7);
+            with_heap_left(0, || drop(provider));
+            drop((held, views, reservation));
+        }
+        "buffers" => {
+            with_heap_left(0, || drop(held));
+            drop((views, reservation, provider));
+        }
+        "the last buffer" => {
+            drop((views, reservation, provider));
+            with_heap_left(0, || drop(held));
+        }
+        _ => {
+            drop(held);
+            with_heap_left(0, || drop(reservation));
+            drop((views, provider));
+        }
+    }
+    drop(client);
+    assert_eq!((shm::objects(prefix), shm::mappings(prefix)), (vec![], 0));
+    link.send(&Message::Done);
+}
+
+#[test]
+fn build_and_stats_without_heap() {
+    run("address-space-of-books", "space-books");
+}
+
+pub(crate) fn books(link: &Link, arguments: &[&str]) {
+    let prefix = arguments[0];
+    let provider = builder(prefix).build().unwrap();
+    let before = state(prefix);
+    for left in [0, 1 << 10, 16 << 10, 256 << 10] {
+        let builder = builder(prefix);
+        let built = with_heap_left(left, || builder.build());
+        let text = format!("{built:?}");
+        assert!(built.is_ok() && left > 0 || text.contains("OutOfMemory"), "{left} bytes left: {text}");
+        drop(built);
+        assert_eq!(state(prefix), before, "{left} bytes left");
+    }
+    let held = provider.alloc(1000).unwrap();
+    let (stats, without_heap) = (provider.stats(), with_heap_left(0, || provider.stats()));
+    let figures = |stats: &shm_pool::Stats| (stats.bytes_held, stats.bytes_in_use, stats.segments);
+    assert_eq!(figures(&without_heap), figures(&stats), "only the classes may be left out");
+    drop((held, provider));
     link.send(&Message::Done);
 }

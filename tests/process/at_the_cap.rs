@@ -1,6 +1,6 @@
-//! At the cap, with messages of random sizes and readers that hold some of them: memory changes
-//! hands within the existing segments, without a system call. (The C library may still ask the
-//! kernel for private memory: carving takes a little heap.)
+//! At the cap, with messages of random sizes and readers that hold some of them, memory moves
+//! between the existing segments without a system call. (The C library may still ask the kernel for
+//! private memory: carving takes a little heap.)
 
 use crate::child::Child;
 use crate::shm::{self, Names};
@@ -12,20 +12,20 @@ use std::os::fd::AsRawFd;
 
 const CAP: usize = 64 << 20;
 const LARGEST: usize = 4 << 20;
-/// How many messages readers hold: about 24 MiB.
+/// The number of messages that readers hold: about 24 MiB.
 const HELD: usize = 12;
 const WARM_UP: usize = 1_000;
 const MESSAGES: usize = 10_000;
 
-/// Otherwise a publisher whose messages have many sizes constantly waits for the kernel, and its
-/// receivers fill their tables with segments that come and go.
+/// Guards against a publisher that keeps calling the kernel because its messages vary in size, and
+/// fills its receivers' tables with short-lived segments.
 #[test]
 fn random_sizes_at_the_cap_make_no_segment_and_no_system_call() {
     let names = Names::new("at-the-cap");
     let child = Child::start("at-the-cap", &[names.prefix()]);
     child.expect_done();
     child.kill();
-    // A process that can make no system call cannot remove its objects either.
+    // A process without system calls cannot remove its objects either.
     assert!(names.sweep() <= 1 + 2, "the control object, and few segments");
 }
 
@@ -35,15 +35,15 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
     let client = shm::client(prefix);
     let mut random = 0;
     let mut held = VecDeque::with_capacity(HELD + 1);
-    // Takes the whole cap from the system first: a page without memory would need a system call
-    // when it is first carved.
+    // Allocates the whole cap first: carving a page that has no memory yet would take a system
+    // call.
     let all: Vec<_> = std::iter::from_fn(|| provider.alloc(LARGEST).ok()).collect();
     assert_eq!(provider.stats().bytes_held, CAP);
     drop(all);
     (0..WARM_UP).for_each(|_| publish(&provider, &client, &mut held, &mut random).unwrap());
     let made = provider.stats().segments_created;
     let (socket, good, bad) = (link.as_raw_fd(), Message::Done.to_frame(), Message::Trim.to_frame());
-    // None of these makes, maps or frees shared memory, waits for a lock, or opens a file.
+    // None of these creates, maps or frees shared memory, takes a lock, or opens a file.
     let of_malloc = [libc::SYS_brk, libc::SYS_mprotect, libc::SYS_madvise];
     sys::forbid_all_calls_but(&[&sys::STRICT[..], &of_malloc].concat()).unwrap();
     let all = (0..MESSAGES).all(|_| publish(&provider, &client, &mut held, &mut random).is_some());
@@ -52,8 +52,8 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
     sys::exit_thread();
 }
 
-/// Publishes a message of a random size, has a reader attach to it, and drops the buffer. The
-/// oldest view goes if there are too many.
+/// Publishes a message of a random size, has a reader attach to it, and drops the buffer. Drops the
+/// oldest view if there are too many.
 fn publish(provider: &Provider, client: &Client, held: &mut VecDeque<ShmView>, random: &mut u64) -> Option<()> {
     // Vigna's SplitMix64.
     *random = random.wrapping_add(0x9e37_79b9_7f4a_7c15);

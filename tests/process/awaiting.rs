@@ -1,6 +1,6 @@
-//! Awaiting across processes: the other side is killed, this side forks. And both ways of the
-//! helper: with `futex_waitv`, and in a process where a filter answers that there is no such call;
-//! also where it does so only when the call has been used.
+//! Awaiting across processes: the other side is killed, or this side forks. Both kinds of helper
+//! are covered: with `futex_waitv`, and in a process where a filter rejects that call, either from
+//! the start or only once it has been used.
 
 use crate::child::Child;
 use crate::shm::{self, Names};
@@ -26,8 +26,8 @@ const WAYS: [&str; 3] = ["many", "one", "forbidden"];
 /// Since Linux 5.16, on every architecture.
 const FUTEX_WAITV: i64 = 449;
 
-/// From now on this process has the call, or is told that there is none; or it has found that there
-/// is one, and may not make it.
+/// Sets up how the kernel answers `futex_waitv` from now on: the call works, is unknown, or is
+/// forbidden after it was found to exist.
 fn go(way: &str, prefix: &str) {
     match way {
         "many" => {}
@@ -41,7 +41,7 @@ fn go(way: &str, prefix: &str) {
     }
 }
 
-/// Tells of each wake-up.
+/// Reports each wake-up.
 struct Bell(mpsc::SyncSender<()>);
 
 impl Wake for Bell {
@@ -66,7 +66,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// How many helpers this process has.
+/// Returns the number of helper threads in this process.
 fn helpers() -> usize {
     procfs::threads("shm-pool-await").unwrap()
 }
@@ -80,8 +80,8 @@ fn channel(provider: &Provider, client: &Client, name: &str) -> (Sender, Receive
     (sender, Receiver::builder().spin(Duration::ZERO).open(client, name).unwrap())
 }
 
-/// Otherwise tasks are served on one kind of kernel only; or there is a thread for each end where
-/// one is enough.
+/// Guards against tasks that are served only on one kind of kernel, and against one thread per end
+/// where a single thread is enough.
 #[test]
 fn tasks_and_threads_wait_on_every_kernel() {
     for way in WAYS {
@@ -96,14 +96,14 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
     const COUNT: usize = 130;
     let [prefix, way] = arguments else { panic!("a prefix and a way") };
     go(way, prefix);
-    // Who may not make the call looks once in a millisecond.
+    // Without the call, a helper polls once per millisecond.
     let count: u64 = if *way == "forbidden" { 500 } else { 5000 };
     let (provider, client) = (provider(prefix), shm::client(prefix));
     let (mut senders, mut receivers): (Vec<_>, Vec<_>) =
         (0..COUNT).map(|number| channel(&provider, &client, &number.to_string())).unzip();
     assert_eq!(helpers(), 0, "nobody has awaited yet");
 
-    // Both sides of one channel await each other.
+    // Both ends of one channel are awaited.
     let (mut sender, mut receiver) = (senders.pop().unwrap(), receivers.pop().unwrap());
     let sending = thread::spawn(move || {
         (0..count).for_each(|sent| block_on(sender.send_bytes_async(&sent.to_ne_bytes())).unwrap());
@@ -114,7 +114,7 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
     sending.join().unwrap();
     assert!(matches!(block_on(receiver.recv_async()), Err(RecvError::Disconnected)));
 
-    // A thread waits for any of several: without helpers, or with one for each.
+    // A thread waits for any of several receivers: without helpers, or with one helper each.
     let mut some: Vec<&mut Receiver> = receivers.iter_mut().take(3).collect();
     for number in 0..count as usize / 5 {
         let sender = &mut senders[number % 3];
@@ -132,14 +132,14 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
         assert!(matches!(wait_any(&mut some, FOR_EVER), Err(WaitAnyError::Interrupted { index: 1 })));
     });
 
-    // One task awaits many.
+    // One task awaits many channels.
     let (waker, woken) = bell();
     let mut context = Context::from_waker(&waker);
     receivers.iter_mut().for_each(|receiver| assert!(receiver.poll_recv(&mut context).is_pending()));
     drop(receiver);
     for (at, sender) in senders.iter_mut().enumerate() {
         sender.send_bytes(b"one").unwrap();
-        // Who is woken asks all that it waits for: once a second it is woken for each.
+        // A woken task polls all its channels, and once a second it is woken for each of them.
         let mut is_there = false;
         while !is_there {
             woken.recv_timeout(FOR_EVER).unwrap();
@@ -148,13 +148,13 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
         }
         assert!(receivers[at].poll_recv(&mut context).is_pending());
     }
-    // A thread has its name a little after it was started, and ends a little after it may.
+    // A thread gets its name shortly after it starts, and exits shortly after it may.
     let expected = if *way == "one" { COUNT - 1 } else { 2 };
     while helpers() != expected {
         thread::yield_now();
     }
 
-    // With the last end the last helper goes.
+    // The last helper exits with the last end.
     drop(receivers);
     while helpers() > 0 {
         thread::yield_now();
@@ -163,7 +163,7 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
     assert_eq!(link.receive().unwrap(), None);
 }
 
-/// Otherwise a task of a subscriber sleeps for ever when its publisher has crashed.
+/// A subscriber's task wakes when its publisher has crashed.
 #[test]
 fn a_task_is_told_that_its_sender_was_killed() {
     for way in WAYS {
@@ -176,7 +176,7 @@ fn a_task_is_told_that_its_sender_was_killed() {
         owner.kill();
         receiver.expect_done();
         receiver.shut_down();
-        assert!(names.sweep() > 0);
+        assert_eq!(shm::objects(names.prefix()), [""; 0]);
     }
 }
 
@@ -195,8 +195,7 @@ pub(crate) fn receiving_role(link: &Link, arguments: &[&str]) {
     assert_eq!(link.receive().unwrap(), None);
 }
 
-/// Otherwise a task of a publisher sleeps for ever when its subscriber has crashed, or its buffer
-/// is lost.
+/// A publisher's task wakes when its subscriber has crashed, and its buffer is not lost.
 #[test]
 fn a_task_is_told_that_its_receiver_was_killed() {
     for way in WAYS {
@@ -231,7 +230,7 @@ pub(crate) fn sending_role(link: &Link, arguments: &[&str]) {
     assert_eq!(link.receive().unwrap(), None);
 }
 
-/// Otherwise a child takes its parent's wake-ups, or waits for a helper that it does not have.
+/// A child does not consume its parent's wake-ups, nor wait for a helper that it does not have.
 #[test]
 fn a_forked_child_leaves_its_parents_tasks_alone() {
     let names = Names::new("await-fork");
@@ -262,7 +261,7 @@ pub(crate) fn forking_role(link: &Link, arguments: &[&str]) {
             assert!(matches!(wait_any(&mut [&mut receiver], FOR_EVER), Err(WaitAnyError::Forked { index: 0 })));
             assert_eq!(block_on(sender.send_bytes_async(b"x")), Err(SendErrorKind::Forked));
             drop(receiver);
-            // It has no helper, and starts one of its own.
+            // The child has no helper, and starts its own.
             assert_eq!(helpers(), 0);
             let prefix = format!("{prefix}.child");
             let (provider, client) =

@@ -1,11 +1,11 @@
-//! A channel between two processes. Messages arrive whole and in order, with two slots or with
-//! many; and either side learns that the other was killed, even while it sleeps.
+//! A channel between two processes. Messages arrive complete and in order, with two slots or with
+//! many, and each side learns that the other was killed, even while it is parked.
 
 use crate::child::Child;
 use crate::shm::{self, Names};
 use crate::sys;
 use crate::wire::{Link, Message};
-use shm_pool::channel::{ChannelError, Receiver, RecvError, SendErrorKind, Sender, MAX_INLINE};
+use shm_pool::channel::{wait_any, ChannelError, Receiver, RecvError, SendErrorKind, Sender, MAX_INLINE};
 use shm_pool::{Client, Provider};
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 const CHANNEL: &str = "c";
 
-/// Longer than anything here may take, and shorter than a child's lifetime.
+/// Longer than any step here takes, and shorter than a child's lifetime.
 const FOR_EVER: Duration = Duration::from_secs(240);
 
 pub(crate) fn provider(prefix: &str) -> Provider {
@@ -59,8 +59,8 @@ fn send(sender: &mut Sender, provider: &Provider, number: u64) {
     sender.send(buffer.freeze()).unwrap();
 }
 
-/// The role of a receiver. With "count", it receives until the sender is gone and answers how many
-/// messages came; otherwise it only waits for the test to end.
+/// The role of a receiver. With "count", it receives until the sender disconnects and answers the
+/// number of messages; otherwise it only waits for the test to end.
 pub(crate) fn role(link: &Link, arguments: &[&str]) {
     let [prefix, way] = arguments else { panic!("a prefix and a way") };
     let mut receiver = receiver(prefix);
@@ -97,7 +97,7 @@ pub(crate) fn sending_role(link: &Link, arguments: &[&str]) {
     assert_eq!(link.receive().unwrap(), None);
 }
 
-/// The role of a receiver that sends everything back. Neither end spins before it sleeps.
+/// The role of a receiver that sends everything back. Neither end spins before it parks.
 pub(crate) fn echo_role(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
     let provider = provider(prefix);
@@ -141,8 +141,8 @@ fn many_through(test: &str, slots: usize, count: u64) {
     assert_eq!(provider.stats().bytes_held, 0, "nothing is leased any more");
 }
 
-/// Otherwise a message is lost, duplicated, torn or reordered, or a wake-up is lost: with two
-/// slots, the sides constantly wait for each other.
+/// No message is lost, duplicated, torn or reordered, and no wake-up is lost: with two slots, the
+/// sides constantly wait for each other.
 #[test]
 fn all_messages_come_in_order_with_two_slots() {
     many_through("chan-two", 2, 10_000);
@@ -154,8 +154,8 @@ fn all_messages_come_in_order_with_many_slots() {
     many_through("chan-many", 65_536, 66_000);
 }
 
-/// Otherwise a side sleeps although there is a message, or room for one. Here both sides sleep at
-/// almost every message, and each is woken by a side that is about to sleep itself.
+/// Neither side stays parked while there is a message or room for one. Both sides park at almost
+/// every message, and are woken by a side that is about to park itself.
 #[test]
 fn no_wake_up_is_lost() {
     const ROUNDS: u64 = 20_000;
@@ -167,8 +167,8 @@ fn no_wake_up_is_lost() {
     let mut back = sleeping_receiver(names.prefix(), BACK);
     let mut number: u64 = 0;
     for round in 0..ROUNDS {
-        // As many as there is room for: two on the way there, one in the child's hands, and one or
-        // two on the way back.
+        // As many as fit: two on the way there, one in the child's hands, and one or two on the way
+        // back.
         let burst = number..number + 1 + round % 3;
         for number in burst.clone() {
             there.send_bytes_timeout(&number.to_ne_bytes(), FOR_EVER).unwrap();
@@ -184,8 +184,7 @@ fn no_wake_up_is_lost() {
     assert!(matches!(back.recv(), Err(RecvError::Disconnected)));
 }
 
-/// Otherwise a subscriber waits for ever for a publisher that crashed, or loses the messages that
-/// it had sent before.
+/// A subscriber whose publisher crashed wakes, and receives the messages sent before the crash.
 #[test]
 fn a_receiver_that_sleeps_is_told_that_its_sender_was_killed() {
     let names = Names::new("chan-sender-dies");
@@ -208,10 +207,10 @@ fn a_receiver_that_sleeps_is_told_that_its_sender_was_killed() {
     assert!(matches!(killed, Err(RecvError::Disconnected)), "{killed:?}");
     assert!(matches!(receiver.try_recv(), Err(RecvError::Disconnected)));
     drop(receiver);
-    assert!(names.sweep() >= 3, "control object, segments and the channel");
+    assert_eq!(shm::objects(names.prefix()), [""; 0], "control object, segments and the channel");
 }
 
-/// Takes the sender's lock, which a sweep holds while it looks at a dead sender's channel.
+/// Takes the sender's lock, which a sweep holds while it inspects a dead sender's channel.
 fn lock_as_a_sweep(names: &Names) -> File {
     let channel = shm::objects(names.prefix()).into_iter().find(|name| name.ends_with(".channel")).unwrap();
     let file = File::options().read(true).write(true).open(shm::path(&channel)).unwrap();
@@ -223,8 +222,6 @@ fn lock_as_a_sweep(names: &Names) -> File {
     file
 }
 
-/// Otherwise a publisher's last messages are lost if anybody sweeps before its subscriber has
-/// received them.
 #[test]
 fn what_a_killed_sender_has_sent_outlives_a_sweep() {
     let names = Names::new("chan-swept");
@@ -245,10 +242,10 @@ fn what_a_killed_sender_has_sent_outlives_a_sweep() {
     assert_eq!(names.sweep(), 0, "its messages are still read");
     received.iter().zip(0..).for_each(|(message, number)| shm::check(message, number).unwrap());
     drop(received);
-    assert!(names.sweep() >= 3, "control object, segments and the channel");
+    assert_eq!(shm::objects(names.prefix()), [""; 0], "control object, segments and the channel");
 }
 
-/// Otherwise a receiver that briefly runs out of descriptors loses a message for good. (The test
+/// A receiver that briefly runs out of descriptors does not lose a message for good. (The test
 /// reads the message's bytes in the end.)
 #[test]
 fn a_message_that_cannot_be_mapped_now_is_there_for_the_next_call() {
@@ -265,7 +262,7 @@ fn a_message_that_cannot_be_mapped_now_is_there_for_the_next_call() {
     assert_eq!(provider.stats().bytes_leased, 0);
 }
 
-/// The role of a receiver that has no descriptor left when the first message comes.
+/// The role of a receiver that has no descriptor left when the first message arrives.
 pub(crate) fn poor_role(link: &Link, arguments: &[&str]) {
     let mut receiver = receiver(arguments[0]);
     link.send(&Message::Done);
@@ -287,15 +284,15 @@ pub(crate) fn poor_role(link: &Link, arguments: &[&str]) {
     assert_eq!(link.receive().unwrap(), None);
 }
 
-/// Otherwise a publisher waits for ever for room in the channel of a subscriber that crashed, or
-/// never gets back what was in it.
+/// A publisher that waits for room is woken when its subscriber crashes, and gets the messages
+/// back.
 #[test]
 fn a_sender_that_sleeps_is_told_that_its_receiver_was_killed() {
     let names = Names::new("chan-receiver-dies");
     let provider = provider(names.prefix());
     let mut sender = sender(&provider, 4);
     let child = start_receiver(&names, "hold");
-    // The receiver has not asked for a message yet, so five fit. The sixth waits.
+    // The receiver has not asked for a message yet, so five fit, and the sixth waits.
     let mut buffers: Vec<_> = (0..6).map(|_| provider.alloc(200_000).unwrap().freeze()).collect();
     for buffer in buffers.drain(1..) {
         sender.send(buffer).unwrap();
@@ -317,8 +314,6 @@ fn a_sender_that_sleeps_is_told_that_its_receiver_was_killed() {
     assert_eq!(provider.stats().bytes_held, 0);
 }
 
-/// Otherwise a subscriber that closes a channel and goes on running keeps leases that it knows
-/// nothing about.
 #[test]
 fn what_a_receiver_that_leaves_has_not_taken_comes_back_at_once() {
     let names = Names::new("chan-leaves");
@@ -337,8 +332,8 @@ fn what_a_receiver_that_leaves_has_not_taken_comes_back_at_once() {
     drop(client);
 }
 
-/// Otherwise a restarted publisher cannot get its channel back, or takes over a living publisher's,
-/// or a channel has two receivers.
+/// A restarted publisher gets its channel back, a living one keeps it, and a channel never has two
+/// receivers.
 #[test]
 fn a_name_belongs_to_one_living_sender_and_one_receiver() {
     let names = Names::new("chan-names");
@@ -350,8 +345,8 @@ fn a_name_belongs_to_one_living_sender_and_one_receiver() {
     let create = || Sender::builder().create(&provider, CHANNEL);
     assert!(matches!(create(), Err(ChannelError::Taken { .. })));
     let first = open().unwrap();
-    // The sender has seen this receiver. Had the receiver left earlier, the sender would end,
-    // because no other can come.
+    // The sender has seen this receiver. If the receiver had left earlier, the sender would have
+    // ended, because no other receiver can join.
     owner.expect_done();
     assert!(matches!(open(), Err(ChannelError::HasReceiver { .. })));
     drop(first);
@@ -368,7 +363,7 @@ fn a_name_belongs_to_one_living_sender_and_one_receiver() {
     names.sweep();
 }
 
-/// Otherwise bytes that another process wrote pass for a message, or crash the receiver.
+/// A receiver neither accepts bytes written by another process as a message nor crashes on them.
 #[test]
 fn what_is_no_channel_and_what_is_no_message_is_refused() {
     let names = Names::new("chan-garbage");
@@ -376,9 +371,11 @@ fn what_is_no_channel_and_what_is_no_message_is_refused() {
     let open = || Receiver::builder().open(&client(names.prefix()), CHANNEL);
     for content in [vec![], vec![0; 100], vec![0; 8192], vec![1; 8192]] {
         fs::write(&path, &content).unwrap();
-        // An empty object may be one that is about to be made.
+        // An empty object may be one that is being created, and one of zeros is left by a creator
+        // that was killed.
         assert!(match open() {
             Err(ChannelError::Unfinished { .. }) => content.is_empty(),
+            Err(ChannelError::SenderGone { .. }) => content == [0; 8192],
             Err(ChannelError::NotAChannel { .. }) => !content.is_empty(),
             _ => false,
         });
@@ -405,4 +402,31 @@ fn what_is_no_channel_and_what_is_no_message_is_refused() {
     sender.send_bytes(b"message").unwrap();
     file.write_all_at(&[0xff; 8], 4096 + 64).unwrap();
     assert!(matches!(receiver.try_recv(), Err(RecvError::Empty)), "a sequence that cannot be");
+}
+
+/// A receiver whose bell is damaged learns that its sender was killed, however short its waits are,
+/// on one channel or on several at once.
+#[test]
+fn short_waits_find_dead_sender() {
+    let names = Names::new("chan-short-waits");
+    for is_any in [false, true] {
+        let owner = Child::start("channel-sender", &[names.prefix(), "0"]);
+        owner.expect_done();
+        let mut receiver = sleeping_receiver(names.prefix(), CHANNEL);
+        owner.expect_done();
+        let path = shm::path(&format!("{}.{CHANNEL}.channel", names.prefix()));
+        let channel = File::options().write(true).open(path).unwrap();
+        channel.write_all_at(&1_u32.to_ne_bytes(), 64).unwrap(); // a thread that is not the sender's
+        owner.kill();
+        let mut is_told = || {
+            if is_any {
+                return wait_any(&mut [&mut receiver], Duration::from_millis(10)).is_ok();
+            }
+            let error = receiver.recv_timeout(Duration::from_millis(10)).map(drop).unwrap_err();
+            matches!(error, RecvError::Disconnected)
+        };
+        assert!((0..500).any(|_| is_told()), "waits of five seconds in all, any {is_any}");
+        drop(receiver);
+        names.sweep();
+    }
 }

@@ -1,5 +1,5 @@
-//! Names of channels, which are reused: each has one living sender and one receiver, however many
-//! try at the same moment.
+//! Channel names, which are reused: each has one living sender and one receiver, however many try
+//! to claim it at the same moment.
 
 use crate::shm::{self, Names};
 use shm_pool::channel::{ChannelError, Receiver, Sender};
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 const CHANNEL: &str = "c";
 
-/// Otherwise a restarted publisher has no name, shares it, or maps another sender's object.
+/// A restarted publisher gets its name, shares it with no sender, and maps only its own object.
 #[test]
 fn of_many_who_create_a_channel_one_has_it() {
     const ROUNDS: usize = 1500;
@@ -26,7 +26,8 @@ fn of_many_who_create_a_channel_one_has_it() {
     let create = |slots: usize| {
         for round in 0..ROUNDS {
             if round % 16 == 0 && living.load(Ordering::SeqCst) == 0 {
-                // A dead sender's object, unless another thread has created a channel by now.
+                // A dead sender's object, unless another thread has created a channel in the
+                // meantime.
                 let dead = OpenOptions::new().write(true).create_new(true).open(path(&names));
                 let _ = dead.and_then(|mut dead| dead.write_all(&remains));
             }
@@ -65,7 +66,7 @@ fn path(names: &Names) -> std::path::PathBuf {
     shm::path(&format!("{}.{CHANNEL}.channel", names.prefix()))
 }
 
-/// Otherwise one receiver gets the messages, and another gets their leases.
+/// Guards against two receivers, of which one gets the messages and the other their leases.
 #[test]
 fn of_two_who_open_a_channel_one_receives() {
     const ROUNDS: usize = 1000;
@@ -96,7 +97,7 @@ fn of_two_who_open_a_channel_one_receives() {
     assert_eq!(provider.stats().bytes_leased, 0);
 }
 
-/// Otherwise a file that somebody keeps under such a name is lost.
+/// A foreign file under such a name survives.
 #[test]
 fn what_is_no_channel_is_neither_replaced_nor_swept() {
     let names = Names::new("chan-file");

@@ -1,4 +1,5 @@
-//! Child processes: how to start, ask and kill one, and the test that is a child's whole program.
+//! Child processes: how to start, query and kill one, and the test that serves as a child's entire
+//! program.
 
 pub(crate) use crate::own_shm::skip;
 use crate::wire::{Link, Message};
@@ -34,7 +35,7 @@ impl Child {
         Ok(Self { process: process::Child::start(role, &mut command)?, link })
     }
 
-    /// Sends a message and waits for the answer.
+    /// Sends a message and waits for the reply.
     pub(crate) fn ask(&self, message: &Message) -> Message {
         self.tell(message);
         self.hear()
@@ -45,7 +46,7 @@ impl Child {
         self.link.send(message);
     }
 
-    /// Waits for a message. Fails the test if the child panics, ends or hangs instead.
+    /// Waits for a message. Fails the test if the child panics, exits or hangs instead.
     pub(crate) fn hear(&self) -> Message {
         match self.next() {
             Some(message) => message,
@@ -53,38 +54,38 @@ impl Child {
         }
     }
 
-    /// Waits for the child to report that its part went well.
+    /// Waits for the child to report success.
     pub(crate) fn expect_done(&self) {
         assert_eq!(self.hear(), Message::Done, "child {:?}", self.process.name());
     }
 
-    /// Waits for the child to end by itself without another message, and returns its exit status.
+    /// Waits for the child to exit by itself without another message, and returns its exit status.
     pub(crate) fn ended(mut self) -> ExitStatus {
         if let Some(message) = self.next() {
             panic!("child {:?} was to end, but says {message:?}", self.process.name());
         }
-        // The socket has closed, so the process is ending, and this cannot hang.
+        // The socket is closed, so the process is exiting, and this cannot hang.
         self.process.wait().expect("a child that was not reaped yet")
     }
 
-    /// Waits for the child to end successfully.
+    /// Waits for the child to exit successfully.
     pub(crate) fn finish(self) {
         let status = self.ended();
         assert!(status.success(), "{status}");
     }
 
-    /// Tells the child that nothing more comes, and waits for it to end successfully.
+    /// Closes the child's input, and waits for it to exit successfully.
     pub(crate) fn shut_down(self) {
         self.link.end();
         self.finish();
     }
 
-    /// Its process id.
+    /// Returns the process id.
     pub(crate) fn id(&self) -> u32 {
         self.process.id()
     }
 
-    /// Stops the process, and waits until it is.
+    /// Stops the process, and waits until it has stopped.
     pub(crate) fn stop(&self) {
         self.signal(libc::SIGSTOP);
         let status = waitpid(Pid::from_raw(self.id() as i32), Some(WaitPidFlag::WUNTRACED)).expect("a child");
@@ -96,12 +97,12 @@ impl Child {
         sys::signal(self.process.id(), signal);
     }
 
-    /// Sends SIGKILL. When this returns, the process is gone.
+    /// Sends SIGKILL and waits until the process has exited.
     pub(crate) fn kill(self) {
         drop(self);
     }
 
-    /// Like [`kill`](Self::kill), but keeps the socket: a process that the child forked may have
+    /// Like [`kill`](Self::kill), but keeps the socket: a process that the child forked may hold
     /// the other end.
     pub(crate) fn kill_but_keep_link(mut self) -> Link {
         let (link, _) = Link::pair();

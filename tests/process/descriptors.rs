@@ -1,5 +1,5 @@
-//! File descriptors: an owner keeps one per segment and a peer none, and too few of them is an
-//! error that leaves nothing behind (D9).
+//! File descriptors: an owner keeps one per segment and a peer none, and running out of them is an
+//! error without side effects (D9).
 
 use crate::child::Child;
 use crate::shm::{self, Names};
@@ -16,19 +16,18 @@ const SEGMENTS: usize = 60;
 /// Building or connecting takes at most this many descriptors.
 const ENOUGH: u64 = 8;
 
-/// Otherwise a pool of many messages, or many failed attempts, uses up the process's descriptors.
+/// Neither a pool of many messages nor repeated failures exhaust the process's descriptors.
 #[test]
 fn an_owner_keeps_no_descriptor_per_message_and_reports_when_it_gets_none() {
     run("descriptors-of-an-owner", "fds-owner");
 }
 
-/// Otherwise a peer that maps many segments, or often tries to connect, uses up its descriptors.
+/// A peer that maps many segments, or often tries to connect, does not exhaust its descriptors.
 #[test]
 fn a_peer_keeps_no_descriptor_per_segment_and_reports_when_it_gets_none() {
     run("descriptors-of-a-peer", "fds-peer");
 }
 
-/// Otherwise a granted message is lost when its receiver briefly runs out of descriptors.
 #[test]
 fn a_grant_waits_until_its_peer_has_descriptors_again() {
     run("descriptors-of-a-receiver", "fds-grant");
@@ -141,14 +140,14 @@ pub(crate) fn receiver(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
     let provider = builder(prefix).build().unwrap();
     for len in [LEN, 64] {
-        // A client that has not mapped the segment yet.
+        // This client has not mapped the segment yet.
         let client = shm::client(prefix);
         let id = client.connect(provider.id()).unwrap();
         let mut buffer = provider.alloc(len).unwrap();
         shm::fill(&mut buffer, 1);
         let message = buffer.freeze();
         let granted = message.grant(id).unwrap();
-        drop(message); // from here on only the grant holds it
+        drop(message); // from here on, only the grant holds it
         for _ in 0..3 {
             let Err(AttachError::Os(error)) = with_only(0, || client.attach(&granted)) else { panic!("another error") };
             assert_no_descriptor_left(&error);

@@ -11,8 +11,8 @@ use std::alloc::Layout;
 const LARGE: usize = 300_000;
 const SMALL: usize = 1_000;
 
-/// Otherwise a fork, for example by a library that starts a program, gives the parent's memory back
-/// twice or removes it.
+/// A fork, for example by a library that starts a program, does not release the parent's memory
+/// twice, and does not remove it.
 #[test]
 fn a_forked_child_of_an_owner_owns_nothing() {
     let names = Names::new("fork-owner");
@@ -21,7 +21,7 @@ fn a_forked_child_of_an_owner_owns_nothing() {
     child.finish();
 }
 
-/// One of each kind of handle.
+/// One handle of each kind.
 struct Handles {
     writable: [ShmBufMut; 2],
     frozen: ShmBuf,
@@ -63,7 +63,7 @@ impl Handles {
     }
 }
 
-/// The role: forks, and then checks that the parent's handles all work.
+/// The role: forks, and then checks that all the parent's handles work.
 pub(crate) fn role(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
     let mut handles = Handles::new(prefix);
@@ -113,13 +113,13 @@ fn in_the_forked_child(handles: Handles, prefix: &str) {
     a_pool_of_its_own(prefix);
 }
 
-/// Whatever is made after the fork works.
+/// A pool that is created after the fork works.
 fn a_pool_of_its_own(prefix: &str) {
     let handles = Handles::new(prefix);
     handles.check_bytes();
     let objects = shm::objects(prefix).len();
     let Some(forked) = sys::fork() else { sys::end_with(move || drop(handles)) };
-    forked.finish(); // a child's child owns nothing either
+    forked.finish(); // the child's own child owns nothing either
     assert_eq!(shm::objects(prefix).len(), objects);
     handles.check_bytes();
     let id = handles.provider.id().to_string();

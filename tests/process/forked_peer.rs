@@ -1,4 +1,4 @@
-//! A peer that forks: the child has none of its parent's leases, nor its slot (D11).
+//! A peer that forks: the child owns neither its parent's leases nor its slot (D11).
 
 use crate::child::Child;
 use crate::shm::{self, Names};
@@ -8,8 +8,7 @@ use shm_pool::{AttachError, Client, Descriptor, PeerId, Provider, ShmView};
 
 const LEN: usize = 200_000;
 
-/// Otherwise the forked child's exit ends leases that its parent relies on, and the parent reads
-/// torn messages.
+/// The forked child's exit ends no leases of its parent, which would then read torn messages.
 #[test]
 fn a_forked_child_of_a_peer_gives_back_no_lease_of_its_parent() {
     let names = Names::new("fork-peer");
@@ -22,7 +21,7 @@ fn a_forked_child_of_a_peer_gives_back_no_lease_of_its_parent() {
     let granted = message.grant(id).unwrap();
     drop(message);
     peer.tell(&Message::Sent(granted));
-    peer.expect_done(); // it has forked, and the forked child has dropped everything and ended
+    peer.expect_done(); // it has forked, and the forked child has dropped everything and exited
 
     assert!(provider.stats().bytes_leased >= LEN, "the parent's lease and grant are there");
     let mut others: Vec<_> = std::iter::from_fn(|| provider.alloc(LEN).ok()).collect();
@@ -37,8 +36,8 @@ fn a_forked_child_of_a_peer_gives_back_no_lease_of_its_parent() {
     assert_eq!(provider.stats().bytes_leased, 0);
 }
 
-/// Otherwise the locks that a forked child inherits make a killed peer look alive, and what the
-/// peer leased is lost for as long as the child runs.
+/// The locks that a forked child inherits do not make a killed peer look alive, so its leases are
+/// reclaimed while the child runs.
 #[test]
 fn what_a_killed_peer_leased_comes_back_though_its_forked_child_lives() {
     let names = Names::new("fork-killed");
@@ -58,7 +57,7 @@ fn what_a_killed_peer_leased_comes_back_though_its_forked_child_lives() {
     assert_eq!(link.receive().unwrap(), Some(Message::Done), "the forked child has lived all the time");
 }
 
-/// Otherwise a process that forks, or now and then starts a program, uses up its providers' slots.
+/// A process that forks, or now and then starts a program, does not exhaust its providers' slots.
 #[test]
 fn a_dropped_client_gives_its_slot_back_though_a_forked_child_lives() {
     let names = Names::new("fork-drop");
@@ -81,7 +80,7 @@ fn received(link: &Link) -> Descriptor {
     }
 }
 
-/// Attaches to the first message that comes, and answers with its own peer id.
+/// Attaches to the first message that arrives, and answers with its own peer id.
 fn attached(link: &Link, prefix: &str) -> (Client, ShmView, Descriptor) {
     let client = shm::client(prefix);
     let descriptor = received(link);
@@ -117,7 +116,7 @@ fn in_the_forked_child(client: Client, view: ShmView, descriptor: Descriptor, gr
     assert_eq!((client.trim(), client.mapped_segments()), (0, 0), "{client:?}");
     shm::check(&view, 1).unwrap();
     drop((view, client));
-    // A client of its own is a different peer from its parent's.
+    // A client that the child creates is a different peer from its parent's.
     let own = shm::client(prefix);
     let refused = own.attach(&granted).unwrap_err();
     assert!(matches!(refused, AttachError::OtherPeer { .. }), "{refused}");

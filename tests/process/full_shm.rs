@@ -1,19 +1,53 @@
-//! A full /dev/shm: an error that says so when memory is asked for, and never a signal when it is
-//! used (D9).
+//! A full /dev/shm: a clear error on allocation, and never a signal on access (D9).
 
-use crate::child;
+use crate::child::{self, Child};
+use crate::own_shm::give_shm;
 use crate::shm::{self, Names};
 use crate::wire::{Link, Message};
 use shm_pool::{AllocError, AllocErrorKind, BuildError, OsError, Provider};
+use std::fs::{self, File};
 
 const LEN: usize = 256 << 10;
 
-/// Otherwise a container with the usual small /dev/shm kills the process when it first touches a
-/// page, or a failed allocation uses up what is left.
+/// In a container with the usual small /dev/shm, the first access to a page does not kill the
+/// process, and a failed allocation does not take up what is left.
 #[test]
 fn a_full_dev_shm_is_an_error_with_a_remedy_and_never_a_signal() {
     let names = Names::new("full");
     child::run_in_small_shm("full-shm", &[names.prefix()]);
+}
+
+/// Otherwise an operator makes room where there is plenty.
+#[test]
+fn no_free_inodes() {
+    let names = Names::new("full-inodes");
+    let few = |command: &mut _| give_shm(command, b"size=4m,nr_inodes=8,mode=1777\0");
+    match Child::start_with("full-shm-inodes", &[names.prefix()], few) {
+        Ok(child) => {
+            child.expect_done();
+            child.finish();
+        }
+        Err(error) => child::skip(&format!("no mount namespace of our own: {error}")),
+    }
+}
+
+/// The role, in a process whose /dev/shm has 4 MiB and 8 inodes.
+pub(crate) fn inodes_role(link: &Link, arguments: &[&str]) {
+    let prefix = arguments[0];
+    let file = |number| shm::path(&format!("{prefix}.file{number}"));
+    let provider = Provider::builder().name_prefix(prefix).build().unwrap();
+    let made = (0..8).take_while(|&number| File::create(file(number)).is_ok()).count();
+    assert!(made < 8);
+    let BuildError::Os(built) = Provider::builder().name_prefix(prefix).build().unwrap_err() else { panic!() };
+    for error in [os(&provider.alloc(100).unwrap_err()), &built] {
+        let text = error.to_string();
+        assert!(error.errno() == Some(libc::ENOSPC) && text.contains("inodes"), "{text}");
+        assert!(!text.contains("make room") && !text.contains("bytes free"), "{text}");
+    }
+    (0..made).for_each(|number| fs::remove_file(file(number)).unwrap());
+    provider.alloc(100).expect("an inode is free again");
+    drop(provider);
+    link.send(&Message::Done);
 }
 
 fn assert_is_full(error: &OsError, bytes: usize) {

@@ -1,5 +1,5 @@
-//! Memory of segments that their owner destroys: it goes back to the system at once, even if peers
-//! still have it mapped, unless one of them reads it.
+//! The memory of segments that their owner destroys returns to the system at once, even while peers
+//! have them mapped, unless a peer reads them.
 
 use crate::child;
 use crate::peer::{Peer, View};
@@ -23,7 +23,7 @@ fn builder(names: &Names) -> ProviderBuilder {
     names.provider().max_bytes(8 << 20).arena_size(ARENA)
 }
 
-/// Opens the only segment. Like a mapping, an open file keeps a removed object's memory.
+/// Opens the only segment. Like a mapping, an open file keeps the memory of a removed object.
 fn segment(names: &Names) -> File {
     let objects = shm::objects(names.prefix());
     let mut segments = objects.iter().filter(|name| !name.ends_with(".ctl"));
@@ -36,12 +36,12 @@ fn metadata(segment: &File) -> Metadata {
     segment.metadata().unwrap()
 }
 
-/// How many bytes of memory an object has.
+/// Returns an object's memory in bytes.
 fn memory(segment: &File) -> u64 {
     metadata(segment).blocks() * 512
 }
 
-/// A peer that has read the message and let it go, and still has its segment mapped.
+/// A peer that has read and released the message, and still has its segment mapped.
 fn reader_of(names: &Names, message: &ShmBuf, seed: u64) -> Peer {
     let peer = Peer::start(names.prefix());
     let view = peer.attach(message.descriptor().unwrap(), seed).unwrap();
@@ -50,8 +50,7 @@ fn reader_of(names: &Names, message: &ShmBuf, seed: u64) -> Peer {
     peer
 }
 
-/// Otherwise each peer that seldom reads keeps memory that its owner has given up, and that no cap
-/// counts, from the system.
+/// Guards against idle peers that keep memory which its owner has destroyed and no cap counts.
 #[test]
 fn a_mapping_alone_keeps_no_memory_of_a_destroyed_segment() {
     type Destroy = fn(Provider) -> Option<Provider>;
@@ -83,7 +82,8 @@ fn a_mapping_alone_keeps_no_memory_of_a_destroyed_segment() {
     }
 }
 
-/// Otherwise a provider that closes, or a reader that lets go, takes another reader's bytes away.
+/// Neither a provider that closes nor a reader that drops its view affects what another reader
+/// sees.
 #[test]
 fn a_view_keeps_every_byte_of_a_destroyed_segment() {
     for len in LENGTHS {
@@ -106,7 +106,7 @@ fn a_view_keeps_every_byte_of_a_destroyed_segment() {
     }
 }
 
-/// Otherwise, where /dev/shm is small, a peer that has mapped a large message keeps its owner from
+/// Where /dev/shm is small, a peer that has mapped a large message does not prevent its owner from
 /// making another.
 #[test]
 fn what_a_peer_has_only_mapped_makes_room_in_a_small_dev_shm() {
@@ -114,7 +114,7 @@ fn what_a_peer_has_only_mapped_makes_room_in_a_small_dev_shm() {
     child::run_in_small_shm("given-back", &[names.prefix()]);
 }
 
-/// The role, in a process whose /dev/shm has 4 MiB. The peer that it starts shares it.
+/// The role, in a process with a /dev/shm of 4 MiB, shared with the peer that it starts.
 pub(crate) fn role(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
     let provider = Provider::builder().name_prefix(prefix).max_bytes(1 << 30).max_shared(64).build().unwrap();

@@ -15,48 +15,47 @@ use std::panic::{self, AssertUnwindSafe};
 /// The longest program, in bytes.
 const MAX_LEN: usize = 2000;
 
-/// Otherwise one process that runs wild takes down the owner of a control object and all its peers.
+/// One rogue process takes down neither the owner of a control object nor its peers.
 #[test]
 fn whatever_is_written_into_a_control_object_the_others_stay_whole() {
     run_at_random("control", 80);
 }
 
-/// Otherwise a process that can send 32 bytes reads what nobody sent, crashes the receiver, or
-/// holds memory for ever.
+/// A process that can send 32 bytes can neither read unsent memory nor crash the receiver nor hold
+/// memory for ever.
 #[test]
 fn a_descriptor_that_nobody_sent_opens_nothing_else() {
     run_at_random("descriptor", 60);
 }
 
-/// Otherwise one process that runs wild takes down a sender and its receiver, or a message is lost,
-/// duplicated or out of order.
+/// One rogue process takes down neither a sender nor its receiver, and no message is lost,
+/// duplicated or reordered.
 #[test]
 fn whatever_is_written_into_a_channel_both_ends_stay_whole() {
     run_at_random("channel", 250);
 }
 
-/// Otherwise one receiver that runs wild takes down a publisher, or takes messages from other
-/// receivers, or changes what they read.
+/// One rogue receiver neither takes down a publisher nor takes or changes the messages of other
+/// receivers.
 #[test]
 fn whatever_a_receiver_writes_the_others_get_what_was_sent() {
     run_at_random("publisher", 250);
 }
 
-/// Otherwise a process that can put a file into /dev/shm crashes or hangs those that look there, or
-/// gets a living owner swept away.
+/// A process that can put a file into /dev/shm can neither crash or hang other processes nor have a
+/// living owner swept.
 #[test]
 fn files_of_any_kind_do_not_disturb_a_living_owner() {
     run_at_random("foreign", 60);
 }
 
-/// Otherwise a damaged object takes down the operator's tool, or hides or changes what it says of the
-/// living.
+/// A damaged object neither takes down the operator's tool nor affects its report on the living.
 #[test]
 fn whatever_an_object_says_a_look_tells_the_truth_about_the_others() {
     run_at_random("inspect", 60);
 }
 
-/// Draws programs and runs them in a child. After each failure, a new child takes over.
+/// Draws programs and runs them in a child. A new child takes over after each failure.
 fn run_at_random(target: &str, cases: u32) {
     let names = Names::new(&format!("hostile-{target}"));
     let child = RefCell::new(None);

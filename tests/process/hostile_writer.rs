@@ -1,5 +1,5 @@
-//! A writer that never stops. What it writes is no worse than other garbage, but it writes it again
-//! whenever another process has repaired it. Nobody may wait for it to give up.
+//! A writer that never stops. Its writes are no worse than other garbage, but it repeats them
+//! whenever another process has repaired the damage. No process may wait for it to give up.
 
 use crate::child::Child;
 use crate::hostile::{OpenObject, Word};
@@ -12,15 +12,15 @@ use std::thread;
 const LEN: usize = 300_000;
 const ALLOCATIONS: usize = 100;
 
-/// How many messages are shared: enough to make a search among the dead slow, so that the writer
-/// gets to run meanwhile even when other programs compete for the processors.
+/// The number of shared messages: enough to make a search for leases of the dead slow, so that the
+/// writer runs meanwhile even when other programs compete for the processors.
 const SHARED: usize = 4000;
 
 /// Slots that no peer ever had. Slot 0 belongs to a living peer.
 const DEAD: std::ops::Range<u8> = 1..64;
 
-/// Otherwise a process that goes on leasing on behalf of dead peers traps an allocation in an
-/// endless search for memory: what was just taken back from the dead looks like new room.
+/// Guards against a process that keeps leasing on behalf of dead peers and traps an allocation in
+/// an endless search: memory just reclaimed from the dead looks like new room.
 #[test]
 fn leases_of_the_dead_that_come_back_do_not_keep_an_allocation() {
     let names = Names::new("hostile-writer");
@@ -39,7 +39,7 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
     assert!(shared.iter().all(|message| message.descriptor().is_ok()));
     let client = shm::client(prefix);
     let view = client.attach(&message.descriptor().unwrap()).unwrap();
-    drop(message); // and there is no room for another one while the view exists
+    drop(message); // so there is no room for another message while the view exists
     let control = OpenObject::open(&shm::path(&format!("{prefix}.{}.ctl", provider.id())), SHARED as u64 + 1);
     let is_over = AtomicBool::new(false);
     let searches = AtomicUsize::new(0);
@@ -51,7 +51,7 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
         });
         for allocations in 1..=ALLOCATIONS {
             let refused = provider.alloc(LEN).is_err_and(|error| error.is_exhausted());
-            // The first one found no search: slots that nobody ever had look the same.
+            // The first one counted was no search: slots that were never used look the same.
             let searches = searches.load(Ordering::Relaxed).saturating_sub(1);
             // Set before the assertions, or the writer would outlive a failure.
             is_over.store(!refused || searches > allocations || allocations == ALLOCATIONS, Ordering::Relaxed);
@@ -64,7 +64,7 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
     link.send(&Message::Done);
 }
 
-/// Once the first of these slots is found dead, a search is under way. Then has each slot lease the
+/// Once the first of these slots is found dead, a search is running. Then makes each slot lease the
 /// message again.
 fn resurrect(control: &OpenObject, searches: &AtomicUsize) {
     let is_searched = control.get(Word::Epoch(DEAD.start)) % 4 == 3;

@@ -1,4 +1,4 @@
-//! Messages whose descriptor is on its way and which no peer holds yet (D7): granted, kept until
+//! Messages whose descriptor is in transit and which no peer holds yet (D7): granted, kept until
 //! confirmed, or visibly lost.
 
 use crate::peer::Peer;
@@ -18,7 +18,7 @@ fn message(provider: &Provider, seed: u64) -> ShmBuf {
     buffer.freeze()
 }
 
-/// Uses all memory that is free, many times over.
+/// Uses all free memory, many times over.
 fn overwrite_all_that_is_free(provider: &Provider) {
     for pattern in 0..20 {
         let mut all: Vec<_> = std::iter::from_fn(|| provider.alloc(LEN).ok()).collect();
@@ -29,7 +29,7 @@ fn overwrite_all_that_is_free(provider: &Provider) {
     }
 }
 
-/// Otherwise a message is lost or overwritten between its sender's drop and its receiver's attach.
+/// A message is neither lost nor overwritten between its sender's drop and its receiver's attach.
 #[test]
 fn a_granted_message_waits_for_its_receiver_and_for_nobody_else() {
     let names = Names::new("grant");
@@ -41,7 +41,7 @@ fn a_granted_message_waits_for_its_receiver_and_for_nobody_else() {
 
     let granted = message(&provider, 1);
     let descriptor = granted.grant(id).unwrap();
-    drop(granted); // from here on only the grant holds it
+    drop(granted); // from here on, only the grant holds it
     overwrite_all_that_is_free(&provider);
 
     let refused = stranger.attach(descriptor, 1).unwrap_err();
@@ -59,7 +59,6 @@ fn a_granted_message_waits_for_its_receiver_and_for_nobody_else() {
     assert!(late == "Stale", "the descriptor names nothing any more, but gives {late}");
 }
 
-/// Otherwise a broadcaster loses its message although it keeps the buffer until all have confirmed.
 #[test]
 fn a_message_kept_until_confirmed_reaches_all_its_receivers() {
     let names = Names::new("confirm");
@@ -69,7 +68,7 @@ fn a_message_kept_until_confirmed_reaches_all_its_receivers() {
     let descriptor = kept.descriptor().unwrap();
     let attach = |receiver: &Peer| {
         overwrite_all_that_is_free(&provider);
-        receiver.attach(descriptor, 2).unwrap() // the answer is the confirmation
+        receiver.attach(descriptor, 2).unwrap() // the reply is the confirmation
     };
     let views: Vec<_> = receivers.iter().map(attach).collect();
     drop(kept);
@@ -82,7 +81,6 @@ fn a_message_kept_until_confirmed_reaches_all_its_receivers() {
     assert_eq!(provider.stats().bytes_leased, 0);
 }
 
-/// Otherwise a receiver that comes too late takes another message for its own.
 #[test]
 fn a_message_that_nobody_keeps_is_stale_and_never_another_one() {
     let names = Names::new("late");
@@ -96,8 +94,7 @@ fn a_message_that_nobody_keeps_is_stale_and_never_another_one() {
     assert_eq!(provider.stats().bytes_leased, 0, "a refused attach leaves no lease");
 }
 
-/// Otherwise a receiver reads the memory of a provider with another prefix and takes it for its own
-/// provider's.
+/// A receiver never reads the memory of a provider with another prefix.
 #[test]
 fn a_client_with_another_prefix_finds_no_provider() {
     let names = Names::new("prefix");

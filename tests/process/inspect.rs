@@ -1,5 +1,5 @@
-//! What an operator sees from outside: of a stopped peer, a killed owner, channels, and objects that
-//! are damaged.
+//! What an operator sees from outside: a stopped peer, a killed owner, channels, and damaged
+//! objects.
 
 use crate::child::Child;
 use crate::descriptors::with_only;
@@ -23,7 +23,7 @@ fn look(names: &Names) -> (Vec<ProviderReport>, Vec<ChannelReport>) {
     (report.providers, report.channels)
 }
 
-/// Looks at this test's objects only: others count their process's descriptors.
+/// Inspects only this test's objects: other tests count their process's descriptors.
 fn inspector(names: &Names) -> Inspector {
     Inspector::new().prefix(names.prefix())
 }
@@ -34,8 +34,7 @@ fn provider_of(names: &Names) -> ProviderReport {
     providers.remove(0)
 }
 
-/// Otherwise an operator cannot find the process that keeps the memory: it is stopped, and answers
-/// nobody.
+/// An operator can find the process that holds the memory even if it is stopped and cannot answer.
 #[test]
 fn a_stopped_peer_is_named_with_what_it_leases() {
     const LENGTHS: [usize; 2] = [40 << 20, 1_000];
@@ -77,7 +76,7 @@ fn a_stopped_peer_is_named_with_what_it_leases() {
     assert_eq!((waiting.messages, waiting.bytes, waiting.views, waiting.grants), (1, 1_000, 0, 1));
     assert!(report.segments.iter().any(|segment| segment.mapped_by.contains(process)));
 
-    // The second look knows since when.
+    // Only the second inspection knows the age.
     let age = |report: &ProviderReport| report.peers.iter().find(|peer| peer.views == 3).unwrap().oldest_lease;
     let (first, second) = (age(&report).unwrap(), age(&seen()).unwrap());
     assert!(first == Duration::ZERO && second > first);
@@ -92,7 +91,7 @@ fn a_stopped_peer_is_named_with_what_it_leases() {
     assert_eq!(left.bytes_leased, 1_000);
 }
 
-/// Otherwise the report promises something else than a sweep does, or counts the living in.
+/// The report predicts exactly what a sweep removes, and excludes living objects.
 #[test]
 fn what_a_killed_owner_left_is_what_a_sweep_removes() {
     let names = Names::new("inspect-dead");
@@ -111,8 +110,8 @@ fn what_a_killed_owner_left_is_what_a_sweep_removes() {
     drop(message);
 }
 
-/// Otherwise what was killed in the making, or is of another version, is promised to stay and goes;
-/// or the other way round.
+/// Unfinished objects and those of another version are reported as removable exactly if a sweep
+/// removes them.
 #[test]
 fn what_is_half_made_or_damaged_is_promised_as_a_sweep_removes_it() {
     let names = Names::new("inspect-half-made");
@@ -121,21 +120,26 @@ fn what_is_half_made_or_damaged_is_promised_as_a_sweep_removes_it() {
         content.resize(len, 0x5a);
         fs::write(shm::path(&format!("{}.{kind}", names.prefix())), content).unwrap();
     };
-    // A control object that is none, with a segment; and a segment alone.
-    write("0123456789abcdef.ctl", 7, 8_192);
-    write("0123456789abcdef.1", 7, 100_000);
-    write("fedcba9876543210.2", 7, 50_000);
-    // Channels' objects without content, and one that is not ours.
+    // An invalid control object with a segment; an empty one; segments alone, one of them not in
+    // whole pages.
+    let kept = ["0123456789abcdef.ctl", "0123456789abcdef.1", "fedcba9876543210.3", "other.channel"];
+    write(kept[0], 7, 8_192);
+    write(kept[1], 7, 8_192);
+    write("89abcdef01234567.ctl", 0, 17);
+    write("fedcba9876543210.2", 7, 8_192);
+    write(kept[2], 7, 50_000);
+    // Empty channel objects, and a foreign one.
     write("half.channel", 0, 0);
     write("half.0000000000000001.branch", 0, 4_096);
-    write("other.channel", 7, 4_096);
+    write(kept[3], 7, 4_096);
     let report = inspector(&names).look().unwrap();
-    assert!(report.providers.iter().all(|provider| provider.is_orphan), "{report:?}");
+    let is_orphan: Vec<_> = report.providers.iter().map(|provider| provider.is_orphan).collect();
+    assert_eq!(is_orphan, [false, true, true], "{report:?}");
     let is_orphan: Vec<_> = report.channels.iter().map(|channel| (&channel.name[..], channel.is_orphan)).collect();
     assert_eq!(is_orphan, [("half", true), ("other", false)]);
-    assert_eq!((report.orphans().objects, Provider::sweep(names.prefix()).unwrap()), (5, report.orphans()));
+    assert_eq!((report.orphans().objects, Provider::sweep(names.prefix()).unwrap()), (4, report.orphans()));
     assert_eq!(inspector(&names).look().unwrap().orphans(), Swept::default());
-    fs::remove_file(shm::path(&format!("{}.other.channel", names.prefix()))).unwrap();
+    kept.iter().for_each(|kind| fs::remove_file(shm::path(&format!("{}.{kind}", names.prefix()))).unwrap());
 }
 
 /// The role of a receiver that receives nothing.
@@ -146,7 +150,7 @@ pub(crate) fn staying_role(link: &Link, arguments: &[&str]) {
     drop(receiver);
 }
 
-/// Otherwise nobody can tell how far behind a receiver is, or which process it is.
+/// The report shows how far behind a receiver is, and which process it is in.
 #[test]
 fn channels_are_shown_with_their_ends_and_how_full_they_are() {
     let names = Names::new("inspect-channels");
@@ -175,9 +179,10 @@ fn channels_are_shown_with_their_ends_and_how_full_they_are() {
     let of = |id: u32| many.receivers.iter().find(|it| it.process.as_ref().is_some_and(|process| process.id == id));
     let (mine, theirs) = (of(me).unwrap(), of(keeper.id()).unwrap());
     assert_eq!((mine.is_alive, mine.on_full, mine.capacity), (true, OnFull::DropNew, 2));
-    assert_eq!((mine.sent, mine.waiting, mine.left_out), (3, 3, 0));
+    // One of the three has the extra slot.
+    assert_eq!((mine.sent, mine.waiting, mine.left_out), (3, 2, 0));
     assert_eq!((theirs.on_full, theirs.waiting, theirs.sent), (OnFull::KeepLatest, 4, 5));
-    // What was left out is told with the next message.
+    // The next message reports what was dropped.
     (0..3).for_each(|_| drop(receiver.try_recv().unwrap()));
     assert!(receiver.try_recv().is_err());
     publisher.send_bytes(&[5]).unwrap();
@@ -202,8 +207,8 @@ pub(crate) fn borrowers_role(link: &Link, arguments: &[&str]) {
     drop((messages, receiver));
 }
 
-/// Otherwise nobody can find the process that keeps the memory, if it got it by a channel; or what
-/// came back counts as kept until the sender sends again.
+/// Loans through a channel are listed with their process, and returned ones no longer count, even
+/// before the sender sends again.
 #[test]
 fn a_stopped_receiver_is_named_with_what_it_was_lent() {
     const LENGTHS: [usize; 4] = [1_000, 3 << 20, 0, 3 << 20];
@@ -232,7 +237,7 @@ fn a_stopped_receiver_is_named_with_what_it_was_lent() {
     assert_eq!((of_all.bytes_leased, of_all.peers.len()), (0, 0));
     assert!(held.oldest_loan.is_some_and(|age| age > Duration::ZERO), "seen by both looks");
 
-    // What has the number of one that came back is another message.
+    // Another message now has the number of a returned one.
     sender.send(provider.alloc(5).unwrap().freeze()).unwrap();
     assert_eq!(seen().1.bytes_lent, bytes - 1_000 + 5);
 
@@ -245,7 +250,7 @@ fn a_stopped_receiver_is_named_with_what_it_was_lent() {
     assert!(of_all.lent.is_empty());
 }
 
-/// Otherwise a receiver that gets one message after the other seems to keep one for ever.
+/// The age starts again when a receiver takes the next message.
 #[test]
 fn the_age_of_a_loan_is_that_of_the_message() {
     let names = Names::new("inspect-loan-age");
@@ -265,7 +270,7 @@ fn the_age_of_a_loan_is_that_of_the_message() {
     assert_eq!(age(), None);
 }
 
-/// Otherwise who keeps memory of a provider that is gone seems to have none.
+/// A process that keeps memory of a closed provider is still listed with it.
 #[test]
 fn what_a_receiver_still_reads_is_lent_after_publisher_and_provider_were_dropped() {
     let names = Names::new("inspect-lent-still");
@@ -283,8 +288,8 @@ fn what_a_receiver_still_reads_is_lent_after_publisher_and_provider_were_dropped
     assert_eq!((seen().lent, seen().bytes_lent), (1, 2_000));
 }
 
-/// Otherwise an operator blames the wrong receiver: of one that keeps the latest, what was withdrawn
-/// was taken out of the book by other ways than by its return.
+/// A receiver that keeps the latest is not blamed for withdrawn messages, which leave the book
+/// without being returned.
 #[test]
 fn what_each_receiver_of_a_publisher_was_lent_is_exact_after_any_steps() {
     let names = Names::new("inspect-lent-steps");
@@ -316,7 +321,7 @@ fn what_each_receiver_of_a_publisher_was_lent_is_exact_after_any_steps() {
             let seen = report.channels[0].receivers.iter().find(|seen| seen.on_full == *rule).unwrap();
             let buffers = held.iter().filter(|message| matches!(message, channel::Message::Buffer(_)));
             let (lent, bytes) = buffers.fold((0, 0), |(lent, bytes), buffer| (lent + 1, bytes + buffer.len() as u64));
-            // Besides what is read, no more than what waits.
+            // Beyond the messages being read, at most those that wait.
             assert!((lent..=lent + seen.waiting).contains(&seen.lent), "{step}: {lent} {seen:?}");
             assert!(seen.bytes_lent >= bytes && (seen.lent > lent || seen.bytes_lent == bytes), "{step}: {seen:?}");
             let state = publisher.receivers().into_iter().find(|state| state.on_full == *rule).unwrap();
@@ -325,7 +330,7 @@ fn what_each_receiver_of_a_publisher_was_lent_is_exact_after_any_steps() {
         let of_all: u64 = report.channels[0].receivers.iter().map(|receiver| receiver.bytes_lent).sum();
         assert_eq!(report.providers[0].bytes_lent, of_all);
     }
-    // When all has been received and dropped, nothing is left, though the publisher has not looked.
+    // Once all messages are received and dropped, no loan is left, even before the publisher looks.
     for (_, receiver, held) in &mut receivers {
         held.clear();
         while receiver.try_recv().is_ok() {}
@@ -334,8 +339,8 @@ fn what_each_receiver_of_a_publisher_was_lent_is_exact_after_any_steps() {
     assert!(report.channels[0].receivers.iter().all(|receiver| receiver.lent == 0), "{report:?}");
 }
 
-/// Otherwise a damaged object, or one that changes while it is looked at, takes down the operator's
-/// tool, or hides the rest.
+/// A damaged object, or one that changes during the inspection, neither crashes the operator's tool
+/// nor hides the others.
 #[test]
 fn damaged_objects_are_reported_and_hide_nothing() {
     let names = Names::new("inspect-garbage");
@@ -359,7 +364,7 @@ fn damaged_objects_are_reported_and_hide_nothing() {
                 file.write_all_at(&u32::to_ne_bytes(word), at).unwrap();
                 look(&names);
             }
-            // As long as can be, and without memory.
+            // As long as possible, and without memory.
             file.set_len(1 << 46).unwrap();
             assert_seen(&names, &provider);
             fs::remove_file(&path).unwrap();
@@ -381,7 +386,54 @@ fn assert_seen(names: &Names, provider: &Provider) {
     assert_eq!(alive.map(|channel| &channel.name[..]).collect::<Vec<_>>(), ["c", "p"]);
 }
 
-/// The role of another user who looks. The second argument says how many objects there are.
+/// Garbage is neither overlooked nor mistaken for a receiver.
+#[test]
+fn damaged_branches_are_listed() {
+    let names = Names::new("inspect-branches");
+    let garbage = shm::path(&format!("{}.noise.0000000000000001.branch", names.prefix()));
+    fs::write(&garbage, [0x5a; 8_192]).unwrap();
+    let provider = names.provider().build().unwrap();
+    let mut publisher = Publisher::create(&provider, "p").unwrap();
+    let receiver = Receiver::open(&names.client(), "p").unwrap();
+    assert_eq!(publisher.receivers().count(), 1);
+    let is_branch = |name: &String| name.contains(".p.") && name.ends_with(".branch");
+    let branch = shm::path(&shm::objects(names.prefix()).into_iter().find(is_branch).unwrap());
+    fs::OpenOptions::new().write(true).open(branch).unwrap().write_all_at(&[0x5a; 8], 0).unwrap();
+
+    let (_, channels) = look(&names);
+    let [noise, p] = &channels[..] else { panic!("{channels:?}") };
+    assert_eq!((&noise.name[..], &noise.state), ("noise", &State::Dead));
+    assert_eq!((&p.name[..], &p.state), ("p", &State::Alive));
+    for channel in [noise, p] {
+        assert_eq!((channel.damaged.len(), channel.receivers.len(), channel.orphans.objects), (1, 0, 0));
+        assert!(!channel.damaged[0].problem.is_empty() && !channel.damaged[0].is_orphan);
+    }
+    assert_eq!(noise.damaged[0].branch, 1);
+    // It is not known to be this crate's.
+    assert_eq!(names.sweep(), 0);
+    fs::remove_file(garbage).unwrap();
+    drop((receiver, publisher));
+}
+
+/// A display never shows 9 messages where 8 fit.
+#[test]
+fn waiting_is_never_above_the_capacity() {
+    let names = Names::new("inspect-waiting");
+    let provider = names.provider().build().unwrap();
+    let sender = Sender::builder().capacity(2).create(&provider, "c").unwrap();
+    let path = shm::path(&format!("{}.c.channel", names.prefix()));
+    let object = fs::OpenOptions::new().write(true).open(path).unwrap();
+    // All three slots carry a message: the sequence of slot n is n + 1.
+    for slot in 0..3_u64 {
+        object.write_all_at(&(slot + 1).to_ne_bytes(), 4096 + slot * 64).unwrap();
+    }
+    let (_, channels) = look(&names);
+    let receiver = &channels[0].receivers[0];
+    assert_eq!((receiver.waiting, receiver.capacity), (2, 2));
+    drop(sender);
+}
+
+/// The role of another user who inspects. The second argument is the number of objects.
 pub(crate) fn strangers_role(link: &Link, arguments: &[&str]) {
     if let Err(error) = sys::become_user(users::STRANGER) {
         return link.send(&Message::Refused(error.to_string()));
@@ -393,7 +445,7 @@ pub(crate) fn strangers_role(link: &Link, arguments: &[&str]) {
     link.send(&Message::Done);
 }
 
-/// Otherwise an operator takes what belongs to others, and may not be read, for damaged.
+/// Objects of other users that may not be read are not reported as damaged.
 #[test]
 fn what_belongs_to_another_user_is_counted_and_nothing_else() {
     let names = Names::new("inspect-stranger");
@@ -408,7 +460,7 @@ fn what_belongs_to_another_user_is_counted_and_nothing_else() {
     drop((buffer, sender));
 }
 
-/// Otherwise who restarts a sender while somebody looks has a damaged channel, or two of them.
+/// A sender that restarts during an inspection appears neither as damaged nor twice.
 #[test]
 fn a_name_that_is_used_again_during_a_look_is_one_channel_and_whole() {
     let names = Names::new("inspect-again");
@@ -437,10 +489,10 @@ fn a_name_that_is_used_again_during_a_look_is_one_channel_and_whole() {
     });
 }
 
-/// How many channels there are for a process that may open far fewer files.
+/// The number of channels, for a process that may open far fewer files.
 const MANY: usize = 50;
 
-/// The role of somebody who looks with few descriptors.
+/// The role of an inspector with few descriptors.
 pub(crate) fn poor_role(link: &Link, arguments: &[&str]) {
     let mut inspector = Inspector::new().prefix(arguments[0]);
     let report = with_only(6, || inspector.look()).unwrap();
@@ -450,7 +502,6 @@ pub(crate) fn poor_role(link: &Link, arguments: &[&str]) {
     link.send(&Message::Done);
 }
 
-/// Otherwise a system with many channels cannot be looked at, which needs it most.
 #[test]
 fn a_look_at_many_objects_needs_few_descriptors() {
     let names = Names::new("inspect-many");
@@ -463,7 +514,7 @@ fn a_look_at_many_objects_needs_few_descriptors() {
     drop(senders);
 }
 
-/// Otherwise a look counts as a peer, takes a lock that somebody needs, or keeps what should go.
+/// An inspection does not count as a peer, block a lock, or keep an object alive.
 #[test]
 fn a_look_leaves_no_trace() {
     let names = Names::new("inspect-no-trace");
@@ -479,7 +530,7 @@ fn a_look_leaves_no_trace() {
                 inspector.look().unwrap();
             }
         });
-        // Each needs a lock that a look asks about, and all places are taken in turn.
+        // Each needs a lock that an inspection queries, and all slots are used in turn.
         for _ in 0..100 {
             let clients: Vec<_> = (0..64).map(|_| names.client()).collect();
             for client in &clients {
@@ -495,7 +546,7 @@ fn a_look_leaves_no_trace() {
     assert_eq!(open_objects(&names), before);
 }
 
-/// How many descriptors of this test's objects this process has open.
+/// Returns how many descriptors of this test's objects this process has open.
 fn open_objects(names: &Names) -> usize {
     let open = fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
     open.filter(|path| path.to_string_lossy().contains(names.prefix())).count()

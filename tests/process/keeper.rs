@@ -1,4 +1,4 @@
-//! Where the keeper's robust list lies, by what the kernel says of it (see `os/robust_list.rs`).
+//! The location of the keeper's robust list, as the kernel reports it (see `os/robust_list.rs`).
 
 use crate::child::Child;
 use crate::shm::{self, Names};
@@ -12,8 +12,8 @@ use std::os::unix::fs::FileExt;
 
 const CHANNELS: usize = 3;
 
-/// Otherwise the kernel, when it kills a process for lack of memory, may take the list away before
-/// it walks it. Or a peer can write the list. Then the other ends sleep on.
+/// Guards against a list that the kernel unmaps before walking it when it kills a process for lack
+/// of memory, or that a peer can write: the other ends would stay parked.
 #[test]
 fn the_list_of_bells_lies_in_shared_pages_that_no_peer_has() {
     let names = Names::new("keeper");
@@ -22,8 +22,8 @@ fn the_list_of_bells_lies_in_shared_pages_that_no_peer_has() {
     child.finish();
 }
 
-/// The role: both ends of some channels, and a look at the list of this process. No other test
-/// changes it here.
+/// The role: opens both ends of some channels, and checks the list of this process, which no other
+/// test changes.
 pub(crate) fn role(link: &Link, arguments: &[&str]) {
     let (provider, client) =
         (Provider::builder().name_prefix(arguments[0]).build().unwrap(), shm::client(arguments[0]));

@@ -1,5 +1,5 @@
-//! A peer is killed with views and grants, or ends in another way without letting go: the owner
-//! gets its memory back, and nobody else loses any (D4, D5).
+//! A peer is killed with views and grants, or exits in another way without releasing them: the
+//! owner reclaims its memory, and no other peer loses any (D4, D5).
 
 use crate::peer::{Peer, View};
 use crate::shm::{self, Names};
@@ -11,7 +11,7 @@ use std::os::unix::process::ExitStatusExt;
 const VIEWS: usize = 31;
 const GRANTS: usize = 7;
 
-/// How many messages only the victim leases, and how many the survivors lease too.
+/// The number of messages that only the victim leases, and of those that the survivors lease too.
 const LOST: usize = 2;
 const KEPT: usize = 2;
 
@@ -61,7 +61,7 @@ impl Scene {
         self.victim.take().expect("a victim that lives").kill();
     }
 
-    /// Has the victim end itself, with all that it holds.
+    /// Has the victim end itself without releasing anything.
     fn end_the_victim(&mut self, how: Ending) {
         let status = self.victim.take().expect("a victim that lives").end(how);
         let expected = match how {
@@ -79,8 +79,8 @@ impl Scene {
         assert_eq!(leased, leased_messages * self.len);
     }
 
-    /// Checks that what only the victim held can be used again, and what the survivors hold cannot
-    /// until they let go.
+    /// Checks that what only the victim held can be reused, and what the survivors hold only after
+    /// they release it.
     fn assert_only_the_victims_memory_is_free(mut self) {
         for _ in 0..LOST {
             let mut buffer = self.provider.alloc(self.len).unwrap();
@@ -104,7 +104,7 @@ fn message(provider: &Provider, len: usize, seed: u64) -> ShmBuf {
     buffer.freeze()
 }
 
-/// Otherwise each crash of a peer costs the owner large chunks, and in the end the whole cap.
+/// Guards against losing large chunks, and in the end the whole cap, to crashing peers.
 #[test]
 fn an_allocation_that_needs_them_gets_the_segments_of_a_killed_peer() {
     let names = Names::new("killed-large");
@@ -113,7 +113,6 @@ fn an_allocation_that_needs_them_gets_the_segments_of_a_killed_peer() {
     scene.assert_only_the_victims_memory_is_free();
 }
 
-/// Otherwise each crash of a peer costs the owner small chunks for ever.
 #[test]
 fn an_allocation_that_needs_them_gets_the_arena_chunks_of_a_killed_peer() {
     let names = Names::new("killed-small");
@@ -122,7 +121,7 @@ fn an_allocation_that_needs_them_gets_the_arena_chunks_of_a_killed_peer() {
     scene.assert_only_the_victims_memory_is_free();
 }
 
-/// Otherwise the system gets a killed peer's memory back only when its owner happens to need some.
+/// A killed peer's memory returns to the system even if its owner needs none.
 #[test]
 fn a_trim_gives_the_segments_of_a_killed_peer_to_the_system() {
     let names = Names::new("killed-trim");
@@ -137,7 +136,6 @@ fn a_trim_gives_the_segments_of_a_killed_peer_to_the_system() {
     scene.assert_only_the_victims_memory_is_free();
 }
 
-/// Otherwise an owner that trims takes away what a living peer reads.
 #[test]
 fn a_trim_while_the_peer_lives_takes_nothing_from_it() {
     let names = Names::new("killed-not");
@@ -155,7 +153,7 @@ fn a_trim_while_the_peer_lives_takes_nothing_from_it() {
     peer.attach(descriptor, 2).unwrap();
 }
 
-/// Otherwise a peer that crashes, or leaves by `exit` as C programs do, costs more than a kill.
+/// A peer that crashes, or leaves by `exit` as C programs do, costs no more than a killed one.
 #[test]
 fn however_a_peer_ends_the_allocation_that_needs_it_gets_its_memory() {
     for how in Ending::ALL {
@@ -166,8 +164,6 @@ fn however_a_peer_ends_the_allocation_that_needs_it_gets_its_memory() {
     }
 }
 
-/// Otherwise an owner that reclaims does not get the leases of the dead, or also gets those of the
-/// living.
 #[test]
 fn however_a_peer_ends_a_reclaim_takes_back_its_leases_and_nobody_elses() {
     for how in Ending::ALL {

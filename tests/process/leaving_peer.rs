@@ -1,6 +1,6 @@
 //! Peers that die while they leave, ids of peers that have left, and a header with a wrong number
-//! of used records. The owner gets back what the dead held, and the next peer in their slot gets
-//! none of it.
+//! of used records. The owner reclaims what the dead held, and the next peer in their slot inherits
+//! nothing.
 
 use crate::peer::Peer;
 use crate::shm::{self, Names};
@@ -34,8 +34,8 @@ fn with_epoch(peer: PeerId, epoch: u64) -> PeerId {
     PeerId::from_bytes(bytes)
 }
 
-/// Otherwise what a peer held is lost to the owner if the peer is killed while it leaves, until by
-/// chance another peer takes the same slot.
+/// What a peer held is reclaimed if the peer is killed while it leaves, without waiting for another
+/// peer to take the same slot.
 #[test]
 fn a_peer_that_was_killed_while_it_left_is_found_dead() {
     let names = Names::new("leaving");
@@ -72,8 +72,7 @@ fn a_peer_that_was_killed_while_it_left_is_found_dead() {
     assert!(!granted.is_leased());
 }
 
-/// Otherwise a grant to a made-up or damaged id belongs to nobody, and its message never becomes
-/// free again.
+/// Guards against a grant to a forged or damaged id, whose message would never become free again.
 #[test]
 fn a_slot_that_nobody_has_gets_no_grant_by_any_epoch() {
     let names = Names::new("leaving-ids");
@@ -94,8 +93,8 @@ fn a_slot_that_nobody_has_gets_no_grant_by_any_epoch() {
     }
 }
 
-/// Otherwise a peer that runs wild and dies makes the owner look for its leases in too few records,
-/// and the messages of all peers that die after it never become free again.
+/// A rogue peer cannot shorten the owner's search for leases of the dead, which would leave their
+/// messages leased for ever.
 #[test]
 fn the_owner_knows_by_itself_where_to_look_for_leases_of_the_dead() {
     let names = Names::new("leaving-wild");

@@ -1,4 +1,4 @@
-//! Buffers lent to channels: held for long, dropped in any order and on any thread, and held by
+//! Buffers on loan to channels: held for long, dropped in any order and on any thread, and held by
 //! receivers that outlive their senders.
 
 use crate::child::Child;
@@ -40,8 +40,8 @@ fn receivers(prefix: &str) -> Vec<Receiver> {
     (0..CHANNELS).map(|number| Receiver::open(&client, &name(number)).unwrap()).collect()
 }
 
-/// Otherwise a message that is held while others come and go is reused, or buffers that are dropped
-/// out of order do not come back.
+/// A message is not reused while it is held and others are sent, and buffers dropped out of order
+/// are returned.
 #[test]
 fn a_thousand_messages_of_three_channels_are_held_and_dropped_out_of_order() {
     let names = Names::new("loans-thousand");
@@ -53,7 +53,7 @@ fn a_thousand_messages_of_three_channels_are_held_and_dropped_out_of_order() {
     child.expect_done();
     let held: usize = (0..HELD).map(len).sum();
     assert!(provider.stats().bytes_leased >= held, "a message that is read counts as leased");
-    // While the receiver drops these, others are sent, which it drops at once.
+    // While the receiver drops these, it is sent others, which it drops at once.
     child.tell(&Message::Go);
     (HELD..2 * HELD).for_each(|number| send(&mut senders[number % CHANNELS], &provider, number));
     child.expect_done();
@@ -91,8 +91,8 @@ pub(crate) fn holder_role(link: &Link, arguments: &[&str]) {
     assert_eq!(link.receive().unwrap(), None);
 }
 
-/// Otherwise a message that is still read is overwritten when the process of its sender goes on
-/// with another provider.
+/// A message that is still read is not overwritten when its sender's process goes on with another
+/// provider.
 #[test]
 fn a_message_outlives_its_sender_and_its_provider() {
     let names = Names::new("loans-outlive");
@@ -114,11 +114,11 @@ fn a_message_outlives_its_sender_and_its_provider() {
     assert_eq!(names.sweep(), 0, "a provider that has closed leaves nothing");
 }
 
-/// The role: holds messages after their sender and provider are gone.
+/// The role: holds messages after their sender and provider are dropped.
 pub(crate) fn heir_role(link: &Link, arguments: &[&str]) {
     let mut receivers = receivers(arguments[0]);
     let held: Vec<channel::Message> = LENGTHS.iter().map(|_| receivers[0].recv().unwrap()).collect();
-    // Asking for the next message confirms that these have come.
+    // The request for the next message confirms that these have arrived.
     assert!(receivers[0].recv().is_err());
     drop(receivers);
     assert_eq!(link.receive().unwrap(), Some(Message::Go));
@@ -133,7 +133,6 @@ pub(crate) fn heir_role(link: &Link, arguments: &[&str]) {
 const SPACES: std::ops::Range<u64> = 0..640;
 const SPACE_STEP: usize = 32;
 
-/// Otherwise the first channel of a process short of address space aborts the process, or hangs.
 #[test]
 fn the_first_channel_of_a_process_short_of_address_space_is_made_or_refused() {
     let names = Names::new("loans-keeper");

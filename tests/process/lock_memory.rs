@@ -1,5 +1,5 @@
-//! A provider that is locked into RAM, in a process that may lock 4 MiB: what counts, what is
-//! refused, and that nothing is left of what is.
+//! A provider locked into RAM, in a process that may lock 4 MiB: what counts, what is refused, and
+//! that a refused provider leaves nothing behind.
 
 use crate::child::{self, Child};
 use crate::shm::{self, Names};
@@ -13,8 +13,8 @@ const RECORDS: usize = 64;
 /// A page, and 128 bytes for each record.
 const CONTROL: usize = 4096 + 128 * RECORDS;
 
-/// Otherwise an embedded publisher that asked for locked memory finds out at its first page-in that
-/// it has none, or is refused memory that it was promised.
+/// An embedded publisher that asks for locked memory learns at once if it cannot have it, and is
+/// not refused memory that it was promised.
 #[test]
 fn a_locked_provider_stays_within_the_limit_and_says_so_when_it_cannot() {
     let names = Names::new("locked");
@@ -47,7 +47,7 @@ fn locked(prefix: &str) -> ProviderBuilder {
     Provider::builder().name_prefix(prefix).max_shared(RECORDS).lock_memory(true)
 }
 
-/// Bytes that are in RAM to stay, of the objects of a prefix.
+/// Returns how many bytes of a prefix's objects are locked in RAM.
 fn bytes_locked(prefix: &str) -> usize {
     mapped_memory(prefix, "Locked").unwrap() as usize
 }

@@ -1,4 +1,4 @@
-//! Directories with a file system of their own, in a process with its own mounts.
+//! Directories with their own file system, in a process with its own mounts.
 
 use crate::child;
 use crate::shm::{self, Names};
@@ -7,21 +7,20 @@ use crate::wire::{Link, Message};
 use shm_pool::{AllocErrorKind, BuildError, Client, Provider, ProviderBuilder};
 use std::fs;
 
-/// Otherwise a full tmpfs of the pool's own is blamed on /dev/shm, or kills the process.
+/// A full tmpfs of the pool itself is not blamed on /dev/shm, and does not kill the process.
 #[test]
 fn a_full_directory_is_an_error_that_names_it() {
     run("full");
 }
 
-/// Otherwise every object takes whole huge pages there, beyond the cap, and the first one that the
-/// kernel cannot give ends the process.
+/// On hugetlbfs every object would take whole huge pages, beyond the cap, and the first one that
+/// the kernel cannot supply would kill the process.
 #[test]
 fn hugetlbfs_is_refused() {
     run("hugetlbfs");
 }
 
-/// Otherwise the way in which a tmpfs is mounted decides whether messages are whole, or whether the
-/// pool stays within its file system.
+/// On every kind of tmpfs, messages are complete and the pool stays within its file system.
 #[test]
 fn huge_pages_work_on_every_kind_of_tmpfs() {
     run("huge");
@@ -43,8 +42,8 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
     link.send(&Message::Done);
 }
 
-/// Mounts a file system at a directory below /dev/shm. `false` where that is not permitted, or the
-/// kernel has none.
+/// Mounts a file system at a directory below /dev/shm. Returns `false` where that is not permitted,
+/// or the kernel does not support it.
 fn has_mounted(kind: &str, directory: &str, options: &str) -> bool {
     fs::create_dir_all(directory).unwrap();
     let [kind, directory, options] = [kind, directory, options].map(|text| format!("{text}\0").into_bytes());
@@ -100,8 +99,8 @@ fn huge(prefix: &str) {
             let lens = [3 * HUGE, HUGE / 2, 100, HUGE, 80_000, HUGE + 4096];
             for (seed, len) in lens.into_iter().enumerate() {
                 let Ok(mut buffer) = provider.alloc(len) else { break };
-                // Otherwise a kernel that is asked for huge pages too early shows peers what other
-                // processes had in that memory.
+                // Guards against a kernel that, asked for huge pages too early, shows peers what
+                // other processes had in that memory.
                 assert!(round > 0 || buffer.iter().all(|&byte| byte == 0), "huge={option}: memory of others");
                 shm::fill(&mut buffer, seed as u64);
                 messages.push((seed as u64, buffer.freeze()));
@@ -111,7 +110,7 @@ fn huge(prefix: &str) {
                 let view = client.attach(&message.descriptor().unwrap()).unwrap();
                 shm::check(&view, *seed).unwrap();
             }
-            // Every other one stays, in part of a huge page or of several.
+            // Every other one is kept, in part of a huge page or of several.
             let mut number = 0;
             messages.retain(|_| {
                 number += 1;

@@ -1,4 +1,4 @@
-//! A peer in a process of its own that does what the test asks: attaches, compares, lets go.
+//! A peer in a separate process that follows the test's commands: it attaches, compares, releases.
 
 use crate::child::Child;
 use crate::shm;
@@ -17,17 +17,17 @@ pub(crate) struct Peer {
 pub(crate) struct View(u64);
 
 impl Peer {
-    /// Starts a peer for providers with this prefix.
+    /// Starts a peer of providers with this prefix.
     pub(crate) fn start(prefix: &str) -> Self {
         Self { child: Child::start("peer", &[prefix]) }
     }
 
-    /// A child whose role ends in [`serve`].
+    /// Wraps a child whose role ends in [`serve`].
     pub(crate) fn of(child: Child) -> Self {
         Self { child }
     }
 
-    /// `Client::connect`; the error is the debug text of the library's.
+    /// Calls `Client::connect`. The error is the debug text of the library's.
     pub(crate) fn connect(&self, provider: ProviderId) -> Result<PeerId, String> {
         match self.child.ask(&Message::Connect(provider)) {
             Message::Peer(peer) => Ok(peer),
@@ -35,7 +35,7 @@ impl Peer {
         }
     }
 
-    /// `Client::attach`, and a comparison of all bytes.
+    /// Calls `Client::attach`, and compares all bytes.
     pub(crate) fn attach(&self, descriptor: Descriptor, seed: u64) -> Result<View, String> {
         match self.child.ask(&Message::Attach(descriptor, seed)) {
             Message::Number(view) => Ok(View(view)),
@@ -53,48 +53,49 @@ impl Peer {
         assert_eq!(self.child.ask(&Message::Release(view.0)), Message::Done);
     }
 
-    /// `Client::trim`.
+    /// Calls `Client::trim`.
     pub(crate) fn trim(&self) -> u64 {
         self.number(&Message::Trim)
     }
 
-    /// `Client::mapped_segments`.
+    /// Calls `Client::mapped_segments`.
     pub(crate) fn segments(&self) -> u64 {
         self.number(&Message::Segments)
     }
 
-    /// How many objects of the test's providers the process has mapped, by its /proc/self/maps.
+    /// Returns how many objects of the test's providers the process has mapped, by its
+    /// /proc/self/maps.
     pub(crate) fn mappings(&self) -> u64 {
         self.number(&Message::Mappings)
     }
 
-    /// SIGKILL. When this returns, the process is gone.
+    /// Sends SIGKILL and waits until the process has exited.
     pub(crate) fn kill(self) {
         self.child.kill();
     }
 
-    /// Has the peer end itself, and waits until it is gone.
+    /// Has the peer end itself, and waits until it has exited.
     pub(crate) fn end(self, how: Ending) -> ExitStatus {
         self.child.tell(&Message::End(how));
         self.child.ended()
     }
 
-    /// Ends the peer as it should: it drops its views and its client.
+    /// Ends the peer normally: it drops its views and its client.
     pub(crate) fn leave(self) {
         self.child.shut_down();
     }
 
-    /// The process.
+    /// Returns the process.
     pub(crate) fn child(&self) -> &Child {
         &self.child
     }
 
-    /// The process.
+    /// Converts into the process.
     pub(crate) fn into_child(self) -> Child {
         self.child
     }
 
-    /// The next step of a role that is more than a peer's.
+    /// Starts the next step of a role that extends a peer's.
     pub(crate) fn go(&self) -> u64 {
         self.number(&Message::Go)
     }
@@ -119,7 +120,7 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
     serve(link, &shm::client(arguments[0]), arguments[0]);
 }
 
-/// Answers the test's questions until it has none.
+/// Answers the test's questions until the last one.
 pub(crate) fn serve(link: &Link, client: &Client, prefix: &str) {
     let mut views = Views::new();
     while let Some(question) = link.receive().expect("the child waits without a deadline") {
@@ -127,10 +128,10 @@ pub(crate) fn serve(link: &Link, client: &Client, prefix: &str) {
     }
 }
 
-/// The views that a peer has, or had, by their numbers, and how each message was filled.
+/// A peer's views, each with its message's seed, by number; `None` once dropped.
 pub(crate) type Views = Vec<Option<(ShmView, u64)>>;
 
-/// What a peer does when it is asked.
+/// Carries out one request.
 pub(crate) fn answer(question: &Message, client: &Client, prefix: &str, views: &mut Views) -> Message {
     let refused = |error: AttachError| Message::Refused(format!("{error:?}"));
     match *question {

@@ -1,5 +1,5 @@
 //! Two threads of an owner look for dead peers at the same time, and one is stopped halfway. A
-//! living peer that has meanwhile taken a dead one's slot must not be taken for the dead one.
+//! living peer that has meanwhile taken a dead one's slot must not be mistaken for the dead one.
 
 use crate::child::Child;
 use crate::shm::{self, Names};
@@ -14,7 +14,7 @@ use std::thread;
 /// Enough that the thread is stopped at the critical point in at least one of them.
 const ROUNDS: usize = 4;
 
-/// How many peers die in a round, each in its own slot, and how many come after them.
+/// How many peers die in a round, each in its own slot, and how many join after them.
 const DEAD: usize = 16;
 const LIVING: usize = 32;
 
@@ -22,7 +22,7 @@ const LIVING: usize = 32;
 /// a reclaim spends most of its time on that.
 const MESSAGES: usize = 8_000;
 
-/// Otherwise a new peer loses its leases, and its messages are overwritten while it reads them.
+/// A new peer keeps its leases, so its messages are not overwritten while it reads them.
 #[test]
 fn a_peer_that_takes_a_dead_ones_slot_loses_nothing_to_those_who_reclaim() {
     let names = Names::new("reclaim");
@@ -61,7 +61,7 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
     link.send(&Message::Done);
 }
 
-/// Living peers take the slots of the dead. They keep what they leased, and can be granted more.
+/// Living peers take the slots of the dead. They keep their leases, and can be granted more.
 fn round(prefix: &str, provider: &Provider, messages: &[ShmBuf]) {
     let clients: Vec<Client> = (0..LIVING).map(|_| shm::client(prefix)).collect();
     // The last messages: a search through all of them gets to these late.
@@ -87,8 +87,8 @@ impl Drop for SetOnDrop<'_> {
     }
 }
 
-/// Stops a thread while it takes back what a dead peer held, and lets another thread do the same
-/// while new peers come.
+/// Stops a thread while it reclaims what a dead peer held, and lets another thread do the same
+/// while new peers join.
 fn attach_while_reclaiming(
     provider: &Provider,
     messages: &[ShmBuf],

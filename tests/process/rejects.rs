@@ -1,5 +1,5 @@
-//! Files under a control object's name that are not control objects: each is refused with its own
-//! error, and none hangs or crashes the peer.
+//! Files under a control object's name that are not control objects: each is refused with a
+//! specific error, and none hangs or crashes the peer.
 
 use crate::child::Child;
 use crate::shm::{self, Names};
@@ -11,8 +11,8 @@ use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 
-/// Otherwise a file that anybody can put into /dev/shm crashes, hangs or misleads a peer that
-/// connects. The cases run in a child, so that a peer that hangs fails the test.
+/// A file that any process can put into /dev/shm neither crashes nor hangs nor misleads a peer that
+/// connects. The cases run in a child, so that a hang fails the test.
 #[test]
 fn what_is_no_control_object_is_refused_with_the_reason() {
     let names = Names::new("rejects");
@@ -21,7 +21,7 @@ fn what_is_no_control_object_is_refused_with_the_reason() {
     child.finish();
 }
 
-/// An id that no provider of the test has, and the path of its control object.
+/// Returns an id that no provider of the test has, and the path of its control object.
 fn vacant(prefix: &str) -> (ProviderId, PathBuf) {
     let id = 0x00c0_ffee;
     (ProviderId::from_u64(id), shm::path(&format!("{prefix}.{id:016x}.ctl")))
@@ -40,7 +40,7 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
     link.send(&Message::Done);
 }
 
-/// The error of connecting to a file with this content.
+/// Returns the error of connecting to a file with this content.
 fn error_of(prefix: &str, content: &[u8]) -> AttachError {
     let (id, path) = vacant(prefix);
     fs::write(&path, content).unwrap();
@@ -54,7 +54,7 @@ fn assert_reason(error: &AttachError, words: &str) {
     let reason = match error {
         AttachError::NotAProvider { reason, .. } => reason,
         AttachError::Closed { .. } => "closed",
-        AttachError::OwnerDied { .. } => "dead", // everything else is as it should be
+        AttachError::OwnerDied { .. } => "dead", // everything else is valid
         _ => panic!("{error:?}"),
     };
     assert!(reason.contains(words), "{words:?} was expected: {error}");
@@ -77,7 +77,7 @@ fn contents(prefix: &str, genuine: &[u8]) {
     assert_reason(&error_of(prefix, genuine), "another provider's id");
 }
 
-/// Damages the fields of the header one by one, and checks what the error says about each.
+/// Damages the fields of the header one by one, and checks the error for each.
 fn damaged_headers(prefix: &str, genuine: &[u8]) {
     let (id, _) = vacant(prefix);
     let with = |changes: &[(usize, &[u8])]| {

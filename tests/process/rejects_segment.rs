@@ -1,6 +1,7 @@
 //! Garbage in a message's record and under its segment's name, with a genuine header (D10, I2).
 
 use crate::child::Child;
+use crate::own_shm;
 use crate::shm::{self, Names};
 use crate::sys;
 use crate::wire::{Link, Message};
@@ -13,40 +14,36 @@ use std::path::PathBuf;
 
 const LEN: usize = 100_000;
 
-/// Otherwise a process that writes garbage into a message's record makes others read out of bounds.
+/// Garbage in a message's record does not make others read out of bounds.
 #[test]
 fn a_record_is_not_believed_before_it_is_checked() {
     run("record");
 }
 
-/// Otherwise a file that somebody put under a segment's name is read as if it were the message.
 #[test]
 fn what_is_under_a_segments_name_is_checked_before_it_is_mapped() {
     run("file");
 }
 
-/// Otherwise anybody who can put a pipe or a socket there blocks a peer for ever.
 #[test]
 fn a_pipe_or_a_socket_under_a_segments_name_is_refused_without_a_wait() {
     run("pipe");
 }
 
-/// Otherwise one process that runs wild takes down the owner and all its peers.
 #[test]
 fn garbage_all_over_a_control_object_crashes_nobody() {
     run("garbage");
 }
 
-/// Otherwise a peer gets SIGBUS when it reads a segment that was truncated after it connected.
 #[test]
 fn a_segment_that_was_truncated_before_it_is_mapped_is_refused() {
     run("truncated");
 }
 
-/// Otherwise any user who can replace a provider's file can feed its peers.
+/// Guards against a user who replaces a provider's file to feed its peers.
 #[test]
 fn objects_of_another_user_are_refused() {
-    if !sys::is_root() {
+    if !own_shm::is_root() {
         return println!("SKIPPED: only root can give files away");
     }
     run("stranger");
@@ -85,7 +82,7 @@ impl Scene<'_> {
         Scene { prefix, provider, message, descriptor, control, segment }
     }
 
-    /// Attaches with a client that has nothing mapped yet. Gives an error or readable bytes.
+    /// Attaches with a client that has nothing mapped yet. Returns an error or readable bytes.
     fn attach(&self) -> Result<usize, AttachError> {
         let result = shm::client(self.prefix).attach(&self.descriptor).map(|view| {
             black_box(view.iter().fold(0u8, |sum, byte| sum ^ byte));
@@ -112,8 +109,8 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
     link.send(&Message::Done);
 }
 
-/// Damages the generation, and the four words after the eight words of lanes, which say where the
-/// message is.
+/// Damages the generation, and the four words after the eight words of lanes, which locate the
+/// message.
 fn damaged_records(scene: &Scene<'_>) {
     let mut content = vec![0; scene.control.metadata().unwrap().len() as usize];
     scene.control.read_exact_at(&mut content, 0).unwrap();
@@ -223,8 +220,8 @@ fn a_pipe(scene: &Scene<'_>) {
     fs::rename(&aside, segment).unwrap();
 }
 
-/// Whatever another process writes into the control object, nobody crashes, hangs or reads outside
-/// a mapping. What is refused, and how, does not matter.
+/// Whatever another process writes into the control object, no process crashes, hangs or reads
+/// outside a mapping. Which accesses are refused, and how, does not matter.
 fn garbage_everywhere(scene: &Scene<'_>, link: &Link) {
     let Scene { prefix, provider, message, descriptor, control, .. } = scene;
     let client = shm::client(prefix);

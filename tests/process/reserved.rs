@@ -1,6 +1,6 @@
-//! What was reserved and warmed up costs no system call from the first message on; and what another
-//! process has warmed up, no fault there. (`no_heap.rs` counts heap calls and faults of both sides
-//! in one process.)
+//! Memory that was reserved and warmed up costs no system call from the first message on, and
+//! memory that another process has warmed up, no fault there. (`no_heap.rs` counts heap calls and
+//! faults of both sides in one process.)
 
 use crate::child::Child;
 use crate::shm::{self, Names};
@@ -16,19 +16,18 @@ const SIZES: [usize; 5] = [64, 4 << 10, 100_000, 1 << 20, 3 << 20];
 const RESERVED: usize = 3;
 const FIRST_MESSAGES: usize = 1000;
 
-/// How often faults are counted. The kernel may take a page from any process at any time, but
+/// How often faults are counted. The kernel may reclaim a page from any process at any time, but
 /// hardly in each try.
 const TRIES: usize = 3;
 
-/// Otherwise the first messages of a control loop wait for the kernel: for memory, a mapping or a
-/// lock.
+/// A control loop's first messages do not wait for the kernel: for memory, a mapping or a lock.
 #[test]
 fn the_first_messages_after_a_reservation_make_no_system_call() {
     let names = Names::new("reserved");
     let child = Child::start("reserved", &[names.prefix()]);
     child.expect_done();
     child.kill();
-    // A process that can make no system call cannot remove its objects either.
+    // A process without system calls cannot remove its objects either.
     assert!(names.sweep() > 0);
 }
 
@@ -72,7 +71,7 @@ fn sent(provider: &Provider, sender: &mut Sender, receiver: &mut Receiver, len: 
     (received == [len, b"bytes".len()]).then_some(())
 }
 
-/// Otherwise a subscriber's first messages are late by a mapping and a fault for each page.
+/// A subscriber's first messages are not delayed by a mapping and a fault for each page.
 #[test]
 fn a_peer_that_is_warm_maps_and_faults_nothing_for_its_first_messages() {
     let faults = [(); TRIES].map(|()| {
@@ -89,7 +88,7 @@ fn a_peer_that_is_warm_maps_and_faults_nothing_for_its_first_messages() {
             buffer.freeze()
         });
         for message in &messages {
-            // First, because the child may not sleep for a message once it has all descriptors.
+            // First, because the child may not wait for a message once it has all descriptors.
             sender.send(message.clone()).unwrap();
             child.tell(&Message::Sent(message.descriptor().unwrap()));
             child.tell(&Message::Sent(message.grant(peer).unwrap()));
@@ -141,7 +140,7 @@ fn read(client: &Client, receiver: &mut Receiver, descriptors: &[Descriptor]) {
     (0..descriptors.len() / 2).for_each(|_| look(&receiver.recv().unwrap()));
 }
 
-/// How many pages fault in this thread meanwhile.
+/// Returns how many pages fault in this thread while `what` runs.
 fn faults_of(what: impl FnOnce()) -> usize {
     let faults = || getrusage(UsageWho::RUSAGE_THREAD).unwrap().minor_page_faults();
     let before = faults();

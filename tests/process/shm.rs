@@ -1,4 +1,4 @@
-//! What is in /dev/shm, in this process and in a message.
+//! The contents of /dev/shm, of this process's mappings and of messages.
 
 use shm_pool::{Client, Provider, ProviderBuilder};
 pub(crate) use shm_pool_support::payload::{check_pattern as check, fill_pattern as fill};
@@ -40,13 +40,13 @@ impl Names {
 
 impl Drop for Names {
     fn drop(&mut self) {
-        // Compares bytes, because a test may have made names that are not UTF-8.
+        // Compares bytes, because a test may have created names that are not UTF-8.
         let entries = fs::read_dir("/dev/shm").expect("a directory /dev/shm").filter_map(Result::ok);
         let start = format!("{}.", self.prefix);
         let is_ours = |entry: &fs::DirEntry| entry.file_name().as_encoded_bytes().starts_with(start.as_bytes());
         let left: Vec<PathBuf> = entries.filter(is_ours).map(|entry| entry.path()).collect();
         for path in &left {
-            // After a failure, anything may be left.
+            // After a failure, any object may be left.
             let _ = fs::remove_file(path).or_else(|_| fs::remove_dir(path));
         }
         assert!(std::thread::panicking() || left.is_empty(), "left behind in /dev/shm: {left:?}");
@@ -58,25 +58,25 @@ pub(crate) fn client(prefix: &str) -> Client {
     Client::builder().name_prefix(prefix).build().expect("a prefix that names allow")
 }
 
-/// The path of an object.
+/// Returns the path of an object.
 pub(crate) fn path(name: &str) -> PathBuf {
     PathBuf::from("/dev/shm").join(name)
 }
 
-/// The names of the objects that start with `prefix` and a dot, sorted.
+/// Returns the names of the objects that start with `prefix` and a dot, sorted.
 pub(crate) fn objects(prefix: &str) -> Vec<String> {
     procfs::objects(&format!("{prefix}."))
 }
 
-/// The number of this process's mappings of objects that start with `prefix` and a dot, removed
-/// objects included.
+/// Returns the number of this process's mappings of objects that start with `prefix` and a dot,
+/// including removed objects.
 pub(crate) fn mappings(prefix: &str) -> usize {
     let start = format!("{prefix}.");
     let mappings = procfs::shared_mappings().expect("/proc");
     mappings.iter().filter(|mapping| mapping.name.starts_with(&start)).count()
 }
 
-/// The number of descriptors that this process has open.
+/// Returns the number of open descriptors of this process.
 pub(crate) fn open_descriptors() -> usize {
     procfs::descriptors().expect("/proc")
 }

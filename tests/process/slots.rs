@@ -1,5 +1,5 @@
 //! The 64 peer slots of a provider: a killed peer's slot is free at once, and its id becomes
-//! nobody's (D5).
+//! invalid (D5).
 
 use crate::peer::Peer;
 use crate::shm::{self, Names};
@@ -7,8 +7,8 @@ use shm_pool::{AttachError, Client, ShareError};
 
 const PEERS: usize = 64;
 
-/// Otherwise a provider whose peers crash and restart eventually has no slot for them, or takes a
-/// new peer for a dead one that it had granted messages to.
+/// A provider whose peers crash and restart does not run out of slots, nor mistake a new peer for a
+/// dead one with grants.
 #[test]
 fn the_slot_of_a_killed_peer_is_taken_by_the_next_one() {
     let names = Names::new("slots");
@@ -46,7 +46,6 @@ fn the_slot_of_a_killed_peer_is_taken_by_the_next_one() {
     assert!(!message.is_leased());
 }
 
-/// Otherwise a peer that keeps crashing and restarting uses up slots.
 #[test]
 fn peers_that_are_killed_one_after_the_other_need_one_slot() {
     let names = Names::new("slots-again");
@@ -69,8 +68,7 @@ fn peers_that_are_killed_one_after_the_other_need_one_slot() {
     assert_eq!(provider.stats().bytes_held, 0);
 }
 
-/// Otherwise a provider whose 64 slots are taken lets one more process in on another's slot, or
-/// keeps it out when a slot is free.
+/// With all 64 slots taken, another process never shares a slot, and joins once a slot is free.
 #[test]
 fn the_65th_process_gets_the_slot_of_one_that_was_killed_or_has_left() {
     let names = Names::new("slots-65");

@@ -5,14 +5,12 @@ use crate::shm::{self, Names};
 use shm_pool::{Provider, ShmBuf};
 use std::collections::HashSet;
 
-/// Otherwise a large message is overwritten while another process reads it.
 #[test]
 fn a_held_segment_never_changes_and_is_used_again_afterwards() {
     let names = Names::new("slow-large");
     hold_while_publishing(&names, 1 << 20, 4 << 20);
 }
 
-/// Otherwise a small message is overwritten while another process reads it.
 #[test]
 fn a_held_arena_chunk_never_changes_and_is_used_again_afterwards() {
     let names = Names::new("slow-small");
@@ -44,7 +42,7 @@ fn hold_while_publishing(names: &Names, len: usize, max_bytes: usize) {
     assert!(all_addresses(&provider, len).contains(&address), "never used again");
 }
 
-/// Publishes two messages. Over the rounds, some are never shared, some are sent to nobody, and
+/// Publishes two messages. Over the rounds, some are never shared, some are sent to no peer, and
 /// some are read by another peer.
 fn publish(provider: &Provider, other: &Peer, len: usize, seed: u64) {
     let [mut first, mut second] = [(); 2].map(|()| provider.alloc(len).unwrap());
@@ -65,7 +63,7 @@ fn publish(provider: &Provider, other: &Peer, len: usize, seed: u64) {
     }
 }
 
-/// The addresses of all buffers of one length that can be held at the same time.
+/// Returns the addresses of all buffers of one length that can be held at the same time.
 fn all_addresses(provider: &Provider, len: usize) -> HashSet<usize> {
     let buffers: Vec<_> = std::iter::from_fn(|| provider.alloc(len).ok()).collect();
     buffers.iter().map(|buffer| buffer.as_ptr() as usize).collect()

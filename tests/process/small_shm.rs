@@ -1,6 +1,6 @@
 //! A real /dev/shm of 4 MiB that is filled, freed and used again: no memory is lost from round to
-//! round, what peers read stays, and what killed owners leave makes room (D9). What a full /dev/shm
-//! does to a single call is in `full_shm`.
+//! round, peers keep what they read, and what killed owners leave makes room (D9). `full_shm` tests
+//! what a full /dev/shm does to a single call.
 
 use crate::child::{self, Child};
 use crate::peer::{Peer, View};
@@ -18,36 +18,37 @@ const HEAP: usize = 256 << 10;
 const LENGTHS: [usize; 4] = [256 << 10, 4 << 10, 1 << 20, 100_000];
 const ROUNDS: usize = 40;
 
-/// Otherwise each time /dev/shm is full costs some of it, until the process restarts.
 #[test]
 fn a_small_dev_shm_is_filled_and_freed_again_and_again() {
     run("rounds");
 }
 
-/// Otherwise a full /dev/shm takes messages away from their readers, or stays full after they let
-/// go.
+/// A full /dev/shm takes no messages from their readers, and has room again once they are released.
 #[test]
 fn readers_keep_what_they_have_while_dev_shm_is_full_and_make_room_when_they_go() {
     run("leased");
 }
 
-/// Otherwise a publisher that is restarted where /dev/shm is small does not get back the room that
-/// it had.
 #[test]
 fn what_killed_owners_left_makes_room_for_the_next_one() {
     run("swept");
 }
 
-/// Otherwise one message that can never fit costs all others their warm memory.
+/// One message that can never fit does not cost all others their warm memory.
 #[test]
 fn what_a_full_dev_shm_cannot_hold_destroys_nothing() {
     run("judged");
 }
 
-/// Otherwise threads that all find /dev/shm full lose memory to each other, or wait for ever.
 #[test]
 fn threads_that_share_a_full_dev_shm_lose_none_of_it() {
     run("threads");
+}
+
+/// A reader that was late for a large message does not make a publisher fail despite idle memory.
+#[test]
+fn full_shm_passes_leased_class() {
+    run("late");
 }
 
 fn run(what: &str) {
@@ -65,6 +66,7 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
         "swept" => swept(prefix),
         "threads" => threads(prefix),
         "judged" => judged(prefix),
+        "late" => late(prefix),
         // The owner that `swept` kills.
         _ => return fill_and_wait(link, prefix),
     }
@@ -96,7 +98,7 @@ fn fill(provider: &Provider, len: usize) -> Vec<ShmBufMut> {
     }
 }
 
-/// Checks that each buffer still has what [`fill`] put there.
+/// Checks that each buffer still has the contents that [`fill`] wrote.
 fn assert_whole(all: &[ShmBufMut]) {
     let is_whole =
         |(number, bytes): (usize, &ShmBufMut)| bytes[0] == number as u8 && bytes[1..] == bytes[..bytes.len() - 1];
@@ -107,11 +109,11 @@ fn judged(prefix: &str) {
     let provider = builder(prefix).idle_window(0).build().unwrap();
     let idle = || provider.stats().classes.iter().map(|class| class.idle).sum::<usize>();
     drop([provider.alloc(1 << 20).unwrap(), provider.alloc(1 << 20).unwrap()]);
-    // Somebody else fills the file system, up to half a chunk.
+    // Another file fills the file system, up to half a chunk.
     let name = format!("/dev/shm/{prefix}.others");
     let others = File::create(&name).unwrap();
     nix::fcntl::posix_fallocate(&others, 0, (spaces::free_shm() - (512 << 10)) as libc::off_t).unwrap();
-    // The idle chunks and what is left are 2.5 MiB.
+    // The idle chunks and the rest are 2.5 MiB.
     for _ in 0..3 {
         assert!(provider.alloc(3 << 20).unwrap_err().is_exhausted());
         assert_eq!(idle(), 2, "destroyed in vain");
@@ -119,6 +121,17 @@ fn judged(prefix: &str) {
     assert_eq!(provider.alloc(2 << 20).unwrap().len(), 2 << 20, "what would do is destroyed");
     assert_eq!(idle(), 1);
     fs::remove_file(name).unwrap();
+}
+
+fn late(prefix: &str) {
+    let provider = builder(prefix).max_idle_per_class(64).idle_window(0).build().unwrap();
+    let client = shm::client(prefix);
+    let large = provider.alloc(1 << 20).unwrap().freeze();
+    let (descriptor, small) = (large.descriptor().unwrap(), fill(&provider, 64 << 10));
+    drop((large, small));
+    let view = client.attach(&descriptor).expect("nobody has used it since");
+    provider.alloc(3 << 19).expect("smaller ones are idle").fill(1);
+    drop((view, provider, client));
 }
 
 fn rounds(prefix: &str) {
@@ -138,7 +151,7 @@ fn rounds(prefix: &str) {
         counts[at] = count;
         assert_whole(&all);
         // Once there is room, the very next allocation succeeds, in every class. Smaller messages
-        // may share a heap, so all of a heap's must go.
+        // may share a heap, so all messages of a heap must be dropped.
         for len in LENGTHS {
             let shared = if len > LENGTHS[at] { HEAP } else { 0 };
             all.truncate(all.len().saturating_sub(1 + (len + shared) / LENGTHS[at]));
@@ -183,7 +196,7 @@ fn leased(prefix: &str) {
         drop((held, last));
         provider.trim();
         assert_eq!((spaces::free_shm(), provider.stats().bytes_held), (built, 0), "round {round}");
-        // This peer still has everything mapped; that keeps no memory.
+        // This peer still has everything mapped, which keeps no memory.
         drop(goes);
     }
 }

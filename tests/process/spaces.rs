@@ -1,31 +1,17 @@
 //! PID and mount namespaces, ways for a process to end, and limits on what it may map.
 
-use crate::sys::{check, is_root, mount, set_limit, Forked};
+use crate::own_shm::{give_mounts, Inside};
+use crate::sys::{check, mount, set_limit, Forked};
+use std::hint::black_box;
 use std::io;
 use std::process::Command;
 use std::ptr;
 
-/// Gives the new process a mount namespace of its own, in which /dev/shm is mounted again with the
-/// same files, and the right to leave its PID namespace. The process fails to start where that is
-/// not permitted.
+/// Gives the new process its own mount namespace, in which /dev/shm is mounted again with the same
+/// files, and the right to leave its PID namespace. The process fails to start where that is not
+/// permitted.
 pub(crate) fn leave_mount_namespace(command: &mut Command) {
-    // SAFETY: no preconditions.
-    let (is_root, uid, gid) = (is_root(), unsafe { libc::geteuid() }, unsafe { libc::getegid() });
-    // In its user namespace the process is root, also after exec. Outside it stays the same user.
-    let maps = [("/proc/self/setgroups", "deny".to_owned()), ("/proc/self/uid_map", format!("0 {uid} 1"))];
-    let maps = maps.into_iter().chain([("/proc/self/gid_map", format!("0 {gid} 1"))]).collect::<Vec<_>>();
-    let prepare = move || {
-        let user = if is_root { 0 } else { libc::CLONE_NEWUSER };
-        // SAFETY: between fork and exec the process has one thread.
-        check(unsafe { libc::unshare(user | libc::CLONE_NEWNS) })?;
-        if !is_root {
-            maps.iter().try_for_each(|(path, text)| std::fs::write(path, text))?;
-        }
-        mount(b"none\0", b"/\0", libc::MS_REC | libc::MS_PRIVATE, b"\0")?;
-        mount(b"/dev/shm\0", b"/dev/shm\0", libc::MS_BIND, b"\0")
-    };
-    // SAFETY: this only makes system calls; `fs::write` of a short path needs no heap.
-    unsafe { std::os::unix::process::CommandExt::pre_exec(command, prepare) };
+    give_mounts(command, Inside::Root, || mount(b"/dev/shm\0", b"/dev/shm\0", libc::MS_BIND, b"\0"));
 }
 
 /// Makes the next process that this thread forks process 1 of a new PID namespace. After that, this
@@ -35,14 +21,14 @@ pub(crate) fn leave_pid_namespace() -> io::Result<()> {
     check(unsafe { libc::unshare(libc::CLONE_NEWPID) })
 }
 
-/// Makes this process end when its parent ends.
+/// Makes this process exit when its parent exits.
 pub(crate) fn end_with_parent() {
     // SAFETY: this option takes only a number.
     check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) }).expect("a signal that exists");
 }
 
 impl Forked {
-    /// The child's id, as this process and its parent know it.
+    /// Returns the child's id, as this process and its parent know it.
     pub(crate) fn id(&self) -> u64 {
         u64::from(self.0.unsigned_abs())
     }
@@ -57,7 +43,7 @@ impl Forked {
     }
 }
 
-/// Sends SIGKILL to a process that somebody else reaps, but has not reaped yet.
+/// Sends SIGKILL to a process that another process reaps, but has not reaped yet.
 pub(crate) fn kill(id: u64) {
     let id = i32::try_from(id).expect("the id of a process");
     // SAFETY: the caller passes a process that is not reaped yet, so the id still names it.
@@ -111,7 +97,39 @@ pub(crate) fn with_private_memory<T>(bytes: u64, body: impl FnOnce() -> T) -> T 
     with_limit(libc::RLIMIT_DATA, 5, bytes, body)
 }
 
-/// Field `at` of /proc/self/statm counts what `what` limits, in pages.
+/// Waits until the main thread, which runs the tests, sleeps until this one is over. When it first
+/// does so, it takes heap, and aborts if there is none.
+fn wait_for_harness() {
+    let stat = format!("/proc/self/task/{}/stat", std::process::id());
+    while !std::fs::read_to_string(&stat).expect("/proc").contains(") S ") {
+        std::thread::yield_now();
+    }
+}
+
+/// Calls `body` with a heap that has nothing left but one block of `left` bytes.
+pub(crate) fn with_heap_left<T>(left: usize, body: impl FnOnce() -> T) -> T {
+    wait_for_harness();
+    let block = |len: usize| {
+        let mut block = Vec::<u8>::new();
+        block.try_reserve_exact(len).is_ok().then(|| black_box(block))
+    };
+    let mut eaten = Vec::with_capacity(1 << 16);
+    let spare = block(left);
+    with_private_memory(0, || {
+        // malloc keeps what was freed by its length.
+        let lengths = [1 << 20, 64 << 10, 4096].into_iter().chain((1..=128).rev().map(|of_16| of_16 * 16));
+        for len in lengths {
+            while eaten.len() < eaten.capacity() {
+                let Some(more) = block(len) else { break };
+                eaten.push(more);
+            }
+        }
+        drop(spare);
+        body()
+    })
+}
+
+/// Limits the resource `what`, whose usage is field `at` of /proc/self/statm, in pages.
 fn with_limit<T>(what: libc::__rlimit_resource_t, at: usize, bytes: u64, body: impl FnOnce() -> T) -> T {
     let pages = std::fs::read_to_string("/proc/self/statm").expect("/proc");
     let pages: u64 = pages.split(' ').nth(at).and_then(|size| size.parse().ok()).expect("the size in pages");
@@ -121,7 +139,7 @@ fn with_limit<T>(what: libc::__rlimit_resource_t, at: usize, bytes: u64, body: i
     result
 }
 
-/// How many bytes of /dev/shm are free.
+/// Returns how many bytes of /dev/shm are free.
 pub(crate) fn free_shm() -> u64 {
     let mut stat = std::mem::MaybeUninit::<libc::statvfs>::uninit();
     // SAFETY: a NUL-terminated path, and a place that is valid for a write of the structure.

@@ -1,5 +1,5 @@
 //! Restart storms: processes are killed and restarted over and over, and a process that keeps
-//! running does not grow: no file, descriptor, mapping or memory is left over.
+//! running does not grow: it accumulates no files, descriptors, mappings or memory.
 
 use crate::child::Child;
 use crate::shm::{self, Names};
@@ -14,7 +14,7 @@ const LENGTHS: [usize; 2] = [70_000, 4 << 10];
 const OBJECTS: usize = 2;
 
 /// Restarts before the first measurement, and from there to the last one. Both measurements fall on
-/// the same one of three steps that take turns.
+/// the same one of three alternating steps.
 const WARM_UP: usize = 12;
 const RESTARTS: usize = 42;
 
@@ -22,7 +22,7 @@ const RESTARTS: usize = 42;
 /// the larger messages.
 const SLACK: u64 = 1 << 10;
 
-/// What a process holds.
+/// The resources of a process.
 #[derive(Debug)]
 struct Footprint {
     descriptors: u64,
@@ -41,7 +41,7 @@ impl Footprint {
         }
     }
 
-    /// Asks a child for its own.
+    /// Requests a child's footprint.
     fn of(child: &Child) -> Self {
         child.tell(&Message::Mappings);
         let number = |_| match child.hear() {
@@ -120,7 +120,7 @@ fn start_subscriber(names: &Names) -> Child {
     Child::start("storm-subscriber", &[names.prefix()])
 }
 
-/// Tells the publisher who the subscriber is, so that it grants its messages.
+/// Tells the publisher the subscriber's id, so that it grants its messages.
 fn introduce(subscriber: &Child, publisher: &Child, provider: ProviderId) {
     let peer = subscriber.ask(&Message::Connect(provider));
     assert!(matches!(peer, Message::Peer(_)), "{peer:?}");
@@ -145,8 +145,8 @@ fn exchange(publisher: &Child, subscriber: &Child) {
     }
 }
 
-/// Otherwise a subscriber that outlives its publishers, such as a recorder, gains a descriptor, a
-/// mapping, memory and files in /dev/shm with each of them.
+/// A subscriber that outlives its publishers, such as a recorder, accumulates no descriptors,
+/// mappings, memory or files in /dev/shm.
 #[test]
 fn a_subscriber_does_not_grow_by_killed_publishers() {
     let names = Names::new("storm-sub");
@@ -168,11 +168,10 @@ fn a_subscriber_does_not_grow_by_killed_publishers() {
         publisher.kill();
     }
     subscriber.shut_down();
-    assert_eq!(names.sweep(), OBJECTS, "those of the last publisher");
+    assert_eq!(shm::objects(names.prefix()), [""; 0], "its last reader has removed those of the last publisher");
 }
 
-/// Otherwise a publisher loses memory or a slot to each subscriber that is killed, until nobody can
-/// read its messages.
+/// A publisher loses neither memory nor slots to killed subscribers.
 #[test]
 fn a_publisher_does_not_grow_by_killed_subscribers() {
     let names = Names::new("storm-pub");
@@ -183,7 +182,7 @@ fn a_publisher_does_not_grow_by_killed_subscribers() {
         let subscriber = start_subscriber(&names);
         introduce(&subscriber, &publisher, id);
         exchange(&publisher, &subscriber);
-        // These are on their way to the subscriber when it is killed.
+        // These are in transit to the subscriber when it is killed.
         publish(&publisher);
         subscriber.kill();
         if restart == WARM_UP {
@@ -196,8 +195,6 @@ fn a_publisher_does_not_grow_by_killed_subscribers() {
     publisher.shut_down();
 }
 
-/// Otherwise what one side's restart leaves behind is still there when the other side restarts too,
-/// and adds up.
 #[test]
 fn nothing_adds_up_when_both_sides_restart_in_turn() {
     let names = Names::new("storm-both");

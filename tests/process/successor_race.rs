@@ -1,10 +1,10 @@
 //! A receiver leaves while its sender sends, and its successor at the same provider attaches to the
-//! same messages by their descriptors. What the sender takes back from the first must not belong to
+//! same messages by their descriptors. The sender must not reclaim from the first what belongs to
 //! the second.
 //!
 //! The sender shares a processor with a thread that only spins, and the receiver runs on another.
 //! So the sender pauses for some milliseconds again and again, at any instruction, and sometimes
-//! the receiver leaves and its successor comes within one such pause.
+//! the receiver leaves and its successor joins within one such pause.
 
 use crate::child::Child;
 use crate::shm::{self, Names};
@@ -17,11 +17,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Which of the processors that this process may use: the first and the second.
+/// Indices into the processors that this process may use: the first and the second.
 const SENDERS: usize = 0;
 const RECEIVERS: usize = 1;
 
-/// Keeps this thread on one processor, if there are several.
+/// Pins this thread to one processor, if there are several.
 fn stay_on(at: usize) {
     let allowed = sched_getaffinity(Pid::from_raw(0)).unwrap();
     let Some(processor) = (0..CpuSet::count()).filter(|&one| allowed.is_set(one).unwrap()).nth(at) else { return };
@@ -33,8 +33,8 @@ fn stay_on(at: usize) {
 const MESSAGES: usize = 16;
 const LEN: usize = 4096;
 
-/// Otherwise a reader sees another message in its view: the sender has given back the view's lease,
-/// taking it for the lease that it had added for a receiver that is gone.
+/// Guards against a view that shows another message: the sender has released the view's lease,
+/// mistaking it for the lease that it added for a receiver that left.
 #[test]
 fn a_successor_loses_no_view_while_the_senders_core_is_contended() {
     let is_over = AtomicBool::new(false);
@@ -102,8 +102,8 @@ fn trials(test: &str, count: usize, mut disturb: impl FnMut(&Child)) -> u64 {
     overwritten
 }
 
-/// The owner: sends the same messages until the receiver is gone, then writes other messages into
-/// the memory that is free.
+/// The owner: sends the same messages until the receiver disconnects, then writes other messages
+/// into the free memory.
 pub(crate) fn sender_role(link: &Link, arguments: &[&str]) {
     stay_on(SENDERS);
     let provider = Provider::builder().name_prefix(arguments[0]).max_bytes(2 << 20).build().unwrap();

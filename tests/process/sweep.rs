@@ -1,4 +1,5 @@
-//! What killed owners leave in /dev/shm: the next provider or a sweep removes it, and nothing else.
+//! Objects that killed owners leave in /dev/shm: the next provider or a sweep removes these, and no
+//! others.
 
 use crate::child::Child;
 use crate::peer::Peer;
@@ -76,7 +77,6 @@ fn killed_owner(names: &Names) -> Descriptor {
     descriptor
 }
 
-/// Otherwise every crash of a publisher costs memory until the machine restarts.
 #[test]
 fn the_next_provider_removes_what_a_killed_owner_left() {
     let names = Names::new("sweep-build");
@@ -91,7 +91,7 @@ fn the_next_provider_removes_what_a_killed_owner_left() {
     drop(provider);
 }
 
-/// Otherwise a sweep takes memory away from a living publisher, or from peers that still read.
+/// A sweep takes no memory from a living publisher, or from peers that still read.
 #[test]
 fn a_sweep_takes_the_dead_owners_objects_alone_and_not_from_its_readers() {
     let names = Names::new("sweep-alone");
@@ -114,22 +114,21 @@ fn a_sweep_takes_the_dead_owners_objects_alone_and_not_from_its_readers() {
 
     peer.check(view);
     peer.release(view);
-    assert_eq!(peer.trim(), 2, "its owner is gone: the control object and a segment");
+    assert_eq!((peer.segments(), peer.trim()), (0, 1), "a segment, with its last view; the control object");
     let client = names.client();
     shm::check(&client.attach(&kept.descriptor).unwrap(), 100_000).unwrap();
     shm::check(&elsewhere.client().attach(&kept_elsewhere.descriptor).unwrap(), 1_000).unwrap();
     shm::check(&published(&living, 200_000)._message, 200_000).unwrap();
 }
 
-/// Otherwise an object stays for ever if its owner is killed while it creates or removes it.
 #[test]
 fn half_made_and_half_removed_objects_are_swept() {
     let names = Names::new("sweep-half");
     let object = |what: &str| shm::path(&format!("{}.{:016x}.{what}", names.prefix(), MADE_UP));
-    // Killed after shm_open or posix_fallocate; with the control object already removed; with a
+    // Killed after `shm_open` or `posix_fallocate`; with the control object already removed; with a
     // truncated header.
     let states: [&[(&str, usize)]; 4] =
-        [&[("ctl", 0)], &[("ctl", 8192), ("1", 0)], &[("2a", 4096), ("ffffffffffffffff", 0)], &[("ctl", 17), ("3", 9)]];
+        [&[("ctl", 0)], &[("ctl", 8192), ("1", 0)], &[("2a", 4096), ("ffffffffffffffff", 0)], &[("ctl", 17), ("3", 0)]];
     for state in states {
         state.iter().for_each(|&(what, len)| fs::write(object(what), vec![0; len]).unwrap());
         assert_eq!(names.sweep(), state.len(), "{state:?}");
@@ -137,7 +136,6 @@ fn half_made_and_half_removed_objects_are_swept() {
     }
 }
 
-/// Otherwise a sweep follows or removes what somebody else has put under a name like ours.
 #[test]
 fn what_is_not_ours_is_left_alone() {
     let names = Names::new("sweep-not");
@@ -164,8 +162,66 @@ fn what_is_not_ours_is_left_alone() {
     }
 }
 
-/// Otherwise publishers that start together after a crash remove each other's new objects, or trip
-/// over objects that another one is removing.
+#[test]
+fn a_file_that_only_has_a_name_like_ours_is_neither_written_nor_removed() {
+    let names = Names::new("sweep-foreign");
+    let pages = [vec![b'x'; 8192], vec![b'x'; 4096], vec![b'x'; 9]];
+    let object = |last: u64, what: &str| shm::path(&format!("{}.{:016x}.{what}", names.prefix(), MADE_UP + last));
+    let mut files = Vec::new();
+    // An invalid control object: its segments are recognized by its name.
+    for (last, content) in (0..).zip(&pages) {
+        files.extend([(object(last, "ctl"), content), (object(last, "1"), &pages[1])]);
+    }
+    // Segments without an owner: not in whole pages.
+    files.push((object(8, "1"), &pages[2]));
+    files.iter().for_each(|(path, content)| fs::write(path, content).unwrap());
+    assert_eq!(names.sweep(), 0);
+    drop(names.provider().build().unwrap());
+    for (path, content) in files {
+        assert_eq!(&fs::read(&path).unwrap(), content, "{path:?}");
+        fs::remove_file(path).unwrap();
+    }
+}
+
+/// A sweep does not write through one name into a file that also has another, nor removes its
+/// names.
+#[test]
+fn a_file_with_another_name_is_neither_written_nor_removed() {
+    let names = Names::new("sweep-links");
+    let kept = |file: &str| shm::path(&format!("{}.kept-{file}", names.prefix()));
+    let owner = Child::start("channel-sender", &[names.prefix(), "0"]);
+    owner.expect_done();
+    let other = Child::start("owner-swept", &[names.prefix()]);
+    first_message(&other);
+    owner.kill();
+    other.kill();
+    // Of the channel's provider, the control object; of the other one, only a segment.
+    let all = shm::objects(names.prefix());
+    let second = all.iter().rfind(|file| file.ends_with(".2")).unwrap();
+    let own = second.trim_end_matches(".2");
+    let is_linked = |file: &&String| {
+        file.ends_with(".channel") || *file == second || file.ends_with(".ctl") && !file.starts_with(own)
+    };
+    let linked: Vec<&String> = all.iter().filter(is_linked).collect();
+    assert_eq!(linked.len(), 3, "{all:?}");
+    let contents: Vec<_> = linked
+        .iter()
+        .map(|file| {
+            fs::hard_link(shm::path(file), kept(file)).unwrap();
+            fs::read(kept(file)).unwrap()
+        })
+        .collect();
+    assert_eq!(names.sweep(), OBJECTS - 1);
+    drop(names.provider().build().unwrap());
+    for (file, content) in linked.iter().zip(contents) {
+        assert!(shm::path(file).exists() && fs::read(kept(file)).unwrap() == content, "{file}");
+        fs::remove_file(kept(file)).unwrap();
+    }
+    assert_eq!(names.sweep(), linked.len(), "they have one name again");
+}
+
+/// Publishers that start together after a crash do not remove each other's new objects, nor fail on
+/// objects that another one is removing.
 #[test]
 fn many_sweep_while_others_start_and_end() {
     let names = Names::new("sweep-many");
@@ -181,7 +237,7 @@ fn many_sweep_while_others_start_and_end() {
                 });
             }
             let builders: Vec<_> = (0..2).map(|_| scope.spawn(|| start_and_end(names.prefix()))).collect();
-            // Whether or not they panic.
+            // Joins all, even if one panicked.
             let results: Vec<_> = builders.into_iter().map(|builder| builder.join()).collect();
             over.store(true, Ordering::Relaxed);
             results.into_iter().for_each(|result| result.unwrap());
@@ -199,7 +255,7 @@ fn start_and_end(prefix: &str) {
     }
 }
 
-/// Otherwise an owner that has forked, for example to start a helper, looks alive after it died.
+/// An owner that has forked, for example to start a helper, does not look alive after it died.
 #[test]
 fn a_killed_owner_is_found_dead_though_its_forked_child_lives() {
     let names = Names::new("sweep-fork");

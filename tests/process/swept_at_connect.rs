@@ -5,21 +5,21 @@ use shm_pool::{AttachError, ProviderId};
 use std::fs;
 use std::thread;
 
-/// Where a control object has its provider's id.
+/// The position of the provider's id in a control object.
 const ID: std::ops::Range<usize> = 16..24;
 
 /// How many owners die.
 const OWNERS: u64 = 300;
 
-/// Otherwise a peer takes a sweep, which briefly holds the dead owner's lock, for the owner, and
-/// waits for messages that never come.
+/// A peer does not mistake a sweep, which briefly holds the dead owner's lock, for the owner, and
+/// wait for messages that are never sent.
 #[test]
 fn who_connects_to_a_dead_owner_while_it_is_swept_is_told_so() {
     let names = Names::new("connect-swept");
     let provider = names.provider().max_shared(1).build().unwrap();
     let mut object = fs::read(shm::path(&format!("{}.{}.ctl", names.prefix(), provider.id()))).unwrap();
     for owner in 1..=OWNERS {
-        // What a killed owner leaves: an open control object whose lock nobody holds.
+        // As left by a killed owner: an open control object whose lock is free.
         let id = ProviderId::from_u64(owner);
         object[ID].copy_from_slice(&owner.to_le_bytes());
         let dead = shm::path(&format!("{}.{id}.ctl", names.prefix()));

@@ -1,7 +1,7 @@
-//! The system calls that the standard library does not offer. The only unsafe code of these tests
-//! is here, in `spaces`, in `own_shm`, and in one function of `channel`.
+//! System calls that the standard library does not offer. The only unsafe code of these tests is
+//! here, in `spaces`, in `own_shm`, and in one function of `channel`.
 
-pub(crate) use crate::own_shm::{check, give_small_shm, is_root, mount};
+pub(crate) use crate::own_shm::{check, give_small_shm, mount};
 use std::io;
 use std::os::fd::RawFd;
 use std::os::raw::{c_int, c_long, c_ulong};
@@ -10,7 +10,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-/// The kernel ends a child that its test has lost sight of after this many seconds.
+/// The kernel kills a child that its test has lost track of after this many seconds.
 const LIFETIME: u32 = 300;
 
 /// The calls that seccomp's strict mode allows.
@@ -20,8 +20,8 @@ pub(crate) const STRICT: [c_long; 4] = [libc::SYS_read, libc::SYS_write, libc::S
 /// SIGSYS.
 ///
 /// This is a filter, not SECCOMP_MODE_STRICT. Strict mode cannot be entered where a filter is
-/// already in force, as in most containers, and it kills only the thread, so the other threads
-/// would have to find out.
+/// already in force, as in most containers, and it kills only the thread, which the other threads
+/// would have to detect.
 pub(crate) fn forbid_all_calls_but(allowed: &[c_long]) -> io::Result<()> {
     let load_number = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0);
     let compare = allowed.iter().enumerate().map(|(at, &number)| {
@@ -45,7 +45,7 @@ pub(crate) fn forbid_call(number: c_long, errno: c_int) -> io::Result<()> {
     ])
 }
 
-/// Enters a filter, made of a code, the distances of its two jumps, and a number each.
+/// Installs a filter of instructions: a code, the distances of its two jumps, and a number each.
 fn enter_filter(instructions: impl IntoIterator<Item = (u32, usize, u8, u32)>) -> io::Result<()> {
     let instruction = |(code, jt, jf, k)| libc::sock_filter { code: code as u16, jt: jt as u8, jf, k };
     let mut filter: Vec<_> = instructions.into_iter().map(instruction).collect();
@@ -56,21 +56,21 @@ fn enter_filter(instructions: impl IntoIterator<Item = (u32, usize, u8, u32)>) -
     check(unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER as c_ulong, &program) })
 }
 
-/// Writes with a bare system call.
+/// Writes with a raw system call.
 pub(crate) fn write(descriptor: RawFd, bytes: &[u8]) {
     // SAFETY: the slice is valid for reads of its length. A short write becomes a missing answer.
     unsafe { libc::write(descriptor, bytes.as_ptr().cast(), bytes.len()) };
 }
 
-/// Ends this thread with a bare system call, so that nothing runs at its end.
+/// Exits this thread with a raw system call, so that no exit handlers run.
 pub(crate) fn exit_thread() -> ! {
     // SAFETY: the thread never returns to its stack, and anything that others borrow from it stays
-    // in place.
+    // valid.
     unsafe { libc::syscall(libc::SYS_exit, 0) };
     unreachable!("a thread returned from its exit")
 }
 
-/// The calling thread, as [`stop`] takes it.
+/// Returns the calling thread, as [`stop`] takes it.
 pub(crate) fn this_thread() -> libc::pthread_t {
     // SAFETY: no preconditions.
     unsafe { libc::pthread_self() }
@@ -158,7 +158,7 @@ impl Drop for Forked {
     }
 }
 
-/// Makes a child harmless: it ends eventually in any case, and leaves no core file.
+/// Makes a child harmless: it exits eventually in any case, and leaves no core file.
 pub(crate) fn be_a_child() {
     end_after(LIFETIME);
     set_limit(libc::RLIMIT_CORE, 0);
@@ -183,13 +183,12 @@ pub(crate) fn set_limit(resource: libc::__rlimit_resource_t, value: u64) {
     check(unsafe { libc::setrlimit(resource, &limit) }).expect("a soft limit below the hard one");
 }
 
-/// Takes from this thread the right to lock memory beyond the limit. Another user's process never
-/// had it.
+/// Drops this thread's right to lock memory beyond the limit. Another user's process never had it.
 pub(crate) fn give_up_locking_without_limit() -> io::Result<()> {
-    /// As the kernel numbers its capabilities and the versions of this call.
+    /// The kernel's numbers of the capability and of this call's version.
     const CAP_IPC_LOCK: u32 = 14;
     const VERSION: u32 = 0x2008_0522;
-    // The version, and this thread; then the rights in force, those permitted and those inheritable,
+    // The version, and this thread; then the effective, permitted and inheritable capabilities,
     // twice.
     let (mut head, mut sets) = ([VERSION, 0], [0_u32; 6]);
     // SAFETY: both point to as many numbers as the kernel writes for this version.
@@ -209,7 +208,7 @@ pub(crate) fn become_user(id: u32) -> io::Result<()> {
     check(unsafe { libc::setresuid(id, id, id) })
 }
 
-/// The address of the head of a thread's robust list. The thread is one of this process's.
+/// Returns the address of the head of a thread's robust list. The thread is one of this process's.
 pub(crate) fn robust_list(thread: libc::pid_t) -> u64 {
     let (mut head, mut len) = (0_u64, 0_usize);
     // SAFETY: two valid places to write to, of the sizes that the kernel writes.

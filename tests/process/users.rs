@@ -1,12 +1,13 @@
-//! Peers of another user: kept out by default, let in when both sides say so (D10). A publisher and
-//! its receivers are of one user.
+//! Peers of another user: denied by default, admitted when both sides say so (D10). A publisher and
+//! its receivers belong to one user.
 
 use crate::child::{self, Child};
+use crate::own_shm;
 use crate::peer::{self, Peer};
 use crate::shm::{self, Names};
 use crate::sys;
 use crate::wire::{Link, Message};
-use shm_pool::channel::{ChannelError, Publisher, Receiver};
+use shm_pool::channel::{ChannelError, Publisher, Receiver, Sender};
 use shm_pool::{Client, Provider, ShmBuf};
 use std::os::unix::fs::PermissionsExt;
 
@@ -24,14 +25,15 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
     peer::serve(link, &builder.build().unwrap(), arguments[0]);
 }
 
-/// A peer of another user. `None` if that is not possible here.
+/// Starts a peer of another user. Returns `None` if that is not possible here.
 fn stranger(names: &Names, trusted: &str) -> Option<Peer> {
     start("stranger", &[names.prefix(), trusted]).map(Peer::of)
 }
 
-/// A child in a role that makes it another user's. `None` if that is not possible here.
+/// Starts a child in a role that makes it another user's. Returns `None` if that is not possible
+/// here.
 pub(crate) fn start(role: &str, arguments: &[&str]) -> Option<Child> {
-    if !sys::is_root() {
+    if !own_shm::is_root() {
         println!("SKIPPED: only root can be another user");
         return None;
     }
@@ -51,7 +53,6 @@ fn message(provider: &Provider) -> ShmBuf {
     buffer.freeze()
 }
 
-/// Otherwise every user of the machine can read messages.
 #[test]
 fn by_default_another_user_is_denied() {
     let names = Names::new("user-default");
@@ -63,7 +64,6 @@ fn by_default_another_user_is_denied() {
     assert!(refused.contains("ProviderBuilder::mode"), "the error says what can be done: {refused}");
 }
 
-/// Otherwise other users cannot use a provider even though it is open to all.
 #[test]
 fn an_open_mode_lets_another_user_in_that_trusts_the_owner() {
     let names = Names::new("user-open");
@@ -84,7 +84,7 @@ fn an_open_mode_lets_another_user_in_that_trusts_the_owner() {
     assert_eq!(provider.stats().bytes_leased, 0);
 }
 
-/// Otherwise any user can replace a provider's control object with their own and feed its peers.
+/// Guards against a user who replaces a provider's control object to feed its peers.
 #[test]
 fn a_provider_of_another_user_is_not_trusted_unless_it_is_named() {
     let names = Names::new("user-trust");
@@ -99,7 +99,7 @@ fn a_provider_of_another_user_is_not_trusted_unless_it_is_named() {
 
 const CHANNEL: &str = "c";
 
-/// The role of a publisher. It tells how many receivers it has.
+/// The role of a publisher. It reports its number of receivers.
 pub(crate) fn publishing_role(link: &Link, arguments: &[&str]) {
     if let Err(error) = sys::become_user(STRANGER) {
         return link.send(&Message::Refused(error.to_string()));
@@ -112,8 +112,31 @@ pub(crate) fn publishing_role(link: &Link, arguments: &[&str]) {
     }
 }
 
-/// Otherwise a receiver waits for ever for another user's publisher, which cannot open what the
-/// receiver makes; or a publisher takes another user's name.
+/// The role of a receiver that trusts root. It tells why it cannot open the channel.
+pub(crate) fn opening_role(link: &Link, arguments: &[&str]) {
+    if let Err(error) = sys::become_user(STRANGER) {
+        return link.send(&Message::Refused(error.to_string()));
+    }
+    link.send(&Message::Done);
+    let client = Client::builder().name_prefix(arguments[0]).owner_uid(0).build().unwrap();
+    link.send(&Message::Refused(Receiver::open(&client, CHANNEL).unwrap_err().to_string()));
+}
+
+/// The error names the option that opens the channel, not the provider's mode.
+#[test]
+fn a_denied_channel_names_the_senders_option() {
+    let names = Names::new("user-channel");
+    let provider = names.provider().build().unwrap();
+    let sender = Sender::create(&provider, CHANNEL).unwrap();
+    let Some(stranger) = start("stranger-opens", &[names.prefix()]) else { return };
+    let Message::Refused(text) = stranger.hear() else { panic!("it has the channel") };
+    assert!(text.contains("SenderBuilder::mode") && !text.contains("ProviderBuilder"), "{text}");
+    stranger.finish();
+    drop(sender);
+}
+
+/// A receiver does not wait for another user's publisher, which cannot open the receiver's objects,
+/// and a publisher cannot take another user's name.
 #[test]
 fn a_publisher_of_another_user_is_refused_even_if_it_is_named() {
     let names = Names::new("user-publisher");

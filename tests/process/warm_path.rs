@@ -7,28 +7,33 @@ use crate::sys;
 use crate::wire::{Link, Message};
 use shm_pool::channel::{OnFull, Publisher, Receiver, Sender};
 use shm_pool::{Client, PeerId, Provider, ProviderBuilder, ShmBuf};
+use shm_pool_support::tasks::noop_waker;
 use std::alloc::Layout;
+use std::future::Future;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::ExitStatusExt;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Context;
 
 const CYCLES: usize = 1_000_000;
 const SIZES: [usize; 5] = [64, 4 << 10, 64 << 10, 1 << 20, 16 << 20];
 /// Sizes of which several buffers are held at a time.
 const SMALLER: [usize; 4] = [64, 4 << 10, 64 << 10, 1 << 20];
 
-/// Otherwise a publisher in steady state waits for the kernel: it maps, locks or uses the heap.
+/// A publisher in steady state does not wait for the kernel: it neither maps nor locks nor uses the
+/// heap.
 #[test]
 fn a_million_warm_cycles_of_one_thread_make_no_system_call() {
     let names = Names::new("warm");
     let child = Child::start("warm-path", &[names.prefix()]);
     child.expect_done();
     child.kill();
-    // A process that can make no system call cannot remove its objects either.
+    // A process without system calls cannot remove its objects either.
     assert!(names.sweep() > 0);
 }
 
-/// Otherwise a publisher or a receiver of several calls into the kernel although nobody sleeps.
+/// A publisher with several receivers makes no system call while no thread is parked, nor do they.
 #[test]
 fn a_million_messages_to_many_receivers_make_no_system_call() {
     let names = Names::new("warm-many");
@@ -38,7 +43,17 @@ fn a_million_messages_to_many_receivers_make_no_system_call() {
     assert!(names.sweep() > 0);
 }
 
-/// Otherwise the tests above could not fail: without idle chunks, the same calls must end the child.
+/// One pool that is short of memory does not make every publisher of the process call the kernel.
+#[test]
+fn waiter_leaves_other_pools_warm() {
+    let names = Names::new("warm-waiter");
+    let child = Child::start("warm-path-beside-a-waiter", &[names.prefix()]);
+    child.expect_done();
+    child.kill();
+    assert!(names.sweep() > 0);
+}
+
+/// Checks that the tests above can fail: without idle chunks, the same calls end the child.
 #[test]
 fn without_idle_memory_the_first_system_call_is_fatal() {
     let names = Names::new("cold");
@@ -49,8 +64,16 @@ fn without_idle_memory_the_first_system_call_is_fatal() {
 
 pub(crate) fn role(link: &Link, arguments: &[&str]) {
     // Enough rounds that each chunk of each class has been in each place, and shared once, and that
-    // some windows have ended, which give back what was needed to begin with only.
+    // some windows have ended, which release the memory that only the start needed.
     run(link, arguments[0], Provider::builder().idle_window(1 << 12), 1000);
+}
+
+pub(crate) fn beside_a_waiter_role(link: &Link, arguments: &[&str]) {
+    let other = Provider::builder().name_prefix(arguments[0]).max_bytes(1 << 20).build().unwrap();
+    let _held = other.alloc(1 << 20).unwrap();
+    let mut waits = pin!(other.request(1).wait_async());
+    assert!(waits.as_mut().poll(&mut Context::from_waker(&noop_waker())).is_pending());
+    role(link, arguments);
 }
 
 pub(crate) fn control_role(link: &Link, arguments: &[&str]) {
@@ -71,8 +94,8 @@ fn run(link: &Link, prefix: &str, builder: ProviderBuilder, warm_up: usize) {
     cycle(link, warm_up, || round(&provider, &client, peer, &mut channel));
 }
 
-/// Goes round until there were enough cycles, and tells the test. A `round` returns how many it
-/// was, or `None` if it failed.
+/// Runs rounds until there were enough cycles, and notifies the test. A `round` returns its number
+/// of cycles, or `None` if it failed.
 fn cycle(link: &Link, warm_up: usize, mut round: impl FnMut() -> Option<usize>) {
     let (socket, good, bad) = (link.as_raw_fd(), Message::Done.to_frame(), Message::Trim.to_frame());
     (0..warm_up).for_each(|_| assert!(round().is_some()));
@@ -91,8 +114,8 @@ fn cycle(link: &Link, warm_up: usize, mut round: impl FnMut() -> Option<usize>) 
     sys::exit_thread();
 }
 
-/// Does each thing once per size. Returns how many buffers it allocated and dropped, or `None` on
-/// any error.
+/// Does each operation once per size. Returns how many buffers it allocated and dropped, or `None`
+/// on any error.
 fn round(provider: &Provider, client: &Client, peer: PeerId, channel: &mut (Sender, Receiver)) -> Option<usize> {
     let mut count = 0;
     for size in SIZES {
@@ -150,7 +173,7 @@ fn many(prefix: &str, provider: &Provider) -> (Publisher, [Receiver; 3]) {
 }
 
 /// Sends a buffer and some bytes. The first receiver gets both, the second at least the buffer, and
-/// the third the bytes, for which the buffer is withdrawn. Returns how many messages these are.
+/// the third the bytes, for which the buffer is withdrawn. Returns the number of these messages.
 fn to_many(
     provider: &Provider,
     (publisher, [all, oldest, latest]): &mut (Publisher, [Receiver; 3]),

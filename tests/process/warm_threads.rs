@@ -17,8 +17,8 @@ const MESSAGES: usize = 30_000;
 /// More chunks than two threads and two queues can hold at a time.
 const CHUNKS: usize = 24;
 
-/// Otherwise two threads of one publisher block each other in the kernel, or one of them makes
-/// memory while the other has some to give.
+/// Two threads of one publisher do not block each other in the kernel, and neither makes memory
+/// while the other has some to spare.
 #[test]
 fn two_threads_hand_buffers_over_without_a_system_call() {
     let names = Names::new("warm2");
@@ -29,7 +29,7 @@ fn two_threads_hand_buffers_over_without_a_system_call() {
     assert!(names.sweep() > 0);
 }
 
-/// What both threads use.
+/// State shared by both threads.
 struct Shared {
     provider: Provider,
     client: Client,
@@ -62,7 +62,7 @@ fn run(shared: &Shared, side: usize, socket: i32) -> ! {
     let (good, bad) = (Message::Done.to_frame(), Message::Trim.to_frame());
     assert!(exchange(shared, side, WARM_UP).is_some());
     shared.barrier.wait();
-    // These threads wait for each other by giving up their time slice, and crossbeam's queue waits
+    // These threads wait for each other by yielding their time slice, and crossbeam's queue waits
     // that way for a thread that was stopped in the middle of a push or pop. It is the only call
     // allowed here that a single thread may not make.
     let allowed = [&sys::STRICT[..], &[libc::SYS_sched_yield]].concat();

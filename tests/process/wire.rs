@@ -1,4 +1,4 @@
-//! What a test and its child say to each other: typed messages over a stream socket.
+//! The protocol between a test and its child: typed messages over a stream socket.
 
 use crate::spaces::Ending;
 use shm_pool::{Descriptor, PeerId, ProviderId};
@@ -28,9 +28,9 @@ pub(crate) enum Message {
     Segments,
     /// Count the mappings of objects with the test's prefix. Answered by a `Number`.
     Mappings,
-    /// Go on to the next step of the role.
+    /// Continue with the next step of the role.
     Go,
-    /// It went well.
+    /// Success.
     Done,
     /// A count, or the number of a view.
     Number(u64),
@@ -42,16 +42,16 @@ pub(crate) enum Message {
     Sent(Descriptor),
     /// Run the program that these bytes encode. Answered by `Done`.
     Program(Vec<u8>),
-    /// It failed, and why.
+    /// Failure, with the reason.
     Refused(String),
-    /// The child panicked: where and why.
+    /// The child panicked: the location and the reason.
     Panicked(String),
     /// End in this way. Not answered.
     End(Ending),
 }
 
 impl Message {
-    /// The bytes of a message on the socket: the length of the rest, a tag, the content.
+    /// Returns the bytes of a message on the socket: the length of the rest, a tag, the content.
     pub(crate) fn to_frame(&self) -> Vec<u8> {
         let number = |tag, value: u64| (tag, value.to_le_bytes().to_vec());
         let (tag, body) = match self {
@@ -112,30 +112,31 @@ fn fixed<const LEN: usize>(bytes: &[u8]) -> [u8; LEN] {
 pub(crate) struct Link(UnixStream);
 
 impl Link {
-    /// The test's end, which gives up at the deadline, and the child's end.
+    /// Returns the test's end, which gives up at the deadline, and the child's end.
     pub(crate) fn pair() -> (Self, OwnedFd) {
         let (ours, theirs) = UnixStream::pair().expect("a socket pair");
         ours.set_read_timeout(Some(DEADLINE)).expect("a deadline that is not zero");
         (Self(ours), theirs.into())
     }
 
-    /// The child's end, which waits as long as the test lives.
+    /// Returns the child's end, which waits as long as the test runs.
     pub(crate) fn of_child(descriptor: OwnedFd) -> Self {
         Self(descriptor.into())
     }
 
-    /// Sends a message. Only the wait for the answer notices that the other end is gone.
+    /// Sends a message. Only the wait for the answer detects that the other end is closed.
     pub(crate) fn send(&self, message: &Message) {
         let _ = (&self.0).write_all(&message.to_frame());
     }
 
-    /// Tells the other end that nothing more comes.
+    /// Tells the other end that no more messages follow.
     pub(crate) fn end(&self) {
-        // This fails only if the other end is gone.
+        // This fails only if the other end is closed.
         let _ = self.0.shutdown(Shutdown::Write);
     }
 
-    /// The next message, or `None` when the other end is gone. Fails if the deadline passes.
+    /// Returns the next message, or `None` when the other end is closed. Fails if the deadline
+    /// passes.
     pub(crate) fn receive(&self) -> io::Result<Option<Message>> {
         let mut len = [0; 4];
         if !self.read(&mut len)? {
@@ -146,7 +147,7 @@ impl Link {
         Ok(is_whole.then(|| Message::from_parts(frame[0], &frame[1..])))
     }
 
-    /// Fills the buffer. Returns `false` if the other end is gone.
+    /// Fills the buffer. Returns `false` if the other end is closed.
     fn read(&self, buffer: &mut [u8]) -> io::Result<bool> {
         match (&self.0).read_exact(buffer) {
             Ok(()) => Ok(true),

@@ -1,41 +1,67 @@
-//! A child process with its own /dev/shm, so that filling it affects nobody else.
+//! A child process with its own /dev/shm, so that filling it affects no other process.
 
 use std::io;
 use std::os::raw::{c_int, c_ulong};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Gives the process that `command` starts its own /dev/shm of 4 MiB. Where that is not permitted,
-/// the start fails.
+/// Gives the process that `command` starts its own /dev/shm of 4 MiB. Starting it fails where that
+/// is not permitted.
 pub(crate) fn give_small_shm(command: &mut Command) {
     give_shm(command, b"size=4m,mode=1777\0");
 }
 
 /// The same with these options of tmpfs, which must end with a NUL.
 pub(crate) fn give_shm(command: &mut Command, options: &'static [u8]) {
+    let mount_shm = move || mount(b"tmpfs\0", b"/dev/shm\0", libc::MS_NOSUID | libc::MS_NODEV, options);
+    give_mounts(command, Inside::Itself, mount_shm);
+}
+
+/// The user of an unprivileged process in its new user namespace. Outside, it stays the same user.
+#[derive(Clone, Copy)]
+pub(crate) enum Inside {
+    /// Itself: it owns its files.
+    Itself,
+    /// Root, even after exec: it may create more namespaces.
+    Root,
+}
+
+/// Gives the process that `command` starts its own mount namespace, in which `mount_shm` mounts
+/// /dev/shm. That function runs between fork and exec, so it must only make system calls. Starting
+/// the process fails where this is not permitted.
+pub(crate) fn give_mounts(
+    command: &mut Command,
+    inside: Inside,
+    mount_shm: impl Fn() -> io::Result<()> + Send + Sync + 'static,
+) {
     // SAFETY: `geteuid` and `getegid` have no preconditions.
     let (is_root, uid, gid) = (is_root(), unsafe { libc::geteuid() }, unsafe { libc::getegid() });
-    // Without these maps, files that the process makes would have no owner.
-    let maps = [("/proc/self/setgroups", "deny".to_owned()), ("/proc/self/uid_map", format!("{uid} {uid} 1"))];
-    let maps = maps.into_iter().chain([("/proc/self/gid_map", format!("{gid} {gid} 1"))]).collect::<Vec<_>>();
+    let (uid_inside, gid_inside) = match inside {
+        Inside::Itself => (uid, gid),
+        Inside::Root => (0, 0),
+    };
+    // Without these maps, files that the process creates would have no owner.
+    let maps = [
+        ("/proc/self/setgroups", "deny".to_owned()),
+        ("/proc/self/uid_map", format!("{uid_inside} {uid} 1")),
+        ("/proc/self/gid_map", format!("{gid_inside} {gid} 1")),
+    ];
     let prepare = move || {
-        if is_root {
-            // SAFETY: `unshare` touches no memory; a forked child has one thread.
-            check(unsafe { libc::unshare(libc::CLONE_NEWNS) })?;
-        } else {
-            // SAFETY: `unshare` touches no memory; a forked child has one thread.
-            check(unsafe { libc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS) })?;
+        let user = if is_root { 0 } else { libc::CLONE_NEWUSER };
+        // SAFETY: `unshare` touches no memory; a forked child has one thread.
+        check(unsafe { libc::unshare(user | libc::CLONE_NEWNS) })?;
+        if !is_root {
             maps.iter().try_for_each(|(path, text)| std::fs::write(path, text))?;
         }
         mount(b"none\0", b"/\0", libc::MS_REC | libc::MS_PRIVATE, b"\0")?;
-        mount(b"tmpfs\0", b"/dev/shm\0", libc::MS_NOSUID | libc::MS_NODEV, options)
+        mount_shm()
     };
     // SAFETY: between fork and exec, `prepare` makes system calls only: `fs::write` with a short
-    // path needs no heap.
+    // path needs no heap, and neither does `mount_shm`, as callers ensure.
     unsafe { command.pre_exec(prepare) };
 }
 
-/// Mounts a file system. Every slice must end with a NUL.
+/// Mounts a file system, or changes how it is mounted. Every slice must end with a NUL.
 pub(crate) fn mount(kind: &[u8], target: &[u8], flags: c_ulong, options: &[u8]) -> io::Result<()> {
     let text = |bytes: &[u8]| bytes.as_ptr().cast::<libc::c_char>();
     // SAFETY: every slice ends with a NUL, as callers of `mount` ensure.
@@ -49,14 +75,14 @@ pub(crate) fn check(result: c_int) -> io::Result<()> {
     Ok(())
 }
 
-/// Does this process run as root?
+/// Returns `true` if this process runs as root.
 pub(crate) fn is_root() -> bool {
     // SAFETY: `geteuid` has no preconditions.
     unsafe { libc::geteuid() == 0 }
 }
 
-/// Says why a test cannot run here. In CI, where everything is set up for the tests, that is a
-/// failure.
+/// Reports why a test cannot run here. In CI, where everything is set up for the tests, fails
+/// instead.
 pub(crate) fn skip(reason: &str) {
     assert!(std::env::var("CI").as_deref() != Ok("true"), "cannot be skipped in CI: {reason}");
     println!("SKIPPED: {reason}");

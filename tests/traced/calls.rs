@@ -1,4 +1,4 @@
-//! Which system calls can fail, and the errors that each is made to return.
+//! System calls that can fail, and the errors that each is made to return.
 
 #![forbid(unsafe_code)]
 
@@ -13,7 +13,7 @@ pub(crate) const FUTEX_WAITV: c_long = 449;
 pub(crate) struct Call {
     pub(crate) number: c_long,
     pub(crate) name: &'static str,
-    /// What the call is about, as far as that is the same in every run.
+    /// The object of the call, as far as it is the same in every run.
     pub(crate) about: &'static str,
     /// The errors that the call can return.
     pub(crate) errors: &'static [i32],
@@ -39,27 +39,28 @@ const NEVER_FAIL: &[c_long] = &[
     libc::SYS_rt_sigprocmask,
 ];
 
-/// `close` releases the descriptor even if it returns an error. So the call is made, and only its
-/// result is replaced.
+/// Returns `true` for `close`, which releases the descriptor even if it returns an error. So the
+/// call is made, and only its result is replaced.
 pub(crate) fn is_done_anyway(number: c_long) -> bool {
     number == libc::SYS_close
 }
 
-/// Calls that give something back. Nobody can act on their errors: what they should have removed
-/// may stay until the process ends, or until the next sweep.
+/// Returns `true` for calls that release a resource. Their errors cannot be handled: the resource
+/// may stay until the process exits, or until the next sweep.
 pub(crate) fn takes_back(number: c_long) -> bool {
     is_unlink(number) || [libc::SYS_munmap, libc::SYS_close].contains(&number)
 }
 
-/// Calls that the standard library and `getrandom` repeat for as long as they are interrupted. This
-/// crate calls them for a tmpfs file and for a few bytes, and there no kernel interrupts them. And a
-/// futex: whoever is interrupted while it sleeps looks, and sleeps again until its time is over.
+/// Returns `true` for calls that the standard library and `getrandom` repeat while they are
+/// interrupted. This crate makes them on a tmpfs file and for a few bytes, where no kernel
+/// interrupts them. And for a futex: a thread whose sleep is interrupted checks its word, and
+/// sleeps until its deadline.
 pub(crate) fn is_retried_for_ever(number: c_long, errno: i32) -> bool {
     errno == libc::EINTR && [libc::SYS_fchmod, libc::SYS_getrandom, libc::SYS_futex, FUTEX_WAITV].contains(&number)
 }
 
-/// Errors that a call may return each time: a signal that comes again and again, and a sandbox or a
-/// want of memory that stays while a thread sleeps on several words. It then sleeps in another way.
+/// Returns `true` for errors that a call may return each time: a repeated signal, or a sandbox or a
+/// shortage of memory while a thread sleeps on several words, which it then does in another way.
 pub(crate) fn may_last(number: c_long, errno: i32) -> bool {
     errno == libc::EINTR || number == FUTEX_WAITV && errno != libc::EAGAIN
 }
@@ -80,7 +81,7 @@ fn is_unlink(number: c_long) -> bool {
 }
 
 impl Call {
-    /// The call at whose beginning the child is, or `None` if it cannot fail.
+    /// Returns the system call that the child is entering, or `None` if it cannot fail.
     pub(crate) fn at(tracee: &Tracee, registers: &Registers) -> Option<Self> {
         let (number, arguments) = (registers.call(), registers.arguments());
         let is_of_no_file = number == libc::SYS_mmap && arguments[4] as i32 == -1;
@@ -120,7 +121,7 @@ impl Call {
                 call("futex", "wake", &[libc::ENOSYS, libc::EPERM])
             }
             libc::SYS_futex => call("futex", "sleep", &[libc::EINTR, libc::EAGAIN, libc::ENOSYS, libc::EPERM]),
-            // Of any error, a sandbox may answer with it.
+            // A sandbox may return any error.
             FUTEX_WAITV => call(
                 "futex_waitv",
                 "",
@@ -133,10 +134,10 @@ impl Call {
             libc::SYS_pwrite64 => call("pwrite", "", &[libc::ENOSPC, libc::EINTR, libc::ENOMEM, libc::EIO]),
             libc::SYS_getrandom => call("getrandom", "", &[libc::EINTR, libc::ENOSYS, libc::EAGAIN]),
             libc::SYS_getdents64 => call("getdents64", "", &[libc::EINTR, libc::ENOMEM, libc::ENOENT]),
-            // On the files that replace `getrandom`, and one of /sys.
+            // On the files that replace `getrandom`, and one in /sys.
             libc::SYS_read => call("read", "", &[]),
             POLL => call("poll", "random", &[]),
-            // Which file system the directory is on; or to word an error that has happened already.
+            // To find a directory's file system, or to word an error that has already occurred.
             libc::SYS_statfs => call("statfs", "", &[libc::EINTR, libc::ENOMEM, libc::EACCES]),
             libc::SYS_mlock2 => call("mlock2", "", &[libc::ENOMEM, libc::EPERM, libc::EAGAIN, libc::EINVAL]),
             libc::SYS_mbind => call("mbind", "", &[libc::EINVAL, libc::ENOMEM, libc::EPERM, libc::ENOSYS]),
@@ -182,7 +183,7 @@ fn controlling(command: i32) -> (&'static str, &'static [i32]) {
     }
 }
 
-/// Whether a child that makes this call is reporting a panic.
+/// Returns `true` if a child that makes this call is reporting a panic.
 pub(crate) fn is_complaint(number: c_long) -> bool {
     [libc::SYS_sendto, libc::SYS_write].contains(&number)
 }

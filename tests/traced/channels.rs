@@ -1,5 +1,4 @@
-//! What each end of a channel does in a process of its own, with each operation marked for the
-//! tracer.
+//! Each end of a channel in its own process, with each operation marked for the tracer.
 
 #![forbid(unsafe_code)]
 
@@ -10,12 +9,13 @@ use crate::trace::marked;
 use crate::wire::{Link, Message};
 use shm_pool::channel::{ChannelError, Receiver, Sender};
 use shm_pool::{Client, Provider};
+use shm_pool_support::tasks::noop_waker;
 use std::sync::Arc;
-use std::task::{Context, Wake, Waker};
+use std::task::Context;
 use std::time::Duration;
 
-/// `CHANNEL` is the channel under test. `OTHER` is made before it, so that everything a process
-/// makes only once exists.
+/// `CHANNEL` is the channel under test. `OTHER` is created before it, so that everything a process
+/// creates only once exists.
 pub(crate) const CHANNEL: &str = "c";
 pub(crate) const OTHER: &str = "other";
 
@@ -48,7 +48,7 @@ pub(crate) fn send(sender: &mut Sender, provider: &Provider, count: u64) {
     }
 }
 
-/// Checks that `message` is the one with that number.
+/// Checks that `message` is the one with this number.
 pub(crate) fn check(message: &[u8], number: u64) {
     if number == 0 {
         assert_eq!(message, BYTES);
@@ -56,13 +56,6 @@ pub(crate) fn check(message: &[u8], number: u64) {
         assert_eq!(message.len(), SMALL);
         shm::check(message, number).unwrap();
     }
-}
-
-/// A task that nobody runs.
-struct Nobody;
-
-impl Wake for Nobody {
-    fn wake(self: Arc<Self>) {}
 }
 
 /// The role of a receiver. The arguments are the operation and the prefix.
@@ -79,7 +72,7 @@ pub(crate) fn receiver_role(link: &Link, arguments: &[&str]) {
     link.send(&Message::Done);
     assert_eq!(link.receive().unwrap(), Some(Message::Done));
     if operation == "await" {
-        let waker = Waker::from(Arc::new(Nobody));
+        let waker = noop_waker();
         let poll = |receiver: &mut Receiver| receiver.poll_recv(&mut Context::from_waker(&waker));
         // Starts the helper.
         assert!(poll(&mut other).is_pending());

@@ -1,5 +1,5 @@
-//! Every system call of an operation fails once, in every way that it can. The operation reports
-//! the error, with everything before it undone, or does without the call. The next attempt works.
+//! Every system call of an operation fails once, with every possible error. The operation reports
+//! the error and undoes its earlier steps, or does without the call. The next attempt works.
 
 #![forbid(unsafe_code)]
 
@@ -53,7 +53,7 @@ const OPERATIONS: &[&str] = &[
 const IN_PEERS: &[&str] =
     &["connect", "warm", "disconnect", "attach", "accept", WAITED_FOR[0], WAITED_FOR[1], OPEN, COME, WARM];
 
-/// The provider waits for what the operation gives back.
+/// The provider waits for the memory that the operation releases.
 const WAITED_FOR: [&str; 2] = ["drop a view, waited for", "drop a loan, waited for"];
 
 const OPEN: &str = "open a channel";
@@ -64,13 +64,13 @@ const WARM: &str = "warm a receiver";
 /// which must work.
 const CHANNELS: usize = 3;
 
-/// How often a call is interrupted "for ever": more often than any bounded loop tries.
+/// How often a call is interrupted "for ever": more often than any bounded loop retries.
 const FOR_EVER: usize = 1000;
 
 /// How an operation is disturbed.
 #[derive(Clone, Copy)]
 struct Fault {
-    /// Which of the calls that can fail, by position.
+    /// The position of the call among those that can fail.
     at: usize,
     errno: i32,
     /// Whether later calls of the same kind fail too, up to [`FOR_EVER`] in all.
@@ -87,8 +87,8 @@ struct Outcome {
     failed: usize,
 }
 
-/// Otherwise a limit or a full machine leaves half-made objects, open descriptors or mappings
-/// behind, ends the process, or makes the operation useless for good.
+/// A limit or a full machine leaves no incomplete objects, open descriptors or mappings behind,
+/// does not end the process, and does not make the operation unusable.
 #[test]
 fn every_system_call_fails_once() {
     if !is_possible() {
@@ -102,7 +102,7 @@ fn every_system_call_fails_once() {
         assert_eq!(usual.error, None);
         for (at, call) in usual.calls.iter().enumerate() {
             let nth = 1 + usual.calls[..at].iter().filter(|earlier| earlier.number == call.number).count();
-            // Where a branch is gone for good, or is not to be had, there is no next attempt.
+            // Without access to the branch, there is no next attempt.
             let is_final = |errno| *operation == MEET && matches!(errno, libc::ENOENT | libc::EACCES | libc::EPERM);
             let once =
                 call.errors.iter().filter(|&&errno| !is_final(errno)).map(|&errno| Fault { at, errno, again: false });
@@ -120,7 +120,7 @@ fn every_system_call_fails_once() {
     println!("{count} failures of system calls");
 }
 
-/// Runs an operation with a fault, and returns the result in a few words.
+/// Runs an operation with a fault, and summarises the result.
 fn judge(operation: &str, call: &Call, fault: Fault, usual: &Outcome) -> String {
     let (error, ever) = (error_name(fault.errno), if fault.again { " for ever" } else { "" });
     let what = format!("{operation}: {error}{ever} from {} {} (call {})", call.name, call.about, fault.at);
@@ -136,37 +136,38 @@ fn judge(operation: &str, call: &Call, fault: Fault, usual: &Outcome) -> String 
     if outcome.after == usual.after {
         return "done".to_owned();
     }
-    // Without a provider nobody waits for memory, and there is no bell to map. One that does not
-    // let this user in looks by itself.
+    // Without a provider no thread waits for memory, and there is no bell to map. A provider that
+    // does not admit this user rechecks by itself.
     let is_missing = matches!(fault.errno, libc::ENOENT | libc::EACCES);
     if [OPEN, COME].contains(&operation) && (call.about, is_missing) == ("control", true) {
         return "done, without a bell".to_owned();
     }
-    // A segment may vanish while it is being looked for.
+    // A segment may disappear during the search.
     if operation.starts_with("warm") && ["segment", "path"].contains(&call.about) && fault.errno == libc::ENOENT {
         return "done, without the segment".to_owned();
     }
-    // A sweep leaves what it cannot open or lock to the next sweep. What cannot be removed stays.
+    // A sweep leaves objects that it cannot open or lock to the next sweep. An object that cannot
+    // be removed stays.
     let may_leave = takes_back(call.number) || operation == "sweep";
     assert!(may_leave, "{what}: {:?} instead of {:?}", outcome.after, usual.after);
     format!("done, but leaves {:?}", difference(outcome.after, usual.after))
 }
 
-/// Whether `error` is the error of the call, or what that means to the user.
+/// Returns `true` if `error` is the error of the call, or its meaning to the user.
 fn is_told(error: &str, errno: i32, operation: &str) -> bool {
     match (errno, operation) {
-        // The object is gone: its owner has closed it meanwhile.
+        // The object does not exist: its owner has closed it meanwhile.
         (libc::ENOENT, "connect") => error == "NoProvider",
         (libc::ENOENT, "attach" | "accept") => error == "Closed",
         (libc::ENOENT, OPEN) => error == "NoChannel",
-        // Or a sweep has taken the branch while it was made.
+        // Or a sweep has removed the branch while it was being created.
         (libc::ENOENT, COME) => error == "NoChannel" || error == "ENOENT of open",
-        // The limit is asked for, and the node, before anything is made.
+        // The limit and the node are checked before any object is created.
         (_, LOCKED_BUILD) if error == "LockMemory" || error == "NumaNode" => true,
         // Another process has the lock.
         (libc::EAGAIN | libc::EACCES, OPEN | COME) if error == "HasReceiver" => true,
         (_, MEET) => error == "NotMet",
-        // There is no thread to be had.
+        // No thread can be started.
         (libc::EAGAIN, operation) if AWAITS.contains(&operation) => error == "NoHelper",
         _ => error == "Random" || error.split(' ').next() == Some(&error_name(errno)),
     }
@@ -184,7 +185,7 @@ fn run(operation: &str, fault: Option<Fault>) -> Outcome {
     others.tell(&victim, operation);
     let tracee = victim.at_first_mark();
     let Some((calls, failed)) = disturb(&tracee, fault) else {
-        // The child's message says why.
+        // The child's message contains the reason.
         panic!("{operation} was lost: {:?}", victim.child.hear());
     };
     tracee.let_go();
@@ -243,7 +244,7 @@ fn fails(fault: Fault, calls: &[Call], call: Option<&Call>, failed: usize) -> bo
     }
 }
 
-/// Makes a call return an error. The kernel skips the call, unless it takes effect in spite of an
+/// Makes a call return an error. The kernel skips the call, unless it takes effect despite an
 /// error.
 fn fail(tracee: &Tracee, call: Option<&Call>, errno: i32) -> Option<()> {
     if !call.is_some_and(|call| is_done_anyway(call.number)) {
@@ -256,7 +257,7 @@ fn fail(tracee: &Tracee, call: Option<&Call>, errno: i32) -> Option<()> {
     Some(())
 }
 
-/// What an operation needs from other processes.
+/// The processes that an operation interacts with.
 struct Others {
     /// A provider, and one of its messages.
     living: Option<(Arc<Provider>, Option<ShmBuf>, Descriptor)>,
@@ -271,7 +272,7 @@ impl Others {
     fn new(names: &Names, operation: &str) -> Self {
         let build = || builder(names.prefix()).build().unwrap();
         if operation == "sweep" {
-            // The objects of a dead owner: the same bytes, and no locks.
+            // The objects of a dead owner: the same bytes, without locks.
             let owner = build();
             let messages = [LARGE, SMALL].map(|len| published(&owner, len));
             let read = |name: String| (shm::path(&name), fs::read(shm::path(&name)).unwrap());
@@ -317,7 +318,7 @@ impl Others {
         }
         if matches!(operation, "attach" | "accept") {
             let Message::Peer(peer) = victim.child.hear() else { panic!("the victim tells who it is") };
-            // One grant for each attempt that succeeds. An attempt that fails must not use one up.
+            // One grant for each successful attempt. A failed attempt must not use one up.
             let message = message.as_ref().expect("not dropped yet");
             let granted = [(); 2].map(|()| message.grant(peer).unwrap());
             victim.child.tell(&Message::Sent(granted[0]));

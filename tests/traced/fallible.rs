@@ -1,5 +1,5 @@
-//! Operations that a child runs while one of their system calls fails: what they report, what they
-//! leave behind, and that they work the next time.
+//! Operations that a child runs while one of their system calls fails: their errors, the resources
+//! they leave behind, and the next attempt, which must work.
 
 #![forbid(unsafe_code)]
 
@@ -21,11 +21,11 @@ use std::ops::RangeFrom;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// How long an operation waits in vain: so long that it sleeps, and short enough to sleep once. (A
-/// wait looks every 50 ms.)
+/// How long an operation waits in vain: long enough to sleep, and short enough to sleep once. (A
+/// waiting thread rechecks every 50 ms.)
 const WAIT: Duration = Duration::from_millis(40);
 
-/// What a process has of the objects with a prefix.
+/// The resources that a process holds of the objects with a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Footprint {
     pub(crate) objects: usize,
@@ -42,7 +42,7 @@ impl Footprint {
         Self { objects: shm::objects(prefix).len(), mappings: shm::mappings(prefix), descriptors }
     }
 
-    /// Receives what a child has sent.
+    /// Receives the footprint that a child has sent.
     pub(crate) fn hear(child: &Child) -> Self {
         let [objects, mappings, descriptors] = [(); 3].map(|()| match child.hear() {
             Message::Number(count) => count as usize,
@@ -223,7 +223,7 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
             let (sender, receiver) = (RefCell::new(sender), RefCell::new(receiver));
             let fill = || while sender.borrow_mut().try_send_bytes(channels::BYTES).is_ok() {};
             attempt.twice_after(fill, || {
-                // The slot of the first is free when the second is asked for.
+                // The slot of the first is free when the second is requested.
                 let take = || (0..2).for_each(|_| drop(receiver.borrow_mut().try_recv().unwrap()));
                 let mut sender = sender.borrow_mut();
                 waits::block_on(sender.send_bytes_async(channels::BYTES), take).map_err(|error| variant(&error))
@@ -233,7 +233,7 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
             let provider = provider();
             let (sender, mut receiver) = pair(&provider, prefix, 0);
             let (_idle, mut other) = pair(&provider, prefix, 1);
-            // By now it is known that the thread itself can sleep on both.
+            // By now the process has found that the thread itself can sleep on both.
             assert!(wait_any(&mut [&mut other, &mut receiver], WAIT).is_err());
             let (sender, giver) = (Arc::new(Mutex::new(sender)), RefCell::new(None));
             let prepare = || {
@@ -262,7 +262,7 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
 }
 
 /// Waits for channels of this process: tasks that a helper thread wakes, a thread that sleeps on
-/// several bells itself, and one for which helpers do.
+/// several bells itself, and one whose helpers sleep for it.
 pub(crate) const AWAITS: [&str; 4] = ["await a message", "await room", "wait for any", "wait for any, by helpers"];
 
 /// Both ends of a channel.
@@ -277,7 +277,7 @@ fn pair(provider: &Provider, prefix: &str, number: usize) -> (Sender, Receiver) 
 pub(crate) const LOCKED_BUILD: &str = "build, locked";
 pub(crate) const LOCKED_ALLOC: &str = "alloc, locked";
 
-/// A provider whose memory is to be as particular as this machine allows.
+/// A provider with as many of the memory options as this machine allows.
 fn with_options(prefix: &str) -> ProviderBuilder {
     // A segment that is long enough for a huge page.
     let usual = builder(prefix).max_bytes(4 << 20).arena_size(2 << 20).huge_pages(true);
@@ -370,23 +370,24 @@ fn recv_error(error: RecvError) -> String {
     }
 }
 
-/// The name of the next channel. Each attempt needs its own: a channel can be opened only once.
+/// Returns the name of the next channel. Each attempt needs its own: a channel can be opened only
+/// once.
 fn next(numbers: &RefCell<RangeFrom<usize>>) -> String {
     channel(numbers.borrow_mut().next().unwrap_or_default())
 }
 
-/// A publisher meets a receiver that has come.
+/// A publisher connects a receiver that has joined.
 pub(crate) const MEET: &str = "meet a receiver";
 
 /// The name of a publisher's channel.
 pub(crate) const PUBLISHED: &str = "published";
 
-/// The name of the channel with that number.
+/// Returns the name of the channel with this number.
 pub(crate) fn channel(number: usize) -> String {
     format!("{}{number}", channels::CHANNEL)
 }
 
-/// The name of an error's variant.
+/// Returns the name of an error's variant.
 fn variant(error: &dyn std::fmt::Debug) -> String {
     let text = format!("{error:?}");
     text.split([' ', '(', '{']).next().unwrap_or_default().to_owned()

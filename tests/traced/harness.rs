@@ -1,5 +1,5 @@
-//! The harness of the tests in `tests/process`: child processes, the messages they exchange, and
-//! what they leave in /dev/shm.
+//! The harness of the tests in `tests/process`: child processes, their messages, and their objects
+//! in /dev/shm.
 
 #![allow(dead_code)] // some of it is used only by those tests
 

@@ -1,4 +1,4 @@
-//! Killing a child at every instruction of an operation: which instructions those are, and how the
+//! Killing a child at every instruction of an operation: the choice of instructions, and how the
 //! child gets there.
 
 #![forbid(unsafe_code)]
@@ -17,26 +17,26 @@ use std::time::{Instant, SystemTime};
 /// The number of points per operation: a number, or "all".
 const POINTS: &str = "SHM_POOL_KILL_POINTS";
 
-/// The number of points when nothing is said. Half are evenly spread, half are random.
+/// The default number of points. Half are evenly spread, half are random.
 const FEW: usize = 16;
 
-/// How many instructions of an operation are then recorded, besides its end. Without optimisation
-/// some operations have a million.
+/// How many instructions of an operation are recorded by default, besides its end. Without
+/// optimisation some operations have a million.
 const SHORT: usize = 20_000;
 
-/// The number of system calls that a mark makes.
+/// The number of system calls of a mark.
 const MARK_CALLS: usize = 3;
 
 /// The seed of the random choices, to repeat a run.
 const SEED: &str = "SHM_POOL_SEED";
 
 /// How often a path is recorded, to take the shortest: a child whose own path is longer can still
-/// be led along it. Of what somebody waits for, the longest is taken: somebody who happens to look
-/// just then is not woken, and how he is woken would not be on the path. Also how often an operation is tried from the start if too many points are
-/// missed.
+/// be led along it. If a thread waits for the operation's effect, the longest is taken: a waiter
+/// that happens to recheck at that moment is not woken, and the wake-up would not be on the path.
+/// Also how often an operation is retried from the start if too many points are missed.
 const LOOKS: usize = 3;
 
-/// How the names of operations end that give back what somebody waits for.
+/// The suffix of operations that release memory that another thread waits for.
 const WAITED_FOR: &str = ", waited for";
 
 /// How many children are started for a point, if the earlier ones took another path.
@@ -46,14 +46,13 @@ const TRIES: usize = 4;
 /// fewer names in /dev/shm now.
 const MISSED: usize = 8;
 
-/// The processes that the child deals with, and what they must find when it is dead.
+/// The processes that the child interacts with, and the checks after its death.
 pub(crate) trait Scene {
-    /// Starts a child for an operation and gives it what it needs. On return, the child is on its
-    /// way to its first mark.
+    /// Starts a child for an operation and prepares it. On return, the child is on its way to its
+    /// first mark.
     fn start(&mut self, operation: &str, round: usize) -> Victim;
 
-    /// Called when the child is dead. Checks everything that its death must not harm, and cleans
-    /// up.
+    /// Called when the child is dead. Checks that everything else is intact, and cleans up.
     fn check(&mut self, operation: &str, round: usize);
 }
 
@@ -67,8 +66,8 @@ impl Victim {
     /// Starts a child in a role that calls [`introduce`] first. Returns `Err` if the machine does
     /// not allow tracing.
     pub(crate) fn try_start(role: &str, arguments: &[&str]) -> Result<Self, String> {
-        // When much of its memory is free, glibc's malloc gives it back. Those system calls depend
-        // on what all threads have done.
+        // When much of its memory is free, glibc's malloc returns it to the system. Those system
+        // calls depend on the history of all threads.
         let without_trims = |command: &mut Command| {
             command.env("MALLOC_TRIM_THRESHOLD_", "1000000000");
         };
@@ -85,12 +84,12 @@ impl Victim {
         Self::try_start(role, arguments).expect("tracing was possible a moment ago")
     }
 
-    /// SIGKILL, now. When this returns, the process is gone.
+    /// Kills the process with SIGKILL, and returns when it is dead.
     pub(crate) fn kill(self) {
         drop(self);
     }
 
-    /// The thread that runs the operation.
+    /// Returns the thread that runs the operation.
     pub(crate) fn thread(&self) -> u64 {
         self.thread
     }
@@ -103,7 +102,7 @@ impl Victim {
 
 impl Drop for Victim {
     fn drop(&mut self) {
-        // The thread goes first: `child` could wait for it in vain.
+        // The thread is killed first: `child` could wait for it in vain.
         trace::kill(self.thread);
     }
 }
@@ -113,18 +112,18 @@ pub(crate) fn idle_role(link: &Link, _arguments: &[&str]) {
     introduce(link);
 }
 
-/// What each traced child does first: it lets itself be traced, and says which thread it is.
+/// The first step of each traced child: allows tracing, and reports its thread.
 pub(crate) fn introduce(link: &Link) {
     let refused = |error| Message::Refused(format!("no ptrace here: {error}"));
     link.send(&trace::let_parent_trace().map_or_else(refused, Message::Number));
 }
 
-/// Whether children can be traced here. If not, it says so.
+/// Returns `true` if children can be traced here. Otherwise reports the reason.
 pub(crate) fn is_possible() -> bool {
     Victim::try_start("idle", &[]).map_err(|reason| child::skip(&reason)).is_ok()
 }
 
-/// Kills children at points of each operation, and prints how many.
+/// Kills children at points of each operation, and prints the number of points.
 pub(crate) fn sweep(operations: &[&str], scene: &mut dyn Scene) {
     if !is_possible() {
         return;
@@ -160,8 +159,8 @@ fn kill_along(operation: &str, scene: &mut dyn Scene, seed: u64) -> Round {
     Round { path, points: points.len(), missed }
 }
 
-/// Records the path through an operation. If only a few points are wanted and the path is long, it
-/// records a part of it, chosen at random.
+/// Records the path through an operation. If only a few points are wanted and the path is long,
+/// records a random part of it.
 fn record(operation: &str, scene: &mut dyn Scene, seed: u64) -> Path {
     let is_waited_for = operation.ends_with(WAITED_FOR);
     if env::var_os(POINTS).is_some() || is_waited_for {
@@ -180,7 +179,7 @@ fn record(operation: &str, scene: &mut dyn Scene, seed: u64) -> Path {
     watch(operation, scene, |tracee| Path::record(tracee, skipped, SHORT))
 }
 
-/// Starts a child, looks at it, and kills it.
+/// Starts a child, observes it, and kills it.
 fn watch<T>(operation: &str, scene: &mut dyn Scene, look: impl FnOnce(&Tracee) -> T) -> T {
     let victim = scene.start(operation, 0);
     let result = look(&victim.at_first_mark());
@@ -189,8 +188,8 @@ fn watch<T>(operation: &str, scene: &mut dyn Scene, look: impl FnOnce(&Tracee) -
     result
 }
 
-/// Kills a child at a point. A child that takes another path is killed where it ends up, and
-/// replaced by a new one. Returns `false` if none gets there.
+/// Kills a child at a point. A child that takes another path is killed where it stops, and replaced
+/// by a new one. Returns `false` if none gets there.
 fn kill_at(operation: &str, scene: &mut dyn Scene, path: &Path, point: usize, seed: u64) -> bool {
     let (points, address) = (path.points(), path.place(point));
     let _place = Place(format!("{operation}, killed at point {point} of {points} ({address}); {SEED}={seed}"));
@@ -203,7 +202,7 @@ fn kill_at(operation: &str, scene: &mut dyn Scene, path: &Path, point: usize, se
     })
 }
 
-/// Prints where a test has failed.
+/// Prints where a test failed.
 pub(crate) struct Place(pub(crate) String);
 
 impl Drop for Place {

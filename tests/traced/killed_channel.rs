@@ -1,5 +1,5 @@
-//! Each end of a channel is killed at every instruction of its operations. The other end is told,
-//! keeps what it has, and gets back what was on the way. The name can be used again.
+//! Each end of a channel is killed at every instruction of its operations. The other end is
+//! notified, keeps its messages, and recovers those in flight. The name can be reused.
 
 #![forbid(unsafe_code)]
 
@@ -36,16 +36,16 @@ const OF_SENDERS: &[&str] = &[
     "sender: drop the sender",
 ];
 
-/// Otherwise a publisher waits for a subscriber that is gone, loses the messages on their way to it
-/// for ever, or can no longer create a channel of that name. Or it waits for memory that was lent
-/// to the subscriber, and sleeps on, because nobody is left to ring.
+/// A publisher notices the death of a subscriber and recovers its messages in flight; the channel's
+/// name and the memory on loan to the subscriber become available, and a thread that waits for it
+/// wakes.
 #[test]
 fn a_receiver_is_killed_at_every_instruction() {
     kill_points::sweep(OF_RECEIVERS, &mut Senders { names: Names::new("traced-receiver"), round: None });
 }
 
-/// Otherwise a subscriber waits for a publisher that is gone, loses messages that were sent or
-/// receives them twice, or the publisher's successor cannot use the name.
+/// A subscriber notices the death of a publisher, and receives all sent messages exactly once; the
+/// publisher's successor can use the name.
 #[test]
 fn a_sender_is_killed_at_every_instruction() {
     let names = Names::new("traced-sender");
@@ -139,7 +139,7 @@ impl Scene for Receivers {
     fn start(&mut self, operation: &str, _round: usize) -> Victim {
         let operation = operation.strip_prefix("sender: ").expect("an operation of a sender");
         if operation == "create over remains" {
-            // The object of a dead sender: the same bytes, and no locks.
+            // The object of a dead sender: the same bytes, without locks.
             fs::write(path(&self.names), &self.remains).unwrap();
         }
         let victim = Victim::start("killed-sender", &[operation, self.names.prefix()]);

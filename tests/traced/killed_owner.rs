@@ -1,5 +1,5 @@
-//! An owner is killed at every instruction of its operations. Its readers read on, newcomers are
-//! told, and a sweep removes what the owner leaves behind and nothing else.
+//! An owner is killed at every instruction of its operations. Its readers continue, new ones get an
+//! error, and a sweep removes the owner's objects and no others.
 
 #![forbid(unsafe_code)]
 
@@ -39,8 +39,8 @@ const OPERATIONS: &[&str] = &[
     "owner: sweep",
 ];
 
-/// Otherwise an owner that crashes at the wrong moment leaves memory that nobody ever removes, or
-/// takes its readers' messages with it, or its successor removes what belongs to the living.
+/// The memory of an owner that crashes at any moment is reclaimed, its readers keep their messages,
+/// and its successor removes no living owner's objects.
 #[test]
 fn an_owner_is_killed_at_every_instruction() {
     kill_points::sweep(OPERATIONS, &mut Stage::new());
@@ -67,11 +67,11 @@ struct Stage {
     names: Names,
 }
 
-/// What a victim has published, and its reader.
+/// The messages that a victim has published, and their reader.
 struct Round {
     reader: Client,
     kept: Vec<(Descriptor, ShmView)>,
-    /// Reads what the victim waits for.
+    /// Releases the memory that the victim waits for.
     giver: Option<Giver>,
 }
 
@@ -93,7 +93,7 @@ impl Stage {
         Self { names, neighbour, message, descriptor, objects, remains, held, round: None }
     }
 
-    /// Makes the objects of a dead owner: the same bytes, and no locks.
+    /// Creates the objects of a dead owner: the same bytes, without locks.
     fn put_remains(&self) {
         self.remains.iter().for_each(|(name, bytes)| fs::write(shm::path(name), bytes).unwrap());
     }
@@ -123,7 +123,7 @@ impl Stage {
         Round { reader, kept: kept.into(), giver }
     }
 
-    /// The owners that have a control object, except the neighbour.
+    /// Returns the owners that have a control object, except the neighbour.
     fn dead_owners(&self) -> Vec<ProviderId> {
         let names = shm::objects(self.names.prefix());
         let (controls, segments): (Vec<_>, Vec<_>) =
@@ -150,7 +150,7 @@ impl Stage {
         assert_eq!(self.neighbour.stats().segments_created, stats.segments_created);
     }
 
-    /// The mappings and open descriptors that this process has of objects with the prefix.
+    /// Returns the mappings and open descriptors that this process has of objects with the prefix.
     fn held(&self) -> (usize, usize) {
         let descriptors =
             fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
@@ -160,7 +160,7 @@ impl Stage {
     }
 }
 
-/// The objects that an owner with messages and idle memory leaves behind when it is killed.
+/// Returns the objects that an owner with messages and idle memory leaves behind when it is killed.
 fn remains(names: &Names, others: &[String]) -> Vec<(String, Vec<u8>)> {
     let owner = builder(names.prefix()).build().unwrap();
     let _messages = [LARGE, SMALL].map(|len| published(&owner, len));
@@ -204,7 +204,7 @@ impl Scene for Stage {
             let error = newcomer.attach(descriptor).unwrap_err();
             assert!(is_told_that_it_is_dead(&error), "{error}");
         }
-        // A client that has the segment mapped can still take another view.
+        // A client that has the segment mapped can still create another view.
         let again: Vec<_> = round.iter().flat_map(Round::read_again).collect();
         for (view, (descriptor, _)) in again.iter().zip(kept()) {
             shm::check(view, descriptor.payload_len()).unwrap();

@@ -1,4 +1,4 @@
-//! A peer is killed at every instruction of its operations. Its owner gets everything back, and no
+//! A peer is killed at every instruction of its operations. Its owner reclaims everything, and no
 //! other process loses anything.
 
 #![forbid(unsafe_code)]
@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// The length of a message: one chunk of an arena.
 const LEN: usize = 4 << 10;
 
-/// The most that the provider may hold: one arena.
+/// The provider's cap: one arena.
 const MAX_BYTES: usize = 64 << 10;
 
 /// At least this many such chunks fit in the arena.
@@ -34,8 +34,8 @@ const OPERATIONS: &[&str] = &[
     "peer: drop the client, waited for",
 ];
 
-/// Otherwise a peer that crashes at the wrong moment costs its owner memory or a slot for ever, or
-/// another peer its message. Or whoever waits for memory sleeps on, because nobody is left to ring.
+/// A peer that crashes at any moment costs its owner neither memory nor a slot, and no other peer
+/// its message. A thread that waits for the memory wakes.
 #[test]
 fn a_peer_is_killed_at_every_instruction() {
     kill_points::sweep(OPERATIONS, &mut Stage::new());
@@ -62,7 +62,7 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
 
 fn operate(link: &Link, operation: &str, client: Client, viewed: &Descriptor, granted: &Descriptor) {
     let view = |descriptor| client.attach(descriptor).unwrap();
-    // What this process has from here on is in the way of somebody.
+    // From here on, a thread waits for the memory that this process holds.
     let be_waited_for = || {
         link.send(&Message::Done);
         assert_eq!(link.receive().unwrap(), Some(Message::Go));
@@ -119,8 +119,8 @@ struct Stage {
 struct Round {
     provider: Arc<Provider>,
     _survivor: Client,
-    /// What the survivor reads, and what it is filled with: one message that the victim never heard
-    /// of, and those that the victim may also lease.
+    /// The survivor's views and their patterns: one message that the victim never received, and
+    /// those that the victim may also lease.
     views: Vec<(ShmView, u64)>,
     wait: Option<Wait>,
 }
@@ -145,7 +145,7 @@ fn message(provider: &Provider, seed: u64) -> ShmBuf {
     buffer.freeze()
 }
 
-/// Allocates and fills as many messages as it can, then compares them. Returns how many.
+/// Allocates and fills as many messages as possible, then compares them. Returns their number.
 fn use_all(provider: &Provider) -> usize {
     let buffers = std::iter::from_fn(|| provider.alloc(LEN).ok()).zip(100..);
     let all: Vec<_> = buffers
@@ -171,8 +171,8 @@ impl Scene for Stage {
         if operation != "connect" {
             let Message::Peer(peer) = victim.child.hear() else { panic!("the victim tells who it is") };
             assert_eq!(peer.slot(), 1);
-            // The second message is granted too, but the grant is never taken up. The drop of a view
-            // would not give that message back.
+            // The second message is granted too, but the grant is never taken up. Dropping a view
+            // would not release that message.
             if operation != "drop a view, waited for" {
                 messages[1].grant(peer).unwrap();
             }
@@ -180,7 +180,7 @@ impl Scene for Stage {
                 victim.child.tell(&Message::Sent(descriptor));
             }
         }
-        // The message that is the victim's alone: somebody waits for it.
+        // The message that only the victim holds, and that a thread waits for.
         let waited_for = match operation {
             "drop a view, waited for" => Some(1),
             "drop the client, waited for" => Some(2),
@@ -204,7 +204,7 @@ impl Scene for Stage {
         if let Some(wait) = wait {
             wait.end();
         }
-        // The first to find out depends on the round: the owner, a new peer, or an allocation that
+        // The first to notice depends on the round: the owner, a new peer, or an allocation that
         // needs the memory.
         match round % 3 {
             0 => drop(provider.reclaim()),

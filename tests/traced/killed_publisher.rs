@@ -1,6 +1,6 @@
 //! A publisher is killed at every instruction of its operations, and so is one of its receivers.
-//! All others are told and keep what they have; what was on its way comes back; name and place can
-//! be used again.
+//! All others are notified and keep their messages; those in flight are reclaimed; the name and the
+//! seat can be reused.
 
 #![forbid(unsafe_code)]
 
@@ -14,11 +14,11 @@ use shm_pool::channel::{ChannelError, OnFull, Publisher, PublisherBuilder, Recei
 use shm_pool::{Client, Provider};
 use std::sync::Arc;
 
-/// The channel under test. `OTHER` is made before it, so that everything a process makes only once
-/// exists.
+/// The channel under test. `OTHER` is created before it, so that everything a process creates only
+/// once exists.
 const CHANNEL: &str = "p";
 
-/// How many messages a receiver may be behind, and what a late one gets.
+/// How many messages a receiver may be behind, and how many a late one gets.
 const CAPACITY: usize = 2;
 
 const OF_RECEIVERS: &[&str] = &[
@@ -39,15 +39,15 @@ const OF_PUBLISHERS: &[&str] = &[
     "publisher: drop",
 ];
 
-/// Otherwise a publisher or another receiver waits for a receiver that is gone, loses what it had
-/// for ever, or its place.
+/// Neither the publisher nor another receiver waits for a dead receiver; its messages and its seat
+/// are reclaimed.
 #[test]
 fn a_receiver_of_a_publisher_is_killed_at_every_instruction() {
     kill_points::sweep(OF_RECEIVERS, &mut Publishers { names: Names::new("traced-comer"), round: None });
 }
 
-/// Otherwise receivers wait for a publisher that is gone, lose what it sent, or see half a message;
-/// or its successor cannot use the name.
+/// No receiver waits for a dead publisher, loses a sent message, or sees an incomplete one; a
+/// successor can use the name.
 #[test]
 fn a_publisher_is_killed_at_every_instruction() {
     let names = Names::new("traced-publisher");
@@ -68,7 +68,7 @@ fn come(client: &Client, on_full: OnFull) -> Result<Receiver, ChannelError> {
     Receiver::builder().on_full(on_full).open(client, CHANNEL)
 }
 
-/// Sends one message. Returns how many got it.
+/// Sends one message. Returns how many receivers got it.
 fn send(publisher: &mut Publisher, provider: &Provider, number: u64) -> usize {
     if number == 0 {
         return publisher.try_send_bytes(BYTES).unwrap();
@@ -114,7 +114,7 @@ pub(crate) fn receiver_role(link: &Link, arguments: &[&str]) {
     }
 }
 
-/// The other side of a receiver: a publisher, and another receiver of it.
+/// The other side of a receiver: a publisher, and another of its receivers.
 struct Publishers {
     names: Names,
     round: Option<(Provider, Sender, Publisher, Receiver)>,
@@ -139,7 +139,7 @@ impl Scene for Publishers {
 
     fn check(&mut self, operation: &str, _round: usize) {
         let (provider, other, mut publisher, mut stays) = self.round.take().expect("a round that was started");
-        // It may be met only now, and found dead by the next look.
+        // It may be connected only now, and found dead by the next check.
         assert!(publisher.receivers().count() <= 2);
         assert_eq!(publisher.receivers().count(), 1);
         let sent = if operation == "receiver: come" { 0 } else { 2 };
@@ -149,7 +149,7 @@ impl Scene for Publishers {
             check(&message, number);
             assert_eq!(message.missed(), 0);
         }
-        // The place of the dead one.
+        // On the dead one's seat.
         let mut next = come(&self.names.client(), OnFull::DropNew).unwrap();
         assert_eq!(send(&mut publisher, &provider, 1), 2);
         check(&stays.recv().unwrap(), 1);
@@ -180,7 +180,7 @@ pub(crate) fn publisher_role(link: &Link, arguments: &[&str]) {
         return;
     }
     let mut publisher = publisher(&provider).unwrap();
-    // For who comes later.
+    // For late receivers.
     send(&mut publisher, &provider, 0);
     link.send(&Message::Done);
     assert_eq!(link.receive().unwrap(), Some(Message::Done));
@@ -246,22 +246,25 @@ impl Scene for Receivers {
 
     fn check(&mut self, operation: &str, _round: usize) {
         let (client, receivers) = self.round.take().expect("a round that was started");
-        // The first one has received two already, where another is behind.
+        // The first one has already received two where another is behind.
         let firsts = if operation.starts_with("publisher: send, and") { [2, 0] } else { [0, 0] };
         for (mut receiver, first) in receivers.into_iter().zip(firsts) {
-            let mut next = first;
+            let (mut next, mut received) = (first, 0);
             let end = loop {
                 match receiver.recv() {
                     Ok(message) => {
                         next += u64::from(message.missed());
                         check(&message, next);
-                        next += 1;
+                        (next, received) = (next + 1, received + 1);
                     }
                     Err(error) => break error,
                 }
             };
             assert!(matches!(end, RecvError::Disconnected), "{end}");
             assert!(next > 0 || operation == "publisher: meet a receiver", "what was sent before is there");
+            if operation.ends_with("withdraw from one") && first == 0 {
+                assert!(received >= CAPACITY, "{received}: a message was withdrawn before the next one was there");
+            }
         }
         let open = come(&client, OnFull::Wait).unwrap_err();
         use ChannelError::{NoChannel, NotAChannel, SenderGone, Unfinished};

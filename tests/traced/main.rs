@@ -2,7 +2,7 @@
 //! once.
 //!
 //! As in the tests of `process`, whose harness is used here, a child is this same test binary. It
-//! marks one operation ([`trace::marked`]), and the tracer steps it through that.
+//! marks one operation ([`trace::marked`]), through which the tracer steps it.
 //!
 //! ```text
 //! cargo test --test traced
@@ -13,9 +13,9 @@
 //!     500 points of each operation: the sample of the run that printed this seed
 //! ```
 //!
-//! Without `SHM_POOL_KILL_POINTS`, a long operation is tested at its end and in one part, chosen at
-//! random. To test all of it, the tracer would have to step through it once, and without
-//! optimisation some operations have a million instructions.
+//! Without `SHM_POOL_KILL_POINTS`, a long operation is tested at its end and in one random part. To
+//! test all of it, the tracer would have to step through it once, and without optimisation some
+//! operations have a million instructions.
 
 mod harness;
 
@@ -39,7 +39,7 @@ mod waits;
 
 use harness::{child, peer, shm, spaces, sys, wire};
 
-/// What a child does, given its end of the socket and the arguments of the role.
+/// The program of a child, given its end of the socket and the arguments of the role.
 type Role = fn(&wire::Link, &[&str]);
 
 /// All roles by name.

@@ -1,4 +1,4 @@
-//! What an owner does in a process of its own, with each operation marked for the tracer.
+//! An owner in its own process, with each operation marked for the tracer.
 
 #![forbid(unsafe_code)]
 
@@ -22,7 +22,7 @@ const CAP: usize = 5 * ARENA;
 /// Longer than any test may take.
 const FOR_EVER: Duration = Duration::from_secs(600);
 
-/// Fits only in an arena that takes all of the cap that is not in use.
+/// Fits only in an arena of all the unused memory under the cap.
 const LONGEST: usize = 700 << 10;
 
 pub(crate) fn builder(prefix: &str) -> ProviderBuilder {
@@ -77,7 +77,7 @@ fn wait_for_the_reader(link: &Link, provider: &Provider) {
     drop(marked(|| provider.alloc_timeout(LARGE, FOR_EVER)).unwrap());
 }
 
-/// All that there is room for.
+/// Allocates until no further message fits.
 pub(crate) fn all(provider: &Provider) -> Vec<ShmBufMut> {
     std::iter::from_fn(|| provider.alloc(LARGE).ok()).collect()
 }
@@ -97,7 +97,7 @@ fn operate_on(operation: &str, provider: Provider, kept: [ShmBuf; 2], reader: Pe
         "alloc, carved" => drop(marked(|| provider.alloc(2 * SMALL)).unwrap()),
         "alloc, a trade" => {
             let _full = [3 * LARGE, 3 * LARGE, LARGE].map(buffer);
-            // Idle chunks, some of which are in the way.
+            // Idle chunks, some of which obstruct the request.
             drop([(); 14].map(|()| buffer(16 << 10)));
             let made = provider.stats().segments_created;
             drop(marked(|| provider.alloc(LARGE)).unwrap());
@@ -168,8 +168,8 @@ fn operate_on(operation: &str, provider: Provider, kept: [ShmBuf; 2], reader: Pe
                 let polled = future.as_mut().poll(&mut Context::from_waker(&waker));
                 assert!(polled.is_pending(), "all memory is taken");
             }
-            // The thread that serves both stands still once it has served the first: else it would
-            // run into the tracer's breakpoints.
+            // The thread that serves both stops after it has served the first: otherwise it would
+            // hit the tracer's breakpoints.
             let closed = halt.gate.lock().unwrap();
             full.pop();
             is_told.recv().unwrap();
@@ -191,7 +191,7 @@ fn operate_on(operation: &str, provider: Provider, kept: [ShmBuf; 2], reader: Pe
     }
 }
 
-/// Stops whoever wakes it, until the gate is open.
+/// Blocks the thread that wakes it until the gate is open.
 struct Halt {
     told: mpsc::Sender<()>,
     gate: Mutex<()>,

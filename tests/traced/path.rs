@@ -1,5 +1,5 @@
-//! The path that a child takes through an operation. It is recorded once, step by step; then other
-//! children are led along it to any point.
+//! The path of a child through an operation. It is recorded once, step by step; then other children
+//! are led along it to any point.
 
 #![forbid(unsafe_code)]
 
@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 /// The instructions of an operation that are in the test's own program: the crate, the standard
 /// library, the test. A stretch of libc counts as one step with the instruction that calls it; the
-/// kernel sees nothing of libc but its system calls.
+/// kernel sees only libc's system calls.
 pub(crate) struct Path {
     /// Distances from the program's first byte, in order of execution.
     own: Vec<u64>,
@@ -52,8 +52,8 @@ impl Path {
         Self { leads: leads(&own, &steps), own, instructions, skipped }
     }
 
-    /// The number of points at which a child can be killed: before each instruction, and after the
-    /// last.
+    /// Returns the number of points at which a child can be killed: before each instruction, and
+    /// after the last.
     pub(crate) fn points(&self) -> usize {
         self.own.len() + 1
     }
@@ -91,7 +91,7 @@ impl Path {
         true
     }
 
-    /// Where a point is in the program, for addr2line.
+    /// Returns the location of a point in the program, for addr2line.
     pub(crate) fn place(&self, point: usize) -> String {
         self.own.get(point).map_or("the end".to_owned(), |offset| format!("{offset:#x}"))
     }
@@ -103,14 +103,14 @@ fn skip(tracee: &Tracee, calls: usize) -> bool {
     (0..calls * 2).all(|_| tracee.go(Pace::Call) == Stop::Call)
 }
 
-/// The number of system calls from a child's first mark to its second one. The last ones are those
-/// of the second mark itself.
+/// Returns the number of system calls from a child's first mark to its second one. The last ones
+/// are those of the second mark itself.
 pub(crate) fn count_calls(tracee: &Tracee) -> usize {
     std::iter::from_fn(|| (tracee.go(Pace::Call) == Stop::Call).then_some(())).count() / 2
 }
 
-/// For each instruction, the cheaper of two leads: to step on from the instruction before it, or to
-/// set a breakpoint at it.
+/// Returns the cheaper of two leads for each instruction: a step from the instruction before it, or
+/// a breakpoint at it.
 fn leads(own: &[u64], steps: &[usize]) -> Vec<Lead> {
     let mut passed = HashMap::new();
     let (mut lead, mut cost) = (Lead { at: 0, passes: 0 }, usize::MAX);

@@ -1,4 +1,4 @@
-//! Printed tables: what was done, and how long it took.
+//! Printed tables of operations and durations.
 
 /// Rows of text under headings, all aligned to the left.
 pub(crate) struct Table {

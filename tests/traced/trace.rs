@@ -1,7 +1,7 @@
-//! Tracing a child with ptrace. The child's side marks the operation under test; the tracer's side
-//! runs the child in steps. This is the only unsafe code in this directory.
+//! Tracing a child with ptrace. The child marks the operation under test; the tracer runs the child
+//! in steps. This is the only unsafe code in this directory.
 //!
-//! A mark is a SIGSTOP that the child sends itself with a bare system call. Nothing else causes
+//! A mark is a SIGSTOP that the child sends itself with a bare system call. No other event causes
 //! that stop, so the tracer recognises it. It does not deliver the signal.
 
 use std::fs::{self, File};
@@ -34,14 +34,14 @@ fn mark() {
     unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), this_thread(), libc::SIGSTOP) };
 }
 
-/// The calling thread.
+/// Returns the calling thread.
 pub(crate) fn this_thread() -> libc::pid_t {
     // SAFETY: no preconditions.
     unsafe { libc::gettid() }
 }
 
 /// Keeps this thread, and the children that it starts, on its current processor. A step switches
-/// from the one to the other and back, which takes half the time on one processor.
+/// between the two twice, which takes half the time on one processor.
 pub(crate) fn stay_on_one_processor() {
     // SAFETY: a processor set is plain bits, and all zeros is the empty set.
     let mut processors: libc::cpu_set_t = unsafe { std::mem::zeroed() };
@@ -55,7 +55,7 @@ pub(crate) fn stay_on_one_processor() {
 
 // ---- the tracer's side -------------------------------------------------------------------------
 
-/// Why the child has stopped.
+/// The reason why the child has stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
     /// It is at a mark.
@@ -64,11 +64,11 @@ pub(crate) enum Stop {
     Trap,
     /// It is at the beginning or the end of a system call.
     Call,
-    /// It has ended, or received an unexpected signal.
+    /// It has exited, or received an unexpected signal.
     Lost(i32),
 }
 
-/// How far the child is to go.
+/// How far the child is to run.
 #[derive(Clone, Copy)]
 pub(crate) enum Pace {
     /// By one instruction.
@@ -87,7 +87,7 @@ pub(crate) struct Tracee {
 
 impl Tracee {
     /// Waits until the child, which has called [`let_parent_trace`], is at its first mark. From
-    /// then on the child dies with the tracer.
+    /// then on the child is killed when the tracer exits.
     pub(crate) fn at_first_mark(thread: u64) -> Self {
         let pid = libc::pid_t::try_from(thread).expect("the id of a thread");
         assert_eq!(wait(pid), Stop::Mark, "the first stop of the child");
@@ -117,12 +117,12 @@ impl Tracee {
         check(unsafe { libc::ptrace(request, self.pid, none, none) }).expect("a child that stands still");
     }
 
-    /// Lets the child run, and does not wait.
+    /// Resumes the child without waiting for it.
     pub(crate) fn let_go(&self) {
         self.resume(libc::PTRACE_CONT);
     }
 
-    /// The child's registers.
+    /// Returns the child's registers.
     pub(crate) fn registers(&self) -> Registers {
         // SAFETY: the registers are plain numbers, for which zero is a valid value.
         let mut registers: libc::user_regs_struct = unsafe { std::mem::zeroed() };
@@ -136,7 +136,7 @@ impl Tracee {
         self.transfer(libc::PTRACE_SETREGSET, NT_PRSTATUS, &mut registers);
     }
 
-    /// Makes the kernel skip the system call at whose beginning the child is.
+    /// Makes the kernel skip the system call that the child is entering.
     pub(crate) fn skip_call(&self) {
         #[cfg(target_arch = "x86_64")]
         {
@@ -157,7 +157,7 @@ impl Tracee {
             .expect("registers of a child that stands still");
     }
 
-    /// The address of the instruction that comes next.
+    /// Returns the address of the next instruction.
     pub(crate) fn ip(&self) -> u64 {
         self.registers().ip()
     }
@@ -193,7 +193,7 @@ impl Tracee {
         String::from_utf8_lossy(&bytes.collect::<Vec<_>>()).into_owned()
     }
 
-    /// Where the child's program is mapped.
+    /// Returns the location of the child's program in its memory.
     pub(crate) fn program(&self) -> Program {
         let exe = fs::read_link(format!("/proc/{}/exe", self.pid)).expect("/proc");
         Program::parse(&fs::read_to_string(format!("/proc/{}/maps", self.pid)).expect("/proc"), &exe)
@@ -224,7 +224,7 @@ impl Program {
         Self { base, code }
     }
 
-    /// Whether `address` is in the program's code.
+    /// Returns `true` if `address` is in the program's code.
     pub(crate) fn contains(&self, address: u64) -> bool {
         self.code.contains(&address)
     }
@@ -263,17 +263,17 @@ impl Registers {
         self
     }
 
-    /// The number of the system call that begins here.
+    /// Returns the number of the system call that begins here.
     pub(crate) fn call(&self) -> libc::c_long {
         self.0.orig_rax as libc::c_long
     }
 
-    /// The first five arguments of that call.
+    /// Returns the first five arguments of that call.
     pub(crate) fn arguments(&self) -> [u64; 5] {
         [self.0.rdi, self.0.rsi, self.0.rdx, self.0.r10, self.0.r8]
     }
 
-    /// These registers, but with another result of the system call that ends here.
+    /// Returns these registers, but with another result of the system call that ends here.
     pub(crate) fn returning(mut self, result: i64) -> Self {
         self.0.rax = result as u64;
         self
@@ -291,32 +291,31 @@ impl Registers {
         self
     }
 
-    /// The number of the system call that begins here.
+    /// Returns the number of the system call that begins here.
     pub(crate) fn call(&self) -> libc::c_long {
         self.0.regs[8] as libc::c_long
     }
 
-    /// The first five arguments of that call.
+    /// Returns the first five arguments of that call.
     pub(crate) fn arguments(&self) -> [u64; 5] {
         std::array::from_fn(|at| self.0.regs[at])
     }
 
-    /// These registers, but with another result of the system call that ends here.
+    /// Returns these registers, but with another result of the system call that ends here.
     pub(crate) fn returning(mut self, result: i64) -> Self {
         self.0.regs[0] = result as u64;
         self
     }
 }
 
-/// Sends SIGKILL to the process of a traced thread, and returns when the thread is gone. Only then
+/// Sends SIGKILL to the process of a traced thread, and returns when the thread is dead. Only then
 /// can the process be waited for: a dead traced thread stays until its tracer has reaped it.
 pub(crate) fn kill(thread: u64) {
     let pid = thread as libc::pid_t;
     // SAFETY: numbers only. The id belongs to the thread until it is reaped; if it has been, the
     // test is failing already.
     unsafe { libc::kill(pid, libc::SIGKILL) };
-    // Stops from before the signal may be reported first. An error means that the thread has been
-    // reaped already.
+    // Earlier stops may be reported first. An error means that the thread has already been reaped.
     while wait_status(pid).is_ok_and(|status| libc::WIFSTOPPED(status)) {}
 }
 

@@ -1,5 +1,5 @@
-//! Somebody who waits for memory, beside a process that is killed while it gives some back. And
-//! somebody who gives memory back, beside an owner that is killed while it waits.
+//! Threads that wait for memory beside a process that is killed while it releases some, and threads
+//! that release memory beside an owner that is killed while it waits.
 
 #![forbid(unsafe_code)]
 
@@ -14,10 +14,10 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::Duration;
 
-/// Longer than any wait may take, by far. Only a waiter that sleeps for ever takes as long.
+/// Far longer than any wait may take. Only a lost wake-up takes as long.
 const FOR_EVER: Duration = Duration::from_secs(60);
 
-/// A wait that has begun, and all the memory that is in the way of it.
+/// A wait that has begun, and the memory that it waits for.
 pub(crate) struct Wait {
     thread: JoinHandle<()>,
     outcome: mpsc::Receiver<usize>,
@@ -25,8 +25,8 @@ pub(crate) struct Wait {
 }
 
 impl Wait {
-    /// Takes all the memory there is, and begins to wait for `len` bytes. When this returns, the
-    /// owner listens to its bell.
+    /// Takes all available memory, and begins to wait for `len` bytes. When this returns, the owner
+    /// listens to its bell.
     pub(crate) fn begin(provider: &Arc<Provider>, len: usize) -> Self {
         let held = std::iter::from_fn(|| provider.alloc(len).ok()).collect();
         let (tell, outcome) = mpsc::channel();
@@ -36,14 +36,14 @@ impl Wait {
             let future = provider.request(len).wait_async();
             let buffer = block_on(future, || tell_begun.send(()).expect("the test waits for this"));
             let buffer = buffer.expect("memory has come back");
-            // A test that has failed does not wait any more.
+            // After a failure, the test no longer waits.
             let _ = tell.send(buffer.len());
         });
         begun.recv().expect("a wait");
         Self { thread, outcome, held }
     }
 
-    /// Waits until the memory has come. Then gives all of it back.
+    /// Waits until the memory arrives, then releases all of it.
     pub(crate) fn end(self) {
         self.outcome.recv_timeout(FOR_EVER).expect("whoever waits for what the dead had gets it");
         self.thread.join().expect("a thread that has got its memory");
@@ -51,7 +51,8 @@ impl Wait {
     }
 }
 
-/// Blocks on a future. Does `meanwhile` when the wait has begun, if there is anything to wait for.
+/// Blocks on a future. Calls `meanwhile` once the wait has begun, if the future is not ready at
+/// once.
 pub(crate) fn block_on<T>(future: impl Future<Output = T>, meanwhile: impl FnOnce()) -> T {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let (mut future, mut meanwhile) = (pin!(future), Some(meanwhile));
@@ -74,13 +75,14 @@ impl Wake for Unpark {
     }
 }
 
-/// Gives a thread what it waits for as soon as it sleeps; or at the latest, when this is dropped.
+/// Releases the memory that a thread waits for as soon as the thread sleeps, or when this is
+/// dropped.
 pub(crate) struct Giver {
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// How often a giver looks whether the thread sleeps. The kernel tells nobody.
+/// How often a giver checks whether the thread sleeps. The kernel sends no notification.
 const LOOK: Duration = Duration::from_micros(200);
 
 impl Giver {
@@ -104,10 +106,10 @@ impl Drop for Giver {
     }
 }
 
-/// Is this thread in a system call by which one process waits for another? Threads that wait for
-/// each other make the first one with another number.
+/// Returns `true` if this thread is in a system call by which one process waits for another.
+/// Threads of one process that wait for each other use another operation of the futex call.
 fn is_asleep(thread: u64) -> bool {
-    // Of a thread that is gone, or of a kernel that does not say, nothing can be waited for.
+    // A dead thread, or one that the kernel does not show, cannot be waited for.
     let Ok(call) = fs::read_to_string(format!("/proc/{thread}/syscall")) else { return true };
     // A tracer may have stopped it at the beginning of the call.
     let state = fs::read_to_string(format!("/proc/{thread}/stat")).unwrap_or_default();

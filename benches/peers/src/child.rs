@@ -1,5 +1,5 @@
-//! Runs the measurements in a child process, so that what the peers leave behind in /dev/shm can be
-//! removed when it has ended.
+//! Runs the measurements in a child process, so that the objects that the peers leave in /dev/shm
+//! can be removed when it has exited.
 //!
 //! zenoh leaves the segment of its metadata for the next zenoh process to remove, and iceoryx2
 //! leaves the object by which nodes find each other.
@@ -11,7 +11,7 @@ use std::process;
 use std::{env, fs};
 use zenoh::shm::cleanup_orphaned_shm_segments;
 
-/// Runs this program once more, with the same arguments and a directory to work in, and cleans up.
+/// Runs this program again, with the same arguments and a working directory, and cleans up.
 pub(crate) fn run() -> Fallible {
     let scratch = env::temp_dir().join(format!("shm_pool_peers_{}", process::id()));
     fs::create_dir(&scratch)?;
@@ -27,7 +27,7 @@ pub(crate) fn run() -> Fallible {
     Err(format!("the measuring process ended with {status}").into())
 }
 
-/// What the names of the child's objects begin with, where it has the choice.
+/// The prefix of the names of the child's objects, where it can be chosen.
 pub(crate) fn prefix(scratch: &Path) -> String {
     format!("{}_", scratch.file_name().unwrap_or_default().to_string_lossy())
 }

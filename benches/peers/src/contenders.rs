@@ -1,4 +1,4 @@
-//! Who takes part in which workload, and how much is measured.
+//! The contenders of each workload, and the size of each measurement.
 
 use crate::footprint::{footprint, Memory};
 use crate::iceoryx::iceoryx;
@@ -10,7 +10,7 @@ use shm_pool_support::chart::Bar;
 use shm_pool_support::latency::Spread;
 use shm_pool_support::turns::{interleave, Batch};
 
-/// The names by which tables, ratios and the chart know them.
+/// The names used in tables, ratios and the chart.
 pub(crate) mod names {
     pub(crate) const ZENOH_OURS: &str = "zenoh provider, our backend";
     pub(crate) const ZENOH_OURS_FULL: &str = "the same, collecting only when full";
@@ -61,13 +61,13 @@ const SENT: [Sends; 5] = [
     (ZENOH_HEAP, |len| sent(stock(binary_heap()), len)),
 ];
 
-/// One that sends messages of a length while so many others are in flight.
+/// One that sends messages of a length while a number of others are in flight.
 type SendsAmong = fn(usize, usize) -> Made<Batch>;
 
-/// Those whose messages in flight are compared. talc is what zenoh's default provider has.
+/// Those whose messages in flight are compared. zenoh's default provider has talc.
 pub(crate) const AMONG: [&str; 4] = [ZENOH_TALC, BUFFERS, ZENOH_OURS, ZENOH_OURS_IDLE];
 
-/// How messages come and go while many are in flight.
+/// How messages are sent and read while many are in flight.
 const FLIGHTS: [(&str, [SendsAmong; 4]); 3] = [
     (
         "the oldest is read",
@@ -98,14 +98,14 @@ const FLIGHTS: [(&str, [SendsAmong; 4]); 3] = [
     ),
 ];
 
-/// What has a batch as long as the flight.
+/// The flight whose batch is as long as the flight itself.
 const BURST: &str = "none is read before all are sent";
 
 /// How many messages are sent in a batch with many in flight: more than the segment has room for
 /// beside them, so that each provider collects in each batch.
 const BATCH: u64 = 100_000;
 
-/// One that sends the mixture, and looks at every byte or not.
+/// One that sends the mixture, and checks every byte or not.
 type Mixes = (&'static str, fn(bool) -> Made<Box<dyn Mixture>>);
 
 const MIXES: [Mixes; 8] = [
@@ -126,10 +126,10 @@ pub(crate) struct Effort {
     pub(crate) mixed_rounds: usize,
     /// Orders in which each mixture fills the cap.
     pub(crate) orders: u64,
-    /// Those of them that go on when it is full, and for how many messages.
+    /// Those of them that continue when it is full, and for how many messages.
     pub(crate) churned: u64,
     pub(crate) churn: usize,
-    /// Only whether everything works, with every byte of the mixture compared.
+    /// Only checks that everything works, comparing every byte of the mixture.
     pub(crate) is_quick: bool,
 }
 
@@ -157,8 +157,8 @@ pub(crate) fn time_sent(len: usize, effort: Effort) -> Vec<Row> {
     SENT.iter().map(|&(name, _)| name).zip(spreads).collect()
 }
 
-/// Times those that send messages of `len` bytes while `held` are in flight: how they come and go, and
-/// the row of each.
+/// Times those that send messages of `len` bytes while `held` are in flight. Returns how they are
+/// sent and read, and the row of each.
 pub(crate) fn time_in_flight(len: usize, held: usize, effort: Effort) -> Vec<(&'static str, Vec<Row>)> {
     let rounds = effort.mixed_rounds.div_ceil(4);
     let time = |&(how, ref build): &(&'static str, [SendsAmong; 4])| {
@@ -177,7 +177,7 @@ pub(crate) fn time_mixture(effort: Effort) -> Vec<Row> {
     MIXES.iter().map(|&(name, _)| name).zip(spreads).collect()
 }
 
-/// What memory each takes that sends the mixture, one after the other.
+/// Measures the memory of each that sends the mixture, one after the other.
 pub(crate) fn weigh_mixture(effort: Effort) -> Vec<(&'static str, Made<(Memory, String)>)> {
     MIXES.iter().map(|&(name, build)| (name, footprint(|| build(effort.is_quick)))).collect()
 }

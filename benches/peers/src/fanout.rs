@@ -1,8 +1,8 @@
-//! One publisher, several subscribers: what a message costs from its allocation until the last
-//! subscriber has received it and let it go, with this library's channel and with iceoryx2's publish
+//! One publisher, several subscribers: the cost of a message from its allocation until the last
+//! subscriber has received and released it, with this library's channel and with iceoryx2's publish
 //! and subscribe, in turn.
 //!
-//! All of them are in one thread, so this is what both sides pay together, without any waking.
+//! All of them are in one thread, so this is the total cost of both sides, without any waking.
 
 use crate::contenders::Effort;
 use crate::iceoryx;
@@ -29,7 +29,7 @@ const ROWS: [(usize, usize, &str); 6] = [
 
 const GOAL: Goal = Goal::AtLeast(3.0);
 
-/// How many messages a subscriber may be behind, before it misses the oldest.
+/// How many messages a subscriber may lag behind, before it misses the oldest.
 pub(crate) const CAPACITY: usize = 2;
 
 /// Publishes a message and has every subscriber receive it.
@@ -37,7 +37,7 @@ pub(crate) trait Fanout: 'static {
     /// Sends a message of bytes that `fill` writes, to all subscribers.
     fn send(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Made<()>;
 
-    /// Gives each subscriber's message to `check`, and drops it. Returns how many got one.
+    /// Passes each subscriber's message to `check`, and drops it. Returns how many got one.
     fn receive(&mut self, check: impl FnMut(&[u8]) -> bool) -> Made<usize>;
 }
 
@@ -72,7 +72,7 @@ impl Fanout for Ours {
     }
 }
 
-/// Messages with their ends written and looked at; with `is_thorough`, with every byte.
+/// Messages whose ends are written and checked; with `is_thorough`, every byte.
 fn batch(fanout: Made<impl Fanout>, len: usize, subscribers: usize, is_thorough: bool) -> Made<Batch> {
     let mut fanout = fanout?;
     Ok(Box::new(move |count| {
@@ -96,8 +96,8 @@ fn batch(fanout: Made<impl Fanout>, len: usize, subscribers: usize, is_thorough:
     }))
 }
 
-/// Times both, and prints their rows and ratios. What a peer cannot do is no error; what
-/// this library gets wrong is one.
+/// Times both, and prints their rows and ratios. What a peer cannot do is no error; a mistake of
+/// this library is one.
 pub(crate) fn measure(effort: Effort) -> Fallible {
     let batches = ROWS.into_iter().enumerate().flat_map(|(number, (len, subscribers, _))| {
         let theirs = iceoryx::fanout(len, subscribers);

@@ -1,5 +1,4 @@
-//! What fits: how many messages can live at a time under the cap that everybody has, until nothing
-//! more fits.
+//! What fits: how many messages can be live at a time under the common cap, until no more fit.
 
 mod stores;
 
@@ -17,7 +16,7 @@ use stores::{Build, Store, OURS, PEERS};
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
-/// Powers of two, what lies just above them, and what sensors send.
+/// Powers of two, lengths just above them, and those of sensors.
 const SIZES: [(usize, &str); 22] = [
     (64, "64 B"),
     (100, "100 B"),
@@ -63,10 +62,10 @@ fn log_uniform(random: &mut Rng) -> usize {
 /// Shorter messages are left out of a quick run: about a million of them fit.
 const SHORTEST_QUICK: usize = 1000;
 
-/// Apart from the seeds of the lengths.
+/// Separates these from the seeds of the lengths.
 const DROPS: u64 = 1 << 32;
 
-/// What one peer reached: a number to compare, and how it is shown.
+/// The result of one peer: a number to compare, and its text.
 type Figure = (f64, String);
 
 /// A line of a table, with a cell for each of [`PEERS`].
@@ -135,7 +134,7 @@ fn first_refusals(build: Build, next: fn(&mut Rng) -> usize, effort: Effort) -> 
     Ok((bytes, format!("{:.2} ({:.1})", mib(bytes as u64), mean(&messages))))
 }
 
-/// Live bytes: the mean of the means of the orders that go on.
+/// Live bytes: the mean of the means of the orders that continue.
 fn later_refusals(build: Build, next: fn(&mut Rng) -> usize, effort: Effort) -> Made<Figure> {
     let one = |seed| {
         let (mut store, mut random) = (build()?, Rng::with_seed(seed));
@@ -158,9 +157,9 @@ fn fill(store: &mut Store, mut next: impl FnMut() -> usize) -> Made<usize> {
     }
 }
 
-/// Goes on with a full store: a message that is refused waits until enough others, picked at
-/// random, have been dropped. Returns the mean of the live bytes at the refusals, the first
-/// `uncounted` messages' left out.
+/// Continues with a full store: a refused message waits until enough others, picked at random, have
+/// been dropped. Returns the mean of the live bytes at the refusals, without those of the first
+/// `uncounted` messages.
 fn churn(store: &mut Store, lens: impl Iterator<Item = usize>, uncounted: usize, mut random: Rng) -> Made<f64> {
     let mut refusals = Vec::new();
     for (index, len) in lens.enumerate() {
@@ -184,7 +183,7 @@ fn mean(figures: &[f64]) -> f64 {
     figures.iter().sum::<f64>() / figures.len() as f64
 }
 
-/// Nowhere more than 5 % fewer.
+/// Never more than 5 % fewer.
 const GOAL: Goal = Goal::AtLeast(0.95);
 
 const NOTES: &str = "\
@@ -199,10 +198,10 @@ not show time, memory outside the cap, messages that wait for readers or for a c
   heap       Asked only when it has enough free bytes, because it loses memory for good if it has not; defragmented
              when it asks for it.";
 
-/// Of a row, and how it stands to the goal.
+/// The ratio of a row, and its verdict.
 fn ratio(cells: &[Made<Figure>], goal: Goal) -> [String; 2] {
     let (ours, zenohs) = cells.split_at(OURS);
-    // One of ours that cannot is not made up for by the other; of zenoh's, the others still have a
+    // If one of ours cannot, the other does not make up for it; of zenoh's, the others still have a
     // best.
     let number = |cell: &Made<Figure>| cell.as_ref().ok().map(|&(number, _)| number);
     let ours = ours.iter().map(number).collect::<Option<Vec<_>>>();

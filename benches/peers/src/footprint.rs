@@ -1,4 +1,4 @@
-//! What a peer's messages take of the machine's memory, as the kernel sees it.
+//! The memory that a peer's messages take of the machine, as the kernel sees it.
 
 use crate::source::Made;
 use crate::workload::{Mixture, MIXTURE};
@@ -9,18 +9,18 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::{fs, process};
 
-/// Messages between two looks.
+/// Messages between two samples.
 const PIECE: usize = 8;
 
 const PASSES: usize = 2;
 
-/// In bytes: the length of the shared objects that are mapped, what the kernel has given them pages
-/// for, and private memory, which is malloc's and what a peer needs besides.
+/// In bytes: the length of the shared objects that are mapped, the pages that the kernel has given
+/// them, and private memory, which is malloc's and the peer's other needs.
 pub(crate) type Memory = [u64; 3];
 
 fn memory() -> Memory {
     let names: BTreeSet<_> = procfs::shared_mappings().into_iter().flatten().map(|mapping| mapping.name).collect();
-    // An object that somebody has removed meanwhile has no name to ask by, and is left out.
+    // An object that was removed meanwhile has no name to query, and is left out.
     let files = names.iter().filter_map(|name| fs::metadata(Path::new(OBJECTS).join(name)).ok());
     let private = procfs::memory(process::id(), "RssAnon").unwrap_or(0);
     files.fold([0, 0, private], |[mapped, resident, private], file| {
@@ -28,9 +28,8 @@ fn memory() -> Memory {
     })
 }
 
-/// Builds the peer, sends the mixture and looks at the memory again and again; no time is taken.
-/// Gives the most that was seen at a time of what came into being since the peer was built, and the
-/// peer's own account.
+/// Builds the peer, sends the mixture and samples the memory repeatedly, without timing. Returns
+/// the largest growth seen since the peer was built, and the peer's own account.
 pub(crate) fn footprint(build: impl FnOnce() -> Made<Box<dyn Mixture>>) -> Made<(Memory, String)> {
     let before = memory();
     let mut mixture = build()?;

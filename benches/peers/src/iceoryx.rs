@@ -21,7 +21,7 @@ use std::sync::OnceLock;
 static CONFIG: OnceLock<Config> = OnceLock::new();
 static SERVICES: AtomicUsize = AtomicUsize::new(0);
 
-/// Keeps iceoryx2 quiet, and away from the machine's other iceoryx2 processes: its files go to
+/// Silences iceoryx2, and separates it from the machine's other iceoryx2 processes: its files go to
 /// `scratch`.
 pub(crate) fn start(scratch: &StdPath) -> Made<()> {
     set_log_level(LogLevel::Fatal);
@@ -38,7 +38,7 @@ pub(crate) struct Iceoryx {
 }
 
 /// A publisher of messages of up to `max_len` bytes, of which at most `live` exist at a time. The
-/// service is as small as it can be, because iceoryx2 makes samples for all its subscribers in
+/// service is as small as possible, because iceoryx2 allocates samples for all its subscribers in
 /// advance.
 pub(crate) fn iceoryx(max_len: usize, live: usize) -> Made<Iceoryx> {
     let (node, service) = service(1, 1)?;
@@ -46,8 +46,8 @@ pub(crate) fn iceoryx(max_len: usize, live: usize) -> Made<Iceoryx> {
     Ok(Iceoryx { publisher: publisher.create().map_err(text)?, _node: node })
 }
 
-/// A service of byte slices, for one publisher and so many subscribers, which may be `buffered`
-/// messages behind.
+/// A service of byte slices, for one publisher and `subscribers` subscribers, which may lag
+/// `buffered` messages behind.
 fn service(subscribers: usize, buffered: usize) -> Made<(Node<ipc::Service>, PortFactory<ipc::Service, [u8], ()>)> {
     let config = CONFIG.get().ok_or("not started")?;
     let node = NodeBuilder::new().config(config).create::<ipc::Service>().map_err(text)?;

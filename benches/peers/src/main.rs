@@ -1,23 +1,21 @@
-//! What a message costs with this library, and what it costs with others, measured side by side in
-//! one run.
+//! What a message costs with this library, and with others, measured side by side in one run.
 //!
-//! Run with `cargo run --release --manifest-path benches/peers/Cargo.toml`; it prints tables and
-//! the ratios that the crate promises, and draws `peers.svg`. With `-- --quick` behind that it only
-//! checks that everything works, with `-- --fits` it only counts what fits under the cap, and with
-//! `-- --fanout` it only sends to several subscribers, with `-- --buffers` it only compares whole
-//! zenoh buffers with zenoh's providers, and with `-- --in-flight` it only does so with many messages in
-//! flight. What a peer cannot do is a row that says
-//! why, and a goal that is missed is a result: neither is an error.
+//! Run with `cargo run --release --manifest-path benches/peers/Cargo.toml`. It prints tables and
+//! the ratios that the crate promises, and draws `peers.svg`. These options follow a `--`:
+//! `--quick` only checks that everything works, `--fits` only counts what fits under the cap,
+//! `--fanout` only sends to several subscribers, `--buffers` only compares whole zenoh buffers with
+//! zenoh's providers, and `--in-flight` only does so with many messages in flight. What a peer
+//! cannot do is a row with the reason, and a missed goal is a result: neither is an error.
 //!
 //! | file | its one job |
 //! |---|---|
 //! | `child.rs` | measures in a child process, and cleans up after it |
 //! | `source.rs` | what every peer can do; the library by itself, and malloc |
 //! | `zenoh_peers.rs`, `iceoryx.rs` | zenoh's providers and backends; iceoryx2's publisher |
-//! | `workload.rs`, `contenders.rs` | one message after the other, and the mixture; who takes part in which |
+//! | `workload.rs`, `contenders.rs` | single messages, and the mixture; the contenders of each |
 //! | `fanout.rs` | one publisher to several subscribers, beside iceoryx2's |
-//! | `sent.rs` | messages that are sent and read, one by one or many in flight; our pool of whole zenoh buffers |
-//! | `footprint.rs` | what memory a peer takes |
+//! | `sent.rs` | messages sent and read, one by one or in flight; our pool of zenoh buffers |
+//! | `footprint.rs` | the memory that a peer takes |
 //! | `fits.rs` | what fits under the cap |
 //! | `report.rs` | the notes, the tables, the ratios and their goals, the chart |
 
@@ -48,7 +46,7 @@ const SIZES: [(usize, &str); 5] =
 /// Measures shm-pool next to zenoh's shared-memory backends, iceoryx2 and malloc.
 #[derive(Parser)]
 struct Arguments {
-    /// Few rounds: shows that everything works, compares every byte, draws no chart.
+    /// Few rounds: checks that everything works, compares every byte, draws no chart.
     #[arg(long)]
     quick: bool,
     /// Only the table of what fits under the cap.
@@ -63,7 +61,7 @@ struct Arguments {
     /// Only the table of zenoh messages of which many are in flight.
     #[arg(long)]
     in_flight: bool,
-    /// Where the chart goes.
+    /// File of the chart.
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/peers.svg"))]
     svg: PathBuf,
 }

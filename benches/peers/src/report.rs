@@ -1,5 +1,5 @@
-//! What is printed and drawn: the machine, what is compared and what is not, tables, ratios with
-//! their goals, the chart.
+//! The output: the machine, what is compared and what is not, tables, ratios with their goals, the
+//! chart.
 
 use crate::contenders::names::*;
 use crate::contenders::{time_in_flight, Effort, Row, AMONG, ONE_BY_ONE};
@@ -21,14 +21,14 @@ const LOCK: &str = include_str!("../Cargo.lock");
 /// The rows of one message length.
 pub(crate) type Sized = (&'static str, Vec<Row>);
 
-/// What the figures are taken on.
+/// Prints the machine that the figures are taken on.
 pub(crate) fn print_machine(machine: &Machine) {
     machine.print("std::time::Instant", "nothing pinned");
     println!("limits   locked memory {}", locked_memory());
     println!("peers    {}", versions());
 }
 
-/// The peers' versions, as this program was built with them.
+/// Returns the versions of the peers that this program was built with.
 fn versions() -> String {
     ["zenoh-shm", "iceoryx2", "shm-pool"].map(|name| format!("{name} {}", version(name))).join(", ")
 }
@@ -42,7 +42,7 @@ fn unquoted(text: &str) -> &str {
     text.trim_matches('"')
 }
 
-/// zenoh locks its segments, so this says whether it can.
+/// Returns the limit on locked memory, because zenoh locks its segments.
 fn locked_memory() -> String {
     let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
     let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"));
@@ -85,7 +85,7 @@ pub(crate) fn print_footprints(footprints: &[(&str, Made<(Memory, String)>)]) {
     });
 }
 
-/// A line for each contender, and why those cannot take part that have none.
+/// Prints a line for each contender, and the reasons of those that cannot take part.
 fn print<T>(heads: &[&str], rows: &[(&str, Made<T>)], cells: impl Fn(&T) -> Vec<String>) {
     let mut table = table(heads);
     for (name, figures) in rows {
@@ -100,7 +100,8 @@ fn print<T>(heads: &[&str], rows: &[(&str, Made<T>)], cells: impl Fn(&T) -> Vec<
     }
 }
 
-/// The ratios that the crate promises. What was not measured, or failed, is said to be missing.
+/// Prints the ratios that the crate promises. A missing or failed measurement is reported as
+/// missing.
 pub(crate) fn print_ratios(sizes: &[Sized], mixed: &[Row]) {
     let rows = |size| sizes.iter().find(|(name, _)| *name == size).map_or(&[][..], |(_, rows)| rows);
     let (small, large) = (rows("4 KiB"), rows("1 MiB"));
@@ -128,7 +129,7 @@ pub(crate) fn print_ratios(sizes: &[Sized], mixed: &[Row]) {
     println!("{table}\n");
 }
 
-/// What whole buffers gain for each length, unsent and sent.
+/// Prints the gain of whole buffers for each length, unsent and sent.
 pub(crate) fn print_buffers(unsent: &[Sized], sent: &[Sized]) {
     let mut table = table(&["ratio of medians", "goal", "this run", "", "made of"]);
     for (what, goal, sizes) in [("alloc + drop", 6.0, unsent), ("alloc + write 64 B + ZBytes + drop", 3.0, sent)] {
@@ -149,11 +150,11 @@ pub(crate) fn print_buffers(unsent: &[Sized], sent: &[Sized]) {
     println!("{table}\n");
 }
 
-/// How long messages are of which many are in flight, and how many.
+/// The length and number of the messages in flight.
 const LEN: usize = 1 << 10;
 const FLIGHTS: [usize; 2] = [10_000, 30_000];
 
-/// Measures messages of which many are in flight, and prints how ours compare with zenoh's default.
+/// Measures many messages in flight, and prints how ours compare with zenoh's default.
 pub(crate) fn print_in_flight(effort: Effort) {
     let [talc, ours @ ..] = AMONG;
     let heads = ["messages of 1 KiB", talc].into_iter().chain(ours.into_iter().flat_map(|name| [name, "/ talc", ""]));
@@ -172,7 +173,7 @@ pub(crate) fn print_in_flight(effort: Effort) {
     println!("{table}\n");
 }
 
-/// zenoh's provider with the backend of its own that is fastest here.
+/// Returns zenoh's provider with whichever of its own backends is fastest here.
 fn best(rows: &[Row]) -> (&'static str, Option<f64>) {
     let measured = ZENOH_STOCK.iter().filter_map(|&name| Some((name, median(rows, name)?)));
     match measured.min_by(|one, other| one.1.total_cmp(&other.1)) {
@@ -186,7 +187,7 @@ fn median(rows: &[Row], name: &str) -> Option<f64> {
     spread.as_ref().ok().map(|spread| spread.median)
 }
 
-/// Draws what allocating and dropping a message costs.
+/// Draws the cost of allocating and dropping a message.
 pub(crate) fn draw(file: &Path, sizes: &[Sized], machine: &Machine) -> Fallible {
     let bars = ONE_BY_ONE.map(|(bar, _)| bar);
     let times = |rows: &[Row]| bars.iter().map(|(name, _)| median(rows, name)).collect();

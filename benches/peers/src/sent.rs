@@ -1,8 +1,8 @@
-//! Messages that are sent and read, by themselves and with many in flight: what zenoh's providers and
-//! a pool of whole buffers cost.
+//! Messages that are sent and read, by themselves and with many in flight: the cost of zenoh's
+//! providers and of a pool of whole buffers.
 
 use crate::source::{text, Made, Source};
-use shm_pool::zenoh::{Buffer, BufferPool};
+use shm_pool_zenoh::{Buffer, BufferPool};
 use shm_pool::AllocError;
 use shm_pool_support::turns::Batch;
 use std::collections::VecDeque;
@@ -11,7 +11,7 @@ use std::ops::DerefMut;
 use std::time::Instant;
 use zenoh::bytes::ZBytes;
 
-/// How many bytes are written of a message.
+/// How many bytes of a message are written.
 const WRITTEN: usize = 64;
 
 impl Source for BufferPool {
@@ -42,8 +42,8 @@ where
     Ok(message.into())
 }
 
-/// Sends a message, and drops it. As nobody else has it, this is the moment when its last reader is
-/// done. Where that leaves work for later, it is done at the end of the batch, within the time.
+/// Sends a message, and drops it. There is no other reader, so this is when its last reader is
+/// done. Any deferred work is done at the end of the batch, within the time.
 pub(crate) fn sent<S>(source: Made<S>, len: usize) -> Made<Batch>
 where
     S: Source,
@@ -67,8 +67,8 @@ pub(crate) enum Order {
     Any,
 }
 
-/// Sends a message and drops another one, with `held` in flight all the time. A batch should be long
-/// enough for a provider to run out of memory, and to collect, in each.
+/// Sends a message and drops another one, with `held` in flight all the time. A batch should be
+/// long enough for a provider to run out of memory, and to collect, in each.
 pub(crate) fn in_flight<S>(source: Made<S>, len: usize, held: usize, order: Order) -> Made<Batch>
 where
     S: Source,
@@ -93,8 +93,7 @@ where
     }))
 }
 
-/// Sends as many messages as the batch has, while nobody reads one. That they are all read then is
-/// not in the time.
+/// Sends all messages of the batch before any is read. Reading them is not timed.
 pub(crate) fn burst<S>(source: Made<S>, len: usize) -> Made<Batch>
 where
     S: Source,

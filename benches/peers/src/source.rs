@@ -1,4 +1,4 @@
-//! What every peer can do: hand out messages. One trait, so that each workload is written once; and
+//! What every peer can do: allocate messages. One trait, so that each workload is written once; and
 //! the peers that need no adapter: the library by itself, and glibc's malloc.
 
 use crate::zenoh_peers::SEGMENT;
@@ -8,17 +8,17 @@ use std::convert::Infallible;
 use std::fmt::Display;
 use std::ops::Deref;
 
-/// What a peer makes, or why it cannot take part.
+/// A peer's result, or why it cannot take part.
 pub(crate) type Made<T> = Result<T, String>;
 
-/// As such a reason.
+/// Formats an error as such a reason.
 pub(crate) fn text(error: impl Display) -> String {
     error.to_string()
 }
 
-/// Something that messages are allocated from.
+/// An allocator of messages.
 pub(crate) trait Source: 'static {
-    /// A message that nobody has written yet.
+    /// A message that is not written yet.
     type Message;
     /// A written one.
     type Filled: Deref<Target = [u8]>;
@@ -29,16 +29,16 @@ pub(crate) trait Source: 'static {
     /// Writes every byte.
     fn fill(message: Self::Message, byte: u8) -> Self::Filled;
 
-    /// Gives back what dropped messages still hold, where dropping them does not.
+    /// Releases what dropped messages still hold, where dropping them does not.
     fn settle(&self) {}
 
-    /// The most memory that it ever held, by its own account.
+    /// Returns the most memory that it held at any time, by its own account.
     fn account(&self) -> String {
         "keeps none".to_owned()
     }
 }
 
-/// Our own provider, with the cap that everybody has.
+/// Our own provider, with the common cap.
 pub(crate) fn pool() -> Made<Provider> {
     Provider::builder().max_bytes(SEGMENT).build().map_err(text)
 }

@@ -1,5 +1,5 @@
-//! The two workloads: one message after the other, and a robot's mixture with several messages
-//! alive.
+//! The two workloads: one message after the other, and a robot's mixture with several live
+//! messages.
 
 use crate::source::{text, Made, Source};
 use fastrand::Rng;
@@ -19,9 +19,8 @@ pub(crate) const FRAME: usize = 6_000_000;
 
 const CLOUD: usize = 1_000_000;
 
-/// Allocates a message and drops it. Where dropping leaves work for later, that is done at the end
-/// of the batch, within the time: a short batch could otherwise leave it to another one that the
-/// median does not see.
+/// Allocates a message and drops it. Any deferred work is done at the end of the batch, within the
+/// time: a short batch could otherwise leave it to another one that the median does not see.
 pub(crate) fn one_by_one(source: Made<impl Source>, len: usize) -> Made<Batch> {
     let source = source?;
     Ok(Box::new(move |count| {
@@ -34,21 +33,21 @@ pub(crate) fn one_by_one(source: Made<impl Source>, len: usize) -> Made<Batch> {
     }))
 }
 
-/// Sends the mixture from where it was, whatever its messages are allocated from.
+/// Continues to send the mixture, from any source.
 pub(crate) trait Mixture {
-    /// Sends some messages, and says how long that took.
+    /// Sends `count` messages, and returns how long that took.
     fn run(&mut self, count: u64) -> Result<Option<Duration>, String>;
 
-    /// The source's.
+    /// Returns the source's account.
     fn account(&self) -> String;
 }
 
 /// Messages of the mixture, every byte written, each dropped when four later ones have been
-/// written. With `is_thorough` every byte of a message is looked at before it is dropped, and not
+/// written. With `is_thorough`, every byte of a message is checked before it is dropped, and not
 /// only its ends.
 pub(crate) fn mixture<S: Source>(source: Made<S>, is_thorough: bool) -> Made<Box<dyn Mixture>> {
     let mut random = Rng::with_seed(0);
-    // The order is the same for everybody.
+    // The order is the same for all peers.
     let lens = (0..MIXTURE).map(|_| mixture_len(&mut random)).collect();
     Ok(Box::new(Mixed { source: source?, lens, live: [const { None }; LIVE], sent: 0, is_thorough }))
 }

@@ -1,7 +1,7 @@
 //! zenoh's providers and their backends, whichever backend it is.
 
 use crate::source::{most_held, text, Made, Source};
-use shm_pool::zenoh::{BufferPool, PoolBackend};
+use shm_pool_zenoh::{BufferPool, PoolBackend};
 use shm_pool_support::turns::Batch;
 use std::fmt::Display;
 use std::hint::black_box;

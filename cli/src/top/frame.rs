@@ -1,4 +1,4 @@
-//! What a screen shows.
+//! The contents of the screen.
 
 use super::rates::Watch;
 use crate::unseen::is_there;
@@ -15,19 +15,23 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 
-/// Of a screen that is printed as text.
+/// The size of a screen printed as text.
 const SIZE: (u16, u16) = (80, 24);
-/// Of the longest bar, in cells.
+/// The length of the longest bar, in cells.
 const BAR: u64 = 40;
+/// The space between two columns.
+const SPACE: u16 = 2;
+/// The least width of a column that takes the remaining space.
+const LEAST: u16 = 12;
 
-/// A part of the screen: a table with its heads.
+/// A section of the screen: a table with headings.
 struct Part {
     heads: Vec<&'static str>,
     widths: Vec<Constraint>,
     rows: Vec<Vec<String>>,
 }
 
-/// Draws all of it: the most important first, and of each part as many rows as there is room for.
+/// Draws the screen: the most important rows first, and as many of each section as fit.
 pub(super) fn draw(frame: &mut Frame<'_>, watch: &Watch) {
     let parts = [providers(watch), channels(watch), classes(watch), holders(watch)];
     let notes = text::footer(watch.report());
@@ -42,7 +46,6 @@ pub(super) fn draw(frame: &mut Frame<'_>, watch: &Watch) {
     frame.render_widget(Text::raw(notes).fg(Color::Yellow), foot);
 }
 
-/// A screen as text.
 pub(super) fn text(watch: &Watch) -> Result<String, Infallible> {
     let mut terminal = Terminal::new(TestBackend::new(SIZE.0, SIZE.1))?;
     let drawn = terminal.draw(|frame| draw(frame, watch))?;
@@ -55,7 +58,7 @@ fn lines(buffer: &Buffer) -> String {
     (area.top()..area.bottom()).map(|y| format!("{}\n", line(y).trim_end())).collect()
 }
 
-/// Gives out rows in turn, to each part no more than it wants.
+/// Hands out rows round-robin, to each section no more than it wants.
 fn share<const N: usize>(wanted: [u16; N], mut room: u16) -> [u16; N] {
     let mut heights = [0; N];
     while room > 0 && heights != wanted {
@@ -70,14 +73,30 @@ fn share<const N: usize>(wanted: [u16; N], mut room: u16) -> [u16; N] {
 }
 
 impl Part {
-    /// The last row says how many have no room. Below the last one a line stays empty.
+    /// Returns how many columns fit: always the first, the others from left to right.
+    fn columns(&self, width: u16) -> usize {
+        let least = |width: &Constraint| match width {
+            Constraint::Length(width) => *width,
+            _ => LEAST,
+        };
+        let ends = self.widths.iter().scan(0, |end, width| {
+            *end += least(width) + SPACE;
+            Some(*end - SPACE)
+        });
+        ends.take_while(|end| *end <= width).count().max(1)
+    }
+
+    /// Draws the section, followed by an empty line. The last row says how many rows did not fit. A
+    /// narrow screen drops the last columns: without names, the others are meaningless.
     fn draw(&self, frame: &mut Frame<'_>, area: Rect) {
         let room = usize::from(area.height.saturating_sub(2));
         let shown = if self.rows.len() > room { room.saturating_sub(1) } else { self.rows.len() };
-        let rows = self.rows[..shown].iter().map(|row| Row::new(row.clone()));
+        let columns = self.columns(area.width);
+        let rows = self.rows[..shown].iter().map(|row| Row::new(row[..columns].to_vec()));
         let left_out = (self.rows.len() > shown).then(|| Row::new([format!("… and {} more", self.rows.len() - shown)]));
-        let heads = Row::new(self.heads.clone()).bold();
-        frame.render_widget(Table::new(rows.chain(left_out), &self.widths).header(heads).column_spacing(2), area);
+        let heads = Row::new(self.heads[..columns].to_vec()).bold();
+        let table = Table::new(rows.chain(left_out), &self.widths[..columns]).header(heads);
+        frame.render_widget(table.column_spacing(SPACE), area);
     }
 }
 
@@ -86,10 +105,11 @@ fn title(watch: &Watch, width: u16) -> String {
     let sum = |of: fn(&ProviderReport) -> u64| report.providers.iter().map(of).fold(0, u64::saturating_add);
     let (held, out) = (text::bytes(sum(|provider| provider.bytes_held)), text::bytes(sum(out)));
     let what = format!(" shm-pool top  {}  held {held}  out {out}", text::directory(report));
-    format!("{what:<width$}", width = usize::from(width).saturating_sub(8)) + "q quits "
+    let width = usize::from(width).saturating_sub(8);
+    format!("{what:<width$.width$}q quits ")
 }
 
-/// Bytes that peers lease, and that channels have lent.
+/// Returns the bytes that peers lease or channels have on loan.
 fn out(provider: &ProviderReport) -> u64 {
     provider.bytes_leased.saturating_add(provider.bytes_lent)
 }
@@ -133,7 +153,8 @@ fn channels(watch: &Watch) -> Part {
     }
 }
 
-/// What is leased and lent, by size class over all providers. The bar of the class with most bytes is full.
+/// Sums up leased and loaned messages by size class, over all providers. The class with the most
+/// bytes has a full bar.
 fn classes(watch: &Watch) -> Part {
     let mut all = BTreeMap::<u64, (usize, u64)>::new();
     for class in watch.report().providers.iter().flat_map(|provider| provider.leased.iter().chain(&provider.lent)) {
@@ -144,7 +165,7 @@ fn classes(watch: &Watch) -> Part {
     let mut all: Vec<_> = all.into_iter().collect();
     all.sort_by_key(|(_, (_, bytes))| Reverse(*bytes));
     let rows = all.into_iter().map(|(size, (messages, bytes))| {
-        // Also what is little is seen.
+        // Even the smallest class has a visible bar.
         let length = (bytes.saturating_mul(BAR) / most).max(1) as usize;
         vec![text::bytes(size), "█".repeat(length), text::bytes(bytes), messages.to_string()]
     });
@@ -163,7 +184,7 @@ fn holders(watch: &Watch) -> Part {
     }
 }
 
-/// Of columns; that of width 0 takes what is left.
+/// Returns the constraints of columns; one of width 0 takes the remaining space.
 fn widths<const N: usize>(widths: [u16; N]) -> Vec<Constraint> {
     let width = |width| if width == 0 { Constraint::Fill(1) } else { Constraint::Length(width) };
     widths.into_iter().map(width).collect()
@@ -173,7 +194,7 @@ fn widths<const N: usize>(widths: [u16; N]) -> Vec<Constraint> {
 mod tests {
     use super::share;
 
-    /// Otherwise one long part pushes the others off the screen, or room is left empty.
+    /// A long section neither pushes the others off the screen nor leaves space unused.
     #[test]
     fn rows_are_given_to_who_wants_them() {
         assert_eq!(share([3, 30, 3, 3], 22), [3, 13, 3, 3]);

@@ -1,5 +1,5 @@
-//! The terminal: refreshing, keys and signals. However this ends, by a key, a signal, an error or a
-//! panic, the terminal is as it was before.
+//! The terminal: refreshing, keys and signals. The terminal is restored whether a key, a signal, an
+//! error or a panic ends the program.
 
 use super::frame;
 use super::rates::Watch;
@@ -13,39 +13,38 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What the screen waits for.
 enum Input {
     Event(Event),
     Signal(i32),
 }
 
-/// Shows the screen until somebody has seen enough.
+/// Shows the screen until the user quits or a signal arrives.
 pub(super) fn run(watch: &mut Watch, interval: Duration) -> Fallible<()> {
     let inputs = inputs()?;
-    // It also has a panic restore the terminal first.
+    // Also installs a panic hook that restores the terminal.
     let mut terminal = ratatui::try_init()?;
     let shown = show(&mut terminal, watch, interval, &inputs);
     let restored = ratatui::try_restore();
     if let Some(signal) = shown? {
-        // The process ends as it would have without a handler, for whoever asks why it ended. If it
-        // was the terminal's end, there is none to restore.
+        // The process dies of the signal, as its parent would see without a handler. If the signal
+        // reports that the terminal was closed, there is nothing to restore.
         emulate_default_handler(signal)?;
     }
     Ok(restored?)
 }
 
-/// Keys and signals come from threads of their own: the screen sleeps until there is something.
+/// Receives keys and signals on threads of their own, so that the screen sleeps until one arrives.
 fn inputs() -> Fallible<Receiver<Input>> {
     let (events, inputs) = mpsc::channel();
     let of_signals = events.clone();
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
     thread::spawn(move || signals.forever().try_for_each(|signal| of_signals.send(Input::Signal(signal))));
-    // Ends when the terminal is gone; then SIGHUP comes as well.
+    // Ends when the terminal is closed, which also raises SIGHUP.
     thread::spawn(move || while event::read().is_ok_and(|event| events.send(Input::Event(event)).is_ok()) {});
     Ok(inputs)
 }
 
-/// Returns the signal that ended it, if it was one.
+/// Returns the signal that ended it, if any.
 fn show(
     terminal: &mut DefaultTerminal,
     watch: &mut Watch,
@@ -58,7 +57,7 @@ fn show(
         match inputs.recv_timeout(next.saturating_duration_since(Instant::now())) {
             Ok(Input::Signal(signal)) => return Ok(Some(signal)),
             Ok(Input::Event(event)) if is_end(&event) => return Ok(None),
-            // Most likely another size: it is drawn again.
+            // Most likely a resize: draw again.
             Ok(Input::Event(_)) => {}
             Err(RecvTimeoutError::Timeout) => {
                 watch.look()?;

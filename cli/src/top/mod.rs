@@ -1,9 +1,9 @@
-//! `top`: who holds what, on a screen that refreshes.
+//! `top`: providers, channels and holders on a screen that refreshes.
 //!
 //! | module | for |
 //! |---|---|
-//! | [`rates`] | what happened between two looks |
-//! | [`frame`] | what a screen shows, of any size |
+//! | [`rates`] | changes between two looks |
+//! | [`frame`] | the contents of a screen of any size |
 //! | [`live`] | the terminal: refreshing, keys and signals |
 
 mod frame;
@@ -23,7 +23,7 @@ pub(crate) fn run(scope: &Scope, options: &Top) -> Fallible<Answer> {
         live::run(&mut watch, options.interval)?;
         return Ok(Answer::fine(String::new()));
     }
-    // A rate is of two looks.
+    // A rate takes two looks.
     thread::sleep(options.interval);
     watch.look()?;
     Ok(Answer::fine(if scope.json { json::of(&document(&watch))? } else { frame::text(&watch)? }))

@@ -1,4 +1,4 @@
-//! What happened between two looks.
+//! Changes between two looks.
 
 use crate::text;
 use shm_pool::inspect::{ChannelReport, Inspector, Report};
@@ -9,7 +9,7 @@ use std::time::Instant;
 /// How many messages were sent to each receiver, by channel and branch.
 type Sent = BTreeMap<(String, Option<u64>), u64>;
 
-/// The last look, and what the one before had counted.
+/// The last look, and the counts of the one before.
 pub(super) struct Watch {
     inspector: Inspector,
     report: Report,
@@ -19,14 +19,12 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Looks for the first time.
     pub(super) fn new(mut inspector: Inspector) -> Result<Self, OsError> {
         let report = inspector.look()?;
         let before = sent(&report);
         Ok(Self { inspector, report, at: Instant::now(), seconds: 0.0, before })
     }
 
-    /// Looks again.
     pub(super) fn look(&mut self) -> Result<(), OsError> {
         let report = self.inspector.look()?;
         let now = Instant::now();
@@ -40,8 +38,9 @@ impl Watch {
         &self.report
     }
 
-    /// Messages per second between the last two looks, as the receiver counts that got most: a
-    /// message to many counts once. One that came meanwhile counts from the next look on.
+    /// Returns the messages per second between the last two looks, by the receiver that got the
+    /// most: a message to several receivers counts once. A receiver that joined in between counts
+    /// from the next look on.
     pub(super) fn rate(&self, channel: &ChannelReport) -> f64 {
         let name = text::name_of_channel(channel);
         let since = |branch, sent: u64| Some(sent.saturating_sub(*self.before.get(&(name.clone(), branch))?));
@@ -68,8 +67,8 @@ mod tests {
     use shm_pool::channel::{Publisher, Receiver};
     use shm_pool::{Client, Provider};
 
-    /// Otherwise a channel that has been busy seems to be busy for ever, or the first look counts all
-    /// that was ever sent.
+    /// The rate covers the last two looks only: it drops when a channel goes idle, and excludes
+    /// messages sent before the first look.
     #[test]
     fn a_rate_is_of_the_last_two_looks() {
         let prefix = format!("cli-{}-rates", std::process::id());
@@ -87,7 +86,8 @@ mod tests {
         assert_eq!(sent(&watch), 5.0);
         watch.look().unwrap();
         assert_eq!(sent(&watch), 0.0);
-        // One that comes counts from the next look on; and a message to two is one message.
+        // A receiver that joins counts from the next look on, and a message to two receivers counts
+        // once.
         let _other = Receiver::open(&client, "c").unwrap();
         send(2);
         watch.look().unwrap();

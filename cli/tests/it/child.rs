@@ -1,6 +1,6 @@
 //! Owners and subscribers in processes of their own, and the test that is a child's whole program.
-//! They talk over a socket, the child's standard input. Every step is an answer, and an answer that
-//! is late fails the test.
+//! They communicate over a socket, the child's standard input. Each step ends with an answer, and a
+//! late answer fails the test.
 
 use crate::session;
 use nix::sys::signal::{kill, Signal};
@@ -18,36 +18,34 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// The longest time that a step may take on a machine under load.
+/// The longest that a step may take on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What a child does.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) enum Task {
-    /// Has a provider, and does what [`Ask`] says.
+    /// Builds a provider and serves [`Ask`] requests.
     Owner { prefix: String, max_bytes: usize },
-    /// Attaches to messages, says so, and holds them until the socket closes.
+    /// Attaches to messages, answers, and holds them until the socket closes.
     Subscriber { prefix: String, messages: Vec<[u8; Descriptor::SIZE]> },
-    /// Opens a channel, says so, and receives nothing.
+    /// Opens a channel, answers, and receives nothing.
     Receiver { prefix: String, channel: String },
-    /// Sends a message, says so, and stays until the socket closes.
+    /// Sends a message, answers, and stays until the socket closes.
     Sender { prefix: String, channel: String },
-    /// In a /dev/shm of its own: the whole session.
+    /// Runs the whole session in a /dev/shm of its own.
     Session,
 }
 
-/// What an owner is asked for.
+/// A request to an owner.
 #[derive(Serialize, Deserialize)]
 pub(crate) enum Ask {
-    /// Its id.
     Id,
-    /// A message of this length, which the owner keeps: the descriptor, or why there is none.
+    /// Publishes a message of this length, which the owner keeps: returns the descriptor, or the
+    /// error.
     Publish(usize),
-    /// To drop its messages.
     Forget,
 }
 
-/// The answer to [`Ask::Publish`].
 pub(crate) type Published = Result<[u8; Descriptor::SIZE], String>;
 
 /// A child process, killed and reaped on drop.
@@ -61,15 +59,15 @@ impl Child {
         Self::start_with(task, |_| ()).expect("a child process")
     }
 
-    /// Starts a child whose command line begins so, as that of a program which sets it.
-    fn start_as(name: &str, task: &Task) -> Self {
+    /// Starts a child whose command line begins with `name`, as for a program that sets its own.
+    pub(crate) fn start_as(name: &str, task: &Task) -> Self {
         let prepare = |command: &mut Command| {
             command.arg0(name);
         };
         Self::start_with(task, prepare).expect("a child process")
     }
 
-    /// Starts a child after `prepare` has changed its command.
+    /// Starts a child after `prepare` has modified its command.
     pub(crate) fn start_with(task: &Task, prepare: impl FnOnce(&mut Command)) -> io::Result<Self> {
         let (link, theirs) = UnixStream::pair()?;
         link.set_read_timeout(Some(PATIENCE))?;
@@ -80,7 +78,7 @@ impl Child {
         Ok(Self { process: process::Child::start("child", &mut command)?, link })
     }
 
-    /// An owner that is there, and its provider. The command says what it is for.
+    /// Starts an owner and waits for its provider. Its command line names the prefix.
     pub(crate) fn owner(prefix: &str, max_bytes: usize) -> (Self, ProviderId) {
         let task = Task::Owner { prefix: prefix.to_owned(), max_bytes };
         let owner = Self::start_as(&format!("/opt/robot/{prefix} --device /dev/{prefix}0"), &task);
@@ -88,7 +86,7 @@ impl Child {
         (owner, ProviderId::from_u64(id))
     }
 
-    /// A subscriber that has attached to these messages.
+    /// Starts a subscriber and waits until it has attached to these messages.
     pub(crate) fn subscriber(prefix: &str, messages: &[[u8; Descriptor::SIZE]]) -> Self {
         let task = Task::Subscriber { prefix: prefix.to_owned(), messages: messages.to_vec() };
         let subscriber = Self::start_as("/opt/robot/viewer --topic /front/image", &task);
@@ -101,7 +99,7 @@ impl Child {
         self.hear()
     }
 
-    /// Waits for an answer. Fails the test if the child panics, ends or hangs instead.
+    /// Waits for an answer. Fails the test if the child panics, exits or hangs instead.
     pub(crate) fn hear<T: DeserializeOwned>(&self) -> T {
         wire::expect(&self.link).unwrap()
     }
@@ -110,24 +108,24 @@ impl Child {
         self.process.id()
     }
 
-    /// Stops the process, and waits until it is.
+    /// Stops the process, and waits until it has stopped.
     pub(crate) fn stop(&self) {
         let id = Pid::from_raw(self.id() as i32);
         kill(id, Signal::SIGSTOP).unwrap();
         assert!(matches!(waitpid(id, Some(WaitPidFlag::WUNTRACED)), Ok(WaitStatus::Stopped(..))));
     }
 
-    /// Sends SIGKILL. When this returns, the process is gone.
+    /// Sends SIGKILL and reaps the process.
     pub(crate) fn kill(self) {
         drop(self);
     }
 
-    /// Waits until the process has ended by itself, as it must, with success.
+    /// Waits until the process exits by itself, with success.
     pub(crate) fn finish(self) {
         self.process.finish().unwrap();
     }
 
-    /// Has the process end, and waits until it has.
+    /// Closes the socket, which ends the child, and waits for it to exit.
     pub(crate) fn shut_down(self) {
         drop(self.link);
         self.process.finish().unwrap();

@@ -1,4 +1,4 @@
-//! The built command, and the names that tests use.
+//! The built command, and the name prefixes of tests.
 
 use serde_json::Value;
 use shm_pool::{Client, Provider, ProviderBuilder};
@@ -7,7 +7,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-/// What the command said, and its exit code.
+/// The command's output and exit code.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Said {
     pub(crate) text: String,
@@ -16,18 +16,18 @@ pub(crate) struct Said {
 }
 
 impl Said {
-    /// What it said, if it ended well.
+    /// Returns the output, if it succeeded.
     pub(crate) fn fine(self) -> String {
         assert_eq!((self.code, &self.errors[..]), (0, ""), "{}", self.text);
         self.text
     }
 
-    /// As JSON, if it ended well.
+    /// Parses the output as JSON, if it succeeded.
     pub(crate) fn json(self) -> Value {
         serde_json::from_str(&self.fine()).unwrap()
     }
 
-    /// The line with this word, if it ended well.
+    /// Returns the line with this word, if it succeeded.
     pub(crate) fn line(self, word: &str) -> String {
         let text = self.fine();
         text.lines().find(|line| line.contains(word)).unwrap_or_else(|| panic!("no {word}:\n{text}")).to_owned()
@@ -42,25 +42,24 @@ impl From<Output> for Said {
     }
 }
 
-/// The command, to be run with these arguments.
+/// Returns the command with these arguments, not started.
 pub(crate) fn shm_pool(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_shm-pool"));
     command.args(arguments);
     command
 }
 
-/// Runs it.
 pub(crate) fn run(arguments: &[&str]) -> Said {
     shm_pool(arguments).output().unwrap().into()
 }
 
-/// A prefix that no other test uses. Panics on drop if an object with it is left.
+/// A prefix that no other test uses. Panics on drop if an object with the prefix remains.
 pub(crate) struct Names {
     pub(crate) prefix: String,
 }
 
 impl Names {
-    /// `test` is short, and different in every test.
+    /// `test` is short, and unique to the test.
     pub(crate) fn new(test: &str) -> Self {
         Self { prefix: format!("cli-{}-{test}", std::process::id()) }
     }
@@ -78,12 +77,12 @@ impl Names {
         Client::builder().name_prefix(&self.prefix).build().unwrap()
     }
 
-    /// Its objects.
+    /// Returns the names of the prefix's objects.
     pub(crate) fn objects(&self) -> Vec<String> {
         procfs::objects(&format!("{}.", self.prefix))
     }
 
-    /// Where an object of this kind is.
+    /// Returns the path of an object of this kind.
     pub(crate) fn path(&self, kind: &str) -> PathBuf {
         PathBuf::from(format!("{}/{}.{kind}", procfs::OBJECTS, self.prefix))
     }
@@ -93,7 +92,7 @@ impl Drop for Names {
     fn drop(&mut self) {
         let left = self.objects();
         for name in &left {
-            // After a failure, anything may be left.
+            // A failed test may leave objects behind.
             let _ = fs::remove_file(PathBuf::from(procfs::OBJECTS).join(name));
         }
         assert!(std::thread::panicking() || left.is_empty(), "left behind: {left:?}");

@@ -1,21 +1,21 @@
-//! Damaged objects: every command shows them as such, and what else there is.
+//! Damaged objects: every command shows them as such, along with everything else.
 
 use crate::child::Child;
 use crate::command::Names;
 use std::fs::{self, File};
 use std::os::unix::fs::{symlink, FileExt};
 
-/// Otherwise one bad file blinds the operator, just when something is wrong.
+/// One damaged file does not hide the others.
 #[test]
 fn damaged_objects_are_shown_and_hide_nothing() {
     let names = Names::new("harm");
     let (owner, id) = Child::owner(&names.prefix, 1 << 20);
     let genuine = fs::read(names.path(&format!("{id}.ctl"))).unwrap();
-    // A control object of another provider; one that is cut off; one of another version.
+    // A control object of another provider, one that is truncated, and one of another version.
     fs::write(names.path("0000000000000001.ctl"), &genuine).unwrap();
     fs::write(names.path("0000000000000002.ctl"), &genuine[..genuine.len() / 2]).unwrap();
     fs::write(names.path("0000000000000003.ctl"), [0x5a; 8_192]).unwrap();
-    // As long as can be, without memory; and what is no file at all.
+    // The longest possible file, without memory; and a symbolic link.
     File::create(names.path("0000000000000004.1")).unwrap().set_len(1 << 46).unwrap();
     fs::write(names.path("noise.channel"), [0xff; 4_096]).unwrap();
     symlink("/nowhere", names.path("link.channel")).unwrap();
@@ -35,12 +35,13 @@ fn damaged_objects_are_shown_and_hide_nothing() {
     assert_eq!(shown["channels"][0]["state"], "unusable");
     assert!(shown["channels"][0]["problem"].is_string(), "{shown}");
 
-    // What is not ours stays. The rest goes, but for the living.
+    // Files that are not ours stay, and so do living objects.
     names.run(&["sweep", "--yes"]).fine();
     let left = names.objects().into_iter().filter(|name| !name.contains(&id.to_string()));
     let kind = |name: String| name.split_once('.').unwrap().1.to_owned();
-    assert_eq!(left.map(kind).collect::<Vec<_>>(), ["link.channel", "noise.0000000000000001.branch", "noise.channel"]);
-    for kind in ["link.channel", "noise.0000000000000001.branch", "noise.channel"] {
+    let not_ours = ["0000000000000003.ctl", "link.channel", "noise.0000000000000001.branch", "noise.channel"];
+    assert_eq!(left.map(kind).collect::<Vec<_>>(), not_ours);
+    for kind in not_ours {
         fs::remove_file(names.path(kind)).unwrap();
     }
     owner.shut_down();

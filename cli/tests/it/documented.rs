@@ -1,4 +1,4 @@
-//! The README's tables of JSON, held against what the command prints.
+//! Compares the README's JSON tables with the command's output.
 
 use crate::child::{Ask, Child, Published};
 use crate::command::Names;
@@ -6,7 +6,7 @@ use serde_json::Value;
 use shm_pool::channel::{Publisher, Receiver};
 use std::collections::BTreeSet;
 
-/// Otherwise a program relies on what is not there, or nobody knows what a field is.
+/// Every field is documented, and every documented field exists.
 #[test]
 fn every_field_is_in_the_readme_and_the_other_way_round() {
     let names = Names::new("fields");

@@ -1,5 +1,5 @@
-//! From inside a container that shares /dev/shm: who lives outside is seen by its locks, and said not
-//! to be seen by its process.
+//! From inside a container that shares /dev/shm, processes outside count as alive because of their
+//! locks, and are reported as not visible.
 
 use crate::child::{Ask, Child, Published};
 use crate::command::{shm_pool, Names, Said};
@@ -7,8 +7,8 @@ use crate::own_shm::{is_root, skip};
 use serde_json::Value;
 use std::process::Command;
 
-/// Runs the command in PID and mount namespaces of its own, by `unshare`. `None` where that is not
-/// possible.
+/// Runs the command in PID and mount namespaces of its own, through `unshare`. Returns `None` where
+/// that is not possible.
 fn elsewhere(names: &Names, arguments: &[&str]) -> Option<Said> {
     let program = shm_pool(&[&["--prefix", &names.prefix], arguments].concat());
     let mut unshare = Command::new("unshare");
@@ -25,7 +25,7 @@ fn elsewhere(names: &Names, arguments: &[&str]) -> Option<Said> {
     Some(unshare.arg("--").arg(program.get_program()).args(program.get_args()).output().unwrap().into())
 }
 
-/// Otherwise a living owner outside the container looks dead, and its memory is swept away.
+/// A living owner outside the container does not look dead, and a sweep leaves its memory.
 #[test]
 fn who_lives_outside_is_alive_and_said_not_to_be_seen() {
     let names = Names::new("elsewhere");

@@ -1,4 +1,4 @@
-//! `ls`, `show` and `who`: what they say of stopped peers, owners, and channels; and how they end.
+//! `ls`, `show` and `who`: what they print about stopped peers, owners and channels; exit codes.
 
 use crate::child::{Ask, Child, Published, Task};
 use crate::command::{run, shm_pool, Names};
@@ -9,7 +9,7 @@ use std::process::Stdio;
 
 const MIB: u64 = 1 << 20;
 
-/// Otherwise the operator cannot find who keeps the memory: it answers nobody.
+/// A stopped process cannot answer, but `who` still names it and its leases.
 #[test]
 fn a_stopped_subscriber_is_named_with_what_it_leases() {
     let names = Names::new("stopped");
@@ -53,7 +53,7 @@ fn a_stopped_subscriber_is_named_with_what_it_leases() {
     owner.shut_down();
 }
 
-/// Otherwise nobody can tell who is behind on which channel.
+/// A channel is listed with its processes and with the messages that wait in it.
 #[test]
 fn channels_are_shown_with_their_ends_and_how_full_they_are() {
     let names = Names::new("channels");
@@ -93,7 +93,7 @@ fn channels_are_shown_with_their_ends_and_how_full_they_are() {
     receiver.shut_down();
 }
 
-/// Otherwise who got it by a channel seems to have nothing.
+/// Messages received through a channel count as well.
 #[test]
 fn a_receiver_is_named_with_what_it_borrows() {
     let names = Names::new("borrows");
@@ -130,7 +130,7 @@ fn a_receiver_is_named_with_what_it_borrows() {
     assert!(!names.run(&["who", "--for", "0s"]).fine().contains("not there"));
 }
 
-/// Otherwise scripts cannot tell what happened.
+/// Scripts can rely on the exit codes.
 #[test]
 fn exit_codes_tell_what_happened() {
     let names = Names::new("codes");
@@ -158,7 +158,7 @@ fn exit_codes_tell_what_happened() {
     assert!((0..=4).all(|code| help.contains(&format!("\n  {code}  "))), "{help}");
 }
 
-/// Otherwise `shm-pool ls | head -1` ends with a panic.
+/// `shm-pool ls | head -1` does not panic.
 #[test]
 fn who_has_heard_enough_is_no_error() {
     let names = Names::new("pipe");
@@ -171,4 +171,39 @@ fn who_has_heard_enough_is_no_error() {
         let output = command.stdout(Stdio::from(writer)).stderr(Stdio::piped()).output().unwrap();
         assert_eq!((output.status.code(), &output.stderr[..]), (Some(0), &b""[..]), "{arguments:?}");
     }
+}
+
+/// An empty variable in a script does not lead to a sweep that reports nothing left.
+#[test]
+fn prefixes_that_the_library_refuses_are_refused() {
+    for prefix in ["", "a.b", "a b"] {
+        let said = run(&["--prefix", prefix, "sweep", "--yes"]);
+        let library = shm_pool::Provider::sweep(prefix).unwrap_err().to_string();
+        assert!(said.code == 2 && said.errors.contains(&library), "{said:?}");
+    }
+}
+
+/// The command line of another process cannot change what the operator's terminal shows.
+#[test]
+fn text_that_would_steer_the_terminal_is_escaped() {
+    let names = Names::new("bidi");
+    let task = Task::Owner { prefix: names.prefix.clone(), max_bytes: 1 << 20 };
+    let owner = Child::start_as("/bin/\u{202e}tac\u{2066}\u{200f}\u{9b}x", &task);
+    let id = owner.ask::<u64>(&Ask::Id);
+    let id = format!("{id:016x}");
+    for command in [&["ls"][..], &["who", "--for", "0s"], &["show", &id], &["top", "--once", "--interval", "100ms"]] {
+        let text = names.run(command).fine();
+        assert!(text.contains("\\u{202e}tac\\u{2066}"), "{command:?}: {}", text.escape_unicode());
+        assert!(!text.contains(['\u{202e}', '\u{2066}', '\u{200f}', '\u{9b}']), "{command:?}");
+    }
+    let said = run(&["--directory", "/no/\u{202e}where", "ls"]);
+    assert!(said.errors.contains("\\u{202e}") && !said.errors.contains('\u{202e}'), "{said:?}");
+    owner.shut_down();
+}
+
+/// Error messages include their causes.
+#[test]
+fn causes_are_printed() {
+    let said = run(&["ls", "--directory", "/nowhere/at/all"]);
+    assert_eq!(said.errors.matches("os error 2").count(), 1, "{said:?}");
 }

@@ -1,7 +1,7 @@
-//! The session of the README: /dev/shm is full, an owner was killed yesterday, a subscriber is
-//! stopped and holds 40 MiB. From `df` to a healthy system by the command alone.
+//! The README's session: /dev/shm is full, an owner was killed yesterday, and a stopped subscriber
+//! holds 40 MiB. From `df` to a healthy system by the command alone.
 //!
-//! `cargo test session -- --nocapture` prints the commands and what they say.
+//! `cargo test session -- --nocapture` prints the commands and their output.
 
 use crate::child::{Ask, Child, Published, Task};
 use crate::command::{run as run_command, Said};
@@ -14,7 +14,7 @@ use std::process::Command;
 
 const MIB: usize = 1 << 20;
 
-/// Otherwise the operator has to restart everything, or to guess what may be deleted.
+/// The operator neither restarts everything nor guesses which files are safe to delete.
 #[test]
 fn from_df_to_a_healthy_system_by_these_commands_alone() {
     match Child::start_with(&Task::Session, |command| give_shm(command, b"size=61m,mode=1777\0")) {
@@ -26,7 +26,7 @@ fn from_df_to_a_healthy_system_by_these_commands_alone() {
     }
 }
 
-/// The role, in a process whose /dev/shm has 61 MiB.
+/// The child's role, in a process whose /dev/shm has 61 MiB.
 pub(crate) fn run(link: &UnixStream) {
     let (yesterday, dead) = Child::owner("lidar", 32 * MIB);
     yesterday.ask::<Published>(&Ask::Publish(20 * MIB)).unwrap();
@@ -40,14 +40,14 @@ pub(crate) fn run(link: &UnixStream) {
     let publish = |len: usize| camera.ask::<Published>(&Ask::Publish(len)).map(drop);
     assert!(publish(8 * MIB).unwrap_err().contains("/dev/shm has"), "it is full");
 
-    // What is all that?
+    // Find out what fills /dev/shm.
     assert!(free() <= MIB, "{}", free());
     let ls = tell(&mut transcript, &["ls", "--check"]);
     assert_eq!(ls.code, 4);
     let line = |name: &str| ls.text.lines().find(|line| line.starts_with(name)).unwrap().to_owned();
     assert!(line("lidar.").contains("orphan") && line("camera.").contains("alive"), "{}", ls.text);
 
-    // What may go?
+    // See what can be removed.
     let before = procfs::objects("");
     let plan = tell(&mut transcript, &["sweep"]).fine();
     assert!(plan.contains("would remove 2 objects, 20.") && plan.contains(&dead.to_string()), "{plan}");
@@ -57,7 +57,7 @@ pub(crate) fn run(link: &UnixStream) {
     assert!(free() >= full + 20 * MIB && tell(&mut transcript, &["ls", "--check"]).code == 0);
     publish(8 * MIB).expect("room for one more");
 
-    // Who has the rest? The pool is at its cap.
+    // Find out which process holds the rest. The pool is at its cap.
     camera.ask::<()>(&Ask::Forget);
     assert!(publish(20 * MIB).unwrap_err().contains("leased"));
     let who = tell(&mut transcript, &["who"]).line("STOPPED");
@@ -67,7 +67,7 @@ pub(crate) fn run(link: &UnixStream) {
     let holder: i32 = who.split(' ').next().unwrap().parse().unwrap();
     assert_eq!(holder, viewer.id() as i32);
     kill(Pid::from_raw(holder), Signal::SIGKILL).unwrap();
-    // Reaped: the process is gone.
+    // Killed and reaped.
     viewer.kill();
     for _ in 0..2 {
         publish(20 * MIB).expect("what the dead one leased comes back");
@@ -81,20 +81,20 @@ pub(crate) fn run(link: &UnixStream) {
     wire::send(link, &transcript).unwrap();
 }
 
-/// Runs the command, and notes down what an operator sees.
+/// Runs the command, and records the operator's view.
 fn tell(transcript: &mut String, arguments: &[&str]) -> Said {
     let said = run_command(arguments);
     *transcript += &format!("$ shm-pool {}\n{}\n", arguments.join(" "), said.text);
     said
 }
 
-/// What `df` says of /dev/shm, as an operator sees it.
+/// Returns the output of `df` for /dev/shm, as the operator sees it.
 fn df(options: &[&str]) -> String {
     let df = Command::new("df").args(options).arg(procfs::OBJECTS).output().unwrap();
     format!("$ df {} {}\n{}\n", options.join(" "), procfs::OBJECTS, Said::from(df).fine())
 }
 
-/// Bytes that /dev/shm has left, as `df` says.
+/// Returns the free bytes of /dev/shm, according to `df`.
 fn free() -> usize {
     df(&["-B1", "--output=avail"]).lines().nth(2).unwrap().trim().parse().unwrap()
 }

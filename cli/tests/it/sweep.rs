@@ -1,4 +1,5 @@
-//! `sweep`: says what it would do, does just that with `--yes`, and never takes what lives.
+//! `sweep`: lists what it would remove, removes exactly that with `--yes`, and spares what is
+//! alive.
 
 use crate::child::{Ask, Child, Published, Task};
 use crate::command::{shm_pool, Names, Said};
@@ -6,15 +7,16 @@ use serde_json::Value;
 use shm_pool::channel::Receiver;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
-/// The objects, and when each was changed.
+/// Returns the objects with their inodes and change times.
 fn state(names: &Names) -> Vec<(String, u64, i64, i64)> {
     let metadata = |name: &String| fs::metadata(format!("/dev/shm/{name}")).unwrap();
     let objects = names.objects().into_iter().map(|name| (metadata(&name), name));
     objects.map(|(metadata, name)| (name, metadata.ino(), metadata.ctime(), metadata.ctime_nsec())).collect()
 }
 
-/// Otherwise an operator who only wanted to see has deleted something; or the other way round.
+/// A dry run deletes nothing, and `--yes` removes what the dry run listed.
 #[test]
 fn a_sweep_without_yes_changes_nothing_and_with_it_does_what_it_said() {
     let names = Names::new("sweep");
@@ -43,7 +45,7 @@ fn a_sweep_without_yes_changes_nothing_and_with_it_does_what_it_said() {
     living.shut_down();
 }
 
-/// Otherwise one prefix cannot be cleared without the others.
+/// One prefix can be swept without the others.
 #[test]
 fn a_sweep_of_one_prefix_leaves_others_alone() {
     let names = [Names::new("sweep-one"), Names::new("sweep-two")];
@@ -54,13 +56,13 @@ fn a_sweep_of_one_prefix_leaves_others_alone() {
     let before = state(two);
     assert!(one.run(&["sweep", "--yes"]).fine().contains("removed 1 object, "), "{:?}", one.objects());
     assert_eq!((one.objects(), state(two)), (vec![], before));
-    // In the same directory by another path.
+    // The same directory by another path.
     let mut relative = shm_pool(&["sweep", "--yes", "--directory", "./shm", "--prefix", &two.prefix]);
     let said = Said::from(relative.current_dir("/dev").output().unwrap()).fine();
     assert!(said.contains("removed 1 object, ") && two.objects().is_empty(), "{said}");
 }
 
-/// Otherwise a receiver loses what a dead sender has sent, or nobody knows why memory stays.
+/// A receiver does not lose a dead sender's messages, and the output says why memory stays.
 #[test]
 fn what_a_living_receiver_still_reads_is_kept_and_said_to_be() {
     let names = Names::new("sweep-read");
@@ -73,11 +75,48 @@ fn what_a_living_receiver_still_reads_is_kept_and_said_to_be() {
     assert!(said.starts_with("nothing to remove\nkept ") && said.contains(&kept), "{said}");
     assert_eq!(names.run(&["sweep", "--json"]).json()["kept"].as_array().unwrap().len(), 2, "provider and channel");
     assert!(names.run(&["ls", "--check"]).fine().contains("dead, read"));
-    // The mark on a dead provider is all that has changed.
-    let names_of = |state: &[(String, u64, i64, i64)]| state.iter().map(|(name, ..)| name.clone()).collect::<Vec<_>>();
-    assert_eq!(names_of(&state(&names)), names_of(&before));
+    assert_eq!(state(&names), before);
     assert_eq!(&receiver.try_recv().unwrap()[..], b"last words");
     drop(receiver);
-    assert_eq!(names.run(&["ls", "--check"]).code, 4);
-    assert!(names.run(&["sweep", "--yes"]).fine().starts_with("removed 2 objects, "));
+    assert!(names.objects().is_empty(), "the last reader has removed it");
+}
+
+/// `sweep` names damaged objects instead of reporting that nothing is left.
+#[test]
+fn damaged_objects_are_kept_and_named() {
+    let names = Names::new("sweep-harm");
+    let files = ["noise.channel", "other.0000000000000001.branch", "0000000000000003.ctl"].map(|kind| names.path(kind));
+    files.iter().for_each(|path| fs::write(path, [0x5a; 8_192]).unwrap());
+    let damaged = ["0000000000000003", "noise", "other.0000000000000001.branch"];
+    let damaged = damaged.map(|name| format!("{}.{name}", names.prefix));
+    let ls = names.run(&["ls"]).fine();
+    assert_eq!(ls.matches("damaged").count(), 3, "{ls}");
+    for command in [&["sweep"][..], &["sweep", "--yes"]] {
+        let said = names.run(command).fine();
+        let kept = damaged.iter().all(|name| said.contains(&format!("kept {name}: it is damaged")));
+        assert!(kept && said.starts_with("nothing to remove\n"), "{said}");
+        let json = names.run(&[command, &["--json"]].concat()).json();
+        assert_eq!(json["damaged"], Value::from(damaged.to_vec()), "{json}");
+    }
+    let shown = names.run(&["show", "other"]).fine();
+    assert!(shown.contains("0000000000000001") && shown.contains("damaged"), "{shown}");
+    for path in files {
+        assert_eq!(fs::read(&path).unwrap(), [0x5a; 8_192]);
+        fs::remove_file(path).unwrap();
+    }
+}
+
+/// A program can tell which provider's memory is removed.
+#[test]
+fn json_names_what_goes() {
+    let names = Names::new("sweep-names");
+    let (dead, id) = Child::owner(&names.prefix, 1 << 20);
+    dead.kill();
+    let name = format!("{}.{id}", names.prefix);
+    for command in [&["sweep", "--json"][..], &["sweep", "--yes", "--json"]] {
+        let json = names.run(command).json();
+        let [orphan] = &json["orphans"].as_array().unwrap()[..] else { panic!("{json}") };
+        assert_eq!((&orphan["name"], &orphan["objects"]), (&Value::from(&name[..]), &Value::from(1)), "{json}");
+    }
+    assert!(!Path::new(&names.path(&format!("{id}.ctl"))).exists());
 }

@@ -20,10 +20,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The longest time that a step may take on a machine under load.
+/// The longest that a step may take on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Otherwise scripts, and terminals of the usual size, see half of it.
+/// The output fits scripts and terminals of the usual size.
 #[test]
 fn one_frame_as_text_fits_80_columns_and_24_lines() {
     let names = Names::new("top-once");
@@ -46,7 +46,7 @@ fn one_frame_as_text_fits_80_columns_and_24_lines() {
     owner.shut_down();
 }
 
-/// Otherwise rates are of something else than messages, or always nothing.
+/// A rate counts messages, and a quiet channel's rate is zero.
 #[test]
 fn rates_are_of_messages_that_were_sent_between_two_looks() {
     let names = Names::new("top-rates");
@@ -66,7 +66,7 @@ fn rates_are_of_messages_that_were_sent_between_two_looks() {
                 busy.try_send_bytes(b"again").unwrap();
             }
         });
-        // On a machine that is busy, the sender may not run between two looks.
+        // On a busy machine, the sender may not run between two looks.
         let deadline = Instant::now() + PATIENCE;
         loop {
             let top = names.run(&["top", "--json", "--interval", "100ms"]).json();
@@ -82,7 +82,7 @@ fn rates_are_of_messages_that_were_sent_between_two_looks() {
     receivers.into_iter().for_each(Child::shut_down);
 }
 
-/// Ends the test's other thread, also when the test fails.
+/// Stops the other thread on drop, even if the test fails.
 struct End<'a>(&'a AtomicBool);
 
 impl Drop for End<'_> {
@@ -91,14 +91,13 @@ impl Drop for End<'_> {
     }
 }
 
-/// Otherwise the screen shows for ever what there was at first; or the operator's terminal is left
-/// without echo, on a screen that is not theirs.
+/// Guards against a screen that never refreshes, and a terminal left without echo.
 #[test]
 fn the_screen_refreshes_and_the_terminal_is_restored_after_q() {
     let names = Names::new("top-q");
     let mut top = Screen::start(&names);
     let provider = names.provider().build().unwrap();
-    // As much of its name as the column shows.
+    // As much of the name as the column shows.
     let name = format!("{}.{}", names.prefix, provider.id());
     top.read_until(&name[..25]);
     top.master.write_all(b"q").unwrap();
@@ -106,7 +105,19 @@ fn the_screen_refreshes_and_the_terminal_is_restored_after_q() {
     assert!(status.success(), "{status}");
 }
 
-/// The same when somebody else ends it; and who asks is told by what.
+/// A narrow window shows names before states and sizes.
+#[test]
+fn narrow_screens_show_names() {
+    let names = Names::new("top-slim");
+    let provider = names.provider().build().unwrap();
+    let mut top = Screen::of_width(&names, 30);
+    let name = format!("{}.{}", names.prefix, provider.id());
+    top.read_until(&name[..25]);
+    top.master.write_all(b"q").unwrap();
+    assert!(top.ended().success());
+}
+
+/// The terminal is restored, and the exit status names the signal.
 #[test]
 fn the_terminal_is_restored_after_sigterm() {
     let names = Names::new("top-term");
@@ -116,7 +127,7 @@ fn the_terminal_is_restored_after_sigterm() {
     assert_eq!(status.signal(), Some(Signal::SIGTERM as i32), "{status}");
 }
 
-/// Otherwise a window that is closed leaves a process behind that looks for ever.
+/// Closing the window does not leave a process behind.
 #[test]
 fn it_ends_with_its_terminal() {
     let names = Names::new("top-gone");
@@ -128,7 +139,7 @@ fn it_ends_with_its_terminal() {
     assert!(!status.success(), "{status}");
 }
 
-/// Waits until there is something to read, or nobody can write any more.
+/// Waits until `file` is readable or its other end is closed.
 fn wait_for(file: &impl AsFd, deadline: Instant, what: &str) {
     let left = PollTimeout::try_from(deadline - Instant::now()).unwrap();
     let found = poll(&mut [PollFd::new(file.as_fd(), PollFlags::POLLIN)], left);
@@ -144,16 +155,20 @@ struct Screen {
 }
 
 impl Screen {
-    /// When this returns, the screen is drawn.
+    /// Starts `top`, and returns when the screen is drawn.
     fn start(names: &Names) -> Self {
-        // Closed on exec: if the process had the other end too, it would outlive its terminal.
+        Self::of_width(names, 80)
+    }
+
+    fn of_width(names: &Names, columns: u16) -> Self {
+        // Close-on-exec: a process that held the other end as well would outlive its terminal.
         let master = posix_openpt(OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC).unwrap();
         grantpt(&master).unwrap();
         unlockpt(&master).unwrap();
         let (path, no_tty) = (ptsname_r(&master).unwrap(), OFlag::O_NOCTTY.bits());
         let slave = File::options().read(true).write(true).custom_flags(no_tty).open(path).unwrap();
-        let size = libc::winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
-        // SAFETY: the descriptor is a terminal, and the size lives as long as the call.
+        let size = libc::winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        // SAFETY: the descriptor is a terminal, and the size outlives the call.
         assert_eq!(unsafe { libc::ioctl(slave.as_raw_fd(), libc::TIOCSWINSZ, &size) }, 0);
         let before = tcgetattr(&slave).unwrap();
         let terminal = || Stdio::from(slave.try_clone().unwrap());
@@ -170,7 +185,7 @@ impl Screen {
         // SAFETY: between fork and exec this makes two system calls.
         unsafe { command.pre_exec(prepare) };
         let process = process::Child::start("top", &mut command).unwrap();
-        // From here on only the process has the terminal, so that reading ends when it does.
+        // From here on, only the process has the terminal open, so reads end when it exits.
         drop((command, slave));
         let mut this = Self { process, master, before, shown: String::new() };
         this.read_until("q quits");
@@ -183,14 +198,14 @@ impl Screen {
         let deadline = Instant::now() + PATIENCE;
         while !self.shown.contains(text) {
             let mut bytes = [0; 4_096];
-            // It may go on to write something else.
+            // The text may be preceded by other output.
             wait_for(&self.master, deadline, text);
             let count = self.master.read(&mut bytes).unwrap_or_else(|end| panic!("{end}: {:?}", self.shown));
             self.shown += &String::from_utf8_lossy(&bytes[..count]);
         }
     }
 
-    /// Waits until it has ended; the terminal must be as it was.
+    /// Waits until it has exited, and checks that the terminal is restored.
     fn ended(mut self) -> std::process::ExitStatus {
         self.read_until("\x1b[?1049l");
         let status = self.process.wait().unwrap();

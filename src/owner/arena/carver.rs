@@ -1,178 +1,220 @@
-//! Carves a range of memory into pieces of whole units. The only file that names talc.
+//! Carves a range of memory into pieces of whole units. The only file that uses talc.
 //!
-//! talc keeps its lists and tags in the memory that it manages. Here that is not the shared memory.
-//! Each carver has a *shadow*: private memory with one talc unit of 32 bytes for each unit of the
-//! range. What talc carves out of the shadow stands for the same part of the range. So
+//! talc keeps its lists and tags in the memory that it manages, which here is not the shared
+//! memory. Each carver has a *shadow*: private memory with one talc unit of 32 bytes for each unit
+//! of the range. Whatever talc allocates in the shadow stands for the same part of the range.
+//! Therefore
 //!
 //! * a process that can write to the range cannot damage the allocator,
 //! * the range's own bytes are never touched: its pages may be holes, and its last reader may still
 //!   be reading,
-//! * a range of `n` units holds `n` of them: nothing is lost to tags or alignment.
+//! * a range of `n` units holds `n` of them: tags and alignment take nothing.
 //!
-//! That pieces never overlap follows from talc's contract alone: a piece of `n` units is an
-//! allocation of `32 n - 8` bytes, aligned to 32.
+//! Pieces never overlap, by talc's contract alone: a piece of `n` units is an allocation of `32 n -
+//! 8` bytes, aligned to 32.
 //!
-//! # Condemned pieces
+//! # Making room for a longer piece
 //!
-//! When nothing fits, idle pieces make room. Which ones must go depends on which are neighbours. So
-//! the owner of the pieces *condemns* them, and [`Carver::window`] finds a gap as if condemned
-//! pieces were free. Condemning changes nothing else, and [`Carver::spare`] undoes it.
+//! If no gap is long enough, some pieces have to be freed. Their owner [marks](Mark) the idle ones,
+//! and [`Carver::window`] finds the range whose loss costs the least. Until its pieces are freed,
+//! the range can be [closed](Carver::close) to carving.
+//! range can be [closed](Carver::close): nothing is carved in it.
 
-use std::alloc::{alloc_zeroed, dealloc, Layout};
-use std::collections::BTreeMap;
+use crate::os::mapping::Mapping;
+use std::alloc::Layout;
+use std::collections::{BTreeMap, VecDeque};
+use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::ptr::NonNull;
 use talc::base::{Talc, CHUNK_UNIT};
 use talc::source::Manual;
 use talc::DefaultBinning;
 
-/// What talc writes before the first unit, in bytes: the tag at a heap's base.
+/// Bytes that talc writes before the first unit: the tag at a heap's base.
 const TAG: usize = std::mem::size_of::<usize>();
 
 /// Bytes of the shadow for talc's lists, a multiple of talc's unit.
 const LISTS: usize = talc::min_first_heap_size::<DefaultBinning>().div_ceil(CHUNK_UNIT) * CHUNK_UNIT;
 
+/// A shadow of at least this many bytes is mapped, so that untouched pages take no memory.
+const MAPPED: usize = 256 << 10;
+
 /// A range of memory and the pieces carved from it, in units from its start.
 pub(super) struct Carver {
     talc: Talc<Manual, DefaultBinning>,
-    shadow: Shadow,
+    pub(super) shadow: Shadow,
     units: usize,
-    /// What is carved, by first unit.
+    /// The carved pieces, by first unit.
     pieces: BTreeMap<usize, Piece>,
-    /// How many units are carved.
     carved: usize,
-    /// How many pieces are condemned.
-    condemned: usize,
+    /// The number of pieces with each [`Mark`].
+    marked: [usize; 3],
+    /// The range closed to carving.
+    closed: Range<usize>,
 }
 
 struct Piece {
     units: usize,
-    is_condemned: bool,
+    mark: Mark,
 }
 
-/// talc's memory: its lists, a unit for the tag, and the shadow of each unit. Nobody else reads or
-/// writes it. It outlives its carver to serve another one, if it is large enough.
+/// The owner's knowledge of a piece.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mark {
+    /// Can be freed at once.
+    Idle,
+    /// Can be freed once its user releases it.
+    InUse,
+    Pinned,
+}
+
+/// The cost of a range: the units in use; among ranges with none in use, the length of the gap left
+/// once idle pieces are freed; among equal gaps, the idle units.
+pub(super) type Cost = (usize, usize, usize);
+
+/// talc's memory: its lists, a unit for the tag, and the shadow of each unit. No other code reads
+/// or writes it.
 pub(super) struct Shadow {
     start: NonNull<u8>,
-    layout: Layout,
+    /// The most units that it can stand for.
+    pub(super) units: usize,
+    /// The memory is in one of these two.
+    _heap: Vec<MaybeUninit<Unit>>,
+    _mapping: Option<Mapping>,
 }
 
-// SAFETY: it owns its memory, as a box does.
+#[repr(align(32))]
+struct Unit {
+    _bytes: [u8; CHUNK_UNIT],
+}
+
+// SAFETY: a shadow owns its memory, as a box does.
 unsafe impl Send for Shadow {}
 
 impl Shadow {
-    /// `None`: the system has no memory for it.
+    /// Returns `None` if the system has no memory for it.
     fn new(units: usize) -> Option<Self> {
-        let layout = Self::layout(units)?;
-        // Zeroed memory comes from the system untouched, so a large shadow takes memory only where
-        // pieces begin and end.
-        // SAFETY: the layout's size is not zero: `layout` adds the lists.
-        let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
-        Some(Self { start, layout })
+        let count = units.checked_add(LISTS / CHUNK_UNIT + 1)?;
+        let mut heap = Vec::new();
+        if count.checked_mul(CHUNK_UNIT)? >= MAPPED {
+            let mapping = Mapping::private(count * CHUNK_UNIT).ok()?;
+            return Some(Self { start: mapping.base(), units, _heap: heap, _mapping: Some(mapping) });
+        }
+        heap.try_reserve_exact(count).ok()?;
+        Some(Self { start: NonNull::new(heap.as_mut_ptr())?.cast(), units, _heap: heap, _mapping: None })
     }
 
-    /// The memory that a shadow of `units` units takes.
-    fn layout(units: usize) -> Option<Layout> {
-        let bytes = units.checked_mul(CHUNK_UNIT)?.checked_add(LISTS + CHUNK_UNIT)?;
-        Layout::from_size_align(bytes, CHUNK_UNIT).ok()
-    }
-
-    /// Is it large enough for `units` units?
-    pub(super) fn holds(&self, units: usize) -> bool {
-        Self::layout(units).is_some_and(|layout| layout.size() <= self.layout.size())
-    }
-
-    /// The shadow of the unit at `at`, which is at most the number of units.
+    /// Returns the shadow of the unit at `at`, which is at most the number of units.
     fn unit(&self, at: usize) -> *mut u8 {
-        // SAFETY: `layout` reserves this much, so the address is inside the allocation or one past
-        // its end.
+        // SAFETY: `new` reserves this much, so the address is inside the allocation or one past its
+        // end.
         unsafe { self.start.as_ptr().add(LISTS + CHUNK_UNIT + at * CHUNK_UNIT) }
     }
 }
 
-impl Drop for Shadow {
-    fn drop(&mut self) {
-        // SAFETY: `new` allocated it with this layout.
-        unsafe { dealloc(self.start.as_ptr(), self.layout) };
-    }
-}
-
-/// The allocation in the shadow that stands for a piece of `units` units.
+/// Returns the layout of the shadow allocation that stands for a piece of `units` units.
 fn shadow_of(units: usize) -> Option<Layout> {
     let bytes = units.checked_mul(CHUNK_UNIT)?.checked_sub(TAG)?;
     Layout::from_size_align(bytes, CHUNK_UNIT).ok()
 }
 
+pub(super) fn overlap(one: &Range<usize>, other: &Range<usize>) -> bool {
+    one.start.max(other.start) < one.end.min(other.end)
+}
+
 impl Carver {
-    /// A carver of which nothing is carved. `None`: the system has no private memory for the
-    /// shadow.
+    /// Creates a carver with nothing carved. Returns `None` if the system has no private memory for
+    /// the shadow.
     pub(super) fn new(units: usize) -> Option<Self> {
         Shadow::new(units).map(|shadow| Self::with(shadow, units))
     }
 
-    /// As [`new`](Self::new), with the shadow of another carver, which must [hold](Shadow::holds)
-    /// `units` units.
+    /// Creates a carver that reuses another one's shadow, which must be large enough for `units`.
     pub(super) fn with(shadow: Shadow, units: usize) -> Self {
         let mut talc = Talc::new(Manual);
         // SAFETY: this first part of the shadow is talc's for as long as the carver lives.
         unsafe { talc.claim(shadow.start.as_ptr(), LISTS) };
-        // The rest of the part for the lists stands for nothing, so it is taken out of use for
-        // good.
+        // The rest of the list part stands for no units, so it is allocated for good.
         let unit = Layout::new::<[usize; 3]>();
         // SAFETY: the layout's size is not zero.
         while unsafe { talc.try_allocate(unit) }.is_some() {}
-        // SAFETY: `layout` reserves a unit for the tag before the first one.
+        // SAFETY: `new` reserves a unit for the tag before the first one.
         let tag = unsafe { shadow.unit(0).sub(TAG) };
         // SAFETY: this second part of the shadow is talc's for as long as the carver lives, and
         // does not overlap the first.
         unsafe { talc.claim(tag, TAG + units * CHUNK_UNIT) };
-        Self { talc, shadow, units, pieces: BTreeMap::new(), carved: 0, condemned: 0 }
+        Self { talc, shadow, units, pieces: BTreeMap::new(), carved: 0, marked: [0; 3], closed: 0..0 }
     }
 
-    /// The shadow, for another carver.
-    pub(super) fn into_shadow(self) -> Shadow {
-        self.shadow
-    }
-
-    /// Carves a piece of `units` units, and returns its first unit. `None`: no gap is that large.
-    pub(super) fn carve(&mut self, units: usize) -> Option<usize> {
-        let layout = shadow_of(units)?;
-        // SAFETY: the layout's size is not zero: `shadow_of` gives at least 24 bytes.
-        let piece = unsafe { self.talc.try_allocate(layout) }?;
-        let at = (piece.as_ptr() as usize).wrapping_sub(self.shadow.unit(0) as usize) / CHUNK_UNIT;
-        if at.checked_add(units).map_or(true, |end| end > self.units) {
-            // Only if talc used memory outside its claim. Better lost than handed out.
-            debug_assert!(false, "talc carved outside the range");
-            return None;
-        }
-        self.pieces.insert(at, Piece { units, is_condemned: false });
+    /// Carves a piece of `units` units and returns its first unit, or `None` if no gap is that
+    /// long. Uses the closed range only if `anywhere`.
+    pub(super) fn carve(&mut self, units: usize, anywhere: bool) -> Option<usize> {
+        // talc cannot be told where to search, so each gap that it finds in the closed range is set
+        // aside for the duration, up to the end of that range.
+        let closed = if anywhere { 0..0 } else { self.closed.clone() };
+        let mut aside = Vec::new();
+        let found = loop {
+            match self.allocate(units) {
+                Some(at) if overlap(&closed, &(at..at + units)) => {
+                    let rest = closed.end - at;
+                    aside.push((at, if self.resize(at, units, rest) { rest } else { units }));
+                }
+                found => break found,
+            }
+        };
+        aside.into_iter().for_each(|(at, units)| self.deallocate(at, units));
+        let at = found?;
+        self.pieces.insert(at, Piece { units, mark: Mark::InUse });
+        self.marked[Mark::InUse as usize] += 1;
         self.carved += units;
         Some(at)
     }
 
-    /// Is there a gap for a piece of `units` units? talc finds out faster than a look at all pieces
-    /// would.
-    pub(super) fn has_gap(&mut self, units: usize) -> bool {
-        self.carve(units).map(|at| self.free(at)).is_some()
+    fn allocate(&mut self, units: usize) -> Option<usize> {
+        let layout = shadow_of(units)?;
+        // SAFETY: the layout's size is not zero: `shadow_of` gives at least 24 bytes.
+        let piece = unsafe { self.talc.try_allocate(layout) }?;
+        let at = (piece.as_ptr() as usize).wrapping_sub(self.shadow.unit(0) as usize) / CHUNK_UNIT;
+        let is_inside = at.checked_add(units).is_some_and(|end| end <= self.units);
+        // Only if talc used memory outside its claim: rather leak it than hand it out.
+        debug_assert!(is_inside, "talc carved outside the range");
+        is_inside.then_some(at)
     }
 
-    /// Gives back the piece that begins at `at`.
+    /// Resizes an allocation in place. Returns `false` if a piece is in the way.
+    fn resize(&mut self, at: usize, units: usize, new: usize) -> bool {
+        let (Some(old), Some(new)) = (shadow_of(units), shadow_of(new)) else { return false };
+        // SAFETY: `allocate` returned it for the layout of `units`; a layout's size is not zero.
+        unsafe { self.talc.try_realloc_in_place(self.shadow.unit(at), old, new.size()) }
+    }
+
+    /// Undoes `allocate`, once.
+    fn deallocate(&mut self, at: usize, units: usize) {
+        if let Some(layout) = shadow_of(units) {
+            // SAFETY: `allocate` returned it for this layout, and no caller uses it afterwards.
+            unsafe { self.talc.deallocate(self.shadow.unit(at), layout) };
+        }
+    }
+
+    /// Returns `true` if there is a gap for a piece of `units` units. Asking talc is faster than
+    /// scanning all pieces.
+    pub(super) fn has_gap(&mut self, units: usize) -> bool {
+        self.carve(units, false).map(|at| self.free(at)).is_some()
+    }
+
+    /// Frees the piece that begins at `at`.
     pub(super) fn free(&mut self, at: usize) {
         let Some(piece) = self.pieces.remove(&at) else { return };
         self.carved -= piece.units;
-        self.condemned -= usize::from(piece.is_condemned);
-        if let Some(layout) = shadow_of(piece.units) {
-            // SAFETY: `carve` allocated it with this layout. It is off the list of pieces now, so
-            // it is freed once.
-            unsafe { self.talc.deallocate(self.shadow.unit(at), layout) };
-        }
+        self.marked[piece.mark as usize] -= 1;
+        self.deallocate(at, piece.units);
     }
 
     pub(super) fn units(&self) -> usize {
         self.units
     }
 
-    /// Units that are not carved.
+    /// Returns the number of units that are not carved.
     pub(super) fn free_units(&self) -> usize {
         self.units - self.carved
     }
@@ -181,51 +223,115 @@ impl Carver {
         self.pieces.is_empty()
     }
 
-    /// Are all pieces condemned?
-    pub(super) fn is_all_condemned(&self) -> bool {
-        self.condemned == self.pieces.len()
+    // ---- making room for a longer piece ---------------------------------------------------------
+
+    /// Closes a range to carving.
+    pub(super) fn close(&mut self, range: Range<usize>) {
+        self.closed = range;
     }
 
-    pub(super) fn condemn(&mut self, at: usize) {
-        self.mark(at, true);
+    /// Returns `true` if nothing is carved in the closed range.
+    pub(super) fn is_closed_free(&self) -> bool {
+        self.pieces_in(&self.closed).next().is_none()
     }
 
-    pub(super) fn spare(&mut self, at: usize) {
-        self.mark(at, false);
+    pub(super) fn clear_marks(&mut self) {
+        self.pieces.values_mut().for_each(|piece| piece.mark = Mark::InUse);
+        self.marked = [0, self.pieces.len(), 0];
     }
 
-    fn mark(&mut self, at: usize, condemned: bool) {
-        if let Some(piece) = self.pieces.get_mut(&at).filter(|piece| piece.is_condemned != condemned) {
-            piece.is_condemned = condemned;
-            self.condemned = if condemned { self.condemned + 1 } else { self.condemned - 1 };
+    pub(super) fn mark(&mut self, at: usize, mark: Mark) {
+        if let Some(piece) = self.pieces.get_mut(&at) {
+            self.marked[piece.mark as usize] -= 1;
+            self.marked[mark as usize] += 1;
+            piece.mark = mark;
         }
     }
 
-    /// Where `need` units would fit if condemned pieces were free: at the start or the end of the
-    /// tightest such gap, whichever has fewer condemned units. The range is widened to whole
-    /// pieces, so it may be longer than `need`. Returned with the gap's length.
-    pub(super) fn window(&self, need: usize) -> Option<(usize, Range<usize>)> {
-        let kept = self.pieces.iter().filter(|(_, piece)| !piece.is_condemned);
-        let starts = kept.clone().map(|(start, _)| *start).chain([self.units]);
-        let ends = std::iter::once(0).chain(kept.map(|(start, piece)| start + piece.units));
-        let gaps = ends.zip(starts).map(|(start, end)| start..end).filter(|gap| gap.len() >= need);
-        let gap = gaps.min_by_key(ExactSizeIterator::len)?;
-        let windows = [gap.start..gap.start + need, gap.end - need..gap.end].into_iter();
-        let window = windows.min_by_key(|window| self.pieces_in(window).map(|piece| piece.len()).sum::<usize>())?;
-        let whole = |whole: Range<usize>, piece: Range<usize>| whole.start.min(piece.start)..whole.end.max(piece.end);
-        Some((gap.len(), self.pieces_in(&window).fold(window.clone(), whole)))
+    /// Returns the combined mark of all pieces: they can be freed only together.
+    pub(super) fn mark_of_all(&self) -> Mark {
+        match self.marked {
+            [_, 0, 0] => Mark::Idle,
+            [_, _, 0] => Mark::InUse,
+            _ => Mark::Pinned,
+        }
     }
 
-    /// The pieces that lie in a range or reach into it.
+    /// Returns the number of units in use, or `None` if some are pinned.
+    pub(super) fn units_in_use(&self) -> Option<usize> {
+        let price = self.pieces.values().map(|piece| self.price(piece)).sum();
+        (price <= self.units).then_some(price)
+    }
+
+    /// Returns the cost of freeing a piece: its units if it is in use, more than all units if it is
+    /// pinned.
+    fn price(&self, piece: &Piece) -> usize {
+        match piece.mark {
+            Mark::InUse => piece.units,
+            Mark::Idle => 0,
+            Mark::Pinned => self.units + 1,
+        }
+    }
+
+    /// Finds where `need` units would fit if the pieces there were freed: the cheapest range at the
+    /// start or end of a gap between pieces that are not idle. The range is widened to whole
+    /// pieces, so it may be longer than `need`. It includes pieces in use only if `in_use`, the
+    /// closed range only if `anywhere`, and pinned pieces never.
+    pub(super) fn window(&self, need: usize, in_use: bool, anywhere: bool) -> Option<(Cost, Range<usize>)> {
+        let closed = if anywhere { 0..0 } else { self.widened(self.closed.clone()) };
+        let pieces =
+            |part: Range<usize>| self.pieces.range(part).map(|(&at, piece)| (at..at + piece.units, self.price(piece)));
+        // The pieces that are not idle, in order. The closed range counts as one pinned piece.
+        let (before, behind) = (pieces(0..closed.start), pieces(closed.end..self.units));
+        let kept = before.chain([(closed, self.units + 1)]).chain(behind).filter(|(_, price)| *price > 0);
+        let mut best = None;
+        let mut offer = |cost: Cost, start: usize| {
+            if best.map_or(true, |(least, _)| cost < least) {
+                best = Some((cost, start));
+            }
+        };
+        // Visit each gap in turn, with the preceding pieces that lie in the window at its end.
+        let (mut from, mut reached, mut price) = (0, VecDeque::new(), 0);
+        for (piece, price_of_piece) in kept.chain([(self.units..self.units, 0)]) {
+            let gap = from..piece.start;
+            if gap.len() >= need {
+                for start in [gap.start, gap.end - need] {
+                    let window = start..start + need;
+                    let idle = self.pieces_in(&window).map(|piece| piece.len()).sum();
+                    offer((0, gap.len(), idle), start);
+                }
+            } else if let Some(start) = gap.end.checked_sub(need).filter(|_| in_use) {
+                while reached.front().is_some_and(|(end, _)| *end <= start) {
+                    price -= reached.pop_front().map_or(0, |(_, gone)| gone);
+                }
+                if price <= self.units {
+                    offer((price, 0, 0), start);
+                }
+            }
+            from = piece.end;
+            if in_use {
+                price += price_of_piece;
+                reached.push_back((piece.end, price_of_piece));
+            }
+        }
+        best.map(|(cost, start)| (cost, self.widened(start..start + need)))
+    }
+
+    fn widened(&self, window: Range<usize>) -> Range<usize> {
+        let whole = |whole: Range<usize>, piece: Range<usize>| whole.start.min(piece.start)..whole.end.max(piece.end);
+        self.pieces_in(&window).fold(window.clone(), whole)
+    }
+
+    /// Returns the pieces that lie in a range or overlap it.
     fn pieces_in<'a>(&'a self, range: &'a Range<usize>) -> impl Iterator<Item = Range<usize>> + 'a {
         let pieces = self.pieces.range(..range.end).rev().map(|(start, piece)| *start..start + piece.units);
         pieces.take_while(|piece| piece.end > range.start)
     }
 
-    /// The gaps between pieces, in order.
-    pub(super) fn gaps(&self) -> impl Iterator<Item = Range<usize>> + '_ {
-        let starts = self.pieces.keys().copied().chain([self.units]);
-        let ends = std::iter::once(0).chain(self.pieces.iter().map(|(start, piece)| start + piece.units));
+    /// Returns the gaps between pieces, in order, starting at `from`, which is not inside a piece.
+    pub(super) fn gaps(&self, from: usize) -> impl Iterator<Item = Range<usize>> + '_ {
+        let starts = self.pieces.range(from..).map(|(start, _)| *start).chain([self.units]);
+        let ends = std::iter::once(from).chain(self.pieces.range(from..).map(|(start, piece)| start + piece.units));
         ends.zip(starts).map(|(start, end)| start..end).filter(|gap| !gap.is_empty())
     }
 }
@@ -239,24 +345,26 @@ mod tests {
     fn a_range_holds_as_many_units_as_it_has() {
         for units in [1, 2, 3, 15, 64, 1000, 16_384] {
             let mut carver = Carver::new(units).unwrap();
-            assert_eq!(carver.carve(units), Some(0), "all of {units} in one piece");
-            assert_eq!(carver.carve(1), None);
+            assert_eq!(carver.carve(units, false), Some(0), "all of {units} in one piece");
+            assert_eq!(carver.carve(1, false), None);
             carver.free(0);
             assert!(carver.is_empty());
-            let mut singles: Vec<usize> = std::iter::from_fn(|| carver.carve(1)).collect();
+            let mut singles: Vec<usize> = std::iter::from_fn(|| carver.carve(1, false)).collect();
             singles.sort_unstable();
             assert_eq!(singles, (0..units).collect::<Vec<_>>(), "{units} pieces of one unit");
         }
     }
 
-    /// What may happen next. A number picks one of the existing pieces.
+    /// The possible steps. A number selects one of the existing pieces.
     #[derive(Clone, Debug)]
     enum Step {
         Carve(usize),
         Free(usize),
-        Condemn(usize),
-        Spare(usize),
+        MarkIdle(usize),
+        MarkUsed(usize),
         Window(usize),
+        Cheapest(usize),
+        Close(usize, usize),
     }
 
     fn step() -> impl Strategy<Value = Step> {
@@ -264,68 +372,57 @@ mod tests {
         prop_oneof![
             4 => (1..40usize).prop_map(Step::Carve),
             2 => pick().prop_map(Step::Free),
-            3 => pick().prop_map(Step::Condemn),
-            1 => pick().prop_map(Step::Spare),
+            3 => pick().prop_map(Step::MarkIdle),
+            1 => pick().prop_map(Step::MarkUsed),
             2 => (1..120usize).prop_map(Step::Window),
+            1 => (1..120usize).prop_map(Step::Cheapest),
+            1 => (0..250usize, 0..80usize).prop_map(|(start, len)| Step::Close(start, len)),
         ]
     }
 
-    /// Each unit is free, or holds the first unit of the piece it belongs to. A piece may be
-    /// condemned.
+    /// Each unit is free, or holds the first unit of its piece. A piece may be idle.
     struct Model {
         units: Vec<Option<usize>>,
         pieces: Vec<(usize, usize, bool)>,
     }
 
     impl Model {
-        /// The lengths of the gaps.
         fn gaps(&self, is_free: impl Fn(Option<usize>) -> bool) -> Vec<usize> {
             self.units.split(|unit| !is_free(*unit)).map(<[_]>::len).collect()
         }
 
         fn check_gaps(&self, carver: &Carver) {
             let mut free = vec![false; self.units.len()];
-            carver.gaps().flatten().for_each(|unit| free[unit] = true);
+            carver.gaps(0).flatten().for_each(|unit| free[unit] = true);
             let expected: Vec<bool> = self.units.iter().map(Option::is_none).collect();
             assert_eq!(free, expected);
         }
-    }
-
-    /// A new carver, or one with a used shadow that is larger than it needs.
-    fn carver(units: usize, is_used: bool) -> Carver {
-        if !is_used {
-            return Carver::new(units).unwrap();
-        }
-        let mut other = Carver::new(units + 7).unwrap();
-        let pieces: Vec<usize> = std::iter::from_fn(|| other.carve(2)).collect();
-        pieces.iter().step_by(3).for_each(|&at| other.free(at));
-        let shadow = other.into_shadow();
-        assert!(shadow.holds(units) && !shadow.holds(units + 8));
-        Carver::with(shadow, units)
     }
 
     proptest! {
         #[test]
         fn every_history_agrees_with_the_model(
             units in 1..300usize,
-            is_used: bool,
             steps in proptest::collection::vec(step(), 1..200),
         ) {
-            let mut carver = carver(units, is_used);
+            let mut carver = Carver::new(units).unwrap();
             let mut model = Model { units: vec![None; units], pieces: Vec::new() };
             for (number, step) in steps.into_iter().enumerate() {
                 let picked = |pick: usize| (!model.pieces.is_empty()).then(|| pick % model.pieces.len());
                 match step {
-                    Step::Carve(need) => match carver.carve(need) {
+                    Step::Carve(need) => match carver.carve(need, false) {
                         Some(at) => {
                             let range = &mut model.units[at..at + need];
                             prop_assert!(range.iter().all(Option::is_none), "two pieces overlap");
+                            prop_assert!(!overlap(&(at..at + need), &carver.closed), "a closed range");
                             range.fill(Some(at));
                             model.pieces.push((at, need, false));
                         }
                         None => {
-                            let gaps = model.gaps(|unit| unit.is_none());
-                            prop_assert!(gaps.into_iter().all(|gap| gap < need), "step {number}");
+                            let closed = carver.closed.clone();
+                            let open = model.units.iter().enumerate().map(|(at, unit)| unit.is_none() && !closed.contains(&at));
+                            let gaps: Vec<bool> = open.collect();
+                            prop_assert!(gaps.split(|open| !open).all(|gap| gap.len() < need), "step {number}");
                         }
                     },
                     Step::Free(pick) => if let Some(pick) = picked(pick) {
@@ -333,29 +430,43 @@ mod tests {
                         model.units[at..at + len].fill(None);
                         carver.free(at);
                     },
-                    Step::Condemn(pick) => if let Some(pick) = picked(pick) {
+                    Step::MarkIdle(pick) => if let Some(pick) = picked(pick) {
                         model.pieces[pick].2 = true;
-                        carver.condemn(model.pieces[pick].0);
+                        carver.mark(model.pieces[pick].0, Mark::Idle);
                     },
-                    Step::Spare(pick) => if let Some(pick) = picked(pick) {
+                    Step::MarkUsed(pick) => if let Some(pick) = picked(pick) {
                         model.pieces[pick].2 = false;
-                        carver.spare(model.pieces[pick].0);
+                        carver.mark(model.pieces[pick].0, Mark::InUse);
                     },
+                    Step::Close(start, len) => carver.close(start.min(units)..(start + len).min(units)),
+                    Step::Cheapest(need) => {
+                        let idle = |at: usize| model.pieces.iter().any(|piece| piece.0 == at && piece.2);
+                        let price = |start: usize| {
+                            let mut found: Vec<usize> = model.units[start..start + need].iter().flatten().copied().collect();
+                            found.dedup();
+                            let used = model.pieces.iter().filter(|piece| found.contains(&piece.0) && !idle(piece.0));
+                            used.map(|piece| piece.1).sum::<usize>()
+                        };
+                        let least = (0..=units.saturating_sub(need)).filter(|_| need <= units).map(price).min();
+                        let cheapest = carver.window(need, true, true);
+                        prop_assert_eq!(cheapest.map(|(cost, _)| cost.0), least);
+                    }
                     Step::Window(need) => {
-                        let condemned =
+                        let idle =
                             |at: usize| model.pieces.iter().any(|piece| piece.0 == at && piece.2);
-                        let is_free = |unit: Option<usize>| unit.map_or(true, condemned);
+                        let is_free = |unit: Option<usize>| unit.map_or(true, idle);
                         let gaps = model.gaps(is_free);
                         let tightest = gaps.iter().copied().filter(|&gap| gap >= need).min();
-                        let window = carver.window(need);
-                        prop_assert_eq!(window.as_ref().map(|window| window.0), tightest);
+                        carver.close(0..0);
+                        let window = carver.window(need, false, false);
+                        prop_assert_eq!(window.as_ref().map(|(cost, _)| (cost.0, cost.1)), tightest.map(|gap| (0, gap)));
                         let Some((_, window)) = window else { continue };
                         prop_assert!(window.len() >= need);
                         prop_assert!(model.units[window.clone()].iter().all(|&unit| is_free(unit)));
                         let end = |unit: usize| model.units.get(unit).copied().flatten();
                         let is_cut = |at: usize| at > 0 && end(at).is_some() && end(at) == end(at - 1);
                         prop_assert!(!is_cut(window.start) && !is_cut(window.end), "a piece is cut");
-                        // What lies in the window has to go; then the need fits.
+                        // Once the pieces in the window are freed, `need` fits.
                         let gone: Vec<_> = model.pieces.iter().copied()
                             .filter(|piece| piece.0 < window.end && window.start < piece.0 + piece.1).collect();
                         for (at, len, _) in &gone {
@@ -363,14 +474,14 @@ mod tests {
                             model.units[*at..at + len].fill(None);
                         }
                         model.pieces.retain(|piece| !gone.contains(piece));
-                        let fits = carver.carve(need);
+                        let fits = carver.carve(need, false);
                         prop_assert!(fits.is_some(), "the window was not enough");
                         carver.free(fits.unwrap());
                     }
                 }
                 model.check_gaps(&carver);
                 prop_assert_eq!(carver.is_empty(), model.pieces.is_empty());
-                prop_assert_eq!(carver.is_all_condemned(), model.pieces.iter().all(|piece| piece.2));
+                prop_assert_eq!(carver.mark_of_all() == Mark::Idle, model.pieces.iter().all(|piece| piece.2));
             }
         }
     }

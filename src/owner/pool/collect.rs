@@ -1,5 +1,5 @@
 //! When to collect chunks in use before making another one, for middleware that gives chunks back
-//! only when asked (see `zenoh`).
+//! only when asked (see `backend`).
 
 #![forbid(unsafe_code)]
 
@@ -36,11 +36,12 @@ impl Collection {
 impl Pool {
     /// Is it time to collect, rather than make another chunk? See
     /// [`note_collection`](Self::note_collection). Not once nearly all of the cap was taken from
-    /// the system: then another chunk takes no more memory, and zenoh is asked when there is no
-    /// room for it.
+    /// the system: then another chunk takes no more memory, and the middleware is asked when there is
+    /// no room for it.
     pub(crate) fn is_collection_due(&self) -> bool {
         let Collection { made, collect_at } = &self.collection;
-        made.load(Ordering::Relaxed) >= collect_at.load(Ordering::Relaxed) && self.may_take_more()
+        let nearly_all = self.limits.max_bytes - self.limits.max_bytes / YIELD_SHARE;
+        made.load(Ordering::Relaxed) >= collect_at.load(Ordering::Relaxed) && self.account.held() < nearly_all
     }
 
     /// Does a message of `len` bytes probably not fit unless something is collected?
@@ -50,11 +51,6 @@ impl Pool {
             && self.arenas.room() != Room::ToGrow
             && !self.arenas.has_gap(pages)
             && self.idle_bytes() < pages
-    }
-
-    /// Can more than a [`YIELD_SHARE`]th of the cap still be taken from the system?
-    fn may_take_more(&self) -> bool {
-        self.account.held() < self.limits.max_bytes - self.limits.max_bytes / YIELD_SHARE
     }
 
     /// Notes that chunks in use were just collected. The next collection is due at the next miss if

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::Pool;
-use crate::owner::chunk::Whereabouts;
+use crate::owner::chunk::{Chunk, Whereabouts};
 use crate::owner::stats::{ClassStats, Stats};
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
@@ -17,10 +17,23 @@ impl Pool {
         }
         self.collect_loans();
         let lent = self.lent_chunks();
-        let mut classes: Vec<ClassStats> = (0..self.shapes.len()).map(|class| self.class_base(class)).collect();
+        let is_lent = |chunk: &Chunk| lent.binary_search_by_key(&NonNull::from(chunk), |(lent, _)| *lent).is_ok();
+        let mut classes = Vec::new();
+        if classes.try_reserve_exact(self.shapes.len()).is_ok() {
+            classes.extend(self.shapes.iter().zip(self.tallies.iter()).zip(self.shelves.iter()).map(
+                |((shape, tally), shelf)| ClassStats {
+                    size: shape.size(),
+                    align: shape.align,
+                    idle: shelf.idle_count(),
+                    hits: tally.past_uses.load(Ordering::Relaxed),
+                    misses: tally.misses.load(Ordering::Relaxed),
+                    ..ClassStats::default()
+                },
+            ));
+        }
         // `hits` counts all uses at first.
         for chunk in self.registry.lock().chunks() {
-            let class = &mut classes[chunk.class()];
+            let Some(class) = classes.get_mut(chunk.class()) else { break };
             class.chunks += 1;
             class.hits += chunk.uses();
             // The shelf has already counted every chunk in its idle queue as idle.
@@ -31,7 +44,7 @@ impl Pool {
                     class.leased += 1;
                     class.idle = class.idle.saturating_sub(1);
                 }
-                (Whereabouts::Elsewhere, _) if lent.binary_search(&NonNull::from(chunk)).is_ok() => class.leased += 1,
+                (Whereabouts::Elsewhere, _) if is_lent(chunk) => class.leased += 1,
                 (Whereabouts::Idle | Whereabouts::Elsewhere, _) => {}
             }
         }
@@ -70,21 +83,7 @@ impl Pool {
                 leased += chunk.capacity();
             }
         }
-        let lent = self.bytes_lent();
+        let lent: usize = self.lent_chunks().iter().map(|(_, capacity)| capacity).sum();
         (in_use.saturating_sub(self.idle_bytes() + lent), leased + lent)
-    }
-
-    /// What is known of a class without looking at its chunks. `hits` counts all uses of destroyed
-    /// chunks.
-    fn class_base(&self, class: usize) -> ClassStats {
-        let (kind, tally) = (self.shapes[class], &self.tallies[class]);
-        ClassStats {
-            size: kind.size(),
-            align: kind.align,
-            idle: self.shelves[class].idle_count(),
-            hits: tally.past_uses.load(Ordering::Relaxed),
-            misses: tally.misses.load(Ordering::Relaxed),
-            ..ClassStats::default()
-        }
     }
 }

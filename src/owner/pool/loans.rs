@@ -4,7 +4,7 @@
 
 use super::Pool;
 use crate::owner::arena::Room;
-use crate::owner::chunk::{Chunk, OwnedChunk};
+use crate::owner::chunk::{Chunk, ClosedChunk};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ impl Pool {
 
     /// Takes a chunk of a class that has come back from a borrower, unless making another one is
     /// better.
-    pub(super) fn take_returned(&self, class: usize) -> Option<OwnedChunk> {
+    pub(super) fn take_returned(&self, class: usize) -> Option<ClosedChunk> {
         // One lock after the other, never both.
         let has_lenders = self.lenders.lock().as_ref().is_some_and(|lenders| !lenders.is_empty());
         let is_deep = || self.arenas.room() != Room::ToGrow || self.registry.lock().count(class) >= DEPTH;
@@ -60,30 +60,25 @@ impl Pool {
         self.ask_lenders(|lender| lender.collect() + lender.reclaim())
     }
 
-    /// Bytes of all chunks that are lent.
-    pub(super) fn bytes_lent(&self) -> usize {
+    /// All chunks that are lent, ordered by address, and how many bytes each has.
+    pub(super) fn lent_chunks(&self) -> Vec<(NonNull<Chunk>, usize)> {
         let mut lent = Vec::new();
-        let mut tell = |chunk: &Chunk| lent.push((NonNull::from(chunk), chunk.capacity()));
+        let mut tell = |chunk: &Chunk| {
+            if lent.try_reserve(1).is_ok() {
+                lent.push((NonNull::from(chunk), chunk.capacity()));
+            }
+        };
         self.lenders.lock().iter().flatten().for_each(|lender| lender.each_lent(&mut tell));
         // Several channels may have the same one.
         lent.sort_unstable();
         lent.dedup();
-        lent.iter().map(|(_, capacity)| capacity).sum()
-    }
-
-    /// All chunks that are lent, ordered by address.
-    pub(super) fn lent_chunks(&self) -> Vec<NonNull<Chunk>> {
-        let mut lent = Vec::new();
-        let mut tell = |chunk: &Chunk| lent.push(NonNull::from(chunk));
-        self.lenders.lock().iter().flatten().for_each(|lender| lender.each_lent(&mut tell));
-        lent.sort_unstable();
         lent
     }
 
-    /// Is this chunk lent and not yet back?
+    /// Returns `true` if this chunk is lent and not yet back.
     pub(crate) fn has_lent(&self, chunk: NonNull<Chunk>) -> bool {
         self.collect_loans();
-        self.lent_chunks().binary_search(&chunk).is_ok()
+        self.lent_chunks().iter().any(|(lent, _)| *lent == chunk)
     }
 
     fn ask_lenders(&self, ask: impl Fn(&dyn Lends) -> usize) -> usize {

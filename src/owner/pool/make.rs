@@ -8,16 +8,20 @@
 use super::Pool;
 use crate::error::OsError;
 use crate::os::posix::round_to_pages;
-use crate::owner::arena::{Carved, Grain, Need, Room, Run};
-use crate::owner::chunk::OwnedChunk;
+use crate::owner::arena::{Carved, Grain, Need, Room};
+use crate::owner::chunk::ClosedChunk;
 use crate::owner::class::MIN_SIZE;
 use crate::owner::error::AllocError;
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 /// A segment that is never given up is made no shorter than this share of its intended length.
 const KEPT_SHARE: usize = 32;
+
+/// How often room is made for one request. Other threads may take what was made.
+const TRIES: usize = 8;
 
 /// A class *recurs* if fewer than this many chunks were made since its last one. So a publisher
 /// that cycles through this many sizes reaches the warm path.
@@ -33,7 +37,20 @@ pub(super) struct Wanted {
     pub(super) class: usize,
     pub(super) need: Need,
     /// As long as its message, and destroyed when it is given back.
-    is_one_off: bool,
+    pub(super) is_one_off: bool,
+    /// A free chunk of a slightly larger class will do, too.
+    pub(super) may_be_larger: bool,
+}
+
+/// Where a chunk may be carved.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Where {
+    /// In the arenas there are, outside the region of another class (see `arena::region`).
+    Arenas,
+    /// There, or in a new arena.
+    Grow,
+    /// In the arenas there are, in any region.
+    Anywhere,
 }
 
 /// Why there is no memory for a new chunk.
@@ -42,10 +59,6 @@ enum NoMemory {
     Cap,
     /// The system refused.
     Os(OsError),
-}
-
-fn is_for_want_of_memory(error: &OsError) -> bool {
-    matches!(error.errno(), Some(libc::ENOSPC | libc::ENOMEM))
 }
 
 /// The process has no private memory for an arena's books.
@@ -61,31 +74,27 @@ impl Pool {
     /// of many sizes, a chunk on a shelf is in the way of all others and is rarely used again; when
     /// it is, its message lies where it fits badly.
     #[cold]
-    pub(super) fn make_for(self: &Arc<Self>, class: usize, len: usize) -> Result<OwnedChunk, AllocError> {
-        let made_since = self.made_since(class);
+    pub(super) fn make_for(self: &Arc<Self>, class: usize, len: usize) -> Result<ClosedChunk, AllocError> {
         let need = self.shapes[class].need;
         let recurs_within = match (self.arenas.room(), need.grain) {
-            (Room::ToGrow, _) => return self.make(class),
-            (Room::Crowded, Grain::Page) => RECURS_WITHIN_WHERE_CROWDED,
-            _ => RECURS_WITHIN,
+            (Room::ToGrow, _) => None,
+            (Room::Crowded, Grain::Page) => Some(RECURS_WITHIN_WHERE_CROWDED),
+            _ => Some(RECURS_WITHIN),
         };
+        let is_kept = recurs_within.map_or(true, |within| self.made_since(class) < within);
         let (_, size) = self.demand(class, len);
-        let one_off = Wanted { class, need: Need { size: size.min(need.size), ..need }, is_one_off: true };
-        if made_since >= recurs_within {
-            return self.make_wanted(one_off);
-        }
-        match self.make(class) {
+        let usual = self.usual(class);
+        let need = Need { size: size.min(need.size), ..need };
+        let one_off = Wanted { need, is_one_off: true, ..usual };
+        let mut made = self.make(if is_kept { usual } else { one_off });
+        if is_kept && need.size < usual.need.size && made.as_ref().is_err_and(AllocError::is_at_the_cap) {
             // It may fit without what is lost to rounding.
-            Err(error) if error.is_at_the_cap() && one_off.need.size < need.size => {
-                self.make_wanted(one_off).map_err(|_| error)
-            }
-            made => made,
+            made = self.make(one_off).or(made);
         }
-    }
-
-    /// Bytes of a chunk of a class, for errors.
-    pub(crate) fn need(&self, class: usize) -> usize {
-        self.shapes[class].need.size
+        if made.as_ref().is_err_and(AllocError::is_at_the_cap) {
+            self.note_refusal(class, need);
+        }
+        made
     }
 
     /// The least that a message of `len` bytes of a class takes: the grain, as a number, and bytes.
@@ -105,110 +114,128 @@ impl Pool {
         }
     }
 
-    /// Makes a chunk of the class's size, which stays in the pool.
-    #[cold]
-    pub(crate) fn make(self: &Arc<Self>, class: usize) -> Result<OwnedChunk, AllocError> {
-        self.make_wanted(Wanted { class, need: self.shapes[class].need, is_one_off: false })
+    /// A chunk of the class's size, which stays in the pool.
+    pub(super) fn usual(&self, class: usize) -> Wanted {
+        Wanted { class, need: self.shapes[class].need, is_one_off: false, may_be_larger: true }
     }
 
-    /// Makes a chunk, and room for it if need be.
-    fn make_wanted(self: &Arc<Self>, wanted: Wanted) -> Result<OwnedChunk, AllocError> {
-        let class = wanted.class;
-        // Only once: a process that writes garbage can make it look as if there were always more to
-        // reclaim.
-        let mut may_reclaim = true;
-        let mut was_punched = false;
-        if self.arenas.room() == Room::ToGrow {
-            // No segment is made while a chunk is free anywhere.
-            if let Ok(memory) = self.find_memory(wanted, false) {
-                return Ok(self.register(wanted, memory));
-            }
-            if let Some(chunk) = self.take_any(class) {
-                return Ok(chunk);
-            }
-        }
+    /// Makes a chunk, and room for it if need be; or takes one that is free meanwhile.
+    #[cold]
+    pub(super) fn make(self: &Arc<Self>, mut wanted: Wanted) -> Result<ClosedChunk, AllocError> {
+        // Once each: a process that writes garbage can make it look as if there were always more to
+        // reclaim, and other threads may take the room that was made.
+        let (mut may_reclaim, mut was_punched, mut may_sweep, mut tries) = (true, false, true, TRIES);
+        let mut from = if self.arenas.room() == Room::ToGrow { Where::Arenas } else { Where::Grow };
         loop {
-            let failure = match self.find_memory(wanted, true) {
+            let failure = match self.find_memory(wanted, from) {
                 Ok(memory) => return Ok(self.register(wanted, memory)),
                 Err(failure) => failure,
             };
-            if let Some(chunk) = self.take_any(class) {
+            if let Some(chunk) = self.take_any(wanted) {
                 return Ok(chunk);
             }
+            // No segment is made while a chunk is free anywhere.
+            if from == Where::Arenas {
+                from = Where::Grow;
+                continue;
+            }
+            tries = tries.saturating_sub(1);
             let has_made_room = match &failure {
-                NoMemory::Os(error) if !is_for_want_of_memory(error) => false,
+                _ if tries == 0 => false,
+                NoMemory::Cap => self.make_room(wanted, from == Where::Anywhere),
+                NoMemory::Os(error) if !error.is_for_want_of_memory() => false,
                 NoMemory::Os(error) => {
                     self.relieve_system(wanted.need, std::mem::replace(&mut was_punched, true), error)
+                        || std::mem::take(&mut may_sweep) && self.source.sweep() > 0
                 }
-                NoMemory::Cap => self.trade(wanted),
             };
-            let may_try_again = has_made_room || std::mem::take(&mut may_reclaim) && self.reclaim() > 0;
-            if !may_try_again {
+            if has_made_room || std::mem::take(&mut may_reclaim) && self.reclaim() > 0 {
+                continue;
+            }
+            match failure {
+                NoMemory::Cap if from == Where::Grow && self.arenas.is_kept_from(wanted.class) => {
+                    (from, tries) = (Where::Anywhere, TRIES);
+                    // One that is in the way goes when it is dropped, unless there is no other place.
+                    wanted.is_one_off |= wanted.may_be_larger && self.arenas.has_other_places();
+                }
                 // Another thread may have given one back meanwhile.
-                return self.take_any(class).ok_or_else(|| match failure {
-                    NoMemory::Cap => self.exhausted(wanted.need),
-                    NoMemory::Os(error) => {
-                        self.give_up_unused_arenas();
-                        error.into()
-                    }
-                });
+                failure => return self.take_any(wanted).ok_or_else(|| self.failed(wanted, failure)),
+            }
+        }
+    }
+
+    /// The error of a request that has failed. What was made for it is undone.
+    #[cold]
+    fn failed(&self, wanted: Wanted, failure: NoMemory) -> AllocError {
+        match failure {
+            NoMemory::Cap => self.exhausted(wanted.need),
+            NoMemory::Os(error) => {
+                if !self.source.keeps_segments() {
+                    self.give_up_arenas(true);
+                }
+                error.into()
             }
         }
     }
 
     /// Takes any free chunk that will do for a class, however long the search.
-    fn take_any(&self, class: usize) -> Option<OwnedChunk> {
+    fn take_any(&self, wanted: Wanted) -> Option<ClosedChunk> {
+        let class = wanted.class;
+        if !wanted.may_be_larger {
+            // A reservation is of chunks beside those there are.
+            self.return_lent();
+            return None;
+        }
         let idle = self.take_own(class).or_else(|| self.take_lent(class, usize::MAX));
         idle.or_else(|| self.take_larger(class))
     }
 
-    fn register(self: &Arc<Self>, wanted: Wanted, memory: Carved) -> OwnedChunk {
+    fn register(self: &Arc<Self>, wanted: Wanted, memory: Carved) -> ClosedChunk {
         let Wanted { class, is_one_off, .. } = wanted;
-        if !is_one_off {
-            self.shelves[class].open_idle(self.shapes[class].max_idle.saturating_sub(1));
-        }
         let tally = &self.tallies[class];
         tally.misses.fetch_add(1, Ordering::Relaxed);
         tally.last_made.store(self.made.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
-        #[cfg(feature = "zenoh")]
         self.collection.note_made(memory.len());
         let mut registry = self.registry.lock();
-        if !is_one_off && registry.count(class) == 0 {
-            self.used.insert(class);
+        if !is_one_off {
+            let others = self.note_listed(class);
+            self.shelves[class].open_idle(others, self.shapes[class].max_idle.saturating_sub(1));
         }
         registry.enter(self.clone(), class, memory, is_one_off)
     }
 
-    /// Carves memory for a chunk; out of a new arena, if it may.
-    fn find_memory(&self, wanted: Wanted, may_grow: bool) -> Result<Carved, NoMemory> {
-        let need = wanted.need;
+    /// Carves memory for a chunk.
+    fn find_memory(&self, wanted: Wanted, from: Where) -> Result<Carved, NoMemory> {
+        let Wanted { need, class, .. } = wanted;
         if need.grain == Grain::Page {
-            let run = self.find_run(need.size, need.size, may_grow)?;
-            // Not before there is a gap: what cannot be served destroys nothing.
-            self.relieve_crowding();
+            let run = self.find_run(need.size, need.size, class, from)?;
+            // Not before there is a gap: what cannot be served evicts nothing.
+            if self.arenas.room() == Room::Crowded {
+                self.relieve_crowding();
+            }
             return Ok(run);
         }
-        if let Some(carved) = self.arenas.carve_lines(need.size) {
+        if let Some(carved) = self.arenas.carve_lines(need.size, class, from == Where::Anywhere) {
             return Ok(carved);
         }
         let (len, least) = self.arenas.heap_len(need.size, !wanted.is_one_off);
         if need.size >= self.limits.page && len == least {
             // Nothing else would fit in that heap.
-            return self.find_run(least, least, may_grow).map(|run| run.shortened(need.size));
+            return self.find_run(least, least, class, from).map(|run| run.shortened(need.size));
         }
-        let run = self.find_run(len, least, may_grow)?;
+        let run = self.find_run(len, least, class, from)?;
         self.arenas.add_heap(run, need.size).ok_or_else(|| no_private_memory("a heap", len))
     }
 
     /// A run of `wanted` bytes with its memory reserved, or a shorter one, but of at least `least`
     /// bytes.
-    fn find_run(&self, wanted: usize, least: usize, may_grow: bool) -> Result<Carved, NoMemory> {
+    fn find_run(&self, wanted: usize, least: usize, class: usize, from: Where) -> Result<Carved, NoMemory> {
         let mut len = wanted;
         loop {
-            match self.arenas.carve_run(len).map(|run| self.fill(run)) {
+            match self.arenas.carve_run(len, class, from == Where::Anywhere).map(|run| self.fill(run)) {
                 Some(Ok(carved)) => return Ok(carved),
                 Some(Err(error)) if len == least => return Err(error),
-                None if len == least && !may_grow => return Err(NoMemory::Cap),
+                None if len == least && from != Where::Grow => return Err(NoMemory::Cap),
                 None if len == least => {
                     // The next try may fail too, if other threads are faster.
                     self.grow(wanted).or_else(|_| self.grow(least))?;
@@ -220,19 +247,19 @@ impl Pool {
     }
 
     /// Reserves memory for the parts of a run that have none.
-    fn fill(&self, mut run: Run) -> Result<Carved, NoMemory> {
-        while let Some(hole) = run.holes.pop() {
-            if let Err(error) = run.carved.payload().segment().reserve(hole.clone()) {
+    fn fill(&self, (run, holes): (Carved, Vec<Range<usize>>)) -> Result<Carved, NoMemory> {
+        let segment = run.payload().segment();
+        for (at, hole) in holes.iter().enumerate() {
+            if let Err(error) = segment.reserve(hole.clone()) {
                 // Undoes what was reserved of the hole before the failure.
-                run.carved.payload().segment().discard(hole.clone());
-                run.holes.push(hole);
-                self.arenas.give_up(run);
+                segment.discard(hole.clone());
+                self.arenas.give_up(run, &holes[at..]);
                 return Err(NoMemory::Os(error));
             }
             self.account.take(hole.len());
         }
-        self.arenas.fill_rests(&run.carved, &self.account);
-        Ok(run.carved)
+        self.arenas.fill_rests(&run, &self.account);
+        Ok(run)
     }
 
     /// Adds an arena with room for a run of `len` bytes, unless another thread has done so.
@@ -263,7 +290,7 @@ impl Pool {
                 }
                 // Address space may be short for so long an arena; or /dev/shm, if the factory
                 // wants room for all of it.
-                Err(NoMemory::Os(error)) if is_for_want_of_memory(&error) && arena > least => {
+                Err(NoMemory::Os(error)) if error.is_for_want_of_memory() && arena > least => {
                     arena = round_to_pages(arena / 2).unwrap_or(least).max(len);
                 }
                 Err(error) => return Err(error),

@@ -12,81 +12,81 @@
 
 #![forbid(unsafe_code)]
 
-mod class_set;
-#[cfg(feature = "zenoh")]
 mod collect;
 mod count;
-mod evict;
 mod give;
 mod loans;
 mod make;
 mod reserve;
+mod room;
 mod take;
-mod trade;
 mod window;
 
 use crate::os::fork;
 use crate::owner::arena::Arenas;
-use crate::owner::chunk::{Chunk, OwnedChunk};
+use crate::owner::chunk::{Chunk, ChunkShelf, OwnedChunk};
 use crate::owner::control::OwnerControl;
 use crate::owner::error::ShareError;
 use crate::owner::limits::{Account, ClassShape, First, Limits};
-use crate::owner::listening::{self, REFUSED};
-use crate::owner::refusals::Refusals;
+use crate::owner::listening::Notice;
 use crate::owner::registry::Registry;
 use crate::owner::segment_factory::SegmentFactory;
-use crate::owner::shelf::{LentQueue, Shelf};
+use crate::owner::shelf::Queue;
 use crate::owner::waiting::WaitingRoom;
 use crate::protocol::ids::ProviderId;
 use crate::protocol::memory_bell::MemoryBell;
-use class_set::ClassSet;
 pub(crate) use loans::Lends;
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
-use window::{LastWindow, NO_MARK};
+use window::{Windows, NO_MARK};
+
+/// How many classes are counted together: those of one doubling.
+const GROUP: usize = 32;
 
 /// All chunks of one owner, and the memory they are carved out of.
 pub(crate) struct Pool {
-    shelves: Box<[Shelf<OwnedChunk>]>,
+    shelves: Box<[ChunkShelf]>,
     /// Keeps nothing: the shelf of one-offs.
-    no_shelf: Shelf<OwnedChunk>,
+    no_shelf: ChunkShelf,
     fork_epoch: u64,
-    lent: LentQueue<OwnedChunk>,
+    lent: Queue<OwnedChunk>,
     shapes: Box<[ClassShape]>,
     tallies: Box<[Tally]>,
     /// How many chunks of each class are promised to stay. Changed under `reserving`.
     reserved: Box<[AtomicUsize]>,
     reserving: Mutex<()>,
-    /// The classes that have chunks other than one-offs. Changed under the registry's lock.
-    used: ClassSet,
+    /// How many chunks of each class there are, except one-offs. Changed under the registry's lock.
+    /// Side by side, and summed up by groups: a search for idle chunks reads a few cache lines of
+    /// these, not the shelves.
+    listed: Box<[AtomicUsize]>,
+    groups: Box<[AtomicUsize]>,
     limits: Limits,
     account: Account,
     arenas: Arenas,
     registry: Mutex<Registry>,
-    first_share: Mutex<()>,
+    /// One chunk is shared for the first time at a time. Holds whether the pool is closed.
+    first_share: Mutex<bool>,
     growing: Mutex<()>,
-    /// One thread trades at a time. Holds the class that last gave up a chunk.
-    trading: Mutex<usize>,
+    /// One thread makes room at a time.
+    making_room: Mutex<()>,
     /// Those that have lent chunks. `None` once the pool is closed.
     lenders: Mutex<Option<Vec<Arc<dyn Lends>>>>,
     /// Searches of the lent queue.
     searches: AtomicU64,
     /// Chunks made.
     made: AtomicU64,
-    #[cfg(feature = "zenoh")]
     collection: collect::Collection,
     waiting: Arc<WaitingRoom>,
-    refusals: Refusals,
-    /// Uses of chunks, in units of `COUNTED` (see `window`).
-    uses_counted: AtomicU64,
-    last_window: Mutex<LastWindow>,
+    notice: Notice,
+    windows: Windows,
     source: Box<dyn SegmentFactory>,
     /// Where peers count their leases. `None` if somebody else counts a chunk's readers.
     control: Option<OwnerControl>,
 }
 
 /// Counts for one class that change only on cold paths.
+#[derive(Default)]
 struct Tally {
     /// Chunks made.
     misses: AtomicU64,
@@ -96,12 +96,13 @@ struct Tally {
     past_uses: AtomicU64,
     /// The low-water mark of this window (see `window`).
     low: AtomicUsize,
+    /// How many idle chunks the last window has not needed and are still there.
+    unneeded: AtomicUsize,
 }
 
 impl Tally {
     fn new() -> Self {
-        let zero = || AtomicU64::new(0);
-        Self { misses: zero(), last_made: zero(), past_uses: zero(), low: AtomicUsize::new(NO_MARK) }
+        Self { low: AtomicUsize::new(NO_MARK), ..Self::default() }
     }
 }
 
@@ -112,34 +113,33 @@ impl Pool {
             First::Usual(_) if limits.keeps_nothing() && !source.keeps_segments() => First::OneMessage,
             first => first,
         };
-        let shelves = shapes.iter().map(|_| Shelf::new(limits.keeps_nothing())).collect();
+        let shelves = shapes.iter().map(|_| ChunkShelf::new(limits.keeps_nothing())).collect();
         let classes = shapes.len();
         Arc::new(Self {
             shelves,
-            no_shelf: Shelf::new(true),
+            no_shelf: ChunkShelf::new(true),
             fork_epoch: fork::epoch(),
-            lent: LentQueue::new(),
+            lent: Queue::new(),
             tallies: shapes.iter().map(|_| Tally::new()).collect(),
             reserved: shapes.iter().map(|_| AtomicUsize::new(0)).collect(),
             reserving: Mutex::new(()),
-            used: ClassSet::new(shapes.len()),
+            listed: shapes.iter().map(|_| AtomicUsize::new(0)).collect(),
+            groups: shapes.chunks(GROUP).map(|_| AtomicUsize::new(0)).collect(),
             shapes,
-            arenas: Arenas::new(limits.max_bytes, first_arena, limits.longest_arena),
+            arenas: Arenas::new(limits.max_bytes, first_arena, limits.longest_arena, source.keeps_segments()),
             limits,
             account: Account::default(),
             registry: Mutex::new(Registry::new(classes)),
-            first_share: Mutex::new(()),
+            first_share: Mutex::new(false),
             growing: Mutex::new(()),
-            trading: Mutex::new(0),
+            making_room: Mutex::new(()),
             lenders: Mutex::new(Some(Vec::new())),
             searches: AtomicU64::new(0),
             made: AtomicU64::new(0),
-            #[cfg(feature = "zenoh")]
             collection: collect::Collection::default(),
             waiting: Arc::new(WaitingRoom::new()),
-            refusals: Refusals::new(),
-            uses_counted: AtomicU64::new(0),
-            last_window: Mutex::default(),
+            notice: Notice::new(),
+            windows: Windows::default(),
             source,
             control,
         })
@@ -147,20 +147,41 @@ impl Pool {
 
     /// The shelves, indexed by class.
     #[inline]
-    pub(crate) fn shelves(&self) -> &[Shelf<OwnedChunk>] {
+    pub(crate) fn shelves(&self) -> &[ChunkShelf] {
         &self.shelves
     }
 
-    pub(crate) fn shelf(&self, class: usize) -> &Shelf<OwnedChunk> {
-        &self.shelves[class]
+    /// How many chunks of a class there are, except one-offs.
+    fn listed(&self, class: usize) -> usize {
+        // Relaxed: where it decides, the registry's lock orders it.
+        self.listed[class].load(Ordering::Relaxed)
+    }
+
+    /// Counts a chunk of a class. Returns how many there were.
+    fn note_listed(&self, class: usize) -> usize {
+        self.groups[class / GROUP].fetch_add(1, Ordering::Relaxed);
+        self.listed[class].fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn note_unlisted(&self, class: usize) {
+        self.listed[class].fetch_sub(1, Ordering::Relaxed);
+        self.groups[class / GROUP].fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// The classes that have chunks other than one-offs, in descending order.
+    fn used_classes(&self) -> impl Iterator<Item = usize> + '_ {
+        let is_used = |counts: &[AtomicUsize], at: usize| counts[at].load(Ordering::Relaxed) > 0;
+        let groups = (0..self.groups.len()).rev().filter(move |&group| is_used(&self.groups, group));
+        let classes = groups.flat_map(|group| (group * GROUP..self.listed.len().min((group + 1) * GROUP)).rev());
+        classes.filter(move |&class| is_used(&self.listed, class))
     }
 
     /// The chunks that peers lease.
-    pub(crate) fn lent(&self) -> &LentQueue<OwnedChunk> {
+    pub(crate) fn lent(&self) -> &Queue<OwnedChunk> {
         &self.lent
     }
 
-    pub(crate) fn no_shelf(&self) -> &Shelf<OwnedChunk> {
+    pub(crate) fn no_shelf(&self) -> &ChunkShelf {
         &self.no_shelf
     }
 
@@ -169,9 +190,9 @@ impl Pool {
         &self.waiting
     }
 
-    /// What was refused at the cap.
-    pub(crate) fn refusals(&self) -> &Refusals {
-        &self.refusals
+    /// Where it notes that a request waits.
+    pub(crate) fn notice(&self) -> Notice {
+        self.notice
     }
 
     /// What rings when memory comes back.
@@ -201,36 +222,48 @@ impl Pool {
     /// Gives a chunk its record, and makes room for it in the lent queue. Returns the generation.
     #[cold]
     pub(crate) fn prepare_to_share(&self, chunk: &Chunk) -> Result<u64, ShareError> {
-        let _one_at_a_time = self.first_share.lock();
-        match self.claim_record(chunk) {
-            Err(ShareError::TooManyShared { .. }) if self.free_a_record() => self.claim_record(chunk),
-            claimed => claimed,
-        }
+        self.claim_records(|is_closed| self.claim_record(chunk, is_closed))
     }
 
     /// Gives each chunk of a class its record, those in use included.
     fn prepare_class(&self, class: usize) -> Result<(), ShareError> {
-        let _one_at_a_time = self.first_share.lock();
+        self.claim_records(|is_closed| {
+            let registry = self.registry.lock();
+            let result = registry.of_class(class).try_for_each(|chunk| self.claim_record(chunk, is_closed).map(drop));
+            result
+        })
+    }
+
+    /// Claims what can be claimed. Where records are short, idle chunks give theirs up one by one,
+    /// but not once the pool is closed: what its queues hold then are seals.
+    fn claim_records<T>(&self, claim: impl Fn(bool) -> Result<T, ShareError>) -> Result<T, ShareError> {
+        let is_closed = self.first_share.lock();
+        let mut may_collect = true;
         loop {
-            let claimed = self.registry.lock().of_class(class).try_for_each(|chunk| self.claim_record(chunk).map(drop));
-            match claimed {
-                Err(ShareError::TooManyShared { .. }) if self.free_a_record() => {}
-                claimed => return claimed,
+            let claimed = claim(*is_closed);
+            if *is_closed || !matches!(claimed, Err(ShareError::TooManyShared { .. })) {
+                return claimed;
+            }
+            if std::mem::take(&mut may_collect) {
+                self.reclaim();
+                self.return_lent();
+            } else if self.evict(1, Chunk::has_record) == 0 {
+                return claimed;
             }
         }
     }
 
     /// Gives a chunk a record that is free, if it has none. The caller holds the lock of first
     /// shares.
-    fn claim_record(&self, chunk: &Chunk) -> Result<u64, ShareError> {
+    fn claim_record(&self, chunk: &Chunk, is_closed: bool) -> Result<u64, ShareError> {
         let generation = chunk.generation();
         if generation != 0 {
             return Ok(generation);
         }
         let control = self.control().ok_or(ShareError::TooManyShared { max: 0 })?;
         // Room for every record there is, so the queue is never full unless it is sealed.
-        if !self.lent.open(control.records()) {
-            return Err(ShareError::OutOfMemory { bytes: LentQueue::<OwnedChunk>::bytes(control.records()) });
+        if !is_closed && !self.lent.open(control.records()) {
+            return Err(ShareError::OutOfMemory { bytes: Queue::<OwnedChunk>::bytes(control.records()) });
         }
         let (record, generation) = control.claim_record()?;
         chunk.set_record(record, generation);
@@ -240,7 +273,7 @@ impl Pool {
     /// Closes the pool: it keeps nothing from now on. Called once, by the only taker of chunks.
     pub(crate) fn close(&self) {
         self.waiting.close(self);
-        listening::stop(self, REFUSED);
+        *self.first_share.lock() = true;
         self.shelves.iter().for_each(|shelf| shelf.close(Self::destroy));
         // Only now that the shelves refuse: what lenders still have out is given up.
         let lenders = std::mem::take(&mut *self.lenders.lock());
@@ -255,8 +288,6 @@ impl Drop for Pool {
     /// goes back to the system.
     fn drop(&mut self) {
         self.give_memory_back();
-        for payload in self.arenas.payloads() {
-            self.retire(&payload);
-        }
+        self.arenas.payloads(|payload| self.retire_segment(payload));
     }
 }

@@ -3,17 +3,16 @@
 //! A reservation is a number for a class, not a mark on chunks: so many of its chunks exist, in use
 //! or idle, until the reservation ends. They are made when it is made, with all that a message
 //! needs: memory that is present, a record, and the queue for those that peers lease. Chunks of the
-//! class that exist already, in use or not, get what they lack. From then on nobody evicts a chunk
-//! of the class below that number ([`Pool::evictable`]), and no message of another class takes one.
+//! class that exist already, in use or not, get what they lack. From then on no chunk
+//! of the class is evicted below that number ([`Pool::try_evict`]), and no message of another class takes one.
 //! A search of the lent queue for the class covers all of it, so that none is made while one is
 //! free.
 
 #![forbid(unsafe_code)]
 
+use super::make::Wanted;
 use super::Pool;
-#[cfg(feature = "zenoh")]
-use crate::owner::chunk::Chunk;
-use crate::owner::chunk::OwnedChunk;
+use crate::owner::chunk::{Chunk, ClosedChunk};
 use crate::owner::error::{AllocError, AllocErrorKind};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -29,6 +28,20 @@ impl Pool {
         if wanted > max {
             return Err(AllocErrorKind::ReserveTooMany { count: wanted, max }.into());
         }
+        let mut result = self.make_reserved(class, reserved, wanted);
+        if result.as_ref().is_err_and(AllocError::is_at_the_cap) {
+            // It may fit once nothing idle is in the way, and arenas have joined.
+            self.trim();
+            result = self.make_reserved(class, reserved, wanted);
+        }
+        // A request that looked meanwhile has missed what was in this thread's hand.
+        self.memory_bell().ring();
+        result
+    }
+
+    fn make_reserved(self: &Arc<Self>, class: usize, reserved: usize, wanted: usize) -> Result<(), AllocError> {
+        // What is retired goes when it is dropped, and has a place in the queue until then.
+        self.evict_of(class, usize::MAX, Chunk::is_retired);
         // First the promise, so that what is made is not evicted while it is made.
         self.promise(class, wanted);
         let mut taken = Vec::new();
@@ -37,18 +50,13 @@ impl Pool {
             self.promise(class, reserved);
         }
         for chunk in taken {
-            // Making one may have found an older one, which somebody has used.
-            match (&result, chunk.uses()) {
-                (Err(_), 0) => Self::destroy(chunk),
-                (Ok(()), 0) => {
-                    chunk.count_use(); // misses count it, too
-                    Self::put_back(chunk);
-                }
-                _ => Self::put_back(chunk),
+            chunk.count_use(); // misses count it, too
+            if result.is_ok() {
+                Self::put_back(chunk.into());
+            } else {
+                self.evict_or_put_back(chunk.into());
             }
         }
-        // Who looked meanwhile has missed what was in this thread's hand, or promised in vain.
-        self.memory_bell().ring();
         result
     }
 
@@ -56,10 +64,11 @@ impl Pool {
         self: &Arc<Self>,
         class: usize,
         wanted: usize,
-        taken: &mut Vec<OwnedChunk>,
+        taken: &mut Vec<ClosedChunk>,
     ) -> Result<(), AllocError> {
         while self.registry.lock().count(class) < wanted {
-            taken.push(self.make(class)?);
+            // A chunk of another class does not serve a reservation.
+            taken.push(self.make(Wanted { may_be_larger: false, ..self.usual(class) })?);
         }
         if self.control().is_some() {
             self.prepare_class(class).map_err(AllocErrorKind::ReserveShare)?;
@@ -68,7 +77,6 @@ impl Pool {
     }
 
     /// Tells `each` of every chunk of a class, those in use included.
-    #[cfg(feature = "zenoh")]
     pub(crate) fn each_of_class(&self, class: usize, each: impl FnMut(&Chunk)) {
         self.registry.lock().of_class(class).for_each(each);
     }
@@ -82,11 +90,6 @@ impl Pool {
         self.memory_bell().ring();
     }
 
-    /// Are chunks of a class reserved?
-    pub(crate) fn has_reserved(&self, class: usize) -> bool {
-        self.reserved(class) > 0
-    }
-
     /// From now on so many chunks of a class are reserved.
     fn promise(&self, class: usize, count: usize) {
         // The lock under which `evict` looks at it: what is evicted by the number from before is
@@ -96,7 +99,7 @@ impl Pool {
     }
 
     /// How many chunks of a class are reserved.
-    pub(super) fn reserved(&self, class: usize) -> usize {
+    pub(crate) fn reserved(&self, class: usize) -> usize {
         // Relaxed: where it decides, the registry's lock orders it.
         self.reserved[class].load(Ordering::Relaxed)
     }
@@ -104,12 +107,6 @@ impl Pool {
     /// How many chunks of a class may be evicted, as things are now. Others may be faster; `evict`
     /// decides.
     pub(super) fn evictable(&self, class: usize) -> usize {
-        match self.reserved(class) {
-            0 => self.shelves[class].idle_count(),
-            reserved => {
-                let surplus = self.registry.lock().count(class).saturating_sub(reserved);
-                surplus.min(self.shelves[class].idle_count())
-            }
-        }
+        self.listed(class).saturating_sub(self.reserved(class)).min(self.shelves[class].idle_count())
     }
 }

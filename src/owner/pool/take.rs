@@ -1,12 +1,12 @@
 //! Taking a chunk. It is tried in this order:
 //!
 //! 1. the hot slot of the class (the warm path, in `provider`);
-//! 2. the class's idle queue: chunks that nobody leased when they were given back;
+//! 2. the class's idle queue: chunks that no peer leased when they were given back;
 //! 3. the lent queue: a few of the chunks that were shared longest ago, if their leases have ended;
 //! 4. the chunks that channels have got back by now (`loans`), once the class has a few chunks;
 //! 5. idle chunks of the next larger classes, as long as they waste little;
 //! 6. a new chunk, carved out of the arenas, which grow up to the cap (`make`). Where they can no
-//!    longer grow, it takes the place of idle chunks of other classes (`trade`), or of what dead
+//!    longer grow, it takes the place of idle chunks of other classes (`room`), or of what dead
 //!    peers held. There a chunk of a class that does not recur is a *one-off*: it is as long as its
 //!    message, and destroyed when it is given back, or, if it was shared, by a later search of the
 //!    lent queue.
@@ -15,7 +15,7 @@
 
 use super::Pool;
 use crate::owner::arena::Room;
-use crate::owner::chunk::{Chunk, OwnedChunk, Whereabouts};
+use crate::owner::chunk::{Chunk, ClosedChunk};
 use crate::owner::class::class_of;
 use crate::owner::error::{AllocError, AllocErrorKind};
 use crate::owner::limits::COUNTED;
@@ -29,6 +29,11 @@ const LENT_TRIES: usize = 8;
 /// One more is looked at for each so many bytes of the chunk: a look takes some 50 ns, which is
 /// what the system takes to reserve that much memory. So all are, before a large chunk is carved.
 const BYTES_PER_TRY: usize = 128;
+
+/// How many lent chunks are looked at where the arenas can no longer grow: a new chunk takes no
+/// memory from the system there. Two for each chunk, so that the search overtakes the queue. All are
+/// looked at before a request is refused or evicts anything.
+const LENT_TRIES_AT_THE_CAP: usize = 2;
 
 /// One search of the lent queue in this many covers all of it, and destroys idle chunks above the
 /// idle cap.
@@ -46,12 +51,12 @@ impl Pool {
     /// In a forked child it fails. The child's copy of the pool loses the chunk, but is of no use
     /// anyway.
     #[inline]
-    pub(crate) fn adopt(&self, chunk: &OwnedChunk) -> Result<(), AllocError> {
+    pub(crate) fn adopt(&self, chunk: &Chunk) -> Result<(), AllocError> {
         if !chunk.was_taken_here() {
             self.set_taker(chunk)?;
         }
         if chunk.count_use() % COUNTED == 0 {
-            self.count_uses();
+            self.count_uses(chunk.class());
         }
         Ok(())
     }
@@ -66,60 +71,9 @@ impl Pool {
         Ok(())
     }
 
-    /// Takes a chunk for a message of `len` bytes after the hot slot of its class was found empty.
+    /// Takes a chunk for a message of `len` bytes, of a class whose hot slot was empty.
     #[inline(never)]
-    pub(crate) fn take_slow(self: &Arc<Self>, class: usize, len: usize) -> Result<OwnedChunk, AllocError> {
-        if let Some(chunk) = self.take_idle(class) {
-            return Ok(chunk);
-        }
-        let look = self.refusals.begin(self, class, len)?;
-        let mut has_looked_everywhere = true;
-        let taken = self.look_for(class, len, &mut has_looked_everywhere);
-        match &taken {
-            Ok(_) => self.refusals.granted(self),
-            Err(error) if has_looked_everywhere => self.refusals.refused(self, look, class, len, error),
-            Err(_) => {}
-        }
-        taken
-    }
-
-    /// Takes a chunk of a class that has none idle.
-    fn look_for(
-        self: &Arc<Self>,
-        class: usize,
-        len: usize,
-        has_looked_everywhere: &mut bool,
-    ) -> Result<OwnedChunk, AllocError> {
-        if let Some(chunk) = self.take_lent(class, self.lent_tries(class)) {
-            return Ok(chunk);
-        }
-        if let Some(chunk) = self.take_returned(class) {
-            return Ok(chunk);
-        }
-        if let Some(chunk) = self.take_larger(class) {
-            return Ok(chunk);
-        }
-        // Memory that comes back is kept for the request that has waited longest.
-        if self.waiting.is_held() {
-            *has_looked_everywhere = false;
-            return Err(self.refused(class));
-        }
-        let made = self.make_for(class, len);
-        match &made {
-            Ok(_) => self.waiting.note_passed_over(),
-            Err(_) => self.waiting.searched(self),
-        }
-        made
-    }
-
-    /// Why nothing is carved for a class: at the cap, or memory is kept for somebody else.
-    #[cold]
-    pub(crate) fn refused(&self, class: usize) -> AllocError {
-        self.exhausted(self.shapes[class].need)
-    }
-
-    /// Takes a chunk for a message of `len` bytes on behalf of somebody who waits.
-    pub(crate) fn take_for_waiter(self: &Arc<Self>, class: usize, len: usize) -> Result<OwnedChunk, AllocError> {
+    pub(crate) fn take_slow(self: &Arc<Self>, class: usize, len: usize) -> Result<ClosedChunk, AllocError> {
         let ready = self.take_own(class).or_else(|| self.take_lent(class, self.lent_tries(class)));
         let ready = ready.or_else(|| self.take_returned(class)).or_else(|| self.take_larger(class));
         ready.map_or_else(|| self.make_for(class, len), Ok)
@@ -127,6 +81,7 @@ impl Pool {
 
     fn lent_tries(&self, class: usize) -> usize {
         match self.reserved(class) {
+            0 if self.arenas.room() != Room::ToGrow => LENT_TRIES_AT_THE_CAP,
             0 => LENT_TRIES + self.shapes[class].size() / BYTES_PER_TRY,
             // What was reserved is found, however many are leased: making another one may need the
             // system.
@@ -135,19 +90,28 @@ impl Pool {
     }
 
     /// Takes an idle chunk that will do for a class, if there is one. Makes none.
-    #[cfg(feature = "zenoh")]
-    pub(crate) fn take_ready(&self, class: usize) -> Option<OwnedChunk> {
+    pub(crate) fn take_ready(&self, class: usize) -> Option<ClosedChunk> {
         self.take_own(class).or_else(|| self.take_larger(class))
     }
 
+    /// Is a chunk of a class idle, or reserved, so that a look for it is worth its time?
+    pub(crate) fn has_ready(&self, class: usize) -> bool {
+        self.reserved(class) > 0 || !self.shelves[class].is_empty()
+    }
+
     /// Takes an idle chunk of this very class.
-    pub(crate) fn take_own(&self, class: usize) -> Option<OwnedChunk> {
+    pub(crate) fn take_own(&self, class: usize) -> Option<ClosedChunk> {
+        // Where each message has a size of its own, this leaves the shelves out of the cache.
+        if self.listed(class) == 0 {
+            return None;
+        }
         self.take_idle(class).or_else(|| self.shelves[class].take_hot())
     }
 
     /// Takes an idle chunk of a slightly larger class.
-    pub(super) fn take_larger(&self, class: usize) -> Option<OwnedChunk> {
-        let is_free = |&other: &usize| !self.shelves[other].is_empty() && self.reserved(other) == 0;
+    pub(super) fn take_larger(&self, class: usize) -> Option<ClosedChunk> {
+        let is_free =
+            |&other: &usize| self.listed(other) > 0 && !self.shelves[other].is_empty() && self.reserved(other) == 0;
         let others = self.serving(class).skip(1).filter(is_free);
         others.filter_map(|other| self.take_own(other)).next()
     }
@@ -173,41 +137,31 @@ impl Pool {
     }
 
     /// Takes the chunk that has been in the class's idle queue longest.
-    pub(super) fn take_idle(&self, class: usize) -> Option<OwnedChunk> {
+    pub(super) fn take_idle(&self, class: usize) -> Option<ClosedChunk> {
         let chunk = std::iter::from_fn(|| self.shelves[class].take_idle()).find_map(Self::reopen)?;
-        self.note_low_water(class, &chunk);
+        self.note_low_water(class);
         Some(chunk)
-    }
-
-    /// Makes a chunk that was taken from a queue fit for use, or moves it to the lent queue if a
-    /// peer leases it.
-    pub(super) fn reopen(chunk: OwnedChunk) -> Option<OwnedChunk> {
-        if chunk.recycle() {
-            chunk.set_whereabouts(Whereabouts::Elsewhere);
-            return Some(chunk);
-        }
-        Self::lend(chunk);
-        None
     }
 
     /// Looks at up to `tries` lent chunks, from the head. Takes the first one whose leases have
     /// ended and that will do for the class. Others whose leases have ended go back to their
     /// shelves.
-    pub(super) fn take_lent(&self, class: usize, tries: usize) -> Option<OwnedChunk> {
+    pub(super) fn take_lent(&self, class: usize, tries: usize) -> Option<ClosedChunk> {
         let lent = self.lent.count();
         if lent == 0 {
             return None;
         }
         let serving = self.serving(class);
         let may_serve = |other| other == class || serving.contains(&other) && self.reserved(other) == 0;
-        let wanted = |chunk: &OwnedChunk| may_serve(chunk.class()) && !chunk.is_one_off();
+        let wanted = |chunk: &ClosedChunk| may_serve(chunk.class()) && !chunk.is_retired();
         for _ in 0..tries.min(lent) {
             match self.probe_lent() {
                 Some(chunk) if wanted(&chunk) => return Some(chunk),
-                Some(chunk) => Self::put_back(chunk),
+                Some(chunk) => Self::put_back(chunk.into()),
                 None => {}
             }
         }
+        self.searched();
         // A count lost to another thread only delays the trim, so it is not worth a
         // read-modify-write.
         let count = self.searches.load(Ordering::Relaxed) + 1;
@@ -220,13 +174,13 @@ impl Pool {
 
     /// Takes the chunk at the head of the lent queue, or moves it to the tail if it is still
     /// leased.
-    pub(super) fn probe_lent(&self) -> Option<OwnedChunk> {
+    pub(super) fn probe_lent(&self) -> Option<ClosedChunk> {
         self.lent.take().and_then(Self::reopen)
     }
 
     /// Gives all lent chunks whose leases have ended back to their shelves, or destroys those that
     /// have no place there.
     pub(super) fn return_lent(&self) {
-        (0..self.lent.count()).filter_map(|_| self.probe_lent()).for_each(Self::put_back);
+        (0..self.lent.count()).filter_map(|_| self.probe_lent()).for_each(|chunk| Self::put_back(chunk.into()));
     }
 }

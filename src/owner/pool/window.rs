@@ -5,34 +5,29 @@
 //! A *window* is a number of allocations ([`idle_window`](crate::ProviderBuilder::idle_window)).
 //! There is no thread and no clock, and the warm path counts nothing more: each chunk counts its
 //! uses anyway, and every [`COUNTED`](crate::owner::limits::COUNTED)th one counts for all of them.
-//! The allocation that ends a window does what is to be done. What goes then:
+//! When a window has ended, an allocation of a size that is not reserved judges what was not needed:
 //!
 //! | what | has not been needed if |
 //! |---|---|
-//! | an idle chunk | no message has used it since the last window |
-//! | idle chunks in the queue of a class in use | there were as many whenever one was taken out: the *low-water mark* |
+//! | idle chunks in a class's queue | there were as many whenever one was taken out, or none was: the *low-water mark* |
+//! | the idle chunk in a class's hot slot | no message has used it since the last window |
 //! | memory of gaps between chunks | there was as much at the end of the last window |
 //!
-//! A chunk that peers still lease when it is dropped waits in the lent queue and not in its
-//! class's; where such chunks are used in turn, all of them count as needed.
-//!
-//! The mark is noted at every [`NOTED`]th use of a chunk from the queue. What is
-//! [reserved](super::reserve) stays. Segments stay, too: without memory they are only address
-//! space.
-//!
-//! Giving pages back takes the system some 40 ns each. So that the allocation that ends a window is
-//! not late by many milliseconds, no more than [`MOST_AT_ONCE`] goes at a time.
+//! This allocation and later ones return it to the system, [`AT_ONCE`] at a time: giving pages back
+//! takes the system some 40 ns each. A chunk that peers still lease when it is dropped waits in the
+//! lent queue and not in its class's; where such chunks are used in turn, all of them count as
+//! needed. What is [reserved](super::reserve) stays. Segments stay, too: without memory they are
+//! only address space.
 
 #![forbid(unsafe_code)]
 
-use super::trade::Condemned;
 use super::Pool;
-use crate::owner::chunk::Chunk;
 use crate::owner::limits::COUNTED;
-use std::sync::atomic::Ordering;
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The most memory that one window gives back, in bytes.
-const MOST_AT_ONCE: usize = 128 << 20;
+/// The most memory that one allocation gives back, in bytes.
+const AT_ONCE: usize = 1 << 20;
 
 /// A window has this many counts for each chunk, at least: chunks that are used in turn are counted
 /// all at once, and each of them must be used between the ends of two windows.
@@ -41,80 +36,123 @@ const LEAST_PER_CHUNK: u64 = 2;
 /// Less than this share of the cap is not worth a system call.
 const LEAST_SHARE: usize = 1024;
 
-/// The low-water mark is noted at every so many uses of a chunk from the queue.
-const NOTED: u64 = 8;
-
 /// No low-water mark was noted.
 pub(super) const NO_MARK: usize = usize::MAX;
 
-/// What is remembered from the end of the last window.
+/// The windows of a pool.
 #[derive(Default)]
-pub(super) struct LastWindow {
-    /// What was counted by then.
-    ended_at: u64,
-    /// Bytes of memory in gaps.
+pub(super) struct Windows {
+    /// Uses of chunks, in units of [`COUNTED`].
+    counted: AtomicU64,
+    /// At this count there is something to do.
+    next: AtomicU64,
+    last: Mutex<LastWindow>,
+}
+
+/// What the last window has left to do, and what it is compared with.
+#[derive(Default)]
+struct LastWindow {
+    /// Bytes of memory in gaps at its end.
     gaps: usize,
+    /// Are there classes with chunks that it has not needed?
+    has_chunks: bool,
+    /// How many bytes of gaps it has not needed, those of such chunks included.
+    bytes: usize,
 }
 
 impl Pool {
-    /// Counts [`COUNTED`] uses, and ends the window if these do.
+    /// Counts [`COUNTED`] uses, of which one was of this class.
     #[cold]
     #[inline(never)]
-    pub(super) fn count_uses(&self) {
-        let counted = self.uses_counted.fetch_add(1, Ordering::Relaxed) + 1;
-        let window = self.limits.idle_window / COUNTED;
-        if window != 0 && counted % window == 0 {
-            self.end_window(counted);
+    pub(super) fn count_uses(&self, class: usize) {
+        let counted = self.windows.counted.fetch_add(1, Ordering::Relaxed) + 1;
+        let is_due = counted >= self.windows.next.load(Ordering::Relaxed);
+        if is_due && self.limits.idle_window != 0 && self.reserved(class) == 0 {
+            self.return_unneeded(counted);
         }
     }
 
     /// Notes how many chunks are left in a class's queue, of which one was just taken.
     #[inline]
-    pub(super) fn note_low_water(&self, class: usize, taken: &Chunk) {
-        if taken.uses() % NOTED == 0 {
-            self.tallies[class].low.fetch_min(self.shelves[class].queued_count(), Ordering::Relaxed);
+    pub(super) fn note_low_water(&self, class: usize) {
+        let (low, left) = (&self.tallies[class].low, self.shelves[class].queued_count());
+        // A mark that another thread overwrites only delays what goes.
+        if left < low.load(Ordering::Relaxed) {
+            low.store(left, Ordering::Relaxed);
         }
     }
 
-    fn end_window(&self, counted: u64) {
+    fn return_unneeded(&self, counted: u64) {
         // One thread is enough.
-        let Some(mut last) = self.last_window.try_lock() else { return };
-        if counted.saturating_sub(last.ended_at) < self.registry.lock().len() as u64 * LEAST_PER_CHUNK {
-            return;
+        let Some(mut last) = self.windows.last.try_lock() else { return };
+        let window = (self.limits.idle_window / COUNTED).max(self.registry.lock().len() as u64 * LEAST_PER_CHUNK);
+        if self.windows.next.load(Ordering::Relaxed) == 0 {
+            // The first window begins with the first message.
+            return self.windows.next.store(counted + window, Ordering::Relaxed);
         }
-        last.ended_at = counted;
-        self.collect_loans();
-        self.return_lent();
-        let gaps = self.arenas.filled_gaps();
-        let destroyed = self.used.iter().fold(0, |sum, class| sum + self.destroy_unneeded(class, MOST_AT_ONCE - sum));
-        let unneeded = gaps.min(last.gaps) + destroyed;
-        let is_little = unneeded < self.limits.max_bytes / LEAST_SHARE;
-        let given = if is_little { 0 } else { self.punch(unneeded.min(MOST_AT_ONCE)) };
-        last.gaps = (gaps + destroyed).saturating_sub(given);
-        // Who looked meanwhile has missed what was in this thread's hand.
+        if last.is_done() {
+            self.judge(&mut last);
+        }
+        let evicted = if last.has_chunks { self.evict_unneeded() } else { 0 };
+        last.has_chunks = evicted >= AT_ONCE;
+        last.bytes += evicted;
+        self.punch(last.bytes.min(AT_ONCE));
+        last.bytes = last.bytes.saturating_sub(AT_ONCE);
+        let next = if last.is_done() { counted + window } else { counted + 1 };
+        self.windows.next.store(next, Ordering::Relaxed);
+        // A request that looked meanwhile has missed what was in this thread's hand.
         self.memory_bell().ring();
     }
 
-    /// Destroys the idle chunks of a class that the window has not needed, up to `most` bytes.
-    /// Returns their bytes, at most `most`.
-    fn destroy_unneeded(&self, class: usize, most: usize) -> usize {
-        let low = match self.tallies[class].low.swap(NO_MARK, Ordering::Relaxed) {
-            NO_MARK => 0,
-            low => low,
-        };
-        let (size, evictable) = (self.shapes[class].size(), self.evictable(class));
-        let (mut destroyed, most_chunks) = (0, evictable.min(most / size));
-        // The hot slot's chunk first, while the queue still has others for other threads.
-        let hot = self.shelves[class].take_hot().map(Condemned::hot);
-        let queued = (0..self.shelves[class].queued_count()).map_while(|_| self.take_queued(class));
-        for idle in hot.into_iter().chain(queued) {
-            let is_unused = !idle.chunk().was_used_since_asked();
-            if destroyed < most_chunks && (is_unused || !idle.was_hot() && destroyed < low) {
-                destroyed += usize::from(idle.evict());
-            } else {
-                idle.put_back();
+    /// Finds out what the window that ends has not needed.
+    fn judge(&self, last: &mut LastWindow) {
+        let gaps = self.arenas.filled_gaps();
+        last.bytes = gaps.min(last.gaps);
+        let mut unneeded = last.bytes;
+        for class in self.used_classes() {
+            let shelf = &self.shelves[class];
+            if let Some(hot) = if self.evictable(class) > 0 { shelf.take_hot() } else { None } {
+                if hot.was_used_since_asked() {
+                    hot.give().unwrap_or_else(Self::put_back);
+                } else {
+                    last.bytes += self.evict_or_put_back(hot.into());
+                }
+            }
+            let tally = &self.tallies[class];
+            let low = tally.low.swap(NO_MARK, Ordering::Relaxed).min(shelf.queued_count());
+            tally.unneeded.store(low, Ordering::Relaxed);
+            unneeded += low * self.shapes[class].size();
+        }
+        // Only now: a chunk that peers leased until it was needed again was never in a queue.
+        self.collect_loans();
+        self.return_lent();
+        last.has_chunks = unneeded >= self.limits.max_bytes / LEAST_SHARE;
+        if last.has_chunks {
+            last.gaps = gaps.saturating_sub(last.bytes);
+        } else {
+            (last.gaps, last.bytes) = (gaps, 0);
+        }
+    }
+
+    /// Evicts idle chunks that the last window has not needed. Returns their bytes; when these are
+    /// fewer than [`AT_ONCE`], there are no more.
+    fn evict_unneeded(&self) -> usize {
+        let mut evicted = 0;
+        for class in self.used_classes() {
+            let unneeded = &self.tallies[class].unneeded;
+            while evicted < AT_ONCE && unneeded.load(Ordering::Relaxed) > 0 {
+                // The oldest first. Other threads may have taken some meanwhile.
+                let Some(chunk) = self.shelves[class].take_idle() else { break };
+                unneeded.fetch_sub(1, Ordering::Relaxed);
+                evicted += self.evict_or_put_back(chunk);
             }
         }
-        destroyed * size
+        evicted
+    }
+}
+
+impl LastWindow {
+    fn is_done(&self) -> bool {
+        !self.has_chunks && self.bytes == 0
     }
 }

@@ -1,5 +1,5 @@
-//! Owners and peers are killed at random moments, thousands of times, and nothing is lost, leaked
-//! or torn.
+//! Kills owners and peers at random moments, thousands of times, and checks that nothing is lost,
+//! leaked or torn.
 //!
 //! ```text
 //! cargo run --release -p shm-pool-stress --bin chaos
@@ -10,19 +10,19 @@
 //! A conductor starts owner processes, which publish, and peer processes, which read every owner's
 //! messages, and ends them: by SIGKILL at any moment, also while they start or exit; by abort; by
 //! exit with and without drop; one at a time, the same one again and again, or all of them in any
-//! order. It starts each anew at once.
+//! order. It restarts each at once.
 //!
-//! Each owner has a publisher, too, and each peer a receiver of it. The receivers come by any rule,
-//! receive in a thread or as a task, leave, and come back. They get what the publisher sends, in
-//! order, with exact gaps, and none where it waits for them.
+//! Each owner also has a publisher, and each peer a receiver of it. The receivers join by any rule,
+//! receive in a thread or as a task, leave, and rejoin. They get the publisher's messages in order,
+//! with exact gaps, and without gaps where it waits for them.
 //!
-//! Each message has a pattern of its own in all its bytes, and is granted, kept until
-//! confirmed, or neither. Peers look at every byte when it comes, again while they hold it, and
-//! again before they let go, also after its owner has died. From time to time all is brought to
-//! rest, and then nothing may be leased, held, open or mapped that was not at the start. See
-//! [`run`] for where to find what.
+//! Each message has a unique pattern in all its bytes, and is granted, kept until confirmed, or
+//! neither. Peers check every byte when it arrives, again while they hold it, and again before they
+//! release it, also after its owner has died. From time to time all processes come to rest, and
+//! then nothing may be leased, held, open or mapped that was not at the start. See [`run`] for the
+//! files.
 //!
-//! The exit code is 0 only if everything was as it must be.
+//! The exit code is 0 only if all checks passed.
 
 mod run;
 

@@ -1,19 +1,19 @@
-//! The same thing a billion times over, and the memory of the processes stays what it was.
+//! Repeats the same operation a billion times, and checks that the processes' memory does not grow.
 //!
 //! ```text
 //! cargo run --release -p shm-pool-stress --bin soak
 //! cargo run --release -p shm-pool-stress --bin soak -- --allocs 100000000 --messages 1000000
 //! ```
 //!
-//! First one process allocates and drops, in turn over small sizes and sizes of whole pages. Then
-//! it publishes messages that another process attaches to, reads and lets go. Two processes, and
-//! not a client in the same one: each then has its own table, mappings and heap, and which of them
-//! grows can be seen.
+//! First one process allocates and drops, alternating between small sizes and sizes of whole pages.
+//! Then it publishes messages that another process attaches to, reads and releases. With two
+//! processes, rather than a client in the same one, each has its own table, mappings and heap, and
+//! it is visible which of them grows.
 //!
-//! A hundred times in each part each process's resident memory is taken (`VmRSS` of
-//! /proc/self/status, which includes `RssShmem`). A line is fitted to what comes after the warm-up,
-//! the first tenth, by least squares. It is flat if, over all cycles, it rises by less than
-//! [`FLAT`] bytes; a byte that is lost in every thousand cycles would make it steeper.
+//! Each part samples each process's resident memory a hundred times (`VmRSS` of /proc/self/status,
+//! which includes `RssShmem`). A line is fitted by least squares to the samples after the warm-up,
+//! the first tenth. It is flat if, over all cycles, it rises by less than [`FLAT`] bytes; a byte
+//! lost in every thousand cycles would make it steeper.
 
 #![forbid(unsafe_code)]
 
@@ -28,11 +28,11 @@ use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::time::Instant;
 
-/// The most that a flat line rises over all cycles, in bytes: 16 pages. Less cannot be told from
-/// the kernel's own counting, which is in batches of pages.
+/// The most that a flat line rises over all cycles, in bytes: 16 pages. Less is indistinguishable
+/// from the kernel's own counting, which is in batches of pages.
 const FLAT: f64 = 65_536.0;
 
-/// How often memory is looked at in each part.
+/// How often memory is sampled in each part.
 const SAMPLES: u64 = 100;
 
 /// Samples that are the warm-up's.
@@ -41,8 +41,8 @@ const WARM_UP: usize = SAMPLES as usize / 10;
 /// Lengths that are used in turn: the smaller half is carved by cache lines.
 const LENGTHS: [usize; 8] = [24, 300, 4_096, 20_000, 300_000, 1 << 20, 100, 600_000];
 
-/// Messages that are on the way at a time. They are all published before the first of them is read,
-/// so that both processes have something to do.
+/// Messages in transit at a time. They are all published before the first of them is read, so that
+/// both processes have something to do.
 const BATCH: u64 = 32;
 
 /// Allocates, publishes and reads very often, and fails if memory grows.
@@ -53,7 +53,7 @@ struct Options {
     #[arg(long, value_name = "N", default_value_t = 1_000_000_000, value_parser = clap::value_parser!(u64).range(100_000..))]
     allocs: u64,
 
-    /// How many messages to publish to another process, which attaches to each and lets it go
+    /// How many messages to publish to another process, which attaches to each and releases it
     #[arg(long, value_name = "N", default_value_t = 10_000_000, value_parser = clap::value_parser!(u64).range(100_000..))]
     messages: u64,
 }
@@ -66,7 +66,7 @@ fn main() -> ExitCode {
     exit_code("soak", outcome)
 }
 
-/// Both parts; an error if a line is not flat.
+/// Runs both parts. Returns an error if a line is not flat.
 fn soak(options: &Options) -> Fallible {
     let provider = Provider::builder().max_bytes(64 << 20).build()?;
     let start = Instant::now();
@@ -80,17 +80,17 @@ fn soak(options: &Options) -> Fallible {
     outcome
 }
 
-/// The length that is used in this cycle.
+/// The length to use in this cycle.
 fn len(cycle: u64) -> usize {
     LENGTHS[cycle as usize % LENGTHS.len()]
 }
 
-/// Publishes so many messages to another process: each is granted, attached to, read, let go.
+/// Publishes `cycles` messages to another process: each is granted, attached to, read and released.
 fn publish(provider: &Provider, cycles: u64) -> Fallible {
     let (mut socket, theirs) = UnixStream::pair()?;
     let task = (provider.id().to_u64(), cycles);
-    // The command, and with it this process's copy of the reader's end, goes at once: so its death
-    // is noticed.
+    // The command, and with it this process's copy of the reader's end, is dropped at once, so that
+    // the reader's death is detected.
     let reader = Child::start("reader", this_program(&task)?.stdin(OwnedFd::from(theirs)))?;
     let mut peer = [0; PeerId::SIZE];
     socket.read_exact(&mut peer)?;
@@ -120,8 +120,8 @@ fn publish(provider: &Provider, cycles: u64) -> Fallible {
     }
 }
 
-/// The reader's program. Its socket is the standard input: it says who it is to the provider, gets
-/// descriptors, and answers each batch by a byte.
+/// The reader's program. Its socket is the standard input: it sends its id to the provider,
+/// receives descriptors, and answers each batch with a byte.
 fn read(provider: ProviderId, cycles: u64) -> Fallible {
     let mut answers = UnixStream::from(inherited_input()?);
     let mut descriptors = BufReader::new(answers.try_clone()?);
@@ -140,7 +140,7 @@ fn read(provider: ProviderId, cycles: u64) -> Fallible {
         }
         Ok(())
     })?;
-    // At the end of the socket the owner has printed its line.
+    // The socket closes once the owner has printed its line.
     descriptors.read_to_end(&mut Vec::new())?;
     judge("... and the reader", &samples)
 }
@@ -149,9 +149,9 @@ fn is_end_of_batch(cycle: u64, cycles: u64) -> bool {
     (cycle + 1).is_multiple_of(BATCH) || cycle + 1 == cycles
 }
 
-/// Does something so often, and takes this process's memory a hundred times.
+/// Repeats an operation, and samples this process's memory a hundred times.
 fn repeat(cycles: u64, mut once: impl FnMut(u64) -> Fallible) -> Fallible<Vec<Sample>> {
-    // Its memory is there from the start, and not a part of what is looked at.
+    // Allocated in advance, and so not a part of what is measured.
     let mut samples = Vec::with_capacity(SAMPLES as usize);
     for part in 1..=SAMPLES {
         let end = cycles * part / SAMPLES;
@@ -167,8 +167,7 @@ fn report_rate(what: &str, cycles: u64, start: Instant) {
     println!("{what}: {cycles} cycles in {seconds:.1} s, {:.1} ns each", seconds * 1e9 / cycles as f64);
 }
 
-/// The resident memory of this process in bytes, and the part of it that is shared, after so many
-/// cycles.
+/// The resident memory of this process in bytes, and its shared part, after `cycle` cycles.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     cycle: u64,
@@ -176,7 +175,7 @@ struct Sample {
     shared: u64,
 }
 
-/// Prints the line that fits what comes after the warm-up; an error if it is not flat.
+/// Prints the line that fits the samples after the warm-up. Returns an error if it is not flat.
 fn judge(what: &str, samples: &[Sample]) -> Fallible {
     let warm = &samples[WARM_UP..];
     let (first, last) = (warm[0], warm[warm.len() - 1]);
@@ -191,8 +190,7 @@ fn judge(what: &str, samples: &[Sample]) -> Fallible {
     is_flat.then_some(()).ok_or_else(|| format!("{what}: memory grows").into())
 }
 
-/// Writes the cycle's number to both ends of a message. Its pages in between are of no interest
-/// here.
+/// Writes the cycle's number to both ends of a message. The pages in between do not matter here.
 fn mark(bytes: &mut [u8], cycle: u64) {
     let (number, tail) = (cycle.to_le_bytes(), bytes.len() - 8);
     bytes[..8].copy_from_slice(&number);

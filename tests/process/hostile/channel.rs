@@ -1,7 +1,7 @@
 //! The two ends of a channel in any order of steps, and a hostile writer to its object. Until the
-//! writer starts, a queue of what was sent predicts what is received and when there is room.
-//! Afterwards both ends return typed errors or go on, whatever is received can be read, and nothing
-//! is left behind.
+//! writer starts, a queue of the sent messages predicts what is received and when there is room.
+//! From then on both ends return typed errors or continue, all received messages can be read, and
+//! nothing is left behind.
 
 use super::forgery::{forge, Change};
 use super::layout::{OpenObject, Value, Word, Write};
@@ -23,10 +23,10 @@ const SLOTS: usize = 3;
 /// Most steps in one program.
 const MAX_STEPS: usize = 300;
 
-/// How many received messages are kept: the last ones.
+/// How many of the last received messages are kept.
 const KEPT: usize = 8;
 
-/// Long enough to sleep after spinning.
+/// Long enough to park after spinning.
 const SHORT: Duration = Duration::from_micros(30);
 
 /// Steps of the two ends and of the writer, on one channel after another.
@@ -35,7 +35,7 @@ pub(crate) struct Program {
     sender_goes_first: bool,
     /// Leaves out the writer's steps.
     is_peaceful: bool,
-    /// What another thread writes over and over into the first channel.
+    /// The writes that another thread repeats into the first channel.
     storm: Vec<Write>,
     steps: Vec<Step>,
 }
@@ -69,7 +69,7 @@ enum Step {
     Go {
         is_sender: bool,
     },
-    /// Both ends go away, and two new ones come.
+    /// Drops both ends and creates two new ones.
     Begin,
     /// Makes the same change to all descriptors in the ring, with the right checksum.
     Forge(Change),
@@ -113,7 +113,7 @@ impl<'a> Arbitrary<'a> for Program {
 }
 
 impl Program {
-    /// Runs the program with a provider and a client of this prefix, which nobody else uses.
+    /// Runs the program with a provider and a client of this prefix, which is used only here.
     pub(crate) fn run(&self, prefix: &str) {
         let scene = Scene::new(prefix);
         let mut ends = Ends::begin(&scene, self.is_peaceful);
@@ -136,7 +136,7 @@ impl Program {
     }
 }
 
-/// What all channels of a program share.
+/// State shared by all channels of a program.
 struct Scene<'p> {
     prefix: &'p str,
     path: PathBuf,
@@ -157,14 +157,14 @@ impl<'p> Scene<'p> {
     }
 
     fn end(self) {
-        // The leases of messages that never arrived belong to the client as long as it lives.
+        // The client holds the leases of messages that never arrived for as long as it lives.
         drop(self.client);
         self.provider.trim();
         assert_eq!(self.provider.stats().bytes_held, 0, "memory that nobody can use");
     }
 }
 
-/// One channel, and what is known about it.
+/// One channel, and its expected state.
 struct Ends<'a> {
     scene: &'a Scene<'a>,
     object: OpenObject,
@@ -172,7 +172,7 @@ struct Ends<'a> {
     receiver: Option<Receiver>,
     is_peaceful: bool,
     is_damaged: bool,
-    /// What was sent and not yet received, in order.
+    /// The messages that were sent and not yet received, in order.
     under_way: VecDeque<Vec<u8>>,
     kept: Vec<(Message, Vec<u8>)>,
     /// The lengths of the buffers that were sent.
@@ -232,7 +232,7 @@ impl<'a> Ends<'a> {
             Step::DropKept(_) | Step::CreateAgain | Step::Begin => {}
         }
         for (message, sent) in &self.kept {
-            // The writer may have taken its lease away.
+            // The writer may have cleared its lease.
             assert!(message[..] == sent[..] || self.is_damaged, "a message that changes while it is read");
         }
     }
@@ -275,7 +275,7 @@ impl<'a> Ends<'a> {
     fn send(&mut self, len: usize, wait: bool) {
         let payload = self.payload(len);
         let Some(sender) = &mut self.sender else { return };
-        // All memory may be held by what is kept and by what the writer made unreachable.
+        // The kept messages and those that the writer made unreachable may hold all memory.
         let Ok(mut buffer) = self.scene.provider.alloc(len) else { return };
         buffer.copy_from_slice(&payload);
         self.lengths.insert(len);

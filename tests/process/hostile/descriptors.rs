@@ -1,6 +1,5 @@
-//! Descriptors and peer ids that nobody sent, against a provider that is not attacked otherwise.
-//! Each one that opens shows the whole of a published message; each one that is refused leaves
-//! nothing behind.
+//! Forged descriptors and peer ids, against a provider that is not attacked otherwise. Each one
+//! that opens shows a complete published message; each one that is refused has no effect.
 
 use super::forgery::{forge, sign, Change};
 use super::layout::RECORDS;
@@ -50,7 +49,7 @@ struct Scene {
 }
 
 impl Forgeries {
-    /// Tries the forgeries with a provider and a client of this prefix, which nobody else uses.
+    /// Tries the forgeries with a provider and a client of this prefix, which is used only here.
     pub(crate) fn run(&self, prefix: &str) {
         let scene = Scene::new(prefix);
         self.0.iter().for_each(|forgery| scene.try_out(forgery));

@@ -1,5 +1,5 @@
 //! Files of any name, kind and content under a prefix, beside a living owner. Clients that connect
-//! or attach, and sweeps, come across them; the owner is not disturbed.
+//! or attach, and sweeps, encounter them; the owner is not disturbed.
 
 use super::layout::{OpenObject, Write, RECORDS};
 use super::outside;
@@ -81,7 +81,7 @@ struct Scene<'a> {
 }
 
 impl Objects {
-    /// Creates the files beside a provider, under this prefix, which nobody else uses.
+    /// Creates the files beside a provider, under this prefix, which is used only here.
     pub(crate) fn run(&self, prefix: &str) {
         let scene = Scene::new(prefix);
         let living = outside::files(prefix);
@@ -108,7 +108,7 @@ impl Objects {
         outside::assert_nothing_left(prefix);
     }
 
-    /// Connects to a provider that may not exist, and attaches to a message that it may not have.
+    /// Connects to a provider that may not exist, and attaches to a message that may not exist.
     fn visit(&self, client: &Client, provider: ProviderId) {
         for result in [client.connect(provider).map(drop), client.attach(&self.descriptor(provider)).map(drop)] {
             black_box(result.map_err(|error| error.to_string())).ok();
@@ -203,7 +203,7 @@ impl<'a> Scene<'a> {
     }
 }
 
-/// Leaves an existing file as it is: it may be the living owner's.
+/// Leaves an existing file alone: it may be the living owner's.
 fn create(path: &Path, bytes: &[u8]) -> Option<File> {
     let mut file = File::options().write(true).create_new(true).open(path).ok()?;
     file.write_all(bytes).expect("room in /dev/shm");

@@ -1,4 +1,4 @@
-//! Descriptors that no owner sent, with the right checksum.
+//! Forged descriptors with the right checksum.
 
 use arbitrary::Arbitrary;
 use shm_pool::{Descriptor, DescriptorError};
@@ -17,14 +17,14 @@ pub(crate) enum Change {
     Byte(u8, u8),
 }
 
-/// The descriptor with these changes. `None` if it no longer parses.
+/// Returns the descriptor with these changes, or `None` if it no longer parses.
 pub(crate) fn forge(seen: &Descriptor, changes: &[Change]) -> Option<Descriptor> {
     let mut bytes = seen.to_bytes();
     changes.iter().for_each(|change| change.apply(&mut bytes));
     sign(bytes)
 }
 
-/// Corrects the checksum. `None` if the magic number or the version is wrong.
+/// Corrects the checksum. Returns `None` if the magic number or the version is wrong.
 pub(crate) fn sign(mut bytes: [u8; Descriptor::SIZE]) -> Option<Descriptor> {
     if let Err(DescriptorError::Checksum { expected, .. }) = Descriptor::from_bytes(bytes) {
         bytes[30..].copy_from_slice(&expected.to_le_bytes());

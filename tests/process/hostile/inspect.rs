@@ -1,5 +1,6 @@
-//! Copies of genuine objects, of every kind and changed anywhere, under names that a look takes for a
-//! provider's or a channel's. The look reports them as it likes, and what lives beside them rightly.
+//! Copies of genuine objects of every kind, changed anywhere, under names that an inspection reads
+//! as a provider's or a channel's. The inspection may report anything about them, but must report
+//! the living objects beside them correctly.
 
 use super::layout::{OpenObject, Write, RECORDS};
 use super::outside;
@@ -14,14 +15,14 @@ use std::path::PathBuf;
 /// The length of the message that the peer leases.
 const LEN: usize = 5000;
 
-/// Changes to copies, and a look after each.
+/// Changes to copies, and an inspection after each.
 #[derive(Clone, Debug)]
 pub(crate) struct Program(Vec<Step>);
 
 #[derive(Arbitrary, Clone, Debug)]
 struct Step {
     name: Name,
-    /// Which of the genuine objects it is a copy of, if it is not there yet.
+    /// Which genuine object to copy if it does not exist yet.
     of: u8,
     writes: Vec<Write>,
     /// Its new length.
@@ -34,7 +35,7 @@ enum Name {
     Segment(u8, u8),
     Channel(u8),
     Branch(u8, u8),
-    /// Beside what the living have.
+    /// Beside the living provider's objects.
     LivingSegment(u8),
     LivingBranch(u8),
 }
@@ -60,7 +61,7 @@ struct Scene<'a> {
 }
 
 impl Program {
-    /// Runs under a prefix that nobody else uses.
+    /// Runs under a prefix that is used only here.
     pub(crate) fn run(&self, prefix: &str) {
         let mut scene = Scene::new(prefix);
         scene.check();
@@ -68,7 +69,7 @@ impl Program {
             scene.change(step);
             scene.check();
         }
-        // What the names claim to be alive is; so all of it goes but the living.
+        // A sweep leaves the living objects alone.
         Provider::sweep(prefix).expect("/dev/shm can be read");
         scene.check();
         drop(scene);
@@ -90,7 +91,7 @@ impl<'a> Scene<'a> {
         let mut publisher = builder.create(&provider, "many").expect("a publisher");
         let receiver = Receiver::open(&client, "many").expect("a place");
         publisher.try_send_bytes(b"message").expect("room");
-        // Sorted, so that a program means the same each time.
+        // Sorted, so that a program is deterministic.
         let mut files = outside::files(prefix);
         files.sort_by_key(|path| path.extension().map(ToOwned::to_owned));
         let genuine = files.iter().map(|path| fs::read(path).expect("an object")).collect();
@@ -129,7 +130,7 @@ impl<'a> Scene<'a> {
         PathBuf::from(format!("/dev/shm/{}.{rest}", self.prefix))
     }
 
-    /// Everything that lives is in the report as it is, whatever is beside it.
+    /// Checks that the report describes everything that lives correctly, whatever is beside it.
     fn check(&mut self) {
         let report = self.inspector.look().expect("/dev/shm and /proc can be read");
         black_box((format!("{report:?}"), report.orphans()));

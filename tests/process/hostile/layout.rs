@@ -1,4 +1,5 @@
-//! Where the words of a control object are, and what a hostile process writes into them.
+//! The positions of the words of a control object, and the values that a hostile process writes
+//! into them.
 //!
 //! The offsets follow `src/protocol/control.rs`. If they were wrong, the programs would still be
 //! hostile, but would hit less often.
@@ -37,7 +38,7 @@ pub(crate) enum Word {
     Any(u16),
 }
 
-/// What is written into a word.
+/// A value to write into a word.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 pub(crate) enum Value {
     Zero,

@@ -1,7 +1,6 @@
-//! What a process of the same user that does not follow the protocol can do to an owner and its
-//! peers. Each attack is a program decoded from arbitrary bytes. The tests draw the bytes at
-//! random; the fuzzers in `fuzz/`, which include these files, let coverage choose them. A program
-//! panics if a promise is broken.
+//! What a process of the same user that violates the protocol can do to an owner and its peers.
+//! Each attack is a program decoded from arbitrary bytes: random in the tests, chosen by coverage
+//! in the fuzzers in `fuzz/`, which include these files. A program panics if a guarantee is broken.
 
 mod channel;
 mod descriptors;
@@ -42,7 +41,7 @@ pub(crate) fn publisher(prefix: &str, bytes: &[u8]) {
     }
 }
 
-/// Descriptors and peer ids that nobody sent.
+/// Forged descriptors and peer ids.
 pub(crate) fn descriptor(prefix: &str, bytes: &[u8]) {
     if let Some(forgeries) = read::<descriptors::Forgeries>(bytes) {
         forgeries.run(prefix);
@@ -56,7 +55,7 @@ pub(crate) fn foreign(prefix: &str, bytes: &[u8]) {
     }
 }
 
-/// Damaged objects of every kind, and looks at them.
+/// Damaged objects of every kind, and inspections of them.
 pub(crate) fn inspect(prefix: &str, bytes: &[u8]) {
     if let Some(program) = read::<inspect::Program>(bytes) {
         program.run(prefix);

@@ -1,4 +1,5 @@
-//! What the kernel reports about a prefix, without the library: files, mappings, open files.
+//! What the kernel reports about a prefix, independently of the library: files, mappings, open
+//! files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,8 +20,8 @@ pub(crate) fn remove(path: &Path) {
     let _ = fs::remove_file(path).or_else(|_| fs::remove_dir(path));
 }
 
-/// Whether a slice lies in one mapping (if `writable`, a writable one) of an object with the
-/// prefix.
+/// Returns `true` if a slice lies in one mapping (if `writable`, a writable one) of an object with
+/// the prefix.
 pub(crate) fn is_mapped(bytes: &[u8], prefix: &str, writable: bool) -> bool {
     let (start, end) = (bytes.as_ptr() as usize, bytes.as_ptr() as usize + bytes.len());
     mappings(prefix)

@@ -1,5 +1,5 @@
-//! The owner under attack. Whatever is written into its control object, what it holds stays its
-//! own: its buffers keep their bytes and never overlap, and its statistics agree with its handles.
+//! The owner under attack. Whatever is written into its control object, its buffers keep their
+//! bytes and never overlap, and its statistics agree with its handles.
 
 use super::layout::RECORDS;
 use super::outside;
@@ -8,7 +8,7 @@ use shm_pool::{AllocError, AllocErrorKind, Descriptor, PeerId, Provider, ShareEr
 pub(crate) const MAX_BYTES: usize = 512 << 10;
 pub(crate) const ARENA: usize = 64 << 10;
 
-/// Most handles held at a time. More would only take time.
+/// The most handles held at a time. More would only take longer.
 const MAX_HANDLES: usize = 48;
 
 enum Handle {
@@ -38,7 +38,7 @@ impl Held {
         }
     }
 
-    /// The address range of its chunk in this process.
+    /// Returns the address range of its chunk in this process.
     fn range(&self) -> (usize, usize) {
         let start = self.bytes().as_ptr() as usize;
         (start, start + self.capacity)
@@ -91,13 +91,13 @@ impl Owner {
             AllocErrorKind::Exhausted { .. }
                 | AllocErrorKind::TooLarge { .. }
                 | AllocErrorKind::ReserveTooMany { .. }
-                // Garbage in the lanes holds the records.
+                // Garbage in the lanes keeps the records leased.
                 | AllocErrorKind::ReserveShare(ShareError::TooManyShared { .. })
         );
         assert!(is_typed, "an error that has nothing to do with the control object: {error}");
     }
 
-    /// Holds a buffer that is new, or exclusive again: no other buffer may share its memory.
+    /// Keeps a buffer that is new, or exclusive again: no other buffer may share its memory.
     fn hold(&mut self, mut buffer: ShmBufMut) {
         self.messages += 1;
         assert!(outside::is_mapped(&buffer, &self.prefix, true), "a buffer outside of the provider's memory");
@@ -123,7 +123,7 @@ impl Owner {
         self.held.push(held);
     }
 
-    /// Drops one handle. Its bytes must still be as they were written.
+    /// Drops one handle, whose bytes must be unchanged.
     pub(crate) fn drop(&mut self, pick: u8) {
         if let Some(held) = self.take(pick) {
             held.check();

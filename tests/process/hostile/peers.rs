@@ -1,5 +1,5 @@
 //! Peers under attack: clients that follow the protocol while another process writes to the control
-//! object. A view has the length that its descriptor says, and lies within what is mapped.
+//! object. A view has the length that its descriptor states, and lies within the mapping.
 
 use super::outside;
 use shm_pool::{AttachError, Client, Descriptor, PeerId, ProviderId, ShmView};
@@ -41,7 +41,7 @@ impl Peers {
         }
     }
 
-    /// Connects the client that came last.
+    /// Connects the client that was added last.
     pub(crate) fn connect_last(&self, provider: ProviderId) -> Option<PeerId> {
         self.connect(self.clients.len() as u8 - 1, provider)
     }
@@ -106,7 +106,7 @@ impl Peers {
     }
 }
 
-/// Reads the view. Its bytes do not matter: the memory may have been used again.
+/// Reads the view. Its bytes do not matter: the memory may have been reused.
 fn read(view: &ShmView) {
     let end = view.len().saturating_sub(1);
     let part = if view.len() <= READ { &view[..] } else { &view[..1] };

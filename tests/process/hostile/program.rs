@@ -16,15 +16,15 @@ const MAX_STEPS: usize = 200;
 /// Most files planted under segment names. A provider tries more names before it gives up.
 const MAX_PLANTED: usize = 12;
 
-/// How many descriptors and peer ids are remembered: the last ones. Older ones are stale.
+/// How many of the last descriptors and peer ids are remembered. Older ones are stale.
 const REMEMBERED: usize = 8;
 
-/// Steps, and what is written all the while.
+/// Steps, and the writes that run concurrently.
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
     max_idle: u8,
     provider_goes_first: bool,
-    /// What another thread writes over and over, from before the first step to the very end.
+    /// The writes that another thread repeats from before the first step to the end.
     storm: Vec<Write>,
     steps: Vec<Step>,
 }
@@ -38,7 +38,7 @@ enum Step {
     Clone(u8),
     TakeBack(u8),
     Drop(u8),
-    /// Fills, freezes, describes and perhaps drops a message at once: the usual life of one.
+    /// Fills, freezes, describes and perhaps drops a message at once, as is usual.
     Publish(Size, bool),
     Describe(u8),
     Grant {
@@ -123,7 +123,7 @@ impl Size {
 }
 
 impl Program {
-    /// Runs the program with a provider and clients of this prefix, which nobody else uses.
+    /// Runs the program with a provider and clients of this prefix, which is used only here.
     pub(crate) fn run(&self, prefix: &str) {
         let owner = Owner::new(prefix, self.max_idle);
         let path = PathBuf::from(format!("/dev/shm/{prefix}.{}.ctl", owner.provider().id()));
@@ -169,7 +169,7 @@ impl World {
                 self.descriptors.extend(id.and_then(|&id| self.owner.grant(buffer, id)));
             }
             Step::GrantTo { buffer, mut peer } => {
-                // Any other provider's id would be refused for that alone.
+                // The id of any other provider would be refused for that reason alone.
                 peer[..8].copy_from_slice(&self.owner.provider().id().to_u64().to_le_bytes());
                 self.descriptors.extend(self.owner.grant(buffer, PeerId::from_bytes(peer)));
             }
@@ -235,7 +235,7 @@ impl World {
             return;
         }
         let path = PathBuf::from(format!("/dev/shm/{}.{}.{serial:x}", self.prefix, self.owner.provider().id()));
-        // An existing file belongs to somebody, and its length must not change.
+        // An existing file belongs to another object, and its length must not change.
         if let Ok(file) = File::options().write(true).create_new(true).open(&path) {
             file.set_len(u64::from(len) % (1 << 24)).expect("a sparse file");
             self.planted.push(path);

@@ -1,6 +1,6 @@
-//! A publisher, receivers that keep to the protocol, and one that writes garbage over all that it
-//! has mapped: its branch and the publisher's object. Whoever has been met gets the right bytes, in
-//! order and with every gap counted, up to the last message sent. Newcomers may be refused or
+//! A publisher, receivers that follow the protocol, and one that writes garbage into everything it
+//! has mapped: its branch and the publisher's object. Connected receivers get the right bytes, in
+//! order and with every gap counted, up to the last message sent. New receivers may be refused or
 //! overlooked. Nothing is left behind.
 
 use super::layout::{OpenObject, Value, Word, Write};
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 const CHANNEL: &str = "c";
 
-/// How many messages a receiver may be behind.
+/// How many messages a receiver may lag behind.
 const CAPACITY: usize = 3;
 
 /// How many receivers the publisher has room for.
@@ -23,17 +23,17 @@ const SEATS: u16 = 4;
 /// Most steps in one program.
 const MAX_STEPS: usize = 300;
 
-/// Long enough to sleep after spinning.
+/// Long enough to park after spinning.
 const SHORT: Duration = Duration::from_micros(30);
 
 /// Steps of the publisher, its receivers and the writer.
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
     history: u8,
-    /// What the hostile receiver asks for.
+    /// The rule that the hostile receiver requests.
     rule: u8,
     hostile_comes_first: bool,
-    /// What another thread writes over and over: into the publisher's object, or into the branch.
+    /// The writes that another thread repeats: into the publisher's object, or into the branch.
     storm: Vec<Write>,
     is_storm_in_the_branch: bool,
     steps: Vec<Step>,
@@ -48,16 +48,16 @@ enum Step {
         len: u16,
         wait: bool,
     },
-    /// One that was met receives.
+    /// A connected receiver receives.
     Receive {
         wait: bool,
         keep: bool,
     },
-    /// The hostile one receives, and keeps it or not.
+    /// The hostile receiver receives, and keeps the message or not.
     Misread {
         keep: bool,
     },
-    /// Another receiver comes, or the last one that came goes.
+    /// Another receiver joins, or the last one that joined leaves.
     Come {
         rule: u8,
     },
@@ -65,7 +65,7 @@ enum Step {
     Receivers,
     Branch(Place, Value),
     Meeting(Place, Value),
-    /// Copies a word of the publisher's object to another place: an id to another seat.
+    /// Copies a word of the publisher's object to another position: an id to another seat.
     Copy {
         from: Place,
         to: Place,
@@ -78,7 +78,7 @@ enum Place {
     Header(u8),
     Slot(u8),
     Return(u8),
-    Seat { at: u8, is_bell: bool },
+    Seat { at: u8, is_refusal: bool },
     Any(u16),
 }
 
@@ -90,7 +90,7 @@ impl Place {
             Self::Header(word) => u16::from(word) % 32,
             Self::Slot(word) => 512 + u16::from(word) % slots,
             Self::Return(word) => 512 + slots + u16::from(word) % 16,
-            Self::Seat { at, is_bell } => 256 + u16::from(at) % SEATS * 4 + u16::from(!is_bell),
+            Self::Seat { at, is_refusal } => 16 + u16::from(at) % SEATS * 2 + u16::from(!is_refusal),
             Self::Any(word) => word,
         })
     }
@@ -114,7 +114,7 @@ impl<'a> Arbitrary<'a> for Program {
 }
 
 impl Program {
-    /// Runs the program with a provider and a client of this prefix, which nobody else uses.
+    /// Runs the program with a provider and a client of this prefix, which is used only here.
     pub(crate) fn run(&self, prefix: &str) {
         let mut world = World::new(prefix, self);
         let path = if self.is_storm_in_the_branch { &world.branch_path } else { &world.meeting_path };
@@ -128,10 +128,10 @@ impl Program {
     }
 }
 
-/// A receiver that keeps to the protocol.
+/// A receiver that follows the protocol.
 struct Good {
     receiver: Receiver,
-    /// Was it met before any damage? Then it is never told that the publisher is gone.
+    /// Whether it was connected before any damage. If so, it never gets `NotConnected`.
     is_met: bool,
     /// The number of the message received last.
     last: Option<u64>,
@@ -144,8 +144,8 @@ impl Good {
         let message = match received {
             Ok(message) => message,
             Err(RecvError::Empty | RecvError::TimedOut) => return false,
-            // The bell of its seat may say that the publisher is gone.
-            Err(RecvError::Disconnected) if !self.is_met => return false,
+            // The words of its seat may say that the publisher cannot connect it.
+            Err(RecvError::NotConnected { .. }) if !self.is_met => return false,
             Err(error) => panic!("{error}"),
         };
         let number = number_of(&message);
@@ -161,7 +161,7 @@ impl Good {
     }
 }
 
-/// The number of a message, which stands in each of its words.
+/// Returns the number of a message, which each of its words contains.
 fn number_of(message: &Message) -> u64 {
     let mut words = message.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("8 bytes")));
     let number = words.next().expect("a number");
@@ -170,7 +170,7 @@ fn number_of(message: &Message) -> u64 {
 }
 
 struct World {
-    /// Two that were met before any damage; then the guests.
+    /// Two that were connected before any damage, followed by the guests.
     goods: Vec<Good>,
     guests: Vec<Good>,
     hostile: Receiver,
@@ -182,7 +182,7 @@ struct World {
     branch_path: PathBuf,
     provider: Provider,
     client: Client,
-    /// How many messages were sent.
+    /// The number of messages sent.
     sent: u64,
 }
 
@@ -241,7 +241,7 @@ impl World {
                 self.note(sent);
             }
             Step::Send { len, wait } => {
-                // All memory may be held by what the hostile one has.
+                // The hostile receiver may hold all memory.
                 let Ok(mut buffer) = self.provider.alloc((1 + usize::from(len) % 500) * 8) else { return };
                 buffer.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&self.sent.to_le_bytes()));
                 let buffer = buffer.freeze();
@@ -267,7 +267,7 @@ impl World {
                 Err(error) => drop(black_box(error.to_string())),
             },
             Step::Come { rule: number } => {
-                // It is refused if there is no seat, or if what the object says is damaged.
+                // It is refused if there is no free seat, or if the object is damaged.
                 let options = Receiver::builder().capacity(1 + usize::from(number) % CAPACITY).loans(16);
                 match options.on_full(rule(number / 3)).open(&self.client, CHANNEL) {
                     Ok(receiver) => self.guests.push(Good { receiver, is_met: false, last: None, kept: Vec::new() }),
@@ -283,7 +283,7 @@ impl World {
             Step::Meeting(place, value) => self.meeting.apply(&Write::Word(place.word(), value)),
             Step::Copy { from, to } => {
                 self.meeting.apply(&Write::Word(to.word(), Value::CopyOf(from.word())));
-                // So that the publisher looks at it.
+                // Makes the publisher look at it.
                 self.meeting.apply(&Write::Word(Place::Header(8).word(), Value::Plus(1)));
             }
         }
@@ -295,14 +295,14 @@ impl World {
                 assert!(takers <= SEATS.into());
                 self.sent += 1;
             }
-            // One of those that it waits for: the hostile one, or a guest.
+            // Blocked by a receiver that the publisher waits for: the hostile one, or a guest.
             Err(SendErrorKind::Full { .. } | SendErrorKind::TimedOut | SendErrorKind::TooManyLent { .. }) => {}
             Err(error) => panic!("{error}"),
         }
     }
 
     fn end(mut self) {
-        // The latest is always there.
+        // The latest message is always available.
         let latest = &mut self.goods[1];
         latest.kept.clear();
         while latest.receive(false, false) {}

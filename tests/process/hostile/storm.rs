@@ -5,7 +5,7 @@ use arbitrary::{Arbitrary, Unstructured};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-/// What it writes: nothing, most of the time.
+/// Returns the writes to repeat: none, most of the time.
 pub(super) fn writes(bytes: &mut Unstructured<'_>) -> arbitrary::Result<Vec<Write>> {
     let count = u8::arbitrary(bytes)?.saturating_sub(250);
     (0..count).map(|_| bytes.arbitrary()).collect()
@@ -20,7 +20,7 @@ pub(super) fn during(object: &OpenObject, writes: &[Write], work: impl FnOnce())
         }
     };
     thread::scope(|scope| {
-        // Also ends the storm if a check fails; otherwise the scope would wait for ever.
+        // Also ends the storm if a check fails, so that the scope can end.
         let _calm = Calm(&is_over);
         if !writes.is_empty() {
             scope.spawn(rage);

@@ -1,4 +1,5 @@
-//! Whose messages are counted: what a peer hands out, and a place to keep it.
+//! The stores whose messages are counted: the messages that a peer hands out, and a place to keep
+//! them.
 
 use crate::source::{pool, text, Made};
 use crate::zenoh_peers::{binary_heap, buddy, layout, pool_backend, talc};
@@ -8,24 +9,24 @@ use zenoh::shm::{ChunkDescriptor, ShmProviderBackend, ZAllocError};
 
 pub(super) type Build = fn() -> Made<Store>;
 
-/// How many of [`PEERS`], from the first, are ours.
+/// The number of our entries, which are the first of [`PEERS`].
 pub(super) const OURS: usize = 2;
 
-/// zenoh's backends are asked directly, because its provider would hold messages back until it
+/// zenoh's backends are called directly, because its provider would retain messages until it
 /// collects them.
 pub(super) const PEERS: [(&str, Build); 5] = [
     ("our provider", provider),
     ("our backend", || bare(pool_backend(true), |_, _| true)),
     ("talc", || bare(talc(), |_, _| true)),
     ("buddy", || bare(buddy(), |_, _| true)),
-    // It loses its largest free piece for good when it is asked for more than all its free bytes.
+    // It loses its largest free piece for good when more than all its free bytes are requested.
     ("binary heap", || bare(binary_heap(), |heap, len| len <= heap.available())),
 ];
 
-/// A message of a peer, given back when it is dropped; `None` for want of room.
+/// A message of a peer, released on drop; `None` if there is no room.
 type Taken = Made<Option<Box<dyn Any>>>;
 
-/// A peer and the messages of it that are live, with their lengths.
+/// A peer and its live messages, with their lengths.
 pub(super) struct Store {
     take: Box<dyn Fn(usize) -> Taken>,
     live: Vec<(Box<dyn Any>, usize)>,
@@ -36,7 +37,7 @@ impl Store {
         Self { take: Box::new(take), live: Vec::new() }
     }
 
-    /// `false` if there is no room for it now. The error is why the peer cannot take part.
+    /// Returns `false` if there is no room for it now. The error is why the peer cannot take part.
     pub(super) fn keep(&mut self, len: usize) -> Made<bool> {
         let taken = (self.take)(len)?;
         let is_taken = taken.is_some();
@@ -53,7 +54,7 @@ impl Store {
         self.live.len()
     }
 
-    /// Those asked for, without what the peer adds.
+    /// The requested bytes, without the peer's overhead.
     pub(super) fn bytes(&self) -> usize {
         self.live.iter().map(|&(_, len)| len).sum()
     }
@@ -68,7 +69,7 @@ fn provider() -> Made<Store> {
     }))
 }
 
-/// A backend without zenoh's provider. `has_room` is whether to ask it at all.
+/// A backend without zenoh's provider. `has_room` decides whether to call it at all.
 fn bare<B: ShmProviderBackend + 'static>(backend: Made<B>, has_room: fn(&B, usize) -> bool) -> Made<Store> {
     let backend = Rc::new(backend?);
     Ok(Store::new(move |len| {
@@ -89,7 +90,7 @@ fn bare<B: ShmProviderBackend + 'static>(backend: Made<B>, has_room: fn(&B, usiz
     }))
 }
 
-/// What a bare backend has handed out.
+/// Memory from a bare backend.
 struct Chunk<B: ShmProviderBackend> {
     backend: Rc<B>,
     descriptor: ChunkDescriptor,

@@ -1,4 +1,4 @@
-//! Which process is to end next, when and how; and what must hold between the storms.
+//! Decides which process ends next, when and how, and checks the state between the storms.
 
 #![forbid(unsafe_code)]
 
@@ -19,19 +19,18 @@ const NEWBORN: Duration = Duration::from_millis(4);
 /// Kills in an era, at whose end the spared ones are looked at and replaced, too.
 const ERA: u64 = 500;
 
-/// In an era there are so many times of quiet.
+/// The quiet periods in an era.
 const CHECKS: u64 = 5;
 
-/// The objects of an owner at rest: a control object, another one of its publisher's provider, and
-/// the channel.
+/// The objects of an owner at rest: its control object, its publisher's, and the channel.
 const OBJECTS: usize = 3;
 
 /// How many mappings of heap and stacks a veteran may gain: allocators and thread libraries keep
-/// some for later. AddressSanitizer's allocator has some fifty size classes, and up to four mappings
-/// for each that is in use.
+/// some for later. AddressSanitizer's allocator has some fifty size classes, and up to four
+/// mappings for each one in use.
 const OTHER_MAPPINGS: usize = if cfg!(shm_pool_asan) { 32 + 4 * 50 } else { 32 };
 
-/// Runs it all, and tells what was seen. It was as it must be if there are no problems.
+/// Runs the plan, and returns the tally. The run passed if it lists no problems.
 pub(crate) fn run(plan: &Plan) -> Tally {
     let prefix = format!("chaos-{}-{:x}", std::process::id(), plan.seed & 0xffff_ffff);
     let start = Instant::now();
@@ -83,7 +82,7 @@ impl Conductor {
         is_enough || self.crew.plan.seconds.is_some_and(|seconds| self.start.elapsed().as_secs() >= seconds)
     }
 
-    /// The veterans, the first owner and the first peer, are spared until its end.
+    /// Spares the veterans, the first owner and the first peer, until its end.
     fn era(&mut self) -> Fallible {
         self.crew.tally.eras += 1;
         self.check()?;
@@ -101,7 +100,7 @@ impl Conductor {
         self.storm(&self.everybody(0))
     }
 
-    /// One of the things that happen.
+    /// Performs a random action.
     fn act(&mut self) -> Fallible {
         let owner = self.any(Kind::Owner, 1);
         let anyone = if self.crew.random.u8(..10) < 3 { owner } else { self.any(Kind::Peer, 1) };
@@ -141,7 +140,7 @@ impl Conductor {
         }
     }
 
-    // ---- who -------------------------------------------------------------------------------------------------
+    // ---- selection ---------------------------------------------------------------------------
 
     fn everybody(&self, spared: usize) -> Vec<Post> {
         [Kind::Owner, Kind::Peer].into_iter().flat_map(|kind| self.crew.posts(kind, spared)).collect()
@@ -158,7 +157,7 @@ impl Conductor {
         shuffled
     }
 
-    // ---- what ------------------------------------------------------------------------------------------------
+    // ---- actions -----------------------------------------------------------------------------
 
     fn start_all(&mut self, posts: &[Post]) -> Fallible {
         let posts = self.shuffled(posts);
@@ -173,7 +172,7 @@ impl Conductor {
         Ok(())
     }
 
-    /// All are killed and started again, in any order, up to three times.
+    /// Kills and restarts all, in any order, up to three times.
     fn storm(&mut self, posts: &[Post]) -> Fallible {
         self.crew.tally.storms += 1;
         for _ in 0..self.crew.random.u8(1..=3) {
@@ -184,7 +183,7 @@ impl Conductor {
         Ok(())
     }
 
-    /// Starts a process that was ended, kills it soon, and so on; the last one lives.
+    /// Starts a process that was ended, kills it soon, and so on; the last one survives.
     fn restart_often(&mut self, post: Post, life: Duration) -> Fallible {
         for _ in 0..self.crew.random.u8(1..=4) {
             self.crew.start(post)?;
@@ -200,11 +199,11 @@ impl Conductor {
         Ok(())
     }
 
-    // ---- what must hold --------------------------------------------------------------------------------------
+    // ---- checks ------------------------------------------------------------------------------
 
-    /// A time of quiet: everybody is alive, and has let go of everything. Then nothing is leased,
-    /// used, held; nobody has anything open or mapped that it did not have at first; no receiver is
-    /// there; and in /dev/shm there are the owners' control objects and channels.
+    /// A quiet period: every process is alive, and has released everything. Then nothing is leased,
+    /// used or held; no process has anything open or mapped that it did not have at first; no
+    /// receiver is connected; and /dev/shm contains the owners' control objects and channels.
     fn check(&mut self) -> Fallible {
         let (owners, peers) = (self.crew.posts(Kind::Owner, 0), self.crew.posts(Kind::Peer, 0));
         for (owner, footprint) in owners.iter().zip(self.quiesce(peers.len())?) {
@@ -222,7 +221,7 @@ impl Conductor {
         Ok(())
     }
 
-    /// As [`check`](Self::check), with no peer alive: what the dead leased is back.
+    /// As [`check`](Self::check), with no peer alive: the leases of the dead are reclaimed.
     fn check_alone(&mut self) -> Fallible {
         self.quiesce(0)?;
         self.crew.tally.checks_alone += 1;
@@ -239,7 +238,8 @@ impl Conductor {
         self.crew.posts(Kind::Owner, 0).into_iter().for_each(|owner| self.crew.tell(owner, Command::Resume));
     }
 
-    /// Has some do what ends with a look at what they have: no memory, and this open and mapped.
+    /// Sends a command that ends in a report of what is left: no memory, and the returned
+    /// footprint.
     fn measure(&mut self, posts: &[Post], command: Command) -> Fallible<Vec<Footprint>> {
         posts.iter().for_each(|&post| self.crew.tell(post, command));
         let answer = |&post: &Post| match self.crew.answer(post)? {
@@ -252,8 +252,8 @@ impl Conductor {
         posts.iter().map(answer).collect()
     }
 
-    /// `shared` objects are mapped, and since its first time of quiet the process has
-    /// gained nothing.
+    /// Checks that `shared` objects are mapped, and that the process has gained nothing since its
+    /// first quiet period.
     fn check_footprint(&mut self, post: Post, now: Footprint, shared: usize) -> Fallible {
         let ends = self.crew.ends;
         let (start, ends_then) = *self.crew.worker(post).start.get_or_insert((now, ends));

@@ -1,4 +1,4 @@
-//! The running processes: start one, end one, hear what they tell.
+//! The running processes: starting and ending them, and receiving their reports.
 
 #![forbid(unsafe_code)]
 
@@ -22,17 +22,17 @@ use std::time::{Duration, Instant};
 pub(crate) struct Worker {
     child: Child,
     socket: UnixStream,
-    /// Which of all processes of the run it is.
+    /// A number that identifies the process within the run.
     life: u64,
     is_ready: bool,
     is_leaving: bool,
     has_ended: bool,
     answers: VecDeque<Remains>,
-    /// What it had when it was first measured, and how many ends of others there had been.
+    /// Its footprint when it was first measured, and how many other processes had ended by then.
     pub(crate) start: Option<(Footprint, [u64; 2])>,
 }
 
-/// What a worker's socket had: `None` at its end.
+/// A message from a worker's socket: `None` at its end.
 type Event = (Post, u64, Option<Word>);
 
 pub(crate) struct Crew {
@@ -53,8 +53,8 @@ impl Crew {
     pub(crate) fn new(plan: &Plan, prefix: &str) -> Fallible<Self> {
         let listen = |owner| {
             let listener = UnixListener::bind_addr(&address(prefix, owner)?)?;
-            // Inherited by the processes that this one starts. It is not closed when an owner ends, so
-            // that peers can always connect; the next owner lets them in.
+            // Inherited by the processes that this one starts. It stays open when an owner ends, so
+            // that peers can always connect; the next owner accepts them.
             fcntl(&listener, FcntlArg::F_SETFD(FdFlag::empty()))?;
             Ok(listener)
         };
@@ -73,7 +73,7 @@ impl Crew {
         })
     }
 
-    /// All posts of a kind, but for so many.
+    /// All posts of a kind, except the first `spared`.
     pub(crate) fn posts(&self, kind: Kind, spared: usize) -> Vec<Post> {
         let count = if kind == Kind::Owner { OWNERS } else { PEERS };
         (spared..count).map(|index| Post { kind, index }).collect()
@@ -101,9 +101,9 @@ impl Crew {
         Ok(())
     }
 
-    // ---- hearing ---------------------------------------------------------------------------------------------
+    // ---- receiving ---------------------------------------------------------------------------
 
-    /// Hears what comes in some random time, mostly much less than `most`.
+    /// Receives for a random time, mostly much less than `most`.
     pub(crate) fn pause(&mut self, most: Duration) -> Fallible {
         let end = Instant::now() + most.mul_f64(self.random.f64().powi(3));
         loop {
@@ -126,7 +126,7 @@ impl Crew {
             Some(Word::Failed) => return Err(format!("{post:?} failed; its standard error says why").into()),
             _ => {}
         }
-        // What a process said before it was ended may be heard after that.
+        // A message may arrive after its process was ended.
         let Some(worker) = self.workers.get_mut(&post).filter(|worker| worker.life == life) else { return Ok(()) };
         match word {
             Some(Word::Ready) => worker.is_ready = true,
@@ -138,7 +138,7 @@ impl Crew {
         Ok(())
     }
 
-    /// Hears until the worker of a post is as `is_so` says.
+    /// Receives until the worker of a post is as `is_so` says.
     fn hear_until(&mut self, post: Post, what: &str, is_so: impl Fn(&Worker) -> bool) -> Fallible {
         let deadline = Instant::now() + DEADLINE * 2;
         while !is_so(self.worker(post)) {
@@ -150,7 +150,7 @@ impl Crew {
     }
 
     pub(crate) fn tell(&mut self, post: Post, command: Command) {
-        // A process that cannot be told has ended, which will be heard.
+        // If the process cannot be reached, it has ended, which its socket will report.
         let _ = wire::send(&self.worker(post).socket, &command);
     }
 
@@ -159,9 +159,9 @@ impl Crew {
         Ok(self.worker(post).answers.pop_front().expect("there is one"))
     }
 
-    // ---- ending ----------------------------------------------------------------------------------------------
+    // ---- ending ------------------------------------------------------------------------------
 
-    /// SIGKILL, now.
+    /// Sends SIGKILL.
     pub(crate) fn kill(&mut self, post: Post) -> Fallible {
         self.worker(post).child.kill()?;
         let worker = &self.workers[&post];
@@ -182,7 +182,7 @@ impl Crew {
         self.kill(post)
     }
 
-    /// Has a process end by itself.
+    /// Has a process exit by itself.
     pub(crate) fn exit(&mut self, post: Post, exit: Exit) -> Fallible {
         self.worker(post).is_leaving = true;
         self.tell(post, Command::Exit(exit));
@@ -194,7 +194,7 @@ impl Crew {
         })
     }
 
-    /// Sees a process end, as it must.
+    /// Waits for a process to end in the expected way.
     fn take_leave(&mut self, post: Post, what: &str, is_expected: impl Fn(ExitStatus) -> bool) -> Fallible {
         let mut worker = self.workers.remove(&post).expect("a post that is taken");
         let status = worker.child.wait()?;
@@ -202,11 +202,11 @@ impl Crew {
         is_expected(status).then_some(()).ok_or_else(|| format!("{post:?} {what}, but ended with {status}").into())
     }
 
-    /// Ends whoever is left, and hears the rest. Gives what was counted.
+    /// Ends all remaining processes, and receives the rest. Returns the tally.
     pub(crate) fn disband(mut self) -> Tally {
         self.workers.clear();
         drop(self.to_events);
-        // Each process's socket is at its end, so each thread that reads one is about to end.
+        // Each process's socket is at its end, so each thread that reads one is about to exit.
         for (_, _, word) in self.events {
             if let Some(Word::Counted(counts)) = word {
                 self.tally.counts += counts;

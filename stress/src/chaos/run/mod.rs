@@ -1,15 +1,15 @@
 //! The run: a conductor, and the owners and peers that it starts, kills and starts again.
 //!
-//! | file | what is in it |
+//! | file | contents |
 //! |---|---|
-//! | `conductor.rs` | which process is to end next, when and how; what must hold between the storms |
-//! | `crew.rs` | the running processes: start, end, hear what they tell |
-//! | `worker.rs` | how a process learns its role; what it and the conductor tell each other |
+//! | `conductor.rs` | which process ends next, when and how; the checks between the storms |
+//! | `crew.rs` | the running processes: starting, ending, receiving reports |
+//! | `worker.rs` | how a process learns its role; the messages between it and the conductor |
 //! | `owner.rs` | the owner process: connections, messages, commands |
 //! | `publisher.rs` | the publisher beside an owner |
-//! | `peer.rs` | the peer process: what it reads of each owner, commands |
+//! | `peer.rs` | the peer process: reading from each owner, commands |
 //! | `receiver.rs` | the receiver beside each connection of a peer, by any rule |
-//! | `tally.rs` | what is counted, and the report |
+//! | `tally.rs` | the counters, and the report |
 
 mod conductor;
 mod crew;
@@ -26,10 +26,10 @@ pub(crate) use worker::play_role;
 use clap::Parser;
 use serde::{Deserialize, Serialize};
 
-/// How many owners. The first of them is spared for an era.
+/// The number of owners. The first of them is spared for an era.
 const OWNERS: usize = 2;
 
-/// How many peers, each connected to all owners. The first of them is spared for an era.
+/// The number of peers, each connected to all owners. The first of them is spared for an era.
 const PEERS: usize = 5;
 
 /// Kills and restarts publishers and subscribers at random moments, and checks that nothing is
@@ -51,7 +51,7 @@ pub(crate) struct Plan {
     #[arg(long, value_name = "N")]
     pub(crate) seconds: Option<u64>,
 
-    /// Settles what is decided at random, but not how the processes' steps interleave [default: a
+    /// Seed of the random decisions; the processes' steps still interleave freely [default: a
     /// random one]
     #[arg(long, default_value_t = fastrand::u64(..), hide_default_value = true)]
     pub(crate) seed: u64,

@@ -1,9 +1,9 @@
-//! The owner process: builds a provider, lets peers in, publishes to them, obeys the conductor. Has
-//! a publisher beside it.
+//! The owner process: builds a provider, accepts peers, publishes to them, obeys the conductor. A
+//! publisher runs beside it.
 //!
-//! One thread decides, and everything that happens comes to it as an [`Event`]. Each frame to a
-//! peer is confirmed by its number, in order. A thread for each connection hears that, and drops
-//! there what was kept until then, in the middle of whatever the first one does.
+//! One thread decides, and receives everything that happens as an [`Event`]. Each frame to a peer
+//! is confirmed by its number, in order. A thread for each connection receives the confirmations,
+//! and drops the messages kept until then, in the middle of whatever the first thread does.
 
 use super::peer::{Sent, Way};
 use super::publisher::Publishing;
@@ -23,17 +23,17 @@ use std::time::{Duration, Instant};
 /// Few, so that a run covers the reuse of records.
 const MAX_SHARED: usize = 1024;
 
-/// Small, so that arenas come and go, and that messages of a few pages have segments of their own.
+/// Small, so that arenas are created and destroyed, and messages of a few pages get their own
+/// segments.
 const ARENA_SIZE: usize = 256 << 10;
 
-/// Most frames that a peer has not confirmed. They fit a socket's buffer, so that sending never
-/// blocks.
+/// Most frames that a peer has not confirmed. They fit a socket's buffer, so sending never blocks.
 const WINDOW: usize = 32;
 
-/// The conductor is told at every so many messages.
+/// The number of messages after which the conductor is notified.
 const MESSAGES_PER_WORD: u64 = 16;
 
-/// Where the numbers of connections and of frames begin that are not messages.
+/// The first number of connections and of frames that are not messages.
 const OWN_NUMBERS: u64 = 1 << 63;
 
 enum Event {
@@ -56,7 +56,7 @@ struct Owner {
     commands: VecDeque<Command>,
     is_paused: bool,
     messages: u64,
-    /// Given out so far, to connections and to frames that are not messages.
+    /// The last number given to a connection, or to a frame that is no message.
     numbers: u64,
     counts: Counts,
 }
@@ -65,22 +65,22 @@ struct Connection {
     number: u64,
     peer: PeerId,
     socket: UnixStream,
-    /// The numbers of the frames that are not confirmed.
+    /// The numbers of the unconfirmed frames.
     pending: VecDeque<u64>,
-    /// To the thread that hears confirmations: what is kept until the next one, and so on.
+    /// To the thread that receives confirmations: the message kept until each one.
     kept: Sender<Option<ShmBuf>>,
     hearing: JoinHandle<()>,
     stage: Stage,
-    /// A grant was refused because the peer is gone: the connection must end, too.
+    /// A grant was refused because the peer is dead: the connection must end, too.
     is_doomed: bool,
 }
 
-/// How far a connection is on the way to be quiet.
+/// How close a connection is to being quiet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Running,
     LettingGo,
-    /// With all memory let go, a grant and a kept message were sent, and must arrive.
+    /// With all memory released, a grant and a kept message were sent, and must arrive.
     Probed,
 }
 
@@ -115,10 +115,10 @@ pub(crate) fn run(role: &Role, control: &Arc<Control>) {
     control.say(Word::Counted(owner.counts));
     let Owner { provider, publishing, connections, mut random, .. } = owner;
     publishing.end();
-    // Peers may notice the one first or the other: if this is `None`, the provider is dropped here.
+    // Peers may notice either end first: if this is `None`, the provider is dropped here.
     let dropped_later = random.bool().then_some(provider);
     for Connection { socket, hearing, .. } in connections {
-        // Fails only if the peer is gone.
+        // Fails only if the peer has exited.
         let _ = socket.shutdown(Shutdown::Both);
         hearing.join().expect("a panic would have ended the process");
     }
@@ -131,7 +131,7 @@ fn listener(inherited: RawFd) -> UnixListener {
     listener.try_clone_to_owned().expect("a descriptor that was inherited").into()
 }
 
-/// One after the other: who is in has nobody waiting before it.
+/// Accepts one peer after another, so none waits behind an accepted one.
 fn let_in(listener: &UnixListener, provider: ProviderId, events: &Sender<Event>) {
     loop {
         let (socket, _) = listener.accept().expect("a listener");
@@ -142,14 +142,14 @@ fn let_in(listener: &UnixListener, provider: ProviderId, events: &Sender<Event>)
         let peer = wire::receive(&socket).expect("a peer that introduces itself, or is gone");
         socket.set_read_timeout(None).expect("no deadline is allowed");
         if let Some(peer) = peer {
-            // Fails when this process is about to end.
+            // Fails when this process is about to exit.
             let _ = events.send(Event::Connected(socket, PeerId::from_bytes(peer)));
         }
     }
 }
 
 impl Owner {
-    /// Publishes and obeys, until it is told to end.
+    /// Publishes and obeys, until the command to end.
     fn work(&mut self) {
         loop {
             while let Ok(event) = self.events.try_recv() {
@@ -177,9 +177,9 @@ impl Owner {
         }
     }
 
-    // ---- events ----------------------------------------------------------------------------------------------
+    // ---- events ------------------------------------------------------------------------------
 
-    /// Waits until something happens, and fails this process if nothing does.
+    /// Waits for an event, and fails this process if none arrives.
     fn hear(&mut self, patience: Duration, what: &str) {
         match self.events.recv_timeout(patience) {
             Ok(event) => self.note(event),
@@ -215,7 +215,7 @@ impl Owner {
                     drop(to_drop.as_ref().map(Receiver::try_recv));
                     Event::Confirmed(number, sequence)
                 }
-                // Who hears of the end finds nothing kept.
+                // The thread that receives the end finds nothing kept.
                 None => {
                     to_drop = None;
                     Event::Ended(number)
@@ -232,9 +232,9 @@ impl Owner {
         self.numbers
     }
 
-    // ---- publishing ------------------------------------------------------------------------------------------
+    // ---- publishing --------------------------------------------------------------------------
 
-    /// Allocates, fills, freezes, shares, lets go.
+    /// Allocates, fills, freezes, shares and drops a message.
     fn publish(&mut self) {
         let len = any_length(&mut self.random, self.role.plan.largest());
         let Some(mut buffer) = self.alloc(len) else { return };
@@ -244,7 +244,7 @@ impl Owner {
         fill_pattern(&mut buffer, seed);
         let mut message = buffer.freeze();
         if self.random.u8(..16) == 0 {
-            // Never shared: exclusive again, and this process's own reader.
+            // Never shared: exclusive again, and read by this process itself.
             let buffer = message.try_into_mut().unwrap_or_else(|_| self.control.fail("nobody else has this message"));
             message = buffer.freeze();
             check(&message);
@@ -261,14 +261,14 @@ impl Owner {
                 }
             }
         }
-        // Still the owner's, whoever reads or dies.
+        // Still the owner's, whichever peer reads it or dies.
         if self.random.u8(..16) == 0 {
             check(&message);
         }
     }
 
-    /// While memory is exhausted, has everybody let go, and waits until somebody has, or has left.
-    /// `None` if it is time to do something else.
+    /// While memory is exhausted, asks all peers to release theirs, and waits until one has, or has
+    /// left. Returns `None` if another action is due.
     fn alloc(&mut self, len: usize) -> Option<ShmBufMut> {
         let deadline = Instant::now() + DEADLINE;
         loop {
@@ -279,7 +279,7 @@ impl Owner {
             }
             let number = self.next_number();
             for connection in self.connections.iter_mut().filter(|connection| connection.has_room()) {
-                // One of this process's own numbers: it was asked to let go already.
+                // One of this process's own numbers: the peer was already asked to release.
                 if !connection.pending.iter().any(|&pending| pending > OWN_NUMBERS) {
                     connection.send(number, None, Sent::LetGo(number));
                 }
@@ -291,7 +291,7 @@ impl Owner {
         }
     }
 
-    /// What else an owner may do now and then.
+    /// Occasionally performs another operation of an owner.
     fn do_something_else(&mut self) {
         match self.random.u16(..1000) {
             0..=4 => drop(self.provider.trim()),
@@ -308,10 +308,10 @@ impl Owner {
         }
     }
 
-    // ---- times of quiet --------------------------------------------------------------------------------------
+    // ---- quiet periods -----------------------------------------------------------------------
 
-    /// Returns when exactly so many peers are connected, each has let go of everything, its receiver
-    /// rests, it was sent messages after that, and has read them.
+    /// Returns when exactly `peers` peers are connected, each has released everything, its receiver
+    /// rests, and it has read messages that were sent after that.
     fn quiesce(&mut self, peers: usize) {
         let deadline = Instant::now() + DEADLINE;
         self.publishing.rest();
@@ -333,8 +333,8 @@ impl Owner {
         }
     }
 
-    /// Nobody holds memory, so there must be some; and a peer that is there can be granted a
-    /// message.
+    /// Checks that memory is available, since no peer holds any, and that a connected peer can be
+    /// granted a message.
     fn probe(&mut self) {
         let sequence = self.next_number();
         let buffer = self.provider.alloc(4096);
@@ -373,7 +373,7 @@ impl Connection {
         self.pending.len() < WINDOW && !self.is_doomed
     }
 
-    /// Sends a message; `false` if the peer is gone.
+    /// Sends a message. Returns `false` if the peer is dead.
     fn share(&mut self, control: &Control, message: &ShmBuf, sequence: u64, way: Way, may_hold: bool) -> bool {
         let descriptor = match way {
             Way::Granted => message.grant(self.peer),
@@ -392,7 +392,7 @@ impl Connection {
 
     fn send(&mut self, number: u64, kept: Option<ShmBuf>, what: Sent) {
         self.pending.push_back(number);
-        // That a peer is gone is noticed by who hears it.
+        // The receiving thread detects that a peer has exited.
         let _ = self.kept.send(kept);
         let _ = wire::send(&self.socket, &what);
     }
@@ -402,7 +402,7 @@ fn left(deadline: Instant) -> Duration {
     deadline.saturating_duration_since(Instant::now())
 }
 
-/// Sizes of all kinds: mostly small, some of a few pages, few of up to `largest` bytes.
+/// Lengths of all kinds: mostly small, some of a few pages, few of up to `largest` bytes.
 fn any_length(random: &mut fastrand::Rng, largest: usize) -> usize {
     let up_to = match random.u8(..100) {
         0..=49 => 1 << 10,

@@ -1,9 +1,9 @@
 //! The peer process: one client, the conductor's commands, and a thread for each owner and its
-//! successors: connect, attach, look at every byte, hold, look again, let go. Beside each
-//! connection there is a receiver.
+//! successors: connect, attach, check every byte, hold, check again, release. A receiver runs
+//! beside each connection.
 //!
-//! An error is allowed if the owner has gone, and then the connection must end too; that is waited
-//! for. A message that was neither granted nor kept may be stale. Anything else ends the run.
+//! An error is allowed if the owner has exited; the thread then waits for the connection to end
+//! too. A message that was neither granted nor kept may be stale. Anything else ends the run.
 
 #![forbid(unsafe_code)]
 
@@ -22,17 +22,17 @@ use std::os::unix::net::{SocketAddr, UnixStream};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 
-/// The conductor is told at every so many messages.
+/// The number of messages after which the conductor is notified.
 const MESSAGES_PER_WORD: u64 = 16;
 
-/// Views that a slow peer holds, and another one.
+/// The number of views that a slow peer holds, and any other.
 const HELD: [usize; 2] = [1, 12];
 
 /// Most bytes of views that a peer holds.
 const HELD_BYTES: usize = 4 << 20;
 
-/// What an owner sends to a peer. The peer sends its `PeerId`, and then the number of each frame
-/// that it is done with.
+/// An owner's frame to a peer. The peer sends its `PeerId`, and then the number of each finished
+/// frame.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) enum Sent {
     /// The provider's id.
@@ -45,9 +45,9 @@ pub(crate) enum Sent {
     },
     /// Drop all views.
     LetGo(u64),
-    /// The same, and confirm it when the receiver rests, too.
+    /// The same, and confirm it once the receiver rests, too.
     Rest(u64),
-    /// The receiver may come back.
+    /// The receiver may rejoin.
     Resume(u64),
 }
 
@@ -62,28 +62,28 @@ pub(crate) enum Way {
     Fleeting,
 }
 
-/// The name of an owner's listener. Abstract: there is no file to be left behind.
+/// The name of an owner's listener. It is abstract, so no file is left behind.
 pub(crate) fn address(prefix: &str, owner: usize) -> std::io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("{prefix}.{owner}"))
 }
 
-/// What the threads share.
+/// State shared by the threads.
 struct Shared {
-    /// `None` when it is time to end.
+    /// `None` when it is time to exit.
     client: Option<Arc<Client>>,
     /// The connections, to be ended from outside; by owner.
     sockets: Vec<Option<Arc<UnixStream>>>,
-    /// Has any of the threads connected?
+    /// Whether any of the threads has connected.
     is_ready: bool,
 }
 
 impl Shared {
-    /// Replaces the client, and ends all connections. The old client goes when the last thread that
-    /// uses it has noticed; its views stay good after that.
+    /// Replaces the client, and ends all connections. The last thread to notice drops the old
+    /// client, whose views stay valid.
     fn replace(&mut self, client: Option<Arc<Client>>) {
         self.client = client;
         for socket in self.sockets.iter().flatten() {
-            // Fails only if the owner is gone.
+            // Fails only if the owner has exited.
             let _ = socket.shutdown(Shutdown::Both);
         }
     }
@@ -148,10 +148,11 @@ impl Follower {
     fn run(mut self) {
         let address = address(&self.role.prefix, self.owner).expect("a short name");
         loop {
-            // The conductor listens for an owner that is not there yet.
+            // The conductor listens for an owner that has not started yet.
             let socket = Arc::new(UnixStream::connect_addr(&address).expect("a listener"));
             socket.set_read_timeout(Some(DEADLINE)).expect("a deadline that is not zero");
-            // Together: either the connection is found and ended, or the new client is seen here.
+            // Under one lock: either the connection is found and ended, or the new client is seen
+            // here.
             let client = {
                 let mut shared = self.lock();
                 shared.sockets[self.owner] = Some(socket.clone());
@@ -182,13 +183,13 @@ impl Follower {
         wire::receive(socket).unwrap_or_else(|error| self.fail(&format!("waited in vain for {what}: {error}")))
     }
 
-    /// Follows a connection to its end. The text says why it must end, if it has not yet.
+    /// Follows a connection to its end. Returns why it must end, if it has not yet.
     fn follow(&mut self, socket: &UnixStream, client: &Client, receiving: &Receiving) -> Option<String> {
         let Sent::Hello(provider) = self.receive(socket, "a greeting")? else {
             self.fail("an owner that does not greet");
         };
         match client.connect(ProviderId::from_u64(provider)) {
-            // Not sent if the owner has gone: noticed by the next read.
+            // Not sent if the owner has exited, which the next read detects.
             Ok(peer) => drop(wire::send(socket, &peer.to_bytes())),
             Err(error) => return self.owner_gone(&error, "connect"),
         }
@@ -230,7 +231,7 @@ impl Follower {
                         None => self.counts.stale += 1,
                     }
                     self.do_something_else(client);
-                    // After that, this thread does nothing more that could be seen from outside.
+                    // After that, this thread does nothing more that is visible from outside.
                     if !may_hold {
                         confirm();
                     }
@@ -240,7 +241,7 @@ impl Follower {
         None
     }
 
-    /// Fails this process unless the error can be that of an owner that has gone.
+    /// Fails this process unless the error can be due to an owner that has exited.
     fn owner_gone(&self, error: &AttachError, what: &str) -> Option<String> {
         let text = format!("cannot {what}: {error}");
         match error {
@@ -273,12 +274,12 @@ impl Follower {
         }
     }
 
-    /// Looks at every byte of a view.
+    /// Checks every byte of a view.
     fn look(&mut self, held: &Held, again: bool) {
         self.counts.bytes_checked += held.view.len() as u64;
         self.counts.again += u64::from(again);
         self.counts.outlived += u64::from(held.has_outlived_its_owner);
-        // The black box makes each look read the memory again.
+        // The black box makes each check read the memory again.
         if let Err(text) = check_pattern(black_box(&held.view[..]), held.seed) {
             self.counts.torn += 1;
             self.control.complain(&format!("torn, {}: {text}", if again { "while held" } else { "on arrival" }));

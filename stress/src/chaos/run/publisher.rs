@@ -1,8 +1,8 @@
-//! The publisher beside an owner: a provider of its own, a thread that publishes from it to the
-//! receivers of all peers, and what it is told.
+//! The publisher beside an owner: its own provider, a thread that publishes from it to the
+//! receivers of all peers, and its commands.
 //!
-//! In a time of quiet it has all receivers leave, whoever still comes too; then it has none, and
-//! all its memory can be had in one piece.
+//! In a quiet period it makes all receivers leave, including any that still join; then it has none,
+//! and all its memory can be allocated in one piece.
 
 #![forbid(unsafe_code)]
 
@@ -22,17 +22,17 @@ use std::time::Duration;
 /// Its cap: less than all receivers together may hold.
 const MAX_BYTES: usize = 1 << 20;
 
-/// How long it waits for memory before it has all receivers let go.
+/// How long it waits for memory before it asks all receivers to release theirs.
 const PATIENCE: Duration = Duration::from_millis(2);
 
-/// The longest pause between bursts of messages. It leaves the processors to the others.
+/// The longest pause between bursts of messages, which leaves the processors to the others.
 const PAUSE: Duration = Duration::from_millis(4);
 
-/// The conductor is told at every so many messages.
+/// The number of messages after which the conductor is notified.
 const MESSAGES_PER_WORD: u64 = 256;
 
 enum Order {
-    /// Have all receivers leave, until told to tell what is left.
+    /// Make all receivers leave, until asked what is left.
     Rest,
     Tell(Sender<Remains>),
     Resume,
@@ -56,7 +56,7 @@ impl Publishing {
         let mut random = fastrand::Rng::with_seed(role.seed);
         let publishes = Publishes {
             owner: role.post.index as u64,
-            // So that no message of its predecessor, or of its successor, passes for its own.
+            // Distinguishes its messages from those of its predecessor and its successor.
             count: random.u64(..1 << 48),
             provider,
             publisher,
@@ -68,12 +68,12 @@ impl Publishing {
         Self { orders, interrupter, thread: thread::spawn(move || publishes.run()) }
     }
 
-    /// Has all receivers leave, from now on.
+    /// Makes all receivers leave, from now on.
     pub(crate) fn rest(&self) {
         self.order(Order::Rest);
     }
 
-    /// What is left, with no receiver there.
+    /// Returns what is left, with no receiver connected.
     pub(crate) fn what_is_left(&self) -> Remains {
         let (tell, told) = mpsc::channel();
         self.order(Order::Tell(tell));
@@ -89,7 +89,7 @@ impl Publishing {
         self.interrupter.interrupt();
     }
 
-    /// Ends it, whatever it waits for.
+    /// Ends it, and interrupts any wait.
     pub(crate) fn end(self) {
         drop(self.orders);
         self.interrupter.interrupt();
@@ -97,7 +97,7 @@ impl Publishing {
     }
 }
 
-/// What the thread has.
+/// The state of the thread.
 struct Publishes {
     owner: u64,
     provider: Provider,
@@ -127,14 +127,13 @@ impl Publishes {
         }
         self.tell();
         let Self { provider, publisher, mut random, .. } = self;
-        // Receivers may notice the one first or the other: if this is `None`, the provider is
-        // dropped here.
+        // Receivers may notice either end first: if this is `None`, the provider is dropped here.
         let dropped_later = random.bool().then_some(provider);
         drop(publisher);
         drop(dropped_later);
     }
 
-    /// Waits until there is a receiver. `false` if there is something else to do.
+    /// Waits for a receiver. Returns `false` if another command is due.
     fn has_receivers(&mut self) -> bool {
         match self.publisher.wait_for_receivers(1, DEADLINE) {
             Ok(()) => true,
@@ -143,7 +142,7 @@ impl Publishes {
         }
     }
 
-    /// More or less than the receivers have room for; then it waits for them.
+    /// Publishes more or fewer messages than the receivers have room for; then waits for them.
     fn publish_some(&mut self) {
         (0..self.random.usize(1..=2 * CAPACITY)).for_each(|_| self.publish());
         self.wait_until_received();
@@ -156,7 +155,7 @@ impl Publishes {
         }
     }
 
-    /// Sends one message to whoever is there.
+    /// Sends one message to all connected receivers.
     fn publish(&mut self) {
         let number = number(self.count + 1, What::Bytes);
         let len = len(number);
@@ -220,21 +219,21 @@ impl Publishes {
         }
     }
 
-    // ---- times of quiet --------------------------------------------------------------------------------------
+    // ---- quiet periods -----------------------------------------------------------------------
 
     fn have_all_leave(&mut self) {
         self.send_inline(What::Rest);
-        // Then there is room, also at a receiver that did not get it.
+        // Then there is room, even at a receiver that did not get it.
         self.wait_until_received();
     }
 
-    /// Nobody is there, so all memory can be had.
+    /// No receiver is connected, so all memory is available.
     fn what_is_left(&mut self) -> Remains {
         let receivers: Vec<_> = self.publisher.receivers().collect();
         if !receivers.is_empty() {
             self.fail(&format!("these have left, and count as there: {receivers:?}"));
         }
-        // Who comes later gets this as the history, and is not to rest.
+        // A receiver that joins later gets this as the history, and is not to rest.
         self.send_inline(What::LetGo);
         let all = self.provider.alloc_timeout(MAX_BYTES, DEADLINE);
         drop(all.unwrap_or_else(|error| self.fail(&format!("not all memory is back: {error}"))));

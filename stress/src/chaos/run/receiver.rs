@@ -1,9 +1,9 @@
-//! The receiver beside each connection of a peer: it comes to the owner's publisher by some rule,
-//! receives in a thread or as a task, looks at every byte, holds, looks again, leaves, and comes
-//! back. It never misses a message that is not counted, and with [`OnFull::Wait`] none at all.
+//! The receiver beside each connection of a peer: it joins the owner's publisher by some rule,
+//! receives in a thread or as a task, checks every byte, holds, checks again, leaves, and rejoins.
+//! It never misses a message that is not counted, and with [`OnFull::Wait`] none at all.
 //!
 //! When the publisher says so, it leaves with all that it holds, and rests until the connection
-//! says that it may come back.
+//! allows it to rejoin.
 
 #![forbid(unsafe_code)]
 
@@ -22,7 +22,7 @@ use std::task::Poll;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// The most messages that a receiver may be behind. Few, so that all rules apply all the time.
+/// The most messages that a receiver may lag behind. Few, so that all rules apply all the time.
 pub(crate) const CAPACITY: usize = 8;
 
 /// The most messages that a receiver holds.
@@ -31,14 +31,14 @@ const HELD: usize = 6;
 /// The longest message of a publisher.
 const LARGEST: usize = 64 << 10;
 
-/// How long a receiver waits for a publisher to come before it looks whether it is to end.
+/// How long a receiver waits for a publisher to open before it checks whether it is to end.
 const PATIENCE: Duration = Duration::from_millis(10);
 
-/// The conductor is told at every so many messages.
+/// The number of messages after which the conductor is notified.
 const MESSAGES_PER_WORD: u64 = 256;
 
-/// What a publisher's message is for. It is in the last two bits of the message's number; the rest
-/// counts the messages, from a start that is each publisher's own.
+/// The purpose of a publisher's message. It is in the last two bits of the message's number; the
+/// rest counts the messages, from a start that differs between publishers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
     Bytes,
@@ -57,7 +57,7 @@ pub(crate) fn number(count: u64, what: What) -> u64 {
     count << 2 | what as u64
 }
 
-/// How long a message is, from its number: half of them fit a slot.
+/// The length of a message, from its number: half of them fit a slot.
 pub(crate) fn len(number: u64) -> usize {
     let mut random = fastrand::Rng::with_seed(number);
     let largest = if number & 3 == What::Bytes as u64 {
@@ -84,7 +84,7 @@ struct Shared {
 struct State {
     rests: bool,
     is_over: bool,
-    /// Of the receiver that there is, if it waits in a thread.
+    /// Of the current receiver, if it waits in a thread.
     interrupter: Option<Interrupter>,
 }
 
@@ -111,20 +111,20 @@ impl Receiving {
         Self { shared, thread: thread::spawn(move || receives.run()) }
     }
 
-    /// Waits until it has left with all that it had. `false` if that takes too long.
+    /// Waits until it has left and dropped all messages. Returns `false` if that takes too long.
     pub(crate) fn wait_until_it_rests(&self) -> bool {
         let is_busy = |state: &mut State| !state.rests;
         let waited = self.shared.changed.wait_timeout_while(self.shared.lock(), DEADLINE, is_busy);
         waited.expect("no panics").0.rests
     }
 
-    /// It may come back.
+    /// Allows it to rejoin.
     pub(crate) fn resume(&self) {
         self.shared.lock().rests = false;
         self.shared.changed.notify_all();
     }
 
-    /// Ends it, whatever it waits for.
+    /// Ends it, and interrupts any wait.
     pub(crate) fn end(self) {
         let mut state = self.shared.lock();
         state.is_over = true;
@@ -136,7 +136,7 @@ impl Receiving {
     }
 }
 
-/// What the thread has.
+/// The state of the thread.
 struct Receives {
     owner: usize,
     client: Arc<Client>,
@@ -148,12 +148,12 @@ struct Receives {
     counts: Counts,
 }
 
-/// What a receiver has heard of its publisher.
+/// What a receiver knows of its publisher's messages.
 struct Heard {
     on_full: OnFull,
     /// The count of the last message.
     last: Option<u64>,
-    /// Messages since then that could not be read, because their owner had gone.
+    /// Messages since then that could not be read, because their owner had exited.
     lost: u64,
 }
 
@@ -177,7 +177,7 @@ impl Receives {
         let spin = Duration::from_micros(self.random.u64(..2) * 20);
         let mut options = Receiver::builder().on_full(on_full).capacity(self.random.usize(1..=CAPACITY)).spin(spin);
         if on_full != OnFull::Wait && self.random.bool() {
-            // So few that they are what it is short of.
+            // So few that it runs short of loans.
             options = options.loans(self.random.usize(1..=CAPACITY));
         }
         while !self.is_over() {
@@ -186,15 +186,16 @@ impl Receives {
                     self.counts.came += 1;
                     return Some((receiver, on_full));
                 }
-                // The publisher is gone, and has no successor yet. Or that is making the channel,
-                // or died while it did. One that is dying has no free seat; were a seat lost, this
-                // would never come to rest.
+                // The messages it holds of its former receivers keep their seats taken. If a seat were
+                // lost, this would never come to rest.
+                Err(ChannelError::TooManyReceivers { .. }) => self.let_go_of_oldest(),
+                // The publisher has closed, and has no successor yet; or the successor is creating
+                // the channel, or died doing so.
                 Err(
                     ChannelError::NoChannel { .. }
                     | ChannelError::SenderGone { .. }
                     | ChannelError::Unfinished { .. }
-                    | ChannelError::NotAChannel { .. }
-                    | ChannelError::TooManyReceivers { .. },
+                    | ChannelError::NotAChannel { .. },
                 ) => {}
                 // A sweep has taken the branch before it was locked.
                 Err(ChannelError::Os(error)) if error.errno() == Some(Errno::ENOENT as i32) => {}
@@ -204,26 +205,27 @@ impl Receives {
         None
     }
 
-    /// Receives until the publisher is gone or has it rest, this is to end, or it has enough.
+    /// Receives until the publisher closes or makes it rest, this is to end, or it has received
+    /// enough.
     fn receive_some(&mut self, mut receiver: Receiver, on_full: OnFull) -> What {
         let mut heard = Heard { on_full, last: None, lost: 0 };
         let (mut what, mut is_task) = (What::Bytes, self.random.bool());
         self.shared.lock().interrupter = Some(receiver.interrupter());
         while !self.is_over() && what != What::Rest && self.random.u8(..) > 0 {
-            // Seldom: to go to and fro between the two costs much.
+            // Seldom, because switching between the two costs much.
             is_task ^= self.random.u8(..64) == 0;
             match self.receive(&mut receiver, is_task) {
                 Ok(message) => what = self.take(message, &mut heard),
                 Err(RecvError::Interrupted) => {}
                 Err(RecvError::Disconnected) => break,
-                // The owner has gone orderly, before this one had mapped the segment.
+                // The owner exited normally before this receiver had mapped the segment.
                 Err(RecvError::Closed { .. }) => heard.lost += 1,
                 Err(error) => self.fail(&format!("cannot receive, {on_full:?}: {error}")),
             }
         }
         self.shared.lock().interrupter = None;
         self.counts.lost += heard.lost;
-        // Otherwise what it holds outlives it.
+        // If not, the held messages outlive it.
         if self.random.bool() {
             self.let_go_of_all();
         }
@@ -234,14 +236,14 @@ impl Receives {
         if !is_task {
             return receiver.recv();
         }
-        // Who ends this unparks the thread.
+        // The thread that ends this one unparks it.
         block_on(poll_fn(|context| match self.is_over() {
             true => Poll::Ready(Err(RecvError::Interrupted)),
             false => receiver.poll_recv(context),
         }))
     }
 
-    /// Does with a message what it says; checks its place among the others, and its bytes.
+    /// Carries out a message, and checks its order and its bytes.
     fn take(&mut self, message: Message, heard: &mut Heard) -> What {
         let number = numbered::number(&message).unwrap_or_else(|error| self.fail(&error.to_string()));
         let (count, missed) = (number >> 2, u64::from(message.missed()));
@@ -272,12 +274,12 @@ impl Receives {
         what.unwrap_or(What::Bytes)
     }
 
-    /// Looks at every byte of a message that it holds.
+    /// Checks every byte of a held message.
     fn look(&mut self, at: usize, again: bool) {
         let (message, number) = &self.held[at];
         self.counts.bytes_checked += message.len() as u64;
         self.counts.again += u64::from(again);
-        // The black box makes each look read the memory again.
+        // The black box makes each check read the memory again.
         if let Err(error) = numbered::check(black_box(message), len(*number), self.owner as u64, *number) {
             self.counts.torn += 1;
             self.control.complain(&format!("torn, {}: {error}", if again { "while held" } else { "on arrival" }));
@@ -297,7 +299,7 @@ impl Receives {
         }
     }
 
-    /// Nothing of the channel is left here. Waits until it may come back.
+    /// Rests without any part of the channel until it may rejoin.
     fn rest(&mut self) {
         self.tell();
         let mut state = self.shared.lock();

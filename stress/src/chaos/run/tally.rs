@@ -1,4 +1,4 @@
-//! What is counted in a run, and the report.
+//! The counters of a run, and the report.
 
 #![forbid(unsafe_code)]
 
@@ -6,16 +6,16 @@ use super::worker::Counts;
 use std::fmt;
 use std::time::Duration;
 
-/// What is counted in a run.
+/// The counters of a run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) seed: u64,
     pub(crate) elapsed: Duration,
     /// Owners, peers.
     pub(crate) killed: [u64; 2],
-    /// Of those killed: had not built or connected yet.
+    /// Those of them that had not built or connected yet.
     pub(crate) newborns_killed: u64,
-    /// Of those killed: were in the middle of an orderly end.
+    /// Those of them that were in the middle of an orderly exit.
     pub(crate) leaving_killed: u64,
     /// Orderly, sudden, by abort.
     pub(crate) exits: [u64; 3],
@@ -23,23 +23,24 @@ pub(crate) struct Tally {
     pub(crate) storms: u64,
     pub(crate) sweeps: u64,
     pub(crate) eras: u64,
-    /// Moments of quiet, at which everything must be back.
+    /// Quiet periods, at which everything must have been returned.
     pub(crate) checks: u64,
-    /// Of those: without any peer alive.
+    /// Those of them without any peer alive.
     pub(crate) checks_alone: u64,
-    /// What the processes did.
+    /// The work of the processes.
     pub(crate) counts: Counts,
     /// The most that any owner held, in bytes, and its cap.
     pub(crate) peak: usize,
     pub(crate) cap: usize,
-    /// Most descriptors, mappings of shared memory, and other mappings that a veteran has gained.
+    /// The most descriptors, mappings of shared memory, and other mappings that a veteran has
+    /// gained.
     pub(crate) gained: [usize; 3],
     /// Most processes of the other kind that a veteran has survived.
     pub(crate) survived: u64,
-    /// Objects that the final sweep removed, and that were there after it.
+    /// Objects that the final sweep removed, and those left after it.
     pub(crate) swept: usize,
     pub(crate) left: usize,
-    /// What was not as it must be.
+    /// Failed checks.
     pub(crate) problems: Vec<String>,
 }
 

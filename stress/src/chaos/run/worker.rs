@@ -1,7 +1,7 @@
-//! How a process learns its role, and what it and the conductor tell each other.
+//! How a process learns its role, and the messages between it and the conductor.
 //!
-//! A worker is this very program, started again with its role as its task. Its standard input is
-//! the socket to the conductor. When that closes, the worker ends: no run leaves processes behind.
+//! A worker is this program, started again with its role as its task. Its standard input is the
+//! socket to the conductor. When that closes, the worker exits: no run leaves processes behind.
 
 #![forbid(unsafe_code)]
 
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{panic, process, thread};
 
-/// How long a process waits for what must come. Only a hang comes near it.
+/// How long a process waits for a required event. Only a hang takes nearly that long.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -27,14 +27,14 @@ pub(crate) enum Kind {
     Peer,
 }
 
-/// A place in the crew, taken by one process after another.
+/// A position in the crew, taken by one process after another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct Post {
     pub(crate) kind: Kind,
     pub(crate) index: usize,
 }
 
-/// What a worker needs to know.
+/// A worker's parameters.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Role {
     pub(crate) post: Post,
@@ -42,7 +42,7 @@ pub(crate) struct Role {
     /// Of the names under /dev/shm, and of the owners' sockets.
     pub(crate) prefix: String,
     pub(crate) seed: u64,
-    /// An owner's: where peers connect. It is the conductor's, so that it outlives the owner.
+    /// An owner's: where peers connect. It belongs to the conductor, so that it outlives the owner.
     pub(crate) listener: Option<RawFd>,
 }
 
@@ -53,37 +53,37 @@ pub(crate) enum Exit {
     Orderly,
     /// Nothing is dropped.
     Sudden,
-    /// By a signal of its own making.
+    /// By a signal that it raises.
     Abort,
 }
 
-/// What the conductor tells a worker.
+/// A command from the conductor to a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Command {
     Exit(Exit),
-    /// To an owner: publish nothing, have everything let go by this many peers, and tell what is
+    /// To an owner: pause publishing, have this many peers release everything, and report what is
     /// left.
     Quiesce(usize),
-    /// To an owner: go on.
+    /// To an owner: continue.
     Resume,
-    /// To a peer: unmap what nobody needs, and tell what is left.
+    /// To a peer: unmap what is unused, and report what is left.
     Measure,
-    /// To a peer: drop the client, make another, and tell as well.
+    /// To a peer: replace the client, and report as well.
     Recreate,
 }
 
-/// What a worker tells the conductor.
+/// A report from a worker to the conductor.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) enum Word {
     /// Built; or connected for the first time.
     Ready,
     Counted(Counts),
     AtRest(Remains),
-    /// It cannot go on, and has said why on its standard error.
+    /// It cannot continue, and has printed the reason to its standard error.
     Failed,
 }
 
-/// What a process has done since it told last: an owner first, a peer below; in the end their
+/// Work since the last report: of an owner first, of a peer below, and at the end of their
 /// publishers and receivers.
 #[derive(Clone, Copy, Debug, Default, AddAssign, Serialize, Deserialize)]
 pub(crate) struct Counts {
@@ -93,33 +93,33 @@ pub(crate) struct Counts {
     pub(crate) granted: u64,
     pub(crate) kept: u64,
     pub(crate) fleeting: u64,
-    /// Allocations that had to wait until peers let go.
+    /// Allocations that had to wait for peers to release memory.
     pub(crate) exhausted: u64,
 
     pub(crate) read: u64,
-    /// Fleeting messages that came too late.
+    /// Fleeting messages that were attached too late.
     pub(crate) stale: u64,
-    /// Bytes looked at, each as often as it was.
+    /// Bytes checked, counted each time.
     pub(crate) bytes_checked: u64,
-    /// Views looked at again while they were held, or before they were dropped.
+    /// Views checked again while they were held, or before they were dropped.
     pub(crate) again: u64,
-    /// Those of them whose owner had gone.
+    /// Those of them whose owner had exited.
     pub(crate) outlived: u64,
-    /// Messages that were not to be had, because their owner had gone.
+    /// Messages that were unavailable because their owner had exited.
     pub(crate) lost: u64,
     pub(crate) torn: u64,
 
     /// Messages of publishers, and how often these were sent, to one receiver each.
     pub(crate) sent: u64,
     pub(crate) takers: u64,
-    /// Receivers that have come.
+    /// Receivers that have joined.
     pub(crate) came: u64,
     pub(crate) received: u64,
-    /// Messages that receivers were told that they had missed.
+    /// Messages that receivers were told they had missed.
     pub(crate) missed: u64,
 }
 
-/// What a process at rest has left. A peer has no memory of its own.
+/// What a process at rest still holds. A peer has no memory of its own.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Remains {
     /// Bytes leased after reclaiming.
@@ -128,23 +128,23 @@ pub(crate) struct Remains {
     pub(crate) in_use: usize,
     /// Bytes held after trimming.
     pub(crate) held: usize,
-    /// The most that was ever held.
+    /// The most that was held at any time.
     pub(crate) peak: usize,
     pub(crate) footprint: Footprint,
 }
 
-/// What a process has open and mapped.
+/// The descriptors and mappings of a process.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Footprint {
     pub(crate) descriptors: usize,
-    /// Mappings of shared memory with the run's prefix, removed objects included.
+    /// Mappings of shared memory with the run's prefix, including removed objects.
     pub(crate) shared: usize,
-    /// Other mappings: the heap's and the stacks', say.
+    /// Other mappings, such as those of the heap and the stacks.
     pub(crate) others: usize,
 }
 
 impl Remains {
-    /// A provider's. The footprint is the process's, and is left out.
+    /// A provider's. The footprint, which is the process's, is left out.
     pub(crate) fn of(provider: &Provider) -> Self {
         provider.reclaim();
         let before = provider.stats();
@@ -161,10 +161,10 @@ impl Remains {
 }
 
 impl Footprint {
-    /// This process's, when nobody awaits anything.
+    /// Takes that of this process, when it awaits nothing.
     pub(crate) fn take(prefix: &str) -> Self {
-        // The library's threads for awaits let go of the channels that were dropped, and end. That
-        // is a moment later than the drop, and nobody tells.
+        // The library's threads for awaits release the dropped channels, and exit, a moment later
+        // than the drop and without notice.
         while procfs::threads("shm-pool-await").expect("/proc") > 0 {
             thread::yield_now();
         }
@@ -182,15 +182,15 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// Tells the conductor something. Without a conductor there is nothing to go on for.
+    /// Reports to the conductor. Without a conductor, there is no reason to continue.
     pub(crate) fn say(&self, word: Word) {
         if wire::send(&self.socket, &word).is_err() {
             process::exit(2);
         }
     }
 
-    /// Waits for the next command, for as long as the conductor lives. Ends that are not orderly
-    /// happen here, in the middle of whatever the other threads do.
+    /// Waits for the next command, for as long as the conductor lives. Disorderly exits happen
+    /// here, in the middle of whatever the other threads do.
     pub(crate) fn next(&self) -> Command {
         match wire::receive(&self.socket).unwrap_or_default() {
             None => process::exit(2),
@@ -200,12 +200,12 @@ impl Control {
         }
     }
 
-    /// What must not happen has happened.
+    /// Reports a failed check.
     pub(crate) fn complain(&self, text: &str) {
         eprintln!("{:?} {}: {text}", self.post.kind, self.post.index);
     }
 
-    /// As [`complain`](Self::complain); and this process cannot go on.
+    /// As [`complain`](Self::complain), for a process that cannot continue.
     pub(crate) fn fail(&self, text: &str) -> ! {
         self.complain(text);
         self.say(Word::Failed);
@@ -213,10 +213,10 @@ impl Control {
     }
 }
 
-/// If this process was started as a worker, it is one until it ends.
+/// Runs the role, if this process was started as a worker, and exits.
 pub(crate) fn play_role() {
     let Some(role) = task::<Role>() else { return };
-    // A core file of a process that is aborted would be a nuisance. Lowering a limit cannot fail.
+    // A core file of each aborted process would be a nuisance. Lowering a limit cannot fail.
     let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
     let socket = inherited_input().expect("the standard input is a socket");
     let control = Arc::new(Control { socket: socket.into(), post: role.post });

@@ -1,0 +1,126 @@
+//! How long an allocation takes for messages of random sizes, each filled, shared, and held by a
+//! reader until several later ones have arrived.
+//!
+//! talc supports no readers, classes or descriptors; beside the pool it shows what carving alone
+//! costs on this machine, with caches that filling the messages has left cold.
+
+#![forbid(unsafe_code)]
+
+use crate::stores::{check_ends, Pool, Store, Talc};
+use fastrand::Rng;
+use hdrhistogram::Histogram;
+use quanta::Clock;
+use shm_pool_support::latency::{at, histogram};
+use shm_pool_support::table::{table, Goal};
+use shm_pool_support::Fallible;
+use std::collections::VecDeque;
+use std::ops::Deref;
+
+/// Bytes under the cap.
+const CAP: usize = 64 << 20;
+
+/// Bytes of the largest message.
+const LARGEST: usize = 4 << 20;
+
+/// How many messages the reader holds; with 20, two thirds of the cap are in use on average, and at
+/// times nearly all.
+const HELD: [usize; 3] = [4, 12, 20];
+
+/// The durations of an allocation in half of all cases, and in 99 of 100, in nanoseconds.
+const GOALS: [(f64, Goal); 2] = [(0.5, Goal::AtMost(1_000.0)), (0.99, Goal::AtMost(5_000.0))];
+
+/// The size of a run.
+#[derive(Clone, Copy)]
+pub(crate) struct Effort {
+    pub(crate) messages: usize,
+    pub(crate) warm_up: usize,
+    pub(crate) seed: u64,
+}
+
+/// The results of a row's messages.
+struct Outcome {
+    /// How long an allocation took, in nanoseconds.
+    waits: Histogram<u64>,
+    /// Allocations that found no room; the reader then released the message it had held longest.
+    refused: usize,
+    /// Segments created, without the warm-up.
+    made: u64,
+}
+
+/// Checks the messages of all rows without timing them.
+pub(crate) fn check(effort: Effort) -> Fallible {
+    for held in HELD {
+        run::<Pool>(held, effort)?;
+        run::<Talc>(held, effort)?;
+    }
+    println!("{} messages with {HELD:?} held: all as written", effort.messages);
+    Ok(())
+}
+
+pub(crate) fn measure(effort: Effort) -> Fallible {
+    println!("Allocation at a cap of 64 MiB, messages of 1 B to 4 MiB, the thread pinned to a core");
+    println!("{} warm-up and {} measured messages for each row\n", effort.warm_up, effort.messages);
+    let ours = ["held", "refused", "segments made", "p50", "p99", "p99.9", "max"];
+    let talcs = ["talc p50", "p99", "p99.9", "talc refused", "p50, goal 1 µs", "p99, goal 5 µs"];
+    let mut rows = table(&[&ours[..], &talcs].concat());
+    for held in HELD {
+        let pool = run::<Pool>(held, effort)?;
+        let talc = run::<Talc>(held, effort)?;
+        let mut row = [held.to_string(), pool.refused.to_string(), pool.made.to_string()].to_vec();
+        row.extend([0.5, 0.99, 0.999, 1.0].map(|quantile| at(&pool.waits, quantile)));
+        row.extend([0.5, 0.99, 0.999].map(|quantile| at(&talc.waits, quantile)));
+        row.push(talc.refused.to_string());
+        row.extend(GOALS.map(|(quantile, goal)| pool.verdict(quantile, goal).to_owned()));
+        rows.add_row(row);
+    }
+    println!("{rows}\n");
+    Ok(())
+}
+
+impl Outcome {
+    /// A row that made segments misses every goal.
+    fn verdict(&self, quantile: f64, goal: Goal) -> &'static str {
+        let wait = self.waits.value_at_quantile(quantile) as f64;
+        goal.verdict(if self.made == 0 { wait } else { f64::NAN })
+    }
+}
+
+/// Sends the messages to one reader, which checks each when it releases it.
+fn run<S: Store>(held: usize, effort: Effort) -> Fallible<Outcome> {
+    let store = S::new(CAP)?;
+    let mut random = Rng::with_seed(effort.seed);
+    let mut queue = VecDeque::with_capacity(held + 1);
+    let mut outcome = Outcome { waits: histogram(), refused: 0, made: 0 };
+    let clock = Clock::new();
+    for number in 0..effort.warm_up + effort.messages {
+        if number == effort.warm_up {
+            outcome = Outcome { waits: histogram(), refused: 0, made: store.segments() };
+        }
+        let (len, mark) = (random.usize(1..=LARGEST), random.u8(..));
+        let mut message = loop {
+            let asked = clock.raw();
+            let found = store.alloc(len);
+            outcome.waits.saturating_record(clock.delta_as_nanos(asked, clock.raw()));
+            if let Some(message) = found? {
+                break message;
+            }
+            outcome.refused += 1;
+            let_go_of_oldest(&mut queue)?;
+        };
+        message.fill(mark);
+        queue.push_back((store.share(message)?, mark));
+        if queue.len() > held {
+            let_go_of_oldest(&mut queue)?;
+        }
+    }
+    outcome.made = store.segments() - outcome.made;
+    while !queue.is_empty() {
+        let_go_of_oldest(&mut queue)?;
+    }
+    Ok(outcome)
+}
+
+fn let_go_of_oldest<M: Deref<Target = [u8]>>(queue: &mut VecDeque<(M, u8)>) -> Fallible {
+    let (oldest, mark) = queue.pop_front().ok_or("a message alone does not fit")?;
+    check_ends(&oldest, mark)
+}

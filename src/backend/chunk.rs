@@ -1,0 +1,128 @@
+//! The memory of one message: [`Chunk`].
+
+use crate::owner::chunk::ClosedChunk;
+use crate::owner::pool::Pool;
+use crate::owner::shelf::Owner;
+use std::any::Any;
+use std::ffi::c_void;
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+use std::slice;
+use std::sync::Arc;
+
+/// The memory of one message, owned exclusively. Dropping it returns it to its
+/// [`Backend`](super::Backend), from any thread, even after the backend was dropped. In a forked
+/// child the drop has no effect.
+///
+/// Keep a chunk until no reader needs it: for example in a table of messages in flight, from which
+/// the [collector](super::Collect) drops it.
+#[must_use = "a chunk that is dropped is used again"]
+pub struct Chunk(ManuallyDrop<ClosedChunk>);
+
+impl Chunk {
+    #[inline]
+    pub(super) fn new(chunk: ClosedChunk) -> Self {
+        Self(ManuallyDrop::new(chunk))
+    }
+
+    /// Returns the id of its segment, as set by the [source](super::SegmentSource).
+    #[inline]
+    pub fn segment(&self) -> u64 {
+        self.0.serial()
+    }
+
+    /// Returns its offset in the segment in bytes, a multiple of 64.
+    #[inline]
+    pub fn offset(&self) -> usize {
+        self.0.offset()
+    }
+
+    /// Returns its length in bytes: the requested length, or slightly more.
+    #[inline]
+    #[allow(clippy::len_without_is_empty)] // It never is.
+    pub fn len(&self) -> usize {
+        self.0.capacity()
+    }
+
+    /// Returns a pointer to the first byte, for reading and writing. It is valid as long as the chunk,
+    /// or the value returned by [`keep_mapped`](Self::keep_mapped), exists.
+    #[inline]
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.0.data().as_ptr()
+    }
+
+    /// Returns the bytes. Their content is unspecified: usually that of an earlier message.
+    ///
+    /// # Safety
+    ///
+    /// While the slice exists, no other process and no pointer of this process may read or write
+    /// the bytes: the chunk was just allocated, or its readers are done.
+    #[inline]
+    pub unsafe fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: `len` bytes are mapped there as long as the chunk exists. The caller guarantees
+        // exclusive access.
+        unsafe { slice::from_raw_parts_mut(self.as_ptr(), self.len()) }
+    }
+
+    /// Returns a value that keeps the segment and its name, for a pointer that outlives the chunk.
+    /// It does not prevent the bytes from being reused.
+    #[inline]
+    pub fn keep_mapped(&self) -> Arc<dyn Any + Send + Sync> {
+        self.0.memory().payload().clone()
+    }
+
+    /// Leaves the bytes to a reader forever. They no longer count as in use, but count against the
+    /// cap until the segment is removed.
+    ///
+    /// For a reader that may still read but can no longer be tracked: for example one that holds
+    /// messages when the publisher shuts down.
+    pub fn give_up(self) {
+        let chunk = self.into_closed();
+        if chunk.is_ours() {
+            Pool::dispose(chunk.into(), false);
+        }
+    }
+
+    /// Converts the chunk into an opaque pointer, for tables that store it in an atomic. It does not
+    /// point to the bytes. If it is never converted back, the chunk and the backend's memory are
+    /// leaked.
+    #[inline]
+    pub fn into_raw(self) -> NonNull<c_void> {
+        self.into_closed().into_raw().cast()
+    }
+
+    /// Converts a pointer returned by [`into_raw`](Self::into_raw) back into the chunk.
+    ///
+    /// # Safety
+    ///
+    /// `raw` was returned by `into_raw` in this process, or in the parent before a fork, and is
+    /// converted back only once.
+    #[inline]
+    pub unsafe fn from_raw(raw: NonNull<c_void>) -> Self {
+        // SAFETY: the caller's promise; `into_closed` left nothing behind.
+        Self::new(unsafe { ClosedChunk::from_raw(raw.cast()) })
+    }
+
+    #[inline]
+    fn into_closed(self) -> ClosedChunk {
+        let mut this = ManuallyDrop::new(self);
+        // SAFETY: taken once: `this` is neither used nor dropped after it.
+        unsafe { ManuallyDrop::take(&mut this.0) }
+    }
+}
+
+impl Drop for Chunk {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: taken once: this is the drop of the only owner.
+        Pool::give(unsafe { ManuallyDrop::take(&mut self.0) });
+    }
+}
+
+impl fmt::Debug for Chunk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("Chunk");
+        debug.field("segment", &self.segment()).field("offset", &self.offset()).field("len", &self.len()).finish()
+    }
+}

@@ -1,0 +1,386 @@
+//! An allocator of raw chunks, for middleware that counts its readers itself.
+//!
+//! Middleware with its own shared memory has names and formats that its receivers expect, and
+//! detects by itself when a message has been read. It still needs an allocator that keeps memory
+//! within a cap, serves any mix of lengths from few segments, reuses chunks without a system call,
+//! waits for memory, and returns idle memory to the system. [`Provider`](crate::Provider) is built on
+//! such an allocator; this module exposes it without descriptors, leases and peers:
+//!
+//! | the middleware | the backend |
+//! |---|---|
+//! | creates and removes segments by its own rules: a [`SegmentSource`] | maps them, reserves and returns their memory, carves [`Chunk`]s from them |
+//! | sends segment, offset and length to its readers | provides them: [`Chunk::segment`], [`Chunk::offset`], [`Chunk::len`] |
+//! | counts readers, and drops a chunk when no reader is left | reuses it |
+//! | collects released chunks, if it has to look for them: a [`Collect`] | calls the collector when that is worth the time |
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use shm_pool::backend::{Backend, SegmentFile, SegmentSource};
+//! use shm_pool::OsError;
+//! use std::fs::File;
+//! use std::sync::atomic::{AtomicU64, Ordering};
+//!
+//! /// Segments named `/dev/shm/doc-<process>-<id>`.
+//! struct Source(AtomicU64);
+//!
+//! fn path(id: u64) -> String {
+//!     format!("/dev/shm/doc-{}-{id}", std::process::id())
+//! }
+//!
+//! impl SegmentSource for Source {
+//!     fn create(&self, len: usize) -> Result<SegmentFile, OsError> {
+//!         let id = self.0.fetch_add(1, Ordering::Relaxed);
+//!         let file = File::options().read(true).write(true).create_new(true).open(path(id));
+//!         let file = file.map_err(|error| OsError::new("open", &path(id), len, error, String::new()))?;
+//!         Ok(SegmentFile { id, file, path: path(id).into() })
+//!     }
+//!
+//!     fn remove(&self, id: u64, _file: File) {
+//!         let _ = std::fs::remove_file(path(id));
+//!     }
+//! }
+//!
+//! let backend = Backend::builder().max_bytes(64 << 20).build(Source(AtomicU64::new(0)))?;
+//! let mut chunk = backend.alloc(100_000, 64)?;
+//! // SAFETY: no reader knows of it yet.
+//! let bytes = unsafe { chunk.bytes_mut() };
+//! bytes[..5].copy_from_slice(b"image");
+//! let _to_send = (chunk.segment(), chunk.offset(), 100_000);
+//! drop(chunk); // every reader is done
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! `examples/toy_middleware.rs` is a complete middleware with a second process. The crate
+//! `shm-pool-zenoh` is a backend for zenoh.
+//!
+//! # Collecting
+//!
+//! If readers decrement a count in shared memory, the publisher is not notified that a chunk is
+//! free: it has to look. Middleware that looks only when an allocation fails fills the whole cap,
+//! and each message is written to memory that left the cache long ago. So when no suitable chunk is
+//! idle, the backend first calls the collector, and creates another chunk only if the collector
+//! released none.
+//!
+//! A collection visits every message in flight. With a slow reader that holds thousands, it would
+//! cost much and gain little. So if a collection makes less than an eighth of the memory idle, the
+//! backend grows by the missing amount before the next one: it holds at most a seventh more than the
+//! messages in flight. Once nearly all of the cap has been taken from the system, it collects only
+//! when a chunk fits nowhere. It always collects before it refuses an allocation.
+//!
+//! # Trust
+//!
+//! The allocator's bookkeeping is in private memory. A reader that writes to a segment can damage
+//! messages, but not the allocator.
+
+mod builder;
+mod chunk;
+mod source;
+
+use crate::os::deadline::Deadline;
+use crate::owner::chunk::ClosedChunk;
+use crate::owner::error::{AllocError, AllocErrorKind};
+use crate::owner::pool::Pool;
+use crate::owner::reservation::Reservation;
+use crate::owner::stats::Stats;
+use crate::owner::waiting::Place;
+use crate::protocol::control;
+use crate::protocol::memory_bell::LOOK_AGAIN;
+pub use builder::BackendBuilder;
+pub use chunk::Chunk;
+pub use source::{SegmentFile, SegmentSource};
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long a wait sleeps between two collections: this share of the time waited so far, within
+/// limits.
+const PAUSE_SHARE: u32 = 8;
+const SHORTEST_PAUSE: Duration = Duration::from_micros(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(1);
+
+/// Releases the chunks that readers are done with. See [Collecting](self#collecting).
+pub trait Collect: Send + Sync {
+    /// Drops the chunks that no reader holds any more. Returns `true` if there were any.
+    ///
+    /// Called within an allocation, by its thread, with none of the backend's locks held. Must not
+    /// allocate from the same backend.
+    fn collect(&self) -> bool;
+}
+
+/// Allocates chunks in segments of a [`SegmentSource`]. Clones share it.
+///
+/// When the last clone is dropped, idle memory returns to the system, and segments without chunks
+/// are removed. Chunks in use stay valid.
+#[derive(Clone)]
+pub struct Backend {
+    shared: Arc<Shared>,
+    collector: Option<Arc<dyn Collect>>,
+}
+
+struct Shared {
+    pool: ManuallyDrop<Arc<Pool>>,
+    collect_early: bool,
+}
+
+/// The properties of a size class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SizeClass {
+    /// Bytes of a chunk. A chunk created at the cap may be shorter: as long as its message.
+    pub size: usize,
+    /// Alignment in bytes.
+    pub align: usize,
+}
+
+impl Backend {
+    /// The maximum number of segments at a time.
+    pub const MAX_SEGMENTS: usize = control::MAX_SEGMENTS;
+
+    /// Returns a builder with the default options.
+    pub fn builder() -> BackendBuilder {
+        BackendBuilder::new()
+    }
+
+    /// Returns a handle of the same backend whose allocations, and those of its clones, call
+    /// `collector`. By default there is none.
+    ///
+    /// Each handle of a backend may have its own collector. A collector may hold chunks, but only
+    /// weak handles of its own backend: otherwise neither would ever be dropped.
+    pub fn collecting_by(&self, collector: Arc<dyn Collect>) -> Self {
+        Self { shared: self.shared.clone(), collector: Some(collector) }
+    }
+
+    /// Allocates `len` bytes, aligned to `align`, or 64 if that is more.
+    ///
+    /// If a chunk of the size class is idle, this makes no system call, takes no lock and does not
+    /// touch the heap. Otherwise it collects, if a collection is due, and creates a chunk.
+    ///
+    /// # Errors
+    ///
+    /// [`AllocErrorKind::TooLarge`] above the largest chunk, [`AllocErrorKind::UnsupportedAlignment`] above 4096
+    /// bytes; [`AllocErrorKind::Exhausted`] if the cap is reached and a collection does not help;
+    /// [`AllocErrorKind::Os`] if the source or the system refuses; [`AllocErrorKind::Forked`] in a
+    /// forked child.
+    #[inline]
+    pub fn alloc(&self, len: usize, align: usize) -> Result<Chunk, AllocError> {
+        let class = self.class(len, align)?;
+        let taken = self.pool().shelves()[class].take_hot();
+        self.hand_out(taken.map_or_else(|| self.take_slow(class, len), Ok)?)
+    }
+
+    /// Like [`alloc`](Self::alloc), but blocks for up to `timeout` until there is memory;
+    /// [`Duration::MAX`] means without limit. A dropped chunk ends a wait at once. The collector is
+    /// called after 20 µs, then after each eighth of the time waited, at least every millisecond.
+    /// Waiting requests are served in order of arrival.
+    ///
+    /// # Errors
+    ///
+    /// Those of `alloc`; [`AllocErrorKind::TimedOut`] after `timeout`.
+    pub fn alloc_timeout(&self, len: usize, align: usize, timeout: Duration) -> Result<Chunk, AllocError> {
+        let source = match self.alloc(len, align) {
+            Err(error) if error.is_exhausted() => error,
+            result => return result,
+        };
+        let start = Instant::now();
+        let collect = || match &self.collector {
+            Some(collector) => {
+                collector.collect();
+                (start.elapsed() / PAUSE_SHARE).clamp(SHORTEST_PAUSE, LONGEST_PAUSE)
+            }
+            None => LOOK_AGAIN,
+        };
+        let place = Place::join(self.pool(), self.class(len, align)?, len, true)?;
+        match place.wait_and(Deadline::after(timeout), collect) {
+            Some(taken) => self.hand_out(taken?),
+            None => Err(AllocErrorKind::TimedOut { timeout, source }.into()),
+        }
+    }
+
+    /// Reserves `count` chunks for messages of `len` bytes, aligned to `align`. They exist, in use or
+    /// idle, until the [`Reservation`] is dropped. Their memory is present. Other lengths do not use
+    /// them, and neither [`trim`](Self::trim) nor a shortage of memory destroys them. They count
+    /// against the cap. Several reservations of one size class add up.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`alloc`](Self::alloc); [`AllocErrorKind::ReserveTooMany`] if the class has more
+    /// reserved than [`max_idle_per_class`](BackendBuilder::max_idle_per_class). After an error
+    /// nothing is reserved or left behind.
+    pub fn reserve(&self, len: usize, align: usize, count: usize) -> Result<Reservation, AllocError> {
+        let class = self.class(len, align)?;
+        if self.is_inherited() {
+            return Err(AllocErrorKind::Forked.into());
+        }
+        let pool = self.pool();
+        pool.reserve(class, count).or_else(|error| match self.collect() && error.is_exhausted() {
+            true => pool.reserve(class, count),
+            false => Err(error),
+        })?;
+        Ok(Reservation::new(pool, class, count))
+    }
+
+    /// Returns all idle memory to the system. Returns the number of bytes.
+    pub fn trim(&self) -> usize {
+        self.trim_to(0)
+    }
+
+    /// Returns idle memory to the system until the backend holds at most `bytes`, if there is
+    /// enough. Returns the number of bytes.
+    pub fn trim_to(&self, bytes: usize) -> usize {
+        if self.is_inherited() {
+            return 0;
+        }
+        self.collect();
+        match bytes {
+            0 => self.pool().trim(),
+            bytes => self.pool().trim_to(bytes),
+        }
+    }
+
+    /// Returns all idle chunks to the segments that they were carved from, so that adjacent ones
+    /// merge. Their memory is not returned to the system.
+    pub fn evict_idle(&self) {
+        if !self.is_inherited() {
+            self.pool().evict_all();
+        }
+    }
+
+    /// Returns the length in bytes of a chunk that is sure to fit now. Idle chunks count only once
+    /// they are [evicted](Self::evict_idle).
+    pub fn largest_that_fits(&self) -> usize {
+        match self.is_inherited() {
+            true => 0,
+            false => self.pool().largest_that_fits(),
+        }
+    }
+
+    /// Returns statistics; all zero in a forked child. A chunk counts as in use until it is dropped.
+    pub fn stats(&self) -> Stats {
+        self.pool().stats()
+    }
+
+    /// Returns the size classes, by number.
+    pub fn classes(&self) -> Vec<SizeClass> {
+        let shapes = self.pool().limits().shapes();
+        shapes.iter().map(|shape| SizeClass { size: shape.size(), align: shape.align }).collect()
+    }
+
+    /// Returns the number of the size class for a length and an alignment.
+    ///
+    /// # Errors
+    ///
+    /// [`AllocErrorKind::TooLarge`], [`AllocErrorKind::UnsupportedAlignment`].
+    #[inline]
+    pub fn class(&self, len: usize, align: usize) -> Result<usize, AllocError> {
+        self.pool().limits().class(len, align)
+    }
+
+    /// Returns how many chunks of a size class are reserved; 0 if there is no such class.
+    pub fn reserved(&self, class: usize) -> usize {
+        match class < self.pool().shelves().len() {
+            true => self.pool().reserved(class),
+            false => 0,
+        }
+    }
+
+    /// Returns segment and offset of each chunk of a size class, including those in use, so that the
+    /// caller can prepare its own tables. Other threads may create and destroy chunks meanwhile.
+    pub fn places(&self, class: usize) -> Vec<(u64, usize)> {
+        let mut places = Vec::new();
+        if !self.is_inherited() {
+            self.pool().each_of_class(class, |chunk| places.push((chunk.serial(), chunk.offset())));
+        }
+        places
+    }
+
+    /// Returns `true` in a forked child of the process that built the backend. There, allocations
+    /// fail and dropping chunks has no effect.
+    #[inline]
+    pub fn is_inherited(&self) -> bool {
+        !self.pool().is_ours()
+    }
+
+    #[inline]
+    fn pool(&self) -> &Arc<Pool> {
+        &self.shared.pool
+    }
+
+    #[inline]
+    fn hand_out(&self, chunk: ClosedChunk) -> Result<Chunk, AllocError> {
+        self.pool().adopt(&chunk)?;
+        Ok(Chunk::new(chunk))
+    }
+
+    /// Takes a chunk for `len` bytes, of a class whose hot slot is empty.
+    #[inline(never)]
+    fn take_slow(&self, class: usize, len: usize) -> Result<ClosedChunk, AllocError> {
+        let pool = self.pool();
+        // Before any lock: in a forked child, a thread that does not exist there may hold it.
+        if self.is_inherited() {
+            return Err(AllocErrorKind::Forked.into());
+        }
+        if let Some(chunk) = pool.take_ready(class) {
+            return Ok(chunk);
+        }
+        let is_due = (self.shared.collect_early && pool.is_collection_due()) || pool.is_full_for(class, len);
+        let has_collected = is_due && self.collector.is_some();
+        if has_collected {
+            self.collect();
+            pool.note_collection();
+            if let Some(chunk) = pool.take_ready(class) {
+                return Ok(chunk);
+            }
+        }
+        pool.take_slow(class, len).or_else(|error| {
+            if may_pass(&error) && self.has_come_back(has_collected, &error) {
+                pool.take_slow(class, len)
+            } else {
+                Err(error)
+            }
+        })
+    }
+
+    /// Returns `true` if chunks were released since an allocation failed. They may suffice, even if
+    /// none of them is long enough.
+    #[cold]
+    fn has_come_back(&self, has_collected: bool, error: &AllocError) -> bool {
+        let found = !has_collected && self.collect();
+        // Another thread may have collected them.
+        found || self.pool().has_less_in_use(error)
+    }
+
+    fn collect(&self) -> bool {
+        self.collector.as_ref().is_some_and(|collector| collector.collect())
+    }
+}
+
+/// Returns `true` if a released chunk can help.
+fn may_pass(error: &AllocError) -> bool {
+    match error.kind() {
+        // If descriptors ran out, the segment may no longer be needed. An error of the source's own
+        // has no number.
+        AllocErrorKind::Os(os) => {
+            matches!(os.errno(), Some(libc::EMFILE | libc::ENFILE) | None) || error.is_exhausted()
+        }
+        _ => error.is_exhausted(),
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // A forked child owns nothing, so its copy of the pool is left as it is.
+        if self.pool.is_ours() {
+            self.pool.close();
+            // SAFETY: dropped here and never used again.
+            unsafe { ManuallyDrop::drop(&mut self.pool) };
+        }
+    }
+}
+
+impl fmt::Debug for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Backend").field("limits", self.pool().limits()).finish()
+    }
+}

@@ -1,0 +1,198 @@
+//! Loom models of messages that are withdrawn, or whose channel closes.
+
+use super::bell::{Bell, Look, Woken};
+use super::layout::What;
+use super::ring::{self, Slot, Ticket, WORDS};
+use crate::sync::{AtomicU64, Ordering};
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::thread;
+
+/// A channel, and the bytes of its buffers. Loom reports any unsynchronised access to them.
+struct Channel {
+    slots: Vec<Slot>,
+    to_receiver: Bell,
+    to_sender: Bell,
+    buffers: Vec<UnsafeCell<u64>>,
+}
+
+// SAFETY: the protocol under test makes this true; loom checks it.
+unsafe impl Sync for Channel {}
+// SAFETY: nothing in it is bound to a thread; loom checks the accesses.
+unsafe impl Send for Channel {}
+
+impl Channel {
+    /// `receiver` is the thread that holds the receiver's bell, or 0.
+    fn new(slots: u64, buffers: u64, receiver: u32) -> Arc<Self> {
+        let slots = (0..slots).map(Slot::free_for).collect();
+        let buffers = (0..buffers).map(|_| UnsafeCell::new(u64::MAX)).collect();
+        Arc::new(Self { slots, to_receiver: Bell::new(1), to_sender: Bell::new(receiver), buffers })
+    }
+
+    fn write(&self, buffer: u64, value: u64) {
+        // SAFETY: loom checks that no other thread accesses the bytes now.
+        self.buffers[buffer as usize].with_mut(|bytes| unsafe { *bytes = value });
+    }
+
+    fn read(&self, buffer: u64) -> u64 {
+        // SAFETY: loom checks that no thread writes now.
+        self.buffers[buffer as usize].with(|bytes| unsafe { *bytes })
+    }
+
+    /// Sends the number of the message, in a buffer.
+    fn send(&self, ticket: &mut Ticket, buffer: u64) {
+        assert!(ring::has_room(&self.slots, *ticket));
+        self.write(buffer, ticket.number());
+        ring::put(&self.slots, ticket, &[buffer; WORDS]);
+        self.to_receiver.ring();
+    }
+
+    /// Receives a message, whose number is its bytes. Returns that.
+    fn receive(&self, ticket: &mut Ticket) -> Option<u64> {
+        let received = ring::receive(&self.slots, ticket, true, |_, _| Ok::<_, ()>(()))?;
+        let (words, ticket) = received.unwrap();
+        assert_eq!(self.read(words[0]), ticket.number(), "the bytes of another message");
+        Some(ticket.number())
+    }
+
+    /// Receives until it has the message `last`. Returns how many it received.
+    fn receive_until(&self, last: u64) -> usize {
+        let mut ticket = Ticket::default();
+        for received in 1.. {
+            let number = loop {
+                if let Some(number) = self.receive(&mut ticket) {
+                    break number;
+                }
+                let is_over = || ring::has_passed(&self.slots, ticket);
+                assert_eq!(self.to_receiver.wait(None, &mut Look::new(), is_over, || true), Woken::Ready);
+            };
+            if number == last {
+                return received;
+            }
+        }
+        unreachable!()
+    }
+}
+
+fn model(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(preemptions);
+    model.check(run);
+}
+
+/// A buffer withdrawn for its loan is not being read, is not lost, and is withdrawn only once.
+#[test]
+fn withdraw_buffer_during_receive() {
+    model(3, || {
+        let channel = Channel::new(4, 2, 2);
+        let receiver = thread::spawn({
+            let channel = channel.clone();
+            move || {
+                let mut ticket = Ticket::default();
+                let received: Vec<_> = (0..2).filter_map(|_| channel.receive(&mut ticket)).collect();
+                (received, ticket)
+            }
+        });
+        let (mut ticket, mut searched) = (Ticket::default(), Ticket::default());
+        (0..2).for_each(|buffer| channel.send(&mut ticket, buffer));
+        let mut withdraw = || ring::withdraw(&channel.slots, &mut searched, ticket, |words| words[0] < 2);
+        let withdrawn: Vec<_> = std::iter::from_fn(|| withdraw().map(|words| words[0])).collect();
+        assert_eq!(searched, ticket, "each was looked at");
+        if let Some(&buffer) = withdrawn.first() {
+            channel.send(&mut ticket, buffer);
+        }
+        let (mut received, mut next) = receiver.join().unwrap();
+        received.extend(std::iter::from_fn(|| channel.receive(&mut next)));
+        assert!(received.windows(2).all(|pair| pair[0] < pair[1]), "in order, and none twice");
+        assert_eq!((received.len() + withdrawn.len()) as u64, ticket.number());
+        assert_eq!(next, ticket);
+    });
+}
+
+/// With `KeepLatest`, the receiver wakes for the last message, and the sender always finds room.
+#[test]
+fn keep_latest_with_bells() {
+    model(2, || {
+        let channel = Channel::new(2, 2, 2);
+        let receiver = thread::spawn({
+            let channel = channel.clone();
+            move || channel.receive_until(1)
+        });
+        let (mut ticket, mut withdrawn) = (Ticket::default(), 0);
+        for buffer in 0..2 {
+            channel.send(&mut ticket, buffer);
+            // `Branch::look_for_room`.
+            if !ring::has_room(&channel.slots, ticket) {
+                let mut oldest = ring::oldest(&channel.slots, ticket);
+                withdrawn += usize::from(ring::claim(&channel.slots, &mut oldest).is_some());
+            }
+        }
+        assert_eq!(receiver.join().unwrap() + withdrawn, 2);
+    });
+}
+
+/// A receiver that joins while the sender closes does not read a reclaimed buffer.
+#[test]
+fn close_against_join() {
+    model(3, || {
+        let (channel, what) = (Channel::new(2, 1, 0), Arc::new(What::finished()));
+        let [is_locked, is_closed] = [(); 2].map(|()| Arc::new(AtomicU64::new(0)));
+        channel.send(&mut Ticket::default(), 0);
+        let receiver = thread::spawn({
+            let (channel, is_locked) = (channel.clone(), is_locked.clone());
+            // `Object::join`.
+            move || {
+                is_locked.store(1, Ordering::Release);
+                if channel.to_sender.hold(2) {
+                    assert_eq!(channel.receive(&mut Ticket::default()), Some(0));
+                } else {
+                    is_locked.store(0, Ordering::Release);
+                }
+            }
+        });
+        let pool = thread::spawn({
+            let (channel, is_locked, is_closed) = (channel.clone(), is_locked, is_closed.clone());
+            // `Lender::is_nobody_reading`, and then `Lender::reclaim`.
+            move || {
+                let is_there = is_closed.load(Ordering::Acquire) == 0 && !channel.to_sender.is_gone();
+                if !is_there && is_locked.load(Ordering::Acquire) == 0 {
+                    channel.write(0, 9);
+                }
+            }
+        });
+        // `Object::close`, and then `Lender::close`.
+        what.close();
+        channel.to_receiver.leave();
+        channel.to_sender.close();
+        is_closed.store(1, Ordering::Release);
+        receiver.join().unwrap();
+        pool.join().unwrap();
+    });
+}
+
+/// A receiver that finds the sender's process dead, and leaves on its behalf, still gets the
+/// messages sent before.
+#[test]
+fn leaving_in_the_ringers_place() {
+    model(3, || {
+        let (channel, is_there) = (Channel::new(2, 1, 2), Arc::new(AtomicU64::new(1)));
+        let sender = thread::spawn({
+            let (channel, is_there) = (channel.clone(), is_there.clone());
+            move || {
+                channel.write(0, 0);
+                ring::put(&channel.slots, &mut Ticket::default(), &[0; WORDS]);
+                // It dies before it rings, and the kernel releases its lock and rings.
+                is_there.store(0, Ordering::Release);
+                channel.to_receiver.leave();
+            }
+        });
+        let mut ticket = Ticket::default();
+        let is_over = || ring::has_passed(&channel.slots, ticket);
+        let has_sender = || is_there.load(Ordering::Acquire) == 1;
+        let woken = channel.to_receiver.wait(None, &mut Look::due(), is_over, has_sender);
+        assert_eq!((woken, channel.receive(&mut ticket)), (Woken::Ready, Some(0)));
+        let is_over = || ring::has_passed(&channel.slots, ticket);
+        assert_eq!(channel.to_receiver.wait(None, &mut Look::due(), is_over, has_sender), Woken::Gone);
+        sender.join().unwrap();
+    });
+}

@@ -1,0 +1,262 @@
+//! Making room for a length that fits nowhere: selects the pieces to free, and keeps their region
+//! for that length until they are freed.
+//!
+//! # Windows
+//!
+//! A *window* is a range that would hold the message if the pieces in it were free. The owner of
+//! the pieces marks the idle ones, and requests a window without any others ([`Arenas::window`]).
+//! If there is none, a window with few bytes in use becomes a region.
+//!
+//! # The region
+//!
+//! There is at most one. It belongs to the size class whose request was refused.
+//!
+//! | request or event | in the region |
+//! |---|---|
+//! | a run or a piece for its class | is carved once nothing else is carved there, and the region ends |
+//! | a run or a piece for any other class | is carved only if it fits nowhere else |
+//! | a chunk, when dropped | returns to the arena, not to a shelf (see `Pool::make_room`) |
+//!
+//! So a long message waits until the chunks in one region have each been dropped once, rather than
+//! until gaps happen to join. A region ends [`LAPSE`] after its class was last refused. Another
+//! class may replace it [`LAPSE`] after it was chosen, so that a message that can never fit
+//! withholds nothing from others.
+
+#![forbid(unsafe_code)]
+
+use super::carver::{overlap, Mark};
+use super::{Arena, ArenaState, Arenas, Carved, Grain, Need};
+use crate::owner::class::MIN_SIZE;
+use crate::protocol::control::MAX_SEGMENTS;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+/// How long a region stays after its class was last refused, and how soon another class or another
+/// place may replace it.
+const LAPSE: Duration = Duration::from_millis(250);
+
+/// The longest that a class waits for one place before it gets another, in multiples of [`LAPSE`].
+const MOST_PATIENCE: u32 = 256;
+
+/// The place where a length will fit once its pieces are freed: one window, or whole arenas that
+/// make way for a longer one.
+#[derive(Clone)]
+pub(crate) struct Place {
+    /// The segments, by serial number, with the part of each in bytes.
+    windows: Vec<(u64, Range<usize>)>,
+    is_surrender: bool,
+}
+
+impl Place {
+    /// Returns `true` if a piece overlaps it.
+    pub(crate) fn takes(&self, piece: &Carved) -> bool {
+        let (serial, range) = (piece.payload.serial(), piece.range());
+        self.windows.iter().any(|(other, window)| *other == serial && overlap(window, &range))
+    }
+}
+
+pub(super) struct Region {
+    pub(super) class: usize,
+    pub(super) place: Place,
+    chosen: Instant,
+    asked: Instant,
+    /// How long its class waits for this place, in multiples of [`LAPSE`]: twice as long as for the
+    /// previous place.
+    patience: u32,
+}
+
+impl Arenas {
+    /// Marks all pieces as in use.
+    pub(crate) fn clear_marks(&self) {
+        let mut state = self.state.lock();
+        state.arenas.iter_mut().for_each(|arena| arena.pages.clear_marks());
+        state.heaps.values_mut().for_each(|heap| heap.lines.clear_marks());
+    }
+
+    pub(crate) fn mark(&self, piece: &Carved, mark: Mark) {
+        let mut state = self.state.lock();
+        match piece.grain {
+            Grain::Page => {
+                if let Some(arena) = state.arena(piece) {
+                    arena.pages.mark(piece.offset / self.page, mark);
+                }
+            }
+            Grain::Line => {
+                if let Some((key, heap)) = state.heap(piece) {
+                    heap.lines.mark((piece.offset - key.1) / MIN_SIZE, mark);
+                }
+            }
+        }
+    }
+
+    /// Finds where `need` would fit if the pieces there were free: as tightly as possible if idle
+    /// ones were or, with `in_use`, where the fewest bytes are in use. Considers the region only if
+    /// `anywhere`.
+    pub(crate) fn window(&self, need: Need, in_use: bool, anywhere: bool) -> Option<Place> {
+        let mut state = self.state.lock();
+        state.mark_heaps(self.page);
+        let place = |serial, range: Range<usize>, unit: usize, start: usize| {
+            let range = start + range.start * unit..start + range.end * unit;
+            Place { windows: vec![(serial, range)], is_surrender: false }
+        };
+        if need.grain == Grain::Line && !in_use {
+            let kept = state.region.as_ref().filter(|_| !anywhere);
+            let heaps =
+                state.heaps.iter().filter(|(_, heap)| !kept.is_some_and(|region| region.place.takes(&heap.run)));
+            let windows =
+                heaps.filter_map(|(key, heap)| Some((heap.lines.window(need.size / MIN_SIZE, false, true)?, key)));
+            if let Some(((_, lines), &(serial, start))) = windows.min_by_key(|((cost, _), _)| *cost) {
+                return Some(place(serial, lines, MIN_SIZE, start));
+            }
+        }
+        let pages = need.size.div_ceil(self.page);
+        let windows =
+            state.arenas.iter().filter_map(|arena| Some((arena.pages.window(pages, in_use, anywhere)?, arena)));
+        let ((_, pages), arena) = windows.min_by_key(|((cost, _), _)| *cost)?;
+        Some(place(arena.payload.serial(), pages, self.page, 0))
+    }
+
+    /// Selects the arenas that can make way for one that holds `need`: those with the fewest bytes
+    /// in use, until they and the rest of the cap are long enough. Returns `None` if that is not
+    /// enough, or if anything there is in use and `in_use` is not set.
+    pub(crate) fn surrender(&self, need: Need, in_use: bool) -> Option<Place> {
+        let mut state = self.state.lock();
+        state.mark_heaps(self.page);
+        let len = need.size.next_multiple_of(self.page);
+        let price = |arena: &Arena| arena.pages.units_in_use().filter(|&units| in_use || units == 0);
+        let mut priced: Vec<_> = state.arenas.iter().filter_map(|arena| Some((price(arena)?, arena))).collect();
+        priced.sort_unstable_by_key(|(price, arena)| (*price, arena.payload.len()));
+        if self.all_or_none && priced.len() < state.arenas.len() {
+            return None;
+        }
+        // At the limit of segments, at least one has to be removed.
+        let is_full = state.arenas.len() == MAX_SEGMENTS;
+        let mut room = self.max - state.spanned();
+        let mut windows = Vec::new();
+        for (_, arena) in priced {
+            if room >= len && !self.all_or_none && !(is_full && windows.is_empty()) {
+                break;
+            }
+            room += arena.payload.len();
+            windows.push((arena.payload.serial(), 0..arena.payload.len()));
+        }
+        (room >= len && len <= self.longest && !windows.is_empty()).then_some(Place { windows, is_surrender: true })
+    }
+
+    /// Records that a request of a class was refused. Returns `true` if the class should get a
+    /// region, or another one.
+    pub(crate) fn is_region_due(&self, class: usize) -> bool {
+        let (mut state, now) = (self.state.lock(), Instant::now());
+        match &mut state.region {
+            Some(region) => {
+                let is_its = region.class == class;
+                if is_its {
+                    region.asked = now;
+                }
+                let is_due = now.duration_since(region.chosen) > if is_its { LAPSE * region.patience } else { LAPSE };
+                if is_due {
+                    region.chosen = now; // when to choose again, if this search fails
+                }
+                is_due
+            }
+            // Not after a single refusal: most requests are refused once, and then a chunk is
+            // dropped. The class that was refused first has priority, however many others are
+            // refused in the meantime.
+            None => match state.refused.filter(|&(_, at)| now.saturating_duration_since(at) <= LAPSE) {
+                Some((refused, at)) => {
+                    let is_due = refused == class && now >= at;
+                    if is_due {
+                        state.refused = Some((class, now + LAPSE));
+                    }
+                    is_due
+                }
+                None => {
+                    state.refused = Some((class, now));
+                    false
+                }
+            },
+        }
+    }
+
+    /// Returns `true` if there is a region of another class.
+    pub(crate) fn is_kept_from(&self, class: usize) -> bool {
+        let state = self.state.lock();
+        state.region.as_ref().is_some_and(|region| region.class != class)
+    }
+
+    /// Returns `true` if the region is only a part of an arena.
+    pub(crate) fn has_other_places(&self) -> bool {
+        self.state.lock().region.as_ref().is_some_and(|region| !region.place.is_surrender)
+    }
+
+    /// Returns the region of a class, if it has one.
+    pub(crate) fn region_of(&self, class: usize) -> Option<Place> {
+        let state = self.state.lock();
+        state.region.as_ref().filter(|region| region.class == class).map(|region| region.place.clone())
+    }
+
+    /// Keeps the place for a class from now on.
+    pub(crate) fn keep_region(&self, class: usize, place: Place) {
+        let (mut state, now) = (self.state.lock(), Instant::now());
+        let before = state.region.as_ref().filter(|region| region.class == class).map_or(0, |region| region.patience);
+        state.end_region();
+        state.refused = None;
+        for (serial, window) in &place.windows {
+            if let Some(arena) = state.arenas.iter_mut().find(|arena| arena.payload.serial() == *serial) {
+                arena.pages.close(window.start / self.page..window.end.div_ceil(self.page));
+            }
+        }
+        let patience = before.saturating_mul(2).clamp(1, MOST_PATIENCE);
+        state.region = Some(Region { class, place, chosen: now, asked: now, patience });
+    }
+
+    /// Returns `true`, and ends the region, if it belongs to the class and consists of whole arenas
+    /// that are empty by now: they may be removed.
+    pub(crate) fn is_surrendered(&self, class: usize) -> bool {
+        let mut state = self.state.lock();
+        let is_surrendered = matches!(&state.region, Some(region) if region.class == class && region.place.is_surrender)
+            && state.is_region_free();
+        if is_surrendered {
+            state.end_region();
+            state.is_merged = true;
+        }
+        is_surrendered
+    }
+}
+
+impl ArenaState {
+    /// Gives the run of each heap the combined mark of its pieces.
+    fn mark_heaps(&mut self, page: usize) {
+        let ArenaState { arenas, heaps, .. } = self;
+        for (&(serial, start), heap) in heaps {
+            if let Some(arena) = arenas.iter_mut().find(|arena| arena.payload.serial() == serial) {
+                arena.pages.mark(start / page, heap.lines.mark_of_all());
+            }
+        }
+    }
+
+    /// Returns `true` if there is a region and nothing is carved in it.
+    fn is_region_free(&self) -> bool {
+        self.region.is_some() && self.arenas.iter().all(|arena| arena.pages.is_closed_free())
+    }
+
+    /// Returns `true` if this class may carve in the region: the region is its own window and
+    /// empty, or has lapsed.
+    pub(super) fn may_use_region(&self, class: usize) -> bool {
+        let Some(region) = &self.region else { return false };
+        region.class == class && !region.place.is_surrender && self.is_region_free() || region.asked.elapsed() > LAPSE
+    }
+
+    /// Ends the region of a class that has been served.
+    pub(super) fn served(&mut self, class: usize) {
+        if self.region.as_ref().is_some_and(|region| region.class == class) {
+            self.end_region();
+        }
+    }
+
+    pub(super) fn end_region(&mut self) {
+        if self.region.take().is_some() {
+            self.arenas.iter_mut().for_each(|arena| arena.pages.close(0..0));
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! Removes objects that killed owners have left under /dev/shm, or another directory.
+//!
+//! An owner takes the exclusive lock on a byte of its control object before it creates anything
+//! else, and holds it until it has removed everything else (see `locks`). So if a sweep can take a
+//! shared lock on that byte, the owner is dead; or it created the object this instant and has not
+//! locked it yet. In that case the owner finds its object locked or unlinked, and starts over under
+//! another name. Holding the shared lock, possibly together with concurrent sweeps, a sweep
+//!
+//! 1. marks the control object as closed and its segments as destroyed, for peers that have it
+//!    mapped: each segment is unmapped with the next view of it that is dropped,
+//! 2. unlinks the owner's segments,
+//! 3. unlinks the control object.
+//!
+//! A segment without a control object also belongs to a dead owner: a living owner creates the
+//! control object first and removes it last.
+//!
+//! A channel's object is removed separately, by `dead::remove_dead`, because its name may be
+//! reused. So is a branch of a publisher's channel, which the receiver creates.
+//!
+//! # When an object is removed
+//!
+//! A *receiver* of a channel holds a lock on its object until the receiver and all messages that it
+//! received are dropped. While a dead sender's receiver holds the lock, messages may be in segments
+//! that the receiver has not mapped yet. A *peer* holds a lock on the control object until its
+//! client and its views are dropped.
+//!
+//! | the owner | its readers | is removed by |
+//! |---|---|---|
+//! | is alive | | the owner only |
+//! | is dead | a receiver is alive | nothing, except its channel's object, by a successor under that name |
+//! | is dead | only peers are alive | any [`sweep`]: a peer keeps its mappings |
+//! | is dead | the last one has just released its lock | that reader ([`sweep_after_reading`]), or any [`sweep`] |
+//! | is dead | none, or all were killed | any [`sweep`] |
+//!
+//! A sweep runs in the next `build` with the prefix, on request, and when memory for an object or a
+//! segment is short, before that becomes an error ([`create_locked`], `SegmentFactory::sweep`);
+//! hence also in each attempt of an allocation that waits.
+//!
+//! # The last reader is always detected
+//!
+//! Each reader releases its own lock first and then tests those of the others. Of two readers that
+//! do so concurrently, at least one finds no other. If both do, they sweep side by side. A sweep
+//! checks for a living receiver before it tries the lock of a channel's creator, and again under
+//! the lock. So it never holds that lock while the receiver does, which would find it taken and
+//! leave the object behind.
+//!
+//! The kernel rings for a dead sender some time before it releases the locks of the process. A
+//! receiver that is dropped right after that notification waits for the release, [`TEARDOWN`] at
+//! most. A receiver whose sender is alive only loads the bell's word; a client checks once, when
+//! its last view of the provider is dropped too. In a forked child neither does anything.
+//!
+//! # Killed at any instruction
+//!
+//! | process killed | objects left | cleared by |
+//! |---|---|---|
+//! | a reader, before or after it released its lock | all; the kernel releases its lock | the last other reader, or a sweep |
+//! | a sweeping process, in step 1 | the same, marked; the kernel releases its lock | the next sweep |
+//! | in step 2 | some segments and the control object | the next sweep |
+//! | after step 3 | none | |
+//!
+//! # Never touched
+//!
+//! Objects of another user, files that are not regular, and files with a second name (a hard link).
+//! If a control object does not begin as one, no object of that provider is touched. Nor is a
+//! segment whose length is not a multiple of the page size. A sweep reads only the first words of
+//! control objects and channels, and writes only the marks of step 1.
+
+#![forbid(unsafe_code)]
+
+use crate::error::OsError;
+use crate::os::deadline::Deadline;
+use crate::os::locks::LockFile;
+use crate::os::mapping::Mapping;
+use crate::os::name::{Name, Namespace};
+use crate::os::posix::{effective_uid, has_heap};
+use crate::os::segment::{Locked, Segment};
+use crate::protocol::control::{control_name, CHANNEL_MAGIC};
+use crate::protocol::dead::{
+    has_peers, is_read, is_segment, lock_dead_owner, mark_as_gone, remove_dead, Owner, Removal,
+};
+use crate::protocol::ids::ProviderId;
+use crate::protocol::names::{parse, Object};
+use std::collections::BTreeSet;
+use std::fs::{self, File, Metadata};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::thread;
+use std::time::Duration;
+
+/// How long a reader waits for the locks of a process that the kernel has reported dead. The kernel
+/// takes some milliseconds for each 100 MB of the process's memory.
+pub(crate) const TEARDOWN: Duration = Duration::from_millis(100);
+
+/// How long to sleep between two checks of those locks.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
+
+/// More heap than a sweep needs, unless there are thousands of names.
+const HEAP: usize = 96 << 10;
+
+/// The objects removed by a [`sweep`](crate::Provider::sweep).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Swept {
+    /// Number of objects, including control objects.
+    pub objects: usize,
+    /// Memory of those objects, in bytes. Parts that peers still have mapped are returned to the
+    /// system when they are unmapped.
+    pub bytes: u64,
+}
+
+impl Swept {
+    /// Removes the channels, and the branches of publishers, whose creators and receivers are dead.
+    fn remove_channels(&mut self, names: &Namespace, uid: u32) -> Result<(), OsError> {
+        for channel in channels(names)? {
+            if let Ok(Removal::Removed { bytes }) = remove_dead(&channel, uid, CHANNEL_MAGIC, true) {
+                self.objects += 1;
+                self.bytes += bytes;
+            }
+        }
+        Ok(())
+    }
+
+    /// Unlinks an object of a dead owner, if `is_its` returns `true`.
+    fn remove(&mut self, name: &Name, is_its: impl Fn(&Metadata) -> bool) {
+        let Ok(metadata) = fs::symlink_metadata(name.as_path()) else { return };
+        if is_its(&metadata) && name.unlink().is_ok() {
+            self.objects += 1;
+            // A block is 512 bytes, regardless of the file system's block size.
+            self.bytes += metadata.blocks() * 512;
+        }
+    }
+}
+
+/// Removes all objects of dead owners in this namespace.
+pub(crate) fn sweep(names: &Namespace) -> Result<Swept, OsError> {
+    sweep_of(names, None)
+}
+
+/// Removes a dead owner's objects, if no reader is left. The caller was a reader, and has released
+/// its lock. `patience` is how long the kernel may take to release the owner's lock.
+///
+/// Runs in drops, which must not need memory: without heap, leaves everything to the next sweep.
+pub(crate) fn sweep_after_reading(names: &Namespace, provider: ProviderId, patience: Duration) {
+    if !has_heap(HEAP) {
+        return;
+    }
+    let deadline = Deadline::after(patience);
+    loop {
+        match lock_dead_owner(names, provider, effective_uid()) {
+            Ok(Owner::Alive) if deadline.is_some_and(Deadline::has_passed) => return,
+            Ok(Owner::Alive) => thread::sleep(BETWEEN_LOOKS),
+            Ok(Owner::Dead(_)) => break,
+            Ok(Owner::Gone) | Err(_) => return,
+        }
+    }
+    // Anything that cannot be removed now is left to the next sweep.
+    let _ = sweep_of(names, Some(provider));
+}
+
+/// Calls [`Segment::create_locked`]. If memory is short, sweeps dead owners' objects and tries
+/// again.
+pub(crate) fn create_locked(
+    name: Name,
+    len: usize,
+    mode: u32,
+    byte: usize,
+    map: fn(&File, &Name, usize) -> Result<Mapping, OsError>,
+) -> Result<Locked, OsError> {
+    let create = || Segment::create_locked(name.clone(), len, mode, byte, map);
+    let makes_room = || sweep(&name.namespace()).is_ok_and(|swept| swept.objects > 0);
+    match create() {
+        Err(error) if error.is_for_want_of_memory() && makes_room() => create(),
+        made => made,
+    }
+}
+
+/// Sweeps all dead owners' objects, or those of one owner if no reader is left.
+fn sweep_of(names: &Namespace, only: Option<ProviderId>) -> Result<Swept, OsError> {
+    if !has_heap(HEAP) {
+        let source = io::Error::from_raw_os_error(libc::ENOMEM);
+        return Err(OsError::new("malloc", &names.directory().to_string_lossy(), HEAP, source, String::new()));
+    }
+    let uid = effective_uid();
+    let mut swept = Swept::default();
+    swept.remove_channels(names, uid)?;
+    let before = swept.objects;
+    let providers: BTreeSet<ProviderId> = match only {
+        Some(provider) => BTreeSet::from([provider]),
+        None => objects(names)?.into_iter().map(|(provider, ..)| provider).collect(),
+    };
+    for provider in providers {
+        // Held until everything is removed.
+        let lock: Option<LockFile> = match lock_dead_owner(names, provider, uid) {
+            Ok(Owner::Dead(lock)) => Some(lock),
+            Ok(Owner::Gone) => None,
+            Ok(Owner::Alive) | Err(_) => continue,
+        };
+        // Checked only now that the owner is known to be dead, because no further receiver can
+        // connect.
+        let has_peers = only.is_some() && lock.as_ref().is_some_and(has_peers);
+        if has_peers || channels(names)?.iter().any(|channel| is_read(channel, provider, uid)) {
+            continue;
+        }
+        if let Some(control) = &lock {
+            mark_as_gone(control);
+        }
+        // Listed again: the owner may have created more before it died.
+        let is_its_segment = |(owner, object, _): &(_, _, _)| (*owner, *object) == (provider, Leftover::Segment);
+        for (.., segment) in objects(names)?.into_iter().filter(is_its_segment) {
+            swept.remove(&segment, |metadata| is_segment(metadata, uid));
+        }
+        if lock.is_some() {
+            swept.remove(&control_name(names, provider), |_| true);
+        }
+    }
+    if swept.objects > before {
+        // The receiver of a channel may have exited between the first look at its lock and the last.
+        // If the directory cannot be read now, the channel is left for the next sweep.
+        let _ = swept.remove_channels(names, uid);
+    }
+    if swept.objects > 0 {
+        event!(info, prefix = names.prefix(), swept.objects, swept.bytes, "swept what dead owners left");
+    }
+    Ok(swept)
+}
+
+/// Returns the objects of all providers in this namespace.
+fn objects(names: &Namespace) -> Result<Vec<(ProviderId, Leftover, Name)>, OsError> {
+    list(names, |object| match object {
+        Object::Control(provider) => Some((provider, Leftover::Control)),
+        Object::Segment(provider, _) => Some((provider, Leftover::Segment)),
+        Object::Channel(_) | Object::Branch(..) => None,
+    })
+    .map(|found| found.into_iter().map(|((provider, kind), name)| (provider, kind, name)).collect())
+}
+
+/// Returns the channels in this namespace, and the branches of publishers' channels.
+fn channels(names: &Namespace) -> Result<Vec<Name>, OsError> {
+    let is_channel = |object: Object<'_>| matches!(object, Object::Channel(_) | Object::Branch(..)).then_some(());
+    list(names, is_channel).map(|found| found.into_iter().map(|((), name)| name).collect())
+}
+
+/// Collects the results of `choose` for the objects in this namespace.
+fn list<T>(names: &Namespace, choose: impl Fn(Object<'_>) -> Option<T>) -> Result<Vec<(T, Name)>, OsError> {
+    let mut found = Vec::new();
+    for file in names.files()? {
+        if let Some((_, object)) = parse(&file).filter(|(prefix, _)| *prefix == names.prefix()) {
+            found.extend(choose(object).map(|chosen| (chosen, names.file(&file))));
+        }
+    }
+    Ok(found)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Leftover {
+    Control,
+    Segment,
+}

@@ -1,0 +1,304 @@
+//! The backend for other middleware: its source, its collector, and what both are asked for.
+
+use crate::support::{files, unique_prefix, NONE};
+use shm_pool::backend::{Backend, BackendBuilder, Chunk, Collect, SegmentFile, SegmentSource};
+use shm_pool::{AllocErrorKind, BuildError, OsError};
+use std::fs::File;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+const MIB: usize = 1 << 20;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Segments named after a test.
+struct Source {
+    prefix: String,
+    next: AtomicU64,
+    /// It creates no segment as long as this is set.
+    is_refusing: AtomicBool,
+}
+
+/// A source that the test keeps, too.
+struct Shared(Arc<Source>);
+
+impl Source {
+    fn new(test: &str) -> Arc<Self> {
+        Arc::new(Self { prefix: unique_prefix(test), next: AtomicU64::new(7), is_refusing: AtomicBool::new(false) })
+    }
+
+    fn path(&self, id: u64) -> String {
+        format!("/dev/shm/{}.{id}", self.prefix)
+    }
+
+    fn files(&self) -> Vec<String> {
+        files(&self.prefix)
+    }
+}
+
+impl SegmentSource for Shared {
+    fn create(&self, len: usize) -> Result<SegmentFile, OsError> {
+        let id = self.0.next.fetch_add(1, Ordering::Relaxed);
+        let path = self.0.path(id);
+        let failed = |error| OsError::new("open", &path, len, error, String::new());
+        if self.0.is_refusing.load(Ordering::Relaxed) {
+            return Err(failed(io::Error::from_raw_os_error(libc::EACCES)));
+        }
+        let file = File::options().read(true).write(true).create_new(true).open(&path).map_err(failed)?;
+        Ok(SegmentFile { id, file, path: path.into() })
+    }
+
+    fn remove(&self, id: u64, _file: File) {
+        std::fs::remove_file(self.0.path(id)).unwrap();
+    }
+}
+
+fn builder() -> BackendBuilder {
+    Backend::builder().max_bytes(MIB).arena_size(MIB)
+}
+
+fn build(source: &Arc<Source>) -> Backend {
+    builder().build(Shared(source.clone())).unwrap()
+}
+
+/// Holds chunks until it is asked to collect, if they are read by then.
+#[derive(Default)]
+struct InFlight {
+    chunks: Mutex<Vec<Chunk>>,
+    is_read: AtomicBool,
+    asked: AtomicUsize,
+}
+
+impl Collect for InFlight {
+    fn collect(&self) -> bool {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        let is_read = self.is_read.load(Ordering::Relaxed);
+        is_read && self.chunks.lock().unwrap().drain(..).count() > 0
+    }
+}
+
+fn place(chunk: &Chunk) -> (u64, usize) {
+    (chunk.segment(), chunk.offset())
+}
+
+#[test]
+fn a_dropped_chunk_is_used_again() {
+    let source = Source::new("backend-reuse");
+    let backend = build(&source);
+    let mut chunk = backend.alloc(10_000, 1).unwrap();
+    // SAFETY: there is no reader.
+    unsafe { chunk.bytes_mut() }.fill(1);
+    let first = place(&chunk);
+    assert_eq!((first.0, first.1 % 64, chunk.len() >= 10_000), (7, 0, true));
+    let path = source.path(7);
+    let read = || std::fs::read(&path).unwrap()[first.1..first.1 + 10_000].to_vec();
+    assert!(read().iter().all(|&byte| byte == 1), "readers find it by segment and offset");
+    drop(chunk);
+    assert_eq!(place(&backend.alloc(10_000, 1).unwrap()), first);
+    assert_eq!((backend.stats().hits(), backend.stats().misses()), (1, 1));
+}
+
+#[test]
+fn alignment_and_limits() {
+    let source = Source::new("backend-limits");
+    let backend = builder().max_alloc(MIB / 2).build(Shared(source.clone())).unwrap();
+    let chunk = backend.alloc(100, 4096).unwrap();
+    assert_eq!((chunk.offset() % 4096, chunk.as_ptr() as usize % 4096), (0, 0));
+    let kind = |len, align| backend.alloc(len, align).unwrap_err();
+    assert!(matches!(kind(MIB, 1).kind(), AllocErrorKind::TooLarge { max, .. } if *max == MIB / 2));
+    assert!(matches!(kind(1, 8192).kind(), AllocErrorKind::UnsupportedAlignment { .. }));
+    let classes = backend.classes();
+    for (len, align) in [(1, 1), (1000, 64), (300_000, 1), (5000, 4096)] {
+        let class = classes[backend.class(len, align).unwrap()];
+        assert!(class.size >= len && class.align >= align, "{len} {align}: {class:?}");
+    }
+    let too_much = Backend::builder().max_bytes(1 << 30).max_segment(1 << 20).build(Shared(source));
+    assert!(matches!(too_much.err(), Some(BuildError::OutOfRange { option: "max_bytes", .. })));
+}
+
+#[test]
+fn segments_go_with_the_last_chunk() {
+    let source = Source::new("backend-outlives");
+    let backend = build(&source);
+    let (chunk, other) = (backend.alloc(100, 1).unwrap(), backend.alloc(100, 1).unwrap());
+    let (mapped, address) = (other.keep_mapped(), other.as_ptr());
+    drop(backend);
+    drop(other);
+    // SAFETY: there is no reader.
+    unsafe { chunk.as_ptr().write(5) };
+    drop(thread::spawn(|| drop(chunk)).join());
+    assert_eq!(source.files().len(), 1, "it is kept mapped");
+    // SAFETY: `mapped` keeps the address valid; the memory reads as zero once it was given back.
+    let _byte = unsafe { address.read_volatile() };
+    drop(mapped);
+    assert_eq!(source.files(), NONE);
+}
+
+#[test]
+fn a_refusing_source_leaves_nothing() {
+    let source = Source::new("backend-refuses");
+    let backend = build(&source);
+    source.is_refusing.store(true, Ordering::Relaxed);
+    let error = backend.alloc(100, 1).unwrap_err();
+    let AllocErrorKind::Os(os) = error.kind() else { panic!("{error}") };
+    assert_eq!((os.call(), os.errno()), ("open", Some(libc::EACCES)));
+    assert!(os.object().contains(&source.prefix), "{os}");
+    assert_eq!((backend.stats().segments, backend.stats().bytes_held), (0, 0));
+    source.is_refusing.store(false, Ordering::Relaxed);
+    drop(backend.alloc(100, 1).unwrap());
+    drop(backend);
+    assert_eq!(source.files(), NONE);
+}
+
+#[test]
+fn a_file_that_cannot_be_mapped_is_removed() {
+    struct ReadOnly(Shared);
+    impl SegmentSource for ReadOnly {
+        fn create(&self, len: usize) -> Result<SegmentFile, OsError> {
+            let made = self.0.create(len)?;
+            Ok(SegmentFile { file: File::open(&made.path).unwrap(), ..made })
+        }
+
+        fn remove(&self, id: u64, file: File) {
+            self.0.remove(id, file);
+        }
+    }
+    let source = Source::new("backend-unfit");
+    let backend = builder().build(ReadOnly(Shared(source.clone()))).unwrap();
+    assert!(matches!(backend.alloc(100, 1).unwrap_err().kind(), AllocErrorKind::Os(_)));
+    assert_eq!(source.files(), NONE);
+}
+
+#[test]
+fn it_collects_before_it_refuses() {
+    let source = Source::new("backend-collects");
+    let in_flight = Arc::new(InFlight::default());
+    let backend = builder().collect_early(false).build(Shared(source)).unwrap().collecting_by(in_flight.clone());
+    for _ in 0..8 {
+        let chunk = backend.alloc(MIB / 8, 1).unwrap();
+        in_flight.chunks.lock().unwrap().push(chunk);
+    }
+    let asked = in_flight.asked.load(Ordering::Relaxed);
+    assert!(backend.alloc(MIB / 8, 1).unwrap_err().is_exhausted());
+    assert!(in_flight.asked.load(Ordering::Relaxed) > asked);
+    in_flight.is_read.store(true, Ordering::Relaxed);
+    assert!(backend.alloc(MIB, 1).is_ok());
+}
+
+#[test]
+fn it_collects_before_it_grows() {
+    let source = Source::new("backend-early");
+    let in_flight = Arc::new(InFlight::default());
+    let backend = build(&source).collecting_by(in_flight.clone());
+    in_flight.is_read.store(true, Ordering::Relaxed);
+    for _ in 0..100 {
+        let chunk = backend.alloc(1000, 1).unwrap();
+        in_flight.chunks.lock().unwrap().push(chunk);
+    }
+    assert!(backend.stats().misses() < 4, "{:?}", backend.stats());
+}
+
+#[test]
+fn a_wait_ends_with_a_drop_or_a_collection() {
+    let source = Source::new("backend-waits");
+    let in_flight = Arc::new(InFlight::default());
+    let backend = build(&source).collecting_by(in_flight.clone());
+    let held = backend.alloc(MIB, 1).unwrap();
+    let error = backend.alloc_timeout(1, 1, Duration::ZERO).unwrap_err();
+    assert!(matches!(error.kind(), AllocErrorKind::TimedOut { .. }));
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| backend.alloc_timeout(MIB, 1, PATIENCE));
+        drop(held);
+        let taken = waits.join().unwrap().unwrap();
+        in_flight.chunks.lock().unwrap().push(taken);
+        let waits = scope.spawn(|| backend.alloc_timeout(MIB, 1, PATIENCE));
+        in_flight.is_read.store(true, Ordering::Relaxed);
+        drop(waits.join().unwrap().unwrap());
+    });
+}
+
+#[test]
+fn reservations_stay_and_trim_returns_the_rest() {
+    let source = Source::new("backend-reserves");
+    let in_flight = Arc::new(InFlight::default());
+    let backend = build(&source).collecting_by(in_flight.clone());
+    let class = backend.class(1000, 1).unwrap();
+    let reserved = backend.reserve(1000, 1, 4).unwrap();
+    assert_eq!((backend.reserved(class), backend.places(class).len()), (4, 4));
+    in_flight.chunks.lock().unwrap().extend((0..7).map(|_| backend.alloc(MIB / 8, 1).unwrap()));
+    assert!(backend.reserve(MIB / 4, 1, 2).unwrap_err().is_exhausted());
+    assert_eq!(backend.trim(), 0);
+    in_flight.is_read.store(true, Ordering::Relaxed);
+    drop(backend.reserve(MIB / 4, 1, 2).unwrap());
+    assert!(backend.trim() >= MIB / 2);
+    assert_eq!(backend.places(class).len(), 4);
+    drop(reserved);
+    backend.evict_idle();
+    assert_eq!(backend.largest_that_fits(), MIB);
+    backend.trim();
+    assert_eq!((backend.stats().bytes_held, source.files().len()), (0, 0), "an empty segment goes");
+}
+
+#[test]
+fn a_chunk_that_was_given_up_is_not_used_again() {
+    let source = Source::new("backend-given-up");
+    let backend = build(&source);
+    let kept = backend.alloc(MIB / 2, 1).unwrap();
+    let (first, address) = (place(&kept), kept.as_ptr());
+    let mapped = kept.keep_mapped();
+    // SAFETY: no reader writes.
+    unsafe { address.write_bytes(9, MIB / 2) };
+    kept.give_up();
+    assert_eq!(backend.stats().bytes_in_use, 0);
+    assert!(backend.alloc(MIB, 1).unwrap_err().is_exhausted());
+    assert_ne!(place(&backend.alloc(MIB / 2, 1).unwrap()), first);
+    backend.trim();
+    // SAFETY: `mapped` keeps it so.
+    assert_eq!(unsafe { address.read_volatile() }, 9);
+    drop((backend, mapped));
+    assert_eq!(source.files(), NONE);
+}
+
+#[test]
+fn a_raw_chunk_is_the_same() {
+    let source = Source::new("backend-raw");
+    let backend = build(&source);
+    let chunk = backend.alloc(100, 1).unwrap();
+    let before = place(&chunk);
+    // SAFETY: turned back once.
+    let chunk = unsafe { Chunk::from_raw(chunk.into_raw()) };
+    assert_eq!((place(&chunk), backend.stats().bytes_in_use), (before, chunk.len()));
+    drop(chunk);
+    assert_eq!(backend.stats().bytes_in_use, 0);
+}
+
+#[test]
+fn a_forked_child_owns_nothing() {
+    let source = Source::new("backend-fork");
+    let backend = build(&source);
+    let (chunk, idle) = (backend.alloc(100, 1).unwrap(), backend.alloc(MIB / 2, 1).unwrap());
+    drop(idle);
+    let mapped = chunk.keep_mapped();
+    // SAFETY: the child takes no lock of other threads' and exits.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        let is_refused = [MIB / 2, MIB / 4].map(|len| match backend.alloc(len, 1) {
+            Err(error) => matches!(error.kind(), AllocErrorKind::Forked),
+            Ok(_) => false,
+        });
+        let is_inert = backend.is_inherited() && backend.trim() == 0 && backend.places(0).is_empty();
+        drop(chunk);
+        drop(backend);
+        drop(mapped);
+        // SAFETY: `_exit` has no preconditions.
+        unsafe { libc::_exit(i32::from(!(is_refused == [true; 2] && is_inert))) }
+    }
+    let mut status = 0;
+    // SAFETY: `status` is a valid place to write to.
+    assert_eq!((unsafe { libc::waitpid(pid, &mut status, 0) }, status), (pid, 0));
+    assert_eq!((source.files().len(), backend.is_inherited()), (1, false));
+    drop((chunk, mapped, backend));
+    assert_eq!(source.files(), NONE);
+}

@@ -1,0 +1,190 @@
+//! Which chunks are evicted when room is made, explicitly or automatically, and which are kept.
+
+use crate::support::{builder, files, idle, message, Random, NONE};
+use shm_pool::{Client, Provider, ShareError, ShmBuf, ShmView};
+
+const MIB: usize = 1 << 20;
+
+/// Allocates `count` messages, and drops them together.
+fn burst(provider: &Provider, len: usize, count: usize) {
+    let held: Vec<_> = (0..count).map(|_| provider.alloc(len).unwrap()).collect();
+    drop(held);
+}
+
+/// A target that is no multiple of a page is reached, without evicting everything.
+#[test]
+fn trim_to_odd_target() {
+    let provider = builder().max_bytes(64 * MIB).idle_window(0).build().unwrap();
+    burst(&provider, MIB, 8);
+    for target in [3_000_000, 2 * MIB + 1, MIB + 4095] {
+        provider.trim_to(target);
+        let stats = provider.stats();
+        assert!(stats.bytes_held <= target, "{target}: {stats:?}");
+        assert_eq!(idle(&stats), target / MIB, "{target}: {stats:?}");
+    }
+}
+
+/// An idle chunk that a peer has leased since it was dropped.
+fn leased_while_idle(provider: &Provider, client: &Client, len: usize) -> ShmView {
+    let sent = message(provider, len, 1);
+    let descriptor = sent.descriptor().unwrap();
+    drop(sent);
+    client.attach(&descriptor).expect("nobody has used it since")
+}
+
+/// A leased idle chunk does not prevent the eviction of smaller ones.
+#[test]
+fn trim_passes_leased_class() {
+    let (provider, client) = (builder().max_bytes(64 * MIB).idle_window(0).build().unwrap(), Client::new());
+    burst(&provider, 64 << 10, 8);
+    let view = leased_while_idle(&provider, &client, 6 * MIB);
+    assert!(provider.trim_to(0) > 0, "eight chunks are idle");
+    assert_eq!(idle(&provider.stats()), 0);
+    assert_eq!(provider.trim_to(0), 0, "all went at once");
+    assert_eq!(view.len(), 6 * MIB);
+}
+
+/// A control loop that has reserved its memory does not pay for earlier use of other sizes.
+#[test]
+fn reserved_allocs_give_nothing_back() {
+    let provider = builder().max_bytes(256 * MIB).idle_window(64).build().unwrap();
+    let _reservation = provider.reserve(1000, 1).unwrap();
+    burst(&provider, 6 * MIB, 1);
+    let held = provider.stats().bytes_held;
+    let mut most = held;
+    for _ in 0..1024 {
+        (0..64).for_each(|_| drop(provider.alloc(1000).unwrap()));
+        most = most.min(provider.stats().bytes_held);
+    }
+    assert_eq!(most, held, "bytes went");
+}
+
+/// No single allocation is delayed by milliseconds.
+#[test]
+fn one_alloc_gives_back_one_mib() {
+    let provider = builder().max_bytes(256 * MIB).idle_window(64).build().unwrap();
+    burst(&provider, 6 * MIB, 16);
+    let peak = provider.stats().bytes_held;
+    let (mut held, mut most_at_once) = (peak, 0);
+    let mut note = || {
+        let now = provider.stats().bytes_held;
+        most_at_once = most_at_once.max(held.saturating_sub(now));
+        held = now;
+    };
+    for _ in 0..200 {
+        for _ in 0..200 {
+            drop(provider.alloc(48).unwrap());
+            note();
+        }
+        // More than are kept, so that some are made each time.
+        let mut some = Vec::new();
+        for _ in 0..20 {
+            some.push(provider.alloc(48).unwrap());
+            note();
+        }
+    }
+    assert!(most_at_once <= MIB, "{most_at_once} bytes at once");
+    assert!(held < peak, "{held} bytes of {peak} are still held");
+}
+
+/// A provider with a single record, which belongs to a message that was dropped while it was read.
+fn last_record_is_leased(max_idle: usize) -> (Provider, ShmView) {
+    let builder = builder().max_shared(1).max_bytes(MIB).max_idle_per_class(max_idle);
+    let (provider, client) = (builder.build().unwrap(), Client::new());
+    let half = provider.alloc(MIB / 2).unwrap();
+    // Of a size that does not recur: no shelf keeps it.
+    let view = client.attach(&message(&provider, 100_000, 1).descriptor().unwrap()).unwrap();
+    drop(half);
+    (provider, view)
+}
+
+/// A message can be sent once all readers of the record's last message are done.
+#[test]
+fn first_descriptor_after_last_lease() {
+    for max_idle in [0, 1, 8] {
+        let (provider, view) = last_record_is_leased(max_idle);
+        let next = message(&provider, 5000, 2);
+        assert_eq!(next.descriptor().unwrap_err(), ShareError::TooManyShared { max: 1 });
+        drop(view);
+        assert!(next.descriptor().is_ok(), "its record is free, of {max_idle} idle ones");
+    }
+}
+
+/// The same for a reservation.
+#[test]
+fn reserve_after_last_lease() {
+    for max_idle in [1, 8] {
+        let (provider, view) = last_record_is_leased(max_idle);
+        assert!(provider.reserve(5000, 1).is_err(), "there is no record");
+        drop(view);
+        assert!(provider.reserve(5000, 1).is_ok(), "its record is free, of {max_idle} idle ones");
+    }
+}
+
+/// A message that can no longer be shared does not make the pool leak later ones.
+#[test]
+fn failed_descriptor_after_close() {
+    let drops: [fn(ShmBuf, ShmBuf, ShmView); 3] = [
+        |shared, other, view| drop((view, shared, other)),
+        |shared, other, view| drop((shared, view, other)),
+        |shared, other, view| drop((other, shared, view)),
+    ];
+    for (way, drop_all) in drops.into_iter().enumerate() {
+        let (provider, client) = (builder().max_shared(1).build().unwrap(), Client::new());
+        let id = provider.id().to_string();
+        let (shared, other) = (message(&provider, 1000, 1), message(&provider, 1000, 2));
+        let descriptor = shared.descriptor().unwrap();
+        let view = client.attach(&descriptor).unwrap();
+        drop(provider);
+        for _ in 0..100 {
+            assert_eq!(other.descriptor().unwrap_err(), ShareError::TooManyShared { max: 1 });
+        }
+        assert_eq!(shared.descriptor().unwrap(), descriptor, "it is as it was");
+        drop_all(shared, other, view);
+        assert_eq!(files(&id), NONE, "left after the last handle, in order {way}");
+    }
+}
+
+/// A reservation does not hold the memory that must be evicted for it.
+#[test]
+fn reserve_evicts_larger() {
+    const LARGER: usize = 1_200_000;
+    let arena = 8 * LARGER.next_multiple_of(32 << 10);
+    let builder = builder().max_bytes(16 * MIB).arena_size(arena).max_idle_per_class(16).idle_window(0);
+    let provider = builder.build().unwrap();
+    burst(&provider, LARGER, 8);
+    let stats = provider.stats();
+    assert!(stats.bytes_mapped < 16 * MIB, "the pool can grow: {stats:?}");
+    let reservation = provider.reserve(MIB, 12).expect("eight idle chunks make room");
+    assert_eq!(reservation.count(), 12);
+}
+
+/// A program need not trim before it reserves.
+#[test]
+fn reserve_needs_no_trim() {
+    const CAP: usize = 4 * MIB;
+    let mut random = Random(11);
+    let mut refused = 0;
+    for _ in 0..300 {
+        let builder = builder().max_bytes(CAP).arena_size(64 << 10).max_idle_per_class(64).idle_window(0);
+        let provider = builder.build().unwrap();
+        let mut held = Vec::new();
+        for _ in 0..random.below(60) {
+            let most = [3000, 100_000, 500_000][random.below(3)];
+            let len = 1000 + random.below(most);
+            held.extend(provider.alloc(len).ok());
+            if random.below(3) == 0 {
+                held.swap_remove(random.below(held.len()));
+            }
+        }
+        held.retain(|_| random.below(8) == 0);
+        let (len, count) = (1000 + random.below(400_000), 1 + random.below(12));
+        if provider.reserve(len, count).is_err() {
+            refused += 1;
+            provider.trim();
+            let again = provider.reserve(len, count);
+            assert!(again.is_err(), "{count} of {len} bytes fit after a trim: {:?}", provider.stats());
+        }
+    }
+    assert!(refused > 0, "nothing was refused");
+}

@@ -1,0 +1,183 @@
+//! Segments as zenoh's receivers expect them: named `<id>.zenoh`, mode 0600, without a header,
+//! under a shared `flock`.
+//!
+//! The lock tells zenoh's processes that a segment is in use: each of them, when it starts and when
+//! it ends, unlinks the segments that it can lock exclusively. The process that gives back the last
+//! shared lock unlinks the name, as zenoh itself does. Otherwise the next zenoh process does, for
+//! example after a publisher that has forked: its child has the mapping, and so the lock. A segment
+//! that the pool gives up while receivers still have it mapped loses its memory at once (see
+//! `Pool`). It keeps its name until the last of the receivers ends, so that nobody reuses it.
+//!
+//! Receivers never let a segment go, so the pool keeps it too when it is empty. Receivers also lock
+//! the whole segment into memory, and so take memory that was not needed yet. So a segment is made
+//! only if /dev/shm has room for all of it. Otherwise the receivers would find /dev/shm full, and
+//! they lose messages silently.
+
+#![forbid(unsafe_code)]
+
+use crate::outstanding::{Outstanding, SLOTS};
+use crate::system::{flock, free_bytes};
+use shm_pool::backend::{SegmentFile, SegmentSource};
+use shm_pool::OsError;
+use std::fs::{self, File, Permissions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+
+/// Where zenoh's receivers look.
+const DIRECTORY: &str = "/dev/shm";
+
+/// How many names to try before giving up: so many taken names are no coincidence.
+const NAME_TRIES: usize = 100;
+
+/// The mode of zenoh's own segments.
+const MODE: u32 = 0o600;
+
+/// Makes a pool's segments for zenoh.
+pub(crate) struct ZenohSegments {
+    outstanding: Arc<Outstanding>,
+    next: AtomicU32,
+}
+
+impl ZenohSegments {
+    /// Ids count up from `first`.
+    pub(crate) fn new(outstanding: Arc<Outstanding>, first: u32) -> Self {
+        Self { outstanding, next: AtomicU32::new(first) }
+    }
+}
+
+/// The path of a segment.
+pub(crate) fn path(id: u32) -> PathBuf {
+    format!("{DIRECTORY}/{id}.zenoh").into()
+}
+
+fn failed(call: &'static str, id: u32, len: usize, error: io::Error) -> OsError {
+    let advice = match error.raw_os_error() {
+        Some(libc::ENOSPC) => "; make room in /dev/shm or enlarge it (docker run --shm-size), or lower max_bytes",
+        Some(libc::EMFILE | libc::ENFILE) => "; the limit of open files is reached (ulimit -n)",
+        _ => "",
+    };
+    OsError::new(call, &path(id).to_string_lossy(), len, error, advice.to_owned())
+}
+
+/// Creates the file of a segment, under a shared lock. `None`: the name is taken, or one of zenoh's
+/// sweeps came before the lock; then the name may belong to another file by now.
+pub(crate) fn create(id: u32, len: usize) -> Result<Option<SegmentFile>, OsError> {
+    let failed = |call| move |error| failed(call, id, len, error);
+    let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC;
+    let file = File::options().read(true).write(true).create_new(true).mode(MODE).custom_flags(flags).open(path(id));
+    let file = match file {
+        // Another process has the name, or a receiver still holds a dead process's segment.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(None),
+        result => result.map_err(failed("open"))?,
+    };
+    match flock(&file, libc::LOCK_SH) {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+        result => result.map_err(failed("flock"))?,
+    }
+    if file.metadata().map_err(failed("fstat"))?.nlink() == 0 {
+        return Ok(None);
+    }
+    // Whatever the umask.
+    file.set_permissions(Permissions::from_mode(MODE)).map_err(failed("fchmod"))?;
+    Ok(Some(SegmentFile { id: id.into(), file, path: path(id) }))
+}
+
+/// Gives the lock of a segment back, and unlinks its name if that was the last one and the name is
+/// still its own. Otherwise the last receiver does.
+pub(crate) fn remove(id: u32, file: File) -> io::Result<()> {
+    let inode = |file: &File| file.metadata().map(|data| (data.dev(), data.ino()));
+    let ours = inode(&file)?;
+    drop(file);
+    // Locked until the name is gone: a process that opens the file meanwhile finds it locked.
+    let last = File::options().read(true).write(true).custom_flags(libc::O_NOFOLLOW).open(path(id))?;
+    flock(&last, libc::LOCK_EX)?;
+    if inode(&last)? == ours {
+        fs::remove_file(path(id))?;
+    }
+    Ok(())
+}
+
+impl SegmentSource for ZenohSegments {
+    fn create(&self, len: usize) -> Result<SegmentFile, OsError> {
+        for _ in 0..NAME_TRIES {
+            let Some(id) = self.outstanding.next_id(self.next.fetch_add(1, Ordering::Relaxed)) else { break };
+            if free_bytes(DIRECTORY).is_some_and(|free| free < len as u64) {
+                return Err(failed("statvfs", id, len, io::Error::from_raw_os_error(libc::ENOSPC)));
+            }
+            if let Some(segment) = create(id, len)? {
+                self.outstanding.enter(id, len);
+                return Ok(segment);
+            }
+        }
+        let source = io::Error::other("no segment id is free");
+        let advice = format!("; the pool has made {SLOTS} segments, or their names are taken");
+        Err(OsError::new("open", "/dev/shm/<id>.zenoh", len, source, advice))
+    }
+
+    fn remove(&self, id: u64, file: File) {
+        // It fails if receivers still have the segment.
+        let _kept = remove(id as u32, file);
+    }
+
+    fn keeps_segments(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: usize = 4096;
+
+    fn segments() -> (Arc<Outstanding>, ZenohSegments) {
+        let outstanding = Arc::new(Outstanding::new());
+        (outstanding.clone(), ZenohSegments::new(outstanding, getrandom::u32().unwrap()))
+    }
+
+    /// Otherwise a receiver that has the other segment of that name in its cache reads that one,
+    /// for as long as it runs.
+    #[test]
+    fn a_name_that_is_taken_is_passed_over() {
+        let (outstanding, segments) = segments();
+        let next = segments.next.load(Ordering::Relaxed);
+        let taken = outstanding.next_id(next).unwrap();
+        std::fs::write(path(taken), "somebody else's").unwrap();
+        let segment = segments.create(PAGE).unwrap();
+        assert_ne!(segment.id, u64::from(taken));
+        assert_eq!(std::fs::read(path(taken)).unwrap(), b"somebody else's");
+        segments.remove(segment.id, segment.file);
+        std::fs::remove_file(path(taken)).unwrap();
+    }
+
+    #[test]
+    fn small_ids_are_left_to_others() {
+        let outstanding = Outstanding::new();
+        for count in [0, 1, u32::MAX, 1 << 20, (1 << 20) - 1, (1 << 20) - 17] {
+            let id = outstanding.next_id(count).unwrap();
+            assert!(id >= 1 << 16, "{count} gives {id}");
+        }
+    }
+
+    #[test]
+    fn a_segment_that_cannot_be_leaves_nothing() {
+        let (outstanding, segments) = segments();
+        let next = segments.next.load(Ordering::Relaxed);
+        let error = segments.create(1 << 50).err().unwrap();
+        assert_eq!((error.call(), error.bytes()), ("statvfs", 1 << 50));
+        let id = outstanding.next_id(next).expect("its slot is free");
+        assert!(!path(id).exists());
+    }
+
+    #[test]
+    fn a_segment_goes_with_its_name() {
+        let (_outstanding, segments) = segments();
+        let segment = segments.create(PAGE).unwrap();
+        assert!(segment.path.exists());
+        segments.remove(segment.id, segment.file);
+        assert!(!segment.path.exists());
+    }
+}

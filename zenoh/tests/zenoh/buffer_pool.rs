@@ -1,0 +1,452 @@
+//! Whole buffers that are used again: when, by whom, and never under a reader.
+
+use crate::child::Child;
+use crate::heap::Cost;
+use crate::requests::poll_once;
+use crate::session;
+use crate::stream::{self, Reader, SHARED};
+use crate::support::{assert_all_back, backend, builder, CAP, LARGE, SMALL};
+use shm_pool::AllocErrorKind;
+use shm_pool_zenoh::{BufferPool, PoolBackend};
+use std::collections::VecDeque;
+use std::task::Poll;
+use std::thread;
+use std::time::{Duration, Instant};
+use zenoh::bytes::ZBytes;
+use zenoh::shm::ZShm;
+use zenoh::Wait;
+
+/// The most that the pool looks at a buffer that is still read, as its docs say.
+const PATIENCE: usize = 64;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn pool() -> (PoolBackend, BufferPool) {
+    let backend = backend();
+    let pool = BufferPool::new(&backend);
+    (backend, pool)
+}
+
+/// A message of `len` bytes, and where they are.
+fn message(pool: &BufferPool, len: usize, byte: u8) -> (ZBytes, *const u8) {
+    let mut buffer = pool.alloc(len).unwrap();
+    buffer.fill(byte);
+    let address = buffer.as_ptr();
+    (buffer.into(), address)
+}
+
+fn bytes(message: &ZBytes) -> &[u8] {
+    message.as_shm().expect("it is in shared memory")
+}
+
+/// Of a thousand messages, so many may be made anew: zenoh invalidates a buffer whose process got no
+/// CPU for a tenth of a second.
+const INVALIDATED: u64 = 10;
+
+/// Otherwise each message costs what zenoh's provider costs, or the pool grows.
+#[test]
+fn a_message_that_was_read_is_the_next_one_of_any_length() {
+    let backend = PoolBackend::builder().max_bytes(64 << 20).build().unwrap();
+    let pool = BufferPool::new(&backend);
+    for len in [64, 1000, SMALL, 64 << 10, 1 << 20, 8 << 20] {
+        let (first, address) = message(&pool, len, 0);
+        drop(first);
+        let before = pool.stats();
+        let mut elsewhere = 0;
+        for number in 1..1000 {
+            let (next, place) = message(&pool, len, number as u8);
+            elsewhere += u64::from(place != address);
+            assert_eq!(bytes(&next).len(), len);
+            assert!(bytes(&next).iter().step_by(61).all(|&byte| byte == number as u8));
+        }
+        let after = pool.stats();
+        let made = after.made - before.made;
+        assert_eq!(made + after.reused - before.reused, 999);
+        assert!(made <= INVALIDATED && elsewhere <= 999 * made, "{made} made, {elsewhere} elsewhere");
+    }
+}
+
+#[test]
+fn an_unsent_buffer_is_back_at_once() {
+    let (_, pool) = pool();
+    let address = pool.alloc(LARGE).unwrap().as_ptr();
+    for _ in 0..1000 {
+        assert_eq!(pool.alloc(LARGE).unwrap().as_ptr(), address);
+    }
+    let stats = pool.stats();
+    assert_eq!((stats.made, stats.reused, stats.idle, stats.sent), (1, 1000, 1, 0));
+}
+
+#[test]
+fn a_warm_pool_touches_no_heap() {
+    let (_, pool) = pool();
+    for len in [64, SMALL, LARGE] {
+        let publish = || {
+            for _ in 0..200 {
+                let mut burst = [(); 3].map(|()| Some(message(&pool, len, 1).0));
+                burst.iter_mut().for_each(|message| drop(message.take()));
+                drop(pool.alloc(len).unwrap());
+            }
+        };
+        publish();
+        let cost = Cost::of(publish);
+        assert_eq!((cost.allocations, cost.frees), (0, 0), "{len} bytes");
+    }
+}
+
+/// Otherwise the dropped `ZBytes` of a publisher, or one of two local readers, frees what another
+/// still reads.
+#[test]
+fn a_buffer_is_not_used_again_while_anybody_has_it_in_any_form() {
+    let (_, pool) = pool();
+    let (kept, first) = message(&pool, LARGE, 1);
+    let clone = kept.clone();
+    drop(kept);
+    let (other, second) = message(&pool, LARGE, 2);
+    let handle: ZShm = other.as_shm().unwrap().to_owned();
+    drop(other);
+    for number in 3..50 {
+        let (_, place) = message(&pool, LARGE, number);
+        assert!(place != first && place != second);
+    }
+    assert!(bytes(&clone).iter().all(|&byte| byte == 1) && handle.iter().all(|&byte| byte == 2));
+    assert_eq!(pool.stats().made, 3);
+    drop((clone, handle));
+    let again = [(); 2].map(|()| message(&pool, LARGE, 60).1);
+    assert!(again.contains(&first), "the oldest first");
+}
+
+/// Otherwise two threads write one buffer.
+#[test]
+fn threads_share_a_pool_and_never_a_buffer() {
+    let (_, pool) = pool();
+    thread::scope(|scope| {
+        for thread in 0..4 {
+            let pool = pool.clone();
+            scope.spawn(move || {
+                let mut in_flight = VecDeque::new();
+                for number in 0..3000 {
+                    let byte = (number * 4 + thread) as u8;
+                    in_flight.push_back((message(&pool, SMALL, byte).0, byte));
+                    if in_flight.len() > number % 5 {
+                        let (old, byte) = in_flight.pop_front().unwrap();
+                        assert!(bytes(&old).iter().all(|&found| found == byte));
+                    }
+                }
+            });
+        }
+    });
+    let stats = pool.stats();
+    assert_eq!(stats.made + stats.reused, 4 * 3000);
+    assert!(stats.made < 1000, "{stats:?}");
+}
+
+#[test]
+fn lengths_of_one_class_share_a_buffer_and_each_arrives_as_it_is() {
+    let (_, pool) = pool();
+    let address = message(&pool, 4096, 0).1;
+    for len in (4033..=4096).chain([4096, 4033]) {
+        let (sent, place) = message(&pool, len, len as u8);
+        assert_eq!((place, bytes(&sent).len(), sent.len()), (address, len, len));
+    }
+    let mut buffer = pool.alloc(4040).unwrap();
+    assert_eq!(buffer.capacity(), 4096);
+    buffer.try_set_len(4096).unwrap();
+    assert_eq!(buffer.len(), 4096);
+    let error = buffer.try_set_len(4097).unwrap_err();
+    assert_eq!((error.requested(), error.capacity(), buffer.len()), (4097, 4096, 4096));
+    buffer.truncate(10);
+    let sent = ZBytes::from(buffer);
+    assert_eq!(bytes(&sent).len(), 10);
+    drop(sent);
+    assert_eq!(message(&pool, 4090, 9).1, address);
+    assert!(ZBytes::from(pool.alloc(0).unwrap()).is_empty());
+}
+
+/// Otherwise a reader that keeps what it got stops all reuse, and its buffer can never go zenoh's
+/// way.
+#[test]
+fn a_buffer_that_is_read_for_long_is_let_go() {
+    let (backend, pool) = pool();
+    let held = [(); 6].map(|()| message(&pool, LARGE, 7));
+    let publish = |count| (0..count).for_each(|_| drop(message(&pool, LARGE, 8)));
+    publish(3 * PATIENCE);
+    assert_eq!(pool.stats().let_go, 6);
+    let made = pool.stats().made;
+    assert!(made <= 6 + 2, "{made} were made, with free ones behind those that are read");
+    publish(1000);
+    assert_eq!(pool.stats().made, made);
+    assert!(held.iter().all(|(message, _)| bytes(message).iter().all(|&byte| byte == 7)));
+    drop(held);
+    pool.provider().garbage_collect();
+    let kept = pool.stats().idle + pool.stats().sent;
+    assert_eq!(backend.stats().bytes_in_use, kept * LARGE, "zenoh gives back what was let go");
+}
+
+/// Otherwise the pool grows while a slow reader has many, or each allocation searches all of them.
+#[test]
+fn memory_follows_what_is_in_flight() {
+    let (backend, pool) = pool();
+    let mut in_flight = VecDeque::new();
+    let mut random = fastrand::Rng::with_seed(2);
+    for number in 0..20_000 {
+        in_flight.push_back(message(&pool, SMALL, number as u8).0);
+        if in_flight.len() > 400 {
+            // Half of it read in order, half in any order.
+            let at = if number % 2 == 0 { 0 } else { random.usize(..in_flight.len()) };
+            in_flight.remove(at);
+        }
+    }
+    pool.provider().garbage_collect();
+    let chunks = backend.stats().bytes_in_use / SMALL;
+    assert!(chunks <= 401 + 401 / 8 + 2, "{chunks} chunks for 401 messages");
+    let stats = pool.stats();
+    assert!(stats.reused > stats.made, "{stats:?}");
+}
+
+/// Otherwise memory is what it was in the worst moment, for ever.
+#[test]
+fn a_burst_is_forgotten() {
+    let (backend, pool) = pool();
+    let burst: Vec<_> = (0..100).map(|_| message(&pool, SMALL, 1)).collect();
+    assert_eq!(pool.stats().made, 100);
+    drop(burst);
+    (0..10_000).for_each(|_| drop(message(&pool, SMALL, 2)));
+    let kept = pool.stats().idle + pool.stats().sent;
+    assert!(kept <= 2, "{kept} buffers for one message");
+    assert!(pool.stats().made <= 110, "{} were made, as if each window took too much away", pool.stats().made);
+    assert_eq!(backend.stats().bytes_in_use, kept * SMALL);
+}
+
+/// Otherwise what was idle in a window, and has made way since, is given up a second time.
+#[test]
+fn what_has_made_way_is_not_forgotten_again() {
+    let (backend, pool) = pool();
+    drop((0..100).map(|_| pool.alloc(SMALL).unwrap()).collect::<Vec<_>>());
+    let unsent = |count| (0..count).for_each(|_| drop(pool.alloc(SMALL).unwrap()));
+    unsent(1500); // to the middle of a window in which nearly all are idle
+    drop(std::iter::from_fn(|| pool.alloc(LARGE).ok()).collect::<Vec<_>>());
+    assert!(pool.stats().idle < 50, "the small ones made way");
+    unsent(5000);
+    pool.trim();
+    assert_all_back(&backend);
+}
+
+#[test]
+fn at_the_cap_other_lengths_make_way_and_then_it_is_an_error_with_figures() {
+    let (backend, pool) = pool();
+    for (lens, count) in [([LARGE, SMALL], CAP / LARGE), ([SMALL, LARGE], CAP / SMALL)] {
+        let fill = |len| -> Vec<_> { std::iter::from_fn(|| pool.alloc(len).ok()).collect() };
+        let first = fill(lens[0]);
+        assert!(first.len() >= count * 15 / 16, "{} of {count}", first.len());
+        match pool.alloc(lens[1]).unwrap_err().kind() {
+            AllocErrorKind::Exhausted { max_bytes, in_use, .. } => {
+                assert_eq!((*max_bytes, *in_use), (CAP, backend.stats().bytes_in_use));
+            }
+            other => panic!("{other}"),
+        }
+        // Half of them unsent, half sent and read.
+        let half = first.len() / 2;
+        first.into_iter().enumerate().for_each(|(at, buffer)| {
+            if at < half {
+                drop(ZBytes::from(buffer))
+            }
+        });
+        drop(fill(lens[1]));
+        assert!(pool.alloc(CAP / 2).is_ok(), "what nobody has makes way");
+    }
+    let error = pool.alloc(CAP + 1).unwrap_err();
+    assert!(matches!(error.kind(), AllocErrorKind::TooLarge { .. }), "{error}");
+}
+
+#[test]
+fn a_wait_ends_when_a_buffer_comes_back_or_was_read_or_the_time_is_over() {
+    let (_, pool) = pool();
+    let mut buffers: Vec<_> = std::iter::from_fn(|| pool.alloc(LARGE).ok()).collect();
+    let error = pool.alloc_timeout(LARGE, Duration::from_millis(2)).unwrap_err();
+    assert!(error.is_exhausted() && matches!(error.kind(), AllocErrorKind::TimedOut { .. }), "{error}");
+    let (unsent, sent) = (buffers.pop().unwrap(), ZBytes::from(buffers.pop().unwrap()));
+    let wait = || pool.alloc_timeout(LARGE, MINUTE).unwrap();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(wait);
+        drop(unsent);
+        buffers.push(waiting.join().unwrap());
+        let waiting = scope.spawn(|| pool.alloc_timeout(LARGE, Duration::MAX).unwrap());
+        drop(sent);
+        buffers.push(waiting.join().unwrap());
+    });
+    let error = pool.alloc_timeout(CAP + 1, MINUTE).unwrap_err();
+    assert!(matches!(error.kind(), AllocErrorKind::TooLarge { .. }), "no wait helps: {error}");
+}
+
+#[test]
+fn the_first_messages_of_a_reservation_touch_no_heap_and_make_nothing() {
+    let (backend, pool) = pool();
+    let reservation = pool.reserve(SMALL, 8).unwrap();
+    let (made, carved) = (pool.stats().made, backend.stats().misses());
+    assert_eq!((made, carved, reservation.count()), (8, 8, 8));
+    let cost = Cost::of(|| {
+        let mut first = [(); 8].map(|()| Some(message(&pool, SMALL, 1).0));
+        first.iter_mut().for_each(|message| drop(message.take()));
+    });
+    assert_eq!((cost.allocations, cost.frees), (0, 0));
+    (0..10_000).for_each(|_| drop(message(&pool, SMALL, 1)));
+    assert_eq!((pool.stats().made, backend.stats().misses()), (made, carved));
+    assert_eq!(pool.stats().idle + pool.stats().sent, 8, "what was reserved stays");
+    // Whatever takes the rest of the cap, the reserved memory is for these.
+    let _others: Vec<_> = std::iter::from_fn(|| pool.alloc(LARGE).ok()).collect();
+    let small: Vec<_> = (0..8).map(|_| pool.alloc(SMALL).unwrap()).collect();
+    drop((small, reservation));
+    assert!(matches!(pool.reserve(LARGE, CAP).unwrap_err().kind(), AllocErrorKind::ReserveTooMany { .. }));
+}
+
+#[test]
+fn everything_goes_back_with_the_pool_and_messages_outlive_it() {
+    let (backend, pool) = pool();
+    let (held, _) = message(&pool, LARGE, 5);
+    let mut buffer = pool.alloc(SMALL).unwrap();
+    drop(pool.alloc(2 * SMALL).unwrap());
+    drop(pool);
+    buffer.fill(6);
+    let sent = ZBytes::from(buffer);
+    assert_eq!(backend.stats().bytes_in_use, LARGE + SMALL);
+    drop(backend);
+    assert!(bytes(&held).iter().all(|&byte| byte == 5) && bytes(&sent).iter().all(|&byte| byte == 6));
+    let (backend, pool) = self::pool();
+    let unsent = pool.alloc(LARGE).unwrap();
+    drop((message(&pool, SMALL, 1), pool));
+    drop(unsent);
+    assert_all_back(&backend);
+    let (backend, pool) = self::pool();
+    drop((message(&pool, LARGE, 1), pool.alloc(SMALL).unwrap()));
+    assert_eq!(pool.trim(), backend.stats().peak_bytes_held);
+    assert_eq!(backend.stats().bytes_held, 0);
+}
+
+/// Otherwise a forked child writes into its parent's messages, or counts its parent's readers down.
+#[test]
+fn a_forked_child_gets_nothing_and_gives_nothing() {
+    let (backend, pool) = pool();
+    let (sent, _) = message(&pool, LARGE, 1);
+    let unsent = pool.alloc(LARGE).unwrap();
+    drop(pool.alloc(SMALL).unwrap());
+    let before = (backend.stats(), pool.stats());
+    // SAFETY: the child only calls what is under test, and exits at once.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let is_refused = pool.alloc(SMALL).is_err_and(|error| matches!(error.kind(), AllocErrorKind::Forked));
+        let is_inert = pool.let_go() == 0 && pool.trim() == 0;
+        let mut future = std::pin::pin!(pool.request(SMALL).wait_async());
+        let is_told = matches!(poll_once(future.as_mut()), Poll::Ready(Err(_)));
+        drop((unsent, pool.clone()));
+        // SAFETY: `_exit` ends the child without running the parent's exit handlers.
+        unsafe { libc::_exit(if is_refused && is_inert && is_told { 0 } else { 1 }) };
+    }
+    let mut status = 0;
+    // SAFETY: `status` is valid for the write, and `child` was forked by this test.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(status, 0);
+    pool.provider().garbage_collect();
+    assert_eq!((backend.stats(), pool.stats()), before);
+    let (_next, place) = message(&pool, LARGE, 2);
+    assert!(place != unsent.as_ptr() && bytes(&sent).iter().all(|&byte| byte == 1));
+}
+
+const MESSAGES: usize = 6000;
+
+const CHILD: &str = "shm-pool/child";
+const LOCAL: &str = "shm-pool/local";
+const SAME: &str = "shm-pool/same";
+
+/// Otherwise a buffer is used again under one of its readers: in another process, in another session
+/// of this process, or in the publisher's own session.
+#[test]
+fn no_reader_ever_sees_its_message_change() {
+    let (_, pool) = pool();
+    let session = session::open("listen", session::ANY_PORT);
+    let endpoint = session::endpoint(&session);
+    let mut child = Reader::start("peer", &endpoint, [SHARED; 2], CHILD, "1", MESSAGES);
+    let local = session::open("connect", &endpoint);
+    let in_local = local.declare_subscriber(LOCAL).wait().unwrap();
+    let in_same = session.declare_subscriber(SAME).wait().unwrap();
+    let publishers = [CHILD, LOCAL, SAME].map(|key| session::publisher_of(&session, key));
+    thread::scope(|scope| {
+        let readers =
+            [in_local, in_same].map(|subscriber| scope.spawn(move || stream::check(&subscriber, MESSAGES, true)));
+        for number in 0..MESSAGES {
+            let mut buffer = pool.alloc_timeout(stream::len(number), MINUTE).unwrap();
+            stream::write(number, &mut buffer);
+            let message = ZBytes::from(buffer);
+            publishers.iter().for_each(|publisher| publisher.put(message.clone()).wait().unwrap());
+        }
+        readers.into_iter().for_each(|reader| reader.join().unwrap().unwrap());
+    });
+    child.finish();
+    child.end();
+    let stats = pool.stats();
+    assert!(stats.reused > MESSAGES as u64 / 2, "{stats:?}");
+}
+
+/// Otherwise what a killed subscriber held is lost: zenoh takes back only what no living process
+/// confirms, and the pool confirms what it keeps.
+#[test]
+fn what_a_killed_subscriber_held_comes_back() {
+    for asks in [false, true] {
+        let (backend, pool) = pool();
+        let mut receiver = Child::start("receiver", &[]);
+        let session = session::open("connect", &receiver.link.hear());
+        let publisher = session::publisher(&session);
+        for byte in 1..=3 {
+            publisher.put(message(&pool, LARGE, byte).0).wait().unwrap();
+            receiver.link.say("receive");
+            receiver.link.expect(&format!("held {LARGE} {byte}"));
+        }
+        receiver.kill();
+        match asks {
+            true => assert_eq!(pool.let_go(), 3),
+            false => (0..2 * PATIENCE).for_each(|_| drop(message(&pool, LARGE, 9))),
+        }
+        assert_eq!(pool.stats().let_go, 3);
+        let kept = pool.stats().idle + pool.stats().sent;
+        let deadline = Instant::now() + MINUTE;
+        while backend.stats().bytes_in_use > kept * LARGE {
+            assert!(Instant::now() < deadline, "the messages of a dead receiver do not come back");
+            // SAFETY: the only receiver is dead, so nobody reads what this collects. zenoh does not
+            // report when it has noticed, so this asks until it has.
+            unsafe { pool.provider().garbage_collect_unsafe() };
+            thread::yield_now();
+        }
+        // What the pool kept is still its own.
+        let place = pool.alloc(LARGE).unwrap().as_ptr();
+        assert_eq!(message(&pool, LARGE, 10).1, place);
+        drop((publisher, session));
+    }
+    zenoh::shm::cleanup_orphaned_shm_segments();
+}
+
+/// Otherwise the pool's buffers are not what zenoh's users put into replies and attachments.
+#[test]
+fn a_reply_and_an_attachment_take_a_buffer() {
+    let backend = builder().build().unwrap();
+    let pool = BufferPool::new(&backend);
+    let session = session::open("listen", "tcp/127.0.0.1:0");
+    let asking = session::open("connect", &session::endpoint(&session));
+    let queryable = session.declare_queryable(session::KEY).wait().unwrap();
+    let querier = asking.declare_querier(session::KEY).wait().unwrap();
+    let listener = querier.matching_listener().wait().unwrap();
+    while !querier.matching_status().wait().unwrap().matching() {
+        listener.recv().unwrap();
+    }
+    let replies = querier.get().wait().unwrap();
+    let query = queryable.recv().unwrap();
+    let (mut reply, mut attachment) = (pool.alloc(LARGE).unwrap(), pool.alloc(SMALL).unwrap());
+    reply.fill(1);
+    attachment.fill(2);
+    query.reply(session::KEY, reply).attachment(attachment).wait().unwrap();
+    drop(query);
+    let reply = replies.recv().unwrap();
+    let sample = reply.result().unwrap();
+    assert!(bytes(sample.payload())[..] == [1; LARGE]);
+    assert!(sample.attachment().unwrap().to_bytes()[..] == [2; SMALL]);
+    assert_eq!((pool.stats().made, pool.stats().sent), (2, 2));
+}

@@ -1,0 +1,85 @@
+//! How much memory the pool takes for the messages in flight.
+
+use crate::support::{alloc, assert_all_back, builder, Collecting, Provider, CAP, LARGE, SMALL};
+use shm_pool_zenoh::PoolBackend;
+use std::collections::VecDeque;
+use zenoh::shm::{JustAlloc, ShmProviderBuilder};
+use zenoh::Wait;
+
+/// Publishes `count` messages, of which the last `depth` are in flight.
+fn publish(provider: &Provider, len: usize, depth: usize, count: usize) {
+    let mut in_flight = VecDeque::new();
+    for number in 0..count {
+        in_flight.push_back(alloc::<JustAlloc>(provider, len, number as u8).unwrap());
+        if in_flight.len() > depth {
+            let oldest = in_flight.pop_front().unwrap();
+            assert!(oldest.iter().all(|&byte| byte == (number - depth) as u8));
+        }
+    }
+}
+
+fn peak(backend: &PoolBackend) -> usize {
+    backend.stats().peak_bytes_held
+}
+
+/// Otherwise the pool grows to the cap under a policy that never collects.
+#[test]
+fn memory_follows_what_is_in_flight_and_not_the_cap() {
+    for depth in [0, 1, 4] {
+        let backend = builder().build().unwrap();
+        publish(&backend.provider(), LARGE, depth, 500);
+        assert!(peak(&backend) <= (depth + 2) * LARGE, "{depth} in flight: {} bytes", peak(&backend));
+        assert_eq!(backend.stats().segments_created as usize, backend.stats().segments, "nothing comes and goes");
+    }
+}
+
+#[test]
+fn many_in_flight_cost_a_seventh_more() {
+    let backend = builder().build().unwrap();
+    publish(&backend.provider(), SMALL, 800, 20_000);
+    let chunks: usize = backend.stats().classes.iter().map(|class| class.chunks).sum();
+    assert!((801..=801 + 801 / 7 + 2).contains(&chunks), "{chunks} chunks for 801 messages");
+}
+
+/// Otherwise a class that was large once grows to that size again before it is collected.
+#[test]
+fn a_burst_is_forgotten() {
+    let backend = builder().max_idle_per_class(4).build().unwrap();
+    let provider = backend.provider();
+    publish(&provider, SMALL, 600, 2_000);
+    provider.garbage_collect();
+    backend.trim();
+    publish(&provider, SMALL, 1, 2_000);
+    let chunks: usize = backend.stats().classes.iter().map(|class| class.chunks).sum();
+    assert!(chunks <= 4, "{chunks} chunks for 2 messages");
+}
+
+/// Otherwise `collect_early(false)` has no effect: without early collection, the pool grows to the
+/// cap before zenoh collects.
+#[test]
+fn collecting_late_fills_the_cap() {
+    let backend = builder().collect_early(false).build().unwrap();
+    publish(&backend.provider(), LARGE, 1, 500);
+    assert_eq!(peak(&backend), CAP);
+    let stock = builder().build().unwrap();
+    let provider = ShmProviderBuilder::backend(stock.clone()).wait();
+    for _ in 0..500 {
+        drop(provider.alloc(LARGE).with_policy::<Collecting>().wait().unwrap());
+    }
+    assert_eq!(peak(&stock), CAP, "a provider that was made elsewhere is not known to the backend");
+}
+
+#[test]
+fn each_provider_of_a_pool_collects_its_own() {
+    let backend = builder().build().unwrap();
+    drop(backend.provider());
+    let providers = [backend.provider(), backend.provider()];
+    for provider in providers.iter().cycle().take(6) {
+        publish(provider, LARGE, 1, 100);
+    }
+    assert!(peak(&backend) <= 6 * LARGE, "{}", peak(&backend));
+    for provider in providers {
+        provider.garbage_collect();
+    }
+    assert_all_back(&backend);
+}
