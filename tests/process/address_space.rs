@@ -46,7 +46,9 @@ fn assert_no_space(error: &OsError) {
     assert!(error.to_string().contains("ulimit -v"), "{error}");
 }
 
-pub(crate) fn owner(link: &Link, arguments: &[&str]) {
+role!("address-space-of-an-owner", owner);
+
+fn owner(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
     let before = state(prefix);
     for _ in 0..ROUNDS {
@@ -79,7 +81,9 @@ fn a_first_descriptor_for_which_there_is_no_memory_is_told_so() {
     run("address-space-of-a-first-descriptor", "space-first");
 }
 
-pub(crate) fn first_descriptor(link: &Link, arguments: &[&str]) {
+role!("address-space-of-a-first-descriptor", first_descriptor);
+
+fn first_descriptor(link: &Link, arguments: &[&str]) {
     // The queue takes 16 bytes per entry: 4 MiB.
     let provider = Provider::builder().name_prefix(arguments[0]).max_shared(256 << 10).build().unwrap();
     let message = provider.alloc(1).unwrap().freeze();
@@ -92,7 +96,9 @@ pub(crate) fn first_descriptor(link: &Link, arguments: &[&str]) {
     link.send(&Message::Done);
 }
 
-pub(crate) fn peer(link: &Link, arguments: &[&str]) {
+role!("address-space-of-a-peer", peer);
+
+fn peer(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
     let provider = builder(prefix).build().unwrap();
     let mut buffer = provider.alloc(LEN).unwrap();
@@ -143,8 +149,10 @@ fn drops_need_no_heap() {
     }
 }
 
+role!("address-space-of-drops", drops);
+
 /// The role: drops an object while the heap is exhausted.
-pub(crate) fn drops(link: &Link, arguments: &[&str]) {
+fn drops(link: &Link, arguments: &[&str]) {
     let (prefix, what) = (arguments[0], arguments[1]);
     let provider = builder(prefix).max_shared(64).max_idle_per_class(64).build().unwrap();
     let client = shm::client(prefix);
@@ -186,7 +194,9 @@ fn build_and_stats_without_heap() {
     run("address-space-of-books", "space-books");
 }
 
-pub(crate) fn books(link: &Link, arguments: &[&str]) {
+role!("address-space-of-books", books);
+
+fn books(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
     let provider = builder(prefix).build().unwrap();
     let before = state(prefix);

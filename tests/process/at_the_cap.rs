@@ -29,7 +29,9 @@ fn random_sizes_at_the_cap_make_no_segment_and_no_system_call() {
     assert!(names.sweep() <= 1 + 2, "the control object, and few segments");
 }
 
-pub(crate) fn role(link: &Link, arguments: &[&str]) {
+role!("at-the-cap", role);
+
+fn role(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
     let provider = Provider::builder().name_prefix(prefix).max_bytes(CAP).build().unwrap();
     let client = shm::client(prefix);

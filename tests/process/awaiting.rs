@@ -92,7 +92,9 @@ fn tasks_and_threads_wait_on_every_kernel() {
     }
 }
 
-pub(crate) fn role(link: &Link, arguments: &[&str]) {
+role!("awaiting", role);
+
+fn role(link: &Link, arguments: &[&str]) {
     const COUNT: usize = 130;
     let [prefix, way] = arguments else { panic!("a prefix and a way") };
     go(way, prefix);
@@ -180,7 +182,9 @@ fn a_task_is_told_that_its_sender_was_killed() {
     }
 }
 
-pub(crate) fn receiving_role(link: &Link, arguments: &[&str]) {
+role!("awaiting-receiver", receiving_role);
+
+fn receiving_role(link: &Link, arguments: &[&str]) {
     let [prefix, way] = arguments else { panic!("a prefix and a way") };
     go(way, prefix);
     let mut receiver = Receiver::open(&shm::client(prefix), "c").unwrap();
@@ -211,7 +215,9 @@ fn a_task_is_told_that_its_receiver_was_killed() {
     }
 }
 
-pub(crate) fn sending_role(link: &Link, arguments: &[&str]) {
+role!("awaiting-sender", sending_role);
+
+fn sending_role(link: &Link, arguments: &[&str]) {
     let [prefix, way] = arguments else { panic!("a prefix and a way") };
     go(way, prefix);
     let provider = provider(prefix);
@@ -239,7 +245,9 @@ fn a_forked_child_leaves_its_parents_tasks_alone() {
     child.shut_down();
 }
 
-pub(crate) fn forking_role(link: &Link, arguments: &[&str]) {
+role!("awaiting-forks", forking_role);
+
+fn forking_role(link: &Link, arguments: &[&str]) {
     const SLEEPS: u32 = libc::FUTEX_WAITERS;
     let prefix = arguments[0];
     let (provider, client) = (provider(prefix), shm::client(prefix));

@@ -59,6 +59,8 @@ fn send(sender: &mut Sender, provider: &Provider, number: u64) {
     sender.send(buffer.freeze()).unwrap();
 }
 
+role!("channel-receiver", role);
+
 /// The role of a receiver. With "count", it receives until the sender disconnects and answers the
 /// number of messages; otherwise it only waits for the test to end.
 pub(crate) fn role(link: &Link, arguments: &[&str]) {
@@ -85,6 +87,8 @@ pub(crate) fn role(link: &Link, arguments: &[&str]) {
     }
 }
 
+role!("channel-sender", sending_role);
+
 /// The role of a sender: waits for a receiver, sends the given number of messages, and waits.
 pub(crate) fn sending_role(link: &Link, arguments: &[&str]) {
     let [prefix, count] = arguments else { panic!("a prefix and a number") };
@@ -97,8 +101,10 @@ pub(crate) fn sending_role(link: &Link, arguments: &[&str]) {
     assert_eq!(link.receive().unwrap(), None);
 }
 
+role!("channel-echo", echo_role);
+
 /// The role of a receiver that sends everything back. Neither end spins before it parks.
-pub(crate) fn echo_role(link: &Link, arguments: &[&str]) {
+fn echo_role(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
     let provider = provider(prefix);
     let mut receiver = sleeping_receiver(prefix, THERE);
@@ -262,8 +268,10 @@ fn a_message_that_cannot_be_mapped_now_is_there_for_the_next_call() {
     assert_eq!(provider.stats().bytes_leased, 0);
 }
 
+role!("channel-poor", poor_role);
+
 /// The role of a receiver that has no descriptor left when the first message arrives.
-pub(crate) fn poor_role(link: &Link, arguments: &[&str]) {
+fn poor_role(link: &Link, arguments: &[&str]) {
     let mut receiver = receiver(arguments[0]);
     link.send(&Message::Done);
     assert_eq!(link.receive().unwrap(), Some(Message::Go));

@@ -2,14 +2,30 @@
 //! program.
 
 pub(crate) use crate::own_shm::skip;
+use crate::sys;
 use crate::wire::{Link, Message};
-use crate::{sys, ROLES};
 use nix::sys::wait::{waitpid, WaitPidFlag, WaitStatus};
 use nix::unistd::Pid;
 use shm_pool_support::process::{self, inherited_input, this_test};
 use std::io;
 use std::panic;
 use std::process::{Command, ExitStatus, Stdio};
+
+/// A role: what a child does instead of running tests. It is given its end of the socket, and
+/// arguments. Declared by [`role!`] beside the test that starts it.
+pub(crate) struct Role {
+    pub(crate) name: &'static str,
+    pub(crate) run: fn(&Link, &[&str]),
+}
+
+inventory::collect!(Role);
+
+/// Declares the function that a child runs in the role of this name.
+macro_rules! role {
+    ($name:literal, $run:expr) => {
+        inventory::submit! { crate::child::Role { name: $name, run: $run } }
+    };
+}
 
 /// A child process, killed and reaped on drop.
 pub(crate) struct Child {
@@ -124,11 +140,11 @@ fn entry() {
     let Some(task) = process::task::<Vec<String>>() else { return };
     sys::be_a_child();
     let parts: Vec<&str> = task.iter().map(String::as_str).collect();
-    let role = ROLES.iter().find(|(name, _)| *name == parts[0]).expect("a role of that name").1;
+    let role = inventory::iter::<Role>().find(|role| role.name == parts[0]).expect("a role of that name");
     let socket = || inherited_input().expect("the standard input is a socket");
     let to_report = Link::of_child(socket());
     panic::set_hook(Box::new(move |info| to_report.send(&Message::Panicked(info.to_string()))));
-    role(&Link::of_child(socket()), &parts[1..]);
+    (role.run)(&Link::of_child(socket()), &parts[1..]);
 }
 
 /// Runs a role in a process that has its own /dev/shm of 4 MiB.

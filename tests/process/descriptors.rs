@@ -58,7 +58,9 @@ fn assert_no_descriptor_left(error: &OsError) {
     assert!(error.to_string().contains("ulimit -n"), "{error}");
 }
 
-pub(crate) fn owner(link: &Link, arguments: &[&str]) {
+role!("descriptors-of-an-owner", owner);
+
+fn owner(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
     let before = (shm::open_descriptors(), shm::mappings(prefix), shm::objects(prefix));
     let mut failures = 0;
@@ -97,7 +99,9 @@ pub(crate) fn owner(link: &Link, arguments: &[&str]) {
     link.send(&Message::Done);
 }
 
-pub(crate) fn peer(link: &Link, arguments: &[&str]) {
+role!("descriptors-of-a-peer", peer);
+
+fn peer(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
     let provider = builder(prefix).build().unwrap();
     let messages: Vec<_> = (0..SEGMENTS).map(|_| provider.alloc(LEN).unwrap().freeze()).collect();
@@ -136,7 +140,9 @@ pub(crate) fn peer(link: &Link, arguments: &[&str]) {
     link.send(&Message::Done);
 }
 
-pub(crate) fn receiver(link: &Link, arguments: &[&str]) {
+role!("descriptors-of-a-receiver", receiver);
+
+fn receiver(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
     let provider = builder(prefix).build().unwrap();
     for len in [LEN, 64] {

@@ -23,7 +23,9 @@ fn assert_names_limit(error: &OsError, limit: u64) {
     assert!(text.contains(&limit.to_string()), "{text}");
 }
 
-pub(crate) fn role(link: &Link, arguments: &[&str]) {
+role!("file-size", role);
+
+fn role(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
     let builder = || Provider::builder().name_prefix(prefix).max_shared(64).arena_size(64 << 10);
     let limit = |bytes| sys::set_limit(libc::RLIMIT_FSIZE, bytes);

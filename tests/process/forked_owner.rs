@@ -63,8 +63,10 @@ impl Handles {
     }
 }
 
+role!("forked-owner", role);
+
 /// The role: forks, and then checks that all the parent's handles work.
-pub(crate) fn role(link: &Link, arguments: &[&str]) {
+fn role(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
     let mut handles = Handles::new(prefix);
     let before = (shm::objects(prefix), handles.provider.stats());

@@ -89,8 +89,10 @@ fn attached(link: &Link, prefix: &str) -> (Client, ShmView, Descriptor) {
     (client, view, descriptor)
 }
 
+role!("forked-peer", role);
+
 /// The role of the peer that forks and continues.
-pub(crate) fn role(link: &Link, arguments: &[&str]) {
+fn role(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
     let (client, view, descriptor) = attached(link, prefix);
     let granted = received(link);
@@ -123,8 +125,10 @@ fn in_the_forked_child(client: Client, view: ShmView, descriptor: Descriptor, gr
     shm::check(&own.attach(&descriptor).unwrap(), 1).unwrap();
 }
 
+role!("forked-peer-killed", killed_role);
+
 /// The role of the peer that forks and is killed.
-pub(crate) fn killed_role(link: &Link, arguments: &[&str]) {
+fn killed_role(link: &Link, arguments: &[&str]) {
     let _handles = attached(link, arguments[0]);
     let Some(forked) = sys::fork() else { sys::end_with(|| in_the_child_of_a_killed_peer(link)) };
     forked.finish();
@@ -136,8 +140,10 @@ fn in_the_child_of_a_killed_peer(link: &Link) {
     link.send(&Message::Done);
 }
 
+role!("forked-peer-drops", drop_role);
+
 /// The role of the peer that forks and then drops its client.
-pub(crate) fn drop_role(link: &Link, arguments: &[&str]) {
+fn drop_role(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
     let provider = Provider::builder().name_prefix(prefix).build().unwrap();
     let connect = |client: &Client| client.connect(provider.id()).unwrap();

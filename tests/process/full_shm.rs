@@ -31,8 +31,10 @@ fn no_free_inodes() {
     }
 }
 
+role!("full-shm-inodes", inodes_role);
+
 /// The role, in a process whose /dev/shm has 4 MiB and 8 inodes.
-pub(crate) fn inodes_role(link: &Link, arguments: &[&str]) {
+fn inodes_role(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
     let file = |number| shm::path(&format!("{prefix}.file{number}"));
     let provider = Provider::builder().name_prefix(prefix).build().unwrap();
@@ -64,8 +66,10 @@ fn os(error: &AllocError) -> &OsError {
     }
 }
 
+role!("full-shm", role);
+
 /// The role, in a process whose /dev/shm has 4 MiB.
-pub(crate) fn role(link: &Link, arguments: &[&str]) {
+fn role(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
     let builder = || Provider::builder().name_prefix(prefix).max_bytes(1 << 30).arena_size(64 << 10);
     let provider = builder().max_shared(64).build().unwrap();

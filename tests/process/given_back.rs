@@ -114,8 +114,10 @@ fn what_a_peer_has_only_mapped_makes_room_in_a_small_dev_shm() {
     child::run_in_small_shm("given-back", &[names.prefix()]);
 }
 
+role!("given-back", role);
+
 /// The role, in a process with a /dev/shm of 4 MiB, shared with the peer that it starts.
-pub(crate) fn role(link: &Link, arguments: &[&str]) {
+fn role(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
     let provider = Provider::builder().name_prefix(prefix).max_bytes(1 << 30).max_shared(64).build().unwrap();
     let peer = Peer::start(prefix);

@@ -79,7 +79,9 @@ fn run_at_random(target: &str, cases: u32) {
     child.take().expect("the last child").shut_down();
 }
 
-pub(crate) fn role(link: &Link, arguments: &[&str]) {
+role!("hostile-bytes", role);
+
+fn role(link: &Link, arguments: &[&str]) {
     let run = match arguments[1] {
         "channel" => hostile::channel,
         "control" => hostile::control,

@@ -40,8 +40,10 @@ fn mapped_segments_are_bounded() {
     drop(receiver);
 }
 
+role!("hostile-segments", role);
+
 /// The role: sends buffers, and writes other places into the slots, each in a file of its own.
-pub(crate) fn role(link: &Link, arguments: &[&str]) {
+fn role(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
     let provider = Provider::builder().name_prefix(prefix).build().unwrap();
     let mut sender = Sender::create(&provider, CHANNEL).unwrap();

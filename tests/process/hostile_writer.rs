@@ -29,7 +29,9 @@ fn leases_of_the_dead_that_come_back_do_not_keep_an_allocation() {
     child.finish();
 }
 
-pub(crate) fn role(link: &Link, arguments: &[&str]) {
+role!("hostile-writer", role);
+
+fn role(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
     let builder = Provider::builder().name_prefix(prefix).max_shared(SHARED + 1).max_bytes(704 << 10);
     let provider = builder.build().unwrap();

@@ -142,8 +142,10 @@ fn what_is_half_made_or_damaged_is_promised_as_a_sweep_removes_it() {
     kept.iter().for_each(|kind| fs::remove_file(shm::path(&format!("{}.{kind}", names.prefix()))).unwrap());
 }
 
+role!("receiver-that-stays", staying_role);
+
 /// The role of a receiver that receives nothing.
-pub(crate) fn staying_role(link: &Link, arguments: &[&str]) {
+fn staying_role(link: &Link, arguments: &[&str]) {
     let receiver = Receiver::open(&shm::client(arguments[0]), arguments[1]).unwrap();
     link.send(&Message::Done);
     while link.receive().unwrap().is_some() {}
@@ -197,8 +199,10 @@ fn channels_are_shown_with_their_ends_and_how_full_they_are() {
     assert_eq!(names.sweep(), 1);
 }
 
+role!("receiver-that-borrows", borrowers_role);
+
 /// The role of a receiver that gets three messages and drops the first.
-pub(crate) fn borrowers_role(link: &Link, arguments: &[&str]) {
+fn borrowers_role(link: &Link, arguments: &[&str]) {
     let mut receiver = Receiver::open(&shm::client(arguments[0]), arguments[1]).unwrap();
     let mut messages: Vec<_> = (0..3).map(|_| receiver.recv().unwrap()).collect();
     messages.remove(0);
@@ -433,8 +437,10 @@ fn waiting_is_never_above_the_capacity() {
     drop(sender);
 }
 
+role!("stranger-looks", strangers_role);
+
 /// The role of another user who inspects. The second argument is the number of objects.
-pub(crate) fn strangers_role(link: &Link, arguments: &[&str]) {
+fn strangers_role(link: &Link, arguments: &[&str]) {
     if let Err(error) = sys::become_user(users::STRANGER) {
         return link.send(&Message::Refused(error.to_string()));
     }
@@ -492,8 +498,10 @@ fn a_name_that_is_used_again_during_a_look_is_one_channel_and_whole() {
 /// The number of channels, for a process that may open far fewer files.
 const MANY: usize = 50;
 
+role!("looks-with-few-descriptors", poor_role);
+
 /// The role of an inspector with few descriptors.
-pub(crate) fn poor_role(link: &Link, arguments: &[&str]) {
+fn poor_role(link: &Link, arguments: &[&str]) {
     let mut inspector = Inspector::new().prefix(arguments[0]);
     let report = with_only(6, || inspector.look()).unwrap();
     let alive = report.channels.iter().filter(|channel| channel.state == State::Alive && channel.receivers.len() == 1);

@@ -22,9 +22,11 @@ fn the_list_of_bells_lies_in_shared_pages_that_no_peer_has() {
     child.finish();
 }
 
+role!("keeper", role);
+
 /// The role: opens both ends of some channels, and checks the list of this process, which no other
 /// test changes.
-pub(crate) fn role(link: &Link, arguments: &[&str]) {
+fn role(link: &Link, arguments: &[&str]) {
     let (provider, client) =
         (Provider::builder().name_prefix(arguments[0]).build().unwrap(), shm::client(arguments[0]));
     let ends: Vec<_> = (0..CHANNELS)

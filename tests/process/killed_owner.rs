@@ -9,6 +9,8 @@ use shm_pool::{Descriptor, Provider, ProviderId};
 /// The lengths of a large message and a small one.
 const LENGTHS: [usize; 2] = [1 << 20, 4 << 10];
 
+role!("owner", role);
+
 /// The role: builds a provider with the prefix, publishes one message of each length, and keeps
 /// them.
 pub(crate) fn role(link: &Link, arguments: &[&str]) {

@@ -31,8 +31,10 @@ fn open(prefix: &str) -> Receiver {
     Receiver::open(&shm::client(prefix), CHANNEL).unwrap()
 }
 
+role!("last-reader-owner", owner_role);
+
 /// The role of an owner that sends two messages: through a pair, a publisher, or as descriptors.
-pub(crate) fn owner_role(link: &Link, arguments: &[&str]) {
+fn owner_role(link: &Link, arguments: &[&str]) {
     let [prefix, way, len] = arguments else { panic!("a prefix, a way, and a length") };
     let provider = builder(prefix).build().unwrap();
     let len = len.parse().unwrap();
@@ -61,8 +63,10 @@ pub(crate) fn owner_role(link: &Link, arguments: &[&str]) {
     }
 }
 
+role!("last-reader", reader_role);
+
 /// The role of a reader: holds a message of the channel until told to drop it, and keeps running.
-pub(crate) fn reader_role(link: &Link, arguments: &[&str]) {
+fn reader_role(link: &Link, arguments: &[&str]) {
     let mut receiver = open(arguments[0]);
     link.send(&Message::Done);
     let held = receiver.recv().unwrap();
@@ -74,8 +78,10 @@ pub(crate) fn reader_role(link: &Link, arguments: &[&str]) {
     assert_eq!(link.receive().unwrap(), None);
 }
 
+role!("last-reader-successor", successor_role);
+
 /// The role of a restarted owner: waits for memory, and reports how long that took.
-pub(crate) fn successor_role(link: &Link, arguments: &[&str]) {
+fn successor_role(link: &Link, arguments: &[&str]) {
     let provider = builder(arguments[0]).build().unwrap();
     assert!(provider.alloc(MOST).unwrap_err().is_exhausted(), "the dead owner's memory is still read");
     link.send(&Message::Done);
@@ -237,8 +243,10 @@ fn whoever_is_short_of_memory_gets_what_killed_processes_left() {
     }
 }
 
+role!("last-reader-small-shm", small_shm_role);
+
 /// The role, in a process whose /dev/shm has 4 MiB.
-pub(crate) fn small_shm_role(link: &Link, arguments: &[&str]) {
+fn small_shm_role(link: &Link, arguments: &[&str]) {
     let [prefix, way, end] = arguments else { panic!("a prefix, a way, and an end") };
     // Two messages take more than half of it.
     let (owner, reader) = start_both(prefix, way, 3 << 19);

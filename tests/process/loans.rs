@@ -65,9 +65,11 @@ fn a_thousand_messages_of_three_channels_are_held_and_dropped_out_of_order() {
     assert_eq!(provider.stats().bytes_held, 0);
 }
 
+role!("loans-holder", holder_role);
+
 /// The role: holds a thousand messages, then drops them in random order on two threads while it
 /// receives a thousand more.
-pub(crate) fn holder_role(link: &Link, arguments: &[&str]) {
+fn holder_role(link: &Link, arguments: &[&str]) {
     let mut receivers = receivers(arguments[0]);
     let mut receive = |number: usize| {
         let message = receivers[number % CHANNELS].recv().unwrap();
@@ -114,8 +116,10 @@ fn a_message_outlives_its_sender_and_its_provider() {
     assert_eq!(names.sweep(), 0, "a provider that has closed leaves nothing");
 }
 
+role!("loans-heir", heir_role);
+
 /// The role: holds messages after their sender and provider are dropped.
-pub(crate) fn heir_role(link: &Link, arguments: &[&str]) {
+fn heir_role(link: &Link, arguments: &[&str]) {
     let mut receivers = receivers(arguments[0]);
     let held: Vec<channel::Message> = LENGTHS.iter().map(|_| receivers[0].recv().unwrap()).collect();
     // The request for the next message confirms that these have arrived.
@@ -149,8 +153,10 @@ fn the_first_channel_of_a_process_short_of_address_space_is_made_or_refused() {
     assert!(made > 0 && refused > 0, "{made} made, {refused} refused: the range has not met the limit");
 }
 
+role!("loans-keeper", keeper_role);
+
 /// The role: creates a channel in the given address space, and then another with enough.
-pub(crate) fn keeper_role(link: &Link, arguments: &[&str]) {
+fn keeper_role(link: &Link, arguments: &[&str]) {
     let [prefix, space] = arguments else { panic!("a prefix and a number") };
     let prefix = format!("{prefix}-{space}");
     let provider = Provider::builder().name_prefix(&prefix).build().unwrap();

@@ -26,8 +26,10 @@ fn a_locked_provider_stays_within_the_limit_and_says_so_when_it_cannot() {
     child.finish();
 }
 
+role!("lock-memory", role);
+
 /// The role.
-pub(crate) fn role(link: &Link, arguments: &[&str]) {
+fn role(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
     if let Err(error) = sys::give_up_locking_without_limit() {
         return link.send(&Message::Refused(format!("the right to lock memory cannot be given up: {error}")));

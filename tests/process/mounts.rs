@@ -31,8 +31,10 @@ fn run(what: &str) {
     child::run_in_small_shm("mounts", &[names.prefix(), what]);
 }
 
+role!("mounts", role);
+
 /// The role, in a process whose /dev/shm has 4 MiB.
-pub(crate) fn role(link: &Link, arguments: &[&str]) {
+fn role(link: &Link, arguments: &[&str]) {
     let (prefix, what) = (arguments[0], arguments[1]);
     match what {
         "full" => full(prefix),

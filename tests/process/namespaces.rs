@@ -14,9 +14,11 @@ use shm_pool::{AttachError, Descriptor, Provider, ProviderId, ShareError, ShmBuf
 /// An owner's objects: a control object and a segment.
 const OBJECTS: u64 = 2;
 
+role!("other-namespaces", role);
+
 /// The role: forks process 1 of another PID namespace, reports its id in this one, and later
 /// reports its exit.
-pub(crate) fn role(link: &Link, arguments: &[&str]) {
+fn role(link: &Link, arguments: &[&str]) {
     if let Err(error) = spaces::leave_pid_namespace() {
         return link.send(&Message::Refused(error.to_string()));
     }

@@ -32,8 +32,10 @@ fn fork_beside_reservation_and_trim() {
     run("pairs-fork", "pairs-fork");
 }
 
+role!("pairs-fork", forking_role);
+
 /// The role: forks, and goes on while the child lives.
-pub(crate) fn forking_role(link: &Link, arguments: &[&str]) {
+fn forking_role(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
     let provider = Provider::builder().name_prefix(prefix).max_bytes(4 * MIB).build().unwrap();
     let client = shm::client(prefix);
@@ -118,7 +120,9 @@ fn address_space_beside_reserve_and_wait() {
     run("pairs-limits", "pairs-limits");
 }
 
-pub(crate) fn limits_role(link: &Link, arguments: &[&str]) {
+role!("pairs-limits", limits_role);
+
+fn limits_role(link: &Link, arguments: &[&str]) {
     const LEN: usize = 4 * MIB;
     let prefix = arguments[0];
     let provider = Provider::builder().name_prefix(prefix).max_bytes(32 * MIB).arena_size(LEN).build().unwrap();
@@ -144,7 +148,9 @@ fn address_space_beside_killed_peer() {
     run("pairs-reclaims", "pairs-reclaims");
 }
 
-pub(crate) fn reclaiming_role(link: &Link, arguments: &[&str]) {
+role!("pairs-reclaims", reclaiming_role);
+
+fn reclaiming_role(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
     let provider = Provider::builder().name_prefix(prefix).max_bytes(MIB).build().unwrap();
     for round in 0..6 {
@@ -171,8 +177,10 @@ fn window_makes_room_in_small_shm() {
     child::run_in_small_shm("pairs-window", &[names.prefix()]);
 }
 
+role!("pairs-window", window_role);
+
 /// The role, with a /dev/shm of 4 MiB.
-pub(crate) fn window_role(link: &Link, arguments: &[&str]) {
+fn window_role(link: &Link, arguments: &[&str]) {
     let builder = || Provider::builder().name_prefix(arguments[0]).max_bytes(16 * MIB).max_shared(64).idle_window(64);
     let [first, second] = [(); 2].map(|()| builder().build().unwrap());
     drop([first.alloc(MIB).unwrap(), first.alloc(MIB).unwrap(), first.alloc(MIB).unwrap()]);

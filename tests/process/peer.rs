@@ -115,8 +115,10 @@ fn refused<T>(message: Message) -> Result<T, String> {
     }
 }
 
+role!("peer", role);
+
 /// The role: arguments are the prefix.
-pub(crate) fn role(link: &Link, arguments: &[&str]) {
+fn role(link: &Link, arguments: &[&str]) {
     serve(link, &shm::client(arguments[0]), arguments[0]);
 }
 

@@ -94,9 +94,11 @@ fn open_branches(prefix: &str) -> usize {
     files.filter(|file| is_branch(&file.to_string_lossy())).count()
 }
 
+role!("publisher-keeper", keeper_role);
+
 /// The role of a receiver. At each `Go` it receives a message, keeps it, and answers its number; at
 /// each `Done` it checks all kept messages.
-pub(crate) fn keeper_role(link: &Link, arguments: &[&str]) {
+fn keeper_role(link: &Link, arguments: &[&str]) {
     let mut receiver = open(arguments[0], Receiver::builder().on_full(OnFull::Wait).spin(NOW));
     link.send(&Message::Done);
     let mut kept = Vec::new();
@@ -119,8 +121,10 @@ fn keeper(names: &Names) -> Child {
     child
 }
 
+role!("publisher", role);
+
 /// The role of a publisher: sends as many messages as requested, each time.
-pub(crate) fn role(link: &Link, arguments: &[&str]) {
+fn role(link: &Link, arguments: &[&str]) {
     let provider = provider(arguments[0]);
     let mut publisher = Publisher::create(&provider, CHANNEL).unwrap();
     link.send(&Message::Done);
@@ -371,9 +375,11 @@ fn a_name_belongs_to_one_living_publisher() {
 const JOINS: usize = 60;
 const RECEIVED: usize = 40;
 
+role!("publisher-joins", joining_role);
+
 /// The role of a receiver that joins again and again while messages flow, with another rule each
 /// time.
-pub(crate) fn joining_role(link: &Link, arguments: &[&str]) {
+fn joining_role(link: &Link, arguments: &[&str]) {
     link.send(&Message::Done);
     assert_eq!(link.receive().unwrap(), Some(Message::Go));
     for round in 0..arguments[1].parse().unwrap() {
@@ -450,7 +456,9 @@ fn a_forked_child_has_neither_the_publisher_nor_the_receiver() {
     child.finish();
 }
 
-pub(crate) fn forking_role(link: &Link, arguments: &[&str]) {
+role!("publisher-forks", forking_role);
+
+fn forking_role(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
     let provider = provider(prefix);
     let mut publisher = Publisher::builder().history(2).create(&provider, CHANNEL).unwrap();
@@ -499,7 +507,9 @@ fn who_comes_while_the_publisher_has_no_descriptors_is_met_later() {
     child.finish();
 }
 
-pub(crate) fn poor_role(link: &Link, arguments: &[&str]) {
+role!("publisher-poor", poor_role);
+
+fn poor_role(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
     let provider = provider(prefix);
     let mut publisher = Publisher::create(&provider, CHANNEL).unwrap();
@@ -552,7 +562,9 @@ fn a_receiver_for_which_dev_shm_has_no_room_is_told_so() {
     child::run_in_small_shm("publisher-full-shm", &[names.prefix()]);
 }
 
-pub(crate) fn full_shm_role(link: &Link, arguments: &[&str]) {
+role!("publisher-full-shm", full_shm_role);
+
+fn full_shm_role(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
     let builder = Provider::builder().name_prefix(prefix).max_bytes(64 << 20).arena_size(64 << 10).max_shared(64);
     let provider = builder.build().unwrap();
@@ -591,7 +603,9 @@ fn whatever_stands_in_a_publishers_object_who_opens_it_is_refused_or_told() {
     child.finish();
 }
 
-pub(crate) fn garbage_role(link: &Link, arguments: &[&str]) {
+role!("publisher-garbage", garbage_role);
+
+fn garbage_role(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
     let provider = provider(prefix);
     let mut publisher = Publisher::builder().receivers(64).capacity(8).loans(8).create(&provider, CHANNEL).unwrap();
@@ -654,7 +668,9 @@ fn a_publisher_has_a_bell_for_each_receiver_or_is_refused() {
     child.finish();
 }
 
-pub(crate) fn bells_role(link: &Link, arguments: &[&str]) {
+role!("publisher-bells", bells_role);
+
+fn bells_role(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
     let provider = provider(prefix);
     let mut publisher = Publisher::builder().receivers(1).create(&provider, CHANNEL).unwrap();
@@ -813,8 +829,10 @@ fn damaged_seat_disconnects_no_receiver() {
     assert!(matches!(error, RecvError::TimedOut), "{error}");
 }
 
+role!("publisher-maps", mapping_role);
+
 /// The role of a process that has a receiver only: how much of the control object does it map?
-pub(crate) fn mapping_role(link: &Link, arguments: &[&str]) {
+fn mapping_role(link: &Link, arguments: &[&str]) {
     let mut receiver = open(arguments[0], Receiver::builder());
     link.send(&Message::Done);
     let message = receiver.recv().unwrap();

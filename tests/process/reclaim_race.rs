@@ -31,9 +31,11 @@ fn a_peer_that_takes_a_dead_ones_slot_loses_nothing_to_those_who_reclaim() {
     child.finish();
 }
 
+role!("reclaimed", peers);
+
 /// The role of the peers that die: clients that each have a view of a different message. The
 /// argument is the prefix.
-pub(crate) fn peers(link: &Link, arguments: &[&str]) {
+fn peers(link: &Link, arguments: &[&str]) {
     let clients = [(); DEAD].map(|()| shm::client(arguments[0]));
     let attach = |client: &Client| match link.receive().unwrap() {
         Some(Message::Sent(descriptor)) => client.attach(&descriptor).unwrap(),
@@ -45,8 +47,10 @@ pub(crate) fn peers(link: &Link, arguments: &[&str]) {
     drop(views);
 }
 
+role!("reclaims", role);
+
 /// The role of the owner, in whose process a thread is stopped.
-pub(crate) fn role(link: &Link, arguments: &[&str]) {
+fn role(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
     let provider = Provider::builder().name_prefix(prefix).max_shared(MESSAGES).build().unwrap();
     let messages: Vec<ShmBuf> = (0..MESSAGES).map(|_| provider.alloc(64).unwrap().freeze()).collect();

@@ -27,7 +27,9 @@ fn vacant(prefix: &str) -> (ProviderId, PathBuf) {
     (ProviderId::from_u64(id), shm::path(&format!("{prefix}.{id:016x}.ctl")))
 }
 
-pub(crate) fn role(link: &Link, arguments: &[&str]) {
+role!("rejects", role);
+
+fn role(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
     let provider = Provider::builder().name_prefix(prefix).max_shared(8).build().unwrap();
     let genuine_path = shm::path(&format!("{prefix}.{}.ctl", provider.id()));

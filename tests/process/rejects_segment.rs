@@ -93,7 +93,9 @@ impl Scene<'_> {
     }
 }
 
-pub(crate) fn role(link: &Link, arguments: &[&str]) {
+role!("rejects-segment", role);
+
+fn role(link: &Link, arguments: &[&str]) {
     let scene = Scene::new(arguments[0]);
     assert_eq!(scene.attach().unwrap(), LEN);
     match arguments[1] {

@@ -31,7 +31,9 @@ fn the_first_messages_after_a_reservation_make_no_system_call() {
     assert!(names.sweep() > 0);
 }
 
-pub(crate) fn role(link: &Link, arguments: &[&str]) {
+role!("reserved", role);
+
+fn role(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
     let provider = Provider::builder().name_prefix(prefix).build().unwrap();
     let client = shm::client(prefix);
@@ -100,7 +102,9 @@ fn a_peer_that_is_warm_maps_and_faults_nothing_for_its_first_messages() {
     assert!(faults.contains(&0), "faults in {} messages: {faults:?}", 3 * SIZES.len());
 }
 
-pub(crate) fn warmed_role(link: &Link, arguments: &[&str]) {
+role!("warmed", warmed_role);
+
+fn warmed_role(link: &Link, arguments: &[&str]) {
     let (prefix, id) = (arguments[0], shm_pool::ProviderId::from_u64(arguments[1].parse().unwrap()));
     let client = shm::client(prefix);
     let mut receiver = Receiver::open(&client, "warmed").unwrap();

@@ -56,8 +56,10 @@ fn run(what: &str) {
     child::run_in_small_shm("small-shm", &[names.prefix(), what]);
 }
 
+role!("small-shm", role);
+
 /// The role, in a process whose /dev/shm has 4 MiB. The peers and owners that it starts share it.
-pub(crate) fn role(link: &Link, arguments: &[&str]) {
+fn role(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
     let empty = spaces::free_shm();
     match arguments[1] {

@@ -58,9 +58,11 @@ impl Footprint {
     }
 }
 
+role!("storm-subscriber", subscriber);
+
 /// The role of a subscriber: a single client that connects, attaches, and holds the last two
 /// messages.
-pub(crate) fn subscriber(link: &Link, arguments: &[&str]) {
+fn subscriber(link: &Link, arguments: &[&str]) {
     let client: Client = shm::client(arguments[0]);
     let mut views: Vec<ShmView> = Vec::new();
     while let Some(question) = link.receive().unwrap() {
@@ -79,9 +81,11 @@ pub(crate) fn subscriber(link: &Link, arguments: &[&str]) {
     }
 }
 
+role!("storm-publisher", publisher);
+
 /// The role of a publisher. At each `Go` it publishes one message of each length, and keeps them
 /// until the next. Between a `Peer` and the following `Done`, it grants its messages to that peer.
-pub(crate) fn publisher(link: &Link, arguments: &[&str]) {
+fn publisher(link: &Link, arguments: &[&str]) {
     let builder = Provider::builder().name_prefix(arguments[0]).arena_size(256 << 10).max_shared(16);
     let provider = builder.max_bytes(1 << 20).build().unwrap();
     link.send(&Message::Provider(provider.id()));

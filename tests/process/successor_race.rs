@@ -102,9 +102,11 @@ fn trials(test: &str, count: usize, mut disturb: impl FnMut(&Child)) -> u64 {
     overwritten
 }
 
+role!("race-sender", sender_role);
+
 /// The owner: sends the same messages until the receiver disconnects, then writes other messages
 /// into the free memory.
-pub(crate) fn sender_role(link: &Link, arguments: &[&str]) {
+fn sender_role(link: &Link, arguments: &[&str]) {
     stay_on(SENDERS);
     let provider = Provider::builder().name_prefix(arguments[0]).max_bytes(2 << 20).build().unwrap();
     for number in 0_usize.. {
@@ -143,8 +145,10 @@ fn channel(number: usize) -> String {
     format!("c{number}")
 }
 
+role!("race-reader", reader_role);
+
 /// The receiver, and then its successor.
-pub(crate) fn reader_role(link: &Link, arguments: &[&str]) {
+fn reader_role(link: &Link, arguments: &[&str]) {
     stay_on(RECEIVERS);
     let prefix = arguments[0];
     for number in 0_usize.. {

@@ -15,14 +15,18 @@ use std::thread;
 /// The first of the provider ids that the tests make up.
 const MADE_UP: u64 = 0x0123_4567_89ab_cd00;
 
+role!("owner-swept", role);
+
 /// The role: publishes some messages under the prefix, sends the first descriptor, and waits.
-pub(crate) fn role(link: &Link, arguments: &[&str]) {
+fn role(link: &Link, arguments: &[&str]) {
     let _messages = publish(link, arguments[0]);
     assert_eq!(link.receive().unwrap(), None);
 }
 
+role!("owner-forks", forking_role);
+
 /// The role of an owner that forks. The forked child sends the descriptor.
-pub(crate) fn forking_role(link: &Link, arguments: &[&str]) {
+fn forking_role(link: &Link, arguments: &[&str]) {
     let (quiet, _) = Link::pair();
     let messages = publish(&quiet, arguments[0]);
     let Some(forked) = sys::fork() else {

@@ -14,8 +14,10 @@ use std::os::unix::fs::PermissionsExt;
 /// `nobody` on most systems. Any user except root will do.
 pub(crate) const STRANGER: u32 = 65_534;
 
+role!("stranger", role);
+
 /// The role. The arguments are the prefix and the user whose providers it trusts, or "".
-pub(crate) fn role(link: &Link, arguments: &[&str]) {
+fn role(link: &Link, arguments: &[&str]) {
     let builder = Client::builder().name_prefix(arguments[0]);
     if let Err(error) = sys::become_user(STRANGER) {
         return link.send(&Message::Refused(error.to_string()));
@@ -99,8 +101,10 @@ fn a_provider_of_another_user_is_not_trusted_unless_it_is_named() {
 
 const CHANNEL: &str = "c";
 
+role!("stranger-publishes", publishing_role);
+
 /// The role of a publisher. It reports its number of receivers.
-pub(crate) fn publishing_role(link: &Link, arguments: &[&str]) {
+fn publishing_role(link: &Link, arguments: &[&str]) {
     if let Err(error) = sys::become_user(STRANGER) {
         return link.send(&Message::Refused(error.to_string()));
     }
@@ -112,8 +116,10 @@ pub(crate) fn publishing_role(link: &Link, arguments: &[&str]) {
     }
 }
 
+role!("stranger-opens", opening_role);
+
 /// The role of a receiver that trusts root. It tells why it cannot open the channel.
-pub(crate) fn opening_role(link: &Link, arguments: &[&str]) {
+fn opening_role(link: &Link, arguments: &[&str]) {
     if let Err(error) = sys::become_user(STRANGER) {
         return link.send(&Message::Refused(error.to_string()));
     }

@@ -129,8 +129,10 @@ fn a_loan_that_is_returned_wakes_who_waits() {
     child.shut_down();
 }
 
+role!("waiting-receiver", receiver_role);
+
 /// The role: receives a message, and drops it on request.
-pub(crate) fn receiver_role(link: &Link, arguments: &[&str]) {
+fn receiver_role(link: &Link, arguments: &[&str]) {
     let mut receiver = Receiver::open(&shm::client(arguments[0]), "loans").unwrap();
     link.send(&Message::Done);
     for _ in 0..ROUNDS {
@@ -159,8 +161,10 @@ fn an_owner_that_is_killed_while_it_waits_leaves_its_peers_alone() {
     peer.leave();
 }
 
+role!("waiting-owner", owner_role);
+
 /// The role: waits for a peer's memory, which is never released.
-pub(crate) fn owner_role(link: &Link, arguments: &[&str]) {
+fn owner_role(link: &Link, arguments: &[&str]) {
     let provider = provider(arguments[0]);
     let message = all(&provider);
     link.send(&Message::Sent(message.descriptor().unwrap()));
@@ -179,8 +183,10 @@ fn a_fork_while_threads_wait_disturbs_neither_side() {
     child.finish();
 }
 
+role!("waiting-forks", forking_role);
+
 /// The role: forks while a thread waits.
-pub(crate) fn forking_role(link: &Link, arguments: &[&str]) {
+fn forking_role(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
     let provider = provider(prefix);
     let held = all(&provider);
@@ -265,8 +271,10 @@ fn a_wait_that_was_forgotten_ends_with_its_provider() {
     assert_eq!(names.sweep(), 2, "what was forgotten keeps its provider's objects while its process lives");
 }
 
+role!("waiting-forgets", forgetting_role);
+
 /// The role: forgets a future that waits.
-pub(crate) fn forgetting_role(link: &Link, arguments: &[&str]) {
+fn forgetting_role(link: &Link, arguments: &[&str]) {
     let provider = provider(arguments[0]);
     let held = all(&provider);
     let woken = Arc::new(Woken::default());
@@ -286,8 +294,10 @@ fn a_full_file_system_is_waited_for() {
     run_in_small_shm("waiting-small-shm", &[]);
 }
 
+role!("waiting-small-shm", small_shm_role);
+
 /// The role, with a /dev/shm of 4 MiB: two providers, one of which fills it.
-pub(crate) fn small_shm_role(link: &Link, _: &[&str]) {
+fn small_shm_role(link: &Link, _: &[&str]) {
     const LEN: usize = 2 << 20;
     let build = || Provider::builder().max_bytes(16 << 20).max_shared(64).build().unwrap();
     let (first, second) = (build(), build());
@@ -325,8 +335,10 @@ fn two_processes_take_turns_on_a_full_file_system() {
     run_in_small_shm("waiting-turns", &[names.prefix()]);
 }
 
+role!("waiting-turns", turns_role);
+
 /// The role, with a /dev/shm of 4 MiB: takes turns with another process at holding most of it.
-pub(crate) fn turns_role(link: &Link, arguments: &[&str]) {
+fn turns_role(link: &Link, arguments: &[&str]) {
     let prefix = arguments[0];
     let provider = of_small_shm(prefix);
     let mut held = provider.alloc(MOST).unwrap();
@@ -356,8 +368,10 @@ pub(crate) fn turns_role(link: &Link, arguments: &[&str]) {
     link.send(&Message::Done);
 }
 
+role!("waiting-for-turns", turn_role);
+
 /// The role: waits for most of a /dev/shm, holds it until told to release it.
-pub(crate) fn turn_role(link: &Link, arguments: &[&str]) {
+fn turn_role(link: &Link, arguments: &[&str]) {
     let provider = of_small_shm(arguments[0]);
     while link.receive().unwrap() == Some(Message::Go) {
         assert!(provider.alloc(MOST).is_err_and(|error| error.is_exhausted()), "the other has it");

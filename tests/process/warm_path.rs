@@ -62,13 +62,17 @@ fn without_idle_memory_the_first_system_call_is_fatal() {
     names.sweep();
 }
 
-pub(crate) fn role(link: &Link, arguments: &[&str]) {
+role!("warm-path", role);
+
+fn role(link: &Link, arguments: &[&str]) {
     // Enough rounds that each chunk of each class has been in each place, and shared once, and that
     // some windows have ended, which release the memory that only the start needed.
     run(link, arguments[0], Provider::builder().idle_window(1 << 12), 1000);
 }
 
-pub(crate) fn beside_a_waiter_role(link: &Link, arguments: &[&str]) {
+role!("warm-path-beside-a-waiter", beside_a_waiter_role);
+
+fn beside_a_waiter_role(link: &Link, arguments: &[&str]) {
     let other = Provider::builder().name_prefix(arguments[0]).max_bytes(1 << 20).build().unwrap();
     let _held = other.alloc(1 << 20).unwrap();
     let mut waits = pin!(other.request(1).wait_async());
@@ -76,11 +80,15 @@ pub(crate) fn beside_a_waiter_role(link: &Link, arguments: &[&str]) {
     role(link, arguments);
 }
 
-pub(crate) fn control_role(link: &Link, arguments: &[&str]) {
+role!("warm-path-without-a-pool", control_role);
+
+fn control_role(link: &Link, arguments: &[&str]) {
     run(link, arguments[0], Provider::builder().max_idle_per_class(0), 1);
 }
 
-pub(crate) fn many_role(link: &Link, arguments: &[&str]) {
+role!("warm-path-to-many", many_role);
+
+fn many_role(link: &Link, arguments: &[&str]) {
     let provider = Provider::builder().name_prefix(arguments[0]).build().unwrap();
     let mut many = many(arguments[0], &provider);
     cycle(link, 1000, || SIZES.iter().map(|&size| to_many(&provider, &mut many, size)).sum());

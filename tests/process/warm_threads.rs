@@ -37,7 +37,9 @@ struct Shared {
     barrier: Barrier,
 }
 
-pub(crate) fn role(link: &Link, arguments: &[&str]) {
+role!("warm-threads", role);
+
+fn role(link: &Link, arguments: &[&str]) {
     let (prefix, socket) = (arguments[0], link.as_raw_fd());
     let builder = Provider::builder().name_prefix(prefix).max_bytes(64 << 20).max_idle_per_class(2 * CHUNKS);
     let builder = builder.idle_window(0);
