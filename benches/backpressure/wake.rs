@@ -6,7 +6,7 @@
 //! process releases a while after the waiter has parked.
 
 use crate::line::{self, Line};
-use crate::{Part, PREFIX};
+use crate::PREFIX;
 use serde::{Deserialize, Serialize};
 use shm_pool::channel::{Receiver, Sender};
 use shm_pool::{Client, Descriptor, Provider, ShmBuf};
@@ -106,7 +106,7 @@ fn run(way: Way, count: u64, cores: Cores) -> Fallible<hdrhistogram::Histogram<u
     let name = std::process::id().to_string();
     let mut sender = Sender::builder().create(&provider, &name)?;
     let task = Task { way, count, name, core: cores.second() };
-    let mut command = this_program(&Part::Waker(task))?;
+    let mut command = this_program(&task)?;
     let other = Child::start("other process", command.stdin(fd).stdout(Stdio::from(OwnedFd::from(theirs))))?;
     let all = || -> Fallible<ShmBuf> { Ok(provider.alloc(CAP)?.freeze()) };
     let mut latencies = latency::histogram();

@@ -11,9 +11,13 @@ mod subjects;
 
 use criterion::{BenchmarkId, Criterion};
 use ratios::Comparisons;
+use shm_pool_support::process;
 use std::time::Duration;
 
 fn main() {
+    if let Some(task) = process::task::<subjects::Inspect>() {
+        return task.run().expect("/dev/shm and /proc");
+    }
     let mut comparisons = Comparisons::begin();
     let mut criterion = Criterion::default().without_plots().configure_from_args();
     let mut group = criterion.benchmark_group("shm_pool");

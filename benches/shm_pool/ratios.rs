@@ -21,8 +21,11 @@ const ROUNDS: usize = 200;
 /// parked, which is not timed.
 const BESIDE_A_WAITER: u64 = 50_000;
 
+/// Messages of a batch beside an inspecting process: several inspections.
+const INSPECTED: u64 = 500_000;
+
 /// Two subjects, and the goal for the ratio of their times.
-const ROWS: [(&str, &str, Goal); 12] = [
+const ROWS: [(&str, &str, Goal); 13] = [
     ("warm/64B", "floor/array_queue", Goal::AtMost(1.25)),
     ("warm/4KiB", "floor/array_queue", Goal::AtMost(1.25)),
     ("warm/64KiB", "floor/array_queue", Goal::AtMost(1.25)),
@@ -35,6 +38,7 @@ const ROWS: [(&str, &str, Goal); 12] = [
     ("shared/1MiB", "floor/array_queue", Goal::AtMost(4.0)),
     ("cross_thread/1MiB", "floor/cross_thread", Goal::AtMost(1.5)),
     (subjects::OTHER_POOL_WAITS, "warm/1MiB", Goal::AtMost(1.2)),
+    (subjects::INSPECTED, "warm/1MiB", Goal::AtMost(1.1)),
 ];
 
 /// The comparisons of this run.
@@ -55,7 +59,11 @@ impl Comparisons {
         self.measured.push(id);
         for ((over, under, _), compared) in ROWS.into_iter().zip(&mut self.compared) {
             if compared.is_none() && [over, under].iter().all(|id| self.measured.contains(id)) {
-                let count = (over == subjects::OTHER_POOL_WAITS).then_some(BESIDE_A_WAITER);
+                let count = match over {
+                    subjects::OTHER_POOL_WAITS => Some(BESIDE_A_WAITER),
+                    subjects::INSPECTED => Some(INSPECTED),
+                    _ => None,
+                };
                 *compared = Some(turns::interleave([over, under].map(batch), ROUNDS, count));
             }
         }
@@ -91,6 +99,7 @@ impl Comparisons {
         println!(
             "other_pool_waits: warm, while a thread waits for memory of a full pool; {BESIDE_A_WAITER} messages a batch."
         );
+        println!("inspected: warm, while another process inspects all objects; {INSPECTED} messages a batch.");
         println!("malloc: before the process has started a thread, so without a lock. malloc_threads: after.");
     }
 }

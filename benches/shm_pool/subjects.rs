@@ -3,10 +3,17 @@
 
 use crate::hand_off;
 use crossbeam_queue::ArrayQueue;
+use nix::sys::signal::{kill, Signal};
+use nix::unistd::Pid;
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use shm_pool::inspect::Inspector;
 use shm_pool::{Client, Descriptor, PeerId, Provider, ShmBuf, ShmBufMut};
+use shm_pool_support::process::{end_with_parent, this_program, Child};
+use shm_pool_support::Fallible;
 use std::alloc::Layout;
 use std::hint::black_box;
+use std::process::Stdio;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Barrier;
 use std::thread;
@@ -41,6 +48,9 @@ pub(crate) struct Timed {
 /// Criterion's function and parameter, with a slash between; and what builds the benchmark.
 pub(crate) type Subject = (&'static str, fn() -> Batch);
 
+/// While another process inspects all objects, over and over.
+pub(crate) const INSPECTED: &str = "inspected/1MiB";
+
 /// Sleeps before each batch.
 pub(crate) const OTHER_POOL_WAITS: &str = "other_pool_waits/1MiB";
 
@@ -68,6 +78,7 @@ pub(crate) const ALL: &[Subject] = &[
     ("cross_thread/1MiB", hand_off::buffers),
     ("malloc_threads/1MiB", malloc_threads),
     (OTHER_POOL_WAITS, other_pool_waits),
+    (INSPECTED, inspected),
 ];
 
 /// Times `count` runs. The result of an operation is dropped within the time.
@@ -251,6 +262,35 @@ fn other_pool_waits() -> Batch {
             timed
         })
     })
+}
+
+/// As `warm`, while another process inspects all objects without a pause. It is stopped between
+/// batches.
+fn inspected() -> Batch {
+    let provider = provider_with(MIB, 1);
+    let mut command = this_program(&Inspect).expect("this program's path");
+    let inspector = Child::start("inspector", command.stdout(Stdio::null())).expect("another process");
+    Box::new(move |count| {
+        let pid = Pid::from_raw(inspector.id() as i32);
+        kill(pid, Signal::SIGCONT).expect("a stopped process");
+        let timed = steady(&provider, || time(count, || alloc(&provider, MIB)));
+        kill(pid, Signal::SIGSTOP).expect("a running process");
+        timed
+    })
+}
+
+/// The task of the process that inspects. It exits with its parent.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Inspect;
+
+impl Inspect {
+    pub(crate) fn run(&self) -> Fallible {
+        end_with_parent()?;
+        let mut inspector = Inspector::new();
+        loop {
+            black_box(inspector.look()?);
+        }
+    }
 }
 
 /// An arena that was created and faulted in before, managed by talc behind a lock: shared memory

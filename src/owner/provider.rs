@@ -87,7 +87,7 @@ impl Provider {
     ///
     /// * a look at chunks that peers leased when they were dropped, some 50 ns each: at 8, and one
     ///   more per 128 bytes of `len`; at all of them before a segment is made, and for a reserved
-    ///   length. The bench `backpressure` shows it with up to 512 chunks held by a reader;
+    ///   length;
     /// * a new segment, or memory for parts of one that have none: some 0.4 ms for each MiB;
     /// * at the cap, a look at idle chunks, the largest first, some 0.2 µs each, until there is room;
     ///   and if all of them would not do, at the locks of up to 64 peers, about 1 µs each. A length that keeps
