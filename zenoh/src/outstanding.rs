@@ -7,9 +7,10 @@
 //!
 //! # Segment ids
 //!
-//! Receivers cache a segment by its id for as long as they run, so an id must not come again. The
-//! low 6 bits of an id number its slot here, which is used once: a pool makes few segments. The
-//! other bits count up from a random start. While a receiver has a segment of another process, dead
+//! Receivers cache a segment by its id for as long as they run, so an id is never reused. The low 6
+//! bits of an id number its slot here. A slot belongs to one segment from the first chunk on: a pool
+//! makes few segments. If a segment is removed before it had a chunk, because it could not be mapped
+//! for example, its slot is free again. The other bits count up from a random start. While a receiver has a segment of another process, dead
 //! or alive, its id cannot be taken: the receiver's lock keeps the name, and creating it again
 //! fails.
 //!
@@ -20,11 +21,14 @@
 //! | `put`: cell, Release | `take`: cell, Acquire | the chunk |
 //! | `take` puts a wrong one back: cell, Release | `take`, Acquire | the same |
 
+use parking_lot::Mutex;
 use shm_pool::backend::Chunk;
 use std::array;
+use std::collections::TryReserveError;
 use std::ffi::c_void;
+use std::iter;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::OnceLock;
 
 /// The most segments that a pool can ever make: far more than it does.
@@ -64,8 +68,8 @@ fn empty(cell: &Cell) -> Option<Chunk> {
     Some(unsafe { Chunk::from_raw(found) })
 }
 
-/// What is out of one segment. Entered segments stay until this record is freed, so a wrong
-/// descriptor finds an empty cell at worst.
+/// What is out of one segment. Segments that had a chunk stay here until this record is freed, so a
+/// wrong descriptor finds an empty cell at worst.
 struct OfSegment {
     id: u32,
     pages: Box<[Page]>,
@@ -90,7 +94,15 @@ impl Page {
 /// The chunks that are out, by [`Key`].
 pub(crate) struct Outstanding {
     slots: [OnceLock<OfSegment>; SLOTS],
-    entered: AtomicUsize,
+    new: Mutex<New>,
+}
+
+/// Segments that had no chunk yet.
+#[derive(Default)]
+struct New {
+    segments: Vec<OfSegment>,
+    /// One bit for each slot that belongs to a segment, here or in `slots`.
+    taken: u64,
 }
 
 /// The place of a chunk's bytes, in zenoh's terms.
@@ -120,28 +132,53 @@ impl Key {
 
 impl Outstanding {
     pub(crate) fn new() -> Self {
-        Self { slots: array::from_fn(|_| OnceLock::new()), entered: AtomicUsize::new(0) }
+        Self { slots: array::from_fn(|_| OnceLock::new()), new: Mutex::default() }
     }
 
-    /// An id for the next segment; `None` if there were too many. Only one thread at a time makes a
-    /// segment.
+    /// Returns an id for the next segment, or `None` if all slots are taken. Only one thread at a time
+    /// makes a segment.
     pub(crate) fn next_id(&self, count: u32) -> Option<u32> {
-        let slot = self.entered.load(Ordering::Relaxed);
-        (slot < SLOTS).then(|| (count % COUNTS + FIRST_COUNT) << SLOT_BITS | slot as u32)
+        let slot = self.new.lock().taken.trailing_ones();
+        (slot < SLOTS as u32).then(|| (count % COUNTS + FIRST_COUNT) << SLOT_BITS | slot)
     }
 
-    /// Enters a segment of `len` bytes under the id that [`next_id`](Self::next_id) gave.
-    pub(crate) fn enter(&self, id: u32, len: usize) {
-        let pages = (0..len.div_ceil(PAGE)).map(|_| Page::new()).collect();
-        if self.slots[id as usize % SLOTS].set(OfSegment { id, pages }).is_ok() {
-            self.entered.fetch_add(1, Ordering::Relaxed);
+    /// Enters a segment of `len` bytes under an id that [`next_id`](Self::next_id) returned.
+    pub(crate) fn enter(&self, id: u32, len: usize) -> Result<(), TryReserveError> {
+        let (count, mut pages) = (len.div_ceil(PAGE), Vec::new());
+        pages.try_reserve_exact(count)?;
+        pages.extend(iter::repeat_with(Page::new).take(count));
+        let mut new = self.new.lock();
+        new.segments.try_reserve(1)?;
+        new.segments.push(OfSegment { id, pages: pages.into() });
+        new.taken |= 1 << (id as usize % SLOTS);
+        Ok(())
+    }
+
+    /// Frees the slot of a segment that is removed, if it never had a chunk.
+    pub(crate) fn leave(&self, id: u32) {
+        let mut new = self.new.lock();
+        if let Some(at) = new.segments.iter().position(|segment| segment.id == id) {
+            new.segments.swap_remove(at);
+            new.taken &= !(1 << (id as usize % SLOTS));
         }
     }
 
     #[inline]
     fn page(&self, key: Key) -> Option<&Page> {
-        let slot = self.slots[key.segment as usize % SLOTS].get()?;
-        slot.pages.get(key.place().0).filter(|_| slot.id == key.segment)
+        let slot = &self.slots[key.segment as usize % SLOTS];
+        let segment = slot.get().or_else(|| self.first_page(key.segment, slot))?;
+        segment.pages.get(key.place().0).filter(|_| segment.id == key.segment)
+    }
+
+    /// Moves a segment to its slot, with its first chunk.
+    #[cold]
+    fn first_page<'a>(&self, id: u32, slot: &'a OnceLock<OfSegment>) -> Option<&'a OfSegment> {
+        let mut new = self.new.lock();
+        if let Some(at) = new.segments.iter().position(|segment| segment.id == id) {
+            // Its slot is empty: the slot's bit was set when it was entered.
+            let _was_empty = slot.set(new.segments.swap_remove(at));
+        }
+        slot.get()
     }
 
     /// The cell for a chunk. There is one for every possible chunk, made when it is first needed.

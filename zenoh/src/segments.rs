@@ -62,27 +62,45 @@ fn failed(call: &'static str, id: u32, len: usize, error: io::Error) -> OsError 
     OsError::new(call, &path(id).to_string_lossy(), len, error, advice.to_owned())
 }
 
-/// Creates the file of a segment, under a shared lock. `None`: the name is taken, or one of zenoh's
-/// sweeps came before the lock; then the name may belong to another file by now.
+fn out_of_memory() -> io::Error {
+    io::Error::from_raw_os_error(libc::ENOMEM)
+}
+
+/// Creates the file of a segment, under a shared lock. Returns `None` if the name is taken, or if one
+/// of zenoh's sweeps came before the lock; then the name may belong to another file by now. An error
+/// leaves no file behind.
 pub(crate) fn create(id: u32, len: usize) -> Result<Option<SegmentFile>, OsError> {
-    let failed = |call| move |error| failed(call, id, len, error);
     let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC;
     let file = File::options().read(true).write(true).create_new(true).mode(MODE).custom_flags(flags).open(path(id));
     let file = match file {
         // Another process has the name, or a receiver still holds a dead process's segment.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(None),
-        result => result.map_err(failed("open"))?,
+        result => result.map_err(|error| failed("open", id, len, error))?,
     };
-    match flock(&file, libc::LOCK_SH) {
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+    match lock(&file) {
+        Ok(true) => Ok(Some(SegmentFile { id: id.into(), file, path: path(id) })),
+        Ok(false) => Ok(None),
+        Err((call, error)) => {
+            let _unlinked = fs::remove_file(path(id));
+            Err(failed(call, id, len, error))
+        }
+    }
+}
+
+/// Locks a new file and sets its mode. Returns `false` if a sweep came before the lock. An error has
+/// the call that failed.
+fn lock(file: &File) -> Result<bool, (&'static str, io::Error)> {
+    let failed = |call| move |error| (call, error);
+    match flock(file, libc::LOCK_SH) {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
         result => result.map_err(failed("flock"))?,
     }
     if file.metadata().map_err(failed("fstat"))?.nlink() == 0 {
-        return Ok(None);
+        return Ok(false);
     }
     // Whatever the umask.
     file.set_permissions(Permissions::from_mode(MODE)).map_err(failed("fchmod"))?;
-    Ok(Some(SegmentFile { id: id.into(), file, path: path(id) }))
+    Ok(true)
 }
 
 /// Gives the lock of a segment back, and unlinks its name if that was the last one and the name is
@@ -107,8 +125,15 @@ impl SegmentSource for ZenohSegments {
             if free_bytes(DIRECTORY).is_some_and(|free| free < len as u64) {
                 return Err(failed("statvfs", id, len, io::Error::from_raw_os_error(libc::ENOSPC)));
             }
-            if let Some(segment) = create(id, len)? {
-                self.outstanding.enter(id, len);
+            self.outstanding.enter(id, len).map_err(|_| {
+                let advice = "; the table of its chunks does not fit in private memory".to_owned();
+                OsError::new("malloc", &path(id).to_string_lossy(), len, out_of_memory(), advice)
+            })?;
+            let made = create(id, len);
+            if !matches!(made, Ok(Some(_))) {
+                self.outstanding.leave(id);
+            }
+            if let Some(segment) = made? {
                 return Ok(segment);
             }
         }
@@ -118,6 +143,7 @@ impl SegmentSource for ZenohSegments {
     }
 
     fn remove(&self, id: u64, file: File) {
+        self.outstanding.leave(id as u32);
         // It fails if receivers still have the segment.
         let _kept = remove(id as u32, file);
     }
@@ -130,6 +156,7 @@ impl SegmentSource for ZenohSegments {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::outstanding::Key;
 
     const PAGE: usize = 4096;
 
@@ -170,6 +197,31 @@ mod tests {
         assert_eq!((error.call(), error.bytes()), ("statvfs", 1 << 50));
         let id = outstanding.next_id(next).expect("its slot is free");
         assert!(!path(id).exists());
+    }
+
+    /// The backend retries with shorter segments when it cannot map one, and publishers that wait
+    /// retry at once.
+    #[test]
+    fn unused_segments_take_no_slot() {
+        let (outstanding, segments) = segments();
+        for _ in 0..2 * SLOTS {
+            let segment = segments.create(PAGE).unwrap();
+            segments.remove(segment.id, segment.file);
+        }
+        let used = segments.create(PAGE).unwrap();
+        outstanding.prepare(Key::new(used.id, 0));
+        segments.remove(used.id, used.file);
+        let next = segments.create(PAGE).unwrap();
+        assert_ne!(next.id as usize % SLOTS, used.id as usize % SLOTS, "the slot of a segment that had a chunk");
+        segments.remove(next.id, next.file);
+    }
+
+    #[test]
+    fn table_without_memory() {
+        let outstanding = Outstanding::new();
+        let id = outstanding.next_id(0).unwrap();
+        assert!(outstanding.enter(id, usize::MAX).is_err());
+        assert_eq!(outstanding.next_id(0), Some(id));
     }
 
     #[test]
