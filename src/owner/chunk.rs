@@ -22,7 +22,6 @@ use crate::owner::listening::Notice;
 use crate::owner::pool::Pool;
 use crate::owner::shelf::{Owner, Shelf};
 use crate::protocol::record::{published_after, Place, Record};
-use std::mem::MaybeUninit;
 use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering};
@@ -76,7 +75,6 @@ pub(crate) struct Chunk {
 struct Rest {
     /// How often the chunk was taken. Written by the holder, with a load and a store.
     uses: AtomicU64,
-    uses_when_asked: AtomicU64,
     /// A reader of unknown lifetime still has the bytes.
     is_given_up: AtomicBool,
     /// The segment's serial number.
@@ -172,21 +170,17 @@ impl OwnedChunk {
 
     /// Gives it to the queue of chunks that peers lease. `Err`: the pool is closed.
     pub(crate) fn give_lent(self) -> Result<(), Self> {
-        let lent = NonNull::from(self.pool().lent());
+        let lent = NonNull::from(&self.pool().lent);
         // SAFETY: the chunk keeps the pool, and so the queue, until the queue has taken it;
         // `Queue::give` touches nothing afterwards.
         unsafe { lent.as_ref() }.give(self)
     }
 
-    /// Takes the chunk apart: its pool, the shared memory, and the private memory that it was in.
-    /// The registry must no longer list it.
-    pub(crate) fn dismantle(self) -> (Arc<Pool>, Carved, Home) {
+    /// Takes the chunk apart: its pool, and the shared memory. The registry must no longer list it.
+    pub(crate) fn dismantle(self) -> (Arc<Pool>, Carved) {
         // SAFETY: `Chunk::make` leaked this box, and nothing else has the chunk (I3).
-        let home: Home = unsafe { Box::from_raw(self.0.cast().as_ptr()) };
-        // SAFETY: `Chunk::make` wrote the value. It is moved out once: the home counts as empty
-        // from here on.
-        let chunk = unsafe { home.assume_init_read() };
-        (chunk.rest.pool, chunk.rest.memory, home)
+        let chunk = unsafe { Box::from_raw(self.0.as_ptr()) };
+        (chunk.rest.pool, chunk.rest.memory)
     }
 }
 
@@ -202,18 +196,15 @@ impl ClosedChunk {
     }
 }
 
-/// Private memory for one chunk, uninitialised.
-pub(crate) type Home = Box<MaybeUninit<Chunk>>;
-
 impl Chunk {
-    /// Makes a chunk in `home`. `is_one_off`: no shelf keeps it.
-    pub(crate) fn make(home: Home, pool: Arc<Pool>, class: usize, memory: Carved, is_one_off: bool) -> ClosedChunk {
-        let shelf = if is_one_off { pool.no_shelf() } else { &pool.shelves()[class] };
-        let chunk = Box::leak(home).write(Self {
+    /// Makes a chunk. `is_one_off`: no shelf keeps it.
+    pub(crate) fn make(pool: Arc<Pool>, class: usize, memory: Carved, is_one_off: bool) -> ClosedChunk {
+        let shelf = if is_one_off { &pool.no_shelf } else { &pool.shelves()[class] };
+        let chunk = Box::leak(Box::new(Self {
             shelf: AtomicPtr::new(NonNull::from(shelf).as_ptr()),
             data: memory.start(),
             capacity: memory.len(),
-            notice: pool.notice(),
+            notice: pool.notice,
             refs: AtomicUsize::new(1),
             taker: AtomicU64::new(fork::NOBODY),
             fork_epoch: fork::epoch(),
@@ -222,7 +213,6 @@ impl Chunk {
             shared: AtomicBool::new(false),
             rest: Rest {
                 uses: AtomicU64::new(0),
-                uses_when_asked: AtomicU64::new(0),
                 is_given_up: AtomicBool::new(false),
                 whereabouts: AtomicU8::new(Whereabouts::Elsewhere as u8),
                 registered: AtomicUsize::new(usize::MAX),
@@ -232,7 +222,7 @@ impl Chunk {
                 memory,
                 pool,
             },
-        });
+        }));
         Hand(NonNull::from(chunk))
     }
 
@@ -287,12 +277,12 @@ impl Chunk {
     /// Returns `true` if it is destroyed when it is given back, because it is a one-off or was
     /// retired.
     pub(crate) fn is_retired(&self) -> bool {
-        self.shelf() == NonNull::from(self.pool().no_shelf())
+        self.shelf() == NonNull::from(&self.pool().no_shelf)
     }
 
     /// From now on no shelf keeps it. One that has it still hands it out.
     pub(crate) fn retire(&self) {
-        self.shelf.store(NonNull::from(self.pool().no_shelf()).as_ptr(), Ordering::Relaxed);
+        self.shelf.store(NonNull::from(&self.pool().no_shelf).as_ptr(), Ordering::Relaxed);
     }
 
     /// Where its pool notes that a request waits.
@@ -332,11 +322,10 @@ impl Chunk {
 
     /// Returns `true` if it was used since the last call. The caller has just taken it.
     pub(crate) fn was_used_since_asked(&self) -> bool {
-        let uses = self.uses();
-        // Relaxed: the thread that gives the chunk back passes both on.
-        let before = self.rest.uses_when_asked.load(Ordering::Relaxed);
-        self.rest.uses_when_asked.store(uses, Ordering::Relaxed);
-        uses != before
+        // Whoever uses it next leaves a token again.
+        let was_used = self.taker.load(Ordering::Relaxed) != fork::NOBODY;
+        self.taker.store(fork::NOBODY, Ordering::Relaxed);
+        was_used
     }
 
     /// Its index in the pool's registry. The caller holds the registry's lock.

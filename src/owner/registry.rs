@@ -1,31 +1,21 @@
-//! All existing chunks, for statistics and for operations on many of them, and the private memory
-//! of some destroyed ones.
+//! All existing chunks, for statistics and for operations on many of them.
 
 use crate::owner::arena::Carved;
-use crate::owner::chunk::{Chunk, ClosedChunk, Home};
+use crate::owner::chunk::{Chunk, ClosedChunk};
 use crate::owner::pool::Pool;
-use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::Arc;
-
-/// The number of homes of destroyed chunks kept for reuse. None under AddressSanitizer, so that it
-/// can catch stray accesses to them.
-const SPARE_HOMES: usize = if cfg!(shm_pool_asan) { 0 } else { 32 };
 
 /// The list of a pool's chunks.
 pub(crate) struct Registry {
     listed: Vec<Registered>,
     /// The number of chunks of each class, except one-off and retired ones.
     kept: Box<[usize]>,
-    /// Homes of destroyed chunks, with capacity from the start: allocating this much aligned memory
-    /// takes longer than all other steps of creating a chunk.
-    homes: Vec<Home>,
 }
 
 impl Registry {
     pub(crate) fn new(classes: usize) -> Self {
-        let homes = Vec::with_capacity(SPARE_HOMES);
-        Self { listed: Vec::new(), kept: vec![0; classes].into(), homes }
+        Self { listed: Vec::new(), kept: vec![0; classes].into() }
     }
 
     /// Returns the number of chunks of a class, except one-off and retired ones.
@@ -38,11 +28,12 @@ impl Registry {
     }
 
     pub(crate) fn enter(&mut self, pool: Arc<Pool>, class: usize, memory: Carved, is_one_off: bool) -> ClosedChunk {
-        let home = self.homes.pop().unwrap_or_else(|| Box::new(MaybeUninit::uninit()));
-        let chunk = Chunk::make(home, pool, class, memory, is_one_off);
+        let chunk = Chunk::make(pool, class, memory, is_one_off);
         chunk.set_registered(self.listed.len());
         self.listed.push(Registered(NonNull::from(&*chunk)));
-        self.kept[class] += usize::from(!is_one_off);
+        if !is_one_off {
+            self.kept[class] += 1;
+        }
         chunk
     }
 
@@ -53,13 +44,8 @@ impl Registry {
         if let Some(moved) = self.listed.get(at) {
             moved.chunk().set_registered(at);
         }
-        self.kept[chunk.class()] -= usize::from(!chunk.is_retired());
-    }
-
-    /// Keeps the home of a destroyed chunk for reuse.
-    pub(crate) fn keep(&mut self, home: Home) {
-        if self.homes.len() < SPARE_HOMES {
-            self.homes.push(home);
+        if !chunk.is_retired() {
+            self.kept[chunk.class()] -= 1;
         }
     }
 
