@@ -22,6 +22,7 @@ use crate::owner::listening::Notice;
 use crate::owner::pool::Pool;
 use crate::owner::shelf::{Owner, Shelf};
 use crate::protocol::record::{published_after, Place, Record};
+use std::mem::MaybeUninit;
 use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering};
@@ -176,11 +177,15 @@ impl OwnedChunk {
         unsafe { lent.as_ref() }.give(self)
     }
 
-    /// Takes the chunk apart: its pool, and the shared memory. The registry must no longer list it.
-    pub(crate) fn dismantle(self) -> (Arc<Pool>, Carved) {
+    /// Takes the chunk apart: its pool, the shared memory, and the private memory that it was in.
+    /// The registry must no longer list it.
+    pub(crate) fn dismantle(self) -> (Arc<Pool>, Carved, Home) {
         // SAFETY: `Chunk::make` leaked this box, and nothing else has the chunk (I3).
-        let chunk = unsafe { Box::from_raw(self.0.as_ptr()) };
-        (chunk.rest.pool, chunk.rest.memory)
+        let home: Home = unsafe { Box::from_raw(self.0.cast().as_ptr()) };
+        // SAFETY: `Chunk::make` wrote the value. It is moved out once: the home counts as empty
+        // from here on.
+        let chunk = unsafe { home.assume_init_read() };
+        (chunk.rest.pool, chunk.rest.memory, home)
     }
 }
 
@@ -196,11 +201,14 @@ impl ClosedChunk {
     }
 }
 
+/// Private memory for one chunk, uninitialised.
+pub(crate) type Home = Box<MaybeUninit<Chunk>>;
+
 impl Chunk {
-    /// Makes a chunk. `is_one_off`: no shelf keeps it.
-    pub(crate) fn make(pool: Arc<Pool>, class: usize, memory: Carved, is_one_off: bool) -> ClosedChunk {
+    /// Makes a chunk in `home`. `is_one_off`: no shelf keeps it.
+    pub(crate) fn make(home: Home, pool: Arc<Pool>, class: usize, memory: Carved, is_one_off: bool) -> ClosedChunk {
         let shelf = if is_one_off { &pool.no_shelf } else { &pool.shelves()[class] };
-        let chunk = Box::leak(Box::new(Self {
+        let chunk = Box::leak(home).write(Self {
             shelf: AtomicPtr::new(NonNull::from(shelf).as_ptr()),
             data: memory.start(),
             capacity: memory.len(),
@@ -222,7 +230,7 @@ impl Chunk {
                 memory,
                 pool,
             },
-        }));
+        });
         Hand(NonNull::from(chunk))
     }
 

@@ -1,21 +1,32 @@
-//! All existing chunks, for statistics and for operations on many of them.
+//! All existing chunks, for statistics and for operations on many of them, and the private memory
+//! of some destroyed ones.
 
 use crate::owner::arena::Carved;
-use crate::owner::chunk::{Chunk, ClosedChunk};
+use crate::owner::chunk::{Chunk, ClosedChunk, Home};
 use crate::owner::pool::Pool;
+use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::Arc;
+
+/// The number of homes of destroyed chunks kept for reuse. None under AddressSanitizer, so that it
+/// can catch stray accesses to them.
+const SPARE_HOMES: usize = if cfg!(shm_pool_asan) { 0 } else { 32 };
 
 /// The list of a pool's chunks.
 pub(crate) struct Registry {
     listed: Vec<Registered>,
     /// The number of chunks of each class, except one-off and retired ones.
     kept: Box<[usize]>,
+    /// Homes of destroyed chunks, with capacity from the start. Without them, an allocation of
+    /// random size at the cap takes a quarter longer (`cargo bench --bench at_the_cap`): glibc is
+    /// slow to allocate memory of this alignment.
+    homes: Vec<Home>,
 }
 
 impl Registry {
     pub(crate) fn new(classes: usize) -> Self {
-        Self { listed: Vec::new(), kept: vec![0; classes].into() }
+        let homes = Vec::with_capacity(SPARE_HOMES);
+        Self { listed: Vec::new(), kept: vec![0; classes].into(), homes }
     }
 
     /// Returns the number of chunks of a class, except one-off and retired ones.
@@ -23,12 +34,9 @@ impl Registry {
         self.kept[class]
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.listed.len()
-    }
-
     pub(crate) fn enter(&mut self, pool: Arc<Pool>, class: usize, memory: Carved, is_one_off: bool) -> ClosedChunk {
-        let chunk = Chunk::make(pool, class, memory, is_one_off);
+        let home = self.homes.pop().unwrap_or_else(|| Box::new(MaybeUninit::uninit()));
+        let chunk = Chunk::make(home, pool, class, memory, is_one_off);
         chunk.set_registered(self.listed.len());
         self.listed.push(Registered(NonNull::from(&*chunk)));
         if !is_one_off {
@@ -46,6 +54,13 @@ impl Registry {
         }
         if !chunk.is_retired() {
             self.kept[chunk.class()] -= 1;
+        }
+    }
+
+    /// Keeps the home of a destroyed chunk for reuse.
+    pub(crate) fn keep(&mut self, home: Home) {
+        if self.homes.len() < SPARE_HOMES {
+            self.homes.push(home);
         }
     }
 

@@ -94,13 +94,11 @@ impl Pool {
     /// Destroys a chunk (I6: exactly once). If a peer leases it, its bytes stay as they are.
     #[cold]
     pub(crate) fn destroy(chunk: OwnedChunk) {
-        let chunk = chunk.close().map_or_else(
-            |leased| {
-                leased.keep_bytes();
-                leased
-            },
-            OwnedChunk::from,
-        );
+        let closed = chunk.close().map(OwnedChunk::from).map_err(|leased| {
+            leased.keep_bytes();
+            leased
+        });
+        let (Ok(chunk) | Err(chunk)) = closed;
         chunk.pool().unlist(&mut chunk.pool().registry.lock(), &chunk);
         Self::free_unlisted(chunk);
     }
@@ -116,7 +114,8 @@ impl Pool {
     /// The rest of [`destroy`](Self::destroy), for a chunk that is off the list.
     pub(super) fn free_unlisted(chunk: OwnedChunk) {
         let (class, uses, record, is_kept) = (chunk.class(), chunk.uses(), chunk.claimed(), chunk.is_given_up());
-        let (pool, memory) = chunk.dismantle();
+        let (pool, memory, home) = chunk.dismantle();
+        pool.registry.lock().keep(home);
         pool.classes[class].past_uses.fetch_add(uses, Ordering::Relaxed);
         pool.collection.note_destroyed(memory.len());
         if is_kept {

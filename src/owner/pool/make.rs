@@ -82,7 +82,9 @@ impl Pool {
             (Room::Crowded, Grain::Page) => Some(RECURS_WITHIN_WHERE_CROWDED),
             _ => Some(RECURS_WITHIN),
         };
-        let is_kept = recurs_within.map_or(true, |within| self.made_since(class) < within);
+        // Relaxed: only a hint.
+        let (made, last) = (self.made.load(Ordering::Relaxed), self.classes[class].last_made.load(Ordering::Relaxed));
+        let is_kept = recurs_within.map_or(true, |within| made.saturating_sub(last) < within);
         let usual = self.usual(class);
         let one_off = Wanted { need, is_one_off: true, ..usual };
         let mut made = self.make(if is_kept { usual } else { one_off });
@@ -101,12 +103,6 @@ impl Pool {
         let Need { size, grain } = self.classes[class].shape.need;
         let unit = if grain == Grain::Line { MIN_SIZE } else { self.limits.page };
         Need { size: len.max(1).next_multiple_of(unit).min(size), grain }
-    }
-
-    /// How many chunks were made since the last one of a class, or since more than matter.
-    fn made_since(&self, class: usize) -> u64 {
-        // Relaxed: only a hint.
-        self.made.load(Ordering::Relaxed).saturating_sub(self.classes[class].last_made.load(Ordering::Relaxed))
     }
 
     /// A chunk of the class's size, which stays in the pool.

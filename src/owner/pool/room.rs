@@ -178,14 +178,6 @@ impl Pool {
         self.arenas.is_surrendered(class).then(|| self.give_up_arenas(false)).is_some()
     }
 
-    /// Notes that a request was refused for good. If its class keeps being refused, it gets a region.
-    pub(super) fn note_refusal(&self, class: usize, need: Need) {
-        let _one_at_a_time = self.making_room.lock();
-        if self.arenas.is_region_due(class) {
-            self.choose_region(class, need);
-        }
-    }
-
     /// A place that would be free if idle chunks were. Marks these.
     fn find_idle_place(&self, need: Need, anywhere: bool) -> Option<Place> {
         self.arenas.clear_marks();
@@ -211,9 +203,13 @@ impl Pool {
         found.or_else(|| self.arenas.surrender(need, false).filter(|_| anywhere))
     }
 
-    /// Keeps a place for a class that costs few bytes in use: another one than until now, if it has
-    /// one that takes too long.
-    fn choose_region(&self, class: usize, need: Need) {
+    /// Notes that a request was refused for good. If its class keeps being refused, it gets a region
+    /// that costs few bytes in use: another one than until now, if it has one that takes too long.
+    pub(super) fn note_refusal(&self, class: usize, need: Need) {
+        let _one_at_a_time = self.making_room.lock();
+        if !self.arenas.is_region_due(class) {
+            return;
+        }
         let before = self.arenas.region_of(class);
         let takes_too_long = |chunk: &Chunk| before.as_ref().is_some_and(|place| place.takes(chunk.memory()));
         for chunk in self.registry.lock().chunks() {

@@ -30,8 +30,8 @@ const LENT_TRIES: usize = 8;
 /// what the system takes to reserve that much memory. So all are, before a large chunk is carved.
 const BYTES_PER_TRY: usize = 128;
 
-/// How many lent chunks are looked at where the arenas can no longer grow, until one has come back:
-/// a new chunk takes no memory from the system there, and so as many come back as are made. All are
+/// How many lent chunks are looked at where the arenas can no longer grow: a new chunk takes no
+/// memory from the system there. Two for each chunk, so that the search overtakes the queue. All are
 /// looked at before a request is refused or evicts anything.
 const LENT_TRIES_AT_THE_CAP: usize = 2;
 
@@ -157,12 +157,7 @@ impl Pool {
         for _ in 0..tries.min(lent) {
             match self.probe_lent() {
                 Some(chunk) if wanted(&chunk) => return Some(chunk),
-                Some(chunk) => {
-                    Self::put_back(chunk.into());
-                    if tries == LENT_TRIES_AT_THE_CAP {
-                        break;
-                    }
-                }
+                Some(chunk) => Self::put_back(chunk.into()),
                 None => {}
             }
         }

@@ -85,7 +85,8 @@ impl Pool {
     fn return_unneeded(&self, counted: u64) {
         // One thread is enough.
         let Some(mut last) = self.windows.last.try_lock() else { return };
-        let window = (self.limits.idle_window / COUNTED).max(self.registry.lock().len() as u64 * LEAST_PER_CHUNK);
+        let window =
+            (self.limits.idle_window / COUNTED).max(self.registry.lock().chunks().count() as u64 * LEAST_PER_CHUNK);
         if self.windows.next.load(Ordering::Relaxed) == 0 {
             // The first window begins with the first message.
             return self.windows.next.store(counted + window, Ordering::Relaxed);
