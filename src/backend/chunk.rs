@@ -80,7 +80,8 @@ impl Chunk {
     pub fn give_up(self) {
         let chunk = self.into_closed();
         if chunk.is_ours() {
-            Pool::dispose(chunk.into(), false);
+            chunk.keep_bytes();
+            Pool::destroy(chunk.into());
         }
     }
 

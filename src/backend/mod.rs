@@ -263,7 +263,7 @@ impl Backend {
 
     /// Returns the size classes, by number.
     pub fn classes(&self) -> Vec<SizeClass> {
-        let shapes = self.pool().limits().shapes();
+        let shapes = self.pool().limits.shapes();
         shapes.iter().map(|shape| SizeClass { size: shape.size(), align: shape.align }).collect()
     }
 
@@ -274,7 +274,7 @@ impl Backend {
     /// [`AllocErrorKind::TooLarge`], [`AllocErrorKind::UnsupportedAlignment`].
     #[inline]
     pub fn class(&self, len: usize, align: usize) -> Result<usize, AllocError> {
-        self.pool().limits().class(len, align)
+        self.pool().limits.class(len, align)
     }
 
     /// Returns how many chunks of a size class are reserved; 0 if there is no such class.
@@ -381,6 +381,6 @@ impl Drop for Shared {
 
 impl fmt::Debug for Backend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Backend").field("limits", self.pool().limits()).finish()
+        f.debug_struct("Backend").field("limits", &self.pool().limits).finish()
     }
 }

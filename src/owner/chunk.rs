@@ -76,7 +76,6 @@ pub(crate) struct Chunk {
 struct Rest {
     /// How often the chunk was taken. Written by the holder, with a load and a store.
     uses: AtomicU64,
-    uses_when_asked: AtomicU64,
     /// A reader of unknown lifetime still has the bytes.
     is_given_up: AtomicBool,
     /// The segment's serial number.
@@ -172,7 +171,7 @@ impl OwnedChunk {
 
     /// Gives it to the queue of chunks that peers lease. `Err`: the pool is closed.
     pub(crate) fn give_lent(self) -> Result<(), Self> {
-        let lent = NonNull::from(self.pool().lent());
+        let lent = NonNull::from(&self.pool().lent);
         // SAFETY: the chunk keeps the pool, and so the queue, until the queue has taken it;
         // `Queue::give` touches nothing afterwards.
         unsafe { lent.as_ref() }.give(self)
@@ -208,12 +207,12 @@ pub(crate) type Home = Box<MaybeUninit<Chunk>>;
 impl Chunk {
     /// Makes a chunk in `home`. `is_one_off`: no shelf keeps it.
     pub(crate) fn make(home: Home, pool: Arc<Pool>, class: usize, memory: Carved, is_one_off: bool) -> ClosedChunk {
-        let shelf = if is_one_off { pool.no_shelf() } else { &pool.shelves()[class] };
+        let shelf = if is_one_off { &pool.no_shelf } else { &pool.shelves()[class] };
         let chunk = Box::leak(home).write(Self {
             shelf: AtomicPtr::new(NonNull::from(shelf).as_ptr()),
             data: memory.start(),
             capacity: memory.len(),
-            notice: pool.notice(),
+            notice: pool.notice,
             refs: AtomicUsize::new(1),
             taker: AtomicU64::new(fork::NOBODY),
             fork_epoch: fork::epoch(),
@@ -222,7 +221,6 @@ impl Chunk {
             shared: AtomicBool::new(false),
             rest: Rest {
                 uses: AtomicU64::new(0),
-                uses_when_asked: AtomicU64::new(0),
                 is_given_up: AtomicBool::new(false),
                 whereabouts: AtomicU8::new(Whereabouts::Elsewhere as u8),
                 registered: AtomicUsize::new(usize::MAX),
@@ -287,12 +285,12 @@ impl Chunk {
     /// Returns `true` if it is destroyed when it is given back, because it is a one-off or was
     /// retired.
     pub(crate) fn is_retired(&self) -> bool {
-        self.shelf() == NonNull::from(self.pool().no_shelf())
+        self.shelf() == NonNull::from(&self.pool().no_shelf)
     }
 
     /// From now on no shelf keeps it. One that has it still hands it out.
     pub(crate) fn retire(&self) {
-        self.shelf.store(NonNull::from(self.pool().no_shelf()).as_ptr(), Ordering::Relaxed);
+        self.shelf.store(NonNull::from(&self.pool().no_shelf).as_ptr(), Ordering::Relaxed);
     }
 
     /// Where its pool notes that a request waits.
@@ -332,11 +330,10 @@ impl Chunk {
 
     /// Returns `true` if it was used since the last call. The caller has just taken it.
     pub(crate) fn was_used_since_asked(&self) -> bool {
-        let uses = self.uses();
-        // Relaxed: the thread that gives the chunk back passes both on.
-        let before = self.rest.uses_when_asked.load(Ordering::Relaxed);
-        self.rest.uses_when_asked.store(uses, Ordering::Relaxed);
-        uses != before
+        // Whoever uses it next leaves a token again.
+        let was_used = self.taker.load(Ordering::Relaxed) != fork::NOBODY;
+        self.taker.store(fork::NOBODY, Ordering::Relaxed);
+        was_used
     }
 
     /// Its index in the pool's registry. The caller holds the registry's lock.

@@ -65,7 +65,7 @@ impl Notice {
         // Under the lock, which a closing pool needs to leave the list: so this reference is never
         // a pool's last one.
         let pools = pools.lock();
-        let listening = pools.iter().filter_map(Weak::upgrade).filter(|pool| pool.notice() == self);
+        let listening = pools.iter().filter_map(Weak::upgrade).filter(|pool| pool.notice == self);
         listening.for_each(|pool| pool.memory_bell().ring());
     }
 }
@@ -74,7 +74,7 @@ impl Notice {
 /// earlier is visible to a look that begins after this call.
 pub(crate) fn listen(pool: &Arc<Pool>) {
     POOLS.get().lock().push(Arc::downgrade(pool));
-    pool.notice().flag().fetch_add(1, Ordering::Relaxed);
+    pool.notice.flag().fetch_add(1, Ordering::Relaxed);
     pool.memory_bell().listen(true);
     barrier::heavy();
 }
@@ -83,6 +83,6 @@ pub(crate) fn listen(pool: &Arc<Pool>) {
 pub(crate) fn stop(pool: &Pool) {
     let Some(pools) = POOLS.existing() else { return };
     pools.lock().retain(|listener| !ptr::eq(listener.as_ptr(), pool));
-    pool.notice().flag().fetch_sub(1, Ordering::Relaxed);
+    pool.notice.flag().fetch_sub(1, Ordering::Relaxed);
     pool.memory_bell().listen(false);
 }

@@ -51,7 +51,7 @@ pub struct Provider {
 impl Provider {
     /// The only taker of the pool's chunks. It closes the pool when it is dropped.
     pub(super) fn new(pool: Arc<Pool>, names: Namespace) -> Self {
-        Self { max_alloc: pool.limits().max_alloc, names, pool: ManuallyDrop::new(pool) }
+        Self { max_alloc: pool.limits.max_alloc, names, pool: ManuallyDrop::new(pool) }
     }
 
     /// Where its objects are.
@@ -163,7 +163,7 @@ impl Provider {
     /// call it, too: in that thread it does not block.
     pub fn end_waits(&self) {
         if let Some(pool) = self.own_pool() {
-            pool.waiting().close(pool);
+            pool.waiting.close(pool);
         }
     }
 
@@ -331,7 +331,7 @@ impl Provider {
 
     /// The class of messages of `len` bytes with an alignment. Fails in a forked child.
     pub(crate) fn class(&self, len: usize, align: usize) -> Result<usize, AllocError> {
-        let class = self.pool.limits().class(len, align)?;
+        let class = self.pool.limits.class(len, align)?;
         self.own_pool().map(|_| class).ok_or_else(|| AllocErrorKind::Forked.into())
     }
 
@@ -358,6 +358,6 @@ impl Drop for Provider {
 
 impl std::fmt::Debug for Provider {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Provider").field("id", &self.id()).field("limits", self.pool.limits()).finish()
+        f.debug_struct("Provider").field("id", &self.id()).field("limits", &self.pool.limits).finish()
     }
 }

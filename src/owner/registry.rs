@@ -17,8 +17,9 @@ pub(crate) struct Registry {
     listed: Vec<Registered>,
     /// The number of chunks of each class, except one-off and retired ones.
     kept: Box<[usize]>,
-    /// Homes of destroyed chunks, with capacity from the start: allocating this much aligned memory
-    /// takes longer than all other steps of creating a chunk.
+    /// Homes of destroyed chunks, with capacity from the start. Without them, an allocation of
+    /// random size at the cap takes a quarter longer (`cargo bench --bench at_the_cap`): glibc is
+    /// slow to allocate memory of this alignment.
     homes: Vec<Home>,
 }
 
@@ -33,16 +34,14 @@ impl Registry {
         self.kept[class]
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.listed.len()
-    }
-
     pub(crate) fn enter(&mut self, pool: Arc<Pool>, class: usize, memory: Carved, is_one_off: bool) -> ClosedChunk {
         let home = self.homes.pop().unwrap_or_else(|| Box::new(MaybeUninit::uninit()));
         let chunk = Chunk::make(home, pool, class, memory, is_one_off);
         chunk.set_registered(self.listed.len());
         self.listed.push(Registered(NonNull::from(&*chunk)));
-        self.kept[class] += usize::from(!is_one_off);
+        if !is_one_off {
+            self.kept[class] += 1;
+        }
         chunk
     }
 
@@ -53,7 +52,9 @@ impl Registry {
         if let Some(moved) = self.listed.get(at) {
             moved.chunk().set_registered(at);
         }
-        self.kept[chunk.class()] -= usize::from(!chunk.is_retired());
+        if !chunk.is_retired() {
+            self.kept[chunk.class()] -= 1;
+        }
     }
 
     /// Keeps the home of a destroyed chunk for reuse.

@@ -37,6 +37,7 @@
 use crate::error::OsError;
 use crate::os::deadline::Deadline;
 use crate::os::fork;
+use crate::owner::arena::Need;
 use crate::owner::chunk::ClosedChunk;
 use crate::owner::error::{AllocError, AllocErrorKind};
 use crate::owner::listening;
@@ -197,12 +198,13 @@ impl Queue {
         let mut refused = [usize::MAX; 2];
         let (mut delivered, mut at) = (Vec::new(), 0);
         while let Some(waiter) = self.waiters.get(at).cloned() {
-            let (grain, size) = pool.demand(waiter.class, waiter.len);
-            let is_hopeless = size >= refused[grain] && !pool.has_ready(waiter.class);
+            let Need { grain, size } = pool.demand(waiter.class, waiter.len);
+            let least = &mut refused[grain as usize];
+            let is_hopeless = size >= *least && !pool.has_ready(waiter.class);
             match if is_hopeless { None } else { Some(pool.take_slow(waiter.class, waiter.len)) } {
                 None => at += 1,
                 Some(Err(error)) if error.is_exhausted() => {
-                    refused[grain] = size.min(refused[grain]);
+                    *least = size.min(*least);
                     at += 1;
                 }
                 Some(result) => {
@@ -233,7 +235,7 @@ pub(crate) struct Place {
 impl Place {
     /// Joins the queue for a message of `len` bytes.
     pub(crate) fn join(pool: &Arc<Pool>, class: usize, len: usize, is_thread: bool) -> Result<Self, AllocError> {
-        let room = pool.waiting();
+        let room = &pool.waiting;
         let waker = (!is_thread).then(AtomicWaker::new);
         let waiter = Arc::new(Waiter { class, len, waker, outcome: Mutex::new(None) });
         // In this order: if a step below fails, the queue is unlocked before the place leaves it.
@@ -269,7 +271,7 @@ impl Place {
             // In this order, so that a last look happens after the deadline.
             let is_over = until.is_some_and(Deadline::has_passed);
             let pause = collect();
-            let count = self.pool.waiting().look(&self.pool, is_first || is_over);
+            let count = self.pool.waiting.look(&self.pool, is_first || is_over);
             if is_over || self.waiter.outcome.lock().is_some() {
                 return self.leave();
             }
@@ -289,7 +291,7 @@ impl Place {
 
     /// Leaves the queue, and returns the delivery.
     fn leave(&self) -> Option<Delivery> {
-        let room = self.pool.waiting();
+        let room = &self.pool.waiting;
         let mut queue = room.queue.lock();
         if let Some(at) = queue.waiters.iter().position(|waiter| Arc::ptr_eq(waiter, &self.waiter)) {
             queue.remove(&self.pool, at);
@@ -317,7 +319,7 @@ impl Drop for Place {
 /// Starts a thread that looks for memory for as long as futures wait.
 fn start_helper(pool: &Arc<Pool>) -> Result<ThreadId, AllocError> {
     let thread = thread::Builder::new().name("shm-pool-wait".to_owned()).stack_size(STACK);
-    let (room, pool) = (pool.waiting().clone(), pool.clone());
+    let (room, pool) = (pool.waiting.clone(), pool.clone());
     let help = move || {
         if panic::catch_unwind(AssertUnwindSafe(|| room.help(pool))).is_err() {
             room.helper_ends(&mut room.queue.lock());

@@ -18,7 +18,6 @@
 //! If no gap is long enough, some pieces have to be freed. Their owner [marks](Mark) the idle ones,
 //! and [`Carver::window`] finds the range whose loss costs the least. Until its pieces are freed,
 //! the range can be [closed](Carver::close) to carving.
-//! range can be [closed](Carver::close): nothing is carved in it.
 
 use crate::os::mapping::Mapping;
 use std::alloc::Layout;
@@ -42,7 +41,7 @@ const MAPPED: usize = 256 << 10;
 /// A range of memory and the pieces carved from it, in units from its start.
 pub(super) struct Carver {
     talc: Talc<Manual, DefaultBinning>,
-    pub(super) shadow: Shadow,
+    shadow: Shadow,
     units: usize,
     /// The carved pieces, by first unit.
     pieces: BTreeMap<usize, Piece>,
@@ -74,10 +73,8 @@ pub(super) type Cost = (usize, usize, usize);
 
 /// talc's memory: its lists, a unit for the tag, and the shadow of each unit. No other code reads
 /// or writes it.
-pub(super) struct Shadow {
+struct Shadow {
     start: NonNull<u8>,
-    /// The most units that it can stand for.
-    pub(super) units: usize,
     /// The memory is in one of these two.
     _heap: Vec<MaybeUninit<Unit>>,
     _mapping: Option<Mapping>,
@@ -98,10 +95,10 @@ impl Shadow {
         let mut heap = Vec::new();
         if count.checked_mul(CHUNK_UNIT)? >= MAPPED {
             let mapping = Mapping::private(count * CHUNK_UNIT).ok()?;
-            return Some(Self { start: mapping.base(), units, _heap: heap, _mapping: Some(mapping) });
+            return Some(Self { start: mapping.base(), _heap: heap, _mapping: Some(mapping) });
         }
         heap.try_reserve_exact(count).ok()?;
-        Some(Self { start: NonNull::new(heap.as_mut_ptr())?.cast(), units, _heap: heap, _mapping: None })
+        Some(Self { start: NonNull::new(heap.as_mut_ptr())?.cast(), _heap: heap, _mapping: None })
     }
 
     /// Returns the shadow of the unit at `at`, which is at most the number of units.
@@ -126,11 +123,7 @@ impl Carver {
     /// Creates a carver with nothing carved. Returns `None` if the system has no private memory for
     /// the shadow.
     pub(super) fn new(units: usize) -> Option<Self> {
-        Shadow::new(units).map(|shadow| Self::with(shadow, units))
-    }
-
-    /// Creates a carver that reuses another one's shadow, which must be large enough for `units`.
-    pub(super) fn with(shadow: Shadow, units: usize) -> Self {
+        let shadow = Shadow::new(units)?;
         let mut talc = Talc::new(Manual);
         // SAFETY: this first part of the shadow is talc's for as long as the carver lives.
         unsafe { talc.claim(shadow.start.as_ptr(), LISTS) };
@@ -143,7 +136,7 @@ impl Carver {
         // SAFETY: this second part of the shadow is talc's for as long as the carver lives, and
         // does not overlap the first.
         unsafe { talc.claim(tag, TAG + units * CHUNK_UNIT) };
-        Self { talc, shadow, units, pieces: BTreeMap::new(), carved: 0, marked: [0; 3], closed: 0..0 }
+        Some(Self { talc, shadow, units, pieces: BTreeMap::new(), carved: 0, marked: [0; 3], closed: 0..0 })
     }
 
     /// Carves a piece of `units` units and returns its first unit, or `None` if no gap is that

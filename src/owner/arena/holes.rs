@@ -23,7 +23,8 @@ impl Holes {
     /// Fills `range`, and returns the parts of it that were holes.
     pub(super) fn take(&mut self, range: &Range<usize>) -> Vec<Range<usize>> {
         let taken: Vec<_> = self.parts(range.clone(), false).collect();
-        self.set(range, true);
+        // Usually there are none, and nothing is written.
+        taken.iter().for_each(|part| self.set(part, true));
         taken
     }
 

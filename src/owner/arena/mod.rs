@@ -26,8 +26,8 @@ use crate::owner::class::MIN_SIZE;
 use crate::owner::limits::{Account, First};
 use crate::owner::payload::Payload;
 use crate::protocol::control::MAX_SEGMENTS;
+use carver::Carver;
 pub(crate) use carver::Mark;
-use carver::{Carver, Shadow};
 use holes::Holes;
 use parking_lot::Mutex;
 pub(crate) use region::Place;
@@ -44,10 +44,6 @@ use std::time::Instant;
 /// kernel for so little.
 const REST: usize = 1 << 20;
 const REST_SHARE: usize = 64;
-
-/// The number of heap shadows kept for reuse. None under AddressSanitizer, so that it can catch
-/// stray accesses to them.
-const SPARE_SHADOWS: usize = if cfg!(shm_pool_asan) { 0 } else { 4 };
 
 /// The unit that a chunk is carved in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,9 +105,6 @@ struct ArenaState {
     is_merged: bool,
     /// Keyed by the serial number of the segment and the heap's offset in it.
     heaps: BTreeMap<(u64, usize), Heap>,
-    /// Shadows of freed heaps. With messages of many sizes, a heap may be created for a single
-    /// small message, and fresh private memory would cost more than everything else.
-    shadows: Vec<Shadow>,
     region: Option<Region>,
     /// While there is no region: the class that was refused first, and when it may get one.
     refused: Option<(usize, Instant)>,
@@ -169,15 +162,8 @@ impl Carved {
 impl Arenas {
     /// Creates an empty set of arenas. `max`, `first` and `longest` are whole pages.
     pub(crate) fn new(max: usize, first: First, longest: usize, all_or_none: bool) -> Self {
-        let state = ArenaState {
-            arenas: Vec::new(),
-            is_merged: false,
-            heaps: BTreeMap::new(),
-            // Allocated up front, so that freeing needs no memory.
-            shadows: Vec::with_capacity(SPARE_SHADOWS),
-            region: None,
-            refused: None,
-        };
+        let state =
+            ArenaState { arenas: Vec::new(), is_merged: false, heaps: BTreeMap::new(), region: None, refused: None };
         // The segments cannot span more than this, so a higher cap has no effect.
         let max = max.min(longest.saturating_mul(MAX_SEGMENTS));
         let room = AtomicU8::new(Room::ToGrow as u8);
@@ -202,13 +188,7 @@ impl Arenas {
     /// another thread can take the space. Returns `None` if the system has no private memory for
     /// the heap's shadow.
     pub(crate) fn add_heap(&self, run: Carved, len: usize) -> Option<Carved> {
-        let units = run.len / MIN_SIZE;
-        let spare = {
-            let shadows = &mut self.state.lock().shadows;
-            shadows.iter().position(|shadow| shadow.units >= units).map(|at| shadows.swap_remove(at))
-        };
-        let lines = spare.map(|shadow| Carver::with(shadow, units)).or_else(|| Carver::new(units));
-        let Some(lines) = lines else {
+        let Some(lines) = Carver::new(run.len / MIN_SIZE) else {
             self.free(run);
             return None;
         };
@@ -290,9 +270,6 @@ impl Arenas {
                 if heap.lines.is_empty() {
                     if let Some(heap) = state.heaps.remove(&key) {
                         state.free_run(&heap.run, self.page);
-                        if state.shadows.len() < SPARE_SHADOWS {
-                            state.shadows.push(heap.lines.shadow);
-                        }
                     }
                 }
             }
@@ -305,11 +282,7 @@ impl Arenas {
     /// Returns the space left. Takes no lock, because searches for existing chunks call this.
     pub(crate) fn room(&self) -> Room {
         // Relaxed: the value may change at any time anyway.
-        match self.room.load(Ordering::Relaxed) {
-            room if room == Room::ToGrow as u8 => Room::ToGrow,
-            room if room == Room::Crowded as u8 => Room::Crowded,
-            _ => Room::Ample,
-        }
+        [Room::ToGrow, Room::Ample, Room::Crowded][usize::from(self.room.load(Ordering::Relaxed))]
     }
 
     /// Returns how many more free bytes would make half of the cap free.

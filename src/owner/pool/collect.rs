@@ -47,7 +47,7 @@ impl Pool {
     /// Does a message of `len` bytes probably not fit unless something is collected?
     pub(crate) fn is_full_for(&self, class: usize, len: usize) -> bool {
         let Some(pages) = round_to_pages(len.max(1)) else { return true };
-        self.shapes[class].need.grain == Grain::Page
+        self.classes[class].shape.need.grain == Grain::Page
             && self.arenas.room() != Room::ToGrow
             && !self.arenas.has_gap(pages)
             && self.idle_bytes() < pages

@@ -19,17 +19,15 @@ impl Pool {
         let lent = self.lent_chunks();
         let is_lent = |chunk: &Chunk| lent.binary_search_by_key(&NonNull::from(chunk), |(lent, _)| *lent).is_ok();
         let mut classes = Vec::new();
-        if classes.try_reserve_exact(self.shapes.len()).is_ok() {
-            classes.extend(self.shapes.iter().zip(self.tallies.iter()).zip(self.shelves.iter()).map(
-                |((shape, tally), shelf)| ClassStats {
-                    size: shape.size(),
-                    align: shape.align,
-                    idle: shelf.idle_count(),
-                    hits: tally.past_uses.load(Ordering::Relaxed),
-                    misses: tally.misses.load(Ordering::Relaxed),
-                    ..ClassStats::default()
-                },
-            ));
+        if classes.try_reserve_exact(self.classes.len()).is_ok() {
+            classes.extend(self.classes.iter().zip(self.shelves.iter()).map(|(class, shelf)| ClassStats {
+                size: class.shape.size(),
+                align: class.shape.align,
+                idle: shelf.idle_count(),
+                hits: class.past_uses.load(Ordering::Relaxed),
+                misses: class.misses.load(Ordering::Relaxed),
+                ..ClassStats::default()
+            }));
         }
         // `hits` counts all uses at first.
         for chunk in self.registry.lock().chunks() {

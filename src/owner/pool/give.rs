@@ -11,7 +11,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::Pool;
+use super::{Pool, GROUP};
 use crate::owner::chunk::{Chunk, ClosedChunk, OwnedChunk, Whereabouts};
 use crate::owner::registry::Registry;
 use std::sync::atomic::Ordering;
@@ -68,8 +68,8 @@ impl Pool {
     }
 
     fn shelve(chunk: OwnedChunk) {
-        let refused = chunk.give_idle().or_else(|chunk| chunk.close()?.give());
-        if let Err(chunk) = refused {
+        let refused = if chunk.is_retired() { Err(chunk) } else { chunk.give_idle() };
+        if let Err(chunk) = refused.or_else(|chunk| chunk.close()?.give()) {
             Self::destroy(chunk);
         }
     }
@@ -94,61 +94,35 @@ impl Pool {
     /// Destroys a chunk (I6: exactly once). If a peer leases it, its bytes stay as they are.
     #[cold]
     pub(crate) fn destroy(chunk: OwnedChunk) {
-        match chunk.close() {
-            Ok(chunk) => {
-                let is_free = !chunk.is_given_up();
-                Self::dispose(chunk.into(), is_free);
-            }
-            Err(chunk) => Self::dispose(chunk, false),
-        }
-    }
-
-    /// Destroys a chunk. If its bytes are not free, because a peer may read them, they are left as
-    /// they are.
-    pub(crate) fn dispose(chunk: OwnedChunk, is_free: bool) {
+        let closed = chunk.close().map(OwnedChunk::from).map_err(|leased| {
+            leased.keep_bytes();
+            leased
+        });
+        let (Ok(chunk) | Err(chunk)) = closed;
         chunk.pool().unlist(&mut chunk.pool().registry.lock(), &chunk);
-        Self::free_unlisted(chunk, is_free);
+        Self::free_unlisted(chunk);
     }
 
-    /// Destroys an idle chunk, so that others get its room. `Err` returns it, if no more chunks of
-    /// its class are left than are reserved.
-    ///
-    /// Several threads may evict at a time. The registry's lock decides, under which promises are
-    /// made, too; [`evictable`](Self::evictable) is only what they expect.
-    pub(super) fn try_evict(chunk: ClosedChunk) -> Result<(), ClosedChunk> {
-        {
-            let (pool, class) = (chunk.pool(), chunk.class());
-            let mut registry = pool.registry.lock();
-            if !chunk.is_retired() && registry.count(class) <= pool.reserved(class) {
-                drop(registry);
-                return Err(chunk);
-            }
-            pool.unlist(&mut registry, &chunk);
-        }
-        let is_free = !chunk.is_given_up();
-        Self::free_unlisted(chunk.into(), is_free);
-        Ok(())
-    }
-
-    fn unlist(&self, registry: &mut Registry, chunk: &Chunk) {
+    pub(super) fn unlist(&self, registry: &mut Registry, chunk: &Chunk) {
         registry.remove(chunk);
         if !chunk.is_one_off() {
-            self.note_unlisted(chunk.class());
+            self.listed[chunk.class()].fetch_sub(1, Ordering::Relaxed);
+            self.groups[chunk.class() / GROUP].fetch_sub(1, Ordering::Relaxed);
         }
     }
 
-    /// The rest of [`dispose`](Self::dispose), for a chunk that is off the list.
-    fn free_unlisted(chunk: OwnedChunk, is_free: bool) {
-        let (class, uses, record) = (chunk.class(), chunk.uses(), chunk.claimed());
+    /// The rest of [`destroy`](Self::destroy), for a chunk that is off the list.
+    pub(super) fn free_unlisted(chunk: OwnedChunk) {
+        let (class, uses, record, is_kept) = (chunk.class(), chunk.uses(), chunk.claimed(), chunk.is_given_up());
         let (pool, memory, home) = chunk.dismantle();
         pool.registry.lock().keep(home);
-        pool.tallies[class].past_uses.fetch_add(uses, Ordering::Relaxed);
+        pool.classes[class].past_uses.fetch_add(uses, Ordering::Relaxed);
         pool.collection.note_destroyed(memory.len());
-        if !is_free {
-            // The pool is closed, and a peer still reads: neither the record nor the bytes are used
-            // again. The arena goes with the pool; the peer keeps its mapping. Dropped here and not
-            // after `pool`, so that if this is the last chunk its arena is removed before the
-            // control object (see `sweep`).
+        if is_kept {
+            // A peer still reads, and the pool is closed or cannot tell for how long: neither the
+            // record nor the bytes are used again. The arena goes with the pool; the peer keeps its
+            // mapping. Dropped here and not after `pool`, so that if this is the last chunk its
+            // arena is removed before the control object (see `sweep`).
             return drop(memory);
         }
         if let (Some((record, generation)), Some(control)) = (record, pool.control()) {

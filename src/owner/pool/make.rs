@@ -5,7 +5,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::Pool;
+use super::{Pool, GROUP};
 use crate::error::OsError;
 use crate::os::posix::round_to_pages;
 use crate::owner::arena::{Carved, Grain, Need, Room};
@@ -25,7 +25,7 @@ const TRIES: usize = 8;
 
 /// A class *recurs* if fewer than this many chunks were made since its last one. So a publisher
 /// that cycles through this many sizes reaches the warm path.
-const RECURS_WITHIN: u64 = 16;
+pub(super) const RECURS_WITHIN: u64 = 16;
 
 /// The same for large chunks where memory is crowded. If all messages are of one size, it does not
 /// matter where a chunk lies.
@@ -57,14 +57,15 @@ enum Where {
 enum NoMemory {
     /// It does not fit under the cap.
     Cap,
-    /// The system refused.
-    Os(OsError),
+    /// The system refused. Boxed, so that success is returned in few words.
+    Os(Box<OsError>),
 }
 
 /// The process has no private memory for an arena's books.
 fn no_private_memory(object: &str, bytes: usize) -> NoMemory {
     let source = io::Error::from_raw_os_error(libc::ENOMEM);
-    NoMemory::Os(OsError::new("malloc", object, bytes, source, "; private memory to keep account of it".to_owned()))
+    let advice = "; private memory to keep account of it".to_owned();
+    NoMemory::Os(Box::new(OsError::new("malloc", object, bytes, source, advice)))
 }
 
 impl Pool {
@@ -75,16 +76,16 @@ impl Pool {
     /// it is, its message lies where it fits badly.
     #[cold]
     pub(super) fn make_for(self: &Arc<Self>, class: usize, len: usize) -> Result<ClosedChunk, AllocError> {
-        let need = self.shapes[class].need;
+        let need = self.demand(class, len);
         let recurs_within = match (self.arenas.room(), need.grain) {
             (Room::ToGrow, _) => None,
             (Room::Crowded, Grain::Page) => Some(RECURS_WITHIN_WHERE_CROWDED),
             _ => Some(RECURS_WITHIN),
         };
-        let is_kept = recurs_within.map_or(true, |within| self.made_since(class) < within);
-        let (_, size) = self.demand(class, len);
+        // Relaxed: only a hint.
+        let (made, last) = (self.made.load(Ordering::Relaxed), self.classes[class].last_made.load(Ordering::Relaxed));
+        let is_kept = recurs_within.map_or(true, |within| made.saturating_sub(last) < within);
         let usual = self.usual(class);
-        let need = Need { size: size.min(need.size), ..need };
         let one_off = Wanted { need, is_one_off: true, ..usual };
         let mut made = self.make(if is_kept { usual } else { one_off });
         if is_kept && need.size < usual.need.size && made.as_ref().is_err_and(AllocError::is_at_the_cap) {
@@ -97,26 +98,16 @@ impl Pool {
         made
     }
 
-    /// The least that a message of `len` bytes of a class takes: the grain, as a number, and bytes.
-    pub(crate) fn demand(&self, class: usize, len: usize) -> (usize, usize) {
-        match self.shapes[class].need.grain {
-            Grain::Line => (0, len.max(1).next_multiple_of(MIN_SIZE)),
-            Grain::Page => (1, len.max(1).next_multiple_of(self.limits.page)),
-        }
-    }
-
-    /// How many chunks were made since the last one of a class.
-    fn made_since(&self, class: usize) -> u64 {
-        // Relaxed: only a hint.
-        match self.tallies[class].last_made.load(Ordering::Relaxed) {
-            0 => u64::MAX,
-            last => self.made.load(Ordering::Relaxed).saturating_sub(last),
-        }
+    /// The least that a message of `len` bytes of a class takes.
+    pub(crate) fn demand(&self, class: usize, len: usize) -> Need {
+        let Need { size, grain } = self.classes[class].shape.need;
+        let unit = if grain == Grain::Line { MIN_SIZE } else { self.limits.page };
+        Need { size: len.max(1).next_multiple_of(unit).min(size), grain }
     }
 
     /// A chunk of the class's size, which stays in the pool.
     pub(super) fn usual(&self, class: usize) -> Wanted {
-        Wanted { class, need: self.shapes[class].need, is_one_off: false, may_be_larger: true }
+        Wanted { class, need: self.classes[class].shape.need, is_one_off: false, may_be_larger: true }
     }
 
     /// Makes a chunk, and room for it if need be; or takes one that is free meanwhile.
@@ -173,7 +164,7 @@ impl Pool {
                 if !self.source.keeps_segments() {
                     self.give_up_arenas(true);
                 }
-                error.into()
+                (*error).into()
             }
         }
     }
@@ -192,14 +183,15 @@ impl Pool {
 
     fn register(self: &Arc<Self>, wanted: Wanted, memory: Carved) -> ClosedChunk {
         let Wanted { class, is_one_off, .. } = wanted;
-        let tally = &self.tallies[class];
-        tally.misses.fetch_add(1, Ordering::Relaxed);
-        tally.last_made.store(self.made.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+        let counts = &self.classes[class];
+        counts.misses.fetch_add(1, Ordering::Relaxed);
+        counts.last_made.store(self.made.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
         self.collection.note_made(memory.len());
         let mut registry = self.registry.lock();
         if !is_one_off {
-            let others = self.note_listed(class);
-            self.shelves[class].open_idle(others, self.shapes[class].max_idle.saturating_sub(1));
+            self.groups[class / GROUP].fetch_add(1, Ordering::Relaxed);
+            let others = self.listed[class].fetch_add(1, Ordering::Relaxed);
+            self.shelves[class].open_idle(others, self.classes[class].shape.max_idle.saturating_sub(1));
         }
         registry.enter(self.clone(), class, memory, is_one_off)
     }
@@ -248,13 +240,16 @@ impl Pool {
 
     /// Reserves memory for the parts of a run that have none.
     fn fill(&self, (run, holes): (Carved, Vec<Range<usize>>)) -> Result<Carved, NoMemory> {
+        if holes.is_empty() {
+            return Ok(run);
+        }
         let segment = run.payload().segment();
         for (at, hole) in holes.iter().enumerate() {
             if let Err(error) = segment.reserve(hole.clone()) {
                 // Undoes what was reserved of the hole before the failure.
                 segment.discard(hole.clone());
                 self.arenas.give_up(run, &holes[at..]);
-                return Err(NoMemory::Os(error));
+                return Err(NoMemory::Os(Box::new(error)));
             }
             self.account.take(hole.len());
         }
@@ -274,11 +269,9 @@ impl Pool {
         // A segment that stays must be worth its place.
         let least = if self.source.keeps_segments() { len.max(arena / KEPT_SHARE) } else { len };
         loop {
-            let made = match self.arenas.prepare(arena) {
-                Some(blank) => self.source.create(arena).map(|payload| (payload, blank)).map_err(NoMemory::Os),
-                None => Err(no_private_memory("an arena", arena)),
-            };
-            match made {
+            let blank = self.arenas.prepare(arena).ok_or_else(|| no_private_memory("an arena", arena));
+            let refused = |error| NoMemory::Os(Box::new(error));
+            match blank.and_then(|blank| Ok((self.source.create(arena).map_err(refused)?, blank))) {
                 Ok((mut payload, blank)) => {
                     if let Some(control) = self.control() {
                         control.list(&mut payload);

@@ -44,24 +44,23 @@ use window::{Windows, NO_MARK};
 /// How many classes are counted together: those of one doubling.
 const GROUP: usize = 32;
 
-/// All chunks of one owner, and the memory they are carved out of.
+/// All chunks of one owner, and the memory they are carved out of. It is only ever shared, so its
+/// public fields stay as they are made.
 pub(crate) struct Pool {
     shelves: Box<[ChunkShelf]>,
     /// Keeps nothing: the shelf of one-offs.
-    no_shelf: ChunkShelf,
+    pub(crate) no_shelf: ChunkShelf,
     fork_epoch: u64,
-    lent: Queue<OwnedChunk>,
-    shapes: Box<[ClassShape]>,
-    tallies: Box<[Tally]>,
-    /// How many chunks of each class are promised to stay. Changed under `reserving`.
-    reserved: Box<[AtomicUsize]>,
+    /// The chunks that peers lease.
+    pub(crate) lent: Queue<OwnedChunk>,
+    classes: Box<[Class]>,
     reserving: Mutex<()>,
     /// How many chunks of each class there are, except one-offs. Changed under the registry's lock.
     /// Side by side, and summed up by groups: a search for idle chunks reads a few cache lines of
     /// these, not the shelves.
     listed: Box<[AtomicUsize]>,
     groups: Box<[AtomicUsize]>,
-    limits: Limits,
+    pub(crate) limits: Limits,
     account: Account,
     arenas: Arenas,
     registry: Mutex<Registry>,
@@ -74,23 +73,29 @@ pub(crate) struct Pool {
     lenders: Mutex<Option<Vec<Arc<dyn Lends>>>>,
     /// Searches of the lent queue.
     searches: AtomicU64,
-    /// Chunks made.
+    /// Chunks made, and [`RECURS_WITHIN`](make::RECURS_WITHIN), so that no class recurs at first.
     made: AtomicU64,
     collection: collect::Collection,
-    waiting: Arc<WaitingRoom>,
-    notice: Notice,
+    /// Requests that wait for memory.
+    pub(crate) waiting: Arc<WaitingRoom>,
+    /// Where it notes that a request waits.
+    pub(crate) notice: Notice,
     windows: Windows,
     source: Box<dyn SegmentFactory>,
     /// Where peers count their leases. `None` if somebody else counts a chunk's readers.
     control: Option<OwnerControl>,
 }
 
-/// Counts for one class that change only on cold paths.
-#[derive(Default)]
-struct Tally {
+/// A class's shape, and what changes only on cold paths. The fields that making a chunk needs share a
+/// cache line.
+#[repr(C, align(64))]
+struct Class {
+    shape: ClassShape,
+    /// How many chunks are promised to stay. Changed under `reserving`.
+    reserved: AtomicUsize,
     /// Chunks made.
     misses: AtomicU64,
-    /// The pool's count of chunks made, as of the last one of this class; 0 if there was none.
+    /// The pool's `made`, as of the last one of this class; 0 if there was none.
     last_made: AtomicU64,
     /// Uses of chunks that have been destroyed.
     past_uses: AtomicU64,
@@ -100,42 +105,42 @@ struct Tally {
     unneeded: AtomicUsize,
 }
 
-impl Tally {
-    fn new() -> Self {
-        Self { low: AtomicUsize::new(NO_MARK), ..Self::default() }
+impl Class {
+    fn new(shape: ClassShape) -> Self {
+        let [misses, last_made, past_uses] = [0; 3].map(AtomicU64::new);
+        let [reserved, low, unneeded] = [0, NO_MARK, 0].map(AtomicUsize::new);
+        Self { shape, reserved, misses, last_made, past_uses, low, unneeded }
     }
 }
 
 impl Pool {
     pub(crate) fn new(limits: Limits, source: Box<dyn SegmentFactory>, control: Option<OwnerControl>) -> Arc<Self> {
-        let shapes: Box<[ClassShape]> = limits.shapes().into();
+        let classes: Box<[Class]> = limits.shapes().into_iter().map(Class::new).collect();
         let first_arena = match limits.first_arena {
             First::Usual(_) if limits.keeps_nothing() && !source.keeps_segments() => First::OneMessage,
             first => first,
         };
-        let shelves = shapes.iter().map(|_| ChunkShelf::new(limits.keeps_nothing())).collect();
-        let classes = shapes.len();
+        let shelves = classes.iter().map(|_| ChunkShelf::new(limits.keeps_nothing())).collect();
+        let count = || AtomicUsize::new(0);
         Arc::new(Self {
             shelves,
             no_shelf: ChunkShelf::new(true),
             fork_epoch: fork::epoch(),
             lent: Queue::new(),
-            tallies: shapes.iter().map(|_| Tally::new()).collect(),
-            reserved: shapes.iter().map(|_| AtomicUsize::new(0)).collect(),
             reserving: Mutex::new(()),
-            listed: shapes.iter().map(|_| AtomicUsize::new(0)).collect(),
-            groups: shapes.chunks(GROUP).map(|_| AtomicUsize::new(0)).collect(),
-            shapes,
+            listed: classes.iter().map(|_| count()).collect(),
+            groups: classes.chunks(GROUP).map(|_| count()).collect(),
             arenas: Arenas::new(limits.max_bytes, first_arena, limits.longest_arena, source.keeps_segments()),
             limits,
             account: Account::default(),
-            registry: Mutex::new(Registry::new(classes)),
+            registry: Mutex::new(Registry::new(classes.len())),
+            classes,
             first_share: Mutex::new(false),
             growing: Mutex::new(()),
             making_room: Mutex::new(()),
             lenders: Mutex::new(Some(Vec::new())),
             searches: AtomicU64::new(0),
-            made: AtomicU64::new(0),
+            made: AtomicU64::new(make::RECURS_WITHIN),
             collection: collect::Collection::default(),
             waiting: Arc::new(WaitingRoom::new()),
             notice: Notice::new(),
@@ -157,17 +162,6 @@ impl Pool {
         self.listed[class].load(Ordering::Relaxed)
     }
 
-    /// Counts a chunk of a class. Returns how many there were.
-    fn note_listed(&self, class: usize) -> usize {
-        self.groups[class / GROUP].fetch_add(1, Ordering::Relaxed);
-        self.listed[class].fetch_add(1, Ordering::Relaxed)
-    }
-
-    fn note_unlisted(&self, class: usize) {
-        self.listed[class].fetch_sub(1, Ordering::Relaxed);
-        self.groups[class / GROUP].fetch_sub(1, Ordering::Relaxed);
-    }
-
     /// The classes that have chunks other than one-offs, in descending order.
     fn used_classes(&self) -> impl Iterator<Item = usize> + '_ {
         let is_used = |counts: &[AtomicUsize], at: usize| counts[at].load(Ordering::Relaxed) > 0;
@@ -176,32 +170,9 @@ impl Pool {
         classes.filter(move |&class| is_used(&self.listed, class))
     }
 
-    /// The chunks that peers lease.
-    pub(crate) fn lent(&self) -> &Queue<OwnedChunk> {
-        &self.lent
-    }
-
-    pub(crate) fn no_shelf(&self) -> &ChunkShelf {
-        &self.no_shelf
-    }
-
-    /// Those who wait for memory.
-    pub(crate) fn waiting(&self) -> &Arc<WaitingRoom> {
-        &self.waiting
-    }
-
-    /// Where it notes that a request waits.
-    pub(crate) fn notice(&self) -> Notice {
-        self.notice
-    }
-
     /// What rings when memory comes back.
     pub(crate) fn memory_bell(&self) -> &MemoryBell {
         self.control().map_or_else(|| self.waiting.own_bell(), OwnerControl::memory_bell)
-    }
-
-    pub(crate) fn limits(&self) -> &Limits {
-        &self.limits
     }
 
     pub(crate) fn control(&self) -> Option<&OwnerControl> {

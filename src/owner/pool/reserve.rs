@@ -3,8 +3,8 @@
 //! A reservation is a number for a class, not a mark on chunks: so many of its chunks exist, in use
 //! or idle, until the reservation ends. They are made when it is made, with all that a message
 //! needs: memory that is present, a record, and the queue for those that peers lease. Chunks of the
-//! class that exist already, in use or not, get what they lack. From then on no chunk
-//! of the class is evicted below that number ([`Pool::try_evict`]), and no message of another class takes one.
+//! class that exist already, in use or not, get what they lack. From then on no chunk of the class is
+//! evicted below that number ([`Pool::evict_or_put_back`]), and no message of another class takes one.
 //! A search of the lent queue for the class covers all of it, so that none is made while one is
 //! free.
 
@@ -22,7 +22,7 @@ impl Pool {
     /// for it is gone.
     pub(crate) fn reserve(self: &Arc<Self>, class: usize, count: usize) -> Result<(), AllocError> {
         let _one_at_a_time = self.reserving.lock();
-        let max = self.shapes[class].max_idle;
+        let max = self.classes[class].shape.max_idle;
         let reserved = self.reserved(class);
         let wanted = reserved.saturating_add(count);
         if wanted > max {
@@ -95,13 +95,13 @@ impl Pool {
         // The lock under which `evict` looks at it: what is evicted by the number from before is
         // off the list, and not counted, when this returns.
         let _decides = self.registry.lock();
-        self.reserved[class].store(count, Ordering::Relaxed);
+        self.classes[class].reserved.store(count, Ordering::Relaxed);
     }
 
     /// How many chunks of a class are reserved.
     pub(crate) fn reserved(&self, class: usize) -> usize {
         // Relaxed: where it decides, the registry's lock orders it.
-        self.reserved[class].load(Ordering::Relaxed)
+        self.classes[class].reserved.load(Ordering::Relaxed)
     }
 
     /// How many chunks of a class may be evicted, as things are now. Others may be faster; `evict`

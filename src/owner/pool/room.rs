@@ -45,28 +45,25 @@ impl Pool {
 
     /// Evicts the idle chunks that `choose` picks, the largest first, until they have `most` bytes.
     /// Returns their bytes.
-    pub(super) fn evict(&self, most: usize, choose: impl FnMut(&Chunk) -> bool) -> usize {
-        self.evict_among(self.evictable_classes().map(|(class, _)| class), most, choose)
-    }
-
-    fn evict_among(
-        &self,
-        classes: impl Iterator<Item = usize>,
-        most: usize,
-        mut choose: impl FnMut(&Chunk) -> bool,
-    ) -> usize {
-        let evicted =
-            classes.fold(0, |evicted, class| evicted + self.evict_of(class, most.saturating_sub(evicted), &mut choose));
+    pub(super) fn evict(&self, most: usize, mut choose: impl FnMut(&Chunk) -> bool) -> usize {
+        let mut evicted = 0;
+        for (class, _) in self.evictable_classes() {
+            evicted += self.evict_of(class, most.saturating_sub(evicted), &mut choose);
+        }
         self.searched();
         evicted
     }
 
-    /// Evicts large idle chunks until half of the cap is free. Without this, four times as many
-    /// messages of random sizes are refused (`cargo bench --bench at_the_cap`).
+    /// Evicts large idle chunks until half of the cap is free. Without this, some five times as many
+    /// messages of random sizes are refused, and the p99 doubles (`cargo bench --bench at_the_cap`).
     pub(super) fn relieve_crowding(&self) {
-        // The shelves of small classes are left out of the cache.
-        let large = self.used_classes().filter(|&class| self.shapes[class].need.grain == Grain::Page);
-        self.evict_among(large, self.arenas.crowding(), |_| true);
+        // In this order: the shelves of small classes are left out of the cache.
+        let is_large = |class: usize| self.classes[class].shape.need.grain == Grain::Page;
+        let mut most = self.arenas.crowding();
+        for class in self.used_classes().filter(|&class| is_large(class) && !self.shelves[class].is_empty()) {
+            most = most.saturating_sub(self.evict_of(class, most, |_| true));
+        }
+        self.searched();
     }
 
     /// The same for one class. Each chunk is taken in turn, and put back if it is not picked: other
@@ -94,16 +91,24 @@ impl Pool {
         evicted
     }
 
-    /// Evicts an idle chunk, unless a peer leases it or it is reserved. Returns its bytes if it is
-    /// gone.
+    /// Evicts an idle chunk, unless a peer leases it, or no more of its class are left than are
+    /// reserved. Returns its bytes if it is gone.
+    ///
+    /// Several threads may evict at a time. The registry's lock decides, under which promises are
+    /// made, too; [`evictable`](Self::evictable) is only what they expect.
     pub(super) fn evict_or_put_back(&self, chunk: OwnedChunk) -> usize {
-        let size = chunk.capacity();
-        match Self::reopen(chunk).map(Self::try_evict) {
-            Some(Ok(())) => return size,
-            Some(Err(chunk)) => Self::put_back(chunk.into()),
-            None => {}
+        let Some(chunk) = Self::reopen(chunk).map(OwnedChunk::from) else { return 0 };
+        let (size, class) = (chunk.capacity(), chunk.class());
+        let mut registry = self.registry.lock();
+        if !chunk.is_retired() && registry.count(class) <= self.reserved(class) {
+            drop(registry);
+            Self::put_back(chunk);
+            return 0;
         }
-        0
+        self.unlist(&mut registry, &chunk);
+        drop(registry);
+        Self::free_unlisted(chunk);
+        size
     }
 
     /// Tells requests that wait: one that looked meanwhile has missed what was in this thread's hand.
@@ -122,7 +127,7 @@ impl Pool {
 
     /// Bytes of all idle chunks.
     pub(super) fn idle_bytes(&self) -> usize {
-        self.used_classes().map(|class| self.shelves[class].idle_count() * self.shapes[class].size()).sum()
+        self.used_classes().map(|class| self.shelves[class].idle_count() * self.classes[class].shape.size()).sum()
     }
 
     /// An upper bound on what all idle chunks give, in bytes of whole pages.
@@ -130,7 +135,7 @@ impl Pool {
         let page = self.limits.page;
         let (mut large, mut small) = (0, 0);
         for (class, count) in self.evictable_classes() {
-            let size = self.shapes[class].size();
+            let size = self.classes[class].shape.size();
             *if size < page { &mut small } else { &mut large } += count * size.next_multiple_of(page);
         }
         // A small chunk that is alone on its page frees it, but all of them no more than the heaps.
@@ -173,14 +178,6 @@ impl Pool {
         self.arenas.is_surrendered(class).then(|| self.give_up_arenas(false)).is_some()
     }
 
-    /// Notes that a request was refused for good. If its class keeps being refused, it gets a region.
-    pub(super) fn note_refusal(&self, class: usize, need: Need) {
-        let _one_at_a_time = self.making_room.lock();
-        if self.arenas.is_region_due(class) {
-            self.choose_region(class, need);
-        }
-    }
-
     /// A place that would be free if idle chunks were. Marks these.
     fn find_idle_place(&self, need: Need, anywhere: bool) -> Option<Place> {
         self.arenas.clear_marks();
@@ -206,9 +203,13 @@ impl Pool {
         found.or_else(|| self.arenas.surrender(need, false).filter(|_| anywhere))
     }
 
-    /// Keeps a place for a class that costs few bytes in use: another one than until now, if it has
-    /// one that takes too long.
-    fn choose_region(&self, class: usize, need: Need) {
+    /// Notes that a request was refused for good. If its class keeps being refused, it gets a region
+    /// that costs few bytes in use: another one than until now, if it has one that takes too long.
+    pub(super) fn note_refusal(&self, class: usize, need: Need) {
+        let _one_at_a_time = self.making_room.lock();
+        if !self.arenas.is_region_due(class) {
+            return;
+        }
         let before = self.arenas.region_of(class);
         let takes_too_long = |chunk: &Chunk| before.as_ref().is_some_and(|place| place.takes(chunk.memory()));
         for chunk in self.registry.lock().chunks() {
@@ -341,7 +342,7 @@ impl Pool {
     /// The largest allocation that surely fits as things are.
     pub(crate) fn largest_that_fits(&self) -> usize {
         let longest = self.arenas.longest_run();
-        let sizes = self.shapes[..self.limits.classes()].iter().map(crate::owner::limits::ClassShape::size);
+        let sizes = self.classes[..self.limits.classes()].iter().map(|class| class.shape.size());
         sizes.take_while(|&size| size <= longest).last().unwrap_or(0)
     }
 

@@ -82,7 +82,7 @@ impl Pool {
     fn lent_tries(&self, class: usize) -> usize {
         match self.reserved(class) {
             0 if self.arenas.room() != Room::ToGrow => LENT_TRIES_AT_THE_CAP,
-            0 => LENT_TRIES + self.shapes[class].size() / BYTES_PER_TRY,
+            0 => LENT_TRIES + self.classes[class].shape.size() / BYTES_PER_TRY,
             // What was reserved is found, however many are leased: making another one may need the
             // system.
             _ => usize::MAX,
@@ -119,7 +119,7 @@ impl Pool {
     /// The classes whose idle chunks will do for this one: itself, and those that waste little.
     fn serving(&self, class: usize) -> RangeInclusive<usize> {
         let classes = self.limits.classes();
-        let size = self.shapes[class].size();
+        let size = self.classes[class].shape.size();
         let most_waste = match self.arenas.room() {
             Room::ToGrow => size / MOST_WASTE,
             Room::Ample => size / MOST_WASTE_AT_THE_CAP,
@@ -131,7 +131,7 @@ impl Pool {
             class_of(largest + 1).saturating_sub(1).min(classes - 1)
         } else {
             let pages = largest / self.limits.page;
-            (classes + pages).saturating_sub(1).min(self.shapes.len() - 1)
+            (classes + pages).saturating_sub(1).min(self.classes.len() - 1)
         };
         class..=last.max(class)
     }

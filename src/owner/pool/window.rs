@@ -75,7 +75,7 @@ impl Pool {
     /// Notes how many chunks are left in a class's queue, of which one was just taken.
     #[inline]
     pub(super) fn note_low_water(&self, class: usize) {
-        let (low, left) = (&self.tallies[class].low, self.shelves[class].queued_count());
+        let (low, left) = (&self.classes[class].low, self.shelves[class].queued_count());
         // A mark that another thread overwrites only delays what goes.
         if left < low.load(Ordering::Relaxed) {
             low.store(left, Ordering::Relaxed);
@@ -85,7 +85,8 @@ impl Pool {
     fn return_unneeded(&self, counted: u64) {
         // One thread is enough.
         let Some(mut last) = self.windows.last.try_lock() else { return };
-        let window = (self.limits.idle_window / COUNTED).max(self.registry.lock().len() as u64 * LEAST_PER_CHUNK);
+        let window =
+            (self.limits.idle_window / COUNTED).max(self.registry.lock().chunks().count() as u64 * LEAST_PER_CHUNK);
         if self.windows.next.load(Ordering::Relaxed) == 0 {
             // The first window begins with the first message.
             return self.windows.next.store(counted + window, Ordering::Relaxed);
@@ -118,10 +119,10 @@ impl Pool {
                     last.bytes += self.evict_or_put_back(hot.into());
                 }
             }
-            let tally = &self.tallies[class];
+            let tally = &self.classes[class];
             let low = tally.low.swap(NO_MARK, Ordering::Relaxed).min(shelf.queued_count());
             tally.unneeded.store(low, Ordering::Relaxed);
-            unneeded += low * self.shapes[class].size();
+            unneeded += low * self.classes[class].shape.size();
         }
         // Only now: a chunk that peers leased until it was needed again was never in a queue.
         self.collect_loans();
@@ -139,7 +140,7 @@ impl Pool {
     fn evict_unneeded(&self) -> usize {
         let mut evicted = 0;
         for class in self.used_classes() {
-            let unneeded = &self.tallies[class].unneeded;
+            let unneeded = &self.classes[class].unneeded;
             while evicted < AT_ONCE && unneeded.load(Ordering::Relaxed) > 0 {
                 // The oldest first. Other threads may have taken some meanwhile.
                 let Some(chunk) = self.shelves[class].take_idle() else { break };
