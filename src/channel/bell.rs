@@ -209,6 +209,7 @@ impl Bell {
     }
 
     /// Returns `true` if the sleeper sleeps, or is about to, and was not rung.
+    #[inline]
     pub(super) fn is_slept_on(&self) -> bool {
         is_asleep(self.0.load(Ordering::Relaxed))
     }

@@ -310,6 +310,7 @@ impl Lender {
         unsafe { ShmBuf::from_chunk(chunk) }
     }
 
+    #[inline]
     fn strike(&self, number: usize) {
         lent::strike(self.shared.lent(), number);
     }

@@ -94,7 +94,7 @@ impl Outlet {
     }
 
     #[inline]
-    pub(super) fn fill(&mut self, words: Words) {
+    pub(super) fn fill(&mut self, words: &Words) {
         if self.is_taker {
             self.branch.fill(&message::after(words, self.left_out));
         }

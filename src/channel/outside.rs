@@ -82,7 +82,7 @@ fn traffic(file: &File, name: &Name, facts: &Facts) -> Result<Traffic, ChannelEr
     let slots = shared.slots();
     let sent = ring::sent(slots);
     let last = sent.checked_sub(1).and_then(|ticket| Some((ticket, ring::words_of(slots, ticket)?)));
-    let place = last.filter(|(ticket, words)| message::read(*ticket, words).is_ok());
+    let place = last.filter(|(ticket, words)| message::read(*ticket, words, 0).is_ok());
     let left_out = place.map_or(0, |(ticket, words)| message::place(ticket, &words).wrapping_sub(ticket as u32));
     // The extra slot may hold a message too.
     let waiting = ring::waiting(slots).min(shared.capacity());

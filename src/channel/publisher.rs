@@ -377,16 +377,12 @@ impl Publisher {
         if !self.meeting.is_ours() {
             return Err(SendErrorKind::Forked);
         }
-        // Converted here so that it inlines: callers mostly know the length at compile time.
-        self.send_words(message::of_bytes(bytes)?, patience)
-    }
-
-    fn send_words(&mut self, words: Words, patience: Patience) -> Result<usize, SendErrorKind> {
+        let words = message::of_bytes(bytes)?;
         let takers = self.prepare(false, patience)?;
         if self.history_len > 0 {
             self.keep(Kept::Bytes(words));
         }
-        self.outlets.iter_mut().for_each(|outlet| outlet.fill(words));
+        self.outlets.iter_mut().for_each(|outlet| outlet.fill(&words));
         self.ring();
         Ok(takers)
     }
@@ -543,7 +539,7 @@ impl Publisher {
             outlet.make_room(matches!(kept, Kept::Buffer(_)));
             match kept {
                 Kept::Buffer(buffer) => outlet.lend(buffer.place(), buffer.clone()),
-                Kept::Bytes(words) => outlet.fill(*words),
+                Kept::Bytes(words) => outlet.fill(words),
             }
             outlet.look_for_room();
         }

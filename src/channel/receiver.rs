@@ -15,7 +15,7 @@ use super::spin;
 use crate::error::OsError;
 use crate::os::deadline::Deadline;
 use crate::peer::error::AttachError;
-use crate::sync::{fence, Ordering};
+use crate::sync::{fence, fence_after_rmw, Ordering};
 use std::fmt;
 use std::task::Waker;
 use std::time::Duration;
@@ -205,42 +205,41 @@ impl Receiver {
     /// Receives the next message if it has arrived, or returns why none can arrive.
     #[inline]
     pub(super) fn take(&mut self) -> Option<Result<Message, RecvError>> {
-        self.take_message().or_else(|| self.object.take_refusal().map(|errno| Err(RecvError::NotConnected { errno })))
-    }
-
-    #[inline]
-    fn take_message(&mut self) -> Option<Result<Message, RecvError>> {
         // `prepare` maps the segment before the claim: the sender counts a claimed message as
         // received.
         let Self { object, segments, ticket, on_full, .. } = self;
         let may_vanish = *on_full == OnFull::KeepLatest;
         let prepare = |ticket, words: &_| prepare(object, segments, ticket, words);
-        let (words, ticket) = match ring::receive(object.slots(), ticket, may_vanish, prepare)? {
-            Ok(received) => received,
-            Err(error) => return Some(Err(RecvError::NotNow(error))),
+        let (words, ticket) = match ring::receive(object.slots(), ticket, may_vanish, prepare) {
+            Some(Ok(received)) => received,
+            Some(Err(error)) => return Some(Err(RecvError::NotNow(error))),
+            None => return object.take_refusal().map(|errno| Err(RecvError::NotConnected { errno })),
         };
         if may_vanish {
-            object.to_sender().ring();
+            fence_after_rmw(); // W2 of `bell`, after the claim
+            object.to_sender().ring_after_fence();
         } else {
             self.read = Some(ticket);
         }
         let number = ticket.number();
         let place = message::place(number, &words);
         let missed = place.wrapping_sub(self.expected);
-        let message = match message::read(number, &words) {
-            Ok(Carried::Bytes(bytes)) => Message::Bytes(bytes.with_missed(missed)),
-            Ok(Carried::Buffer(place)) => match segments.open(&place, || is_sender_there(object)) {
-                Ok(loan) => Message::Buffer(loan.with_missed(missed)),
+        let message = match message::read(number, &words, missed) {
+            Ok(Carried::Bytes(bytes)) => Ok(Message::Bytes(bytes)),
+            Ok(Carried::Buffer(place)) => match segments.open(&place, missed, || is_sender_there(object)) {
+                Ok(loan) => Ok(Message::Buffer(loan)),
                 Err(error) => {
                     segments.borrower().give_back(place.number);
-                    return Some(Err(error.into()));
+                    Err(error.into())
                 }
             },
-            Err(error) => return Some(Err(error)),
+            Err(error) => Err(error),
         };
         // If a message cannot be read, the next one reports its count of missed messages.
-        self.expected = place.wrapping_add(1);
-        Some(Ok(message))
+        if message.is_ok() {
+            self.expected = place.wrapping_add(1);
+        }
+        Some(message)
     }
 
     /// Frees the slot of the message received last, and rings for the sender.
@@ -275,7 +274,7 @@ fn prepare(object: &Object, segments: &mut MappedSegments, ticket: Ticket, words
     if message::segment(words).map_or(true, |segment| segments.is_prepared(segment)) {
         return Ok(());
     }
-    let Ok(Carried::Buffer(place)) = message::read(ticket.number(), words) else { return Ok(()) };
+    let Ok(Carried::Buffer(place)) = message::read(ticket.number(), words, 0) else { return Ok(()) };
     match segments.prepare(&place, || is_sender_there(object)) {
         Err(AttachError::Os(error)) if may_work_later(&error) => Err(error),
         // A message that cannot be mapped is received anyway; `open` then reports the error.
@@ -306,7 +305,7 @@ impl Drop for Receiver {
         // Return the unreceived buffers. The sender handles whatever it sends from now on.
         let slots = self.object.slots();
         for (words, ticket) in (0..slots.len()).map_while(|_| ring::claim_next(slots, &mut self.ticket)) {
-            if let Ok(Carried::Buffer(place)) = message::read(ticket.number(), &words) {
+            if let Ok(Carried::Buffer(place)) = message::read(ticket.number(), &words, 0) {
                 self.segments.borrower().give_back(place.number);
             }
         }
