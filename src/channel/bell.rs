@@ -109,6 +109,8 @@ pub(super) enum Woken {
     /// The ringer has left or died.
     Gone,
     TimedOut,
+    /// An [`Interrupter`](super::Interrupter) ended the wait.
+    Interrupted,
 }
 
 /// A word that one side rings and the other sleeps on.

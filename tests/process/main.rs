@@ -11,6 +11,9 @@
 //! ([`shm::Names`]).
 
 mod child;
+#[cfg(feature = "tracing")]
+#[path = "../support/log.rs"]
+mod log;
 #[path = "../support/own_shm.rs"]
 mod own_shm;
 mod peer;
