@@ -72,7 +72,7 @@
 
 use crate::os::deadline::Deadline;
 use crate::os::futex::Futex;
-use crate::sync::{fence, Ordering};
+use crate::sync::{fence, fence_after_rmw, Ordering};
 use std::time::Duration;
 
 /// The bits of the word, as in the table above. The values are the kernel's.
@@ -169,6 +169,13 @@ impl Bell {
     #[inline]
     pub(super) fn ring(&self) {
         fence(Ordering::SeqCst); // W2, partner of S2
+        self.ring_after_fence();
+    }
+
+    /// [`ring`](Self::ring) for a ringer whose W1 was a successful read-modify-write.
+    #[inline]
+    pub(super) fn ring_after_rmw(&self) {
+        fence_after_rmw(); // W2, partner of S2
         self.ring_after_fence();
     }
 

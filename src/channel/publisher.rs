@@ -375,12 +375,16 @@ impl Publisher {
     #[inline]
     fn send_inline(&mut self, bytes: &[u8], patience: Patience) -> Result<usize, SendErrorKind> {
         self.check_fork()?;
-        let words = message::of_bytes(bytes)?;
+        // Converted here so that it inlines: callers mostly know the length at compile time.
+        self.send_words(&message::of_bytes(bytes)?, patience)
+    }
+
+    fn send_words(&mut self, words: &Words, patience: Patience) -> Result<usize, SendErrorKind> {
         let takers = self.prepare(false, patience)?;
         if self.history_len > 0 {
-            self.keep(Kept::Bytes(words));
+            self.keep(Kept::Bytes(*words));
         }
-        self.outlets.iter_mut().for_each(|outlet| outlet.fill(&words));
+        self.outlets.iter_mut().for_each(|outlet| outlet.fill(words));
         self.ring();
         Ok(takers)
     }

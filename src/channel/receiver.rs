@@ -15,7 +15,7 @@ use super::rules::OnFull;
 use crate::error::OsError;
 use crate::os::deadline::Deadline;
 use crate::peer::error::AttachError;
-use crate::sync::{fence, fence_after_rmw, Ordering};
+use crate::sync::{fence, Ordering};
 use std::fmt;
 use std::task::Waker;
 use std::time::Duration;
@@ -209,8 +209,7 @@ impl Receiver {
             None => return object.take_refusal().map(|errno| Err(RecvError::NotConnected { errno })),
         };
         if may_vanish {
-            fence_after_rmw(); // W2 of `bell`, after the claim
-            object.shared().to_sender().ring_after_fence();
+            object.shared().to_sender().ring_after_rmw();
         } else {
             self.read = Some(ticket);
         }
