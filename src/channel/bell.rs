@@ -72,7 +72,7 @@
 
 use crate::os::deadline::Deadline;
 use crate::os::futex::Futex;
-use crate::sync::{fence, Ordering};
+use crate::sync::{fence, fence_after_rmw, Ordering};
 use std::time::Duration;
 
 /// The bits of the word, as in the table above. The values are the kernel's.
@@ -109,6 +109,8 @@ pub(super) enum Woken {
     /// The ringer has left or died.
     Gone,
     TimedOut,
+    /// An [`Interrupter`](super::Interrupter) ended the wait.
+    Interrupted,
 }
 
 /// A word that one side rings and the other sleeps on.
@@ -170,6 +172,13 @@ impl Bell {
         self.ring_after_fence();
     }
 
+    /// [`ring`](Self::ring) for a ringer whose W1 was a successful read-modify-write.
+    #[inline]
+    pub(super) fn ring_after_rmw(&self) {
+        fence_after_rmw(); // W2, partner of S2
+        self.ring_after_fence();
+    }
+
     /// [`ring`](Self::ring) for a ringer that has made the full fence of W2 itself, for several
     /// bells.
     #[inline]
@@ -209,6 +218,7 @@ impl Bell {
     }
 
     /// Returns `true` if the sleeper sleeps, or is about to, and was not rung.
+    #[inline]
     pub(super) fn is_slept_on(&self) -> bool {
         is_asleep(self.0.load(Ordering::Relaxed))
     }

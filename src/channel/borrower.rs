@@ -148,17 +148,22 @@ impl MappedSegments {
         self.known.len()
     }
 
-    /// Opens a message. `is_sender_there` returns `true` while the sender is alive; it is called
-    /// before a mapping is released.
+    /// Opens a message, before which the receiver missed this many. `is_sender_there` returns `true`
+    /// while the sender is alive; it is called before a mapping is released.
     #[inline]
-    pub(super) fn open(&mut self, place: &SentBuffer, is_sender_there: impl Fn() -> bool) -> Result<Loan, AttachError> {
+    pub(super) fn open(
+        &mut self,
+        place: &SentBuffer,
+        missed: u32,
+        is_sender_there: impl Fn() -> bool,
+    ) -> Result<Loan, AttachError> {
         self.prepare(place, is_sender_there)?;
         // The segment is now first, so `known` is not empty.
         let mapped = &mut self.known[0];
         match mapped.mapping.range(place.offset, place.len) {
             Some(data) => {
-                let (number, missed) = (place.number, 0);
-                Ok(Loan { data, len: place.len as usize, number, missed, mapped: mapped.lend() })
+                let tag = u64::from(missed) << 32 | u64::from(place.number);
+                Ok(Loan { data, len: place.len as usize, tag, mapped: mapped.lend() })
             }
             None => {
                 let what = "a message lies outside its segment";
@@ -273,8 +278,9 @@ impl MappedSegments {
 pub struct Loan {
     data: NonNull<u8>,
     len: usize,
-    number: u32,
-    missed: u32,
+    /// The loan's number, and above it how many messages were missed before this one. One word,
+    /// because a message is moved right after it was written: the processor forwards whole words.
+    tag: u64,
     mapped: Counted<Mapped>,
 }
 
@@ -284,16 +290,9 @@ unsafe impl Send for Loan {}
 unsafe impl Sync for Loan {}
 
 impl Loan {
-    /// Sets the number of messages missed before this one.
-    #[inline]
-    pub(super) fn with_missed(mut self, missed: u32) -> Self {
-        self.missed = missed;
-        self
-    }
-
     /// See [`Message::missed`](super::Message::missed).
     pub fn missed(&self) -> u32 {
-        self.missed
+        (self.tag >> 32) as u32
     }
 }
 
@@ -318,7 +317,7 @@ impl AsRef<[u8]> for Loan {
 impl Drop for Loan {
     #[inline]
     fn drop(&mut self) {
-        self.mapped.borrower.give_back(self.number);
+        self.mapped.borrower.give_back(self.tag as u32);
     }
 }
 

@@ -7,11 +7,12 @@ use super::borrower::SentBuffer;
 use super::end::Sleeper;
 use super::error::SendErrorKind;
 use super::interrupt::Interrupts;
+use super::layout::Shared;
 use super::lender::{Lender, Loans};
+use super::message;
 use super::object::Object;
 use super::ring::{self, Ticket, Words};
 use super::rules::OnFull;
-use super::{message, spin};
 use crate::error::OsError;
 use crate::os::barrier;
 use crate::os::deadline::Deadline;
@@ -68,14 +69,14 @@ impl Patience {
 /// Returns `true` if there is room for the message with this ticket and, if `needs_loan`, a loan to
 /// fetch.
 fn is_ready(object: &Object, lender: &Lender, ticket: Ticket, needs_loan: bool) -> bool {
-    if !ring::has_room(object.slots(), ticket) {
+    if !ring::has_room(object.shared().slots(), ticket) {
         return false;
     }
     if !needs_loan {
         return true;
     }
     // For loans, this stands for S2 of `bell`. Partner: the light barrier in `Borrower::give_back`.
-    if object.to_sender().is_slept_on() {
+    if object.shared().to_sender().is_slept_on() {
         barrier::heavy();
     }
     lender.has_free()
@@ -90,7 +91,7 @@ impl Branch {
         interrupts: Arc<Interrupts>,
         pool: Option<&Pool>,
     ) -> Self {
-        let sleeper = Box::new(Sleeper::new(object.senders_end(), interrupts));
+        let sleeper = Box::new(Sleeper::new(object.shared(), Shared::to_sender, interrupts));
         let lender = Arc::new(Lender::new(&object, loans));
         if let Some(pool) = pool {
             pool.add_lender(lender.clone());
@@ -102,7 +103,7 @@ impl Branch {
     /// Returns `true` if the receiver's bell says that it closed or died.
     #[inline]
     pub(super) fn is_gone(&self) -> bool {
-        self.object.to_sender().is_gone()
+        self.object.shared().to_sender().is_gone()
     }
 
     /// Returns `true` if the next slot is known to be free, without checking it.
@@ -114,14 +115,14 @@ impl Branch {
     /// Returns `true` if the next slot is free.
     #[inline]
     pub(super) fn has_room(&self) -> bool {
-        ring::has_room(self.object.slots(), self.ticket)
+        ring::has_room(self.object.shared().slots(), self.ticket)
     }
 
     /// Withdraws the message in the next slot. Returns `false` if the receiver has taken it.
     #[cold]
     fn withdraw(&self) -> bool {
-        let mut oldest = ring::oldest(self.object.slots(), self.ticket);
-        self.drop_withdrawn(ring::claim(self.object.slots(), &mut oldest))
+        let mut oldest = ring::oldest(self.object.shared().slots(), self.ticket);
+        self.drop_withdrawn(ring::claim(self.object.shared().slots(), &mut oldest))
     }
 
     /// Withdraws the oldest unreceived buffer, to free a loan. Returns `false` if none is left.
@@ -129,7 +130,8 @@ impl Branch {
     #[cold]
     pub(super) fn withdraw_buffer(&mut self) -> bool {
         let Self { object, searched, ticket, .. } = self;
-        let withdrawn = ring::withdraw(object.slots(), searched, *ticket, |words| message::loan(words).is_some());
+        let withdrawn =
+            ring::withdraw(object.shared().slots(), searched, *ticket, |words| message::loan(words).is_some());
         self.drop_withdrawn(withdrawn)
     }
 
@@ -141,7 +143,7 @@ impl Branch {
 
     /// Returns how many messages wait for the receiver.
     pub(super) fn waiting(&self) -> usize {
-        ring::waiting(self.object.slots())
+        ring::waiting(self.object.shared().slots())
     }
 
     /// Returns how many messages were sent.
@@ -150,27 +152,17 @@ impl Branch {
         self.ticket.number()
     }
 
-    /// Returns `true` if a receiver has opened the channel, even if it has closed since.
-    pub(super) fn has_had_receiver(&self) -> bool {
-        self.object.to_sender().is_held()
-    }
-
     /// Blocks until `is_ready` returns `true`: spins for at most `budget`, then sleeps.
     pub(super) fn wait(
         &mut self,
         budget: Duration,
         deadline: Option<Deadline>,
-        is_ready: impl Fn(&Self) -> bool,
+        is_ready: impl Fn(&Object, &Lender) -> bool,
     ) -> Result<(), SendErrorKind> {
-        self.sleeper.leave_helper();
-        let mut look = self.sleeper.look;
-        let (this, object, interrupts) = (&*self, &self.object, self.sleeper.interrupts());
-        let is_over = || is_ready(this) || interrupts.is_set();
-        let woken = spin(budget, object.to_sender(), deadline, &mut look, is_over, || object.may_have_receiver());
-        self.sleeper.look = look;
-        match woken {
-            Woken::Ready if !is_ready(self) && self.sleeper.interrupts().take() => Err(SendErrorKind::Interrupted),
+        let Self { object, sleeper, lender, .. } = self;
+        match sleeper.wait(budget, deadline, || is_ready(object, lender), || object.may_have_receiver()) {
             Woken::Ready => Ok(()),
+            Woken::Interrupted => Err(SendErrorKind::Interrupted),
             Woken::TimedOut => Err(SendErrorKind::TimedOut),
             Woken::Gone => Err(SendErrorKind::Disconnected),
         }
@@ -193,8 +185,13 @@ impl Branch {
     #[inline(never)]
     fn wait_for_room(&mut self, is_buffer: bool, budget: Duration, patience: Patience) -> Result<(), SendErrorKind> {
         match patience {
-            Patience::Until(deadline) => self.wait(budget, deadline, |this| this.is_ready_for(is_buffer))?,
-            Patience::None if !self.has_room() => return Err(SendErrorKind::Full { capacity: self.object.capacity() }),
+            Patience::Until(deadline) => {
+                let (ticket, needs_loan) = (self.ticket, is_buffer && self.numbers.is_empty());
+                self.wait(budget, deadline, |object, lender| is_ready(object, lender, ticket, needs_loan))?;
+            }
+            Patience::None if !self.has_room() => {
+                return Err(SendErrorKind::Full { capacity: self.object.shared().capacity() })
+            }
             Patience::None => {}
         }
         // Only the sender fills slots and takes loans, so what it found remains available.
@@ -220,7 +217,7 @@ impl Branch {
     /// Blocks until the receiver has received everything and asked for more, or closed or died.
     pub(super) fn wait_until_received(&mut self, deadline: Option<Deadline>) -> Result<(), SendErrorKind> {
         let Some(sent) = self.sent else { return Ok(()) };
-        self.wait(Duration::ZERO, deadline, |this| ring::is_done(this.object.slots(), sent))
+        self.wait(Duration::ZERO, deadline, |object, _| ring::is_done(object.shared().slots(), sent))
     }
 
     /// Returns `true` if there is a loan for a buffer; inline bytes need none. Collects returned
@@ -253,13 +250,13 @@ impl Branch {
     #[inline]
     pub(super) fn fill(&mut self, words: &Words) {
         self.sent = Some(self.ticket);
-        ring::put(self.object.slots(), &mut self.ticket, words);
+        ring::put(self.object.shared().slots(), &mut self.ticket, words);
     }
 
     /// Wakes the receiver if it sleeps.
     #[inline]
     pub(super) fn ring(&self) {
-        self.object.to_receiver().ring();
+        self.object.shared().to_receiver().ring();
     }
 
     /// Checks for room for another message, now that the receiver has been woken, and withdraws a
@@ -293,7 +290,7 @@ impl Branch {
     }
 
     fn claim_sent(&self) -> Option<Words> {
-        ring::claim(self.object.slots(), &mut self.sent?)
+        ring::claim(self.object.shared().slots(), &mut self.sent?)
     }
 
     /// Takes back the loan of a message of length `len` that the receiver did not take.

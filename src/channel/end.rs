@@ -6,10 +6,13 @@ use super::bell::{Bell, Look, Woken};
 use super::helper::Awaited;
 use super::interrupt::{Asleep, Interrupts};
 use super::layout::Shared;
+use super::spin;
 use crate::error::OsError;
+use crate::os::deadline::Deadline;
 use crate::os::fork;
 use std::sync::Arc;
 use std::task::Waker;
+use std::time::Duration;
 
 /// A bell and its mapping.
 #[derive(Clone)]
@@ -20,11 +23,6 @@ pub(super) struct End {
 }
 
 impl End {
-    /// Returns the end that sleeps on this bell of the object.
-    pub(super) fn of_object(shared: &Arc<Shared>, bell: fn(&Shared) -> &Bell) -> Self {
-        Self { shared: shared.clone(), bell, fork_epoch: fork::epoch() }
-    }
-
     pub(super) fn bell(&self) -> &Bell {
         (self.bell)(&self.shared)
     }
@@ -46,7 +44,9 @@ pub(super) struct Sleeper {
 }
 
 impl Sleeper {
-    pub(super) fn new(end: End, interrupts: Arc<Interrupts>) -> Self {
+    /// Returns the end that sleeps on this bell of the object.
+    pub(super) fn new(shared: &Arc<Shared>, bell: fn(&Shared) -> &Bell, interrupts: Arc<Interrupts>) -> Self {
+        let end = End { shared: shared.clone(), bell, fork_epoch: fork::epoch() };
         Self { end, interrupts, look: Look::new(), awaited: None }
     }
 
@@ -69,6 +69,24 @@ impl Sleeper {
     pub(super) fn leave_helper(&mut self) {
         self.awaited = None;
         self.aim();
+    }
+
+    /// Blocks until `is_ready` returns `true`, the ringer has left, or the wait was interrupted: spins
+    /// for at most `budget`, then sleeps. `is_there` is as in [`Bell::wait`].
+    pub(super) fn wait(
+        &mut self,
+        budget: Duration,
+        deadline: Option<Deadline>,
+        is_ready: impl Fn() -> bool,
+        is_there: impl Fn() -> bool,
+    ) -> Woken {
+        self.leave_helper();
+        let Self { end, interrupts, look, .. } = self;
+        let is_over = || is_ready() || interrupts.is_set();
+        match spin(budget, end.bell(), deadline, look, is_over, is_there) {
+            Woken::Ready if !is_ready() && interrupts.take() => Woken::Interrupted,
+            woken => woken,
+        }
     }
 
     /// Directs interrupts to the sleeper on the bell.

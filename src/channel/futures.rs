@@ -3,12 +3,12 @@
 #![forbid(unsafe_code)]
 
 use super::bell::Woken;
+use super::branch::Branch;
 use super::error::{RecvError, SendError, SendErrorKind};
 use super::message::Message;
 use super::publisher::Publisher;
 use super::receiver::Receiver;
 use super::sender::Sender;
-use crate::error::OsError;
 use crate::owner::buf::ShmBuf;
 use std::fmt;
 use std::future::Future;
@@ -62,7 +62,7 @@ impl Receiver {
             match self.arm(context.waker()).map_err(RecvError::NoHelper)? {
                 None => return Poll::Pending,
                 Some(Woken::Gone) => return Poll::Ready(Err(RecvError::Disconnected)),
-                Some(Woken::Ready | Woken::TimedOut) => {}
+                Some(_) => {}
             }
         }
     }
@@ -107,8 +107,52 @@ impl futures_core::Stream for Receiver {
     }
 }
 
-fn no_helper(error: OsError) -> SendErrorKind {
-    SendErrorKind::NoHelper { errno: error.errno().unwrap_or(libc::EAGAIN) }
+/// Sends `message` with `try_send`, and between two tries waits, without blocking the thread, for the
+/// branch that `waited_for` returns.
+async fn send<S, M, T>(
+    sends: &mut S,
+    mut message: M,
+    is_buffer: bool,
+    try_send: impl Fn(&mut S, M) -> Result<T, SendError<M>>,
+    waited_for: fn(&mut S, bool) -> Option<&mut Branch>,
+) -> Result<T, SendError<M>> {
+    use SendErrorKind::{Full, TooManyLent};
+    loop {
+        message = match try_send(sends, message) {
+            Err(SendError { kind: Full { .. } | TooManyLent { .. }, message }) => message,
+            done => return done,
+        };
+        let Some(branch) = waited_for(sends, is_buffer) else { continue };
+        if let Err(kind) = (RoomFuture { branch, is_buffer }).await {
+            return Err(SendError { kind, message });
+        }
+    }
+}
+
+/// Waits until a branch may have room for a message, or its receiver closes or dies.
+struct RoomFuture<'a> {
+    branch: &'a mut Branch,
+    is_buffer: bool,
+}
+
+impl Future for RoomFuture<'_> {
+    type Output = Result<(), SendErrorKind>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { branch, is_buffer } = &mut *self;
+        match branch.arm(context.waker(), *is_buffer) {
+            Ok(None) => Poll::Pending,
+            // The next try discovers a closed receiver, and takes its buffers back.
+            Ok(Some(_)) => Poll::Ready(Ok(())),
+            Err(error) => Poll::Ready(Err(SendErrorKind::NoHelper { errno: error.errno().unwrap_or(libc::EAGAIN) })),
+        }
+    }
+}
+
+impl Drop for RoomFuture<'_> {
+    fn drop(&mut self) {
+        self.branch.sleeper.disarm();
+    }
 }
 
 impl Sender {
@@ -124,13 +168,12 @@ impl Sender {
     ///
     /// [`SendErrorKind::NoHelper`], and those of [`send`](Self::send) except
     /// [`SendErrorKind::Interrupted`].
-    pub fn send_async(&mut self, buffer: ShmBuf) -> SendFuture<'_> {
-        SendFuture { sender: self, buffer: Some(buffer) }
+    pub async fn send_async(&mut self, buffer: ShmBuf) -> Result<(), SendError<ShmBuf>> {
+        send(self, buffer, true, Self::try_send, |sender, _| Some(&mut sender.branch)).await
     }
 
-    /// Sends up to [`MAX_INLINE`](super::MAX_INLINE) bytes in the slot itself, and waits for a free
-    /// slot without blocking the thread. If the future is dropped before it is ready, nothing is
-    /// sent.
+    /// Sends up to [`MAX_INLINE`](super::MAX_INLINE) bytes in the slot itself, and waits as
+    /// [`send_async`](Self::send_async) does.
     ///
     /// # Panics
     ///
@@ -140,101 +183,10 @@ impl Sender {
     ///
     /// [`SendErrorKind::NoHelper`], and those of [`send_bytes`](Self::send_bytes) except
     /// [`SendErrorKind::Interrupted`].
-    pub fn send_bytes_async<'a>(&'a mut self, bytes: &'a [u8]) -> SendBytesFuture<'a> {
-        SendBytesFuture { sender: self, bytes: Some(bytes) }
-    }
-
-    /// Sends `message` with `try_send`, or registers the task to be woken when another try may
-    /// succeed.
-    fn poll_send<M>(
-        &mut self,
-        message: &mut Option<M>,
-        is_buffer: bool,
-        context: &mut Context<'_>,
-        try_send: impl Fn(&mut Self, M) -> Result<(), SendError<M>>,
-    ) -> Poll<Result<(), SendError<M>>> {
-        loop {
-            let unsent = message.take().expect("a sender's future polled after completion");
-            let unsent = match try_send(self, unsent) {
-                Err(SendError { kind: SendErrorKind::Full { .. } | SendErrorKind::TooManyLent { .. }, message }) => {
-                    message
-                }
-                done => {
-                    self.branch.sleeper.disarm();
-                    return Poll::Ready(done);
-                }
-            };
-            // A closed receiver is discovered by the next try, which takes its buffers back.
-            let woken = match self.branch.arm(context.waker(), is_buffer) {
-                Ok(woken) => woken,
-                Err(error) => return Poll::Ready(Err(SendError { kind: no_helper(error), message: unsent })),
-            };
-            *message = Some(unsent);
-            if woken.is_none() {
-                return Poll::Pending;
-            }
-        }
-    }
-}
-
-/// A future that sends a buffer. Created by [`Sender::send_async`].
-#[must_use = "a future does nothing until it is polled"]
-pub struct SendFuture<'a> {
-    sender: &'a mut Sender,
-    /// `None` once it was sent or returned.
-    buffer: Option<ShmBuf>,
-}
-
-impl Future for SendFuture<'_> {
-    type Output = Result<(), SendError<ShmBuf>>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { sender, buffer } = &mut *self;
-        sender.poll_send(buffer, true, context, Sender::try_send)
-    }
-}
-
-impl Drop for SendFuture<'_> {
-    fn drop(&mut self) {
-        self.sender.branch.sleeper.disarm();
-    }
-}
-
-impl fmt::Debug for SendFuture<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SendFuture").field("sender", &self.sender).field("waits", &self.buffer.is_some()).finish()
-    }
-}
-
-/// A future that sends bytes. Created by [`Sender::send_bytes_async`].
-#[must_use = "a future does nothing until it is polled"]
-pub struct SendBytesFuture<'a> {
-    sender: &'a mut Sender,
-    /// `None` once they were sent.
-    bytes: Option<&'a [u8]>,
-}
-
-impl Future for SendBytesFuture<'_> {
-    type Output = Result<(), SendErrorKind>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { sender, bytes } = &mut *self;
-        let try_send = |sender: &mut Sender, bytes| {
-            sender.try_send_bytes(bytes).map_err(|kind| SendError { kind, message: bytes })
-        };
-        sender.poll_send(bytes, false, context, try_send).map_err(|error| error.kind)
-    }
-}
-
-impl Drop for SendBytesFuture<'_> {
-    fn drop(&mut self) {
-        self.sender.branch.sleeper.disarm();
-    }
-}
-
-impl fmt::Debug for SendBytesFuture<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SendBytesFuture").field("sender", &self.sender).field("waits", &self.bytes.is_some()).finish()
+    pub async fn send_bytes_async(&mut self, bytes: &[u8]) -> Result<(), SendErrorKind> {
+        let try_send =
+            |sender: &mut Self, message| sender.try_send_bytes(message).map_err(|kind| SendError { kind, message });
+        send(self, bytes, false, try_send, |sender, _| Some(&mut sender.branch)).await.map_err(|error| error.kind)
     }
 }
 
@@ -244,61 +196,33 @@ impl Publisher {
     /// executor. An error returns the buffer. If the future is dropped before it is ready, nothing
     /// is sent, and the buffer is dropped with it.
     ///
+    /// # Panics
+    ///
+    /// If the future is polled after completion.
+    ///
     /// # Errors
     ///
     /// [`SendErrorKind::NoHelper`], and those of [`send`](Self::send) except
     /// [`SendErrorKind::Interrupted`].
     pub async fn send_async(&mut self, buffer: ShmBuf) -> Result<usize, SendError<ShmBuf>> {
-        let mut buffer = buffer;
-        loop {
-            buffer = match self.try_send(buffer) {
-                Err(SendError { kind: SendErrorKind::Full { .. } | SendErrorKind::TooManyLent { .. }, message }) => {
-                    message
-                }
-                done => return done,
-            };
-            if let Err(kind) = RoomFuture(self, true).await {
-                return Err(SendError { kind, message: buffer });
-            }
-        }
+        send(self, buffer, true, Self::try_send, Self::waited_for).await
     }
 
     /// Sends up to [`MAX_INLINE`](super::MAX_INLINE) bytes to all receivers, and waits as
     /// [`send_async`](Self::send_async) does.
+    ///
+    /// # Panics
+    ///
+    /// If the future is polled after completion.
     ///
     /// # Errors
     ///
     /// [`SendErrorKind::NoHelper`], and those of [`send_bytes`](Self::send_bytes) except
     /// [`SendErrorKind::Interrupted`].
     pub async fn send_bytes_async(&mut self, bytes: &[u8]) -> Result<usize, SendErrorKind> {
-        loop {
-            match self.try_send_bytes(bytes) {
-                Err(SendErrorKind::Full { .. }) => RoomFuture(self, false).await?,
-                done => return done,
-            }
-        }
-    }
-}
-
-/// Waits until a publisher's receivers may have room for a message; the flag says that it is a
-/// buffer.
-struct RoomFuture<'a>(&'a mut Publisher, bool);
-
-impl Future for RoomFuture<'_> {
-    type Output = Result<(), SendErrorKind>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self(publisher, is_buffer) = &mut *self;
-        let Some(branch) = publisher.waited_for(*is_buffer) else { return Poll::Ready(Ok(())) };
-        match branch.arm(context.waker(), *is_buffer).map_err(no_helper)? {
-            None => Poll::Pending,
-            Some(_) => Poll::Ready(Ok(())),
-        }
-    }
-}
-
-impl Drop for RoomFuture<'_> {
-    fn drop(&mut self) {
-        self.0.disarm();
+        let try_send = |publisher: &mut Self, message| {
+            publisher.try_send_bytes(message).map_err(|kind| SendError { kind, message })
+        };
+        send(self, bytes, false, try_send, Self::waited_for).await.map_err(|error| error.kind)
     }
 }

@@ -31,7 +31,7 @@ use crate::os::locks::LockFile;
 use crate::os::mapping::{Access, Mapping};
 use crate::os::name::{is_part, Name, Namespace, MAX_PART};
 use crate::os::posix::{page_size, round_to_pages, PAGE};
-use crate::protocol::control::{CHANNEL_MAGIC, CLOSED, OPEN, OWNER_BYTE, RECEIVER_BYTE};
+use crate::protocol::control::{CHANNEL_MAGIC, CLOSED, OPEN, OWNER_BYTE};
 use crate::protocol::ids::ProviderId;
 use std::mem::size_of;
 use std::os::unix::fs::MetadataExt;
@@ -81,8 +81,21 @@ pub(super) struct Facts {
     pub(super) may_wait: bool,
 }
 
+/// What is wrong with an object that is not as long as its header says.
+pub(super) const WRONG_SIZE: &str = "its size does not match its header";
+
+impl Facts {
+    /// Returns `true` if an object can have these numbers of slots and loans.
+    pub(super) fn are_possible(&self) -> bool {
+        let least = if self.kind == Kind::Pair { MIN_SLOTS } else { 1 };
+        let are_slots = (least + EXTRA_SLOTS..=MAX_SLOTS + EXTRA_SLOTS).contains(&self.slots);
+        are_slots && self.loans.is_power_of_two() && self.loans <= MAX_LOANS
+    }
+}
+
 /// The first line of every object of a channel. Atomics only: another process may write at any
 /// time.
+#[derive(Default)]
 #[repr(C)]
 pub(super) struct What {
     magic: AtomicU64,
@@ -101,18 +114,7 @@ impl What {
     /// The first line of a finished object in private memory, for the models.
     #[cfg(all(test, loom))]
     pub(super) fn finished() -> Self {
-        Self {
-            magic: AtomicU64::default(),
-            version: AtomicU32::default(),
-            state: crate::sync::AtomicU32::new(OPEN),
-            provider: AtomicU64::default(),
-            slots: AtomicU32::default(),
-            loans: AtomicU32::default(),
-            kind: AtomicU32::default(),
-            seats: AtomicU32::default(),
-            on_full: AtomicU32::default(),
-            may_wait: AtomicU32::default(),
-        }
+        Self { state: crate::sync::AtomicU32::new(OPEN), ..Self::default() }
     }
 
     /// Returns the first line of an object, or of a copy of one.
@@ -317,19 +319,15 @@ pub(super) fn open(name: &Name, uid: u32) -> Result<Found, ChannelError> {
             bad("it is too small for a header")
         };
     }
-    let wrong_size = "its size does not match its header";
     // An object longer than any valid one is not mapped: the address space is limited.
     if foreign.len > size(MAX_SLOTS + EXTRA_SLOTS, MAX_LOANS).next_multiple_of(page_size()) {
-        return bad(wrong_size);
+        return bad(WRONG_SIZE);
     }
     let mapping = foreign.map_behind_own_page()?;
     let facts = What::of(&mapping).read(has_maker, object)?;
-    let least = if facts.kind == Kind::Pair { MIN_SLOTS } else { 1 };
-    let are_slots = (least + EXTRA_SLOTS..=MAX_SLOTS + EXTRA_SLOTS).contains(&facts.slots);
-    let are_loans = facts.loans.is_power_of_two() && facts.loans <= MAX_LOANS;
     let len = if facts.kind == Kind::Meeting { PAGE } else { size(facts.slots, facts.loans) };
-    if !are_slots || !are_loans || round_to_pages(len) != Some(foreign.len) {
-        return bad(wrong_size);
+    if !facts.are_possible() || round_to_pages(len) != Some(foreign.len) {
+        return bad(WRONG_SIZE);
     }
     Ok(Found { facts, mapping, locks })
 }
@@ -372,33 +370,38 @@ impl Shared {
         self.loans
     }
 
+    /// Returns `len` values that begin at this offset.
+    ///
+    /// # Safety
+    ///
+    /// They lie within the object, which is as long as [`size`] says, are aligned there, and consist
+    /// of atomics only.
+    #[inline]
+    unsafe fn part<T>(&self, offset: usize, len: usize) -> &[T] {
+        // SAFETY: within the mapping, which is long enough (`new`).
+        let first = unsafe { self.mapping.base().as_ptr().add(offset) };
+        // SAFETY: the caller's promise; the mapping lives as long as `self`.
+        unsafe { std::slice::from_raw_parts(first.cast(), len) }
+    }
+
     #[inline]
     pub(super) fn slots(&self) -> &[Slot] {
-        // SAFETY: within the mapping, which is long enough for the slots (`new`).
-        let first = unsafe { self.mapping.base().as_ptr().add(PAGE) };
-        // SAFETY: the slots lie within the mapping (`new`), are aligned, because a page is a
-        // multiple of a line, and consist of atomics only.
-        unsafe { std::slice::from_raw_parts(first.cast(), self.slots) }
+        // SAFETY: the slots begin with the second page, and a page is a multiple of a line.
+        unsafe { self.part(PAGE, self.slots) }
     }
 
     /// Returns the words of the returns.
     #[inline]
     pub(super) fn returns(&self) -> &[crate::sync::AtomicU64] {
-        // SAFETY: within the mapping, which is long enough for slots and loans (`new`).
-        let first = unsafe { self.mapping.base().as_ptr().add(returns_offset(self.slots)) };
-        // SAFETY: the words lie within the mapping (`new`), are aligned, because a slot is a
-        // multiple of a word, and are atomics.
-        unsafe { std::slice::from_raw_parts(first.cast(), self.loans) }
+        // SAFETY: the words follow the slots, and a slot is a multiple of a word.
+        unsafe { self.part(returns_offset(self.slots), self.loans) }
     }
 
     /// Returns a word for each loan: see [`lent`](super::lent).
     #[inline]
     pub(super) fn lent(&self) -> &[AtomicU64] {
-        // SAFETY: within the mapping, which is long enough for slots and loans (`new`).
-        let first = unsafe { self.mapping.base().as_ptr().add(self.lent_at) };
-        // SAFETY: the words lie within the mapping (`new`), are aligned, because they begin with a
-        // line, and are atomics.
-        unsafe { std::slice::from_raw_parts(first.cast(), self.loans) }
+        // SAFETY: the words follow the returns and begin with a line.
+        unsafe { self.part(self.lent_at, self.loans) }
     }
 
     /// Returns the number of returns that the sender has read.
@@ -417,10 +420,5 @@ impl Shared {
     #[inline]
     pub(super) fn to_sender(&self) -> &Bell {
         &self.header().to_sender.0
-    }
-
-    /// Returns `true` if the receiver's lock is free. `locks` are the sender's.
-    pub(super) fn is_receiver_unlocked(&self, locks: &LockFile) -> bool {
-        !locks.is_locked(RECEIVER_BYTE)
     }
 }

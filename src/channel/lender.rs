@@ -83,6 +83,7 @@ use crate::os::locks::LockFile;
 use crate::owner::buf::ShmBuf;
 use crate::owner::chunk::Chunk;
 use crate::owner::pool::Lends;
+use crate::protocol::control::RECEIVER_BYTE;
 use crate::sync::{AtomicPtr, AtomicU64, Mutex, MutexGuard, Ordering};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::AtomicBool;
@@ -310,6 +311,7 @@ impl Lender {
         unsafe { ShmBuf::from_chunk(chunk) }
     }
 
+    #[inline]
     fn strike(&self, number: usize) {
         lent::strike(self.shared.lent(), number);
     }
@@ -331,7 +333,7 @@ impl Lender {
     fn is_nobody_reading(&self) -> bool {
         // The order matters: a receiver that joins now already holds the lock, or is refused.
         let was_there = self.has_receiver || self.is_closed() || self.shared.to_sender().is_gone();
-        was_there && self.shared.is_receiver_unlocked(&self.locks)
+        was_there && !self.locks.is_locked(RECEIVER_BYTE)
     }
 }
 

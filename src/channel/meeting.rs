@@ -190,6 +190,7 @@ pub(super) struct Seat {
 }
 
 impl Page {
+    #[inline]
     fn header(&self) -> &MeetingHeader {
         // SAFETY: the mapping is page-aligned, at least a page long (`create` made, `layout::open`
         // checked it) and lives as long as `self`; all processes access the header by atomics of
@@ -225,7 +226,8 @@ impl Meeting {
         Self { _places: None, page, fork_epoch: fork::epoch(), seats, taken: None, _link: None, locks }
     }
 
-    fn header(&self) -> &MeetingHeader {
+    #[inline]
+    pub(super) fn header(&self) -> &MeetingHeader {
         self.page.header()
     }
 
@@ -252,20 +254,9 @@ impl Meeting {
         self.locks.is_locked(OWNER_BYTE)
     }
 
-    /// Returns the number of receivers that have joined so far (P1).
-    #[inline]
-    pub(super) fn arrivals(&self) -> u32 {
-        self.header().arrivals()
-    }
-
     /// Returns the publisher's seats, and the id of the branch last announced at each (P2).
     pub(super) fn announced<'a>(self: &'a Arc<Self>) -> impl Iterator<Item = (Seat, u64)> + 'a {
         (0..self.seats).map(move |at| (Seat { meeting: self.clone(), at }, self.header().branch(at)))
-    }
-
-    /// See [`MeetingHeader::wait_for_another`].
-    pub(super) fn wait_for_another(&self, known: u32, deadline: Option<Deadline>) {
-        self.header().wait_for_another(known, deadline);
     }
 
     /// Returns `true` in the process that created or opened the object, and `false` in a forked
@@ -273,11 +264,6 @@ impl Meeting {
     #[inline]
     pub(super) fn is_ours(&self) -> bool {
         self.fork_epoch == fork::epoch()
-    }
-
-    /// Closes the object for the publisher: no further receiver can join (C1).
-    pub(super) fn close(&self) {
-        self.header().close();
     }
 }
 

@@ -82,13 +82,6 @@ pub struct Inline {
 }
 
 impl Inline {
-    /// Sets the number of messages missed before this one.
-    #[inline]
-    pub(super) fn with_missed(mut self, missed: u32) -> Self {
-        self.missed = missed;
-        self
-    }
-
     /// See [`Message::missed`].
     pub fn missed(&self) -> u32 {
         self.missed
@@ -111,7 +104,8 @@ const LEFT_OUT: u32 = 32;
 
 /// Sets the count of messages not sent in a message of bytes.
 #[inline]
-pub(super) fn after(mut words: Words, left_out: u32) -> Words {
+pub(super) fn after(words: &Words, left_out: u32) -> Words {
+    let mut words = *words;
     words[0] |= u64::from(left_out) << LEFT_OUT;
     words
 }
@@ -174,8 +168,9 @@ fn words(head: u64, bytes: &[u8]) -> Words {
     words
 }
 
+/// Reads a message, before which the receiver missed this many.
 #[inline]
-pub(super) fn read(ticket: u64, words: &Words) -> Result<Carried, RecvError> {
+pub(super) fn read(ticket: u64, words: &Words, missed: u32) -> Result<Carried, RecvError> {
     let rest = words[0] >> 8 & NUMBERS;
     match words[0] & 0xff {
         BUFFER => {
@@ -190,7 +185,7 @@ pub(super) fn read(ticket: u64, words: &Words) -> Result<Carried, RecvError> {
             for (bytes, word) in bytes.chunks_exact_mut(8).zip(&words[1..]) {
                 bytes.copy_from_slice(&word.to_ne_bytes());
             }
-            Ok(Carried::Bytes(Inline { bytes, len: rest as u32, missed: 0 }))
+            Ok(Carried::Bytes(Inline { bytes, len: rest as u32, missed }))
         }
         BYTES => Err(RecvError::Damaged { what: "it has more bytes than a slot" }),
         _ => Err(RecvError::Damaged { what: "it is of no known kind" }),

@@ -207,7 +207,7 @@ pub(crate) use layout::format;
 
 pub use borrower::Loan;
 pub use error::{ChannelError, RecvError, SendError, SendErrorKind, WaitAnyError};
-pub use futures::{RecvFuture, SendBytesFuture, SendFuture};
+pub use futures::RecvFuture;
 pub use interrupt::Interrupter;
 pub use message::{Inline, Message, MAX_INLINE};
 pub use opening::ReceiverBuilder;

@@ -8,7 +8,6 @@
 //! releases the lock.
 
 use super::bell::Bell;
-use super::end::End;
 use super::error::ChannelError;
 use super::layout::{not_a_channel, size, Facts, Found, Kind, Shared};
 use super::meeting::Seat;
@@ -91,7 +90,7 @@ impl Object {
     /// Creates a pair for its sender.
     pub(super) fn create(name: &Name, facts: &Facts, mode: u32) -> Result<Self, ChannelError> {
         let this = Self::make(name, facts, mode, None)?;
-        let this = this.hold(name, false, Self::to_receiver)?;
+        let this = this.hold(name, false, Shared::to_receiver)?;
         this.shared.header().what.0.finish();
         Ok(this)
     }
@@ -104,7 +103,7 @@ impl Object {
         if !this.locks.try_lock(RECEIVER_BYTE).map_err(|error| name.error(LOCK, 0, error))? {
             return Err(ChannelError::HasReceiver { object: name.path() });
         }
-        let this = this.hold(name, false, Self::to_sender)?;
+        let this = this.hold(name, false, Shared::to_sender)?;
         this.shared.header().what.0.finish();
         Ok(this)
     }
@@ -120,8 +119,8 @@ impl Object {
     /// Holds a bell of this object for this end, until the end is dropped or the process dies.
     /// `listed` stays `None` if the bell has, or had, a holder. `has_place` is as in
     /// [`Listed::new`].
-    fn hold(mut self, name: &Name, has_place: bool, bell: impl Fn(&Self) -> &Bell) -> Result<Self, ChannelError> {
-        let bell = bell(&self);
+    fn hold(mut self, name: &Name, has_place: bool, bell: fn(&Shared) -> &Bell) -> Result<Self, ChannelError> {
+        let bell = bell(&self.shared);
         let word = addr_of!(*bell).cast::<u8>().cast_mut();
         // SAFETY: both bells lie in the first page of the mapping, which `make` and `layout::open`
         // have put behind a page of this process's own, for entries.
@@ -135,27 +134,11 @@ impl Object {
         Ok(self)
     }
 
-    /// Returns the receiver's end of a pair that was found. It becomes the receiver's only when it
-    /// has [joined](Self::join).
-    pub(super) fn of_pair(found: Found, name: &Name) -> Result<Self, ChannelError> {
-        let this = Self::found(found, None);
-        if this.to_receiver().is_held() {
-            return Ok(this);
-        }
-        Err(ChannelError::SenderGone { object: name.path() })
-    }
-
-    /// Returns the publisher's end of a branch that was found. It becomes the publisher's only when
-    /// it has [connected](Self::meet) the receiver.
-    pub(super) fn of_branch(found: Found, seat: Seat) -> Self {
-        Self::found(found, Some(seat))
-    }
-
     /// Makes this end of a branch the publisher's (P4). Returns `None` if the receiver was
     /// connected before.
     pub(super) fn meet(self, name: &Name) -> Result<Option<Self>, ChannelError> {
         // The publisher's object, which the seat keeps alive, has reserved a place for each seat.
-        let this = self.hold(name, true, Self::to_receiver)?;
+        let this = self.hold(name, true, Shared::to_receiver)?;
         Ok(this.listed.is_some().then_some(this))
     }
 
@@ -163,7 +146,7 @@ impl Object {
     /// pair.
     #[inline]
     pub(super) fn is_met(&self) -> bool {
-        self.seat.is_none() || self.to_receiver().was_held()
+        self.seat.is_none() || self.shared.to_receiver().was_held()
     }
 
     /// Returns why the publisher's last try to connect this receiver failed.
@@ -185,7 +168,7 @@ impl Object {
     #[inline]
     pub(super) fn look_for_publisher(&self) {
         if !self.is_met() && !self.has_sender() {
-            self.to_receiver().leave();
+            self.shared.to_receiver().leave();
         }
     }
 
@@ -194,7 +177,10 @@ impl Object {
         self.seat.as_ref()
     }
 
-    fn found(found: Found, seat: Option<Seat>) -> Self {
+    /// Returns an end of an object that was found, with the seat if it is a branch. It belongs to the
+    /// receiver only when that has [joined](Self::join) the pair, or to the publisher when that has
+    /// [connected](Self::meet) the receiver.
+    pub(super) fn found(found: Found, seat: Option<Seat>) -> Self {
         let shared = Arc::new(Shared::new(found.mapping, &found.facts));
         Self { listed: None, shared, seat, fork_epoch: fork::epoch(), _link: None, locks: Arc::new(found.locks) }
     }
@@ -206,6 +192,10 @@ impl Object {
 
     /// Makes this end of a pair the receiver's. If two try at the same time, one succeeds.
     pub(super) fn join(self, name: &Name) -> Result<Self, ChannelError> {
+        let gone = || ChannelError::SenderGone { object: name.path() };
+        if !self.shared.to_receiver().is_held() {
+            return Err(gone());
+        }
         let taken = || ChannelError::HasReceiver { object: name.path() };
         // The lock comes first: the holder of the bell always holds the lock too.
         match self.locks.try_lock(RECEIVER_BYTE) {
@@ -213,17 +203,18 @@ impl Object {
             Ok(false) => return Err(taken()),
             Err(error) => return Err(name.error(LOCK, 0, error).into()),
         }
-        let this = self.hold(name, false, Self::to_sender)?;
+        let this = self.hold(name, false, Shared::to_sender)?;
         if this.listed.is_none() {
             // The sender may have closed the bell in between, because no receiver had joined.
             let is_closed = this.shared.header().what.0.is_closed();
-            return Err(if is_closed { ChannelError::SenderGone { object: name.path() } } else { taken() });
+            return Err(if is_closed { gone() } else { taken() });
         }
-        this.to_sender().ring();
+        this.shared.to_sender().ring();
         Ok(this)
     }
 
     /// Returns the mapping, for callers that need it longer than this end lives.
+    #[inline]
     pub(super) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
@@ -233,42 +224,10 @@ impl Object {
         &self.locks
     }
 
-    /// Returns the number of messages that fit, not counting the extra slot.
-    pub(super) fn capacity(&self) -> usize {
-        self.shared.capacity()
-    }
-
-    #[inline]
-    pub(super) fn slots(&self) -> &[super::ring::Slot] {
-        self.shared.slots()
-    }
-
-    /// Returns the bell that the sender rings.
-    #[inline]
-    pub(super) fn to_receiver(&self) -> &Bell {
-        self.shared.to_receiver()
-    }
-
     /// Returns `true` if the sender has left or died. For the receiver.
     #[inline]
     pub(super) fn is_sender_gone(&self) -> bool {
-        self.to_receiver().is_gone()
-    }
-
-    /// Returns the bell that the receiver rings.
-    #[inline]
-    pub(super) fn to_sender(&self) -> &Bell {
-        self.shared.to_sender()
-    }
-
-    /// Returns the end on which the receiver sleeps.
-    pub(super) fn receivers_end(&self) -> End {
-        End::of_object(&self.shared, Shared::to_receiver)
-    }
-
-    /// Returns the end on which the sender sleeps.
-    pub(super) fn senders_end(&self) -> End {
-        End::of_object(&self.shared, Shared::to_sender)
+        self.shared.to_receiver().is_gone()
     }
 
     /// Returns `true` if the sender's process is alive and the sender not dropped. For the
@@ -285,7 +244,7 @@ impl Object {
     /// sender.
     pub(super) fn may_have_receiver(&self) -> bool {
         // A branch is created by its receiver.
-        let may_come = self.seat.is_none() && !self.to_sender().is_held();
+        let may_come = self.seat.is_none() && !self.shared.to_sender().is_held();
         may_come || self.is_receiver_locked()
     }
 
@@ -310,9 +269,9 @@ impl Object {
     /// Closes the object for the sender: no receiver can open it any more.
     pub(super) fn close(&self) {
         self.shared.header().what.0.close();
-        self.to_receiver().leave();
+        self.shared.to_receiver().leave();
         // A receiver that found the channel open but has not joined yet is refused.
-        self.to_sender().close();
+        self.shared.to_sender().close();
     }
 }
 

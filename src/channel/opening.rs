@@ -127,7 +127,7 @@ impl ReceiverBuilder {
         if self.capacity.is_some() || self.loans.is_some() || self.on_full.is_some() {
             return Err(ChannelError::NoPublisher { object: name.path() });
         }
-        Object::of_pair(found, name)?.join(name)
+        Object::found(found, None).join(name)
     }
 
     /// Takes a seat of a publisher (see `meeting`).
@@ -173,7 +173,7 @@ impl ReceiverBuilder {
             return Ok((branch, on_full));
         }
         // The publisher may have opened the branch already.
-        branch.to_sender().leave();
+        branch.shared().to_sender().leave();
         Err(gone())
     }
 

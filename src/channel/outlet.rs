@@ -94,7 +94,7 @@ impl Outlet {
     }
 
     #[inline]
-    pub(super) fn fill(&mut self, words: Words) {
+    pub(super) fn fill(&mut self, words: &Words) {
         if self.is_taker {
             self.branch.fill(&message::after(words, self.left_out));
         }
@@ -104,7 +104,7 @@ impl Outlet {
         ReceiverState {
             id: self.id,
             on_full: self.branch.on_full,
-            capacity: self.branch.object.capacity(),
+            capacity: self.branch.object.shared().capacity(),
             waiting: self.branch.waiting(),
             lent: self.branch.lent(),
             dropped: self.dropped,

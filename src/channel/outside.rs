@@ -5,7 +5,7 @@
 #![forbid(unsafe_code)]
 
 use super::error::ChannelError;
-use super::layout::{size, Facts, Kind, Shared, What, EXTRA_SLOTS, MAX_LOANS, MAX_SLOTS};
+use super::layout::{size, Facts, Kind, Shared, What, EXTRA_SLOTS, WRONG_SIZE};
 use super::lent::{self, Lent};
 use super::message;
 use super::ring;
@@ -60,12 +60,9 @@ pub(crate) fn look(file: &File, name: &Name, len: usize) -> Result<Outside, Chan
     }
     let copy = Mapping::copy_of(file, name, PAGE)?;
     let facts = What::of(&copy).facts(|| name.path())?;
-    let are_slots = (1 + EXTRA_SLOTS..=MAX_SLOTS + EXTRA_SLOTS).contains(&facts.slots);
-    if !are_slots || facts.loans > MAX_LOANS {
-        return bad("its size does not match its header");
-    }
-    if facts.kind != Kind::Meeting && len < size(facts.slots, facts.loans) {
-        return bad("its size does not match its header");
+    // Checked first, because the size of impossible numbers may not be one.
+    if !facts.are_possible() || facts.kind != Kind::Meeting && len < size(facts.slots, facts.loans) {
+        return bad(WRONG_SIZE);
     }
     let (role, traffic) = match facts.kind {
         Kind::Meeting => (Role::Meeting, Traffic::default()),
@@ -82,7 +79,7 @@ fn traffic(file: &File, name: &Name, facts: &Facts) -> Result<Traffic, ChannelEr
     let slots = shared.slots();
     let sent = ring::sent(slots);
     let last = sent.checked_sub(1).and_then(|ticket| Some((ticket, ring::words_of(slots, ticket)?)));
-    let place = last.filter(|(ticket, words)| message::read(*ticket, words).is_ok());
+    let place = last.filter(|(ticket, words)| message::read(*ticket, words, 0).is_ok());
     let left_out = place.map_or(0, |(ticket, words)| message::place(ticket, &words).wrapping_sub(ticket as u32));
     // The extra slot may hold a message too.
     let waiting = ring::waiting(slots).min(shared.capacity());

@@ -312,8 +312,8 @@ impl Publisher {
     #[inline]
     fn send_buffer(&mut self, message: ShmBuf, patience: Patience) -> Result<usize, SendError<ShmBuf>> {
         let fail = |kind, message| Err(SendError { kind, message });
-        if !self.meeting.is_ours() {
-            return fail(SendErrorKind::Forked, message);
+        if let Err(kind) = self.check_fork() {
+            return fail(kind, message);
         }
         let (found, expected) = (message.provider(), self.rules.provider);
         if found != expected {
@@ -374,21 +374,24 @@ impl Publisher {
 
     #[inline]
     fn send_inline(&mut self, bytes: &[u8], patience: Patience) -> Result<usize, SendErrorKind> {
-        if !self.meeting.is_ours() {
-            return Err(SendErrorKind::Forked);
-        }
+        self.check_fork()?;
         // Converted here so that it inlines: callers mostly know the length at compile time.
-        self.send_words(message::of_bytes(bytes)?, patience)
+        self.send_words(&message::of_bytes(bytes)?, patience)
     }
 
-    fn send_words(&mut self, words: Words, patience: Patience) -> Result<usize, SendErrorKind> {
+    fn send_words(&mut self, words: &Words, patience: Patience) -> Result<usize, SendErrorKind> {
         let takers = self.prepare(false, patience)?;
         if self.history_len > 0 {
-            self.keep(Kept::Bytes(words));
+            self.keep(Kept::Bytes(*words));
         }
         self.outlets.iter_mut().for_each(|outlet| outlet.fill(words));
         self.ring();
         Ok(takers)
+    }
+
+    #[inline]
+    fn check_fork(&self) -> Result<(), SendErrorKind> {
+        self.meeting.is_ours().then_some(()).ok_or(SendErrorKind::Forked)
     }
 
     /// Steps 1 and 2: chooses the receivers of the next message. Returns their number.
@@ -421,14 +424,14 @@ impl Publisher {
     fn ring(&mut self) {
         fence(Ordering::SeqCst); // W2 of all bells (see `bell`)
         let takers = || self.outlets.iter().filter(|outlet| outlet.is_taker);
-        takers().for_each(|outlet| outlet.branch.object.to_receiver().ring_after_fence());
+        takers().for_each(|outlet| outlet.branch.object.shared().to_receiver().ring_after_fence());
         self.outlets.iter_mut().for_each(Outlet::look_for_room);
     }
 
     /// Step 1: connects new receivers.
     #[inline]
     fn meet(&mut self) {
-        let arrivals = self.meeting.arrivals();
+        let arrivals = self.meeting.header().arrivals();
         if arrivals != self.arrivals {
             self.admit(arrivals);
         }
@@ -523,8 +526,8 @@ impl Publisher {
         if !is_within || !found.has_all_its_memory(name)? {
             return Ok(None);
         }
-        let object = Object::of_branch(found, seat);
-        let is_here = !object.to_sender().is_gone() && object.is_receiver_locked();
+        let object = Object::found(found, Some(seat));
+        let is_here = !object.shared().to_sender().is_gone() && object.is_receiver_locked();
         Ok(is_here.then_some((object, facts)))
     }
 
@@ -538,12 +541,12 @@ impl Publisher {
         let Some(object) = object.meet(&name)? else { return Ok(None) };
         let branch = Branch::new(object, loans, facts.on_full, interrupts, self.pool.upgrade().as_deref());
         let mut outlet = Outlet { branch, id, left_out: 0, dropped: 0, is_taker: false };
-        let last = self.history.len().saturating_sub(outlet.branch.object.capacity().min(facts.loans));
+        let last = self.history.len().saturating_sub(outlet.branch.object.shared().capacity().min(facts.loans));
         for kept in self.history.iter().skip(last) {
             outlet.make_room(matches!(kept, Kept::Buffer(_)));
             match kept {
                 Kept::Buffer(buffer) => outlet.lend(buffer.place(), buffer.clone()),
-                Kept::Bytes(words) => outlet.fill(*words),
+                Kept::Bytes(words) => outlet.fill(words),
             }
             outlet.look_for_room();
         }
@@ -594,10 +597,8 @@ impl Publisher {
             return Err(SendErrorKind::TooFewSeats { receivers: count, seats });
         }
         loop {
-            if !self.meeting.is_ours() {
-                return Err(SendErrorKind::Forked);
-            }
-            let known = self.meeting.arrivals();
+            self.check_fork()?;
+            let known = self.meeting.header().arrivals();
             self.look_around();
             // After `look_around`, which resets this when it drops a receiver.
             self.interrupts.aim(Asleep::AtMeeting(self.meeting.page().clone()));
@@ -610,7 +611,7 @@ impl Publisher {
             if deadline.is_some_and(Deadline::has_passed) {
                 return Err(SendErrorKind::TimedOut);
             }
-            self.meeting.wait_for_another(known, Deadline::first(deadline, Deadline::after(LOOK_AGAIN)));
+            self.meeting.header().wait_for_another(known, Deadline::first(deadline, Deadline::after(LOOK_AGAIN)));
         }
     }
 
@@ -622,9 +623,7 @@ impl Publisher {
     ///
     /// [`SendErrorKind::TimedOut`], [`SendErrorKind::Interrupted`], [`SendErrorKind::Forked`].
     pub fn wait_until_received(&mut self, timeout: Duration) -> Result<(), SendErrorKind> {
-        if !self.meeting.is_ours() {
-            return Err(SendErrorKind::Forked);
-        }
+        self.check_fork()?;
         let deadline = Deadline::after(timeout);
         self.look_around();
         for outlet in &mut self.outlets {
@@ -648,11 +647,6 @@ impl Publisher {
         branches.find(|outlet| !outlet.branch.is_ready_for(is_buffer)).map(|outlet| &mut outlet.branch)
     }
 
-    /// Deregisters the wakers of all branches.
-    pub(super) fn disarm(&mut self) {
-        self.outlets.iter_mut().for_each(|outlet| outlet.branch.sleeper.disarm());
-    }
-
     /// Returns the id of the provider whose buffers this publisher sends.
     pub fn provider(&self) -> ProviderId {
         self.rules.provider
@@ -664,7 +658,7 @@ impl Drop for Publisher {
         // In a forked child the channel belongs to the parent.
         if self.meeting.is_ours() {
             // C1
-            self.meeting.close();
+            self.meeting.header().close();
             // C2
             self.outlets.iter().for_each(|outlet| outlet.branch.close());
             // A drop must not need memory. Without heap, the receivers find the meeting's lock

@@ -7,11 +7,11 @@ use super::borrower::MappedSegments;
 use super::end::Sleeper;
 use super::error::RecvError;
 use super::interrupt::{Interrupter, Interrupts};
+use super::layout::Shared;
 use super::message::{self, Carried, Message};
 use super::object::Object;
 use super::ring::{self, Ticket, Words};
 use super::rules::OnFull;
-use super::spin;
 use crate::error::OsError;
 use crate::os::deadline::Deadline;
 use crate::peer::error::AttachError;
@@ -43,7 +43,7 @@ pub struct Receiver {
 impl Receiver {
     /// Returns the receiver of a channel that it has joined.
     pub(super) fn new(object: Object, segments: MappedSegments, on_full: OnFull, spin: Duration) -> Self {
-        let sleeper = Box::new(Sleeper::new(object.receivers_end(), Interrupts::new()));
+        let sleeper = Box::new(Sleeper::new(object.shared(), Shared::to_receiver, Interrupts::new()));
         let (ticket, expected, read, turn) = (Ticket::default(), 0, None, 0);
         Self { sleeper, object, segments, ticket, expected, read, on_full, spin, turn }
     }
@@ -75,11 +75,9 @@ impl Receiver {
     /// Like [`recv`](Self::recv), but never blocks.
     #[inline]
     pub fn try_recv(&mut self) -> Result<Message, RecvError> {
-        self.check_fork()?;
-        self.free_read();
+        self.ask()?;
         // Check the bell first: messages sent before the sender left are received before
         // `Disconnected`.
-        self.object.look_for_publisher();
         let is_gone = self.object.is_sender_gone();
         match self.take() {
             Some(taken) => taken,
@@ -102,9 +100,7 @@ impl Receiver {
                 return Err(RecvError::TimedOut);
             }
             match self.wait(deadline) {
-                Woken::Ready if !self.has_next() && self.sleeper.interrupts().take() => {
-                    return Err(RecvError::Interrupted)
-                }
+                Woken::Interrupted => return Err(RecvError::Interrupted),
                 Woken::Ready => was_ready = true,
                 Woken::TimedOut => return Err(RecvError::TimedOut),
                 Woken::Gone => return Err(RecvError::Disconnected),
@@ -144,7 +140,7 @@ impl Receiver {
     /// Returns the number of unreceived messages that the channel can hold; see
     /// [`ReceiverBuilder::capacity`](super::ReceiverBuilder::capacity).
     pub fn capacity(&self) -> usize {
-        self.object.capacity()
+        self.object.shared().capacity()
     }
 
     /// Returns what happens when that many messages are waiting. A [`Sender`](super::Sender)
@@ -162,13 +158,9 @@ impl Receiver {
     /// registers on its way to the caller.
     #[inline(never)]
     fn wait(&mut self, deadline: Option<Deadline>) -> Woken {
-        self.object.look_for_publisher();
-        self.sleeper.leave_helper();
-        let is_over = || self.has_next() || self.sleeper.interrupts().is_set();
-        let mut look = self.sleeper.look;
-        let woken = spin(self.spin, self.sleeper.bell(), deadline, &mut look, is_over, || self.object.has_sender());
-        self.sleeper.look = look;
-        woken
+        let Self { object, sleeper, ticket, .. } = self;
+        object.look_for_publisher();
+        sleeper.wait(self.spin, deadline, || has_next(object, *ticket), || object.has_sender())
     }
 
     /// If a check is due and the sender has died, closes the channel on its behalf.
@@ -178,6 +170,7 @@ impl Receiver {
     }
 
     /// Frees the slot of the last message and prepares to receive the next one.
+    #[inline]
     pub(super) fn ask(&mut self) -> Result<(), RecvError> {
         self.check_fork()?;
         self.free_read();
@@ -205,50 +198,48 @@ impl Receiver {
     /// Receives the next message if it has arrived, or returns why none can arrive.
     #[inline]
     pub(super) fn take(&mut self) -> Option<Result<Message, RecvError>> {
-        self.take_message().or_else(|| self.object.take_refusal().map(|errno| Err(RecvError::NotConnected { errno })))
-    }
-
-    #[inline]
-    fn take_message(&mut self) -> Option<Result<Message, RecvError>> {
         // `prepare` maps the segment before the claim: the sender counts a claimed message as
         // received.
         let Self { object, segments, ticket, on_full, .. } = self;
         let may_vanish = *on_full == OnFull::KeepLatest;
         let prepare = |ticket, words: &_| prepare(object, segments, ticket, words);
-        let (words, ticket) = match ring::receive(object.slots(), ticket, may_vanish, prepare)? {
-            Ok(received) => received,
-            Err(error) => return Some(Err(RecvError::NotNow(error))),
+        let (words, ticket) = match ring::receive(object.shared().slots(), ticket, may_vanish, prepare) {
+            Some(Ok(received)) => received,
+            Some(Err(error)) => return Some(Err(RecvError::NotNow(error))),
+            None => return object.take_refusal().map(|errno| Err(RecvError::NotConnected { errno })),
         };
         if may_vanish {
-            object.to_sender().ring();
+            object.shared().to_sender().ring_after_rmw();
         } else {
             self.read = Some(ticket);
         }
         let number = ticket.number();
         let place = message::place(number, &words);
         let missed = place.wrapping_sub(self.expected);
-        let message = match message::read(number, &words) {
-            Ok(Carried::Bytes(bytes)) => Message::Bytes(bytes.with_missed(missed)),
-            Ok(Carried::Buffer(place)) => match segments.open(&place, || is_sender_there(object)) {
-                Ok(loan) => Message::Buffer(loan.with_missed(missed)),
+        let message = match message::read(number, &words, missed) {
+            Ok(Carried::Bytes(bytes)) => Ok(Message::Bytes(bytes)),
+            Ok(Carried::Buffer(place)) => match segments.open(&place, missed, || is_sender_there(object)) {
+                Ok(loan) => Ok(Message::Buffer(loan)),
                 Err(error) => {
                     segments.borrower().give_back(place.number);
-                    return Some(Err(error.into()));
+                    Err(error.into())
                 }
             },
-            Err(error) => return Some(Err(error)),
+            Err(error) => Err(error),
         };
         // If a message cannot be read, the next one reports its count of missed messages.
-        self.expected = place.wrapping_add(1);
-        Some(Ok(message))
+        if message.is_ok() {
+            self.expected = place.wrapping_add(1);
+        }
+        Some(message)
     }
 
     /// Frees the slot of the message received last, and rings for the sender.
     #[inline]
     fn free_read(&mut self) {
         if let Some(read) = self.read.take() {
-            ring::free(self.object.slots(), read);
-            self.object.to_sender().ring();
+            ring::free(self.object.shared().slots(), read);
+            self.object.shared().to_sender().ring();
         }
     }
 
@@ -266,7 +257,7 @@ impl Receiver {
 /// connect this receiver.
 #[inline]
 fn has_next(object: &Object, ticket: Ticket) -> bool {
-    ring::has_passed(object.slots(), ticket) || object.refusal().is_some()
+    ring::has_passed(object.shared().slots(), ticket) || object.refusal().is_some()
 }
 
 /// Maps the segment of a message if possible. Fails only if a later attempt may succeed.
@@ -275,7 +266,7 @@ fn prepare(object: &Object, segments: &mut MappedSegments, ticket: Ticket, words
     if message::segment(words).map_or(true, |segment| segments.is_prepared(segment)) {
         return Ok(());
     }
-    let Ok(Carried::Buffer(place)) = message::read(ticket.number(), words) else { return Ok(()) };
+    let Ok(Carried::Buffer(place)) = message::read(ticket.number(), words, 0) else { return Ok(()) };
     match segments.prepare(&place, || is_sender_there(object)) {
         Err(AttachError::Os(error)) if may_work_later(&error) => Err(error),
         // A message that cannot be mapped is received anyway; `open` then reports the error.
@@ -300,13 +291,13 @@ impl Drop for Receiver {
         }
         // Free the slot first, so that the sender does not count a received message as unreceived.
         self.free_read();
-        self.object.to_sender().leave();
+        self.object.shared().to_sender().leave();
         // Partner: the fence before the sender rings, which precedes its `Branch::is_left`.
         fence(Ordering::SeqCst);
         // Return the unreceived buffers. The sender handles whatever it sends from now on.
-        let slots = self.object.slots();
+        let slots = self.object.shared().slots();
         for (words, ticket) in (0..slots.len()).map_while(|_| ring::claim_next(slots, &mut self.ticket)) {
-            if let Ok(Carried::Buffer(place)) = message::read(ticket.number(), &words) {
+            if let Ok(Carried::Buffer(place)) = message::read(ticket.number(), &words, 0) {
                 self.segments.borrower().give_back(place.number);
             }
         }

@@ -126,10 +126,8 @@ impl Sender {
     /// [`SendErrorKind::TimedOut`], [`SendErrorKind::Disconnected`],
     /// [`SendErrorKind::Interrupted`], [`SendErrorKind::Forked`].
     pub fn wait_for_receiver(&mut self, timeout: Duration) -> Result<(), SendErrorKind> {
-        if !self.branch.object.is_ours() {
-            return Err(SendErrorKind::Forked);
-        }
-        self.branch.wait(Duration::ZERO, Deadline::after(timeout), Branch::has_had_receiver)
+        self.check_fork()?;
+        self.branch.wait(Duration::ZERO, Deadline::after(timeout), |object, _| object.shared().to_sender().is_held())
     }
 
     /// Blocks until the receiver has received everything and asked for more, for at most `timeout`.
@@ -140,9 +138,7 @@ impl Sender {
     /// [`SendErrorKind::TimedOut`]; [`SendErrorKind::Disconnected`], even if the receiver had
     /// received everything; [`SendErrorKind::Interrupted`]; [`SendErrorKind::Forked`].
     pub fn wait_until_received(&mut self, timeout: Duration) -> Result<(), SendErrorKind> {
-        if !self.branch.object.is_ours() {
-            return Err(SendErrorKind::Forked);
-        }
+        self.check_fork()?;
         self.branch.wait_until_received(Deadline::after(timeout))?;
         // A closing receiver marks unreceived messages as received.
         if self.branch.is_gone() {
@@ -158,7 +154,7 @@ impl Sender {
 
     /// Returns how many unreceived messages the channel can hold.
     pub fn capacity(&self) -> usize {
-        self.branch.object.capacity()
+        self.branch.object.shared().capacity()
     }
 
     /// Sends a buffer to the receiver, which need not have opened the channel yet. Blocks until
@@ -272,12 +268,15 @@ impl Sender {
         }
     }
 
+    #[inline]
+    fn check_fork(&self) -> Result<(), SendErrorKind> {
+        self.branch.object.is_ours().then_some(()).ok_or(SendErrorKind::Forked)
+    }
+
     /// Like [`Branch::reserve`], but fails if the receiver is closed or dead.
     #[inline]
     fn reserve(&mut self, is_buffer: bool, patience: Patience) -> Result<(), SendErrorKind> {
-        if !self.branch.object.is_ours() {
-            return Err(SendErrorKind::Forked);
-        }
+        self.check_fork()?;
         if self.branch.is_gone() {
             return Err(SendErrorKind::Disconnected);
         }

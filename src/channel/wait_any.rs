@@ -8,9 +8,9 @@ use super::receiver::Receiver;
 use super::LOOKS;
 use crate::os::deadline::Deadline;
 use crate::os::futex::{can_sleep_on_many, Words, MOST_WORDS};
-use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::task::{Wake, Waker};
+use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 /// Blocks until one of several receivers has a message, for at most `timeout`; [`Duration::MAX`]
@@ -158,24 +158,18 @@ fn sleep(receivers: &mut [&mut Receiver], deadline: Option<Deadline>) -> Found {
     found
 }
 
-/// A thread that sleeps until a helper wakes it.
-#[derive(Default)]
-struct Waiting {
-    is_woken: Mutex<bool>,
-    woken: Condvar,
-}
+/// Wakes a thread that waits for a helper.
+struct Unpark(Thread);
 
-impl Wake for Waiting {
+impl Wake for Unpark {
     fn wake(self: Arc<Self>) {
-        *self.is_woken.lock() = true;
-        self.woken.notify_one();
+        self.0.unpark();
     }
 }
 
 /// Sleeps until a helper thread, which sleeps on the bells, wakes this one.
 fn sleep_by_helpers(receivers: &mut [&mut Receiver], deadline: Option<Deadline>) -> Result<Found, WaitAnyError> {
-    let waiting = Arc::new(Waiting::default());
-    let waker = Waker::from(waiting.clone());
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let count = receivers.len();
     receivers.iter().for_each(|receiver| receiver.sleeper.aim());
     let found = loop {
@@ -187,16 +181,10 @@ fn sleep_by_helpers(receivers: &mut [&mut Receiver], deadline: Option<Deadline>)
         if let Some(found) = find(receivers) {
             break Ok(found);
         }
-        let mut is_woken = waiting.is_woken.lock();
-        while !*is_woken && !deadline.is_some_and(Deadline::has_passed) {
-            match deadline.map(Deadline::left) {
-                Some(left) => drop(waiting.woken.wait_for(&mut is_woken, left)),
-                None => waiting.woken.wait(&mut is_woken),
-            }
+        if deadline.is_some_and(Deadline::has_passed) {
+            break Ok(Found::TimedOut);
         }
-        if !std::mem::take(&mut *is_woken) {
-            break Ok(find(receivers).unwrap_or(Found::TimedOut));
-        }
+        deadline.map(Deadline::left).map_or_else(thread::park, thread::park_timeout);
     };
     receivers.iter_mut().for_each(|receiver| receiver.sleeper.disarm());
     found

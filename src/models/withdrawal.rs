@@ -61,6 +61,7 @@ impl Channel {
         for received in 1.. {
             let number = loop {
                 if let Some(number) = self.receive(&mut ticket) {
+                    self.to_sender.ring_after_rmw(); // as `Receiver::take`
                     break number;
                 }
                 let is_over = || ring::has_passed(&self.slots, ticket);
@@ -109,7 +110,8 @@ fn withdraw_buffer_during_receive() {
     });
 }
 
-/// With `KeepLatest`, the receiver wakes for the last message, and the sender always finds room.
+/// With `KeepLatest`, the receiver wakes for the last message, the sender always finds room, and it
+/// wakes once the last message was received.
 #[test]
 fn keep_latest_with_bells() {
     model(2, || {
@@ -118,8 +120,9 @@ fn keep_latest_with_bells() {
             let channel = channel.clone();
             move || channel.receive_until(1)
         });
-        let (mut ticket, mut withdrawn) = (Ticket::default(), 0);
+        let (mut ticket, mut last, mut withdrawn) = (Ticket::default(), Ticket::default(), 0);
         for buffer in 0..2 {
+            last = ticket;
             channel.send(&mut ticket, buffer);
             // `Branch::look_for_room`.
             if !ring::has_room(&channel.slots, ticket) {
@@ -127,6 +130,8 @@ fn keep_latest_with_bells() {
                 withdrawn += usize::from(ring::claim(&channel.slots, &mut oldest).is_some());
             }
         }
+        let is_received = || ring::is_done(&channel.slots, last);
+        assert_eq!(channel.to_sender.wait(None, &mut Look::new(), is_received, || true), Woken::Ready);
         assert_eq!(receiver.join().unwrap() + withdrawn, 2);
     });
 }

@@ -15,6 +15,9 @@ mod eviction;
 mod grants;
 mod idle_window;
 mod lifetime;
+#[cfg(feature = "tracing")]
+#[path = "../support/log.rs"]
+mod log;
 mod mappings;
 mod memory;
 mod model;

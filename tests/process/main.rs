@@ -12,6 +12,9 @@
 
 #[macro_use]
 mod child;
+#[cfg(feature = "tracing")]
+#[path = "../support/log.rs"]
+mod log;
 #[path = "../support/own_shm.rs"]
 mod own_shm;
 mod peer;

@@ -516,6 +516,8 @@ fn poor_role(link: &Link, arguments: &[&str]) {
     let mut known = open(prefix, Receiver::builder());
     assert_eq!(send(&mut publisher, &provider, 0), 1);
     let mut sent = 1;
+    #[cfg(feature = "tracing")]
+    let log = crate::log::Log::start();
     let mut comes = loop {
         let mut comes = open(prefix, Receiver::builder().spin(NOW));
         let before = (shm::open_descriptors(), shm::mappings(prefix));
@@ -525,6 +527,11 @@ fn poor_role(link: &Link, arguments: &[&str]) {
             break comes;
         }
         assert_eq!((shm::open_descriptors(), shm::mappings(prefix)), before, "nothing is left of the attempt");
+        #[cfg(feature = "tracing")]
+        assert!(
+            matches!(&log.take()[..], [event] if event.starts_with("WARN message=receiver not connected")),
+            "there is an event for each refusal"
+        );
         let error = comes.try_recv().unwrap_err();
         assert!(matches!(error, RecvError::NotConnected { errno: libc::EMFILE }), "{error}");
         assert!(error.to_string().contains("descriptors"), "{error}");
@@ -547,6 +554,8 @@ fn poor_role(link: &Link, arguments: &[&str]) {
         assert_eq!(publisher.receivers().count(), 2, "it is met without the limit");
         drop(comes);
         assert_eq!(publisher.receivers().count(), 1);
+        #[cfg(feature = "tracing")]
+        log.take();
     };
     assert!(sent > 2, "the limit was felt");
     assert_eq!(number_of(&comes.recv().unwrap()), 4 * (sent - 1));
