@@ -58,8 +58,10 @@ pub(crate) fn check(message: &[u8], number: u64) {
     }
 }
 
+role!("killed-receiver", receiver_role);
+
 /// The role of a receiver. The arguments are the operation and the prefix.
-pub(crate) fn receiver_role(link: &Link, arguments: &[&str]) {
+fn receiver_role(link: &Link, arguments: &[&str]) {
     introduce(link);
     let (operation, prefix) = (arguments[0], arguments[1]);
     let client = Arc::new(shm::client(prefix));
@@ -104,8 +106,10 @@ pub(crate) fn receiver_role(link: &Link, arguments: &[&str]) {
     }
 }
 
+role!("killed-sender", sender_role);
+
 /// The role of a sender. The arguments are the operation and the prefix.
-pub(crate) fn sender_role(link: &Link, arguments: &[&str]) {
+fn sender_role(link: &Link, arguments: &[&str]) {
     introduce(link);
     let (operation, prefix) = (arguments[0], arguments[1]);
     let provider = builder(prefix).build().unwrap();

@@ -57,8 +57,10 @@ impl Footprint {
     }
 }
 
+role!("fallible", role);
+
 /// The role. The arguments are the operation and the prefix.
-pub(crate) fn role(link: &Link, arguments: &[&str]) {
+fn role(link: &Link, arguments: &[&str]) {
     introduce(link);
     let (operation, prefix) = (arguments[0], arguments[1]);
     let attempt = Attempt { link, prefix };

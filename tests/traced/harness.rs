@@ -3,6 +3,7 @@
 
 #![allow(dead_code)] // some of it is used only by those tests
 
+#[macro_use]
 #[path = "../process/child.rs"]
 pub(crate) mod child;
 #[path = "../process/peer.rs"]

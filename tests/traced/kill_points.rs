@@ -107,8 +107,10 @@ impl Drop for Victim {
     }
 }
 
+role!("idle", idle_role);
+
 /// The role of a child that does nothing.
-pub(crate) fn idle_role(link: &Link, _arguments: &[&str]) {
+fn idle_role(link: &Link, _arguments: &[&str]) {
     introduce(link);
 }
 

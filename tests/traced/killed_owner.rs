@@ -46,8 +46,10 @@ fn an_owner_is_killed_at_every_instruction() {
     kill_points::sweep(OPERATIONS, &mut Stage::new());
 }
 
+role!("killed-owner", role);
+
 /// The role. The arguments are the operation and the prefix.
-pub(crate) fn role(link: &crate::wire::Link, arguments: &[&str]) {
+fn role(link: &crate::wire::Link, arguments: &[&str]) {
     introduce(link);
     crate::owner_operations::operate(link, arguments[0], arguments[1]);
 }

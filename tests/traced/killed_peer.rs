@@ -43,8 +43,10 @@ fn a_peer_is_killed_at_every_instruction() {
 
 // ---- the child ---------------------------------------------------------------------------------
 
+role!("killed-peer", role);
+
 /// The role. The arguments are the operation and the prefix.
-pub(crate) fn role(link: &Link, arguments: &[&str]) {
+fn role(link: &Link, arguments: &[&str]) {
     introduce(link);
     let client = shm::client(arguments[1]);
     let Some(Message::Provider(id)) = link.receive().unwrap() else { panic!("a provider first") };

@@ -88,8 +88,10 @@ fn assert_usable(names: &Names, provider: &Provider) {
     }
 }
 
+role!("killed-subscriber", receiver_role);
+
 /// The role of a receiver. The arguments are the operation and the prefix.
-pub(crate) fn receiver_role(link: &Link, arguments: &[&str]) {
+fn receiver_role(link: &Link, arguments: &[&str]) {
     introduce(link);
     let (operation, prefix) = (arguments[0], arguments[1]);
     let client = Arc::new(shm::client(prefix));
@@ -169,8 +171,10 @@ impl Scene for Publishers {
     }
 }
 
+role!("killed-publisher", publisher_role);
+
 /// The role of a publisher. The arguments are the operation and the prefix.
-pub(crate) fn publisher_role(link: &Link, arguments: &[&str]) {
+fn publisher_role(link: &Link, arguments: &[&str]) {
     introduce(link);
     let (operation, prefix) = (arguments[0], arguments[1]);
     let provider = builder(prefix).build().unwrap();

@@ -17,6 +17,7 @@
 //! test all of it, the tracer would have to step through it once, and without optimisation some
 //! operations have a million instructions.
 
+#[macro_use]
 mod harness;
 
 mod calls;
@@ -38,19 +39,3 @@ mod trace;
 mod waits;
 
 use harness::{child, peer, shm, spaces, sys, wire};
-
-/// The program of a child, given its end of the socket and the arguments of the role.
-type Role = fn(&wire::Link, &[&str]);
-
-/// All roles by name.
-const ROLES: &[(&str, Role)] = &[
-    ("fallible", fallible::role),
-    ("idle", kill_points::idle_role),
-    ("killed-owner", killed_owner::role),
-    ("killed-peer", killed_peer::role),
-    ("killed-publisher", killed_publisher::publisher_role),
-    ("killed-receiver", channels::receiver_role),
-    ("killed-sender", channels::sender_role),
-    ("killed-subscriber", killed_publisher::receiver_role),
-    ("peer", peer::role),
-];
