@@ -295,6 +295,16 @@ impl Backend {
         places
     }
 
+    /// Returns `true` if a chunk should be dropped once its readers are done, rather than kept for
+    /// another message: a longer message keeps being refused, and it will fit where this chunk lies.
+    ///
+    /// For middleware that keeps chunks in lists of its own, outside of the backend. A dropped chunk
+    /// returns there by itself. While no message is being refused, this is one relaxed load.
+    #[inline]
+    pub fn wants_back(&self, segment: u64, offset: usize, len: usize) -> bool {
+        self.pool().is_in_region(segment, offset..offset.saturating_add(len))
+    }
+
     /// Returns `true` in a forked child of the process that built the backend. There, allocations
     /// fail and dropping chunks has no effect.
     #[inline]

@@ -35,7 +35,7 @@ use region::Region;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -100,6 +100,8 @@ pub(crate) struct Arenas {
     longest: usize,
     /// Whether arenas make way for a longer one only all together.
     all_or_none: bool,
+    /// Whether there is a region, as of the last change; readable without the lock.
+    has_region: Arc<AtomicBool>,
 }
 
 struct ArenaState {
@@ -113,6 +115,7 @@ struct ArenaState {
     /// small message, and fresh private memory would cost more than everything else.
     shadows: Vec<Shadow>,
     region: Option<Region>,
+    has_region: Arc<AtomicBool>,
     /// While there is no region: the class that was refused first, and when it may get one.
     refused: Option<(usize, Instant)>,
 }
@@ -169,6 +172,7 @@ impl Carved {
 impl Arenas {
     /// Creates an empty set of arenas. `max`, `first` and `longest` are whole pages.
     pub(crate) fn new(max: usize, first: First, longest: usize, all_or_none: bool) -> Self {
+        let has_region = Arc::new(AtomicBool::new(false));
         let state = ArenaState {
             arenas: Vec::new(),
             is_merged: false,
@@ -176,12 +180,13 @@ impl Arenas {
             // Allocated up front, so that freeing needs no memory.
             shadows: Vec::with_capacity(SPARE_SHADOWS),
             region: None,
+            has_region: has_region.clone(),
             refused: None,
         };
         // The segments cannot span more than this, so a higher cap has no effect.
         let max = max.min(longest.saturating_mul(MAX_SEGMENTS));
         let room = AtomicU8::new(Room::ToGrow as u8);
-        Self { state: Mutex::new(state), room, page: page_size(), max, first, longest, all_or_none }
+        Self { state: Mutex::new(state), room, page: page_size(), max, first, longest, all_or_none, has_region }
     }
 
     // ---- carving --------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ use super::{Arena, ArenaState, Arenas, Carved, Grain, Need};
 use crate::owner::class::MIN_SIZE;
 use crate::protocol::control::MAX_SEGMENTS;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// How long a region stays after its class was last refused, and how soon another class or another
@@ -50,8 +51,11 @@ pub(crate) struct Place {
 impl Place {
     /// Returns `true` if a piece overlaps it.
     pub(crate) fn takes(&self, piece: &Carved) -> bool {
-        let (serial, range) = (piece.payload.serial(), piece.range());
-        self.windows.iter().any(|(other, window)| *other == serial && overlap(window, &range))
+        self.overlaps(piece.payload.serial(), &piece.range())
+    }
+
+    fn overlaps(&self, serial: u64, range: &Range<usize>) -> bool {
+        self.windows.iter().any(|(other, window)| *other == serial && overlap(window, range))
     }
 }
 
@@ -184,6 +188,21 @@ impl Arenas {
         state.region.as_ref().is_some_and(|region| region.class != class)
     }
 
+    /// Returns `true` if part of a segment is in the region of a class that was refused lately. If
+    /// there is no region, this is one relaxed load.
+    #[inline]
+    pub(crate) fn is_in_region(&self, serial: u64, range: Range<usize>) -> bool {
+        // Relaxed: only a hint. A caller that misses a new region sees it with its next chunk.
+        self.has_region.load(Ordering::Relaxed) && self.is_in_asked_region(serial, &range)
+    }
+
+    #[cold]
+    fn is_in_asked_region(&self, serial: u64, range: &Range<usize>) -> bool {
+        let state = self.state.lock();
+        let region = state.region.as_ref().filter(|region| region.asked.elapsed() <= LAPSE);
+        region.is_some_and(|region| region.place.overlaps(serial, range))
+    }
+
     /// Returns `true` if the region is only a part of an arena.
     pub(crate) fn has_other_places(&self) -> bool {
         self.state.lock().region.as_ref().is_some_and(|region| !region.place.is_surrender)
@@ -208,6 +227,7 @@ impl Arenas {
         }
         let patience = before.saturating_mul(2).clamp(1, MOST_PATIENCE);
         state.region = Some(Region { class, place, chosen: now, asked: now, patience });
+        state.has_region.store(true, Ordering::Relaxed);
     }
 
     /// Returns `true`, and ends the region, if it belongs to the class and consists of whole arenas
@@ -256,6 +276,7 @@ impl ArenaState {
 
     pub(super) fn end_region(&mut self) {
         if self.region.take().is_some() {
+            self.has_region.store(false, Ordering::Relaxed);
             self.arenas.iter_mut().for_each(|arena| arena.pages.close(0..0));
         }
     }

@@ -39,6 +39,7 @@ use crate::owner::chunk::{Chunk, OwnedChunk};
 use crate::owner::control::OwnerControl;
 use crate::owner::error::{AllocError, AllocErrorKind};
 use crate::owner::payload::Payload;
+use std::ops::Range;
 
 impl Pool {
     // ---- idle chunks ----------------------------------------------------------------------------
@@ -171,6 +172,12 @@ impl Pool {
     /// `true`.
     fn give_up_region(&self, class: usize) -> bool {
         self.arenas.is_surrendered(class).then(|| self.give_up_arenas(false)).is_some()
+    }
+
+    /// Returns `true` if part of a segment is in the region of a length that was refused lately.
+    #[inline]
+    pub(crate) fn is_in_region(&self, serial: u64, range: Range<usize>) -> bool {
+        self.arenas.is_in_region(serial, range)
     }
 
     /// Notes that a request was refused for good. If its class keeps being refused, it gets a region.
