@@ -302,7 +302,7 @@ impl Backend {
     /// returns there by itself. While no message is being refused, this is one relaxed load.
     #[inline]
     pub fn wants_back(&self, segment: u64, offset: usize, len: usize) -> bool {
-        self.pool().is_in_region(segment, offset..offset.saturating_add(len))
+        self.pool().wants_back(segment, &(offset..offset.saturating_add(len)))
     }
 
     /// Returns `true` in a forked child of the process that built the backend. There, allocations

@@ -188,19 +188,28 @@ impl Arenas {
         state.region.as_ref().is_some_and(|region| region.class != class)
     }
 
-    /// Returns `true` if part of a segment is in the region of a class that was refused lately. If
-    /// there is no region, this is one relaxed load.
+    /// Returns the class that was refused lately and has a region, if part of a segment is in that
+    /// region. If there is no region, this is one relaxed load.
     #[inline]
-    pub(crate) fn is_in_region(&self, serial: u64, range: Range<usize>) -> bool {
-        // Relaxed: only a hint. A caller that misses a new region sees it with its next chunk.
-        self.has_region.load(Ordering::Relaxed) && self.is_in_asked_region(serial, &range)
+    pub(crate) fn region_at(&self, serial: u64, range: &Range<usize>) -> Option<usize> {
+        self.waiting(|region| region.place.overlaps(serial, range))
     }
 
-    #[cold]
-    fn is_in_asked_region(&self, serial: u64, range: &Range<usize>) -> bool {
+    /// Returns `true` if a class was refused lately and has a region, other than this class.
+    #[inline]
+    pub(crate) fn is_another_waiting(&self, class: usize) -> bool {
+        self.waiting(|region| region.class != class).is_some()
+    }
+
+    #[inline]
+    fn waiting(&self, is_meant: impl Fn(&Region) -> bool) -> Option<usize> {
+        // Relaxed: only a hint. A caller that misses a new region sees it with its next chunk.
+        if !self.has_region.load(Ordering::Relaxed) {
+            return None;
+        }
         let state = self.state.lock();
-        let region = state.region.as_ref().filter(|region| region.asked.elapsed() <= LAPSE);
-        region.is_some_and(|region| region.place.overlaps(serial, range))
+        let region = state.region.as_ref().filter(|region| region.asked.elapsed() <= LAPSE && is_meant(region));
+        region.map(|region| region.class)
     }
 
     /// Returns `true` if the region is only a part of an arena.

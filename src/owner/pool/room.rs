@@ -174,10 +174,12 @@ impl Pool {
         self.arenas.is_surrendered(class).then(|| self.give_up_arenas(false)).is_some()
     }
 
-    /// Returns `true` if part of a segment is in the region of a length that was refused lately.
+    /// Returns `true` if part of a segment is in the region of a class that was refused lately, and is
+    /// too short to serve that class itself.
     #[inline]
-    pub(crate) fn is_in_region(&self, serial: u64, range: Range<usize>) -> bool {
-        self.arenas.is_in_region(serial, range)
+    pub(crate) fn wants_back(&self, serial: u64, range: &Range<usize>) -> bool {
+        let class = self.arenas.region_at(serial, range);
+        class.is_some_and(|class| self.shapes[class].size() > range.len())
     }
 
     /// Notes that a request was refused for good. If its class keeps being refused, it gets a region.
