@@ -343,12 +343,15 @@ impl Backend {
                 return Ok(chunk);
             }
         }
-        pool.take_slow(class, len).or_else(|error| {
+        pool.take_now(class, len).or_else(|error| {
             if may_pass(&error) && self.has_come_back(has_collected, &error) {
-                pool.take_slow(class, len)
-            } else {
-                Err(error)
+                return pool.take_slow(class, len);
             }
+            // Only now: a length that a collection serves needs no region.
+            if error.is_at_the_cap() {
+                pool.note_refused(class, len);
+            }
+            Err(error)
         })
     }
 

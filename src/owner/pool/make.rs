@@ -91,10 +91,13 @@ impl Pool {
             // It may fit without what is lost to rounding.
             made = self.make(one_off).or(made);
         }
-        if made.as_ref().is_err_and(AllocError::is_at_the_cap) {
-            self.note_refusal(class, need);
-        }
         made
+    }
+
+    /// Notes that a request was refused for good.
+    pub(crate) fn note_refused(&self, class: usize, len: usize) {
+        let need = self.shapes[class].need;
+        self.note_refusal(class, Need { size: self.demand(class, len).1.min(need.size), ..need });
     }
 
     /// The least that a message of `len` bytes of a class takes: the grain, as a number, and bytes.
