@@ -295,6 +295,16 @@ impl Backend {
         places
     }
 
+    /// Returns `true` if a chunk should be dropped once its readers are done, rather than kept for
+    /// another message: a longer message keeps being refused, and it will fit where this chunk lies.
+    ///
+    /// For middleware that keeps chunks in lists of its own, outside of the backend. A dropped chunk
+    /// returns there by itself. While no message is being refused, this is one relaxed load.
+    #[inline]
+    pub fn wants_back(&self, segment: u64, offset: usize, len: usize) -> bool {
+        self.pool().wants_back(segment, &(offset..offset.saturating_add(len)))
+    }
+
     /// Returns `true` in a forked child of the process that built the backend. There, allocations
     /// fail and dropping chunks has no effect.
     #[inline]
@@ -333,12 +343,15 @@ impl Backend {
                 return Ok(chunk);
             }
         }
-        pool.take_slow(class, len).or_else(|error| {
+        pool.take_now(class, len).or_else(|error| {
             if may_pass(&error) && self.has_come_back(has_collected, &error) {
-                pool.take_slow(class, len)
-            } else {
-                Err(error)
+                return pool.take_slow(class, len);
             }
+            // Only now: a length that a collection serves needs no region.
+            if error.is_at_the_cap() {
+                pool.note_refused(class, len);
+            }
+            Err(error)
         })
     }
 

@@ -302,3 +302,27 @@ fn a_forked_child_owns_nothing() {
     drop((chunk, mapped, backend));
     assert_eq!(source.files(), NONE);
 }
+
+/// Otherwise middleware that keeps whole chunks in lists of its own starves long messages.
+#[test]
+fn wants_back_what_a_long_message_needs() {
+    let backend = build(&Source::new("wants-back"));
+    let wanted = |chunk: &Chunk| backend.wants_back(chunk.segment(), chunk.offset(), chunk.len());
+    let is_refused = || backend.alloc(MIB / 4, 1).is_err();
+    let mut chunks: Vec<_> = (0..16).map(|_| backend.alloc(MIB / 16, 1).unwrap()).collect();
+    assert!(!chunks.iter().any(wanted));
+    let mut tries = 0;
+    while is_refused() {
+        // Chunks that it does not want are used again, as if the middleware had kept them.
+        let all = chunks.len();
+        chunks.retain(|chunk| !wanted(chunk));
+        assert!(
+            chunks.len() >= MIB / 2 / (MIB / 16),
+            "{} of {all} were dropped for a quarter of the cap",
+            chunks.len()
+        );
+        tries += 1;
+        assert!(tries < 1000, "no place was chosen");
+    }
+    assert!(!chunks.iter().any(wanted));
+}

@@ -1,14 +1,15 @@
-//! Whole zenoh buffers that are used again: [`BufferPool`]. What is kept of each length is in
-//! `class`, what is handed out in `handle`.
+//! Whole zenoh buffers that are reused: [`BufferPool`]. The lists of each length are in `class`, the
+//! user's handle is in `handle`.
 
 #![forbid(unsafe_code)]
 
 use crate::class::Class;
 use crate::handle::Buffer;
+use crate::outstanding::Key;
 use crate::request::BufferRequest;
 use crate::waiting::WaitingRoom;
 use crate::whole::{Shared, Whole};
-use crate::{is_for_want_of_memory, PoolBackend};
+use crate::{is_for_want_of_memory, PoolBackend, MAP};
 use parking_lot::Mutex;
 use shm_pool::backend::SizeClass;
 use shm_pool::OsError;
@@ -20,30 +21,31 @@ use std::io;
 use std::mem;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use zenoh::shm::{ShmProvider, ShmProviderBackend};
 
-/// A pool of whole zenoh buffers: for publishers of messages of few lengths. Clones share it.
+/// A pool of whole zenoh buffers, for publishers of messages of few lengths. Clones share it.
 ///
-/// zenoh's `ShmProvider` makes metadata for each message, has two threads watch it, and takes it
-/// down when the message has been read. This pool keeps a buffer with all of that after it was
-/// sent, and hands it out again once everybody has read it. Receivers are stock, and see stock
-/// messages. [Which of the two to use](crate#provider-or-buffer-pool) is in the module's docs.
+/// zenoh's `ShmProvider` sets up metadata for each message, has two threads watch it, and removes it
+/// when the message has been read. This pool keeps a buffer with all of that after it was sent, and
+/// reuses it once every reader is done. Receivers are stock, and see stock messages. The crate's docs
+/// say [which of the two to use](crate#provider-or-buffer-pool).
 ///
 /// An allocation looks at the 4 buffers of its size class that were sent longest ago, and takes the
-/// first one that zenoh says nobody has. Otherwise it takes one that was not sent, or searches all
-/// of the class, or makes one, as `ShmProvider` does. It searches as often as keeps the pool within
-/// an eighth of what is in flight. It makes no
-/// system call and does not touch the heap as long as it finds one, and the message has the length
-/// of the buffer's last one; another length of the class costs one clone of zenoh's handle.
+/// first one that no reader has, according to zenoh. Otherwise it takes one that was not sent, or
+/// searches the whole class, or creates one, as `ShmProvider` does. It searches often enough to keep
+/// the pool within an eighth of the messages in flight. If it finds one, and the message is as long
+/// as the buffer's previous one, it makes no system call and does not touch the heap; another length
+/// of the class costs one clone of zenoh's handle.
 ///
-/// A buffer that was still read each of 64 times that it was looked at is let go: the pool forgets
-/// it, and it is an ordinary message of zenoh's from then on. So readers that keep messages, or
-/// have died with them, do not stand in the way.
+/// If a buffer was still being read in each of 64 looks, the pool releases it, and it becomes an
+/// ordinary zenoh message. So readers that keep messages, or have died with them, do not prevent
+/// reuse.
 ///
-/// What the pool keeps counts against the cap. At the cap it gives back buffers of other classes
-/// that nobody has before an allocation fails. Below it, each time a class of *n* buffers has served
-/// 256 + 8 *n* allocations, half of the buffers that were idle all that time go back to the backend.
+/// The pool's buffers count against the cap. At the cap, it releases free buffers of other classes
+/// before an allocation fails. Below it, each time a class of *n* buffers has served 256 + 8 *n*
+/// allocations, half of the buffers that were idle all the time return to the backend, except those
+/// that are reserved.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
@@ -63,50 +65,73 @@ use zenoh::shm::{ShmProvider, ShmProviderBackend};
 #[derive(Clone)]
 pub struct BufferPool(Arc<Inner>);
 
+/// A waiting request tries to make a buffer again after this many times as long as the last try took.
+const TRY_SHARE: u32 = 10;
+
+/// The progress of a waiting request.
+pub(crate) struct Search {
+    /// When to try to make a buffer next.
+    next_try: Instant,
+    /// Why the last try failed.
+    pub(crate) error: Option<AllocError>,
+}
+
+impl Search {
+    pub(crate) fn new() -> Self {
+        Self { next_try: Instant::now(), error: None }
+    }
+}
+
 pub(crate) struct Inner {
-    /// Asks `provider`, and no other one, to collect.
     backend: PoolBackend,
     provider: Arc<ShmProvider<PoolBackend>>,
     classes: Box<[Mutex<Class>]>,
     sizes: Box<[SizeClass]>,
-    /// The numbers of all classes, the largest first.
+    /// The numbers of all classes, in descending order of size.
     largest_first: Box<[usize]>,
-    /// How many wait for memory, threads and futures. A hint.
+    /// The number of waiting threads and futures. A hint.
     waiting: AtomicUsize,
     waiting_room: Arc<WaitingRoom>,
 }
 
-/// What a [`BufferPool`] has and has done. Exact while nothing else goes on.
+/// Statistics of a [`BufferPool`]. Exact while no other thread uses the pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BufferStats {
-    /// Allocations served by a buffer that was there.
+    /// Allocations served by an existing buffer.
     pub reused: u64,
-    /// Buffers made, by allocations and by [`BufferPool::reserve`].
+    /// Buffers created, by allocations and by [`BufferPool::reserve`].
     pub made: u64,
-    /// Buffers that were read too long and were let go.
+    /// Buffers released because they were read for too long, or because zenoh had invalidated them.
     pub let_go: u64,
-    /// Buffers that lie ready, unsent.
+    /// Buffers that are ready for use.
     pub idle: usize,
-    /// Buffers that were sent and are kept. Some may have been read by now.
+    /// Buffers that were sent. Some may have been read by now.
     pub sent: usize,
 }
 
 impl BufferPool {
-    /// A pool on top of a backend, whose memory and cap it shares with the backend's other users.
+    /// Creates a pool on a backend, whose memory and cap it shares with the backend's other users.
     pub fn new(backend: &PoolBackend) -> Self {
         let provider = backend.provider();
-        let backend = backend.collecting_by(Arc::downgrade(&provider));
         let sizes: Box<[_]> = backend.chunks.classes().into();
         let classes = sizes.iter().map(|_| Mutex::default()).collect();
         let mut largest_first: Box<[usize]> = (0..sizes.len()).collect();
         largest_first.sort_by_key(|&class| Reverse(sizes[class].size));
         let (waiting, waiting_room) = (AtomicUsize::new(0), Arc::default());
-        Self(Arc::new(Inner { backend, provider, classes, sizes, largest_first, waiting, waiting_room }))
+        Self(Arc::new(Inner {
+            backend: backend.clone(),
+            provider,
+            classes,
+            sizes,
+            largest_first,
+            waiting,
+            waiting_room,
+        }))
     }
 
-    /// Allocates a buffer of `len` bytes, aligned to 64. Its content is unspecified: what its last
-    /// message has left.
+    /// Allocates a buffer of `len` bytes, aligned to 64. Its content is unspecified: usually that of an
+    /// earlier message.
     ///
     /// # Errors
     ///
@@ -118,17 +143,17 @@ impl BufferPool {
         self.alloc_class(self.0.class(len, 1)?, len)
     }
 
-    /// Begins a request for `len` bytes, which may be aligned, and may wait: see [`BufferRequest`].
+    /// Begins a request for `len` bytes, with options for alignment and waiting.
     pub fn request(&self, len: usize) -> BufferRequest<'_> {
         BufferRequest::new(self, len)
     }
 
-    /// Like [`alloc`](Self::alloc), but when there is no memory, waits for some until `timeout` has
-    /// passed; with [`Duration::MAX`] as long as it takes. See [`BufferRequest::timeout`].
+    /// Like [`alloc`](Self::alloc), but blocks for up to `timeout` until there is memory;
+    /// [`Duration::MAX`] means without limit. See [`BufferRequest::timeout`].
     ///
     /// # Errors
     ///
-    /// Those of `alloc`; [`AllocErrorKind::TimedOut`] with the last of them when the time is over.
+    /// Those of `alloc`; [`AllocErrorKind::TimedOut`] after `timeout`, with the last of them.
     pub fn alloc_timeout(&self, len: usize, timeout: Duration) -> Result<Buffer, AllocError> {
         self.request(len).timeout(timeout)
     }
@@ -136,17 +161,20 @@ impl BufferPool {
     /// Allocates a buffer of a class.
     #[inline]
     pub(crate) fn alloc_class(&self, class: usize, len: usize) -> Result<Buffer, AllocError> {
-        let mut buffers = self.0.classes[class].lock();
-        let (found, is_window_over) = (buffers.take(), buffers.is_window_over());
-        drop(buffers);
+        let mut is_window_over = false;
+        let found = self.0.not_wanted_back(class, |buffers| {
+            let found = buffers.take();
+            is_window_over = buffers.is_window_over();
+            found
+        });
         if is_window_over {
             self.0.end_window(class);
         }
-        let whole = found.map_or_else(|| self.0.make(class, len), Ok)?;
+        let whole = found.map_or_else(|| self.0.make(class, len, true), Ok)?;
         Ok(self.hand_out(whole, class, len))
     }
 
-    /// Makes a buffer of a class a handle.
+    /// Wraps a buffer of a class in a handle.
     #[inline]
     pub(crate) fn hand_out(&self, whole: Whole, class: usize, len: usize) -> Buffer {
         Buffer::new(whole, len, class, self.0.clone())
@@ -156,10 +184,10 @@ impl BufferPool {
         &self.0
     }
 
-    /// Makes `count` buffers for messages of `len` bytes, with all that zenoh needs for them, so that
-    /// the first messages cost no more than later ones. The backend keeps their memory until the
-    /// [`Reservation`] is dropped. At the cap the pool may give the buffers themselves back to it,
-    /// so that the next message makes zenoh's metadata anew, but never needs the system.
+    /// Creates `count` buffers for messages of `len` bytes, with zenoh's metadata, so that the first
+    /// messages cost no more than later ones. The backend keeps their memory until the
+    /// [`Reservation`] is dropped. At the cap, the pool may release the buffers themselves to it: then
+    /// the next message needs new metadata, but no memory from the system.
     ///
     /// # Errors
     ///
@@ -179,7 +207,7 @@ impl BufferPool {
     pub fn reserve(&self, len: usize, count: usize) -> Result<Reservation, AllocError> {
         let class = self.0.class(len, 1)?;
         let reservation = self.0.backend.reserve(len, count)?;
-        // What was made before an error goes to the idle ones, too, and is not reserved.
+        // Buffers created before an error become idle, too, and are not reserved.
         let mut buffers = Vec::new();
         let made = (0..count).try_for_each(|_| self.0.make_one(class, len).map(|whole| buffers.push(whole)));
         let mut class = self.0.classes[class].lock();
@@ -188,17 +216,17 @@ impl BufferPool {
         made.map(|()| reservation)
     }
 
-    /// The provider that makes the buffers, for code that takes a `ShmProvider`.
+    /// Returns the provider that creates the buffers, for code that takes a `ShmProvider`.
     pub fn provider(&self) -> &Arc<ShmProvider<PoolBackend>> {
         &self.0.provider
     }
 
-    /// Lets go of all buffers that are still read, and returns how many those were. They are
-    /// ordinary messages of zenoh's from now on, which come back when they have been read.
+    /// Releases all buffers that are being read, and those that zenoh has invalidated. Returns their
+    /// number. They become ordinary zenoh messages, which return when they have been read.
     ///
-    /// Call this when a receiver has died. What it held is then taken back by the provider's
-    /// `garbage_collect_unsafe`, as [the module's docs](crate#when-processes-die) say, but not while
-    /// this pool keeps it: a process that keeps a buffer confirms to zenoh that it lives.
+    /// Call this before each of the provider's `garbage_collect_unsafe`, which reclaims the messages
+    /// of a receiver that [has died](crate#when-processes-die): it does not reclaim a buffer while this
+    /// pool confirms to zenoh that it has it, and the pool must not keep one that it reclaims.
     pub fn let_go(&self) -> usize {
         match self.0.is_ours() {
             true => self.0.classes.iter().map(|class| class.lock().let_go()).sum(),
@@ -206,17 +234,20 @@ impl BufferPool {
         }
     }
 
-    /// Gives all memory that nobody has back to the system, and returns how many bytes that was.
+    /// Returns all idle memory to the system. Returns the number of bytes.
     pub fn trim(&self) -> usize {
         if !self.0.is_ours() {
             return 0;
         }
-        self.0.evict(usize::MAX);
+        self.0.tidy();
+        for class in &*self.0.classes {
+            class.lock().give_up_if(|_| true);
+        }
         self.0.backend.trim()
     }
 
-    /// What the pool has and has done. The backend's [`stats`](PoolBackend::stats) count all that
-    /// the pool keeps as in use.
+    /// Returns statistics. The backend's [`stats`](PoolBackend::stats) count all buffers of the pool as
+    /// in use.
     pub fn stats(&self) -> BufferStats {
         let mut stats = BufferStats::default();
         if self.0.is_ours() {
@@ -234,88 +265,153 @@ impl Inner {
         !self.backend.chunks.is_inherited()
     }
 
-    /// The class of a layout, if this process may allocate it.
+    /// Returns the class of a layout, if this process may allocate it.
     #[inline]
     pub(crate) fn class(&self, len: usize, align: usize) -> Result<usize, AllocError> {
         let class = self.backend.chunks.class(len, align)?;
-        // Before any lock is taken: in a forked child somebody may hold it who does not exist.
+        // Before any lock: in a forked child, a thread that does not exist there may hold it.
         match self.is_ours() {
             true => Ok(class),
             false => Err(AllocErrorKind::Forked.into()),
         }
     }
 
-    /// Looks for a buffer of a class wherever it may be, on behalf of somebody who waits.
-    pub(crate) fn find(&self, class: usize, len: usize) -> Result<Whole, AllocError> {
-        let found = self.classes[class].lock().search();
-        found.map_or_else(|| self.make(class, len), Ok)
+    /// Looks for a buffer on behalf of a waiting request, and returns `None` if there is none yet. The
+    /// sent buffers of its class are looked at each time, as far as `search` allows; making room for
+    /// another one takes longer, so it is tried only in a tenth of the time.
+    pub(crate) fn look(&self, class: usize, len: usize, search: &mut Search) -> Option<Result<Whole, AllocError>> {
+        if let Some(whole) = self.not_wanted_back(class, |buffers| buffers.look()) {
+            return Some(Ok(whole));
+        }
+        if Instant::now() < search.next_try {
+            return None;
+        }
+        let began = Instant::now();
+        let result = self.make(class, len, false);
+        search.next_try = began + began.elapsed() * TRY_SHARE;
+        match result {
+            Err(error) if is_for_want_of_memory(&error) => {
+                search.error = Some(error);
+                None
+            }
+            result => Some(result),
+        }
     }
 
-    /// Makes a buffer. At the cap, uses one that is free by now, or has others make way.
+    /// Takes a buffer from a class, but none that the backend wants back for a longer message: those
+    /// are released.
+    #[inline]
+    fn not_wanted_back(&self, class: usize, mut take: impl FnMut(&mut Class) -> Option<Whole>) -> Option<Whole> {
+        loop {
+            let whole = take(&mut self.classes[class].lock())?;
+            if !self.is_wanted_back(&whole) {
+                return Some(whole);
+            }
+            self.release(whole, class);
+        }
+    }
+
+    #[inline]
+    fn is_wanted_back(&self, whole: &Whole) -> bool {
+        let Key { segment, offset } = whole.key();
+        self.backend.chunks.wants_back(segment.into(), offset as usize, whole.capacity())
+    }
+
+    /// Releases a buffer that is in no list. Its memory returns when the provider collects next, which
+    /// it does before an allocation is refused.
+    #[cold]
+    fn release(&self, whole: Whole, class: usize) {
+        self.classes[class].lock().note_gone(1);
+        drop(whole);
+    }
+
+    /// Makes a buffer. At the cap, takes one that is free by now, or releases others; if
+    /// `is_thorough`, after a search of all.
     #[cold]
     #[inline(never)]
-    fn make(&self, class: usize, len: usize) -> Result<Whole, AllocError> {
+    fn make(&self, class: usize, len: usize, is_thorough: bool) -> Result<Whole, AllocError> {
         loop {
             let error = match self.make_one(class, len) {
                 Err(error) if is_for_want_of_memory(&error) => error,
                 done => return done,
             };
-            if let Some(whole) = self.classes[class].lock().search() {
+            if is_thorough {
+                self.tidy();
+            }
+            if let Some(whole) = self.not_wanted_back(class, Class::look) {
                 return Ok(whole);
             }
-            if self.evict(len.max(1)) == 0 {
+            if self.evict(len.max(1), is_thorough) == 0 {
                 return Err(error);
             }
         }
     }
 
-    /// Makes a buffer that has room for every length of its class.
+    /// Creates a buffer with room for every length of its class.
     fn make_one(&self, class: usize, len: usize) -> Result<Whole, AllocError> {
         let SizeClass { size, align, .. } = self.sizes[class];
         let chunk = self.backend.take(size, align)?;
         let descriptor = chunk.descriptor.clone();
+        let key = Key { segment: descriptor.segment, offset: descriptor.chunk };
         let buffer = self.provider.map(chunk, size).map_err(|error| {
             self.backend.free(&descriptor);
             let advice = "; make room in /dev/shm, or raise the limits on mappings and descriptors".to_owned();
-            OsError::new("open", "zenoh's metadata in /dev/shm", 0, io::Error::other(error), advice)
+            OsError::new(MAP, "zenoh's metadata in /dev/shm", 0, io::Error::other(error), advice)
         })?;
         self.classes[class].lock().note_made();
-        Ok(Whole::new(buffer, len))
+        Ok(Whole::new(buffer, len, key))
     }
 
-    /// Gives at least `bytes` bytes of buffers that nobody has back to the backend, if there are so
-    /// many. The largest go first: few make room for many.
+    /// Finds all free buffers.
+    fn tidy(&self) {
+        for class in &*self.classes {
+            class.lock().tidy();
+        }
+    }
+
+    /// Releases idle buffers of `bytes` bytes or slightly more, if there are that many; and in any case
+    /// those that the backend wants back for a longer message. Large ones go first: a few make room
+    /// for many. Returns the number of bytes.
+    ///
+    /// On behalf of a request that waits, `even_if_too_few` is not set: too few make no room by
+    /// themselves, and other threads would have to make them again each time.
     #[cold]
-    fn evict(&self, bytes: usize) -> usize {
-        let mut evicted = 0;
-        for &class in &*self.largest_first {
-            if evicted >= bytes {
-                break;
+    fn evict(&self, bytes: usize, even_if_too_few: bool) -> usize {
+        let (mut idle, mut evicted) = (0, 0);
+        for (class, size) in self.largest_first() {
+            let mut buffers = self.classes[class].lock();
+            buffers.look_on();
+            evicted += buffers.give_up_if(|whole| self.is_wanted_back(whole)) * size;
+            idle += buffers.idle() * size;
+        }
+        if even_if_too_few || evicted + idle >= bytes {
+            for (class, size) in self.largest_first() {
+                let mut buffers = self.classes[class].lock();
+                let count = buffers.idle().min(bytes.saturating_sub(evicted).div_ceil(size));
+                buffers.give_up(count);
+                evicted += count * size;
             }
-            let (size, mut buffers) = (self.sizes[class].size, self.classes[class].lock());
-            evicted += buffers.tidy() * size;
-            let count = buffers.idle().min(bytes.saturating_sub(evicted).div_ceil(size));
-            buffers.give_up(count);
-            evicted += count * size;
         }
         self.provider.garbage_collect();
         evicted
     }
 
-    /// Gives up what a class has too much. Otherwise a burst is remembered for ever.
+    /// Returns all classes and the sizes of their buffers.
+    fn largest_first(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
+        self.largest_first.iter().map(|&class| (class, self.sizes[class].size))
+    }
+
+    /// Releases the buffers of a class that the last window has not needed. Otherwise the class would
+    /// stay as large as its largest burst.
     #[cold]
     fn end_window(&self, class: usize) {
-        let is_reserved = self.backend.chunks.reserved(class) > 0;
-        let mut buffers = self.classes[class].lock();
-        if is_reserved {
-            buffers.skip_window();
-        } else if buffers.end_window() > 0 {
-            drop(buffers);
+        let released = self.classes[class].lock().end_window(self.backend.chunks.reserved(class));
+        if released > 0 {
             self.provider.garbage_collect();
         }
     }
 
-    /// Sleeps until a buffer comes back unsent, or `pause` is over.
+    /// Sleeps until a buffer returns unsent, or `pause` is over.
     pub(crate) fn sleep(&self, pause: Duration) {
         self.note_waiting();
         self.waiting_room.sleep(pause);
@@ -326,7 +422,7 @@ impl Inner {
         &self.waiting_room
     }
 
-    /// From now on, what comes back is told.
+    /// From now on, buffers that return unsent wake the waiters.
     pub(crate) fn note_waiting(&self) {
         self.waiting.fetch_add(1, Ordering::Relaxed);
     }
@@ -341,11 +437,15 @@ impl Inner {
         self.classes[class].lock().put_sent(buffer);
     }
 
-    /// Takes back a buffer that was not sent.
+    /// Puts back a buffer that was not sent.
     #[inline]
     pub(crate) fn take_back(&self, whole: Whole, class: usize) {
-        self.classes[class].lock().put_idle(whole);
-        // Relaxed: somebody who falls asleep at this moment looks again after the pause.
+        if self.is_wanted_back(&whole) {
+            self.release(whole, class);
+        } else {
+            self.classes[class].lock().put_idle(whole);
+        }
+        // Relaxed: a waiter that falls asleep at this moment looks again after the pause.
         if self.waiting.load(Ordering::Relaxed) > 0 {
             self.waiting_room.tell();
         }
@@ -368,5 +468,32 @@ impl Drop for Inner {
 impl fmt::Debug for BufferPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("BufferPool").field("backend", &self.0.backend).field("stats", &self.stats()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEN: usize = 1024;
+    const COUNT: usize = 2000;
+
+    /// Otherwise a waiting request keeps a CPU busy if many messages are in flight.
+    #[test]
+    fn look_of_a_waiting_request_is_bounded() {
+        let backend = PoolBackend::builder().max_bytes(COUNT * LEN).build().unwrap();
+        let pool = BufferPool::new(&backend);
+        let mut sent: Vec<_> = std::iter::from_fn(|| pool.alloc(LEN).ok()).map(zenoh::bytes::ZBytes::from).collect();
+        let (class, mut search) = (pool.0.class(LEN, 1).unwrap(), Search::new());
+        let mut look = || pool.0.look(class, LEN, &mut search).map(Result::unwrap);
+        assert!(look().is_none());
+        // The last one is found, however many before it are read.
+        let last = sent.pop();
+        drop(last);
+        let count = (0..COUNT).take_while(|_| look().is_none()).count();
+        assert!(count <= COUNT / 100, "{count} looks");
+        drop(sent);
+        pool.0.take_back(look().unwrap(), class);
+        assert!(pool.stats().idle < COUNT / 4, "{:?}", pool.stats());
     }
 }

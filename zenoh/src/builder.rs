@@ -11,8 +11,16 @@ use shm_pool::backend::Backend;
 use std::sync::Arc;
 use zenoh::shm::cleanup_orphaned_shm_segments;
 
-/// Unless told otherwise, a cap of up to this many bytes is one segment.
-const MAX_WHOLE: usize = 64 << 20;
+/// A cap of up to this many bytes is one segment, and the first segment of a large cap is this long. A
+/// receiver takes some 3 ms to lock it, and must do so before it can read the first message.
+const FIRST_SEGMENT: usize = 4 << 20;
+
+/// The first segment of other caps has this share of them: the default of [`Backend`].
+const FIRST_SHARE: usize = 32;
+
+/// How many idle chunks each size class keeps by default. A collection may return any number at once,
+/// and a chunk that is not kept has to be carved again.
+const MAX_IDLE: usize = 32 << 10;
 
 const DEFAULT_MAX_BYTES: usize = 1 << 30;
 
@@ -45,27 +53,25 @@ impl PoolBackendBuilder {
     }
 
     /// Sets the cap on memory in bytes, up to 64 GiB, rounded up to whole pages; default 1 GiB.
-    /// This is a cap, not a reservation: memory is taken when it is needed.
+    /// Memory is taken when it is needed.
     pub fn max_bytes(mut self, bytes: usize) -> Self {
         self.max_bytes = bytes;
         self
     }
 
-    /// Sets the largest message in bytes; at most [`max_bytes`](Self::max_bytes) and 4 GiB.
-    /// Default: as large as these allow.
+    /// Sets the largest message in bytes; at most [`max_bytes`](Self::max_bytes) and 4 GiB, which is
+    /// the default.
     pub fn max_alloc(mut self, bytes: usize) -> Self {
         self.max_alloc = Some(bytes);
         self
     }
 
-    /// Sets how many idle chunks of each size class are kept, from 0 to 1,048,576. Default: as many as
-    /// make an eighth of [`max_bytes`](Self::max_bytes), but from 256 to 8192.
+    /// Sets how many idle chunks of each size class are kept, from 0 to 1,048,576; default 32,768.
     ///
-    /// That is many more than an ordinary provider keeps, because zenoh gives back many messages at
-    /// a time. The list of idle chunks takes 16 bytes of heap for each, once a class has had its first
-    /// message. A chunk that is not kept goes back to the segment that it was carved out of, which
-    /// costs about a microsecond and no system call. With 0, memory goes back to the system at
-    /// once.
+    /// That is many more than an ordinary provider keeps, because zenoh returns many messages at a
+    /// time. The list of idle chunks grows with the number of chunks, by 16 bytes each. A chunk that
+    /// is not kept returns to the segment that it was carved from, which takes about a microsecond and
+    /// no system call. With 0, memory returns to the system at once.
     pub fn max_idle_per_class(mut self, chunks: usize) -> Self {
         self.max_idle_per_class = Some(chunks);
         self
@@ -75,14 +81,15 @@ impl PoolBackendBuilder {
     /// at most 4 GiB. The segment is made longer if the first message needs it, or if what it
     /// leaves of the cap is too little for another segment.
     ///
-    /// By default, a `max_bytes` of up to 64 MiB is a single segment, so that the room for a
-    /// message is never split between two. Otherwise the first segment is a 32nd of `max_bytes`, or
-    /// longer, with room for eight messages. Each further segment is at least as long as all before
-    /// it together, and has room for eight of the messages that it is made for, or for 32 if one
-    /// takes more than a 32nd of `max_bytes`, as far as the cap allows.
+    /// By default, a `max_bytes` of up to 4 MiB is a single segment. With up to 128 MiB, the first
+    /// segment is a 32nd of it, or longer, with room for eight messages, or for 32 if one takes more
+    /// than a 32nd of `max_bytes`. With more, it is 4 MiB, or as long as the first message. Each
+    /// further segment is at least as long as all before it together, and has room for as many of the
+    /// messages that it is made for, as far as the cap allows.
     ///
-    /// Receivers lock a whole segment into memory when the first message in it arrives, so a short
-    /// first segment keeps the footprint of a light load small.
+    /// Receivers lock a whole segment into memory when the first message in it arrives, which takes
+    /// some 0.7 ms per MiB. A short first segment lets them read the first message early, and keeps
+    /// the footprint of a light load small. A publisher that exits before then loses its messages.
     pub fn arena_size(mut self, bytes: usize) -> Self {
         self.arena_size = Some(bytes);
         self
@@ -98,10 +105,10 @@ impl PoolBackendBuilder {
     /// Sets whether [`build`](Self::build) fails if a process with this one's limits could not lock
     /// as much memory as the pool may have; default `true`.
     ///
-    /// zenoh's receivers lock each segment that they map. If their limit (`ulimit -l`, 8 MiB on
-    /// many systems) does not allow it, they lose the message; zenoh says so at its debug level
-    /// only, and a publisher that waits for memory waits for ever. Only the receivers' limits
-    /// matter, and they are not known here: turn the check off if you know that theirs are higher.
+    /// zenoh's receivers lock each segment that they map. If their limit (`ulimit -l`, 8 MiB on many
+    /// systems) does not allow it, they lose the message; zenoh logs this at its debug level only, and
+    /// a publisher that waits for memory waits forever. Only the receivers' limits matter, and they
+    /// are not known here: turn the check off if you know that theirs are higher.
     pub fn check_lock_limit(mut self, check: bool) -> Self {
         self.check_lock_limit = check;
         self
@@ -112,34 +119,35 @@ impl PoolBackendBuilder {
     ///
     /// # Errors
     ///
-    /// [`BuildError`] if an option or a combination is out of range, if receivers cannot be
-    /// expected to lock the pool's memory ([`check_lock_limit`](Self::check_lock_limit)), if zenoh's client
-    /// reads something else than what was written, or if the system has no random bits.
+    /// [`BuildError`] if an option or a combination is out of range, if receivers cannot be expected to
+    /// lock the pool's memory ([`check_lock_limit`](Self::check_lock_limit)), if zenoh's client reads
+    /// other bytes than were written, or if the system has no random bits.
     pub fn build(self) -> Result<PoolBackend, BuildError> {
-        let first = getrandom::u32().map_err(|error| BuildError::Random(error.into()))?;
+        let first_id = getrandom::u32().map_err(|error| BuildError::Random(error.into()))?;
         let outstanding = Arc::new(Outstanding::new());
         let mut chunks =
             Backend::builder().max_bytes(self.max_bytes).max_segment(MAX_SEGMENT).collect_early(self.collect_early);
-        let whole = Some(self.max_bytes).filter(|&bytes| bytes <= MAX_WHOLE);
-        if let Some(bytes) = self.arena_size.or(whole) {
+        let first = match self.max_bytes {
+            bytes if bytes <= FIRST_SEGMENT => Some(bytes),
+            bytes => (bytes > FIRST_SHARE * FIRST_SEGMENT).then_some(FIRST_SEGMENT),
+        };
+        if let Some(bytes) = self.arena_size.or(first) {
             chunks = chunks.arena_size(bytes);
         }
         if let Some(bytes) = self.max_alloc {
             chunks = chunks.max_alloc(bytes);
         }
-        if let Some(count) = self.max_idle_per_class {
-            chunks = chunks.max_idle_per_class(count);
-        }
-        let chunks = chunks.build(ZenohSegments::new(outstanding.clone(), first))?;
+        chunks = chunks.max_idle_per_class(self.max_idle_per_class.unwrap_or(MAX_IDLE));
+        let chunks = chunks.build(ZenohSegments::new(outstanding.clone(), first_id))?;
         let needed = chunks.stats().max_bytes;
-        // If the kernel cannot be asked, the first message will show.
+        // If the kernel cannot be asked, this remains unknown.
         if self.check_lock_limit && matches!(may_lock(needed), Ok(false)) {
             return Err(BuildError::LockLimit { needed, limit: lock_limit() });
         }
         tracing::debug!(
             locked_memory = needed,
             descriptors = Backend::MAX_SEGMENTS,
-            "what each receiver needs for this pool at most (ulimit -l, ulimit -n)"
+            "limits that each receiver of this pool needs at most (ulimit -l, ulimit -n)"
         );
         cleanup_orphaned_shm_segments();
         probe::check()?;

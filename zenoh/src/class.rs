@@ -1,40 +1,58 @@
 //! The buffers of one size class: which are idle, which were sent, and how many are worth keeping.
 //!
-//! Sent buffers stay in their queue, oldest first, read or not, until an allocation finds one at its
-//! head that nobody has any more. Nothing else tells: zenoh's readers count in zenoh's metadata, and
-//! ring no bell.
+//! Sent buffers stay in their queue, oldest first, read or not, until an allocation finds one that
+//! has been read. Nothing else reports that: zenoh's readers decrement a count in zenoh's metadata
+//! and wake no process.
+//!
+//! # Searches
+//!
+//! | search | looks at | made by |
+//! |---|---|---|
+//! | [`Class::take`] | the [`LOOKS`] oldest; all of them if a ninth may have been read | every allocation |
+//! | [`Class::look`] | the oldest, and [`BATCH`] more from where the last look ended | a request that waits |
+//! | [`Class::tidy`] | all | an allocation that needs memory, `trim`, `let_go`, the end of a window |
 
 #![forbid(unsafe_code)]
 
 use crate::buffers::BufferStats;
 use crate::whole::{Shared, Whole};
 use std::collections::VecDeque;
+use std::ops::Range;
 
 /// How many sent buffers an allocation looks at.
 const LOOKS: usize = 4;
 
-/// After so many looks at a buffer that is still read, the pool lets it go.
+/// How many sent buffers a waiting request looks at besides. A look takes some 0.1 µs if the
+/// metadata is in no cache.
+const BATCH: usize = 256;
+
+/// The pool releases a buffer that was still being read in this many looks.
 const PATIENCE: u8 = 64;
 
-/// A window is so many allocations, and so many more for each buffer of the class.
+/// A window is this many allocations, and [`WINDOW_SHARE`] more for each buffer of the class.
 const WINDOW: usize = 256;
 const WINDOW_SHARE: usize = 8;
 
-/// What is idle, or not known to be free, is not too much up to this share of all.
+/// Buffers that are idle, or may have been read, are not too many up to this share of all.
 const SPARE_SHARE: usize = 9;
 
-/// The buffers of one size class that are kept.
+/// The buffers of one size class.
 #[derive(Default)]
 pub(crate) struct Class {
-    /// The one that came back last is used first: it may be in the cache.
+    /// Last in, first out: the latest may still be in the cache.
     idle: Vec<Whole>,
     /// Oldest first.
     sent: VecDeque<Sent>,
-    /// How many there are, with those in the hands of this process. Both lists have room for all.
+    /// How many of `sent` a look has emptied.
+    emptied: usize,
+    /// Where the next look begins in `sent`.
+    cursor: usize,
+    /// All buffers of the class, including those that this process is writing. Both lists have room
+    /// for all.
     kept: usize,
-    /// From so many on, free ones are searched for before another one is made.
+    /// From this many buffers on, a search comes before another one is made.
     tidy_at: usize,
-    /// Allocations in this window, and the fewest idle ones in it.
+    /// Allocations in this window, and the fewest idle buffers in it.
     window: usize,
     low: usize,
     reused: u64,
@@ -43,14 +61,15 @@ pub(crate) struct Class {
 }
 
 struct Sent {
-    buffer: Shared,
-    /// How often it was looked at and still read.
+    /// `None` once a look has taken it.
+    buffer: Option<Shared>,
+    /// How often an allocation looked at it while it was being read.
     looks: u8,
 }
 
 impl Class {
-    /// Takes a buffer that nobody has. The oldest that was sent comes before the idle ones, so that
-    /// those that are not needed stay idle.
+    /// Takes a free buffer. The oldest sent one comes before the idle ones, so that buffers that are
+    /// not needed stay idle.
     #[inline]
     pub(crate) fn take(&mut self) -> Option<Whole> {
         self.window += 1;
@@ -58,9 +77,9 @@ impl Class {
         self.take_sent(looks).or_else(|| self.take_idle()).or_else(|| self.take_hidden())
     }
 
-    /// Takes a buffer that nobody has from behind others that are read, if it is time to search for
-    /// those. A search that finds a ninth of all is worth its time; after one that finds less,
-    /// what is missing is made before the next. So the pool has at most an eighth more than is in flight.
+    /// Takes a free buffer from behind others that are being read, if a search is due. A search that
+    /// finds a ninth of all buffers is worth its time; after one that finds fewer, the missing ones
+    /// are made before the next search. So the pool has at most an eighth more than is in flight.
     #[cold]
     fn take_hidden(&mut self) -> Option<Whole> {
         if self.kept < self.tidy_at {
@@ -71,17 +90,44 @@ impl Class {
         self.take_idle()
     }
 
-    /// Takes a buffer that nobody has, wherever it is.
-    pub(crate) fn search(&mut self) -> Option<Whole> {
-        self.tidy();
+    /// Takes a free buffer on behalf of a waiting request, in bounded time. Readers usually finish in
+    /// order, so the oldest buffers are looked at each time.
+    pub(crate) fn look(&mut self) -> Option<Whole> {
+        self.look_at(0..LOOKS.min(self.sent.len()));
+        if self.idle.is_empty() {
+            self.look_on();
+        }
         self.take_idle()
+    }
+
+    /// Looks at the next sent buffers. Free ones become idle.
+    pub(crate) fn look_on(&mut self) {
+        let len = self.sent.len();
+        let begin = if self.cursor < len { self.cursor } else { 0 };
+        self.cursor = (begin + BATCH).min(len);
+        self.look_at(begin..self.cursor);
+    }
+
+    /// Moves free buffers out of a part of the queue. Requests that wait look often, so this does not
+    /// count against a buffer's patience.
+    fn look_at(&mut self, range: Range<usize>) {
+        for sent in self.sent.range_mut(range) {
+            match sent.buffer.take().map(Shared::reclaim) {
+                Some(Ok(whole)) => {
+                    self.idle.push(whole);
+                    self.emptied += 1;
+                }
+                Some(Err(buffer)) => sent.buffer = Some(buffer),
+                None => {}
+            }
+        }
     }
 
     #[inline]
     fn take_idle(&mut self) -> Option<Whole> {
         while let Some(whole) = self.idle.pop() {
-            // Nobody else has it. But zenoh may have invalidated it, if this process got no CPU to
-            // confirm it; then the provider may have freed it.
+            // No other process has it. But zenoh may have invalidated it, if this process had no CPU
+            // to confirm it, and then the provider may have freed it.
             if whole.is_valid() {
                 self.low = self.low.min(self.idle.len());
                 self.reused += 1;
@@ -92,63 +138,84 @@ impl Class {
         None
     }
 
-    /// Takes the first of the `looks` oldest sent buffers that nobody has. The others stay in their order,
-    /// except those whose time is up.
+    /// Takes the first free one of the `looks` oldest sent buffers. The others stay in their order,
+    /// except those that have been read for too long.
     #[inline]
     fn take_sent(&mut self, looks: usize) -> Option<Whole> {
         let mut passed_over = 0;
         let mut taken = None;
         for _ in 0..looks.min(self.sent.len()) {
             let Some(Sent { buffer, looks }) = self.sent.pop_front() else { break };
-            match buffer.reclaim() {
-                Ok(whole) => {
+            match buffer.map(Shared::reclaim) {
+                Some(Ok(whole)) => {
                     self.reused += 1;
                     taken = Some(whole);
                     break;
                 }
-                Err(buffer) if looks + 1 < PATIENCE && buffer.is_valid() => {
-                    self.sent.push_back(Sent { buffer, looks: looks + 1 });
+                Some(Err(buffer)) if looks + 1 < PATIENCE && buffer.is_valid() => {
+                    self.sent.push_back(Sent { buffer: Some(buffer), looks: looks + 1 });
                     passed_over += 1;
                 }
-                Err(_) => self.note_let_go(1),
+                Some(Err(_)) => self.note_let_go(1),
+                None => self.emptied -= 1,
             }
         }
         self.sent.rotate_right(passed_over);
         taken
     }
 
-    /// Moves the sent buffers that nobody has any more to the idle ones. Whoever waits for memory
-    /// looks often, so this does not count against anybody's patience. What zenoh has invalidated is
-    /// let go: it would never be free. Returns how many those were.
+    /// Moves all sent buffers that have been read to the idle ones. Releases what zenoh has
+    /// invalidated, which would never become free; a buffer that this process was too slow to confirm
+    /// may belong to another message after zenoh's `garbage_collect_unsafe`. Returns the number
+    /// released.
     pub(crate) fn tidy(&mut self) -> usize {
-        let mut invalid = 0;
-        for _ in 0..self.sent.len() {
-            let Some(Sent { buffer, looks }) = self.sent.pop_front() else { break };
-            match buffer.reclaim() {
-                Ok(whole) => self.idle.push(whole),
-                Err(buffer) if buffer.is_valid() => self.sent.push_back(Sent { buffer, looks }),
-                Err(_) => invalid += 1,
+        let kept = self.idle.len() + self.sent.len() - self.emptied;
+        self.idle.retain(Whole::is_valid);
+        let idle = &mut self.idle;
+        self.sent.retain_mut(|sent| match sent.buffer.take().map(Shared::reclaim) {
+            Some(Ok(whole)) => {
+                idle.push(whole);
+                false
             }
+            Some(Err(buffer)) if buffer.is_valid() => {
+                sent.buffer = Some(buffer);
+                true
+            }
+            _ => false,
+        });
+        (self.emptied, self.cursor) = (0, 0);
+        let released = kept - self.idle.len() - self.sent.len();
+        if released > 0 {
+            self.note_let_go(released);
         }
-        if invalid > 0 {
-            self.note_let_go(invalid);
-        }
-        invalid
+        released
     }
 
-    /// Gives up idle buffers, those first that came back first.
+    /// Releases idle buffers, those first that came back first.
     pub(crate) fn give_up(&mut self, count: usize) {
         self.idle.drain(..count);
         self.note_gone(count);
     }
 
-    /// Forgets the sent buffers that somebody has.
+    /// Releases the idle buffers that `choose` picks. Returns their number.
+    pub(crate) fn give_up_if(&mut self, choose: impl Fn(&Whole) -> bool) -> usize {
+        let idle = self.idle.len();
+        self.idle.retain(|whole| !choose(whole));
+        let count = idle - self.idle.len();
+        if count > 0 {
+            self.note_gone(count);
+        }
+        count
+    }
+
+    /// Releases the sent buffers that are being read, and those that zenoh has invalidated. Returns
+    /// their number.
     pub(crate) fn let_go(&mut self) -> usize {
         let invalid = self.tidy();
-        let gone = self.sent.len();
+        let read = self.sent.len();
         self.sent.clear();
-        self.note_let_go(gone);
-        gone + invalid
+        self.note_let_go(read);
+        read + invalid
     }
 
     fn note_let_go(&mut self, count: usize) {
@@ -156,7 +223,8 @@ impl Class {
         self.note_gone(count);
     }
 
-    fn note_gone(&mut self, count: usize) {
+    /// Notes that buffers were released.
+    pub(crate) fn note_gone(&mut self, count: usize) {
         self.kept -= count;
         self.low = self.low.min(self.idle.len());
         self.tidy_at = self.tidy_at.min(self.kept + self.kept / SPARE_SHARE);
@@ -166,37 +234,33 @@ impl Class {
         self.made += 1;
         self.kept += 1;
         self.idle.reserve(self.kept - self.idle.len());
-        self.sent.reserve(self.kept - self.sent.len());
+        self.sent.reserve(self.kept - self.sent.len().min(self.kept));
     }
 
-    /// Is it time to look whether there are more than are needed? That costs a look at each, so the
-    /// more there are, the more rarely.
+    /// Returns `true` if it is time to find out whether there are more buffers than are needed. That
+    /// takes a look at each, so the interval grows with their number.
     #[inline]
     pub(crate) fn is_window_over(&self) -> bool {
         self.window >= WINDOW + WINDOW_SHARE * self.kept
     }
 
-    /// Ends a window: gives up half of what was idle all the time, but for a few spare ones. Returns
-    /// how many those were.
-    pub(crate) fn end_window(&mut self) -> usize {
+    /// Ends a window: releases half of the buffers that were idle all the time, except for a few spare
+    /// ones and as many as are reserved. Returns the number released.
+    pub(crate) fn end_window(&mut self, reserved: usize) -> usize {
         let spare = (self.kept - self.low) / SPARE_SHARE + 1;
-        let count = self.low.saturating_sub(spare).div_ceil(2);
+        let unneeded = self.low.saturating_sub(spare).div_ceil(2);
+        let count = unneeded.min(self.kept.saturating_sub(reserved));
         self.give_up(count);
-        let _invalid = self.tidy();
+        self.tidy();
         (self.window, self.low) = (0, self.idle.len());
         count
-    }
-
-    /// Begins a window anew, as nothing of this class is too much.
-    pub(crate) fn skip_window(&mut self) {
-        self.window = 0;
     }
 
     pub(crate) fn idle(&self) -> usize {
         self.idle.len()
     }
 
-    /// Takes a buffer back that was made or handed out, and not sent.
+    /// Puts back a buffer that was made or handed out, and not sent.
     #[inline]
     pub(crate) fn put_idle(&mut self, whole: Whole) {
         self.idle.push(whole);
@@ -205,15 +269,26 @@ impl Class {
     /// Keeps a buffer that was sent.
     #[inline]
     pub(crate) fn put_sent(&mut self, buffer: Shared) {
-        self.sent.push_back(Sent { buffer, looks: 0 });
+        if self.sent.len() == self.sent.capacity() {
+            self.compact();
+        }
+        self.sent.push_back(Sent { buffer: Some(buffer), looks: 0 });
     }
 
-    /// Adds the figures of this class.
+    /// Drops the places that looks have emptied: the queue has room for all buffers, not for these
+    /// too.
+    #[cold]
+    fn compact(&mut self) {
+        self.sent.retain(|sent| sent.buffer.is_some());
+        (self.emptied, self.cursor) = (0, 0);
+    }
+
+    /// Adds the statistics of this class.
     pub(crate) fn add_to(&self, stats: &mut BufferStats) {
         stats.reused += self.reused;
         stats.made += self.made;
         stats.let_go += self.let_go;
         stats.idle += self.idle.len();
-        stats.sent += self.sent.len();
+        stats.sent += self.sent.len() - self.emptied;
     }
 }

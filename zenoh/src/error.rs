@@ -1,11 +1,11 @@
-//! Why a backend cannot be built.
+//! The error of a builder.
 
 #![forbid(unsafe_code)]
 
 use std::io;
 use thiserror::Error;
 
-/// Why [`PoolBackendBuilder::build`](crate::PoolBackendBuilder::build) failed.
+/// An error from [`PoolBackendBuilder::build`](crate::PoolBackendBuilder::build).
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum BuildError {
@@ -25,11 +25,11 @@ pub enum BuildError {
         /// How many bytes this process may lock in all.
         limit: u64,
     },
-    /// zenoh's client cannot read a segment that was made for it: the zenoh that this program is
-    /// built with has other segments. Every message would be lost.
-    #[error("zenoh's client does not read what shm-pool-zenoh writes: {reason}; use versions that fit, zenoh 1.10 with this one")]
+    /// zenoh's client cannot read a segment that was written for it: the zenoh version of this program
+    /// has another format. Every message would be lost.
+    #[error("zenoh's client does not read what shm-pool-zenoh writes: {reason}; use zenoh 1.10 with this version")]
     Format {
-        /// What went wrong.
+        /// The difference.
         reason: String,
     },
     /// The operating system provided no random numbers for the ids of segments.

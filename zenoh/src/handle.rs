@@ -1,4 +1,4 @@
-//! The handle of a buffer to write a message in: [`Buffer`].
+//! The user's handle of a buffer: [`Buffer`].
 
 #![forbid(unsafe_code)]
 
@@ -12,17 +12,17 @@ use std::sync::Arc;
 use zenoh::bytes::ZBytes;
 use zenoh::shm::{ShmBuf, ShmBufMut};
 
-/// A buffer to write a message in: a plain `&mut [u8]` that nobody else can see.
+/// A buffer to write a message to: a `&mut [u8]` that no other process can see.
 ///
-/// `ZBytes::from(buffer)` makes the message, without a copy; `put`, replies and attachments take
-/// the buffer itself. The pool uses the buffer again once everybody has read it. A buffer that is
-/// dropped instead is back at once. It outlives its pool.
+/// `ZBytes::from(buffer)` converts it into a message, without a copy; `put`, replies and attachments
+/// take the buffer itself. The pool reuses the buffer once every reader is done with it. A buffer
+/// that is dropped instead returns at once. A buffer may outlive its pool.
 ///
-/// As the pool keeps the buffer, no receiver ever has it alone: zenoh's `zshmmut`, by which the only
-/// holder of a received message may write it in place, is not to be had for these.
+/// The pool keeps a reference to the buffer. So no receiver is ever its only holder, and zenoh's
+/// `zshmmut`, which lets the only holder of a message write it in place, is not available.
 #[must_use = "a buffer that is dropped is not sent"]
 pub struct Buffer {
-    /// `None` once it is sent or dropped.
+    /// `None` once sent or dropped.
     whole: Option<Whole>,
     len: usize,
     class: usize,
@@ -35,22 +35,22 @@ impl Buffer {
         Self { whole: Some(whole), len, class, pool }
     }
 
-    /// The longest message in bytes.
+    /// Returns the longest possible message in bytes.
     pub fn capacity(&self) -> usize {
         self.whole.as_ref().map_or(0, Whole::capacity)
     }
 
-    /// Makes the message shorter. Does nothing if it is already that short.
+    /// Shortens the message to `len` bytes. Has no effect if it is already that short.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
 
-    /// Makes the message `len` bytes long, up to the [capacity](Self::capacity). Added bytes have
+    /// Sets the length of the message in bytes, up to the [capacity](Self::capacity). Added bytes have
     /// unspecified content.
     ///
     /// # Errors
     ///
-    /// [`CapacityError`] if `len` is above the capacity; the length does not change.
+    /// [`CapacityError`] above the capacity; the length does not change.
     pub fn try_set_len(&mut self, len: usize) -> Result<(), CapacityError> {
         let capacity = self.capacity();
         if len > capacity {
@@ -90,19 +90,20 @@ impl AsMut<[u8]> for Buffer {
 }
 
 impl ShmBuf<[u8]> for Buffer {
-    /// Is it still this process's? zenoh takes it away from a process that gets no CPU for long.
+    /// Returns `false` if zenoh has invalidated the buffer, because this process had no CPU to confirm
+    /// it for some time.
     fn is_valid(&self) -> bool {
         self.whole.as_ref().is_some_and(Whole::is_valid)
     }
 }
 
-/// So zenoh's `Typed` takes a buffer, and gives a value in it: see [`BufferRequest::layout`].
+/// Allows zenoh's `Typed` to wrap a buffer: see [`BufferRequest::layout`].
 ///
 /// [`BufferRequest::layout`]: crate::BufferRequest::layout
 impl ShmBufMut<[u8]> for Buffer {}
 
 impl From<Buffer> for ZBytes {
-    /// Ends writing. Nothing is copied.
+    /// Converts the buffer into a message. The bytes are not copied.
     #[inline]
     fn from(mut buffer: Buffer) -> Self {
         let Some(whole) = buffer.whole.take() else { return ZBytes::new() };

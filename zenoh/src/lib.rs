@@ -1,6 +1,5 @@
-//! A backend for zenoh's own `ShmProvider`, and a pool of whole zenoh buffers on top of it. A zenoh
-//! publisher changes where its memory comes from; its receivers, in whatever language, change
-//! nothing.
+//! A backend for zenoh's own `ShmProvider`, and a pool of whole zenoh buffers on top of it. Only the
+//! publisher changes, and only where it allocates; receivers, in any language, stay as they are.
 //!
 //! # Before and after
 //!
@@ -21,7 +20,7 @@
 //! # }
 //! ```
 //!
-//! The same on the pool of [`shm_pool`]. Only the line that makes the provider differs:
+//! The same on the pool of [`shm_pool`]. Only the line that creates the provider differs:
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
@@ -40,10 +39,10 @@
 //!
 //! # Provider or buffer pool
 //!
-//! For each message, zenoh's provider makes metadata and has it watched, and takes both down again.
-//! That is most of what an allocation costs, whatever the backend. A [`BufferPool`] keeps them
-//! together with the chunk, and hands the whole out again when zenoh's own check says that
-//! everybody has read it:
+//! For each message, zenoh's provider sets up metadata, registers it with two watching threads, and
+//! removes both again. That is most of the cost of an allocation, with any backend. A [`BufferPool`]
+//! keeps them together with the chunk, and reuses all three when zenoh's own check says that no
+//! reader has the message any more:
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
@@ -63,123 +62,127 @@
 //!
 //! | | [`provider`](PoolBackend::provider) | [`BufferPool`] |
 //! |---|---|---|
-//! | use it when | code that takes a `ShmProvider` stays as it is; receivers write messages in place | allocation should cost little, and lengths recur |
-//! | lengths | any | any; a length that hardly recurs costs what the provider costs |
+//! | use it if | existing code takes a `ShmProvider`; receivers write messages in place | allocation should be cheap, and lengths recur |
+//! | lengths | any | any; a length that hardly recurs costs as much as with the provider |
 //! | aligned, zeroed and typed buffers, precomputed layouts | as zenoh's | [`request`](BufferPool::request); nothing needs to be precomputed |
 //! | waits for a reader by | sleeping for 1 ms at a time (zenoh's `BlockOn`) | looking after 20 µs, then after each eighth of the time waited, at least every 1 ms |
 //! | awaits | on tokio | [on any executor](BufferRequest::wait_async) |
-//! | errors | zenoh's: no reason but in the log | [`AllocError`], with the figures |
-//! | a receiver that has a message alone may write it in place | yes | no: the pool has it, too |
-//! | memory | what is in flight and a seventh | what is in flight and an eighth, of each class |
+//! | errors | zenoh's; the reason is in the log only | [`AllocError`], with all figures |
+//! | the only holder of a received message may write it in place | yes | no: the pool is a holder, too |
+//! | memory | the messages in flight and a seventh | for each class, the messages in flight and an eighth |
 //! | a receiver dies with messages | `garbage_collect_unsafe` | [`let_go`](BufferPool::let_go), or 64 allocations, then the same |
 //!
-//! Both may be used on one backend, under one cap. Both serve publishers, queries, replies and
-//! attachments; zenoh copies attachments, whatever they are in.
+//! Both may share one backend and its cap. Both serve publishers, queries, replies and attachments;
+//! zenoh always copies attachments.
 //!
 //! # Beyond one machine
 //!
-//! Subscribers without shared memory, on this machine or another, get the same bytes: zenoh copies
-//! them to the network, before `put` returns. So they hold nothing, and the next message may use
-//! the same buffer. It makes no difference whether there is a router between. A subscriber, and a
-//! router, that has shared memory gets the buffer itself, even if others beside it do not.
+//! Subscribers without shared memory, on this machine or another, receive the same bytes: zenoh
+//! copies them to the network before `put` returns. So they hold no buffer, and the next message may
+//! use the same one, with or without a router in between. A subscriber or router with shared memory
+//! receives the buffer itself, even if others do not.
 //!
 //! # Differences from zenoh's own provider
 //!
 //! | | zenoh 1.10's default | on this backend |
 //! |---|---|---|
-//! | `JustAlloc`, when all memory was used and has been read | fails until somebody collects | succeeds: the backend collects |
-//! | `available()` | 0, always | the bytes under the cap that no message takes |
+//! | `JustAlloc`, after all memory was used and read | fails until the publisher collects | succeeds: the backend collects |
+//! | `available()` | always 0 | the bytes under the cap that no message uses |
 //! | `garbage_collect()` | returns the length of the longest message collected | returns the size of its class |
-//! | `try_resize` | makes a message shorter | and longer, up to the size of its class |
-//! | largest alignment | that of the layout that it was made with: 1, if that was a length | 4096 |
-//! | cap | the bytes that are asked for, all taken at once | rounded up to whole pages, taken when needed |
+//! | `try_resize` | makes a message shorter | also longer, up to the size of its class |
+//! | largest alignment | that of the layout it was created with: 1 for a length | 4096 |
+//! | cap | the requested bytes, allocated at once | rounded up to whole pages, allocated when needed |
 //!
-//! `tests/zenoh/differences.rs` checks each of these on both, and `tests/zenoh/zenohs_own.rs` what
-//! zenoh checks of its own providers.
+//! `tests/zenoh/differences.rs` checks each of these on both backends; `tests/zenoh/zenohs_own.rs`
+//! contains zenoh's checks of its own providers.
 //!
-//! # Who counts the readers
+//! # Counting readers
 //!
-//! zenoh does, in metadata of its own, and this module does not count twice: a chunk comes back
-//! when zenoh says so ([`ShmProviderBackend::free`]), not when the publisher's buffer is dropped.
-//! What zenoh says is checked against the owner's own record of what is out. A descriptor that
-//! names nothing is logged and ignored.
+//! zenoh counts readers, in its own metadata. This crate does not count them again: a chunk returns
+//! when zenoh frees it ([`ShmProviderBackend::free`]), not when the publisher's buffer is dropped.
+//! Each such call is checked against a private record of the chunks in use. A descriptor of no such
+//! chunk is logged and ignored.
 //!
 //! # Segments
 //!
-//! All messages are carved out of a few segments. At most 16 are ever made, whatever is allocated,
-//! and each stays until the backend is dropped. There is one exception: if a message comes that is
-//! longer than every segment while nothing is in use, all segments give way, once, to a single one
-//! as long as the cap. Receivers then have the old ones locked too. An
-//! [`arena_size`](PoolBackendBuilder::arena_size) as long as the cap rules that out.
+//! All messages are carved from a few segments: never more than 16, and each exists until the backend
+//! is dropped. There is one exception: if a message is longer than every segment and nothing is in
+//! use, all segments are replaced, once, by a single one as long as the cap. Receivers then keep the
+//! old ones locked too. An [`arena_size`](PoolBackendBuilder::arena_size) as long as the cap rules
+//! that out.
 //!
-//! zenoh's receivers never let a segment go. They keep a descriptor and a mapping for each segment
-//! that they have seen, and lock the whole segment into memory when the first message in it
-//! arrives.
+//! zenoh's receivers never unmap a segment. They keep a descriptor and a mapping for each segment
+//! that they have seen, and lock the whole segment into memory when the first message in it arrives.
 //!
-//! | what a receiver needs for one pool | how much | |
+//! | a receiver needs, for one pool | how much | statistic |
 //! |---|---|---|
 //! | descriptors (`ulimit -n`) and mappings | one for each segment | [`Stats::segments`] |
 //! | locked memory (`ulimit -l`) | at most [`max_bytes`](PoolBackendBuilder::max_bytes) | [`Stats::bytes_mapped`] |
 //!
-//! A receiver that may not lock that much loses messages, and zenoh says so at its debug level
-//! only. So [`build`](PoolBackendBuilder::build) fails where a process with this one's limits could
-//! not lock it, as zenoh's own backends do.
+//! A receiver that may not lock that much loses messages, and zenoh logs this at its debug level
+//! only. So [`build`](PoolBackendBuilder::build) fails if a process with this one's limits could not
+//! lock it, as zenoh's own backends do.
 //!
-//! The publisher takes a page from the system when it first needs it. The first receiver of a
-//! message takes the rest of that message's segment by locking it. So segments start small
-//! ([`arena_size`](PoolBackendBuilder::arena_size)) and grow. But a cap of up to 64 MiB is one
-//! segment from the start, and with messages of more than a 32nd of the cap one segment takes most
-//! of it, as a segment of zenoh's own does. A segment is made only if /dev/shm has room for all of
-//! it.
+//! The publisher allocates a page when it first needs it. The first receiver of a message allocates
+//! the rest of that message's segment by locking it, which takes some 0.7 ms per MiB. So segments
+//! start small ([`arena_size`](PoolBackendBuilder::arena_size)) and grow: a receiver reads the first
+//! message early, and a publisher that exits soon afterwards does not lose it. With messages of more
+//! than a 32nd of the cap, one segment covers most of it, as zenoh's own does. A segment is created
+//! only if /dev/shm has room for all of it.
 //!
 //! # Collecting early
 //!
-//! zenoh looks for messages that everybody has read only when an allocation fails. A backend that
-//! fails only at its cap would therefore fill all of it, and each message would go to memory that
-//! left the cache long ago. So when no suitable chunk is idle, this backend first asks the provider
-//! to collect, and makes a new chunk only if that brought none back.
+//! zenoh looks for messages that have been read only when an allocation fails. A backend that fails
+//! only at its cap would therefore fill all of it, and each message would be written to memory that
+//! left the cache long ago. So when no suitable chunk is idle, this backend first has its providers
+//! collect, and creates another chunk only if that released none.
 //!
-//! Collecting looks at all messages in flight; if a slow subscriber holds thousands, it would cost
+//! A collection visits all messages in flight; if a slow subscriber holds thousands, it would cost
 //! much and gain little. So if a collection makes less than an eighth of the memory idle, the pool
-//! grows by what is missing before the next one. The footprint stays within a seventh of what is in
-//! flight. Once nearly all of the cap has been taken from the system, the backend collects only
-//! when a message fits nowhere.
+//! grows by the missing amount before the next one. It holds at most a seventh more than the messages
+//! in flight. Once nearly all of the cap has been allocated, the backend collects only when a message
+//! fits nowhere.
 //!
-//! Two other designs fall short. An allocation policy of our own that collects first would help
-//! only publishers that ask for it. A backend that answers `OutOfMemory` at a budget below the cap,
-//! to make zenoh's policies collect, fails allocations that it could serve when nothing has been
-//! read yet. (`benches/peers` compares collecting early with collecting when full.)
+//! Two other designs fall short. An allocation policy that collects first would help only publishers
+//! that select it. A backend that returns `OutOfMemory` at a budget below the cap, to make zenoh's
+//! policies collect, fails allocations that it could serve when nothing has been read yet.
+//! (`benches/peers` compares collecting early with collecting when full.)
 //!
-//! Collecting early needs the provider that [`PoolBackend::provider`] makes. Around a backend that
-//! was passed to `ShmProviderBuilder::backend`, nothing is collected before the cap is reached.
+//! Only a provider created by [`PoolBackend::provider`] is collected. Around a backend passed to
+//! `ShmProviderBuilder::backend`, the caller has to collect.
 //!
-//! # What is trusted
+//! # Long messages
+//!
+//! A message that is refused again and again gets a *region*: chunks in it return to the segment when
+//! they have been read, instead of being reused, until the message fits. So it is not starved by
+//! shorter messages, and these are never refused because of it. A [`BufferPool`] releases its buffers
+//! in a region likewise.
+//!
+//! # Trust
 //!
 //! zenoh's receivers map segments writable, and zenoh's users can write through what they receive.
-//! A receiver that writes beyond its message can damage other messages. It cannot damage the
-//! allocator, as it can with zenoh's own backends: the record of what is carved where is in private
-//! memory. If receivers must not be trusted with other messages, use the `Provider` and the
-//! `Client` of [`shm_pool`].
+//! A receiver that writes beyond its message can damage other messages. Unlike with zenoh's own
+//! backends, it cannot damage the allocator, whose bookkeeping is in private memory. If receivers
+//! must not be trusted with other messages, use the `Provider` and the `Client` of [`shm_pool`].
 //!
 //! # When processes die
 //!
 //! * The publisher is killed: the kernel drops its locks, and the next zenoh process that starts
 //!   (or `zenoh::shm::cleanup_orphaned_shm_segments`, which [`PoolBackendBuilder::build`] calls)
 //!   unlinks its segments. Running receivers keep what they have mapped, and its memory, until they
-//!   end: zenoh's receivers never let a segment go. For each dead publisher that is at most
+//!   exit: zenoh's receivers never unmap a segment. For each dead publisher that is at most
 //!   `max_bytes`, in at most 16 segments; with zenoh's own backend it is always all of it.
-//! * A receiver is killed while it holds messages, or ends while some are on their way to it:
-//!   zenoh's count of their readers stays too high
-//!   for ever, so they do not come back by themselves. Once you know that a receiver has died
-//!   (because its liveliness token is gone, for example), call
-//!   `ShmProvider::garbage_collect_unsafe`. It takes back every message that no living process has
-//!   confirmed for 100 ms. A [`BufferPool`] confirms what it keeps, so have it
-//!   [let go](BufferPool::let_go) first. The call is unsafe because a living receiver, or this process, may still have
-//!   such a message and get no CPU to confirm it.
-//! * A forked child of the publisher allocates nothing and gives nothing back. While it lives
-//!   without calling `exec`, the segments that it inherited look alive. Those that the publisher
-//!   gives up meanwhile lose their memory but keep their names, until a zenoh process starts or
-//!   ends after the child.
+//! * A receiver is killed while it holds messages, or exits while some are on their way to it:
+//!   zenoh's count of their readers stays too high forever, so they do not return by themselves. Once
+//!   you know that a receiver has died (for example because its liveliness token is gone), call
+//!   `ShmProvider::garbage_collect_unsafe`. It reclaims every message that no living process has
+//!   confirmed for 100 ms. A [`BufferPool`] confirms the buffers that it keeps, so call
+//!   [`BufferPool::let_go`] before, each time. The call is unsafe because a living receiver, or this
+//!   process, may still have such a message and lack the CPU time to confirm it.
+//! * A forked child of the publisher allocates nothing and releases nothing. While it runs without
+//!   calling `exec`, the segments that it inherited look alive. Those that the publisher removes
+//!   meanwhile lose their memory but keep their names, until a zenoh process starts or exits after the
+//!   child.
 
 mod buffers;
 mod builder;
@@ -202,6 +205,7 @@ pub use request::{BufferFuture, BufferRequest};
 pub use shm_pool::{AllocError, AllocErrorKind, CapacityError, OsError, Reservation, Stats};
 
 use outstanding::{Key, Outstanding};
+use parking_lot::Mutex;
 use shm_pool::backend::{Backend, Chunk, Collect};
 use std::error::Error;
 use std::fmt;
@@ -217,30 +221,50 @@ use zenoh::Wait;
 /// zenoh's protocol number for its own POSIX segments.
 const POSIX_PROTOCOL: ProtocolID = 0;
 
+/// The call that fails if zenoh has no metadata for a message. zenoh does not report why.
+const MAP: &str = "zenoh::shm::ShmProvider::map";
+
 /// A pool as the backend of zenoh's `ShmProvider`. Clones share the pool.
 ///
-/// When the last clone and the last provider that has one are dropped, idle memory goes back to the
-/// system. Messages that are still out stay good where they are held.
+/// When the last clone and the last provider that has one are dropped, idle memory returns to the
+/// system. Messages that are still in use stay valid for their holders.
 #[derive(Clone)]
 pub struct PoolBackend {
     core: Arc<Core>,
-    /// Asks the provider on this backend to collect, if there is one.
+    /// Has the providers on this backend collect.
     chunks: Backend,
 }
 
 struct Core {
     chunks: Backend,
     outstanding: Arc<Outstanding>,
-    /// The system has refused memory, and the log has said so.
+    providers: Arc<Providers>,
+    /// Whether the system has refused memory, and the log has said so.
     is_short: AtomicBool,
 }
 
-/// Has a provider give back what everybody has read.
-struct Collector(Weak<ShmProvider<PoolBackend>>);
+/// The providers on a backend.
+#[derive(Default)]
+struct Providers(Mutex<Vec<Weak<ShmProvider<PoolBackend>>>>);
 
-impl Collect for Collector {
+impl Providers {
+    fn add(&self, provider: Weak<ShmProvider<PoolBackend>>) {
+        let mut providers = self.0.lock();
+        providers.retain(|provider| provider.strong_count() > 0);
+        providers.push(provider);
+    }
+}
+
+impl Collect for Providers {
     fn collect(&self) -> bool {
-        self.0.upgrade().is_some_and(|provider| provider.garbage_collect() > 0)
+        // Not under the lock: the drop of a provider's last handle is the user's code's.
+        let mut at = 0;
+        let mut has_collected = false;
+        loop {
+            let Some(provider) = self.0.lock().get(at).cloned() else { return has_collected };
+            has_collected |= provider.upgrade().is_some_and(|provider| provider.garbage_collect() > 0);
+            at += 1;
+        }
     }
 }
 
@@ -251,37 +275,37 @@ impl PoolBackend {
     }
 
     fn new(chunks: Backend, outstanding: Arc<Outstanding>) -> Self {
-        let core = Core { chunks: chunks.clone(), outstanding, is_short: AtomicBool::new(false) };
-        Self { core: Arc::new(core), chunks }
+        let providers = Arc::<Providers>::default();
+        let collecting = chunks.collecting_by(providers.clone());
+        let core = Core { chunks, outstanding, providers, is_short: AtomicBool::new(false) };
+        Self { core: Arc::new(core), chunks: collecting }
     }
 
-    /// The same backend, which has this provider collect.
-    fn collecting_by(&self, provider: Weak<ShmProvider<Self>>) -> Self {
-        Self { core: self.core.clone(), chunks: self.chunks.collecting_by(Arc::new(Collector(provider))) }
-    }
-
-    /// Creates a provider on this backend. It collects early what it has given out itself.
+    /// Creates a provider on this backend. It is collected early.
     ///
-    /// A message that is out when its provider is dropped stays in use until the last clone of the
-    /// backend is dropped too: only its provider knows of it.
+    /// Keep the provider as long as its messages are in use: only the provider can collect them. A
+    /// message in flight when its provider is dropped stays in use until the last clone of the backend
+    /// is dropped too.
     pub fn provider(&self) -> Arc<ShmProvider<Self>> {
-        Arc::new_cyclic(|provider| ShmProviderBuilder::backend(self.collecting_by(provider.clone())).wait())
+        let provider = Arc::new(ShmProviderBuilder::backend(self.clone()).wait());
+        self.core.providers.add(Arc::downgrade(&provider));
+        provider
     }
 
-    /// What the pool holds and has done. A message counts as in use until zenoh has given it back,
-    /// whether or not anybody still reads it.
+    /// Returns statistics. A message counts as in use until zenoh has freed its chunk, whether or not
+    /// it is still being read.
     pub fn stats(&self) -> Stats {
         self.chunks.stats()
     }
 
-    /// Reserves `count` chunks for messages of `len` bytes, aligned to at most 64: they exist from
-    /// now on, in use or idle, until the [`Reservation`] is dropped. Their memory is present, and
-    /// the backend has room in its own books for them, so that it makes no segment, no system call
-    /// and no heap call for a message as long as one of them is free. (What zenoh itself does for a
-    /// message stays.) No other length takes them, and neither [`trim`](Self::trim) nor a lack of
-    /// memory destroys them. They count against the cap.
+    /// Reserves `count` chunks for messages of `len` bytes, aligned to at most 64. They exist, in use or
+    /// idle, until the [`Reservation`] is dropped. Their memory and bookkeeping are present, so that
+    /// the backend makes no segment, system call or heap call for a message as long as one of them is
+    /// free. (zenoh's own cost of a message remains.) Other lengths do not use them, and neither
+    /// [`trim`](Self::trim) nor a shortage of memory destroys them. They count against the cap.
     ///
-    /// Several reservations of one size class add up.
+    /// Collects messages that have been read, if there is no room otherwise. Several reservations of
+    /// one size class add up.
     ///
     /// # Errors
     ///
@@ -289,8 +313,8 @@ impl PoolBackend {
     /// if the class has more reserved than
     /// [`max_idle_per_class`](PoolBackendBuilder::max_idle_per_class);
     /// [`AllocErrorKind::Exhausted`] at the cap; [`AllocErrorKind::Os`] if the system refuses;
-    /// [`AllocErrorKind::Forked`] in a forked child. On an error nothing is reserved, and nothing
-    /// is left of it.
+    /// [`AllocErrorKind::Forked`] in a forked child. After an error nothing is reserved or left
+    /// behind.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
@@ -299,7 +323,7 @@ impl PoolBackend {
     /// backend.reserve(100_000, 4)?.keep();
     /// let provider = backend.provider();
     /// let frame = provider.alloc(100_000).wait()?;
-    /// assert_eq!(backend.stats().misses(), 4, "no fifth one was made");
+    /// assert_eq!(backend.stats().misses(), 4, "no fifth one was created");
     /// # drop(frame);
     /// # Ok(())
     /// # }
@@ -312,13 +336,14 @@ impl PoolBackend {
         Ok(reservation)
     }
 
-    /// Gives all idle memory back to the system, and returns how many bytes that was. The segments
-    /// stay, empty: receivers never let one go, so new ones would only fill the receivers' tables.
+    /// Collects messages that have been read, and returns all idle memory to the system. Returns the
+    /// number of bytes. The segments remain, empty: receivers never unmap one, so new ones would only
+    /// fill the receivers' tables.
     pub fn trim(&self) -> usize {
         self.chunks.trim()
     }
 
-    /// Takes a chunk, and notes that it is out.
+    /// Takes a chunk, and records that it is in use.
     #[inline]
     fn take(&self, len: usize, align: usize) -> Result<AllocatedChunk, AllocError> {
         let core = &*self.core;
@@ -333,17 +358,17 @@ impl PoolBackend {
         Ok(AllocatedChunk { descriptor: ChunkDescriptor::new(key.segment, key.offset, len), data })
     }
 
-    /// What zenoh is told when there is no memory. The log gets the reason.
+    /// Returns the error for zenoh when there is no memory. The reason is logged.
     #[cold]
     fn refused(&self, layout: &MemoryLayout, error: &AllocError) -> ZAllocError {
-        // A policy that waits for memory tries again a thousand times a second, so a refusal by the
-        // system is logged once until there is memory again. Reaching the cap is nothing unusual.
+        // A policy that waits for memory tries a thousand times a second, so a refusal by the system is
+        // logged once until there is memory again. Reaching the cap is nothing unusual.
         let is_at_the_cap = matches!(error.kind(), AllocErrorKind::Exhausted { .. });
         let cause = error as &(dyn Error + 'static);
         if is_at_the_cap || self.core.is_short.swap(true, Ordering::Relaxed) {
             tracing::debug!(%layout, error = cause, "no memory for a message");
         } else {
-            tracing::error!(%layout, error = cause, "no memory for a message; not said again before there is some");
+            tracing::error!(%layout, error = cause, "no memory for a message; not logged again until there is some");
         }
         if is_for_want_of_memory(error) {
             ZAllocError::OutOfMemory
@@ -352,7 +377,7 @@ impl PoolBackend {
         }
     }
 
-    /// Can the pool serve a layout? The log gets the reason why not.
+    /// Returns `true` if the pool can serve a layout. The reason against it is logged.
     #[inline]
     fn can_serve(&self, layout: &MemoryLayout) -> bool {
         let log = |error| tracing::warn!(%layout, %error, "a layout that the pool cannot serve");
@@ -369,7 +394,7 @@ fn align_of(layout: &MemoryLayout) -> usize {
 }
 
 impl WithProtocolID for PoolBackend {
-    /// The protocol of zenoh's own POSIX segments, which every receiver can map.
+    /// Returns the protocol of zenoh's own POSIX segments, which every receiver can map.
     fn id(&self) -> ProtocolID {
         POSIX_PROTOCOL
     }
@@ -389,19 +414,19 @@ impl ShmProviderBackend for PoolBackend {
         let key = Key { segment: chunk.segment, offset: chunk.chunk };
         match self.core.outstanding.take(key, chunk.len.get()) {
             Some(chunk) => drop(chunk),
-            None => tracing::error!(?chunk, "freed a chunk that is not out; ignored"),
+            None => tracing::error!(?chunk, "freed a chunk that is not in use; ignored"),
         }
     }
 
-    /// Gives all idle chunks back to the segments that they were carved out of. Returns the length
-    /// of a message that surely fits now.
+    /// Returns all idle chunks to the segments that they were carved from. Returns the length of a
+    /// message that is sure to fit now.
     fn defragment(&self) -> usize {
         self.chunks.evict_idle();
         self.chunks.largest_that_fits()
     }
 
-    /// Bytes under the cap that no message takes: idle, or not taken from the system yet. They may
-    /// not fit in one piece.
+    /// Returns the bytes under the cap that no message uses: idle, or not allocated yet. They may not
+    /// be in one piece.
     fn available(&self) -> usize {
         let stats = self.stats();
         stats.max_bytes.saturating_sub(stats.bytes_in_use)
@@ -412,22 +437,23 @@ impl ShmProviderBackend for PoolBackend {
     }
 }
 
-/// Can memory that is given back help?
+/// Returns `true` if memory that is released can help.
 fn is_for_want_of_memory(error: &AllocError) -> bool {
     match error.kind() {
         AllocErrorKind::Exhausted { .. } => true,
-        // No errno: all segment ids are in use.
-        AllocErrorKind::Os(os) => {
-            matches!(os.errno(), Some(libc::ENOSPC | libc::ENOMEM | libc::EMFILE | libc::ENFILE) | None)
-        }
+        AllocErrorKind::Os(os) => match os.errno() {
+            Some(errno) => matches!(errno, libc::ENOSPC | libc::ENOMEM | libc::EMFILE | libc::ENFILE),
+            // All segment ids are in use, or zenoh has no metadata. The latter may last forever.
+            None => os.call() != MAP,
+        },
         _ => false,
     }
 }
 
 impl Drop for Core {
     fn drop(&mut self) {
-        // Readers may keep these for as long as they like; their segments stay until the last
-        // buffer here is gone. A forked child owns nothing, and leaves its copies as they are.
+        // Readers may keep these for any time; their segments remain until this process drops its last
+        // buffer. A forked child owns nothing, and leaves its copies as they are.
         if !self.chunks.is_inherited() {
             self.outstanding.take_all().for_each(Chunk::give_up);
         }

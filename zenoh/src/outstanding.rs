@@ -1,17 +1,18 @@
-//! The owner's own record of what is out: which chunk, under which segment id and offset.
+//! The owner's record of the chunks in use, by segment id and offset.
 //!
-//! zenoh hands a chunk back with a descriptor that it read from memory that peers can write. So a
-//! descriptor is only a key here, never an address. Each chunk that is out stands in one cell, and
-//! taking it back means swapping it out of that cell, which only one caller can win. A descriptor
-//! that was made up, or that comes twice, finds no chunk.
+//! zenoh frees a chunk by a descriptor that it read from memory that peers can write. So a descriptor
+//! is only a key here, never an address. Each chunk in use is in one cell, and freeing it means
+//! swapping it out of that cell, which succeeds for one caller only. A descriptor that is forged, or
+//! that comes twice, finds no chunk.
 //!
 //! # Segment ids
 //!
 //! Receivers cache a segment by its id for as long as they run, so an id is never reused. The low 6
-//! bits of an id number its slot here. A slot belongs to one segment from the first chunk on: a pool
-//! makes few segments. If a segment is removed before it had a chunk, because it could not be mapped
-//! for example, its slot is free again. The other bits count up from a random start. While a receiver has a segment of another process, dead
-//! or alive, its id cannot be taken: the receiver's lock keeps the name, and creating it again
+//! bits of an id are the number of its slot here. A slot belongs to one segment from that segment's
+//! first chunk on: a pool creates few segments. The slot of a segment that is removed before, because
+//! it could not be mapped for example, is free again. The other bits count up from a random start.
+//! While a receiver has a segment of another process, dead or alive, its id cannot be taken: the
+//! receiver's lock keeps the name, and creating it again
 //! fails.
 //!
 //! # Orderings
@@ -19,7 +20,7 @@
 //! | writer | reader | what becomes visible |
 //! |---|---|---|
 //! | `put`: cell, Release | `take`: cell, Acquire | the chunk |
-//! | `take` puts a wrong one back: cell, Release | `take`, Acquire | the same |
+//! | `take` puts back a chunk of another length: cell, Release | `take`: cell, Acquire | the same |
 
 use parking_lot::Mutex;
 use shm_pool::backend::Chunk;
@@ -31,20 +32,20 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::OnceLock;
 
-/// The most segments that a pool can ever make: far more than it does.
+/// The most segments that a pool can ever create: far more than it does.
 pub(crate) const SLOTS: usize = 64;
 
 /// log2 of [`SLOTS`].
 const SLOT_BITS: u32 = SLOTS.trailing_zeros();
 
-/// Counts below this give ids of at most 16 bits. Those are left to others: zenoh gives its own
-/// metadata such names.
+/// Counts below this yield ids of at most 16 bits. Those are left to zenoh, which gives its metadata
+/// such names.
 const FIRST_COUNT: u32 = 1 << (16 - SLOT_BITS);
 
-/// How many counts there are.
+/// The number of counts.
 const COUNTS: u32 = (1 << (32 - SLOT_BITS)) - FIRST_COUNT;
 
-/// What is out is noted by pages of this many bytes, whatever the machine's.
+/// The record is divided into pages of this many bytes, whatever the machine's page size.
 const PAGE: usize = 4096;
 
 /// Chunks begin on cache lines.
@@ -68,14 +69,14 @@ fn empty(cell: &Cell) -> Option<Chunk> {
     Some(unsafe { Chunk::from_raw(found) })
 }
 
-/// What is out of one segment. Segments that had a chunk stay here until this record is freed, so a
-/// wrong descriptor finds an empty cell at worst.
+/// The chunks in use of one segment. Once the segment has had a chunk, it stays here until this record
+/// is dropped, so a wrong descriptor finds an empty cell at worst.
 struct OfSegment {
     id: u32,
     pages: Box<[Page]>,
 }
 
-/// What is out of one page. Only small chunks begin at other lines than the first.
+/// The chunks in use of one page. Only small chunks begin at other lines than the first.
 struct Page {
     first: Cell,
     others: OnceLock<Box<[Cell; LINES - 1]>>,
@@ -91,7 +92,7 @@ impl Page {
     }
 }
 
-/// The chunks that are out, by [`Key`].
+/// The chunks in use, by [`Key`].
 pub(crate) struct Outstanding {
     slots: [OnceLock<OfSegment>; SLOTS],
     new: Mutex<New>,
@@ -124,7 +125,7 @@ impl Key {
         Self { segment: segment as u32, offset: offset as u32 }
     }
 
-    /// The page, and the line in it.
+    /// Returns the page, and the line in it.
     fn place(self) -> (usize, usize) {
         (self.offset as usize / PAGE, self.offset as usize % PAGE / MIN_SIZE)
     }
@@ -135,8 +136,8 @@ impl Outstanding {
         Self { slots: array::from_fn(|_| OnceLock::new()), new: Mutex::default() }
     }
 
-    /// Returns an id for the next segment, or `None` if all slots are taken. Only one thread at a time
-    /// makes a segment.
+    /// Returns an id for the next segment, or `None` if all slots are taken. One thread at a time creates
+    /// a segment.
     pub(crate) fn next_id(&self, count: u32) -> Option<u32> {
         let slot = self.new.lock().taken.trailing_ones();
         (slot < SLOTS as u32).then(|| (count % COUNTS + FIRST_COUNT) << SLOT_BITS | slot)
@@ -181,7 +182,7 @@ impl Outstanding {
         slot.get()
     }
 
-    /// The cell for a chunk. There is one for every possible chunk, made when it is first needed.
+    /// Returns the cell for a chunk. There is one for every possible chunk, created when first needed.
     #[inline]
     fn cell(&self, key: Key) -> Option<&Cell> {
         let page = self.page(key)?;
@@ -191,12 +192,12 @@ impl Outstanding {
         })
     }
 
-    /// Makes the cell for a chunk, so that [`put`](Self::put) does not have to.
+    /// Creates the cell for a chunk, so that [`put`](Self::put) does not have to.
     pub(crate) fn prepare(&self, key: Key) {
         self.cell(key);
     }
 
-    /// Notes that a chunk is out. The caller that takes it out of its cell owns it.
+    /// Records that a chunk is in use. The caller that takes it out of its cell owns it.
     #[inline]
     pub(crate) fn put(&self, chunk: Chunk, key: Key) {
         if let Some(cell) = self.cell(key) {
@@ -204,7 +205,7 @@ impl Outstanding {
         }
     }
 
-    /// Takes out the chunk that a descriptor names, if there is one and its capacity is `len`.
+    /// Takes out the chunk that a descriptor names, if there is one and its length is `len`.
     #[inline]
     pub(crate) fn take(&self, key: Key, len: usize) -> Option<Chunk> {
         let page = self.page(key)?;
@@ -216,12 +217,12 @@ impl Outstanding {
         if Key::of(&chunk) == key && chunk.len() == len {
             return Some(chunk);
         }
-        // If the rightful caller came in between, it found no chunk and was told so.
+        // If the rightful caller came in between, it found no chunk, which was logged.
         cell.store(chunk.into_raw().as_ptr(), Ordering::Release);
         None
     }
 
-    /// Takes out everything that is still out.
+    /// Takes out all chunks.
     pub(crate) fn take_all(&self) -> impl Iterator<Item = Chunk> + '_ {
         let pages = self.slots.iter().filter_map(OnceLock::get).flat_map(|slot| slot.pages.iter());
         pages.flat_map(Page::cells).filter_map(empty)

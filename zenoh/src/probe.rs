@@ -1,5 +1,5 @@
-//! Does zenoh's client read what the pool writes? zenoh's segments have no version, and a receiver
-//! that cannot read one says nothing: it loses the messages.
+//! A check that zenoh's client reads what the pool writes. zenoh's segments have no version, and a
+//! receiver that cannot read one loses the messages silently.
 
 use crate::segments::{create, remove};
 use crate::system::may_lock;
@@ -10,17 +10,17 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use zenoh::shm::{PosixShmClient, ShmClient};
 
-/// Bytes of the segment that is tried: a page, on any machine.
+/// The length of the segment in bytes: at least a page, on any machine.
 const LEN: usize = 64 << 10;
 
-/// Where the bytes are that are compared. Chunks begin at any multiple of 64.
+/// The offset of the compared bytes. Chunks begin at any multiple of 64.
 const OFFSET: u32 = 192;
 
 /// How many names are tried.
 const NAME_TRIES: usize = 16;
 
-/// Writes bytes into a segment and has zenoh's client read them. Where the system has no memory for
-/// that, the first message will show.
+/// Writes bytes to a segment and has zenoh's client read them. If the system has no memory for that,
+/// nothing is checked.
 pub(crate) fn check() -> Result<(), BuildError> {
     if matches!(may_lock(LEN), Ok(false)) {
         return Ok(());
@@ -34,7 +34,7 @@ pub(crate) fn check() -> Result<(), BuildError> {
                     Ok(()) => compare(id, &written),
                     Err(_no_memory) => Ok(()),
                 };
-                // It fails if a sweep of zenoh's was faster.
+                // It fails if one of zenoh's sweeps was faster.
                 let _gone = remove(id, file);
                 return result.map_err(|reason| BuildError::Format { reason });
             }
@@ -51,12 +51,12 @@ fn write(file: &File, bytes: &[u8]) -> io::Result<()> {
     file.write_all_at(bytes, OFFSET.into())
 }
 
-/// Compares what zenoh's client finds in a segment with what was written.
+/// Compares the bytes that zenoh's client finds in a segment with those that were written.
 fn compare(id: u32, written: &[u8; 4]) -> Result<(), String> {
     let segment = PosixShmClient.attach(id).map_err(|error| format!("it cannot attach a segment: {error}"))?;
     let found = segment.map(OFFSET).map_err(|error| format!("it cannot map a chunk: {error}"))?;
-    // SAFETY: zenoh says that the chunk is mapped there, and `segment` keeps it so. The file has
-    // memory for all of its length, and no other process knows of it.
+    // SAFETY: zenoh has mapped the chunk there, and `segment` keeps the mapping. The file has memory for
+    // all of its length, and no other process knows it.
     let read = unsafe { found.cast::<[u8; 4]>().read_unaligned() };
     if read == *written {
         Ok(())

@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use crate::buffers::BufferPool;
+use crate::buffers::{BufferPool, Search};
 use crate::handle::Buffer;
 use crate::is_for_want_of_memory;
 use crate::waiting::{pause, Place};
@@ -14,28 +14,30 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-/// What is to be allocated, and how. Made by [`BufferPool::request`].
+/// A request for a buffer, with options. Created by [`BufferPool::request`].
 ///
-/// A request may be kept, and made again and again. That saves nothing: finding the size class of a
-/// length takes a few instructions, so there is nothing to precompute as for zenoh's provider.
+/// A request can be kept and used again, but nothing is saved by that: unlike with zenoh's provider
+/// there is nothing to precompute, since finding the size class takes a few instructions.
 ///
 /// | zenoh's provider | a buffer pool |
 /// |---|---|
 /// | `JustAlloc`, `GarbageCollect`, `Defragment` | [`now`](Self::now), which does what all of them do |
 /// | `BlockOn<…>` with `wait()` | [`wait`](Self::wait), [`timeout`](Self::timeout) |
 /// | `BlockOn<…>` with `await` | [`wait_async`](Self::wait_async), with any executor |
-/// | `Deallocate` | nothing: no reader's bytes change |
+/// | `Deallocate` | none: no reader's bytes change |
 /// | a layout with `AllocAlignment` | [`layout`](Self::layout) |
 /// | `TypedLayout` | [`layout`](Self::layout), then `Typed::new` |
 /// | `alloc_layout` | a request that is kept |
 ///
 /// # How it waits
 ///
-/// A buffer that comes back unsent ends a wait at once. A reader that finishes does not: zenoh tells
-/// nobody. So a wait looks again and again, first after 20 µs, then each time after an eighth of the
-/// time waited so far, and at least every millisecond.
+/// A buffer that returns unsent ends a wait at once. A reader that finishes does not, because zenoh
+/// does not report it. So a wait looks repeatedly, first after 20 µs, then each time after an eighth
+/// of the time waited so far, at least every millisecond. A look takes bounded time: it checks the
+/// buffers that were sent first, and some of the others in turn. Looking for room in other size
+/// classes is limited to a tenth of the time.
 #[derive(Clone, Copy)]
-#[must_use = "a request does nothing until it is made by `now`, `timeout`, `wait` or `wait_async`"]
+#[must_use = "a request does nothing until `now`, `timeout`, `wait` or `wait_async` is called"]
 pub struct BufferRequest<'a> {
     pool: &'a BufferPool,
     len: usize,
@@ -76,7 +78,7 @@ impl<'a> BufferRequest<'a> {
         Self { len: layout.size(), align: layout.align(), ..self }
     }
 
-    /// Makes every byte zero. Costs writing them.
+    /// Sets every byte to zero.
     pub fn zeroed(self) -> Self {
         Self { is_zeroed: true, ..self }
     }
@@ -91,43 +93,45 @@ impl<'a> BufferRequest<'a> {
         self.finish(self.pool.alloc_class(class, self.len))
     }
 
-    /// Allocates, and waits at most `timeout` for memory. [`Duration::MAX`] is for ever.
+    /// Allocates, and blocks for up to `timeout` until there is memory; [`Duration::MAX`] means without
+    /// limit.
     ///
     /// # Errors
     ///
-    /// As [`now`](Self::now); [`AllocErrorKind::TimedOut`] with the last error when the time is over.
-    /// What waiting cannot change is returned at once.
+    /// As [`now`](Self::now); [`AllocErrorKind::TimedOut`] after `timeout`, with the last error. An
+    /// error that waiting cannot change is returned at once.
     pub fn timeout(self, timeout: Duration) -> Result<Buffer, AllocError> {
         let class = self.class()?;
-        let mut source = match self.pool.alloc_class(class, self.len) {
+        let source = match self.pool.alloc_class(class, self.len) {
             Err(error) if is_for_want_of_memory(&error) => error,
             done => return self.finish(done),
         };
         let start = Instant::now();
         let left = || timeout.saturating_sub(start.elapsed());
+        let mut search = Search::new();
         while !left().is_zero() {
             self.pool.inner().sleep(pause(start).min(left()));
-            match self.pool.inner().find(class, self.len) {
-                Err(error) if is_for_want_of_memory(&error) => source = error,
-                done => return self.finish(done.map(|whole| self.pool.hand_out(whole, class, self.len))),
+            if let Some(found) = self.pool.inner().look(class, self.len, &mut search) {
+                return self.finish(found.map(|whole| self.pool.hand_out(whole, class, self.len)));
             }
         }
+        let source = search.error.unwrap_or(source);
         Err(AllocErrorKind::TimedOut { timeout, source }.into())
     }
 
-    /// Allocates, and waits for memory as long as it takes.
+    /// Allocates, and blocks until there is memory.
     ///
     /// # Errors
     ///
-    /// As [`now`](Self::now), but not for want of memory.
+    /// As [`now`](Self::now), except for a shortage of memory.
     pub fn wait(self) -> Result<Buffer, AllocError> {
         self.timeout(Duration::MAX)
     }
 
-    /// Allocates, and waits for memory without blocking the thread. Works with any executor. The
-    /// future can be dropped at any time; a buffer that was on its way to it is back at once.
+    /// Allocates, and waits for memory without blocking the thread, on any executor. The future can be
+    /// dropped at any time; a buffer that was delivered to it returns to the pool.
     ///
-    /// As long as any future waits, one thread looks on behalf of all those of the pool.
+    /// As long as any future waits, one thread looks for all futures of the pool.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
@@ -173,7 +177,7 @@ impl fmt::Debug for BufferRequest<'_> {
     }
 }
 
-/// An allocation that waits for memory. Made by [`BufferRequest::wait_async`].
+/// An allocation that waits for memory. Created by [`BufferRequest::wait_async`].
 #[must_use = "a future does nothing until it is polled"]
 pub struct BufferFuture<'a> {
     request: BufferRequest<'a>,

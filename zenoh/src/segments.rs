@@ -1,17 +1,17 @@
 //! Segments as zenoh's receivers expect them: named `<id>.zenoh`, mode 0600, without a header,
 //! under a shared `flock`.
 //!
-//! The lock tells zenoh's processes that a segment is in use: each of them, when it starts and when
-//! it ends, unlinks the segments that it can lock exclusively. The process that gives back the last
-//! shared lock unlinks the name, as zenoh itself does. Otherwise the next zenoh process does, for
-//! example after a publisher that has forked: its child has the mapping, and so the lock. A segment
-//! that the pool gives up while receivers still have it mapped loses its memory at once (see
-//! `Pool`). It keeps its name until the last of the receivers ends, so that nobody reuses it.
+//! The lock shows zenoh's processes that a segment is in use: each of them, when it starts and when it
+//! exits, unlinks the segments that it can lock exclusively. The process that releases the last shared
+//! lock unlinks the name, as zenoh itself does. Otherwise the next zenoh process does, for example
+//! after a publisher that has forked: its child has the mapping, and so the lock. A segment that the
+//! pool removes while receivers still have it mapped loses its memory at once. It keeps its name until
+//! the last of these receivers exits, so that the name is not reused.
 //!
-//! Receivers never let a segment go, so the pool keeps it too when it is empty. Receivers also lock
-//! the whole segment into memory, and so take memory that was not needed yet. So a segment is made
-//! only if /dev/shm has room for all of it. Otherwise the receivers would find /dev/shm full, and
-//! they lose messages silently.
+//! Receivers never unmap a segment, so the pool keeps it too when it is empty. Receivers also lock the
+//! whole segment into memory, which allocates pages that were not needed yet. So a segment is created
+//! only if /dev/shm has room for all of it. Otherwise the receivers would find /dev/shm full, and lose
+//! messages silently.
 
 #![forbid(unsafe_code)]
 
@@ -29,26 +29,26 @@ use std::sync::Arc;
 /// Where zenoh's receivers look.
 const DIRECTORY: &str = "/dev/shm";
 
-/// How many names to try before giving up: so many taken names are no coincidence.
+/// How many names are tried: so many taken names are no coincidence.
 const NAME_TRIES: usize = 100;
 
 /// The mode of zenoh's own segments.
 const MODE: u32 = 0o600;
 
-/// Makes a pool's segments for zenoh.
+/// Creates a pool's segments for zenoh.
 pub(crate) struct ZenohSegments {
     outstanding: Arc<Outstanding>,
     next: AtomicU32,
 }
 
 impl ZenohSegments {
-    /// Ids count up from `first`.
+    /// Creates a source whose ids count up from `first`.
     pub(crate) fn new(outstanding: Arc<Outstanding>, first: u32) -> Self {
         Self { outstanding, next: AtomicU32::new(first) }
     }
 }
 
-/// The path of a segment.
+/// Returns the path of a segment.
 pub(crate) fn path(id: u32) -> PathBuf {
     format!("{DIRECTORY}/{id}.zenoh").into()
 }
@@ -103,8 +103,8 @@ fn lock(file: &File) -> Result<bool, (&'static str, io::Error)> {
     Ok(true)
 }
 
-/// Gives the lock of a segment back, and unlinks its name if that was the last one and the name is
-/// still its own. Otherwise the last receiver does.
+/// Releases the lock of a segment, and unlinks its name if that was the last lock and the name is still
+/// its own. Otherwise the last receiver unlinks it.
 pub(crate) fn remove(id: u32, file: File) -> io::Result<()> {
     let inode = |file: &File| file.metadata().map(|data| (data.dev(), data.ino()));
     let ours = inode(&file)?;
@@ -138,7 +138,7 @@ impl SegmentSource for ZenohSegments {
             }
         }
         let source = io::Error::other("no segment id is free");
-        let advice = format!("; the pool has made {SLOTS} segments, or their names are taken");
+        let advice = format!("; the pool has created {SLOTS} segments, or their names are taken");
         Err(OsError::new("open", "/dev/shm/<id>.zenoh", len, source, advice))
     }
 
@@ -165,17 +165,17 @@ mod tests {
         (outstanding.clone(), ZenohSegments::new(outstanding, getrandom::u32().unwrap()))
     }
 
-    /// Otherwise a receiver that has the other segment of that name in its cache reads that one,
-    /// for as long as it runs.
+    /// Otherwise a receiver that has the other segment of that name in its cache reads that one for as
+    /// long as it runs.
     #[test]
     fn a_name_that_is_taken_is_passed_over() {
         let (outstanding, segments) = segments();
         let next = segments.next.load(Ordering::Relaxed);
         let taken = outstanding.next_id(next).unwrap();
-        std::fs::write(path(taken), "somebody else's").unwrap();
+        std::fs::write(path(taken), "another's").unwrap();
         let segment = segments.create(PAGE).unwrap();
         assert_ne!(segment.id, u64::from(taken));
-        assert_eq!(std::fs::read(path(taken)).unwrap(), b"somebody else's");
+        assert_eq!(std::fs::read(path(taken)).unwrap(), b"another's");
         segments.remove(segment.id, segment.file);
         std::fs::remove_file(path(taken)).unwrap();
     }

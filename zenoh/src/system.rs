@@ -14,14 +14,14 @@ fn check(result: i32) -> io::Result<()> {
     }
 }
 
-/// Takes the `flock` of a file, shared or exclusive, without waiting. The kernel releases it with
-/// the last descriptor of this open file description.
+/// Takes the `flock` of a file, shared or exclusive, without blocking. The kernel releases it with the
+/// last descriptor of this open file description.
 pub(crate) fn flock(file: &File, kind: i32) -> io::Result<()> {
     // SAFETY: `file` keeps the descriptor open.
     check(unsafe { libc::flock(file.as_raw_fd(), kind | libc::LOCK_NB) })
 }
 
-/// Free bytes in a directory, if they can be known.
+/// Returns the free bytes of a file system, if they can be determined.
 pub(crate) fn free_bytes(directory: &str) -> Option<u64> {
     let path = CString::new(directory).ok()?;
     let mut stat = MaybeUninit::<libc::statvfs>::uninit();
@@ -32,7 +32,7 @@ pub(crate) fn free_bytes(directory: &str) -> Option<u64> {
     Some(stat.f_bavail * stat.f_frsize)
 }
 
-/// How many bytes this process may lock into memory, privileges aside.
+/// Returns how many bytes this process may lock into memory, privileges aside.
 pub(crate) fn lock_limit() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is a valid place to write to.
@@ -40,8 +40,8 @@ pub(crate) fn lock_limit() -> u64 {
     limit.rlim_cur
 }
 
-/// May this process lock that many more bytes into RAM? Asks the kernel, with address space that
-/// has no memory.
+/// Returns `true` if this process may lock that many more bytes into memory. Asks the kernel, with
+/// address space that has no memory.
 pub(crate) fn may_lock(bytes: usize) -> io::Result<bool> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: the kernel chooses the address, so the new mapping touches no existing memory.

@@ -1,34 +1,37 @@
 //! Waiting for a buffer.
 //!
-//! A buffer that comes back unsent wakes who waits. A reader that finishes does not: it counts
-//! itself out in zenoh's metadata, and nothing in zenoh's public interface tells of that. (The
-//! backend is called when a message is *collected*, and that is by whoever asks; zenoh's own
-//! `BlockOn` sleeps.) So who waits looks again and again, rarely enough to cost little.
+//! A buffer that returns unsent wakes the waiters. A reader that finishes does not: it decrements a
+//! count in zenoh's metadata, and no public interface of zenoh reports that. (The backend is called
+//! when a message is *collected*, by any thread that asks for it; zenoh's own `BlockOn` sleeps.) So
+//! a waiting request looks repeatedly, at intervals that keep the cost low.
 //!
-//! # Who looks
+//! # Which thread looks
 //!
-//! A thread looks for itself. Futures have no thread, so a helper looks for all of them, in the
-//! order in which they came: it delivers what it finds, wakes the future, and ends when none is
-//! left. A later one whose buffer is there goes before an earlier one whose is not.
+//! A thread looks for itself. Futures have no thread, so a helper thread looks for all of them, in
+//! order of arrival, and exits when none is left. A future that can be served overtakes an earlier
+//! one that cannot.
 //!
-//! The helper keeps the pool only as long as futures wait, and lets go of it under the queue's lock,
-//! which each future takes once more before it ends. So who drops the last handle of a pool is never
-//! the helper, and what goes back with the pool is back when that drop returns.
+//! | the queue's lock is held | not held |
+//! |---|---|
+//! | to join, poll and leave; to read the requests, and to deliver | while the helper looks, and while it calls wakers |
+//!
+//! So a poll never waits for a search. The helper refers to the pool only while it looks, and the last
+//! future to leave waits until that look is over: the user's last handle of a pool is really the last
+//! one, and its drop returns all memory.
 //!
 //! # Wakers
 //!
-//! A waker is the user's code. It may poll, drop or panic, so no lock is held when it is cloned,
-//! called or dropped.
+//! A waker is user code. It may poll, drop or panic, so no lock is held when it is cloned, called or
+//! dropped.
 
 #![forbid(unsafe_code)]
 
-use crate::buffers::Inner;
-use crate::is_for_want_of_memory;
+use crate::buffers::{Inner, Search};
 use crate::whole::Whole;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use shm_pool::AllocError;
 use shm_pool::OsError;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::mem;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
@@ -41,43 +44,51 @@ const PAUSE_SHARE: u32 = 8;
 const SHORTEST_PAUSE: Duration = Duration::from_micros(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 
-/// The helper thread's stack in bytes: a search, and a waker, fit several times.
+/// The helper thread's stack in bytes: several times what a search and a waker need.
 const STACK: usize = 1 << 20;
 
-/// How long to sleep until the next look, in a wait that began at `start`.
+/// Returns how long to sleep until the next look, in a wait that began at `start`.
 pub(crate) fn pause(start: Instant) -> Duration {
     (start.elapsed() / PAUSE_SHARE).clamp(SHORTEST_PAUSE, LONGEST_PAUSE)
 }
 
-/// Those who wait for buffers of a pool.
+/// The waiters of a pool.
 #[derive(Default)]
 pub(crate) struct WaitingRoom {
     queue: Mutex<Queue>,
-    /// A buffer has come back unsent, or a future has come or gone.
+    /// Signalled when a buffer has returned unsent, and when a future has joined or left.
     news: Condvar,
+    /// Signalled when the helper has looked.
+    looked: Condvar,
 }
 
-/// The futures.
+/// The waiting futures.
 #[derive(Default)]
 struct Queue {
     waiters: VecDeque<Waiter>,
     next_ticket: u64,
     has_helper: bool,
-    /// There while any of them waits: what the helper looks into, and when the last one came.
+    /// Present while any of them waits: the pool, and when the last one joined.
     searched: Option<(Arc<Inner>, Instant)>,
+    /// Whether the helper is looking, and so refers to the pool.
+    is_looking: bool,
 }
+
+/// The class and the length.
+type Request = (usize, usize);
+
+type Outcome = Result<Whole, AllocError>;
 
 struct Waiter {
     ticket: u64,
-    class: usize,
-    len: usize,
+    request: Request,
     waker: Option<Waker>,
-    /// What was delivered, until the future takes it.
-    outcome: Option<Result<Whole, AllocError>>,
+    /// The delivery, until the future takes it.
+    outcome: Option<Outcome>,
 }
 
 impl WaitingRoom {
-    /// Has all who wait look, unless they do so at this moment. Then they look after their pause.
+    /// Makes all waiters look now. Those that are looking at this moment look again after their pause.
     #[cold]
     pub(crate) fn tell(&self) {
         self.news.notify_all();
@@ -88,53 +99,65 @@ impl WaitingRoom {
         self.news.wait_for(&mut self.queue.lock(), pause);
     }
 
-    /// The helper's thread: looks as long as any future waits.
+    /// The helper's thread: looks for as long as any future waits.
     fn help(&self) {
+        let mut searches = BTreeMap::new();
         let mut queue = self.queue.lock();
-        loop {
-            let found = queue.look();
-            // Here the look's pool is either back in the queue or gone.
-            MutexGuard::unlocked(&mut queue, || found.into_iter().for_each(wake));
-            match &queue.searched {
-                Some((_, start)) => {
-                    let pause = pause(*start);
-                    self.news.wait_for(&mut queue, pause);
+        while let Some((pool, start)) = queue.searched.clone() {
+            queue.is_looking = true;
+            let (mut wakers, mut refused) = (Vec::new(), None);
+            for request in queue.requests() {
+                if refused == Some(request) {
+                    continue;
                 }
-                None => {
-                    queue.has_helper = false;
-                    return;
+                if !queue.is_needed() {
+                    break;
+                }
+                let search = searches.entry(request).or_insert_with(Search::new);
+                let found = MutexGuard::unlocked(&mut queue, || pool.look(request.0, request.1, search));
+                match found.map(|found| queue.deliver(request, found)) {
+                    None => refused = Some(request),
+                    Some(Ok(waker)) => wakers.extend(waker),
+                    // Its future has been dropped.
+                    Some(Err(found)) => MutexGuard::unlocked(&mut queue, || {
+                        found.into_iter().for_each(|whole| pool.take_back(whole, request.0))
+                    }),
                 }
             }
+            // Under the lock: once the last future has found that the helper is not looking, only the
+            // user's handles are left.
+            drop(pool);
+            queue.is_looking = false;
+            self.looked.notify_all();
+            MutexGuard::unlocked(&mut queue, || wakers.into_iter().for_each(wake));
+            if queue.searched.is_some() {
+                self.news.wait_for(&mut queue, pause(start));
+            }
         }
+        queue.has_helper = false;
     }
 }
 
 impl Queue {
-    /// Looks for a buffer for each that waits, and returns the wakers of those that have one now.
-    fn look(&mut self) -> Vec<Waker> {
-        let Some((pool, start)) = self.searched.take() else { return Vec::new() };
-        let mut found = Vec::new();
-        // What was refused a moment ago is refused to the next one, too.
-        let mut refused = None;
-        for waiter in self.waiters.iter_mut().filter(|waiter| waiter.outcome.is_none()) {
-            if refused == Some((waiter.class, waiter.len)) {
-                continue;
-            }
-            match pool.find(waiter.class, waiter.len) {
-                Err(error) if is_for_want_of_memory(&error) => refused = Some((waiter.class, waiter.len)),
-                outcome => {
-                    waiter.outcome = Some(outcome);
-                    found.extend(waiter.waker.take());
-                }
-            }
-        }
-        if self.is_needed() {
-            self.searched = Some((pool, start));
-        }
-        found
+    /// Returns the requests that wait, in order of arrival.
+    fn requests(&self) -> Vec<Request> {
+        let waiting = self.waiters.iter().filter(|waiter| waiter.outcome.is_none());
+        waiting.map(|waiter| waiter.request).collect()
     }
 
-    /// Does any future wait for the helper?
+    /// Delivers to the first such request, and returns its waker. Returns the outcome if there is none.
+    fn deliver(&mut self, request: Request, outcome: Outcome) -> Result<Option<Waker>, Outcome> {
+        let is_such = |waiter: &&mut Waiter| waiter.request == request && waiter.outcome.is_none();
+        let Some(waiter) = self.waiters.iter_mut().find(is_such) else { return Err(outcome) };
+        waiter.outcome = Some(outcome);
+        let waker = waiter.waker.take();
+        if !self.is_needed() {
+            self.searched = None;
+        }
+        Ok(waker)
+    }
+
+    /// Returns `true` if any future waits.
     fn is_needed(&self) -> bool {
         self.waiters.iter().any(|waiter| waiter.outcome.is_none())
     }
@@ -144,17 +167,17 @@ impl Queue {
     }
 }
 
-/// Calls the user's code. If it panics, that ends here; the panic hook has told of it.
+/// Calls the user's waker. A panic is caught here; the panic hook has already reported it.
 fn wake(waker: Waker) {
     if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(|| waker.wake())) {
-        // The payload is the user's, too. If its drop panics, it ends with what that leaves.
+        // The payload is also the user's. If dropping it panics, the second payload is forgotten.
         if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(|| drop(payload))) {
             mem::forget(payload);
         }
     }
 }
 
-/// A future's place in the queue, left on drop.
+/// A future's place in the queue, which it leaves on drop.
 pub(crate) struct Place {
     pool: Arc<Inner>,
     class: usize,
@@ -172,17 +195,17 @@ impl Place {
         }
         let ticket = queue.next_ticket;
         queue.next_ticket += 1;
-        queue.waiters.push_back(Waiter { ticket, class, len, waker: None, outcome: None });
+        queue.waiters.push_back(Waiter { ticket, request: (class, len), waker: None, outcome: None });
         queue.searched = Some((pool.clone(), Instant::now()));
         drop(queue);
         pool.note_waiting();
-        // The helper's pause begins anew: it is short at the beginning of a wait.
+        // The helper's pauses are short again at the beginning of a wait.
         room.tell();
         Ok(Self { pool: pool.clone(), class, ticket })
     }
 
-    /// Takes what was delivered. If nothing was, `waker` is called when that changes.
-    pub(crate) fn poll(&self, waker: &Waker) -> Option<Result<Whole, AllocError>> {
+    /// Takes the delivery. If there is none yet, `waker` is called when there is.
+    pub(crate) fn poll(&self, waker: &Waker) -> Option<Outcome> {
         let waker = waker.clone();
         let mut queue = self.pool.waiting_room().queue.lock();
         let at = queue.position(self.ticket)?;
@@ -197,17 +220,21 @@ impl Place {
 }
 
 impl Drop for Place {
-    /// Leaves the queue. What was delivered to a future that was dropped is given back.
+    /// Leaves the queue. The delivery to a dropped future returns to the pool.
     fn drop(&mut self) {
         // In a forked child the queue is the parent's.
         if !self.pool.is_ours() {
             return;
         }
         self.pool.note_waited();
-        let mut queue = self.pool.waiting_room().queue.lock();
+        let room = self.pool.waiting_room();
+        let mut queue = room.queue.lock();
         let left = queue.position(self.ticket).and_then(|at| queue.waiters.remove(at));
         if !queue.is_needed() {
             queue.searched = None;
+            while queue.is_looking {
+                room.looked.wait(&mut queue);
+            }
         }
         drop(queue);
         if let Some(Waiter { outcome: Some(Ok(whole)), .. }) = left {
@@ -216,7 +243,7 @@ impl Drop for Place {
     }
 }
 
-/// Starts a thread that looks as long as any future waits.
+/// Starts a thread that looks for as long as any future waits.
 fn start_helper(room: Arc<WaitingRoom>) -> Result<(), AllocError> {
     let thread = thread::Builder::new().name("shm-pool-wait".to_owned()).stack_size(STACK);
     match thread.spawn(move || room.help()) {

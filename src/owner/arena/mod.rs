@@ -35,7 +35,7 @@ use region::Region;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -96,6 +96,8 @@ pub(crate) struct Arenas {
     longest: usize,
     /// Whether arenas make way for a longer one only all together.
     all_or_none: bool,
+    /// Whether there is a region, as of the last change; readable without the lock.
+    has_region: Arc<AtomicBool>,
 }
 
 struct ArenaState {
@@ -106,6 +108,7 @@ struct ArenaState {
     /// Keyed by the serial number of the segment and the heap's offset in it.
     heaps: BTreeMap<(u64, usize), Heap>,
     region: Option<Region>,
+    has_region: Arc<AtomicBool>,
     /// While there is no region: the class that was refused first, and when it may get one.
     refused: Option<(usize, Instant)>,
 }
@@ -162,12 +165,19 @@ impl Carved {
 impl Arenas {
     /// Creates an empty set of arenas. `max`, `first` and `longest` are whole pages.
     pub(crate) fn new(max: usize, first: First, longest: usize, all_or_none: bool) -> Self {
-        let state =
-            ArenaState { arenas: Vec::new(), is_merged: false, heaps: BTreeMap::new(), region: None, refused: None };
+        let has_region = Arc::new(AtomicBool::new(false));
+        let state = ArenaState {
+            arenas: Vec::new(),
+            is_merged: false,
+            heaps: BTreeMap::new(),
+            region: None,
+            has_region: has_region.clone(),
+            refused: None,
+        };
         // The segments cannot span more than this, so a higher cap has no effect.
         let max = max.min(longest.saturating_mul(MAX_SEGMENTS));
         let room = AtomicU8::new(Room::ToGrow as u8);
-        Self { state: Mutex::new(state), room, page: page_size(), max, first, longest, all_or_none }
+        Self { state: Mutex::new(state), room, page: page_size(), max, first, longest, all_or_none, has_region }
     }
 
     // ---- carving --------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ use super::{Arena, ArenaState, Arenas, Carved, Grain, Need};
 use crate::owner::class::MIN_SIZE;
 use crate::protocol::control::MAX_SEGMENTS;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// How long a region stays after its class was last refused, and how soon another class or another
@@ -50,8 +51,11 @@ pub(crate) struct Place {
 impl Place {
     /// Returns `true` if a piece overlaps it.
     pub(crate) fn takes(&self, piece: &Carved) -> bool {
-        let (serial, range) = (piece.payload.serial(), piece.range());
-        self.windows.iter().any(|(other, window)| *other == serial && overlap(window, &range))
+        self.overlaps(piece.payload.serial(), &piece.range())
+    }
+
+    fn overlaps(&self, serial: u64, range: &Range<usize>) -> bool {
+        self.windows.iter().any(|(other, window)| *other == serial && overlap(window, range))
     }
 }
 
@@ -184,6 +188,30 @@ impl Arenas {
         state.region.as_ref().is_some_and(|region| region.class != class)
     }
 
+    /// Returns the class that was refused lately and has a region, if part of a segment is in that
+    /// region. If there is no region, this is one relaxed load.
+    #[inline]
+    pub(crate) fn region_at(&self, serial: u64, range: &Range<usize>) -> Option<usize> {
+        self.waiting(|region| region.place.overlaps(serial, range))
+    }
+
+    /// Returns `true` if a class was refused lately and has a region, other than this class.
+    #[inline]
+    pub(crate) fn is_another_waiting(&self, class: usize) -> bool {
+        self.waiting(|region| region.class != class).is_some()
+    }
+
+    #[inline]
+    fn waiting(&self, is_meant: impl Fn(&Region) -> bool) -> Option<usize> {
+        // Relaxed: only a hint. A caller that misses a new region sees it with its next chunk.
+        if !self.has_region.load(Ordering::Relaxed) {
+            return None;
+        }
+        let state = self.state.lock();
+        let region = state.region.as_ref().filter(|region| region.asked.elapsed() <= LAPSE && is_meant(region));
+        region.map(|region| region.class)
+    }
+
     /// Returns `true` if the region is only a part of an arena.
     pub(crate) fn has_other_places(&self) -> bool {
         self.state.lock().region.as_ref().is_some_and(|region| !region.place.is_surrender)
@@ -208,6 +236,7 @@ impl Arenas {
         }
         let patience = before.saturating_mul(2).clamp(1, MOST_PATIENCE);
         state.region = Some(Region { class, place, chosen: now, asked: now, patience });
+        state.has_region.store(true, Ordering::Relaxed);
     }
 
     /// Returns `true`, and ends the region, if it belongs to the class and consists of whole arenas
@@ -256,6 +285,7 @@ impl ArenaState {
 
     pub(super) fn end_region(&mut self) {
         if self.region.take().is_some() {
+            self.has_region.store(false, Ordering::Relaxed);
             self.arenas.iter_mut().for_each(|arena| arena.pages.close(0..0));
         }
     }

@@ -44,8 +44,12 @@ impl Pool {
         made.load(Ordering::Relaxed) >= collect_at.load(Ordering::Relaxed) && self.account.held() < nearly_all
     }
 
-    /// Does a message of `len` bytes probably not fit unless something is collected?
+    /// Does a message of `len` bytes probably not fit unless something is collected? Or only where a
+    /// longer message waits for room?
     pub(crate) fn is_full_for(&self, class: usize, len: usize) -> bool {
+        if self.arenas.is_another_waiting(class) {
+            return true;
+        }
         let Some(pages) = round_to_pages(len.max(1)) else { return true };
         self.classes[class].shape.need.grain == Grain::Page
             && self.arenas.room() != Room::ToGrow

@@ -92,9 +92,6 @@ impl Pool {
             // It may fit without what is lost to rounding.
             made = self.make(one_off).or(made);
         }
-        if made.as_ref().is_err_and(AllocError::is_at_the_cap) {
-            self.note_refusal(class, need);
-        }
         made
     }
 

@@ -39,6 +39,7 @@ use crate::owner::chunk::{Chunk, OwnedChunk};
 use crate::owner::control::OwnerControl;
 use crate::owner::error::{AllocError, AllocErrorKind};
 use crate::owner::payload::Payload;
+use std::ops::Range;
 
 impl Pool {
     // ---- idle chunks ----------------------------------------------------------------------------
@@ -178,6 +179,14 @@ impl Pool {
         self.arenas.is_surrendered(class).then(|| self.give_up_arenas(false)).is_some()
     }
 
+    /// Returns `true` if part of a segment is in the region of a class that was refused lately, and is
+    /// too short to serve that class itself.
+    #[inline]
+    pub(crate) fn wants_back(&self, serial: u64, range: &Range<usize>) -> bool {
+        let class = self.arenas.region_at(serial, range);
+        class.is_some_and(|class| self.classes[class].shape.size() > range.len())
+    }
+
     /// A place that would be free if idle chunks were. Marks these.
     fn find_idle_place(&self, need: Need, anywhere: bool) -> Option<Place> {
         self.arenas.clear_marks();
@@ -205,11 +214,12 @@ impl Pool {
 
     /// Notes that a request was refused for good. If its class keeps being refused, it gets a region
     /// that costs few bytes in use: another one than until now, if it has one that takes too long.
-    pub(super) fn note_refusal(&self, class: usize, need: Need) {
+    pub(crate) fn note_refused(&self, class: usize, len: usize) {
         let _one_at_a_time = self.making_room.lock();
         if !self.arenas.is_region_due(class) {
             return;
         }
+        let need = self.demand(class, len);
         let before = self.arenas.region_of(class);
         let takes_too_long = |chunk: &Chunk| before.as_ref().is_some_and(|place| place.takes(chunk.memory()));
         for chunk in self.registry.lock().chunks() {

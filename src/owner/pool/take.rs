@@ -74,6 +74,15 @@ impl Pool {
     /// Takes a chunk for a message of `len` bytes, of a class whose hot slot was empty.
     #[inline(never)]
     pub(crate) fn take_slow(self: &Arc<Self>, class: usize, len: usize) -> Result<ClosedChunk, AllocError> {
+        let taken = self.take_now(class, len);
+        if taken.as_ref().is_err_and(AllocError::is_at_the_cap) {
+            self.note_refused(class, len);
+        }
+        taken
+    }
+
+    /// The same, for a caller that can still do something about a refusal.
+    pub(crate) fn take_now(self: &Arc<Self>, class: usize, len: usize) -> Result<ClosedChunk, AllocError> {
         let ready = self.take_own(class).or_else(|| self.take_lent(class, self.lent_tries(class)));
         let ready = ready.or_else(|| self.take_returned(class)).or_else(|| self.take_larger(class));
         ready.map_or_else(|| self.make_for(class, len), Ok)

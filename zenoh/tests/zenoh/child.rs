@@ -2,7 +2,9 @@
 //! and its role as its task. Parent and child talk in lines over a socket, the child's standard
 //! input. An answer that does not come in time fails the test.
 
-use crate::{full_shm, killed, remote, stream, users};
+use crate::{cap, full_shm, killed, remote, stream, users};
+use nix::sys::signal::{kill, Signal};
+use nix::unistd::Pid;
 use shm_pool_support::process::{self, inherited_input, this_test};
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
@@ -66,6 +68,11 @@ impl Child {
         self.process.id()
     }
 
+    /// Continues the process if it has stopped itself.
+    pub(crate) fn resume(&self) {
+        kill(Pid::from_raw(self.id() as i32), Signal::SIGCONT).unwrap();
+    }
+
     /// Kills the process with SIGKILL. When this returns, it is gone.
     pub(crate) fn kill(self) {
         drop(self);
@@ -92,6 +99,8 @@ fn entry() {
         ["router", memory] => remote::router(&mut link, memory),
         ["asker", endpoint, memory] => users::asker(&mut link, endpoint, memory),
         ["full-shm"] => full_shm::role(&mut link),
+        ["without-metadata"] => cap::without_metadata(&mut link),
+        ["stopped"] => cap::stopped(&mut link),
         ["publisher", memory, endpoint, len, byte] => killed::publisher(&mut link, memory, endpoint, len, byte),
         _ => panic!("no role {arguments:?}"),
     }

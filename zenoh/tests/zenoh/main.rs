@@ -3,6 +3,7 @@
 
 mod buffer_pool;
 mod buffers;
+mod cap;
 mod child;
 mod contract;
 mod differences;

@@ -1,0 +1,297 @@
+//! Cases that averages hide, each with this crate's `PoolBackend`, its `BufferPool` and zenoh's
+//! default provider in turn:
+//!
+//! ```text
+//! cargo bench -p shm-pool-zenoh --bench zenoh_cases              # all
+//! cargo bench -p shm-pool-zenoh --bench zenoh_cases -- long exit # some
+//! cargo bench -p shm-pool-zenoh --bench zenoh_cases -- --quick   # one round of each
+//! ```
+//!
+//! | case | what happens | what is measured |
+//! |---|---|---|
+//! | `long` | 1 MiB is wanted 40 times while four threads replace messages of 100 kB, 6 each, under 4 MiB | waits of at most 300 ms, and the longest |
+//! | `waiting` | 65,536 messages of 1 KiB are in flight under 64 MiB, and one more is wanted; after a while the oldest, or any, is read | CPU while nothing is read, and how long until the wait ends |
+//! | `idle` | 50,000 messages of 1 KiB were in flight and have been read | CPU of the idle process |
+//! | `exit` | a publisher sends 100 messages of 1 KB and exits in good order, 0, 10 or 50 ms after the last | runs in which all arrived |
+
+#![deny(unsafe_code)]
+
+use serde::{Deserialize, Serialize};
+use shm_pool_support::process::{end_with_parent, exit_code, task, this_program, Child};
+use shm_pool_support::table::table;
+use shm_pool_support::{clock, Fallible};
+use shm_pool_zenoh::{BufferPool, PoolBackend};
+use std::collections::VecDeque;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+use zenoh::bytes::ZBytes;
+use zenoh::qos::CongestionControl;
+use zenoh::shm::{BlockOn, GarbageCollect, PosixShmProviderBackend, ShmProvider, ShmProviderBuilder};
+use zenoh::{Config, Session, Wait};
+
+const MIB: usize = 1 << 20;
+
+/// Rounds of each case; one with `--quick`.
+const ROUNDS: usize = 5;
+
+fn rounds() -> usize {
+    if std::env::args().any(|argument| argument == "--quick") {
+        1
+    } else {
+        ROUNDS
+    }
+}
+
+const KEY: &str = "shm-pool/cases";
+
+#[derive(Clone, Copy, PartialEq, Serialize, Deserialize)]
+enum Whose {
+    Pool,
+    Buffers,
+    Zenoh,
+}
+
+const ALL: [Whose; 3] = [Whose::Pool, Whose::Buffers, Whose::Zenoh];
+
+/// What messages are allocated from.
+enum Memory {
+    Pool(Arc<ShmProvider<PoolBackend>>),
+    Buffers(BufferPool),
+    Zenoh(ShmProvider<PosixShmProviderBackend>),
+}
+
+impl Memory {
+    fn new(whose: Whose, max_bytes: usize) -> Fallible<Self> {
+        let backend = || PoolBackend::builder().max_bytes(max_bytes).build();
+        Ok(match whose {
+            Whose::Pool => Self::Pool(backend()?.provider()),
+            Whose::Buffers => Self::Buffers(BufferPool::new(&backend()?)),
+            Whose::Zenoh => Self::Zenoh(ShmProviderBuilder::default_backend(max_bytes).wait()?),
+        })
+    }
+
+    /// Returns a message, or `None` if there is no memory.
+    fn alloc(&self, len: usize) -> Option<ZBytes> {
+        Some(match self {
+            Self::Pool(provider) => provider.alloc(len).with_policy::<GarbageCollect>().wait().ok()?.into(),
+            Self::Buffers(pool) => pool.alloc(len).ok()?.into(),
+            Self::Zenoh(provider) => provider.alloc(len).with_policy::<GarbageCollect>().wait().ok()?.into(),
+        })
+    }
+
+    /// Waits for memory.
+    fn wait(&self, len: usize) -> Fallible<ZBytes> {
+        Ok(match self {
+            Self::Pool(provider) => provider.alloc(len).with_policy::<BlockOn<GarbageCollect>>().wait()?.into(),
+            Self::Buffers(pool) => pool.request(len).wait()?.into(),
+            Self::Zenoh(provider) => provider.alloc(len).with_policy::<BlockOn<GarbageCollect>>().wait()?.into(),
+        })
+    }
+}
+
+fn millis(time: Duration) -> String {
+    format!("{:.1} ms", time.as_secs_f64() * 1e3)
+}
+
+/// A row of a table: a name, and a cell for each kind of memory.
+fn row(name: &str, mut cell: impl FnMut(Whose) -> Fallible<String>) -> Fallible<Vec<String>> {
+    let cells: Fallible<Vec<String>> = ALL.into_iter().map(&mut cell).collect();
+    Ok([vec![name.to_owned()], cells?].concat())
+}
+
+fn print(rows: impl IntoIterator<Item = Fallible<Vec<String>>>) -> Fallible {
+    let mut table = table(&["", "PoolBackend", "BufferPool", "zenoh's default"]);
+    for row in rows {
+        table.add_row(row?);
+    }
+    println!("{table}");
+    Ok(())
+}
+
+/// Waits for 1 MiB under threads that replace short messages.
+fn long() -> Fallible {
+    const WANTED: usize = 40;
+    const IN_TIME: Duration = Duration::from_millis(300);
+    let measure = |whose| {
+        let memory = Memory::new(whose, 4 * MIB)?;
+        let is_over = AtomicBool::new(false);
+        let replace = || {
+            let mut held = VecDeque::new();
+            while !is_over.load(Ordering::Relaxed) {
+                held.extend(memory.alloc(100_000));
+                if held.len() > 6 {
+                    held.pop_front();
+                }
+                // One message at a time is written and sent.
+                thread::sleep(Duration::from_micros(50));
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(replace);
+            }
+            let start = Instant::now();
+            let (mut served, mut longest) = (0, Duration::ZERO);
+            for _ in 0..WANTED {
+                let asked = Instant::now();
+                let long = loop {
+                    match memory.alloc(MIB) {
+                        Some(long) => break Some(long),
+                        None if start.elapsed() > Duration::from_secs(20) => break None,
+                        None => thread::sleep(Duration::from_millis(1)),
+                    }
+                };
+                longest = longest.max(asked.elapsed());
+                served += usize::from(long.is_some() && asked.elapsed() <= IN_TIME);
+                drop(long);
+                // Time for short ones to lie in its place.
+                thread::sleep(Duration::from_millis(5));
+            }
+            is_over.store(true, Ordering::Relaxed);
+            Ok(format!("{served} of {WANTED}, longest {}", millis(longest)))
+        })
+    };
+    print((0..rounds()).map(|_| row("served within 300 ms", measure)))
+}
+
+/// Waits with many in flight.
+fn waiting() -> Fallible {
+    const LEN: usize = 1024;
+    let measure = |whose, is_oldest: bool| {
+        let memory = Memory::new(whose, 64 * MIB)?;
+        let mut in_flight: VecDeque<ZBytes> = std::iter::from_fn(|| memory.alloc(LEN)).take(1 << 16).collect();
+        while let Some(more) = memory.alloc(LEN) {
+            in_flight.push_back(more);
+        }
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| {
+                let message = memory.wait(LEN).map_err(|error| error.to_string());
+                message.map(|message| (Instant::now(), message))
+            });
+            thread::sleep(Duration::from_millis(100));
+            let (start, cpu) = (Instant::now(), clock::process_cpu());
+            thread::sleep(Duration::from_secs(1));
+            let share = (clock::process_cpu() - cpu) as f64 / start.elapsed().as_nanos() as f64;
+            let at = if is_oldest { 0 } else { in_flight.len() * 3 / 4 };
+            let read = in_flight.remove(at);
+            let freed = Instant::now();
+            drop(read);
+            let (served, message) = waiting.join().map_err(|_| "a waiting thread panicked")??;
+            drop(message);
+            let waited = millis(served.saturating_duration_since(freed));
+            Ok(format!("{:.1} % of a CPU, then {waited}", share * 100.0))
+        })
+    };
+    let rows = (0..rounds()).flat_map(|_| [("the oldest is read", true), ("another one is read", false)]);
+    print(rows.map(|(name, is_oldest)| row(name, |whose| measure(whose, is_oldest))))
+}
+
+/// An idle process after a burst.
+fn idle() -> Fallible {
+    let measure = |whose| {
+        let memory = Memory::new(whose, 64 * MIB)?;
+        let burst: Vec<_> = std::iter::from_fn(|| memory.alloc(1024)).take(50_000).collect();
+        drop(burst);
+        thread::sleep(Duration::from_millis(300));
+        let (start, cpu) = (Instant::now(), clock::process_cpu());
+        thread::sleep(Duration::from_secs(2));
+        let share = (clock::process_cpu() - cpu) as f64 / start.elapsed().as_nanos() as f64;
+        Ok(format!("{:.2} % of a CPU", share * 100.0))
+    };
+    print((0..rounds()).map(|_| row("idle", measure)))
+}
+
+fn open(role: &str, endpoint: &str) -> Fallible<Session> {
+    let mut config = Config::default();
+    config.insert_json5("mode", "\"peer\"")?;
+    config.insert_json5("scouting/multicast/enabled", "false")?;
+    config.insert_json5("listen/endpoints", "[]")?;
+    config.insert_json5(&format!("{role}/endpoints"), &format!("[{endpoint:?}]"))?;
+    zenoh::open(config).wait()
+}
+
+/// A publisher process that exits soon.
+#[derive(Serialize, Deserialize)]
+struct Publisher {
+    whose: Whose,
+    endpoint: String,
+    delay: Duration,
+}
+
+const SENT: usize = 100;
+
+impl Publisher {
+    fn run(&self) -> Fallible {
+        end_with_parent()?;
+        let session = open("connect", &self.endpoint)?;
+        let publisher = session.declare_publisher(KEY).congestion_control(CongestionControl::Block).wait()?;
+        while !publisher.matching_status().wait()?.matching() {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let memory = Memory::new(self.whose, 64 * MIB)?;
+        for _ in 0..SENT {
+            publisher.put(memory.wait(1000)?).wait()?;
+        }
+        thread::sleep(self.delay);
+        drop(publisher);
+        session.close().wait()
+    }
+}
+
+/// Publishers that exit soon.
+fn exit() -> Fallible {
+    const RUNS: usize = 4;
+    let measure = |whose, delay| {
+        let mut complete = 0;
+        let mut received = Vec::new();
+        for _ in 0..RUNS {
+            let session = open("listen", "tcp/127.0.0.1:0")?;
+            let endpoint = session.info().locators().wait().first().ok_or("zenoh listens nowhere")?.to_string();
+            let count = Arc::new(AtomicUsize::new(0));
+            let counted = count.clone();
+            let subscriber = session.declare_subscriber(KEY).callback(move |sample| {
+                counted.fetch_add(usize::from(sample.payload().as_shm().is_some()), Ordering::Relaxed);
+            });
+            let subscriber = subscriber.wait()?;
+            Child::start("publisher", &mut this_program(&Publisher { whose, endpoint, delay })?)?.finish()?;
+            // What has not arrived by now never does.
+            thread::sleep(Duration::from_millis(200));
+            subscriber.undeclare().wait()?;
+            session.close().wait()?;
+            complete += usize::from(count.load(Ordering::Relaxed) == SENT);
+            received.push(count.load(Ordering::Relaxed));
+        }
+        Ok(format!("{complete} of {RUNS} complete {received:?}"))
+    };
+    let delays = [0, 10, 50].into_iter().cycle().take(3 * rounds()).map(Duration::from_millis);
+    print(delays.map(|delay| row(&format!("exit after {delay:?}"), |whose| measure(whose, delay))))
+}
+
+fn run() -> Fallible {
+    type Case = (&'static str, fn() -> Fallible);
+    let cases: [Case; 4] = [("long", long), ("waiting", waiting), ("idle", idle), ("exit", exit)];
+    let wanted: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
+    for name in &wanted {
+        if !cases.iter().any(|(case, _)| case == name) {
+            return Err(format!("no case {name:?}").into());
+        }
+    }
+    for (name, case) in cases {
+        if wanted.is_empty() || wanted.iter().any(|wanted| wanted == name) {
+            println!("{name}");
+            case()?;
+        }
+    }
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    zenoh::init_log_from_env_or("error");
+    match task::<Publisher>() {
+        None => exit_code("zenoh_cases", run()),
+        Some(publisher) => exit_code("publisher", publisher.run()),
+    }
+}
