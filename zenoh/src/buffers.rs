@@ -458,6 +458,7 @@ impl Drop for Inner {
             // The counts in zenoh's metadata are the parent's.
             mem::take(&mut self.classes).into_vec().into_iter().for_each(mem::forget);
             mem::forget(self.provider.clone());
+            mem::forget(self.waiting_room.clone());
             return;
         }
         self.classes.iter_mut().for_each(|class| *class.get_mut() = Class::default());

@@ -23,14 +23,18 @@
 //!
 //! A waker is user code. It may poll, drop or panic, so no lock is held when it is cloned, called or
 //! dropped.
+//!
+//! # Panics
+//!
+//! A look runs zenoh's code and the user's `tracing` subscriber. If it panics on the helper thread, the
+//! futures that wait get [`AllocErrorKind::WaitsEnded`], and the next one to join starts a new helper.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 use crate::buffers::{Inner, Search};
 use crate::whole::Whole;
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use shm_pool::AllocError;
-use shm_pool::OsError;
+use shm_pool::{AllocError, AllocErrorKind, OsError};
 use std::collections::{BTreeMap, VecDeque};
 use std::mem;
 use std::panic::{self, AssertUnwindSafe};
@@ -135,6 +139,24 @@ impl WaitingRoom {
             }
         }
         queue.has_helper = false;
+    }
+
+    /// Ends all waits, after a look has panicked.
+    fn fail(&self) {
+        let mut queue = self.queue.lock();
+        let waiting = queue.waiters.iter_mut().filter(|waiter| waiter.outcome.is_none());
+        let wakers: Vec<_> = waiting
+            .filter_map(|waiter| {
+                waiter.outcome = Some(Err(AllocErrorKind::WaitsEnded.into()));
+                waiter.waker.take()
+            })
+            .collect();
+        (queue.has_helper, queue.is_looking) = (false, false);
+        let searched = queue.searched.take();
+        self.looked.notify_all();
+        drop(queue);
+        drop(searched);
+        wakers.into_iter().for_each(wake);
     }
 }
 
@@ -246,11 +268,97 @@ impl Drop for Place {
 /// Starts a thread that looks for as long as any future waits.
 fn start_helper(room: Arc<WaitingRoom>) -> Result<(), AllocError> {
     let thread = thread::Builder::new().name("shm-pool-wait".to_owned()).stack_size(STACK);
-    match thread.spawn(move || room.help()) {
+    let help = move || {
+        if panic::catch_unwind(AssertUnwindSafe(|| room.help())).is_err() {
+            room.fail();
+        }
+    };
+    match thread.spawn(help) {
         Ok(_) => Ok(()),
         Err(error) => {
             let object = "a thread that looks for buffers";
             Err(OsError::new("pthread_create", object, STACK, error, String::new()).into())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{BufferPool, PoolBackend};
+    use shm_pool::AllocErrorKind;
+    use std::future::Future;
+    use std::pin::pin;
+    use std::sync::{mpsc, Arc};
+    use std::task::{Context, Poll, Wake, Waker};
+    use std::thread;
+
+    const LEN: usize = 100_000;
+
+    struct Told(mpsc::Sender<()>);
+
+    impl Wake for Told {
+        fn wake(self: Arc<Self>) {
+            let _ = self.0.send(());
+        }
+    }
+
+    fn waker() -> (Waker, mpsc::Receiver<()>) {
+        let (sender, told) = mpsc::channel();
+        (Waker::from(Arc::new(Told(sender))), told)
+    }
+
+    fn pool() -> BufferPool {
+        BufferPool::new(&PoolBackend::builder().max_bytes(1 << 20).check_lock_limit(false).build().unwrap())
+    }
+
+    #[test]
+    fn panicking_look_ends_waits() {
+        let pool = pool();
+        let held: Vec<_> = std::iter::from_fn(|| pool.alloc(LEN).ok()).collect();
+        let (waker, told) = waker();
+        let mut future = pin!(pool.request(LEN).wait_async());
+        assert!(future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        pool.inner().waiting_room().fail();
+        told.recv().unwrap();
+        let outcome = future.as_mut().poll(&mut Context::from_waker(&waker));
+        let Poll::Ready(Err(error)) = outcome else { panic!("{outcome:?}") };
+        assert!(matches!(error.kind(), AllocErrorKind::WaitsEnded), "{error}");
+        drop(held);
+    }
+
+    /// A forked child that drops a delivered buffer must not release it: the parent's future still has
+    /// it.
+    #[test]
+    #[allow(unsafe_code)] // fork
+    fn forked_child_keeps_delivery() {
+        let pool = pool();
+        let held: Vec<_> = std::iter::from_fn(|| pool.alloc(LEN).ok()).collect();
+        let (waker, told) = waker();
+        let mut future = Box::pin(pool.request(LEN).wait_async());
+        assert!(future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        drop(held);
+        told.recv().unwrap();
+        // Until the helper has exited, the room has another owner, which the child would inherit.
+        while Arc::strong_count(pool.inner().waiting_room()) > 1 {
+            thread::yield_now();
+        }
+        // SAFETY: the child only drops its copies, and exits.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            drop(future);
+            drop(pool);
+            // SAFETY: `_exit` runs none of the parent's exit handlers.
+            unsafe { libc::_exit(0) };
+        }
+        let mut status = 0;
+        // SAFETY: `status` is valid for the write, and `child` was forked above.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status, 0);
+        let Poll::Ready(Ok(delivered)) = future.as_mut().poll(&mut Context::from_waker(&waker)) else {
+            panic!("it was delivered before the fork");
+        };
+        pool.provider().garbage_collect();
+        let others: Vec<_> = std::iter::from_fn(|| pool.alloc(LEN).ok()).collect();
+        assert!(!others.is_empty() && others.iter().all(|other| other.as_ptr() != delivered.as_ptr()));
     }
 }
