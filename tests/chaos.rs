@@ -19,7 +19,7 @@ fn worker() {
 /// Processes that are killed, and publishers and subscribers that are restarted, leave no leases,
 /// memory, files, descriptors or mappings behind, and no reader sees another message's bytes.
 #[test]
-fn nothing_is_lost_leaked_or_torn_by_a_hundred_kills() {
+fn hundred_kills() {
     let plan = Plan {
         kills: Some(100),
         seconds: None,
@@ -38,7 +38,7 @@ fn nothing_is_lost_leaked_or_torn_by_a_hundred_kills() {
 
 /// The chaos run can detect a torn message.
 #[test]
-fn a_message_that_was_changed_anywhere_is_found_out() {
+fn changed_message_is_detected() {
     let seed = seed(7, 1);
     for len in 1..=64 {
         let mut bytes = vec![0; len];
@@ -55,7 +55,7 @@ fn a_message_that_was_changed_anywhere_is_found_out() {
 
 /// A message that is overwritten by the next one, wholly or in part, does not pass as intact.
 #[test]
-fn another_message_and_a_mixture_of_two_are_found_out() {
+fn mixed_message_is_detected() {
     let [mine, next] = [1, 2].map(|sequence| seed(7, sequence));
     let (mut bytes, mut other) = (vec![0; 4096], vec![0; 4096]);
     fill_pattern(&mut bytes, mine);

@@ -34,13 +34,13 @@ fn assert_no_heap(what: &str, rounds: usize, mut round: impl FnMut()) {
 }
 
 #[test]
-fn the_counter_sees_an_allocation_and_a_free() {
+fn counter_works() {
     let cost = Cost::of(|| drop(std::hint::black_box(Box::new(1))));
     assert_eq!((cost.allocations, cost.frees), (1, 1), "every zero of this suite would be hollow");
 }
 
 #[test]
-fn a_million_buffers_are_allocated_and_dropped_without_the_heap() {
+fn alloc_and_drop() {
     let provider = provider();
     for len in SIZES {
         assert_no_heap("alloc, drop", 1_000_000 / SIZES.len(), || drop(provider.alloc(len).unwrap()));
@@ -48,7 +48,7 @@ fn a_million_buffers_are_allocated_and_dropped_without_the_heap() {
 }
 
 #[test]
-fn messages_are_frozen_cloned_and_dropped_without_the_heap() {
+fn freeze_and_clone() {
     let provider = provider();
     for len in SIZES {
         assert_no_heap("alloc, freeze, clone, drop", 20_000, || {
@@ -62,7 +62,7 @@ fn messages_are_frozen_cloned_and_dropped_without_the_heap() {
 }
 
 #[test]
-fn bursts_of_live_buffers_go_through_the_queue_without_the_heap() {
+fn bursts() {
     let provider = provider();
     for len in SIZES {
         assert_no_heap("four buffers at a time", 20_000, || {
@@ -72,7 +72,7 @@ fn bursts_of_live_buffers_go_through_the_queue_without_the_heap() {
 }
 
 #[test]
-fn messages_are_shared_read_and_recycled_without_the_heap() {
+fn share_and_attach() {
     let (provider, client) = (provider(), Client::new());
     for len in SIZES {
         assert_no_heap("descriptor, attach, buffer dropped first", 20_000, || {
@@ -92,7 +92,7 @@ fn messages_are_shared_read_and_recycled_without_the_heap() {
 }
 
 #[test]
-fn bursts_of_shared_messages_are_recycled_without_the_heap() {
+fn bursts_of_shared() {
     let (provider, client) = (provider(), Client::new());
     for len in SIZES {
         // An odd number, so that periodic work falls on every position in the burst.
@@ -106,7 +106,7 @@ fn bursts_of_shared_messages_are_recycled_without_the_heap() {
 }
 
 #[test]
-fn messages_are_granted_and_taken_up_without_the_heap() {
+fn grant_and_accept() {
     let (provider, client) = (provider(), Client::new());
     let peer = client.connect(provider.id()).unwrap();
     for len in SIZES {
@@ -120,7 +120,7 @@ fn messages_are_granted_and_taken_up_without_the_heap() {
 }
 
 #[test]
-fn messages_go_through_a_channel_without_the_heap() {
+fn channel_messages() {
     let (provider, name) = (provider(), format!("no-heap-{}", std::process::id()));
     let mut sender = Sender::create(&provider, &name).unwrap();
     let mut receiver = Receiver::open(&Client::new(), &name).unwrap();
@@ -138,7 +138,7 @@ fn messages_go_through_a_channel_without_the_heap() {
 }
 
 #[test]
-fn messages_go_to_many_receivers_without_the_heap() {
+fn publisher_messages() {
     let (provider, name) = (provider(), format!("no-heap-many-{}", std::process::id()));
     let mut publisher = Publisher::builder().history(2).create(&provider, &name).unwrap();
     let (client, open) = (Client::new(), Receiver::builder);
@@ -244,7 +244,7 @@ impl Prepared {
 }
 
 #[test]
-fn the_first_messages_after_a_reservation_touch_no_heap_and_fault_no_page() {
+fn first_reserved_messages() {
     // Faults in the code.
     Prepared::new("rehearsal").round();
     let costs = [0, 1, 2].map(|at| {

@@ -178,7 +178,7 @@ mod tests {
 
     /// After an error, the other prefixes are swept and the results listed.
     #[test]
-    fn an_error_at_one_prefix_does_not_hide_the_others() {
+    fn errors_are_per_prefix() {
         let mut removed = Swept::default();
         (removed.objects, removed.bytes) = (2, 8192);
         let prefixes = ["a", "b", "c"].map(|prefix| (prefix, removed)).into();

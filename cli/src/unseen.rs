@@ -58,7 +58,7 @@ mod tests {
 
     /// A hidden process that holds nothing is not reported.
     #[test]
-    fn hidden_processes_matter_when_an_end_has_none() {
+    fn hidden_processes() {
         let text = |ends_without_process| {
             Unseen { objects_of_other_users: 0, hidden_processes: 1, ends_without_process }.text()
         };

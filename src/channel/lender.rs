@@ -424,7 +424,7 @@ mod tests {
     /// A receiver that invents returns as fast as they are read cannot keep a thread of the
     /// sender's process, or the lock, busy for ever.
     #[test]
-    fn made_up_returns_hold_nobody_up() {
+    fn forged_returns_block_nothing() {
         let scene = Scene::new("made-up");
         let channel @ (lender, _) = &scene.channels[0];
         let words = lender.shared.returns();
@@ -445,7 +445,7 @@ mod tests {
 
     /// A receiver can free neither another receiver's buffer, nor its own twice.
     #[test]
-    fn made_up_returns_free_what_the_channel_has_lent_and_nothing_else() {
+    fn forged_returns_free_only_loans() {
         let scene = Scene::new("not-its-own");
         let [channel @ (lender, numbers), elsewhere @ (other, _)] = &scene.channels;
         (0..4).for_each(|_| scene.lend(channel));

@@ -148,7 +148,7 @@ mod tests {
 
     /// Checks the offsets, on which tools in other languages depend.
     #[test]
-    fn fields_are_where_the_text_says() {
+    fn documented_fields() {
         let tables = [
             ("The control object", control::OFFSETS),
             ("A record", record::OFFSETS),
@@ -165,7 +165,7 @@ mod tests {
 
     /// The same, for the cache lines after the first.
     #[test]
-    fn bells_and_counts_are_where_the_text_says() {
+    fn documented_bells_and_counts() {
         for (field, offset) in channel::HEADER {
             assert_says("The objects of a channel", &format!(" at {offset}"));
             assert!(offset % 64 == 0, "{field} shares a line");
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_names_and_numbers_are_what_the_text_says() {
+    fn documented_versions_and_names() {
         assert_says("The control object", &format!(", version {}\n", control::VERSION));
         assert_says("The objects of a channel", &format!(", version {}\n", channel::VERSION));
         let names = Namespace::in_shm("shm_pool");
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn the_example_is_a_descriptor() {
+    fn documented_descriptor() {
         let descriptor =
             Descriptor { provider: ID, record: 7, generation: 0x1122_3344_5566_7788, len: 1000, granted: Some(2) };
         let bytes = descriptor.to_bytes().map(|byte| format!("{byte:02x}"));

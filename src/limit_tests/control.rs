@@ -66,7 +66,7 @@ impl Scene {
 /// Otherwise a forged or damaged id takes back what was granted to the peer that it looks like, and
 /// that peer's message is used again before it arrives.
 #[test]
-fn an_epoch_that_looks_the_same_to_the_gate_takes_nothing_from_the_peer() {
+fn epoch_equal_modulo_gate() {
     let scene = Scene::new("alias");
     let peer = scene.connect().unwrap();
     scene.grant(peer.id()).unwrap();
@@ -87,7 +87,7 @@ fn an_epoch_that_looks_the_same_to_the_gate_takes_nothing_from_the_peer() {
 /// Otherwise, once a slot was taken so often that its epoch needs more bits than a gate keeps, or
 /// than there are, grants fail or go to a peer that is gone.
 #[test]
-fn epochs_go_on_past_the_bits_of_a_gate_and_past_the_last_one() {
+fn epoch_wraps() {
     let scene = Scene::new("epochs");
     for before in [BEYOND_THE_GATE - 4, BEYOND_THE_GATE, 3 * BEYOND_THE_GATE - 4, u64::MAX - 7, u64::MAX - 3, 0] {
         let earlier = scene.connect_after(before.wrapping_sub(4)).id();
@@ -106,7 +106,7 @@ fn epochs_go_on_past_the_bits_of_a_gate_and_past_the_last_one() {
 /// Otherwise the slot of a peer that died in the last epoch is never free again, or is taken with
 /// what the dead peer held.
 #[test]
-fn a_peer_that_died_with_any_epoch_is_found() {
+fn dead_peer_with_any_epoch() {
     let scene = Scene::new("epochs-dead");
     for before in [BEYOND_THE_GATE - 4, u64::MAX - 7, u64::MAX - 3] {
         for is_found_by_the_owner in [true, false] {
@@ -128,7 +128,7 @@ fn a_peer_that_died_with_any_epoch_is_found() {
 /// Otherwise a lease that nobody holds keeps its message for ever: for example, that of a peer
 /// killed while it tried a descriptor of a record that had no chunk yet.
 #[test]
-fn a_lease_of_a_slot_that_nobody_has_is_taken_back() {
+fn lease_of_empty_slot() {
     let scene = Scene::new("stray");
     for slot in [0, 7, PEERS - 1] {
         scene.record().renew(slot).unwrap();
@@ -144,7 +144,7 @@ fn a_lease_of_a_slot_that_nobody_has_is_taken_back() {
 /// Otherwise a process that has closed its lock's descriptor gives back what the next peer in its
 /// slot reads, or clears that peer's lanes, and the owner writes there.
 #[test]
-fn a_peer_that_has_lost_its_slot_takes_nothing_from_the_next_one() {
+fn lost_slot_releases_nothing() {
     let scene = Scene::new("lost");
     let lost = scene.connect().unwrap();
     scene.record().attach(lost.slot(), scene.generation).unwrap();
@@ -166,7 +166,7 @@ fn a_peer_that_has_lost_its_slot_takes_nothing_from_the_next_one() {
 /// Otherwise the 65,536th thread that grants to one peer at a time counts as an epoch: grants to
 /// that peer are taken for another's, and somebody else's are taken back.
 #[test]
-fn a_gate_that_counts_as_many_as_it_can_lets_the_next_one_wait() {
+fn full_gate_blocks() {
     let scene = Scene::new("gate-full");
     let peer = scene.connect().unwrap();
     let full = peer.id().epoch << UNDER_WAY | MAX_UNDER_WAY;
@@ -197,7 +197,7 @@ fn a_gate_that_counts_as_many_as_it_can_lets_the_next_one_wait() {
 
 /// Otherwise the 65th peer gets a slot that another peer has, and their leases count as one peer's.
 #[test]
-fn the_last_slot_is_taken_once_and_is_there_when_it_is_given_back() {
+fn last_slot() {
     let scene = Scene::new("slots");
     let mut peers: Vec<_> = (0..PEERS).map(|_| scene.connect().unwrap()).collect();
     assert!(peers.iter().enumerate().all(|(slot, peer)| peer.slot() == slot));
@@ -217,7 +217,7 @@ fn the_last_slot_is_taken_once_and_is_there_when_it_is_given_back() {
 /// Otherwise the 65th peer is turned away only because the owner is just clearing a dead peer's
 /// slot.
 #[test]
-fn a_slot_that_the_owner_is_about_to_clear_is_waited_for() {
+fn slot_being_cleared() {
     let scene = Scene::new("clearing");
     // Makes clearing take a while.
     scene.owner.free_lists.lock().fresh = RECORDS as u32;
@@ -241,7 +241,7 @@ fn a_slot_that_the_owner_is_about_to_clear_is_waited_for() {
 /// Otherwise an owner that is stopped while it clears a slot, for instance by a debugger, also
 /// stops every peer that connects.
 #[test]
-fn a_slot_that_is_cleared_for_ever_is_not_waited_for() {
+fn slot_never_cleared() {
     let scene = Scene::new("clearing-stopped");
     let _others: Vec<_> = (1..PEERS).map(|_| scene.connect().unwrap()).collect();
     assert!(scene.owner.locks.try_lock_shared(peer_byte(PEERS - 1)).unwrap());

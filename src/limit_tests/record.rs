@@ -40,7 +40,7 @@ type Operation = fn(&Record, usize) -> Result<(), Refused>;
 /// Otherwise a full counter spills over into its peer's other counter or into another peer's lane,
 /// and a message is used again while it is read.
 #[test]
-fn no_operation_on_any_lane_spills_over() {
+fn lanes_do_not_carry() {
     let operations: [(&str, Operation, Expected); 8] = [
         (
             "attach",
@@ -96,7 +96,7 @@ fn no_operation_on_any_lane_spills_over() {
 
 /// Otherwise a full lane loses more than the one lease or grant that its peer lets go.
 #[test]
-fn a_lane_counts_down_from_its_limits_to_zero() {
+fn lane_limits() {
     for slot in SLOTS {
         let record = record(slot, MAX_GRANTS * GRANT + MAX_LEASES, 0);
         for left in (0..MAX_LEASES).rev() {
@@ -116,7 +116,7 @@ fn a_lane_counts_down_from_its_limits_to_zero() {
 /// Otherwise the owner of a record that is 20,000 years old panics, or publishes a message in a
 /// generation that nobody can attach to and that stands for a chunk without a record.
 #[test]
-fn generations_start_over_after_the_last_one() {
+fn generation_wraps() {
     assert_eq!([1, 41, u64::MAX - 2, u64::MAX].map(published_after), [2, 42, u64::MAX - 1, 2]);
     let record = Record::new();
     let mut generation = u64::MAX - 1;

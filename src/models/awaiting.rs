@@ -125,13 +125,13 @@ fn model(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
 /// A task never misses a ring, in particular one that the helper could mistake for one already
 /// seen.
 #[test]
-fn a_task_that_awaits_misses_no_ring() {
+fn await_misses_no_ring() {
     await_two_rings(true);
 }
 
 /// The same, on kernels where the helper can only sleep on one word at a time.
 #[test]
-fn a_task_that_awaits_misses_no_ring_on_older_kernels() {
+fn await_misses_no_ring_without_futex_waitv() {
     await_two_rings(false);
 }
 
@@ -154,7 +154,7 @@ fn await_two_rings(has_many: bool) {
 
 /// A thread that sleeps on two bells, as `wait_any` does, misses neither.
 #[test]
-fn who_sleeps_on_two_bells_misses_neither() {
+fn two_bells() {
     model(3, || {
         let bells = Arc::new([Bell::new(1), Bell::new(2)]);
         let ready = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
@@ -183,7 +183,7 @@ fn who_sleeps_on_two_bells_misses_neither() {
 /// An interrupt ends the wait, is not mistaken for the ringer's death before there is a ringer, and
 /// does not consume the ringer's wake-up.
 #[test]
-fn an_interrupt_ends_a_wait_and_takes_no_ring() {
+fn interrupt_takes_no_ring() {
     for holder in [0, 1] {
         model(3, move || {
             let scene = Arc::new((Bell::new(holder), AtomicU64::new(0), AtomicU64::new(0)));

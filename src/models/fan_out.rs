@@ -95,17 +95,17 @@ fn what_is_withdrawn_while_it_is_received(preemptions: usize, slots: u64, sent: 
 }
 
 #[test]
-fn the_only_message_that_waits_is_withdrawn_while_it_is_received() {
+fn withdraw_only_message_during_receive() {
     what_is_withdrawn_while_it_is_received(3, 2, 2, 2);
 }
 
 #[test]
-fn a_reader_that_is_a_round_behind_finds_the_last_message() {
+fn reader_one_round_behind() {
     what_is_withdrawn_while_it_is_received(1, 2, 3, 1);
 }
 
 #[test]
-fn the_oldest_of_two_messages_is_withdrawn_while_it_is_received() {
+fn withdraw_oldest_during_receive() {
     what_is_withdrawn_while_it_is_received(2, 3, 3, 2);
 }
 
@@ -172,7 +172,7 @@ const BRANCH: u64 = 7;
 
 /// A receiver that joins while the publisher sends gets the following messages.
 #[test]
-fn a_receiver_that_comes_is_met_by_the_next_message() {
+fn next_message_connects_receiver() {
     model(3, || {
         let coming = Coming::new();
         let receiver = {
@@ -194,7 +194,7 @@ fn a_receiver_that_comes_is_met_by_the_next_message() {
 /// A receiver that joins while the publisher closes is woken, and loses nothing that was sent to
 /// it.
 #[test]
-fn a_receiver_that_comes_while_the_publisher_goes_is_told() {
+fn join_during_shutdown() {
     model(3, || {
         let coming = Coming::new();
         let receiver = {
@@ -219,7 +219,7 @@ fn a_receiver_that_comes_while_the_publisher_goes_is_told() {
 
 /// The history wakes a new receiver.
 #[test]
-fn a_receiver_that_comes_is_woken_by_its_history() {
+fn history_wakes_receiver() {
     model(3, || {
         let coming = Coming::new();
         let receiver = {
@@ -237,7 +237,7 @@ fn a_receiver_that_comes_is_woken_by_its_history() {
 
 /// One fence suffices to wake two sleeping receivers.
 #[test]
-fn one_fence_serves_all_bells() {
+fn one_fence_for_all_bells() {
     model(2, || {
         let channels = Arc::new([(); 2].map(|()| (ring(2), Bell::new(1))));
         let receivers = [0, 1].map(|at| {

@@ -101,7 +101,7 @@ fn model(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
 
 /// No message is torn, duplicated, reordered or lost, and neither side misses a wake-up.
 #[test]
-fn messages_come_whole_and_in_order_and_nobody_oversleeps() {
+fn send_receive() {
     model(2, || {
         let channel = channel(2);
         let sender = {
@@ -123,7 +123,7 @@ fn messages_come_whole_and_in_order_and_nobody_oversleeps() {
 
 /// The receiver gets the last message, and then learns that the sender closed.
 #[test]
-fn a_sender_that_leaves_has_sent_what_it_sent() {
+fn sender_close() {
     model(3, || {
         let channel = channel(2);
         let sender = {
@@ -142,7 +142,7 @@ fn a_sender_that_leaves_has_sent_what_it_sent() {
 
 /// A message sent while the receiver closes is claimed by exactly one side.
 #[test]
-fn a_message_to_a_receiver_that_leaves_has_one_taker() {
+fn receiver_close_during_send() {
     model(3, || {
         let channel = channel(2);
         let receiver = {
@@ -194,7 +194,7 @@ impl Lending {
 
 /// The sender's process reuses a buffer only once its receiver has finished reading.
 #[test]
-fn a_buffer_is_used_again_when_it_was_given_back_and_not_before() {
+fn reuse_after_return() {
     model(3, || {
         let lending = Lending::new();
         lending.write(7);
@@ -219,7 +219,7 @@ fn a_buffer_is_used_again_when_it_was_given_back_and_not_before() {
 
 /// Two messages dropped in two threads are each returned once.
 #[test]
-fn what_two_threads_give_back_comes_back_once_each() {
+fn concurrent_returns() {
     model(3, || {
         let (lending, tickets) = (Lending::new(), Arc::new(AtomicU64::new(0)));
         let threads = [3, 5].map(|number| {
@@ -241,7 +241,7 @@ fn what_two_threads_give_back_comes_back_once_each() {
 
 /// A buffer sent while its receiver closes is returned by one side, and not reused too early.
 #[test]
-fn a_buffer_that_is_sent_to_a_receiver_that_leaves_comes_back_once() {
+fn buffer_sent_to_closing_receiver() {
     model(3, || {
         let lending = Lending::new();
         lending.write(7);
@@ -300,7 +300,7 @@ impl Drop for Value {
 
 /// A segment is unmapped once, and not while a message uses it.
 #[test]
-fn what_is_lent_goes_with_the_last_one_who_has_it() {
+fn loan_outlives_sender() {
     model(3, || {
         let dropped = Arc::new(AtomicUsize::new(0));
         let mut owned = Owned::new(Value::new(&dropped));
@@ -410,7 +410,7 @@ impl Scene {
 /// A thread that collects a return finds the handle and sees its chunk. The sender overwrites no
 /// handle, and writes the next note after the last one was cleared.
 #[test]
-fn loan_that_comes_back_is_lent_again() {
+fn loan_number_is_reused() {
     model(3, || {
         let (scene, mut numbers) = Scene::new(1);
         let receiver = thread::spawn({
@@ -456,7 +456,7 @@ fn reclaim_during_send() {
 
 /// A thread that collects an invented number sees the whole chunk that it names.
 #[test]
-fn made_up_number_names_a_whole_handle() {
+fn forged_loan_number() {
     model(3, || {
         let (scene, mut numbers) = Scene::new(1);
         let collector = thread::spawn({
@@ -471,7 +471,7 @@ fn made_up_number_names_a_whole_handle() {
 
 /// A closed lender is not over while a loan is out.
 #[test]
-fn what_is_closed_counts_all_that_is_out() {
+fn close_counts_loans() {
     model(3, || {
         let (scene, mut numbers) = Scene::new(1);
         let is_closed = Arc::new(AtomicU64::new(0));

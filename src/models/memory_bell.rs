@@ -47,12 +47,12 @@ fn wait_for_givers(givers: u64, most_preemptions: Option<usize>) {
 }
 
 #[test]
-fn a_giver_is_never_missed() {
+fn release_is_never_missed() {
     wait_for_givers(1, None);
 }
 
 /// With at most two preemptions: all interleavings of three threads take minutes.
 #[test]
-fn the_last_of_two_givers_is_never_missed() {
+fn last_of_two_releases_is_never_missed() {
     wait_for_givers(2, Some(2));
 }

@@ -71,18 +71,18 @@ fn attach_against_recycle(slots: &'static [usize], preemptions: Option<usize>) {
 }
 
 #[test]
-fn a_chunk_is_never_recycled_under_a_reader() {
+fn no_recycle_under_reader() {
     attach_against_recycle(&[0], None);
 }
 
 #[test]
-fn nor_under_two_readers_in_one_word() {
+fn no_recycle_under_two_readers_of_one_word() {
     attach_against_recycle(&[0, 1], Some(3));
 }
 
 /// Publishing alone makes the payload visible: no join, lock or channel orders the two threads.
 #[test]
-fn publish_alone_carries_the_payload() {
+fn publish_releases_payload() {
     loom::model(|| {
         let chunk = chunk();
         let peer = {
@@ -97,7 +97,7 @@ fn publish_alone_carries_the_payload() {
 
 /// A granted message is held from before the send until the receiver has read it.
 #[test]
-fn a_grant_holds_the_chunk_until_it_is_read() {
+fn grant_holds_chunk() {
     loom::model(|| {
         let chunk = chunk();
         write(&chunk, 2);
@@ -123,7 +123,7 @@ fn a_grant_holds_the_chunk_until_it_is_read() {
 /// Clearing a dead peer's lane leaves another peer's lease untouched, while that attaches and
 /// leaves.
 #[test]
-fn clearing_one_lane_leaves_the_others_alone() {
+fn clear_one_lane() {
     model(Some(4), || {
         let chunk = chunk();
         write(&chunk, 2);
@@ -146,7 +146,7 @@ fn clearing_one_lane_leaves_the_others_alone() {
 /// At-least-once transports deliver a descriptor twice. The second time the peer may find a grant
 /// for a later message, and must not take it up.
 #[test]
-fn a_granted_descriptor_that_comes_twice_gets_no_other_message() {
+fn duplicate_granted_descriptor() {
     model(Some(4), || {
         let chunk = chunk();
         write(&chunk, 2);

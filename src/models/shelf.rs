@@ -104,18 +104,18 @@ fn close_and_drain(lent: [bool; 2]) {
 }
 
 #[test]
-fn close_drains_the_hot_slot_and_the_idle_queue() {
+fn close_drains_hot_slot_and_queue() {
     close_and_drain([false, false]);
 }
 
 #[test]
-fn close_drains_the_lent_queue() {
+fn close_drains_leased_queue() {
     close_and_drain([true, false]);
 }
 
 /// A shelf that keeps nothing: a take that disturbs the seal loses no chunk and invents none.
 #[test]
-fn a_shelf_that_keeps_nothing_loses_nothing() {
+fn shelf_that_keeps_nothing() {
     loom::model(|| {
         let destroyed = Arc::new(AtomicUsize::new(0));
         let places = Places::new(true);
@@ -137,7 +137,7 @@ fn a_shelf_that_keeps_nothing_loses_nothing() {
 
 /// A chunk moves from one thread's drop to another thread's take, with everything written to it.
 #[test]
-fn take_sees_what_the_giver_wrote() {
+fn take_acquires_release() {
     loom::model(|| {
         let destroyed = Arc::new(AtomicUsize::new(0));
         let places = Places::new(false);

@@ -58,7 +58,7 @@ fn spawn(scene: &Arc<Scene>, run: impl FnOnce(&Scene) + 'static) -> thread::Join
 
 /// A grant to a detaching peer leaves no lease behind.
 #[test]
-fn a_grant_to_a_peer_that_goes_leaves_nothing() {
+fn grant_to_leaving_peer() {
     model(4, || {
         let scene = Scene::new();
         let granting = spawn(&scene, |scene| drop(scene.grant(FIRST)));
@@ -70,7 +70,7 @@ fn a_grant_to_a_peer_that_goes_leaves_nothing() {
 
 /// A late grant to a detached peer neither takes the next peer's message nor leaves a lease behind.
 #[test]
-fn a_grant_to_a_peer_that_goes_takes_nothing_from_the_next_one() {
+fn grant_to_leaving_peer_spares_next() {
     model(3, || {
         let scene = Scene::new();
         let late = spawn(&scene, |scene| drop(scene.grant(FIRST)));
@@ -92,7 +92,7 @@ fn a_grant_to_a_peer_that_goes_takes_nothing_from_the_next_one() {
 
 /// Refusing a peer revokes a concurrent grant, and takes none from the slot's next peer.
 #[test]
-fn who_is_refused_keeps_no_grant_and_takes_none_from_the_next() {
+fn refused_peer_keeps_no_grant() {
     model(3, || {
         let scene = Scene::new();
         let granting = spawn(&scene, |scene| drop(scene.grant(FIRST)));
@@ -121,7 +121,7 @@ fn who_is_refused_keeps_no_grant_and_takes_none_from_the_next() {
 
 /// A grant that races with the refusal of its peer is revoked.
 #[test]
-fn a_grant_to_a_peer_that_is_refused_leaves_nothing() {
+fn grant_to_refused_peer() {
     model(4, || {
         let scene = Scene::new();
         let granting = spawn(&scene, |scene| drop(scene.grant(FIRST)));
@@ -134,7 +134,7 @@ fn a_grant_to_a_peer_that_is_refused_leaves_nothing() {
 
 /// A grant that its peer puts back during the refusal is revoked.
 #[test]
-fn a_grant_that_is_put_back_by_who_is_refused_leaves_nothing() {
+fn refused_peer_puts_grant_back() {
     model(4, || {
         let scene = Scene::new();
         scene.grant(FIRST).unwrap();
@@ -152,7 +152,7 @@ fn a_grant_that_is_put_back_by_who_is_refused_leaves_nothing() {
 /// A grant that a duplicate of an older descriptor takes up and puts back, while its peer is
 /// refused, is revoked.
 #[test]
-fn a_grant_that_a_late_descriptor_puts_back_leaves_nothing_with_who_is_refused() {
+fn late_descriptor_of_refused_peer() {
     model(4, || {
         let scene = Scene::new();
         let late = spawn(&scene, |scene| match scene.record.accept(SLOT, 2) {
@@ -171,7 +171,7 @@ fn a_grant_that_a_late_descriptor_puts_back_leaves_nothing_with_who_is_refused()
 
 /// A dead peer's message is reclaimed, and a living peer's is not reused while it is read.
 #[test]
-fn reclaiming_the_dead_leaves_the_leases_of_the_living() {
+fn reclaim_spares_living_peers() {
     model(3, || {
         let scene = Scene::new();
         // The peer died with a view and a grant.
@@ -200,7 +200,7 @@ fn reclaiming_the_dead_leaves_the_leases_of_the_living() {
 
 /// A grant enters a lane only after the last peer's grants were cleared from it.
 #[test]
-fn a_grant_comes_after_the_lanes_were_cleared() {
+fn grant_after_lanes_are_cleared() {
     model(3, || {
         let scene = Scene::new();
         let next = FIRST + 4;

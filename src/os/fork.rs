@@ -90,7 +90,7 @@ mod tests {
 
     /// A process at the end of 2^32 nested forks does not take inherited handles for its own.
     #[test]
-    fn epochs_do_not_start_over_after_32_bits() {
+    fn epochs_have_64_bits() {
         crate::os::locks::watch_forks().unwrap();
         let before = epoch();
         let is_another = || {

@@ -161,7 +161,7 @@ mod tests {
     use std::fs::File;
 
     #[test]
-    fn this_process_is_found_by_its_locks_and_mappings() {
+    fn finds_own_process() {
         let path = format!("/dev/shm/shm_pool-unit-{}-processes", std::process::id());
         let open = || File::options().read(true).write(true).create(true).truncate(false).open(&path);
         let locks = LockFile::open(open).unwrap();

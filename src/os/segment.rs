@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_is_there_until_it_is_dropped() {
+    fn drop_unlinks_segment() {
         let segment = Segment::create(name("life"), PAGE, 0o640, Memory::default()).unwrap();
         let path = segment.link.name().path();
         let foreign = Foreign::open(name("life"), Access::Read, effective_uid()).unwrap();
@@ -198,21 +198,21 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_created_once() {
+    fn created_once() {
         let _first = Segment::create(name("once"), PAGE, 0o600, Memory::default()).unwrap();
         let second = Segment::create(name("once"), PAGE, 0o600, Memory::default()).err().unwrap();
         assert_eq!(second.errno(), Some(libc::EEXIST));
     }
 
     #[test]
-    fn a_segment_that_cannot_be_is_undone() {
+    fn failed_create_leaves_nothing() {
         let error = Segment::create(name("huge"), 1 << 50, 0o600, Memory::default()).err().unwrap();
         assert_eq!((error.call(), error.bytes()), ("mmap", 1 << 50));
         assert!(!Path::new(&name("huge").path()).exists(), "no half-made file is left");
     }
 
     #[test]
-    fn a_reservation_that_cannot_be_takes_nothing_and_says_how_much_is_free() {
+    fn failed_reserve_reports_free_space() {
         let segment = Segment::create(name("sparse"), 1 << 45, 0o600, Memory::default()).unwrap();
         let blocks = || std::fs::metadata(name("sparse").path()).unwrap().blocks();
         let error = segment.reserve(0..1 << 45).err().unwrap();
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_comes_and_goes_by_ranges_and_the_length_stays() {
+    fn reserve_and_discard_ranges() {
         let segment = Segment::create(name("ranges"), 8 * PAGE, 0o600, Memory::default()).unwrap();
         let state = || {
             let data = std::fs::metadata(name("ranges").path()).unwrap();
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_outside_the_mapping_is_refused() {
+    fn range_outside_mapping() {
         let segment = Segment::create(name("range"), PAGE, 0o600, Memory::default()).unwrap();
         let mapping = segment.mapping();
         assert!(mapping.range(0, PAGE as u64).is_some());
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_is_held_against_another_opening_of_the_same_process() {
+    fn lock_excludes_own_process() {
         let made = Segment::create_locked(name("lock"), PAGE, 0o600, 1, Mapping::of_owner).unwrap();
         let Locked::Made(_segment, ours) = made else { panic!("swept") };
         let other = Foreign::open(name("lock"), Access::ReadWrite, effective_uid()).unwrap();

@@ -438,12 +438,12 @@ mod tests {
     /// Leaking clones in a loop must not overflow the count and free a message that others read:
     /// that would be undefined behaviour without unsafe code.
     #[test]
-    fn more_clones_than_can_be_counted_end_the_process() {
+    fn clone_overflow_aborts() {
         if let Ok(prefix) = std::env::var(VARIABLE) {
             return clone_too_often(&prefix);
         }
         let prefix = format!("shm_pool-unit-{}-clones", std::process::id());
-        let name = "owner::buf::tests::more_clones_than_can_be_counted_end_the_process";
+        let name = "owner::buf::tests::clone_overflow_aborts";
         let mut command = Command::new(std::env::current_exe().unwrap());
         let output = command.args([name, "--exact", "--nocapture"]).env(VARIABLE, &prefix).output().unwrap();
         let swept = Provider::sweep(&prefix).unwrap();
@@ -467,7 +467,7 @@ mod tests {
 
     /// When generations run out, the chunk keeps its record, and peers can still attach.
     #[test]
-    fn a_chunk_is_shared_on_after_the_last_generation() {
+    fn share_after_last_generation() {
         let provider = Provider::builder().max_shared(1).build().unwrap();
         let client = Client::new();
         let message = provider.alloc(1).unwrap().freeze();

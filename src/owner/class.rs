@@ -54,7 +54,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_first_classes_are_the_documented_ones() {
+    fn first_classes() {
         let sizes = |classes: std::ops::Range<usize>| classes.map(size_of_class).collect::<Vec<_>>();
         assert_eq!(sizes(0..3), [64, 128, 192]);
         assert_eq!(sizes(30..34), [1984, 2048, 2112, 2176]);
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn every_boundary_up_to_the_largest_class_round_trips() {
+    fn boundaries_round_trip() {
         for class in 0..1600 {
             let size = size_of_class(class);
             assert_eq!(class_of(size), class, "a length of exactly {size} belongs to its own class");
@@ -76,20 +76,20 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_class_holds_its_length_and_wastes_little(len in 0usize..1 << 48) {
+        fn class_waste(len in 0usize..1 << 48) {
             let size = size_of_class(class_of(len));
             prop_assert!(size >= len);
             prop_assert!(size - len < MIN_SIZE || (size - len) * 32 < len, "{len} rounds to {size}");
         }
 
         #[test]
-        fn classes_are_monotone(a in 0usize..1 << 48, b in 0usize..1 << 48) {
+        fn monotone(a in 0usize..1 << 48, b in 0usize..1 << 48) {
             let (small, large) = (a.min(b), a.max(b));
             prop_assert!(class_of(small) <= class_of(large));
         }
 
         #[test]
-        fn any_length_whatever_has_a_class(len: usize) {
+        fn any_length(len: usize) {
             let class = class_of(len);
             prop_assert!(size_of_class(class) >= len);
         }

@@ -237,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_holds_every_length_up_to_the_largest_at_every_alignment() {
+    fn table_covers_lengths_and_alignments() {
         for max_alloc in [1, 64, 4096, 5 * 4096, 126 << 10, 128 << 10, (128 << 10) + 1, 1 << 20, 33_000_000] {
             let limits = Limits::new(1 << 30, Some(max_alloc), Some(8), None, LONGEST).unwrap();
             let shapes = limits.shapes();
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_whole_pages_is_rounded_up() {
+    fn rounds_up_to_pages() {
         for (bytes, rounded) in [(1, 4096), (42, 4096), (4096, 4096), (10_240, 12_288), (1_000_000, 1_003_520)] {
             let limits = Limits::new(bytes, None, Some(8), None, LONGEST).unwrap();
             assert_eq!((limits.max_bytes, limits.max_alloc), (rounded, rounded));
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn where_no_number_is_given_a_class_keeps_an_eighth_of_the_cap() {
+    fn default_idle_cap() {
         let limits = Limits::new(64 << 20, None, None, None, LONGEST).unwrap();
         let idle = |size| limits.shapes().iter().find(|shape| shape.size() == size).map(|shape| shape.max_idle);
         assert_eq!([64, 1 << 10, 4 << 10, 64 << 10].map(idle), [8192, 8192, 2048, 256].map(Some));
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn the_account_adds_up() {
+    fn account() {
         let account = Account::default();
         account.take(60);
         account.take(40);

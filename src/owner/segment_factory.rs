@@ -77,7 +77,7 @@ mod tests {
     /// Otherwise a segment gets the number that stands for none, and its peers keep it mapped for
     /// ever.
     #[test]
-    fn numbers_start_over_after_the_last_one_and_leave_zero_out() {
+    fn serial_numbers_wrap_past_zero() {
         let names = Namespace::in_shm(&format!("shm_pool-unit-{}-serial", std::process::id()));
         let source = Numbered::new(names, ProviderId(8), 0o600, Memory::default());
         source.next.store(u64::MAX - 1, Ordering::Relaxed);

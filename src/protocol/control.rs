@@ -215,7 +215,7 @@ mod tests {
 
     /// A sweep writes `state` by offset; a wrong offset would corrupt the control object.
     #[test]
-    fn the_state_is_where_it_is_written() {
+    fn state_offset() {
         // SAFETY: zero bytes are a valid header of atomics.
         let header: ControlHeader = unsafe { std::mem::zeroed() };
         let distance = std::ptr::addr_of!(header.state) as usize - std::ptr::addr_of!(header) as usize;

@@ -171,7 +171,7 @@ mod tests {
         }
 
         #[test]
-        fn a_decoded_descriptor_is_the_only_one_with_its_bytes(bytes: [u8; 32]) {
+        fn encoding_is_canonical(bytes: [u8; 32]) {
             if let Ok(descriptor) = Descriptor::from_bytes(bytes) {
                 prop_assert_eq!(descriptor.to_bytes(), bytes);
             }
@@ -180,7 +180,7 @@ mod tests {
 
     /// The longest messages of the largest provider arrive intact.
     #[test]
-    fn every_field_round_trips_at_its_limits() {
+    fn fields_at_limits() {
         for (number, granted) in [(0, None), (0, Some(0)), (u64::MAX, Some(63)), (u64::MAX, Some(254))] {
             let (provider, record) = (ProviderId(number), number as u32);
             for len in [0, 1, MAX_LEN as u64 - 1, MAX_LEN as u64] {
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_flipped_bit_is_found() {
+    fn flipped_bit() {
         let descriptor = Descriptor { provider: ProviderId(7), record: 3, generation: 8, len: 4096, granted: Some(0) };
         let mut missed = Vec::new();
         for bit in 0..256 {

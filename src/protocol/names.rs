@@ -67,7 +67,7 @@ mod tests {
     use crate::protocol::control::{control_name, segment_name};
 
     #[test]
-    fn names_are_recognised_and_others_are_not() {
+    fn parses_names() {
         let id = ProviderId(0x0123_4567_89ab_cdef);
         let file = |name: Name| name.path().rsplit('/').next().unwrap().to_owned();
         let a = Namespace::in_shm("a");

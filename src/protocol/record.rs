@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn leases_saturate_without_touching_the_neighbour() {
+    fn lanes_saturate() {
         let (record, generation) = published();
         for _ in 0..MAX_LEASES {
             assert_eq!(record.attach(3, generation), Ok(PLACE));
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_is_taken_up_once() {
+    fn grant_is_accepted_once() {
         let (record, generation) = published();
         for _ in 0..MAX_GRANTS {
             assert_eq!(record.grant(63), Ok(()));
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recycled_chunk_is_stale_and_a_leased_one_is_not_recycled() {
+    fn recycle_spares_leased() {
         let (record, mut generation) = published();
         record.attach(9, 42).unwrap();
         assert!(!record.recycle(&mut generation));

@@ -80,7 +80,7 @@ fn number(bytes: &[u8]) -> u64 {
 
 /// With room for two messages, both ends repeatedly sleep; no wake-up or message is lost.
 #[test]
-fn both_ends_await_each_other() {
+fn send_and_recv() {
     const COUNT: u64 = 20_000;
     let scene = Scene::new("await-both");
     let (mut sender, mut receiver) = scene.channel(0, 2);
@@ -102,7 +102,7 @@ fn both_ends_await_each_other() {
 
 /// A dropped future takes no message or wake-up with it, and leaves no waker behind.
 #[test]
-fn futures_can_be_dropped_at_any_await_point() {
+fn cancel_anywhere() {
     const COUNT: u64 = 5_000;
     let scene = Scene::new("await-cancel");
     let (mut sender, mut receiver) = scene.channel(0, 2);
@@ -148,7 +148,7 @@ impl Wake for Count {
 
 /// An unsent buffer is not leaked, and leaves no partial message in the channel.
 #[test]
-fn a_buffer_that_was_not_sent_is_dropped_with_its_future_or_comes_back() {
+fn cancelled_send_returns_buffer() {
     let scene = Scene::new("await-unsent");
     let (mut sender, mut receiver) = scene.channel(0, 2);
     let buffer = || scene.provider.alloc(1000).unwrap().freeze();
@@ -178,7 +178,7 @@ fn a_buffer_that_was_not_sent_is_dropped_with_its_future_or_comes_back() {
 
 /// Waits for more ends than one system call takes, spread over several helpers.
 #[test]
-fn one_task_awaits_three_hundred_receivers() {
+fn three_hundred_receivers() {
     const COUNT: usize = 300;
     let scene = Scene::new("await-many");
     let (mut senders, mut receivers) = scene.channels(COUNT);
@@ -207,7 +207,7 @@ fn one_task_awaits_three_hundred_receivers() {
 }
 
 #[test]
-fn a_drop_wakes_who_awaits() {
+fn drop_wakes_task() {
     let scene = Scene::new("await-drop");
     let (sender, mut receiver) = scene.channel(0, 2);
     let (waker, woken) = bell();
@@ -220,7 +220,7 @@ fn a_drop_wakes_who_awaits() {
 
 /// A panicking waker does not end the helper, on which all other tasks depend.
 #[test]
-fn a_waker_that_panics_harms_nobody_else() {
+fn waker_panics() {
     struct Panics;
     impl Wake for Panics {
         fn wake(self: Arc<Self>) {
@@ -246,7 +246,7 @@ fn a_waker_that_panics_harms_nobody_else() {
 /// The drop neither deadlocks on the helper that called the waker, nor lets the helper read an
 /// unmapped bell.
 #[test]
-fn an_end_can_be_dropped_in_its_own_waker() {
+fn waker_drops_its_end() {
     struct Drops(std::sync::Mutex<Option<Receiver>>, mpsc::SyncSender<()>);
     impl Wake for Drops {
         fn wake(self: Arc<Self>) {
@@ -267,7 +267,7 @@ fn an_end_can_be_dropped_in_its_own_waker() {
 
 /// A program that opens a channel for each client does not grow.
 #[test]
-fn an_end_that_was_awaited_is_unmapped_after_its_drop() {
+fn awaited_end_is_unmapped() {
     let scene = Scene::new("await-unmap");
     let (waker, _woken) = bell();
     for _ in 0..50 {
@@ -286,7 +286,7 @@ fn an_end_that_was_awaited_is_unmapped_after_its_drop() {
 
 /// One end with many messages does not starve the others, and no end without one is returned.
 #[test]
-fn of_many_that_are_ready_each_gets_its_turn() {
+fn wait_any_is_fair() {
     for count in [1, 2, 128, 129] {
         let scene = Scene::new(&format!("any-turn-{count}"));
         let (mut senders, mut receivers) = scene.channels(count);
@@ -312,7 +312,7 @@ fn any(receivers: &mut [Receiver], timeout: Duration) -> Result<usize, WaitAnyEr
 }
 
 #[test]
-fn one_that_is_always_ready_leaves_the_others_their_turns() {
+fn wait_any_beside_busy_end() {
     let scene = Scene::new("any-fair");
     let (mut senders, mut receivers) = scene.channels(3);
     let mut named = Vec::new();
@@ -330,7 +330,7 @@ fn one_that_is_always_ready_leaves_the_others_their_turns() {
 /// A thread that waits for several receivers wakes for each, whether it sleeps in its own system
 /// call or uses helpers.
 #[test]
-fn any_of_them_wakes_who_waits_for_all() {
+fn any_end_wakes() {
     for count in [2, 128, 200] {
         let scene = Scene::new(&format!("any-wakes-{count}"));
         let (mut senders, mut receivers) = scene.channels(count);
@@ -355,14 +355,14 @@ fn any_of_them_wakes_who_waits_for_all() {
 }
 
 #[test]
-fn nothing_to_wait_for_is_an_error() {
+fn wait_any_of_none() {
     assert!(matches!(wait_any(&mut [], FOR_EVER), Err(WaitAnyError::NoReceivers)));
 }
 
 /// An interrupt before the wait, or just as the thread falls asleep, is not lost, and none counts
 /// twice.
 #[test]
-fn an_interrupt_ends_one_wait_whenever_it_comes() {
+fn interrupt_ends_one_wait() {
     let scene = Scene::new("interrupt");
     let (mut sender, mut receiver) = scene.channel(0, 2);
     let interrupter = receiver.interrupter();
@@ -396,7 +396,7 @@ fn an_interrupt_ends_one_wait_whenever_it_comes() {
 
 /// The same for each wait of a sender.
 #[test]
-fn each_wait_of_a_sender_can_be_interrupted() {
+fn interrupt_sender() {
     let scene = Scene::new("interrupt-sender");
     let name = format!("{}-alone", scene.test);
     let mut alone = Sender::builder().spin(NOW).create(&scene.provider, &name).unwrap();
@@ -425,7 +425,7 @@ fn each_wait_of_a_sender_can_be_interrupted() {
 
 /// In the thread's own system call, and with helpers.
 #[test]
-fn a_wait_for_several_can_be_interrupted_at_each() {
+fn interrupt_wait_any() {
     for count in [3, 129] {
         let scene = Scene::new(&format!("interrupt-any-{count}"));
         let (_senders, mut receivers) = scene.channels(count);
@@ -444,7 +444,7 @@ fn a_wait_for_several_can_be_interrupted_at_each() {
 
 /// Interrupting a thread's wait does not consume the wake-up of a task.
 #[test]
-fn an_interrupt_takes_no_wake_up_from_a_task() {
+fn interrupt_spares_tasks() {
     let scene = Scene::new("interrupt-task");
     let (mut sender, mut receiver) = scene.channel(0, 2);
     let interrupter = receiver.interrupter();
@@ -464,7 +464,7 @@ fn an_interrupt_takes_no_wake_up_from_a_task() {
 
 #[cfg(feature = "stream")]
 #[test]
-fn a_receiver_is_a_stream_that_ends_with_its_sender() {
+fn stream() {
     use futures_core::Stream;
     let scene = Scene::new("await-stream");
     let (mut sender, mut receiver) = scene.channel(0, 2);
@@ -482,7 +482,7 @@ fn a_receiver_is_a_stream_that_ends_with_its_sender() {
 
 /// Futures and interrupters can be used on multi-threaded executors.
 #[test]
-fn futures_and_interrupters_go_to_other_threads() {
+fn futures_are_send() {
     fn check<T: Send>(_: &T) {}
     fn check_sync<T: Send + Sync>(_: &T) {}
     let scene = Scene::new("await-send");
@@ -495,7 +495,7 @@ fn futures_and_interrupters_go_to_other_threads() {
 
 /// A task that polls several receivers misses none of their messages.
 #[test]
-fn a_task_takes_from_whichever_receiver_is_ready() {
+fn task_polls_two_receivers() {
     const COUNT: u64 = 3000;
     let scene = Scene::new("await-select");
     let (mut senders, mut receivers) = scene.channels(3);
@@ -525,7 +525,7 @@ fn a_task_takes_from_whichever_receiver_is_ready() {
 /// A publisher that awaits room wakes when every receiver has some. A dropped future loses no
 /// message, and none is sent twice.
 #[test]
-fn a_publisher_awaits_the_slowest_of_its_receivers() {
+fn publisher_awaits_slowest() {
     const COUNT: u64 = 5_000;
     let scene = Scene::new("await-pub");
     let (mut publisher, receivers) = scene.publisher();
@@ -550,7 +550,7 @@ fn a_publisher_awaits_the_slowest_of_its_receivers() {
 /// A publisher can be interrupted while it waits for one of several receivers, and while it waits
 /// for a receiver to join.
 #[test]
-fn each_wait_of_a_publisher_can_be_interrupted() {
+fn interrupt_publisher() {
     let scene = Scene::new("interrupt-pub");
     let (mut publisher, mut receivers) = scene.publisher();
     let interrupter = publisher.interrupter();
@@ -583,7 +583,7 @@ fn each_wait_of_a_publisher_can_be_interrupted() {
 /// A task or thread can wait for receivers of publishers together with others. A withdrawn message
 /// is not reported as an error.
 #[test]
-fn receivers_of_publishers_can_be_waited_for_together() {
+fn wait_any_of_publishers() {
     let scene = Scene::new("any-pub");
     let mut publisher = Publisher::create(&scene.provider, &scene.test).unwrap();
     let open = || Receiver::builder().capacity(1).spin(NOW).open(&scene.client, &scene.test).unwrap();
@@ -614,7 +614,7 @@ fn receivers_of_publishers_can_be_waited_for_together() {
 
 /// A receiver cannot end another's channel by a word that all of them can write.
 #[test]
-fn who_was_met_does_not_mind_its_seat() {
+fn connected_receiver_ignores_seat() {
     type Way = fn(&mut Receiver) -> Result<Message, RecvError>;
     const REFUSED: u32 = 1 << 30;
     let scene = Scene::new("await-seats");
@@ -670,7 +670,7 @@ const MEETINGS: [Meeting; 3] = [Meeting::History, Meeting::Message, Meeting::Bef
 /// A receiver that sleeps until its publisher connects it notices at once, by whichever call it
 /// sleeps.
 #[test]
-fn who_waits_to_be_met_is_woken_by_the_first_message() {
+fn first_message_wakes_unconnected() {
     type Way = fn(&mut Receiver, &mut [Receiver]) -> Result<Message, RecvError>;
     let ways: [Way; 4] = [
         |receiver, _| receiver.recv(),

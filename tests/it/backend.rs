@@ -84,7 +84,7 @@ fn place(chunk: &Chunk) -> (u64, usize) {
 }
 
 #[test]
-fn a_dropped_chunk_is_used_again() {
+fn drop_returns_chunk() {
     let source = Source::new("backend-reuse");
     let backend = build(&source);
     let mut chunk = backend.alloc(10_000, 1).unwrap();
@@ -119,7 +119,7 @@ fn alignment_and_limits() {
 }
 
 #[test]
-fn segments_go_with_the_last_chunk() {
+fn last_chunk_removes_segments() {
     let source = Source::new("backend-outlives");
     let backend = build(&source);
     let (chunk, other) = (backend.alloc(100, 1).unwrap(), backend.alloc(100, 1).unwrap());
@@ -137,7 +137,7 @@ fn segments_go_with_the_last_chunk() {
 }
 
 #[test]
-fn a_refusing_source_leaves_nothing() {
+fn source_refuses() {
     let source = Source::new("backend-refuses");
     let backend = build(&source);
     source.is_refusing.store(true, Ordering::Relaxed);
@@ -153,7 +153,7 @@ fn a_refusing_source_leaves_nothing() {
 }
 
 #[test]
-fn a_file_that_cannot_be_mapped_is_removed() {
+fn unmappable_file_is_removed() {
     struct ReadOnly(Shared);
     impl SegmentSource for ReadOnly {
         fn create(&self, len: usize) -> Result<SegmentFile, OsError> {
@@ -172,7 +172,7 @@ fn a_file_that_cannot_be_mapped_is_removed() {
 }
 
 #[test]
-fn it_collects_before_it_refuses() {
+fn collects_before_refusal() {
     let source = Source::new("backend-collects");
     let in_flight = Arc::new(InFlight::default());
     let backend = builder().collect_early(false).build(Shared(source)).unwrap().collecting_by(in_flight.clone());
@@ -188,7 +188,7 @@ fn it_collects_before_it_refuses() {
 }
 
 #[test]
-fn it_collects_before_it_grows() {
+fn collects_before_growth() {
     let source = Source::new("backend-early");
     let in_flight = Arc::new(InFlight::default());
     let backend = build(&source).collecting_by(in_flight.clone());
@@ -201,7 +201,7 @@ fn it_collects_before_it_grows() {
 }
 
 #[test]
-fn a_wait_ends_with_a_drop_or_a_collection() {
+fn wait() {
     let source = Source::new("backend-waits");
     let in_flight = Arc::new(InFlight::default());
     let backend = build(&source).collecting_by(in_flight.clone());
@@ -220,7 +220,7 @@ fn a_wait_ends_with_a_drop_or_a_collection() {
 }
 
 #[test]
-fn reservations_stay_and_trim_returns_the_rest() {
+fn reserve_and_trim() {
     let source = Source::new("backend-reserves");
     let in_flight = Arc::new(InFlight::default());
     let backend = build(&source).collecting_by(in_flight.clone());
@@ -242,7 +242,7 @@ fn reservations_stay_and_trim_returns_the_rest() {
 }
 
 #[test]
-fn a_chunk_that_was_given_up_is_not_used_again() {
+fn give_up() {
     let source = Source::new("backend-given-up");
     let backend = build(&source);
     let kept = backend.alloc(MIB / 2, 1).unwrap();
@@ -262,7 +262,7 @@ fn a_chunk_that_was_given_up_is_not_used_again() {
 }
 
 #[test]
-fn a_raw_chunk_is_the_same() {
+fn raw() {
     let source = Source::new("backend-raw");
     let backend = build(&source);
     let chunk = backend.alloc(100, 1).unwrap();
@@ -275,7 +275,7 @@ fn a_raw_chunk_is_the_same() {
 }
 
 #[test]
-fn a_forked_child_owns_nothing() {
+fn forked_child() {
     let source = Source::new("backend-fork");
     let backend = build(&source);
     let (chunk, idle) = (backend.alloc(100, 1).unwrap(), backend.alloc(MIB / 2, 1).unwrap());

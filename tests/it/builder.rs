@@ -22,7 +22,7 @@ fn quota_of_zero() {
 }
 
 #[test]
-fn numbers_out_of_range_are_refused_and_nothing_is_left() {
+fn numbers_out_of_range() {
     let prefix = unique_prefix("out-of-range");
     let builder = || small().name_prefix(prefix.as_str());
     let bad = [
@@ -85,7 +85,7 @@ fn boundary_values_work() {
 }
 
 #[test]
-fn the_largest_number_of_records_is_in_range() {
+fn max_shared_limit() {
     match Provider::builder().max_shared(1 << 20).build() {
         Ok(provider) => assert!(provider.alloc(1).unwrap().freeze().descriptor().is_ok()),
         // It needs 128 MiB, which not every machine has.
@@ -94,7 +94,7 @@ fn the_largest_number_of_records_is_in_range() {
 }
 
 #[test]
-fn prefixes_that_cannot_start_a_file_name_are_refused_by_both_sides() {
+fn invalid_prefixes_of_both_sides() {
     let long = "x".repeat(65);
     for prefix in ["", long.as_str(), "a/b", "../a", "a.b", "a b", "a\0b", "ä", "a\n"] {
         let errors = [small().name_prefix(prefix).build().err(), Client::builder().name_prefix(prefix).build().err()];
@@ -106,7 +106,7 @@ fn prefixes_that_cannot_start_a_file_name_are_refused_by_both_sides() {
 }
 
 #[test]
-fn the_prefix_starts_every_name_and_clients_need_it() {
+fn prefix() {
     for fill in ["x".repeat(64), "Z".to_owned(), "a-b_C-9".to_owned()] {
         let unique = unique_prefix("prefix");
         // Limited to 64 characters, so that the longest prefix is tested too.
@@ -124,7 +124,7 @@ fn the_prefix_starts_every_name_and_clients_need_it() {
 }
 
 #[test]
-fn modes_that_mean_nothing_or_lock_the_owner_out_are_refused() {
+fn invalid_modes() {
     let prefix = unique_prefix("bad-mode");
     for mode in [0, 0o400, 0o200, 0o060, 0o066, 0o700, 0o610, 0o601, 0o1600, 0o4600, 0o100600, u32::MAX] {
         let error = small().name_prefix(prefix.as_str()).mode(mode).build().err();
@@ -145,7 +145,7 @@ fn modes_on_disk(mode: u32) -> Vec<u32> {
 }
 
 #[test]
-fn modes_on_disk_are_exact_whatever_the_umask() {
+fn mode_ignores_umask() {
     // All threads of a process share the umask. This thread takes a private copy, so that no other
     // test sees the change.
     let masked = thread::spawn(|| {
@@ -166,7 +166,7 @@ fn modes_on_disk_are_exact_whatever_the_umask() {
 }
 
 #[test]
-fn every_provider_has_an_id_of_its_own() {
+fn provider_ids_are_unique() {
     let mut ids: Vec<_> = (0..100).map(|_| small().build().unwrap().id()).collect();
     ids.sort_unstable();
     ids.dedup();

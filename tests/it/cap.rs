@@ -35,7 +35,7 @@ fn refusal(provider: &Provider, len: usize) -> (usize, usize, usize, usize, usiz
 }
 
 #[test]
-fn the_cap_is_used_up_and_never_exceeded() {
+fn fills_cap() {
     let provider = capped();
     let live = fill(&provider, QUARTER);
     assert_eq!(live.len(), 4, "memory under the cap is refused");
@@ -49,7 +49,7 @@ fn the_cap_is_used_up_and_never_exceeded() {
 }
 
 #[test]
-fn idle_chunks_of_other_classes_make_room() {
+fn evicts_other_classes() {
     let provider = capped();
     for (idle, asked) in [(QUARTER, CAP), (CAP, QUARTER), (64, CAP), (4096, CAP), (5120, 64), (CAP, 64), (64, 5120)] {
         drop(fill(&provider, idle));
@@ -59,7 +59,7 @@ fn idle_chunks_of_other_classes_make_room() {
 }
 
 #[test]
-fn messages_whose_leases_have_ended_make_room() {
+fn ended_leases_make_room() {
     for len in [64, 4096, QUARTER] {
         let (provider, client) = (capped(), Client::new());
         let mut live: Vec<ShmBuf> = fill(&provider, len).into_iter().map(ShmBufMut::freeze).collect();
@@ -78,7 +78,7 @@ fn messages_whose_leases_have_ended_make_room() {
 }
 
 #[test]
-fn messages_whose_leases_have_ended_are_used_again_before_the_cap_is_reached_in_vain() {
+fn ended_leases_are_reused_first() {
     let (provider, client) = (capped(), Client::new());
     let all: Vec<ShmBuf> = fill(&provider, 4096).into_iter().map(ShmBufMut::freeze).collect();
     let (leased, rest) = all.split_at(60);
@@ -95,7 +95,7 @@ fn messages_whose_leases_have_ended_are_used_again_before_the_cap_is_reached_in_
 }
 
 #[test]
-fn a_refusal_says_where_the_memory_is() {
+fn exhausted_reports_bytes() {
     let (provider, client) = (capped(), Client::new());
     let large = provider.alloc(2 * QUARTER).unwrap();
     let small = provider.alloc(100).unwrap();
@@ -114,7 +114,7 @@ fn a_refusal_says_where_the_memory_is() {
 }
 
 #[test]
-fn handles_statistics_and_refusals_agree_on_sizes() {
+fn sizes_agree() {
     // Neither length is the size of a class.
     for len in [5000, 70_000] {
         let provider = capped();
@@ -127,7 +127,7 @@ fn handles_statistics_and_refusals_agree_on_sizes() {
 }
 
 #[test]
-fn the_same_call_works_after_something_was_dropped() {
+fn alloc_after_drop() {
     for len in [64, 4096, 5000, QUARTER, CAP] {
         let provider = capped();
         let mut live = fill(&provider, len);
@@ -140,7 +140,7 @@ fn the_same_call_works_after_something_was_dropped() {
 }
 
 #[test]
-fn small_chunks_fill_the_cap_and_make_room_for_a_large_one() {
+fn small_chunks_make_room_for_large() {
     let provider = capped();
     let mut live = fill(&provider, 64);
     assert_eq!(live.len(), CAP / 64, "memory is lost between chunks of 64 bytes");
@@ -156,7 +156,7 @@ fn small_chunks_fill_the_cap_and_make_room_for_a_large_one() {
 
 /// A frame that cannot fit evicts no small chunks.
 #[test]
-fn what_cannot_succeed_destroys_nothing() {
+fn hopeless_request_evicts_nothing() {
     const FRAME: usize = 6_200_000;
     let provider = builder().max_bytes(64 << 20).max_idle_per_class(64).build().unwrap();
     drop(provider.reserve(48, 64).unwrap());
@@ -175,7 +175,7 @@ fn what_cannot_succeed_destroys_nothing() {
 
 /// A publisher of small messages keeps its chunks despite other traffic.
 #[test]
-fn what_is_used_again_and_again_keeps_its_place_at_the_cap() {
+fn busy_class_stays_at_cap() {
     let provider = capped();
     let mut live = fill(&provider, QUARTER);
     live.pop();
@@ -206,7 +206,7 @@ fn chunks(provider: &Provider) -> usize {
 
 /// Chunks kept for messages of many sizes would block later ones.
 #[test]
-fn at_the_cap_a_message_of_a_new_size_is_carved_exactly_and_leaves_nothing_behind() {
+fn one_off_is_exact() {
     for (len, exact) in [(1, 64), (2100, 2112), (131_073, 135_168), (200_000, 200_704)] {
         let (provider, live) = at_the_cap();
         let before = provider.stats();
@@ -223,7 +223,7 @@ fn at_the_cap_a_message_of_a_new_size_is_carved_exactly_and_leaves_nothing_behin
 
 /// A publisher of messages of a few sizes returns to the warm path.
 #[test]
-fn at_the_cap_a_message_of_a_size_that_recurs_is_made_once() {
+fn recurring_size_is_made_once() {
     let provider = builder().max_bytes(16 * MIB).arena_size(16 * MIB).build().unwrap();
     let large = [200_000, 300_000, 400_000, 500_000, 600_000, 700_000, MIB, 2 * MIB];
     let sizes = [[100, 2100, 5000, 9000, 20_000, 30_000, 40_000, 70_000], large].concat();
@@ -237,7 +237,7 @@ fn at_the_cap_a_message_of_a_size_that_recurs_is_made_once() {
 /// A message of a recurring size is not refused because rounding up to its class would exceed the
 /// gap.
 #[test]
-fn at_the_cap_a_message_fits_that_fits_exactly() {
+fn exact_fit_at_cap() {
     let provider = builder().max_bytes(16 * MIB).arena_size(16 * MIB).build().unwrap();
     let gap = 1_003_520;
     // The second is a one-off.
@@ -250,7 +250,7 @@ fn at_the_cap_a_message_fits_that_fits_exactly() {
 
 /// A shared one-off is not kept after its drop, given `max_idle_per_class` 0.
 #[test]
-fn what_keeps_nothing_keeps_no_shared_message_at_the_cap() {
+fn no_idle_chunks_at_cap() {
     let provider = builder().max_bytes(16 * MIB).arena_size(16 * MIB).max_idle_per_class(0).build().unwrap();
     let first = provider.alloc(MIB).unwrap();
     let message = message(&provider, 3 * MIB, 1);
@@ -261,7 +261,7 @@ fn what_keeps_nothing_keeps_no_shared_message_at_the_cap() {
 
 /// A descriptor in flight does not become stale while its memory is not needed.
 #[test]
-fn at_the_cap_a_dropped_message_stays_open_until_another_one_is_made() {
+fn dropped_one_off_stays_open() {
     let (provider, _live) = at_the_cap();
     let client = Client::new();
     for (len, next) in [(2100, 3000), (150_000, 170_000)] {
@@ -283,7 +283,7 @@ fn at_the_cap_a_dropped_message_stays_open_until_another_one_is_made() {
 /// Messages that are longer than any possible gap must not each cost a segment: old segments make
 /// way for a longer one, and only a few times.
 #[test]
-fn ever_larger_messages_make_few_segments() {
+fn growing_messages_make_few_segments() {
     let provider = builder().max_bytes(64 * MIB).build().unwrap();
     drop(fill(&provider, 100_000));
     for len in (1..=64).map(|mib| mib * MIB) {
@@ -296,7 +296,7 @@ fn ever_larger_messages_make_few_segments() {
 }
 
 #[test]
-fn a_reservation_that_does_not_fit_leaves_nothing_of_it() {
+fn failed_reserve_is_undone() {
     let provider = capped();
     let _kept = provider.reserve(100, 3).unwrap();
     let before = provider.stats();
@@ -309,7 +309,7 @@ fn a_reservation_that_does_not_fit_leaves_nothing_of_it() {
 
 /// A robot's telemetry continues when its camera sends more than planned.
 #[test]
-fn what_is_reserved_stays_whatever_others_ask_for() {
+fn reserved_chunks_are_not_evicted() {
     const FRAME: usize = 6_000_000;
     let provider = builder().max_bytes(60 << 20).max_idle_per_class(64).max_shared(256).build().unwrap();
     let small = provider.reserve(48, 64).unwrap();
@@ -338,7 +338,7 @@ fn what_is_reserved_stays_whatever_others_ask_for() {
 
 /// A slightly shorter message does not take memory reserved for another length.
 #[test]
-fn what_is_reserved_serves_no_other_length() {
+fn reserved_chunks_serve_their_class() {
     let provider = builder().max_idle_per_class(8).build().unwrap();
     let reserved = provider.reserve(100_000, 4).unwrap();
     let others: Vec<_> = (0..8).map(|_| provider.alloc(95_000).unwrap()).collect();
@@ -349,7 +349,7 @@ fn what_is_reserved_serves_no_other_length() {
 }
 
 #[test]
-fn reservations_of_a_class_add_up_and_end_one_by_one() {
+fn reservations_add_up() {
     let provider = builder().max_idle_per_class(8).build().unwrap();
     let (first, second) = (provider.reserve(1000, 3).unwrap(), provider.reserve(1000, 5).unwrap());
     let idle = || provider.stats().classes.iter().map(|class| class.idle).sum::<usize>();
@@ -367,7 +367,7 @@ fn reservations_of_a_class_add_up_and_end_one_by_one() {
 
 /// The first message of a real-time publisher succeeds after everything was reserved for it.
 #[test]
-fn what_is_reserved_can_be_shared() {
+fn reserved_chunks_can_be_shared() {
     let provider = builder().max_shared(4).max_idle_per_class(8).build().unwrap();
     let error = provider.reserve(100, 5).unwrap_err();
     assert!(matches!(error.kind(), AllocErrorKind::ReserveShare(ShareError::TooManyShared { max: 4 })), "{error}");
@@ -380,7 +380,7 @@ fn what_is_reserved_can_be_shared() {
 }
 
 #[test]
-fn a_pool_of_the_smallest_cap_works() {
+fn smallest_cap() {
     for max_bytes in [1, 42, 4096, 10_240, 64 << 10] {
         let provider = builder().max_bytes(max_bytes).build().unwrap();
         for len in [0, 64, 4096, 5000, 64 << 10] {
@@ -392,7 +392,7 @@ fn a_pool_of_the_smallest_cap_works() {
 
 /// Receivers map or lock whole segments, so a user may want short ones.
 #[test]
-fn the_first_segment_is_as_long_as_was_wanted() {
+fn arena_size() {
     let first = |builder: ProviderBuilder, len: usize| {
         let provider = builder.build().unwrap();
         let _buffer = provider.alloc(len).unwrap();
@@ -411,7 +411,7 @@ fn the_first_segment_is_as_long_as_was_wanted() {
 
 /// Idle messages of one size, in every second place: their total would suffice, but is fragmented.
 #[test]
-fn a_request_that_no_eviction_can_serve_destroys_nothing() {
+fn unservable_request_evicts_nothing() {
     let provider = builder().max_bytes(16 * MIB).max_idle_per_class(8).idle_window(0).build().unwrap();
     let mut held: Vec<_> = fill(&provider, MIB).into_iter().map(Some).collect();
     held.iter_mut().step_by(2).for_each(|buffer| drop(buffer.take()));
@@ -439,7 +439,7 @@ fn poll(provider: &Provider, len: usize) {
 
 /// A publisher that retries is not refused once memory has been released.
 #[test]
-fn what_comes_back_is_had_at_once_however_often_it_was_refused() {
+fn alloc_after_refusals() {
     let provider = builder().max_bytes(4 * MIB).idle_window(0).build().unwrap();
     let reservation = provider.reserve(48, 1).unwrap();
     let client = Client::new();
@@ -475,7 +475,7 @@ fn what_comes_back_is_had_at_once_however_often_it_was_refused() {
 /// The same with other threads that allocate and drop at the cap: after they exit, all memory is
 /// available.
 #[test]
-fn refusals_of_several_threads_do_not_outlive_what_they_were_for() {
+fn refusals_of_several_threads() {
     let provider = builder().max_bytes(4 * MIB).idle_window(0).build().unwrap();
     for round in 0..100 {
         std::thread::scope(|scope| {

@@ -21,7 +21,7 @@ fn channel(test: &str, provider: &Provider, slots: usize) -> (Sender, Receiver, 
 
 /// A single-threaded program that sends as many messages as fit must not block.
 #[test]
-fn as_many_messages_fit_as_there_are_slots_whatever_was_received() {
+fn capacity() {
     let provider = Provider::builder().build().unwrap();
     for slots in [2, 3, 8, 65_536] {
         let (mut sender, mut receiver, _client) = channel("chan-fit", &provider, slots);
@@ -41,7 +41,7 @@ fn as_many_messages_fit_as_there_are_slots_whatever_was_received() {
 }
 
 #[test]
-fn a_capacity_that_cannot_be_is_refused_with_the_range() {
+fn capacity_out_of_range() {
     let provider = Provider::builder().build().unwrap();
     for wanted in [0, 1, 65_537, usize::MAX] {
         let error = Sender::builder().capacity(wanted).create(&provider, &unique_prefix("chan-capacity")).unwrap_err();
@@ -58,7 +58,7 @@ fn a_capacity_that_cannot_be_is_refused_with_the_range() {
 
 /// A buffer sent through several channels counts once in the statistics.
 #[test]
-fn a_buffer_that_several_channels_have_is_counted_once() {
+fn buffer_in_several_channels() {
     let provider = Provider::builder().build().unwrap();
     let mut channels: Vec<_> = ["chan-a", "chan-b", "chan-c"].iter().map(|name| channel(name, &provider, 8)).collect();
     let buffer = provider.alloc(5000).unwrap().freeze();
@@ -73,7 +73,7 @@ fn a_buffer_that_several_channels_have_is_counted_once() {
 
 /// A receiver must not retry a message that it can never map.
 #[test]
-fn a_message_that_can_never_be_mapped_is_no_message_for_later() {
+fn unmappable_message() {
     let prefix = unique_prefix("chan-never");
     let provider = Provider::builder().name_prefix(prefix.clone()).build().unwrap();
     let client = Client::builder().name_prefix(prefix.clone()).build().unwrap();
@@ -94,7 +94,7 @@ fn a_message_that_can_never_be_mapped_is_no_message_for_later() {
 
 /// A receiver can read a message as a struct.
 #[test]
-fn messages_are_aligned_as_promised() {
+fn alignment() {
     let provider = Provider::builder().build().unwrap();
     let (mut sender, mut receiver, _client) = channel("chan-align", &provider, 8);
     for (len, align) in [(1, 1), (100, 128), (70_000, 4096)] {
@@ -114,7 +114,7 @@ fn messages_are_aligned_as_promised() {
 /// A grant that is presented twice does not release the message of a receiver that got it through a
 /// channel.
 #[test]
-fn a_grant_that_is_taken_up_twice_takes_nothing_from_a_channel() {
+fn duplicate_grant_beside_channel() {
     let provider = Provider::builder().build().unwrap();
     let (mut sender, mut receiver, client) = channel("chan-taken-up", &provider, 4);
     sender.wait_for_receiver(FOR_EVER).unwrap();
@@ -135,7 +135,7 @@ fn a_grant_that_is_taken_up_twice_takes_nothing_from_a_channel() {
 
 /// Miscounted loans would release a message while its receiver reads it, or never.
 #[test]
-fn a_buffer_can_be_sent_as_often_as_there_are_loans() {
+fn loans() {
     let provider = Provider::builder().build().unwrap();
     let name = unique_prefix("chan-often");
     let mut sender = Sender::builder().capacity(64).loans(32).create(&provider, &name).unwrap();
@@ -157,7 +157,7 @@ fn a_buffer_can_be_sent_as_often_as_there_are_loans() {
 
 /// A publisher that exits cleanly does not lose its last messages.
 #[test]
-fn a_sender_can_wait_until_all_was_received() {
+fn wait_until_received() {
     let provider = Provider::builder().build().unwrap();
     let (mut sender, mut receiver, _client) = channel("chan-received", &provider, 4);
     assert_eq!(sender.wait_until_received(NOW), Ok(()), "nothing was sent");
@@ -176,7 +176,7 @@ fn a_sender_can_wait_until_all_was_received() {
 
 /// A program that keeps a clone of a sent buffer cannot overwrite the receiver's memory.
 #[test]
-fn a_buffer_stays_the_receivers_when_sender_and_provider_are_gone() {
+fn loan_outlives_sender_and_provider() {
     let provider = Provider::builder().build().unwrap();
     let (mut sender, mut receiver, _client) = channel("chan-kept", &provider, 4);
     let mut buffer = provider.alloc(5).unwrap();
@@ -193,7 +193,7 @@ fn a_buffer_stays_the_receivers_when_sender_and_provider_are_gone() {
 
 /// A server that opens a channel for each client does not run out of descriptors.
 #[test]
-fn channels_that_are_over_are_let_go_of() {
+fn closed_channels_are_unmapped() {
     let provider = Provider::builder().build().unwrap();
     let open = || fs::read_dir("/proc/self/fd").unwrap().filter_map(Result::ok).filter(is_of_a_channel).count();
     for _ in 0..50 {
@@ -210,7 +210,7 @@ fn is_of_a_channel(entry: &fs::DirEntry) -> bool {
 }
 
 #[test]
-fn modes_are_those_of_a_provider() {
+fn channel_modes() {
     let provider = Provider::builder().build().unwrap();
     for mode in [0o400, 0o700, 0o066, 0o1600] {
         let made = Sender::builder().mode(mode).create(&provider, "chan-mode");
@@ -221,7 +221,7 @@ fn modes_are_those_of_a_provider() {
 /// An incomplete object whose creator was killed is reported as a disconnected sender, so that
 /// `open_timeout` waits for a successor.
 #[test]
-fn unfinished_object_awaits_successor() {
+fn unfinished_object() {
     let prefix = unique_prefix("ch-unfinished");
     let provider = builder().name_prefix(&prefix).build().unwrap();
     let client = Client::builder().name_prefix(&prefix).build().unwrap();

@@ -68,7 +68,7 @@ fn assert_nothing_left(prefix: &str) {
 }
 
 #[test]
-fn a_provider_that_closes_under_its_buffers_leaves_nothing() {
+fn close_under_buffers() {
     let prefix = unique_prefix("closing");
     let client = Client::builder().name_prefix(prefix.as_str()).build().unwrap();
     let mut random = Random(7);
@@ -109,7 +109,7 @@ fn a_provider_that_closes_under_its_buffers_leaves_nothing() {
 }
 
 #[test]
-fn the_last_of_many_owners_closes_the_provider_while_others_still_drop() {
+fn close_during_drops() {
     let prefix = unique_prefix("last-owner");
     for round in 0..500 {
         let provider = Arc::new(provider(&prefix));

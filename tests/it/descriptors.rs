@@ -19,7 +19,7 @@ const GENERATION: usize = 16;
 const LENGTH: usize = 24;
 
 #[test]
-fn a_descriptor_survives_any_transport_of_bytes() {
+fn bytes_and_fields() {
     let (provider, client) = pair();
     let peer = client.connect(provider.id()).unwrap();
     let buffer = message(&provider, 1000, 1);
@@ -34,7 +34,7 @@ fn a_descriptor_survives_any_transport_of_bytes() {
 }
 
 #[test]
-fn a_provider_that_does_not_exist_is_named_in_the_error() {
+fn unknown_provider() {
     let (provider, client) = pair();
     let nobody = ProviderId::from_u64(!provider.id().to_u64());
     let buffer = message(&provider, 1000, 1);
@@ -46,7 +46,7 @@ fn a_provider_that_does_not_exist_is_named_in_the_error() {
 }
 
 #[test]
-fn another_providers_id_does_not_open_its_messages() {
+fn swapped_provider_id() {
     let (one, client) = pair();
     let two = provider();
     let (ours, theirs) = (message(&one, 1000, 1), message(&two, 1000, 2));
@@ -59,7 +59,7 @@ fn another_providers_id_does_not_open_its_messages() {
 }
 
 #[test]
-fn each_field_that_is_not_what_the_owner_sent_is_refused() {
+fn changed_field_is_refused() {
     let (provider, client) = pair();
     let slot = client.connect(provider.id()).unwrap().slot();
     let buffer = message(&provider, 1000, 1);
@@ -91,7 +91,7 @@ fn each_field_that_is_not_what_the_owner_sent_is_refused() {
 }
 
 #[test]
-fn a_client_of_another_prefix_or_another_user_is_kept_out() {
+fn other_prefix_or_user() {
     let (provider, _) = pair();
     let descriptor = message(&provider, 100, 1).descriptor().unwrap();
     let stranger = Client::builder().name_prefix("it-other").build().unwrap();
@@ -162,7 +162,7 @@ fn assert_untouched(messages: Vec<ShmBuf>) {
 }
 
 #[test]
-fn a_million_damaged_descriptors_are_refused() {
+fn damaged_descriptors() {
     let (_provider, client, messages, real) = targets();
     let mut random = Random(1);
     let mut counts = BTreeMap::new();
@@ -186,7 +186,7 @@ fn a_million_damaged_descriptors_are_refused() {
 }
 
 #[test]
-fn a_hundred_thousand_forged_descriptors_are_refused() {
+fn forged_descriptors() {
     let (_provider, client, messages, real) = targets();
     let mut random = Random(2);
     let mut counts = BTreeMap::new();

@@ -46,7 +46,7 @@ impl Drop for Directory {
 
 /// A pool with its own tmpfs takes no memory of /dev/shm, and its peers find it.
 #[test]
-fn all_objects_are_in_the_directory_and_peers_find_them_there() {
+fn directory() {
     // A path need not be UTF-8.
     let directory = Directory::new(b"all-\xff");
     let provider = directory.provider().build().unwrap();
@@ -69,7 +69,7 @@ fn all_objects_are_in_the_directory_and_peers_find_them_there() {
 
 /// The objects of killed publishers are swept there too.
 #[test]
-fn a_directory_is_swept_by_itself() {
+fn sweep_of_directory() {
     let directory = Directory::new(b"swept");
     let prefix = unique_prefix("swept-there");
     let leave = || fs::write(directory.0.join(format!("{prefix}.0123456789abcdef.1")), [7; 8192]).unwrap();
@@ -85,7 +85,7 @@ fn a_directory_is_swept_by_itself() {
 
 /// A user who can write to the directory cannot redirect an object to another file.
 #[test]
-fn a_symbolic_link_is_not_followed_there() {
+fn symbolic_link() {
     let directory = Directory::new(b"link");
     let (provider, other) = (directory.provider().build().unwrap(), unique_prefix("linked"));
     let names = || fs::read_dir(&directory.0).unwrap().map(|entry| entry.unwrap().path());
@@ -100,7 +100,7 @@ fn a_symbolic_link_is_not_followed_there() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_one_is_refused() {
+fn invalid_directory() {
     for path in ["", "tmp", "./tmp", "../dev/shm", "/dev/shm\0/x"] {
         let path = PathBuf::from(path);
         let errors = [

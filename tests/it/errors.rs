@@ -18,7 +18,7 @@ fn assert_says(error: &dyn Error, parts: &[&str]) {
 }
 
 #[test]
-fn too_large_names_both_sizes_and_the_option() {
+fn too_large() {
     let provider = builder().max_alloc(8192).build().unwrap();
     let error = provider.alloc(10_000).unwrap_err();
     assert_says(&error, &["10000", "8192", "max_alloc"]);
@@ -27,7 +27,7 @@ fn too_large_names_both_sizes_and_the_option() {
 }
 
 #[test]
-fn exhausted_names_the_cap_and_where_the_memory_is() {
+fn exhausted() {
     let provider = builder().max_bytes(1 << 20).build().unwrap();
     let client = Client::new();
     let lent = message(&provider, 256 << 10, 1);
@@ -43,13 +43,13 @@ fn exhausted_names_the_cap_and_where_the_memory_is() {
 }
 
 #[test]
-fn a_reservation_above_the_idle_cap_names_the_option() {
+fn reserve_too_many() {
     let provider = builder().max_idle_per_class(3).build().unwrap();
     assert_says(&provider.reserve(100, 4).unwrap_err(), &["4 chunks", "max_idle_per_class", "3"]);
 }
 
 #[test]
-fn a_system_without_memory_is_told_apart_and_nothing_is_left() {
+fn system_without_memory() {
     const HUGE: usize = 64 << 30;
     let provider = builder().max_bytes(HUGE).build().unwrap();
     let error = provider.alloc(HUGE).unwrap_err();
@@ -75,14 +75,14 @@ fn a_system_without_memory_is_told_apart_and_nothing_is_left() {
 }
 
 #[test]
-fn an_alignment_is_refused_with_the_largest_one() {
+fn alignment_too_large() {
     let (provider, _) = pair();
     let layout = std::alloc::Layout::from_size_align(1, 8192).unwrap();
     assert_says(&provider.alloc_layout(layout).unwrap_err(), &["8192", "4096"]);
 }
 
 #[test]
-fn errors_of_sharing_name_peer_provider_and_remedy() {
+fn share_errors() {
     let (provider, client) = pair();
     let peer = client.connect(provider.id()).unwrap();
     let buffer = message(&provider, 1, 1);
@@ -98,7 +98,7 @@ fn errors_of_sharing_name_peer_provider_and_remedy() {
 }
 
 #[test]
-fn errors_of_attaching_say_what_to_do() {
+fn attach_errors() {
     let (provider, client) = pair();
     let buffer = message(&provider, 1, 1);
     let descriptor = buffer.descriptor().unwrap();
@@ -114,7 +114,7 @@ fn errors_of_attaching_say_what_to_do() {
 }
 
 #[test]
-fn errors_of_decoding_tell_what_came() {
+fn descriptor_errors() {
     let error = shm_pool::Descriptor::from_bytes([0xab; 32]).unwrap_err();
     assert_eq!(error, DescriptorError::Magic { found: 0xabab });
     assert_says(&error, &["0xabab"]);
@@ -123,7 +123,7 @@ fn errors_of_decoding_tell_what_came() {
 }
 
 #[test]
-fn errors_of_building_name_option_value_and_range() {
+fn build_errors() {
     let error = builder().max_bytes(1 << 20).arena_size(2 << 20).build().unwrap_err();
     assert_says(&error, &["arena_size", "2097152", "1", "1048576", "bytes"]);
     assert_says(&builder().name_prefix("a/b").build().unwrap_err(), &["a/b", "64", "A-Z"]);
@@ -132,7 +132,7 @@ fn errors_of_building_name_option_value_and_range() {
 }
 
 #[test]
-fn a_length_above_the_capacity_names_both() {
+fn capacity_error() {
     let (provider, _) = pair();
     let mut buffer = provider.alloc(100).unwrap();
     let error = buffer.try_set_len(1 << 20).unwrap_err();
@@ -147,7 +147,7 @@ fn os() -> OsError {
 
 /// Otherwise a chain of causes is printed with gaps, or says everything twice.
 #[test]
-fn a_cause_is_returned_and_not_displayed() {
+fn source_is_not_displayed() {
     let exhausted = || builder().max_bytes(1 << 20).build().unwrap().alloc(2 << 20).unwrap_err();
     let caused: [(&str, Box<dyn Error>); 12] = [
         ("OsError", Box::new(os())),
@@ -192,13 +192,13 @@ fn assert_is_said_once(name: &str, error: &dyn Error) {
 }
 
 #[test]
-fn a_call_without_a_size_names_none() {
+fn os_error_without_size() {
     assert_says(&os(), &["/nowhere/at/all", "readdir"]);
     assert!(os().bytes() == 0 && !os().to_string().contains("bytes"), "{}", os());
 }
 
 #[test]
-fn errors_can_be_boxed_and_sent() {
+fn errors_are_send() {
     fn is_error<T: Error + Send + Sync + 'static>() {}
     is_error::<shm_pool::AllocError>();
     is_error::<shm_pool::AllocErrorKind>();

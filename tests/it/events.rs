@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 #[test]
-fn cold_paths_tell_and_the_warm_path_does_not() {
+fn events_on_cold_paths() {
     let log = Log::start();
     let told = |expected: &[&str]| {
         let events = log.take();

@@ -13,7 +13,7 @@ fn connected() -> (Provider, Client, PeerId) {
 }
 
 #[test]
-fn a_granted_message_waits_for_its_receiver() {
+fn grant_keeps_message() {
     for len in LENGTHS {
         let (provider, client, peer) = connected();
         let buffer = message(&provider, len, 1);
@@ -37,7 +37,7 @@ fn a_granted_message_waits_for_its_receiver() {
 }
 
 #[test]
-fn a_grant_is_taken_up_once() {
+fn grant_is_accepted_once() {
     let (provider, client, peer) = connected();
     let buffer = message(&provider, 100, 1);
     let granted = buffer.grant(peer).unwrap();
@@ -52,7 +52,7 @@ fn a_grant_is_taken_up_once() {
 }
 
 #[test]
-fn a_grant_is_for_its_peer_only() {
+fn grant_of_other_peer() {
     let (provider, client, peer) = connected();
     let thief = Client::new();
     let own = thief.connect(provider.id()).unwrap().slot();
@@ -66,7 +66,7 @@ fn a_grant_is_for_its_peer_only() {
 }
 
 #[test]
-fn each_grant_holds_the_message_by_itself() {
+fn grants_count_separately() {
     let (provider, client, peer) = connected();
     let other = Client::new();
     let other_peer = other.connect(provider.id()).unwrap();
@@ -81,7 +81,7 @@ fn each_grant_holds_the_message_by_itself() {
 }
 
 #[test]
-fn an_eighth_grant_to_the_same_peer_is_refused() {
+fn eighth_grant() {
     let (provider, client, peer) = connected();
     let buffer = message(&provider, 100, 1);
     let granted = [(); 7].map(|()| buffer.grant(peer).unwrap());
@@ -97,7 +97,7 @@ fn an_eighth_grant_to_the_same_peer_is_refused() {
 }
 
 #[test]
-fn a_grant_to_a_peer_that_has_gone_is_refused() {
+fn grant_to_exited_peer() {
     let (provider, client, peer) = connected();
     let buffer = message(&provider, 100, 1);
     drop(client);
@@ -111,7 +111,7 @@ fn a_grant_to_a_peer_that_has_gone_is_refused() {
 }
 
 #[test]
-fn a_grant_to_another_providers_peer_is_refused() {
+fn grant_to_peer_of_other_provider() {
     let (owner, _client, peer) = connected();
     let other = provider();
     let buffer = message(&other, 100, 1);
@@ -121,7 +121,7 @@ fn a_grant_to_another_providers_peer_is_refused() {
 }
 
 #[test]
-fn a_made_up_peer_is_refused() {
+fn forged_peer_id() {
     let (provider, _client, peer) = connected();
     let buffer = message(&provider, 100, 1);
     assert_eq!(PeerId::from_bytes(peer.to_bytes()), peer);
@@ -139,7 +139,7 @@ fn a_made_up_peer_is_refused() {
 }
 
 #[test]
-fn grants_of_a_dropped_client_are_taken_back() {
+fn dropped_client_returns_grants() {
     for len in LENGTHS {
         let (provider, client, peer) = connected();
         let buffers: Vec<_> = (0..5).map(|stamp| message(&provider, len, stamp)).collect();
@@ -156,7 +156,7 @@ fn grants_of_a_dropped_client_are_taken_back() {
 }
 
 #[test]
-fn living_peers_lose_nothing_when_the_owner_looks_for_dead_ones() {
+fn reclaim_spares_living() {
     let (provider, client, peer) = connected();
     let buffers = [1, 2].map(|stamp| message(&provider, 100, stamp));
     let view = client.attach(&buffers[0].descriptor().unwrap()).unwrap();
@@ -169,7 +169,7 @@ fn living_peers_lose_nothing_when_the_owner_looks_for_dead_ones() {
 }
 
 #[test]
-fn a_grant_outlives_the_provider() {
+fn grant_outlives_provider() {
     for len in LENGTHS {
         let (provider, client, peer) = connected();
         let buffer = message(&provider, len, 1);
@@ -183,7 +183,7 @@ fn a_grant_outlives_the_provider() {
 }
 
 #[test]
-fn a_grant_of_an_earlier_message_does_not_open_a_later_one() {
+fn grant_of_earlier_message() {
     let (provider, client, peer) = connected();
     let buffer = message(&provider, 100, 1);
     let first = address(&buffer);
@@ -199,7 +199,7 @@ fn a_grant_of_an_earlier_message_does_not_open_a_later_one() {
 }
 
 #[test]
-fn a_failed_attach_does_not_spend_the_grant() {
+fn failed_attach_keeps_grant() {
     for len in LENGTHS {
         let (provider, client, peer) = connected();
         let buffer = message(&provider, len, 1);
@@ -222,7 +222,7 @@ fn a_failed_attach_does_not_spend_the_grant() {
 /// A refused peer gets no further messages, loses its pending grants, and keeps the messages that
 /// it reads.
 #[test]
-fn who_is_disconnected_gets_no_new_message_and_keeps_what_it_reads() {
+fn disconnect() {
     let prefix = unique_prefix("disconnect");
     let provider = builder().name_prefix(&prefix).build().unwrap();
     let client = || Client::builder().name_prefix(&prefix).build().unwrap();
@@ -268,7 +268,7 @@ fn who_is_disconnected_gets_no_new_message_and_keeps_what_it_reads() {
 /// A peer that keeps its messages cannot use up the cap, and one that has dropped some can read
 /// again.
 #[test]
-fn a_peer_reads_no_more_bytes_than_its_quota() {
+fn quota() {
     let provider = builder().max_bytes_per_peer(1_000).build().unwrap();
     let (greedy, other) = (Client::new(), Client::new());
     let peer = greedy.connect(provider.id()).unwrap();

@@ -31,7 +31,7 @@ fn burst(provider: &Provider, len: usize, count: usize) {
 }
 
 #[test]
-fn memory_of_a_burst_that_is_over_goes_back_by_itself() {
+fn burst_is_returned() {
     let provider = provider(8);
     burst(&provider, 6 << 20, 32);
     let peak = provider.stats().bytes_held;
@@ -45,7 +45,7 @@ fn memory_of_a_burst_that_is_over_goes_back_by_itself() {
 }
 
 #[test]
-fn a_provider_without_windows_keeps_what_it_has() {
+fn no_window() {
     let provider = builder().max_bytes(64 << 20).idle_window(0).build().unwrap();
     burst(&provider, 6 << 20, 8);
     let held = provider.stats().bytes_held;
@@ -54,7 +54,7 @@ fn a_provider_without_windows_keeps_what_it_has() {
 }
 
 #[test]
-fn a_size_that_is_needed_once_in_a_window_is_kept() {
+fn once_per_window_is_kept() {
     let provider = provider(8);
     for _ in 0..8 {
         burst(&provider, 6 << 20, 3);
@@ -67,7 +67,7 @@ fn a_size_that_is_needed_once_in_a_window_is_kept() {
 
 /// Each burst needs all of its chunks, and its period coincides with that of the eviction.
 #[test]
-fn bursts_that_recur_keep_what_they_need() {
+fn recurring_bursts() {
     for count in [2, 4, 5, 16, 31] {
         let provider = provider(32);
         burst(&provider, 4096, count);
@@ -78,7 +78,7 @@ fn bursts_that_recur_keep_what_they_need() {
 
 /// The idle queue hands out each chunk in turn, so each one is used, but fewer are needed.
 #[test]
-fn of_a_size_in_use_as_many_chunks_stay_as_are_needed() {
+fn size_in_use() {
     let provider = provider(32);
     let client = Client::new();
     let publish = |messages: usize| {
@@ -116,7 +116,7 @@ fn what_is_reserved_stays() {
 }
 
 #[test]
-fn trim_to_gives_back_what_it_must_and_no_more() {
+fn trim_to() {
     let provider = builder().max_bytes(64 << 20).idle_window(0).build().unwrap();
     burst(&provider, 1 << 20, 8);
     burst(&provider, 64 << 10, 8);
@@ -135,7 +135,7 @@ fn trim_to_gives_back_what_it_must_and_no_more() {
 }
 
 #[test]
-fn a_window_is_checked() {
+fn window_out_of_range() {
     let error = Provider::builder().idle_window(1 << 40).build().unwrap_err();
     assert!(error.to_string().contains("idle_window"), "{error}");
 }

@@ -8,7 +8,7 @@ use shm_pool::{AttachError, Client, Provider};
 const LENGTHS: [usize; 2] = [1000, 1 << 20];
 
 #[test]
-fn a_buffer_outlives_its_provider_and_is_the_last_to_leave() {
+fn buffer_outlives_provider() {
     for len in LENGTHS {
         let provider = provider();
         let id = provider.id().to_string();
@@ -28,7 +28,7 @@ fn a_buffer_outlives_its_provider_and_is_the_last_to_leave() {
 }
 
 #[test]
-fn idle_memory_goes_with_the_provider() {
+fn provider_drop_returns_idle() {
     let provider = provider();
     let id = provider.id().to_string();
     LENGTHS.iter().for_each(|&len| drop(provider.reserve(len, 8).unwrap()));
@@ -41,7 +41,7 @@ fn idle_memory_goes_with_the_provider() {
 }
 
 #[test]
-fn a_message_can_be_shared_after_its_provider_is_gone() {
+fn share_after_provider() {
     for len in LENGTHS {
         let (provider, client) = pair();
         let id = provider.id().to_string();
@@ -59,7 +59,7 @@ fn a_message_can_be_shared_after_its_provider_is_gone() {
 }
 
 #[test]
-fn a_view_outlives_provider_buffer_and_client() {
+fn view_outlives_all() {
     for len in LENGTHS {
         let (provider, client) = pair();
         let buffer = message(&provider, len, 1);
@@ -78,7 +78,7 @@ fn a_view_outlives_provider_buffer_and_client() {
 }
 
 #[test]
-fn a_client_dropped_before_its_views_still_guards_them() {
+fn view_outlives_client() {
     for len in LENGTHS {
         let (provider, client) = pair();
         let buffer = message(&provider, len, 1);
@@ -98,7 +98,7 @@ fn a_client_dropped_before_its_views_still_guards_them() {
 }
 
 #[test]
-fn one_client_reads_two_providers_and_one_of_them_closes() {
+fn client_of_two_providers() {
     let (one, client) = pair();
     let two = provider();
     let kept = message(&two, 1 << 20, 2);
@@ -121,7 +121,7 @@ fn one_client_reads_two_providers_and_one_of_them_closes() {
 }
 
 #[test]
-fn a_message_that_a_closed_provider_took_along_is_gone_for_other_clients() {
+fn closed_provider() {
     for len in LENGTHS {
         let (provider, reader) = pair();
         let other = Client::new();
@@ -141,7 +141,7 @@ fn a_message_that_a_closed_provider_took_along_is_gone_for_other_clients() {
 }
 
 #[test]
-fn providers_do_not_mix() {
+fn two_providers() {
     let (one, client) = pair();
     let two = provider();
     assert_ne!(one.id(), two.id());
@@ -155,7 +155,7 @@ fn providers_do_not_mix() {
 }
 
 #[test]
-fn names_tell_the_prefix_the_provider_and_the_object() {
+fn object_names() {
     let prefix = unique_prefix("names");
     let provider = Provider::builder().max_shared(1).name_prefix(prefix.as_str()).build().unwrap();
     let buffers = [100, 1 << 20].map(|len| provider.alloc(len).unwrap());

@@ -11,7 +11,7 @@ fn forgetful() -> Provider {
 }
 
 #[test]
-fn a_segment_is_mapped_once_for_all_its_messages() {
+fn segment_is_mapped_once() {
     let (provider, client) = pair();
     let messages: Vec<_> = (0..20).map(|stamp| message(&provider, 1000, stamp)).collect();
     let views: Vec<_> = messages.iter().map(|message| client.attach(&message.descriptor().unwrap()).unwrap()).collect();
@@ -23,7 +23,7 @@ fn a_segment_is_mapped_once_for_all_its_messages() {
 }
 
 #[test]
-fn a_destroyed_segment_is_let_go_when_its_last_view_drops() {
+fn last_view_unmaps() {
     for len in [1000, LEN] {
         let (provider, client) = pair();
         let (name, id) = (segment(&provider, 1), provider.id().to_string());
@@ -44,7 +44,7 @@ fn a_destroyed_segment_is_let_go_when_its_last_view_drops() {
 }
 
 #[test]
-fn a_destroyed_segment_is_let_go_when_a_new_one_is_attached() {
+fn attach_unmaps_destroyed() {
     let (provider, client) = (forgetful(), Client::new());
     for serial in 1..10 {
         let buffer = message(&provider, LEN, serial);
@@ -58,7 +58,7 @@ fn a_destroyed_segment_is_let_go_when_a_new_one_is_attached() {
 }
 
 #[test]
-fn trim_lets_destroyed_segments_and_closed_providers_go() {
+fn client_trim() {
     let (provider, client) = pair();
     let id = provider.id().to_string();
     let large = message(&provider, LEN, 1);
@@ -83,7 +83,7 @@ fn trim_lets_destroyed_segments_and_closed_providers_go() {
 
 /// A client need not map a segment again when its owner trims it.
 #[test]
-fn a_segment_stays_mapped_while_its_memory_comes_and_goes() {
+fn mapping_is_stable() {
     let (provider, client) = pair();
     let kept = message(&provider, LEN, 1);
     let kept_view = client.attach(&kept.descriptor().unwrap()).unwrap();
@@ -100,7 +100,7 @@ fn a_segment_stays_mapped_while_its_memory_comes_and_goes() {
 }
 
 #[test]
-fn a_dropped_client_leaves_no_mapping() {
+fn client_drop_unmaps() {
     let (provider, client) = pair();
     let id = provider.id().to_string();
     let buffer = message(&provider, LEN, 1);

@@ -6,7 +6,7 @@ use shm_pool_support::procfs::mapped_memory;
 use std::fs;
 
 #[test]
-fn segments_prefer_the_numa_node_that_was_asked_for() {
+fn numa_node() {
     let prefix = unique_prefix("node");
     let provider = match builder().name_prefix(prefix.as_str()).numa_node(0).build() {
         // A container may forbid the call, and a kernel may lack it.
@@ -26,7 +26,7 @@ fn segments_prefer_the_numa_node_that_was_asked_for() {
 }
 
 #[test]
-fn a_numa_node_that_does_not_exist_is_refused_and_nothing_is_left() {
+fn unknown_numa_node() {
     let prefix = unique_prefix("no-node");
     // Linux has 1024 at most.
     for node in [1023, 1024, 1025, 4096, u32::MAX] {
@@ -49,7 +49,7 @@ fn taken(prefix: &str) -> usize {
 
 /// The option takes no additional memory, and moving pages does not corrupt messages.
 #[test]
-fn huge_pages_take_no_more_memory_and_change_no_byte() {
+fn huge_pages() {
     let prefix = unique_prefix("huge-anywhere");
     let provider = Provider::builder().name_prefix(prefix.as_str()).max_shared(64).max_bytes(12 * HUGE);
     let provider = provider.arena_size(12 * HUGE).huge_pages(true).build().unwrap();
@@ -86,7 +86,7 @@ fn huge_pages_take_no_more_memory_and_change_no_byte() {
 
 /// Messages shorter than a huge page get one if they were reserved together.
 #[test]
-fn messages_that_are_reserved_together_share_huge_pages() {
+fn huge_pages_of_reservation() {
     let prefix = unique_prefix("huge-shared");
     let provider = Provider::builder().name_prefix(prefix.as_str()).max_shared(64).max_bytes(8 * HUGE);
     let provider = provider.arena_size(8 * HUGE).huge_pages(true).build().unwrap();
@@ -121,7 +121,7 @@ fn has_huge_pages() -> bool {
 
 /// The first segment is not a whole number of huge pages.
 #[test]
-fn huge_pages_at_the_end_of_a_segment() {
+fn huge_page_at_segment_end() {
     let provider = builder().max_bytes(64 << 20).huge_pages(true).build().unwrap();
     let short: Vec<_> = (0..30).map(|_| provider.alloc(96_000).unwrap()).collect();
     let long: Vec<_> = (0..30).map(|_| provider.alloc(200_000).unwrap()).collect();

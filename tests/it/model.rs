@@ -342,7 +342,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_history_agrees_with_the_model(
+    fn agrees_with_model(
         max_bytes in select(&[256 << 10, 512 << 10, 1 << 20][..]),
         max_idle in select(&[0, 1, 2, 8][..]),
         steps in vec(step(), 1..120),

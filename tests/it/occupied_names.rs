@@ -52,7 +52,7 @@ impl Drop for Foreign {
 /// An allocation does not fail because the name of its segment is taken, for small and large
 /// messages.
 #[test]
-fn a_taken_name_is_passed_by() {
+fn name_in_use() {
     for len in [100, 1 << 20] {
         let prefix = unique_prefix(&format!("taken-{len}"));
         let provider = builder().name_prefix(&prefix).build().unwrap();

@@ -44,7 +44,7 @@ fn assert_stale(client: &Client, descriptor: &Descriptor, what: &str) {
 
 /// A forger cannot read a chunk while its owner writes it: its generation is easily guessed.
 #[test]
-fn the_generation_of_a_chunk_that_its_owner_writes_opens_nothing() {
+fn odd_generation() {
     for len in LENGTHS {
         let (provider, client) = pair();
         let peer = client.connect(provider.id()).unwrap();
@@ -67,7 +67,7 @@ fn the_generation_of_a_chunk_that_its_owner_writes_opens_nothing() {
 
 /// The zero bytes of a record that never had a chunk do not pass for a message.
 #[test]
-fn the_zero_generation_of_an_unused_record_opens_nothing() {
+fn zero_generation() {
     for len in LENGTHS {
         let (provider, client) = pair();
         let buffer = message(&provider, len, 1);
@@ -83,7 +83,7 @@ fn the_zero_generation_of_an_unused_record_opens_nothing() {
 /// A forged descriptor takes no lease, not even for a moment. It must not even reveal that no lease
 /// is left.
 #[test]
-fn a_generation_that_cannot_be_is_refused_before_a_lease_is_tried() {
+fn impossible_generation() {
     let (provider, client) = pair();
     let buffer = message(&provider, 100, 1);
     let sent = buffer.descriptor().unwrap();

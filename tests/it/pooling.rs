@@ -8,7 +8,7 @@ use shm_pool::{AllocErrorKind, Client, Provider, ShmBuf, ShmBufMut};
 const LENGTHS: [usize; 5] = [0, 64, 5000, 1 << 20, 5 << 20];
 
 #[test]
-fn a_dropped_buffer_is_the_next_one_of_its_class() {
+fn reuse() {
     let provider = provider();
     for len in LENGTHS {
         let first = address(&provider.alloc(len).unwrap());
@@ -26,7 +26,7 @@ fn a_dropped_buffer_is_the_next_one_of_its_class() {
 
 /// One slow reader does not make a publisher take more memory while enough chunks are free.
 #[test]
-fn no_segment_is_made_while_a_chunk_is_free_behind_many_that_are_read() {
+fn reuse_behind_leased_chunks() {
     for (len, read) in [(1 << 20, 8), (1 << 20, 64), (100_000, 512)] {
         let provider =
             builder().max_bytes(1 << 30).max_shared(2048).max_idle_per_class(1024).arena_size(4 << 20).build().unwrap();
@@ -50,7 +50,7 @@ fn no_segment_is_made_while_a_chunk_is_free_behind_many_that_are_read() {
 }
 
 #[test]
-fn a_message_that_was_shared_is_recycled_too() {
+fn reuse_of_shared() {
     let (provider, client) = pair();
     for len in LENGTHS {
         let first = address(&provider.alloc(len).unwrap());
@@ -72,7 +72,7 @@ fn a_message_that_was_shared_is_recycled_too() {
 }
 
 #[test]
-fn the_chunk_dropped_last_is_taken_next() {
+fn last_in_first_out() {
     let provider = provider();
     for len in LENGTHS {
         drop(provider.reserve(len, 4).unwrap());
@@ -114,7 +114,7 @@ fn the_last_ones_shared(at: usize, buffer: ShmBufMut) -> ShmBuf {
 }
 
 #[test]
-fn no_more_idle_chunks_are_kept_than_the_cap_however_they_were_used() {
+fn max_idle_per_class() {
     for cap in [0, 1, 2, 8] {
         for len in [100, 1 << 20] {
             for ready in [unshared, shared, every_other_shared, the_last_ones_shared] {
@@ -129,7 +129,7 @@ fn no_more_idle_chunks_are_kept_than_the_cap_however_they_were_used() {
 }
 
 #[test]
-fn with_a_cap_of_zero_nothing_is_kept() {
+fn max_idle_of_zero() {
     for len in [100, 1 << 20] {
         for ready in [unshared, shared] {
             let (provider, _) = kept(0, len, 3, ready);
@@ -141,7 +141,7 @@ fn with_a_cap_of_zero_nothing_is_kept() {
 }
 
 #[test]
-fn buffers_dropped_unfrozen_obey_the_cap() {
+fn max_idle_of_unfrozen() {
     for cap in [0, 1, 8] {
         let provider = builder().max_idle_per_class(cap).build().unwrap();
         let live: Vec<ShmBufMut> = (0..20).map(|_| provider.alloc(1000).unwrap()).collect();
@@ -151,7 +151,7 @@ fn buffers_dropped_unfrozen_obey_the_cap() {
 }
 
 #[test]
-fn reserved_chunks_are_idle_and_the_next_allocations_are_hits() {
+fn reserve_makes_hits() {
     for len in LENGTHS {
         let provider = provider();
         let before = provider.stats();
@@ -173,7 +173,7 @@ fn reserved_chunks_are_idle_and_the_next_allocations_are_hits() {
 }
 
 #[test]
-fn reserving_what_is_there_already_makes_nothing() {
+fn reserve_counts_existing() {
     let provider = provider();
     drop(provider.reserve(1000, 8).unwrap());
     let before = provider.stats();
@@ -184,7 +184,7 @@ fn reserving_what_is_there_already_makes_nothing() {
 }
 
 #[test]
-fn reserving_more_than_is_kept_is_refused() {
+fn reserve_above_max_idle() {
     for cap in [0, 1, 8] {
         let provider = builder().max_idle_per_class(cap).build().unwrap();
         drop(provider.reserve(1000, cap).unwrap());
@@ -195,7 +195,7 @@ fn reserving_more_than_is_kept_is_refused() {
 }
 
 #[test]
-fn trim_gives_every_idle_byte_back_and_says_how_many() {
+fn trim() {
     let provider = provider();
     for len in LENGTHS {
         drop(provider.reserve(len, 8).unwrap());
@@ -209,7 +209,7 @@ fn trim_gives_every_idle_byte_back_and_says_how_many() {
 }
 
 #[test]
-fn trim_leaves_alone_what_is_in_use_or_leased() {
+fn trim_spares_used_and_leased() {
     let (provider, client) = pair();
     let small = provider.alloc(100).unwrap();
     let arena = provider.stats().bytes_held;
@@ -238,7 +238,7 @@ fn percent_of_pages_that_fault(buffer: &mut [u8]) -> i64 {
 }
 
 #[test]
-fn what_is_allocated_is_present_and_does_not_fault_when_it_is_written() {
+fn alloc_is_populated() {
     let provider = provider();
     let len = 4 << 20;
     let fresh = percent_of_pages_that_fault(&mut provider.alloc(len).unwrap());

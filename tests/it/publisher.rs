@@ -68,7 +68,7 @@ fn all(receiver: &mut Receiver) -> Vec<(u64, u32)> {
 
 /// All receivers get the same bytes, not copies, and the memory is released by the last one only.
 #[test]
-fn every_receiver_reads_the_same_bytes_in_place_and_the_last_one_gives_them_back() {
+fn sixty_four_receivers() {
     let mut scene = Scene::new("pub-same", Publisher::builder().receivers(64));
     let mut receivers: Vec<_> = (0..64).map(|_| scene.receiver(Receiver::builder())).collect();
     assert_eq!(scene.send(7), 64);
@@ -86,7 +86,7 @@ fn every_receiver_reads_the_same_bytes_in_place_and_the_last_one_gives_them_back
 }
 
 #[test]
-fn what_is_sent_to_nobody_is_free_again_at_once() {
+fn no_receivers() {
     let mut scene = Scene::new("pub-nobody", Publisher::builder());
     assert!(!scene.publisher.has_receivers());
     assert_eq!((scene.send(1), scene.in_use()), (0, 0));
@@ -97,7 +97,7 @@ fn what_is_sent_to_nobody_is_free_again_at_once() {
 
 /// A late receiver gets no accidental backlog, and misses no message sent after it joined.
 #[test]
-fn a_late_receiver_gets_what_is_sent_from_then_on() {
+fn late_receiver() {
     let mut scene = Scene::new("pub-late", Publisher::builder());
     let mut first = scene.receiver(Receiver::builder());
     assert_eq!(scene.send(0), 1);
@@ -109,7 +109,7 @@ fn a_late_receiver_gets_what_is_sent_from_then_on() {
 
 /// It gets exactly the last `n`, before newer ones.
 #[test]
-fn a_late_receiver_gets_the_last_messages_where_they_are_kept() {
+fn history() {
     let mut scene = Scene::new("pub-history", Publisher::builder().history(3));
     let mut first = scene.receiver(Receiver::builder());
     for number in 0..5 {
@@ -138,7 +138,7 @@ fn a_late_receiver_gets_the_last_messages_where_they_are_kept() {
 /// A slow receiver keeps the newest messages, knows how many it missed, and holds no memory of the
 /// others.
 #[test]
-fn keep_latest_withdraws_the_oldest_and_gives_its_memory_back_at_once() {
+fn keep_latest() {
     for capacity in [1, 2, 3, 7, 256] {
         let mut scene = Scene::new(&format!("pub-latest-{capacity}"), Publisher::builder());
         let mut receiver = scene.behind(OnFull::KeepLatest, capacity);
@@ -169,7 +169,7 @@ fn keep_latest_withdraws_the_oldest_and_gives_its_memory_back_at_once() {
 
 /// A message that is being read is neither withdrawn nor counted as queued.
 #[test]
-fn what_a_receiver_has_received_is_not_withdrawn() {
+fn keep_latest_spares_received() {
     let mut scene = Scene::new("pub-read", Publisher::builder());
     let mut receiver = scene.behind(OnFull::KeepLatest, 1);
     scene.send(0);
@@ -185,7 +185,7 @@ fn what_a_receiver_has_received_is_not_withdrawn() {
 }
 
 #[test]
-fn drop_new_keeps_the_oldest_and_the_next_one_says_how_many_are_missing() {
+fn drop_new() {
     let mut scene = Scene::new("pub-new", Publisher::builder());
     let mut receiver = scene.behind(OnFull::DropNew, 2);
     let sent: usize = (0..10).map(|number| scene.send(number)).sum();
@@ -202,7 +202,7 @@ fn drop_new_keeps_the_oldest_and_the_next_one_says_how_many_are_missing() {
 
 /// A receiver that has used its loans gets no more, does not block others, and learns of the gap.
 #[test]
-fn a_receiver_that_holds_what_it_may_misses_messages_and_bytes_still_come() {
+fn receiver_at_loan_limit() {
     for on_full in [OnFull::KeepLatest, OnFull::DropNew] {
         let mut scene = Scene::new(&format!("pub-holds-{on_full:?}"), Publisher::builder());
         let mut receiver = scene.receiver(Receiver::builder().on_full(on_full).loans(2));
@@ -234,7 +234,7 @@ fn a_receiver_that_holds_what_it_may_misses_messages_and_bytes_still_come() {
 
 /// A refused message reaches no receiver, and none is withdrawn for a message that was never sent.
 #[test]
-fn who_is_waited_for_has_it_or_nobody_has() {
+fn send_is_all_or_nothing() {
     let mut scene = Scene::new("pub-wait", Publisher::builder());
     let mut slow = scene.behind(OnFull::Wait, 2);
     let mut latest = scene.behind(OnFull::KeepLatest, 1);
@@ -263,7 +263,7 @@ fn is_stamp(message: &Message, stamp: u64) -> bool {
 /// A receiver that joins or leaves does not disturb others; its memory is released, and its seat
 /// can be reused.
 #[test]
-fn receivers_come_and_go_and_come_back() {
+fn receivers_rejoin() {
     let mut scene = Scene::new("pub-come", Publisher::builder().receivers(2));
     let mut stays = scene.behind(OnFull::Wait, 64);
     for round in 0..40 {
@@ -286,7 +286,7 @@ fn receivers_come_and_go_and_come_back() {
 
 /// No receiver waits for a dropped publisher, or loses a message that was sent.
 #[test]
-fn when_the_publisher_goes_everybody_gets_what_was_sent_and_is_told() {
+fn publisher_drop() {
     let mut scene = Scene::new("pub-goes", Publisher::builder());
     let mut known = scene.receiver(Receiver::builder());
     scene.send(0);
@@ -304,7 +304,7 @@ fn when_the_publisher_goes_everybody_gets_what_was_sent_and_is_told() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_the_reason() {
+fn refusals() {
     let (provider, client, name) = (provider(), Client::new(), unique_prefix("pub-no"));
     for receivers in [0, 65, usize::MAX] {
         let error = Publisher::builder().receivers(receivers).create(&provider, &name).unwrap_err();
@@ -331,7 +331,7 @@ fn what_cannot_be_is_refused_with_the_reason() {
 
 /// A publisher can send buffers after its provider is dropped, and their memory is released.
 #[test]
-fn a_publisher_outlives_its_provider() {
+fn publisher_outlives_provider() {
     let prefix = unique_prefix("pub-outlives");
     let provider = builder().name_prefix(&prefix).build().unwrap();
     let client = Client::builder().name_prefix(&prefix).build().unwrap();
@@ -368,7 +368,7 @@ fn chunks_needed() -> usize {
 
 /// The documented number of buffers is sufficient.
 #[test]
-fn no_more_buffers_are_out_than_the_documentation_says() {
+fn sizing_rule_suffices() {
     let mut scene = Scene::new("pub-rule", Publisher::builder().history(HISTORY));
     let mut receivers =
         RECEIVERS.map(|(on_full, capacity, views)| (scene.behind(on_full, capacity), Vec::<Message>::new(), views));
@@ -391,7 +391,7 @@ fn no_more_buffers_are_out_than_the_documentation_says() {
 
 /// The documented number of buffers is necessary.
 #[test]
-fn as_many_buffers_can_be_out_as_the_documentation_says() {
+fn sizing_rule_is_tight() {
     let mut scene = Scene::new("pub-rule-met", Publisher::builder().history(HISTORY));
     let mut receivers = RECEIVERS.map(|(on_full, capacity, _)| scene.behind(on_full, capacity));
     // Each keeps its maximum when all others have moved on, and then receives no more.
@@ -412,7 +412,7 @@ fn as_many_buffers_can_be_out_as_the_documentation_says() {
 
 /// A gap is counted even if the message that was to report it is itself withdrawn.
 #[test]
-fn a_gap_is_counted_although_the_message_that_follows_it_is_withdrawn() {
+fn missed_survives_withdrawal() {
     let mut scene = Scene::new("pub-gaps", Publisher::builder());
     let mut receiver = scene.receiver(Receiver::builder().capacity(1).loans(1));
     scene.send(0);
@@ -431,7 +431,7 @@ fn a_gap_is_counted_although_the_message_that_follows_it_is_withdrawn() {
 /// Repeated crashes of a restarted receiver do not accumulate memory in /dev/shm, and no living
 /// receiver's branch is removed.
 #[test]
-fn who_takes_a_seat_removes_the_branch_of_the_dead_one_before() {
+fn seat_reuse_removes_dead_branch() {
     let prefix = unique_prefix("pub-dead");
     let provider = builder().name_prefix(&prefix).build().unwrap();
     let client = Client::builder().name_prefix(&prefix).build().unwrap();
@@ -456,7 +456,7 @@ fn who_takes_a_seat_removes_the_branch_of_the_dead_one_before() {
 /// A receiver that keeps the latest does so even if its loans run out before its slots, and loses
 /// no message for one that it does not get either.
 #[test]
-fn keep_latest_keeps_the_latest_whatever_runs_out_first() {
+fn keep_latest_out_of_loans_or_slots() {
     let mut scene = Scene::new("pub-loans", Publisher::builder().history(8));
     let mut receiver = scene.receiver(Receiver::builder().loans(2));
     for number in 0..10 {
@@ -497,7 +497,7 @@ fn keep_latest_keeps_the_latest_whatever_runs_out_first() {
 
 /// A publisher that waits until everything is received may then be dropped with its provider.
 #[test]
-fn what_is_said_to_be_received_outlives_publisher_and_provider() {
+fn received_outlives_publisher() {
     for round in 0..200 {
         let mut scene = Scene::new(&format!("pub-received-{round}"), Publisher::builder());
         let receiving = [OnFull::KeepLatest, OnFull::Wait, OnFull::DropNew].map(|on_full| {
@@ -516,7 +516,7 @@ fn what_is_said_to_be_received_outlives_publisher_and_provider() {
 
 /// A publisher does not wait forever for more receivers than it allows.
 #[test]
-fn more_receivers_than_seats_are_not_waited_for() {
+fn wait_for_too_many_receivers() {
     let mut scene = Scene::new("pub-seats", Publisher::builder().receivers(2));
     let error = scene.publisher.wait_for_receivers(3, FOR_EVER).unwrap_err();
     assert_eq!(error, SendErrorKind::TooFewSeats { receivers: 3, seats: 2 });
@@ -529,7 +529,7 @@ const ARRIVALS: u64 = 64;
 /// An announced object that is no branch costs the publisher neither address space nor time with
 /// each message.
 #[test]
-fn an_announced_object_that_is_no_branch_is_looked_at_once() {
+fn announced_garbage() {
     let prefix = unique_prefix("pub-no-branch");
     let provider = builder().name_prefix(&prefix).build().unwrap();
     let mut publisher = Publisher::create(&provider, "c").unwrap();

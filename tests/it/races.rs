@@ -69,7 +69,7 @@ fn read(client: &Client, newest: &Newest, over: &Over) {
 }
 
 #[test]
-fn readers_that_race_with_recycling_see_their_message_or_none() {
+fn attach_during_recycle() {
     for len in [64, 3000, 300_000] {
         let provider = builder().max_idle_per_class(2).build().unwrap();
         let (newest, shared, over) = (Newest::default(), Client::new(), Over::default());
@@ -119,7 +119,7 @@ fn come_and_go(provider: &Provider, peer: &Mutex<Option<PeerId>>, sent: &ArrayQu
 }
 
 #[test]
-fn grants_that_race_with_leaving_peers_are_taken_back() {
+fn grant_during_disconnect() {
     let provider = builder().build().unwrap();
     let (peer, sent, over) = (Mutex::default(), ArrayQueue::new(4), Over::default());
     thread::scope(|scope| {
@@ -132,7 +132,7 @@ fn grants_that_race_with_leaving_peers_are_taken_back() {
 }
 
 #[test]
-fn threads_of_one_client_meet_in_the_same_new_segment() {
+fn concurrent_first_attach() {
     let (provider, client) = (builder().max_idle_per_class(0).build().unwrap(), Client::new());
     for stamp in 0..200 {
         let message = message(&provider, 1 << 16, stamp);
@@ -149,7 +149,7 @@ fn threads_of_one_client_meet_in_the_same_new_segment() {
 /// Under a cap of one arena, a thread that arrives while another one makes the arena is not
 /// refused.
 #[test]
-fn threads_that_need_the_same_new_arena_all_find_room_in_it() {
+fn concurrent_arena_growth() {
     const ARENA: usize = 64 << 10;
     for _ in 0..300 {
         let provider = builder().max_bytes(ARENA).arena_size(ARENA).build().unwrap();
@@ -171,7 +171,7 @@ fn threads_that_need_the_same_new_arena_all_find_room_in_it() {
 
 /// Two threads that evict concurrently do not take a reserved chunk.
 #[test]
-fn a_reservation_stays_whole_while_several_threads_evict() {
+fn reservation_during_evictions() {
     const LEN: usize = 64 << 10;
     let provider = builder().max_bytes(4 << 20).max_idle_per_class(8).idle_window(64).build().unwrap();
     let reservation = provider.reserve(LEN, 4).unwrap();

@@ -18,7 +18,7 @@ fn all_addresses(provider: &Provider, len: usize) -> HashSet<usize> {
 }
 
 #[test]
-fn a_viewed_message_stays_while_a_hundred_times_the_pool_is_published() {
+fn view_is_stable() {
     for len in [64, 4096, 20_480] {
         let (provider, client) = tight();
         let mut random = Random(len as u64);
@@ -46,7 +46,7 @@ fn a_viewed_message_stays_while_a_hundred_times_the_pool_is_published() {
 }
 
 #[test]
-fn memory_pressure_from_another_class_does_not_take_a_viewed_chunk() {
+fn eviction_spares_views() {
     for len in [64, 4096, 20_480] {
         let (provider, client) = tight();
         let buffer = message(&provider, len, 1);
@@ -62,7 +62,7 @@ fn memory_pressure_from_another_class_does_not_take_a_viewed_chunk() {
 }
 
 #[test]
-fn every_view_counts_not_only_the_first() {
+fn two_views() {
     let (provider, client) = tight();
     let other = Client::new();
     let buffer = message(&provider, 20_480, 1);
@@ -81,7 +81,7 @@ fn every_view_counts_not_only_the_first() {
 }
 
 #[test]
-fn a_client_has_at_most_31_views_of_a_message() {
+fn thirty_one_views() {
     let (provider, client) = tight();
     let buffer = message(&provider, 100, 1);
     let descriptor = buffer.descriptor().unwrap();
@@ -103,7 +103,7 @@ fn a_client_has_at_most_31_views_of_a_message() {
 }
 
 #[test]
-fn a_provider_has_at_most_64_peers() {
+fn sixty_four_peers() {
     let (provider, first) = tight();
     let buffer = message(&provider, 100, 1);
     let descriptor = buffer.descriptor().unwrap();

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use shm_pool::{AttachError, Client, ShareError, ShmBuf};
 
 #[test]
-fn an_unshared_message_can_be_written_again() {
+fn unshared_into_mut() {
     for len in [0, 100, 1 << 20] {
         let provider = provider();
         let buffer = message(&provider, len, 1);
@@ -19,7 +19,7 @@ fn an_unshared_message_can_be_written_again() {
 }
 
 #[test]
-fn a_cloned_message_cannot_be_written() {
+fn cloned_into_mut() {
     let provider = provider();
     let buffer = message(&provider, 100, 1);
     let clone = buffer.clone();
@@ -31,7 +31,7 @@ fn a_cloned_message_cannot_be_written() {
 }
 
 #[test]
-fn a_leased_message_cannot_be_written_before_its_view_is_gone() {
+fn leased_into_mut() {
     let (provider, client) = pair();
     let buffer = message(&provider, 100, 1);
     let view = client.attach(&buffer.descriptor().unwrap()).unwrap();
@@ -46,7 +46,7 @@ fn a_leased_message_cannot_be_written_before_its_view_is_gone() {
 }
 
 #[test]
-fn a_granted_message_cannot_be_written_before_it_was_read() {
+fn granted_into_mut() {
     let (provider, client) = pair();
     let peer = client.connect(provider.id()).unwrap();
     let buffer = message(&provider, 100, 1);
@@ -61,7 +61,7 @@ fn a_granted_message_cannot_be_written_before_it_was_read() {
 }
 
 #[test]
-fn what_was_sent_before_the_message_was_rewritten_is_stale() {
+fn rewritten_is_stale() {
     for len in [100, 1 << 20] {
         let (provider, client) = pair();
         let buffer = message(&provider, len, 1);
@@ -85,7 +85,7 @@ fn what_was_sent_before_the_message_was_rewritten_is_stale() {
 }
 
 #[test]
-fn every_clone_gives_the_same_descriptor() {
+fn clones_share_descriptor() {
     let provider = provider();
     let buffer = message(&provider, 100, 1);
     let descriptor = buffer.clone().descriptor().unwrap();
@@ -96,7 +96,7 @@ fn every_clone_gives_the_same_descriptor() {
 }
 
 #[test]
-fn a_kept_message_is_there_and_one_not_kept_is_stale_never_wrong() {
+fn kept_or_stale() {
     for len in [100, 1 << 20] {
         let (provider, client) = pair();
         let kept = message(&provider, len, 1);
@@ -118,7 +118,7 @@ fn a_kept_message_is_there_and_one_not_kept_is_stale_never_wrong() {
 }
 
 #[test]
-fn no_more_messages_are_shared_at_a_time_than_there_are_records() {
+fn max_shared() {
     let provider = builder().max_shared(3).build().unwrap();
     let mut buffers: Vec<ShmBuf> = [100, 1000, 1 << 20, 2 << 20].map(|len| message(&provider, len, 1)).into();
     assert!(buffers[..3].iter().all(|buffer| buffer.descriptor().is_ok()), "all records can be used");
@@ -131,7 +131,7 @@ fn no_more_messages_are_shared_at_a_time_than_there_are_records() {
 
 /// A dead subscriber, or one whose lease has long ended, does not prevent a publisher from sharing.
 #[test]
-fn a_record_whose_leases_have_ended_is_used_again() {
+fn record_reuse() {
     let (provider, client) = (builder().max_shared(2).build().unwrap(), Client::new());
     let views: Vec<_> = [100, 1000].map(|len| client.attach(&message(&provider, len, 1).descriptor().unwrap())).into();
     // Dropped while they were read: they wait in the queue of leased chunks.
@@ -141,7 +141,7 @@ fn a_record_whose_leases_have_ended_is_used_again() {
 }
 
 #[test]
-fn records_of_destroyed_chunks_are_used_again() {
+fn record_of_evicted_chunk() {
     let provider = builder().max_shared(1).max_idle_per_class(0).build().unwrap();
     let _keeps_the_arena = provider.alloc(100).unwrap();
     for round in 0..20 {
@@ -151,7 +151,7 @@ fn records_of_destroyed_chunks_are_used_again() {
 }
 
 #[test]
-fn bytes_carry_a_buffer_without_copying_and_give_it_back() {
+fn bytes_from_owner() {
     for len in [100, 1 << 20] {
         let (provider, client) = pair();
         let buffer = message(&provider, len, 1);

@@ -9,7 +9,7 @@ use std::alloc::Layout;
 use std::mem::size_of;
 
 #[test]
-fn a_message_of_no_bytes_goes_all_the_way() {
+fn empty_message() {
     let (provider, client) = pair();
     let mut buffer = provider.alloc(0).unwrap();
     assert!(buffer.is_empty() && buffer.as_mut().is_empty());
@@ -23,7 +23,7 @@ fn a_message_of_no_bytes_goes_all_the_way() {
 
 /// A receiver can read a message as a struct, without crossing cache lines.
 #[test]
-fn a_view_is_aligned_as_the_buffer_was() {
+fn view_alignment() {
     let (provider, client) = pair();
     for (len, align) in [(1, 1), (1, 64), (100, 128), (5_000, 1024), (70_000, 4096)] {
         let layout = Layout::from_size_align(len, align).unwrap();
@@ -36,7 +36,7 @@ fn a_view_is_aligned_as_the_buffer_was() {
 }
 
 #[test]
-fn every_length_up_to_the_largest_has_room_and_no_more() {
+fn every_length() {
     // Not the size of a class, so the last class is a short one.
     const MAX: usize = 9 * 4096;
     for arena in [1 << 16, 1 << 20] {
@@ -62,14 +62,14 @@ fn every_length_up_to_the_largest_has_room_and_no_more() {
 }
 
 #[test]
-fn max_alloc_is_rounded_up_to_whole_pages() {
+fn max_alloc_rounds_up() {
     let provider = builder().max_alloc(5000).build().unwrap();
     assert_eq!(provider.alloc(8192).unwrap().len(), 8192);
     assert!(provider.alloc(8193).is_err());
 }
 
 #[test]
-fn a_layout_is_kept_at_the_owner_and_at_the_peer() {
+fn layouts() {
     let (provider, client) = pair();
     let sizes = [0, 1, 63, 64, 65, 4095, 4096, 4097, 126 << 10, (126 << 10) + 1, 128 << 10, 1 << 20];
     for align in (0..=12).map(|shift| 1usize << shift) {
@@ -87,7 +87,7 @@ fn a_layout_is_kept_at_the_owner_and_at_the_peer() {
 }
 
 #[test]
-fn an_alignment_above_a_page_is_refused_at_every_size() {
+fn alignment_above_page() {
     let provider = provider();
     for size in [0, 100, 1 << 20] {
         for align in [8192, 1 << 20] {
@@ -101,7 +101,7 @@ fn an_alignment_above_a_page_is_refused_at_every_size() {
 }
 
 #[test]
-fn a_page_aligned_chunk_is_used_again() {
+fn page_aligned_reuse() {
     let provider = provider();
     let layout = Layout::from_size_align(100, 4096).unwrap();
     let first = address(&provider.alloc_layout(layout).unwrap());
@@ -110,7 +110,7 @@ fn a_page_aligned_chunk_is_used_again() {
 }
 
 #[test]
-fn a_zeroed_buffer_is_zero_also_in_a_dirty_chunk() {
+fn zeroed() {
     let provider = provider();
     for len in [1, 1000, 300_000] {
         let mut dirty = provider.alloc(len).unwrap();
@@ -124,7 +124,7 @@ fn a_zeroed_buffer_is_zero_also_in_a_dirty_chunk() {
 }
 
 #[test]
-fn a_message_gets_shorter_and_longer_within_its_capacity() {
+fn set_len() {
     let (provider, client) = pair();
     let mut buffer = provider.alloc(1000).unwrap();
     let capacity = buffer.capacity();
@@ -147,7 +147,7 @@ fn a_message_gets_shorter_and_longer_within_its_capacity() {
 }
 
 #[test]
-fn handles_and_results_stay_within_two_registers() {
+fn handle_sizes() {
     let sizes = [
         size_of::<ShmBufMut>(),
         size_of::<Option<ShmBufMut>>(),
@@ -161,7 +161,7 @@ fn handles_and_results_stay_within_two_registers() {
 }
 
 #[test]
-fn everything_goes_from_thread_to_thread() {
+fn send_and_sync() {
     fn is_send_and_sync<T: Send + Sync + 'static>() {}
     is_send_and_sync::<(Provider, ProviderBuilder, ProviderId, Stats)>();
     is_send_and_sync::<(ShmBufMut, ShmBuf, ShmView)>();

@@ -87,7 +87,7 @@ fn refused_cold(provider: &Provider, count: usize, kept: usize) -> usize {
 
 /// One request that cannot be served does not make a publisher of a thousand sizes fail.
 #[test]
-fn waiter_refuses_nobody() {
+fn waiter_causes_no_refusals() {
     for kept in [0, 8] {
         let provider = builder().max_bytes(16 * MIB).build().unwrap();
         let in_use = provider.alloc(64).unwrap();

@@ -136,7 +136,7 @@ impl Market {
 }
 
 #[test]
-fn no_chunk_is_in_two_hands_with_memory_to_spare() {
+fn exclusive_with_spare_memory() {
     let market = &Market::new(builder().max_shared(1024).build().unwrap());
     thread::scope(|scope| {
         for thread in 1..=THREADS {
@@ -148,7 +148,7 @@ fn no_chunk_is_in_two_hands_with_memory_to_spare() {
 }
 
 #[test]
-fn no_chunk_is_in_two_hands_when_memory_is_short() {
+fn exclusive_at_cap() {
     let builder = builder().max_shared(1024).max_bytes(512 << 10).arena_size(64 << 10).max_idle_per_class(2);
     let market = &Market::new(builder.build().unwrap());
     thread::scope(|scope| {

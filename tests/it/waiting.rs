@@ -51,7 +51,7 @@ fn block_for<T>(mut future: Pin<Box<impl Future<Output = T>>>, time: Duration) -
 
 /// A publisher whose own thread releases memory must not sleep beside it.
 #[test]
-fn a_buffer_that_is_dropped_wakes_who_waits() {
+fn drop_wakes() {
     let (provider, mut held) = at_the_cap();
     for _ in 0..300 {
         thread::scope(|scope| {
@@ -63,7 +63,7 @@ fn a_buffer_that_is_dropped_wakes_who_waits() {
 }
 
 #[test]
-fn a_view_that_is_dropped_wakes_who_waits() {
+fn view_drop_wakes() {
     let (provider, client) = (builder().max_bytes(CAP).build().unwrap(), Client::new());
     for _ in 0..300 {
         let message = provider.alloc(CAP).unwrap().freeze();
@@ -79,7 +79,7 @@ fn a_view_that_is_dropped_wakes_who_waits() {
 
 /// A wait that cannot succeed does not block its caller.
 #[test]
-fn what_waiting_cannot_change_is_an_error_at_once() {
+fn hopeless_wait_fails() {
     let (provider, _held) = at_the_cap();
     let error = provider.alloc_timeout(CAP + 1, FOR_EVER).unwrap_err();
     assert!(matches!(error.kind(), AllocErrorKind::TooLarge { .. }), "{error}");
@@ -91,7 +91,7 @@ fn what_waiting_cannot_change_is_an_error_at_once() {
 }
 
 #[test]
-fn a_wait_ends_in_time_and_says_what_was_missing() {
+fn timeout() {
     let (provider, held) = at_the_cap();
     for timeout in [Duration::ZERO, Duration::from_millis(1), Duration::from_millis(120)] {
         let error = provider.alloc_timeout(64, timeout).unwrap_err();
@@ -106,7 +106,7 @@ fn a_wait_ends_in_time_and_says_what_was_missing() {
 }
 
 #[test]
-fn a_request_keeps_its_options_through_a_wait() {
+fn options_survive_wait() {
     let (provider, mut held) = at_the_cap();
     held.iter_mut().for_each(|buffer| buffer.fill(0xff));
     let layout = Layout::from_size_align(5000, 4096).unwrap();
@@ -124,7 +124,7 @@ fn a_request_keeps_its_options_through_a_wait() {
 }
 
 #[test]
-fn all_of_many_waiters_are_served_threads_and_futures() {
+fn many_waiters() {
     let (provider, held) = at_the_cap();
     let served = AtomicUsize::new(0);
     thread::scope(|scope| {
@@ -151,7 +151,7 @@ fn all_of_many_waiters_are_served_threads_and_futures() {
 
 /// A dropped future loses neither the memory that was on its way to it nor the next waiter's turn.
 #[test]
-fn futures_can_be_dropped_at_any_await_point() {
+fn cancel_anywhere() {
     let (provider, mut held) = at_the_cap();
     let woken = Arc::new(Woken::default());
     let waker = Waker::from(woken.clone());
@@ -197,7 +197,7 @@ impl<'a> Waiting<'a> {
 
 /// No memory is lost on its way to a cancelled waiter, and no other waiter keeps sleeping.
 #[test]
-fn thousands_wait_and_are_cancelled_anywhere_and_nothing_is_lost() {
+fn thousands_cancelled() {
     const WAITERS: usize = 2000;
     const CHUNKS: usize = 64;
     const LEN: usize = CAP / CHUNKS;
@@ -255,7 +255,7 @@ fn thousands_wait_and_are_cancelled_anywhere_and_nothing_is_lost() {
 }
 
 #[test]
-fn thousands_of_waits_end_with_their_provider() {
+fn thousands_end_with_provider() {
     let (provider, held) = at_the_cap();
     let mut futures: Vec<_> = (0..2000).map(|_| Waiting::new(&provider, 100)).collect();
     assert!(futures.iter_mut().all(|future| future.poll().is_pending()));
@@ -276,7 +276,7 @@ fn thousands_of_waits_end_with_their_provider() {
 
 /// The wake-up is not lost when the task moves to another thread in between.
 #[test]
-fn the_last_waker_is_the_one_that_is_woken() {
+fn last_waker() {
     let (provider, held) = at_the_cap();
     let mut future = pin!(provider.request(100).wait_async());
     let wakers = [(); 3].map(|()| Arc::new(Woken::default()));
@@ -293,7 +293,7 @@ fn the_last_waker_is_the_one_that_is_woken() {
 }
 
 #[test]
-fn small_requests_pass_a_large_one() {
+fn small_pass_large() {
     let (provider, mut held) = at_the_cap();
     let waker = Waker::from(Arc::new(Woken::default()));
     let mut context = Context::from_waker(&waker);
@@ -313,7 +313,7 @@ fn small_requests_pass_a_large_one() {
 
 /// A program can exit while a thread of it waits.
 #[test]
-fn waits_can_be_ended() {
+fn end_waits() {
     let (provider, held) = at_the_cap();
     thread::scope(|scope| {
         let threads: Vec<_> = (0..5).map(|_| scope.spawn(|| provider.request(1).wait())).collect();
@@ -330,7 +330,7 @@ fn waits_can_be_ended() {
 
 /// A single-threaded program that ends its waits does not deadlock.
 #[test]
-fn waits_can_be_ended_by_the_thread_that_would_poll_them() {
+fn end_waits_from_polling_thread() {
     let (provider, _held) = at_the_cap();
     let waker = Waker::from(Arc::new(Woken::default()));
     let mut context = Context::from_waker(&waker);
@@ -357,7 +357,7 @@ impl Wake for Task {
 
 /// An executor's locks or panics do not stop the other waiters.
 #[test]
-fn wakers_may_drop_their_task_and_may_panic() {
+fn waker_drops_task_or_panics() {
     for panics in [false, true] {
         let (provider, mut held) = at_the_cap();
         let provider = Arc::new(provider);
@@ -414,7 +414,7 @@ fn waker_drops_last_provider() {
 
 /// A message of another grain that fits does not queue behind one that does not.
 #[test]
-fn what_fits_is_served_although_something_smaller_does_not() {
+fn larger_passes_smaller() {
     let provider = builder().max_bytes(CAP).build().unwrap();
     let mut held: Vec<_> = std::iter::from_fn(|| provider.alloc(8000).ok()).collect();
     let page = Layout::from_size_align(64, 4096).unwrap();
@@ -431,7 +431,7 @@ fn what_fits_is_served_although_something_smaller_does_not() {
 
 /// A request for reserved memory does not queue behind a smaller one that cannot be served.
 #[test]
-fn what_is_reserved_is_served_although_something_smaller_does_not_fit() {
+fn reserved_passes_smaller() {
     let provider = builder().max_bytes(4 << 20).build().unwrap();
     let _reservation = provider.reserve(2 << 20, 1).unwrap();
     let reserved = provider.alloc(2 << 20).unwrap();
@@ -456,7 +456,7 @@ impl Wake for Panics {
 }
 
 #[test]
-fn a_waker_that_panics_keeps_no_other_one_asleep() {
+fn waker_panics() {
     let (provider, _held) = at_the_cap();
     let woken = Arc::new(Woken::default());
     let wakers = [Waker::from(Arc::new(Panics)), Waker::from(woken.clone())];
@@ -469,7 +469,7 @@ fn a_waker_that_panics_keeps_no_other_one_asleep() {
 }
 
 #[test]
-fn a_reservation_that_ends_wakes_who_waits() {
+fn reservation_drop_wakes() {
     let provider = builder().max_bytes(4 << 20).build().unwrap();
     let reservation = provider.reserve(1 << 20, 2).unwrap();
     let held: Vec<_> = std::iter::from_fn(|| provider.alloc(64 << 10).ok()).collect();
@@ -488,7 +488,7 @@ fn is_ended(error: &shm_pool::AllocError) -> bool {
 
 /// No thread of one provider keeps another's objects alive.
 #[test]
-fn no_thread_and_no_object_is_left() {
+fn nothing_is_left() {
     let (provider, _client) = pair();
     drop(provider);
     let (provider, held) = at_the_cap();

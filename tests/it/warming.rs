@@ -28,7 +28,7 @@ fn memory(provider: &Provider) -> u64 {
 
 /// A peer must not allocate memory outside the cap by reading pages that have none.
 #[test]
-fn all_memory_that_there_is_becomes_present_and_no_other_is_taken() {
+fn warm_populates() {
     let (provider, client) = (spread(), Client::new());
     let mut sender = Sender::create(&provider, &unique_prefix("warm-memory")).unwrap();
     let mut receiver = Receiver::open(&client, &unique_prefix("warm-memory")).unwrap();
@@ -55,7 +55,7 @@ fn all_memory_that_there_is_becomes_present_and_no_other_is_taken() {
 
 /// A subscriber that starts first can prepare before the first message.
 #[test]
-fn what_was_never_shared_is_found_and_what_comes_later_is_found_again() {
+fn warm_again() {
     let (provider, client) = pair();
     assert_eq!(client.warm(provider.id()).unwrap(), 0, "there is no segment yet");
     let first = provider.alloc(1000).unwrap();
@@ -68,7 +68,7 @@ fn what_was_never_shared_is_found_and_what_comes_later_is_found_again() {
 
 /// A warm peer does not keep the memory of destroyed segments.
 #[test]
-fn segments_that_are_gone_are_let_go() {
+fn warm_unmaps_destroyed() {
     let provider = builder().max_idle_per_class(0).build().unwrap();
     let (client, name) = (Client::new(), unique_prefix("warm-gone"));
     let _sender = Sender::create(&provider, &name).unwrap();
@@ -85,7 +85,7 @@ fn segments_that_are_gone_are_let_go() {
 }
 
 #[test]
-fn a_provider_that_is_gone_is_an_error() {
+fn warm_without_provider() {
     let (provider, client) = pair();
     let id = provider.id();
     let unknown = ProviderId::from_u64(id.to_u64() ^ 1);
@@ -99,7 +99,7 @@ fn a_provider_that_is_gone_is_an_error() {
 
 /// A publisher whose readers hold many messages makes no more memory if it had reserved enough.
 #[test]
-fn what_is_reserved_is_found_however_many_are_leased() {
+fn reserved_behind_leased() {
     const COUNT: usize = 60;
     for in_channel in [false, true] {
         let provider = builder().max_idle_per_class(COUNT).build().unwrap();

@@ -15,13 +15,13 @@ const ROUNDS: usize = 20;
 
 /// An owner at its limit loses no memory or descriptors at a failed attempt, and gets no signal.
 #[test]
-fn an_owner_that_can_map_no_more_is_told_so_and_loses_nothing() {
+fn owner_cannot_map() {
     run("address-space-of-an-owner", "space-owner");
 }
 
 /// A peer at its limit keeps no slot or lease that it cannot use, and loses no grant.
 #[test]
-fn a_peer_that_can_map_no_more_is_told_so_and_keeps_neither_slot_nor_lease() {
+fn peer_cannot_map() {
     run("address-space-of-a-peer", "space-peer");
 }
 
@@ -77,7 +77,7 @@ fn owner(link: &Link, arguments: &[&str]) {
 
 /// A process at its limit survives sharing its first message.
 #[test]
-fn a_first_descriptor_for_which_there_is_no_memory_is_told_so() {
+fn first_descriptor_without_memory() {
     run("address-space-of-a-first-descriptor", "space-first");
 }
 

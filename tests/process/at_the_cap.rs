@@ -20,7 +20,7 @@ const MESSAGES: usize = 10_000;
 /// Guards against a publisher that keeps calling the kernel because its messages vary in size, and
 /// fills its receivers' tables with short-lived segments.
 #[test]
-fn random_sizes_at_the_cap_make_no_segment_and_no_system_call() {
+fn random_sizes_without_syscalls() {
     let names = Names::new("at-the-cap");
     let child = Child::start("at-the-cap", &[names.prefix()]);
     child.expect_done();

@@ -83,7 +83,7 @@ fn channel(provider: &Provider, client: &Client, name: &str) -> (Sender, Receive
 /// Guards against tasks that are served only on one kind of kernel, and against one thread per end
 /// where a single thread is enough.
 #[test]
-fn tasks_and_threads_wait_on_every_kernel() {
+fn with_and_without_futex_waitv() {
     for way in WAYS {
         let names = Names::new(&format!("await-{way}"));
         let child = Child::start("awaiting", &[names.prefix(), way]);
@@ -167,7 +167,7 @@ fn role(link: &Link, arguments: &[&str]) {
 
 /// A subscriber's task wakes when its publisher has crashed.
 #[test]
-fn a_task_is_told_that_its_sender_was_killed() {
+fn killed_sender_wakes_task() {
     for way in WAYS {
         let names = Names::new(&format!("await-sender-dies-{way}"));
         let owner = Child::start("channel-sender", &[names.prefix(), "2"]);
@@ -201,7 +201,7 @@ fn receiving_role(link: &Link, arguments: &[&str]) {
 
 /// A publisher's task wakes when its subscriber has crashed, and its buffer is not lost.
 #[test]
-fn a_task_is_told_that_its_receiver_was_killed() {
+fn killed_receiver_wakes_task() {
     for way in WAYS {
         let names = Names::new(&format!("await-receiver-dies-{way}"));
         let sender = Child::start("awaiting-sender", &[names.prefix(), way]);
@@ -238,7 +238,7 @@ fn sending_role(link: &Link, arguments: &[&str]) {
 
 /// A child does not consume its parent's wake-ups, nor wait for a helper that it does not have.
 #[test]
-fn a_forked_child_leaves_its_parents_tasks_alone() {
+fn forked_child_spares_tasks() {
     let names = Names::new("await-fork");
     let child = Child::start("awaiting-forks", &[names.prefix()]);
     child.expect_done();

@@ -150,20 +150,20 @@ fn many_through(test: &str, slots: usize, count: u64) {
 /// No message is lost, duplicated, torn or reordered, and no wake-up is lost: with two slots, the
 /// sides constantly wait for each other.
 #[test]
-fn all_messages_come_in_order_with_two_slots() {
+fn in_order_with_two_slots() {
     many_through("chan-two", 2, 10_000);
 }
 
 /// The same, with the largest number of slots.
 #[test]
-fn all_messages_come_in_order_with_many_slots() {
+fn in_order_with_many_slots() {
     many_through("chan-many", 65_536, 66_000);
 }
 
 /// Neither side stays parked while there is a message or room for one. Both sides park at almost
 /// every message, and are woken by a side that is about to park itself.
 #[test]
-fn no_wake_up_is_lost() {
+fn no_lost_wake_up() {
     const ROUNDS: u64 = 20_000;
     let names = Names::new("chan-wake");
     let provider = provider(names.prefix());
@@ -192,7 +192,7 @@ fn no_wake_up_is_lost() {
 
 /// A subscriber whose publisher crashed wakes, and receives the messages sent before the crash.
 #[test]
-fn a_receiver_that_sleeps_is_told_that_its_sender_was_killed() {
+fn killed_sender_wakes_receiver() {
     let names = Names::new("chan-sender-dies");
     let owner = Child::start("channel-sender", &[names.prefix(), "5"]);
     owner.expect_done();
@@ -229,7 +229,7 @@ fn lock_as_a_sweep(names: &Names) -> File {
 }
 
 #[test]
-fn what_a_killed_sender_has_sent_outlives_a_sweep() {
+fn sent_outlives_killed_sender() {
     let names = Names::new("chan-swept");
     let owner = Child::start("channel-sender", &[names.prefix(), "5"]);
     owner.expect_done();
@@ -254,7 +254,7 @@ fn what_a_killed_sender_has_sent_outlives_a_sweep() {
 /// A receiver that briefly runs out of descriptors does not lose a message for good. (The test
 /// reads the message's bytes in the end.)
 #[test]
-fn a_message_that_cannot_be_mapped_now_is_there_for_the_next_call() {
+fn recv_retries_mapping() {
     let names = Names::new("chan-not-now");
     let provider = provider(names.prefix());
     let mut sender = sender(&provider, 4);
@@ -295,7 +295,7 @@ fn poor_role(link: &Link, arguments: &[&str]) {
 /// A publisher that waits for room is woken when its subscriber crashes, and gets the messages
 /// back.
 #[test]
-fn a_sender_that_sleeps_is_told_that_its_receiver_was_killed() {
+fn killed_receiver_wakes_sender() {
     let names = Names::new("chan-receiver-dies");
     let provider = provider(names.prefix());
     let mut sender = sender(&provider, 4);
@@ -323,7 +323,7 @@ fn a_sender_that_sleeps_is_told_that_its_receiver_was_killed() {
 }
 
 #[test]
-fn what_a_receiver_that_leaves_has_not_taken_comes_back_at_once() {
+fn unreceived_returns() {
     let names = Names::new("chan-leaves");
     let provider = provider(names.prefix());
     let mut sender = sender(&provider, 8);
@@ -343,7 +343,7 @@ fn what_a_receiver_that_leaves_has_not_taken_comes_back_at_once() {
 /// A restarted publisher gets its channel back, a living one keeps it, and a channel never has two
 /// receivers.
 #[test]
-fn a_name_belongs_to_one_living_sender_and_one_receiver() {
+fn one_sender_one_receiver() {
     let names = Names::new("chan-names");
     let open = || Receiver::builder().open(&client(names.prefix()), CHANNEL);
     assert!(matches!(open(), Err(ChannelError::NoChannel { .. })));
@@ -373,7 +373,7 @@ fn a_name_belongs_to_one_living_sender_and_one_receiver() {
 
 /// A receiver neither accepts bytes written by another process as a message nor crashes on them.
 #[test]
-fn what_is_no_channel_and_what_is_no_message_is_refused() {
+fn garbage_is_refused() {
     let names = Names::new("chan-garbage");
     let path = shm::path(&format!("{}.{CHANNEL}.channel", names.prefix()));
     let open = || Receiver::builder().open(&client(names.prefix()), CHANNEL);

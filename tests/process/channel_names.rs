@@ -14,7 +14,7 @@ const CHANNEL: &str = "c";
 
 /// A restarted publisher gets its name, shares it with no sender, and maps only its own object.
 #[test]
-fn of_many_who_create_a_channel_one_has_it() {
+fn concurrent_create() {
     const ROUNDS: usize = 1500;
     let names = Names::new("chan-races");
     let provider = names.provider().build().unwrap();
@@ -68,7 +68,7 @@ fn path(names: &Names) -> std::path::PathBuf {
 
 /// Guards against two receivers, of which one gets the messages and the other their leases.
 #[test]
-fn of_two_who_open_a_channel_one_receives() {
+fn concurrent_open() {
     const ROUNDS: usize = 1000;
     let names = Names::new("chan-openers");
     let provider = names.provider().build().unwrap();
@@ -99,7 +99,7 @@ fn of_two_who_open_a_channel_one_receives() {
 
 /// A foreign file under such a name survives.
 #[test]
-fn what_is_no_channel_is_neither_replaced_nor_swept() {
+fn garbage_is_not_replaced() {
     let names = Names::new("chan-file");
     let provider = names.provider().build().unwrap();
     fs::write(path(&names), b"a text of somebody").unwrap();

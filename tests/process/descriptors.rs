@@ -18,18 +18,18 @@ const ENOUGH: u64 = 8;
 
 /// Neither a pool of many messages nor repeated failures exhaust the process's descriptors.
 #[test]
-fn an_owner_keeps_no_descriptor_per_message_and_reports_when_it_gets_none() {
+fn owner_descriptors() {
     run("descriptors-of-an-owner", "fds-owner");
 }
 
 /// A peer that maps many segments, or often tries to connect, does not exhaust its descriptors.
 #[test]
-fn a_peer_keeps_no_descriptor_per_segment_and_reports_when_it_gets_none() {
+fn peer_descriptors() {
     run("descriptors-of-a-peer", "fds-peer");
 }
 
 #[test]
-fn a_grant_waits_until_its_peer_has_descriptors_again() {
+fn grant_survives_descriptor_limit() {
     run("descriptors-of-a-receiver", "fds-grant");
 }
 

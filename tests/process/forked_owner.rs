@@ -14,7 +14,7 @@ const SMALL: usize = 1_000;
 /// A fork, for example by a library that starts a program, does not release the parent's memory
 /// twice, and does not remove it.
 #[test]
-fn a_forked_child_of_an_owner_owns_nothing() {
+fn forked_child_owns_nothing() {
     let names = Names::new("fork-owner");
     let child = Child::start("forked-owner", &[names.prefix()]);
     child.expect_done();

@@ -10,7 +10,7 @@ const LEN: usize = 200_000;
 
 /// The forked child's exit ends no leases of its parent, which would then read torn messages.
 #[test]
-fn a_forked_child_of_a_peer_gives_back_no_lease_of_its_parent() {
+fn forked_child_keeps_leases() {
     let names = Names::new("fork-peer");
     let provider = names.provider().max_bytes(1 << 20).build().unwrap();
     let mut buffer = provider.alloc(LEN).unwrap();
@@ -39,7 +39,7 @@ fn a_forked_child_of_a_peer_gives_back_no_lease_of_its_parent() {
 /// The locks that a forked child inherits do not make a killed peer look alive, so its leases are
 /// reclaimed while the child runs.
 #[test]
-fn what_a_killed_peer_leased_comes_back_though_its_forked_child_lives() {
+fn killed_peer_with_forked_child() {
     let names = Names::new("fork-killed");
     let provider = names.provider().max_bytes(1 << 20).build().unwrap();
     let mut buffer = provider.alloc(LEN).unwrap();
@@ -59,7 +59,7 @@ fn what_a_killed_peer_leased_comes_back_though_its_forked_child_lives() {
 
 /// A process that forks, or now and then starts a program, does not exhaust its providers' slots.
 #[test]
-fn a_dropped_client_gives_its_slot_back_though_a_forked_child_lives() {
+fn dropped_client_with_forked_child() {
     let names = Names::new("fork-drop");
     let child = Child::start("forked-peer-drops", &[names.prefix()]);
     child.expect_done();
@@ -130,11 +130,11 @@ role!("forked-peer-killed", killed_role);
 /// The role of the peer that forks and is killed.
 fn killed_role(link: &Link, arguments: &[&str]) {
     let _handles = attached(link, arguments[0]);
-    let Some(forked) = sys::fork() else { sys::end_with(|| in_the_child_of_a_killed_peer(link)) };
+    let Some(forked) = sys::fork() else { sys::end_with(|| in_child_of_killed_peer(link)) };
     forked.finish();
 }
 
-fn in_the_child_of_a_killed_peer(link: &Link) {
+fn in_child_of_killed_peer(link: &Link) {
     link.send(&Message::Done);
     assert_eq!(link.receive().unwrap(), Some(Message::Go));
     link.send(&Message::Done);

@@ -12,7 +12,7 @@ const LEN: usize = 256 << 10;
 /// In a container with the usual small /dev/shm, the first access to a page does not kill the
 /// process, and a failed allocation does not take up what is left.
 #[test]
-fn a_full_dev_shm_is_an_error_with_a_remedy_and_never_a_signal() {
+fn enospc() {
     let names = Names::new("full");
     child::run_in_small_shm("full-shm", &[names.prefix()]);
 }

@@ -52,7 +52,7 @@ fn reader_of(names: &Names, message: &ShmBuf, seed: u64) -> Peer {
 
 /// Guards against idle peers that keep memory which its owner has destroyed and no cap counts.
 #[test]
-fn a_mapping_alone_keeps_no_memory_of_a_destroyed_segment() {
+fn mapping_keeps_no_memory() {
     type Destroy = fn(Provider) -> Option<Provider>;
     let ways: [(&str, usize, Destroy); 3] = [
         ("trimmed", 4, |provider| {
@@ -85,7 +85,7 @@ fn a_mapping_alone_keeps_no_memory_of_a_destroyed_segment() {
 /// Neither a provider that closes nor a reader that drops its view affects what another reader
 /// sees.
 #[test]
-fn a_view_keeps_every_byte_of_a_destroyed_segment() {
+fn view_keeps_memory() {
     for len in LENGTHS {
         let names = Names::new(&format!("back-view-{len}"));
         let provider = builder(&names).build().unwrap();
@@ -109,7 +109,7 @@ fn a_view_keeps_every_byte_of_a_destroyed_segment() {
 /// Where /dev/shm is small, a peer that has mapped a large message does not prevent its owner from
 /// making another.
 #[test]
-fn what_a_peer_has_only_mapped_makes_room_in_a_small_dev_shm() {
+fn mapped_segment_makes_room() {
     let names = Names::new("back-small");
     child::run_in_small_shm("given-back", &[names.prefix()]);
 }

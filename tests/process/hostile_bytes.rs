@@ -17,41 +17,41 @@ const MAX_LEN: usize = 2000;
 
 /// One rogue process takes down neither the owner of a control object nor its peers.
 #[test]
-fn whatever_is_written_into_a_control_object_the_others_stay_whole() {
+fn control_object() {
     run_at_random("control", 80);
 }
 
 /// A process that can send 32 bytes can neither read unsent memory nor crash the receiver nor hold
 /// memory for ever.
 #[test]
-fn a_descriptor_that_nobody_sent_opens_nothing_else() {
+fn forged_descriptor() {
     run_at_random("descriptor", 60);
 }
 
 /// One rogue process takes down neither a sender nor its receiver, and no message is lost,
 /// duplicated or reordered.
 #[test]
-fn whatever_is_written_into_a_channel_both_ends_stay_whole() {
+fn channel_object() {
     run_at_random("channel", 250);
 }
 
 /// One rogue receiver neither takes down a publisher nor takes or changes the messages of other
 /// receivers.
 #[test]
-fn whatever_a_receiver_writes_the_others_get_what_was_sent() {
+fn publisher_objects() {
     run_at_random("publisher", 250);
 }
 
 /// A process that can put a file into /dev/shm can neither crash or hang other processes nor have a
 /// living owner swept.
 #[test]
-fn files_of_any_kind_do_not_disturb_a_living_owner() {
+fn foreign_files() {
     run_at_random("foreign", 60);
 }
 
 /// A damaged object neither takes down the operator's tool nor affects its report on the living.
 #[test]
-fn whatever_an_object_says_a_look_tells_the_truth_about_the_others() {
+fn inspected_objects() {
     run_at_random("inspect", 60);
 }
 

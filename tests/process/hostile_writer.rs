@@ -22,7 +22,7 @@ const DEAD: std::ops::Range<u8> = 1..64;
 /// Guards against a process that keeps leasing on behalf of dead peers and traps an allocation in
 /// an endless search: memory just reclaimed from the dead looks like new room.
 #[test]
-fn leases_of_the_dead_that_come_back_do_not_keep_an_allocation() {
+fn forged_leases_of_dead_peers() {
     let names = Names::new("hostile-writer");
     let child = Child::start("hostile-writer", &[names.prefix()]);
     child.expect_done();

@@ -31,7 +31,7 @@ fn overwrite_all_that_is_free(provider: &Provider) {
 
 /// A message is neither lost nor overwritten between its sender's drop and its receiver's attach.
 #[test]
-fn a_granted_message_waits_for_its_receiver_and_for_nobody_else() {
+fn granted_message() {
     let names = Names::new("grant");
     let provider = provider(&names);
     let (receiver, stranger) = (Peer::start(names.prefix()), Peer::start(names.prefix()));
@@ -60,7 +60,7 @@ fn a_granted_message_waits_for_its_receiver_and_for_nobody_else() {
 }
 
 #[test]
-fn a_message_kept_until_confirmed_reaches_all_its_receivers() {
+fn kept_until_confirmed() {
     let names = Names::new("confirm");
     let provider = provider(&names);
     let receivers = [(); 3].map(|()| Peer::start(names.prefix()));
@@ -82,7 +82,7 @@ fn a_message_kept_until_confirmed_reaches_all_its_receivers() {
 }
 
 #[test]
-fn a_message_that_nobody_keeps_is_stale_and_never_another_one() {
+fn unkept_is_stale() {
     let names = Names::new("late");
     let provider = provider(&names);
     let receiver = Peer::start(names.prefix());
@@ -96,7 +96,7 @@ fn a_message_that_nobody_keeps_is_stale_and_never_another_one() {
 
 /// A receiver never reads the memory of a provider with another prefix.
 #[test]
-fn a_client_with_another_prefix_finds_no_provider() {
+fn other_prefix() {
     let names = Names::new("prefix");
     let provider = provider(&names);
     let message = message(&provider, 4);

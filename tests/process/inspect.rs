@@ -36,7 +36,7 @@ fn provider_of(names: &Names) -> ProviderReport {
 
 /// An operator can find the process that holds the memory even if it is stopped and cannot answer.
 #[test]
-fn a_stopped_peer_is_named_with_what_it_leases() {
+fn stopped_peer() {
     const LENGTHS: [usize; 2] = [40 << 20, 1_000];
     let names = Names::new("inspect-stopped");
     let provider = names.provider().max_bytes(64 << 20).build().unwrap();
@@ -93,7 +93,7 @@ fn a_stopped_peer_is_named_with_what_it_leases() {
 
 /// The report predicts exactly what a sweep removes, and excludes living objects.
 #[test]
-fn what_a_killed_owner_left_is_what_a_sweep_removes() {
+fn orphans() {
     let names = Names::new("inspect-dead");
     let (owner, id, _) = killed_owner::start(&names);
     let living = names.provider().build().unwrap();
@@ -113,7 +113,7 @@ fn what_a_killed_owner_left_is_what_a_sweep_removes() {
 /// Unfinished objects and those of another version are reported as removable exactly if a sweep
 /// removes them.
 #[test]
-fn what_is_half_made_or_damaged_is_promised_as_a_sweep_removes_it() {
+fn half_made_objects() {
     let names = Names::new("inspect-half-made");
     let write = |kind: &str, word: u64, len: usize| {
         let mut content = word.to_ne_bytes().to_vec();
@@ -154,7 +154,7 @@ fn staying_role(link: &Link, arguments: &[&str]) {
 
 /// The report shows how far behind a receiver is, and which process it is in.
 #[test]
-fn channels_are_shown_with_their_ends_and_how_full_they_are() {
+fn channels() {
     let names = Names::new("inspect-channels");
     let provider = names.provider().build().unwrap();
     let mut sender = Sender::builder().capacity(8).loans(16).create(&provider, "alone").unwrap();
@@ -214,7 +214,7 @@ fn borrowers_role(link: &Link, arguments: &[&str]) {
 /// Loans through a channel are listed with their process, and returned ones no longer count, even
 /// before the sender sends again.
 #[test]
-fn a_stopped_receiver_is_named_with_what_it_was_lent() {
+fn stopped_receiver() {
     const LENGTHS: [usize; 4] = [1_000, 3 << 20, 0, 3 << 20];
     let names = Names::new("inspect-lent");
     let provider = names.provider().build().unwrap();
@@ -256,7 +256,7 @@ fn a_stopped_receiver_is_named_with_what_it_was_lent() {
 
 /// The age starts again when a receiver takes the next message.
 #[test]
-fn the_age_of_a_loan_is_that_of_the_message() {
+fn age_of_loan() {
     let names = Names::new("inspect-loan-age");
     let provider = names.provider().build().unwrap();
     let mut sender = Sender::builder().capacity(2).loans(1).create(&provider, "c").unwrap();
@@ -276,7 +276,7 @@ fn the_age_of_a_loan_is_that_of_the_message() {
 
 /// A process that keeps memory of a closed provider is still listed with it.
 #[test]
-fn what_a_receiver_still_reads_is_lent_after_publisher_and_provider_were_dropped() {
+fn loan_without_publisher() {
     let names = Names::new("inspect-lent-still");
     let provider = names.provider().build().unwrap();
     let mut publisher = Publisher::create(&provider, "c").unwrap();
@@ -295,7 +295,7 @@ fn what_a_receiver_still_reads_is_lent_after_publisher_and_provider_were_dropped
 /// A receiver that keeps the latest is not blamed for withdrawn messages, which leave the book
 /// without being returned.
 #[test]
-fn what_each_receiver_of_a_publisher_was_lent_is_exact_after_any_steps() {
+fn loans_by_receiver() {
     let names = Names::new("inspect-lent-steps");
     let provider = names.provider().build().unwrap();
     let mut publisher = Publisher::builder().receivers(2).capacity(4).loans(8).create(&provider, "c").unwrap();
@@ -346,7 +346,7 @@ fn what_each_receiver_of_a_publisher_was_lent_is_exact_after_any_steps() {
 /// A damaged object, or one that changes during the inspection, neither crashes the operator's tool
 /// nor hides the others.
 #[test]
-fn damaged_objects_are_reported_and_hide_nothing() {
+fn damaged_objects_are_reported() {
     let names = Names::new("inspect-garbage");
     let provider = names.provider().max_shared(8).build().unwrap();
     let sender = Sender::builder().capacity(2).loans(2).create(&provider, "c").unwrap();
@@ -421,7 +421,7 @@ fn damaged_branches_are_listed() {
 
 /// A display never shows 9 messages where 8 fit.
 #[test]
-fn waiting_is_never_above_the_capacity() {
+fn waiting_within_capacity() {
     let names = Names::new("inspect-waiting");
     let provider = names.provider().build().unwrap();
     let sender = Sender::builder().capacity(2).create(&provider, "c").unwrap();
@@ -453,7 +453,7 @@ fn strangers_role(link: &Link, arguments: &[&str]) {
 
 /// Objects of other users that may not be read are not reported as damaged.
 #[test]
-fn what_belongs_to_another_user_is_counted_and_nothing_else() {
+fn objects_of_other_users() {
     let names = Names::new("inspect-stranger");
     let provider = names.provider().build().unwrap();
     let buffer = provider.alloc(100_000).unwrap();
@@ -468,7 +468,7 @@ fn what_belongs_to_another_user_is_counted_and_nothing_else() {
 
 /// A sender that restarts during an inspection appears neither as damaged nor twice.
 #[test]
-fn a_name_that_is_used_again_during_a_look_is_one_channel_and_whole() {
+fn restart_during_look() {
     let names = Names::new("inspect-again");
     let provider = names.provider().build().unwrap();
     let mut inspector = inspector(&names);
@@ -511,7 +511,7 @@ fn poor_role(link: &Link, arguments: &[&str]) {
 }
 
 #[test]
-fn a_look_at_many_objects_needs_few_descriptors() {
+fn few_descriptors() {
     let names = Names::new("inspect-many");
     let provider = names.provider().build().unwrap();
     let sender = |number| Sender::builder().capacity(2).loans(2).create(&provider, &format!("c{number}")).unwrap();
@@ -524,7 +524,7 @@ fn a_look_at_many_objects_needs_few_descriptors() {
 
 /// An inspection does not count as a peer, block a lock, or keep an object alive.
 #[test]
-fn a_look_leaves_no_trace() {
+fn no_trace() {
     let names = Names::new("inspect-no-trace");
     let provider = names.provider().build().unwrap();
     let mut publisher = Publisher::builder().receivers(1).create(&provider, "c").unwrap();

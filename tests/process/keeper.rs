@@ -15,7 +15,7 @@ const CHANNELS: usize = 3;
 /// Guards against a list that the kernel unmaps before walking it when it kills a process for lack
 /// of memory, or that a peer can write: the other ends would stay parked.
 #[test]
-fn the_list_of_bells_lies_in_shared_pages_that_no_peer_has() {
+fn robust_list_is_private() {
     let names = Names::new("keeper");
     let child = Child::start("keeper", &[names.prefix()]);
     child.expect_done();

@@ -37,7 +37,7 @@ pub(crate) fn start(names: &Names) -> (Child, ProviderId, [Descriptor; 2]) {
 
 /// A publisher's crash neither crashes its readers nor leaves them waiting.
 #[test]
-fn views_outlive_a_killed_owner_and_new_peers_are_told_that_it_is_dead() {
+fn views_outlive_killed_owner() {
     let names = Names::new("owner-dead");
     let (owner, id, descriptors) = start(&names);
     let peer = Peer::start(names.prefix());
@@ -63,7 +63,7 @@ fn views_outlive_a_killed_owner_and_new_peers_are_told_that_it_is_dead() {
 
 /// `Client::trim` keeps what a view still reads, and what it keeps is unmapped with the view.
 #[test]
-fn a_trim_after_the_owner_was_killed_leaves_held_views_alone() {
+fn trim_spares_views_of_killed_owner() {
     let names = Names::new("owner-trim");
     let (owner, _, descriptors) = start(&names);
     let peer = Peer::start(names.prefix());
@@ -80,7 +80,7 @@ fn a_trim_after_the_owner_was_killed_leaves_held_views_alone() {
 }
 
 #[test]
-fn views_outlive_an_owner_that_ends_by_itself() {
+fn views_outlive_exited_owner() {
     let names = Names::new("owner-ends");
     let (owner, id, descriptors) = start(&names);
     let peer = Peer::start(names.prefix());

@@ -106,7 +106,7 @@ fn message(provider: &Provider, len: usize, seed: u64) -> ShmBuf {
 
 /// Guards against losing large chunks, and in the end the whole cap, to crashing peers.
 #[test]
-fn an_allocation_that_needs_them_gets_the_segments_of_a_killed_peer() {
+fn alloc_reclaims_segments() {
     let names = Names::new("killed-large");
     let mut scene = Scene::new(&names, 256 << 10, 2 << 20);
     scene.kill_the_victim();
@@ -114,7 +114,7 @@ fn an_allocation_that_needs_them_gets_the_segments_of_a_killed_peer() {
 }
 
 #[test]
-fn an_allocation_that_needs_them_gets_the_arena_chunks_of_a_killed_peer() {
+fn alloc_reclaims_chunks() {
     let names = Names::new("killed-small");
     let mut scene = Scene::new(&names, 4 << 10, 64 << 10);
     scene.kill_the_victim();
@@ -123,7 +123,7 @@ fn an_allocation_that_needs_them_gets_the_arena_chunks_of_a_killed_peer() {
 
 /// A killed peer's memory returns to the system even if its owner needs none.
 #[test]
-fn a_trim_gives_the_segments_of_a_killed_peer_to_the_system() {
+fn trim_reclaims() {
     let names = Names::new("killed-trim");
     let mut scene = Scene::new(&names, 256 << 10, 2 << 20);
     let before = scene.provider.stats();
@@ -137,7 +137,7 @@ fn a_trim_gives_the_segments_of_a_killed_peer_to_the_system() {
 }
 
 #[test]
-fn a_trim_while_the_peer_lives_takes_nothing_from_it() {
+fn trim_spares_living_peer() {
     let names = Names::new("killed-not");
     let provider = names.provider().max_bytes(1 << 20).build().unwrap();
     let peer = Peer::start(names.prefix());
@@ -155,7 +155,7 @@ fn a_trim_while_the_peer_lives_takes_nothing_from_it() {
 
 /// A peer that crashes, or leaves by `exit` as C programs do, costs no more than a killed one.
 #[test]
-fn however_a_peer_ends_the_allocation_that_needs_it_gets_its_memory() {
+fn alloc_after_any_end() {
     for how in Ending::ALL {
         let names = Names::new(&format!("ends-{how:?}"));
         let mut scene = Scene::new(&names, 256 << 10, 2 << 20);
@@ -165,7 +165,7 @@ fn however_a_peer_ends_the_allocation_that_needs_it_gets_its_memory() {
 }
 
 #[test]
-fn however_a_peer_ends_a_reclaim_takes_back_its_leases_and_nobody_elses() {
+fn reclaim_after_any_end() {
     for how in Ending::ALL {
         let names = Names::new(&format!("reclaimed-{how:?}"));
         let mut scene = Scene::new(&names, 4 << 10, 64 << 10);

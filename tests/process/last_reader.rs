@@ -107,7 +107,7 @@ fn start_both(prefix: &str, way: &str, len: usize) -> (Child, Child) {
 /// A crash costs no memory after the last reader is done, even if the publisher restarted before
 /// that.
 #[test]
-fn the_last_message_that_is_dropped_leaves_nothing_of_a_killed_owner() {
+fn last_message_sweeps() {
     for way in ["pair", "publisher"] {
         let names = Names::new(&format!("last-{way}"));
         let owner = start_owner(names.prefix(), way, 100_000);
@@ -132,7 +132,7 @@ fn the_last_message_that_is_dropped_leaves_nothing_of_a_killed_owner() {
 }
 
 #[test]
-fn a_receiver_that_leaves_unread_messages_leaves_nothing_of_a_killed_owner() {
+fn unread_messages_are_swept() {
     for way in ["pair", "publisher"] {
         let names = Names::new(&format!("last-unread-{way}"));
         let (owner, reader) = start_both(names.prefix(), way, 100_000);
@@ -146,7 +146,7 @@ fn a_receiver_that_leaves_unread_messages_leaves_nothing_of_a_killed_owner() {
 /// The first of several receivers leaves the unread messages of the others, and the last one
 /// removes them.
 #[test]
-fn the_last_of_several_receivers_removes_what_a_killed_publisher_left() {
+fn last_receiver_sweeps() {
     let names = Names::new("last-several");
     let owner = start_owner(names.prefix(), "publisher", 100_000);
     owner.expect_done();
@@ -169,7 +169,7 @@ fn the_last_of_several_receivers_removes_what_a_killed_publisher_left() {
 /// A reader's helper process does not remove a dead publisher's messages, which its parent still
 /// reads.
 #[test]
-fn a_forked_child_of_the_last_reader_removes_nothing() {
+fn forked_child_sweeps_nothing() {
     let names = Names::new("last-fork");
     let owner = start_owner(names.prefix(), "pair", 100_000);
     owner.expect_done();
@@ -187,7 +187,7 @@ fn a_forked_child_of_the_last_reader_removes_nothing() {
 /// A subscriber that attaches by descriptor frees a dead publisher's memory, but not what another
 /// client may still attach to.
 #[test]
-fn the_last_client_that_lets_go_leaves_nothing_of_a_killed_owner() {
+fn last_client_sweeps() {
     let names = Names::new("last-client");
     let owner = start_owner(names.prefix(), "descriptor", 100_000);
     let Message::Sent(descriptor) = owner.hear() else { panic!("not a descriptor") };
@@ -207,7 +207,7 @@ fn the_last_client_that_lets_go_leaves_nothing_of_a_killed_owner() {
 /// A subscriber that keeps running does not keep the memory of objects that were swept while it
 /// read.
 #[test]
-fn the_last_view_of_a_swept_segment_lets_go_of_its_memory() {
+fn last_view_frees_swept_segment() {
     let names = Names::new("last-view");
     let owner = start_owner(names.prefix(), "descriptor", 100_000);
     let Message::Sent(descriptor) = owner.hear() else { panic!("not a descriptor") };
@@ -225,7 +225,7 @@ fn the_last_view_of_a_swept_segment_lets_go_of_its_memory() {
 /// A publisher that restarts at once on a small /dev/shm starts as soon as all readers have
 /// released their memory.
 #[test]
-fn a_successor_that_waits_gets_a_killed_owners_memory_when_the_last_reader_is_gone() {
+fn waiting_successor_is_served() {
     for way in ["pair", "publisher"] {
         for end in ["lets-go", "is-killed"] {
             let names = Names::new(&format!("last-{way}-{end}"));
@@ -236,7 +236,7 @@ fn a_successor_that_waits_gets_a_killed_owners_memory_when_the_last_reader_is_go
 
 /// Memory left by killed processes is available without waiting or restarting.
 #[test]
-fn whoever_is_short_of_memory_gets_what_killed_processes_left() {
+fn shortage_sweeps() {
     for what in ["alloc", "sender", "publisher-and-receiver"] {
         let names = Names::new(&format!("last-short-{what}"));
         child::run_in_small_shm("last-reader-small-shm", &[names.prefix(), "pair", what]);

@@ -37,7 +37,7 @@ fn with_epoch(peer: PeerId, epoch: u64) -> PeerId {
 /// What a peer held is reclaimed if the peer is killed while it leaves, without waiting for another
 /// peer to take the same slot.
 #[test]
-fn a_peer_that_was_killed_while_it_left_is_found_dead() {
+fn killed_during_disconnect() {
     let names = Names::new("leaving");
     let provider = names.provider().build().unwrap();
     let control = control(&names, provider.id());
@@ -74,7 +74,7 @@ fn a_peer_that_was_killed_while_it_left_is_found_dead() {
 
 /// Guards against a grant to a forged or damaged id, whose message would never become free again.
 #[test]
-fn a_slot_that_nobody_has_gets_no_grant_by_any_epoch() {
+fn no_grant_to_empty_slot() {
     let names = Names::new("leaving-ids");
     let provider = names.provider().build().unwrap();
     let message = message(&provider, 3);
@@ -96,7 +96,7 @@ fn a_slot_that_nobody_has_gets_no_grant_by_any_epoch() {
 /// A rogue peer cannot shorten the owner's search for leases of the dead, which would leave their
 /// messages leased for ever.
 #[test]
-fn the_owner_knows_by_itself_where_to_look_for_leases_of_the_dead() {
+fn forged_slot_state() {
     let names = Names::new("leaving-wild");
     let provider = names.provider().build().unwrap();
     let messages: Vec<_> = (0..5).map(|seed| message(&provider, seed)).collect();

@@ -43,7 +43,7 @@ fn receivers(prefix: &str) -> Vec<Receiver> {
 /// A message is not reused while it is held and others are sent, and buffers dropped out of order
 /// are returned.
 #[test]
-fn a_thousand_messages_of_three_channels_are_held_and_dropped_out_of_order() {
+fn thousand_loans_out_of_order() {
     let names = Names::new("loans-thousand");
     let provider = provider(names.prefix());
     let create = |number| Sender::builder().capacity(16).create(&provider, &name(number)).unwrap();
@@ -96,7 +96,7 @@ fn holder_role(link: &Link, arguments: &[&str]) {
 /// A message that is still read is not overwritten when its sender's process goes on with another
 /// provider.
 #[test]
-fn a_message_outlives_its_sender_and_its_provider() {
+fn message_outlives_sender_and_provider() {
     let names = Names::new("loans-outlive");
     let first = provider(names.prefix());
     let mut sender = Sender::create(&first, &name(0)).unwrap();
@@ -138,7 +138,7 @@ const SPACES: std::ops::Range<u64> = 0..640;
 const SPACE_STEP: usize = 32;
 
 #[test]
-fn the_first_channel_of_a_process_short_of_address_space_is_made_or_refused() {
+fn first_channel_without_address_space() {
     let names = Names::new("loans-keeper");
     let (mut made, mut refused) = (0, 0);
     for space in SPACES.step_by(SPACE_STEP) {

@@ -16,7 +16,7 @@ const CONTROL: usize = 4096 + 128 * RECORDS;
 /// An embedded publisher that asks for locked memory learns at once if it cannot have it, and is
 /// not refused memory that it was promised.
 #[test]
-fn a_locked_provider_stays_within_the_limit_and_says_so_when_it_cannot() {
+fn memlock_limit() {
     let names = Names::new("locked");
     let child = Child::start("lock-memory", &[names.prefix()]);
     match child.hear() {
@@ -35,9 +35,9 @@ fn role(link: &Link, arguments: &[&str]) {
         return link.send(&Message::Refused(format!("the right to lock memory cannot be given up: {error}")));
     }
     sys::set_limit(libc::RLIMIT_MEMLOCK, LIMIT as u64);
-    a_cap_above_the_limit_is_refused(prefix);
+    cap_above_memlock(prefix);
     what_has_memory_is_locked(prefix);
-    a_segment_that_cannot_be_locked_is_not_made(prefix);
+    segment_above_memlock(prefix);
     sys::set_limit(libc::RLIMIT_MEMLOCK, 0);
     let error = locked(prefix).max_bytes(1).build().unwrap_err();
     assert!(matches!(error, BuildError::LockMemory { limit: 0, .. }), "{error}");
@@ -54,7 +54,7 @@ fn bytes_locked(prefix: &str) -> usize {
     mapped_memory(prefix, "Locked").unwrap() as usize
 }
 
-fn a_cap_above_the_limit_is_refused(prefix: &str) {
+fn cap_above_memlock(prefix: &str) {
     let error = locked(prefix).max_bytes(LIMIT - CONTROL + 1).build().unwrap_err();
     let BuildError::LockMemory { needed, limit } = error else { panic!("{error}") };
     assert_eq!((needed, limit), (LIMIT + 4096, LIMIT as u64), "the cap is whole pages");
@@ -87,7 +87,7 @@ fn what_has_memory_is_locked(prefix: &str) {
     assert_eq!((bytes_locked(prefix), memory(std::process::id(), "VmLck").unwrap()), (0, 0));
 }
 
-fn a_segment_that_cannot_be_locked_is_not_made(prefix: &str) {
+fn segment_above_memlock(prefix: &str) {
     let build = || locked(prefix).max_bytes(3 << 20).arena_size(3 << 20).build().unwrap();
     // Each may lock its cap; both together may not.
     let (first, second) = (build(), build());

@@ -9,7 +9,7 @@ use std::fs;
 
 /// A full tmpfs of the pool itself is not blamed on /dev/shm, and does not kill the process.
 #[test]
-fn a_full_directory_is_an_error_that_names_it() {
+fn full_directory() {
     run("full");
 }
 
@@ -22,7 +22,7 @@ fn hugetlbfs_is_refused() {
 
 /// On every kind of tmpfs, messages are complete and the pool stays within its file system.
 #[test]
-fn huge_pages_work_on_every_kind_of_tmpfs() {
+fn huge_pages_by_mount() {
     run("huge");
 }
 

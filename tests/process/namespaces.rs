@@ -112,7 +112,7 @@ impl Elsewhere {
 /// A subscriber in a container keeps what it reads although no process with its id is visible, and
 /// its leases are reclaimed when it is killed although another process has that id.
 #[test]
-fn a_peer_in_another_pid_namespace_is_seen_alive_and_dead() {
+fn peer_in_namespace() {
     let names = Names::new("spaces-peer");
     let provider = names.provider().build().unwrap();
     let Some(elsewhere) = Elsewhere::start(&names, "peer") else { return };
@@ -149,7 +149,7 @@ fn provider_and_messages(owner: &Child) -> (ProviderId, [Descriptor; 2]) {
 }
 
 #[test]
-fn an_owner_in_another_pid_namespace_is_seen_alive_and_dead() {
+fn owner_in_namespace() {
     let names = Names::new("spaces-owner");
     let Some(elsewhere) = Elsewhere::start(&names, "owner") else { return };
     let (id, descriptors) = provider_and_messages(elsewhere.peer.child());
@@ -170,7 +170,7 @@ fn an_owner_in_another_pid_namespace_is_seen_alive_and_dead() {
 }
 
 #[test]
-fn from_another_pid_namespace_an_owner_is_seen_alive_and_dead() {
+fn inspected_owner_from_namespace() {
     let names = Names::new("spaces-sees");
     let owner = Child::start("owner", &[names.prefix()]);
     let (id, descriptors) = provider_and_messages(&owner);
@@ -189,7 +189,7 @@ fn from_another_pid_namespace_an_owner_is_seen_alive_and_dead() {
 /// A publisher in a container takes nothing from living subscribers outside, and reclaims from dead
 /// ones.
 #[test]
-fn from_another_pid_namespace_peers_are_seen_alive_and_dead() {
+fn inspected_peers_from_namespace() {
     let names = Names::new("spaces-reclaims");
     let Some(elsewhere) = Elsewhere::start(&names, "reclaims") else { return };
     let Message::Sent(descriptor) = elsewhere.peer.child().hear() else { panic!("not a descriptor") };
@@ -207,7 +207,7 @@ fn from_another_pid_namespace_peers_are_seen_alive_and_dead() {
 
 /// The death of an end in a container is detected, although thread ids differ there.
 #[test]
-fn ends_of_channels_in_another_pid_namespace_are_seen_to_die() {
+fn channel_across_namespaces() {
     let names = Names::new("spaces-sender");
     let Some(elsewhere) = Elsewhere::start(&names, "sender") else { return };
     elsewhere.peer.child().expect_done();
@@ -234,7 +234,7 @@ fn ends_of_channels_in_another_pid_namespace_are_seen_to_die() {
 /// A peer whose /dev/shm is not its owner's, as in containers that share none, gets an error that
 /// hints at the cause.
 #[test]
-fn a_peer_with_another_dev_shm_is_told_that_there_is_no_provider() {
+fn other_dev_shm() {
     let names = Names::new("spaces-shm");
     let provider = names.provider().build().unwrap();
     let message = message(&provider, 3);

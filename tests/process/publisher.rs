@@ -146,7 +146,7 @@ fn publishing(names: &Names) -> Child {
 
 /// A receiver that crashes releases its memory and its seat, and no memory that others read.
 #[test]
-fn what_a_killed_receiver_had_comes_back_and_only_that() {
+fn killed_receiver_returns_loans() {
     let names = Names::new("pub-killed");
     let provider = provider(names.prefix());
     let mut publisher = Publisher::builder().receivers(2).create(&provider, CHANNEL).unwrap();
@@ -180,7 +180,7 @@ fn what_a_killed_receiver_had_comes_back_and_only_that() {
 /// A receiver that keeps crashing while nothing is sent neither fills /dev/shm nor takes all seats,
 /// and is connected once it stays.
 #[test]
-fn a_receiver_is_restarted_64_times_while_nothing_is_sent() {
+fn idle_restarts() {
     let names = Names::new("pub-restarts");
     let provider = provider(names.prefix());
     let mut publisher = Publisher::builder().receivers(2).create(&provider, CHANNEL).unwrap();
@@ -207,7 +207,7 @@ fn is_asleep(thread: libc::pid_t) -> bool {
 /// Receivers of a crashed publisher wake at once, without waiting for the once-a-second check, and
 /// receive what was sent even if they have not mapped it yet.
 #[test]
-fn when_the_publisher_is_killed_all_are_told_at_once_and_read_what_was_sent() {
+fn killed_publisher() {
     const SENT: u64 = 64;
     let names = Names::new("pub-dies");
     let quickest = (0..3).map(|_| {
@@ -261,7 +261,7 @@ fn when_the_publisher_is_killed_all_are_told_at_once_and_read_what_was_sent() {
 /// Guards against an interrupt that only the once-a-second check finds: of a publisher that has
 /// just disconnected a receiver, or of a thread whose helpers are parked.
 #[test]
-fn an_interrupt_is_found_at_once() {
+fn interrupt_is_immediate() {
     let names = Names::new("pub-interrupted");
     let provider = provider(names.prefix());
     let mut publisher = Publisher::create(&provider, CHANNEL).unwrap();
@@ -291,7 +291,7 @@ fn an_interrupt_is_found_at_once() {
 
 /// As above, where there is a helper for each receiver.
 #[test]
-fn an_interrupt_is_found_at_once_by_helpers() {
+fn interrupt_is_immediate_with_helpers() {
     let names = Names::new("pub-interrupted-one");
     let provider = provider(names.prefix());
     let _publisher = Publisher::builder().receivers(64).create(&provider, CHANNEL).unwrap();
@@ -325,7 +325,7 @@ fn an_interrupt_is_found_at_once_by_helpers() {
 }
 
 #[test]
-fn a_sweep_removes_branches_and_meetings_of_the_dead_and_none_of_the_living() {
+fn sweep_of_branches_and_meetings() {
     let names = Names::new("pub-swept");
     let publisher = publishing(&names);
     let mut lives = open(names.prefix(), Receiver::builder());
@@ -350,7 +350,7 @@ fn a_sweep_removes_branches_and_meetings_of_the_dead_and_none_of_the_living() {
 
 /// A publisher cannot take over a living one's receivers, and a restarted one gets its name back.
 #[test]
-fn a_name_belongs_to_one_living_publisher() {
+fn one_publisher() {
     let names = Names::new("pub-names");
     let first = publishing(&names);
     let own = provider(names.prefix());
@@ -406,7 +406,7 @@ fn joining_role(link: &Link, arguments: &[&str]) {
 /// A receiver misses no message without a count, and gets none twice, out of order or torn, while
 /// others join and leave.
 #[test]
-fn who_joins_while_messages_flow_misses_nothing_that_is_not_counted() {
+fn join_under_flow() {
     let names = Names::new("pub-joins");
     let provider = provider(names.prefix());
     let mut publisher = Publisher::builder().capacity(4).create(&provider, CHANNEL).unwrap();
@@ -449,7 +449,7 @@ impl Drop for SetOnDrop<'_> {
 
 /// A forked child cannot send or receive for its parent, remove its names, or take its locks.
 #[test]
-fn a_forked_child_has_neither_the_publisher_nor_the_receiver() {
+fn forked_child_has_no_ends() {
     let names = Names::new("pub-forks");
     let child = Child::start("publisher-forks", &[names.prefix()]);
     child.expect_done();
@@ -500,7 +500,7 @@ fn forking_role(link: &Link, arguments: &[&str]) {
 /// A publisher that runs short of descriptors tells a receiver that joins, leaks none in its
 /// attempts, and connects the receiver later.
 #[test]
-fn who_comes_while_the_publisher_has_no_descriptors_is_met_later() {
+fn join_at_descriptor_limit() {
     let names = Names::new("pub-poor");
     let child = Child::start("publisher-poor", &[names.prefix()]);
     child.expect_done();
@@ -566,7 +566,7 @@ fn poor_role(link: &Link, arguments: &[&str]) {
 /// A receiver that finds no room in /dev/shm gets an error instead of a signal, and leaves no
 /// half-made branch and no seat taken.
 #[test]
-fn a_receiver_for_which_dev_shm_has_no_room_is_told_so() {
+fn join_at_full_shm() {
     let names = Names::new("pub-full");
     child::run_in_small_shm("publisher-full-shm", &[names.prefix()]);
 }
@@ -605,7 +605,7 @@ fn small_publisher() -> PublisherBuilder {
 /// A damaged publisher's object neither crashes a receiver that opens it nor makes it wait for
 /// ever.
 #[test]
-fn whatever_stands_in_a_publishers_object_who_opens_it_is_refused_or_told() {
+fn open_garbage() {
     let names = Names::new("pub-garbage");
     let child = Child::start("publisher-garbage", &[names.prefix()]);
     child.expect_done();
@@ -670,7 +670,7 @@ fn garbage_role(link: &Link, arguments: &[&str]) {
 /// Guards against a publisher that can never connect a receiver because its process is at its limit
 /// of ends.
 #[test]
-fn a_publisher_has_a_bell_for_each_receiver_or_is_refused() {
+fn bell_limit() {
     let names = Names::new("pub-bells");
     let child = Child::start("publisher-bells", &[names.prefix()]);
     child.expect_done();
@@ -713,7 +713,7 @@ const TO_SENDER: u64 = 128;
 /// A receiver that overwrites its own bell and then dies is not waited for, and loses its seat and
 /// its leases.
 #[test]
-fn a_receiver_that_dies_with_a_damaged_bell_is_let_go_of() {
+fn dead_receiver_with_damaged_bell() {
     let names = Names::new("pub-bell");
     let provider = provider(names.prefix());
     let mut publisher = Publisher::builder().receivers(1).capacity(2).create(&provider, CHANNEL).unwrap();
@@ -740,7 +740,7 @@ fn a_receiver_that_dies_with_a_damaged_bell_is_let_go_of() {
 }
 
 #[test]
-fn a_receiver_that_died_before_it_was_met_is_not_there() {
+fn receiver_died_before_connect() {
     let names = Names::new("pub-unmet");
     let provider = provider(names.prefix());
     let mut publisher = Publisher::create(&provider, CHANNEL).unwrap();
@@ -752,7 +752,7 @@ fn a_receiver_that_died_before_it_was_met_is_not_there() {
 /// A publisher that is dropped removes the branches of all killed receivers, even of those that it
 /// never connected.
 #[test]
-fn drop_removes_unmet_branches() {
+fn drop_removes_unconnected_branches() {
     let names = Names::new("pub-unmet-branch");
     let provider = provider(names.prefix());
     let publisher = Publisher::create(&provider, CHANNEL).unwrap();
@@ -765,7 +765,7 @@ fn drop_removes_unmet_branches() {
 /// A publisher that is dropped tells all receivers, also those that it never connected, by their
 /// bells.
 #[test]
-fn drop_tells_unmet_receivers() {
+fn drop_notifies_unconnected_receivers() {
     let names = Names::new("pub-unmet-told");
     let provider = provider(names.prefix());
     for _ in 0..3 {

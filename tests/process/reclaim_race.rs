@@ -24,7 +24,7 @@ const MESSAGES: usize = 8_000;
 
 /// A new peer keeps its leases, so its messages are not overwritten while it reads them.
 #[test]
-fn a_peer_that_takes_a_dead_ones_slot_loses_nothing_to_those_who_reclaim() {
+fn slot_reuse_during_reclaims() {
     let names = Names::new("reclaim");
     let child = Child::start("reclaims", &[names.prefix()]);
     child.expect_done();

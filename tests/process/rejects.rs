@@ -14,7 +14,7 @@ use std::path::PathBuf;
 /// A file that any process can put into /dev/shm neither crashes nor hangs nor misleads a peer that
 /// connects. The cases run in a child, so that a hang fails the test.
 #[test]
-fn what_is_no_control_object_is_refused_with_the_reason() {
+fn garbage_control_objects() {
     let names = Names::new("rejects");
     let child = Child::start("rejects", &[names.prefix()]);
     child.expect_done();

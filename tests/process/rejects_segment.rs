@@ -16,33 +16,33 @@ const LEN: usize = 100_000;
 
 /// Garbage in a message's record does not make others read out of bounds.
 #[test]
-fn a_record_is_not_believed_before_it_is_checked() {
+fn forged_records() {
     run("record");
 }
 
 #[test]
-fn what_is_under_a_segments_name_is_checked_before_it_is_mapped() {
+fn forged_segments() {
     run("file");
 }
 
 #[test]
-fn a_pipe_or_a_socket_under_a_segments_name_is_refused_without_a_wait() {
+fn pipe_or_socket() {
     run("pipe");
 }
 
 #[test]
-fn garbage_all_over_a_control_object_crashes_nobody() {
+fn garbage_over_control_object() {
     run("garbage");
 }
 
 #[test]
-fn a_segment_that_was_truncated_before_it_is_mapped_is_refused() {
+fn truncated_segment() {
     run("truncated");
 }
 
 /// Guards against a user who replaces a provider's file to feed its peers.
 #[test]
-fn objects_of_another_user_are_refused() {
+fn foreign_owner() {
     if !own_shm::is_root() {
         return println!("SKIPPED: only root can give files away");
     }

@@ -22,7 +22,7 @@ const TRIES: usize = 3;
 
 /// A control loop's first messages do not wait for the kernel: for memory, a mapping or a lock.
 #[test]
-fn the_first_messages_after_a_reservation_make_no_system_call() {
+fn first_messages_without_syscalls() {
     let names = Names::new("reserved");
     let child = Child::start("reserved", &[names.prefix()]);
     child.expect_done();
@@ -75,7 +75,7 @@ fn sent(provider: &Provider, sender: &mut Sender, receiver: &mut Receiver, len: 
 
 /// A subscriber's first messages are not delayed by a mapping and a fault for each page.
 #[test]
-fn a_peer_that_is_warm_maps_and_faults_nothing_for_its_first_messages() {
+fn warm_peer_without_faults() {
     let faults = [(); TRIES].map(|()| {
         let names = Names::new("warmed");
         let provider = names.provider().arena_size(64 << 10).build().unwrap();

@@ -10,7 +10,7 @@ const PEERS: usize = 64;
 /// A provider whose peers crash and restart does not run out of slots, nor mistake a new peer for a
 /// dead one with grants.
 #[test]
-fn the_slot_of_a_killed_peer_is_taken_by_the_next_one() {
+fn killed_peer_frees_slot() {
     let names = Names::new("slots");
     let provider = names.provider().build().unwrap();
     let victim = Peer::start(names.prefix());
@@ -47,7 +47,7 @@ fn the_slot_of_a_killed_peer_is_taken_by_the_next_one() {
 }
 
 #[test]
-fn peers_that_are_killed_one_after_the_other_need_one_slot() {
+fn killed_peers_share_slot() {
     let names = Names::new("slots-again");
     let provider = names.provider().build().unwrap();
     let mut buffer = provider.alloc(5_000).unwrap();
@@ -70,7 +70,7 @@ fn peers_that_are_killed_one_after_the_other_need_one_slot() {
 
 /// With all 64 slots taken, another process never shares a slot, and joins once a slot is free.
 #[test]
-fn the_65th_process_gets_the_slot_of_one_that_was_killed_or_has_left() {
+fn sixty_fifth_peer() {
     let names = Names::new("slots-65");
     let provider = names.provider().build().unwrap();
     let mut buffer = provider.alloc(5_000).unwrap();

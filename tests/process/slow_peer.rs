@@ -6,13 +6,13 @@ use shm_pool::{Provider, ShmBuf};
 use std::collections::HashSet;
 
 #[test]
-fn a_held_segment_never_changes_and_is_used_again_afterwards() {
+fn held_segment() {
     let names = Names::new("slow-large");
     hold_while_publishing(&names, 1 << 20, 4 << 20);
 }
 
 #[test]
-fn a_held_arena_chunk_never_changes_and_is_used_again_afterwards() {
+fn held_chunk() {
     let names = Names::new("slow-small");
     hold_while_publishing(&names, 4 << 10, 64 << 10);
 }

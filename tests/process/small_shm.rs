@@ -19,29 +19,29 @@ const LENGTHS: [usize; 4] = [256 << 10, 4 << 10, 1 << 20, 100_000];
 const ROUNDS: usize = 40;
 
 #[test]
-fn a_small_dev_shm_is_filled_and_freed_again_and_again() {
+fn fill_and_free() {
     run("rounds");
 }
 
 /// A full /dev/shm takes no messages from their readers, and has room again once they are released.
 #[test]
-fn readers_keep_what_they_have_while_dev_shm_is_full_and_make_room_when_they_go() {
+fn readers_in_full_shm() {
     run("leased");
 }
 
 #[test]
-fn what_killed_owners_left_makes_room_for_the_next_one() {
+fn killed_owners_make_room() {
     run("swept");
 }
 
 /// One message that can never fit does not cost all others their warm memory.
 #[test]
-fn what_a_full_dev_shm_cannot_hold_destroys_nothing() {
+fn hopeless_request_spares_idle() {
     run("judged");
 }
 
 #[test]
-fn threads_that_share_a_full_dev_shm_lose_none_of_it() {
+fn threads_in_full_shm() {
     run("threads");
 }
 

@@ -152,7 +152,7 @@ fn exchange(publisher: &Child, subscriber: &Child) {
 /// A subscriber that outlives its publishers, such as a recorder, accumulates no descriptors,
 /// mappings, memory or files in /dev/shm.
 #[test]
-fn a_subscriber_does_not_grow_by_killed_publishers() {
+fn subscriber_under_publisher_kills() {
     let names = Names::new("storm-sub");
     let subscriber = start_subscriber(&names);
     let mut start = None;
@@ -177,7 +177,7 @@ fn a_subscriber_does_not_grow_by_killed_publishers() {
 
 /// A publisher loses neither memory nor slots to killed subscribers.
 #[test]
-fn a_publisher_does_not_grow_by_killed_subscribers() {
+fn publisher_under_subscriber_kills() {
     let names = Names::new("storm-pub");
     let (publisher, id) = start_publisher(&names);
     let mut start = None;
@@ -200,7 +200,7 @@ fn a_publisher_does_not_grow_by_killed_subscribers() {
 }
 
 #[test]
-fn nothing_adds_up_when_both_sides_restart_in_turn() {
+fn alternating_restarts() {
     let names = Names::new("storm-both");
     let (mut publisher, mut id) = start_publisher(&names);
     let mut subscriber = start_subscriber(&names);

@@ -36,7 +36,7 @@ const LEN: usize = 4096;
 /// Guards against a view that shows another message: the sender has released the view's lease,
 /// mistaking it for the lease that it added for a receiver that left.
 #[test]
-fn a_successor_loses_no_view_while_the_senders_core_is_contended() {
+fn contended_core() {
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         let _until_the_end = SetOnDrop(&is_over);
@@ -62,7 +62,7 @@ impl Drop for SetOnDrop<'_> {
 
 /// The same, with a sender that is stopped for a moment at any instruction.
 #[test]
-fn a_successor_loses_no_view_while_the_sender_is_stopped() {
+fn stopped_sender() {
     let mut random = 1_u64;
     let stop = |sender: &Child| {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

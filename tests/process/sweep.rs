@@ -82,7 +82,7 @@ fn killed_owner(names: &Names) -> Descriptor {
 }
 
 #[test]
-fn the_next_provider_removes_what_a_killed_owner_left() {
+fn build_sweeps() {
     let names = Names::new("sweep-build");
     let descriptor = killed_owner(&names);
     assert_eq!(shm::objects(names.prefix()).len(), OBJECTS);
@@ -97,7 +97,7 @@ fn the_next_provider_removes_what_a_killed_owner_left() {
 
 /// A sweep takes no memory from a living publisher, or from peers that still read.
 #[test]
-fn a_sweep_takes_the_dead_owners_objects_alone_and_not_from_its_readers() {
+fn sweep_spares_readers() {
     let names = Names::new("sweep-alone");
     let living = builder(names.prefix()).build().unwrap();
     let kept = published(&living, 100_000);
@@ -126,7 +126,7 @@ fn a_sweep_takes_the_dead_owners_objects_alone_and_not_from_its_readers() {
 }
 
 #[test]
-fn half_made_and_half_removed_objects_are_swept() {
+fn half_made_objects_are_swept() {
     let names = Names::new("sweep-half");
     let object = |what: &str| shm::path(&format!("{}.{:016x}.{what}", names.prefix(), MADE_UP));
     // Killed after `shm_open` or `posix_fallocate`; with the control object already removed; with a
@@ -141,7 +141,7 @@ fn half_made_and_half_removed_objects_are_swept() {
 }
 
 #[test]
-fn what_is_not_ours_is_left_alone() {
+fn foreign_objects() {
     let names = Names::new("sweep-not");
     let file = |what: &str| format!("{}.{what}", names.prefix());
     let id = |last: u64| format!("{:016x}", MADE_UP + last);
@@ -167,7 +167,7 @@ fn what_is_not_ours_is_left_alone() {
 }
 
 #[test]
-fn a_file_that_only_has_a_name_like_ours_is_neither_written_nor_removed() {
+fn file_with_our_name() {
     let names = Names::new("sweep-foreign");
     let pages = [vec![b'x'; 8192], vec![b'x'; 4096], vec![b'x'; 9]];
     let object = |last: u64, what: &str| shm::path(&format!("{}.{:016x}.{what}", names.prefix(), MADE_UP + last));
@@ -190,7 +190,7 @@ fn a_file_that_only_has_a_name_like_ours_is_neither_written_nor_removed() {
 /// A sweep does not write through one name into a file that also has another, nor removes its
 /// names.
 #[test]
-fn a_file_with_another_name_is_neither_written_nor_removed() {
+fn hard_link() {
     let names = Names::new("sweep-links");
     let kept = |file: &str| shm::path(&format!("{}.kept-{file}", names.prefix()));
     let owner = Child::start("channel-sender", &[names.prefix(), "0"]);
@@ -227,7 +227,7 @@ fn a_file_with_another_name_is_neither_written_nor_removed() {
 /// Publishers that start together after a crash do not remove each other's new objects, nor fail on
 /// objects that another one is removing.
 #[test]
-fn many_sweep_while_others_start_and_end() {
+fn concurrent_sweeps() {
     let names = Names::new("sweep-many");
     for _ in 0..4 {
         killed_owner(&names);
@@ -261,7 +261,7 @@ fn start_and_end(prefix: &str) {
 
 /// An owner that has forked, for example to start a helper, does not look alive after it died.
 #[test]
-fn a_killed_owner_is_found_dead_though_its_forked_child_lives() {
+fn killed_owner_with_forked_child() {
     let names = Names::new("sweep-fork");
     let owner = Child::start("owner-forks", &[names.prefix()]);
     let descriptor = first_message(&owner);

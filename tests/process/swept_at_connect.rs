@@ -14,7 +14,7 @@ const OWNERS: u64 = 300;
 /// A peer does not mistake a sweep, which briefly holds the dead owner's lock, for the owner, and
 /// wait for messages that are never sent.
 #[test]
-fn who_connects_to_a_dead_owner_while_it_is_swept_is_told_so() {
+fn connect_during_sweep() {
     let names = Names::new("connect-swept");
     let provider = names.provider().max_shared(1).build().unwrap();
     let mut object = fs::read(shm::path(&format!("{}.{}.ctl", names.prefix(), provider.id()))).unwrap();

@@ -56,7 +56,7 @@ fn message(provider: &Provider) -> ShmBuf {
 }
 
 #[test]
-fn by_default_another_user_is_denied() {
+fn default_mode() {
     let names = Names::new("user-default");
     let provider = names.provider().build().unwrap();
     let message = message(&provider);
@@ -67,7 +67,7 @@ fn by_default_another_user_is_denied() {
 }
 
 #[test]
-fn an_open_mode_lets_another_user_in_that_trusts_the_owner() {
+fn open_mode() {
     let names = Names::new("user-open");
     let provider = names.provider().mode(0o666).build().unwrap();
     let message = message(&provider);
@@ -88,7 +88,7 @@ fn an_open_mode_lets_another_user_in_that_trusts_the_owner() {
 
 /// Guards against a user who replaces a provider's control object to feed its peers.
 #[test]
-fn a_provider_of_another_user_is_not_trusted_unless_it_is_named() {
+fn untrusted_owner() {
     let names = Names::new("user-trust");
     let provider = names.provider().mode(0o666).build().unwrap();
     let message = message(&provider);
@@ -130,7 +130,7 @@ fn opening_role(link: &Link, arguments: &[&str]) {
 
 /// The error names the option that opens the channel, not the provider's mode.
 #[test]
-fn a_denied_channel_names_the_senders_option() {
+fn denied_channel() {
     let names = Names::new("user-channel");
     let provider = names.provider().build().unwrap();
     let sender = Sender::create(&provider, CHANNEL).unwrap();
@@ -144,7 +144,7 @@ fn a_denied_channel_names_the_senders_option() {
 /// A receiver does not wait for another user's publisher, which cannot open the receiver's objects,
 /// and a publisher cannot take another user's name.
 #[test]
-fn a_publisher_of_another_user_is_refused_even_if_it_is_named() {
+fn publisher_of_other_user() {
     let names = Names::new("user-publisher");
     let Some(stranger) = start("stranger-publishes", &[names.prefix()]) else { return };
     let objects = shm::objects(names.prefix());

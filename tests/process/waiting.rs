@@ -46,7 +46,7 @@ fn wait_while(provider: &Provider, give: impl FnOnce()) {
 }
 
 #[test]
-fn a_view_that_another_process_drops_wakes_who_waits() {
+fn remote_view_drop_wakes() {
     let names = Names::new("wait-view");
     let provider = provider(names.prefix());
     let peer = Peer::start(names.prefix());
@@ -61,7 +61,7 @@ fn a_view_that_another_process_drops_wakes_who_waits() {
 
 /// A waiter gets the memory of messages granted to a peer that leaves or is killed.
 #[test]
-fn a_peer_that_goes_wakes_who_waits_however_it_goes() {
+fn any_peer_exit_wakes() {
     let names = Names::new("wait-gone");
     let provider = provider(names.prefix());
     for round in 0..10 {
@@ -115,7 +115,7 @@ fn last_look_finds_dead_peer() {
 
 /// A publisher that sends through channels learns of a returned loan without sending again.
 #[test]
-fn a_loan_that_is_returned_wakes_who_waits() {
+fn returned_loan_wakes() {
     let names = Names::new("wait-loan");
     let provider = provider(names.prefix());
     let mut sender = Sender::create(&provider, "loans").unwrap();
@@ -146,7 +146,7 @@ fn receiver_role(link: &Link, arguments: &[&str]) {
 
 /// An owner that is killed while it waits neither blocks a peer nor leaves an object behind.
 #[test]
-fn an_owner_that_is_killed_while_it_waits_leaves_its_peers_alone() {
+fn killed_while_waiting() {
     let names = Names::new("wait-killed");
     let owner = Child::start("waiting-owner", &[names.prefix()]);
     let Message::Sent(descriptor) = owner.hear() else { panic!("no descriptor") };
@@ -176,7 +176,7 @@ fn owner_role(link: &Link, arguments: &[&str]) {
 
 /// A program that forks, as `Command` does, neither hangs in the child nor ends the parent's waits.
 #[test]
-fn a_fork_while_threads_wait_disturbs_neither_side() {
+fn fork_while_waiting() {
     let names = Names::new("wait-fork");
     let child = Child::start("waiting-forks", &[names.prefix()]);
     child.expect_done();
@@ -263,7 +263,7 @@ impl Wake for Woken {
 
 /// A provider can be dropped while a task that is no longer polled waits for it.
 #[test]
-fn a_wait_that_was_forgotten_ends_with_its_provider() {
+fn forgotten_wait() {
     let names = Names::new("wait-forgotten");
     let child = Child::start("waiting-forgets", &[names.prefix()]);
     child.expect_done();
@@ -290,7 +290,7 @@ fn forgetting_role(link: &Link, arguments: &[&str]) {
 
 /// A full /dev/shm is not fatal to a publisher that waits: others may make room there.
 #[test]
-fn a_full_file_system_is_waited_for() {
+fn wait_for_full_shm() {
     run_in_small_shm("waiting-small-shm", &[]);
 }
 
@@ -330,7 +330,7 @@ fn of_small_shm(prefix: &str) -> Provider {
 /// Two publishers on one full file system do not deadlock, and one that is killed while it waits
 /// does not block the others.
 #[test]
-fn two_processes_take_turns_on_a_full_file_system() {
+fn two_processes_in_full_shm() {
     let names = Names::new("wait-turns");
     run_in_small_shm("waiting-turns", &[names.prefix()]);
 }

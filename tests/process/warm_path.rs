@@ -24,7 +24,7 @@ const SMALLER: [usize; 4] = [64, 4 << 10, 64 << 10, 1 << 20];
 /// A publisher in steady state does not wait for the kernel: it neither maps nor locks nor uses the
 /// heap.
 #[test]
-fn a_million_warm_cycles_of_one_thread_make_no_system_call() {
+fn million_warm_cycles() {
     let names = Names::new("warm");
     let child = Child::start("warm-path", &[names.prefix()]);
     child.expect_done();
@@ -35,7 +35,7 @@ fn a_million_warm_cycles_of_one_thread_make_no_system_call() {
 
 /// A publisher with several receivers makes no system call while no thread is parked, nor do they.
 #[test]
-fn a_million_messages_to_many_receivers_make_no_system_call() {
+fn million_published_messages() {
     let names = Names::new("warm-many");
     let child = Child::start("warm-path-to-many", &[names.prefix()]);
     child.expect_done();
@@ -55,7 +55,7 @@ fn waiter_leaves_other_pools_warm() {
 
 /// Checks that the tests above can fail: without idle chunks, the same calls end the child.
 #[test]
-fn without_idle_memory_the_first_system_call_is_fatal() {
+fn first_syscall_is_fatal() {
     let names = Names::new("cold");
     let status = Child::start("warm-path-without-a-pool", &[names.prefix()]).ended();
     assert_eq!(status.signal(), Some(libc::SIGSYS), "{status}");

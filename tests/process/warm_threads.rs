@@ -20,7 +20,7 @@ const CHUNKS: usize = 24;
 /// Two threads of one publisher do not block each other in the kernel, and neither makes memory
 /// while the other has some to spare.
 #[test]
-fn two_threads_hand_buffers_over_without_a_system_call() {
+fn hand_over_without_syscalls() {
     let names = Names::new("warm2");
     let child = Child::start("warm-threads", &[names.prefix()]);
     child.expect_done();

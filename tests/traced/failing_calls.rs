@@ -90,7 +90,7 @@ struct Outcome {
 /// A limit or a full machine leaves no incomplete objects, open descriptors or mappings behind,
 /// does not end the process, and does not make the operation unusable.
 #[test]
-fn every_system_call_fails_once() {
+fn every_syscall_fails_once() {
     if !is_possible() {
         return;
     }

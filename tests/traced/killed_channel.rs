@@ -40,14 +40,14 @@ const OF_SENDERS: &[&str] = &[
 /// name and the memory on loan to the subscriber become available, and a thread that waits for it
 /// wakes.
 #[test]
-fn a_receiver_is_killed_at_every_instruction() {
+fn receiver_killed_anywhere() {
     kill_points::sweep(OF_RECEIVERS, &mut Senders { names: Names::new("traced-receiver"), round: None });
 }
 
 /// A subscriber notices the death of a publisher, and receives all sent messages exactly once; the
 /// publisher's successor can use the name.
 #[test]
-fn a_sender_is_killed_at_every_instruction() {
+fn sender_killed_anywhere() {
     let names = Names::new("traced-sender");
     let neighbour = builder(names.prefix()).build().unwrap();
     drop(sender(&neighbour, CHANNEL).unwrap());

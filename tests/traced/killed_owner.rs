@@ -42,7 +42,7 @@ const OPERATIONS: &[&str] = &[
 /// The memory of an owner that crashes at any moment is reclaimed, its readers keep their messages,
 /// and its successor removes no living owner's objects.
 #[test]
-fn an_owner_is_killed_at_every_instruction() {
+fn owner_killed_anywhere() {
     kill_points::sweep(OPERATIONS, &mut Stage::new());
 }
 

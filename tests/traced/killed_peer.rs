@@ -37,7 +37,7 @@ const OPERATIONS: &[&str] = &[
 /// A peer that crashes at any moment costs its owner neither memory nor a slot, and no other peer
 /// its message. A thread that waits for the memory wakes.
 #[test]
-fn a_peer_is_killed_at_every_instruction() {
+fn peer_killed_anywhere() {
     kill_points::sweep(OPERATIONS, &mut Stage::new());
 }
 

@@ -42,14 +42,14 @@ const OF_PUBLISHERS: &[&str] = &[
 /// Neither the publisher nor another receiver waits for a dead receiver; its messages and its seat
 /// are reclaimed.
 #[test]
-fn a_receiver_of_a_publisher_is_killed_at_every_instruction() {
+fn publishers_receiver_killed_anywhere() {
     kill_points::sweep(OF_RECEIVERS, &mut Publishers { names: Names::new("traced-comer"), round: None });
 }
 
 /// No receiver waits for a dead publisher, loses a sent message, or sees an incomplete one; a
 /// successor can use the name.
 #[test]
-fn a_publisher_is_killed_at_every_instruction() {
+fn publisher_killed_anywhere() {
     let names = Names::new("traced-publisher");
     let neighbour = builder(names.prefix()).build().unwrap();
     drop(publisher(&neighbour).unwrap());

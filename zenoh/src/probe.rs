@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_format_that_differs_is_an_error() {
+    fn changed_format() {
         let id = getrandom::u32().unwrap() | 1 << 16;
         let SegmentFile { file, .. } = create(id, LEN).unwrap().unwrap();
         write(&file, &[1, 2, 3, 4]).unwrap();

@@ -168,7 +168,7 @@ mod tests {
     /// Otherwise a receiver that has the other segment of that name in its cache reads that one for as
     /// long as it runs.
     #[test]
-    fn a_name_that_is_taken_is_passed_over() {
+    fn name_in_use() {
         let (outstanding, segments) = segments();
         let next = segments.next.load(Ordering::Relaxed);
         let taken = outstanding.next_id(next).unwrap();
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn small_ids_are_left_to_others() {
+    fn ids_skip_small_numbers() {
         let outstanding = Outstanding::new();
         for count in [0, 1, u32::MAX, 1 << 20, (1 << 20) - 1, (1 << 20) - 17] {
             let id = outstanding.next_id(count).unwrap();
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_that_cannot_be_leaves_nothing() {
+    fn failed_segment_leaves_nothing() {
         let (outstanding, segments) = segments();
         let next = segments.next.load(Ordering::Relaxed);
         let error = segments.create(1 << 50).err().unwrap();
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_goes_with_its_name() {
+    fn remove_unlinks() {
         let (_outstanding, segments) = segments();
         let segment = segments.create(PAGE).unwrap();
         assert!(segment.path.exists());

@@ -196,7 +196,7 @@ mod tests {
 
     /// A long section neither pushes the others off the screen nor leaves space unused.
     #[test]
-    fn rows_are_given_to_who_wants_them() {
+    fn rows_by_demand() {
         assert_eq!(share([3, 30, 3, 3], 22), [3, 13, 3, 3]);
         assert_eq!(share([30, 30, 30, 30], 22), [6, 6, 5, 5]);
         assert_eq!(share([3, 3, 2, 2], 22), [3, 3, 2, 2]);

@@ -70,7 +70,7 @@ mod tests {
     /// The rate covers the last two looks only: it drops when a channel goes idle, and excludes
     /// messages sent before the first look.
     #[test]
-    fn a_rate_is_of_the_last_two_looks() {
+    fn rate_of_last_two_looks() {
         let prefix = format!("cli-{}-rates", std::process::id());
         let provider = Provider::builder().name_prefix(&prefix).build().unwrap();
         let client = Client::builder().name_prefix(&prefix).build().unwrap();

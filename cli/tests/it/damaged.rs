@@ -7,7 +7,7 @@ use std::os::unix::fs::{symlink, FileExt};
 
 /// One damaged file does not hide the others.
 #[test]
-fn damaged_objects_are_shown_and_hide_nothing() {
+fn damaged_objects() {
     let names = Names::new("harm");
     let (owner, id) = Child::owner(&names.prefix, 1 << 20);
     let genuine = fs::read(names.path(&format!("{id}.ctl"))).unwrap();

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 /// Every field is documented, and every documented field exists.
 #[test]
-fn every_field_is_in_the_readme_and_the_other_way_round() {
+fn readme_lists_every_field() {
     let names = Names::new("fields");
     let (owner, _) = Child::owner(&names.prefix, 4 << 20);
     let message = owner.ask::<Published>(&Ask::Publish(1 << 20)).unwrap();

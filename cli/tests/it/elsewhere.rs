@@ -27,7 +27,7 @@ fn elsewhere(names: &Names, arguments: &[&str]) -> Option<Said> {
 
 /// A living owner outside the container does not look dead, and a sweep leaves its memory.
 #[test]
-fn who_lives_outside_is_alive_and_said_not_to_be_seen() {
+fn owner_in_other_pid_namespace() {
     let names = Names::new("elsewhere");
     let (owner, id) = Child::owner(&names.prefix, 4 << 20);
     let message = owner.ask::<Published>(&Ask::Publish(1 << 20)).unwrap();

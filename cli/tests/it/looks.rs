@@ -11,7 +11,7 @@ const MIB: u64 = 1 << 20;
 
 /// A stopped process cannot answer, but `who` still names it and its leases.
 #[test]
-fn a_stopped_subscriber_is_named_with_what_it_leases() {
+fn stopped_subscriber() {
     let names = Names::new("stopped");
     let (owner, id) = Child::owner(&names.prefix, 64 << 20);
     let message = owner.ask::<Published>(&Ask::Publish(40 << 20)).unwrap();
@@ -55,7 +55,7 @@ fn a_stopped_subscriber_is_named_with_what_it_leases() {
 
 /// A channel is listed with its processes and with the messages that wait in it.
 #[test]
-fn channels_are_shown_with_their_ends_and_how_full_they_are() {
+fn channels() {
     let names = Names::new("channels");
     let provider = names.provider().build().unwrap();
     let mut alone = Sender::builder().capacity(8).create(&provider, "alone").unwrap();
@@ -95,7 +95,7 @@ fn channels_are_shown_with_their_ends_and_how_full_they_are() {
 
 /// Messages received through a channel count as well.
 #[test]
-fn a_receiver_is_named_with_what_it_borrows() {
+fn receiver_loans() {
     let names = Names::new("borrows");
     let provider = names.provider().build().unwrap();
     let mut publisher = Publisher::builder().receivers(1).capacity(4).create(&provider, "frames").unwrap();
@@ -132,7 +132,7 @@ fn a_receiver_is_named_with_what_it_borrows() {
 
 /// Scripts can rely on the exit codes.
 #[test]
-fn exit_codes_tell_what_happened() {
+fn exit_codes() {
     let names = Names::new("codes");
     let codes = |arguments: &[&str]| names.run(arguments).code;
     assert_eq!(codes(&["ls", "--check"]), 0);
@@ -160,7 +160,7 @@ fn exit_codes_tell_what_happened() {
 
 /// `shm-pool ls | head -1` does not panic.
 #[test]
-fn who_has_heard_enough_is_no_error() {
+fn broken_pipe() {
     let names = Names::new("pipe");
     for arguments in
         [&["ls"][..], &["ls", "--json"], &["who", "--for", "0s"], &["top", "--once"], &["sweep"], &["--help"]]
@@ -175,7 +175,7 @@ fn who_has_heard_enough_is_no_error() {
 
 /// An empty variable in a script does not lead to a sweep that reports nothing left.
 #[test]
-fn prefixes_that_the_library_refuses_are_refused() {
+fn invalid_prefixes() {
     for prefix in ["", "a.b", "a b"] {
         let said = run(&["--prefix", prefix, "sweep", "--yes"]);
         let library = shm_pool::Provider::sweep(prefix).unwrap_err().to_string();
@@ -185,7 +185,7 @@ fn prefixes_that_the_library_refuses_are_refused() {
 
 /// The command line of another process cannot change what the operator's terminal shows.
 #[test]
-fn text_that_would_steer_the_terminal_is_escaped() {
+fn control_characters_are_escaped() {
     let names = Names::new("bidi");
     let task = Task::Owner { prefix: names.prefix.clone(), max_bytes: 1 << 20 };
     let owner = Child::start_as("/bin/\u{202e}tac\u{2066}\u{200f}\u{9b}x", &task);

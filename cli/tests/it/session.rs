@@ -16,7 +16,7 @@ const MIB: usize = 1 << 20;
 
 /// The operator neither restarts everything nor guesses which files are safe to delete.
 #[test]
-fn from_df_to_a_healthy_system_by_these_commands_alone() {
+fn readme_session() {
     match Child::start_with(&Task::Session, |command| give_shm(command, b"size=61m,mode=1777\0")) {
         Ok(session) => {
             println!("{}", session.hear::<String>());

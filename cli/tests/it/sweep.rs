@@ -18,7 +18,7 @@ fn state(names: &Names) -> Vec<(String, u64, i64, i64)> {
 
 /// A dry run deletes nothing, and `--yes` removes what the dry run listed.
 #[test]
-fn a_sweep_without_yes_changes_nothing_and_with_it_does_what_it_said() {
+fn dry_run_and_yes() {
     let names = Names::new("sweep");
     let (dead, id) = Child::owner(&names.prefix, 16 << 20);
     dead.ask::<Published>(&Ask::Publish(3 << 20)).unwrap();
@@ -47,7 +47,7 @@ fn a_sweep_without_yes_changes_nothing_and_with_it_does_what_it_said() {
 
 /// One prefix can be swept without the others.
 #[test]
-fn a_sweep_of_one_prefix_leaves_others_alone() {
+fn sweep_of_one_prefix() {
     let names = [Names::new("sweep-one"), Names::new("sweep-two")];
     for names in &names {
         Child::owner(&names.prefix, 1 << 20).0.kill();
@@ -64,7 +64,7 @@ fn a_sweep_of_one_prefix_leaves_others_alone() {
 
 /// A receiver does not lose a dead sender's messages, and the output says why memory stays.
 #[test]
-fn what_a_living_receiver_still_reads_is_kept_and_said_to_be() {
+fn sweep_keeps_read_segments() {
     let names = Names::new("sweep-read");
     let sender = Child::start(&Task::Sender { prefix: names.prefix.clone(), channel: "c".to_owned() });
     sender.hear::<()>();
@@ -83,7 +83,7 @@ fn what_a_living_receiver_still_reads_is_kept_and_said_to_be() {
 
 /// `sweep` names damaged objects instead of reporting that nothing is left.
 #[test]
-fn damaged_objects_are_kept_and_named() {
+fn sweep_keeps_damaged_objects() {
     let names = Names::new("sweep-harm");
     let files = ["noise.channel", "other.0000000000000001.branch", "0000000000000003.ctl"].map(|kind| names.path(kind));
     files.iter().for_each(|path| fs::write(path, [0x5a; 8_192]).unwrap());
@@ -108,7 +108,7 @@ fn damaged_objects_are_kept_and_named() {
 
 /// A program can tell which provider's memory is removed.
 #[test]
-fn json_names_what_goes() {
+fn sweep_json() {
     let names = Names::new("sweep-names");
     let (dead, id) = Child::owner(&names.prefix, 1 << 20);
     dead.kill();

@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The output fits scripts and terminals of the usual size.
 #[test]
-fn one_frame_as_text_fits_80_columns_and_24_lines() {
+fn one_frame_fits_80_by_24() {
     let names = Names::new("top-once");
     let (owner, id) = Child::owner(&names.prefix, 64 << 20);
     let lengths = [40 << 20, 3 << 20, 100_000];
@@ -48,7 +48,7 @@ fn one_frame_as_text_fits_80_columns_and_24_lines() {
 
 /// A rate counts messages, and a quiet channel's rate is zero.
 #[test]
-fn rates_are_of_messages_that_were_sent_between_two_looks() {
+fn message_rates() {
     let names = Names::new("top-rates");
     let provider = names.provider().build().unwrap();
     let [mut busy, mut quiet] = ["busy", "quiet"].map(|name| Publisher::create(&provider, name).unwrap());
@@ -93,7 +93,7 @@ impl Drop for End<'_> {
 
 /// Guards against a screen that never refreshes, and a terminal left without echo.
 #[test]
-fn the_screen_refreshes_and_the_terminal_is_restored_after_q() {
+fn quit_restores_terminal() {
     let names = Names::new("top-q");
     let mut top = Screen::start(&names);
     let provider = names.provider().build().unwrap();
@@ -119,7 +119,7 @@ fn narrow_screens_show_names() {
 
 /// The terminal is restored, and the exit status names the signal.
 #[test]
-fn the_terminal_is_restored_after_sigterm() {
+fn sigterm_restores_terminal() {
     let names = Names::new("top-term");
     let top = Screen::start(&names);
     kill(Pid::from_raw(top.process.id() as i32), Signal::SIGTERM).unwrap();
@@ -129,7 +129,7 @@ fn the_terminal_is_restored_after_sigterm() {
 
 /// Closing the window does not leave a process behind.
 #[test]
-fn it_ends_with_its_terminal() {
+fn ends_with_terminal() {
     let names = Names::new("top-gone");
     let Screen { mut process, master, .. } = Screen::start(&names);
     drop(master);

@@ -335,7 +335,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_range_holds_as_many_units_as_it_has() {
+    fn range_capacity() {
         for units in [1, 2, 3, 15, 64, 1000, 16_384] {
             let mut carver = Carver::new(units).unwrap();
             assert_eq!(carver.carve(units, false), Some(0), "all of {units} in one piece");
@@ -394,7 +394,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_history_agrees_with_the_model(
+        fn agrees_with_model(
             units in 1..300usize,
             steps in proptest::collection::vec(step(), 1..200),
         ) {

@@ -100,7 +100,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_history_agrees_with_a_list_of_pages(
+        fn agrees_with_list_of_pages(
             steps in proptest::collection::vec((any::<bool>(), 0..PAGES, 1..90usize), 1..60),
         ) {
             let (mut holes, mut model) = (Holes::all(PAGES).unwrap(), [true; PAGES]);

@@ -45,7 +45,7 @@ const INVALIDATED: u64 = 10;
 
 /// Otherwise each message costs what zenoh's provider costs, or the pool grows.
 #[test]
-fn a_message_that_was_read_is_the_next_one_of_any_length() {
+fn reuse_after_read() {
     let backend = PoolBackend::builder().max_bytes(64 << 20).build().unwrap();
     let pool = BufferPool::new(&backend);
     for len in [64, 1000, SMALL, 64 << 10, 1 << 20, 8 << 20] {
@@ -67,7 +67,7 @@ fn a_message_that_was_read_is_the_next_one_of_any_length() {
 }
 
 #[test]
-fn an_unsent_buffer_is_back_at_once() {
+fn reuse_of_unsent() {
     let (_, pool) = pool();
     let address = pool.alloc(LARGE).unwrap().as_ptr();
     for _ in 0..1000 {
@@ -78,7 +78,7 @@ fn an_unsent_buffer_is_back_at_once() {
 }
 
 #[test]
-fn a_warm_pool_touches_no_heap() {
+fn warm_without_heap() {
     let (_, pool) = pool();
     for len in [64, SMALL, LARGE] {
         let publish = || {
@@ -97,7 +97,7 @@ fn a_warm_pool_touches_no_heap() {
 /// Otherwise the dropped `ZBytes` of a publisher, or one of two local readers, frees what another
 /// still reads.
 #[test]
-fn a_buffer_is_not_used_again_while_anybody_has_it_in_any_form() {
+fn no_reuse_while_referenced() {
     let (_, pool) = pool();
     let (kept, first) = message(&pool, LARGE, 1);
     let clone = kept.clone();
@@ -118,7 +118,7 @@ fn a_buffer_is_not_used_again_while_anybody_has_it_in_any_form() {
 
 /// Otherwise two threads write one buffer.
 #[test]
-fn threads_share_a_pool_and_never_a_buffer() {
+fn threads() {
     let (_, pool) = pool();
     thread::scope(|scope| {
         for thread in 0..4 {
@@ -142,7 +142,7 @@ fn threads_share_a_pool_and_never_a_buffer() {
 }
 
 #[test]
-fn lengths_of_one_class_share_a_buffer_and_each_arrives_as_it_is() {
+fn lengths_of_one_class() {
     let (_, pool) = pool();
     let address = message(&pool, 4096, 0).1;
     for len in (4033..=4096).chain([4096, 4033]) {
@@ -166,7 +166,7 @@ fn lengths_of_one_class_share_a_buffer_and_each_arrives_as_it_is() {
 /// Otherwise a reader that keeps what it got stops all reuse, and its buffer can never go zenoh's
 /// way.
 #[test]
-fn a_buffer_that_is_read_for_long_is_let_go() {
+fn long_read_is_forgotten() {
     let (backend, pool) = pool();
     let held = [(); 6].map(|()| message(&pool, LARGE, 7));
     let publish = |count| (0..count).for_each(|_| drop(message(&pool, LARGE, 8)));
@@ -185,7 +185,7 @@ fn a_buffer_that_is_read_for_long_is_let_go() {
 
 /// Otherwise the pool grows while a slow reader has many, or each allocation searches all of them.
 #[test]
-fn memory_follows_what_is_in_flight() {
+fn memory_follows_use() {
     let (backend, pool) = pool();
     let mut in_flight = VecDeque::new();
     let mut random = fastrand::Rng::with_seed(2);
@@ -206,7 +206,7 @@ fn memory_follows_what_is_in_flight() {
 
 /// Otherwise memory is what it was in the worst moment, for ever.
 #[test]
-fn a_burst_is_forgotten() {
+fn burst_is_returned() {
     let (backend, pool) = pool();
     let burst: Vec<_> = (0..100).map(|_| message(&pool, SMALL, 1)).collect();
     assert_eq!(pool.stats().made, 100);
@@ -220,7 +220,7 @@ fn a_burst_is_forgotten() {
 
 /// Otherwise what was idle in a window, and has made way since, is given up a second time.
 #[test]
-fn what_has_made_way_is_not_forgotten_again() {
+fn evicted_is_not_counted_twice() {
     let (backend, pool) = pool();
     drop((0..100).map(|_| pool.alloc(SMALL).unwrap()).collect::<Vec<_>>());
     let unsent = |count| (0..count).for_each(|_| drop(pool.alloc(SMALL).unwrap()));
@@ -233,7 +233,7 @@ fn what_has_made_way_is_not_forgotten_again() {
 }
 
 #[test]
-fn at_the_cap_other_lengths_make_way_and_then_it_is_an_error_with_figures() {
+fn cap() {
     let (backend, pool) = pool();
     for (lens, count) in [([LARGE, SMALL], CAP / LARGE), ([SMALL, LARGE], CAP / SMALL)] {
         let fill = |len| -> Vec<_> { std::iter::from_fn(|| pool.alloc(len).ok()).collect() };
@@ -260,7 +260,7 @@ fn at_the_cap_other_lengths_make_way_and_then_it_is_an_error_with_figures() {
 }
 
 #[test]
-fn a_wait_ends_when_a_buffer_comes_back_or_was_read_or_the_time_is_over() {
+fn wait() {
     let (_, pool) = pool();
     let mut buffers: Vec<_> = std::iter::from_fn(|| pool.alloc(LARGE).ok()).collect();
     let error = pool.alloc_timeout(LARGE, Duration::from_millis(2)).unwrap_err();
@@ -280,7 +280,7 @@ fn a_wait_ends_when_a_buffer_comes_back_or_was_read_or_the_time_is_over() {
 }
 
 #[test]
-fn the_first_messages_of_a_reservation_touch_no_heap_and_make_nothing() {
+fn first_reserved_messages() {
     let (backend, pool) = pool();
     let reservation = pool.reserve(SMALL, 8).unwrap();
     let (made, carved) = (pool.stats().made, backend.stats().misses());
@@ -301,7 +301,7 @@ fn the_first_messages_of_a_reservation_touch_no_heap_and_make_nothing() {
 }
 
 #[test]
-fn everything_goes_back_with_the_pool_and_messages_outlive_it() {
+fn pool_drop() {
     let (backend, pool) = pool();
     let (held, _) = message(&pool, LARGE, 5);
     let mut buffer = pool.alloc(SMALL).unwrap();
@@ -325,7 +325,7 @@ fn everything_goes_back_with_the_pool_and_messages_outlive_it() {
 
 /// Otherwise a forked child writes into its parent's messages, or counts its parent's readers down.
 #[test]
-fn a_forked_child_gets_nothing_and_gives_nothing() {
+fn forked_child() {
     let (backend, pool) = pool();
     let (sent, _) = message(&pool, LARGE, 1);
     let unsent = pool.alloc(LARGE).unwrap();
@@ -361,7 +361,7 @@ const SAME: &str = "shm-pool/same";
 /// Otherwise a buffer is used again under one of its readers: in another process, in another session
 /// of this process, or in the publisher's own session.
 #[test]
-fn no_reader_ever_sees_its_message_change() {
+fn message_is_stable() {
     let (_, pool) = pool();
     let session = session::open("listen", session::ANY_PORT);
     let endpoint = session::endpoint(&session);
@@ -390,7 +390,7 @@ fn no_reader_ever_sees_its_message_change() {
 /// Otherwise what a killed subscriber held is lost: zenoh takes back only what no living process
 /// confirms, and the pool confirms what it keeps.
 #[test]
-fn what_a_killed_subscriber_held_comes_back() {
+fn killed_subscriber() {
     for asks in [false, true] {
         let (backend, pool) = pool();
         let mut receiver = Child::start("receiver", &[]);
@@ -426,7 +426,7 @@ fn what_a_killed_subscriber_held_comes_back() {
 
 /// Otherwise the pool's buffers are not what zenoh's users put into replies and attachments.
 #[test]
-fn a_reply_and_an_attachment_take_a_buffer() {
+fn reply_and_attachment() {
     let backend = builder().build().unwrap();
     let pool = BufferPool::new(&backend);
     let session = session::open("listen", "tcp/127.0.0.1:0");

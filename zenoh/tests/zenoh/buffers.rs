@@ -15,7 +15,7 @@ struct Pose {
 unsafe impl ResideInShm for Pose {}
 
 #[test]
-fn a_typed_buffer_is_aligned_for_its_type() {
+fn typed_alignment() {
     let backend = backend();
     let provider = backend.provider();
     let pose: Typed<MaybeUninit<Pose>, ZShmMut> = provider.alloc(TypedLayout::<Pose>::new()).wait().unwrap();
@@ -26,7 +26,7 @@ fn a_typed_buffer_is_aligned_for_its_type() {
 }
 
 #[test]
-fn a_shrunk_buffer_comes_back_whole() {
+fn shrunk_buffer() {
     let backend = backend();
     let provider = backend.provider();
     for len in [SMALL, LARGE] {
@@ -43,7 +43,7 @@ fn a_shrunk_buffer_comes_back_whole() {
 }
 
 #[test]
-fn a_buffer_outlives_provider_and_backend() {
+fn buffer_outlives_backend() {
     for len in [SMALL, LARGE] {
         let backend = backend();
         let provider = backend.provider();
@@ -62,7 +62,7 @@ fn a_buffer_outlives_provider_and_backend() {
 
 /// Otherwise dropping the local buffer recycles a message that somebody else still reads.
 #[test]
-fn a_message_is_not_used_again_while_anybody_has_it() {
+fn no_reuse_while_read() {
     let backend = backend();
     let provider = backend.provider();
     let held: ZShm = alloc::<Collecting>(&provider, LARGE, 1).unwrap().into();
@@ -79,7 +79,7 @@ fn a_message_is_not_used_again_while_anybody_has_it() {
 }
 
 #[test]
-fn two_providers_may_share_a_pool() {
+fn two_providers() {
     let backend = backend();
     let providers = [backend.provider(), backend.provider()];
     let messages = [&providers[0], &providers[1]].map(|provider| alloc::<Collecting>(provider, LARGE, 3).unwrap());

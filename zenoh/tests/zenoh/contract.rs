@@ -20,7 +20,7 @@ fn is_orphan(segment: u32) -> bool {
 }
 
 #[test]
-fn a_segment_is_what_zenoh_would_have_made() {
+fn segment_file() {
     let backend = backend();
     assert_eq!(backend.id(), 0, "stock receivers need no client of ours");
     for size in [SMALL, LARGE] {
@@ -37,7 +37,7 @@ fn a_segment_is_what_zenoh_would_have_made() {
 }
 
 #[test]
-fn a_stock_receiver_finds_the_bytes() {
+fn stock_receiver() {
     let backend = backend();
     let chunks: Vec<AllocatedChunk> =
         [64, SMALL, 100, LARGE, SMALL, LARGE].into_iter().map(|size| alloc(&backend, size, 1)).collect();
@@ -58,7 +58,7 @@ fn a_stock_receiver_finds_the_bytes() {
 }
 
 #[test]
-fn alignment_is_honoured_up_to_a_page_and_refused_beyond() {
+fn alignments() {
     let backend = backend();
     for align in (0..=12).map(|log2| 1 << log2) {
         for size in [align, 4096, SMALL * 4, LARGE] {
@@ -77,7 +77,7 @@ fn alignment_is_honoured_up_to_a_page_and_refused_beyond() {
 }
 
 #[test]
-fn a_layout_that_can_never_fit_is_refused_at_once() {
+fn impossible_layout() {
     let backend = crate::support::builder().max_alloc(LARGE).build().unwrap();
     backend.layout_for(layout(LARGE, 1)).unwrap();
     // Otherwise a policy that waits for memory waits for ever.
@@ -86,7 +86,7 @@ fn a_layout_that_can_never_fit_is_refused_at_once() {
 }
 
 #[test]
-fn ids_do_not_come_again() {
+fn ids_are_unique() {
     let mut seen = std::collections::HashSet::new();
     for _ in 0..50 {
         let backend = backend();
@@ -106,7 +106,7 @@ fn ids_do_not_come_again() {
 /// Otherwise idle segments hold memory that no message needs: receivers never unmap a segment, so
 /// it must stay, and serve other messages.
 #[test]
-fn a_segment_stays_and_its_memory_comes_and_goes() {
+fn segments_stay() {
     let backend = backend();
     let chunk = alloc(&backend, LARGE, 1);
     let segment = chunk.descriptor.segment;
@@ -139,7 +139,7 @@ fn a_segment_stays_and_its_memory_comes_and_goes() {
 }
 
 #[test]
-fn a_sweep_leaves_live_segments_alone() {
+fn sweep_spares_living() {
     let backend = backend();
     let chunks = [alloc(&backend, SMALL, 1), alloc(&backend, LARGE, 1)];
     cleanup_orphaned_shm_segments();
@@ -150,7 +150,7 @@ fn a_sweep_leaves_live_segments_alone() {
 }
 
 #[test]
-fn nothing_is_left_behind() {
+fn nothing_is_left() {
     let backend = backend();
     let mut chunks = vec![alloc(&backend, SMALL, 1), alloc(&backend, LARGE, 1), alloc(&backend, 2 * LARGE, 1)];
     let segments: Vec<u32> = chunks.iter().map(|chunk| chunk.descriptor.segment).collect();

@@ -32,7 +32,7 @@ fn just_alloc_after_all_was_read<B: ShmProviderBackend>(provider: &ShmProvider<B
 }
 
 #[test]
-fn just_alloc_succeeds_after_messages_were_read() {
+fn just_alloc() {
     assert!(just_alloc_after_all_was_read(&backend().provider()));
     assert!(!just_alloc_after_all_was_read(&stock()));
 }
@@ -49,13 +49,13 @@ fn seen_of<B: ShmProviderBackend>(provider: &ShmProvider<B>, len: usize) -> usiz
 }
 
 #[test]
-fn available_tells_what_is_available() {
+fn available() {
     assert_eq!(seen_of(&backend().provider(), LARGE), LARGE);
     assert_eq!((stock().available(), seen_of(&stock(), LARGE)), (0, 0), "zenoh's default does not know");
 }
 
 #[test]
-fn a_message_can_grow_to_its_size_class() {
+fn try_resize() {
     let [full, more] = [4096, 4097].map(|len| NonZeroUsize::new(len).unwrap());
     let mut ours = alloc(&backend().provider(), SMALL - 40);
     ours.try_resize(full).unwrap();
@@ -65,7 +65,7 @@ fn a_message_can_grow_to_its_size_class() {
 }
 
 #[test]
-fn collecting_tells_the_size_class() {
+fn garbage_collect() {
     fn collected<B: ShmProviderBackend>(provider: &ShmProvider<B>) -> usize {
         drop(alloc(provider, SMALL - 40));
         provider.garbage_collect()
@@ -82,19 +82,19 @@ fn largest_alignment<B: ShmProviderBackend>(provider: &ShmProvider<B>) -> usize 
 }
 
 #[test]
-fn alignment_ends_at_a_page() {
+fn max_alignment() {
     assert_eq!((largest_alignment(&backend().provider()), largest_alignment(&stock())), (4096, 1));
 }
 
 #[test]
-fn a_cap_is_whole_pages() {
+fn cap_rounds_up() {
     let ours = shm_pool_zenoh::PoolBackend::builder().max_bytes(5000).build().unwrap();
     assert_eq!(ours.available(), 8192);
 }
 
 /// Otherwise somebody counts on writing a message in place that a buffer pool has, too.
 #[test]
-fn a_received_message_of_a_buffer_pool_is_never_held_alone() {
+fn received_is_never_unique() {
     use zenoh::bytes::ZBytes;
     use zenoh::shm::zshmmut;
     let pool = BufferPool::new(&backend());

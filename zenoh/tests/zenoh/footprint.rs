@@ -24,7 +24,7 @@ fn peak(backend: &PoolBackend) -> usize {
 
 /// Otherwise the pool grows to the cap under a policy that never collects.
 #[test]
-fn memory_follows_what_is_in_flight_and_not_the_cap() {
+fn memory_follows_use() {
     for depth in [0, 1, 4] {
         let backend = builder().build().unwrap();
         publish(&backend.provider(), LARGE, depth, 500);
@@ -34,7 +34,7 @@ fn memory_follows_what_is_in_flight_and_not_the_cap() {
 }
 
 #[test]
-fn many_in_flight_cost_a_seventh_more() {
+fn overhead_is_a_seventh() {
     let backend = builder().build().unwrap();
     publish(&backend.provider(), SMALL, 800, 20_000);
     let chunks: usize = backend.stats().classes.iter().map(|class| class.chunks).sum();
@@ -43,7 +43,7 @@ fn many_in_flight_cost_a_seventh_more() {
 
 /// Otherwise a class that was large once grows to that size again before it is collected.
 #[test]
-fn a_burst_is_forgotten() {
+fn burst_is_returned() {
     let backend = builder().max_idle_per_class(4).build().unwrap();
     let provider = backend.provider();
     publish(&provider, SMALL, 600, 2_000);
@@ -57,7 +57,7 @@ fn a_burst_is_forgotten() {
 /// Otherwise `collect_early(false)` has no effect: without early collection, the pool grows to the
 /// cap before zenoh collects.
 #[test]
-fn collecting_late_fills_the_cap() {
+fn collect_late() {
     let backend = builder().collect_early(false).build().unwrap();
     publish(&backend.provider(), LARGE, 1, 500);
     assert_eq!(peak(&backend), CAP);
@@ -70,7 +70,7 @@ fn collecting_late_fills_the_cap() {
 }
 
 #[test]
-fn each_provider_of_a_pool_collects_its_own() {
+fn two_collecting_providers() {
     let backend = builder().build().unwrap();
     drop(backend.provider());
     let providers = [backend.provider(), backend.provider()];

@@ -37,7 +37,7 @@ impl Subscriber for Counter {
 
 /// Otherwise a publisher that waits for memory logs a thousand lines a second.
 #[test]
-fn a_full_dev_shm_is_logged_once_and_again_only_after_there_was_memory() {
+fn enospc_is_logged_once() {
     match Child::start_with("full-shm", &[], give_small_shm) {
         Ok(mut child) => {
             child.link.expect("as it should be");

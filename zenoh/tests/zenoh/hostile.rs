@@ -11,7 +11,7 @@ fn descriptor(segment: u32, chunk: u32, len: usize) -> ChunkDescriptor {
 }
 
 #[test]
-fn a_chunk_is_freed_once() {
+fn free_once() {
     let backend = backend();
     for size in [SMALL, LARGE] {
         let chunk = backend.alloc(&layout(size, 1)).unwrap();
@@ -25,7 +25,7 @@ fn a_chunk_is_freed_once() {
 }
 
 #[test]
-fn a_descriptor_that_is_nearly_right_is_ignored() {
+fn forged_descriptor() {
     let backend = backend();
     let [small, large] = [SMALL, LARGE].map(|size| backend.alloc(&layout(size, 1)).unwrap());
     let in_use = backend.stats().bytes_in_use;
@@ -54,7 +54,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(30))]
 
     #[test]
-    fn random_descriptors_are_ignored(
+    fn random_descriptors(
         made_up in prop::collection::vec((any::<u32>(), any::<u32>(), 1usize..), 500),
         bits in prop::collection::vec(0u32..128, 500),
     ) {
@@ -79,7 +79,7 @@ proptest! {
 
 /// Otherwise a forked child allocates from its parent's pool, or gives the parent's memory back.
 #[test]
-fn a_forked_child_gets_nothing() {
+fn forked_child() {
     let backend = backend();
     let provider = backend.provider();
     let idle = backend.alloc(&layout(LARGE, 1)).unwrap();

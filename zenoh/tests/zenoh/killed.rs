@@ -117,7 +117,7 @@ fn start_and_kill_publisher(memory: &str, endpoint: &str, receiver: &mut Child, 
 /// Otherwise the documented remedy does not bring back what a dead receiver held: zenoh leaves the
 /// reference count of a dead receiver as it was.
 #[test]
-fn a_receiver_is_killed_while_it_holds_messages() {
+fn killed_receiver() {
     let backend = backend();
     let provider = backend.provider();
     let (mut receiver, endpoint) = start_receiver();
@@ -158,7 +158,7 @@ fn sweep() {
 /// Otherwise a receiver loses the messages of a dead publisher that it holds, or cannot read those
 /// of the next one.
 #[test]
-fn a_publisher_is_killed_and_started_again() {
+fn killed_publisher() {
     let (mut receiver, endpoint) = start_receiver();
     for (memory, byte, len) in [(POOL, 1, LARGE), (BUFFERS, 50, SMALL), (BUFFERS, 100, 2 * LARGE)] {
         start_and_kill_publisher(memory, &endpoint, &mut receiver, len, byte);
@@ -193,7 +193,7 @@ fn kept_of_dead_publishers(memory: &str) -> (usize, usize) {
 /// Otherwise our segments, which zenoh's receivers never unmap, cost them more memory than zenoh's
 /// own backend does, or many more mappings.
 #[test]
-fn a_receiver_keeps_no_more_of_dead_publishers_than_with_zenohs_backend() {
+fn memory_of_dead_publishers() {
     let (segments, bytes) = kept_of_dead_publishers(POOL);
     let (stock_segments, stock_bytes) = kept_of_dead_publishers(STOCK);
     assert!(stock_bytes >= 3 * CAP, "a receiver of zenoh's backend has all of it mapped: {stock_bytes}");

@@ -26,7 +26,7 @@ where
 }
 
 #[test]
-fn exhausted_freed_and_allocated_again_a_hundred_times() {
+fn exhaust_and_free() {
     let backend = backend();
     let provider = backend.provider();
     let mut counts = Vec::new();
@@ -47,7 +47,7 @@ fn exhausted_freed_and_allocated_again_a_hundred_times() {
 }
 
 #[test]
-fn garbage_collection_makes_room_at_the_cap() {
+fn collection_makes_room() {
     let provider = backend().provider();
     let mut messages = exhaust::<Collecting>(&provider, LARGE);
     messages.pop();
@@ -57,7 +57,7 @@ fn garbage_collection_makes_room_at_the_cap() {
 
 /// Otherwise free memory that small messages have cut up cannot hold a large one.
 #[test]
-fn small_messages_make_room_for_a_large_one() {
+fn small_make_room_for_large() {
     let provider = backend().provider();
     let small = exhaust::<JustAlloc>(&provider, 4096);
     assert!(is_out_of_memory(&alloc::<Collecting>(&provider, CAP / 2, 1).unwrap_err()));
@@ -66,7 +66,7 @@ fn small_messages_make_room_for_a_large_one() {
 }
 
 #[test]
-fn defragmenting_is_allowed_and_tells_the_largest_message() {
+fn defragment() {
     let backend = backend();
     let provider = backend.provider();
     let held = alloc::<Defragment<GarbageCollect>>(&provider, LARGE, 1).unwrap();
@@ -84,7 +84,7 @@ fn defragmenting_is_allowed_and_tells_the_largest_message() {
 
 /// Otherwise zenoh's policy retries an allocation that cannot succeed.
 #[test]
-fn defragmenting_promises_what_fits_and_no_more() {
+fn defragment_promises_what_fits() {
     let backend = PoolBackend::builder().max_bytes(64 << 20).arena_size(1 << 20).build().unwrap();
     let provider = backend.provider();
     let mut messages = exhaust::<JustAlloc>(&provider, 128 << 10);
@@ -98,7 +98,7 @@ fn defragmenting_promises_what_fits_and_no_more() {
 }
 
 #[test]
-fn deallocating_takes_the_youngest_message_away() {
+fn deallocate() {
     let backend = backend();
     let provider = backend.provider();
     let messages = exhaust::<JustAlloc>(&provider, LARGE);
@@ -111,7 +111,7 @@ fn deallocating_takes_the_youngest_message_away() {
 }
 
 #[test]
-fn blocking_waits_for_a_reader() {
+fn block_on() {
     let provider = backend().provider();
     let messages = exhaust::<JustAlloc>(&provider, LARGE);
     thread::scope(|scope| {
@@ -122,7 +122,7 @@ fn blocking_waits_for_a_reader() {
 }
 
 #[test]
-fn awaiting_waits_for_a_reader() {
+fn await_reader() {
     let provider = backend().provider();
     let messages = exhaust::<JustAlloc>(&provider, LARGE);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();

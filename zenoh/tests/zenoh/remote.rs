@@ -58,23 +58,23 @@ fn made_for(router: Option<&str>, readers: &[[&str; 2]]) -> u64 {
 /// Otherwise a subscriber on another machine gets something else, or keeps the publisher's memory:
 /// zenoh has copied the bytes to the network when `put` returns.
 #[test]
-fn who_has_no_shared_memory_gets_the_same_bytes_and_holds_nothing() {
+fn subscriber_without_shm() {
     assert_eq!(made_for(None, &[[COPIED; 2]]), CLASSES);
 }
 
 /// The same, two steps away.
 #[test]
-fn a_router_without_shared_memory_passes_the_bytes_on_and_holds_nothing() {
+fn router_without_shm() {
     assert_eq!(made_for(Some(COPIED), &[[COPIED; 2], [SHARED, COPIED]]), CLASSES);
 }
 
 /// Otherwise who has shared memory loses it to those beside it, or these get what is used again.
 #[test]
-fn with_and_without_shared_memory_side_by_side() {
+fn with_and_without_shm() {
     made_for(None, &[[SHARED; 2], [COPIED; 2]]);
 }
 
 #[test]
-fn a_router_with_shared_memory_serves_both() {
+fn router_with_shm() {
     made_for(Some(SHARED), &[[COPIED; 2], [SHARED; 2]]);
 }

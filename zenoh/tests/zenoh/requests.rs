@@ -29,7 +29,7 @@ fn layout(size: usize, align: usize) -> Layout {
 }
 
 #[test]
-fn every_alignment_up_to_a_page_is_kept_and_used_again() {
+fn alignments() {
     let backend = backend();
     let pool = BufferPool::new(&backend);
     for len in [0, 1, 65, 4096, 5000, LARGE, CAP / 4 + 1] {
@@ -66,7 +66,7 @@ struct Pose {
 
 /// Otherwise a publisher of values has to choose between this pool and zenoh's `Typed`.
 #[test]
-fn zenohs_typed_takes_a_buffer() {
+fn typed() {
     let pool = BufferPool::new(&backend());
     let request = pool.request(0).layout(Layout::new::<Pose>());
     let mut places = Vec::new();
@@ -91,7 +91,7 @@ pub(crate) fn poll_once<T>(future: Pin<&mut impl Future<Output = T>>) -> Poll<T>
 
 /// One thread, one executor: otherwise who awaits keeps those from running whom it waits for.
 #[test]
-fn a_future_leaves_its_thread_to_others_on_any_executor() {
+fn wait_async() {
     let pool = BufferPool::new(&backend());
     let mut held = exhaust(&pool, LARGE);
     for is_sent in [false, true] {
@@ -110,7 +110,7 @@ fn a_future_leaves_its_thread_to_others_on_any_executor() {
 
 /// Otherwise a wait of a future or a thread lasts for ever, or one waits for what another one got.
 #[test]
-fn all_of_many_waiters_are_served_threads_and_futures() {
+fn many_waiters() {
     let pool = BufferPool::new(&backend());
     let (held, pool) = (exhaust(&pool, SMALL), &pool);
     thread::scope(|scope| {
@@ -132,7 +132,7 @@ fn all_of_many_waiters_are_served_threads_and_futures() {
 
 /// Otherwise a `select!` that takes another branch loses a buffer, or keeps the pool.
 #[test]
-fn futures_can_be_dropped_at_any_time_and_nothing_is_lost() {
+fn cancel_anywhere() {
     let backend = backend();
     let pool = BufferPool::new(&backend);
     let mut random = fastrand::Rng::with_seed(3);
@@ -176,7 +176,7 @@ impl Wake for Bell {
 }
 
 #[test]
-fn a_buffer_on_its_way_to_a_future_that_is_dropped_is_back_at_once() {
+fn cancelled_delivery() {
     let pool = BufferPool::new(&backend());
     let mut held = exhaust(&pool, LARGE);
     let (bell, rung) = mpsc::sync_channel(1);
@@ -201,7 +201,7 @@ impl Wake for Bad {
 
 /// Otherwise one task's waker leaves all others asleep.
 #[test]
-fn a_waker_that_panics_harms_nobody_else() {
+fn waker_panics() {
     let pool = BufferPool::new(&backend());
     let mut held = exhaust(&pool, LARGE);
     let mut first = pin!(pool.request(LARGE).wait_async());

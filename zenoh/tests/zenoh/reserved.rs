@@ -12,7 +12,7 @@ const FIRST_MESSAGES: usize = 1000;
 /// Otherwise a publisher's first messages are late: the slowest allocations are those that make
 /// chunks and segments.
 #[test]
-fn the_first_messages_of_a_reservation_make_nothing_touch_no_heap_and_fault_no_page() {
+fn first_messages() {
     let costs = [(); 4].map(|()| {
         let backend = backend();
         SIZES.iter().for_each(|&size| backend.reserve(size, COUNT).unwrap().keep());
@@ -45,7 +45,7 @@ fn write_each_page(chunk: &mut AllocatedChunk, len: usize) {
 
 /// Otherwise a camera's frames take what was reserved for commands.
 #[test]
-fn what_is_reserved_stays_until_it_is_given_up() {
+fn reserved_stays() {
     let backend = backend();
     let provider = backend.provider();
     let reserved = backend.reserve(SMALL, COUNT).unwrap();
@@ -66,7 +66,7 @@ fn what_is_reserved_stays_until_it_is_given_up() {
 }
 
 #[test]
-fn what_cannot_be_reserved_is_an_error_and_leaves_nothing() {
+fn failed_reserve() {
     let backend = builder().max_idle_per_class(64).max_alloc(LARGE).build().unwrap();
     let kind = |len, count| match backend.reserve(len, count).unwrap_err().kind() {
         AllocErrorKind::TooLarge { .. } => "too large",

@@ -27,7 +27,7 @@ fn publish(pool: &BufferPool, publisher: &Publisher<'_>, numbers: impl IntoItera
 
 /// Otherwise who comes late gets a buffer that was used again under way, or none.
 #[test]
-fn who_joins_late_gets_every_message_from_then_on() {
+fn late_joiner() {
     let pool = BufferPool::new(&backend());
     let session = session::open("listen", ANY_PORT);
     let endpoint = session::endpoint(&session);
@@ -51,7 +51,7 @@ fn who_joins_late_gets_every_message_from_then_on() {
 
 /// Otherwise two sessions of a process mix up what they send.
 #[test]
-fn sessions_of_one_process_share_a_pool() {
+fn two_sessions() {
     const MESSAGES: usize = 2000;
     let pool = BufferPool::new(&backend());
     let serve = |name: &str| {
@@ -87,7 +87,7 @@ pub(crate) fn holder(link: &mut Link, endpoint: &str, key: &str) {
 /// Otherwise the death of one subscriber takes messages from the others, or the publisher's memory
 /// for ever.
 #[test]
-fn what_a_killed_subscriber_held_comes_back_and_nothing_from_under_the_living() {
+fn killed_subscriber() {
     const MESSAGES: usize = 40;
     let backend = backend();
     let pool = BufferPool::new(&backend);
@@ -179,7 +179,7 @@ fn answer(session: &Session, pool: &BufferPool, memory: &str) {
 
 /// Otherwise the pool's buffers serve publishers only. zenoh copies attachments, always.
 #[test]
-fn queries_and_replies_carry_buffers_and_attachments_both_ways() {
+fn queries_and_replies() {
     let pool = BufferPool::new(&backend());
     for memory in [SHARED, stream::COPIED] {
         answer(&session::open("listen", ANY_PORT), &pool, memory);

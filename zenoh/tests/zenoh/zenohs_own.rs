@@ -2,12 +2,12 @@
 //!
 //! | in zenoh | here |
 //! |---|---|
-//! | `posix_shm_provider.rs`: create, alloc, open | `a_message_is_in_a_segment_that_zenohs_client_opens` |
-//! | …: the binary heap, buddy and talc allocators | `what_is_exhausted_takes_one_for_one`; sizes are rounded up to classes, so that fewer fit than bytes divided by length |
-//! | `shm.rs`: unicast, to one without shared memory, resized and relaid | `a_tenth_of_the_memory_suffices_whole_resized_and_relaid` |
+//! | `posix_shm_provider.rs`: create, alloc, open | `zenohs_client_opens_segment` |
+//! | …: the binary heap, buddy and talc allocators | `exhausted`; sizes are rounded up to classes, so that fewer fit than bytes divided by length |
+//! | `shm.rs`: unicast, to one without shared memory, resized and relaid | `tenth_of_memory` |
 //! | …: multicast | not here: it needs zenoh's UDP transport |
 //! | …: start-up, implicit optimisation | not here: they use zenoh's own provider whatever a publisher has |
-//! | `unicast_shm.rs`: with and without low latency, a peer without shared memory | `two_messages_worth_of_memory_carry_a_thousand`; a cap is whole pages, so it is four |
+//! | `unicast_shm.rs`: with and without low latency, a peer without shared memory | `two_messages_of_memory`; a cap is whole pages, so it is four |
 //! | …: a receiver that is stalled while messages are queued | `messages_that_wait_in_a_stalled_receivers_queue_stay` |
 //!
 //! All that goes through sessions runs on a provider and on a buffer pool.
@@ -33,7 +33,7 @@ fn backend(max_bytes: usize) -> PoolBackend {
 }
 
 #[test]
-fn a_message_is_in_a_segment_that_zenohs_client_opens() {
+fn zenohs_client_opens_segment() {
     let backend = backend(1024);
     assert!(backend.available() >= 1024);
     let chunk = backend.alloc(&layout(100, 1)).unwrap();
@@ -42,7 +42,7 @@ fn a_message_is_in_a_segment_that_zenohs_client_opens() {
 }
 
 #[test]
-fn what_is_exhausted_takes_one_for_one() {
+fn exhausted() {
     const LEN: usize = 1000;
     const COUNT: usize = 100;
     let backend = backend(LEN * COUNT);
@@ -135,7 +135,7 @@ const CHANGES: [fn(&mut ZShmMut, usize); 3] = [
 ];
 
 #[test]
-fn a_tenth_of_the_memory_suffices_whole_resized_and_relaid() {
+fn tenth_of_memory() {
     const COUNT: usize = 100;
     for has_shm in [true, false] {
         let peers = peers(has_shm, false);
@@ -165,7 +165,7 @@ fn a_tenth_of_the_memory_suffices_whole_resized_and_relaid() {
 }
 
 #[test]
-fn two_messages_worth_of_memory_carry_a_thousand() {
+fn two_messages_of_memory() {
     const COUNT: usize = 1000;
     const LEN: usize = 1024;
     for (has_shm, is_low_latency) in [(true, false), (false, false), (true, true), (false, true)] {
