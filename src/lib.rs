@@ -152,7 +152,7 @@
 //! | feature | default | what it adds |
 //! |---|---|---|
 //! | `stream` | no | [`channel::Receiver`] is a `futures_core::Stream` |
-//! | `tracing` | no | events of the target `shm_pool`, for subscribers of the crate `tracing`: provider created and closed, segment created and destroyed, idle memory released (`debug`), exhausted (`debug`), peer died, dead owners' objects swept, receivers of a publisher connected and disconnected. None on the warm path |
+//! | `tracing` | no | events of the target `shm_pool`, for subscribers of the crate `tracing`: provider created and closed, segment created and destroyed, idle memory released (`debug`), exhausted (`debug`), peer died, dead owners' objects swept, receivers of a publisher connected, refused and disconnected. None on the warm path. A subscriber must not allocate or send with the provider that emits the event, which may hold a lock |
 //!
 //! # More
 //!

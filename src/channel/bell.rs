@@ -55,7 +55,9 @@
 //!
 //! Another process of the same user can write to the word, even by accident. So a waiting end
 //! checks once a second, however short its waits are, whether it is ready and whether the ringer's
-//! process still holds its lock. Garbage delays a wake-up but prevents none. A receiver that a
+//! process still holds its lock. Garbage delays a wake-up but prevents none. A sender that has seen its
+//! receiver remembers that, so garbage cannot make a dead receiver look like one that has not joined
+//! yet. A receiver that a
 //! publisher has not connected yet has a bell without a ringer; it learns of the publisher's death
 //! by this check.
 //!

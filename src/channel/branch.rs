@@ -103,7 +103,10 @@ impl Branch {
     /// Returns `true` if the receiver's bell says that it closed or died.
     #[inline]
     pub(super) fn is_gone(&self) -> bool {
-        self.object.shared().to_sender().is_gone()
+        let shared = self.object.shared();
+        // For its effect: each message may be the last one before the bell is damaged.
+        shared.has_had_receiver();
+        shared.to_sender().is_gone()
     }
 
     /// Returns `true` if the next slot is known to be free, without checking it.

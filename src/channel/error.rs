@@ -259,11 +259,12 @@ pub enum RecvError {
     /// message stays queued for the next call.
     #[error("a message that cannot be mapped now, and is still there")]
     NotNow(#[source] OsError),
-    /// The publisher has not connected this receiver because its process has run out of descriptors
-    /// or memory. The receiver misses messages until the publisher retries, when it next sends or
-    /// is asked for its receivers.
+    /// The publisher has not connected this receiver because the system refused, mostly because its
+    /// process has run out of descriptors or memory. The receiver misses messages until the publisher
+    /// retries, when it next sends or is asked for its receivers. They are counted: the first message
+    /// reports them ([`Message::missed`](super::Message::missed)).
     #[error(
-        "the publisher cannot connect this receiver, for want of descriptors or memory: {}; raise the limit of descriptors of its process, and receive again",
+        "the publisher cannot connect this receiver: {}; if its process has too few descriptors, raise the limit, and receive again",
         io::Error::from_raw_os_error(*.errno)
     )]
     NotConnected {

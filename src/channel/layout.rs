@@ -35,7 +35,7 @@ use crate::protocol::control::{CHANNEL_MAGIC, CLOSED, OPEN, OWNER_BYTE};
 use crate::protocol::ids::ProviderId;
 use std::mem::size_of;
 use std::os::unix::fs::MetadataExt;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// The version of the layout and of its protocol.
 pub(crate) const VERSION: u32 = 6;
@@ -340,6 +340,8 @@ pub(super) struct Shared {
     loans: usize,
     /// The offset of the words of the loans.
     lent_at: usize,
+    /// See [`has_had_receiver`](Self::has_had_receiver). Private to this process, unlike the bell.
+    had_receiver: AtomicBool,
 }
 
 impl Shared {
@@ -351,7 +353,9 @@ impl Shared {
     pub(super) fn new(mapping: Mapping, facts: &Facts) -> Self {
         let _ = mapping.prefault(0..size(facts.slots, facts.loans));
         let Facts { slots, loans, .. } = *facts;
-        Self { mapping, slots, loans, lent_at: lent_offset(slots, loans) }
+        // A branch is created by its receiver.
+        let had_receiver = AtomicBool::new(facts.kind == Kind::Branch);
+        Self { mapping, slots, loans, lent_at: lent_offset(slots, loans), had_receiver }
     }
 
     pub(super) fn header(&self) -> &Header {
@@ -420,5 +424,22 @@ impl Shared {
     #[inline]
     pub(super) fn to_sender(&self) -> &Bell {
         &self.header().to_sender.0
+    }
+
+    /// Returns `true` if this process has seen the receiver of the channel, even if it has left or its
+    /// bell was damaged since. For the sender, which looks with each message.
+    #[inline]
+    pub(super) fn has_had_receiver(&self) -> bool {
+        // Relaxed: it says nothing about other memory.
+        self.had_receiver.load(Ordering::Relaxed) || self.is_receiver_new()
+    }
+
+    #[cold]
+    fn is_receiver_new(&self) -> bool {
+        let is_new = self.to_sender().is_held();
+        if is_new {
+            self.had_receiver.store(true, Ordering::Relaxed);
+        }
+        is_new
     }
 }

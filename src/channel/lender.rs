@@ -218,15 +218,13 @@ pub(super) struct Lender {
     loans: Loans<Chunk>,
     /// `true` once the sender is closed and lends nothing more.
     is_closed: AtomicBool,
-    /// `true` if there was a receiver from the start, holding its lock.
-    has_receiver: bool,
 }
 
 impl Lender {
     /// Creates a lender. There are as many `loans` as the object says.
     pub(super) fn new(object: &Object, loans: Loans<Chunk>) -> Self {
-        let (shared, locks, has_receiver) = (object.shared().clone(), object.locks().clone(), object.is_branch());
-        Self { shared, locks, fork_epoch: fork::epoch(), loans, is_closed: AtomicBool::new(false), has_receiver }
+        let (shared, locks) = (object.shared().clone(), object.locks().clone());
+        Self { shared, locks, fork_epoch: fork::epoch(), loans, is_closed: AtomicBool::new(false) }
     }
 
     /// Locks the freed numbers that the sender does not have yet, collecting returns if there are
@@ -331,9 +329,14 @@ impl Lender {
     /// Returns `true` if no receiver can be reading any more: its process is dead, it is closed and
     /// its messages are dropped, or none has joined and none can.
     fn is_nobody_reading(&self) -> bool {
+        let (bell, had_receiver) = (self.shared.to_sender(), self.shared.has_had_receiver());
+        let is_unlocked = || !self.locks.is_locked(RECEIVER_BYTE);
+        if had_receiver && is_unlocked() {
+            // Garbage may have made the bell of the dead receiver free for another one.
+            bell.close();
+        }
         // The order matters: a receiver that joins now already holds the lock, or is refused.
-        let was_there = self.has_receiver || self.is_closed() || self.shared.to_sender().is_gone();
-        was_there && !self.locks.is_locked(RECEIVER_BYTE)
+        (had_receiver || self.is_closed() || bell.is_gone()) && is_unlocked()
     }
 }
 

@@ -50,7 +50,7 @@
 //! | P1 | check whether the count has changed: one load in each call | `Disconnected`, by a check, within a second |
 //! | P2 | read the ids of all seats: Acquire, partner of R3 | the same |
 //! | P3 | open each branch not seen before | the same |
-//! | P3' | or, if descriptors or memory have run out, write the error number to the seat, and try again later | [`NotConnected`](super::RecvError::NotConnected), within a second; then the same |
+//! | P3' | or, if the system refuses, write the error number to the seat, note how many messages were sent, and try again later | [`NotConnected`](super::RecvError::NotConnected), within a second; then the same |
 //! | P4 | hold the branch's bell: the receiver is connected. Once: a bell that was held is not held again. Its place in the robust list was reserved with the seat | `Disconnected`, at once: the kernel rings |
 //! | P5 | send it the history, and ring | the same, after what was sent |
 //!
@@ -79,7 +79,7 @@
 //!
 //! | damaged | effect |
 //! |---|---|
-//! | the count, an id | a receiver whose id is at another seat too is connected once. Otherwise the publisher looks for branches that do not exist, or overlooks a new receiver. Branches already open are safe: the publisher keeps its own list, and opens none twice, whatever seats name it |
+//! | the count, an id | a receiver whose id is at another seat too is connected once. Otherwise the publisher looks for branches that do not exist, or overlooks a new receiver. Branches already open are safe: the publisher keeps its own list, and opens none twice, whatever seats name it and whatever its bell says |
 //! | the reason for a refusal | a connected receiver does not notice. An unconnected one gets an error, and continues to wait |
 //! | the header | new receivers are refused |
 

@@ -243,14 +243,7 @@ impl Object {
     /// Returns `true` if the receiver's process is alive, or no receiver has joined yet. For the
     /// sender.
     pub(super) fn may_have_receiver(&self) -> bool {
-        // A branch is created by its receiver.
-        let may_come = self.seat.is_none() && !self.shared.to_sender().is_held();
-        may_come || self.is_receiver_locked()
-    }
-
-    /// Returns `true` if the object is a branch, which has a receiver from the start.
-    pub(super) fn is_branch(&self) -> bool {
-        self.seat.is_some()
+        !self.shared.has_had_receiver() || self.is_receiver_locked()
     }
 
     /// Returns `true` if a process holds the receiver's lock, and so may still read. For the

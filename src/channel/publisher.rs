@@ -43,7 +43,6 @@ use super::meeting::{Meeting, Seat, MAX_SEATS};
 use super::message;
 use super::object::Object;
 use super::outlet::{Outlet, ReceiverState};
-use super::receiver::may_work_later;
 use super::ring::Words;
 use super::rules::OnFull;
 use super::{DEFAULT_LOANS, DEFAULT_SLOTS, DEFAULT_SPIN};
@@ -183,7 +182,9 @@ impl PublisherBuilder {
             channel: name.to_owned(),
             pool: Arc::downgrade(provider.pool()),
             outlets: Vec::new(),
+            sent: 0,
             seen: [0; MAX_SEATS],
+            refused: [(0, 0); MAX_SEATS],
             arrivals: 0,
             history: VecDeque::new(),
             history_len: self.history.min(self.slots),
@@ -233,8 +234,12 @@ pub struct Publisher {
     /// The connected receivers. Those with [`OnFull::Wait`] precede the others, so that nothing is
     /// withdrawn for a message that is not sent.
     outlets: Vec<Outlet>,
+    /// The number of messages sent, to however many receivers.
+    sent: u64,
     /// The id of the branch last seen at each seat.
     seen: [u64; MAX_SEATS],
+    /// The id of the receiver last refused at each seat, and `sent` at its first refusal.
+    refused: [(u64, u64); MAX_SEATS],
     /// The count of arrivals at the last check.
     arrivals: u32,
     /// The last messages, for new receivers.
@@ -414,6 +419,7 @@ impl Publisher {
         if is_one_gone {
             self.let_go();
         }
+        self.sent += 1;
         Ok(takers)
     }
 
@@ -471,7 +477,8 @@ impl Publisher {
         let meeting = self.meeting.clone();
         for (seat, id) in meeting.announced() {
             let at = seat.at();
-            if id == self.seen[at] {
+            // Another process may have copied the id of a connected receiver to this seat.
+            if id == self.seen[at] || self.outlets.iter().any(|outlet| outlet.id == id) {
                 continue;
             }
             // The new receiver holds its seat's lock, so all earlier receivers of that seat have
@@ -489,9 +496,13 @@ impl Publisher {
                     self.seen[at] = id;
                     self.add(outlet);
                 }
-                // Descriptors or memory are short: the receiver stays announced.
-                Err(ChannelError::Os(error)) if may_work_later(&error) => {
+                // The system refused, for lack of descriptors or memory for example: the receiver stays
+                // announced.
+                Err(ChannelError::Os(error)) => {
                     are_all_seen = false;
+                    if self.refused[at].0 != id {
+                        self.refused[at] = (id, self.sent);
+                    }
                     // P3'
                     if seat.refuse(error.errno().unwrap_or(libc::EMFILE)) {
                         event!(warn, channel = self.channel, receiver = id, error = %crate::error::Chain(&error), "receiver not connected");
@@ -534,15 +545,19 @@ impl Publisher {
     /// Connects a new receiver and sends it the history. Returns `None` if the branch is invalid.
     fn open(&self, seat: Seat, id: u64) -> Result<Option<Outlet>, ChannelError> {
         let name = layout::branch_name(&self.names, &self.channel, id);
+        let (first_refused, sent_before) = self.refused[seat.at()];
+        let missed = if first_refused == id { self.sent - sent_before } else { 0 };
         let Some((object, facts)) = self.find(seat, &name)? else { return Ok(None) };
         let (loans, interrupts) = (branch::loans(&name, facts.loans)?, self.interrupts.clone());
         // Last, because it cannot be undone. The id may appear at two seats, or again later: a
         // second ring and lender for one receiver would reclaim its messages while it reads them.
         let Some(object) = object.meet(&name)? else { return Ok(None) };
         let branch = Branch::new(object, loans, facts.on_full, interrupts, self.pool.upgrade().as_deref());
-        let mut outlet = Outlet { branch, id, left_out: 0, dropped: 0, is_taker: false };
-        let last = self.history.len().saturating_sub(outlet.branch.object.shared().capacity().min(facts.loans));
-        for kept in self.history.iter().skip(last) {
+        let kept = self.history.len().min(branch.object.shared().capacity()).min(facts.loans);
+        // What it missed while it was refused, except what the history has of it.
+        let dropped = missed.saturating_sub(kept as u64);
+        let mut outlet = Outlet { branch, id, left_out: dropped as u32, dropped, is_taker: false };
+        for kept in self.history.iter().skip(self.history.len() - kept) {
             outlet.make_room(matches!(kept, Kept::Buffer(_)));
             match kept {
                 Kept::Buffer(buffer) => outlet.lend(buffer.place(), buffer.clone()),

@@ -14,9 +14,9 @@ pub enum OnFull {
     /// The message is dropped for this receiver, which keeps the older ones.
     DropNew = 1,
     /// The oldest unreceived message of this receiver is withdrawn, and its memory returned at
-    /// once, so the receiver is never further behind than its capacity. With capacity 1 it always
-    /// gets the newest message; each further slot lets the message be one older. This is the
-    /// default.
+    /// once, so the receiver is never further behind than its capacity, or by one message more if the
+    /// publisher is stopped or killed as it sends. With capacity 1 it always gets the newest message;
+    /// each further slot lets the message be one older. This is the default.
     #[default]
     KeepLatest = 2,
 }

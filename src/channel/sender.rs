@@ -127,7 +127,9 @@ impl Sender {
     /// [`SendErrorKind::Interrupted`], [`SendErrorKind::Forked`].
     pub fn wait_for_receiver(&mut self, timeout: Duration) -> Result<(), SendErrorKind> {
         self.check_fork()?;
-        self.branch.wait(Duration::ZERO, Deadline::after(timeout), |object, _| object.shared().to_sender().is_held())
+        self.branch.wait(Duration::ZERO, Deadline::after(timeout), |object, _| {
+            object.shared().has_had_receiver() && !object.shared().to_sender().is_gone()
+        })
     }
 
     /// Blocks until the receiver has received everything and asked for more, for at most `timeout`.

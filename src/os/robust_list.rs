@@ -35,7 +35,8 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 /// The longest list that the kernel walks: its `ROBUST_LIST_LIMIT`.
 pub(crate) const MAX_BELLS: usize = 2048;
 
-/// Stack size of the keeper's thread in bytes: enough for four system calls and libc's own needs.
+/// Stack size of the keeper's thread in bytes: enough for four system calls and libc's own needs. If
+/// the program's thread-local variables leave too little of it, the thread gets the default stack.
 const STACK: usize = 64 << 10;
 
 #[derive(Debug)]
@@ -149,19 +150,36 @@ impl Keeper {
         }
     }
 
-    /// Starts the thread and returns its id, by which the kernel identifies the holder. The thread
+    /// Returns the id of the thread, by which the kernel identifies the holder. Starts it on the first
+    /// call.
+    fn thread(&'static self, state: &mut KeeperState) -> Result<u32, Failed> {
+        match state.thread {
+            Some(thread) => Ok(thread),
+            None => {
+                let started = self.start(Some(STACK)).or_else(|failed| match failed.error.raw_os_error() {
+                    Some(libc::EINVAL) => self.start(None),
+                    _ => Err(failed),
+                });
+                Ok(*state.thread.insert(started?))
+            }
+        }
+    }
+
+    /// Starts the thread, with a stack of this size or the default, and returns its id. The thread
     /// receives no signals: those belong to the program.
     ///
     /// Uses libc, because the standard library gives each thread a second stack for signals and
     /// aborts if that allocation fails.
-    fn start(&'static self) -> Result<u32, Failed> {
+    fn start(&'static self, stack: Option<usize>) -> Result<u32, Failed> {
         self.has_begun.store(0, Ordering::Relaxed);
         let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
         let result = |number: i32| if number == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(number)) };
         // SAFETY: `attributes` is a valid place to write to.
         result(unsafe { libc::pthread_attr_init(attributes.as_mut_ptr()) }).map_err(failed("pthread_attr_init"))?;
-        // SAFETY: initialised above. If libc rejects the size, its default stays.
-        unsafe { libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), STACK) };
+        if let Some(stack) = stack {
+            // SAFETY: initialised above. If libc rejects the size, its default stays.
+            unsafe { libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), stack) };
+        }
         // SAFETY: initialised above. The call cannot fail with this value.
         unsafe { libc::pthread_attr_setdetachstate(attributes.as_mut_ptr(), libc::PTHREAD_CREATE_DETACHED) };
         let mut thread = MaybeUninit::<libc::pthread_t>::uninit();
@@ -243,10 +261,14 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// Reserves places for later entries. Fails with `ENOSPC` if not enough are free.
+    /// Reserves places for later entries, and starts the keeper's thread. Fails with `ENOSPC` if not
+    /// enough are free.
     pub(crate) fn take(count: usize) -> Result<Self, Failed> {
         let keeper = Keeper::get()?;
-        keeper.state.lock().take(count)?;
+        let mut state = keeper.state.lock();
+        keeper.thread(&mut state)?;
+        state.take(count)?;
+        drop(state);
         Ok(Self { keeper, count })
     }
 }
@@ -295,10 +317,7 @@ impl Listed {
         let entry = entry.cast::<ListEntry>();
         let thread = {
             let mut state = keeper.state.lock();
-            let thread = match state.thread {
-                Some(thread) => thread,
-                None => *state.thread.insert(keeper.start()?),
-            };
+            let thread = keeper.thread(&mut state)?;
             let first = keeper.head.list.next.load(Ordering::Relaxed);
             // SAFETY: memory for an entry, by this function's contract.
             unsafe { entry.as_ptr().write(ListEntry { next: AtomicPtr::new(first) }) };

@@ -133,6 +133,32 @@ fn start_receiver(names: &Names, way: &str) -> Child {
     child
 }
 
+/// The offset in a pair, in bytes, of the bell that its receiver rings.
+const TO_SENDER: u64 = 128;
+
+/// A receiver whose bell was overwritten is found to be dead, by the sender and by the pool.
+#[test]
+fn damaged_bell_hides_no_death() {
+    for garbage in [0_u32, 77, u32::MAX] {
+        let names = Names::new("chan-bell");
+        let provider = provider(names.prefix());
+        let mut sender = sender(&provider, 2);
+        let child = start_receiver(&names, "");
+        while sender.try_send(provider.alloc(100).unwrap().freeze()).is_ok() {}
+        let channel = File::options().write(true).open(shm::path(&format!("{}.{CHANNEL}.channel", names.prefix())));
+        channel.unwrap().write_all_at(&garbage.to_ne_bytes(), TO_SENDER).unwrap();
+        child.kill();
+        assert!(provider.stats().bytes_leased > 0);
+        provider.trim();
+        assert_eq!(provider.stats().bytes_leased, 0, "{garbage:#x}");
+        let sent = sender.send_timeout(provider.alloc(100).unwrap().freeze(), Duration::from_secs(20));
+        assert_eq!(sent.unwrap_err().kind(), SendErrorKind::Disconnected, "{garbage:#x}");
+        // The sender reclaims nothing that another receiver could still get.
+        let opened = Receiver::open(&client(names.prefix()), CHANNEL).unwrap_err();
+        assert!(matches!(opened, ChannelError::HasReceiver { .. }), "{opened}");
+    }
+}
+
 fn many_through(test: &str, slots: usize, count: u64) {
     let names = Names::new(test);
     let provider = provider(names.prefix());

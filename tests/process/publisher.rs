@@ -559,7 +559,19 @@ fn poor_role(link: &Link, arguments: &[&str]) {
     };
     assert!(sent > 2, "the limit was felt");
     assert_eq!(number_of(&comes.recv().unwrap()), 4 * (sent - 1));
-    assert!((0..sent).all(|number| number_of(&known.recv().unwrap()) == 4 * number), "the other one noticed nothing");
+    let mut late = open(prefix, Receiver::builder());
+    for number in 0..3 {
+        assert_eq!(with_only(1, || send(&mut publisher, &provider, number)), 2, "one is refused");
+    }
+    assert_eq!(send(&mut publisher, &provider, 3), 3);
+    let first = late.recv().unwrap();
+    assert_eq!((number_of(&first), first.missed()), (3, 3), "what it missed is counted, though it never looked");
+    assert_eq!(publisher.receivers().map(|receiver| receiver.dropped).max(), Some(3));
+    let expected = (0..sent).map(|number| 4 * number).chain(0..4);
+    assert!(
+        expected.into_iter().all(|number| number_of(&known.recv().unwrap()) == number),
+        "the other one noticed nothing"
+    );
     link.send(&Message::Done);
 }
 

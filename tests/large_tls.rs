@@ -1,0 +1,28 @@
+//! Channels in a program whose thread-local variables take more than the stack of the thread that
+//! holds the process's bells.
+
+use shm_pool::channel::{Publisher, Receiver, Sender};
+use shm_pool::{Client, Provider};
+use std::cell::Cell;
+use std::time::Duration;
+
+thread_local! {
+    static LARGE: Cell<[u8; 256 << 10]> = const { Cell::new([0; 256 << 10]) };
+}
+
+#[test]
+fn channels() {
+    LARGE.with(|large| assert_eq!(large.get()[1], 0));
+    let prefix = format!("shm-pool-large-tls-{}", std::process::id());
+    let provider = Provider::builder().name_prefix(&prefix).max_bytes(1 << 20).build().unwrap();
+    let client = Client::builder().name_prefix(&prefix).build().unwrap();
+    let mut sender = Sender::create(&provider, "pair").unwrap();
+    let mut pair = Receiver::open(&client, "pair").unwrap();
+    sender.send_bytes(b"one").unwrap();
+    assert_eq!(&pair.recv().unwrap()[..], b"one");
+    let mut publisher = Publisher::create(&provider, "many").unwrap();
+    let mut one = Receiver::open(&client, "many").unwrap();
+    publisher.wait_for_receivers(1, Duration::from_secs(60)).unwrap();
+    assert_eq!(publisher.send_bytes(b"all"), Ok(1));
+    assert_eq!(&one.recv().unwrap()[..], b"all");
+}
