@@ -147,7 +147,7 @@ fn long() -> Fallible {
                 longest = longest.max(asked.elapsed());
                 served += usize::from(long.is_some() && asked.elapsed() <= IN_TIME);
                 drop(long);
-                // Time for short ones to lie in its place.
+                // Gives short messages time to occupy its range.
                 thread::sleep(Duration::from_millis(5));
             }
             is_over.store(true, Ordering::Relaxed);

@@ -226,7 +226,7 @@ impl BufferPool {
     ///
     /// Call this before each of the provider's `garbage_collect_unsafe`, which reclaims the messages
     /// of a receiver that [has died](crate#when-processes-die): it does not reclaim a buffer while this
-    /// pool confirms to zenoh that it has it, and the pool must not keep one that it reclaims.
+    /// pool confirms to zenoh that it holds a buffer, and the pool must not hold one that zenoh is to reclaim.
     pub fn let_go(&self) -> usize {
         match self.0.is_ours() {
             true => self.0.classes.iter().map(|class| class.lock().let_go()).sum(),
@@ -479,7 +479,7 @@ mod tests {
     const LEN: usize = 1024;
     const COUNT: usize = 2000;
 
-    /// Otherwise a waiting request keeps a CPU busy if many messages are in flight.
+    /// Guards against a waiting request that keeps a CPU busy when many messages are in flight.
     #[test]
     fn look_of_a_waiting_request_is_bounded() {
         let backend = PoolBackend::builder().max_bytes(COUNT * LEN).build().unwrap();

@@ -68,7 +68,7 @@ struct Sent {
 }
 
 impl Class {
-    /// Takes a free buffer. The oldest sent one comes before the idle ones, so that buffers that are
+    /// Takes a free buffer. Prefers the oldest sent one to the idle ones, so that buffers that are
     /// not needed stay idle.
     #[inline]
     pub(crate) fn take(&mut self) -> Option<Whole> {
@@ -126,7 +126,7 @@ impl Class {
     #[inline]
     fn take_idle(&mut self) -> Option<Whole> {
         while let Some(whole) = self.idle.pop() {
-            // No other process has it. But zenoh may have invalidated it, if this process had no CPU
+            // No other process holds it. But zenoh may have invalidated it, if this process had no CPU
             // to confirm it, and then the provider may have freed it.
             if whole.is_valid() {
                 self.low = self.low.min(self.idle.len());
@@ -191,7 +191,7 @@ impl Class {
         released
     }
 
-    /// Releases idle buffers, those first that came back first.
+    /// Releases idle buffers, those that returned first before others.
     pub(crate) fn give_up(&mut self, count: usize) {
         self.idle.drain(..count);
         self.note_gone(count);

@@ -174,7 +174,7 @@
 //!   `max_bytes`, in at most 16 segments; with zenoh's own backend it is always all of it.
 //! * A receiver is killed while it holds messages, or exits while some are on their way to it:
 //!   zenoh's count of their readers stays too high forever, so they do not return by themselves. Once
-//!   you know that a receiver has died (for example because its liveliness token is gone), call
+//!   you know that a receiver has died (for example because its liveliness token has disappeared), call
 //!   `ShmProvider::garbage_collect_unsafe`. It reclaims every message that no living process has
 //!   confirmed for 100 ms. A [`BufferPool`] confirms the buffers that it keeps, so call
 //!   [`BufferPool::let_go`] before, each time. The call is unsafe because a living receiver, or this

@@ -3,7 +3,7 @@
 //! zenoh frees a chunk by a descriptor that it read from memory that peers can write. So a descriptor
 //! is only a key here, never an address. Each chunk in use is in one cell, and freeing it means
 //! swapping it out of that cell, which succeeds for one caller only. A descriptor that is forged, or
-//! that comes twice, finds no chunk.
+//! that is used twice, finds no chunk.
 //!
 //! # Segment ids
 //!
@@ -45,7 +45,7 @@ const FIRST_COUNT: u32 = 1 << (16 - SLOT_BITS);
 /// The number of counts.
 const COUNTS: u32 = (1 << (32 - SLOT_BITS)) - FIRST_COUNT;
 
-/// The record is divided into pages of this many bytes, whatever the machine's page size.
+/// The record is divided into pages of this many bytes, independent of the machine's page size.
 const PAGE: usize = 4096;
 
 /// Chunks begin on cache lines.

@@ -5,7 +5,7 @@
 //! exits, unlinks the segments that it can lock exclusively. The process that releases the last shared
 //! lock unlinks the name, as zenoh itself does. Otherwise the next zenoh process does, for example
 //! after a publisher that has forked: its child has the mapping, and so the lock. A segment that the
-//! pool removes while receivers still have it mapped loses its memory at once. It keeps its name until
+//! pool removes while receivers still map it loses its memory at once. It keeps its name until
 //! the last of these receivers exits, so that the name is not reused.
 //!
 //! Receivers never unmap a segment, so the pool keeps it too when it is empty. Receivers also lock the
@@ -109,7 +109,7 @@ pub(crate) fn remove(id: u32, file: File) -> io::Result<()> {
     let inode = |file: &File| file.metadata().map(|data| (data.dev(), data.ino()));
     let ours = inode(&file)?;
     drop(file);
-    // Locked until the name is gone: a process that opens the file meanwhile finds it locked.
+    // Locked until the name is removed: a process that opens the file meanwhile finds it locked.
     let last = File::options().read(true).write(true).custom_flags(libc::O_NOFOLLOW).open(path(id))?;
     flock(&last, libc::LOCK_EX)?;
     if inode(&last)? == ours {
@@ -165,8 +165,8 @@ mod tests {
         (outstanding.clone(), ZenohSegments::new(outstanding, getrandom::u32().unwrap()))
     }
 
-    /// Otherwise a receiver that has the other segment of that name in its cache reads that one for as
-    /// long as it runs.
+    /// A receiver that has the other segment of that name in its cache would read that one for as long
+    /// as it runs.
     #[test]
     fn name_in_use() {
         let (outstanding, segments) = segments();

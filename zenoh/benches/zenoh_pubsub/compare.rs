@@ -1,7 +1,7 @@
 //! By how much one kind of memory differs from another, and whether that is more than noise.
 //!
-//! Runs of both are made in turn, so each round gives a ratio of its own, and whatever the machine did
-//! meanwhile is in both of its sides. A goal is missed only if the interval that has the true median
+//! Runs of both are made in turn, so each round gives a ratio of its own, and other load on the machine
+//! affects both sides alike. A goal is missed only if the interval that has the true median
 //! of the rounds' ratios with some 95 % is beyond it as a whole. One in forty rows is missed or met
 //! by chance alone. With fewer than six rounds the interval is what was seen, and tells little.
 

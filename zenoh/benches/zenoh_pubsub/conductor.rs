@@ -1,7 +1,7 @@
 //! The program itself: makes runs for each kind of memory, and prints the results side by side.
 //!
 //! A run is a publisher process and its subscriber processes. If one of them fails, or nothing is
-//! heard for long, all are ended, so that nobody waits for somebody who is gone.
+//! heard for long, all are ended, so that no process waits for one that has exited.
 
 use crate::footprint;
 use crate::limits;
@@ -52,7 +52,7 @@ impl Task {
     /// Does it.
     pub(crate) fn run(&self) -> Fallible {
         let Self { role, options } = self;
-        // Nobody else would tell it that the others are gone.
+        // No other process would notify it that the others have exited.
         end_with_parent()?;
         limits::apply(options.memlock)?;
         match role {
@@ -82,10 +82,10 @@ fn measure(options: &Options) -> Fallible<Vec<Column>> {
         }
         for column in in_turn {
             let outcome = Run::new(options, column.whose).conduct();
-            // zenoh removes an object when the last process that has it open closes it in good
-            // order. A process that was killed never does, and one that receives keeps what it has
-            // opened in globals until it exits, where the order in which things end is nobody's. So
-            // this is called when all are gone; it leaves alone what living processes have open.
+            // zenoh removes an object when the last process closes it in good order. A killed
+            // process never does, and a receiving one keeps it open in globals until it exits, in no
+            // defined order. So this is called when all have exited; it leaves alone the objects that
+            // living processes have open.
             cleanup_orphaned_shm_segments();
             match outcome? {
                 Outcome::Refused(why) => column.refused = Some(why),
@@ -104,8 +104,7 @@ fn measure(options: &Options) -> Fallible<Vec<Column>> {
 
 /// How a run has ended, if it has not failed.
 enum Outcome {
-    /// All messages came as they must: each process's name, and what it has seen; first the
-    /// publisher.
+    /// All messages arrived intact: the name and the result of each process, the publisher first.
     Finished(Vec<(String, Seen)>),
     /// There was no provider, and this is why.
     Refused(String),
@@ -118,7 +117,7 @@ struct Run<'a> {
     children: Vec<Child>,
     /// How many of them were killed.
     killed: u8,
-    /// Has the last one got a message?
+    /// Whether the last one has received a message.
     has_joined: bool,
     /// What was heard of which of them; `None` when it says no more. Nothing closes its output but
     /// its end.
@@ -233,7 +232,7 @@ impl<'a> Run<'a> {
         thread::spawn(move || {
             for line in output.lines().map_while(io::Result::ok) {
                 match serde_json::from_str(&line) {
-                    // Nobody hears it if the run has failed already.
+                    // If the run has failed already, no thread receives it.
                     Ok(said) => drop(news.send((from, Some(said)))),
                     // zenoh logs to standard output, too.
                     Err(_) => eprintln!("{line}"),

@@ -4,10 +4,10 @@
 //! | object | which it is | counted as |
 //! |---|---|---|
 //! | what connections use | mapped before the first message's memory was made | neither |
-//! | zenoh's metadata: who holds which message, who is alive | its name is a number of 16 bits | metadata |
+//! | zenoh's metadata: the readers of each message, the living processes | its name is a number of 16 bits | metadata |
 //! | messages | all others | payload |
 //!
-//! zenoh keeps metadata for both backends, so it would only blur the comparison; the report has it
+//! zenoh keeps metadata for both backends, so it would only blur the comparison; the report shows it
 //! in a row of its own.
 
 use crate::news::{figures, Figures};
@@ -18,7 +18,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// What files report their size in, whatever the file system's own blocks are.
+/// The unit in which the size of a file is reported, independent of the file system's blocks.
 const BLOCK: u64 = 512;
 
 /// This process's mappings of zenoh's objects, with a name or without.

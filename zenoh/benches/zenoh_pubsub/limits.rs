@@ -1,5 +1,5 @@
 //! What a process of a run may have: open files, and memory that is locked. For the latter it gives
-//! up CAP_IPC_LOCK, which root has: no limit of locked memory holds for whoever has it.
+//! up CAP_IPC_LOCK, which root has: with it, there is no limit of locked memory.
 
 use caps::{CapSet, Capability};
 use nix::errno::Errno;

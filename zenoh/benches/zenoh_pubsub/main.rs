@@ -11,11 +11,11 @@
 //! line says whose memory that is. The subscribers are ordinary zenoh programs: they check that
 //! each message came as shared memory, in order, and compare every byte with their own copy of the
 //! file. One of them is slow on purpose: it keeps messages while the others go on, and compares
-//! them again before it lets go, so that memory that was used again too early would be noticed.
+//! them again before it drops them, so that memory that was used again too early would be noticed.
 //!
 //! A load (`--load`) is traffic of another kind, with its own defaults of the other options. `paced`,
 //! `flat-out` and `first` send each size by itself, and compare the kinds of memory round by round.
-//! The others are hard on memory: the publisher does not wait for its subscribers but for memory.
+//! The others are hard on memory: the publisher waits for memory instead of its subscribers.
 //! `killed` kills subscribers and starts new ones meanwhile. A load fails if a pool makes
 //! more than 16 segments, or if a subscriber ends with more descriptors or mappings than it had
 //! after a tenth of the messages, except for segments that were made meanwhile. With `--memlock` a
@@ -25,9 +25,9 @@
 //! |---|---|
 //! | `memory.rs` | the kinds of memory that messages are allocated from: the only place that names this crate |
 //! | `publisher.rs` | allocate, fill, put; the check for leaks |
-//! | `subscriber.rs` | stock zenoh: receive, read in place, hold, let go |
-//! | `session.rs` | how the processes find each other, and what the publisher knows about its subscribers |
-//! | `footprint.rs`, `limits.rs` | what a process has of /dev/shm, descriptors and mappings; what it may have |
+//! | `subscriber.rs` | stock zenoh: receive, read in place, hold, drop |
+//! | `session.rs` | discovery, and the publisher's view of its subscribers |
+//! | `footprint.rs`, `limits.rs` | a process's use of /dev/shm, descriptors and mappings; its limits |
 //! | `conductor.rs` | starts the processes, ends them all if one fails, judges what they have seen |
 //! | `options.rs`, `news.rs`, `report.rs` | the command line and the loads; what processes tell; the tables |
 //! | `compare.rs` | by how much one kind of memory differs from another, and whether that is more than noise |

@@ -15,11 +15,11 @@ use zenoh::shm::{
 };
 use zenoh::Wait;
 
-/// How long zenoh may take to notice that nobody confirms a message any more. It takes a tenth of a
+/// How long zenoh may take to notice that no process confirms a message any more. It takes a tenth of a
 /// second, and a little more where a processor is hard to get.
 const NOTICED: Duration = Duration::from_secs(20);
 
-/// How long to wait before looking again whether it has, or whether a subscriber is gone.
+/// How long to wait before checking again whether it has, or whether a subscriber has exited.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// How long zenoh's `BlockOn` sleeps between two attempts.
@@ -43,7 +43,7 @@ trait Provide {
     /// Memory for a message. Waits a while if there is none; `None` if there is none even then.
     fn alloc(&self, len: usize) -> Fallible<Option<Message>>;
 
-    /// Has all come back that nobody has any more.
+    /// Collects all messages that have no reader any more.
     fn collect(&self);
 
     /// Collects, and also what no living process has confirmed for a tenth of a second.
@@ -55,7 +55,7 @@ trait Provide {
 }
 
 impl<B: ShmProviderBackend> Provide for ShmProvider<B> {
-    /// Waits as zenoh's `BlockOn` does, which cannot be told that a subscriber is gone.
+    /// Waits as zenoh's `BlockOn` does, which cannot be notified that a subscriber has exited.
     fn alloc(&self, len: usize) -> Fallible<Option<Message>> {
         match self.alloc(len).with_policy::<GarbageCollect>().wait() {
             Ok(message) => Ok(Some(Message::OfProvider(message))),
@@ -136,8 +136,8 @@ impl Memory {
     pub(crate) fn take_back(&self, kept: usize) -> Fallible<usize> {
         let deadline = Instant::now() + NOTICED;
         loop {
-            // SAFETY: what has arrived with a living process is confirmed there twice in a tenth of a
-            // second. If one does not get to that, it sees a byte that differs, and the run fails.
+            // SAFETY: a living process confirms its messages twice in a tenth of a second. If one cannot,
+            // it reads a byte that differs, and the run fails.
             unsafe { self.provider.collect_of_the_dead() };
             let Some(in_use) = self.in_use() else {
                 return Err("zenoh's backend does not tell what is in use".into());
@@ -149,12 +149,12 @@ impl Memory {
                 let (in_use, kept) = (Bytes(in_use as u64), Bytes(kept as u64));
                 return Err(format!("what killed subscribers held stays: {in_use} in use, {kept} in flight").into());
             }
-            // zenoh tells nobody when it has noticed.
+            // zenoh does not report when it has noticed.
             thread::sleep(PAUSE);
         }
     }
 
-    /// Now that nobody has a message any more, all memory must come back.
+    /// Checks that all memory returns, now that no process holds a message.
     pub(crate) fn check_for_leaks(&self) -> Fallible {
         match self.in_use() {
             None | Some(0) => Ok(()),

@@ -32,7 +32,7 @@ pub(crate) struct Seen {
     pub(crate) figures: Figures,
 }
 
-/// By name. What a process cannot tell is not there.
+/// By name. Figures that a process cannot determine are absent.
 pub(crate) type Figures = BTreeMap<String, f64>;
 
 impl News {

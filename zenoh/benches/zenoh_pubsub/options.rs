@@ -52,7 +52,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), default_value_t = 2_000,
           default_value_if("quick", "true", "200"))]
     pub(crate) messages: u64,
-    /// Sizes of the messages, in turn, or as the load has it
+    /// Sizes of the messages, in turn, or as the load sets them
     #[arg(long, value_name = "SIZE,...", value_parser = parse_sizes,
           default_value = "1KiB,3000,10000,64KiB,100000,300000,1MiB,8MiB")]
     pub(crate) sizes: Sizes,
@@ -79,7 +79,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value_t = usize::MAX,
           hide_default_value = true)]
     pub(crate) keep_bytes: usize,
-    /// How often the slow subscriber compares each message when it comes
+    /// How often the slow subscriber compares each message when it arrives
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), default_value_t = 3)]
     pub(crate) checks: u16,
     /// How long the slow subscriber works on each message at least
@@ -118,7 +118,7 @@ pub(crate) enum Whose {
 }
 
 impl Whose {
-    /// As the report has it.
+    /// As shown in the report.
     pub(crate) fn title(self) -> &'static str {
         match self {
             Self::Pool => "PoolBackend",
@@ -135,7 +135,7 @@ pub(crate) fn subscriber_name(index: u8) -> String {
 }
 
 impl Options {
-    /// The command line's. A load sets some, and what is given beside it overrides that.
+    /// The command line's. A load sets some; explicit options override it.
     pub(crate) fn of_command_line() -> Self {
         let options = Self::parse();
         let Some(load) = options.load else { return options };
@@ -144,7 +144,7 @@ impl Options {
         Self::parse_from(program.chain(load.preset().split_whitespace().map(Into::into)).chain(given))
     }
 
-    /// The options of a subscriber: what is said of the slow one holds for no other.
+    /// The options of a subscriber: those of the slow one apply to no other.
     pub(crate) fn of_subscriber(&self, index: u8) -> Self {
         match index {
             SLOW => self.clone(),
@@ -153,8 +153,8 @@ impl Options {
         }
     }
 
-    /// Is it one that is killed? The last of those that start together is, and then each that comes in
-    /// its place but for the last one.
+    /// Returns `true` if it is one that is killed: the last of those that start together, and then each
+    /// replacement except the last.
     fn is_killed(&self, index: u8) -> bool {
         let first = self.subscribers - 1;
         (first..first + self.kills).contains(&index)
@@ -217,7 +217,7 @@ impl Options {
     }
 
     /// How many messages of each size can be out if sizes come in turn, as far as half of the cap
-    /// holds them. Not known for a load, whose sizes come as they like.
+    /// holds them. Not known for a load, whose sizes are random.
     fn usually_out(&self) -> usize {
         if self.load.is_some() {
             return 0;
@@ -227,7 +227,7 @@ impl Options {
         (out.div_ceil(self.sizes.len()) + 1).min(fits).min(MAX_RESERVED)
     }
 
-    /// How many messages are a tenth: what is there after them should be all that there ever is.
+    /// How many messages are a tenth: after them, nothing should grow any more.
     pub(crate) fn first_tenth(&self) -> u64 {
         self.messages.div_ceil(10)
     }
@@ -240,24 +240,23 @@ impl Options {
 
     /// With so much memory there is always some for the next message. Wherever the slow
     /// subscriber's messages lie, one gap between them fits it. With less a publisher might wait
-    /// for ever, because that subscriber lets go only when it gets something new.
+    /// for ever, because that subscriber drops messages only when it receives new ones.
     fn always_enough(&self) -> usize {
         self.largest().saturating_mul(self.keep.saturating_add(1)).saturating_mul(2)
     }
 
-    /// May the publisher wait for ever, whoever it gets its memory from, because of gaps that are
-    /// too small?
+    /// Returns `true` if gaps that are too small could make the publisher wait forever, with any
+    /// memory.
     pub(crate) fn may_run_dry(&self) -> bool {
         self.always_enough() > self.max_bytes
     }
 
-    /// What the parser cannot see: do the options fit each other?
+    /// Checks that the options are consistent, which the parser cannot see.
     pub(crate) fn check(&self) -> Fallible {
         if self.sizes.contains(&0) {
             return Err("--sizes has a 0; zenoh has no shared memory of no bytes".into());
         }
-        // A load may come near the cap. Whether there is a gap that fits is then part of what it
-        // shows.
+        // A load may come near the cap. Then finding a gap that fits is part of the test.
         if self.load.is_none() && self.may_run_dry() {
             let (needed, cap) = (Bytes(self.always_enough() as u64), Bytes(self.max_bytes as u64));
             return Err(format!("--keep and --sizes need --max-bytes of at least {needed}, and it is {cap}").into());

@@ -4,15 +4,15 @@
 //! # Flow control
 //!
 //! Three things keep the publisher from running away. It stays at most `--window` messages ahead of
-//! the slowest subscriber; when there is no memory it waits until subscribers have let go of some;
+//! the slowest subscriber; when there is no memory it waits until subscribers have dropped some;
 //! and a message that does not fit the connection's queue is waited for, never dropped. With a rate
 //! each message is due at its own time, however late the one before it was.
 //!
 //! # Subscribers that are killed
 //!
-//! zenoh counts the messages of a killed subscriber as read for ever. When its token is gone, the
-//! publisher waits until the living have all that was sent, takes back what the dead had, and goes on.
-//! It fails if more stays in use than what the living keep.
+//! zenoh counts the messages of a killed subscriber as read for ever. When its token disappears, the
+//! publisher waits until the living subscribers have received everything, reclaims the messages of the dead one, and continues.
+//! It fails if more stays in use than the living subscribers hold.
 
 use crate::footprint::Footprint;
 use crate::memory::{Memory, Message};
@@ -164,7 +164,7 @@ impl Stream<'_> {
         Ok(seen)
     }
 
-    /// Paces the publisher, if there is a rate. Who is late does not wait, and may catch up.
+    /// Paces the publisher, if there is a rate. A publisher that is late does not wait, and may catch up.
     fn wait_until_due(&mut self, start: Instant, number: u64) {
         let Some(due) = self.options.due(number) else { return };
         match due.checked_sub(start.elapsed()) {
@@ -173,8 +173,8 @@ impl Stream<'_> {
         }
     }
 
-    /// Memory for the message that comes after so many. Waits for it if there is none, be it that a
-    /// killed subscriber has it.
+    /// Returns memory for the message after so many. Waits if there is none, for example because a
+    /// killed subscriber holds it.
     fn alloc(&mut self, published: u64, sizes: &[usize], len: usize) -> Fallible<Message> {
         let out = (published + 1).saturating_sub(self.audience.slowest()) as usize + self.options.keep;
         self.in_flight = self.in_flight.max(out * len);

@@ -70,7 +70,7 @@ pub(crate) struct Column {
     pub(crate) whose: Whose,
     /// Why there was no provider.
     pub(crate) refused: Option<String>,
-    /// Each process's name and what it has seen in each round; first the publisher.
+    /// The name and the results of each process in each round, the publisher first.
     processes: Vec<(String, Vec<Figures>)>,
 }
 
@@ -254,7 +254,7 @@ fn spare(ours: &[&Column]) -> Table {
     all
 }
 
-/// What became of messages and memory when subscribers were killed: whatever is not as it must be has
+/// What became of messages and memory when subscribers were killed. Any loss or damage has already
 /// ended the program.
 fn killed(columns: &[Column]) -> Table {
     let goal = "every byte right, none lost, memory back";

@@ -1,6 +1,6 @@
-//! How the processes find each other and what they say: zenoh's configuration, the keys, the stamp
-//! of a message; and what the publisher knows about its subscribers: who is there, by liveliness
-//! tokens, and how far each is, by counts that they publish. All is stock zenoh. Nothing here knows
+//! Discovery and messages of the processes: zenoh's configuration, the keys, the stamp of a message;
+//! and the publisher's view of its subscribers: their presence, by liveliness tokens, and their
+//! progress, by counts that they publish. All is stock zenoh. Nothing here knows
 //! whose memory the messages are in.
 //!
 //! zenoh's own flow control ends at the receiving process: there messages pile up until the shared
@@ -54,14 +54,13 @@ fn open(listen: &[&str], connect: &[&str]) -> Fallible<Session> {
     let config = json!({
         "mode": "peer",
         "listen": { "endpoints": listen },
-        // Otherwise a peer goes on trying in the background, and its program waits for messages
-        // that cannot come.
+        // By default a peer keeps trying in the background, and its program waits for messages that
+        // cannot arrive.
         "connect": { "endpoints": connect, "timeout_ms": 5000, "exit_on_failure": true },
-        // Only who is told the address takes part: no other zenoh program on this network has to do
-        // with it.
+        // Only processes that know the address take part, no other zenoh program on this network.
         "scouting": { "multicast": { "enabled": false }, "gossip": { "enabled": false } },
         // The optimization would copy large messages that are not in shared memory into a segment
-        // of zenoh's own. Ours are there whatever their size; what is left are counts of a few bytes.
+        // of zenoh's own. Ours always are, of any size; only counts of a few bytes are left.
         "transport": { "shared_memory": { "enabled": true, "transport_optimization": { "enabled": false } } },
     });
     zenoh::open(Config::from_json5(&config.to_string())?).wait()
@@ -100,7 +99,7 @@ pub(crate) struct Audience(Arc<Heard>);
 
 #[derive(Default)]
 struct Heard {
-    /// How many messages each is done with; whoever has shown its token has an entry.
+    /// How many messages each is done with. Each subscriber whose token has appeared has an entry.
     done: Mutex<BTreeMap<u8, u64>>,
     changed: Condvar,
 }
@@ -137,7 +136,7 @@ impl Audience {
         Ok(audience)
     }
 
-    /// A subscriber is done with so many messages. What it said earlier may be heard later: zenoh
+    /// A subscriber is done with so many messages. An earlier report may arrive later: zenoh
     /// sends a token's end before what waits to be sent.
     fn advance(&self, index: u8, count: u64) {
         let mut done = self.0.done.lock();
@@ -151,7 +150,7 @@ impl Audience {
     }
 
     /// Waits until so many are there. A subscriber shows its token after it has subscribed, over
-    /// the same connection, so from then on nobody misses a message.
+    /// the same connection, so from then on no subscriber misses a message.
     pub(crate) fn wait_until_present(&self, expected: u8) {
         self.wait_until(|done| done.len() == usize::from(expected));
     }
@@ -171,7 +170,7 @@ impl Audience {
         self.0.done.lock().values().filter(|&&known| known == GONE).count()
     }
 
-    /// Waits until all have let go of everything and left.
+    /// Waits until all have dropped everything and exited.
     pub(crate) fn wait_until_gone(&self) {
         self.wait_until_done(GONE);
     }

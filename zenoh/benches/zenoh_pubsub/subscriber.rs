@@ -2,7 +2,7 @@
 //! its own copy of the file.
 //!
 //! The slow one compares more often, or works longer, and keeps its messages until it has enough
-//! newer ones. It compares them a last time when it lets go: they must not have changed while it
+//! newer ones. It compares them a last time when it drops them: they must not have changed while it
 //! held them.
 
 use crate::footprint::{self, holdings};

@@ -43,7 +43,7 @@ fn bytes(message: &ZBytes) -> &[u8] {
 /// CPU for a tenth of a second.
 const INVALIDATED: u64 = 10;
 
-/// Otherwise each message costs what zenoh's provider costs, or the pool grows.
+/// Guards against a pool that grows, or whose messages cost what zenoh's provider costs.
 #[test]
 fn reuse_after_read() {
     let backend = PoolBackend::builder().max_bytes(64 << 20).build().unwrap();
@@ -94,8 +94,8 @@ fn warm_without_heap() {
     }
 }
 
-/// Otherwise the dropped `ZBytes` of a publisher, or one of two local readers, frees what another
-/// still reads.
+/// Neither the dropped `ZBytes` of a publisher nor one of two local readers frees a buffer that
+/// another reader still holds.
 #[test]
 fn no_reuse_while_referenced() {
     let (_, pool) = pool();
@@ -116,7 +116,7 @@ fn no_reuse_while_referenced() {
     assert!(again.contains(&first), "the oldest first");
 }
 
-/// Otherwise two threads write one buffer.
+/// No two threads write one buffer.
 #[test]
 fn threads() {
     let (_, pool) = pool();
@@ -163,8 +163,7 @@ fn lengths_of_one_class() {
     assert!(ZBytes::from(pool.alloc(0).unwrap()).is_empty());
 }
 
-/// Otherwise a reader that keeps what it got stops all reuse, and its buffer can never go zenoh's
-/// way.
+/// A reader that keeps its messages does not stop all reuse, and zenoh can reclaim its buffer.
 #[test]
 fn long_read_is_forgotten() {
     let (backend, pool) = pool();
@@ -183,7 +182,8 @@ fn long_read_is_forgotten() {
     assert_eq!(backend.stats().bytes_in_use, kept * LARGE, "zenoh gives back what was let go");
 }
 
-/// Otherwise the pool grows while a slow reader has many, or each allocation searches all of them.
+/// With a slow reader that holds many messages, the pool does not grow, nor does each allocation
+/// search all of them.
 #[test]
 fn memory_follows_use() {
     let (backend, pool) = pool();
@@ -204,7 +204,7 @@ fn memory_follows_use() {
     assert!(stats.reused > stats.made, "{stats:?}");
 }
 
-/// Otherwise memory is what it was in the worst moment, for ever.
+/// Guards against a pool that stays as large as at its peak.
 #[test]
 fn burst_is_returned() {
     let (backend, pool) = pool();
@@ -218,7 +218,7 @@ fn burst_is_returned() {
     assert_eq!(backend.stats().bytes_in_use, kept * SMALL);
 }
 
-/// Otherwise what was idle in a window, and has made way since, is given up a second time.
+/// Buffers that were idle in a window, and evicted since, are not released a second time.
 #[test]
 fn evicted_is_not_counted_twice() {
     let (backend, pool) = pool();
@@ -323,7 +323,7 @@ fn pool_drop() {
     assert_eq!(backend.stats().bytes_held, 0);
 }
 
-/// Otherwise a forked child writes into its parent's messages, or counts its parent's readers down.
+/// A forked child neither writes to its parent's messages nor decrements the counts of their readers.
 #[test]
 fn forked_child() {
     let (backend, pool) = pool();
@@ -358,8 +358,8 @@ const CHILD: &str = "shm-pool/child";
 const LOCAL: &str = "shm-pool/local";
 const SAME: &str = "shm-pool/same";
 
-/// Otherwise a buffer is used again under one of its readers: in another process, in another session
-/// of this process, or in the publisher's own session.
+/// No buffer is reused under a reader: in another process, in another session of this process, or in
+/// the publisher's own session.
 #[test]
 fn message_is_stable() {
     let (_, pool) = pool();
@@ -387,8 +387,8 @@ fn message_is_stable() {
     assert!(stats.reused > MESSAGES as u64 / 2, "{stats:?}");
 }
 
-/// Otherwise what a killed subscriber held is lost: zenoh takes back only what no living process
-/// confirms, and the pool confirms what it keeps.
+/// zenoh reclaims only messages that no living process confirms, and the pool confirms those that it
+/// keeps.
 #[test]
 fn killed_subscriber() {
     for asks in [false, true] {
@@ -411,7 +411,7 @@ fn killed_subscriber() {
         let deadline = Instant::now() + MINUTE;
         while backend.stats().bytes_in_use > kept * LARGE {
             assert!(Instant::now() < deadline, "the messages of a dead receiver do not come back");
-            // SAFETY: the only receiver is dead, so nobody reads what this collects. zenoh does not
+            // SAFETY: the only receiver is dead, so no process reads the messages that this collects. zenoh does not
             // report when it has noticed, so this asks until it has.
             unsafe { pool.provider().garbage_collect_unsafe() };
             thread::yield_now();
@@ -424,7 +424,7 @@ fn killed_subscriber() {
     zenoh::shm::cleanup_orphaned_shm_segments();
 }
 
-/// Otherwise the pool's buffers are not what zenoh's users put into replies and attachments.
+/// The pool's buffers can be used in replies and attachments.
 #[test]
 fn reply_and_attachment() {
     let backend = builder().build().unwrap();

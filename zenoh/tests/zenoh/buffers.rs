@@ -60,7 +60,7 @@ fn buffer_outlives_backend() {
     }
 }
 
-/// Otherwise dropping the local buffer recycles a message that somebody else still reads.
+/// Dropping the local buffer recycles no message that another process still reads.
 #[test]
 fn no_reuse_while_read() {
     let backend = backend();

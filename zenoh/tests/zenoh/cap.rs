@@ -1,4 +1,4 @@
-//! At the cap: long messages under short ones, reservations, and what is released in time.
+//! At the cap: long messages under short ones, reservations, and memory that is released in time.
 
 use crate::child::{Child, Link};
 use crate::support::{alloc, backend, builder, Collecting, CAP, LARGE, SMALL};
@@ -58,8 +58,8 @@ fn long_buffer_under_short_ones() {
     }
 }
 
-/// Otherwise large messages that a slow subscriber keeps leave room in each of two segments, but
-/// enough for the next message in neither.
+/// Guards against two segments that each have room left by a slow subscriber's large messages, but
+/// neither enough for the next one.
 #[test]
 fn small_cap_is_one_segment() {
     for cap in [MIB, 4 * MIB] {
@@ -69,8 +69,8 @@ fn small_cap_is_one_segment() {
     }
 }
 
-/// Otherwise a receiver locks all of the cap into memory before it reads the first message, and a
-/// publisher that exits early has lost it.
+/// Guards against a receiver that locks all of the cap into memory before it reads the first message,
+/// which is lost if the publisher exits early.
 #[test]
 fn first_segment_is_short() {
     for cap in [64 * MIB, 128 * MIB, 1024 * MIB] {
@@ -85,7 +85,7 @@ fn first_segment_is_short() {
     }
 }
 
-/// Otherwise the cap is split into pieces of which none holds a long message.
+/// Guards against a cap that is split into segments of which none holds a long message.
 #[test]
 fn half_of_the_cap_is_one_segment_however_it_grew() {
     let backend = PoolBackend::builder().max_bytes(64 * MIB).check_lock_limit(false).build().unwrap();
@@ -96,7 +96,7 @@ fn half_of_the_cap_is_one_segment_however_it_grew() {
     assert!(alloc::<Collecting>(&provider, 30 * MIB, 2).is_ok());
 }
 
-/// Otherwise a burst is remembered forever if one buffer is reserved.
+/// A burst is forgotten even if one buffer is reserved.
 #[test]
 fn class_with_a_reservation_shrinks_to_it() {
     let backend = backend();
@@ -114,7 +114,7 @@ fn reservation_collects_first() {
     let backend = backend();
     let provider = backend.provider();
     drop(std::iter::from_fn(|| alloc::<Collecting>(&provider, SMALL, 1).ok()).collect::<Vec<_>>());
-    // All of the cap is in use until somebody collects.
+    // All of the cap is in use until a provider collects.
     assert!(backend.stats().bytes_in_use > CAP / 16 * 15);
     backend.reserve(LARGE, CAP / LARGE / 2).unwrap().keep();
     let pool = BufferPool::new(&backend);
@@ -154,7 +154,7 @@ pub(crate) fn without_metadata(link: &mut Link) {
     link.expect("end");
 }
 
-/// Otherwise `wait` never returns.
+/// Guards against a `wait` that never returns.
 #[test]
 fn wait_ends_if_zenoh_has_no_metadata() {
     let mut child = Child::start("without-metadata", &[]);
@@ -178,7 +178,7 @@ pub(crate) fn stopped(link: &mut Link) {
     link.expect("end");
 }
 
-/// Otherwise the drop of an idle buffer decrements the count of another message, to which zenoh's
+/// Guards against an idle buffer whose drop decrements the count of another message, to which zenoh's
 /// `garbage_collect_unsafe` has given its metadata.
 #[test]
 fn invalidated_idle_buffers_are_let_go() {

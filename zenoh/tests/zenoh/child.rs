@@ -73,7 +73,7 @@ impl Child {
         kill(Pid::from_raw(self.id() as i32), Signal::SIGCONT).unwrap();
     }
 
-    /// Kills the process with SIGKILL. When this returns, it is gone.
+    /// Kills the process with SIGKILL, and waits until it has exited.
     pub(crate) fn kill(self) {
         drop(self);
     }

@@ -12,7 +12,7 @@ fn alloc(backend: &impl ShmProviderBackend, size: usize, align: usize) -> Alloca
     backend.alloc(&layout(size, align)).unwrap()
 }
 
-/// Would another process take the segment for an orphan?
+/// Returns `true` if another process would consider the segment an orphan.
 fn is_orphan(segment: u32) -> bool {
     let file = open(segment);
     // SAFETY: `file` keeps the descriptor open during the call.
@@ -43,7 +43,7 @@ fn stock_receiver() {
         [64, SMALL, 100, LARGE, SMALL, LARGE].into_iter().map(|size| alloc(&backend, size, 1)).collect();
     for (mut chunk, byte) in chunks.into_iter().zip(1u8..) {
         let len = chunk.descriptor.len.get();
-        // SAFETY: the chunk is allocated, and only this test has it.
+        // SAFETY: the chunk is allocated, and only this test uses it.
         let ours = unsafe { chunk.data.ptr_mut() };
         // SAFETY: only this test has the chunk, which has `len` bytes.
         unsafe { ours.write_bytes(byte, len) };
@@ -80,7 +80,7 @@ fn alignments() {
 fn impossible_layout() {
     let backend = crate::support::builder().max_alloc(LARGE).build().unwrap();
     backend.layout_for(layout(LARGE, 1)).unwrap();
-    // Otherwise a policy that waits for memory waits for ever.
+    // If not, a policy that waits for memory would wait forever.
     backend.layout_for(layout(LARGE + 4096, 1)).unwrap_err();
     backend.alloc(&layout(usize::MAX, 1)).unwrap_err();
 }
@@ -103,8 +103,8 @@ fn ids_are_unique() {
     assert!(seen.iter().all(|&segment| !path(segment).exists()));
 }
 
-/// Otherwise idle segments hold memory that no message needs: receivers never unmap a segment, so
-/// it must stay, and serve other messages.
+/// Receivers never unmap a segment, so it stays and serves other messages, without memory that no
+/// message needs.
 #[test]
 fn segments_stay() {
     let backend = backend();
@@ -120,7 +120,7 @@ fn segments_stay() {
     for round in 0..3 {
         let mut chunk = alloc(&backend, LARGE, 1);
         assert_eq!(chunk.descriptor.segment, segment, "a new segment in place of the empty one");
-        // SAFETY: the chunk is allocated, and only this test has it.
+        // SAFETY: the chunk is allocated, and only this test uses it.
         let ours = unsafe { chunk.data.ptr_mut() };
         // SAFETY: only this test has the chunk, which has `LARGE` bytes.
         unsafe { ours.write_bytes(round, LARGE) };

@@ -92,7 +92,7 @@ fn cap_rounds_up() {
     assert_eq!(ours.available(), 8192);
 }
 
-/// Otherwise somebody counts on writing a message in place that a buffer pool has, too.
+/// A receiver cannot write a message in place that a buffer pool also holds.
 #[test]
 fn received_is_never_unique() {
     use zenoh::bytes::ZBytes;

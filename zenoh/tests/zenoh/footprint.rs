@@ -22,7 +22,7 @@ fn peak(backend: &PoolBackend) -> usize {
     backend.stats().peak_bytes_held
 }
 
-/// Otherwise the pool grows to the cap under a policy that never collects.
+/// The pool does not grow to the cap under a policy that never collects.
 #[test]
 fn memory_follows_use() {
     for depth in [0, 1, 4] {
@@ -41,7 +41,7 @@ fn overhead_is_a_seventh() {
     assert!((801..=801 + 801 / 7 + 2).contains(&chunks), "{chunks} chunks for 801 messages");
 }
 
-/// Otherwise a class that was large once grows to that size again before it is collected.
+/// A class that was large once does not grow to that size again before it is collected.
 #[test]
 fn burst_is_returned() {
     let backend = builder().max_idle_per_class(4).build().unwrap();
@@ -54,8 +54,7 @@ fn burst_is_returned() {
     assert!(chunks <= 4, "{chunks} chunks for 2 messages");
 }
 
-/// Otherwise `collect_early(false)` has no effect: without early collection, the pool grows to the
-/// cap before zenoh collects.
+/// Without early collection, the pool grows to the cap before zenoh collects.
 #[test]
 fn collect_late() {
     let backend = builder().collect_early(false).build().unwrap();

@@ -35,7 +35,7 @@ impl Subscriber for Counter {
     }
 }
 
-/// Otherwise a publisher that waits for memory logs a thousand lines a second.
+/// Guards against a publisher that waits for memory and logs a thousand lines a second.
 #[test]
 fn enospc_is_logged_once() {
     match Child::start_with("full-shm", &[], give_small_shm) {

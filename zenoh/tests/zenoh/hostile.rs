@@ -77,7 +77,7 @@ proptest! {
     }
 }
 
-/// Otherwise a forked child allocates from its parent's pool, or gives the parent's memory back.
+/// A forked child neither allocates from its parent's pool nor returns the parent's memory.
 #[test]
 fn forked_child() {
     let backend = backend();

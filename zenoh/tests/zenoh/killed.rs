@@ -114,8 +114,8 @@ fn start_and_kill_publisher(memory: &str, endpoint: &str, receiver: &mut Child, 
     publisher.kill();
 }
 
-/// Otherwise the documented remedy does not bring back what a dead receiver held: zenoh leaves the
-/// reference count of a dead receiver as it was.
+/// The documented remedy reclaims the messages of a dead receiver, whose references zenoh keeps
+/// counting.
 #[test]
 fn killed_receiver() {
     let backend = backend();
@@ -133,8 +133,8 @@ fn killed_receiver() {
     let deadline = Instant::now() + Duration::from_secs(60);
     while backend.stats().bytes_in_use > 0 {
         assert!(Instant::now() < deadline, "the messages of a dead receiver do not come back");
-        // SAFETY: the only receiver is dead and this process keeps no message, so nobody reads what
-        // this collects. zenoh does not report when it has noticed, so this asks until it has.
+        // SAFETY: the only receiver is dead and this process keeps no message, so no process reads the
+        // messages that this collects. zenoh does not report when it has noticed, so this asks until it has.
         unsafe { provider.garbage_collect_unsafe() };
         std::thread::yield_now();
     }
@@ -155,8 +155,8 @@ fn sweep() {
     zenoh::shm::cleanup_orphaned_shm_segments();
 }
 
-/// Otherwise a receiver loses the messages of a dead publisher that it holds, or cannot read those
-/// of the next one.
+/// A receiver keeps the messages of a dead publisher that it holds, and can read those of the next
+/// one.
 #[test]
 fn killed_publisher() {
     let (mut receiver, endpoint) = start_receiver();
@@ -190,8 +190,8 @@ fn kept_of_dead_publishers(memory: &str) -> (usize, usize) {
     kept
 }
 
-/// Otherwise our segments, which zenoh's receivers never unmap, cost them more memory than zenoh's
-/// own backend does, or many more mappings.
+/// Our segments, which zenoh's receivers never unmap, cost them no more memory than zenoh's own
+/// backend does, and few mappings.
 #[test]
 fn memory_of_dead_publishers() {
     let (segments, bytes) = kept_of_dead_publishers(POOL);

@@ -55,7 +55,7 @@ fn collection_makes_room() {
     assert!(is_out_of_memory(&alloc::<Collecting>(&provider, LARGE, 1).unwrap_err()));
 }
 
-/// Otherwise free memory that small messages have cut up cannot hold a large one.
+/// Free memory that small messages have split can hold a large one.
 #[test]
 fn small_make_room_for_large() {
     let provider = backend().provider();
@@ -82,7 +82,7 @@ fn defragment() {
     drop((held, most));
 }
 
-/// Otherwise zenoh's policy retries an allocation that cannot succeed.
+/// Guards against a zenoh policy that retries an allocation that cannot succeed.
 #[test]
 fn defragment_promises_what_fits() {
     let backend = PoolBackend::builder().max_bytes(64 << 20).arena_size(1 << 20).build().unwrap();

@@ -19,8 +19,8 @@ pub(crate) fn router(link: &mut Link, memory: &str) {
     link.expect("end");
 }
 
-/// Sends to readers, directly or through a router that has shared memory or not. Each reader is told
-/// what it has, and how its messages come. Returns how many buffers were needed.
+/// Sends to readers, directly or through a router that has shared memory or not. Each reader knows
+/// whether it has shared memory, and how its messages arrive. Returns how many buffers were needed.
 fn made_for(router: Option<&str>, readers: &[[&str; 2]]) -> u64 {
     let backend = PoolBackend::builder().max_bytes(CAP).build().unwrap();
     let pool = BufferPool::new(&backend);
@@ -45,7 +45,7 @@ fn made_for(router: Option<&str>, readers: &[[&str; 2]]) -> u64 {
     }
     readers.iter_mut().for_each(Reader::finish);
     let needed = support::made_but_for_invalidated(&pool.stats());
-    // Only if nobody has any of the others.
+    // Only if no process holds any of the others.
     assert_eq!(pool.alloc_timeout(CAP, MINUTE).unwrap().len(), CAP);
     readers.into_iter().for_each(Reader::end);
     drop((publisher, session));
@@ -55,8 +55,8 @@ fn made_for(router: Option<&str>, readers: &[[&str; 2]]) -> u64 {
     needed
 }
 
-/// Otherwise a subscriber on another machine gets something else, or keeps the publisher's memory:
-/// zenoh has copied the bytes to the network when `put` returns.
+/// zenoh has copied the bytes to the network when `put` returns, so a subscriber on another machine
+/// gets the right ones and holds no memory of the publisher's.
 #[test]
 fn subscriber_without_shm() {
     assert_eq!(made_for(None, &[[COPIED; 2]]), CLASSES);
@@ -68,7 +68,7 @@ fn router_without_shm() {
     assert_eq!(made_for(Some(COPIED), &[[COPIED; 2], [SHARED, COPIED]]), CLASSES);
 }
 
-/// Otherwise who has shared memory loses it to those beside it, or these get what is used again.
+/// Subscribers with shared memory keep its benefits beside others, and these get no reused bytes.
 #[test]
 fn with_and_without_shm() {
     made_for(None, &[[SHARED; 2], [COPIED; 2]]);

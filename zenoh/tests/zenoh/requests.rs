@@ -64,7 +64,7 @@ struct Pose {
     number: u64,
 }
 
-/// Otherwise a publisher of values has to choose between this pool and zenoh's `Typed`.
+/// A publisher of values need not choose between this pool and zenoh's `Typed`.
 #[test]
 fn typed() {
     let pool = BufferPool::new(&backend());
@@ -108,7 +108,7 @@ fn wait_async() {
     assert!(matches!(error.kind(), AllocErrorKind::TooLarge { .. }), "no wait helps: {error}");
 }
 
-/// Otherwise a wait of a future or a thread lasts for ever, or one waits for what another one got.
+/// No wait of a future or a thread lasts forever.
 #[test]
 fn many_waiters() {
     let pool = BufferPool::new(&backend());
@@ -130,7 +130,7 @@ fn many_waiters() {
     });
 }
 
-/// Otherwise a `select!` that takes another branch loses a buffer, or keeps the pool.
+/// A `select!` that takes another branch loses no buffer, and does not keep the pool.
 #[test]
 fn cancel_anywhere() {
     let backend = backend();
@@ -199,7 +199,7 @@ impl Wake for Bad {
     }
 }
 
-/// Otherwise one task's waker leaves all others asleep.
+/// One task's waker leaves no other task asleep.
 #[test]
 fn waker_panics() {
     let pool = BufferPool::new(&backend());

@@ -9,8 +9,8 @@ const SIZES: [usize; 3] = [100, SMALL, LARGE];
 const COUNT: usize = 3;
 const FIRST_MESSAGES: usize = 1000;
 
-/// Otherwise a publisher's first messages are late: the slowest allocations are those that make
-/// chunks and segments.
+/// The slowest allocations are those that create chunks and segments; with a reservation, a
+/// publisher's first messages are not among them.
 #[test]
 fn first_messages() {
     let costs = [(); 4].map(|()| {
@@ -36,14 +36,14 @@ fn first_messages() {
 }
 
 fn write_each_page(chunk: &mut AllocatedChunk, len: usize) {
-    // SAFETY: the chunk is allocated, and only this test has it.
+    // SAFETY: the chunk is allocated, and only this test uses it.
     let start = unsafe { chunk.data.ptr_mut() };
     // SAFETY: only this test has the chunk, which has `len` bytes.
     let bytes = unsafe { std::slice::from_raw_parts_mut(start, len) };
     bytes.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
 }
 
-/// Otherwise a camera's frames take what was reserved for commands.
+/// A camera's frames do not use chunks that are reserved for commands.
 #[test]
 fn reserved_stays() {
     let backend = backend();

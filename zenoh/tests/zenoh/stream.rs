@@ -33,7 +33,7 @@ pub(crate) fn number(payload: &ZBytes) -> usize {
     usize::from_le_bytes(payload.to_bytes()[..8].try_into().unwrap())
 }
 
-/// Is every byte as it was written, and did it come as it was to come?
+/// Checks that every byte is as it was written, and that the message arrived in the expected way.
 pub(crate) fn is_intact(payload: &ZBytes, is_shared: bool) -> bool {
     let (bytes, number) = (payload.to_bytes(), number(payload));
     let is_written = bytes.len() == len(number) && bytes[8..].iter().all(|&byte| byte == number as u8);
@@ -115,7 +115,7 @@ impl Reader {
     }
 
     /// Returns once `session` sends to this subscriber. zenoh tells of subscribers in the order in
-    /// which they come, and the reader's other one comes second.
+    /// which they arrive; the reader's other message is second.
     pub(crate) fn wait_until_known(&self, session: &Session) {
         session::publisher_of(session, &self.ready);
     }
@@ -138,7 +138,7 @@ pub(crate) fn reader(link: &mut Link, arguments: &[&str]) {
     let subscriber = session.declare_subscriber(key.to_string()).wait().unwrap();
     let _ready = session.declare_subscriber(ready.to_string()).wait().unwrap();
     let outcome = check(&subscriber, count.parse().unwrap(), *gets == SHARED);
-    // The publisher waits for nobody who reads no more.
+    // The publisher does not wait for a reader that has stopped.
     drop(subscriber);
     link.say(&outcome.map_or_else(|wrong| wrong, |()| "intact".to_owned()));
     link.expect("end");

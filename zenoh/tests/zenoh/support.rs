@@ -32,9 +32,8 @@ pub(crate) fn backend() -> PoolBackend {
     builder().build().unwrap()
 }
 
-/// How many buffers were made, but for those that took the place of one that zenoh has invalidated:
-/// it does that when the process gets no CPU for a tenth of a second. Buffers that are read too long
-/// count as those.
+/// How many buffers were made, except those that replaced one that zenoh has invalidated, because the
+/// process had no CPU for a tenth of a second. Buffers that are read too long count as those.
 pub(crate) fn made_but_for_invalidated(stats: &BufferStats) -> u64 {
     stats.made - stats.let_go
 }

@@ -25,7 +25,7 @@ fn publish(pool: &BufferPool, publisher: &Publisher<'_>, numbers: impl IntoItera
     numbers.into_iter().for_each(|number| publisher.put(message(pool, number)).wait().unwrap());
 }
 
-/// Otherwise who comes late gets a buffer that was used again under way, or none.
+/// A late joiner gets every message, and no buffer that was reused in transit.
 #[test]
 fn late_joiner() {
     let pool = BufferPool::new(&backend());
@@ -45,11 +45,11 @@ fn late_joiner() {
         publish(&pool, &publisher, (1000..).take_while(|_| !readers.is_finished()));
         readers.join().unwrap()
     });
-    // Not before: what is on its way to a process that ends comes back only by zenoh's own remedy.
+    // Not before: only zenoh's own remedy reclaims messages in transit to a process that exits.
     readers.into_iter().for_each(Reader::end);
 }
 
-/// Otherwise two sessions of a process mix up what they send.
+/// Two sessions of a process do not mix up their messages.
 #[test]
 fn two_sessions() {
     const MESSAGES: usize = 2000;
@@ -66,7 +66,7 @@ fn two_sessions() {
     thread::scope(|scope| ["first", "second", "third"].map(|name| scope.spawn(|| serve(name))).map(drop));
 }
 
-/// Role: holds what it gets until it is told to drop it.
+/// Role: holds its messages until the test asks it to drop them.
 pub(crate) fn holder(link: &mut Link, endpoint: &str, key: &str) {
     let session = session::open("connect", endpoint);
     let subscriber = session.declare_subscriber(key.to_owned()).wait().unwrap();
@@ -84,8 +84,7 @@ pub(crate) fn holder(link: &mut Link, endpoint: &str, key: &str) {
     }
 }
 
-/// Otherwise the death of one subscriber takes messages from the others, or the publisher's memory
-/// for ever.
+/// The death of one subscriber costs neither the others a message nor the publisher its memory.
 #[test]
 fn killed_subscriber() {
     const MESSAGES: usize = 40;
@@ -117,7 +116,7 @@ fn killed_subscriber() {
     let deadline = Instant::now() + MINUTE;
     while backend.stats().bytes_in_use > 0 {
         assert!(Instant::now() < deadline, "the messages of a dead subscriber do not come back");
-        // SAFETY: nobody alive has any of the messages. zenoh does not report when it has noticed,
+        // SAFETY: no living process holds any of the messages. zenoh does not report when it has noticed,
         // so this asks until it has.
         unsafe { pool.provider().garbage_collect_unsafe() };
         thread::yield_now();
@@ -177,7 +176,7 @@ fn answer(session: &Session, pool: &BufferPool, memory: &str) {
     asker.end();
 }
 
-/// Otherwise the pool's buffers serve publishers only. zenoh copies attachments, always.
+/// The pool's buffers serve queries and replies, too. zenoh always copies attachments.
 #[test]
 fn queries_and_replies() {
     let pool = BufferPool::new(&backend());

@@ -115,7 +115,7 @@ impl Message {
     }
 }
 
-/// Fails unless all memory comes back. zenoh tells nobody when its last hand lets go.
+/// Fails unless all memory comes back. zenoh does not report when its last reference is dropped.
 fn expect_back(backend: &PoolBackend, available: usize, collect: impl Fn()) {
     let deadline = Instant::now() + MINUTE;
     while backend.available() != available {
@@ -179,7 +179,7 @@ fn two_messages_of_memory() {
     }
 }
 
-/// zenoh invalidates a buffer that nobody has confirmed for 100 ms. It must not invalidate those that
+/// zenoh invalidates a buffer that no process has confirmed for 100 ms. It must not invalidate those that
 /// wait unread. On a machine under load it may, as zenoh's own threads then get no CPU for that long:
 /// one complete round of ten is enough, and without confirmation no round is.
 #[test]
