@@ -57,7 +57,9 @@ impl Chunk {
     /// # Safety
     ///
     /// While the slice exists, no other process and no pointer of this process may read or write
-    /// the bytes: the chunk was just allocated, or its readers are done.
+    /// the bytes: the chunk was just allocated, or its readers are done. The
+    /// [source](super::SegmentSource) has returned a new file for each segment, and no process shrinks
+    /// these files.
     #[inline]
     pub unsafe fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: `len` bytes are mapped there as long as the chunk exists. The caller guarantees

@@ -104,8 +104,8 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 pub trait Collect: Send + Sync {
     /// Drops the chunks that no reader holds any more. Returns `true` if there were any.
     ///
-    /// Called within an allocation, by its thread, with none of the backend's locks held. Must not
-    /// allocate from the same backend.
+    /// Called within an allocation, a reservation or a trim, by its thread, with none of the backend's
+    /// locks held. Must not allocate from the same backend.
     fn collect(&self) -> bool;
 }
 
@@ -155,7 +155,8 @@ impl Backend {
     /// Allocates `len` bytes, aligned to `align`, or 64 if that is more.
     ///
     /// If a chunk of the size class is idle, this makes no system call, takes no lock and does not
-    /// touch the heap. Otherwise it collects, if a collection is due, and creates a chunk.
+    /// touch the heap, except that about every 64th allocation may return idle memory
+    /// ([`idle_window`](BackendBuilder::idle_window)). Otherwise it collects, if a collection is due, and creates a chunk.
     ///
     /// # Errors
     ///
@@ -302,7 +303,8 @@ impl Backend {
     /// returns there by itself. While no message is being refused, this is one relaxed load.
     #[inline]
     pub fn wants_back(&self, segment: u64, offset: usize, len: usize) -> bool {
-        self.pool().wants_back(segment, &(offset..offset.saturating_add(len)))
+        // In a forked child, a thread that does not exist there may hold the lock.
+        !self.is_inherited() && self.pool().wants_back(segment, &(offset..offset.saturating_add(len)))
     }
 
     /// Returns `true` in a forked child of the process that built the backend. There, allocations

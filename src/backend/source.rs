@@ -17,6 +17,11 @@ use std::sync::Arc;
 /// The source decides how readers find a segment: its name, owner, mode, locks and limits. The
 /// backend does the rest: it sets the file's length once, maps it, reserves memory for the ranges
 /// that it carves chunks from, returns memory to the system, and unmaps it.
+///
+/// The methods are called with locks of the backend held, so they must not call the same backend.
+///
+/// The memory of a [`Chunk`](super::Chunk) is exclusive only if each segment has a file of its own, and
+/// no process shrinks it: see [`Chunk::bytes_mut`](super::Chunk::bytes_mut).
 pub trait SegmentSource: Send + Sync {
     /// Creates the file of a segment of `len` bytes, empty, open for reading and writing. One
     /// thread calls this at a time.
@@ -31,7 +36,7 @@ pub trait SegmentSource: Send + Sync {
     /// Removes a segment that this process no longer maps: unlinks its name, if it has one. Also
     /// called if the backend could not use the file; not called in a forked child.
     ///
-    /// Called by the thread that drops the segment's last chunk or pointer, which may be any thread.
+    /// Called by any thread: the one that drops the last chunk or pointer, trims or allocates.
     fn remove(&self, id: u64, file: File);
 
     /// Returns `true` if empty segments are kept, because readers never unmap them. Their memory is
@@ -50,7 +55,8 @@ pub trait SegmentSource: Send + Sync {
 /// The file of a segment, as its source created it.
 #[derive(Debug)]
 pub struct SegmentFile {
-    /// Identifies the segment to readers. Unique among the backend's existing segments.
+    /// Identifies the segment to readers. Unique among the backend's existing segments; one that is not
+    /// is refused, with `EEXIST`.
     pub id: u64,
     /// Empty, open for reading and writing. The descriptor, and with it a lock on the file, is held
     /// as long as the segment is mapped.

@@ -8,7 +8,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const MIB: usize = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -289,6 +289,7 @@ fn forked_child() {
             Ok(_) => false,
         });
         let is_inert = backend.is_inherited() && backend.trim() == 0 && backend.places(0).is_empty();
+        let is_inert = is_inert && !backend.wants_back(chunk.segment(), chunk.offset(), chunk.len());
         drop(chunk);
         drop(backend);
         drop(mapped);
@@ -300,6 +301,64 @@ fn forked_child() {
     assert_eq!((unsafe { libc::waitpid(pid, &mut status, 0) }, status), (pid, 0));
     assert_eq!((source.files().len(), backend.is_inherited()), (1, false));
     drop((chunk, mapped, backend));
+    assert_eq!(source.files(), NONE);
+}
+
+/// A chunk that was given up is never free, so no place that is kept for a refused length includes it.
+#[test]
+fn long_message_beside_given_up_chunk() {
+    const PAGE: usize = 4096;
+    let source = Source::new("backend-long");
+    let builder = Backend::builder().max_bytes(32 * PAGE).arena_size(32 * PAGE).idle_window(0);
+    let backend = builder.build(Shared(source.clone())).unwrap();
+    let mut chunks: Vec<_> = (0..32).map(|_| backend.alloc(PAGE, PAGE).unwrap()).collect();
+    chunks.sort_by_key(Chunk::offset);
+    let mut places: Vec<_> = chunks.into_iter().map(Some).collect();
+    places[0].take().unwrap().give_up();
+    // The cheapest window begins with the chunk that was given up; no gap is long enough.
+    for gap in [1, 2, 3, 6, 10, 14, 18, 22, 26, 30] {
+        places[gap] = None;
+    }
+    backend.evict_idle();
+    let start = Instant::now();
+    'refused: loop {
+        for place in places.iter_mut().filter(|place| place.is_some()) {
+            *place = None;
+            *place = Some(backend.alloc(PAGE, PAGE).unwrap());
+            if backend.alloc(4 * PAGE, PAGE).is_ok() {
+                break 'refused;
+            }
+        }
+        assert!(start.elapsed() < PATIENCE, "refused although every chunk was dropped again and again");
+    }
+    drop((places, backend));
+    assert_eq!(source.files(), NONE);
+}
+
+/// A source that gives all its segments one id, in files of their own.
+struct OneId(Arc<Source>);
+
+impl SegmentSource for OneId {
+    fn create(&self, len: usize) -> Result<SegmentFile, OsError> {
+        let segment = Shared(self.0.clone()).create(len)?;
+        std::fs::remove_file(self.0.path(segment.id)).unwrap();
+        Ok(SegmentFile { id: 7, ..segment })
+    }
+
+    fn remove(&self, _id: u64, _file: File) {}
+}
+
+/// With one id for two segments, a chunk of one would be returned to the other.
+#[test]
+fn segment_id_used_twice() {
+    let source = Source::new("backend-id");
+    let backend = builder().arena_size(MIB / 16).build(OneId(source.clone())).unwrap();
+    let first = backend.alloc(MIB / 32, 1).unwrap();
+    let error = backend.alloc(MIB / 4, 1).unwrap_err();
+    let AllocErrorKind::Os(os) = error.kind() else { panic!("{error}") };
+    assert_eq!((os.errno(), os.object()), (Some(libc::EEXIST), "segment 7"), "{error}");
+    drop(first);
+    assert!(backend.alloc(MIB / 32, 1).is_ok());
     assert_eq!(source.files(), NONE);
 }
 

@@ -2,6 +2,8 @@
 
 use crate::support::{builder, files, idle, message, Random, NONE};
 use shm_pool::{Client, Provider, ShareError, ShmBuf, ShmView};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 const MIB: usize = 1 << 20;
 
@@ -30,6 +32,50 @@ fn leased_while_idle(provider: &Provider, client: &Client, len: usize) -> ShmVie
     let descriptor = sent.descriptor().unwrap();
     drop(sent);
     client.attach(&descriptor).expect("nobody has used it since")
+}
+
+/// A crowded pool that makes room for a large chunk leaves an idle message of a reserved class open:
+/// its descriptor still attaches.
+#[test]
+fn crowding_leaves_reserved_open() {
+    const LEN: usize = 300_000;
+    let provider = builder().max_bytes(16 * MIB).arena_size(16 * MIB).idle_window(0).build().unwrap();
+    let _reserved = provider.reserve(LEN, 4).unwrap();
+    let held: Vec<_> = (0..8).map(|_| provider.alloc(MIB).unwrap()).collect();
+    let descriptor = message(&provider, LEN, 1).descriptor().unwrap();
+    drop(provider.alloc(500_000).unwrap());
+    assert!(Client::new().attach(&descriptor).is_ok());
+    drop(held);
+}
+
+/// A thread that uses only its reserved chunks finds all of them, while another one allocates large
+/// messages in a crowded pool, ends windows and trims.
+#[test]
+fn evictions_take_no_reserved_chunk() {
+    const LEN: usize = 300_000;
+    let provider = builder().max_bytes(16 * MIB).arena_size(16 * MIB).idle_window(64).build().unwrap();
+    let _reserved = provider.reserve(LEN, 4).unwrap();
+    let held: Vec<_> = (0..8).map(|_| provider.alloc(MIB).unwrap()).collect();
+    let misses = || provider.stats().classes.iter().find(|class| class.size >= LEN).map(|class| class.misses);
+    let before = misses();
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for at in 0..15_000 {
+                drop(provider.alloc(500_000 + at % 37 * 40_000));
+                drop(provider.alloc(64));
+                if at % 64 == 0 {
+                    provider.trim();
+                }
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+        while !is_over.load(Ordering::Relaxed) {
+            drop([(); 4].map(|()| provider.alloc(LEN).unwrap()));
+        }
+    });
+    assert_eq!(misses(), before);
+    drop(held);
 }
 
 /// A leased idle chunk does not prevent the eviction of smaller ones.

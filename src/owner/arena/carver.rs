@@ -47,7 +47,7 @@ pub(super) struct Carver {
     pieces: BTreeMap<usize, Piece>,
     carved: usize,
     /// The number of pieces with each [`Mark`].
-    marked: [usize; 3],
+    marked: [usize; 4],
     /// The range closed to carving.
     closed: Range<usize>,
 }
@@ -65,6 +65,8 @@ pub(crate) enum Mark {
     /// Can be freed once its user releases it.
     InUse,
     Pinned,
+    /// Pinned for as long as the segment lasts: its reader cannot be tracked.
+    GivenUp,
 }
 
 /// The cost of a range: the units in use; among ranges with none in use, the length of the gap left
@@ -136,7 +138,7 @@ impl Carver {
         // SAFETY: this second part of the shadow is talc's for as long as the carver lives, and
         // does not overlap the first.
         unsafe { talc.claim(tag, TAG + units * CHUNK_UNIT) };
-        Some(Self { talc, shadow, units, pieces: BTreeMap::new(), carved: 0, marked: [0; 3], closed: 0..0 })
+        Some(Self { talc, shadow, units, pieces: BTreeMap::new(), carved: 0, marked: [0; 4], closed: 0..0 })
     }
 
     /// Carves a piece of `units` units and returns its first unit, or `None` if no gap is that
@@ -229,8 +231,10 @@ impl Carver {
     }
 
     pub(super) fn clear_marks(&mut self) {
-        self.pieces.values_mut().for_each(|piece| piece.mark = Mark::InUse);
-        self.marked = [0, self.pieces.len(), 0];
+        let pieces = self.pieces.values_mut().filter(|piece| piece.mark != Mark::GivenUp);
+        pieces.for_each(|piece| piece.mark = Mark::InUse);
+        let given_up = self.marked[Mark::GivenUp as usize];
+        self.marked = [0, self.pieces.len() - given_up, 0, given_up];
     }
 
     pub(super) fn mark(&mut self, at: usize, mark: Mark) {
@@ -244,8 +248,8 @@ impl Carver {
     /// Returns the combined mark of all pieces: they can be freed only together.
     pub(super) fn mark_of_all(&self) -> Mark {
         match self.marked {
-            [_, 0, 0] => Mark::Idle,
-            [_, _, 0] => Mark::InUse,
+            [_, 0, 0, 0] => Mark::Idle,
+            [_, _, 0, 0] => Mark::InUse,
             _ => Mark::Pinned,
         }
     }
@@ -262,7 +266,7 @@ impl Carver {
         match piece.mark {
             Mark::InUse => piece.units,
             Mark::Idle => 0,
-            Mark::Pinned => self.units + 1,
+            Mark::Pinned | Mark::GivenUp => self.units + 1,
         }
     }
 

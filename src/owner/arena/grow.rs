@@ -102,6 +102,11 @@ impl Arenas {
         self.state.lock().arenas.iter_mut().any(|arena| arena.pages.has_gap(pages))
     }
 
+    /// Returns `true` if an arena lies in the segment with this number.
+    pub(crate) fn has_segment(&self, serial: u64) -> bool {
+        self.state.lock().arenas.iter().any(|arena| arena.payload.serial() == serial)
+    }
+
     /// Allocates private memory for an arena of `len` bytes. Returns `None` if the system has none.
     pub(crate) fn prepare(&self, len: usize) -> Option<Blank> {
         let pages = len / self.page;

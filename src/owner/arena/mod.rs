@@ -219,7 +219,7 @@ impl Arenas {
             arenas.find_map(|(number, arena)| arena.pages.carve(pages, anywhere).map(|at| (number, at)))
         };
         let mut found = carve(&mut state, false);
-        if found.is_none() && state.may_use_region(class) {
+        if found.is_none() && state.may_use_region(class, len) {
             state.end_region();
             found = carve(&mut state, false);
         }

@@ -269,11 +269,13 @@ impl ArenaState {
         self.region.is_some() && self.arenas.iter().all(|arena| arena.pages.is_closed_free())
     }
 
-    /// Returns `true` if this class may carve in the region: the region is its own window and
-    /// empty, or has lapsed.
-    pub(super) fn may_use_region(&self, class: usize) -> bool {
+    /// Returns `true` if this class may carve `len` bytes in the region: the region is its own window,
+    /// empty and long enough, or has lapsed.
+    pub(super) fn may_use_region(&self, class: usize, len: usize) -> bool {
         let Some(region) = &self.region else { return false };
-        region.class == class && !region.place.is_surrender && self.is_region_free() || region.asked.elapsed() > LAPSE
+        let fits = |(_, window): &(u64, Range<usize>)| window.len() >= len;
+        let is_own = region.class == class && !region.place.is_surrender && region.place.windows.iter().any(fits);
+        is_own && self.is_region_free() || region.asked.elapsed() > LAPSE
     }
 
     /// Ends the region of a class that has been served.

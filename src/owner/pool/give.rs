@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 use super::{Pool, GROUP};
+use crate::owner::arena::Mark;
 use crate::owner::chunk::{Chunk, ClosedChunk, OwnedChunk, Whereabouts};
 use crate::owner::registry::Registry;
 use std::sync::atomic::Ordering;
@@ -123,6 +124,7 @@ impl Pool {
             // record nor the bytes are used again. The arena goes with the pool; the peer keeps its
             // mapping. Dropped here and not after `pool`, so that if this is the last chunk its
             // arena is removed before the control object (see `sweep`).
+            pool.arenas.mark(&memory, Mark::GivenUp);
             return drop(memory);
         }
         if let (Some((record, generation)), Some(control)) = (record, pool.control()) {

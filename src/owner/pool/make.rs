@@ -269,6 +269,11 @@ impl Pool {
             let blank = self.arenas.prepare(arena).ok_or_else(|| no_private_memory("an arena", arena));
             let refused = |error| NoMemory::Os(Box::new(error));
             match blank.and_then(|blank| Ok((self.source.create(arena).map_err(refused)?, blank))) {
+                Ok((payload, _)) if self.arenas.has_segment(payload.serial()) => {
+                    let (serial, twice) = (payload.serial(), io::Error::from_raw_os_error(libc::EEXIST));
+                    let advice = "; its source has given two segments one id".to_owned();
+                    return Err(refused(OsError::new("create", &format!("segment {serial}"), arena, twice, advice)));
+                }
                 Ok((mut payload, blank)) => {
                     if let Some(control) = self.control() {
                         control.list(&mut payload);

@@ -1,7 +1,7 @@
 //! Making room: idle chunks and memory that nothing is carved from go back to the arenas, or to the
 //! system.
 //!
-//! [`Pool::evict`] is the one way for idle chunks to go. What needs room says which, and how many
+//! [`Pool::evict_or_put_back`] is the one way for idle chunks to go. What needs room says which, and how many
 //! bytes:
 //!
 //! | for | evicted |
@@ -39,6 +39,7 @@ use crate::owner::chunk::{Chunk, OwnedChunk};
 use crate::owner::control::OwnerControl;
 use crate::owner::error::{AllocError, AllocErrorKind};
 use crate::owner::payload::Payload;
+use crate::owner::registry::Registry;
 use std::ops::Range;
 
 impl Pool {
@@ -61,27 +62,28 @@ impl Pool {
         // In this order: the shelves of small classes are left out of the cache.
         let is_large = |class: usize| self.classes[class].shape.need.grain == Grain::Page;
         let mut most = self.arenas.crowding();
-        for class in self.used_classes().filter(|&class| is_large(class) && !self.shelves[class].is_empty()) {
+        for class in self.used_classes().filter(|&class| is_large(class) && self.evictable(class) > 0) {
             most = most.saturating_sub(self.evict_of(class, most, |_| true));
         }
         self.searched();
     }
 
     /// The same for one class. Each chunk is taken in turn, and put back if it is not picked: other
-    /// threads find all but that one meanwhile.
+    /// threads find all but that one meanwhile. None is taken where all that are left are reserved.
     pub(super) fn evict_of(&self, class: usize, most: usize, mut choose: impl FnMut(&Chunk) -> bool) -> usize {
         let shelf = &self.shelves[class];
         let mut evicted = 0;
         // The hot slot's chunk first, while the queue still has others for other threads. Also one
         // that is retired stays as long as nothing needs its place.
-        match if most > 0 { shelf.take_hot() } else { None } {
+        match if most > 0 && self.evictable(class) > 0 { shelf.take_hot() } else { None } {
             Some(chunk) if choose(&chunk) => evicted += self.evict_or_put_back(chunk.into()),
             Some(chunk) => shelf.give(chunk).unwrap_or_else(Self::put_back),
             None => {}
         }
         // Bounded: other threads may go on giving back.
         for _ in 0..shelf.queued_count() {
-            let Some(chunk) = (if evicted < most { shelf.take_idle() } else { None }) else { break };
+            let is_done = evicted >= most || self.evictable(class) == 0;
+            let Some(chunk) = (if is_done { None } else { shelf.take_idle() }) else { break };
             if choose(&chunk) {
                 evicted += self.evict_or_put_back(chunk);
             } else {
@@ -98,10 +100,18 @@ impl Pool {
     /// Several threads may evict at a time. The registry's lock decides, under which promises are
     /// made, too; [`evictable`](Self::evictable) is only what they expect.
     pub(super) fn evict_or_put_back(&self, chunk: OwnedChunk) -> usize {
+        let is_reserved = |registry: &Registry, chunk: &Chunk| {
+            !chunk.is_retired() && registry.count(chunk.class()) <= self.reserved(chunk.class())
+        };
+        // Before it is closed, so that peers may still attach to a chunk that stays.
+        if is_reserved(&self.registry.lock(), &chunk) {
+            Self::put_back(chunk);
+            return 0;
+        }
         let Some(chunk) = Self::reopen(chunk).map(OwnedChunk::from) else { return 0 };
-        let (size, class) = (chunk.capacity(), chunk.class());
+        let size = chunk.capacity();
         let mut registry = self.registry.lock();
-        if !chunk.is_retired() && registry.count(class) <= self.reserved(class) {
+        if is_reserved(&registry, &chunk) {
             drop(registry);
             Self::put_back(chunk);
             return 0;
@@ -159,7 +169,7 @@ impl Pool {
             return true;
         }
         let is_kept = self.arenas.is_kept_from(class);
-        let place = self.find_idle_place(need, anywhere || !is_kept);
+        let place = self.find_idle_place(need, anywhere || !is_kept, !is_kept);
         self.searched();
         let Some(place) = place else { return false };
         let classes = self.retire(&place);
@@ -187,14 +197,15 @@ impl Pool {
         class.is_some_and(|class| self.classes[class].shape.size() > range.len())
     }
 
-    /// A place that would be free if idle chunks were. Marks these.
-    fn find_idle_place(&self, need: Need, anywhere: bool) -> Option<Place> {
-        self.arenas.clear_marks();
+    /// A place that would be free if idle chunks were. Marks these. It may be whole arenas only if
+    /// `may_surrender`.
+    fn find_idle_place(&self, need: Need, anywhere: bool, may_surrender: bool) -> Option<Place> {
         let (_, spanned) = self.arenas.count_and_len();
         let most = self.arenas.free_bytes() + self.most_to_evict() + (self.limits.max_bytes - spanned);
         if most < need.size {
             return None;
         }
+        self.arenas.clear_marks();
         let window = || self.arenas.window(need, false, anywhere);
         // Something may have been dropped meanwhile, so the first look is at what is free.
         let found = window().or_else(|| {
@@ -209,7 +220,7 @@ impl Pool {
                 window()
             })
         });
-        found.or_else(|| self.arenas.surrender(need, false).filter(|_| anywhere))
+        found.or_else(|| self.arenas.surrender(need, false).filter(|_| may_surrender))
     }
 
     /// Notes that a request was refused for good. If its class keeps being refused, it gets a region

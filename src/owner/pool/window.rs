@@ -120,7 +120,8 @@ impl Pool {
                 }
             }
             let tally = &self.classes[class];
-            let low = tally.low.swap(NO_MARK, Ordering::Relaxed).min(shelf.queued_count());
+            let queued = shelf.queued_count().min(self.evictable(class));
+            let low = tally.low.swap(NO_MARK, Ordering::Relaxed).min(queued);
             tally.unneeded.store(low, Ordering::Relaxed);
             unneeded += low * self.classes[class].shape.size();
         }
@@ -141,7 +142,7 @@ impl Pool {
         let mut evicted = 0;
         for class in self.used_classes() {
             let unneeded = &self.classes[class].unneeded;
-            while evicted < AT_ONCE && unneeded.load(Ordering::Relaxed) > 0 {
+            while evicted < AT_ONCE && unneeded.load(Ordering::Relaxed) > 0 && self.evictable(class) > 0 {
                 // The oldest first. Other threads may have taken some meanwhile.
                 let Some(chunk) = self.shelves[class].take_idle() else { break };
                 unneeded.fetch_sub(1, Ordering::Relaxed);
