@@ -18,7 +18,7 @@
 //! The others are hard on memory: the publisher waits for memory instead of its subscribers.
 //! `killed` kills subscribers and starts new ones meanwhile. A load fails if a pool makes
 //! more than 16 segments, or if a subscriber ends with more descriptors or mappings than it had
-//! after a tenth of the messages, except for segments that were made meanwhile. With `--memlock` a
+//! after a tenth of the messages, except for segments whose first message arrived later. With `--memlock` a
 //! provider that cannot be made is a result, and no failure.
 //!
 //! | file | what it shows |
