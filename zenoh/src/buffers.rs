@@ -323,6 +323,7 @@ impl Inner {
     fn release(&self, whole: Whole, class: usize) {
         self.classes[class].lock().note_gone(1);
         drop(whole);
+        self.backend.core.providers.hurry();
     }
 
     /// Makes a buffer. At the cap, takes one that is free by now, or releases others; if

@@ -148,6 +148,10 @@
 //! policies collect, fails allocations that it could serve when nothing has been read yet.
 //! (`benches/peers` compares collecting early with collecting when full.)
 //!
+//! The backend also collects before it refuses an allocation. After eight refusals in a row, it limits
+//! collections that release nothing to a 32nd of the time: zenoh's policies collect in each try
+//! themselves.
+//!
 //! Only a provider created by [`PoolBackend::provider`] is collected. Around a backend passed to
 //! `ShmProviderBuilder::backend`, the caller has to collect.
 //!
@@ -212,6 +216,7 @@ use std::fmt;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 use zenoh::shm::{
     AllocatedChunk, ChunkAllocResult, ChunkDescriptor, MemoryLayout, ProtocolID, PtrInSegment, ShmProvider,
     ShmProviderBackend, ShmProviderBuilder, WithProtocolID, ZAllocError, ZLayoutError,
@@ -239,32 +244,76 @@ struct Core {
     chunks: Backend,
     outstanding: Arc<Outstanding>,
     providers: Arc<Providers>,
+    /// Whether the last allocation was refused.
+    was_refused: AtomicBool,
     /// Whether the system has refused memory, and the log has said so.
     is_short: AtomicBool,
 }
 
+/// After this many refusals in a row, collections that release nothing take at most one part in
+/// [`IDLE_SHARE`] of the time. The caller is polling then, and zenoh's policies collect besides.
+const PATIENCE: u32 = 8;
+const IDLE_SHARE: u32 = 32;
+
 /// The providers on a backend.
 #[derive(Default)]
-struct Providers(Mutex<Vec<Weak<ShmProvider<PoolBackend>>>>);
+struct Providers {
+    all: Mutex<Vec<Weak<ShmProvider<PoolBackend>>>>,
+    pace: Mutex<Pace>,
+}
+
+/// When the next collection is worth its time.
+#[derive(Default)]
+struct Pace {
+    /// Allocations in a row that were refused.
+    refusals: u32,
+    next: Option<Instant>,
+}
 
 impl Providers {
     fn add(&self, provider: Weak<ShmProvider<PoolBackend>>) {
-        let mut providers = self.0.lock();
+        let mut providers = self.all.lock();
         providers.retain(|provider| provider.strong_count() > 0);
         providers.push(provider);
+    }
+
+    fn note_refusal(&self) {
+        let mut pace = self.pace.lock();
+        pace.refusals = pace.refusals.saturating_add(1);
+    }
+
+    /// Makes the next collection take place, however many allocations were refused.
+    fn hurry(&self) {
+        *self.pace.lock() = Pace::default();
     }
 }
 
 impl Collect for Providers {
     fn collect(&self) -> bool {
+        let start = Instant::now();
+        if self.pace.lock().next.is_some_and(|next| start < next) {
+            return false;
+        }
         // Not under the lock: the drop of a provider's last handle is the user's code's.
         let mut at = 0;
         let mut has_collected = false;
-        loop {
-            let Some(provider) = self.0.lock().get(at).cloned() else { return has_collected };
+        while let Some(provider) = { self.all.lock().get(at).cloned() } {
             has_collected |= provider.upgrade().is_some_and(|provider| provider.garbage_collect() > 0);
             at += 1;
         }
+        let mut pace = self.pace.lock();
+        pace.next = (!has_collected && pace.refusals >= PATIENCE).then(|| start + start.elapsed() * IDLE_SHARE);
+        has_collected
+    }
+}
+
+impl Core {
+    /// Notes the first allocation that was served after refusals.
+    #[cold]
+    fn note_served(&self) {
+        self.was_refused.store(false, Ordering::Relaxed);
+        self.is_short.store(false, Ordering::Relaxed);
+        self.providers.hurry();
     }
 }
 
@@ -277,7 +326,13 @@ impl PoolBackend {
     fn new(chunks: Backend, outstanding: Arc<Outstanding>) -> Self {
         let providers = Arc::<Providers>::default();
         let collecting = chunks.collecting_by(providers.clone());
-        let core = Core { chunks, outstanding, providers, is_short: AtomicBool::new(false) };
+        let core = Core {
+            chunks,
+            outstanding,
+            providers,
+            was_refused: AtomicBool::new(false),
+            is_short: AtomicBool::new(false),
+        };
         Self { core: Arc::new(core), chunks: collecting }
     }
 
@@ -329,6 +384,7 @@ impl PoolBackend {
     /// # }
     /// ```
     pub fn reserve(&self, len: usize, count: usize) -> Result<Reservation, AllocError> {
+        self.core.providers.hurry();
         let reservation = self.chunks.reserve(len, 1, count)?;
         for (segment, offset) in self.chunks.places(self.chunks.class(len, 1)?) {
             self.core.outstanding.prepare(Key::new(segment, offset));
@@ -340,6 +396,7 @@ impl PoolBackend {
     /// number of bytes. The segments remain, empty: receivers never unmap one, so new ones would only
     /// fill the receivers' tables.
     pub fn trim(&self) -> usize {
+        self.core.providers.hurry();
         self.chunks.trim()
     }
 
@@ -348,8 +405,8 @@ impl PoolBackend {
     fn take(&self, len: usize, align: usize) -> Result<AllocatedChunk, AllocError> {
         let core = &*self.core;
         let chunk = self.chunks.alloc(len, align)?;
-        if core.is_short.load(Ordering::Relaxed) {
-            core.is_short.store(false, Ordering::Relaxed);
+        if core.was_refused.load(Ordering::Relaxed) {
+            core.note_served();
         }
         let key = Key::of(&chunk);
         let len = NonZeroUsize::new(chunk.len()).unwrap_or(NonZeroUsize::MIN);
@@ -364,6 +421,8 @@ impl PoolBackend {
         // A policy that waits for memory tries a thousand times a second, so a refusal by the system is
         // logged once until there is memory again. Reaching the cap is nothing unusual.
         let is_at_the_cap = matches!(error.kind(), AllocErrorKind::Exhausted { .. });
+        self.core.was_refused.store(true, Ordering::Relaxed);
+        self.core.providers.note_refusal();
         let cause = error as &(dyn Error + 'static);
         if is_at_the_cap || self.core.is_short.swap(true, Ordering::Relaxed) {
             tracing::debug!(%layout, error = cause, "no memory for a message");
@@ -463,5 +522,37 @@ impl Drop for Core {
 impl fmt::Debug for PoolBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PoolBackend").field("chunks", &self.chunks).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zenoh::shm::JustAlloc;
+
+    const LEN: usize = 4096;
+
+    /// A caller that polls at the cap must not have every try visit all messages in flight.
+    #[test]
+    fn polling_collects_rarely() {
+        let backend = PoolBackend::builder().max_bytes(16 * LEN).check_lock_limit(false).build().unwrap();
+        let provider = backend.provider();
+        let alloc = || provider.alloc(LEN).with_policy::<JustAlloc>().wait().ok();
+        let mut held: Vec<_> = std::iter::from_fn(alloc).collect();
+        let pace = || backend.core.providers.pace.lock().next;
+        for _ in 1..PATIENCE {
+            assert_eq!(pace(), None);
+            assert!(alloc().is_none());
+        }
+        assert!(alloc().is_none());
+        assert!(pace().is_some(), "further collections are limited");
+        held.pop();
+        // Ends: the limit is a share of the time.
+        let served = std::iter::repeat_with(alloc).flatten().next();
+        assert!(served.is_some());
+        assert_eq!(pace(), None, "and no longer");
+        assert!(alloc().is_none());
+        drop(served);
+        assert!(alloc().is_some(), "the next one is served at once");
     }
 }

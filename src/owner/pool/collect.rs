@@ -21,6 +21,11 @@ pub(super) struct Collection {
 }
 
 impl Collection {
+    /// Returns the bytes of the chunks that exist.
+    pub(super) fn made(&self) -> usize {
+        self.made.load(Ordering::Relaxed)
+    }
+
     /// A chunk was made.
     pub(super) fn note_made(&self, bytes: usize) {
         self.made.fetch_add(bytes, Ordering::Relaxed);
