@@ -13,6 +13,7 @@
 //! | `waiting` | 65,536 messages of 1 KiB are in flight under 64 MiB, and one more is wanted; after a while the oldest, or any, is read | CPU while nothing is read, and how long until the wait ends |
 //! | `idle` | 50,000 messages of 1 KiB were in flight and have been read | CPU of the idle process |
 //! | `exit` | a publisher sends 100 messages of 1 KB and exits in good order, 0, 10 or 50 ms after the last | runs in which all arrived |
+//! | `restarts` | 50 such publishers, one after the other, with one subscriber | messages that arrived |
 
 #![deny(unsafe_code)]
 
@@ -241,38 +242,73 @@ impl Publisher {
     }
 }
 
+/// A subscriber that counts the messages in shared memory.
+struct Counter {
+    session: Session,
+    endpoint: String,
+    count: Arc<AtomicUsize>,
+}
+
+impl Counter {
+    fn new() -> Fallible<Self> {
+        let session = open("listen", "tcp/127.0.0.1:0")?;
+        let endpoint = session.info().locators().wait().first().ok_or("zenoh listens nowhere")?.to_string();
+        let count = Arc::new(AtomicUsize::new(0));
+        let counted = count.clone();
+        let subscriber = session.declare_subscriber(KEY).callback(move |sample| {
+            counted.fetch_add(usize::from(sample.payload().as_shm().is_some()), Ordering::Relaxed);
+        });
+        subscriber.background().wait()?;
+        Ok(Self { session, endpoint, count })
+    }
+
+    /// Runs a publisher that exits after a delay.
+    fn publish(&self, whose: Whose, delay: Duration) -> Fallible {
+        let publisher = Publisher { whose, endpoint: self.endpoint.clone(), delay };
+        Child::start("publisher", &mut this_program(&publisher)?)?.finish()
+    }
+
+    fn finish(self) -> Fallible<usize> {
+        // What has not arrived by now never does.
+        thread::sleep(Duration::from_millis(200));
+        self.session.close().wait()?;
+        Ok(self.count.load(Ordering::Relaxed))
+    }
+}
+
 /// Publishers that exit soon.
 fn exit() -> Fallible {
     const RUNS: usize = 4;
     let measure = |whose, delay| {
-        let mut complete = 0;
-        let mut received = Vec::new();
-        for _ in 0..RUNS {
-            let session = open("listen", "tcp/127.0.0.1:0")?;
-            let endpoint = session.info().locators().wait().first().ok_or("zenoh listens nowhere")?.to_string();
-            let count = Arc::new(AtomicUsize::new(0));
-            let counted = count.clone();
-            let subscriber = session.declare_subscriber(KEY).callback(move |sample| {
-                counted.fetch_add(usize::from(sample.payload().as_shm().is_some()), Ordering::Relaxed);
-            });
-            let subscriber = subscriber.wait()?;
-            Child::start("publisher", &mut this_program(&Publisher { whose, endpoint, delay })?)?.finish()?;
-            // What has not arrived by now never does.
-            thread::sleep(Duration::from_millis(200));
-            subscriber.undeclare().wait()?;
-            session.close().wait()?;
-            complete += usize::from(count.load(Ordering::Relaxed) == SENT);
-            received.push(count.load(Ordering::Relaxed));
-        }
+        let run = || {
+            let counter = Counter::new()?;
+            counter.publish(whose, delay)?;
+            counter.finish()
+        };
+        let received = std::iter::repeat_with(run).take(RUNS).collect::<Fallible<Vec<_>>>()?;
+        let complete = received.iter().filter(|&&received| received == SENT).count();
         Ok(format!("{complete} of {RUNS} complete {received:?}"))
     };
     let delays = [0, 10, 50].into_iter().cycle().take(3 * rounds()).map(Duration::from_millis);
     print(delays.map(|delay| row(&format!("exit after {delay:?}"), |whose| measure(whose, delay))))
 }
 
+/// Publishers that follow each other.
+fn restarts() -> Fallible {
+    const RESTARTS: usize = 50;
+    let measure = |whose, delay| {
+        let counter = Counter::new()?;
+        (0..RESTARTS).try_for_each(|_| counter.publish(whose, delay))?;
+        Ok(format!("{} of {} received", counter.finish()?, RESTARTS * SENT))
+    };
+    let delays = [0, 10].into_iter().map(Duration::from_millis);
+    print(delays.map(|delay| row(&format!("exit after {delay:?}"), |whose| measure(whose, delay))))
+}
+
 fn run() -> Fallible {
     type Case = (&'static str, fn() -> Fallible);
-    let cases: [Case; 4] = [("long", long), ("waiting", waiting), ("idle", idle), ("exit", exit)];
+    let cases: [Case; 5] =
+        [("long", long), ("waiting", waiting), ("idle", idle), ("exit", exit), ("restarts", restarts)];
     let wanted: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
     for name in &wanted {
         if !cases.iter().any(|(case, _)| case == name) {

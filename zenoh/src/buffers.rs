@@ -66,7 +66,7 @@ use zenoh::shm::{ShmProvider, ShmProviderBackend};
 pub struct BufferPool(Arc<Inner>);
 
 /// A waiting request tries to make a buffer again after this many times as long as the last try took.
-const TRY_SHARE: u32 = 10;
+const TRY_SHARE: u32 = 15;
 
 /// The progress of a waiting request.
 pub(crate) struct Search {
@@ -278,7 +278,7 @@ impl Inner {
 
     /// Looks for a buffer on behalf of a waiting request, and returns `None` if there is none yet. The
     /// sent buffers of its class are looked at each time, as far as `search` allows; making room for
-    /// another one takes longer, so it is tried only in a tenth of the time.
+    /// another one takes longer, so it is tried only in a sixteenth of the time.
     pub(crate) fn look(&self, class: usize, len: usize, search: &mut Search) -> Option<Result<Whole, AllocError>> {
         if let Some(whole) = self.not_wanted_back(class, |buffers| buffers.look()) {
             return Some(Ok(whole));

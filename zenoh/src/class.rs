@@ -24,7 +24,7 @@ const LOOKS: usize = 4;
 
 /// How many sent buffers a waiting request looks at besides. A look takes some 0.1 µs if the
 /// metadata is in no cache.
-const BATCH: usize = 256;
+const BATCH: usize = 1024;
 
 /// The pool releases a buffer that was still being read in this many looks.
 const PATIENCE: u8 = 64;
