@@ -11,7 +11,7 @@ use fastrand::Rng;
 use hdrhistogram::Histogram;
 use quanta::Clock;
 use shm_pool_support::latency::{at, histogram};
-use shm_pool_support::table::{table, Goal};
+use shm_pool_support::table::{show, table, Goal};
 use shm_pool_support::Fallible;
 use std::collections::VecDeque;
 use std::ops::Deref;
@@ -73,7 +73,7 @@ pub(crate) fn measure(effort: Effort) -> Fallible {
         row.extend(GOALS.map(|(quantile, goal)| pool.verdict(quantile, goal).to_owned()));
         rows.add_row(row);
     }
-    println!("{rows}\n");
+    show("at_the_cap", &rows);
     Ok(())
 }
 

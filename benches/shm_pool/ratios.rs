@@ -10,7 +10,7 @@ use crate::hand_off::PIECE;
 use crate::subjects;
 use shm_pool_support::latency::Spread;
 use shm_pool_support::machine::Machine;
-use shm_pool_support::table::{table, Goal};
+use shm_pool_support::table::{show, table, Goal};
 use shm_pool_support::turns::{self, BATCH};
 
 /// Batches of each subject in an interleaved comparison.
@@ -92,7 +92,7 @@ impl Comparisons {
             }
             rows.add_row(row);
         }
-        println!("\n{rows}\n");
+        show("shm_pool", &rows);
         println!("Ratios of medians; both sides in turn, {ROUNDS} batches each of about {BATCH:?}.");
         println!("cross_thread and its floor: time per message between two threads; all else runs in one.");
         println!("    Pieces of {PIECE} messages in which a thread lacked a core were repeated, on both sides.");
