@@ -74,14 +74,14 @@ fn check(cores: Cores) -> Fallible {
         link.finish()?;
         println!("{}: {} messages, all as sent", row.0, 2 * ORDER.count);
     }
-    stall::test(cores.second(), true)
+    stall::test(cores.second())
 }
 
 fn measure(options: &Options, cores: Cores) -> Fallible {
     let machine = Machine::now();
     print_head(options, &machine);
     pin(cores.first())?;
-    stall::test(cores.second(), false)?;
+    stall::test(cores.second())?;
     let start = |row| Link::start(row, SLOTS, cores.second());
     let mut links = ROWS.into_iter().map(start).collect::<Fallible<Vec<_>>>()?;
     for &rate in &options.rate {

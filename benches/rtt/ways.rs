@@ -34,7 +34,6 @@ pub(crate) enum Way {
     /// In a new segment for each message, whose number is sent through a socket.
     Segment(usize),
     Socket(usize),
-    Pipe(usize),
 }
 
 const fn spin(len: usize) -> Way {
@@ -56,7 +55,7 @@ pub(crate) const SLOT: [&str; 2] = ["mutex and condvar, 4 KiB", "mutex and condv
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
-pub(crate) const ROWS: [(&str, Way); 20] = [
+pub(crate) const ROWS: [(&str, Way); 19] = [
     (FLOOR, Way::Floor),
     (INLINE, Way::Channel { spin: Duration::MAX, len: None }),
     (SMALLEST, spin(64)),
@@ -76,7 +75,6 @@ pub(crate) const ROWS: [(&str, Way); 20] = [
     ("Unix socket, 64 B", Way::Socket(64)),
     ("Unix socket, 4 KiB", Way::Socket(4 * KIB)),
     ("Unix socket, 1 MiB", Way::Socket(MIB)),
-    ("pipes, 64 B", Way::Pipe(64)),
 ];
 
 /// The other process's task.
@@ -127,10 +125,6 @@ impl Way {
                     outcome?;
                 }
             }
-            Self::Pipe(len) => {
-                other = start(Stdio::piped(), Stdio::piped())?;
-                run(&mut Stream::new(other.output()?, other.input()?, len))?;
-            }
         }
         other.finish()
     }
@@ -160,7 +154,7 @@ impl Answer {
                 answer(&mut Slots { there: there?, back: back?, bytes: vec![0; len] })
             }
             Way::Segment(len) => answer(&mut Segments::new(inherited_input()?.into(), &self.names, [BACK, THERE], len)),
-            Way::Socket(len) | Way::Pipe(len) => {
+            Way::Socket(len) => {
                 answer(&mut Stream::new(File::from(inherited_input()?), File::from(inherited_output()?), len))
             }
         }

@@ -48,8 +48,6 @@ pub fn show(name: &str, table: &Table) {
 pub enum Goal {
     /// This or less.
     AtMost(f64),
-    /// Less than this.
-    Below(f64),
     /// This or more.
     AtLeast(f64),
     /// Only reported.
@@ -61,7 +59,6 @@ impl Goal {
     pub fn verdict(self, ratio: f64) -> &'static str {
         match self {
             Self::AtMost(bound) if ratio <= bound => "pass",
-            Self::Below(bound) if ratio < bound => "pass",
             Self::AtLeast(bound) if ratio >= bound => "pass",
             Self::None => "",
             _ => "MISSED",
@@ -73,7 +70,6 @@ impl fmt::Display for Goal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::AtMost(bound) => write!(f, "at most {bound}"),
-            Self::Below(bound) => write!(f, "below {bound}"),
             Self::AtLeast(bound) => write!(f, "at least {bound}"),
             Self::None => f.write_str("none"),
         }
