@@ -38,9 +38,6 @@ struct Options {
     /// Round trips of each row, over all rounds
     #[arg(long, default_value_t = 50_000)]
     round_trips: u64,
-    /// Round trips before each measurement
-    #[arg(long, default_value_t = 1_000)]
-    warm_up: u64,
 }
 
 fn main() -> Fallible {
@@ -49,7 +46,7 @@ fn main() -> Fallible {
     }
     let options = Options::parse();
     let cores = options.common.cores()?;
-    let machine = Machine::now();
+    let machine = Machine::now(); // with all cores
     pin(cores.first())?;
     match options.common.quick.quick {
         true => check(cores),
@@ -77,11 +74,12 @@ fn measure(options: &Options, machine: &Machine, cores: Cores) -> Fallible {
     );
     let rounds = options.common.rounds;
     let count = options.round_trips.div_ceil(rounds.into());
-    println!("rows     in turn, {rounds} rounds of {} warm-up and {count} measured round trips\n", options.warm_up);
+    let warm_up = count.div_ceil(10);
+    println!("rows     in turn, {rounds} rounds of {warm_up} warm-up and {count} measured round trips\n");
     let mut results = ROWS.map(|_| Latencies::default());
     for _ in 0..rounds {
         for ((_, way), result) in ROWS.into_iter().zip(&mut results) {
-            let (round, took) = measure_round(way, options.warm_up, count, cores, &clock)?;
+            let (round, took) = measure_round(way, warm_up, count, cores, &clock)?;
             result.add(&round, took)?;
         }
     }
