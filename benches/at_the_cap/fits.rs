@@ -8,7 +8,7 @@
 
 use crate::stores::{check_ends, mark_ends, Pool, Store, Talc};
 use fastrand::Rng;
-use shm_pool_support::table::table;
+use shm_pool_support::table::{show, table};
 use shm_pool_support::units::grouped;
 use shm_pool_support::Fallible;
 
@@ -73,7 +73,7 @@ pub(crate) fn measure(effort: Effort) -> Fallible {
         table.add_row([vec![format!("1/{part}"), name.to_owned()], cells].concat());
         eprintln!("measured: {name}, up to 1/{part} of the cap");
     }
-    println!("{table}\n");
+    show("at_the_cap fits", &table);
     println!("{NOTES}\n");
     Ok(())
 }

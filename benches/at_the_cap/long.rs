@@ -9,7 +9,7 @@
 use crate::stores::{check_ends, mark_ends, Pool, Store, Talc};
 use hdrhistogram::Histogram;
 use shm_pool_support::latency::{at, histogram};
-use shm_pool_support::table::table;
+use shm_pool_support::table::{show, table};
 use shm_pool_support::units::grouped;
 use shm_pool_support::Fallible;
 use std::collections::VecDeque;
@@ -99,7 +99,7 @@ pub(crate) fn measure(effort: Effort) -> Fallible {
     for (name, run) in ROWS {
         rows.add_row([vec![name.to_owned()], run(effort)?.cells()].concat());
     }
-    println!("{rows}\n");
+    show("at_the_cap long", &rows);
     println!(
         "Times are until a long message has its memory. One that never gets it counts with {PATIENCE:?}, the longest"
     );

@@ -38,12 +38,6 @@ struct Options {
     /// Messages of each row
     #[arg(long, default_value_t = 20_000)]
     messages: usize,
-    /// Messages before each measurement
-    #[arg(long, default_value_t = 1_000)]
-    warm_up: usize,
-    /// Seed of the sizes
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
     /// Long messages of each row
     #[arg(long, default_value_t = 40)]
     longs: usize,
@@ -58,7 +52,7 @@ struct Options {
 fn main() -> Fallible {
     let options = Options::parse();
     if options.quick.quick {
-        return check(options.seed);
+        return check();
     }
     let counter = Clock::new();
     let cost = clock::cost(|| counter.raw());
@@ -70,16 +64,15 @@ fn main() -> Fallible {
     if !options.long {
         let all = usable()?;
         pin(Cores::choose()?.first())?;
-        let Options { messages, warm_up, seed, .. } = options;
-        mixed::measure(mixed::Effort { messages, warm_up, seed })?;
+        mixed::measure(mixed::Effort { messages: options.messages, warm_up: 1_000 })?;
         pin(all)?;
     }
     long::measure(long::Effort::of(options.longs))
 }
 
 /// A few messages of every kind, without figures.
-fn check(seed: u64) -> Fallible {
-    mixed::check(mixed::Effort { messages: 300, warm_up: 100, seed })?;
+fn check() -> Fallible {
+    mixed::check(mixed::Effort { messages: 300, warm_up: 100 })?;
     long::check(long::Effort::quick())?;
     fits::check(fits::Effort::quick())
 }

@@ -6,7 +6,7 @@
 use crate::PREFIX;
 use shm_pool::{Provider, ShmBuf};
 use shm_pool_support::procfs::{self, OBJECTS};
-use shm_pool_support::table::{table, Goal};
+use shm_pool_support::table::{show, table, Goal};
 use shm_pool_support::units::{grouped, Bytes};
 use shm_pool_support::Fallible;
 use std::collections::VecDeque;
@@ -70,7 +70,7 @@ pub(crate) fn measure() -> Fallible {
             goal.verdict(left).to_owned(),
         ]);
     }
-    println!("{rows}");
+    show("backpressure burst", &rows);
     Ok(())
 }
 

@@ -5,7 +5,7 @@
 use crate::PREFIX;
 use shm_pool::{Client, Provider, ShmBuf, ShmBufMut, ShmView};
 use shm_pool_support::latency::Spread;
-use shm_pool_support::table::{table, Goal};
+use shm_pool_support::table::{show, table, Goal};
 use shm_pool_support::units::{Bytes, Nanoseconds};
 use shm_pool_support::Fallible;
 use std::time::Instant;
@@ -109,6 +109,6 @@ pub(crate) fn measure(rounds: u32, count: u64) -> Fallible {
             goal.verdict(spread.median).to_owned(),
         ]);
     }
-    println!("{rows}");
+    show("backpressure refusal", &rows);
     Ok(())
 }

@@ -13,7 +13,7 @@ use shm_pool::{Client, Descriptor, Provider, ShmBuf};
 use shm_pool_support::latency::{self, Latencies};
 use shm_pool_support::machine::{pin, Cores};
 use shm_pool_support::process::{inherited_input, inherited_output, this_program, Child};
-use shm_pool_support::table::{table, Goal};
+use shm_pool_support::table::{show, table, Goal};
 use shm_pool_support::{clock, Fallible};
 use std::fs::File;
 use std::io::{Read, Write};
@@ -95,7 +95,7 @@ fn print(results: &[Latencies; 3]) {
             goal.verdict(ratio).to_owned(),
         ]);
     }
-    println!("{rows}");
+    show("backpressure wake", &rows);
 }
 
 /// Waits `count` times for the other process.

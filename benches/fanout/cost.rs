@@ -13,7 +13,7 @@ use shm_pool::{Provider, ShmBuf};
 use shm_pool_support::latency::Spread;
 use shm_pool_support::machine::pin;
 use shm_pool_support::process::{say_ready, this_program, Child};
-use shm_pool_support::table::{table, Goal};
+use shm_pool_support::table::{show, table, Goal};
 use shm_pool_support::turns::{interleave, Batch};
 use shm_pool_support::units::Nanoseconds;
 use shm_pool_support::{numbered, Fallible};
@@ -47,7 +47,7 @@ enum Kind {
     Buffer,
 }
 
-const KINDS: [(Kind, &str); 2] = [(Kind::Inline, "32 bytes in the slot"), (Kind::Buffer, "a buffer of 4 KiB")];
+const KINDS: [(Kind, &str); 2] = [(Kind::Inline, "32 B in the slot"), (Kind::Buffer, "4 KiB")];
 
 impl Kind {
     fn len(self) -> usize {
@@ -294,32 +294,27 @@ pub(crate) fn measure(rounds: u32, cores: &[usize]) -> Fallible {
     let (rows, batches) = (rows(cores.len() - 1), rounds * BATCHES);
     println!("\nA send, by the number of receivers: in turn, {batches} batches of half a millisecond each\n");
     let results = run(&rows, batches as usize, None, cores, false)?;
-    for (is_live, receivers) in [(false, "quiet"), (true, "live, each on a core of its own")] {
-        for (kind, name) in KINDS {
-            let mut shown =
-                table(&[&format!("{name}; {receivers}"), "a send", "/ receivers", "/ Sender's", "goal", ""]);
-            let one = Row { kind, receivers: None, is_live };
-            let of_sender = rows.iter().position(|row| *row == one).map_or(f64::NAN, |at| results[at].median);
-            for (row, result) in rows.iter().zip(&results).filter(|(row, _)| (row.kind, row.is_live) == (kind, is_live))
-            {
-                let (who, goal) = match row.receivers {
-                    None => ("Sender".to_owned(), Goal::None),
-                    Some(count) => (format!("Publisher, {count}"), GOAL),
-                };
-                let each = result.median / row.receivers.unwrap_or(1) as f64;
-                let ratio = each / of_sender;
-                shown.add_row([
-                    who,
-                    result.to_string(),
-                    Nanoseconds(each).to_string(),
-                    format!("{ratio:.2}"),
-                    goal.to_string(),
-                    goal.verdict(ratio).to_owned(),
-                ]);
-            }
-            println!("{shown}\n");
-        }
+    let mut shown = table(&["to", "a send", "/ receivers", "/ Sender's", "goal", ""]);
+    for (row, result) in rows.iter().zip(&results) {
+        let of_sender = rows.iter().position(|other| *other == Row { receivers: None, ..*row });
+        let of_sender = of_sender.map_or(f64::NAN, |at| results[at].median);
+        let (to, goal) = match row.receivers {
+            None => ("a Sender's".to_owned(), Goal::None),
+            Some(count) => (count.to_string(), GOAL),
+        };
+        let name = KINDS.iter().find(|(kind, _)| *kind == row.kind).map_or("", |(_, name)| name);
+        let each = result.median / row.receivers.unwrap_or(1) as f64;
+        let ratio = each / of_sender;
+        shown.add_row([
+            format!("{name}, {to}{}", if row.is_live { ", live" } else { "" }),
+            result.to_string(),
+            Nanoseconds(each).to_string(),
+            format!("{ratio:.2}"),
+            goal.to_string(),
+            goal.verdict(ratio).to_owned(),
+        ]);
     }
+    show("fanout", &shown);
     Ok(())
 }
 

@@ -6,7 +6,6 @@
 //! frames are as old as the transport makes them. All frames, every byte of them, and all gaps are
 //! checked.
 
-use crate::tally::Tally;
 use crate::{channel_name, open, Part, FOR_EVER};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
@@ -14,7 +13,7 @@ use shm_pool::channel::{OnFull, Publisher, Receiver, RecvError};
 use shm_pool_support::latency::{self, at};
 use shm_pool_support::machine::{pin, Cores};
 use shm_pool_support::process::{this_program, Child};
-use shm_pool_support::table::{table, Goal};
+use shm_pool_support::table::{show, table, Goal};
 use shm_pool_support::units::Nanoseconds;
 use shm_pool_support::{clock, numbered, wire, Fallible};
 use std::io;
@@ -130,7 +129,7 @@ pub(crate) fn measure(frames: u64, cores: Cores) -> Fallible {
             goal.verdict(above).to_owned(),
         ]);
     }
-    println!("{shown}");
+    show("fanout latest", &shown);
     Ok(())
 }
 
@@ -168,4 +167,31 @@ fn run(frames: u64, cores: Cores) -> Fallible<Vec<(Tally, Histogram<u64>)>> {
         Ok((tally, all))
     };
     children.into_iter().map(hear).collect()
+}
+
+/// Counts messages that are numbered from 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Tally {
+    received: u64,
+    /// How many are missing, according to the receiver.
+    missed: u64,
+}
+
+impl Tally {
+    /// How many were sent, up to the last one received.
+    fn sent(self) -> u64 {
+        self.received + self.missed
+    }
+
+    /// Counts the next message. Its number shows whether the gap before it matches the reported
+    /// one.
+    fn count(&mut self, number: u64, missed: u32) -> Fallible {
+        let expected = self.sent() + u64::from(missed);
+        if number != expected {
+            return Err(format!("message {number} came as {expected}, {missed} of them missed just before").into());
+        }
+        self.received += 1;
+        self.missed += u64::from(missed);
+        Ok(())
+    }
 }

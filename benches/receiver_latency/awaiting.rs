@@ -14,7 +14,7 @@ use crate::ways::{from_channel, Row, TakenBy, Way, SLOTS};
 use shm_pool::channel::Receiver;
 use shm_pool_support::latency::{Latencies, Spread};
 use shm_pool_support::machine::Cores;
-use shm_pool_support::table::{table, Goal};
+use shm_pool_support::table::{show, table, Goal};
 use shm_pool_support::tasks::block_on;
 use shm_pool_support::{clock, Fallible};
 use std::future::poll_fn;
@@ -89,7 +89,7 @@ fn print(results: &[Measured]) {
             result.latencies.at(0.99),
         ]);
     }
-    println!("{rows}\n");
+    show("receiver_latency awaiting", &rows);
 }
 
 /// A thread that blocks in `recv`, and passes each message to a task.

@@ -15,17 +15,17 @@
 mod awaiting;
 mod link;
 mod publisher;
-mod report;
 mod stall;
 mod ways;
 
 use clap::Parser;
 use link::{Columns, Link};
 use publisher::Order;
-use report::Measured;
 use shm_pool::Provider;
+use shm_pool_support::latency::Latencies;
 use shm_pool_support::machine::{pin, Cores, Machine};
 use shm_pool_support::options::Common;
+use shm_pool_support::table::{show, table};
 use shm_pool_support::{clock, process, Fallible};
 use ways::{Task, PREFIX, ROWS, SLOTS};
 
@@ -74,30 +74,30 @@ fn check(cores: Cores) -> Fallible {
         link.finish()?;
         println!("{}: {} messages, all as sent", row.0, 2 * ORDER.count);
     }
-    stall::test(cores.second(), true)
+    stall::test(cores.second())
 }
 
 fn measure(options: &Options, cores: Cores) -> Fallible {
     let machine = Machine::now();
     print_head(options, &machine);
     pin(cores.first())?;
-    stall::test(cores.second(), false)?;
+    stall::test(cores.second())?;
     let start = |row| Link::start(row, SLOTS, cores.second());
     let mut links = ROWS.into_iter().map(start).collect::<Fallible<Vec<_>>>()?;
     for &rate in &options.rate {
         let count = (rate as f64 * options.seconds).ceil() as u64;
         let results = measure_rate(&mut links, Order { rate, count }, options.common.rounds)?;
-        report::print(rate, &results);
-        if let Some(file) = &options.common.svg {
-            // With several rates, each has a chart `name-rate.svg`.
-            let name = file.file_stem().unwrap_or_default().to_string_lossy();
-            let several = file.with_file_name(format!("{name}-{rate}.svg"));
-            let file = if options.rate.len() == 1 { file } else { &several };
-            report::draw(file, rate, &machine.caption(), &results)?;
-        }
+        print(rate, &results);
     }
     links.into_iter().try_for_each(Link::finish)?;
     awaiting::measure(cores, options.common.rounds, options.seconds)
+}
+
+/// The repetitions of a row.
+#[derive(Default)]
+struct Measured {
+    intended: Latencies,
+    naive: Latencies,
 }
 
 /// A repetition of each row to warm up, followed by `rounds` rounds, all rows in turn.
@@ -117,6 +117,27 @@ fn measure_rate(links: &mut [Link], order: Order, rounds: u32) -> Fallible<Vec<M
         }
     }
     Ok(results)
+}
+
+/// Prints the table of a rate.
+fn print(rate: u64, results: &[Measured]) {
+    let heads = ["p50", "p90", "p99", "p99.9", "max", "naive p50", "p99", "p99.9", "max", "p50 of the rounds"];
+    let first = format!("{rate} msg/s");
+    let mut table = table(&[&[first.as_str(), "achieved msg/s"], &heads[..]].concat());
+    for ((name, _), Measured { intended, naive }) in ROWS.iter().zip(results) {
+        let mut cells = vec![name.to_string(), format!("{:.0}", intended.rate().median)];
+        cells.extend([0.5, 0.9, 0.99, 0.999, 1.0].map(|quantile| intended.at(quantile)));
+        cells.extend([0.5, 0.99, 0.999, 1.0].map(|quantile| naive.at(quantile)));
+        cells.push(intended.p50().to_string());
+        table.add_row(cells);
+    }
+    show(&format!("receiver_latency {rate}"), &table);
+    // For rows that do not keep up, the length of the run determines the latencies.
+    for ((name, _), result) in ROWS.iter().zip(results) {
+        if result.intended.rate().median < 0.99 * rate as f64 {
+            println!("{name} does not keep up with {rate} msg/s: its latency grows as long as a repetition lasts");
+        }
+    }
 }
 
 fn print_head(options: &Options, machine: &Machine) {

@@ -6,6 +6,8 @@
 //! processes write in turn. Both processes check every message.
 
 mod floor;
+mod segment;
+mod slot;
 mod ways;
 
 use clap::Parser;
@@ -14,14 +16,19 @@ use quanta::Clock;
 use shm_pool_support::latency::{self, Latencies, QUANTILES};
 use shm_pool_support::machine::{pin, Cores, Machine};
 use shm_pool_support::options::Common;
-use shm_pool_support::table::{table, Goal};
-use shm_pool_support::{chart, clock, process, Fallible};
+use shm_pool_support::table::{show, table, Goal};
+use shm_pool_support::{clock, process, Fallible};
 use std::time::{Duration, Instant};
-use ways::{Answer, Way, FLOOR, INLINE, LARGEST, POOLED, ROWS, SMALLEST};
+use ways::{Answer, Way, FLOOR, FUTEX, INLINE, LARGEST, POOLED, ROWS, SLOT, SMALLEST};
 
 /// Ratios of two rows' p50.
-const GOALS: [(&str, &str, Goal); 3] =
-    [(POOLED, INLINE, Goal::AtMost(1.8)), (POOLED, FLOOR, Goal::AtMost(3.0)), (LARGEST, SMALLEST, Goal::AtMost(1.15))];
+const GOALS: [(&str, &str, Goal); 5] = [
+    (POOLED, INLINE, Goal::AtMost(1.8)),
+    (POOLED, FLOOR, Goal::AtMost(3.0)),
+    (LARGEST, SMALLEST, Goal::AtMost(1.15)),
+    (FUTEX[0], SLOT[0], Goal::AtMost(1.0)),
+    (FUTEX[1], SLOT[1], Goal::AtMost(1.0)),
+];
 
 /// Round trips between two processes, beside the machine's floor.
 #[derive(Parser)]
@@ -29,11 +36,8 @@ struct Options {
     #[command(flatten)]
     common: Common,
     /// Round trips of each row, over all rounds
-    #[arg(long, default_value_t = 1_000_000)]
+    #[arg(long, default_value_t = 50_000)]
     round_trips: u64,
-    /// Round trips before each measurement
-    #[arg(long, default_value_t = 10_000)]
-    warm_up: u64,
 }
 
 fn main() -> Fallible {
@@ -42,7 +46,7 @@ fn main() -> Fallible {
     }
     let options = Options::parse();
     let cores = options.common.cores()?;
-    let machine = Machine::now();
+    let machine = Machine::now(); // with all cores
     pin(cores.first())?;
     match options.common.quick.quick {
         true => check(cores),
@@ -70,19 +74,16 @@ fn measure(options: &Options, machine: &Machine, cores: Cores) -> Fallible {
     );
     let rounds = options.common.rounds;
     let count = options.round_trips.div_ceil(rounds.into());
-    println!("rows     in turn, {rounds} rounds of {} warm-up and {count} measured round trips\n", options.warm_up);
+    let warm_up = count.div_ceil(10);
+    println!("rows     in turn, {rounds} rounds of {warm_up} warm-up and {count} measured round trips\n");
     let mut results = ROWS.map(|_| Latencies::default());
     for _ in 0..rounds {
         for ((_, way), result) in ROWS.into_iter().zip(&mut results) {
-            let (round, took) = measure_round(way, options.warm_up, count, cores, &clock)?;
+            let (round, took) = measure_round(way, warm_up, count, cores, &clock)?;
             result.add(&round, took)?;
         }
     }
     print(&results);
-    if let Some(file) = &options.common.svg {
-        let curves: Vec<_> = ROWS.iter().zip(&results).map(|((name, _), result)| (*name, &result.all)).collect();
-        chart::curves(file, "Round trips between two processes", &machine.caption(), &curves)?;
-    }
     Ok(())
 }
 
@@ -122,13 +123,13 @@ fn print(results: &[Latencies]) {
         cells.extend([result.at(1.0), format!("{:.0}", result.rate().median / 1e3), result.p50().to_string()]);
         rows.add_row(cells);
     }
-    println!("{rows}\n");
+    show("rtt", &rows);
     let mut goals = table(&["p50 of", "/ that of", "goal", "this run", ""]);
     for (name, other, goal) in GOALS {
         let ratio = p50(results, name) / p50(results, other);
         goals.add_row([name, other, &goal.to_string(), &format!("{ratio:.2}"), goal.verdict(ratio)]);
     }
-    println!("{goals}");
+    show("rtt goals", &goals);
 }
 
 /// The median of the rounds' medians, in nanoseconds.

@@ -4,12 +4,14 @@
 #![forbid(unsafe_code)]
 
 use crate::floor::{page, Turns};
+use crate::segment::{self, Segments};
+use crate::slot::Slot;
 use serde::{Deserialize, Serialize};
 use shm_pool::channel::{Message, Receiver, Sender};
 use shm_pool::{Client, Provider};
 use shm_pool_support::machine::pin;
 use shm_pool_support::process::{end_with_parent, inherited_input, inherited_output, say_ready, this_program, Child};
-use shm_pool_support::Fallible;
+use shm_pool_support::{procfs, Fallible};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
@@ -27,35 +29,52 @@ pub(crate) enum Way {
         spin: Duration,
         len: Option<usize>,
     },
-    Socket,
-    Pipe,
+    /// Through two slots, each with a mutex and condition variables. The messages have this length.
+    Slot(usize),
+    /// In a new segment for each message, whose number is sent through a socket.
+    Segment(usize),
+    Socket(usize),
+}
+
+const fn spin(len: usize) -> Way {
+    Way::Channel { spin: Duration::MAX, len: Some(len) }
+}
+
+const fn futex(len: usize) -> Way {
+    Way::Channel { spin: Duration::ZERO, len: Some(len) }
 }
 
 pub(crate) const FLOOR: &str = "one cache line (floor)";
-pub(crate) const INLINE: &str = "channel, 32 B inline, spin";
-pub(crate) const SMALLEST: &str = "channel, pooled 64 B, spin";
-pub(crate) const POOLED: &str = "channel, pooled 1 MiB, spin";
-pub(crate) const LARGEST: &str = "channel, pooled 16 MiB, spin";
+pub(crate) const INLINE: &str = "channel, spin, 32 B in the slot";
+pub(crate) const SMALLEST: &str = "channel, spin, 64 B";
+pub(crate) const POOLED: &str = "channel, spin, 1 MiB";
+pub(crate) const LARGEST: &str = "channel, spin, 16 MiB";
+pub(crate) const FUTEX: [&str; 2] = ["channel, futex, 4 KiB", "channel, futex, 1 MiB"];
+pub(crate) const SLOT: [&str; 2] = ["mutex and condvar, 4 KiB", "mutex and condvar, 1 MiB"];
 
-const fn spinning(len: Option<usize>) -> Way {
-    Way::Channel { spin: Duration::MAX, len }
-}
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
 
-const fn sleeping(len: Option<usize>) -> Way {
-    Way::Channel { spin: Duration::ZERO, len }
-}
-
-pub(crate) const ROWS: [(&str, Way); 10] = [
+pub(crate) const ROWS: [(&str, Way); 19] = [
     (FLOOR, Way::Floor),
-    (INLINE, spinning(None)),
-    (SMALLEST, spinning(Some(64))),
-    ("channel, pooled 4 KiB, spin", spinning(Some(4 << 10))),
-    (POOLED, spinning(Some(1 << 20))),
-    (LARGEST, spinning(Some(16 << 20))),
-    ("channel, 32 B inline, futex", sleeping(None)),
-    ("channel, pooled 1 MiB, futex", sleeping(Some(1 << 20))),
-    ("Unix socketpair, 32 B", Way::Socket),
-    ("pipes, 32 B", Way::Pipe),
+    (INLINE, Way::Channel { spin: Duration::MAX, len: None }),
+    (SMALLEST, spin(64)),
+    ("channel, spin, 4 KiB", spin(4 * KIB)),
+    (POOLED, spin(MIB)),
+    (LARGEST, spin(16 * MIB)),
+    ("channel, futex, 32 B in the slot", Way::Channel { spin: Duration::ZERO, len: None }),
+    ("channel, futex, 64 B", futex(64)),
+    (FUTEX[0], futex(4 * KIB)),
+    (FUTEX[1], futex(MIB)),
+    ("mutex and condvar, 64 B", Way::Slot(64)),
+    (SLOT[0], Way::Slot(4 * KIB)),
+    (SLOT[1], Way::Slot(MIB)),
+    ("shm_open for each, 64 B", Way::Segment(64)),
+    ("shm_open for each, 4 KiB", Way::Segment(4 * KIB)),
+    ("shm_open for each, 1 MiB", Way::Segment(MIB)),
+    ("Unix socket, 64 B", Way::Socket(64)),
+    ("Unix socket, 4 KiB", Way::Socket(4 * KIB)),
+    ("Unix socket, 1 MiB", Way::Socket(MIB)),
 ];
 
 /// The other process's task.
@@ -89,14 +108,22 @@ impl Way {
                 channel.open(&names, BACK, spin)?;
                 run(&mut channel)?;
             }
-            Self::Socket => {
+            Self::Slot(len) => {
+                let ((there, to), (back, from)) = (Slot::create()?, Slot::create()?);
+                other = start(to.into(), from.into())?;
+                run(&mut Slots { there, back, bytes: vec![0; len] })?;
+            }
+            Self::Segment(len) | Self::Socket(len) => {
                 let (ours, theirs) = UnixStream::pair()?;
                 other = start(OwnedFd::from(theirs.try_clone()?).into(), OwnedFd::from(theirs).into())?;
-                run(&mut Stream { input: &ours, output: &ours })?;
-            }
-            Self::Pipe => {
-                other = start(Stdio::piped(), Stdio::piped())?;
-                run(&mut Stream { input: other.output()?, output: other.input()? })?;
+                if matches!(self, Self::Socket(_)) {
+                    run(&mut Stream::new(&ours, &ours, len))?;
+                } else {
+                    let outcome = run(&mut Segments::new(ours, &names, [THERE, BACK], len));
+                    // All that were read are removed already.
+                    procfs::remove_objects(&segment::prefix(&names));
+                    outcome?;
+                }
             }
         }
         other.finish()
@@ -121,8 +148,14 @@ impl Answer {
                 channel.sender.wait_for_receiver(Duration::MAX)?;
                 answer(&mut channel)
             }
-            Way::Socket | Way::Pipe => {
-                answer(&mut Stream { input: File::from(inherited_input()?), output: File::from(inherited_output()?) })
+            Way::Slot(len) => {
+                end_with_parent()?;
+                let [back, there] = [inherited_input()?, inherited_output()?].map(|fd| Slot::map(&File::from(fd)));
+                answer(&mut Slots { there: there?, back: back?, bytes: vec![0; len] })
+            }
+            Way::Segment(len) => answer(&mut Segments::new(inherited_input()?.into(), &self.names, [BACK, THERE], len)),
+            Way::Socket(len) => {
+                answer(&mut Stream::new(File::from(inherited_input()?), File::from(inherited_output()?), len))
             }
         }
     }
@@ -153,21 +186,21 @@ pub(crate) trait Ends {
     }
 }
 
-fn expect(number: u64, came: u64) -> Fallible {
-    (came == number).then_some(()).ok_or_else(|| format!("message {number} came as {came}").into())
+/// Of the messages in the slots of a channel.
+const INLINE_LEN: usize = 32;
+
+/// Writes a number into the first and the last byte.
+pub(crate) fn mark(bytes: &mut [u8], number: u64) {
+    let last = bytes.len() - 1;
+    [bytes[0], bytes[last]] = [number as u8, (number >> 8) as u8];
 }
 
-/// Of the messages that are copied.
-const LEN: usize = 32;
-
-fn to_bytes(number: u64) -> [u8; LEN] {
-    let mut bytes = [0; LEN];
-    bytes[..8].copy_from_slice(&number.to_ne_bytes());
-    bytes
-}
-
-fn from_bytes(bytes: &[u8]) -> u64 {
-    u64::from_ne_bytes(std::array::from_fn(|at| bytes[at]))
+/// Checks the length and the number.
+pub(crate) fn check(bytes: &[u8], len: usize, number: u64) -> Fallible {
+    match bytes {
+        [first, .., last] if bytes.len() == len && [*first, *last] == [number as u8, (number >> 8) as u8] => Ok(()),
+        _ => Err(format!("message {number} came as another one of {} bytes", bytes.len()).into()),
+    }
 }
 
 /// The same in each run, so that the next run removes what a killed one leaves.
@@ -203,20 +236,19 @@ impl Channel {
 
 impl Ends for Channel {
     fn send(&mut self, number: u64) -> Fallible {
-        let Some(len) = self.len else { return Ok(self.sender.send_bytes(&to_bytes(number))?) };
+        let Some(len) = self.len else {
+            let mut bytes = [0; INLINE_LEN];
+            mark(&mut bytes, number);
+            return Ok(self.sender.send_bytes(&bytes)?);
+        };
         let mut buffer = self.provider.alloc(len)?;
-        buffer[0] = number as u8;
-        buffer[len - 1] = (number >> 8) as u8;
+        mark(&mut buffer, number);
         Ok(self.sender.send(buffer.freeze())?)
     }
 
     fn receive(&mut self, number: u64) -> Fallible {
         let message = self.receiver.as_mut().ok_or("not open")?.recv()?;
-        if message.len() != self.len.unwrap_or(LEN) {
-            return Err(format!("message {number} came with {} bytes", message.len()).into());
-        }
-        let Some(len) = self.len else { return expect(number, from_bytes(&message)) };
-        expect(number & 0xffff, u64::from(message[0]) | u64::from(message[len - 1]) << 8)?;
+        check(&message, self.len.unwrap_or(INLINE_LEN), number)?;
         self.came = Some(message);
         Ok(())
     }
@@ -226,20 +258,46 @@ impl Ends for Channel {
     }
 }
 
+/// Two slots, and the application's buffer.
+struct Slots {
+    there: Slot,
+    back: Slot,
+    bytes: Vec<u8>,
+}
+
+impl Ends for Slots {
+    fn send(&mut self, number: u64) -> Fallible {
+        mark(&mut self.bytes, number);
+        self.there.put(&self.bytes)
+    }
+
+    fn receive(&mut self, number: u64) -> Fallible {
+        let len = self.back.take(&mut self.bytes)?;
+        check(&self.bytes, len, number)
+    }
+}
+
 /// Messages as bytes of a stream.
-struct Stream<I, O> {
+pub(crate) struct Stream<I, O> {
     input: I,
     output: O,
+    bytes: Vec<u8>,
+}
+
+impl<I, O> Stream<I, O> {
+    pub(crate) fn new(input: I, output: O, len: usize) -> Self {
+        Self { input, output, bytes: vec![0; len] }
+    }
 }
 
 impl<I: Read, O: Write> Ends for Stream<I, O> {
     fn send(&mut self, number: u64) -> Fallible {
-        Ok(self.output.write_all(&to_bytes(number))?)
+        mark(&mut self.bytes, number);
+        Ok(self.output.write_all(&self.bytes)?)
     }
 
     fn receive(&mut self, number: u64) -> Fallible {
-        let mut bytes = [0; LEN];
-        self.input.read_exact(&mut bytes)?;
-        expect(number, from_bytes(&bytes))
+        self.input.read_exact(&mut self.bytes)?;
+        check(&self.bytes, self.bytes.len(), number)
     }
 }

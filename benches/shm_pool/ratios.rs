@@ -10,7 +10,7 @@ use crate::hand_off::PIECE;
 use crate::subjects;
 use shm_pool_support::latency::Spread;
 use shm_pool_support::machine::Machine;
-use shm_pool_support::table::{table, Goal};
+use shm_pool_support::table::{show, table, Goal};
 use shm_pool_support::turns::{self, BATCH};
 
 /// Batches of each subject in an interleaved comparison.
@@ -92,14 +92,9 @@ impl Comparisons {
             }
             rows.add_row(row);
         }
-        println!("\n{rows}\n");
-        println!("Ratios of medians; both sides in turn, {ROUNDS} batches each of about {BATCH:?}.");
-        println!("cross_thread and its floor: time per message between two threads; all else runs in one.");
-        println!("    Pieces of {PIECE} messages in which a thread lacked a core were repeated, on both sides.");
-        println!(
-            "other_pool_waits: warm, while a thread waits for memory of a full pool; {BESIDE_A_WAITER} messages a batch."
-        );
-        println!("inspected: warm, while another process inspects all objects; {INSPECTED} messages a batch.");
+        show("shm_pool", &rows);
+        println!("Medians of {ROUNDS} batches of about {BATCH:?}, both sides in turn. Where two threads take part,");
+        println!("pieces of {PIECE} messages in which one lacked a core were repeated.");
         println!("malloc: before the process has started a thread, so without a lock. malloc_threads: after.");
     }
 }

@@ -8,13 +8,12 @@ use nix::unistd::Pid;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use shm_pool::inspect::Inspector;
-use shm_pool::{Client, Descriptor, PeerId, Provider, ShmBuf, ShmBufMut};
+use shm_pool::{Client, PeerId, Provider, ShmBuf, ShmBufMut};
 use shm_pool_support::process::{end_with_parent, this_program, Child};
 use shm_pool_support::Fallible;
 use std::alloc::Layout;
 use std::hint::black_box;
 use std::process::Stdio;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -58,7 +57,6 @@ pub(crate) const OTHER_POOL_WAITS: &str = "other_pool_waits/1MiB";
 /// them, because a machine's speed drifts. Subjects that start threads are last, because glibc's
 /// malloc is faster in a process that never had a second one.
 pub(crate) const ALL: &[Subject] = &[
-    ("floor/two_rmw", two_rmw),
     ("floor/array_queue", array_queue),
     ("warm/64B", || warm(64)),
     ("warm/4KiB", || warm(4 * KIB)),
@@ -67,10 +65,8 @@ pub(crate) const ALL: &[Subject] = &[
     ("warm/16MiB", || warm(16 * MIB)),
     ("malloc/1MiB", malloc),
     ("talc/1MiB", talc),
-    ("frozen/1MiB", frozen),
     ("burst/1MiB", burst),
     ("shared/1MiB", || shared(pass_by_reference)),
-    ("shared_codec/1MiB", || shared(pass_by_bytes)),
     ("shared_grant/1MiB", || shared(pass_by_grant)),
     ("warm_fill/1MiB", warm_fill),
     ("cold/1MiB", cold),
@@ -116,17 +112,6 @@ fn alloc(provider: &Provider, len: usize) -> ShmBufMut {
     provider.alloc(black_box(len)).expect("an idle chunk, or room for a new one")
 }
 
-/// The minimum cost of taking and returning a pointer atomically.
-fn two_rmw() -> Batch {
-    let slot = AtomicUsize::new(1);
-    Box::new(move |count| {
-        time(count, || {
-            let taken = black_box(slot.swap(0, Ordering::Acquire));
-            slot.swap(taken, Ordering::Release)
-        })
-    })
-}
-
 /// The minimum cost of a pool made of a lock-free queue.
 fn array_queue() -> Batch {
     let queue = ArrayQueue::new(8);
@@ -157,11 +142,6 @@ fn warm_fill() -> Batch {
         buffer.fill(black_box(7));
         buffer
     })
-}
-
-/// As `warm`, through the handle that can be cloned.
-fn frozen() -> Batch {
-    reuse(MIB, 1, |provider| alloc(provider, MIB).freeze())
 }
 
 /// Several alive at a time: all but one are from the queue behind the hot slot.
@@ -205,13 +185,6 @@ fn shared(pass: impl Fn(&Client, PeerId, ShmBuf) + 'static) -> Batch {
 fn pass_by_reference(client: &Client, _: PeerId, message: ShmBuf) {
     let descriptor = message.descriptor().expect("a record");
     drop(black_box(client.attach(black_box(&descriptor)).expect("a live message")));
-}
-
-#[inline]
-fn pass_by_bytes(client: &Client, _: PeerId, message: ShmBuf) {
-    let bytes = black_box(message.descriptor().expect("a record").to_bytes());
-    let descriptor = Descriptor::from_bytes(bytes).expect("the bytes of a descriptor");
-    drop(black_box(client.attach(&descriptor).expect("a live message")));
 }
 
 /// Only the grant keeps the message between the owner's drop and the attach.

@@ -1,12 +1,10 @@
-//! Charts as SVG: percentile curves, and groups of bars.
+//! Charts as SVG: groups of bars.
 
 use crate::units::Nanoseconds;
 use crate::Fallible;
-use hdrhistogram::Histogram;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
-use std::borrow::Borrow;
 use std::error::Error;
 use std::path::Path;
 
@@ -16,12 +14,6 @@ const SIZE: (u32, u32) = (1200, 640);
 const TITLE: u32 = 70;
 const LEGEND: u32 = 96;
 
-/// The curves' horizontal axis ends at 99.999 %.
-const NINES: f64 = 5.0;
-
-/// Steps of a curve.
-const STEPS: u32 = 200;
-
 /// The share of the space between two groups of bars that is left empty.
 const GAP: f64 = 0.16;
 
@@ -29,66 +21,12 @@ type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 // The borrowed errors of the backend do not outlive it.
 type Drawn<T = ()> = Result<T, Box<dyn Error>>;
 
-/// Draws percentile curves of some named histograms, and prints the file's name: the latency that
-/// the quickest half, nine tenths, 99 %… of all messages did not exceed.
-pub fn curves(
-    file: &Path,
-    title: &str,
-    caption: &str,
-    rows: &[(impl AsRef<str>, impl Borrow<Histogram<u64>>)],
-) -> Fallible {
-    write(file, title, caption, |plot| {
-        let least = rows.iter().map(|(_, all)| all.borrow().min()).min().unwrap_or(1).max(1) as f64;
-        let most = rows.iter().map(|(_, all)| all.borrow().max()).max().unwrap_or(10) as f64;
-        let mut chart = ChartBuilder::on(plot)
-            .margin(16)
-            .x_label_area_size(48)
-            .y_label_area_size(80)
-            .build_cartesian_2d(0.0..NINES, (least * 0.8..most * 1.2).log_scale())?;
-        chart
-            .configure_mesh()
-            .x_labels(NINES as usize + 1)
-            .x_label_formatter(&|&nines| percentile(nines))
-            .x_desc("percentile")
-            .y_label_formatter(&|&ns| Nanoseconds(ns).to_string().replace(".0 ", " "))
-            .y_desc("at most (logarithmic)")
-            .label_style(("sans-serif", 15))
-            .draw()?;
-        for (index, (name, all)) in rows.iter().enumerate() {
-            let colour = Palette99::pick(index).to_rgba();
-            let points = (0..=STEPS).map(|step| NINES * f64::from(step) / f64::from(STEPS));
-            let curve = points.map(|nines| (nines, all.borrow().value_at_quantile(quantile(nines)).max(1) as f64));
-            chart
-                .draw_series(LineSeries::new(curve, colour.stroke_width(2)))?
-                .label(name.as_ref())
-                .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], colour.stroke_width(3)));
-        }
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::UpperLeft)
-            .background_style(WHITE.mix(0.9))
-            .label_font(("sans-serif", 15))
-            .draw()?;
-        Ok(())
-    })
-}
-
-/// 1 is 90 %, 2 is 99 %, 3 is 99.9 %…
-fn quantile(nines: f64) -> f64 {
-    1.0 - 10_f64.powf(-nines)
-}
-
-fn percentile(nines: f64) -> String {
-    let decimals = (nines.round() as usize).saturating_sub(2);
-    format!("{:.decimals$} %", quantile(nines) * 100.0)
-}
-
 /// One bar of each group: its name and colour.
-pub type Bar = (&'static str, [u8; 3]);
+pub type Bar<'a> = (&'a str, [u8; 3]);
 
 /// A group's name, and its bars' times in nanoseconds; a value that could not be measured has no
 /// bar.
-pub type Group = (&'static str, Vec<Option<f64>>);
+pub type Group<'a> = (&'a str, Vec<Option<f64>>);
 
 /// Draws groups of bars, and prints the file's name.
 pub fn bars(file: &Path, title: &str, caption: &str, bars: &[Bar], groups: &[Group]) -> Fallible {

@@ -33,13 +33,12 @@ pub struct Latencies {
     /// Of all rounds together.
     pub all: Histogram<u64>,
     medians: Vec<f64>,
-    means: Vec<f64>,
     rates: Vec<f64>,
 }
 
 impl Default for Latencies {
     fn default() -> Self {
-        Self { all: histogram(), medians: Vec::new(), means: Vec::new(), rates: Vec::new() }
+        Self { all: histogram(), medians: Vec::new(), rates: Vec::new() }
     }
 }
 
@@ -48,7 +47,6 @@ impl Latencies {
     pub fn add(&mut self, round: &Histogram<u64>, took: Duration) -> Fallible {
         self.all.add(round)?;
         self.medians.push(round.value_at_quantile(0.5) as f64);
-        self.means.push(round.mean());
         self.rates.push(round.len() as f64 / took.as_secs_f64());
         Ok(())
     }
@@ -61,16 +59,6 @@ impl Latencies {
     /// Returns the rounds' median latencies, in nanoseconds.
     pub fn p50(&self) -> Spread {
         Spread::of(&self.medians)
-    }
-
-    /// Returns the rounds' mean latencies, in nanoseconds.
-    pub fn mean(&self) -> Spread {
-        Spread::of(&self.means)
-    }
-
-    /// Returns each round's mean latency, in nanoseconds.
-    pub fn means(&self) -> &[f64] {
-        &self.means
     }
 
     /// Returns the messages, or round trips, per second.
@@ -91,12 +79,6 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Formats the range as numbers.
-    pub fn range(self, decimals: usize) -> String {
-        let Self { median, least, most } = self;
-        format!("{median:.decimals$} ({least:.decimals$} to {most:.decimals$})")
-    }
-
     /// Returns the spread of any values; of none, NaN.
     pub fn of(values: &[f64]) -> Self {
         let mut sorted = values.to_vec();

@@ -2,7 +2,6 @@
 
 use crate::machine::Cores;
 use crate::Fallible;
-use std::path::PathBuf;
 
 /// Options of all benches.
 #[derive(Clone, Debug, clap::Args)]
@@ -24,9 +23,6 @@ pub struct Common {
     /// How often each row is measured, all in turn; medians and ranges are over these
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: u32,
-    /// Write the percentile curves to this SVG file
-    #[arg(long, value_name = "FILE")]
-    pub svg: Option<PathBuf>,
 }
 
 impl Common {

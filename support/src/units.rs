@@ -18,6 +18,22 @@ impl fmt::Display for Nanoseconds {
     }
 }
 
+impl Nanoseconds {
+    /// Reads a time as it is shown. What follows it, such as a range, is ignored.
+    pub fn parse(text: &str) -> Option<f64> {
+        let mut words = text.split(' ');
+        let number: f64 = words.next()?.parse().ok()?;
+        let factor = match words.next()? {
+            "ns" => 1.0,
+            "µs" => 1e3,
+            "ms" => 1e6,
+            "s" => 1e9,
+            _ => return None,
+        };
+        Some(number * factor)
+    }
+}
+
 const UNITS: [(&str, usize); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
 
 /// Parses a size from the command line: bytes, or with a unit.

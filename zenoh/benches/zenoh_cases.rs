@@ -19,7 +19,7 @@
 
 use serde::{Deserialize, Serialize};
 use shm_pool_support::process::{end_with_parent, exit_code, task, this_program, Child};
-use shm_pool_support::table::table;
+use shm_pool_support::table::{show, table};
 use shm_pool_support::{clock, Fallible};
 use shm_pool_zenoh::{BufferPool, PoolBackend};
 use std::collections::VecDeque;
@@ -103,12 +103,12 @@ fn row(name: &str, mut cell: impl FnMut(Whose) -> Fallible<String>) -> Fallible<
     Ok([vec![name.to_owned()], cells?].concat())
 }
 
-fn print(rows: impl IntoIterator<Item = Fallible<Vec<String>>>) -> Fallible {
+fn print(case: &str, rows: impl IntoIterator<Item = Fallible<Vec<String>>>) -> Fallible {
     let mut table = table(&["", "PoolBackend", "BufferPool", "zenoh's default"]);
     for row in rows {
         table.add_row(row?);
     }
-    println!("{table}");
+    show(&format!("zenoh_cases {case}"), &table);
     Ok(())
 }
 
@@ -155,7 +155,7 @@ fn long() -> Fallible {
             Ok(format!("{served} of {WANTED}, longest {}", millis(longest)))
         })
     };
-    print((0..rounds()).map(|_| row("served within 300 ms", measure)))
+    print("long", (0..rounds()).map(|_| row("served within 300 ms", measure)))
 }
 
 /// Waits with many in flight.
@@ -187,7 +187,7 @@ fn waiting() -> Fallible {
         })
     };
     let rows = (0..rounds()).flat_map(|_| [("the oldest is read", true), ("another one is read", false)]);
-    print(rows.map(|(name, is_oldest)| row(name, |whose| measure(whose, is_oldest))))
+    print("waiting", rows.map(|(name, is_oldest)| row(name, |whose| measure(whose, is_oldest))))
 }
 
 /// An idle process after a burst.
@@ -202,7 +202,7 @@ fn idle() -> Fallible {
         let share = (clock::process_cpu() - cpu) as f64 / start.elapsed().as_nanos() as f64;
         Ok(format!("{:.2} % of a CPU", share * 100.0))
     };
-    print((0..rounds()).map(|_| row("idle", measure)))
+    print("idle", (0..rounds()).map(|_| row("idle", measure)))
 }
 
 fn open(role: &str, endpoint: &str) -> Fallible<Session> {
@@ -290,7 +290,7 @@ fn exit() -> Fallible {
         Ok(format!("{complete} of {RUNS} complete {received:?}"))
     };
     let delays = [0, 10, 50].into_iter().cycle().take(3 * rounds()).map(Duration::from_millis);
-    print(delays.map(|delay| row(&format!("exit after {delay:?}"), |whose| measure(whose, delay))))
+    print("exit", delays.map(|delay| row(&format!("exit after {delay:?}"), |whose| measure(whose, delay))))
 }
 
 /// Publishers that follow each other.

@@ -6,11 +6,10 @@ use crate::sent::{burst, in_flight, sent, Order};
 use crate::source::{pool, Made, Malloc};
 use crate::workload::{mixture, one_by_one, Mixture, FRAME, LIVE, MIXTURE};
 use crate::zenoh_peers::{bare, binary_heap, buddy, buffers, ours, ours_that_keeps_many, pool_backend, stock, talc};
-use shm_pool_support::chart::Bar;
 use shm_pool_support::latency::Spread;
 use shm_pool_support::turns::{interleave, Batch};
 
-/// The names used in tables, ratios and the chart.
+/// The names used in tables and ratios.
 pub(crate) mod names {
     pub(crate) const ZENOH_OURS: &str = "zenoh provider, our backend";
     pub(crate) const ZENOH_OURS_FULL: &str = "the same, collecting only when full";
@@ -31,23 +30,22 @@ pub(crate) mod names {
 
 use names::*;
 
-/// One that allocates and drops messages of a length, and its bar in the chart. One colour per
-/// backend: strong behind zenoh's provider, pale when bare.
-type OneByOne = (Bar, fn(usize) -> Made<Batch>);
+/// One that allocates and drops messages of a length.
+type OneByOne = (&'static str, fn(usize) -> Made<Batch>);
 
-pub(crate) const ONE_BY_ONE: [OneByOne; 12] = [
-    ((BUFFERS, [0x12, 0x8f, 0xa8]), |len| one_by_one(buffers(), len)),
-    ((ZENOH_OURS, [0x1f, 0x5f, 0xb4]), |len| one_by_one(ours(true), len)),
-    ((ZENOH_TALC, [0xd0, 0x6a, 0x1c]), |len| one_by_one(stock(talc()), len)),
-    ((ZENOH_BUDDY, [0x2e, 0x8b, 0x57]), |len| one_by_one(stock(buddy()), len)),
-    ((ZENOH_HEAP, [0x7d, 0x55, 0xa8]), |len| one_by_one(stock(binary_heap()), len)),
-    ((BARE_OURS, [0x9c, 0xc3, 0xee]), |len| bare(pool_backend(true), len)),
-    ((BARE_TALC, [0xf6, 0xc3, 0x93]), |len| bare(talc(), len)),
+const ONE_BY_ONE: [OneByOne; 12] = [
+    (BUFFERS, |len| one_by_one(buffers(), len)),
+    (ZENOH_OURS, |len| one_by_one(ours(true), len)),
+    (ZENOH_TALC, |len| one_by_one(stock(talc()), len)),
+    (ZENOH_BUDDY, |len| one_by_one(stock(buddy()), len)),
+    (ZENOH_HEAP, |len| one_by_one(stock(binary_heap()), len)),
+    (BARE_OURS, |len| bare(pool_backend(true), len)),
+    (BARE_TALC, |len| bare(talc(), len)),
     (("bare backend, buddy", [0xa5, 0xd6, 0xb7]), |len| bare(buddy(), len)),
     (("bare backend, binary heap", [0xcf, 0xbb, 0xe6]), |len| bare(binary_heap(), len)),
-    ((ICEORYX, [0xc0, 0x2d, 0x43]), |len| one_by_one(iceoryx(len, 1), len)),
-    ((POOL, [0x0b, 0x2c, 0x5e]), |len| one_by_one(pool(), len)),
-    ((MALLOC, [0x8a, 0x8a, 0x8a]), |len| one_by_one(Ok(Malloc), len)),
+    (ICEORYX, |len| one_by_one(iceoryx(len, 1), len)),
+    (POOL, |len| one_by_one(pool(), len)),
+    (MALLOC, |len| one_by_one(Ok(Malloc), len)),
 ];
 
 /// One that sends messages of a length and has them read.
@@ -124,9 +122,7 @@ const MIXES: [Mixes; 8] = [
 pub(crate) struct Effort {
     pub(crate) rounds: usize,
     pub(crate) mixed_rounds: usize,
-    /// Orders in which each mixture fills the cap.
-    pub(crate) orders: u64,
-    /// Those of them that continue when it is full, and for how many messages.
+    /// Orders in which each mixture fills the cap and continues, and for how many messages.
     pub(crate) churned: u64,
     pub(crate) churn: usize,
     /// Only checks that everything works, comparing every byte of the mixture.
@@ -134,10 +130,8 @@ pub(crate) struct Effort {
 }
 
 impl Effort {
-    pub(crate) const FULL: Self =
-        Self { rounds: 200, mixed_rounds: 40, orders: 20, churned: 5, churn: 2000, is_quick: false };
-    pub(crate) const QUICK: Self =
-        Self { rounds: 2, mixed_rounds: 1, orders: 2, churned: 2, churn: 200, is_quick: true };
+    pub(crate) const FULL: Self = Self { rounds: 200, mixed_rounds: 40, churned: 5, churn: 2000, is_quick: false };
+    pub(crate) const QUICK: Self = Self { rounds: 2, mixed_rounds: 1, churned: 2, churn: 200, is_quick: true };
 }
 
 /// A contender's nanoseconds per message, or why there are none.
@@ -147,7 +141,7 @@ pub(crate) type Row = (&'static str, Made<Spread>);
 pub(crate) fn time_one_by_one(len: usize, effort: Effort) -> Vec<Row> {
     let batches = ONE_BY_ONE.iter().map(|(_, build)| build(len));
     let spreads = interleave(batches, effort.rounds, effort.is_quick.then_some(100));
-    ONE_BY_ONE.iter().map(|&((name, _), _)| name).zip(spreads).collect()
+    ONE_BY_ONE.iter().map(|&(name, _)| name).zip(spreads).collect()
 }
 
 /// Times those that send messages of `len` bytes.

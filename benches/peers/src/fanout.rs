@@ -11,7 +11,7 @@ use shm_pool::channel::{Publisher, Receiver};
 use shm_pool::Client;
 use shm_pool_support::latency::Spread;
 use shm_pool_support::payload::has_ends;
-use shm_pool_support::table::{table, Goal};
+use shm_pool_support::table::{show, table, Goal};
 use shm_pool_support::turns::{interleave, Batch};
 use shm_pool_support::Fallible;
 use std::process;
@@ -125,7 +125,7 @@ pub(crate) fn measure(effort: Effort) -> Fallible {
             goal.verdict(ratio).to_owned(),
         ]);
     }
-    println!("{shown}\n");
+    show("peers fanout", &shown);
     for ((_, _, name), both) in ROWS.iter().zip(spreads.chunks(2)) {
         if let Err(reason) = &both[1] {
             println!("iceoryx2 cannot send {name}: {reason}\n");

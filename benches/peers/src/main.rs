@@ -1,10 +1,10 @@
 //! What a message costs with this library, and with others, measured side by side in one run.
 //!
 //! Run with `cargo run --release --manifest-path benches/peers/Cargo.toml`. It prints tables and
-//! the ratios that the crate promises, and draws `peers.svg`. These options follow a `--`:
+//! the ratios that the crate promises. These options follow a `--`:
 //! `--quick` only checks that everything works, `--fits` only counts what fits under the cap,
-//! `--fanout` only sends to several subscribers, `--buffers` only compares whole zenoh buffers with
-//! zenoh's providers, and `--in-flight` only does so with many messages in flight. What a peer
+//! `--fanout` only sends to several subscribers, and `--in-flight` only compares whole zenoh buffers
+//! with zenoh's providers while many messages are in flight. What a peer
 //! cannot do is a row with the reason, and a missed goal is a result: neither is an error.
 //!
 //! | file | its one job |
@@ -17,7 +17,7 @@
 //! | `sent.rs` | messages sent and read, one by one or in flight; our pool of zenoh buffers |
 //! | `footprint.rs` | the memory that a peer takes |
 //! | `fits.rs` | what fits under the cap |
-//! | `report.rs` | the notes, the tables, the ratios and their goals, the chart |
+//! | `report.rs` | the notes, the tables, the ratios and their goals |
 
 mod child;
 mod contenders;
@@ -46,7 +46,7 @@ const SIZES: [(usize, &str); 5] =
 /// Measures shm-pool next to zenoh's shared-memory backends, iceoryx2 and malloc.
 #[derive(Parser)]
 struct Arguments {
-    /// Few rounds: checks that everything works, compares every byte, draws no chart.
+    /// Few rounds: checks that everything works, compares every byte.
     #[arg(long)]
     quick: bool,
     /// Only the table of what fits under the cap.
@@ -55,15 +55,9 @@ struct Arguments {
     /// Only the table of one publisher and several subscribers.
     #[arg(long)]
     fanout: bool,
-    /// Only the tables of whole zenoh buffers.
-    #[arg(long)]
-    buffers: bool,
     /// Only the table of zenoh messages of which many are in flight.
     #[arg(long)]
     in_flight: bool,
-    /// File of the chart.
-    #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/peers.svg"))]
-    svg: PathBuf,
 }
 
 fn main() -> ExitCode {
@@ -108,14 +102,11 @@ fn measure_all(arguments: &Arguments, scratch: &Path) -> Fallible {
         report::print_in_flight(effort);
         return Ok(());
     }
-    let footprints = if arguments.buffers { Vec::new() } else { contenders::weigh_mixture(effort) };
+    let footprints = contenders::weigh_mixture(effort);
     let sizes = time("alloc + drop", contenders::time_one_by_one);
     let sent = time("alloc + write 64 B + ZBytes + drop", contenders::time_sent);
     if !effort.is_quick {
         report::print_buffers(&sizes, &sent);
-    }
-    if arguments.buffers {
-        return Ok(());
     }
     let mixed = contenders::time_mixture(effort);
     print_rows("mixture, per message", &mixed);
@@ -124,9 +115,9 @@ fn measure_all(arguments: &Arguments, scratch: &Path) -> Fallible {
     fanout::measure(effort)?;
     report::print_in_flight(effort);
     if effort.is_quick {
-        println!("--quick: everything ran. These figures are not to be used; no ratios, no chart.");
+        println!("--quick: everything ran. These figures are not to be used; no ratios.");
         return Ok(());
     }
     report::print_ratios(&sizes, &mixed);
-    report::draw(&arguments.svg, &sizes, &machine)
+    Ok(())
 }

@@ -1,20 +1,16 @@
-//! The output: the machine, what is compared and what is not, tables, ratios with their goals, the
-//! chart.
+//! The output: the machine, what is compared and what is not, tables, ratios with their goals.
 
 use crate::contenders::names::*;
-use crate::contenders::{time_in_flight, Effort, Row, AMONG, ONE_BY_ONE};
+use crate::contenders::{time_in_flight, Effort, Row, AMONG};
 use crate::footprint::Memory;
 use crate::source::Made;
 use crate::workload::{FRAME, LIVE};
 use crate::zenoh_peers::SEGMENT;
-use shm_pool_support::chart;
 use shm_pool_support::latency::Spread;
 use shm_pool_support::machine::Machine;
-use shm_pool_support::table::{table, Goal};
+use shm_pool_support::table::{show, table, Goal};
 use shm_pool_support::units::{grouped, mib, Nanoseconds};
-use shm_pool_support::Fallible;
 use std::fs;
-use std::path::Path;
 
 const LOCK: &str = include_str!("../Cargo.lock");
 
@@ -92,7 +88,7 @@ fn print<T>(heads: &[&str], rows: &[(&str, Made<T>)], cells: impl Fn(&T) -> Vec<
         let cells = figures.as_ref().map_or_else(|_| vec!["cannot".to_owned()], &cells);
         table.add_row([(*name).to_owned()].into_iter().chain(cells));
     }
-    println!("{table}\n");
+    show(heads[0], &table);
     for (name, figures) in rows {
         if let Err(reason) = figures {
             println!("{name} cannot: {reason}\n");
@@ -117,16 +113,18 @@ pub(crate) fn print_ratios(sizes: &[Sized], mixed: &[Row]) {
         (&format!("mixture: our backend / {best_of_mixed}"), Goal::AtMost(1.0), median(mixed, ZENOH_OURS), mixed_time),
         ("  the same, if ours collects only when full", Goal::None, median(mixed, ZENOH_OURS_FULL), mixed_time),
     ] {
-        let cells = match over.zip(under) {
-            Some((over, under)) => {
-                let made_of = format!("{} / {}", Nanoseconds(over), Nanoseconds(under));
-                [format!("{:.2}", over / under), goal.verdict(over / under).to_owned(), made_of]
-            }
-            None => ["missing: one side was not measured", "", ""].map(str::to_owned),
-        };
-        table.add_row([what.to_owned(), goal.to_string()].into_iter().chain(cells));
+        table.add_row(ratio(what.to_owned(), goal, over, under));
     }
-    println!("{table}\n");
+    show("peers", &table);
+}
+
+/// A row: what is compared, its goal, and the ratio of two medians.
+fn ratio(what: String, goal: Goal, over: Option<f64>, under: Option<f64>) -> [String; 5] {
+    let Some((over, under)) = over.zip(under) else {
+        return [what, goal.to_string(), "missing: one side was not measured".to_owned(), String::new(), String::new()];
+    };
+    let made_of = format!("{} / {}", Nanoseconds(over), Nanoseconds(under));
+    [what, goal.to_string(), format!("{:.2}", over / under), goal.verdict(over / under).to_owned(), made_of]
 }
 
 /// Prints the gain of whole buffers for each length, unsent and sent.
@@ -135,19 +133,11 @@ pub(crate) fn print_buffers(unsent: &[Sized], sent: &[Sized]) {
     for (what, goal, sizes) in [("alloc + drop", 6.0, unsent), ("alloc + write 64 B + ZBytes + drop", 3.0, sent)] {
         for (size, rows) in sizes {
             let (best, time) = best(rows);
-            let goal = Goal::AtLeast(goal);
-            let cells = match time.zip(median(rows, BUFFERS)) {
-                Some((over, under)) => {
-                    let made_of = format!("{} / {}", Nanoseconds(over), Nanoseconds(under));
-                    [format!("{:.2}", over / under), goal.verdict(over / under).to_owned(), made_of]
-                }
-                None => ["missing: one side was not measured", "", ""].map(str::to_owned),
-            };
             let title = format!("{what}, {size}: {best} / our buffer pool");
-            table.add_row([title, goal.to_string()].into_iter().chain(cells));
+            table.add_row(ratio(title, Goal::AtLeast(goal), time, median(rows, BUFFERS)));
         }
     }
-    println!("{table}\n");
+    show("peers buffers", &table);
 }
 
 /// The length and number of the messages in flight.
@@ -170,7 +160,7 @@ pub(crate) fn print_in_flight(effort: Effort) {
             table.add_row(head.into_iter().chain(ours.into_iter().flat_map(cells)));
         }
     }
-    println!("{table}\n");
+    show("peers in flight", &table);
 }
 
 /// Returns zenoh's provider with whichever of its own backends is fastest here.
@@ -185,13 +175,4 @@ fn best(rows: &[Row]) -> (&'static str, Option<f64>) {
 fn median(rows: &[Row], name: &str) -> Option<f64> {
     let (_, spread) = rows.iter().find(|row| row.0 == name)?;
     spread.as_ref().ok().map(|spread| spread.median)
-}
-
-/// Draws the cost of allocating and dropping a message.
-pub(crate) fn draw(file: &Path, sizes: &[Sized], machine: &Machine) -> Fallible {
-    let bars = ONE_BY_ONE.map(|(bar, _)| bar);
-    let times = |rows: &[Row]| bars.iter().map(|(name, _)| median(rows, name)).collect();
-    let groups: Vec<_> = sizes.iter().map(|(name, rows)| (*name, times(rows))).collect();
-    let caption = format!("{}; {}", machine.caption(), versions());
-    chart::bars(file, "Allocating and dropping one message, by its length", &caption, &bars, &groups)
 }

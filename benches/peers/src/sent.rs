@@ -2,9 +2,9 @@
 //! providers and of a pool of whole buffers.
 
 use crate::source::{text, Made, Source};
-use shm_pool_zenoh::{Buffer, BufferPool};
 use shm_pool::AllocError;
 use shm_pool_support::turns::Batch;
+use shm_pool_zenoh::{Buffer, BufferPool};
 use std::collections::VecDeque;
 use std::hint::black_box;
 use std::ops::DerefMut;

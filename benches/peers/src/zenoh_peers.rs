@@ -1,8 +1,8 @@
 //! zenoh's providers and their backends, whichever backend it is.
 
 use crate::source::{most_held, text, Made, Source};
-use shm_pool_zenoh::{BufferPool, PoolBackend};
 use shm_pool_support::turns::Batch;
+use shm_pool_zenoh::{BufferPool, PoolBackend};
 use std::fmt::Display;
 use std::hint::black_box;
 use std::sync::Arc;

@@ -176,6 +176,12 @@ impl Options {
         }
     }
 
+    /// Names the run among the figures of all benches.
+    pub(crate) fn name(&self) -> String {
+        let Some(load) = self.load.and_then(|load| load.to_possible_value()) else { return "zenoh_pubsub".to_owned() };
+        format!("zenoh_pubsub {} {}", load.get_name(), Bytes(self.largest() as u64))
+    }
+
     /// The length of the longest message.
     pub(crate) fn largest(&self) -> usize {
         self.sizes.iter().copied().max().unwrap_or(0)

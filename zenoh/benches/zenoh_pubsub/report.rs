@@ -6,7 +6,7 @@ use crate::limits::FILES;
 use crate::news::{Figures, Seen};
 use crate::options::{Load, Options, Whose};
 use shm_pool_support::latency::Spread;
-use shm_pool_support::table::{table, Goal, Table};
+use shm_pool_support::table::{show, table, Goal, Table};
 use shm_pool_support::units::{grouped, Bytes};
 
 /// A row's name, and its figures: the name of each, and how it is shown.
@@ -133,21 +133,23 @@ pub(crate) fn print(options: &Options, columns: &[Column]) {
     if columns.iter().all(|column| column.refused.is_none()) {
         println!("Every message came in shared memory, in order and unchanged; no object is left in /dev/shm.");
     }
-    println!("\n{}", figures(options, columns));
+    println!();
+    let name = options.name();
+    show(&name, &figures(options, columns));
     for column in columns {
         if let Some(why) = &column.refused {
-            println!("\n{}: refused at build: {why}", column.title());
+            println!("{}: refused at build: {why}", column.title());
         }
     }
     let Some(load) = options.load else { return };
     let (theirs, ours): (Vec<_>, Vec<_>) =
         columns.iter().filter(|column| column.refused.is_none()).partition(|column| column.whose == Whose::Zenoh);
     if let ([_, ..], [theirs]) = (compared(load), &theirs[..]) {
-        println!("\n{}", comparison(compared(load), &ours, theirs));
+        show(&format!("{name}, compared"), &comparison(compared(load), &ours, theirs));
     }
     match load {
-        Load::Paced => println!("\n{}", spare(&ours)),
-        Load::Killed => println!("\n{}", killed(columns)),
+        Load::Paced => show(&format!("{name}, memory"), &spare(&ours)),
+        Load::Killed => show(&format!("{name}, survived"), &killed(columns)),
         _ => {}
     }
 }

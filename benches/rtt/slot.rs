@@ -15,13 +15,13 @@
 //! The mutex is robust: if a process dies with the lock, the other one gets `EOWNERDEAD`, and an
 //! error, instead of a lock that is never released. Every wait ends after [`PATIENCE`]. (Condition
 //! variables are not robust: a process killed in the few instructions that change one leaves it
-//! locked, and the other one may wait for that. The alarm that each round sets then ends it.)
+//! locked, and the other one may wait for that.)
 
 use memmap2::{MmapOptions, MmapRaw};
 use nix::sys::memfd::{memfd_create, MFdFlags};
 use nix::sys::time::TimeSpec;
 use nix::time::{clock_gettime, ClockId};
-use shm_pool_support::{clock, Fallible};
+use shm_pool_support::Fallible;
 use std::cell::UnsafeCell;
 use std::fs::File;
 use std::io;
@@ -32,10 +32,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// Most bytes of a message.
-pub(crate) const MAX_LEN: usize = 8192;
+const MAX_LEN: usize = 1 << 20;
 
 /// Longest wait for the other side.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Begins a cache line.
 #[repr(C, align(64))]
@@ -106,15 +106,13 @@ impl Slot {
         locked.signal(&shared.not_empty.0)
     }
 
-    /// Waits until the slot is full, and copies the message out. Returns its length, and the time
-    /// when this side was awake, had the lock and found the message.
-    pub(crate) fn take(&self, buffer: &mut [u8]) -> Fallible<(usize, u64)> {
+    /// Waits until the slot is full, and copies the message out. Returns its length.
+    pub(crate) fn take(&self, buffer: &mut [u8]) -> Fallible<usize> {
         let shared = self.shared();
         let locked = self.lock()?;
         while locked.len() == 0 {
             locked.wait(&shared.not_empty.0)?;
         }
-        let wake = clock::now();
         let len = locked.len();
         if len > MAX_LEN.min(buffer.len()) {
             return Err(format!("a message of {len} bytes is longer than expected").into());
@@ -125,12 +123,7 @@ impl Slot {
         unsafe { ptr::copy_nonoverlapping(from, buffer.as_mut_ptr(), len) };
         locked.set_len(0);
         locked.signal(&shared.not_full.0)?;
-        Ok((len, wake))
-    }
-
-    /// Returns `true` if it contains no message.
-    pub(crate) fn is_empty(&self) -> Fallible<bool> {
-        Ok(self.lock()?.len() == 0)
+        Ok(len)
     }
 
     fn lock(&self) -> Fallible<Locked<'_>> {
