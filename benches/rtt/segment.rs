@@ -5,7 +5,7 @@ use crate::ways::{check, mark, Ends};
 use memmap2::{Mmap, MmapOptions};
 use shm_pool_support::procfs::OBJECTS;
 use shm_pool_support::Fallible;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
@@ -34,7 +34,8 @@ impl Segments {
 
 impl Ends for Segments {
     fn send(&mut self, number: u64) -> Fallible {
-        let file = File::create_new(format!("{}{number}", self.paths[0]))?;
+        let path = format!("{}{number}", self.paths[0]);
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(path)?;
         file.set_len(self.len as u64)?;
         // SAFETY: created above, of this length, and the other process does not open it yet.
         let mut map = unsafe { MmapOptions::new().len(self.len).map_mut(&file) }?;
