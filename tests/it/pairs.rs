@@ -1,4 +1,4 @@
-//! Interactions of two mechanisms that no other file covers (see the table in `../README.md`).
+//! Interactions of two mechanisms that no other file covers (see the table in `../PAIRS.md`).
 
 use crate::support::{builder, holds, idle, message, unique_prefix};
 use shm_pool::channel::{Receiver, Sender};

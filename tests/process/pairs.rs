@@ -1,5 +1,5 @@
 //! Pairs of mechanisms that belong to no other topic and involve several processes (see the table
-//! in `../README.md`).
+//! in `../PAIRS.md`).
 
 use crate::child::{self, Child};
 use crate::descriptors::with_only;
