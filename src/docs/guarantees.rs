@@ -2,8 +2,8 @@
 //!
 //! # Guarantees
 //!
-//! Each has a test that fails when it is violated. `tests/README.md` in the repository has the
-//! whole table, with every test and how to run them.
+//! Each has a test that fails when it is violated. `tests/GUARANTEES.md` in the repository has the
+//! whole table, with every test; `tests/README.md` says how to run them.
 //!
 //! ## When processes die
 //!
