@@ -302,10 +302,7 @@ fn restarts() -> Fallible {
         Ok(format!("{} of {} received", counter.finish()?, RESTARTS * SENT))
     };
     let delays = [0, 10].into_iter().map(Duration::from_millis);
-    print(
-        "zenoh_cases restarts",
-        delays.map(|delay| row(&format!("exit after {delay:?}"), |whose| measure(whose, delay))),
-    )
+    print("restarts", delays.map(|delay| row(&format!("exit after {delay:?}"), |whose| measure(whose, delay))))
 }
 
 fn run() -> Fallible {

@@ -478,7 +478,8 @@ mod tests {
     use super::*;
 
     const LEN: usize = 1024;
-    const COUNT: usize = 2000;
+    /// Several times what one look visits.
+    const COUNT: usize = 8000;
 
     /// Guards against a waiting request that keeps a CPU busy when many messages are in flight.
     #[test]

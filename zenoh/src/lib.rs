@@ -214,9 +214,9 @@ use shm_pool::backend::{Backend, Chunk, Collect};
 use std::error::Error;
 use std::fmt;
 use std::num::NonZeroUsize;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use zenoh::shm::{
     AllocatedChunk, ChunkAllocResult, ChunkDescriptor, MemoryLayout, ProtocolID, PtrInSegment, ShmProvider,
     ShmProviderBackend, ShmProviderBuilder, WithProtocolID, ZAllocError, ZLayoutError,
@@ -244,76 +244,77 @@ struct Core {
     chunks: Backend,
     outstanding: Arc<Outstanding>,
     providers: Arc<Providers>,
-    /// Whether the last allocation was refused.
-    was_refused: AtomicBool,
-    /// Whether the system has refused memory, and the log has said so.
-    is_short: AtomicBool,
 }
 
-/// After this many refusals in a row, collections that release nothing take at most one part in
-/// [`IDLE_SHARE`] of the time. The caller is polling then, and zenoh's policies collect besides.
+/// After this many refusals in a row the caller is polling, and [`POLLED_SHARE`] applies.
 const PATIENCE: u32 = 8;
-const IDLE_SHARE: u32 = 32;
 
-/// The providers on a backend.
-#[derive(Default)]
+/// A collection that released nothing is followed by another one after this many times its duration.
+const POLLED_SHARE: u32 = 32;
+
+/// The providers on a backend, and the allocations that were refused since the last one that was
+/// served. No lock for the latter, which a forked child reaches, too. All accesses are Relaxed: each
+/// value is a hint by itself.
 struct Providers {
     all: Mutex<Vec<Weak<ShmProvider<PoolBackend>>>>,
-    pace: Mutex<Pace>,
-}
-
-/// When the next collection is worth its time.
-#[derive(Default)]
-struct Pace {
-    /// Allocations in a row that were refused.
-    refusals: u32,
-    next: Option<Instant>,
+    refusals: AtomicU32,
+    /// Whether the system refused one of them, and the log has said so.
+    is_logged: AtomicBool,
+    /// No collection is worth its time before, in nanoseconds since `start`.
+    collect_at: AtomicU64,
+    start: Instant,
 }
 
 impl Providers {
+    fn new() -> Self {
+        Self {
+            all: Mutex::default(),
+            refusals: AtomicU32::new(0),
+            is_logged: AtomicBool::new(false),
+            collect_at: AtomicU64::new(0),
+            start: Instant::now(),
+        }
+    }
+
     fn add(&self, provider: Weak<ShmProvider<PoolBackend>>) {
         let mut providers = self.all.lock();
         providers.retain(|provider| provider.strong_count() > 0);
         providers.push(provider);
     }
 
-    fn note_refusal(&self) {
-        let mut pace = self.pace.lock();
-        pace.refusals = pace.refusals.saturating_add(1);
+    /// Forgets the refusals.
+    #[cold]
+    fn note_served(&self) {
+        self.refusals.store(0, Ordering::Relaxed);
+        self.is_logged.store(false, Ordering::Relaxed);
+        self.hurry();
     }
 
     /// Makes the next collection take place, however many allocations were refused.
     fn hurry(&self) {
-        *self.pace.lock() = Pace::default();
+        self.collect_at.store(0, Ordering::Relaxed);
     }
 }
 
 impl Collect for Providers {
     fn collect(&self) -> bool {
-        let start = Instant::now();
-        if self.pace.lock().next.is_some_and(|next| start < next) {
+        let start = self.start.elapsed();
+        if start < Duration::from_nanos(self.collect_at.load(Ordering::Relaxed)) {
             return false;
         }
         // Not under the lock: the drop of a provider's last handle is the user's code's.
         let mut at = 0;
         let mut has_collected = false;
-        while let Some(provider) = { self.all.lock().get(at).cloned() } {
+        loop {
+            let Some(provider) = self.all.lock().get(at).cloned() else { break };
             has_collected |= provider.upgrade().is_some_and(|provider| provider.garbage_collect() > 0);
             at += 1;
         }
-        let mut pace = self.pace.lock();
-        pace.next = (!has_collected && pace.refusals >= PATIENCE).then(|| start + start.elapsed() * IDLE_SHARE);
+        if !has_collected && self.refusals.load(Ordering::Relaxed) >= PATIENCE {
+            let next = start + (self.start.elapsed() - start) * POLLED_SHARE;
+            self.collect_at.store(next.as_nanos() as u64, Ordering::Relaxed);
+        }
         has_collected
-    }
-}
-
-impl Core {
-    /// Notes the first allocation that was served after refusals.
-    #[cold]
-    fn note_served(&self) {
-        self.was_refused.store(false, Ordering::Relaxed);
-        self.is_short.store(false, Ordering::Relaxed);
-        self.providers.hurry();
     }
 }
 
@@ -324,16 +325,9 @@ impl PoolBackend {
     }
 
     fn new(chunks: Backend, outstanding: Arc<Outstanding>) -> Self {
-        let providers = Arc::<Providers>::default();
+        let providers = Arc::new(Providers::new());
         let collecting = chunks.collecting_by(providers.clone());
-        let core = Core {
-            chunks,
-            outstanding,
-            providers,
-            was_refused: AtomicBool::new(false),
-            is_short: AtomicBool::new(false),
-        };
-        Self { core: Arc::new(core), chunks: collecting }
+        Self { core: Arc::new(Core { chunks, outstanding, providers }), chunks: collecting }
     }
 
     /// Creates a provider on this backend. It is collected early.
@@ -405,8 +399,8 @@ impl PoolBackend {
     fn take(&self, len: usize, align: usize) -> Result<AllocatedChunk, AllocError> {
         let core = &*self.core;
         let chunk = self.chunks.alloc(len, align)?;
-        if core.was_refused.load(Ordering::Relaxed) {
-            core.note_served();
+        if core.providers.refusals.load(Ordering::Relaxed) > 0 {
+            core.providers.note_served();
         }
         let key = Key::of(&chunk);
         let len = NonZeroUsize::new(chunk.len()).unwrap_or(NonZeroUsize::MIN);
@@ -421,10 +415,10 @@ impl PoolBackend {
         // A policy that waits for memory tries a thousand times a second, so a refusal by the system is
         // logged once until there is memory again. Reaching the cap is nothing unusual.
         let is_at_the_cap = matches!(error.kind(), AllocErrorKind::Exhausted { .. });
-        self.core.was_refused.store(true, Ordering::Relaxed);
-        self.core.providers.note_refusal();
+        let Providers { refusals, is_logged, .. } = &*self.core.providers;
+        refusals.fetch_add(1, Ordering::Relaxed);
         let cause = error as &(dyn Error + 'static);
-        if is_at_the_cap || self.core.is_short.swap(true, Ordering::Relaxed) {
+        if is_at_the_cap || is_logged.swap(true, Ordering::Relaxed) {
             tracing::debug!(%layout, error = cause, "no memory for a message");
         } else {
             tracing::error!(%layout, error = cause, "no memory for a message; not logged again until there is some");
@@ -528,31 +522,80 @@ impl fmt::Debug for PoolBackend {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::{Event, Metadata, Subscriber};
     use zenoh::shm::JustAlloc;
 
     const LEN: usize = 4096;
 
+    fn backend() -> PoolBackend {
+        PoolBackend::builder().max_bytes(16 * LEN).check_lock_limit(false).build().unwrap()
+    }
+
     /// A caller that polls at the cap must not have every try visit all messages in flight.
     #[test]
     fn polling_collects_rarely() {
-        let backend = PoolBackend::builder().max_bytes(16 * LEN).check_lock_limit(false).build().unwrap();
+        let backend = backend();
         let provider = backend.provider();
         let alloc = || provider.alloc(LEN).with_policy::<JustAlloc>().wait().ok();
         let mut held: Vec<_> = std::iter::from_fn(alloc).collect();
-        let pace = || backend.core.providers.pace.lock().next;
+        let is_limited = || backend.core.providers.collect_at.load(Ordering::Relaxed) > 0;
         for _ in 1..PATIENCE {
-            assert_eq!(pace(), None);
             assert!(alloc().is_none());
+            assert!(!is_limited());
         }
         assert!(alloc().is_none());
-        assert!(pace().is_some(), "further collections are limited");
+        assert!(is_limited());
         held.pop();
         // Ends: the limit is a share of the time.
         let served = std::iter::repeat_with(alloc).flatten().next();
-        assert!(served.is_some());
-        assert_eq!(pace(), None, "and no longer");
+        assert!(!is_limited());
         assert!(alloc().is_none());
         drop(served);
         assert!(alloc().is_some(), "the next one is served at once");
+    }
+
+    /// Counts zenoh's collections, and those during which the list of providers is locked.
+    #[derive(Clone, Default)]
+    struct Watch {
+        providers: Arc<Mutex<Option<Arc<Providers>>>>,
+        collections: Arc<AtomicU32>,
+        locked: Arc<AtomicU32>,
+    }
+
+    impl Subscriber for Watch {
+        fn enabled(&self, _: &Metadata<'_>) -> bool {
+            true
+        }
+
+        fn event(&self, event: &Event<'_>) {
+            if let (true, Some(providers)) =
+                (event.metadata().target().starts_with("zenoh_shm"), &*self.providers.lock())
+            {
+                self.collections.fetch_add(1, Ordering::Relaxed);
+                self.locked.fetch_add(u32::from(providers.all.is_locked()), Ordering::Relaxed);
+            }
+        }
+
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+        fn enter(&self, _: &Id) {}
+        fn exit(&self, _: &Id) {}
+    }
+
+    /// A collection runs the user's code, which may create a provider.
+    #[test]
+    fn collection_holds_no_lock() {
+        let backend = backend();
+        let _provider = backend.provider();
+        let watch = Watch::default();
+        *watch.providers.lock() = Some(backend.core.providers.clone());
+        tracing::subscriber::with_default(watch.clone(), || backend.core.providers.collect());
+        assert!(watch.collections.load(Ordering::Relaxed) > 0);
+        assert_eq!(watch.locked.load(Ordering::Relaxed), 0);
     }
 }
