@@ -67,7 +67,7 @@ pub(crate) struct Slot(MmapRaw);
 impl Slot {
     /// Creates an empty slot, with the descriptor that another process [maps](Self::map).
     pub(crate) fn create() -> Fallible<(Self, OwnedFd)> {
-        let file = File::from(memfd_create(c"shm-direct-slot", MFdFlags::MFD_CLOEXEC)?);
+        let file = File::from(memfd_create(c"rtt-slot", MFdFlags::MFD_CLOEXEC)?);
         file.set_len(size_of::<Shared>() as u64)?;
         let slot = Self::map(&file)?;
         let shared = slot.shared();

@@ -35,7 +35,11 @@ impl Drop for Hooked {
 }
 
 /// Keeps the events of this thread.
-pub(crate) struct Log(Rc<RefCell<Vec<String>>>, #[allow(dead_code)] Hooked);
+pub(crate) struct Log(
+    Rc<RefCell<Vec<String>>>,
+    #[allow(dead_code)] // kept for its drop
+    Hooked,
+);
 
 impl Log {
     pub(crate) fn start() -> Self {
