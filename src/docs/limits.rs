@@ -51,15 +51,15 @@
 //!
 //! | lengths up to | in use when a message is refused: least | mean | no refusal up to |
 //! |---|---|---|---|
-//! | 1/4 of the cap, uniform | 19 % | 77 % | 50 % |
-//! | 1/16 of the cap, uniform | 44 % | 83 % | 61 % |
+//! | 1/4 of the cap, uniform | 16 % | 77 % | 50 % |
+//! | 1/16 of the cap, uniform | 48 % | 83 % | 61 % |
 //! | 1/64 of the cap, uniform | 70 % | 86 % | 72 % |
-//! | 1/256 of the cap, uniform | 79 % | 87 % | 73 % |
-//! | 1/16 of the cap, log-uniform from 64 bytes on | 35 % | 79 % | 54 % |
-//! | 1/256 of the cap, log-uniform from 64 bytes on | 68 % | 80 % | 68 % |
+//! | 1/256 of the cap, uniform | 78 % | 87 % | 73 % |
+//! | 1/16 of the cap, log-uniform from 64 bytes on | 35 % | 78 % | 54 % |
+//! | 1/256 of the cap, log-uniform from 64 bytes on | 71 % | 80 % | 68 % |
 //!
-//! Shares are of the requested bytes. Repeating lengths fit better. `BENCHMARKS.md` has the whole
-//! table. [Reserved](crate::Provider::reserve) chunks have their place from the start.
+//! Shares are of the requested bytes. Repeating lengths fit better. `benches/figures.json` has the
+//! whole table. [Reserved](crate::Provider::reserve) chunks have their place from the start.
 //!
 //! A message that finds no gap is refused, and nothing is evicted for it. If its length is refused
 //! again within 250 milliseconds, because its publisher waits or retries, one range is set aside

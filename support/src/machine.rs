@@ -21,7 +21,8 @@ impl Machine {
         Self {
             cpu: model.map_or("unknown", |(_, name)| name).to_owned(),
             cores: thread::available_parallelism().map_or(0, usize::from),
-            kernel: first_line("/proc/sys/kernel/osrelease"),
+            // Without the name that a distribution or a host gives to its build.
+            kernel: first_line("/proc/sys/kernel/osrelease").split('-').next().unwrap_or_default().to_owned(),
             load: first_line("/proc/loadavg"),
         }
     }

@@ -2,7 +2,7 @@
 //! charts beside it, and `BENCHMARKS.md`, which is `benches/BENCHMARKS.in.md` with the tables filled in.
 //!
 //! A line `{{NAME}}` of the template is replaced by the table that a bench shows under this name, and
-//! `{{NAME | 1 3}}` by these columns of it. `{{machine}}` is the machine.
+//! `{{NAME | 1 3}}` by these columns of it. `{{machine}}` and `{{minutes}}` may stand anywhere.
 
 #![forbid(unsafe_code)]
 
@@ -136,17 +136,15 @@ impl Run {
 
 /// Fills the tables into the template.
 fn render(template: &str, all: &Run) -> String {
-    let line = |line: &str| match line.strip_prefix("{{").and_then(|line| line.strip_suffix("}}")) {
-        Some("machine") => all.machine.clone(),
-        Some("minutes") => {
-            format!("{}", all.commands.iter().map(|(_, seconds)| seconds).sum::<u64>().div_ceil(60))
-        }
-        Some(name) => {
-            let (name, columns) = name.split_once(" | ").unwrap_or((name, ""));
-            let columns: Vec<usize> = columns.split_whitespace().filter_map(|column| column.parse().ok()).collect();
-            all.table(name).map_or_else(|| format!("`{name}`: not measured."), |table| markdown(table, &columns))
-        }
-        None => line.to_owned(),
+    let minutes = all.commands.iter().map(|(_, seconds)| seconds).sum::<u64>().div_ceil(60);
+    let template = template.replace("{{machine}}", &all.machine).replace("{{minutes}}", &minutes.to_string());
+    let line = |line: &str| {
+        let Some(name) = line.strip_prefix("{{").and_then(|line| line.strip_suffix("}}")) else {
+            return line.to_owned();
+        };
+        let (name, columns) = name.split_once(" | ").unwrap_or((name, ""));
+        let columns: Vec<usize> = columns.split_whitespace().filter_map(|column| column.parse().ok()).collect();
+        all.table(name).map_or_else(|| format!("`{name}`: not measured."), |table| markdown(table, &columns))
     };
     template.lines().map(|text| line(text) + "\n").collect()
 }
