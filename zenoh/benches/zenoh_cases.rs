@@ -30,7 +30,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 use zenoh::bytes::ZBytes;
 use zenoh::qos::CongestionControl;
-use zenoh::shm::{BlockOn, GarbageCollect, PosixShmProviderBackend, ShmProvider, ShmProviderBuilder};
+use zenoh::shm::{
+    cleanup_orphaned_shm_segments, BlockOn, GarbageCollect, PosixShmProviderBackend, ShmProvider, ShmProviderBuilder,
+};
 use zenoh::{Config, Session, Wait};
 
 const MIB: usize = 1 << 20;
@@ -321,6 +323,8 @@ fn run() -> Fallible {
             case()?;
         }
     }
+    // A publisher that exits leaves its metadata behind.
+    cleanup_orphaned_shm_segments();
     Ok(())
 }
 
