@@ -9,7 +9,6 @@ use crate::system::{lock_limit, may_lock};
 use crate::{BuildError, PoolBackend};
 use shm_pool::backend::Backend;
 use std::sync::Arc;
-use zenoh::shm::cleanup_orphaned_shm_segments;
 
 /// A cap of up to this many bytes is one segment, and the first segment of a large cap is this long. A
 /// receiver takes some 3 ms to lock it, and must do so before it can read the first message.
@@ -114,8 +113,10 @@ impl PoolBackendBuilder {
         self
     }
 
-    /// Builds the backend, without a segment yet. Removes segments that dead zenoh processes left
-    /// behind, and has zenoh's own client read a page as its receivers do.
+    /// Builds the backend, without a segment yet, and has zenoh's own client read a page as its
+    /// receivers do. zenoh removes the segments of dead processes when a process first uses its shared
+    /// memory. Later providers of the process remove none, as a receiver may not have opened the last
+    /// messages of a publisher that has just exited.
     ///
     /// # Errors
     ///
@@ -149,7 +150,6 @@ impl PoolBackendBuilder {
             descriptors = Backend::MAX_SEGMENTS,
             "limits that each receiver of this pool needs at most (ulimit -l, ulimit -n)"
         );
-        cleanup_orphaned_shm_segments();
         probe::check()?;
         Ok(PoolBackend::new(chunks, outstanding))
     }

@@ -171,9 +171,8 @@
 //!
 //! # When processes die
 //!
-//! * The publisher is killed: the kernel drops its locks, and the next zenoh process that starts
-//!   (or `zenoh::shm::cleanup_orphaned_shm_segments`, which [`PoolBackendBuilder::build`] calls)
-//!   unlinks its segments. Running receivers keep what they have mapped, and its memory, until they
+//! * The publisher is killed: the kernel drops its locks, and the next zenoh process that starts (or
+//!   `zenoh::shm::cleanup_orphaned_shm_segments`) unlinks its segments. Running receivers keep what they have mapped, and its memory, until they
 //!   exit: zenoh's receivers never unmap a segment. For each dead publisher that is at most
 //!   `max_bytes`, in at most 16 segments; with zenoh's own backend it is always all of it.
 //! * A receiver is killed while it holds messages, or exits while some are on their way to it:
