@@ -12,7 +12,7 @@
 //!  │    │                        ShmBuf ──────────┼────────────┼► ShmView                  │
 //!  │    │                          │ drop         │    any     │   │ drop                  │
 //!  │    │                          ▼              │ transport  │   ▼                       │
-//!  │  size class ◄──── idle chunk ─┘              │            │ lease given back          │
+//!  │  size class ◄──── idle chunk ─┘              │            │ lease released            │
 //!  │    │ miss                                    │            └───────────────────────────┘
 //!  │    └─ carved out of an arena: one of a few segments,
 //!  │       whose memory is reserved when it is first carved
@@ -113,24 +113,35 @@
 //! [`Provider::trim_to`]. [`Provider::reclaim`] reclaims dead peers' leases now instead of at the
 //! next shortage. [`Provider::stats`] reports the pool's memory.
 //!
+//! # Immediately, blocking, with a timeout, async
+//!
+//! One rule names every operation that may have to wait:
+//!
+//! | | at once | blocks | at most for a timeout | a future |
+//! |---|---|---|---|---|
+//! | send | `try_send` | `send` | `send_timeout` | `send_async` |
+//! | receive | `try_recv` | `recv` | `recv_timeout` | `recv_async` |
+//! | allocate | `alloc`, which never blocks, as in any allocator | `request(len).wait` | `alloc_timeout` | `request(len).wait_async` |
+//! | an event of a peer | | | `wait_for_receiver`, `wait_until_received`, `wait_any` take a timeout | |
+//!
+//! A wait ends early when another thread calls [`channel::Interrupter::interrupt`] or
+//! [`Provider::end_waits`].
+//!
 //! # Vocabulary
 //!
 //! | word | meaning |
 //! |---|---|
 //! | *provider*, *owner* | the process that creates segments and allocates |
 //! | *peer* | a process that is attached to a provider |
-//! | *segment* | one mapped shared-memory object |
-//! | *arena* | a payload segment, from which chunks of all lengths are carved |
-//! | *run* | whole pages of an arena: a large chunk, or a heap |
-//! | *heap* | a run from which small chunks are carved |
+//! | *segment*, *arena* | one mapped shared-memory object; an arena holds payload, and chunks of all lengths are carved from it |
+//! | *run*, *heap* | whole pages of an arena: a large chunk, or a heap from which small chunks are carved |
 //! | *chunk* | the memory of one allocation |
 //! | *size class* | the lengths that share chunks of one size: each multiple of 64 bytes up to 2 KiB, then 32 per doubling |
 //! | *shelf* | the idle chunks of one size class: a hot slot for the one dropped last, and a queue |
 //! | *pool* | all shelves of a provider, and the arenas behind them |
 //! | *reservation* | chunks that are made before they are needed, and stay ([`Provider::reserve`]) |
+//! | *region* | a range that is set aside for a length which keeps being refused |
 //! | *warm* | ready for the next message: with an idle chunk in the pool; with the segments mapped and present in a peer |
-//! | *region* | a range that is set aside for a length which keeps being refused; chunks that are dropped there return to the arena |
-//! | *one-off* | a chunk as long as its message, not kept when it is dropped; made at the cap, for lengths that do not recur |
 //! | *descriptor* | 32 plain bytes that name a message |
 //! | *record* | the 128 bytes of the control object that count a chunk's readers |
 //! | *lane* | a peer's byte in a record: the number of its leases of the chunk |
@@ -138,12 +149,10 @@
 //! | *grant* | a lease that the owner adds for a peer before it sends the descriptor |
 //! | *generation* | how often a chunk was published; distinguishes an old descriptor from the current one |
 //! | *channel* | carries buffers, and small messages, from one *sender* to one *receiver*, or from one *publisher* to many |
-//! | *branch* | the object that a publisher shares with one of its receivers: a ring, returns, bells |
-//! | *meeting*, *seat* | the object where a publisher's receivers join, and each one's entry in it |
 //! | *loan* | a buffer that was sent by a channel, until the receiver returns it |
-//! | *bell* | the word by which one side of a channel wakes the other; the kernel rings it for a process that dies |
-//! | *memory bell* | the word by which a process that releases memory wakes a provider that waits for it |
-//! | *create*, *attach* | how an owner and a peer open an object |
+//! | *branch* | the object that a publisher shares with one of its receivers: a ring, returns, bells |
+//! | *seat* | a receiver's entry in the object where a publisher's receivers join |
+//! | *bell* | the word on which one process parks and another wakes it; the kernel rings it for a process that dies |
 //! | *reclaim* | take back the leases of a dead peer |
 //! | *sweep* | remove the objects of a dead owner |
 //!
