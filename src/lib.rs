@@ -208,6 +208,7 @@ mod protocol;
 mod sync;
 
 pub use error::{BuildError, OsError};
+pub use os::wake_fd::WakeFd;
 pub use owner::buf::{ShmBuf, ShmBufMut};
 pub use owner::builder::ProviderBuilder;
 pub use owner::error::{AllocError, AllocErrorKind, CapacityError, ShareError};

@@ -17,3 +17,4 @@ pub(crate) mod prefetch;
 pub(crate) mod processes;
 pub(crate) mod robust_list;
 pub(crate) mod segment;
+pub(crate) mod wake_fd;

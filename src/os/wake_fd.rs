@@ -1,0 +1,194 @@
+//! A waker with a file descriptor: what is awaited takes part in any event loop.
+//!
+//! The descriptor is an eventfd. It is readable at first, so that the loop polls once, and from then
+//! on whenever the last poll was ready or a waker has been called since.
+//!
+//! | step | [`WakeFd::poll`] | step | a waker |
+//! |---|---|---|---|
+//! | P1 | poll; if ready, return | W1 | `is_woken` = true |
+//! | P2 | exchange `is_woken` for false; if it was true, return | W2 | write the eventfd |
+//! | P3 | read the eventfd: it is not readable any more | | |
+//! | P4 | if `is_woken`, write the eventfd | | |
+//!
+//! **No wake-up is lost.** P3 erases only writes that precede it. The kernel's lock of the eventfd
+//! orders W1 and W2 before such a P3, so P4 or the P2 before it has seen W1. If P2 saw it, P3 does not
+//! take place. A write that follows P3 remains.
+//!
+//! A receiver with messages makes no system call here: P1 returns.
+
+use crate::sync::{AtomicU32, Ordering};
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+
+#[cfg(all(test, loom))]
+use models::EventFd;
+#[cfg(not(all(test, loom)))]
+use real::EventFd;
+
+#[cfg(all(test, loom))]
+#[path = "../models/wake_fd.rs"]
+mod models;
+
+/// A file descriptor that is readable whenever polling a future again may make progress, for event
+/// loops: `epoll`, `poll`, `mio`, `calloop`, GLib, or an executor of ROS.
+///
+/// It works with everything that can be awaited: [`Receiver::poll_recv`], [`Sender::send_async`],
+/// [`Request::wait_async`]. While a receiver has messages, it makes no system call. Without one, each
+/// poll and each wake-up makes one, and a thread of this process waits for the other side, as for
+/// any task (see [awaiting](crate::channel#awaiting)).
+///
+/// The descriptor is level-triggered. It may be readable although nothing is ready: at first, and
+/// once a second, when a task checks that the other side still exists. So poll until
+/// [`Poll::Pending`], and never block. One `WakeFd` may serve several futures, if each of them is
+/// polled until it is pending whenever the descriptor is readable.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shm_pool::channel::{Receiver, Sender};
+/// use shm_pool::{Client, Provider, WakeFd};
+/// use std::os::fd::{AsFd, AsRawFd};
+/// use std::task::Poll;
+///
+/// # let name = format!("doc-wake-fd-{}", std::process::id());
+/// # let provider = Provider::builder().build()?;
+/// # let mut sender = Sender::create(&provider, &name)?;
+/// let mut receiver = Receiver::open(&Client::new(), &name)?;
+/// let mut ready = WakeFd::new()?;
+/// # sender.send_bytes(b"a sample")?;
+/// # let mut received = 0;
+/// let mut events = [libc::pollfd { fd: ready.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+/// loop {
+///     // Other descriptors and a timeout belong here.
+///     unsafe { libc::poll(events.as_mut_ptr(), 1, -1) };
+///     while let Poll::Ready(message) = ready.poll(|context| receiver.poll_recv(context)) {
+///         println!("{} bytes", message?.len());
+/// #       received += 1;
+///     }
+/// #   if received == 1 { break; }
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
+/// [`Receiver::poll_recv`]: crate::channel::Receiver::poll_recv
+/// [`Request::wait_async`]: crate::Request::wait_async
+/// [`Sender::send_async`]: crate::channel::Sender::send_async
+#[derive(Debug)]
+pub struct WakeFd {
+    shared: Arc<Shared>,
+    waker: Waker,
+}
+
+#[derive(Debug)]
+struct Shared {
+    /// 1 if a waker was called since P2.
+    is_woken: AtomicU32,
+    fd: EventFd,
+}
+
+impl Shared {
+    fn new(fd: EventFd) -> Self {
+        Self { is_woken: AtomicU32::new(0), fd }
+    }
+
+    /// Calls a poll function, and clears the descriptor if nothing is ready.
+    fn poll<T>(&self, poll: impl FnOnce() -> Poll<T>) -> Poll<T> {
+        let polled = poll(); // P1
+                             // P2. The waker's stores before W1 are visible to the next poll.
+        if polled.is_pending() && self.is_woken.swap(0, Ordering::AcqRel) == 0 {
+            self.fd.clear(); // P3
+                             // P4, after W1 of any waker whose write P3 has erased.
+            if self.is_woken.load(Ordering::Acquire) != 0 {
+                self.fd.set();
+            }
+        }
+        polled
+    }
+
+    fn wake(&self) {
+        self.is_woken.swap(1, Ordering::AcqRel); // W1
+        self.fd.set(); // W2
+    }
+}
+
+#[cfg(not(all(test, loom)))]
+mod real {
+    use super::{Shared, WakeFd};
+    use crate::error::OsError;
+    use std::fs::File;
+    use std::io::{Read, Write};
+    use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+    use std::sync::Arc;
+    use std::task::{Context, Poll, Wake, Waker};
+
+    /// An eventfd, readable at first.
+    #[derive(Debug)]
+    pub(super) struct EventFd(File);
+
+    impl EventFd {
+        fn new() -> Result<Self, OsError> {
+            // SAFETY: the call has no pointers.
+            let fd = unsafe { libc::eventfd(1, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+            if fd < 0 {
+                let error = std::io::Error::last_os_error();
+                return Err(OsError::new("eventfd", "this process", 0, error, String::new()));
+            }
+            // SAFETY: the descriptor is new, and has no other owner.
+            Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }.into()))
+        }
+
+        /// Makes it readable.
+        pub(super) fn set(&self) {
+            // It fails if the counter would overflow: then it is readable.
+            let _full = (&self.0).write(&1_u64.to_ne_bytes());
+        }
+
+        /// Makes it unreadable.
+        pub(super) fn clear(&self) {
+            // It fails if it is not readable.
+            let _empty = (&self.0).read(&mut [0; 8]);
+        }
+    }
+
+    impl WakeFd {
+        /// Creates the descriptor, which is closed by `exec`.
+        ///
+        /// # Errors
+        ///
+        /// [`OsError`] if the process or the system has too many descriptors.
+        pub fn new() -> Result<Self, OsError> {
+            let shared = Arc::new(Shared::new(EventFd::new()?));
+            let waker = Waker::from(shared.clone());
+            Ok(Self { shared, waker })
+        }
+
+        /// Calls a poll function, such as [`Receiver::poll_recv`](crate::channel::Receiver::poll_recv)
+        /// or that of a pinned future, with a waker that makes this descriptor readable. If the
+        /// result is pending, the descriptor is not readable until that waker is called.
+        pub fn poll<T>(&mut self, poll: impl FnOnce(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
+            self.shared.poll(|| poll(&mut Context::from_waker(&self.waker)))
+        }
+    }
+
+    impl Wake for Shared {
+        fn wake(self: Arc<Self>) {
+            Shared::wake(&self);
+        }
+
+        fn wake_by_ref(self: &Arc<Self>) {
+            Shared::wake(self);
+        }
+    }
+
+    impl AsFd for WakeFd {
+        fn as_fd(&self) -> BorrowedFd<'_> {
+            self.shared.fd.0.as_fd()
+        }
+    }
+
+    impl AsRawFd for WakeFd {
+        fn as_raw_fd(&self) -> RawFd {
+            self.as_fd().as_raw_fd()
+        }
+    }
+}
