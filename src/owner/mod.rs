@@ -12,7 +12,6 @@ pub(crate) mod listening;
 pub(crate) mod payload;
 pub(crate) mod pool;
 pub(crate) mod provider;
-pub(crate) mod registry;
 pub(crate) mod request;
 pub(crate) mod reservation;
 pub(crate) mod segment_factory;

@@ -13,8 +13,7 @@
 
 use super::{Pool, GROUP};
 use crate::owner::arena::Mark;
-use crate::owner::chunk::{Chunk, ClosedChunk, OwnedChunk, Whereabouts};
-use crate::owner::registry::Registry;
+use crate::owner::chunk::{Chunk, ClosedChunk, OwnedChunk, Registry, Whereabouts};
 use std::sync::atomic::Ordering;
 
 impl Pool {

@@ -24,12 +24,11 @@ mod window;
 
 use crate::os::fork;
 use crate::owner::arena::Arenas;
-use crate::owner::chunk::{Chunk, ChunkShelf, OwnedChunk};
+use crate::owner::chunk::{Chunk, ChunkShelf, OwnedChunk, Registry};
 use crate::owner::control::OwnerControl;
 use crate::owner::error::ShareError;
 use crate::owner::limits::{Account, ClassShape, First, Limits};
 use crate::owner::listening::Notice;
-use crate::owner::registry::Registry;
 use crate::owner::segment_factory::SegmentFactory;
 use crate::owner::shelf::Queue;
 use crate::owner::waiting::WaitingRoom;

@@ -35,11 +35,10 @@ use super::make::Wanted;
 use super::Pool;
 use crate::error::OsError;
 use crate::owner::arena::{Grain, Mark, Need, Place};
-use crate::owner::chunk::{Chunk, OwnedChunk};
+use crate::owner::chunk::{Chunk, OwnedChunk, Registry};
 use crate::owner::control::OwnerControl;
 use crate::owner::error::{AllocError, AllocErrorKind};
 use crate::owner::payload::Payload;
-use crate::owner::registry::Registry;
 use std::ops::Range;
 
 impl Pool {
