@@ -18,9 +18,9 @@
 use crate::os::fork;
 use crate::owner::arena::Carved;
 use crate::owner::error::ShareError;
-use crate::owner::listening::Notice;
 use crate::owner::pool::Pool;
 use crate::owner::shelf::{Owner, Shelf};
+use crate::owner::waiting::Notice;
 use crate::protocol::record::{published_after, Place, Record};
 use std::mem::MaybeUninit;
 use std::ops::Deref;

@@ -8,7 +8,6 @@ pub(crate) mod class;
 pub(crate) mod control;
 pub(crate) mod error;
 pub(crate) mod limits;
-pub(crate) mod listening;
 pub(crate) mod payload;
 pub(crate) mod pool;
 pub(crate) mod provider;

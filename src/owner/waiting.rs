@@ -31,28 +31,40 @@
 //!
 //! A future's waker is user code. It may poll, panic, or drop the provider, so it is called with no
 //! lock held, and the helper thread never waits for its own exit.
+//!
+//! # Notifying requests that wait
+//!
+//! A thread that releases a chunk may not touch the pool afterwards: the pool may have been
+//! dropped. So each pool has a [`Notice`], one of a fixed number of flags that belong to the
+//! process, and each chunk knows it. The thread reads the flag after it has released the chunk. If
+//! it is set, the thread looks up the listening pools in a list, and rings their bells (see
+//! `memory_bell`). Two pools that share a flag ring for each other.
+//!
+//! A forked child has none of its parent's threads, and those may hold the locks that it inherits.
+//! So the list of pools is kept per process.
 
 #![forbid(unsafe_code)]
 
 use crate::error::OsError;
 use crate::os::deadline::Deadline;
-use crate::os::fork;
+use crate::os::per_process::PerProcess;
+use crate::os::{barrier, fork};
 use crate::owner::arena::Need;
 use crate::owner::chunk::ClosedChunk;
 use crate::owner::error::{AllocError, AllocErrorKind};
-use crate::owner::listening;
 use crate::owner::pool::Pool;
 use crate::protocol::memory_bell::{MemoryBell, LOOK_AGAIN};
+use crate::sync::light_barrier;
 use atomic_waker::AtomicWaker;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
-use std::mem;
 use std::panic::{self, AssertUnwindSafe};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::task::Waker;
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
+use std::{mem, ptr};
 
 /// The helper thread's stack in bytes: several times what an allocation and a waker need.
 const STACK: usize = 1 << 20;
@@ -221,7 +233,7 @@ impl Queue {
     fn remove(&mut self, pool: &Pool, at: usize) {
         self.waiters.remove(at);
         if self.waiters.is_empty() {
-            listening::stop(pool);
+            stop(pool);
         }
     }
 }
@@ -245,7 +257,7 @@ impl Place {
             return Err(AllocErrorKind::WaitsEnded.into());
         }
         if queue.waiters.is_empty() {
-            listening::listen(pool);
+            listen(pool);
         }
         queue.waiters.push_back(place.waiter.clone());
         if !is_thread {
@@ -328,4 +340,73 @@ fn start_helper(pool: &Arc<Pool>) -> Result<ThreadId, AllocError> {
     let object = "a thread that waits for memory";
     let failed = |error| OsError::new("pthread_create", object, STACK, error, String::new());
     Ok(thread.spawn(help).map_err(failed)?.thread().id())
+}
+
+// ---- notifying requests that wait ------------------------------------------------------------
+
+/// The number of pools with this notice that listen. Every drop of a buffer reads it, so it has its
+/// cache lines to itself.
+#[repr(align(128))]
+struct Flag(AtomicUsize);
+
+#[allow(clippy::declare_interior_mutable_const)] // the initial value of each flag
+const UNSET: Flag = Flag(AtomicUsize::new(0));
+
+static FLAGS: [Flag; 256] = [UNSET; 256];
+
+static POOLS: PerProcess<Mutex<Vec<Weak<Pool>>>> = PerProcess::new();
+
+/// The flag by which a pool announces that a request waits for its memory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Notice(u8);
+
+impl Notice {
+    /// Returns the next notice, in turn.
+    pub(crate) fn new() -> Self {
+        static NEXT: AtomicU8 = AtomicU8::new(0);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Notifies the listening pools that a chunk was released. Its pool may have been dropped.
+    #[inline]
+    pub(crate) fn came_back(self) {
+        light_barrier();
+        // Relaxed: the heavy side of the barrier orders it (see `memory_bell`).
+        if self.flag().load(Ordering::Relaxed) != 0 {
+            self.ring();
+        }
+    }
+
+    #[inline]
+    fn flag(self) -> &'static AtomicUsize {
+        &FLAGS[usize::from(self.0)].0
+    }
+
+    #[cold]
+    fn ring(self) {
+        // In a forked child, the flag may be set by the parent, which has no list here.
+        let Some(pools) = POOLS.existing() else { return };
+        // Under the lock, which a closing pool needs to leave the list: so this reference is never
+        // a pool's last one.
+        let pools = pools.lock();
+        let listening = pools.iter().filter_map(Weak::upgrade).filter(|pool| pool.notice == self);
+        listening.for_each(|pool| pool.memory_bell().ring());
+    }
+}
+
+/// Makes each thread that releases memory of the pool ring its bell from now on. Memory released
+/// earlier is visible to a look that begins after this call.
+fn listen(pool: &Arc<Pool>) {
+    POOLS.get().lock().push(Arc::downgrade(pool));
+    pool.notice.flag().fetch_add(1, Ordering::Relaxed);
+    pool.memory_bell().listen(true);
+    barrier::heavy();
+}
+
+/// Undoes [`listen`], which the same process called.
+fn stop(pool: &Pool) {
+    let Some(pools) = POOLS.existing() else { return };
+    pools.lock().retain(|listener| !ptr::eq(listener.as_ptr(), pool));
+    pool.notice.flag().fetch_sub(1, Ordering::Relaxed);
+    pool.memory_bell().listen(false);
 }
