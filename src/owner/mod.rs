@@ -4,7 +4,6 @@ pub(crate) mod arena;
 pub(crate) mod buf;
 pub(crate) mod builder;
 pub(crate) mod chunk;
-pub(crate) mod class;
 pub(crate) mod control;
 pub(crate) mod error;
 pub(crate) mod limits;

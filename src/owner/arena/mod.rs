@@ -22,8 +22,7 @@ mod holes;
 mod region;
 
 use crate::os::posix::page_size;
-use crate::owner::class::MIN_SIZE;
-use crate::owner::limits::{Account, First};
+use crate::owner::limits::{Account, First, Grain, Need, MIN_SIZE};
 use crate::owner::payload::Payload;
 use crate::protocol::control::MAX_SEGMENTS;
 use carver::Carver;
@@ -44,23 +43,6 @@ use std::time::Instant;
 /// kernel for so little.
 const REST: usize = 1 << 20;
 const REST_SHARE: usize = 64;
-
-/// The unit that a chunk is carved in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Grain {
-    /// Cache lines, out of a heap.
-    Line,
-    /// Pages, out of an arena.
-    Page,
-}
-
-/// The size and grain of a piece to carve.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Need {
-    /// Bytes; a multiple of the grain.
-    pub(crate) size: usize,
-    pub(crate) grain: Grain,
-}
 
 /// The space that the arenas have left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -25,8 +25,8 @@
 #![forbid(unsafe_code)]
 
 use super::carver::{overlap, Mark};
-use super::{Arena, ArenaState, Arenas, Carved, Grain, Need};
-use crate::owner::class::MIN_SIZE;
+use super::{Arena, ArenaState, Arenas, Carved};
+use crate::owner::limits::{Grain, Need, MIN_SIZE};
 use crate::protocol::control::MAX_SEGMENTS;
 use std::ops::Range;
 use std::sync::atomic::Ordering;

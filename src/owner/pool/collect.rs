@@ -5,7 +5,8 @@
 
 use super::Pool;
 use crate::os::posix::round_to_pages;
-use crate::owner::arena::{Grain, Room};
+use crate::owner::arena::Room;
+use crate::owner::limits::Grain;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A collection is worth its time if it makes this share of all memory idle.

@@ -8,10 +8,10 @@
 use super::{Pool, GROUP};
 use crate::error::OsError;
 use crate::os::posix::round_to_pages;
-use crate::owner::arena::{Carved, Grain, Need, Room};
+use crate::owner::arena::{Carved, Room};
 use crate::owner::chunk::ClosedChunk;
-use crate::owner::class::MIN_SIZE;
 use crate::owner::error::AllocError;
+use crate::owner::limits::{Grain, Need, MIN_SIZE};
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::Ordering;

@@ -34,10 +34,11 @@
 use super::make::Wanted;
 use super::Pool;
 use crate::error::OsError;
-use crate::owner::arena::{Grain, Mark, Need, Place};
+use crate::owner::arena::{Mark, Place};
 use crate::owner::chunk::{Chunk, OwnedChunk, Registry};
 use crate::owner::control::OwnerControl;
 use crate::owner::error::{AllocError, AllocErrorKind};
+use crate::owner::limits::{Grain, Need};
 use crate::owner::payload::Payload;
 use std::ops::Range;
 

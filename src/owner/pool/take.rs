@@ -16,9 +16,8 @@
 use super::Pool;
 use crate::owner::arena::Room;
 use crate::owner::chunk::{Chunk, ClosedChunk};
-use crate::owner::class::class_of;
 use crate::owner::error::{AllocError, AllocErrorKind};
-use crate::owner::limits::COUNTED;
+use crate::owner::limits::{class_of, COUNTED};
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
