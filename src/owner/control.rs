@@ -1,5 +1,5 @@
-//! The owner's side of the control object: creates it, hands out records, lists segments, grants,
-//! reclaims.
+//! What a pool has in shared memory: the control object, which the owner creates and from which it hands
+//! out records, grants and reclaims; and the payload segments that the control object lists.
 //!
 //! The owner keeps what it needs to know in private memory (`FreeLists`, the chunks' own
 //! generations). It never reads that back from the control object, which peers can write.
@@ -15,19 +15,21 @@ use crate::os::locks::LockFile;
 use crate::os::mapping::Mapping;
 use crate::os::name::{Link, Namespace};
 use crate::os::posix::{round_to_pages, LOCK_MEMORY};
-use crate::os::segment::Locked;
+use crate::os::segment::{Locked, Memory, Segment};
 use crate::owner::error::ShareError;
-use crate::owner::payload::Payload;
-use crate::protocol::control::{control_name, control_size, peer_byte, View, CLOSED, MAGIC, OPEN, OWNER_BYTE, VERSION};
+use crate::protocol::control::{
+    control_name, control_size, peer_byte, segment_name, View, CLOSED, MAGIC, OPEN, OWNER_BYTE, VERSION,
+};
 use crate::protocol::ids::{PeerId, ProviderId};
 use crate::protocol::memory_bell::MemoryBell;
 use crate::protocol::record::{Record, MAX_GRANTS, PEERS};
 use crate::protocol::slot::{Epoch, GrantGate, NotGranted};
 use crate::protocol::sweep;
 use parking_lot::Mutex;
+use std::any::Any;
 use std::io;
 use std::mem::size_of;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The owner's control object, with the private books about it.
 pub(crate) struct OwnerControl {
@@ -252,4 +254,133 @@ impl Drop for OwnerControl {
 fn first_generation(seed: u64, index: u32) -> u64 {
     // The increment of SplitMix64, an odd number near 2^64 divided by the golden ratio.
     (seed ^ u64::from(index).wrapping_mul(0x9e37_79b9_7f4a_7c15)) >> 2 | 1
+}
+
+// ---- payload segments ------------------------------------------------------------
+
+/// A segment that chunks are carved from, with its serial number and its index in the control
+/// object's list.
+pub(crate) struct Payload {
+    segment: Segment,
+    serial: u64,
+    index: Option<u32>,
+    /// Dropped last, when this process no longer has the segment mapped or open.
+    _removes: Option<Box<dyn Any + Send + Sync>>,
+}
+
+impl Payload {
+    /// `serial` is part of the segment's name, and unique among the provider's existing segments.
+    pub(crate) fn new(segment: Segment, serial: u64) -> Self {
+        Self { segment, serial, index: None, _removes: None }
+    }
+
+    /// The same with a value that is dropped once the segment is unmapped.
+    pub(crate) fn removed_by(segment: Segment, serial: u64, removes: impl Any + Send + Sync) -> Self {
+        Self { _removes: Some(Box::new(removes)), ..Self::new(segment, serial) }
+    }
+
+    pub(crate) fn segment(&self) -> &Segment {
+        &self.segment
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.segment.mapping().len()
+    }
+
+    /// Returns the number in the segment's name.
+    pub(crate) fn serial(&self) -> u64 {
+        self.serial
+    }
+
+    /// Returns the segment's index in the control object's list, if it is listed.
+    pub(crate) fn index(&self) -> Option<u32> {
+        self.index
+    }
+
+    /// Records the index, which stays for as long as the segment exists.
+    pub(crate) fn set_index(&mut self, index: u32) {
+        self.index = Some(index);
+    }
+}
+
+/// How many more names are tried for a segment if the first is taken.
+const NAME_TRIES: usize = 16;
+
+/// Makes a pool's segments.
+pub(crate) trait SegmentFactory: Send + Sync {
+    /// Creates a segment of `len` bytes.
+    fn create(&self, len: usize) -> Result<Payload, OsError>;
+
+    /// Removes what dead owners left. Returns its bytes.
+    fn sweep(&self) -> u64 {
+        0
+    }
+
+    /// Returns `true` if segments stay even when nothing is in them.
+    fn keeps_segments(&self) -> bool {
+        false
+    }
+}
+
+/// Segments that a provider numbers, for peers that know them through its control object.
+pub(crate) struct Numbered {
+    names: Namespace,
+    provider: ProviderId,
+    mode: u32,
+    memory: Memory,
+    /// The next segment's serial number. 0 is skipped.
+    next: AtomicU64,
+}
+
+impl Numbered {
+    pub(crate) fn new(names: Namespace, provider: ProviderId, mode: u32, memory: Memory) -> Self {
+        Self { names, provider, mode, memory, next: AtomicU64::new(1) }
+    }
+}
+
+impl SegmentFactory for Numbered {
+    fn create(&self, len: usize) -> Result<Payload, OsError> {
+        let mut tries = 0;
+        loop {
+            let serial = self.next.fetch_add(1, Ordering::Relaxed);
+            // Numbers start over after the last one. In the list of segments, 0 stands for none.
+            if serial == 0 {
+                continue;
+            }
+            let name = segment_name(&self.names, self.provider, serial);
+            match Segment::create(name, len, self.mode, self.memory) {
+                // Another file has that name. The next number is as good.
+                Err(error) if error.errno() == Some(libc::EEXIST) && tries < NAME_TRIES => tries += 1,
+                result => return result.map(|segment| Payload::new(segment, serial)),
+            }
+        }
+    }
+
+    fn sweep(&self) -> u64 {
+        sweep::sweep(&self.names).map_or(0, |swept| swept.bytes)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::os::posix::PAGE;
+
+    /// Otherwise a segment gets the number that stands for none, and its peers keep it mapped for
+    /// ever.
+    #[test]
+    fn serial_numbers_wrap_past_zero() {
+        let names = Namespace::in_shm(&format!("shm_pool-unit-{}-serial", std::process::id()));
+        let source = Numbered::new(names, ProviderId(8), 0o600, Memory::default());
+        source.next.store(u64::MAX - 1, Ordering::Relaxed);
+        let segments = [(); 4].map(|()| source.create(PAGE).unwrap());
+        assert_eq!(segments.each_ref().map(Payload::serial), [u64::MAX - 1, u64::MAX, 1, 2]);
+        drop(segments);
+        source.next.store(u64::MAX, Ordering::Relaxed);
+        let kept = [(); 2].map(|()| source.create(PAGE).unwrap());
+        source.next.store(u64::MAX, Ordering::Relaxed);
+        let others = [(); 2].map(|()| source.create(PAGE).map(|segment| segment.serial()));
+        assert!(matches!(others, [Ok(2), Ok(3)]), "numbers that are in use are passed by: {others:?}");
+        assert_eq!(kept.map(|segment| segment.serial()), [u64::MAX, 1]);
+    }
 }

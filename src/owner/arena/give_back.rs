@@ -3,8 +3,8 @@
 #![forbid(unsafe_code)]
 
 use super::{Arena, Arenas};
+use crate::owner::control::Payload;
 use crate::owner::limits::Account;
-use crate::owner::payload::Payload;
 use std::sync::Arc;
 
 impl Arenas {

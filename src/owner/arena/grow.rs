@@ -18,8 +18,8 @@ use super::carver::Carver;
 use super::holes::Holes;
 use super::{Arena, Arenas};
 use crate::os::posix::round_to_pages;
+use crate::owner::control::Payload;
 use crate::owner::limits::First;
-use crate::owner::payload::Payload;
 use crate::protocol::control::MAX_SEGMENTS;
 use std::sync::Arc;
 

@@ -22,8 +22,8 @@ mod holes;
 mod region;
 
 use crate::os::posix::page_size;
-use crate::owner::limits::{Account, First, Grain, Need, MIN_SIZE};
-use crate::owner::payload::Payload;
+use crate::owner::control::Payload;
+use crate::owner::limits::{Account, First, Grain, MIN_SIZE};
 use crate::protocol::control::MAX_SEGMENTS;
 use carver::Carver;
 pub(crate) use carver::Mark;

@@ -36,10 +36,9 @@ use super::Pool;
 use crate::error::OsError;
 use crate::owner::arena::{Mark, Place};
 use crate::owner::chunk::{Chunk, OwnedChunk, Registry};
-use crate::owner::control::OwnerControl;
+use crate::owner::control::{OwnerControl, Payload};
 use crate::owner::error::{AllocError, AllocErrorKind};
 use crate::owner::limits::{Grain, Need};
-use crate::owner::payload::Payload;
 use std::ops::Range;
 
 impl Pool {
