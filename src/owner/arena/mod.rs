@@ -14,20 +14,30 @@
 //! An arena has its full length from the start (I4), but no memory. A page is reserved when it, or
 //! a page next to it, is first carved. [`Arenas::punch`] returns the memory of uncarved pages to
 //! the system; carving them again reserves it again.
+//!
+//! # Growing
+//!
+//! The arenas' total length stays within the cap. Each arena but the first is at least a 64th of
+//! the cap, and at least as long as all earlier ones together, as far as the cap and the longest
+//! possible segment allow. So there are at most eight, unless the longest segment is the limit. An
+//! arena's length is a multiple of the run that it is made for, so that messages of one size leave
+//! no remainder; only the last one takes all that is left. It holds at least eight such runs, or 32
+//! if one is a large part of the cap, so that few of the gaps between messages of different sizes
+//! are at the end of an arena. The user may choose the length of the first.
+//!
+//! When a message fits no arena and the cap allows no further one, arenas that hold only idle
+//! memory make way for a single one (see `region`). Each time, the cap is divided into fewer
+//! pieces, so with eight arenas this happens at most seven times.
 
 mod carver;
-mod give_back;
-mod grow;
-mod holes;
 mod region;
 
-use crate::os::posix::page_size;
+use crate::os::posix::{page_size, round_to_pages};
 use crate::owner::control::Payload;
 use crate::owner::limits::{Account, First, Grain, MIN_SIZE};
 use crate::protocol::control::MAX_SEGMENTS;
 use carver::Carver;
 pub(crate) use carver::Mark;
-use holes::Holes;
 use parking_lot::Mutex;
 pub(crate) use region::Place;
 use region::Region;
@@ -43,6 +53,30 @@ use std::time::Instant;
 /// kernel for so little.
 const REST: usize = 1 << 20;
 const REST_SHARE: usize = 64;
+
+/// The shortest heap while the arenas can grow, unless the first arena is short, and the longest,
+/// in bytes. A single small message that stays withholds its whole heap from large ones.
+const HEAP: (usize, usize) = (64 << 10, 256 << 10);
+
+/// The length of a heap in bytes, once the arenas can no longer grow.
+const LAST_HEAP: usize = 32 << 10;
+
+/// A new heap has this share of the length of all heaps.
+const HEAP_GROWTH: usize = 16;
+
+/// Each arena but the first is at least this share of the cap.
+const LEAST_SHARE: usize = 64;
+
+/// Each arena is at least this many times as long as the run it is made for, if the cap allows it
+/// and the user did not set the length of the first one.
+const LEAST_RUNS: usize = 8;
+
+/// The same for a run of more than one [`LARGE_SHARE`]th of the cap. Long messages of different
+/// lengths leave gaps between them, fewer in one arena than in several.
+const LEAST_LARGE_RUNS: usize = 32;
+const LARGE_SHARE: usize = 32;
+
+const BITS: usize = u64::BITS as usize;
 
 /// The space that the arenas have left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -395,5 +429,255 @@ impl Heap {
         };
         let offset = self.run.offset + at * MIN_SIZE;
         Some(Carved { payload: self.run.payload.clone(), offset, len, grain: Grain::Line })
+    }
+}
+
+// ---- growing ----------------------------------------------------------------------------------------
+
+/// The private memory for a new arena.
+pub(crate) struct Blank(Carver, Holes);
+
+impl Arenas {
+    /// Returns how long a heap for pieces of `len` bytes should be, and how long it must be to hold
+    /// one. `will_recur` says whether to expect more pieces of this length.
+    pub(crate) fn heap_len(&self, len: usize, will_recur: bool) -> (usize, usize) {
+        let pages = |len: usize| round_to_pages(len).unwrap_or(len);
+        let first = match self.first {
+            First::Given(bytes) | First::Usual(bytes) => bytes,
+            First::OneMessage => 0,
+        };
+        let state = self.state.lock();
+        if state.spanned() == self.max {
+            // The arenas cannot grow, so any memory not needed soon is left to large messages. Two
+            // pieces that are not whole pages waste less together than separately, if there will be
+            // two.
+            let least = if will_recur && len % self.page > 0 { 2 } else { 1 };
+            let count = LAST_HEAP.min(first).div_ceil(len).max(least);
+            return (pages(count * len), pages(len));
+        }
+        let all: usize = state.heaps.values().map(|heap| heap.run.len).sum();
+        let wanted = (all / HEAP_GROWTH).clamp(HEAP.0.min(first / 2), HEAP.1);
+        // A multiple, so that pieces of this length leave no remainder.
+        (pages(wanted.div_ceil(len).max(1) * len), pages(len))
+    }
+
+    /// Returns the length of the next arena, made for a run of `len` bytes, or `None` if the cap or
+    /// the number of arenas allows none, or no segment can hold the run.
+    pub(crate) fn next_len(&self, len: usize) -> Option<usize> {
+        let state = self.state.lock();
+        let rest = self.max - state.spanned();
+        if rest < len || len > self.longest || state.arenas.len() == MAX_SEGMENTS {
+            return None;
+        }
+        let runs = if len > self.max / LARGE_SHARE { LEAST_LARGE_RUNS } else { LEAST_RUNS };
+        let least = match self.first {
+            _ if !state.arenas.is_empty() => state.spanned().max(self.max / LEAST_SHARE).max(runs * len),
+            First::OneMessage => return Some(len),
+            First::Given(bytes) => bytes.max(len),
+            First::Usual(bytes) => bytes.max(runs * len),
+        };
+        // Long enough that the segments still allowed after this one can reach the cap.
+        let others = (MAX_SEGMENTS - state.arenas.len() - 1).saturating_mul(self.longest);
+        let wanted = least.max(rest.saturating_sub(others)).div_ceil(len) * len;
+        let next = wanted.min(rest).min(self.longest / len * len);
+        // The remainder would be too short to be much use as an arena of its own.
+        let is_last = state.is_merged || rest - next < (next / 2).max(len);
+        Some(if is_last { rest.min(self.longest) } else { next })
+    }
+
+    /// Returns `true` if there is a gap for a run of `len` bytes.
+    pub(crate) fn has_gap(&self, len: usize) -> bool {
+        let pages = len / self.page;
+        self.state.lock().arenas.iter_mut().any(|arena| arena.pages.has_gap(pages))
+    }
+
+    /// Returns `true` if an arena lies in the segment with this number.
+    pub(crate) fn has_segment(&self, serial: u64) -> bool {
+        self.state.lock().arenas.iter().any(|arena| arena.payload.serial() == serial)
+    }
+
+    /// Allocates private memory for an arena of `len` bytes. Returns `None` if the system has none.
+    pub(crate) fn prepare(&self, len: usize) -> Option<Blank> {
+        let pages = len / self.page;
+        Some(Blank(Carver::new(pages)?, Holes::all(pages)?))
+    }
+
+    /// Adds an arena for a segment of the length that `blank` was prepared for.
+    pub(crate) fn add(&self, payload: Arc<Payload>, blank: Blank) {
+        let mut state = self.state.lock();
+        state.arenas.push(Arena { payload, pages: blank.0, holes: blank.1, was_used: false });
+        self.note_room(&state);
+    }
+}
+
+// ---- returning memory to the system -----------------------------------------------------------------
+
+impl Arenas {
+    /// Returns the bytes of gaps that have memory.
+    pub(crate) fn filled_gaps(&self) -> usize {
+        let state = self.state.lock();
+        let filled = |arena: &Arena| arena.pages.gaps(0).map(|gap| arena.holes.filled_len(&gap)).sum::<usize>();
+        state.arenas.iter().map(filled).sum::<usize>() * self.page
+    }
+
+    /// Returns up to `most` bytes of the gaps' memory to the system, and returns how many.
+    pub(crate) fn punch(&self, account: &Account, most: usize) -> usize {
+        let mut state = self.state.lock();
+        let mut given = 0;
+        for Arena { payload, pages, holes, .. } in &mut state.arenas {
+            let mut from = 0;
+            while let Some(mut part) = pages.gaps(from).find_map(|gap| holes.parts(gap, true).next()) {
+                part.end = part.end.min(part.start.saturating_add((most - given) / self.page));
+                if part.is_empty() {
+                    break;
+                }
+                from = part.end;
+                if payload.segment().discard(part.start * self.page..part.end * self.page) {
+                    given += holes.add(&part) * self.page;
+                }
+            }
+        }
+        // Under the lock, so that a thread that reserves these pages again is counted after this.
+        account.give_back(given);
+        given
+    }
+
+    /// Removes the next empty arena, and returns it with the bytes of it that have memory. If
+    /// `unused`, considers only an arena made for an allocation that then failed.
+    pub(crate) fn take_empty(&self, unused: bool) -> Option<(Arc<Payload>, usize)> {
+        let mut state = self.state.lock();
+        let is_leaving = |arena: &Arena| arena.pages.is_empty() && !(unused && arena.was_used);
+        let at = state.arenas.iter().position(is_leaving)?;
+        let arena = state.arenas.remove(at);
+        self.note_room(&state);
+        let filled = arena.holes.filled_len(&(0..arena.pages.units())) * self.page;
+        Some((arena.payload, filled))
+    }
+}
+
+// ---- the pages of an arena without memory: never carved, or returned to the system --------------
+
+/// One bit for each page: set if the page has memory. The bits exist from the start, so that
+/// returning memory to the system needs none.
+struct Holes(Vec<u64>);
+
+impl Holes {
+    /// Creates an arena's holes: one hole. Returns `None` if the process has no private memory for
+    /// the bits.
+    fn all(pages: usize) -> Option<Self> {
+        let (mut words, count) = (Vec::new(), pages.div_ceil(BITS));
+        words.try_reserve_exact(count).ok()?;
+        words.resize(count, 0);
+        Some(Self(words))
+    }
+
+    /// Fills `range`, and returns the parts of it that were holes.
+    fn take(&mut self, range: &Range<usize>) -> Vec<Range<usize>> {
+        let taken: Vec<_> = self.parts(range.clone(), false).collect();
+        // Usually there are none, and nothing is written.
+        taken.iter().for_each(|part| self.set(part, true));
+        taken
+    }
+
+    /// Returns the holes of at most `most` pages that end where `range` begins, or begin where it
+    /// ends.
+    fn rests_of(&self, range: &Range<usize>, most: usize, pages: usize) -> [Range<usize>; 2] {
+        let start = (0..range.start).rev().take(most + 1).find(|&page| self.is_filled(page)).map_or(0, |page| page + 1);
+        let end = pages.min(range.end + most + 1);
+        let (before, after) = (start..range.start, range.end..self.next(range.end..end, true));
+        [before, after].map(|rest| if rest.len() <= most { rest } else { 0..0 })
+    }
+
+    /// Makes all of `range` a hole. Returns how many of its pages were filled.
+    fn add(&mut self, range: &Range<usize>) -> usize {
+        let filled = self.filled_len(range);
+        self.set(range, false);
+        filled
+    }
+
+    /// Returns the number of filled pages in `range`.
+    fn filled_len(&self, range: &Range<usize>) -> usize {
+        self.parts(range.clone(), true).map(|part| part.len()).sum()
+    }
+
+    /// Returns the parts of a range that are `filled`, or those that are holes.
+    fn parts(&self, mut rest: Range<usize>, filled: bool) -> impl Iterator<Item = Range<usize>> + '_ {
+        std::iter::from_fn(move || {
+            rest.start = self.next(rest.clone(), filled);
+            let part = rest.start..self.next(rest.clone(), !filled);
+            rest.start = part.end;
+            (!part.is_empty()).then_some(part)
+        })
+    }
+
+    fn is_filled(&self, page: usize) -> bool {
+        self.0[page / BITS] >> (page % BITS) & 1 != 0
+    }
+
+    /// Returns the first page of `range` that is filled, or is a hole; its end if there is none.
+    fn next(&self, range: Range<usize>, filled: bool) -> usize {
+        let mut at = range.start;
+        while at < range.end {
+            let word = if filled { self.0[at / BITS] } else { !self.0[at / BITS] } >> (at % BITS);
+            if word != 0 {
+                return range.end.min(at + word.trailing_zeros() as usize);
+            }
+            at = (at / BITS + 1) * BITS;
+        }
+        range.end
+    }
+
+    fn set(&mut self, range: &Range<usize>, filled: bool) {
+        let mut at = range.start;
+        while at < range.end {
+            let end = range.end.min((at / BITS + 1) * BITS);
+            let mask = u64::MAX >> (BITS - (end - at)) << (at % BITS);
+            if filled {
+                self.0[at / BITS] |= mask;
+            } else {
+                self.0[at / BITS] &= !mask;
+            }
+            at = end;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const PAGES: usize = 150;
+
+    proptest! {
+        #[test]
+        fn agrees_with_list_of_pages(
+            steps in proptest::collection::vec((any::<bool>(), 0..PAGES, 1..90usize), 1..60),
+        ) {
+            let (mut holes, mut model) = (Holes::all(PAGES).unwrap(), [true; PAGES]);
+            for (is_take, start, len) in steps {
+                let range = start..(start + len).min(PAGES);
+                let filled: Vec<usize> = holes.parts(range.clone(), true).flatten().collect();
+                let expected: Vec<usize> = range.clone().filter(|&page| !model[page]).collect();
+                prop_assert_eq!(&filled, &expected);
+                prop_assert_eq!(holes.filled_len(&range), filled.len());
+                for rest in holes.rests_of(&range, 3, PAGES).into_iter().filter(|rest| !rest.is_empty()) {
+                    prop_assert!(rest.len() <= 3 && (rest.end == range.start || rest.start == range.end));
+                    prop_assert!(model[rest.clone()].iter().all(|&hole| hole));
+                    prop_assert!(rest.start == 0 || !model[rest.start - 1] || rest.start == range.end);
+                }
+                if is_take {
+                    let mut taken: Vec<usize> = holes.take(&range).into_iter().flatten().collect();
+                    taken.sort_unstable();
+                    let expected: Vec<usize> = range.clone().filter(|&page| model[page]).collect();
+                    prop_assert_eq!(taken, expected);
+                } else {
+                    prop_assert_eq!(holes.add(&range), expected.len());
+                }
+                model[range].fill(!is_take);
+                let listed: Vec<bool> = (0..PAGES).map(|page| !holes.is_filled(page)).collect();
+                prop_assert_eq!(listed, model.to_vec());
+            }
+        }
     }
 }
