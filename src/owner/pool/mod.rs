@@ -14,7 +14,6 @@
 
 mod collect;
 mod count;
-mod give;
 mod loans;
 mod make;
 mod reserve;
