@@ -2,15 +2,42 @@
 //!
 //! There are two kinds. A chunk of its class's size stays in the pool until its room is needed. A
 //! *one-off* is as long as its message, and no shelf keeps it.
+//!
+//! # At the cap
+//!
+//! Memory changes hands inside the arenas. It takes no system call, except for pages that have no
+//! memory yet, and where arenas give way to a longer one.
+//!
+//! 1. *Marking.* Class by class, the largest first, each idle chunk is taken from its shelf, marked
+//!    in the arenas and put back. This ends as soon as there is a window without any other chunk.
+//! 2. *A window of idle chunks* becomes a region (see `arena::region`), so that no other request
+//!    gets its room. The chunks in it are retired: whether they are still idle or taken meanwhile, no
+//!    shelf keeps them any more. Those that are idle are evicted, and the request has its room.
+//! 3. *If there is no such window,* nothing is evicted. A request that is refused again gets a
+//!    region with few bytes in use. The chunks in it are retired; as they are dropped they return to
+//!    the arena, until one of the next requests finds a window there.
+//!
+//! One thread makes room at a time. Other threads take and give back meanwhile, and miss at most one
+//! chunk at a time.
+//!
+//! # Reservations
+//!
+//! A reservation is a number for a class, not a mark on chunks: so many of its chunks exist, in use
+//! or idle, until the reservation ends. They are made when it is made, with all that a message
+//! needs: memory that is present, a record, and the queue for those that peers lease. Chunks of the
+//! class that exist already, in use or not, get what they lack. From then on no chunk of the class is
+//! evicted below that number ([`Pool::evict_or_put_back`]), and no message of another class takes one.
+//! A search of the lent queue for the class covers all of it, so that none is made while one is
+//! free.
 
 #![forbid(unsafe_code)]
 
-use super::{Pool, GROUP};
+use super::{Pool, GROUP, RECURS_WITHIN};
 use crate::error::OsError;
 use crate::os::posix::round_to_pages;
-use crate::owner::arena::{Carved, Room};
-use crate::owner::chunk::ClosedChunk;
-use crate::owner::error::AllocError;
+use crate::owner::arena::{Carved, Mark, Place, Room};
+use crate::owner::chunk::{Chunk, ClosedChunk};
+use crate::owner::error::{AllocError, AllocErrorKind};
 use crate::owner::limits::{Grain, Need, MIN_SIZE};
 use std::io;
 use std::ops::Range;
@@ -23,19 +50,15 @@ const KEPT_SHARE: usize = 32;
 /// How often room is made for one request. Other threads may take what was made.
 const TRIES: usize = 8;
 
-/// A class *recurs* if fewer than this many chunks were made since its last one. So a publisher
-/// that cycles through this many sizes reaches the warm path.
-pub(super) const RECURS_WITHIN: u64 = 16;
-
 /// The same for large chunks where memory is crowded. If all messages are of one size, it does not
 /// matter where a chunk lies.
 const RECURS_WITHIN_WHERE_CROWDED: u64 = 1;
 
 /// The chunk to make.
 #[derive(Clone, Copy)]
-pub(super) struct Wanted {
-    pub(super) class: usize,
-    pub(super) need: Need,
+struct Wanted {
+    class: usize,
+    need: Need,
     /// As long as its message, and destroyed when it is given back.
     pub(super) is_one_off: bool,
     /// A free chunk of a slightly larger class will do, too.
@@ -103,13 +126,13 @@ impl Pool {
     }
 
     /// A chunk of the class's size, which stays in the pool.
-    pub(super) fn usual(&self, class: usize) -> Wanted {
+    fn usual(&self, class: usize) -> Wanted {
         Wanted { class, need: self.classes[class].shape.need, is_one_off: false, may_be_larger: true }
     }
 
     /// Makes a chunk, and room for it if need be; or takes one that is free meanwhile.
     #[cold]
-    pub(super) fn make(self: &Arc<Self>, mut wanted: Wanted) -> Result<ClosedChunk, AllocError> {
+    fn make(self: &Arc<Self>, mut wanted: Wanted) -> Result<ClosedChunk, AllocError> {
         // Once each: a process that writes garbage can make it look as if there were always more to
         // reclaim, and other threads may take the room that was made.
         let (mut may_reclaim, mut was_punched, mut may_sweep, mut tries) = (true, false, true, TRIES);
@@ -291,5 +314,203 @@ impl Pool {
                 Err(error) => return Err(error),
             }
         }
+    }
+}
+
+// ---- room at the cap ----------------------------------------------------------------------------
+
+impl Pool {
+    /// Makes room for a chunk of a class that has none idle, when no gap is long enough; in the
+    /// region of another class only if `anywhere`. Returns `false` if that is impossible now.
+    fn make_room(&self, wanted: Wanted, anywhere: bool) -> bool {
+        let Wanted { class, need, .. } = wanted;
+        let _one_at_a_time = self.making_room.lock();
+        // Another thread may have put one back, or given one back.
+        if wanted.may_be_larger && !self.shelves[class].is_empty() {
+            return true;
+        }
+        if self.give_up_region(class) {
+            return true;
+        }
+        let is_kept = self.arenas.is_kept_from(class);
+        let place = self.find_idle_place(need, anywhere || !is_kept, !is_kept);
+        self.searched();
+        let Some(place) = place else { return false };
+        let classes = self.retire(&place);
+        if !is_kept {
+            self.arenas.keep_region(class, place.clone());
+        }
+        for idle in classes {
+            self.evict_of(idle, usize::MAX, |chunk| place.takes(chunk.memory()));
+        }
+        self.give_up_region(class);
+        true
+    }
+
+    /// If the region of a class is whole arenas that are empty by now, gives them up, and returns
+    /// `true`.
+    fn give_up_region(&self, class: usize) -> bool {
+        self.arenas.is_surrendered(class).then(|| self.give_up_arenas(false)).is_some()
+    }
+
+    /// Returns `true` if part of a segment is in the region of a class that was refused lately, and is
+    /// too short to serve that class itself.
+    #[inline]
+    pub(crate) fn wants_back(&self, serial: u64, range: &Range<usize>) -> bool {
+        let class = self.arenas.region_at(serial, range);
+        class.is_some_and(|class| self.classes[class].shape.size() > range.len())
+    }
+
+    /// A place that would be free if idle chunks were. Marks these. It may be whole arenas only if
+    /// `may_surrender`.
+    fn find_idle_place(&self, need: Need, anywhere: bool, may_surrender: bool) -> Option<Place> {
+        let (_, spanned) = self.arenas.count_and_len();
+        let most = self.arenas.free_bytes() + self.most_to_evict() + (self.limits.max_bytes - spanned);
+        if most < need.size {
+            return None;
+        }
+        self.arenas.clear_marks();
+        let window = || self.arenas.window(need, false, anywhere);
+        // Something may have been dropped meanwhile, so the first look is at what is free.
+        let found = window().or_else(|| {
+            self.evictable_classes().find_map(|(class, mut left)| {
+                self.evict_of(class, usize::MAX, |chunk| {
+                    if left > 0 && !chunk.is_leased() {
+                        self.arenas.mark(chunk.memory(), Mark::Idle);
+                        left -= 1;
+                    }
+                    false
+                });
+                window()
+            })
+        });
+        found.or_else(|| self.arenas.surrender(need, false).filter(|_| may_surrender))
+    }
+
+    /// Notes that a request was refused for good. If its class keeps being refused, it gets a region
+    /// that costs few bytes in use: another one than until now, if it has one that takes too long.
+    pub(crate) fn note_refused(&self, class: usize, len: usize) {
+        let _one_at_a_time = self.making_room.lock();
+        if !self.arenas.is_region_due(class) {
+            return;
+        }
+        let need = self.demand(class, len);
+        let before = self.arenas.region_of(class);
+        let takes_too_long = |chunk: &Chunk| before.as_ref().is_some_and(|place| place.takes(chunk.memory()));
+        for chunk in self.registry.lock().chunks() {
+            let stays = self.reserved(chunk.class()) > 0 || chunk.is_given_up();
+            if stays || takes_too_long(chunk) {
+                self.arenas.mark(chunk.memory(), Mark::Pinned);
+            }
+        }
+        let place = self.arenas.window(need, true, true).or_else(|| self.arenas.surrender(need, true));
+        if let Some(place) = place {
+            self.retire(&place);
+            self.arenas.keep_region(class, place);
+        }
+    }
+
+    /// From now on no shelf keeps the chunks in a place, but for those that are reserved. Returns the
+    /// classes that have chunks there.
+    fn retire(&self, place: &Place) -> Vec<usize> {
+        let mut classes = Vec::new();
+        self.registry.lock().retire(|chunk| {
+            let is_in_it = place.takes(chunk.memory());
+            if is_in_it && !classes.contains(&chunk.class()) {
+                classes.push(chunk.class());
+            }
+            is_in_it.then(|| self.reserved(chunk.class()))
+        });
+        classes
+    }
+}
+
+// ---- reservations -------------------------------------------------------------------------------
+
+impl Pool {
+    /// Reserves `count` more chunks of a class. On an error nothing is reserved, and what was made
+    /// for it is gone.
+    pub(crate) fn reserve(self: &Arc<Self>, class: usize, count: usize) -> Result<(), AllocError> {
+        let _one_at_a_time = self.reserving.lock();
+        let max = self.classes[class].shape.max_idle;
+        let reserved = self.reserved(class);
+        let wanted = reserved.saturating_add(count);
+        if wanted > max {
+            return Err(AllocErrorKind::ReserveTooMany { count: wanted, max }.into());
+        }
+        let mut result = self.make_reserved(class, reserved, wanted);
+        if result.as_ref().is_err_and(AllocError::is_at_the_cap) {
+            // It may fit once nothing idle is in the way, and arenas have joined.
+            self.trim();
+            result = self.make_reserved(class, reserved, wanted);
+        }
+        // A request that looked meanwhile has missed what was in this thread's hand.
+        self.memory_bell().ring();
+        result
+    }
+
+    fn make_reserved(self: &Arc<Self>, class: usize, reserved: usize, wanted: usize) -> Result<(), AllocError> {
+        // What is retired goes when it is dropped, and has a place in the queue until then.
+        self.evict_of(class, usize::MAX, Chunk::is_retired);
+        // First the promise, so that what is made is not evicted while it is made.
+        self.promise(class, wanted);
+        let mut taken = Vec::new();
+        let result = self.make_ready(class, wanted, &mut taken);
+        if result.is_err() {
+            self.promise(class, reserved);
+        }
+        for chunk in taken {
+            chunk.count_use(); // misses count it, too
+            if result.is_ok() {
+                Self::put_back(chunk.into());
+            } else {
+                self.evict_or_put_back(chunk.into());
+            }
+        }
+        result
+    }
+
+    fn make_ready(
+        self: &Arc<Self>,
+        class: usize,
+        wanted: usize,
+        taken: &mut Vec<ClosedChunk>,
+    ) -> Result<(), AllocError> {
+        while self.registry.lock().count(class) < wanted {
+            // A chunk of another class does not serve a reservation.
+            taken.push(self.make(Wanted { may_be_larger: false, ..self.usual(class) })?);
+        }
+        if self.control().is_some() {
+            self.prepare_class(class).map_err(AllocErrorKind::ReserveShare)?;
+        }
+        Ok(())
+    }
+
+    /// Tells `each` of every chunk of a class, those in use included.
+    pub(crate) fn each_of_class(&self, class: usize, each: impl FnMut(&Chunk)) {
+        self.registry.lock().of_class(class).for_each(each);
+    }
+
+    /// Ends a reservation of so many chunks. They stay until their room is needed.
+    pub(crate) fn end_reservation(&self, class: usize, count: usize) {
+        let _one_at_a_time = self.reserving.lock();
+        let left = self.reserved(class).saturating_sub(count);
+        self.promise(class, left);
+        // Somebody may wait for more than what others could give up until now.
+        self.memory_bell().ring();
+    }
+
+    /// From now on so many chunks of a class are reserved.
+    fn promise(&self, class: usize, count: usize) {
+        // The lock under which `evict` looks at it: what is evicted by the number from before is
+        // off the list, and not counted, when this returns.
+        let _decides = self.registry.lock();
+        self.classes[class].reserved.store(count, Ordering::Relaxed);
+    }
+
+    /// How many chunks of a class are reserved.
+    pub(crate) fn reserved(&self, class: usize) -> usize {
+        // Relaxed: where it decides, the registry's lock orders it.
+        self.classes[class].reserved.load(Ordering::Relaxed)
     }
 }

@@ -14,19 +14,17 @@
 
 mod collect;
 mod count;
+mod evict;
 mod loans;
 mod make;
-mod reserve;
-mod room;
 mod take;
-mod window;
 
 use crate::os::fork;
 use crate::owner::arena::Arenas;
 use crate::owner::chunk::{Chunk, ChunkShelf, OwnedChunk, Registry};
 use crate::owner::control::{OwnerControl, SegmentFactory};
-use crate::owner::error::ShareError;
-use crate::owner::limits::{Account, ClassShape, First, Limits};
+use crate::owner::error::{AllocError, AllocErrorKind, ShareError};
+use crate::owner::limits::{Account, ClassShape, First, Limits, Need};
 use crate::owner::shelf::Queue;
 use crate::owner::waiting::{Notice, WaitingRoom};
 use crate::protocol::ids::ProviderId;
@@ -35,10 +33,13 @@ pub(crate) use loans::Lends;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
-use window::{Windows, NO_MARK};
 
 /// How many classes are counted together: those of one doubling.
 const GROUP: usize = 32;
+
+/// A class *recurs* if fewer than this many chunks were made since its last one. So a publisher
+/// that cycles through this many sizes reaches the warm path.
+const RECURS_WITHIN: u64 = 16;
 
 /// All chunks of one owner, and the memory they are carved out of. It is only ever shared, so its
 /// public fields stay as they are made.
@@ -69,7 +70,7 @@ pub(crate) struct Pool {
     lenders: Mutex<Option<Vec<Arc<dyn Lends>>>>,
     /// Searches of the lent queue.
     searches: AtomicU64,
-    /// Chunks made, and [`RECURS_WITHIN`](make::RECURS_WITHIN), so that no class recurs at first.
+    /// Chunks made, and [`RECURS_WITHIN`], so that no class recurs at first.
     made: AtomicU64,
     collection: collect::Collection,
     /// Requests that wait for memory.
@@ -109,6 +110,30 @@ impl Class {
     }
 }
 
+/// No low-water mark was noted.
+const NO_MARK: usize = usize::MAX;
+
+/// The windows of a pool.
+#[derive(Default)]
+struct Windows {
+    /// Uses of chunks, in units of [`COUNTED`].
+    counted: AtomicU64,
+    /// At this count there is something to do.
+    next: AtomicU64,
+    last: Mutex<LastWindow>,
+}
+
+/// What the last window has left to do, and what it is compared with.
+#[derive(Default)]
+struct LastWindow {
+    /// Bytes of memory in gaps at its end.
+    gaps: usize,
+    /// Are there classes with chunks that it has not needed?
+    has_chunks: bool,
+    /// How many bytes of gaps it has not needed, those of such chunks included.
+    bytes: usize,
+}
+
 impl Pool {
     pub(crate) fn new(limits: Limits, source: Box<dyn SegmentFactory>, control: Option<OwnerControl>) -> Arc<Self> {
         let classes: Box<[Class]> = limits.shapes().into_iter().map(Class::new).collect();
@@ -136,7 +161,7 @@ impl Pool {
             making_room: Mutex::new(()),
             lenders: Mutex::new(Some(Vec::new())),
             searches: AtomicU64::new(0),
-            made: AtomicU64::new(make::RECURS_WITHIN),
+            made: AtomicU64::new(RECURS_WITHIN),
             collection: collect::Collection::default(),
             waiting: Arc::new(WaitingRoom::new()),
             notice: Notice::new(),
@@ -247,6 +272,35 @@ impl Pool {
         drop(lenders);
         self.lent.close(Self::destroy);
         self.give_memory_back();
+    }
+}
+
+// ---- what there is --------------------------------------------------------------------------------
+
+impl Pool {
+    /// The largest allocation that surely fits as things are.
+    pub(crate) fn largest_that_fits(&self) -> usize {
+        let longest = self.arenas.longest_run();
+        let sizes = self.classes[..self.limits.classes()].iter().map(|class| class.shape.size());
+        sizes.take_while(|&size| size <= longest).last().unwrap_or(0)
+    }
+
+    /// Is less in use than when this error was made, so that another try is worth its time?
+    pub(crate) fn has_less_in_use(&self, error: &AllocError) -> bool {
+        match *error.kind() {
+            AllocErrorKind::Exhausted { in_use, .. } => self.in_use_and_leased().0 < in_use,
+            _ => true,
+        }
+    }
+
+    #[cold]
+    pub(super) fn exhausted(&self, need: Need) -> AllocError {
+        // Not from the full statistics: a caller that waits for memory gets this error again and
+        // again.
+        let (max_bytes, (in_use, leased)) = (self.limits.max_bytes, self.in_use_and_leased());
+        let idle = max_bytes.saturating_sub(in_use + leased);
+        event!(debug, provider = %self.id(), len = need.size, max_bytes, in_use, leased, "exhausted");
+        AllocErrorKind::Exhausted { len: need.size, max_bytes, in_use, idle, leased }.into()
     }
 }
 

@@ -162,7 +162,7 @@ impl Pool {
     }
 
     /// Takes the chunk that has been in the class's idle queue longest.
-    pub(super) fn take_idle(&self, class: usize) -> Option<ClosedChunk> {
+    fn take_idle(&self, class: usize) -> Option<ClosedChunk> {
         let chunk = std::iter::from_fn(|| self.shelves[class].take_idle()).find_map(Self::reopen)?;
         self.note_low_water(class);
         Some(chunk)
@@ -199,7 +199,7 @@ impl Pool {
 
     /// Takes the chunk at the head of the lent queue, or moves it to the tail if it is still
     /// leased.
-    pub(super) fn probe_lent(&self) -> Option<ClosedChunk> {
+    fn probe_lent(&self) -> Option<ClosedChunk> {
         self.lent.take().and_then(Self::reopen)
     }
 

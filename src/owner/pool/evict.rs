@@ -12,34 +12,43 @@
 //! | the end of a window of allocations (see `window`) | those that it has not needed |
 //! | `trim`, `trim_to` | all, or as many as it takes |
 //!
-//! # At the cap
+//! # Windows
 //!
-//! Memory changes hands inside the arenas. It takes no system call, except for pages that have no
-//! memory yet, and where arenas give way to a longer one.
+//! A *window* is a number of allocations ([`idle_window`](crate::ProviderBuilder::idle_window)).
+//! There is no thread and no clock, and the warm path counts nothing more: each chunk counts its
+//! uses anyway, and every [`COUNTED`](crate::owner::limits::COUNTED)th one counts for all of them.
+//! When a window has ended, an allocation of a size that is not reserved judges what was not needed:
 //!
-//! 1. *Marking.* Class by class, the largest first, each idle chunk is taken from its shelf, marked
-//!    in the arenas and put back. This ends as soon as there is a window without any other chunk.
-//! 2. *A window of idle chunks* becomes a region (see `arena::region`), so that no other request
-//!    gets its room. The chunks in it are retired: whether they are still idle or taken meanwhile, no
-//!    shelf keeps them any more. Those that are idle are evicted, and the request has its room.
-//! 3. *If there is no such window,* nothing is evicted. A request that is refused again gets a
-//!    region with few bytes in use. The chunks in it are retired; as they are dropped they return to
-//!    the arena, until one of the next requests finds a window there.
+//! | what | has not been needed if |
+//! |---|---|
+//! | idle chunks in a class's queue | there were as many whenever one was taken out, or none was: the *low-water mark* |
+//! | the idle chunk in a class's hot slot | no message has used it since the last window |
+//! | memory of gaps between chunks | there was as much at the end of the last window |
 //!
-//! One thread makes room at a time. Other threads take and give back meanwhile, and miss at most one
-//! chunk at a time.
+//! This allocation and later ones return it to the system, [`AT_ONCE`] at a time: giving pages back
+//! takes the system some 40 ns each. A chunk that peers still lease when it is dropped waits in the
+//! lent queue and not in its class's; where such chunks are used in turn, all of them count as
+//! needed. What is [reserved](super::reserve) stays. Segments stay, too: without memory they are
+//! only address space.
 
 #![forbid(unsafe_code)]
 
-use super::make::Wanted;
-use super::Pool;
+use super::{LastWindow, Pool, NO_MARK};
 use crate::error::OsError;
-use crate::owner::arena::{Mark, Place};
 use crate::owner::chunk::{Chunk, OwnedChunk, Registry};
 use crate::owner::control::{OwnerControl, Payload};
-use crate::owner::error::{AllocError, AllocErrorKind};
-use crate::owner::limits::{Grain, Need};
-use std::ops::Range;
+use crate::owner::limits::{Grain, Need, COUNTED};
+use std::sync::atomic::Ordering;
+
+/// The most memory that one allocation gives back, in bytes.
+const AT_ONCE: usize = 1 << 20;
+
+/// A window has this many counts for each chunk, at least: chunks that are used in turn are counted
+/// all at once, and each of them must be used between the ends of two windows.
+const LEAST_PER_CHUNK: u64 = 2;
+
+/// Less than this share of the cap is not worth a system call.
+const LEAST_SHARE: usize = 1024;
 
 impl Pool {
     // ---- idle chunks ----------------------------------------------------------------------------
@@ -131,7 +140,7 @@ impl Pool {
 
     /// The classes that have idle chunks which may go, and how many: small page-aligned ones, then the
     /// others, the largest first.
-    fn evictable_classes(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
+    pub(super) fn evictable_classes(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
         self.used_classes().map(|class| (class, self.evictable(class))).filter(|&(_, count)| count > 0)
     }
 
@@ -141,7 +150,7 @@ impl Pool {
     }
 
     /// An upper bound on what all idle chunks give, in bytes of whole pages.
-    fn most_to_evict(&self) -> usize {
+    pub(super) fn most_to_evict(&self) -> usize {
         let page = self.limits.page;
         let (mut large, mut small) = (0, 0);
         for (class, count) in self.evictable_classes() {
@@ -153,110 +162,10 @@ impl Pool {
         large + (small + free).min(all)
     }
 
-    // ---- at the cap -----------------------------------------------------------------------------
-
-    /// Makes room for a chunk of a class that has none idle, when no gap is long enough; in the
-    /// region of another class only if `anywhere`. Returns `false` if that is impossible now.
-    pub(super) fn make_room(&self, wanted: Wanted, anywhere: bool) -> bool {
-        let Wanted { class, need, .. } = wanted;
-        let _one_at_a_time = self.making_room.lock();
-        // Another thread may have put one back, or given one back.
-        if wanted.may_be_larger && !self.shelves[class].is_empty() {
-            return true;
-        }
-        if self.give_up_region(class) {
-            return true;
-        }
-        let is_kept = self.arenas.is_kept_from(class);
-        let place = self.find_idle_place(need, anywhere || !is_kept, !is_kept);
-        self.searched();
-        let Some(place) = place else { return false };
-        let classes = self.retire(&place);
-        if !is_kept {
-            self.arenas.keep_region(class, place.clone());
-        }
-        for idle in classes {
-            self.evict_of(idle, usize::MAX, |chunk| place.takes(chunk.memory()));
-        }
-        self.give_up_region(class);
-        true
-    }
-
-    /// If the region of a class is whole arenas that are empty by now, gives them up, and returns
-    /// `true`.
-    fn give_up_region(&self, class: usize) -> bool {
-        self.arenas.is_surrendered(class).then(|| self.give_up_arenas(false)).is_some()
-    }
-
-    /// Returns `true` if part of a segment is in the region of a class that was refused lately, and is
-    /// too short to serve that class itself.
-    #[inline]
-    pub(crate) fn wants_back(&self, serial: u64, range: &Range<usize>) -> bool {
-        let class = self.arenas.region_at(serial, range);
-        class.is_some_and(|class| self.classes[class].shape.size() > range.len())
-    }
-
-    /// A place that would be free if idle chunks were. Marks these. It may be whole arenas only if
-    /// `may_surrender`.
-    fn find_idle_place(&self, need: Need, anywhere: bool, may_surrender: bool) -> Option<Place> {
-        let (_, spanned) = self.arenas.count_and_len();
-        let most = self.arenas.free_bytes() + self.most_to_evict() + (self.limits.max_bytes - spanned);
-        if most < need.size {
-            return None;
-        }
-        self.arenas.clear_marks();
-        let window = || self.arenas.window(need, false, anywhere);
-        // Something may have been dropped meanwhile, so the first look is at what is free.
-        let found = window().or_else(|| {
-            self.evictable_classes().find_map(|(class, mut left)| {
-                self.evict_of(class, usize::MAX, |chunk| {
-                    if left > 0 && !chunk.is_leased() {
-                        self.arenas.mark(chunk.memory(), Mark::Idle);
-                        left -= 1;
-                    }
-                    false
-                });
-                window()
-            })
-        });
-        found.or_else(|| self.arenas.surrender(need, false).filter(|_| may_surrender))
-    }
-
-    /// Notes that a request was refused for good. If its class keeps being refused, it gets a region
-    /// that costs few bytes in use: another one than until now, if it has one that takes too long.
-    pub(crate) fn note_refused(&self, class: usize, len: usize) {
-        let _one_at_a_time = self.making_room.lock();
-        if !self.arenas.is_region_due(class) {
-            return;
-        }
-        let need = self.demand(class, len);
-        let before = self.arenas.region_of(class);
-        let takes_too_long = |chunk: &Chunk| before.as_ref().is_some_and(|place| place.takes(chunk.memory()));
-        for chunk in self.registry.lock().chunks() {
-            let stays = self.reserved(chunk.class()) > 0 || chunk.is_given_up();
-            if stays || takes_too_long(chunk) {
-                self.arenas.mark(chunk.memory(), Mark::Pinned);
-            }
-        }
-        let place = self.arenas.window(need, true, true).or_else(|| self.arenas.surrender(need, true));
-        if let Some(place) = place {
-            self.retire(&place);
-            self.arenas.keep_region(class, place);
-        }
-    }
-
-    /// From now on no shelf keeps the chunks in a place, but for those that are reserved. Returns the
-    /// classes that have chunks there.
-    fn retire(&self, place: &Place) -> Vec<usize> {
-        let mut classes = Vec::new();
-        self.registry.lock().retire(|chunk| {
-            let is_in_it = place.takes(chunk.memory());
-            if is_in_it && !classes.contains(&chunk.class()) {
-                classes.push(chunk.class());
-            }
-            is_in_it.then(|| self.reserved(chunk.class()))
-        });
-        classes
+    /// How many chunks of a class may be evicted, as things are now. Others may be faster; `evict`
+    /// decides.
+    pub(super) fn evictable(&self, class: usize) -> usize {
+        self.listed(class).saturating_sub(self.reserved(class)).min(self.shelves[class].idle_count())
     }
 
     // ---- a system without memory ----------------------------------------------------------------
@@ -356,31 +265,105 @@ impl Pool {
             control.unlist(payload);
         }
     }
+}
 
-    // ---- what there is --------------------------------------------------------------------------
+// ---- windows ------------------------------------------------------------------------------------
 
-    /// The largest allocation that surely fits as things are.
-    pub(crate) fn largest_that_fits(&self) -> usize {
-        let longest = self.arenas.longest_run();
-        let sizes = self.classes[..self.limits.classes()].iter().map(|class| class.shape.size());
-        sizes.take_while(|&size| size <= longest).last().unwrap_or(0)
-    }
-
-    /// Is less in use than when this error was made, so that another try is worth its time?
-    pub(crate) fn has_less_in_use(&self, error: &AllocError) -> bool {
-        match *error.kind() {
-            AllocErrorKind::Exhausted { in_use, .. } => self.in_use_and_leased().0 < in_use,
-            _ => true,
+impl Pool {
+    /// Counts [`COUNTED`] uses, of which one was of this class.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn count_uses(&self, class: usize) {
+        let counted = self.windows.counted.fetch_add(1, Ordering::Relaxed) + 1;
+        let is_due = counted >= self.windows.next.load(Ordering::Relaxed);
+        if is_due && self.limits.idle_window != 0 && self.reserved(class) == 0 {
+            self.return_unneeded(counted);
         }
     }
 
-    #[cold]
-    pub(super) fn exhausted(&self, need: Need) -> AllocError {
-        // Not from the full statistics: a caller that waits for memory gets this error again and
-        // again.
-        let (max_bytes, (in_use, leased)) = (self.limits.max_bytes, self.in_use_and_leased());
-        let idle = max_bytes.saturating_sub(in_use + leased);
-        event!(debug, provider = %self.id(), len = need.size, max_bytes, in_use, leased, "exhausted");
-        AllocErrorKind::Exhausted { len: need.size, max_bytes, in_use, idle, leased }.into()
+    /// Notes how many chunks are left in a class's queue, of which one was just taken.
+    #[inline]
+    pub(super) fn note_low_water(&self, class: usize) {
+        let (low, left) = (&self.classes[class].low, self.shelves[class].queued_count());
+        // A mark that another thread overwrites only delays what goes.
+        if left < low.load(Ordering::Relaxed) {
+            low.store(left, Ordering::Relaxed);
+        }
+    }
+
+    fn return_unneeded(&self, counted: u64) {
+        // One thread is enough.
+        let Some(mut last) = self.windows.last.try_lock() else { return };
+        let window =
+            (self.limits.idle_window / COUNTED).max(self.registry.lock().chunks().count() as u64 * LEAST_PER_CHUNK);
+        if self.windows.next.load(Ordering::Relaxed) == 0 {
+            // The first window begins with the first message.
+            return self.windows.next.store(counted + window, Ordering::Relaxed);
+        }
+        if last.is_done() {
+            self.judge(&mut last);
+        }
+        let evicted = if last.has_chunks { self.evict_unneeded() } else { 0 };
+        last.has_chunks = evicted >= AT_ONCE;
+        last.bytes += evicted;
+        self.punch(last.bytes.min(AT_ONCE));
+        last.bytes = last.bytes.saturating_sub(AT_ONCE);
+        let next = if last.is_done() { counted + window } else { counted + 1 };
+        self.windows.next.store(next, Ordering::Relaxed);
+        // A request that looked meanwhile has missed what was in this thread's hand.
+        self.memory_bell().ring();
+    }
+
+    /// Finds out what the window that ends has not needed.
+    fn judge(&self, last: &mut LastWindow) {
+        let gaps = self.arenas.filled_gaps();
+        last.bytes = gaps.min(last.gaps);
+        let mut unneeded = last.bytes;
+        for class in self.used_classes() {
+            let shelf = &self.shelves[class];
+            if let Some(hot) = if self.evictable(class) > 0 { shelf.take_hot() } else { None } {
+                if hot.was_used_since_asked() {
+                    hot.give().unwrap_or_else(Self::put_back);
+                } else {
+                    last.bytes += self.evict_or_put_back(hot.into());
+                }
+            }
+            let tally = &self.classes[class];
+            let queued = shelf.queued_count().min(self.evictable(class));
+            let low = tally.low.swap(NO_MARK, Ordering::Relaxed).min(queued);
+            tally.unneeded.store(low, Ordering::Relaxed);
+            unneeded += low * self.classes[class].shape.size();
+        }
+        // Only now: a chunk that peers leased until it was needed again was never in a queue.
+        self.collect_loans();
+        self.return_lent();
+        last.has_chunks = unneeded >= self.limits.max_bytes / LEAST_SHARE;
+        if last.has_chunks {
+            last.gaps = gaps.saturating_sub(last.bytes);
+        } else {
+            (last.gaps, last.bytes) = (gaps, 0);
+        }
+    }
+
+    /// Evicts idle chunks that the last window has not needed. Returns their bytes; when these are
+    /// fewer than [`AT_ONCE`], there are no more.
+    fn evict_unneeded(&self) -> usize {
+        let mut evicted = 0;
+        for class in self.used_classes() {
+            let unneeded = &self.classes[class].unneeded;
+            while evicted < AT_ONCE && unneeded.load(Ordering::Relaxed) > 0 && self.evictable(class) > 0 {
+                // The oldest first. Other threads may have taken some meanwhile.
+                let Some(chunk) = self.shelves[class].take_idle() else { break };
+                unneeded.fetch_sub(1, Ordering::Relaxed);
+                evicted += self.evict_or_put_back(chunk);
+            }
+        }
+        evicted
+    }
+}
+
+impl LastWindow {
+    fn is_done(&self) -> bool {
+        !self.has_chunks && self.bytes == 0
     }
 }
