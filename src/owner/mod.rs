@@ -12,5 +12,4 @@ pub(crate) mod provider;
 pub(crate) mod request;
 pub(crate) mod reservation;
 pub(crate) mod shelf;
-pub(crate) mod stats;
 pub(crate) mod waiting;

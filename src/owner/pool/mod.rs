@@ -12,25 +12,23 @@
 
 #![forbid(unsafe_code)]
 
-mod collect;
-mod count;
 mod evict;
-mod loans;
 mod make;
 mod take;
 
 use crate::os::fork;
-use crate::owner::arena::Arenas;
-use crate::owner::chunk::{Chunk, ChunkShelf, OwnedChunk, Registry};
+use crate::os::posix::round_to_pages;
+use crate::owner::arena::{Arenas, Room};
+use crate::owner::chunk::{Chunk, ChunkShelf, ClosedChunk, OwnedChunk, Registry, Whereabouts};
 use crate::owner::control::{OwnerControl, SegmentFactory};
 use crate::owner::error::{AllocError, AllocErrorKind, ShareError};
-use crate::owner::limits::{Account, ClassShape, First, Limits, Need};
+use crate::owner::limits::{Account, ClassShape, First, Grain, Limits, Need};
 use crate::owner::shelf::Queue;
 use crate::owner::waiting::{Notice, WaitingRoom};
 use crate::protocol::ids::ProviderId;
 use crate::protocol::memory_bell::MemoryBell;
-pub(crate) use loans::Lends;
 use parking_lot::Mutex;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
 
@@ -72,7 +70,7 @@ pub(crate) struct Pool {
     searches: AtomicU64,
     /// Chunks made, and [`RECURS_WITHIN`], so that no class recurs at first.
     made: AtomicU64,
-    collection: collect::Collection,
+    collection: Collection,
     /// Requests that wait for memory.
     pub(crate) waiting: Arc<WaitingRoom>,
     /// Where it notes that a request waits.
@@ -134,6 +132,36 @@ struct LastWindow {
     bytes: usize,
 }
 
+/// A collection is worth its time if it makes this share of all memory idle.
+const YIELD_SHARE: usize = 8;
+
+/// When the next collection is due. All accesses are Relaxed: it is only a hint.
+#[derive(Default)]
+struct Collection {
+    /// Bytes of the chunks that exist.
+    made: AtomicUsize,
+    /// From this many bytes on, a miss collects first.
+    collect_at: AtomicUsize,
+}
+
+impl Collection {
+    /// Returns the bytes of the chunks that exist.
+    fn made(&self) -> usize {
+        self.made.load(Ordering::Relaxed)
+    }
+
+    /// A chunk was made.
+    fn note_made(&self, bytes: usize) {
+        self.made.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// A chunk was destroyed. A pool that has shrunk collects sooner.
+    fn note_destroyed(&self, bytes: usize) {
+        let left = self.made.fetch_sub(bytes, Ordering::Relaxed) - bytes;
+        self.collect_at.fetch_min(left + left / YIELD_SHARE, Ordering::Relaxed);
+    }
+}
+
 impl Pool {
     pub(crate) fn new(limits: Limits, source: Box<dyn SegmentFactory>, control: Option<OwnerControl>) -> Arc<Self> {
         let classes: Box<[Class]> = limits.shapes().into_iter().map(Class::new).collect();
@@ -162,7 +190,7 @@ impl Pool {
             lenders: Mutex::new(Some(Vec::new())),
             searches: AtomicU64::new(0),
             made: AtomicU64::new(RECURS_WITHIN),
-            collection: collect::Collection::default(),
+            collection: Collection::default(),
             waiting: Arc::new(WaitingRoom::new()),
             notice: Notice::new(),
             windows: Windows::default(),
@@ -275,9 +303,285 @@ impl Pool {
     }
 }
 
-// ---- what there is --------------------------------------------------------------------------------
+impl Drop for Pool {
+    /// All chunks have been destroyed. Peers keep what they still have mapped; all other memory
+    /// goes back to the system.
+    fn drop(&mut self) {
+        self.give_memory_back();
+        self.arenas.payloads(|payload| self.retire_segment(payload));
+    }
+}
+
+// ---- loans to channels --------------------------------------------------------------------------
+
+/// Something that has lent chunks of the pool, such as a channel's sender.
+pub(crate) trait Lends: Send + Sync {
+    /// Drops the chunks that have come back. Returns how many there were.
+    fn collect(&self) -> usize;
+
+    /// Drops the chunks of a dead borrower. Returns how many there were.
+    fn reclaim(&self) -> usize;
+
+    /// Calls `tell` with each chunk that is lent.
+    fn each_lent(&self, tell: &mut dyn FnMut(&Chunk));
+
+    /// Is nothing lent now, and will nothing ever be again?
+    fn is_over(&self) -> bool;
+}
+
+/// How many chunks a class has before a lent one is waited for: one is being filled, one read, and
+/// one is on its way back. With fewer, the next message would need the last one just as it is given
+/// back.
+const DEPTH: usize = 3;
 
 impl Pool {
+    /// Registers a lender, to be asked when memory is wanted, until it is over or the pool is
+    /// closed; not at all if it is closed already. Drops the lenders that are over.
+    pub(crate) fn add_lender(&self, lender: Arc<dyn Lends>) {
+        self.reclaim_loans();
+        if let Some(lenders) = &mut *self.lenders.lock() {
+            lenders.push(lender);
+        }
+    }
+
+    /// Takes a chunk of a class that has come back from a borrower, unless making another one is
+    /// better.
+    pub(super) fn take_returned(&self, class: usize) -> Option<ClosedChunk> {
+        // One lock after the other, never both.
+        let has_lenders = self.lenders.lock().as_ref().is_some_and(|lenders| !lenders.is_empty());
+        let is_deep = || self.arenas.room() != Room::ToGrow || self.registry.lock().count(class) >= DEPTH;
+        let may_wait = || self.reserved(class) > 0 || is_deep();
+        let has_come_back = has_lenders && may_wait() && self.collect_loans() > 0;
+        has_come_back.then(|| self.take_own(class)).flatten()
+    }
+
+    /// Takes in the chunks that borrowers have returned.
+    pub(super) fn collect_loans(&self) -> usize {
+        self.ask_lenders(|lender| lender.collect())
+    }
+
+    /// Takes in the chunks that borrowers have returned, and those of borrowers that are dead; drops
+    /// the lenders that are over.
+    pub(crate) fn reclaim_loans(&self) -> usize {
+        self.ask_lenders(|lender| lender.collect() + lender.reclaim())
+    }
+
+    /// All chunks that are lent, ordered by address, and how many bytes each has.
+    fn lent_chunks(&self) -> Vec<(NonNull<Chunk>, usize)> {
+        let mut lent = Vec::new();
+        let mut tell = |chunk: &Chunk| {
+            if lent.try_reserve(1).is_ok() {
+                lent.push((NonNull::from(chunk), chunk.capacity()));
+            }
+        };
+        self.lenders.lock().iter().flatten().for_each(|lender| lender.each_lent(&mut tell));
+        // Several channels may have the same one.
+        lent.sort_unstable();
+        lent.dedup();
+        lent
+    }
+
+    /// Returns `true` if this chunk is lent and not yet back.
+    pub(crate) fn has_lent(&self, chunk: NonNull<Chunk>) -> bool {
+        self.collect_loans();
+        self.lent_chunks().iter().any(|(lent, _)| *lent == chunk)
+    }
+
+    fn ask_lenders(&self, ask: impl Fn(&dyn Lends) -> usize) -> usize {
+        let mut lenders = self.lenders.lock();
+        let Some(lenders) = &mut *lenders else { return 0 };
+        let found = lenders.iter().map(|lender| ask(&**lender)).sum();
+        lenders.retain(|lender| !lender.is_over());
+        found
+    }
+}
+
+// ---- when to collect ----------------------------------------------------------------------------
+
+impl Pool {
+    /// Is it time to collect, rather than make another chunk? See
+    /// [`note_collection`](Self::note_collection). Not once nearly all of the cap was taken from
+    /// the system: then another chunk takes no more memory, and the middleware is asked when there is
+    /// no room for it.
+    pub(crate) fn is_collection_due(&self) -> bool {
+        let Collection { made, collect_at } = &self.collection;
+        let nearly_all = self.limits.max_bytes - self.limits.max_bytes / YIELD_SHARE;
+        made.load(Ordering::Relaxed) >= collect_at.load(Ordering::Relaxed) && self.account.held() < nearly_all
+    }
+
+    /// Does a message of `len` bytes probably not fit unless something is collected? Or only where a
+    /// longer message waits for room?
+    pub(crate) fn is_full_for(&self, class: usize, len: usize) -> bool {
+        if self.arenas.is_another_waiting(class) {
+            return true;
+        }
+        let Some(pages) = round_to_pages(len.max(1)) else { return true };
+        self.classes[class].shape.need.grain == Grain::Page
+            && self.arenas.room() != Room::ToGrow
+            && !self.arenas.has_gap(pages)
+            && self.idle_bytes() < pages
+    }
+
+    /// Notes that chunks in use were just collected. The next collection is due at the next miss if
+    /// the idle chunks are now at least a [`YIELD_SHARE`]th of all; otherwise once the pool has
+    /// made what is missing to that.
+    pub(crate) fn note_collection(&self) {
+        let made = self.collection.made.load(Ordering::Relaxed);
+        let missing = (made / YIELD_SHARE).saturating_sub(self.idle_bytes());
+        self.collection.collect_at.store(made + missing, Ordering::Relaxed);
+    }
+}
+
+// ---- what the pool holds ------------------------------------------------------------------------
+
+/// A snapshot of a provider. Exact while no other thread uses it; otherwise, numbers taken at
+/// slightly different moments may not add up.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// The cap in bytes.
+    pub max_bytes: usize,
+    /// Bytes of /dev/shm that the payload segments hold now, with or without messages in them. A
+    /// segment's pages are taken when they are first needed.
+    pub bytes_held: usize,
+    /// The highest value of `bytes_held` so far.
+    pub peak_bytes_held: usize,
+    /// Bytes of chunks that this process has handles to, except those on loan through channels.
+    pub bytes_in_use: usize,
+    /// Bytes of chunks that this process has dropped and peers still lease, or leased when they
+    /// died (see [`Provider::reclaim`](crate::Provider::reclaim)), and of chunks on loan through
+    /// channels, once for each channel.
+    pub bytes_leased: usize,
+    /// Total length of the payload segments in bytes: the address space they take here, and in
+    /// peers that map all of them. At most `max_bytes`.
+    pub bytes_mapped: usize,
+    /// Current number of payload segments. There are few: messages of all lengths share them.
+    pub segments: usize,
+    /// Number of payload segments ever created: at most 16 for a provider that keeps idle chunks
+    /// and is not trimmed, whatever its allocations.
+    pub segments_created: u64,
+    /// The size classes that have ever had a chunk, smallest first. Empty if the process has no
+    /// private memory for them.
+    pub classes: Vec<ClassStats>,
+}
+
+/// A snapshot of one size class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ClassStats {
+    /// Size of the class's chunks in bytes. At the cap, some may be only as long as their message.
+    pub size: usize,
+    /// Their alignment in bytes.
+    pub align: usize,
+    /// Chunks that exist.
+    pub chunks: usize,
+    /// Chunks that this process has handles to, except those on loan through channels.
+    pub in_use: usize,
+    /// Chunks that are free to be reused.
+    pub idle: usize,
+    /// Chunks that this process has dropped and peers still lease, and chunks on loan through
+    /// channels.
+    pub leased: usize,
+    /// Allocations served by an existing chunk.
+    pub hits: u64,
+    /// Allocations and reservations that created a chunk.
+    pub misses: u64,
+}
+
+impl Stats {
+    /// Returns the allocations served by an existing chunk, over all classes.
+    pub fn hits(&self) -> u64 {
+        self.classes.iter().map(|class| class.hits).sum()
+    }
+
+    /// Returns the allocations and reservations that created a chunk, over all classes.
+    pub fn misses(&self) -> u64 {
+        self.classes.iter().map(|class| class.misses).sum()
+    }
+}
+
+impl Pool {
+    /// What the pool holds and has done. Takes the registry's lock.
+    pub(crate) fn stats(&self) -> Stats {
+        // In a forked child the registry's lock may be held by a thread that does not exist there.
+        if !self.is_ours() {
+            return Stats::default();
+        }
+        self.collect_loans();
+        let lent = self.lent_chunks();
+        let is_lent = |chunk: &Chunk| lent.binary_search_by_key(&NonNull::from(chunk), |(lent, _)| *lent).is_ok();
+        let mut classes = Vec::new();
+        if classes.try_reserve_exact(self.classes.len()).is_ok() {
+            classes.extend(self.classes.iter().zip(self.shelves.iter()).map(|(class, shelf)| ClassStats {
+                size: class.shape.size(),
+                align: class.shape.align,
+                idle: shelf.idle_count(),
+                hits: class.past_uses.load(Ordering::Relaxed),
+                misses: class.misses.load(Ordering::Relaxed),
+                ..ClassStats::default()
+            }));
+        }
+        // `hits` counts all uses at first.
+        for chunk in self.registry.lock().chunks() {
+            let Some(class) = classes.get_mut(chunk.class()) else { break };
+            class.chunks += 1;
+            class.hits += chunk.uses();
+            // The shelf has already counted every chunk in its idle queue as idle.
+            match (chunk.whereabouts(), chunk.is_leased()) {
+                (Whereabouts::Lent, false) => class.idle += 1,
+                (Whereabouts::Lent, true) => class.leased += 1,
+                (Whereabouts::Idle, true) => {
+                    class.leased += 1;
+                    class.idle = class.idle.saturating_sub(1);
+                }
+                (Whereabouts::Elsewhere, _) if is_lent(chunk) => class.leased += 1,
+                (Whereabouts::Idle | Whereabouts::Elsewhere, _) => {}
+            }
+        }
+        for class in &mut classes {
+            class.hits = class.hits.saturating_sub(class.misses);
+            class.in_use = class.chunks.saturating_sub(class.idle + class.leased);
+        }
+        classes.retain(|class| class.misses > 0);
+        classes.sort_by_key(|class| (class.size, class.align));
+        let (bytes_in_use, bytes_leased) = self.in_use_and_leased();
+        let (segments, bytes_mapped) = self.arenas.count_and_len();
+        Stats {
+            max_bytes: self.limits.max_bytes,
+            bytes_held: self.account.held(),
+            peak_bytes_held: self.account.peak(),
+            bytes_in_use,
+            bytes_leased,
+            bytes_mapped,
+            segments,
+            segments_created: self.account.created(),
+            classes,
+        }
+    }
+
+    /// Bytes of the chunks that this process has handles of, and of those that only peers lease.
+    fn in_use_and_leased(&self) -> (usize, usize) {
+        if self.control().is_none() {
+            // Without peers there are no leases, so the counters suffice. A caller that polls at the cap
+            // is refused a thousand times a second, with any number of chunks in use.
+            return (self.collection.made().saturating_sub(self.idle_bytes()), 0);
+        }
+        let (mut in_use, mut leased) = (0, 0);
+        for chunk in self.registry.lock().chunks() {
+            let place = chunk.whereabouts();
+            // The idle bytes subtracted below include those of chunks on a shelf.
+            if place != Whereabouts::Lent {
+                in_use += chunk.capacity();
+            }
+            // The lanes are in shared memory, so look at them only where it matters.
+            if place != Whereabouts::Elsewhere && chunk.is_leased() {
+                leased += chunk.capacity();
+            }
+        }
+        let lent: usize = self.lent_chunks().iter().map(|(_, capacity)| capacity).sum();
+        (in_use.saturating_sub(self.idle_bytes() + lent), leased + lent)
+    }
+
     /// The largest allocation that surely fits as things are.
     pub(crate) fn largest_that_fits(&self) -> usize {
         let longest = self.arenas.longest_run();
@@ -301,14 +605,5 @@ impl Pool {
         let idle = max_bytes.saturating_sub(in_use + leased);
         event!(debug, provider = %self.id(), len = need.size, max_bytes, in_use, leased, "exhausted");
         AllocErrorKind::Exhausted { len: need.size, max_bytes, in_use, idle, leased }.into()
-    }
-}
-
-impl Drop for Pool {
-    /// All chunks have been destroyed. Peers keep what they still have mapped; all other memory
-    /// goes back to the system.
-    fn drop(&mut self) {
-        self.give_memory_back();
-        self.arenas.payloads(|payload| self.retire_segment(payload));
     }
 }
