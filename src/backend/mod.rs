@@ -81,7 +81,7 @@ use crate::os::deadline::Deadline;
 use crate::owner::chunk::ClosedChunk;
 use crate::owner::error::{AllocError, AllocErrorKind};
 use crate::owner::pool::{Pool, Stats};
-use crate::owner::reservation::Reservation;
+use crate::owner::provider::Reservation;
 use crate::owner::waiting::Place;
 use crate::protocol::control;
 use crate::protocol::memory_bell::LOOK_AGAIN;

@@ -42,6 +42,13 @@ pub struct ProviderBuilder {
     name_prefix: String,
 }
 
+impl Provider {
+    /// A builder with the defaults.
+    pub fn builder() -> ProviderBuilder {
+        ProviderBuilder::default()
+    }
+}
+
 impl Default for ProviderBuilder {
     fn default() -> Self {
         Self {

@@ -9,7 +9,5 @@ pub(crate) mod error;
 pub(crate) mod limits;
 pub(crate) mod pool;
 pub(crate) mod provider;
-pub(crate) mod request;
-pub(crate) mod reservation;
 pub(crate) mod shelf;
 pub(crate) mod waiting;
