@@ -307,14 +307,14 @@ impl ShmBuf {
     /// a channel's receiver holds it. (Once the provider is dropped, a surviving sender's loans are
     /// not counted.)
     pub fn is_leased(&self) -> bool {
-        self.chunk().is_leased() || self.is_lent()
+        self.chunk().is_leased() || self.is_on_loan()
     }
 
     /// Returns `true` if the message is on loan through a channel.
-    fn is_lent(&self) -> bool {
+    fn is_on_loan(&self) -> bool {
         let chunk = self.chunk();
         // Each loan counts as a handle.
-        chunk.is_given_up() || chunk.is_ours() && !chunk.is_only_handle() && chunk.pool().has_lent(self.chunk)
+        chunk.is_given_up() || chunk.is_ours() && !chunk.is_only_handle() && chunk.pool().has_on_loan(self.chunk)
     }
 
     /// Turns the message back into an exclusive buffer, if this is the only handle and no peer has
@@ -328,10 +328,10 @@ impl ShmBuf {
     pub fn try_into_mut(self) -> Result<ShmBufMut, Self> {
         let chunk = self.chunk();
         // First, because this drops the handles of returned loans.
-        let is_lent = self.is_lent();
+        let is_on_loan = self.is_on_loan();
         // In this order: the lender that gave it up had a handle, so the Acquire load of the count
         // makes the mark visible.
-        let is_exclusive = chunk.is_ours() && !is_lent && chunk.is_only_handle() && !chunk.is_given_up();
+        let is_exclusive = chunk.is_ours() && !is_on_loan && chunk.is_only_handle() && !chunk.is_given_up();
         if !is_exclusive {
             return Err(self);
         }

@@ -41,7 +41,7 @@ pub(crate) enum Whereabouts {
     Elsewhere = 0,
     /// In the idle queue, still open to peers.
     Idle = 1,
-    Lent = 2,
+    Leased = 2,
 }
 
 /// One allocation's memory and its bookkeeping, reached by pointer.
@@ -170,11 +170,11 @@ impl OwnedChunk {
     }
 
     /// Gives it to the queue of chunks that peers lease. `Err`: the pool is closed.
-    pub(crate) fn give_lent(self) -> Result<(), Self> {
-        let lent = NonNull::from(&self.pool().lent);
+    pub(crate) fn give_leased(self) -> Result<(), Self> {
+        let leased = NonNull::from(&self.pool().leased);
         // SAFETY: the chunk keeps the pool, and so the queue, until the queue has taken it;
         // `Queue::give` touches nothing afterwards.
-        unsafe { lent.as_ref() }.give(self)
+        unsafe { leased.as_ref() }.give(self)
     }
 
     /// Takes the chunk apart: its pool, the shared memory, and the private memory that it was in.
@@ -499,7 +499,7 @@ impl Chunk {
     pub(crate) fn whereabouts(&self) -> Whereabouts {
         match self.rest.whereabouts.load(Ordering::Relaxed) {
             1 => Whereabouts::Idle,
-            2 => Whereabouts::Lent,
+            2 => Whereabouts::Leased,
             _ => Whereabouts::Elsewhere,
         }
     }

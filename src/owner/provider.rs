@@ -10,7 +10,7 @@ use crate::owner::chunk::ClosedChunk;
 use crate::owner::error::{AllocError, AllocErrorKind, ShareError};
 use crate::owner::limits::{class_of, MIN_SIZE};
 use crate::owner::pool::{Pool, Stats};
-use crate::owner::waiting::{Delivery, Place};
+use crate::owner::waiting::{Delivery, Ticket};
 use crate::protocol::ids::{PeerId, ProviderId};
 use crate::protocol::sweep::{self, Swept};
 use std::alloc::Layout;
@@ -441,8 +441,8 @@ impl<'a> Request<'a> {
             Err(error) if error.is_exhausted() => error,
             result => return result,
         };
-        let place = self.join(true)?;
-        match place.wait(Deadline::after(timeout)) {
+        let ticket = self.join(true)?;
+        match ticket.wait(Deadline::after(timeout)) {
             Some(taken) => self.take(taken),
             None => Err(AllocErrorKind::TimedOut { timeout, source }.into()),
         }
@@ -484,13 +484,13 @@ impl<'a> Request<'a> {
     ///
     /// As [`wait`](Self::wait), and [`AllocErrorKind::Os`] if the helper thread cannot be started.
     pub fn wait_async(self) -> AllocFuture<'a> {
-        AllocFuture { request: self, place: None }
+        AllocFuture { request: self, ticket: None }
     }
 
     /// Joins the queue of those that wait. The layout was accepted before.
-    fn join(&self, is_thread: bool) -> Result<Place, AllocError> {
+    fn join(&self, is_thread: bool) -> Result<Ticket, AllocError> {
         let class = self.provider.class(self.len, self.align)?;
-        Place::join(self.provider.pool(), class, self.len, is_thread)
+        Ticket::join(self.provider.pool(), class, self.len, is_thread)
     }
 
     /// The buffer of what was delivered.
@@ -510,7 +510,7 @@ impl<'a> Request<'a> {
 #[must_use = "a future does nothing until it is polled"]
 pub struct AllocFuture<'a> {
     request: Request<'a>,
-    place: Option<Place>,
+    ticket: Option<Ticket>,
 }
 
 impl Future for AllocFuture<'_> {
@@ -521,22 +521,22 @@ impl Future for AllocFuture<'_> {
         if !request.provider.pool().is_ours() {
             return Poll::Ready(Err(AllocErrorKind::Forked.into()));
         }
-        if self.place.is_none() {
+        if self.ticket.is_none() {
             match request.now() {
-                Err(error) if error.is_exhausted() => self.place = Some(request.join(false)?),
+                Err(error) if error.is_exhausted() => self.ticket = Some(request.join(false)?),
                 result => return Poll::Ready(result),
             }
         }
-        let delivered = self.place.as_ref().and_then(|place| place.poll(context.waker()));
+        let delivered = self.ticket.as_ref().and_then(|ticket| ticket.poll(context.waker()));
         let Some(delivered) = delivered else { return Poll::Pending };
-        self.place = None;
+        self.ticket = None;
         Poll::Ready(request.take(delivered))
     }
 }
 
 impl fmt::Debug for AllocFuture<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AllocFuture").field("request", &self.request).field("waits", &self.place.is_some()).finish()
+        f.debug_struct("AllocFuture").field("request", &self.request).field("waits", &self.ticket.is_some()).finish()
     }
 }
 

@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | hot slot | at most one idle chunk of a class, the one released last | last in, first out: it is warm in the cache |
 //! | idle queue | chunks of a class that no peer leased when they were released, up to the idle cap | first in, first out: a descriptor still in flight has the most time |
-//! | lent queue | chunks of all classes that peers leased when they were released | first in, first out: the head was shared longest ago |
+//! | leased queue | chunks of all classes that peers leased when they were released | first in, first out: the head was shared longest ago |
 //!
 //! A chunk is in one of these places or in one hand (I3). Every transfer is one successful atomic
 //! exchange of the pointer, so exactly one thread wins it.

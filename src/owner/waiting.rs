@@ -239,19 +239,19 @@ impl Queue {
 }
 
 /// A request's place in the queue, which it leaves on drop.
-pub(crate) struct Place {
+pub(crate) struct Ticket {
     pool: Arc<Pool>,
     waiter: Arc<Waiter>,
 }
 
-impl Place {
+impl Ticket {
     /// Joins the queue for a message of `len` bytes.
     pub(crate) fn join(pool: &Arc<Pool>, class: usize, len: usize, is_thread: bool) -> Result<Self, AllocError> {
         let room = &pool.waiting;
         let waker = (!is_thread).then(AtomicWaker::new);
         let waiter = Arc::new(Waiter { class, len, waker, outcome: Mutex::new(None) });
         // In this order: if a step below fails, the queue is unlocked before the place leaves it.
-        let place = Self { pool: pool.clone(), waiter };
+        let ticket = Self { pool: pool.clone(), waiter };
         let mut queue = room.queue.lock();
         if queue.is_closed {
             return Err(AllocErrorKind::WaitsEnded.into());
@@ -259,7 +259,7 @@ impl Place {
         if queue.waiters.is_empty() {
             listen(pool);
         }
-        queue.waiters.push_back(place.waiter.clone());
+        queue.waiters.push_back(ticket.waiter.clone());
         if !is_thread {
             if queue.helper.is_none() {
                 queue.helper = Some(start_helper(pool)?);
@@ -267,7 +267,7 @@ impl Place {
             pool.memory_bell().toll();
         }
         drop(queue);
-        Ok(place)
+        Ok(ticket)
     }
 
     /// Blocks until the request is done, or until the deadline. Returns `None` if nothing was
@@ -316,7 +316,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Ticket {
     /// Cancels the wait, and releases what was delivered.
     fn drop(&mut self) {
         // In a forked child the queue is the parent's.

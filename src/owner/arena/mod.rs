@@ -39,8 +39,8 @@ use crate::protocol::control::MAX_SEGMENTS;
 use carver::Carver;
 pub(crate) use carver::Mark;
 use parking_lot::Mutex;
-pub(crate) use region::Place;
 use region::Region;
+pub(crate) use region::Site;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -204,7 +204,7 @@ impl Arenas {
         let mut state = self.state.lock();
         let ArenaState { heaps, region, .. } = &mut *state;
         let kept = region.as_ref().filter(|region| !anywhere && region.class != class);
-        let is_open = |heap: &&mut Heap| !kept.is_some_and(|region| region.place.takes(&heap.run));
+        let is_open = |heap: &&mut Heap| !kept.is_some_and(|region| region.site.takes(&heap.run));
         let carved = heaps.values_mut().rev().filter(is_open).find_map(|heap| heap.carve(len))?;
         state.served(class);
         Some(carved)

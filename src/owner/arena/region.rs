@@ -42,13 +42,13 @@ const MOST_PATIENCE: u32 = 256;
 /// The place where a length will fit once its pieces are freed: one window, or whole arenas that
 /// make way for a longer one.
 #[derive(Clone)]
-pub(crate) struct Place {
+pub(crate) struct Site {
     /// The segments, by serial number, with the part of each in bytes.
     windows: Vec<(u64, Range<usize>)>,
     is_surrender: bool,
 }
 
-impl Place {
+impl Site {
     /// Returns `true` if a piece overlaps it.
     pub(crate) fn takes(&self, piece: &Carved) -> bool {
         self.overlaps(piece.payload.serial(), &piece.range())
@@ -61,7 +61,7 @@ impl Place {
 
 pub(super) struct Region {
     pub(super) class: usize,
-    pub(super) place: Place,
+    pub(super) site: Site,
     chosen: Instant,
     asked: Instant,
     /// How long its class waits for this place, in multiples of [`LAPSE`]: twice as long as for the
@@ -96,34 +96,33 @@ impl Arenas {
     /// Finds where `need` would fit if the pieces there were free: as tightly as possible if idle
     /// ones were or, with `in_use`, where the fewest bytes are in use. Considers the region only if
     /// `anywhere`.
-    pub(crate) fn window(&self, need: Need, in_use: bool, anywhere: bool) -> Option<Place> {
+    pub(crate) fn window(&self, need: Need, in_use: bool, anywhere: bool) -> Option<Site> {
         let mut state = self.state.lock();
         state.mark_heaps(self.page);
-        let place = |serial, range: Range<usize>, unit: usize, start: usize| {
+        let site = |serial, range: Range<usize>, unit: usize, start: usize| {
             let range = start + range.start * unit..start + range.end * unit;
-            Place { windows: vec![(serial, range)], is_surrender: false }
+            Site { windows: vec![(serial, range)], is_surrender: false }
         };
         if need.grain == Grain::Line && !in_use {
             let kept = state.region.as_ref().filter(|_| !anywhere);
-            let heaps =
-                state.heaps.iter().filter(|(_, heap)| !kept.is_some_and(|region| region.place.takes(&heap.run)));
+            let heaps = state.heaps.iter().filter(|(_, heap)| !kept.is_some_and(|region| region.site.takes(&heap.run)));
             let windows =
                 heaps.filter_map(|(key, heap)| Some((heap.lines.window(need.size / MIN_SIZE, false, true)?, key)));
             if let Some(((_, lines), &(serial, start))) = windows.min_by_key(|((cost, _), _)| *cost) {
-                return Some(place(serial, lines, MIN_SIZE, start));
+                return Some(site(serial, lines, MIN_SIZE, start));
             }
         }
         let pages = need.size.div_ceil(self.page);
         let windows =
             state.arenas.iter().filter_map(|arena| Some((arena.pages.window(pages, in_use, anywhere)?, arena)));
         let ((_, pages), arena) = windows.min_by_key(|((cost, _), _)| *cost)?;
-        Some(place(arena.payload.serial(), pages, self.page, 0))
+        Some(site(arena.payload.serial(), pages, self.page, 0))
     }
 
     /// Selects the arenas that can make way for one that holds `need`: those with the fewest bytes
     /// in use, until they and the rest of the cap are long enough. Returns `None` if that is not
     /// enough, or if anything there is in use and `in_use` is not set.
-    pub(crate) fn surrender(&self, need: Need, in_use: bool) -> Option<Place> {
+    pub(crate) fn surrender(&self, need: Need, in_use: bool) -> Option<Site> {
         let mut state = self.state.lock();
         state.mark_heaps(self.page);
         let len = need.size.next_multiple_of(self.page);
@@ -144,7 +143,7 @@ impl Arenas {
             room += arena.payload.len();
             windows.push((arena.payload.serial(), 0..arena.payload.len()));
         }
-        (room >= len && len <= self.longest && !windows.is_empty()).then_some(Place { windows, is_surrender: true })
+        (room >= len && len <= self.longest && !windows.is_empty()).then_some(Site { windows, is_surrender: true })
     }
 
     /// Records that a request of a class was refused. Returns `true` if the class should get a
@@ -192,7 +191,7 @@ impl Arenas {
     /// region. If there is no region, this is one relaxed load.
     #[inline]
     pub(crate) fn region_at(&self, serial: u64, range: &Range<usize>) -> Option<usize> {
-        self.waiting(|region| region.place.overlaps(serial, range))
+        self.waiting(|region| region.site.overlaps(serial, range))
     }
 
     /// Returns `true` if a class was refused lately and has a region, other than this class.
@@ -213,29 +212,29 @@ impl Arenas {
     }
 
     /// Returns `true` if the region is only a part of an arena.
-    pub(crate) fn has_other_places(&self) -> bool {
-        self.state.lock().region.as_ref().is_some_and(|region| !region.place.is_surrender)
+    pub(crate) fn has_other_sites(&self) -> bool {
+        self.state.lock().region.as_ref().is_some_and(|region| !region.site.is_surrender)
     }
 
     /// Returns the region of a class, if it has one.
-    pub(crate) fn region_of(&self, class: usize) -> Option<Place> {
+    pub(crate) fn region_of(&self, class: usize) -> Option<Site> {
         let state = self.state.lock();
-        state.region.as_ref().filter(|region| region.class == class).map(|region| region.place.clone())
+        state.region.as_ref().filter(|region| region.class == class).map(|region| region.site.clone())
     }
 
     /// Keeps the place for a class from now on.
-    pub(crate) fn keep_region(&self, class: usize, place: Place) {
+    pub(crate) fn keep_region(&self, class: usize, site: Site) {
         let (mut state, now) = (self.state.lock(), Instant::now());
         let before = state.region.as_ref().filter(|region| region.class == class).map_or(0, |region| region.patience);
         state.end_region();
         state.refused = None;
-        for (serial, window) in &place.windows {
+        for (serial, window) in &site.windows {
             if let Some(arena) = state.arenas.iter_mut().find(|arena| arena.payload.serial() == *serial) {
                 arena.pages.close(window.start / self.page..window.end.div_ceil(self.page));
             }
         }
         let patience = before.saturating_mul(2).clamp(1, MOST_PATIENCE);
-        state.region = Some(Region { class, place, chosen: now, asked: now, patience });
+        state.region = Some(Region { class, site, chosen: now, asked: now, patience });
         state.has_region.store(true, Ordering::Relaxed);
     }
 
@@ -243,7 +242,7 @@ impl Arenas {
     /// that are empty by now: they may be removed.
     pub(crate) fn is_surrendered(&self, class: usize) -> bool {
         let mut state = self.state.lock();
-        let is_surrendered = matches!(&state.region, Some(region) if region.class == class && region.place.is_surrender)
+        let is_surrendered = matches!(&state.region, Some(region) if region.class == class && region.site.is_surrender)
             && state.is_region_free();
         if is_surrendered {
             state.end_region();
@@ -274,7 +273,7 @@ impl ArenaState {
     pub(super) fn may_use_region(&self, class: usize, len: usize) -> bool {
         let Some(region) = &self.region else { return false };
         let fits = |(_, window): &(u64, Range<usize>)| window.len() >= len;
-        let is_own = region.class == class && !region.place.is_surrender && region.place.windows.iter().any(fits);
+        let is_own = region.class == class && !region.site.is_surrender && region.site.windows.iter().any(fits);
         is_own && self.is_region_free() || region.asked.elapsed() > LAPSE
     }
 

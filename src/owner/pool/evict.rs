@@ -27,7 +27,7 @@
 //!
 //! This allocation and later ones return it to the system, [`AT_ONCE`] at a time: giving pages back
 //! takes the system some 40 ns each. A chunk that peers still lease when it is dropped waits in the
-//! lent queue and not in its class's; where such chunks are used in turn, all of them count as
+//! leased queue and not in its class's; where such chunks are used in turn, all of them count as
 //! needed. What is [reserved](super::reserve) stays. Segments stay, too: without memory they are
 //! only address space.
 
@@ -213,7 +213,7 @@ impl Pool {
     pub(crate) fn trim_to(&self, most: usize) -> usize {
         let before = self.account.held();
         self.reclaim();
-        self.return_lent();
+        self.return_leased();
         loop {
             // Memory goes in whole pages.
             let surplus = || self.account.held().saturating_sub(most).next_multiple_of(self.limits.page);
@@ -226,7 +226,7 @@ impl Pool {
 
     /// Gives all idle chunks back to the arenas.
     pub(crate) fn evict_all(&self) {
-        self.return_lent();
+        self.return_leased();
         self.evict(usize::MAX, |_| true);
     }
 
@@ -336,7 +336,7 @@ impl Pool {
         }
         // Only now: a chunk that peers leased until it was needed again was never in a queue.
         self.collect_loans();
-        self.return_lent();
+        self.return_leased();
         last.has_chunks = unneeded >= self.limits.max_bytes / LEAST_SHARE;
         if last.has_chunks {
             last.gaps = gaps.saturating_sub(last.bytes);

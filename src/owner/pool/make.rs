@@ -27,7 +27,7 @@
 //! needs: memory that is present, a record, and the queue for those that peers lease. Chunks of the
 //! class that exist already, in use or not, get what they lack. From then on no chunk of the class is
 //! evicted below that number ([`Pool::evict_or_put_back`]), and no message of another class takes one.
-//! A search of the lent queue for the class covers all of it, so that none is made while one is
+//! A search of the leased queue for the class covers all of it, so that none is made while one is
 //! free.
 
 #![forbid(unsafe_code)]
@@ -35,7 +35,7 @@
 use super::{Pool, GROUP, RECURS_WITHIN};
 use crate::error::OsError;
 use crate::os::posix::round_to_pages;
-use crate::owner::arena::{Carved, Mark, Place, Room};
+use crate::owner::arena::{Carved, Mark, Room, Site};
 use crate::owner::chunk::{Chunk, ClosedChunk};
 use crate::owner::error::{AllocError, AllocErrorKind};
 use crate::owner::limits::{Grain, Need, MIN_SIZE};
@@ -167,7 +167,7 @@ impl Pool {
                 NoMemory::Cap if from == Where::Grow && self.arenas.is_kept_from(wanted.class) => {
                     (from, tries) = (Where::Anywhere, TRIES);
                     // One that is in the way goes when it is dropped, unless there is no other place.
-                    wanted.is_one_off |= wanted.may_be_larger && self.arenas.has_other_places();
+                    wanted.is_one_off |= wanted.may_be_larger && self.arenas.has_other_sites();
                 }
                 // Another thread may have given one back meanwhile.
                 failure => return self.take_any(wanted).ok_or_else(|| self.failed(wanted, failure)),
@@ -194,10 +194,10 @@ impl Pool {
         let class = wanted.class;
         if !wanted.may_be_larger {
             // A reservation is of chunks beside those there are.
-            self.return_lent();
+            self.return_leased();
             return None;
         }
-        let idle = self.take_own(class).or_else(|| self.take_lent(class, usize::MAX));
+        let idle = self.take_own(class).or_else(|| self.take_leased(class, usize::MAX));
         idle.or_else(|| self.take_larger(class))
     }
 
@@ -333,15 +333,15 @@ impl Pool {
             return true;
         }
         let is_kept = self.arenas.is_kept_from(class);
-        let place = self.find_idle_place(need, anywhere || !is_kept, !is_kept);
+        let site = self.find_idle_site(need, anywhere || !is_kept, !is_kept);
         self.searched();
-        let Some(place) = place else { return false };
-        let classes = self.retire(&place);
+        let Some(site) = site else { return false };
+        let classes = self.retire(&site);
         if !is_kept {
-            self.arenas.keep_region(class, place.clone());
+            self.arenas.keep_region(class, site.clone());
         }
         for idle in classes {
-            self.evict_of(idle, usize::MAX, |chunk| place.takes(chunk.memory()));
+            self.evict_of(idle, usize::MAX, |chunk| site.takes(chunk.memory()));
         }
         self.give_up_region(class);
         true
@@ -363,7 +363,7 @@ impl Pool {
 
     /// A place that would be free if idle chunks were. Marks these. It may be whole arenas only if
     /// `may_surrender`.
-    fn find_idle_place(&self, need: Need, anywhere: bool, may_surrender: bool) -> Option<Place> {
+    fn find_idle_site(&self, need: Need, anywhere: bool, may_surrender: bool) -> Option<Site> {
         let (_, spanned) = self.arenas.count_and_len();
         let most = self.arenas.free_bytes() + self.most_to_evict() + (self.limits.max_bytes - spanned);
         if most < need.size {
@@ -396,26 +396,26 @@ impl Pool {
         }
         let need = self.demand(class, len);
         let before = self.arenas.region_of(class);
-        let takes_too_long = |chunk: &Chunk| before.as_ref().is_some_and(|place| place.takes(chunk.memory()));
+        let takes_too_long = |chunk: &Chunk| before.as_ref().is_some_and(|site| site.takes(chunk.memory()));
         for chunk in self.registry.lock().chunks() {
             let stays = self.reserved(chunk.class()) > 0 || chunk.is_given_up();
             if stays || takes_too_long(chunk) {
                 self.arenas.mark(chunk.memory(), Mark::Pinned);
             }
         }
-        let place = self.arenas.window(need, true, true).or_else(|| self.arenas.surrender(need, true));
-        if let Some(place) = place {
-            self.retire(&place);
-            self.arenas.keep_region(class, place);
+        let site = self.arenas.window(need, true, true).or_else(|| self.arenas.surrender(need, true));
+        if let Some(site) = site {
+            self.retire(&site);
+            self.arenas.keep_region(class, site);
         }
     }
 
     /// From now on no shelf keeps the chunks in a place, but for those that are reserved. Returns the
     /// classes that have chunks there.
-    fn retire(&self, place: &Place) -> Vec<usize> {
+    fn retire(&self, site: &Site) -> Vec<usize> {
         let mut classes = Vec::new();
         self.registry.lock().retire(|chunk| {
-            let is_in_it = place.takes(chunk.memory());
+            let is_in_it = site.takes(chunk.memory());
             if is_in_it && !classes.contains(&chunk.class()) {
                 classes.push(chunk.class());
             }

@@ -47,7 +47,7 @@ pub(crate) struct Pool {
     pub(crate) no_shelf: ChunkShelf,
     fork_epoch: u64,
     /// The chunks that peers lease.
-    pub(crate) lent: Queue<OwnedChunk>,
+    pub(crate) leased: Queue<OwnedChunk>,
     classes: Box<[Class]>,
     reserving: Mutex<()>,
     /// How many chunks of each class there are, except one-offs. Changed under the registry's lock.
@@ -66,7 +66,7 @@ pub(crate) struct Pool {
     making_room: Mutex<()>,
     /// Those that have lent chunks. `None` once the pool is closed.
     lenders: Mutex<Option<Vec<Arc<dyn Lends>>>>,
-    /// Searches of the lent queue.
+    /// Searches of the leased queue.
     searches: AtomicU64,
     /// Chunks made, and [`RECURS_WITHIN`], so that no class recurs at first.
     made: AtomicU64,
@@ -175,7 +175,7 @@ impl Pool {
             shelves,
             no_shelf: ChunkShelf::new(true),
             fork_epoch: fork::epoch(),
-            lent: Queue::new(),
+            leased: Queue::new(),
             reserving: Mutex::new(()),
             listed: classes.iter().map(|_| count()).collect(),
             groups: classes.chunks(GROUP).map(|_| count()).collect(),
@@ -239,7 +239,7 @@ impl Pool {
         self.fork_epoch == fork::epoch()
     }
 
-    /// Gives a chunk its record, and makes room for it in the lent queue. Returns the generation.
+    /// Gives a chunk its record, and makes room for it in the leased queue. Returns the generation.
     #[cold]
     pub(crate) fn prepare_to_share(&self, chunk: &Chunk) -> Result<u64, ShareError> {
         self.claim_records(|is_closed| self.claim_record(chunk, is_closed))
@@ -266,7 +266,7 @@ impl Pool {
             }
             if std::mem::take(&mut may_collect) {
                 self.reclaim();
-                self.return_lent();
+                self.return_leased();
             } else if self.evict(1, Chunk::has_record) == 0 {
                 return claimed;
             }
@@ -282,7 +282,7 @@ impl Pool {
         }
         let control = self.control().ok_or(ShareError::TooManyShared { max: 0 })?;
         // Room for every record there is, so the queue is never full unless it is sealed.
-        if !is_closed && !self.lent.open(control.records()) {
+        if !is_closed && !self.leased.open(control.records()) {
             return Err(ShareError::OutOfMemory { bytes: Queue::<OwnedChunk>::bytes(control.records()) });
         }
         let (record, generation) = control.claim_record()?;
@@ -298,7 +298,7 @@ impl Pool {
         // Only now that the shelves refuse: what lenders still have out is given up.
         let lenders = std::mem::take(&mut *self.lenders.lock());
         drop(lenders);
-        self.lent.close(Self::destroy);
+        self.leased.close(Self::destroy);
         self.give_memory_back();
     }
 }
@@ -366,25 +366,25 @@ impl Pool {
         self.ask_lenders(|lender| lender.collect() + lender.reclaim())
     }
 
-    /// All chunks that are lent, ordered by address, and how many bytes each has.
-    fn lent_chunks(&self) -> Vec<(NonNull<Chunk>, usize)> {
-        let mut lent = Vec::new();
+    /// All chunks that are on_loan, ordered by address, and how many bytes each has.
+    fn chunks_on_loan(&self) -> Vec<(NonNull<Chunk>, usize)> {
+        let mut on_loan = Vec::new();
         let mut tell = |chunk: &Chunk| {
-            if lent.try_reserve(1).is_ok() {
-                lent.push((NonNull::from(chunk), chunk.capacity()));
+            if on_loan.try_reserve(1).is_ok() {
+                on_loan.push((NonNull::from(chunk), chunk.capacity()));
             }
         };
         self.lenders.lock().iter().flatten().for_each(|lender| lender.each_lent(&mut tell));
         // Several channels may have the same one.
-        lent.sort_unstable();
-        lent.dedup();
-        lent
+        on_loan.sort_unstable();
+        on_loan.dedup();
+        on_loan
     }
 
-    /// Returns `true` if this chunk is lent and not yet back.
-    pub(crate) fn has_lent(&self, chunk: NonNull<Chunk>) -> bool {
+    /// Returns `true` if this chunk is on_loan and not yet back.
+    pub(crate) fn has_on_loan(&self, chunk: NonNull<Chunk>) -> bool {
         self.collect_loans();
-        self.lent_chunks().iter().any(|(lent, _)| *lent == chunk)
+        self.chunks_on_loan().iter().any(|(on_loan, _)| *on_loan == chunk)
     }
 
     fn ask_lenders(&self, ask: impl Fn(&dyn Lends) -> usize) -> usize {
@@ -508,8 +508,9 @@ impl Pool {
             return Stats::default();
         }
         self.collect_loans();
-        let lent = self.lent_chunks();
-        let is_lent = |chunk: &Chunk| lent.binary_search_by_key(&NonNull::from(chunk), |(lent, _)| *lent).is_ok();
+        let on_loan = self.chunks_on_loan();
+        let is_on_loan =
+            |chunk: &Chunk| on_loan.binary_search_by_key(&NonNull::from(chunk), |(on_loan, _)| *on_loan).is_ok();
         let mut classes = Vec::new();
         if classes.try_reserve_exact(self.classes.len()).is_ok() {
             classes.extend(self.classes.iter().zip(self.shelves.iter()).map(|(class, shelf)| ClassStats {
@@ -528,13 +529,13 @@ impl Pool {
             class.hits += chunk.uses();
             // The shelf has already counted every chunk in its idle queue as idle.
             match (chunk.whereabouts(), chunk.is_leased()) {
-                (Whereabouts::Lent, false) => class.idle += 1,
-                (Whereabouts::Lent, true) => class.leased += 1,
+                (Whereabouts::Leased, false) => class.idle += 1,
+                (Whereabouts::Leased, true) => class.leased += 1,
                 (Whereabouts::Idle, true) => {
                     class.leased += 1;
                     class.idle = class.idle.saturating_sub(1);
                 }
-                (Whereabouts::Elsewhere, _) if is_lent(chunk) => class.leased += 1,
+                (Whereabouts::Elsewhere, _) if is_on_loan(chunk) => class.leased += 1,
                 (Whereabouts::Idle | Whereabouts::Elsewhere, _) => {}
             }
         }
@@ -570,7 +571,7 @@ impl Pool {
         for chunk in self.registry.lock().chunks() {
             let place = chunk.whereabouts();
             // The idle bytes subtracted below include those of chunks on a shelf.
-            if place != Whereabouts::Lent {
+            if place != Whereabouts::Leased {
                 in_use += chunk.capacity();
             }
             // The lanes are in shared memory, so look at them only where it matters.
@@ -578,8 +579,8 @@ impl Pool {
                 leased += chunk.capacity();
             }
         }
-        let lent: usize = self.lent_chunks().iter().map(|(_, capacity)| capacity).sum();
-        (in_use.saturating_sub(self.idle_bytes() + lent), leased + lent)
+        let on_loan: usize = self.chunks_on_loan().iter().map(|(_, capacity)| capacity).sum();
+        (in_use.saturating_sub(self.idle_bytes() + on_loan), leased + on_loan)
     }
 
     /// The largest allocation that surely fits as things are.

@@ -6,24 +6,24 @@
 //!
 //! 1. the hot slot of the class (the warm path, in `provider`);
 //! 2. the class's idle queue: chunks that no peer leased when they were given back;
-//! 3. the lent queue: a few of the chunks that were shared longest ago, if their leases have ended;
+//! 3. the leased queue: a few of the chunks that were shared longest ago, if their leases have ended;
 //! 4. the chunks that channels have got back by now (`loans`), once the class has a few chunks;
 //! 5. idle chunks of the next larger classes, as long as they waste little;
 //! 6. a new chunk, carved out of the arenas, which grow up to the cap (`make`). Where they can no
 //!    longer grow, it takes the place of idle chunks of other classes (`room`), or of what dead
 //!    peers held. There a chunk of a class that does not recur is a *one-off*: it is as long as its
 //!    message, and destroyed when it is given back, or, if it was shared, by a later search of the
-//!    lent queue.
+//!    leased queue.
 //!
 //! # Giving back
 //!
-//! A chunk goes to its shelf, to the lent queue if peers lease it, or, if there is no place
+//! A chunk goes to its shelf, to the leased queue if peers lease it, or, if there is no place
 //! for it, to its arena. None of this needs memory.
 //!
 //! | verb | for a chunk that | what becomes of it |
 //! |---|---|---|
 //! | [`Pool::give`] | is closed, and was used | the hot slot; as below if another thread took it |
-//! | [`Pool::give_queued`] | was used | the idle queue, open if it was shared; the lent queue if it is leased |
+//! | [`Pool::give_queued`] | was used | the idle queue, open if it was shared; the leased queue if it is leased |
 //! | [`Pool::put_back`] | was only looked at | the same, and no request is told |
 //! | [`Pool::evict`](super::room) | is idle | destroyed, unless it is reserved |
 //! | [`Pool::destroy`] | has no place | destroyed |
@@ -40,7 +40,7 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 /// How many lent chunks are looked at, at least, before a new one is carved.
-const LENT_TRIES: usize = 8;
+const LEASED_TRIES: usize = 8;
 
 /// One more is looked at for each so many bytes of the chunk: a look takes some 50 ns, which is
 /// what the system takes to reserve that much memory. So all are, before a large chunk is carved.
@@ -49,9 +49,9 @@ const BYTES_PER_TRY: usize = 128;
 /// How many lent chunks are looked at where the arenas can no longer grow: a new chunk takes no
 /// memory from the system there. Two for each chunk, so that the search overtakes the queue. All are
 /// looked at before a request is refused or evicts anything.
-const LENT_TRIES_AT_THE_CAP: usize = 2;
+const LEASED_TRIES_AT_THE_CAP: usize = 2;
 
-/// One search of the lent queue in this many covers all of it, and destroys idle chunks above the
+/// One search of the leased queue in this many covers all of it, and destroys idle chunks above the
 /// idle cap.
 const SEARCHES_PER_TRIM: u64 = 64;
 
@@ -99,15 +99,15 @@ impl Pool {
 
     /// The same, for a caller that can still do something about a refusal.
     pub(crate) fn take_now(self: &Arc<Self>, class: usize, len: usize) -> Result<ClosedChunk, AllocError> {
-        let ready = self.take_own(class).or_else(|| self.take_lent(class, self.lent_tries(class)));
+        let ready = self.take_own(class).or_else(|| self.take_leased(class, self.leased_tries(class)));
         let ready = ready.or_else(|| self.take_returned(class)).or_else(|| self.take_larger(class));
         ready.map_or_else(|| self.make_for(class, len), Ok)
     }
 
-    fn lent_tries(&self, class: usize) -> usize {
+    fn leased_tries(&self, class: usize) -> usize {
         match self.reserved(class) {
-            0 if self.arenas.room() != Room::ToGrow => LENT_TRIES_AT_THE_CAP,
-            0 => LENT_TRIES + self.classes[class].shape.size() / BYTES_PER_TRY,
+            0 if self.arenas.room() != Room::ToGrow => LEASED_TRIES_AT_THE_CAP,
+            0 => LEASED_TRIES + self.classes[class].shape.size() / BYTES_PER_TRY,
             // What was reserved is found, however many are leased: making another one may need the
             // system.
             _ => usize::MAX,
@@ -171,16 +171,16 @@ impl Pool {
     /// Looks at up to `tries` lent chunks, from the head. Takes the first one whose leases have
     /// ended and that will do for the class. Others whose leases have ended go back to their
     /// shelves.
-    pub(super) fn take_lent(&self, class: usize, tries: usize) -> Option<ClosedChunk> {
-        let lent = self.lent.count();
-        if lent == 0 {
+    pub(super) fn take_leased(&self, class: usize, tries: usize) -> Option<ClosedChunk> {
+        let leased = self.leased.count();
+        if leased == 0 {
             return None;
         }
         let serving = self.serving(class);
         let may_serve = |other| other == class || serving.contains(&other) && self.reserved(other) == 0;
         let wanted = |chunk: &ClosedChunk| may_serve(chunk.class()) && !chunk.is_retired();
-        for _ in 0..tries.min(lent) {
-            match self.probe_lent() {
+        for _ in 0..tries.min(leased) {
+            match self.probe_leased() {
                 Some(chunk) if wanted(&chunk) => return Some(chunk),
                 Some(chunk) => Self::put_back(chunk.into()),
                 None => {}
@@ -192,21 +192,21 @@ impl Pool {
         let count = self.searches.load(Ordering::Relaxed) + 1;
         self.searches.store(count, Ordering::Relaxed);
         if count % SEARCHES_PER_TRIM == 0 {
-            self.return_lent();
+            self.return_leased();
         }
         None
     }
 
-    /// Takes the chunk at the head of the lent queue, or moves it to the tail if it is still
+    /// Takes the chunk at the head of the leased queue, or moves it to the tail if it is still
     /// leased.
-    fn probe_lent(&self) -> Option<ClosedChunk> {
-        self.lent.take().and_then(Self::reopen)
+    fn probe_leased(&self) -> Option<ClosedChunk> {
+        self.leased.take().and_then(Self::reopen)
     }
 
     /// Gives all lent chunks whose leases have ended back to their shelves, or destroys those that
     /// have no place there.
-    pub(super) fn return_lent(&self) {
-        (0..self.lent.count()).filter_map(|_| self.probe_lent()).for_each(|chunk| Self::put_back(chunk.into()));
+    pub(super) fn return_leased(&self) {
+        (0..self.leased.count()).filter_map(|_| self.probe_leased()).for_each(|chunk| Self::put_back(chunk.into()));
     }
 }
 
@@ -251,9 +251,9 @@ impl Pool {
             chunk.set_whereabouts(Whereabouts::Elsewhere);
             return Self::shelve(chunk);
         }
-        // What no shelf keeps stays open in the lent queue, unless nothing is to be kept.
+        // What no shelf keeps stays open in the leased queue, unless nothing is to be kept.
         if chunk.is_leased() || chunk.is_retired() && !chunk.pool().limits.keeps_nothing() {
-            return Self::lend(chunk);
+            return Self::queue_leased(chunk);
         }
         chunk.set_whereabouts(Whereabouts::Idle);
         if let Err(chunk) = chunk.give_idle() {
@@ -270,18 +270,18 @@ impl Pool {
         }
     }
 
-    /// Closes a chunk that was taken from a queue, or moves it to the lent queue if a peer leases
+    /// Closes a chunk that was taken from a queue, or moves it to the leased queue if a peer leases
     /// it.
     pub(super) fn reopen(chunk: OwnedChunk) -> Option<ClosedChunk> {
-        let closed = chunk.close().map_err(Self::lend).ok()?;
+        let closed = chunk.close().map_err(Self::queue_leased).ok()?;
         closed.set_whereabouts(Whereabouts::Elsewhere);
         Some(closed)
     }
 
-    /// Puts a chunk that peers lease into the lent queue.
-    fn lend(chunk: OwnedChunk) {
-        chunk.set_whereabouts(Whereabouts::Lent);
-        if let Err(chunk) = chunk.give_lent() {
+    /// Puts a chunk that peers lease into the leased queue.
+    fn queue_leased(chunk: OwnedChunk) {
+        chunk.set_whereabouts(Whereabouts::Leased);
+        if let Err(chunk) = chunk.give_leased() {
             // Only a closed pool refuses.
             Self::destroy(chunk);
         }
