@@ -1,13 +1,11 @@
-//! Size classes, and the limits of a pool: the checked options, the table of classes that follows from
-//! them, and the account of memory taken.
+//! Size classes, the checked options of a pool, and the account of the memory that it holds.
 //!
 //! # Size classes
 //!
 //! Up to 2 KiB there is a class for each multiple of a cache line. Above, there are 32 evenly
 //! spaced classes per doubling, so a class is at most 3.2 % larger than the smallest length that
-//! needs it. This is the spacing that jemalloc documents as "size classes", with more of them per
-//! doubling. Here a class costs one shelf and no memory of its own: idle chunks of a slightly
-//! larger class serve too (see `pool`), and all chunks are carved from the same arenas.
+//! needs it. jemalloc has the same spacing with fewer steps. Here a class costs only a shelf: idle
+//! chunks of a slightly larger class serve too, and all chunks are carved from the same arenas.
 
 #![forbid(unsafe_code)]
 
@@ -30,19 +28,17 @@ const STEP_SHIFT: u32 = 5;
 /// log2 of the length up to which the classes are a cache line apart.
 const LINEAR_SHIFT: u32 = MIN_SHIFT + STEP_SHIFT;
 
-/// Returns the class of a length: the smallest `c` with `size_of_class(c) >= len`.
-///
-/// Lengths above `isize::MAX` have a class too; the caller compares it with its number of classes.
+/// Returns the class of a length: the smallest `c` with `size_of_class(c) >= len`. For large
+/// lengths it exceeds the pool's number of classes.
 #[inline]
 pub(crate) const fn class_of(len: usize) -> usize {
     let last = len.saturating_sub(1);
-    // Shorter lengths count as part of the first doubling, which has the same spacing.
+    // Shorter lengths belong to the first doubling, which has the same spacing.
     let log2 = (last | 1 << LINEAR_SHIFT).ilog2();
     (((log2 - LINEAR_SHIFT) as usize) << STEP_SHIFT) + (last >> (log2 - STEP_SHIFT))
 }
 
-/// Returns the size of a class in bytes: the largest length that it holds. Saturates at
-/// `usize::MAX`.
+/// Returns the size of a class in bytes, saturated at `usize::MAX`.
 pub(crate) const fn size_of_class(class: usize) -> usize {
     const PER_DOUBLING: usize = 1 << STEP_SHIFT;
     if class < PER_DOUBLING {
@@ -74,8 +70,7 @@ pub(crate) struct Need {
     pub(crate) grain: Grain,
 }
 
-/// A class of whole pages has at least this many: from there on, classes are a page or more apart.
-/// Smaller classes are carved by cache lines.
+/// Classes of at least this many pages are whole pages. Smaller ones are carved by cache lines.
 const PAGES: usize = 32;
 
 /// The first arena's default share of the cap.
@@ -84,7 +79,7 @@ const FIRST_SHARE: usize = 32;
 /// The shortest first arena by default, in bytes, if the cap allows it.
 const MIN_ARENA: usize = 64 << 10;
 
-/// The longest segment of a [`Provider`](crate::Provider), and so the largest message, in bytes.
+/// The longest segment of a [`Provider`](crate::Provider), and so its largest message, in bytes.
 pub(crate) const LONGEST: usize = 64 << 30;
 
 /// The highest number of idle chunks per class that can be set.
@@ -94,19 +89,18 @@ const MAX_IDLE: usize = 1 << 20;
 const IDLE_SHARE: usize = 8;
 const USUAL_IDLE: std::ops::RangeInclusive<usize> = 256..=8192;
 
-/// Upper bounds of the private memory of a new pool, in bytes: of each class, and of everything
-/// else.
+/// Upper bounds of a new pool's private memory in bytes: of each class, and of the rest.
 const BOOKS_OF_CLASS: usize = 512;
 const BOOKS: usize = 96 << 10;
 
-/// Allocations in a window (see `pool::window`) by default.
+/// The default number of allocations in a window (see `pool::evict`).
 pub(crate) const DEFAULT_IDLE_WINDOW: u64 = 1 << 15;
 
-/// The longest window that can be set.
+/// The highest number of allocations in a window.
 const MAX_IDLE_WINDOW: u64 = 1 << 31;
 
 /// Uses of a chunk are counted in batches of this size. A power of two: the warm path tests the
-/// lowest bits of a number that it has just incremented.
+/// lowest bits of its count.
 pub(crate) const COUNTED: u64 = 64;
 
 /// The checked options. All sizes are in bytes and multiples of the page size.
@@ -114,13 +108,12 @@ pub(crate) const COUNTED: u64 = 64;
 pub(crate) struct Limits {
     pub(crate) max_bytes: usize,
     pub(crate) max_alloc: usize,
-    /// Idle chunks of a class. `None`: an eighth of the cap.
+    /// Idle chunks of a class. `None`: an [`IDLE_SHARE`]th of the cap.
     max_idle: Option<usize>,
     pub(crate) first_arena: First,
     /// The longest possible arena.
     pub(crate) longest_arena: usize,
-    /// Allocations in a window (see `pool::window`): a multiple of [`COUNTED`]. 0: windows never
-    /// end.
+    /// Allocations in a window: a multiple of [`COUNTED`], or 0 if windows never end.
     pub(crate) idle_window: u64,
     /// The machine's page size.
     pub(crate) page: usize,
@@ -168,8 +161,7 @@ impl ClassShape {
 }
 
 impl Limits {
-    /// Checks the options, all in bytes except `max_idle`, and fills in the defaults. `longest` is
-    /// the longest segment.
+    /// Checks the options, all in bytes except `max_idle`, and fills in the defaults.
     pub(crate) fn new(
         max_bytes: usize,
         max_alloc: Option<usize>,
@@ -178,7 +170,6 @@ impl Limits {
         longest: usize,
     ) -> Result<Self, BuildError> {
         range("max_bytes", max_bytes, 1, MAX_LEN, " bytes")?;
-        // Memory comes in pages, so other sizes are rounded up.
         let (page, pages) = (page_size(), |bytes| round_to_pages(bytes).unwrap_or(bytes));
         let (max_bytes, longest) = (pages(max_bytes), longest / page * page);
         let largest = max_bytes.min(longest);
@@ -197,7 +188,7 @@ impl Limits {
         Ok(Self { max_bytes, max_alloc, max_idle, first_arena, longest_arena: longest, idle_window, page })
     }
 
-    /// Sets the number of allocations per window, rounded up; 0: windows never end.
+    /// Sets the number of allocations in a window, rounded up.
     pub(crate) fn with_idle_window(self, allocations: u64) -> Result<Self, BuildError> {
         let most = usize::try_from(MAX_IDLE_WINDOW).unwrap_or(usize::MAX);
         range("idle_window", usize::try_from(allocations).unwrap_or(usize::MAX), 0, most, " allocations")?;
@@ -209,14 +200,13 @@ impl Limits {
         self.max_idle == Some(0)
     }
 
-    /// Returns the number of classes of ordinary alignment: enough for `max_alloc`.
+    /// Returns the number of classes of ordinary alignment.
     pub(crate) fn classes(&self) -> usize {
         class_of(self.max_alloc) + 1
     }
 
-    /// Returns the table of all classes: first those of ordinary alignment (one cache line), of
-    /// which the large ones are whole pages, then those of small page-aligned messages, one for
-    /// each number of pages.
+    /// Returns the table of all classes: those of ordinary alignment (a cache line), the large ones
+    /// being whole pages; then those of small page-aligned messages, one for each number of pages.
     pub(crate) fn shapes(&self) -> Vec<ClassShape> {
         let page = self.page;
         let (least, most) = USUAL_IDLE.into_inner();
@@ -277,7 +267,7 @@ impl Account {
         self.created.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Undoes [`count_segment`](Self::count_segment) for a segment that was created in vain.
+    /// Undoes [`count_segment`](Self::count_segment) for a segment of a failed allocation.
     pub(crate) fn uncount_segment(&self) {
         self.created.fetch_sub(1, Ordering::Relaxed);
     }

@@ -23,11 +23,11 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Allocates messages in shared memory. Make one per process or per kind of traffic, and share it
+/// Allocates messages in shared memory. Create one per process or per kind of traffic, and share it
 /// by reference or in an `Arc`.
 ///
-/// Dropping the provider gives its idle memory back. Buffers that are still held stay valid, and
-/// their memory goes back when the last of them is dropped. Peers keep what they have mapped.
+/// Dropping the provider returns its idle memory to the system. Held buffers stay valid; their
+/// memory is returned when the last of them is dropped. Peers keep what they have mapped.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -52,55 +52,50 @@ pub struct Provider {
 }
 
 impl Provider {
-    /// The only taker of the pool's chunks. It closes the pool when it is dropped.
+    /// Takes over the pool, of which it is the only taker of chunks. Closes the pool on drop.
     pub(super) fn new(pool: Arc<Pool>, names: Namespace) -> Self {
         Self { max_alloc: pool.limits.max_alloc, names, pool: ManuallyDrop::new(pool) }
     }
 
-    /// Where its objects are.
     pub(crate) fn names(&self) -> &Namespace {
         &self.names
     }
 
-    /// The pool of its chunks.
     pub(crate) fn pool(&self) -> &Arc<Pool> {
         &self.pool
     }
 
-    /// The largest alignment that [`alloc_layout`](Self::alloc_layout) gives, in bytes.
+    /// The largest alignment that [`alloc_layout`](Self::alloc_layout) supports, in bytes.
     pub const MAX_ALIGN: usize = PAGE;
 
-    /// The id that peers connect by, part of every descriptor.
+    /// Returns the id that peers connect by, part of every descriptor.
     pub fn id(&self) -> ProviderId {
         self.pool.id()
     }
 
-    /// Allocates `len` bytes, aligned to 64, for any length from 0 to the largest allocation. The
-    /// content is unspecified.
+    /// Allocates `len` bytes, aligned to 64, from 0 to the largest allocation. The content is
+    /// unspecified.
     ///
-    /// If a chunk of the size class is idle, this makes no system call, takes no lock and touches
-    /// no heap.
+    /// If a chunk of the size class is idle, this makes no system call, takes no lock and uses no
+    /// heap. Otherwise it takes microseconds, plus in the worst case the sum of these:
     ///
-    /// If none is idle, it takes microseconds, and in the worst case the sum of these:
+    /// * some 50 ns for each chunk checked among those that peers leased when they were dropped: 8,
+    ///   and one more per 128 bytes of `len`; all of them before a segment is created, and for a
+    ///   reserved length;
+    /// * some 0.4 ms per MiB for a new segment, or for parts of one that have no memory yet;
+    /// * at the cap, some 0.2 µs for each idle chunk checked, the largest first, until there is
+    ///   room; and if all of them are too little, about 1 µs for each of up to 64 peers' locks. A
+    ///   length that keeps being refused also costs a pass over all chunks, at most every 250 ms;
+    /// * if the system has no memory, a [`sweep`](Self::sweep).
     ///
-    /// * a look at chunks that peers leased when they were dropped, some 50 ns each: at 8, and one
-    ///   more per 128 bytes of `len`; at all of them before a segment is made, and for a reserved
-    ///   length;
-    /// * a new segment, or memory for parts of one that have none: some 0.4 ms for each MiB;
-    /// * at the cap, a look at idle chunks, the largest first, some 0.2 µs each, until there is room;
-    ///   and if all of them would not do, at the locks of up to 64 peers, about 1 µs each. A length that keeps
-    ///   being refused also costs a look at every chunk, at most every 250 ms;
-    /// * where the system has no memory, a look through the objects of this prefix for those of
-    ///   dead owners, as [`sweep`](Self::sweep) does.
-    ///
-    /// Every 64th or so also gives back up to 1 MiB of idle memory, if a
-    /// [window](crate::ProviderBuilder::idle_window) has found any; not where the length is reserved.
+    /// About every 64th call also returns up to 1 MiB of idle memory to the system, if a
+    /// [window](crate::ProviderBuilder::idle_window) has found any and the length is not reserved.
     ///
     /// # Errors
     ///
     /// [`AllocErrorKind::TooLarge`] above the largest allocation, [`AllocErrorKind::Exhausted`] if
-    /// the cap is reached and nothing under it can make room, [`AllocErrorKind::Os`] if the system
-    /// refuses a segment or memory for it, [`AllocErrorKind::Forked`] in a forked child.
+    /// the cap is reached and no room can be made, [`AllocErrorKind::Os`] if the system refuses a
+    /// segment or memory for it, [`AllocErrorKind::Forked`] in a forked child.
     #[inline]
     pub fn alloc(&self, len: usize) -> Result<ShmBufMut, AllocError> {
         if len <= self.max_alloc {
@@ -138,14 +133,14 @@ impl Provider {
         self.hand_out(hot.map_or_else(|| self.pool.take_slow(class, len), Ok)?, len)
     }
 
-    /// Begins a request for `len` bytes, which may wait for memory: see [`Request`].
+    /// Creates a request for `len` bytes, which may wait for memory.
     pub fn request(&self, len: usize) -> Request<'_> {
         Request::new(self, len)
     }
 
     /// Allocates as [`alloc`](Self::alloc) does, and waits at most `timeout` for memory. It wakes
-    /// as soon as memory comes back, in this process or another; after a peer's death within 50
-    /// milliseconds. [`Request`] has the order in which requests are served.
+    /// as soon as this process or another releases memory, and at most 50 milliseconds after a
+    /// peer's death. [`Request`] describes the order in which requests are served.
     ///
     /// # Errors
     ///
@@ -154,18 +149,18 @@ impl Provider {
         self.request(len).timeout(timeout)
     }
 
-    /// Ends all waits for memory, those to come included, with [`AllocErrorKind::WaitsEnded`].
-    /// Allocations that do not wait go on as before.
+    /// Ends all current and future waits for memory with [`AllocErrorKind::WaitsEnded`].
+    /// Allocations that do not wait are not affected.
     ///
-    /// Blocks until the thread that looks for memory on behalf of futures has ended. A waker may
-    /// call it, too: in that thread it does not block.
+    /// Blocks until the thread that looks for memory on behalf of futures has exited, except in a
+    /// waker that this thread calls.
     pub fn end_waits(&self) {
         if let Some(pool) = self.own_pool() {
             pool.waiting.close(pool);
         }
     }
 
-    /// Allocates as [`alloc`](Self::alloc) does, with every byte zero. Costs writing them.
+    /// Allocates as [`alloc`](Self::alloc) does, and sets every byte to zero.
     ///
     /// # Errors
     ///
@@ -174,61 +169,58 @@ impl Provider {
         self.request(len).zeroed().now()
     }
 
-    /// Reserves `count` chunks for messages of `len` bytes, aligned to 64: they exist from now on,
-    /// in use or idle, until the [`Reservation`] is dropped. No other length takes them, and
-    /// neither [`trim`](Self::trim) nor a lack of memory destroys them. They count against the cap.
-    /// Several reservations of one size class add up.
+    /// Reserves `count` chunks for messages of `len` bytes, aligned to 64. From now on they exist,
+    /// in use or idle, until the [`Reservation`] is dropped. No other length uses them, and neither
+    /// [`trim`](Self::trim) nor a lack of memory destroys them. They count against the cap.
+    /// Reservations of one size class add up.
     ///
-    /// As long as one of them is free, a message of that length makes no system call, touches no
-    /// heap and faults no page, from the first one on. Each chunk comes with all that takes:
+    /// While one of them is free, a message of that length makes no system call, uses no heap and
+    /// causes no page fault, from the first one on. Each chunk comes with
     ///
-    /// * memory, present in this process, and room on its shelf;
+    /// * memory that is present in this process, and room on its shelf;
     /// * a record for [`descriptor`](crate::ShmBuf::descriptor) and
-    ///   [`grant`](crate::ShmBuf::grant), and room in the queue of messages that are dropped while
-    ///   peers lease them;
-    /// * its place in the search for what has come back: a free one is found, however many are
-    ///   leased or lent to channels. A look takes some 50 ns for each.
+    ///   [`grant`](crate::ShmBuf::grant), and room in the queue of dropped messages that peers
+    ///   lease;
+    /// * a search that finds every free one, at some 50 ns for each that is leased or on loan to a
+    ///   channel.
     ///
-    /// What else a publisher needs is made present with its own object: a channel by
-    /// [`SenderBuilder::create`](crate::channel::SenderBuilder::create). Peers prepare by
+    /// A channel's own memory is present from
+    /// [`SenderBuilder::create`](crate::channel::SenderBuilder::create) on; peers prepare with
     /// [`Client::warm`](crate::Client::warm) and
-    /// [`Receiver::warm`](crate::channel::Receiver::warm). Not included: waking a receiver that
-    /// sleeps, which is a system call; threads that meet at one of the pool's locks; and chunks of
-    /// other lengths that a search comes across and has to put away.
+    /// [`Receiver::warm`](crate::channel::Receiver::warm). Not included: the system call that wakes
+    /// a sleeping receiver, contention for the pool's locks, and chunks of other lengths that a
+    /// search finds and puts away.
     ///
     /// # Errors
     ///
     /// [`AllocErrorKind::ReserveTooMany`] if the class has more reserved than `max_idle_per_class`;
-    /// [`AllocErrorKind::ReserveShare`] if there are too few records (`max_shared`); otherwise as
-    /// [`alloc`](Self::alloc). If the chunks do not fit under the cap, it first does what
-    /// [`trim`](Self::trim) does, and tries again. On an error nothing is reserved, and nothing is
-    /// left of it.
+    /// [`AllocErrorKind::ReserveShare`] if there are too few records (`max_shared`); and the errors
+    /// of [`alloc`](Self::alloc), after a [`trim`](Self::trim) and a second try if the chunks do
+    /// not fit under the cap. On an error, nothing is reserved.
     pub fn reserve(&self, len: usize, count: usize) -> Result<Reservation, AllocError> {
         let class = self.class(len, 1)?;
         self.pool.reserve(class, count)?;
         Ok(Reservation::new(&self.pool, class, count))
     }
 
-    /// Gives idle memory back to the system until the provider holds no more than `bytes`
+    /// Returns idle memory to the system until the provider holds at most `bytes`
     /// ([`Stats::bytes_held`](crate::Stats::bytes_held)), or nothing more is idle: first the memory
-    /// between chunks, then idle chunks, the largest first, and none that is not needed for that.
-    /// Memory goes in whole pages, so up to a page more may go. Takes back the leases of dead
-    /// peers. Returns how many bytes went. Reserved chunks stay, and so do segments; without memory
-    /// they are only address space.
+    /// between chunks, then as many idle chunks as necessary, the largest first. Also reclaims the
+    /// leases of dead peers. Returns the number of bytes, which is whole pages.
+    ///
+    /// Reserved chunks stay, and so do segments, which are only address space without memory.
     pub fn trim_to(&self, bytes: usize) -> usize {
         self.own_pool().map_or(0, |pool| pool.trim_to(bytes))
     }
 
-    /// Gives all idle memory back to the system: idle chunks, unused segments, the free pages of
-    /// the others, and what dead peers leased. Returns how many bytes that was. Memory that is
-    /// needed again later is reserved anew.
+    /// Returns all idle memory to the system: idle chunks, unused segments, the free pages of the
+    /// others, and chunks that dead peers leased. Returns the number of bytes.
     pub fn trim(&self) -> usize {
         self.own_pool().map_or(0, |pool| pool.trim())
     }
 
-    /// Takes back the leases of peers that have died. Returns how many messages they still held.
-    /// This happens by itself when memory runs out; call it to clear the leases of the dead from
-    /// [`stats`](Self::stats).
+    /// Reclaims the leases of dead peers. Returns how many messages they still held. Allocations do
+    /// this when memory runs out; call it to clear those leases from [`stats`](Self::stats).
     pub fn reclaim(&self) -> usize {
         let Some(pool) = self.own_pool() else { return 0 };
         let reclaimed = pool.reclaim();
@@ -236,22 +228,18 @@ impl Provider {
         reclaimed
     }
 
-    /// Refuses a peer from now on. It gets no new message:
-    /// [`Client::attach`](crate::Client::attach) fails there with
-    /// [`AttachError::Disconnected`](crate::AttachError::Disconnected),
-    /// [`ShmBuf::grant`](crate::ShmBuf::grant) to it here with [`ShareError::PeerGone`]. What it
-    /// has been granted and has not taken up comes back. What it reads stays good and stays its own
-    /// until it drops it, or dies.
+    /// Disconnects a peer that keeps too much (see [`report`](Self::report)). From now on its
+    /// [`Client::attach`](crate::Client::attach) fails with
+    /// [`AttachError::Disconnected`](crate::AttachError::Disconnected), and
+    /// [`ShmBuf::grant`](crate::ShmBuf::grant) to it with [`ShareError::PeerGone`]. Its unclaimed
+    /// grants are revoked. Its views stay valid until it drops them or dies.
     ///
-    /// For a peer that keeps too much; [`report`](Self::report) says who that is. It keeps its
-    /// slot. Nothing keeps its process from connecting again by a new client, as another peer.
-    ///
-    /// Its client's library is what refuses, so this is no defence against a process that does not
-    /// keep to the protocol.
+    /// The peer keeps its slot, and its process may connect again with a new client. The peer's own
+    /// library enforces this, so it is no defence against a process that violates the protocol.
     ///
     /// # Errors
     ///
-    /// [`ShareError::PeerGone`] if it has disconnected or died, or is refused already;
+    /// [`ShareError::PeerGone`] if the peer has disconnected or died, or was disconnected before;
     /// [`ShareError::OtherProvider`]; [`ShareError::Forked`] in a forked child.
     pub fn disconnect(&self, peer: PeerId) -> Result<(), ShareError> {
         let pool = self.own_pool().ok_or(ShareError::Forked)?;
@@ -262,24 +250,22 @@ impl Provider {
     }
 
     /// Removes from /dev/shm what killed providers of this
-    /// [`name_prefix`](crate::ProviderBuilder::name_prefix) have left behind: objects of this user whose
-    /// owner's lock no process holds. Objects of living providers stay, and so do the bytes that
-    /// their peers read, because a mapping keeps its memory. Any number of processes may sweep at
-    /// the same time, and be killed while they do.
+    /// [`name_prefix`](crate::ProviderBuilder::name_prefix) have left: objects of this user whose
+    /// owner's lock no process holds. Objects of living providers stay, and so do bytes that peers
+    /// still have mapped. Any number of processes may sweep at the same time, and may be killed
+    /// meanwhile.
     ///
-    /// A file that merely has the name of an object is neither written nor removed. A control
-    /// object or a channel must begin as one, or be unfinished; a segment must be whole pages; and
-    /// none may have a second name (a hard link). A control object that stays keeps all segments
-    /// named after it.
+    /// A file is removed only if it also looks like an object: a control object or a channel has to
+    /// begin as one, or be unfinished; a segment has to be whole pages; and none may have a hard
+    /// link. A control object that stays keeps all segments named after it. Without it, segments
+    /// count as a dead owner's, so do not remove a living provider's control object by hand: peers
+    /// that have not mapped the segments then get
+    /// [`AttachError::Closed`](crate::AttachError::Closed).
     ///
-    /// Segments without a control object count as a dead owner's. So do not remove a living
-    /// provider's control object by hand: the next sweep takes the segments, and peers that have
-    /// not mapped them get [`AttachError::Closed`](crate::AttachError::Closed).
-    ///
-    /// There is seldom a need to call this. The last reader of a dead provider removes what that
-    /// left, [`ProviderBuilder::build`](crate::ProviderBuilder::build) sweeps, and so does an allocation or a new channel for
-    /// which the system has no memory, before it fails. Another directory than /dev/shm is swept by
-    /// [`sweep_in`](Self::sweep_in).
+    /// You seldom need to call this. The last reader of a dead provider removes its objects,
+    /// [`ProviderBuilder::build`](crate::ProviderBuilder::build) sweeps, and so does an allocation
+    /// or a new channel that finds the system out of memory. [`sweep_in`](Self::sweep_in) sweeps
+    /// another directory.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -297,44 +283,42 @@ impl Provider {
         Self::sweep_in(DIRECTORY, name_prefix)
     }
 
-    /// Sweeps as [`sweep`](Self::sweep) does, in the [`directory`](crate::ProviderBuilder::directory) of
-    /// the providers.
-    ///
-    /// # Errors
-    ///
-    /// [`BuildError::Directory`] if it is not an absolute path; otherwise as
-    /// [`sweep`](Self::sweep).
+    /// Sweeps as [`sweep`](Self::sweep) does, in the providers'
+    /// [`directory`](crate::ProviderBuilder::directory).
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let swept = shm_pool::Provider::sweep_in("/dev/shm", "camera")?;
-    /// println!("{} objects, {} bytes", swept.objects, swept.bytes);
+    /// shm_pool::Provider::sweep_in("/dev/shm", "camera")?;
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`BuildError::Directory`] if it is not an absolute path, and the errors of
+    /// [`sweep`](Self::sweep).
     pub fn sweep_in(directory: impl AsRef<Path>, name_prefix: &str) -> Result<Swept, BuildError> {
         Ok(sweep::sweep(&Namespace::new(directory.as_ref(), name_prefix)?)?)
     }
 
-    /// What the provider holds and has done; all zero in a forked child. Takes a lock that creating
-    /// and destroying chunks also take. What each peer has is in the [`report`](Self::report).
+    /// Returns statistics, all zero in a forked child. Takes a lock that creating and destroying
+    /// chunks also take. The [`report`](Self::report) has the figures of each peer.
     pub fn stats(&self) -> Stats {
         self.pool.stats()
     }
 
-    /// The pool, unless this is a forked child, which owns nothing of it.
+    /// Returns the pool, or `None` in a forked child, which owns no part of it.
     fn own_pool(&self) -> Option<&Arc<Pool>> {
         Some(&*self.pool).filter(|pool| pool.is_ours())
     }
 
-    /// The class of messages of `len` bytes with an alignment. Fails in a forked child.
+    /// Returns the class of messages of `len` bytes with an alignment. Fails in a forked child.
     pub(crate) fn class(&self, len: usize, align: usize) -> Result<usize, AllocError> {
         let class = self.pool.limits.class(len, align)?;
         self.own_pool().map(|_| class).ok_or_else(|| AllocErrorKind::Forked.into())
     }
 
-    /// Makes a chunk that was just taken this thread's, and returns the handle to its first `len`
-    /// bytes.
+    /// Makes a chunk that was just taken this thread's, and wraps its first `len` bytes.
     #[inline]
     pub(crate) fn hand_out(&self, chunk: ClosedChunk, len: usize) -> Result<ShmBufMut, AllocError> {
         self.pool.adopt(&chunk)?;
@@ -362,21 +346,18 @@ impl std::fmt::Debug for Provider {
 
 // ---- requests -----------------------------------------------------------------------------------
 
-/// What is to be allocated, and how. Made by [`Provider::request`].
+/// Describes an allocation. Created by [`Provider::request`].
 ///
 /// # Order
 ///
-/// Requests that wait are tried in the order in which they came. One that fits goes before an
-/// earlier one that does not, and an allocation that does not wait goes before all of them. So that
-/// the earlier one does not starve, a length that keeps being refused gets a region: one place
-/// under the cap, in which chunks are not used again once they are dropped. When all of them have
-/// been dropped, the request is served. There is one region at a time; it passes to another length
-/// after 250 milliseconds at the earliest. It takes nothing that is [reserved](Provider::reserve),
-/// and a smaller message that fits nowhere else is carved there.
-/// [`docs::design`](crate::docs::design) has the details.
-///
-/// The same holds for a publisher that does not wait, and asks again at least every 250
-/// milliseconds.
+/// Waiting requests are tried in order of arrival. One that fits is served before an earlier one
+/// that does not, and an allocation that does not wait is served before all of them. So that a
+/// large request does not starve, a length that keeps being refused gets a region: one range under
+/// the cap, in which dropped chunks are not used again. Once all of them have been dropped, the
+/// request is served. There is one region at a time; another length gets one after 250 milliseconds
+/// at the earliest. A region contains no [reserved](Provider::reserve) chunk, and a smaller message
+/// that fits nowhere else is still carved there. The same holds for a publisher that retries at
+/// least every 250 milliseconds instead of waiting. See [`docs::design`](crate::docs::design).
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -408,13 +389,13 @@ impl<'a> Request<'a> {
         Self { provider, len, align: 1, is_zeroed: false }
     }
 
-    /// Aligns the buffer to the layout's alignment, up to [`Provider::MAX_ALIGN`], and makes it as
-    /// long as the layout. Without this, buffers are aligned to 64 bytes.
+    /// Sets the buffer's length and alignment, up to [`Provider::MAX_ALIGN`]. By default buffers
+    /// are aligned to 64 bytes.
     pub fn layout(self, layout: Layout) -> Self {
         Self { len: layout.size(), align: layout.align(), ..self }
     }
 
-    /// Makes every byte zero. Costs writing them.
+    /// Sets every byte to zero.
     pub fn zeroed(self) -> Self {
         Self { is_zeroed: true, ..self }
     }
@@ -428,14 +409,15 @@ impl<'a> Request<'a> {
         self.finish(self.provider.alloc_aligned(self.len, self.align))
     }
 
-    /// Allocates, and waits at most `timeout` for memory. [`Duration::MAX`] is for ever. It looks a
-    /// last time when the time is over.
+    /// Allocates, and waits at most `timeout` for memory; with [`Duration::MAX`], for ever. Tries
+    /// once more when the time is over.
     ///
     /// # Errors
     ///
-    /// [`AllocErrorKind::TimedOut`], [`AllocErrorKind::WaitsEnded`]; errors that waiting cannot
-    /// change, at once: [`AllocErrorKind::TooLarge`], [`AllocErrorKind::UnsupportedAlignment`],
-    /// [`AllocErrorKind::Forked`], and [`AllocErrorKind::Os`] other than a lack of memory.
+    /// [`AllocErrorKind::TimedOut`] or [`AllocErrorKind::WaitsEnded`]. Errors that waiting cannot
+    /// change are returned at once: [`AllocErrorKind::TooLarge`],
+    /// [`AllocErrorKind::UnsupportedAlignment`], [`AllocErrorKind::Forked`], and
+    /// [`AllocErrorKind::Os`] other than a lack of memory.
     pub fn timeout(self, timeout: Duration) -> Result<ShmBufMut, AllocError> {
         let source = match self.now() {
             Err(error) if error.is_exhausted() => error,
@@ -448,7 +430,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Allocates, and waits for memory as long as it takes.
+    /// Allocates, and waits for memory without a limit.
     ///
     /// # Errors
     ///
@@ -457,14 +439,14 @@ impl<'a> Request<'a> {
         self.timeout(Duration::MAX)
     }
 
-    /// Allocates, and waits for memory without blocking the thread. Works with any executor. The
-    /// future can be dropped at any time; memory that was on its way to it goes to the next one.
+    /// Allocates, and waits for memory without blocking the thread. Works with any executor, and is
+    /// cancel safe: memory delivered to a dropped future is passed on to the next request.
     ///
-    /// While futures wait, a helper thread looks for memory on their behalf. It ends with the last
-    /// of them. It calls their wakers, or another thread that waits does, with no lock held: a
-    /// waker may allocate, poll, drop its task or the last `Arc` of the provider, and panic.
+    /// While futures wait, a helper thread looks for memory on their behalf. Wakers are called by
+    /// that thread or by another waiting one, with no lock held: a waker may allocate, poll, drop
+    /// its task or the last `Arc` of the provider, and panic.
     ///
-    /// A provider is not dropped while a request waits for it:
+    /// A provider cannot be dropped while a request waits for it:
     ///
     /// ```compile_fail,E0505
     /// # let provider = shm_pool::Provider::builder().build().unwrap();
@@ -487,13 +469,12 @@ impl<'a> Request<'a> {
         AllocFuture { request: self, ticket: None }
     }
 
-    /// Joins the queue of those that wait. The layout was accepted before.
+    /// Joins the queue. [`now`](Self::now) has accepted the layout.
     fn join(&self, is_thread: bool) -> Result<Ticket, AllocError> {
         let class = self.provider.class(self.len, self.align)?;
         Ticket::join(self.provider.pool(), class, self.len, is_thread)
     }
 
-    /// The buffer of what was delivered.
     fn take(&self, delivered: Delivery) -> Result<ShmBufMut, AllocError> {
         self.finish(delivered.and_then(|chunk| self.provider.hand_out(chunk, self.len)))
     }
@@ -506,7 +487,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// An allocation that waits for memory. Made by [`Request::wait_async`].
+/// An allocation that waits for memory. Created by [`Request::wait_async`].
 #[must_use = "a future does nothing until it is polled"]
 pub struct AllocFuture<'a> {
     request: Request<'a>,
@@ -542,15 +523,14 @@ impl fmt::Debug for AllocFuture<'_> {
 
 // ---- reservations -------------------------------------------------------------------------------
 
-/// Chunks kept for one size class for as long as this value lives. Created by
-/// [`Provider::reserve`](crate::Provider::reserve) and
+/// Chunks kept for one size class while this value lives. Created by [`Provider::reserve`] and
 /// [`Backend::reserve`](crate::backend::Backend::reserve).
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let provider = shm_pool::Provider::builder().max_bytes(1 << 20).max_idle_per_class(64).build()?;
 /// let telemetry = provider.reserve(48, 64)?;
-/// // The camera takes all the rest, and tries to take more.
+/// // The camera takes all the rest.
 /// let frames: Vec<_> = std::iter::from_fn(|| provider.alloc(100_000).ok()).collect();
 /// assert!(provider.alloc(48).is_ok(), "reserved");
 /// drop(telemetry); // now other lengths may use the memory
@@ -576,7 +556,7 @@ impl Reservation {
         self.count
     }
 
-    /// Keeps the reservation for as long as the provider lives.
+    /// Keeps the reservation for the provider's lifetime.
     pub fn keep(mut self) {
         self.pool = Weak::new();
     }
