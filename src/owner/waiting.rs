@@ -1,47 +1,24 @@
-//! Waiting for memory: the queue of requests, and the threads that look for memory.
-//!
-//! # A request
-//!
-//! | state | ends when |
-//! |---|---|
-//! | waiting, in the queue | a look delivers a chunk or an error; the request leaves (timeout, cancelled) |
-//! | done | the request takes the delivery, or releases its chunk |
-//!
-//! # Looks
+//! Waiting for memory: the queue of requests, the threads that look for memory, and how a release
+//! notifies them.
 //!
 //! A *look* tries each request in order of arrival, under the queue's lock. A request that fits
-//! overtakes an earlier one that does not: the earlier one has its region (see `arena::region`), so
-//! it is served in time without delaying the others.
+//! overtakes an earlier one that does not: the earlier one has its region (see `arena::region`).
 //!
-//! Each waiting thread sleeps on the memory bell (see `memory_bell`) and looks for itself and all
-//! others when it wakes, so no request depends on another one's thread. For futures, a helper
-//! thread does the same. It exits with the last future. Of all threads that one ring wakes, the
-//! first one looks; the others find that the bell has not rung since that look began.
+//! A waiting thread sleeps on the memory bell (see `memory_bell`), and looks for all requests when
+//! it wakes. For futures, a helper thread does the same, until the last future leaves. Of the
+//! threads that one ring wakes, the first looks; the others see that the bell has not rung since.
 //!
 //! | event | a look follows because |
 //! |---|---|
-//! | memory is released | the bell rings: every sleeper wakes |
+//! | memory is released | the bell rings |
 //! | a thread joins | it looks before it sleeps |
 //! | a future joins | it rings |
-//! | a request leaves | it rings, if others are left: they may fit now |
+//! | a request leaves | it rings if others are left: they may fit now |
 //! | a look delivers to a thread that may be asleep | it rings |
-//! | a request times out | its thread looks once more before it leaves |
-//!
-//! # Wakers
+//! | a request times out | its thread looks once more |
 //!
 //! A future's waker is user code. It may poll, panic, or drop the provider, so it is called with no
 //! lock held, and the helper thread never waits for its own exit.
-//!
-//! # Notifying requests that wait
-//!
-//! A thread that releases a chunk may not touch the pool afterwards: the pool may have been
-//! dropped. So each pool has a [`Notice`], one of a fixed number of flags that belong to the
-//! process, and each chunk knows it. The thread reads the flag after it has released the chunk. If
-//! it is set, the thread looks up the listening pools in a list, and rings their bells (see
-//! `memory_bell`). Two pools that share a flag ring for each other.
-//!
-//! A forked child has none of its parent's threads, and those may hold the locks that it inherits.
-//! So the list of pools is kept per process.
 
 #![forbid(unsafe_code)]
 
@@ -75,7 +52,6 @@ pub(crate) type Delivery = Result<ClosedChunk, AllocError>;
 /// A pool's waiting requests.
 pub(crate) struct WaitingRoom {
     queue: Mutex<Queue>,
-    /// Signalled when the helper exits.
     unhelped: Condvar,
     /// The token of the looking thread. Written under the queue's lock.
     looker: AtomicU64,
@@ -95,15 +71,15 @@ struct Queue {
 struct Waiter {
     class: usize,
     len: usize,
-    /// Present for a future; a thread sleeps on the bell instead.
+    /// `None` for a thread, which sleeps on the bell.
     waker: Option<AtomicWaker>,
     outcome: Mutex<Option<Delivery>>,
 }
 
-/// Calls the user's waker. A panic is caught here; the panic hook has already reported it.
+/// Calls a user's waker, and catches a panic, which the panic hook has already reported.
 pub(crate) fn wake(waker: Waker) {
     if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(|| waker.wake())) {
-        // The payload is also the user's. If dropping it panics, the second payload is forgotten.
+        // The payload is the user's too. If dropping it panics, the second payload is forgotten.
         if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(|| drop(payload))) {
             mem::forget(payload);
         }
@@ -128,19 +104,18 @@ impl WaitingRoom {
         }
     }
 
-    /// Returns the bell of a pool without a control object.
     pub(crate) fn own_bell(&self) -> &MemoryBell {
         &self.own_bell
     }
 
-    /// Ends all waits, now and later. Returns when the helper thread has exited.
+    /// Ends all current and future waits. Blocks until the helper thread has exited.
     pub(crate) fn close(&self, pool: &Pool) {
         let mut queue = self.queue.lock();
         queue.is_closed = true;
         while let Some(waiter) = queue.waiters.front().cloned() {
             *waiter.outcome.lock() = Some(Err(AllocErrorKind::WaitsEnded.into()));
             queue.remove(pool, 0);
-            // The waker may hold the user's last reference, so it is dropped unlocked too.
+            // The waker may hold the user's last reference, so it is also dropped unlocked.
             MutexGuard::unlocked(&mut queue, move || waiter.wake());
         }
         pool.memory_bell().toll();
@@ -156,8 +131,8 @@ impl WaitingRoom {
         self.looker.load(Ordering::Relaxed) == fork::own_token()
     }
 
-    /// Looks for memory on behalf of all, unless the bell has not rung since the last look and that
-    /// was only just now. Returns the count to sleep on.
+    /// Looks for memory on behalf of all, unless the last look is recent and the bell has not rung
+    /// since. Returns the count to sleep on.
     fn look(&self, pool: &Arc<Pool>, is_forced: bool) -> u32 {
         let bell = pool.memory_bell();
         let mut queue = self.queue.lock();
@@ -172,8 +147,7 @@ impl WaitingRoom {
         self.looker.store(fork::NOBODY, Ordering::Relaxed);
         drop(queue);
         let delivered = served.unwrap_or_else(|payload| panic::resume_unwind(payload));
-        // A thread that went to sleep before this look began has been woken, unless the count is
-        // the same.
+        // A thread that fell asleep before this look began is awake, unless the count is the same.
         if last.is_some() && delivered.iter().any(|waiter| waiter.waker.is_none()) {
             bell.toll();
         }
@@ -186,13 +160,13 @@ impl WaitingRoom {
         self.unhelped.notify_all();
     }
 
-    /// The helper thread's loop, which runs for as long as futures wait.
+    /// The helper thread's loop.
     fn help(&self, pool: Arc<Pool>) {
         loop {
             let count = self.look(&pool, false);
             let mut queue = self.queue.lock();
             if !queue.waiters.iter().any(|waiter| waiter.waker.is_some()) {
-                // In this order: a thread that closes the pool must find that it has the last
+                // Before the queue shows it, so that a thread that closes the pool has the last
                 // reference.
                 drop(pool);
                 return self.helper_ends(&mut queue);
@@ -204,7 +178,7 @@ impl WaitingRoom {
 }
 
 impl Queue {
-    /// Tries each request in turn, and removes those that are done.
+    /// Tries each request, and removes those that are done.
     fn serve(&mut self, pool: &Arc<Pool>) -> Vec<Arc<Waiter>> {
         // The shortest refused request, by grain: none as long or longer is tried.
         let mut refused = [usize::MAX; 2];
@@ -238,7 +212,7 @@ impl Queue {
     }
 }
 
-/// A request's place in the queue, which it leaves on drop.
+/// A request's place in the queue. Leaves it on drop.
 pub(crate) struct Ticket {
     pool: Arc<Pool>,
     waiter: Arc<Waiter>,
@@ -250,7 +224,7 @@ impl Ticket {
         let room = &pool.waiting;
         let waker = (!is_thread).then(AtomicWaker::new);
         let waiter = Arc::new(Waiter { class, len, waker, outcome: Mutex::new(None) });
-        // In this order: if a step below fails, the queue is unlocked before the place leaves it.
+        // First, so that if a step below fails, the queue is unlocked before the ticket leaves it.
         let ticket = Self { pool: pool.clone(), waiter };
         let mut queue = room.queue.lock();
         if queue.is_closed {
@@ -270,17 +244,17 @@ impl Ticket {
         Ok(ticket)
     }
 
-    /// Blocks until the request is done, or until the deadline. Returns `None` if nothing was
-    /// delivered in time.
+    /// Blocks until the request is done. Returns `None` if nothing was delivered by the deadline.
     pub(crate) fn wait(self, until: Option<Deadline>) -> Option<Delivery> {
         self.wait_and(until, || LOOK_AGAIN)
     }
 
-    /// The same. Calls `collect` before each look, which returns how long to sleep at most after it.
+    /// Waits as [`wait`](Self::wait) does. Calls `collect` before each look; it returns the longest
+    /// sleep after that look.
     pub(crate) fn wait_and(self, until: Option<Deadline>, mut collect: impl FnMut() -> Duration) -> Option<Delivery> {
         let mut is_first = true;
         loop {
-            // In this order, so that a last look happens after the deadline.
+            // First, so that the last look is after the deadline.
             let is_over = until.is_some_and(Deadline::has_passed);
             let pause = collect();
             let count = self.pool.waiting.look(&self.pool, is_first || is_over);
@@ -292,10 +266,10 @@ impl Ticket {
         }
     }
 
-    /// Takes the delivery. If there is none yet, `waker` is woken on delivery.
+    /// Takes the delivery, or registers `waker` for it.
     pub(crate) fn poll(&self, waker: &Waker) -> Option<Delivery> {
         if let Some(own) = &self.waiter.waker {
-            // In this order: a delivery after the check below wakes it.
+            // First, so that a delivery after the check below wakes it.
             own.register(waker);
         }
         self.waiter.outcome.lock().take()
@@ -307,7 +281,7 @@ impl Ticket {
         let mut queue = room.queue.lock();
         if let Some(at) = queue.waiters.iter().position(|waiter| Arc::ptr_eq(waiter, &self.waiter)) {
             queue.remove(&self.pool, at);
-            // Requests behind it may fit now, and the helper may find no future left.
+            // Requests behind it may fit now, and the helper may have no future left.
             if !queue.waiters.is_empty() || queue.helper.is_some() {
                 self.pool.memory_bell().toll();
             }
@@ -317,7 +291,7 @@ impl Ticket {
 }
 
 impl Drop for Ticket {
-    /// Cancels the wait, and releases what was delivered.
+    /// Cancels the wait, and releases a delivered chunk.
     fn drop(&mut self) {
         // In a forked child the queue is the parent's.
         if self.pool.is_ours() {
@@ -328,7 +302,6 @@ impl Drop for Ticket {
     }
 }
 
-/// Starts a thread that looks for memory for as long as futures wait.
 fn start_helper(pool: &Arc<Pool>) -> Result<ThreadId, AllocError> {
     let thread = thread::Builder::new().name("shm-pool-wait".to_owned()).stack_size(STACK);
     let (room, pool) = (pool.waiting.clone(), pool.clone());
@@ -344,8 +317,8 @@ fn start_helper(pool: &Arc<Pool>) -> Result<ThreadId, AllocError> {
 
 // ---- notifying requests that wait ------------------------------------------------------------
 
-/// The number of pools with this notice that listen. Every drop of a buffer reads it, so it has its
-/// cache lines to itself.
+/// The number of listening pools with this notice. Every drop of a buffer reads it, so it has its
+/// own cache lines.
 #[repr(align(128))]
 struct Flag(AtomicUsize);
 
@@ -354,20 +327,23 @@ const UNSET: Flag = Flag(AtomicUsize::new(0));
 
 static FLAGS: [Flag; 256] = [UNSET; 256];
 
+/// The listening pools. Per process, because a forked child may inherit the lock locked.
 static POOLS: PerProcess<Mutex<Vec<Weak<Pool>>>> = PerProcess::new();
 
-/// The flag by which a pool announces that a request waits for its memory.
+/// The flag by which a pool announces that a request waits. A thread that releases a chunk may not
+/// touch the pool afterwards, which may have been dropped. So each chunk has a copy of its pool's
+/// notice, an index of a flag of the process. If the flag is set, the thread finds the pools in a
+/// list. Pools that share a flag ring for each other.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Notice(u8);
 
 impl Notice {
-    /// Returns the next notice, in turn.
     pub(crate) fn new() -> Self {
         static NEXT: AtomicU8 = AtomicU8::new(0);
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Notifies the listening pools that a chunk was released. Its pool may have been dropped.
+    /// Rings for the waiting requests after a chunk was released.
     #[inline]
     pub(crate) fn came_back(self) {
         light_barrier();
@@ -386,16 +362,16 @@ impl Notice {
     fn ring(self) {
         // In a forked child, the flag may be set by the parent, which has no list here.
         let Some(pools) = POOLS.existing() else { return };
-        // Under the lock, which a closing pool needs to leave the list: so this reference is never
-        // a pool's last one.
+        // Under the lock, which a closing pool needs to leave the list. So this is never the last
+        // reference.
         let pools = pools.lock();
         let listening = pools.iter().filter_map(Weak::upgrade).filter(|pool| pool.notice == self);
         listening.for_each(|pool| pool.memory_bell().ring());
     }
 }
 
-/// Makes each thread that releases memory of the pool ring its bell from now on. Memory released
-/// earlier is visible to a look that begins after this call.
+/// Makes each thread that releases memory of the pool ring its bell from now on. A look that begins
+/// after this call sees what was released before.
 fn listen(pool: &Arc<Pool>) {
     POOLS.get().lock().push(Arc::downgrade(pool));
     pool.notice.flag().fetch_add(1, Ordering::Relaxed);
