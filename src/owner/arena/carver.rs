@@ -1,23 +1,15 @@
 //! Carves a range of memory into pieces of whole units. The only file that uses talc.
 //!
-//! talc keeps its lists and tags in the memory that it manages, which here is not the shared
-//! memory. Each carver has a *shadow*: private memory with one talc unit of 32 bytes for each unit
-//! of the range. Whatever talc allocates in the shadow stands for the same part of the range.
-//! Therefore
+//! talc keeps its lists and tags in the memory that it manages, which here is not the shared memory
+//! but a *shadow*: private memory with a talc unit of 32 bytes for each unit of the range. What
+//! talc allocates in the shadow stands for the same part of the range. Therefore
 //!
-//! * a process that can write to the range cannot damage the allocator,
-//! * the range's own bytes are never touched: its pages may be holes, and its last reader may still
-//!   be reading,
+//! * a process that can write to the range cannot damage the allocator;
+//! * the range's own bytes are never touched: its pages may be holes, or still be read;
 //! * a range of `n` units holds `n` of them: tags and alignment take nothing.
 //!
-//! Pieces never overlap, by talc's contract alone: a piece of `n` units is an allocation of `32 n -
-//! 8` bytes, aligned to 32.
-//!
-//! # Making room for a longer piece
-//!
-//! If no gap is long enough, some pieces have to be freed. Their owner [marks](Mark) the idle ones,
-//! and [`Carver::window`] finds the range whose loss costs the least. Until its pieces are freed,
-//! the range can be [closed](Carver::close) to carving.
+//! By talc's contract alone, pieces never overlap: one of `n` units is an allocation of `32 n - 8`
+//! bytes, aligned to 32.
 
 use crate::os::mapping::Mapping;
 use std::alloc::Layout;
@@ -29,10 +21,10 @@ use talc::base::{Talc, CHUNK_UNIT};
 use talc::source::Manual;
 use talc::DefaultBinning;
 
-/// Bytes that talc writes before the first unit: the tag at a heap's base.
+/// The tag that talc writes before the first unit, in bytes.
 const TAG: usize = std::mem::size_of::<usize>();
 
-/// Bytes of the shadow for talc's lists, a multiple of talc's unit.
+/// Bytes of the shadow for talc's lists.
 const LISTS: usize = talc::min_first_heap_size::<DefaultBinning>().div_ceil(CHUNK_UNIT) * CHUNK_UNIT;
 
 /// A shadow of at least this many bytes is mapped, so that untouched pages take no memory.
@@ -43,12 +35,11 @@ pub(super) struct Carver {
     talc: Talc<Manual, DefaultBinning>,
     shadow: Shadow,
     units: usize,
-    /// The carved pieces, by first unit.
+    /// By first unit.
     pieces: BTreeMap<usize, Piece>,
     carved: usize,
     /// The number of pieces with each [`Mark`].
     marked: [usize; 4],
-    /// The range closed to carving.
     closed: Range<usize>,
 }
 
@@ -57,24 +48,24 @@ struct Piece {
     mark: Mark,
 }
 
-/// The owner's knowledge of a piece.
+/// Whether a piece can be freed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mark {
-    /// Can be freed at once.
+    /// At once.
     Idle,
-    /// Can be freed once its user releases it.
+    /// Once its user releases it.
     InUse,
     Pinned,
-    /// Pinned for as long as the segment lasts: its reader cannot be tracked.
+    /// Pinned for good: its reader cannot be tracked.
     GivenUp,
 }
 
-/// The cost of a range: the units in use; among ranges with none in use, the length of the gap left
-/// once idle pieces are freed; among equal gaps, the idle units.
+/// The cost of a range: the units in use; if none, the length of the gap left once idle pieces are
+/// freed; among equal gaps, the idle units.
 pub(super) type Cost = (usize, usize, usize);
 
-/// talc's memory: its lists, a unit for the tag, and the shadow of each unit. No other code reads
-/// or writes it.
+/// talc's memory: its lists, a unit for the tag, and the shadow of each unit. No other code
+/// accesses it.
 struct Shadow {
     start: NonNull<u8>,
     /// The memory is in one of these two.
@@ -91,7 +82,7 @@ struct Unit {
 unsafe impl Send for Shadow {}
 
 impl Shadow {
-    /// Returns `None` if the system has no memory for it.
+    /// Returns `None` if there is no private memory.
     fn new(units: usize) -> Option<Self> {
         let count = units.checked_add(LISTS / CHUNK_UNIT + 1)?;
         let mut heap = Vec::new();
@@ -111,7 +102,7 @@ impl Shadow {
     }
 }
 
-/// Returns the layout of the shadow allocation that stands for a piece of `units` units.
+/// Returns the layout of the allocation that stands for a piece of `units` units.
 fn shadow_of(units: usize) -> Option<Layout> {
     let bytes = units.checked_mul(CHUNK_UNIT)?.checked_sub(TAG)?;
     Layout::from_size_align(bytes, CHUNK_UNIT).ok()
@@ -122,12 +113,11 @@ pub(super) fn overlap(one: &Range<usize>, other: &Range<usize>) -> bool {
 }
 
 impl Carver {
-    /// Creates a carver with nothing carved. Returns `None` if the system has no private memory for
-    /// the shadow.
+    /// Creates a carver. Returns `None` if there is no private memory for the shadow.
     pub(super) fn new(units: usize) -> Option<Self> {
         let shadow = Shadow::new(units)?;
         let mut talc = Talc::new(Manual);
-        // SAFETY: this first part of the shadow is talc's for as long as the carver lives.
+        // SAFETY: this first part of the shadow is talc's for the carver's lifetime.
         unsafe { talc.claim(shadow.start.as_ptr(), LISTS) };
         // The rest of the list part stands for no units, so it is allocated for good.
         let unit = Layout::new::<[usize; 3]>();
@@ -135,8 +125,8 @@ impl Carver {
         while unsafe { talc.try_allocate(unit) }.is_some() {}
         // SAFETY: `new` reserves a unit for the tag before the first one.
         let tag = unsafe { shadow.unit(0).sub(TAG) };
-        // SAFETY: this second part of the shadow is talc's for as long as the carver lives, and
-        // does not overlap the first.
+        // SAFETY: this second part of the shadow is talc's for the carver's lifetime, and does not
+        // overlap the first.
         unsafe { talc.claim(tag, TAG + units * CHUNK_UNIT) };
         Some(Self { talc, shadow, units, pieces: BTreeMap::new(), carved: 0, marked: [0; 4], closed: 0..0 })
     }
@@ -144,8 +134,8 @@ impl Carver {
     /// Carves a piece of `units` units and returns its first unit, or `None` if no gap is that
     /// long. Uses the closed range only if `anywhere`.
     pub(super) fn carve(&mut self, units: usize, anywhere: bool) -> Option<usize> {
-        // talc cannot be told where to search, so each gap that it finds in the closed range is set
-        // aside for the duration, up to the end of that range.
+        // talc chooses where to search, so each gap that it finds in the closed range is set aside
+        // for the duration, up to the end of that range.
         let closed = if anywhere { 0..0 } else { self.closed.clone() };
         let mut aside = Vec::new();
         let found = loop {
@@ -171,7 +161,7 @@ impl Carver {
         let piece = unsafe { self.talc.try_allocate(layout) }?;
         let at = (piece.as_ptr() as usize).wrapping_sub(self.shadow.unit(0) as usize) / CHUNK_UNIT;
         let is_inside = at.checked_add(units).is_some_and(|end| end <= self.units);
-        // Only if talc used memory outside its claim: rather leak it than hand it out.
+        // If talc used memory outside its claim, leak it.
         debug_assert!(is_inside, "talc carved outside the range");
         is_inside.then_some(at)
     }
@@ -191,13 +181,12 @@ impl Carver {
         }
     }
 
-    /// Returns `true` if there is a gap for a piece of `units` units. Asking talc is faster than
-    /// scanning all pieces.
+    /// Returns `true` if there is a gap of `units` units. talc finds it faster than a scan of all
+    /// pieces.
     pub(super) fn has_gap(&mut self, units: usize) -> bool {
         self.carve(units, false).map(|at| self.free(at)).is_some()
     }
 
-    /// Frees the piece that begins at `at`.
     pub(super) fn free(&mut self, at: usize) {
         let Some(piece) = self.pieces.remove(&at) else { return };
         self.carved -= piece.units;
@@ -209,7 +198,6 @@ impl Carver {
         self.units
     }
 
-    /// Returns the number of units that are not carved.
     pub(super) fn free_units(&self) -> usize {
         self.units - self.carved
     }
@@ -220,7 +208,7 @@ impl Carver {
 
     // ---- making room for a longer piece ---------------------------------------------------------
 
-    /// Closes a range to carving.
+    /// Closes a range to carving, instead of the previous one.
     pub(super) fn close(&mut self, range: Range<usize>) {
         self.closed = range;
     }
@@ -260,8 +248,7 @@ impl Carver {
         (price <= self.units).then_some(price)
     }
 
-    /// Returns the cost of freeing a piece: its units if it is in use, more than all units if it is
-    /// pinned.
+    /// Returns the cost of freeing a piece in units, above all units if it is pinned.
     fn price(&self, piece: &Piece) -> usize {
         match piece.mark {
             Mark::InUse => piece.units,
@@ -270,10 +257,10 @@ impl Carver {
         }
     }
 
-    /// Finds where `need` units would fit if the pieces there were freed: the cheapest range at the
-    /// start or end of a gap between pieces that are not idle. The range is widened to whole
-    /// pieces, so it may be longer than `need`. It includes pieces in use only if `in_use`, the
-    /// closed range only if `anywhere`, and pinned pieces never.
+    /// Finds the cheapest range where `need` units fit if its pieces are freed, at the start or end
+    /// of a gap between pieces that are not idle. It is widened to whole pieces, so it may be
+    /// longer than `need`. It includes pieces in use only if `in_use`, the closed range only if
+    /// `anywhere`, and pinned pieces never.
     pub(super) fn window(&self, need: usize, in_use: bool, anywhere: bool) -> Option<(Cost, Range<usize>)> {
         let closed = if anywhere { 0..0 } else { self.widened(self.closed.clone()) };
         let pieces =
@@ -319,13 +306,13 @@ impl Carver {
         self.pieces_in(&window).fold(window.clone(), whole)
     }
 
-    /// Returns the pieces that lie in a range or overlap it.
+    /// Returns the pieces that overlap a range.
     fn pieces_in<'a>(&'a self, range: &'a Range<usize>) -> impl Iterator<Item = Range<usize>> + 'a {
         let pieces = self.pieces.range(..range.end).rev().map(|(start, piece)| *start..start + piece.units);
         pieces.take_while(|piece| piece.end > range.start)
     }
 
-    /// Returns the gaps between pieces, in order, starting at `from`, which is not inside a piece.
+    /// Returns the gaps in order, starting at `from`, which is not inside a piece.
     pub(super) fn gaps(&self, from: usize) -> impl Iterator<Item = Range<usize>> + '_ {
         let starts = self.pieces.range(from..).map(|(start, _)| *start).chain([self.units]);
         let ends = std::iter::once(from).chain(self.pieces.range(from..).map(|(start, piece)| start + piece.units));
@@ -352,7 +339,7 @@ mod tests {
         }
     }
 
-    /// The possible steps. A number selects one of the existing pieces.
+    /// A number selects one of the existing pieces.
     #[derive(Clone, Debug)]
     enum Step {
         Carve(usize),
@@ -377,7 +364,7 @@ mod tests {
         ]
     }
 
-    /// Each unit is free, or holds the first unit of its piece. A piece may be idle.
+    /// A unit is free, or holds the first unit of its piece. A piece may be idle.
     struct Model {
         units: Vec<Option<usize>>,
         pieces: Vec<(usize, usize, bool)>,
@@ -463,7 +450,6 @@ mod tests {
                         let end = |unit: usize| model.units.get(unit).copied().flatten();
                         let is_cut = |at: usize| at > 0 && end(at).is_some() && end(at) == end(at - 1);
                         prop_assert!(!is_cut(window.start) && !is_cut(window.end), "a piece is cut");
-                        // Once the pieces in the window are freed, `need` fits.
                         let gone: Vec<_> = model.pieces.iter().copied()
                             .filter(|piece| piece.0 < window.end && window.start < piece.0 + piece.1).collect();
                         for (at, len, _) in &gone {

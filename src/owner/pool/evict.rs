@@ -1,35 +1,29 @@
-//! Making room: idle chunks and memory that nothing is carved from go back to the arenas, or to the
-//! system.
-//!
-//! [`Pool::evict_or_put_back`] is the one way for idle chunks to go. What needs room says which, and how many
-//! bytes:
+//! Eviction: idle chunks return to the arenas, and free memory to the system.
 //!
 //! | for | evicted |
 //! |---|---|
-//! | a length that fits nowhere at the cap ([`Pool::make_room`]) | the idle chunks in one place |
-//! | a system that has no memory ([`Pool::relieve_system`]) | as many as it lacks |
-//! | a chunk to be shared, without a free record | one that has a record |
-//! | the end of a window of allocations (see `window`) | those that it has not needed |
-//! | `trim`, `trim_to` | all, or as many as it takes |
+//! | a length that fits nowhere at the cap (`make_room`) | the idle chunks in one site |
+//! | a system out of memory ([`Pool::relieve_system`]) | as many bytes as it lacks |
+//! | a chunk to share, if there is no free record | one that has a record |
+//! | the end of a window of allocations | those not needed in it |
+//! | `trim`, `trim_to` | all, or as many bytes as necessary |
 //!
 //! # Windows
 //!
 //! A *window* is a number of allocations ([`idle_window`](crate::ProviderBuilder::idle_window)).
-//! There is no thread and no clock, and the warm path counts nothing more: each chunk counts its
-//! uses anyway, and every [`COUNTED`](crate::owner::limits::COUNTED)th one counts for all of them.
-//! When a window has ended, an allocation of a size that is not reserved judges what was not needed:
+//! There is no thread and no clock, and the warm path counts nothing more: every [`COUNTED`]th use
+//! of a chunk counts for all chunks. When a window has ended, an allocation of a class without
+//! reservations judges what was not needed. It and later ones return that to the system,
+//! [`AT_ONCE`] at a time.
 //!
-//! | what | has not been needed if |
+//! | not needed | if |
 //! |---|---|
-//! | idle chunks in a class's queue | there were as many whenever one was taken out, or none was: the *low-water mark* |
-//! | the idle chunk in a class's hot slot | no message has used it since the last window |
+//! | chunks in a class's idle queue | there were as many after each take: the *low-water mark* |
+//! | the chunk in a class's hot slot | no message has used it since the last window |
 //! | memory of gaps between chunks | there was as much at the end of the last window |
 //!
-//! This allocation and later ones return it to the system, [`AT_ONCE`] at a time: giving pages back
-//! takes the system some 40 ns each. A chunk that peers still lease when it is dropped waits in the
-//! leased queue and not in its class's; where such chunks are used in turn, all of them count as
-//! needed. What is [reserved](super::reserve) stays. Segments stay, too: without memory they are
-//! only address space.
+//! Leased chunks wait in the leased queue, not in their class's; if such chunks are used in turn,
+//! all of them count as needed.
 
 #![forbid(unsafe_code)]
 
@@ -40,11 +34,11 @@ use crate::owner::control::{OwnerControl, Payload};
 use crate::owner::limits::{Grain, Need, COUNTED};
 use std::sync::atomic::Ordering;
 
-/// The most memory that one allocation gives back, in bytes.
+/// The most bytes that one allocation returns to the system.
 const AT_ONCE: usize = 1 << 20;
 
-/// A window has this many counts for each chunk, at least: chunks that are used in turn are counted
-/// all at once, and each of them must be used between the ends of two windows.
+/// A window has at least this many counts for each chunk: each chunk has to be used between the
+/// ends of two windows, and chunks used in turn are counted at the same time.
 const LEAST_PER_CHUNK: u64 = 2;
 
 /// Less than this share of the cap is not worth a system call.
@@ -53,8 +47,8 @@ const LEAST_SHARE: usize = 1024;
 impl Pool {
     // ---- idle chunks ----------------------------------------------------------------------------
 
-    /// Evicts the idle chunks that `choose` picks, the largest first, until they have `most` bytes.
-    /// Returns their bytes.
+    /// Evicts the idle chunks that `choose` picks, the largest first, up to `most` bytes. Returns
+    /// their bytes.
     pub(super) fn evict(&self, most: usize, mut choose: impl FnMut(&Chunk) -> bool) -> usize {
         let mut evicted = 0;
         for (class, _) in self.evictable_classes() {
@@ -64,10 +58,11 @@ impl Pool {
         evicted
     }
 
-    /// Evicts large idle chunks until half of the cap is free. Without this, some five times as many
-    /// messages of random sizes are refused, and the p99 doubles (`cargo bench --bench at_the_cap`).
+    /// Evicts large idle chunks until half of the cap is free. Without this, about five times as
+    /// many messages of random sizes are refused, and the p99 doubles (`cargo bench --bench
+    /// at_the_cap`).
     pub(super) fn relieve_crowding(&self) {
-        // In this order: the shelves of small classes are left out of the cache.
+        // The test of the size first, which keeps the shelves of small classes out of the cache.
         let is_large = |class: usize| self.classes[class].shape.need.grain == Grain::Page;
         let mut most = self.arenas.crowding();
         for class in self.used_classes().filter(|&class| is_large(class) && self.evictable(class) > 0) {
@@ -76,19 +71,20 @@ impl Pool {
         self.searched();
     }
 
-    /// The same for one class. Each chunk is taken in turn, and put back if it is not picked: other
-    /// threads find all but that one meanwhile. None is taken where all that are left are reserved.
+    /// Evicts as [`evict`](Self::evict) does, for one class. Takes each chunk in turn and puts it
+    /// back if it is not picked, so other threads miss only that one. Takes none if all that are
+    /// left are reserved.
     pub(super) fn evict_of(&self, class: usize, most: usize, mut choose: impl FnMut(&Chunk) -> bool) -> usize {
         let shelf = &self.shelves[class];
         let mut evicted = 0;
-        // The hot slot's chunk first, while the queue still has others for other threads. Also one
-        // that is retired stays as long as nothing needs its place.
+        // The hot slot's chunk first, while the queue still has others for other threads. A retired
+        // one that is not picked stays, too.
         match if most > 0 && self.evictable(class) > 0 { shelf.take_hot() } else { None } {
             Some(chunk) if choose(&chunk) => evicted += self.evict_or_put_back(chunk.into()),
             Some(chunk) => shelf.give(chunk).unwrap_or_else(Self::put_back),
             None => {}
         }
-        // Bounded: other threads may go on giving back.
+        // Bounded: other threads may go on giving.
         for _ in 0..shelf.queued_count() {
             let is_done = evicted >= most || self.evictable(class) == 0;
             let Some(chunk) = (if is_done { None } else { shelf.take_idle() }) else { break };
@@ -102,11 +98,11 @@ impl Pool {
         evicted
     }
 
-    /// Evicts an idle chunk, unless a peer leases it, or no more of its class are left than are
-    /// reserved. Returns its bytes if it is gone.
+    /// Evicts an idle chunk, unless a peer leases it or it is reserved. Returns its bytes if it was
+    /// evicted. The only code that evicts.
     ///
-    /// Several threads may evict at a time. The registry's lock decides, under which promises are
-    /// made, too; [`evictable`](Self::evictable) is only what they expect.
+    /// The registry's lock, under which promises are made, decides between several threads;
+    /// [`evictable`](Self::evictable) is only an expectation.
     pub(super) fn evict_or_put_back(&self, chunk: OwnedChunk) -> usize {
         let is_reserved = |registry: &Registry, chunk: &Chunk| {
             !chunk.is_retired() && registry.count(chunk.class()) <= self.reserved(chunk.class())
@@ -130,26 +126,25 @@ impl Pool {
         size
     }
 
-    /// Tells requests that wait: one that looked meanwhile has missed what was in this thread's hand.
-    /// Not while this thread looks for them itself, which would wake it over and over.
+    /// Rings for waiting requests: one that looked meanwhile has missed the chunk in this thread's
+    /// hand. Not if this thread looks on their behalf, which would wake it over and over.
     pub(super) fn searched(&self) {
         if !self.waiting.is_looking_here() {
             self.memory_bell().ring();
         }
     }
 
-    /// The classes that have idle chunks which may go, and how many: small page-aligned ones, then the
+    /// Returns the classes with evictable chunks, and how many: small page-aligned ones, then the
     /// others, the largest first.
     pub(super) fn evictable_classes(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
         self.used_classes().map(|class| (class, self.evictable(class))).filter(|&(_, count)| count > 0)
     }
 
-    /// Bytes of all idle chunks.
     pub(super) fn idle_bytes(&self) -> usize {
         self.used_classes().map(|class| self.shelves[class].idle_count() * self.classes[class].shape.size()).sum()
     }
 
-    /// An upper bound on what all idle chunks give, in bytes of whole pages.
+    /// Returns an upper bound on the bytes that all idle chunks free, in whole pages.
     pub(super) fn most_to_evict(&self) -> usize {
         let page = self.limits.page;
         let (mut large, mut small) = (0, 0);
@@ -157,27 +152,26 @@ impl Pool {
             let size = self.classes[class].shape.size();
             *if size < page { &mut small } else { &mut large } += count * size.next_multiple_of(page);
         }
-        // A small chunk that is alone on its page frees it, but all of them no more than the heaps.
+        // A small chunk alone on its page frees it, but all of them at most the heaps.
         let (free, all) = self.arenas.heap_bytes();
         large + (small + free).min(all)
     }
 
-    /// How many chunks of a class may be evicted, as things are now. Others may be faster; `evict`
-    /// decides.
+    /// Returns how many chunks of a class may be evicted at the time of the call.
     pub(super) fn evictable(&self, class: usize) -> usize {
         self.listed(class).saturating_sub(self.reserved(class)).min(self.shelves[class].idle_count())
     }
 
     // ---- a system without memory ----------------------------------------------------------------
 
-    /// Helps a system that is short of memory. Gives it what is free in the arenas or, if that was
-    /// done before, idle chunks that make up for what it lacks. Returns `false` if all that is idle
-    /// would not do; then nothing was evicted.
+    /// Helps a system out of memory: returns free memory of the arenas or, if that was done before,
+    /// of enough idle chunks. Returns `false` if all idle memory is too little; then nothing was
+    /// evicted.
     pub(super) fn relieve_system(&self, need: Need, was_punched: bool, error: &OsError) -> bool {
         if !was_punched && self.punch(usize::MAX) > 0 {
             return true;
         }
-        // Nothing that is known of is left, unless it was the file system that is full.
+        // Only the file system can be asked what it has left.
         let is_full = error.errno() == Some(libc::ENOSPC);
         let left = is_full.then(|| self.arenas.left_in_the_system()).flatten();
         let left = left.map_or(0, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
@@ -191,12 +185,12 @@ impl Pool {
 
     // ---- back to the system ---------------------------------------------------------------------
 
-    /// Takes back what dead peers leased. Returns how many chunks they still held.
+    /// Reclaims chunks of dead peers and borrowers. Returns how many there were.
     pub(crate) fn reclaim(&self) -> usize {
         self.reclaim_loans() + self.control().map_or(0, OwnerControl::reclaim)
     }
 
-    /// Gives all idle memory back to the system. Returns how many bytes that was.
+    /// Returns all idle memory to the system, and its bytes.
     pub(crate) fn trim(&self) -> usize {
         let before = self.account.held();
         self.reclaim();
@@ -207,15 +201,13 @@ impl Pool {
         bytes
     }
 
-    /// Gives idle memory back to the system until no more than `most` bytes are held, as far as
-    /// that goes: first the memory of gaps, then idle chunks, the largest first. Returns how many
-    /// bytes that was.
+    /// Returns idle memory to the system until at most `most` bytes are held: first gaps, then idle
+    /// chunks, the largest first. Returns the number of bytes.
     pub(crate) fn trim_to(&self, most: usize) -> usize {
         let before = self.account.held();
         self.reclaim();
         self.return_leased();
         loop {
-            // Memory goes in whole pages.
             let surplus = || self.account.held().saturating_sub(most).next_multiple_of(self.limits.page);
             self.punch(surplus());
             if surplus() == 0 || self.evict(surplus(), |_| true) == 0 {
@@ -224,19 +216,18 @@ impl Pool {
         }
     }
 
-    /// Gives all idle chunks back to the arenas.
+    /// Returns all idle chunks to the arenas.
     pub(crate) fn evict_all(&self) {
         self.return_leased();
         self.evict(usize::MAX, |_| true);
     }
 
-    /// Gives the memory of gaps in the arenas back to the system, `most` bytes of it.
+    /// Returns up to `most` bytes of memory in gaps to the system. Returns how many.
     pub(super) fn punch(&self, most: usize) -> usize {
         self.arenas.punch(&self.account, most)
     }
 
-    /// Gives memory that is not carved back to the system: whole segments, if they may go, and
-    /// gaps.
+    /// Returns uncarved memory to the system: whole segments, if they may be removed, and gaps.
     pub(super) fn give_memory_back(&self) {
         if !self.source.keeps_segments() {
             self.give_up_arenas(false);
@@ -244,9 +235,8 @@ impl Pool {
         self.punch(usize::MAX);
     }
 
-    /// Gives up the segments that nothing is carved from: all, or with `unused` those that were made
-    /// for an allocation which then failed. Peers may still have them mapped and would keep their
-    /// memory, so that is given back first.
+    /// Removes empty segments: all or, with `unused`, those created for an allocation that failed.
+    /// Their memory is discarded first, because peers may still have them mapped.
     pub(super) fn give_up_arenas(&self, unused: bool) {
         while let Some((payload, filled)) = self.arenas.take_empty(unused) {
             event!(info, provider = %self.id(), segment = payload.serial(), len = payload.len(), "segment given up");
@@ -259,7 +249,6 @@ impl Pool {
         }
     }
 
-    /// Tells peers that a segment goes.
     pub(super) fn retire_segment(&self, payload: &Payload) {
         if let Some(control) = self.control() {
             control.unlist(payload);
@@ -270,7 +259,7 @@ impl Pool {
 // ---- windows ------------------------------------------------------------------------------------
 
 impl Pool {
-    /// Counts [`COUNTED`] uses, of which one was of this class.
+    /// Counts [`COUNTED`] uses, one of them of this class.
     #[cold]
     #[inline(never)]
     pub(super) fn count_uses(&self, class: usize) {
@@ -281,18 +270,17 @@ impl Pool {
         }
     }
 
-    /// Notes how many chunks are left in a class's queue, of which one was just taken.
+    /// Notes how many chunks a take has left in a class's queue.
     #[inline]
     pub(super) fn note_low_water(&self, class: usize) {
         let (low, left) = (&self.classes[class].low, self.shelves[class].queued_count());
-        // A mark that another thread overwrites only delays what goes.
+        // A mark lost to another thread only delays an eviction.
         if left < low.load(Ordering::Relaxed) {
             low.store(left, Ordering::Relaxed);
         }
     }
 
     fn return_unneeded(&self, counted: u64) {
-        // One thread is enough.
         let Some(mut last) = self.windows.last.try_lock() else { return };
         let window =
             (self.limits.idle_window / COUNTED).max(self.registry.lock().chunks().count() as u64 * LEAST_PER_CHUNK);
@@ -310,11 +298,11 @@ impl Pool {
         last.bytes = last.bytes.saturating_sub(AT_ONCE);
         let next = if last.is_done() { counted + window } else { counted + 1 };
         self.windows.next.store(next, Ordering::Relaxed);
-        // A request that looked meanwhile has missed what was in this thread's hand.
+        // A request that looked meanwhile has missed the chunk in this thread's hand.
         self.memory_bell().ring();
     }
 
-    /// Finds out what the window that ends has not needed.
+    /// Judges what the window that ends has not needed.
     fn judge(&self, last: &mut LastWindow) {
         let gaps = self.arenas.filled_gaps();
         last.bytes = gaps.min(last.gaps);
@@ -334,7 +322,7 @@ impl Pool {
             tally.unneeded.store(low, Ordering::Relaxed);
             unneeded += low * self.classes[class].shape.size();
         }
-        // Only now: a chunk that peers leased until it was needed again was never in a queue.
+        // Only now: a chunk that was leased until it was needed again never was in a queue.
         self.collect_loans();
         self.return_leased();
         last.has_chunks = unneeded >= self.limits.max_bytes / LEAST_SHARE;
@@ -345,14 +333,14 @@ impl Pool {
         }
     }
 
-    /// Evicts idle chunks that the last window has not needed. Returns their bytes; when these are
-    /// fewer than [`AT_ONCE`], there are no more.
+    /// Evicts chunks that the last window has not needed. Returns their bytes; fewer than
+    /// [`AT_ONCE`] if there are no more.
     fn evict_unneeded(&self) -> usize {
         let mut evicted = 0;
         for class in self.used_classes() {
             let unneeded = &self.classes[class].unneeded;
             while evicted < AT_ONCE && unneeded.load(Ordering::Relaxed) > 0 && self.evictable(class) > 0 {
-                // The oldest first. Other threads may have taken some meanwhile.
+                // The oldest first. Other threads may have taken some.
                 let Some(chunk) = self.shelves[class].take_idle() else { break };
                 unneeded.fetch_sub(1, Ordering::Relaxed);
                 evicted += self.evict_or_put_back(chunk);
