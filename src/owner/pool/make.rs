@@ -1,34 +1,8 @@
-//! Making a chunk when none is idle, out of the arenas, which grow up to the cap.
+//! Making a chunk when none is idle, from the arenas, which grow up to the cap; making room for it
+//! at the cap; and reservations.
 //!
-//! There are two kinds. A chunk of its class's size stays in the pool until its room is needed. A
-//! *one-off* is as long as its message, and no shelf keeps it.
-//!
-//! # At the cap
-//!
-//! Memory changes hands inside the arenas. It takes no system call, except for pages that have no
-//! memory yet, and where arenas give way to a longer one.
-//!
-//! 1. *Marking.* Class by class, the largest first, each idle chunk is taken from its shelf, marked
-//!    in the arenas and put back. This ends as soon as there is a window without any other chunk.
-//! 2. *A window of idle chunks* becomes a region (see `arena::region`), so that no other request
-//!    gets its room. The chunks in it are retired: whether they are still idle or taken meanwhile, no
-//!    shelf keeps them any more. Those that are idle are evicted, and the request has its room.
-//! 3. *If there is no such window,* nothing is evicted. A request that is refused again gets a
-//!    region with few bytes in use. The chunks in it are retired; as they are dropped they return to
-//!    the arena, until one of the next requests finds a window there.
-//!
-//! One thread makes room at a time. Other threads take and give back meanwhile, and miss at most one
-//! chunk at a time.
-//!
-//! # Reservations
-//!
-//! A reservation is a number for a class, not a mark on chunks: so many of its chunks exist, in use
-//! or idle, until the reservation ends. They are made when it is made, with all that a message
-//! needs: memory that is present, a record, and the queue for those that peers lease. Chunks of the
-//! class that exist already, in use or not, get what they lack. From then on no chunk of the class is
-//! evicted below that number ([`Pool::evict_or_put_back`]), and no message of another class takes one.
-//! A search of the leased queue for the class covers all of it, so that none is made while one is
-//! free.
+//! A chunk of its class's size stays in the pool until its room is needed. A *one-off* is as long
+//! as its message, and no shelf keeps it.
 
 #![forbid(unsafe_code)]
 
@@ -44,14 +18,13 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-/// A segment that is never given up is made no shorter than this share of its intended length.
+/// A segment that is never removed has at least this share of its intended length.
 const KEPT_SHARE: usize = 32;
 
-/// How often room is made for one request. Other threads may take what was made.
+/// How often room is made for one request. Other threads may take the room.
 const TRIES: usize = 8;
 
-/// The same for large chunks where memory is crowded. If all messages are of one size, it does not
-/// matter where a chunk lies.
+/// The same for large chunks if memory is crowded.
 const RECURS_WITHIN_WHERE_CROWDED: u64 = 1;
 
 /// The chunk to make.
@@ -59,20 +32,20 @@ const RECURS_WITHIN_WHERE_CROWDED: u64 = 1;
 struct Wanted {
     class: usize,
     need: Need,
-    /// As long as its message, and destroyed when it is given back.
-    pub(super) is_one_off: bool,
-    /// A free chunk of a slightly larger class will do, too.
-    pub(super) may_be_larger: bool,
+    /// As long as its message, and destroyed on release.
+    is_one_off: bool,
+    /// A free chunk of a slightly larger class serves, too.
+    may_be_larger: bool,
 }
 
 /// Where a chunk may be carved.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Where {
-    /// In the arenas there are, outside the region of another class (see `arena::region`).
+    /// In existing arenas, outside the region of another class.
     Arenas,
     /// There, or in a new arena.
     Grow,
-    /// In the arenas there are, in any region.
+    /// In existing arenas, including any region.
     Anywhere,
 }
 
@@ -80,11 +53,11 @@ enum Where {
 enum NoMemory {
     /// It does not fit under the cap.
     Cap,
-    /// The system refused. Boxed, so that success is returned in few words.
+    /// Boxed, so that success is returned in few words.
     Os(Box<OsError>),
 }
 
-/// The process has no private memory for an arena's books.
+/// The process has no private memory for an arena or a heap.
 fn no_private_memory(object: &str, bytes: usize) -> NoMemory {
     let source = io::Error::from_raw_os_error(libc::ENOMEM);
     let advice = "; private memory to keep account of it".to_owned();
@@ -94,9 +67,8 @@ fn no_private_memory(object: &str, bytes: usize) -> NoMemory {
 impl Pool {
     /// Makes a chunk for a message of `len` bytes, of a class that has none idle.
     ///
-    /// Where the arenas can no longer grow, it is a one-off unless its class recurs. With messages
-    /// of many sizes, a chunk on a shelf is in the way of all others and is rarely used again; when
-    /// it is, its message lies where it fits badly.
+    /// If the arenas can no longer grow, it is a one-off unless its class recurs. With messages of
+    /// many sizes, a chunk on a shelf is in the way of others and is rarely used again.
     #[cold]
     pub(super) fn make_for(self: &Arc<Self>, class: usize, len: usize) -> Result<ClosedChunk, AllocError> {
         let need = self.demand(class, len);
@@ -112,29 +84,28 @@ impl Pool {
         let one_off = Wanted { need, is_one_off: true, ..usual };
         let mut made = self.make(if is_kept { usual } else { one_off });
         if is_kept && need.size < usual.need.size && made.as_ref().is_err_and(AllocError::is_at_the_cap) {
-            // It may fit without what is lost to rounding.
+            // It may fit without the class's rounding.
             made = self.make(one_off).or(made);
         }
         made
     }
 
-    /// The least that a message of `len` bytes of a class takes.
+    /// Returns the least that a message of `len` bytes of a class takes.
     pub(crate) fn demand(&self, class: usize, len: usize) -> Need {
         let Need { size, grain } = self.classes[class].shape.need;
         let unit = if grain == Grain::Line { MIN_SIZE } else { self.limits.page };
         Need { size: len.max(1).next_multiple_of(unit).min(size), grain }
     }
 
-    /// A chunk of the class's size, which stays in the pool.
     fn usual(&self, class: usize) -> Wanted {
         Wanted { class, need: self.classes[class].shape.need, is_one_off: false, may_be_larger: true }
     }
 
-    /// Makes a chunk, and room for it if need be; or takes one that is free meanwhile.
+    /// Makes a chunk, and room for it if necessary; or takes one that became free.
     #[cold]
     fn make(self: &Arc<Self>, mut wanted: Wanted) -> Result<ClosedChunk, AllocError> {
-        // Once each: a process that writes garbage can make it look as if there were always more to
-        // reclaim, and other threads may take the room that was made.
+        // Bounded: a process that writes garbage can make it look as if there were always more to
+        // reclaim, and other threads may take the room.
         let (mut may_reclaim, mut was_punched, mut may_sweep, mut tries) = (true, false, true, TRIES);
         let mut from = if self.arenas.room() == Room::ToGrow { Where::Arenas } else { Where::Grow };
         loop {
@@ -145,7 +116,7 @@ impl Pool {
             if let Some(chunk) = self.take_any(wanted) {
                 return Ok(chunk);
             }
-            // No segment is made while a chunk is free anywhere.
+            // No segment is created while a chunk is free anywhere.
             if from == Where::Arenas {
                 from = Where::Grow;
                 continue;
@@ -166,16 +137,17 @@ impl Pool {
             match failure {
                 NoMemory::Cap if from == Where::Grow && self.arenas.is_kept_from(wanted.class) => {
                     (from, tries) = (Where::Anywhere, TRIES);
-                    // One that is in the way goes when it is dropped, unless there is no other place.
+                    // A chunk in the region leaves it when it is dropped, unless there is no other
+                    // site.
                     wanted.is_one_off |= wanted.may_be_larger && self.arenas.has_other_sites();
                 }
-                // Another thread may have given one back meanwhile.
+                // Another thread may have given one.
                 failure => return self.take_any(wanted).ok_or_else(|| self.failed(wanted, failure)),
             }
         }
     }
 
-    /// The error of a request that has failed. What was made for it is undone.
+    /// Undoes a failed request, and returns its error.
     #[cold]
     fn failed(&self, wanted: Wanted, failure: NoMemory) -> AllocError {
         match failure {
@@ -189,11 +161,11 @@ impl Pool {
         }
     }
 
-    /// Takes any free chunk that will do for a class, however long the search.
+    /// Takes any free chunk that serves a class, however long the search.
     fn take_any(&self, wanted: Wanted) -> Option<ClosedChunk> {
         let class = wanted.class;
         if !wanted.may_be_larger {
-            // A reservation is of chunks beside those there are.
+            // Reserved chunks are beside the existing ones.
             self.return_leased();
             return None;
         }
@@ -221,7 +193,7 @@ impl Pool {
         let Wanted { need, class, .. } = wanted;
         if need.grain == Grain::Page {
             let run = self.find_run(need.size, need.size, class, from)?;
-            // Not before there is a gap: what cannot be served evicts nothing.
+            // Only now: a request that cannot be served evicts nothing.
             if self.arenas.room() == Room::Crowded {
                 self.relieve_crowding();
             }
@@ -239,8 +211,7 @@ impl Pool {
         self.arenas.add_heap(run, need.size).ok_or_else(|| no_private_memory("a heap", len))
     }
 
-    /// A run of `wanted` bytes with its memory reserved, or a shorter one, but of at least `least`
-    /// bytes.
+    /// Finds a run of `wanted` bytes or fewer, but at least `least`, and reserves its memory.
     fn find_run(&self, wanted: usize, least: usize, class: usize, from: Where) -> Result<Carved, NoMemory> {
         let mut len = wanted;
         loop {
@@ -258,7 +229,6 @@ impl Pool {
         }
     }
 
-    /// Reserves memory for the parts of a run that have none.
     fn fill(&self, (run, holes): (Carved, Vec<Range<usize>>)) -> Result<Carved, NoMemory> {
         if holes.is_empty() {
             return Ok(run);
@@ -266,7 +236,7 @@ impl Pool {
         let segment = run.payload().segment();
         for (at, hole) in holes.iter().enumerate() {
             if let Err(error) = segment.reserve(hole.clone()) {
-                // Undoes what was reserved of the hole before the failure.
+                // Undoes a partial reservation.
                 segment.discard(hole.clone());
                 self.arenas.give_up(run, &holes[at..]);
                 return Err(NoMemory::Os(Box::new(error)));
@@ -277,16 +247,15 @@ impl Pool {
         Ok(run)
     }
 
-    /// Adds an arena with room for a run of `len` bytes, unless another thread has done so.
+    /// Adds an arena with room for a run of `len` bytes, unless another thread has.
     fn grow(&self, len: usize) -> Result<(), NoMemory> {
-        // One thread at a time makes an arena. The others then find room in it instead of finding
-        // the cap reached.
+        // One thread at a time creates an arena. The others then find room in it, not the cap.
         let _one_at_a_time = self.growing.lock();
         if self.arenas.has_gap(len) {
             return Ok(());
         }
         let mut arena = self.arenas.next_len(len).ok_or(NoMemory::Cap)?;
-        // A segment that stays must be worth its place.
+        // A segment that stays has to be worth its entry.
         let least = if self.source.keeps_segments() { len.max(arena / KEPT_SHARE) } else { len };
         loop {
             let blank = self.arenas.prepare(arena).ok_or_else(|| no_private_memory("an arena", arena));
@@ -306,8 +275,8 @@ impl Pool {
                     self.arenas.add(Arc::new(payload), blank);
                     return Ok(());
                 }
-                // Address space may be short for so long an arena; or /dev/shm, if the factory
-                // wants room for all of it.
+                // There may be too little address space, or memory if the factory reserves all of
+                // it.
                 Err(NoMemory::Os(error)) if error.is_for_want_of_memory() && arena > least => {
                     arena = round_to_pages(arena / 2).unwrap_or(least).max(len);
                 }
@@ -320,12 +289,20 @@ impl Pool {
 // ---- room at the cap ----------------------------------------------------------------------------
 
 impl Pool {
-    /// Makes room for a chunk of a class that has none idle, when no gap is long enough; in the
+    /// Makes room for a chunk of a class that has none idle, if no gap is long enough; in the
     /// region of another class only if `anywhere`. Returns `false` if that is impossible now.
+    ///
+    /// Memory changes hands inside the arenas. A site that contains only idle chunks becomes a
+    /// region, so that no other request gets its room. The chunks there are retired, whether they
+    /// are still idle or were taken, and the idle ones evicted. If there is no such site, nothing
+    /// is evicted. A class that is refused again gets a region with few bytes in use
+    /// ([`note_refused`](Self::note_refused)), which becomes free as its chunks are dropped.
+    ///
+    /// One thread makes room at a time. Others miss at most one chunk meanwhile.
     fn make_room(&self, wanted: Wanted, anywhere: bool) -> bool {
         let Wanted { class, need, .. } = wanted;
         let _one_at_a_time = self.making_room.lock();
-        // Another thread may have put one back, or given one back.
+        // Another thread may have given one.
         if wanted.may_be_larger && !self.shelves[class].is_empty() {
             return true;
         }
@@ -347,22 +324,22 @@ impl Pool {
         true
     }
 
-    /// If the region of a class is whole arenas that are empty by now, gives them up, and returns
+    /// If the region of a class is whole arenas that are empty by now, removes them and returns
     /// `true`.
     fn give_up_region(&self, class: usize) -> bool {
         self.arenas.is_surrendered(class).then(|| self.give_up_arenas(false)).is_some()
     }
 
-    /// Returns `true` if part of a segment is in the region of a class that was refused lately, and is
-    /// too short to serve that class itself.
+    /// Returns `true` if part of a segment is in the region of a class that was refused lately, and
+    /// is too short for that class.
     #[inline]
     pub(crate) fn wants_back(&self, serial: u64, range: &Range<usize>) -> bool {
         let class = self.arenas.region_at(serial, range);
         class.is_some_and(|class| self.classes[class].shape.size() > range.len())
     }
 
-    /// A place that would be free if idle chunks were. Marks these. It may be whole arenas only if
-    /// `may_surrender`.
+    /// Finds a site that contains only idle chunks. Marks them class by class, the largest first,
+    /// until there is one. It may be whole arenas only if `may_surrender`.
     fn find_idle_site(&self, need: Need, anywhere: bool, may_surrender: bool) -> Option<Site> {
         let (_, spanned) = self.arenas.count_and_len();
         let most = self.arenas.free_bytes() + self.most_to_evict() + (self.limits.max_bytes - spanned);
@@ -371,7 +348,7 @@ impl Pool {
         }
         self.arenas.clear_marks();
         let window = || self.arenas.window(need, false, anywhere);
-        // Something may have been dropped meanwhile, so the first look is at what is free.
+        // First without any idle chunk: one may have been dropped meanwhile.
         let found = window().or_else(|| {
             self.evictable_classes().find_map(|(class, mut left)| {
                 self.evict_of(class, usize::MAX, |chunk| {
@@ -387,8 +364,8 @@ impl Pool {
         found.or_else(|| self.arenas.surrender(need, false).filter(|_| may_surrender))
     }
 
-    /// Notes that a request was refused for good. If its class keeps being refused, it gets a region
-    /// that costs few bytes in use: another one than until now, if it has one that takes too long.
+    /// Notes that a class was refused. If that goes on, it gets a region with few bytes in use, or
+    /// another one if its region takes too long.
     pub(crate) fn note_refused(&self, class: usize, len: usize) {
         let _one_at_a_time = self.making_room.lock();
         if !self.arenas.is_region_due(class) {
@@ -410,8 +387,7 @@ impl Pool {
         }
     }
 
-    /// From now on no shelf keeps the chunks in a place, but for those that are reserved. Returns the
-    /// classes that have chunks there.
+    /// Retires the chunks in a site, except reserved ones. Returns their classes.
     fn retire(&self, site: &Site) -> Vec<usize> {
         let mut classes = Vec::new();
         self.registry.lock().retire(|chunk| {
@@ -428,8 +404,13 @@ impl Pool {
 // ---- reservations -------------------------------------------------------------------------------
 
 impl Pool {
-    /// Reserves `count` more chunks of a class. On an error nothing is reserved, and what was made
-    /// for it is gone.
+    /// Reserves `count` more chunks of a class. On an error nothing is reserved.
+    ///
+    /// A reservation is a number for a class, not a mark on chunks: that many exist, in use or
+    /// idle, each with memory that is present, a record, and space in the leased queue. Existing
+    /// chunks of the class get what they lack. Eviction leaves that many of the class
+    /// ([`evict_or_put_back`](Self::evict_or_put_back)), and no other class takes one. A search of
+    /// the leased queue for the class covers all of it.
     pub(crate) fn reserve(self: &Arc<Self>, class: usize, count: usize) -> Result<(), AllocError> {
         let _one_at_a_time = self.reserving.lock();
         let max = self.classes[class].shape.max_idle;
@@ -440,19 +421,19 @@ impl Pool {
         }
         let mut result = self.make_reserved(class, reserved, wanted);
         if result.as_ref().is_err_and(AllocError::is_at_the_cap) {
-            // It may fit once nothing idle is in the way, and arenas have joined.
+            // It may fit without idle chunks, in joined arenas.
             self.trim();
             result = self.make_reserved(class, reserved, wanted);
         }
-        // A request that looked meanwhile has missed what was in this thread's hand.
+        // A request that looked meanwhile has missed the chunks in this thread's hand.
         self.memory_bell().ring();
         result
     }
 
     fn make_reserved(self: &Arc<Self>, class: usize, reserved: usize, wanted: usize) -> Result<(), AllocError> {
-        // What is retired goes when it is dropped, and has a place in the queue until then.
+        // A retired chunk is destroyed when it is dropped, and occupies the queue until then.
         self.evict_of(class, usize::MAX, Chunk::is_retired);
-        // First the promise, so that what is made is not evicted while it is made.
+        // First, so that new chunks are not evicted at once.
         self.promise(class, wanted);
         let mut taken = Vec::new();
         let result = self.make_ready(class, wanted, &mut taken);
@@ -477,7 +458,6 @@ impl Pool {
         taken: &mut Vec<ClosedChunk>,
     ) -> Result<(), AllocError> {
         while self.registry.lock().count(class) < wanted {
-            // A chunk of another class does not serve a reservation.
             taken.push(self.make(Wanted { may_be_larger: false, ..self.usual(class) })?);
         }
         if self.control().is_some() {
@@ -486,31 +466,31 @@ impl Pool {
         Ok(())
     }
 
-    /// Tells `each` of every chunk of a class, those in use included.
+    /// Calls `each` with every chunk of a class, including those in use.
     pub(crate) fn each_of_class(&self, class: usize, each: impl FnMut(&Chunk)) {
         self.registry.lock().of_class(class).for_each(each);
     }
 
-    /// Ends a reservation of so many chunks. They stay until their room is needed.
+    /// Ends a reservation of `count` chunks. They stay until their room is needed.
     pub(crate) fn end_reservation(&self, class: usize, count: usize) {
         let _one_at_a_time = self.reserving.lock();
         let left = self.reserved(class).saturating_sub(count);
         self.promise(class, left);
-        // Somebody may wait for more than what others could give up until now.
+        // A waiting request may need what could not be evicted until now.
         self.memory_bell().ring();
     }
 
-    /// From now on so many chunks of a class are reserved.
+    /// Sets how many chunks of a class are reserved.
     fn promise(&self, class: usize, count: usize) {
-        // The lock under which `evict` looks at it: what is evicted by the number from before is
-        // off the list, and not counted, when this returns.
+        // Eviction decides under this lock: when this returns, chunks evicted by the previous
+        // number are no longer listed.
         let _decides = self.registry.lock();
         self.classes[class].reserved.store(count, Ordering::Relaxed);
     }
 
-    /// How many chunks of a class are reserved.
+    /// Returns how many chunks of a class are reserved.
     pub(crate) fn reserved(&self, class: usize) -> usize {
-        // Relaxed: where it decides, the registry's lock orders it.
+        // Relaxed: the registry's lock orders it where that matters.
         self.classes[class].reserved.load(Ordering::Relaxed)
     }
 }
