@@ -23,17 +23,14 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Allocates messages in shared memory. Create one per process or per kind of traffic, and share it
-/// by reference or in an `Arc`.
+/// Allocates messages in shared memory. Share one by reference or in an `Arc`.
 ///
-/// Dropping the provider returns its idle memory to the system. Held buffers stay valid; their
-/// memory is returned when the last of them is dropped. Peers keep what they have mapped.
+/// Dropping it returns its idle memory to the system. Held buffers stay valid; their memory is
+/// returned with the last of them. Peers keep what they have mapped.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use shm_pool::Provider;
-///
-/// let provider = Provider::builder().max_bytes(64 << 20).build()?;
+/// let provider = shm_pool::Provider::builder().max_bytes(64 << 20).build()?;
 /// for frame in 0..3u8 {
 ///     // After the first: no system call, no lock, no heap.
 ///     let mut buffer = provider.alloc(640 * 480)?;
@@ -52,7 +49,7 @@ pub struct Provider {
 }
 
 impl Provider {
-    /// Takes over the pool, of which it is the only taker of chunks. Closes the pool on drop.
+    /// Creates the pool's only taker of chunks, which closes the pool on drop.
     pub(super) fn new(pool: Arc<Pool>, names: Namespace) -> Self {
         Self { max_alloc: pool.limits.max_alloc, names, pool: ManuallyDrop::new(pool) }
     }
@@ -73,8 +70,7 @@ impl Provider {
         self.pool.id()
     }
 
-    /// Allocates `len` bytes, aligned to 64, from 0 to the largest allocation. The content is
-    /// unspecified.
+    /// Allocates `len` bytes with unspecified content, aligned to 64.
     ///
     /// If a chunk of the size class is idle, this makes no system call, takes no lock and uses no
     /// heap. Otherwise it takes microseconds, plus in the worst case the sum of these:
@@ -82,20 +78,21 @@ impl Provider {
     /// * some 50 ns for each chunk checked among those that peers leased when they were dropped: 8,
     ///   and one more per 128 bytes of `len`; all of them before a segment is created, and for a
     ///   reserved length;
-    /// * some 0.4 ms per MiB for a new segment, or for parts of one that have no memory yet;
-    /// * at the cap, some 0.2 µs for each idle chunk checked, the largest first, until there is
-    ///   room; and if all of them are too little, about 1 µs for each of up to 64 peers' locks. A
-    ///   length that keeps being refused also costs a pass over all chunks, at most every 250 ms;
+    /// * some 0.4 ms per MiB of new memory;
+    /// * at the cap, some 0.2 µs for each idle chunk checked, until there is room, and if there is
+    ///   none, about 1 µs for each of up to 64 peers. A length that keeps being refused also costs
+    ///   a pass over all chunks every 250 ms;
     /// * if the system has no memory, a [`sweep`](Self::sweep).
     ///
-    /// About every 64th call also returns up to 1 MiB of idle memory to the system, if a
-    /// [window](crate::ProviderBuilder::idle_window) has found any and the length is not reserved.
+    /// About every 64th call also returns up to 1 MiB to the system, if an
+    /// [`idle_window`](crate::ProviderBuilder::idle_window) has found any and the length is not
+    /// reserved.
     ///
     /// # Errors
     ///
-    /// [`AllocErrorKind::TooLarge`] above the largest allocation, [`AllocErrorKind::Exhausted`] if
-    /// the cap is reached and no room can be made, [`AllocErrorKind::Os`] if the system refuses a
-    /// segment or memory for it, [`AllocErrorKind::Forked`] in a forked child.
+    /// [`AllocErrorKind::TooLarge`] above the largest allocation, [`AllocErrorKind::Exhausted`] at
+    /// the cap, [`AllocErrorKind::Os`] if the system refuses a segment or memory,
+    /// [`AllocErrorKind::Forked`] in a forked child.
     #[inline]
     pub fn alloc(&self, len: usize) -> Result<ShmBufMut, AllocError> {
         if len <= self.max_alloc {
@@ -113,13 +110,11 @@ impl Provider {
         self.hand_out(self.pool.take_slow(class, len)?, len)
     }
 
-    /// Allocates `layout.size()` bytes aligned to `layout.align()`, which is at most
-    /// [`MAX_ALIGN`](Self::MAX_ALIGN).
+    /// Allocates `layout.size()` bytes with an alignment up to [`MAX_ALIGN`](Self::MAX_ALIGN).
     ///
     /// # Errors
     ///
-    /// [`AllocErrorKind::UnsupportedAlignment`] for a larger alignment; otherwise as
-    /// [`alloc`](Self::alloc).
+    /// [`AllocErrorKind::UnsupportedAlignment`], and those of [`alloc`](Self::alloc).
     pub fn alloc_layout(&self, layout: Layout) -> Result<ShmBufMut, AllocError> {
         self.alloc_aligned(layout.size(), layout.align())
     }
@@ -138,9 +133,9 @@ impl Provider {
         Request::new(self, len)
     }
 
-    /// Allocates as [`alloc`](Self::alloc) does, and waits at most `timeout` for memory. It wakes
-    /// as soon as this process or another releases memory, and at most 50 milliseconds after a
-    /// peer's death. [`Request`] describes the order in which requests are served.
+    /// Allocates as [`alloc`](Self::alloc) does, and waits at most `timeout` for memory. Wakes as
+    /// soon as any process releases some, and within 50 milliseconds of a peer's death. See
+    /// [`Request`] for the order of service.
     ///
     /// # Errors
     ///
@@ -149,11 +144,11 @@ impl Provider {
         self.request(len).timeout(timeout)
     }
 
-    /// Ends all current and future waits for memory with [`AllocErrorKind::WaitsEnded`].
-    /// Allocations that do not wait are not affected.
+    /// Ends all current and future waits for memory with [`AllocErrorKind::WaitsEnded`]. Other
+    /// allocations are not affected.
     ///
-    /// Blocks until the thread that looks for memory on behalf of futures has exited, except in a
-    /// waker that this thread calls.
+    /// Blocks until the helper thread for futures has exited, unless a waker calls this on that
+    /// thread.
     pub fn end_waits(&self) {
         if let Some(pool) = self.own_pool() {
             pool.waiting.close(pool);
@@ -169,34 +164,31 @@ impl Provider {
         self.request(len).zeroed().now()
     }
 
-    /// Reserves `count` chunks for messages of `len` bytes, aligned to 64. From now on they exist,
-    /// in use or idle, until the [`Reservation`] is dropped. No other length uses them, and neither
-    /// [`trim`](Self::trim) nor a lack of memory destroys them. They count against the cap.
-    /// Reservations of one size class add up.
+    /// Reserves `count` chunks for messages of `len` bytes, aligned to 64, until the
+    /// [`Reservation`] is dropped. They count against the cap. No other length uses them, and
+    /// neither [`trim`](Self::trim) nor a lack of memory destroys them. Reservations of one size
+    /// class add up.
     ///
     /// While one of them is free, a message of that length makes no system call, uses no heap and
     /// causes no page fault, from the first one on. Each chunk comes with
     ///
     /// * memory that is present in this process, and room on its shelf;
     /// * a record for [`descriptor`](crate::ShmBuf::descriptor) and
-    ///   [`grant`](crate::ShmBuf::grant), and room in the queue of dropped messages that peers
-    ///   lease;
-    /// * a search that finds every free one, at some 50 ns for each that is leased or on loan to a
-    ///   channel.
+    ///   [`grant`](crate::ShmBuf::grant), and room in the queue of leased chunks;
+    /// * a search that finds each free one, at some 50 ns for each one that is leased or on loan.
     ///
-    /// A channel's own memory is present from
+    /// A channel's memory is present from
     /// [`SenderBuilder::create`](crate::channel::SenderBuilder::create) on; peers prepare with
     /// [`Client::warm`](crate::Client::warm) and
     /// [`Receiver::warm`](crate::channel::Receiver::warm). Not included: the system call that wakes
-    /// a sleeping receiver, contention for the pool's locks, and chunks of other lengths that a
-    /// search finds and puts away.
+    /// a receiver, contention for locks, and chunks of other lengths that a search finds.
     ///
     /// # Errors
     ///
-    /// [`AllocErrorKind::ReserveTooMany`] if the class has more reserved than `max_idle_per_class`;
-    /// [`AllocErrorKind::ReserveShare`] if there are too few records (`max_shared`); and the errors
-    /// of [`alloc`](Self::alloc), after a [`trim`](Self::trim) and a second try if the chunks do
-    /// not fit under the cap. On an error, nothing is reserved.
+    /// [`AllocErrorKind::ReserveTooMany`] above `max_idle_per_class`;
+    /// [`AllocErrorKind::ReserveShare`] if there are too few records (`max_shared`); and those of
+    /// [`alloc`](Self::alloc), at the cap after a [`trim`](Self::trim) and another try. On an
+    /// error, nothing is reserved.
     pub fn reserve(&self, len: usize, count: usize) -> Result<Reservation, AllocError> {
         let class = self.class(len, 1)?;
         self.pool.reserve(class, count)?;
@@ -204,23 +196,23 @@ impl Provider {
     }
 
     /// Returns idle memory to the system until the provider holds at most `bytes`
-    /// ([`Stats::bytes_held`](crate::Stats::bytes_held)), or nothing more is idle: first the memory
-    /// between chunks, then as many idle chunks as necessary, the largest first. Also reclaims the
-    /// leases of dead peers. Returns the number of bytes, which is whole pages.
+    /// ([`Stats::bytes_held`]), as far as possible: first memory between chunks, then idle chunks,
+    /// the largest first. Also reclaims leases of dead peers. Returns the number of bytes, whole
+    /// pages.
     ///
     /// Reserved chunks stay, and so do segments, which are only address space without memory.
     pub fn trim_to(&self, bytes: usize) -> usize {
         self.own_pool().map_or(0, |pool| pool.trim_to(bytes))
     }
 
-    /// Returns all idle memory to the system: idle chunks, unused segments, the free pages of the
-    /// others, and chunks that dead peers leased. Returns the number of bytes.
+    /// Returns all idle memory to the system: idle chunks, unused segments, free pages of others,
+    /// and chunks that dead peers leased. Returns the number of bytes.
     pub fn trim(&self) -> usize {
         self.own_pool().map_or(0, |pool| pool.trim())
     }
 
-    /// Reclaims the leases of dead peers. Returns how many messages they still held. Allocations do
-    /// this when memory runs out; call it to clear those leases from [`stats`](Self::stats).
+    /// Reclaims the leases of dead peers, as allocations do when memory runs out. Returns how many
+    /// messages they still held.
     pub fn reclaim(&self) -> usize {
         let Some(pool) = self.own_pool() else { return 0 };
         let reclaimed = pool.reclaim();
@@ -228,19 +220,19 @@ impl Provider {
         reclaimed
     }
 
-    /// Disconnects a peer that keeps too much (see [`report`](Self::report)). From now on its
-    /// [`Client::attach`](crate::Client::attach) fails with
-    /// [`AttachError::Disconnected`](crate::AttachError::Disconnected), and
-    /// [`ShmBuf::grant`](crate::ShmBuf::grant) to it with [`ShareError::PeerGone`]. Its unclaimed
-    /// grants are revoked. Its views stay valid until it drops them or dies.
+    /// Disconnects a peer that keeps too much (see [`report`](Self::report)). Its
+    /// [`Client::attach`](crate::Client::attach) then fails with
+    /// [`AttachError::Disconnected`](crate::AttachError::Disconnected),
+    /// [`ShmBuf::grant`](crate::ShmBuf::grant) to it with [`ShareError::PeerGone`], and its
+    /// unclaimed grants are revoked. Its views stay valid until it drops them or dies.
     ///
     /// The peer keeps its slot, and its process may connect again with a new client. The peer's own
-    /// library enforces this, so it is no defence against a process that violates the protocol.
+    /// library enforces this: it is no defence against a process that violates the protocol.
     ///
     /// # Errors
     ///
-    /// [`ShareError::PeerGone`] if the peer has disconnected or died, or was disconnected before;
-    /// [`ShareError::OtherProvider`]; [`ShareError::Forked`] in a forked child.
+    /// [`ShareError::PeerGone`] if the peer is no longer connected, [`ShareError::OtherProvider`],
+    /// [`ShareError::Forked`] in a forked child.
     pub fn disconnect(&self, peer: PeerId) -> Result<(), ShareError> {
         let pool = self.own_pool().ok_or(ShareError::Forked)?;
         let other = ShareError::OtherProvider { peer, provider: self.id() };
@@ -249,23 +241,20 @@ impl Provider {
         Ok(())
     }
 
-    /// Removes from /dev/shm what killed providers of this
-    /// [`name_prefix`](crate::ProviderBuilder::name_prefix) have left: objects of this user whose
-    /// owner's lock no process holds. Objects of living providers stay, and so do bytes that peers
-    /// still have mapped. Any number of processes may sweep at the same time, and may be killed
-    /// meanwhile.
+    /// Removes the objects in /dev/shm that killed providers of this
+    /// [`name_prefix`](crate::ProviderBuilder::name_prefix) have left: those of this user whose
+    /// owner's lock no process holds. Bytes that peers have mapped stay. Processes may sweep at the
+    /// same time, and be killed meanwhile.
     ///
-    /// A file is removed only if it also looks like an object: a control object or a channel has to
-    /// begin as one, or be unfinished; a segment has to be whole pages; and none may have a hard
-    /// link. A control object that stays keeps all segments named after it. Without it, segments
-    /// count as a dead owner's, so do not remove a living provider's control object by hand: peers
-    /// that have not mapped the segments then get
+    /// A file is removed only if it looks like an object: a control object or a channel begins as
+    /// one, or is unfinished; a segment is whole pages; none has a hard link. A control object that
+    /// stays keeps all segments named after it, so do not remove a living provider's by hand: a
+    /// sweep then takes its segments, and peers that have not mapped them get
     /// [`AttachError::Closed`](crate::AttachError::Closed).
     ///
-    /// You seldom need to call this. The last reader of a dead provider removes its objects,
-    /// [`ProviderBuilder::build`](crate::ProviderBuilder::build) sweeps, and so does an allocation
-    /// or a new channel that finds the system out of memory. [`sweep_in`](Self::sweep_in) sweeps
-    /// another directory.
+    /// You seldom need to call this. The last reader of a dead provider removes its objects, and
+    /// [`ProviderBuilder::build`](crate::ProviderBuilder::build) sweeps, as do allocations and new
+    /// channels if the system is out of memory.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -283,7 +272,7 @@ impl Provider {
         Self::sweep_in(DIRECTORY, name_prefix)
     }
 
-    /// Sweeps as [`sweep`](Self::sweep) does, in the providers'
+    /// Sweeps as [`sweep`](Self::sweep) does, in another
     /// [`directory`](crate::ProviderBuilder::directory).
     ///
     /// ```
@@ -295,14 +284,14 @@ impl Provider {
     ///
     /// # Errors
     ///
-    /// [`BuildError::Directory`] if it is not an absolute path, and the errors of
+    /// [`BuildError::Directory`] if it is not an absolute path, and those of
     /// [`sweep`](Self::sweep).
     pub fn sweep_in(directory: impl AsRef<Path>, name_prefix: &str) -> Result<Swept, BuildError> {
         Ok(sweep::sweep(&Namespace::new(directory.as_ref(), name_prefix)?)?)
     }
 
     /// Returns statistics, all zero in a forked child. Takes a lock that creating and destroying
-    /// chunks also take. The [`report`](Self::report) has the figures of each peer.
+    /// chunks also take. See the [`report`](Self::report) for each peer's figures.
     pub fn stats(&self) -> Stats {
         self.pool.stats()
     }
@@ -346,18 +335,18 @@ impl std::fmt::Debug for Provider {
 
 // ---- requests -----------------------------------------------------------------------------------
 
-/// Describes an allocation. Created by [`Provider::request`].
+/// An allocation to be made. Created by [`Provider::request`].
 ///
 /// # Order
 ///
 /// Waiting requests are tried in order of arrival. One that fits is served before an earlier one
-/// that does not, and an allocation that does not wait is served before all of them. So that a
-/// large request does not starve, a length that keeps being refused gets a region: one range under
-/// the cap, in which dropped chunks are not used again. Once all of them have been dropped, the
-/// request is served. There is one region at a time; another length gets one after 250 milliseconds
-/// at the earliest. A region contains no [reserved](Provider::reserve) chunk, and a smaller message
-/// that fits nowhere else is still carved there. The same holds for a publisher that retries at
-/// least every 250 milliseconds instead of waiting. See [`docs::design`](crate::docs::design).
+/// that does not, and allocations that do not wait before all of them. So that a large message does
+/// not starve, a length that keeps being refused gets a region: one range under the cap, in which
+/// dropped chunks are not used again. Once all of them have been dropped, the message fits. There
+/// is one region at a time, for 250 milliseconds at least. It contains no
+/// [reserved](Provider::reserve) chunk, and a smaller message that fits nowhere else is carved
+/// there. A publisher that retries every 250 milliseconds gets one, too. See
+/// [`docs::design`](crate::docs::design).
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -389,8 +378,7 @@ impl<'a> Request<'a> {
         Self { provider, len, align: 1, is_zeroed: false }
     }
 
-    /// Sets the buffer's length and alignment, up to [`Provider::MAX_ALIGN`]. By default buffers
-    /// are aligned to 64 bytes.
+    /// Sets length and alignment, up to [`Provider::MAX_ALIGN`]; the default alignment is 64.
     pub fn layout(self, layout: Layout) -> Self {
         Self { len: layout.size(), align: layout.align(), ..self }
     }
@@ -409,15 +397,13 @@ impl<'a> Request<'a> {
         self.finish(self.provider.alloc_aligned(self.len, self.align))
     }
 
-    /// Allocates, and waits at most `timeout` for memory; with [`Duration::MAX`], for ever. Tries
-    /// once more when the time is over.
+    /// Allocates, and waits at most `timeout` for memory; with [`Duration::MAX`], for ever.
     ///
     /// # Errors
     ///
-    /// [`AllocErrorKind::TimedOut`] or [`AllocErrorKind::WaitsEnded`]. Errors that waiting cannot
-    /// change are returned at once: [`AllocErrorKind::TooLarge`],
-    /// [`AllocErrorKind::UnsupportedAlignment`], [`AllocErrorKind::Forked`], and
-    /// [`AllocErrorKind::Os`] other than a lack of memory.
+    /// [`AllocErrorKind::TimedOut`], after a last try; [`AllocErrorKind::WaitsEnded`]; at once
+    /// [`AllocErrorKind::TooLarge`], [`AllocErrorKind::UnsupportedAlignment`],
+    /// [`AllocErrorKind::Forked`], and [`AllocErrorKind::Os`] other than a lack of memory.
     pub fn timeout(self, timeout: Duration) -> Result<ShmBufMut, AllocError> {
         let source = match self.now() {
             Err(error) if error.is_exhausted() => error,
@@ -440,11 +426,11 @@ impl<'a> Request<'a> {
     }
 
     /// Allocates, and waits for memory without blocking the thread. Works with any executor, and is
-    /// cancel safe: memory delivered to a dropped future is passed on to the next request.
+    /// cancel safe: memory delivered to a dropped future is passed on.
     ///
-    /// While futures wait, a helper thread looks for memory on their behalf. Wakers are called by
-    /// that thread or by another waiting one, with no lock held: a waker may allocate, poll, drop
-    /// its task or the last `Arc` of the provider, and panic.
+    /// While futures wait, a helper thread looks for memory on their behalf. It or another waiting
+    /// thread calls their wakers, with no lock held: a waker may allocate, poll, drop its task or
+    /// the last `Arc` of the provider, and panic.
     ///
     /// A provider cannot be dropped while a request waits for it:
     ///

@@ -4,21 +4,20 @@
 //! | place | holds | order |
 //! |---|---|---|
 //! | hot slot | at most one idle chunk of a class | last in, first out: it is warm in the cache |
-//! | idle queue | chunks of a class that no peer leased when they were released, up to the idle cap | first in, first out: a descriptor in flight stays valid longest |
-//! | leased queue | chunks of all classes that peers leased when they were released | first in, first out: the head was shared longest ago |
+//! | idle queue | chunks of a class that no peer leased when they were released | first in, first out: a descriptor in flight stays valid longest |
+//! | leased queue | chunks of all classes that peers leased when they were released | first in, first out |
 //!
 //! A chunk is in one of these places or in one hand (I3). Each transfer is one successful atomic
-//! exchange of the pointer, so exactly one thread wins it. The hot slot is lock-free. In
-//! crossbeam's `ArrayQueue`, a thread that stops between claiming and filling a slot delays the
-//! thread that wants that slot.
+//! exchange of the pointer. The hot slot is lock-free; in crossbeam's `ArrayQueue`, a thread that
+//! stops between claiming and filling a slot delays the thread that wants that slot.
 //!
 //! # Closing
 //!
-//! A handle may be dropped while the provider is. A chunk keeps the shelf's memory alive, so a
-//! thread that has given its chunk away may no longer touch the shelf, and cannot check a "closed"
-//! flag. Instead, closing makes every place refuse: it puts a seal into the hot slot and fills each
-//! queue with seals. A refused give still owns its chunk and destroys it. A successful give
-//! precedes the seal in the modification order of that location, so the closer finds the chunk.
+//! A handle may be dropped while the provider is. Its chunk keeps the shelf's memory alive, so a
+//! thread that has given the chunk away may not touch the shelf to check a "closed" flag. Instead,
+//! closing puts a seal into the hot slot and fills each queue with seals. A refused give still owns
+//! its chunk and destroys it. A successful give precedes the seal in the modification order of that
+//! location, so the closer finds the chunk.
 //!
 //! # Orderings
 //!
@@ -63,11 +62,11 @@ const QUEUES: usize = 6;
 
 /// The idle places of one size class.
 ///
-/// The queue grows with the class: a longer one takes over new chunks, and the shorter ones are
-/// emptied first, so the order stays first in, first out.
+/// The queue grows with the class: a longer one takes over new chunks, and shorter ones are emptied
+/// first, so the order stays first in, first out.
 ///
-/// The hot slot has a pair of cache lines to itself, so that threads that release chunks taken by
-/// another thread do not evict it from that thread's cache when they read the queue's address.
+/// The hot slot has a pair of cache lines to itself: threads that only read the queue's address do
+/// not evict it from the taker's cache.
 #[repr(C, align(128))]
 pub(crate) struct Shelf<C: Owner, O: Owner> {
     hot: Hot<C::Owned>,
@@ -87,15 +86,14 @@ impl<C: Owner, O: Owner<Owned = C::Owned> + From<C>> Shelf<C, O> {
     /// The value of a sealed hot slot: not null, and below the address of any chunk.
     const SEAL: *mut C::Owned = NonNull::dangling().as_ptr();
 
-    /// Creates a shelf. If it keeps nothing, its hot slot is sealed and it gets no queue.
     pub(crate) fn new(keeps_nothing: bool) -> Self {
         let hot = Hot(AtomicPtr::new(if keeps_nothing { Self::SEAL } else { ptr::null_mut() }));
         let idle = std::array::from_fn(|_| Queue::new());
         Self { hot, uses_queue: AtomicBool::new(false), longest: AtomicU8::new(0), idle }
     }
 
-    /// Makes space for `chunks` idle chunks beside the hot slot, at most `max`, if there is private
-    /// memory. Called off the warm path, before the number of chunks exceeds the space.
+    /// Makes space for `chunks` idle chunks in the queue, at most `max`, if there is private
+    /// memory. Called off the warm path, before there are that many.
     pub(crate) fn open_idle(&self, chunks: usize, max: usize) {
         let lengths = (0..QUEUES).map(|at| SHORTEST.saturating_mul(GROWTH.pow(at as u32)).min(max));
         let Some((at, capacity)) = lengths.enumerate().find(|&(_, length)| length >= chunks.min(max)) else { return };
@@ -124,8 +122,8 @@ impl<C: Owner, O: Owner<Owned = C::Owned> + From<C>> Shelf<C, O> {
         NonNull::new(found).filter(|_| Self::is_chunk(found)).map(|found| unsafe { C::from_raw(found) })
     }
 
-    /// Seals the hot slot, and takes out its chunk, if any. A take calls this after it swapped out
-    /// the seal of a shelf that keeps nothing; a give may have used that gap.
+    /// Seals the hot slot, and takes out its chunk. A take that swapped out the seal calls this; a
+    /// give may have used that gap.
     #[cold]
     fn seal_hot(&self) -> Option<C> {
         Self::owner(self.hot.0.swap(Self::SEAL, Ordering::Acquire))
@@ -146,21 +144,20 @@ impl<C: Owner, O: Owner<Owned = C::Owned> + From<C>> Shelf<C, O> {
     }
 
     /// Gives an idle chunk to the hot slot, and moves the slot's previous chunk to the idle queue.
-    /// `Err` returns the chunk that was refused, for the caller to destroy.
+    /// `Err` returns the refused chunk, for the caller to destroy.
     ///
-    /// Afterwards the caller must not touch the chunk it gave, nor the shelf unless it holds
-    /// another of its chunks.
+    /// Afterwards the caller must not touch that chunk, nor the shelf unless it holds another of
+    /// its chunks.
     #[inline]
     pub(crate) fn give(&self, chunk: C) -> Result<(), O> {
         let chunk = chunk.into_raw();
-        // The slot is usually empty, so a load first would cost the warm path more than it saves.
+        // The slot is usually empty, so a load first would cost more than it saves.
         match self.hot.0.compare_exchange(ptr::null_mut(), chunk.as_ptr(), Ordering::Release, Ordering::Relaxed) {
             Ok(_) => Ok(()),
             Err(seen) => self.displace(seen, chunk),
         }
     }
 
-    /// Puts `chunk` into a hot slot that held another chunk, and moves that one to the idle queue.
     #[inline(never)]
     fn displace(&self, mut seen: *mut C::Owned, chunk: NonNull<C::Owned>) -> Result<(), O> {
         while seen != Self::SEAL {
@@ -199,7 +196,7 @@ impl<C: Owner, O: Owner<Owned = C::Owned> + From<C>> Shelf<C, O> {
     }
 
     /// Seals every place, and passes each chunk found there to `destroy`, exactly once. Other
-    /// threads may give chunks meanwhile, but none may take any or open a queue.
+    /// threads may give chunks meanwhile, but not take any or open a queue.
     pub(crate) fn close(&self, mut destroy: impl FnMut(O)) {
         if let Some(chunk) = self.seal_hot() {
             destroy(chunk.into());
@@ -238,8 +235,8 @@ impl<O> Queue<O> {
         self.0.get().filter(|queue| !queue.is_empty())?.pop()?
     }
 
-    /// Gives a chunk to the queue. `Err` returns it if the queue is full or not open. Otherwise the
-    /// contract is that of [`Shelf::give`].
+    /// Gives a chunk to the queue, as [`Shelf::give`] does. `Err` returns it if the queue is full
+    /// or not open.
     #[inline]
     pub(crate) fn give(&self, chunk: O) -> Result<(), O> {
         let Some(queue) = self.0.get() else { return Err(chunk) };
