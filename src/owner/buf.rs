@@ -49,10 +49,7 @@ use std::ptr::NonNull;
 /// let message = buffer.freeze();
 /// # assert_eq!(message[0], 1);
 /// ```
-pub struct ShmBufMut(
-    /// The only handle of a chunk that is closed to peers.
-    ManuallyDrop<ShmBuf>,
-);
+pub struct ShmBufMut(ManuallyDrop<ShmBuf>);
 
 impl ShmBufMut {
     /// Creates a handle to the first `len` bytes of a chunk, or to all of a shorter one.
@@ -227,7 +224,6 @@ impl ShmBuf {
         }
     }
 
-    /// Returns `true` if this is the only handle, at the time of the call.
     #[inline]
     pub(crate) fn is_last(&self) -> bool {
         self.chunk().is_only_handle()
@@ -266,7 +262,6 @@ impl ShmBuf {
         (chunk.serial(), chunk.offset() as u64, self.len as u64)
     }
 
-    /// Returns the chunk without dropping the handle, which stays counted.
     #[inline]
     pub(crate) fn into_chunk(self) -> NonNull<Chunk> {
         ManuallyDrop::new(self).chunk
@@ -300,7 +295,6 @@ impl ShmBuf {
         self.chunk().is_leased() || self.is_on_loan()
     }
 
-    /// Returns `true` if the message is on loan through a channel.
     fn is_on_loan(&self) -> bool {
         let chunk = self.chunk();
         chunk.is_given_up() || chunk.is_ours() && !chunk.is_only_handle() && chunk.pool().has_on_loan(self.chunk)
@@ -418,7 +412,6 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
     use std::process::Command;
 
-    /// Set in the child process that creates one clone too many.
     const VARIABLE: &str = "SHM_POOL_TEST_TOO_MANY_CLONES";
 
     /// Leaking clones must not overflow the count and free a message that others read.
@@ -438,7 +431,6 @@ mod tests {
     }
 
     fn clone_too_often(prefix: &str) {
-        // No core file.
         let limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: the pointer is to a valid structure.
         unsafe { libc::setrlimit(libc::RLIMIT_CORE, &limit) };
@@ -458,7 +450,6 @@ mod tests {
         let message = provider.alloc(1).unwrap().freeze();
         let first = message.descriptor().unwrap();
         let mut buffer = message.try_into_mut().expect("no peer leases it");
-        // As if it had been shared once for every possible generation.
         buffer.0.chunk().record().unwrap().close_at(u64::MAX - 2);
         buffer.0.chunk().set_record(first.record, u64::MAX - 2);
         for generation in [u64::MAX - 1, 2, 4] {

@@ -283,7 +283,6 @@ impl ProviderBuilder {
         Ok(())
     }
 
-    /// Checks that memory can be locked and taken from the node. Creates nothing.
     fn check_memory(&self, limits: &Limits) -> Result<(), BuildError> {
         if let Some(node) = self.numa_node {
             can_prefer_node(node).map_err(|source| BuildError::NumaNode { node, source })?;

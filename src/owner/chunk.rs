@@ -26,7 +26,6 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering};
 use std::sync::Arc;
 
-/// The most handles a frozen chunk may have.
 pub(crate) const MAX_HANDLES: usize = isize::MAX as usize;
 
 const NO_RECORD: u32 = u32::MAX;
@@ -54,7 +53,6 @@ pub(crate) struct Chunk {
     capacity: usize,
     /// Handles of a frozen chunk; otherwise 1.
     refs: AtomicUsize,
-    /// The token of the last thread that took it.
     taker: AtomicU64,
     /// Odd while closed to peers, even while published, 0 before a record is claimed.
     generation: AtomicU64,
@@ -72,7 +70,6 @@ struct Rest {
     uses: AtomicU64,
     /// A reader of unknown lifetime still has the bytes.
     is_given_up: AtomicBool,
-    /// The segment's serial number.
     serial: u64,
     memory: Carved,
     pool: Arc<Pool>,
@@ -80,7 +77,6 @@ struct Rest {
     is_one_off: bool,
     /// Its index in the registry, guarded by the registry's lock.
     registered: AtomicUsize,
-    /// A [`Whereabouts`].
     whereabouts: AtomicU8,
 }
 
@@ -144,7 +140,6 @@ impl From<ClosedChunk> for OwnedChunk {
 }
 
 impl OwnedChunk {
-    /// Closes the chunk to peers. `Err` if a peer leases it.
     #[inline]
     pub(crate) fn close(self) -> Result<ClosedChunk, Self> {
         if self.recycle() {
@@ -193,7 +188,6 @@ impl ClosedChunk {
     }
 }
 
-/// Private memory for one chunk, uninitialised.
 pub(crate) type Home = Box<MaybeUninit<Chunk>>;
 
 impl Chunk {
@@ -267,7 +261,6 @@ impl Chunk {
         unsafe { NonNull::new_unchecked(self.shelf.load(Ordering::Relaxed)) }
     }
 
-    /// Returns `true` if it was made for one message.
     pub(crate) fn is_one_off(&self) -> bool {
         self.rest.is_one_off
     }
@@ -344,13 +337,11 @@ impl Chunk {
         }
     }
 
-    /// Sets the number of handles, for tests of the limit.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn set_handles(&self, count: usize) {
         self.refs.store(count, Ordering::Relaxed);
     }
 
-    /// Returns `true` if the caller's handle is the only one.
     #[inline]
     pub(crate) fn is_only_handle(&self) -> bool {
         // Acquire: partner of the Release in `drop_handle`.
@@ -375,7 +366,6 @@ impl Chunk {
 
     // ---- sharing with peers ---------------------------------------------------------------------
 
-    /// Returns `true` if the chunk has been published since it was taken.
     #[inline]
     pub(crate) fn is_shared(&self) -> bool {
         // Relaxed: a handle's holder sets it, and passing the handle on makes it visible.
@@ -425,7 +415,6 @@ impl Chunk {
         self.has_record().then(|| (self.record.load(Ordering::Relaxed), self.generation()))
     }
 
-    /// Returns the generation; 0 if no record was claimed.
     pub(crate) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
@@ -452,7 +441,6 @@ impl Chunk {
         is_free
     }
 
-    /// Returns `true` if a peer has a lease or a grant on the chunk.
     pub(crate) fn is_leased(&self) -> bool {
         self.is_shared() && self.record().is_some_and(Record::is_leased)
     }
@@ -466,7 +454,6 @@ impl Chunk {
         self.rest.is_given_up.store(true, Ordering::Relaxed);
     }
 
-    /// Returns `true` if the bytes are never reused.
     pub(crate) fn is_given_up(&self) -> bool {
         self.rest.is_given_up.load(Ordering::Relaxed)
     }
@@ -491,7 +478,6 @@ impl Chunk {
 /// catches stray accesses.
 const SPARE_HOMES: usize = if cfg!(shm_pool_asan) { 0 } else { 32 };
 
-/// The list of a pool's chunks.
 pub(crate) struct Registry {
     listed: Vec<Registered>,
     /// The number of chunks of each class, except one-off and retired ones.
@@ -508,7 +494,6 @@ impl Registry {
         Self { listed: Vec::new(), kept: vec![0; classes].into(), homes }
     }
 
-    /// Returns the number of chunks of a class, except one-off and retired ones.
     pub(crate) fn count(&self, class: usize) -> usize {
         self.kept[class]
     }
@@ -553,7 +538,6 @@ impl Registry {
         }
     }
 
-    /// Returns the chunks of a class, except one-off and retired ones.
     pub(crate) fn of_class(&self, class: usize) -> impl Iterator<Item = &Chunk> {
         self.chunks().filter(move |chunk| chunk.class() == class && !chunk.is_retired())
     }

@@ -30,10 +30,8 @@ use std::io;
 use std::mem::size_of;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The owner's control object.
 pub(crate) struct OwnerControl {
     view: View,
-    /// Unlinks the name on drop.
     link: Link,
     /// Holds the owner's lock.
     locks: LockFile,
@@ -50,11 +48,9 @@ pub(crate) struct OwnerControl {
 struct FreeLists {
     /// Records that were used before, and the odd generation that each is closed at.
     used: Vec<(u32, u64)>,
-    /// The first record that was never used.
     fresh: u32,
     /// The seed for the first generation of fresh records.
     seed: u64,
-    /// Which entries of the segment table are taken, one bit each.
     listed: u32,
 }
 
@@ -90,7 +86,6 @@ impl OwnerControl {
         Ok(Some(Self { view, link, locks, id, free_lists, gates, reclaiming: Mutex::new(()) }))
     }
 
-    /// Locks the control object into RAM, which also makes it present.
     pub(crate) fn lock_memory(&self) -> Result<(), OsError> {
         let mapping = self.view.mapping();
         mapping.lock().map_err(|error| self.link.name().error(LOCK_MEMORY, mapping.len(), error))?;
@@ -108,12 +103,10 @@ impl OwnerControl {
         self.id
     }
 
-    /// Returns how many chunks can be shared at a time.
     pub(crate) fn records(&self) -> usize {
         self.view.record_count() as usize
     }
 
-    /// Returns the record that [`claim_record`](Self::claim_record) returned.
     #[inline]
     pub(crate) fn record(&self, index: u32) -> Option<&Record> {
         self.view.record(index)
@@ -176,7 +169,6 @@ impl OwnerControl {
         Ok((slot, gate, &self.view.header().epochs[slot]))
     }
 
-    /// Adds a grant on `record` for `peer`. The caller holds the chunk, published.
     pub(crate) fn grant(&self, record: &Record, peer: PeerId) -> Result<(), ShareError> {
         let (slot, gate, epoch) = self.slot_of(peer)?;
         gate.grant(epoch, peer.epoch, record, slot).map_err(|error| match error {
@@ -185,7 +177,6 @@ impl OwnerControl {
         })
     }
 
-    /// Revokes a grant on `record` that `peer` has not claimed. Returns `false` if there is none.
     pub(crate) fn revoke(&self, record: &Record, peer: PeerId) -> bool {
         self.slot_of(peer).is_ok_and(|(slot, gate, epoch)| gate.revoke(epoch, peer.epoch, record, slot))
     }
@@ -202,7 +193,6 @@ impl OwnerControl {
         is_refused.then_some(()).ok_or(ShareError::PeerGone(peer))
     }
 
-    /// Reclaims the leases of dead peers. Returns how many records they still held.
     pub(crate) fn reclaim(&self) -> usize {
         let _one_at_a_time = self.reclaiming.lock();
         let held = self.view.records(self.used()).fold(0, |held, record| held | record.holders());
@@ -255,7 +245,6 @@ fn first_generation(seed: u64, index: u32) -> u64 {
 
 // ---- payload segments ------------------------------------------------------------
 
-/// A segment that chunks are carved from.
 pub(crate) struct Payload {
     segment: Segment,
     serial: u64,
@@ -284,12 +273,10 @@ impl Payload {
         self.segment.mapping().len()
     }
 
-    /// Returns the number in the segment's name.
     pub(crate) fn serial(&self) -> u64 {
         self.serial
     }
 
-    /// Returns the segment's index in the control object, if it is listed there.
     pub(crate) fn index(&self) -> Option<u32> {
         self.index
     }
@@ -302,9 +289,7 @@ impl Payload {
 /// How many more names are tried for a segment if the first is in use.
 const NAME_TRIES: usize = 16;
 
-/// Creates a pool's segments.
 pub(crate) trait SegmentFactory: Send + Sync {
-    /// Creates a segment of `len` bytes.
     fn create(&self, len: usize) -> Result<Payload, OsError>;
 
     /// Removes the objects of dead owners. Returns their bytes.

@@ -30,7 +30,6 @@ impl AllocError {
         }
     }
 
-    /// Returns `true` if the cap is reached.
     pub(crate) fn is_at_the_cap(&self) -> bool {
         matches!(*self.0, AllocErrorKind::Exhausted { .. })
     }

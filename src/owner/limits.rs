@@ -19,7 +19,6 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 /// two messages in use by two processes never share a line.
 pub(crate) const MIN_SIZE: usize = 64;
 
-/// log2 of [`MIN_SIZE`].
 const MIN_SHIFT: u32 = MIN_SIZE.trailing_zeros();
 
 /// log2 of the number of classes per doubling.
@@ -33,12 +32,10 @@ const LINEAR_SHIFT: u32 = MIN_SHIFT + STEP_SHIFT;
 #[inline]
 pub(crate) const fn class_of(len: usize) -> usize {
     let last = len.saturating_sub(1);
-    // Shorter lengths belong to the first doubling, which has the same spacing.
     let log2 = (last | 1 << LINEAR_SHIFT).ilog2();
     (((log2 - LINEAR_SHIFT) as usize) << STEP_SHIFT) + (last >> (log2 - STEP_SHIFT))
 }
 
-/// Returns the size of a class in bytes, saturated at `usize::MAX`.
 pub(crate) const fn size_of_class(class: usize) -> usize {
     const PER_DOUBLING: usize = 1 << STEP_SHIFT;
     if class < PER_DOUBLING {
@@ -53,7 +50,6 @@ pub(crate) const fn size_of_class(class: usize) -> usize {
     steps << shift
 }
 
-/// The unit that a chunk is carved in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Grain {
     /// Cache lines, out of a heap.
@@ -62,10 +58,8 @@ pub(crate) enum Grain {
     Page,
 }
 
-/// The size and grain of a piece to carve.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Need {
-    /// Bytes; a multiple of the grain.
     pub(crate) size: usize,
     pub(crate) grain: Grain,
 }
@@ -76,13 +70,11 @@ const PAGES: usize = 32;
 /// The first arena's default share of the cap.
 const FIRST_SHARE: usize = 32;
 
-/// The shortest first arena by default, in bytes, if the cap allows it.
 const MIN_ARENA: usize = 64 << 10;
 
 /// The longest segment of a [`Provider`](crate::Provider), and so its largest message, in bytes.
 pub(crate) const LONGEST: usize = 64 << 30;
 
-/// The highest number of idle chunks per class that can be set.
 const MAX_IDLE: usize = 1 << 20;
 
 /// By default, a class keeps idle chunks up to this share of the cap, within these bounds.
@@ -96,7 +88,6 @@ const BOOKS: usize = 96 << 10;
 /// The default number of allocations in a window (see `pool::evict`).
 pub(crate) const DEFAULT_IDLE_WINDOW: u64 = 1 << 15;
 
-/// The highest number of allocations in a window.
 const MAX_IDLE_WINDOW: u64 = 1 << 31;
 
 /// Uses of a chunk are counted in batches of this size. A power of two: the warm path tests the
@@ -111,18 +102,14 @@ pub(crate) struct Limits {
     /// Idle chunks of a class. `None`: an [`IDLE_SHARE`]th of the cap.
     max_idle: Option<usize>,
     pub(crate) first_arena: First,
-    /// The longest possible arena.
     pub(crate) longest_arena: usize,
     /// Allocations in a window: a multiple of [`COUNTED`], or 0 if windows never end.
     pub(crate) idle_window: u64,
-    /// The machine's page size.
     pub(crate) page: usize,
 }
 
-/// The length of the first arena.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum First {
-    /// As set by the user, in bytes.
     Given(usize),
     /// This many bytes, or longer for long messages.
     Usual(usize),
@@ -130,7 +117,6 @@ pub(crate) enum First {
     OneMessage,
 }
 
-/// Checks that an option's value is in its range.
 pub(crate) fn range(
     option: &'static str,
     value: usize,
@@ -144,17 +130,14 @@ pub(crate) fn range(
     Err(BuildError::OutOfRange { option, value, min, max, unit })
 }
 
-/// The properties of one class's chunks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClassShape {
     pub(crate) need: Need,
     pub(crate) align: usize,
-    /// The most idle chunks that are kept.
     pub(crate) max_idle: usize,
 }
 
 impl ClassShape {
-    /// Returns the size of a chunk in bytes.
     pub(crate) fn size(&self) -> usize {
         self.need.size
     }
@@ -188,7 +171,6 @@ impl Limits {
         Ok(Self { max_bytes, max_alloc, max_idle, first_arena, longest_arena: longest, idle_window, page })
     }
 
-    /// Sets the number of allocations in a window, rounded up.
     pub(crate) fn with_idle_window(self, allocations: u64) -> Result<Self, BuildError> {
         let most = usize::try_from(MAX_IDLE_WINDOW).unwrap_or(usize::MAX);
         range("idle_window", usize::try_from(allocations).unwrap_or(usize::MAX), 0, most, " allocations")?;
@@ -200,7 +182,6 @@ impl Limits {
         self.max_idle == Some(0)
     }
 
-    /// Returns the number of classes of ordinary alignment.
     pub(crate) fn classes(&self) -> usize {
         class_of(self.max_alloc) + 1
     }
@@ -221,7 +202,6 @@ impl Limits {
         sizes.map(ordinary).chain(aligned.map(whole_pages)).collect()
     }
 
-    /// Returns the class of messages of `len` bytes with an alignment.
     #[inline]
     pub(crate) fn class(&self, len: usize, align: usize) -> Result<usize, AllocError> {
         if align > PAGE {
@@ -257,12 +237,10 @@ impl Account {
         self.peak.fetch_max(held, Ordering::Relaxed);
     }
 
-    /// Records that memory was returned to the system.
     pub(crate) fn give_back(&self, bytes: usize) {
         self.held.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Records that a segment was created.
     pub(crate) fn count_segment(&self) {
         self.created.fetch_add(1, Ordering::Relaxed);
     }

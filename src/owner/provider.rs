@@ -296,12 +296,10 @@ impl Provider {
         self.pool.stats()
     }
 
-    /// Returns the pool, or `None` in a forked child, which owns no part of it.
     fn own_pool(&self) -> Option<&Arc<Pool>> {
         Some(&*self.pool).filter(|pool| pool.is_ours())
     }
 
-    /// Returns the class of messages of `len` bytes with an alignment. Fails in a forked child.
     pub(crate) fn class(&self, len: usize, align: usize) -> Result<usize, AllocError> {
         let class = self.pool.limits.class(len, align)?;
         self.own_pool().map(|_| class).ok_or_else(|| AllocErrorKind::Forked.into())

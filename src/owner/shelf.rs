@@ -115,7 +115,6 @@ impl<C: Owner, O: Owner<Owned = C::Owned> + From<C>> Shelf<C, O> {
         Self::owner(found).or_else(|| if found.is_null() { None } else { self.seal_hot() })
     }
 
-    /// Returns the owner that was taken out of the hot slot, if it was a chunk.
     #[inline]
     fn owner(found: *mut C::Owned) -> Option<C> {
         // SAFETY: neither null nor the seal, so `give` put it there; one exchange took it out.
@@ -134,7 +133,6 @@ impl<C: Owner, O: Owner<Owned = C::Owned> + From<C>> Shelf<C, O> {
         found as usize > Self::SEAL as usize
     }
 
-    /// Takes the oldest chunk of the idle queue.
     pub(crate) fn take_idle(&self) -> Option<O> {
         let found = self.idle.iter().find_map(Queue::take)?;
         if !self.uses_queue.load(Ordering::Relaxed) {
@@ -184,12 +182,10 @@ impl<C: Owner, O: Owner<Owned = C::Owned> + From<C>> Shelf<C, O> {
         usize::from(Self::is_chunk(self.hot.0.load(Ordering::Relaxed))) + self.queued_count()
     }
 
-    /// Returns the number of chunks in the idle queue, at the time of the call.
     pub(crate) fn queued_count(&self) -> usize {
         self.idle.iter().map(Queue::count).sum()
     }
 
-    /// Returns `true` if there is no idle chunk, at the time of the call.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.idle_count() == 0
@@ -229,7 +225,6 @@ impl<O> Queue<O> {
         capacity * size_of::<[usize; 2]>()
     }
 
-    /// Takes the chunk that was given first.
     pub(crate) fn take(&self) -> Option<O> {
         // A pop of an empty queue would cost a fence.
         self.0.get().filter(|queue| !queue.is_empty())?.pop()?
@@ -244,7 +239,6 @@ impl<O> Queue<O> {
         queue.push(Some(chunk)).or_else(|refused| refused.map_or(Ok(()), Err))
     }
 
-    /// Returns the number of chunks in the queue, at the time of the call.
     pub(crate) fn count(&self) -> usize {
         self.0.get().map_or(0, |queue| queue.len())
     }

@@ -46,10 +46,8 @@ use std::{mem, ptr};
 /// The helper thread's stack in bytes: several times what an allocation and a waker need.
 const STACK: usize = 1 << 20;
 
-/// The outcome of a request.
 pub(crate) type Delivery = Result<ClosedChunk, AllocError>;
 
-/// A pool's waiting requests.
 pub(crate) struct WaitingRoom {
     queue: Mutex<Queue>,
     unhelped: Condvar,
@@ -125,7 +123,6 @@ impl WaitingRoom {
         }
     }
 
-    /// Returns `true` if this thread is looking for memory on behalf of all.
     pub(crate) fn is_looking_here(&self) -> bool {
         // Relaxed: only this thread stores its own token.
         self.looker.load(Ordering::Relaxed) == fork::own_token()
@@ -160,7 +157,6 @@ impl WaitingRoom {
         self.unhelped.notify_all();
     }
 
-    /// The helper thread's loop.
     fn help(&self, pool: Arc<Pool>) {
         loop {
             let count = self.look(&pool, false);
@@ -203,7 +199,6 @@ impl Queue {
         delivered
     }
 
-    /// Removes a request. With the last one, threads that release memory stop ringing.
     fn remove(&mut self, pool: &Pool, at: usize) {
         self.waiters.remove(at);
         if self.waiters.is_empty() {
@@ -219,7 +214,6 @@ pub(crate) struct Ticket {
 }
 
 impl Ticket {
-    /// Joins the queue for a message of `len` bytes.
     pub(crate) fn join(pool: &Arc<Pool>, class: usize, len: usize, is_thread: bool) -> Result<Self, AllocError> {
         let room = &pool.waiting;
         let waker = (!is_thread).then(AtomicWaker::new);
@@ -275,7 +269,6 @@ impl Ticket {
         self.waiter.outcome.lock().take()
     }
 
-    /// Leaves the queue, and returns the delivery.
     fn leave(&self) -> Option<Delivery> {
         let room = &self.pool.waiting;
         let mut queue = room.queue.lock();
@@ -291,7 +284,6 @@ impl Ticket {
 }
 
 impl Drop for Ticket {
-    /// Cancels the wait, and releases a delivered chunk.
     fn drop(&mut self) {
         // In a forked child the queue is the parent's.
         if self.pool.is_ours() {

@@ -24,13 +24,11 @@ use talc::DefaultBinning;
 /// The tag that talc writes before the first unit, in bytes.
 const TAG: usize = std::mem::size_of::<usize>();
 
-/// Bytes of the shadow for talc's lists.
 const LISTS: usize = talc::min_first_heap_size::<DefaultBinning>().div_ceil(CHUNK_UNIT) * CHUNK_UNIT;
 
 /// A shadow of at least this many bytes is mapped, so that untouched pages take no memory.
 const MAPPED: usize = 256 << 10;
 
-/// A range of memory and the pieces carved from it, in units from its start.
 pub(super) struct Carver {
     talc: Talc<Manual, DefaultBinning>,
     shadow: Shadow,
@@ -38,7 +36,6 @@ pub(super) struct Carver {
     /// By first unit.
     pieces: BTreeMap<usize, Piece>,
     carved: usize,
-    /// The number of pieces with each [`Mark`].
     marked: [usize; 4],
     closed: Range<usize>,
 }
@@ -82,7 +79,6 @@ struct Unit {
 unsafe impl Send for Shadow {}
 
 impl Shadow {
-    /// Returns `None` if there is no private memory.
     fn new(units: usize) -> Option<Self> {
         let count = units.checked_add(LISTS / CHUNK_UNIT + 1)?;
         let mut heap = Vec::new();
@@ -102,7 +98,6 @@ impl Shadow {
     }
 }
 
-/// Returns the layout of the allocation that stands for a piece of `units` units.
 fn shadow_of(units: usize) -> Option<Layout> {
     let bytes = units.checked_mul(CHUNK_UNIT)?.checked_sub(TAG)?;
     Layout::from_size_align(bytes, CHUNK_UNIT).ok()
@@ -166,14 +161,12 @@ impl Carver {
         is_inside.then_some(at)
     }
 
-    /// Resizes an allocation in place. Returns `false` if a piece is in the way.
     fn resize(&mut self, at: usize, units: usize, new: usize) -> bool {
         let (Some(old), Some(new)) = (shadow_of(units), shadow_of(new)) else { return false };
         // SAFETY: `allocate` returned it for the layout of `units`; a layout's size is not zero.
         unsafe { self.talc.try_realloc_in_place(self.shadow.unit(at), old, new.size()) }
     }
 
-    /// Undoes `allocate`, once.
     fn deallocate(&mut self, at: usize, units: usize) {
         if let Some(layout) = shadow_of(units) {
             // SAFETY: `allocate` returned it for this layout, and no caller uses it afterwards.
@@ -213,7 +206,6 @@ impl Carver {
         self.closed = range;
     }
 
-    /// Returns `true` if nothing is carved in the closed range.
     pub(super) fn is_closed_free(&self) -> bool {
         self.pieces_in(&self.closed).next().is_none()
     }
@@ -242,7 +234,6 @@ impl Carver {
         }
     }
 
-    /// Returns the number of units in use, or `None` if some are pinned.
     pub(super) fn units_in_use(&self) -> Option<usize> {
         let price = self.pieces.values().map(|piece| self.price(piece)).sum();
         (price <= self.units).then_some(price)
@@ -306,7 +297,6 @@ impl Carver {
         self.pieces_in(&window).fold(window.clone(), whole)
     }
 
-    /// Returns the pieces that overlap a range.
     fn pieces_in<'a>(&'a self, range: &'a Range<usize>) -> impl Iterator<Item = Range<usize>> + 'a {
         let pieces = self.pieces.range(..range.end).rev().map(|(start, piece)| *start..start + piece.units);
         pieces.take_while(|piece| piece.end > range.start)

@@ -38,13 +38,11 @@ const REST_SHARE: usize = 64;
 /// stays withholds its whole heap from large ones.
 const HEAP: (usize, usize) = (64 << 10, 256 << 10);
 
-/// The length of a heap in bytes once the arenas can no longer grow.
 const LAST_HEAP: usize = 32 << 10;
 
 /// A new heap has this share of the length of all heaps.
 const HEAP_GROWTH: usize = 16;
 
-/// Each arena but the first is at least this share of the cap.
 const LEAST_SHARE: usize = 64;
 
 /// Each arena holds at least this many of the runs it is made for.
@@ -57,7 +55,6 @@ const LARGE_SHARE: usize = 32;
 
 const BITS: usize = u64::BITS as usize;
 
-/// The space that the arenas have left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
     /// The cap allows another arena.
@@ -69,7 +66,6 @@ pub(crate) enum Room {
     Crowded,
 }
 
-/// Part of an arena. Only [`Arenas::free`] frees it.
 pub(crate) struct Carved {
     payload: Arc<Payload>,
     /// In bytes from the segment's start.
@@ -78,16 +74,13 @@ pub(crate) struct Carved {
     grain: Grain,
 }
 
-/// All arenas of a pool, with the heaps in them.
 pub(crate) struct Arenas {
     state: Mutex<ArenaState>,
     /// The [`Room`] as of the last change.
     room: AtomicU8,
     page: usize,
-    /// The cap in bytes.
     max: usize,
     first: First,
-    /// The longest possible segment, in bytes.
     longest: usize,
     /// Arenas make way for a longer one only all together.
     all_or_none: bool,
@@ -145,7 +138,6 @@ impl Carved {
         unsafe { NonNull::new_unchecked(start) }
     }
 
-    /// Makes only the first `len` bytes usable.
     pub(crate) fn shortened(self, len: usize) -> Self {
         Self { len: len.min(self.len), ..self }
     }
@@ -167,7 +159,6 @@ impl Arenas {
             has_region: has_region.clone(),
             refused: None,
         };
-        // The segments cannot span more.
         let max = max.min(longest.saturating_mul(MAX_SEGMENTS));
         let room = AtomicU8::new(Room::ToGrow as u8);
         Self { state: Mutex::new(state), room, page: page_size(), max, first, longest, all_or_none, has_region }
@@ -297,7 +288,6 @@ impl Arenas {
         self.room.store(room as u8, Ordering::Relaxed);
     }
 
-    /// Returns the bytes of the arenas' uncarved pages.
     pub(crate) fn free_bytes(&self) -> usize {
         self.state.lock().free_pages() * self.page
     }
@@ -327,7 +317,6 @@ impl Arenas {
     pub(crate) fn longest_run(&self) -> usize {
         let state = self.state.lock();
         let gaps = state.arenas.iter().flat_map(|arena| arena.pages.gaps(0)).map(|gap| gap.len() * self.page);
-        // Empty arenas may make way for a single one.
         let empty: Vec<_> = state.arenas.iter().filter(|arena| arena.pages.is_empty()).collect();
         let may_go = !empty.is_empty() && (!self.all_or_none || empty.len() == state.arenas.len());
         let going: usize = empty.iter().map(|arena| arena.payload.len()).sum();
@@ -401,7 +390,6 @@ impl Heap {
 
 // ---- growing ----------------------------------------------------------------------------------------
 
-/// Private memory for a new arena.
 pub(crate) struct Blank(Carver, Holes);
 
 impl Arenas {
@@ -422,7 +410,6 @@ impl Arenas {
         }
         let all: usize = state.heaps.values().map(|heap| heap.run.len).sum();
         let wanted = (all / HEAP_GROWTH).clamp(HEAP.0.min(first / 2), HEAP.1);
-        // A multiple, so that pieces of this length leave no remainder.
         (pages(wanted.div_ceil(len).max(1) * len), pages(len))
     }
 
@@ -450,12 +437,10 @@ impl Arenas {
         let others = (MAX_SEGMENTS - state.arenas.len() - 1).saturating_mul(self.longest);
         let wanted = least.max(rest.saturating_sub(others)).div_ceil(len) * len;
         let next = wanted.min(rest).min(self.longest / len * len);
-        // The remainder would be too short for an arena.
         let is_last = state.is_merged || rest - next < (next / 2).max(len);
         Some(if is_last { rest.min(self.longest) } else { next })
     }
 
-    /// Returns `true` if there is a gap for a run of `len` bytes.
     pub(crate) fn has_gap(&self, len: usize) -> bool {
         let pages = len / self.page;
         self.state.lock().arenas.iter_mut().any(|arena| arena.pages.has_gap(pages))
@@ -465,13 +450,11 @@ impl Arenas {
         self.state.lock().arenas.iter().any(|arena| arena.payload.serial() == serial)
     }
 
-    /// Allocates private memory for an arena of `len` bytes, or returns `None`.
     pub(crate) fn prepare(&self, len: usize) -> Option<Blank> {
         let pages = len / self.page;
         Some(Blank(Carver::new(pages)?, Holes::all(pages)?))
     }
 
-    /// Adds an arena of the length that `blank` was prepared for.
     pub(crate) fn add(&self, payload: Arc<Payload>, blank: Blank) {
         let mut state = self.state.lock();
         state.arenas.push(Arena { payload, pages: blank.0, holes: blank.1, was_used: false });
@@ -482,7 +465,6 @@ impl Arenas {
 // ---- returning memory to the system -----------------------------------------------------------------
 
 impl Arenas {
-    /// Returns the bytes of memory in gaps.
     pub(crate) fn filled_gaps(&self) -> usize {
         let state = self.state.lock();
         let filled = |arena: &Arena| arena.pages.gaps(0).map(|gap| arena.holes.filled_len(&gap)).sum::<usize>();
@@ -542,7 +524,6 @@ impl Holes {
     /// Fills `range`. Returns its parts that were holes.
     fn take(&mut self, range: &Range<usize>) -> Vec<Range<usize>> {
         let taken: Vec<_> = self.parts(range.clone(), false).collect();
-        // Usually there are none.
         taken.iter().for_each(|part| self.set(part, true));
         taken
     }
@@ -555,7 +536,6 @@ impl Holes {
         [before, after].map(|rest| if rest.len() <= most { rest } else { 0..0 })
     }
 
-    /// Makes `range` a hole. Returns how many of its pages were filled.
     fn add(&mut self, range: &Range<usize>) -> usize {
         let filled = self.filled_len(range);
         self.set(range, false);

@@ -60,7 +60,6 @@ pub(super) struct Region {
 }
 
 impl Arenas {
-    /// Marks all pieces as in use.
     pub(crate) fn clear_marks(&self) {
         let mut state = self.state.lock();
         state.arenas.iter_mut().for_each(|arena| arena.pages.clear_marks());
@@ -122,7 +121,6 @@ impl Arenas {
         if self.all_or_none && priced.len() < state.arenas.len() {
             return None;
         }
-        // At the limit of segments, at least one has to be removed.
         let is_full = state.arenas.len() == MAX_SEGMENTS;
         let mut room = self.max - state.spanned();
         let mut windows = Vec::new();
@@ -169,7 +167,6 @@ impl Arenas {
         }
     }
 
-    /// Returns `true` if there is a region of another class.
     pub(crate) fn is_kept_from(&self, class: usize) -> bool {
         let state = self.state.lock();
         state.region.as_ref().is_some_and(|region| region.class != class)
@@ -204,13 +201,11 @@ impl Arenas {
         self.state.lock().region.as_ref().is_some_and(|region| !region.site.is_surrender)
     }
 
-    /// Returns the region of a class.
     pub(crate) fn region_of(&self, class: usize) -> Option<Site> {
         let state = self.state.lock();
         state.region.as_ref().filter(|region| region.class == class).map(|region| region.site.clone())
     }
 
-    /// Makes the site the region of a class.
     pub(crate) fn keep_region(&self, class: usize, site: Site) {
         let (mut state, now) = (self.state.lock(), Instant::now());
         let before = state.region.as_ref().filter(|region| region.class == class).map_or(0, |region| region.patience);
@@ -265,7 +260,6 @@ impl ArenaState {
         is_own && self.is_region_free() || region.asked.elapsed() > LAPSE
     }
 
-    /// Ends the region of a class that was served.
     pub(super) fn served(&mut self, class: usize) {
         if self.region.as_ref().is_some_and(|region| region.class == class) {
             self.end_region();

@@ -190,7 +190,6 @@ impl Pool {
         self.reclaim_loans() + self.control().map_or(0, OwnerControl::reclaim)
     }
 
-    /// Returns all idle memory to the system, and its bytes.
     pub(crate) fn trim(&self) -> usize {
         let before = self.account.held();
         self.reclaim();
@@ -216,13 +215,11 @@ impl Pool {
         }
     }
 
-    /// Returns all idle chunks to the arenas.
     pub(crate) fn evict_all(&self) {
         self.return_leased();
         self.evict(usize::MAX, |_| true);
     }
 
-    /// Returns up to `most` bytes of memory in gaps to the system. Returns how many.
     pub(super) fn punch(&self, most: usize) -> usize {
         self.arenas.punch(&self.account, most)
     }
@@ -285,7 +282,6 @@ impl Pool {
         let window =
             (self.limits.idle_window / COUNTED).max(self.registry.lock().chunks().count() as u64 * LEAST_PER_CHUNK);
         if self.windows.next.load(Ordering::Relaxed) == 0 {
-            // The first window begins with the first message.
             return self.windows.next.store(counted + window, Ordering::Relaxed);
         }
         if last.is_done() {
@@ -302,7 +298,6 @@ impl Pool {
         self.memory_bell().ring();
     }
 
-    /// Judges what the window that ends has not needed.
     fn judge(&self, last: &mut LastWindow) {
         let gaps = self.arenas.filled_gaps();
         last.bytes = gaps.min(last.gaps);

@@ -27,7 +27,6 @@ const TRIES: usize = 8;
 /// The same for large chunks if memory is crowded.
 const RECURS_WITHIN_WHERE_CROWDED: u64 = 1;
 
-/// The chunk to make.
 #[derive(Clone, Copy)]
 struct Wanted {
     class: usize,
@@ -38,7 +37,6 @@ struct Wanted {
     may_be_larger: bool,
 }
 
-/// Where a chunk may be carved.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Where {
     /// In existing arenas, outside the region of another class.
@@ -49,15 +47,12 @@ enum Where {
     Anywhere,
 }
 
-/// Why there is no memory for a new chunk.
 enum NoMemory {
-    /// It does not fit under the cap.
     Cap,
     /// Boxed, so that success is returned in few words.
     Os(Box<OsError>),
 }
 
-/// The process has no private memory for an arena or a heap.
 fn no_private_memory(object: &str, bytes: usize) -> NoMemory {
     let source = io::Error::from_raw_os_error(libc::ENOMEM);
     let advice = "; private memory to keep account of it".to_owned();
@@ -188,7 +183,6 @@ impl Pool {
         registry.enter(self.clone(), class, memory, is_one_off)
     }
 
-    /// Carves memory for a chunk.
     fn find_memory(&self, wanted: Wanted, from: Where) -> Result<Carved, NoMemory> {
         let Wanted { need, class, .. } = wanted;
         if need.grain == Grain::Page {
@@ -247,7 +241,6 @@ impl Pool {
         Ok(run)
     }
 
-    /// Adds an arena with room for a run of `len` bytes, unless another thread has.
     fn grow(&self, len: usize) -> Result<(), NoMemory> {
         // One thread at a time creates an arena. The others then find room in it, not the cap.
         let _one_at_a_time = self.growing.lock();
@@ -302,7 +295,6 @@ impl Pool {
     fn make_room(&self, wanted: Wanted, anywhere: bool) -> bool {
         let Wanted { class, need, .. } = wanted;
         let _one_at_a_time = self.making_room.lock();
-        // Another thread may have given one.
         if wanted.may_be_larger && !self.shelves[class].is_empty() {
             return true;
         }
@@ -480,7 +472,6 @@ impl Pool {
         self.memory_bell().ring();
     }
 
-    /// Sets how many chunks of a class are reserved.
     fn promise(&self, class: usize, count: usize) {
         // Eviction decides under this lock: when this returns, chunks evicted by the previous
         // number are no longer listed.
@@ -488,7 +479,6 @@ impl Pool {
         self.classes[class].reserved.store(count, Ordering::Relaxed);
     }
 
-    /// Returns how many chunks of a class are reserved.
     pub(crate) fn reserved(&self, class: usize) -> usize {
         // Relaxed: the registry's lock orders it where that matters.
         self.classes[class].reserved.load(Ordering::Relaxed)

@@ -34,13 +34,11 @@ const GROUP: usize = 32;
 /// that cycles through this many sizes reaches the warm path.
 const RECURS_WITHIN: u64 = 16;
 
-/// All chunks of one owner, and the memory they are carved from.
 pub(crate) struct Pool {
     shelves: Box<[ChunkShelf]>,
     /// The shelf of one-offs and retired chunks, which keeps nothing.
     pub(crate) no_shelf: ChunkShelf,
     fork_epoch: u64,
-    /// The chunks that peers lease.
     pub(crate) leased: Queue<OwnedChunk>,
     classes: Box<[Class]>,
     reserving: Mutex<()>,
@@ -78,7 +76,6 @@ struct Class {
     shape: ClassShape,
     /// Changed under `reserving`.
     reserved: AtomicUsize,
-    /// Chunks made.
     misses: AtomicU64,
     /// The pool's `made` at the last one of this class, or 0.
     last_made: AtomicU64,
@@ -112,7 +109,6 @@ struct Windows {
 /// The rest of the last window's work, and the figures for the next comparison.
 #[derive(Default)]
 struct LastWindow {
-    /// Bytes of memory in gaps at its end.
     gaps: usize,
     /// Some classes may have unneeded chunks.
     has_chunks: bool,
@@ -142,7 +138,6 @@ impl Collection {
         self.made.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Notes that a chunk was destroyed. A pool that has shrunk collects sooner.
     fn note_destroyed(&self, bytes: usize) {
         let left = self.made.fetch_sub(bytes, Ordering::Relaxed) - bytes;
         self.collect_at.fetch_min(left + left / YIELD_SHARE, Ordering::Relaxed);
@@ -205,7 +200,6 @@ impl Pool {
         classes.filter(move |&class| is_used(&self.listed, class))
     }
 
-    /// Returns the bell that rings when memory is released.
     pub(crate) fn memory_bell(&self) -> &MemoryBell {
         self.control().map_or_else(|| self.waiting.own_bell(), OwnerControl::memory_bell)
     }
@@ -225,13 +219,11 @@ impl Pool {
         self.fork_epoch == fork::epoch()
     }
 
-    /// Prepares a chunk for its first share. Returns the generation.
     #[cold]
     pub(crate) fn prepare_to_share(&self, chunk: &Chunk) -> Result<u64, ShareError> {
         self.claim_records(|is_closed| self.claim_record(chunk, is_closed))
     }
 
-    /// Prepares all chunks of a class, including those in use.
     fn prepare_class(&self, class: usize) -> Result<(), ShareError> {
         self.claim_records(|is_closed| {
             let registry = self.registry.lock();
@@ -276,7 +268,6 @@ impl Pool {
         Ok(generation)
     }
 
-    /// Closes the pool. Called once, by the only taker of chunks.
     pub(crate) fn close(&self) {
         self.waiting.close(self);
         *self.first_share.lock() = true;
@@ -299,7 +290,6 @@ impl Drop for Pool {
 
 // ---- loans to channels --------------------------------------------------------------------------
 
-/// A lender of the pool's chunks, such as a channel's sender.
 pub(crate) trait Lends: Send + Sync {
     /// Drops the chunks that were returned. Returns how many there were.
     fn collect(&self) -> usize;
@@ -347,7 +337,6 @@ impl Pool {
         self.ask_lenders(|lender| lender.collect() + lender.reclaim())
     }
 
-    /// Returns all chunks on loan, in order of address, with their bytes.
     fn chunks_on_loan(&self) -> Vec<(NonNull<Chunk>, usize)> {
         let mut on_loan = Vec::new();
         let mut tell = |chunk: &Chunk| {
@@ -362,7 +351,6 @@ impl Pool {
         on_loan
     }
 
-    /// Returns `true` if this chunk is on loan.
     pub(crate) fn has_on_loan(&self, chunk: NonNull<Chunk>) -> bool {
         self.collect_loans();
         self.chunks_on_loan().iter().any(|(on_loan, _)| *on_loan == chunk)
@@ -477,7 +465,6 @@ impl Stats {
 }
 
 impl Pool {
-    /// Returns statistics. Takes the registry's lock.
     pub(crate) fn stats(&self) -> Stats {
         // In a forked child, a thread of the parent may hold the registry's lock.
         if !self.is_ours() {

@@ -101,7 +101,6 @@ impl Pool {
         }
     }
 
-    /// Takes an idle chunk that serves a class, if there is one.
     pub(crate) fn take_ready(&self, class: usize) -> Option<ClosedChunk> {
         self.take_own(class).or_else(|| self.take_larger(class))
     }
@@ -111,7 +110,6 @@ impl Pool {
         self.reserved(class) > 0 || !self.shelves[class].is_empty()
     }
 
-    /// Takes an idle chunk of this very class.
     pub(crate) fn take_own(&self, class: usize) -> Option<ClosedChunk> {
         // If each message has its own size, this keeps the shelves out of the cache.
         if self.listed(class) == 0 {
@@ -120,7 +118,6 @@ impl Pool {
         self.take_idle(class).or_else(|| self.shelves[class].take_hot())
     }
 
-    /// Takes an idle chunk of a slightly larger class.
     pub(super) fn take_larger(&self, class: usize) -> Option<ClosedChunk> {
         let is_free =
             |&other: &usize| self.listed(other) > 0 && !self.shelves[other].is_empty() && self.reserved(other) == 0;
@@ -289,7 +286,6 @@ impl Pool {
         }
     }
 
-    /// Destroys a chunk that is no longer listed.
     pub(super) fn free_unlisted(chunk: OwnedChunk) {
         let (class, uses, record, is_kept) = (chunk.class(), chunk.uses(), chunk.claimed(), chunk.is_given_up());
         let (pool, memory, home) = chunk.dismantle();
