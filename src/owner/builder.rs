@@ -70,16 +70,13 @@ impl Default for ProviderBuilder {
 }
 
 impl ProviderBuilder {
-    /// Sets the cap on payload memory: the most bytes of /dev/shm that are held at a time, at least
-    /// 1, rounded up to whole pages; default 1 GiB. Nothing is reserved in advance.
+    /// Sets the cap on payload memory in bytes, at least 1, rounded up to whole pages; default 1
+    /// GiB. Nothing is reserved in advance.
     ///
     /// All messages are carved from a few segments whose total length is within the cap and whose
-    /// pages take memory when they are first needed. At the cap, memory changes hands inside these
-    /// segments. A process that locks everything it maps (`mlockall`) takes memory for whole
-    /// segments.
-    ///
-    /// The control object is not included: a page, and 128 bytes for each of
-    /// [`max_shared`](Self::max_shared).
+    /// pages take memory when they are first needed. (A process that locks everything it maps with
+    /// `mlockall` takes memory for whole segments.) The control object is not included: a page, and
+    /// 128 bytes for each of [`max_shared`](Self::max_shared).
     pub fn max_bytes(mut self, bytes: usize) -> Self {
         self.max_bytes = bytes;
         self
@@ -96,11 +93,9 @@ impl ProviderBuilder {
     /// return to their segments, without a system call. With 0, each buffer's memory is returned to
     /// the system when the buffer is dropped.
     ///
-    /// Chunks that peers lease do not count. If a lease ends after the buffer was dropped, a later
-    /// allocation finds the chunk, so there may be more for a while.
-    ///
-    /// A high number costs nothing by itself: the queue of a class begins with 64 slots of 16 bytes
-    /// of heap and grows with the class. If the process has no heap for it, fewer are kept.
+    /// Chunks that peers lease do not count, and are found by later allocations when their leases
+    /// end. A high number costs nothing by itself: a class's queue begins with 64 slots of 16 bytes
+    /// of heap and grows with the class. Without heap for it, fewer are kept.
     pub fn max_idle_per_class(mut self, chunks: usize) -> Self {
         self.max_idle_per_class = chunks;
         self
@@ -108,8 +103,7 @@ impl ProviderBuilder {
 
     /// Sets how many chunks peers can know at a time, from 1 to 1,048,576; default 4096. Each takes
     /// 128 bytes of /dev/shm from the start, and 16 bytes of heap from the first shared chunk on. A
-    /// chunk that was once shared counts until it is destroyed; if records run short, idle ones
-    /// are.
+    /// shared chunk counts until it is destroyed; if records run short, idle ones are.
     pub fn max_shared(mut self, chunks: usize) -> Self {
         self.max_shared = chunks;
         self
@@ -118,37 +112,33 @@ impl ProviderBuilder {
     /// Sets the most bytes of messages that one peer may read at a time, at least 1; by default
     /// there is no limit. Above it, that peer's [`Client::attach`](crate::Client::attach) fails
     /// with [`AttachError::OverQuota`](crate::AttachError::OverQuota) until it drops views. So a
-    /// subscriber that forgets to drop its messages cannot use up the cap.
+    /// subscriber that leaks messages cannot use up the cap.
     ///
-    /// Each view counts with its message's length. Unclaimed grants do not count, and a grant
-    /// refused for this reason can be claimed later.
-    ///
-    /// The peer's own library enforces this, so it is no defence against a process that violates
-    /// the protocol. For channels, see
-    /// [`SenderBuilder::loans`](crate::channel::SenderBuilder::loans).
+    /// Unclaimed grants do not count, and a grant refused for this reason can be claimed later. The
+    /// peer's own library enforces this: it is no defence against a process that violates the
+    /// protocol. For channels, see [`SenderBuilder::loans`](crate::channel::SenderBuilder::loans).
     pub fn max_bytes_per_peer(mut self, bytes: u64) -> Self {
         self.quota = Some(bytes);
         self
     }
 
     /// Sets the length of the first segment in bytes, from 1 to `max_bytes` and at most 64 GiB,
-    /// rounded up to whole pages and to a multiple of the first message's chunk. If little of
-    /// `max_bytes` would be left, it takes all of it.
+    /// rounded up to whole pages and to a multiple of the first message's chunk, or to `max_bytes`
+    /// if little of it would be left.
     ///
     /// By default it is a 32nd of `max_bytes`, but at least 64 KiB and eight of the first message;
-    /// with [`max_idle_per_class`](Self::max_idle_per_class) 0, exactly one message. Each further
-    /// segment is at least as long as all earlier ones together and as eight of its first message,
-    /// or 32 if that message exceeds a 32nd of `max_bytes`. All of this is within the cap, and only
-    /// address space: memory is taken page by page.
+    /// with [`max_idle_per_class`](Self::max_idle_per_class) 0, one message. Each further segment
+    /// is at least as long as all earlier ones together and as eight of its first message, or 32 of
+    /// a message above a 32nd of `max_bytes`. All of this is within the cap, and only address
+    /// space.
     pub fn arena_size(mut self, bytes: usize) -> Self {
         self.arena_size = Some(bytes);
         self
     }
 
-    /// Sets the window in which memory has to be used to stay: once this many allocations have been
-    /// made, memory that was idle throughout is returned to the system. From 0 (never) to
-    /// 2,147,483,648, rounded up to a multiple of 64; default 32,768. A window also has at least
-    /// 128 allocations for each existing chunk.
+    /// Sets the number of allocations after which memory that was idle throughout is returned to
+    /// the system: from 0 (never) to 2,147,483,648, rounded up to a multiple of 64; default 32,768.
+    /// Such a window also has at least 128 allocations for each existing chunk.
     ///
     /// These were not needed in a window:
     ///
@@ -158,16 +148,15 @@ impl ProviderBuilder {
     ///   window.
     ///
     /// If that is at least a 1024th of `max_bytes`, about every 64th allocation returns up to 1 MiB
-    /// of it, at some 40 ns per 4 KiB page. [Reserved](Provider::reserve) chunks stay.
-    ///
-    /// Allocations of a reserved length count but return nothing, so a publisher that makes no
-    /// others, or stops altogether, has to call [`Provider::trim`].
+    /// of it, at some 40 ns per 4 KiB page. [Reserved](Provider::reserve) chunks stay. Allocations
+    /// of a reserved length count but return nothing, so a publisher that makes no others, or
+    /// stops, has to call [`Provider::trim`].
     pub fn idle_window(mut self, allocations: u64) -> Self {
         self.idle_window = allocations;
         self
     }
 
-    /// Sets the permission bits of the objects under /dev/shm, independent of the umask; default
+    /// Sets the permission bits of the objects under /dev/shm, whatever umask is set; default
     /// `0o600`: peers of the same user. With `0o660`, peers of the same group may attach too. For
     /// others than the owner, write bits apply only to the control object, which holds the leases.
     pub fn mode(mut self, mode: u32) -> Self {
@@ -183,42 +172,39 @@ impl ProviderBuilder {
     }
 
     /// Sets the directory of the objects, an absolute path that exists; default /dev/shm. Clients
-    /// need [the same](crate::ClientBuilder::directory). Each directory is swept separately
+    /// need [the same](crate::ClientBuilder::directory), and each directory is swept separately
     /// ([`Provider::sweep_in`]).
     ///
-    /// Choose a tmpfs: one with a size of its own, so that others cannot fill it, or with `huge=`
-    /// (see [`huge_pages`](Self::huge_pages)). On another local file system, messages are written
-    /// to the disk now and then, and writers may wait for that. A network file system does not
-    /// work: locks show which processes are alive. hugetlbfs is refused: every object would take
-    /// whole huge pages.
+    /// Choose a tmpfs, for example one with its own size or with `huge=` (see
+    /// [`huge_pages`](Self::huge_pages)). Another local file system writes messages to the disk now
+    /// and then, and writers may wait for that. A network file system does not work: locks show
+    /// which processes are alive. hugetlbfs is refused: every object would take whole huge pages.
     pub fn directory(mut self, directory: impl Into<PathBuf>) -> Self {
         self.directory = directory.into();
         self
     }
 
     /// Locks the pool and the control object into RAM, so that a message never waits to be read
-    /// back from swap. The control object is then present from the start. Default `false`.
+    /// back from swap. Default `false`.
     ///
     /// [`build`](Self::build) checks that `RLIMIT_MEMLOCK` allows for
-    /// [`max_bytes`](Self::max_bytes) and the control object ([`BuildError::LockMemory`]), but does
-    /// not reserve it: each segment is locked at its whole length when it is created, and takes
-    /// memory page by page as usual. If the process has locked other memory in the meantime, that
-    /// allocation fails with [`AllocErrorKind::Os`](crate::AllocErrorKind::Os) (`mlock2`) and
-    /// leaves nothing behind.
-    ///
-    /// The lock ends with the owner's process. Peers may use `mlockall`.
+    /// [`max_bytes`](Self::max_bytes) and the control object ([`BuildError::LockMemory`]). Each
+    /// segment is locked at its whole length when it is created, and takes memory page by page as
+    /// usual. If the process has locked other memory by then, the allocation fails with
+    /// [`AllocErrorKind::Os`](crate::AllocErrorKind::Os) (`mlock2`). The lock ends with the owner's
+    /// process; peers may use `mlockall`.
     pub fn lock_memory(mut self, lock: bool) -> Self {
         self.lock_memory = lock;
         self
     }
 
     /// Advises the kernel to put reserved memory into huge pages (2 MiB on x86-64), so that large
-    /// messages cause fewer TLB misses. Memory that it cannot put there stays in small pages,
-    /// without an error. Needs Linux 6.1. Default `false`.
+    /// messages cause fewer TLB misses. What it cannot put there stays in small pages, without an
+    /// error. Needs Linux 6.1. Default `false`.
     ///
-    /// A huge page is made when the last of its small pages is reserved, so it takes no more memory
-    /// than they do. Reserving memory then takes about twice as long, because the kernel copies,
-    /// and may delay other threads: [`reserve`](Provider::reserve) at the start.
+    /// A huge page is made when the last of its small pages is reserved, so it takes no more
+    /// memory. Reserving then takes about twice as long, because the kernel copies, and may delay
+    /// other threads: [`reserve`](Provider::reserve) at the start.
     ///
     /// A tmpfs mounted with `huge=always` ([`directory`](Self::directory)) has huge pages without
     /// this option, faster, but takes up to one more for each piece. `ShmemPmdMapped` in
@@ -242,9 +228,8 @@ impl ProviderBuilder {
     /// # Errors
     ///
     /// [`BuildError`] if an option or a combination is out of range, if memory cannot be locked or
-    /// taken from the node, if the process has no heap for the pool's own lists
-    /// ([`BuildError::OutOfMemory`]), or if the system refuses the control object. Nothing is left
-    /// behind.
+    /// taken from the node, if the process has no heap for the pool's lists, or if the system
+    /// refuses the control object. Nothing is left behind.
     pub fn build(self) -> Result<Provider, BuildError> {
         let (max_bytes, max_alloc, max_idle) = (self.max_bytes, self.max_alloc, self.max_idle_per_class);
         let limits = Limits::new(max_bytes, max_alloc, Some(max_idle), self.arena_size, LONGEST)?;

@@ -10,20 +10,13 @@
 //!
 //! # Windows
 //!
-//! A *window* is a number of allocations ([`idle_window`](crate::ProviderBuilder::idle_window)).
-//! There is no thread and no clock, and the warm path counts nothing more: every [`COUNTED`]th use
-//! of a chunk counts for all chunks. When a window has ended, an allocation of a class without
-//! reservations judges what was not needed. It and later ones return that to the system,
-//! [`AT_ONCE`] at a time.
-//!
-//! | not needed | if |
-//! |---|---|
-//! | chunks in a class's idle queue | there were as many after each take: the *low-water mark* |
-//! | the chunk in a class's hot slot | no message has used it since the last window |
-//! | memory of gaps between chunks | there was as much at the end of the last window |
-//!
-//! Leased chunks wait in the leased queue, not in their class's; if such chunks are used in turn,
-//! all of them count as needed.
+//! [`idle_window`](crate::ProviderBuilder::idle_window) defines a window, and what was not needed
+//! in it. There is no thread and no clock, and the warm path counts nothing more: every
+//! [`COUNTED`]th use of a chunk counts for all chunks. After the end of a window, an allocation of
+//! a class without reservations judges what was not needed. It and later ones return that to the
+//! system, [`AT_ONCE`] at a time. The lowest number that a take has left in a class's queue is its
+//! *low-water mark*. Leased chunks wait in the leased queue; if such chunks are used in turn, all
+//! of them count as needed.
 
 #![forbid(unsafe_code)]
 
