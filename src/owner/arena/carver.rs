@@ -252,7 +252,7 @@ impl Carver {
     /// of a gap between pieces that are not idle. It is widened to whole pieces, so it may be
     /// longer than `need`. It includes pieces in use only if `in_use`, the closed range only if
     /// `anywhere`, and pinned pieces never.
-    pub(super) fn window(&self, need: usize, in_use: bool, anywhere: bool) -> Option<(Cost, Range<usize>)> {
+    pub(super) fn cheapest(&self, need: usize, in_use: bool, anywhere: bool) -> Option<(Cost, Range<usize>)> {
         let closed = if anywhere { 0..0 } else { self.widened(self.closed.clone()) };
         let pieces =
             |part: Range<usize>| self.pieces.range(part).map(|(&at, piece)| (at..at + piece.units, self.price(piece)));
@@ -265,14 +265,14 @@ impl Carver {
                 best = Some((cost, start));
             }
         };
-        // Visit each gap in turn, with the preceding pieces that lie in the window at its end.
+        // Visit each gap in turn, with the preceding pieces that lie in the range at its end.
         let (mut from, mut reached, mut price) = (0, VecDeque::new(), 0);
         for (piece, price_of_piece) in kept.chain([(self.units..self.units, 0)]) {
             let gap = from..piece.start;
             if gap.len() >= need {
                 for start in [gap.start, gap.end - need] {
-                    let window = start..start + need;
-                    let idle = self.pieces_in(&window).map(|piece| piece.len()).sum();
+                    let span = start..start + need;
+                    let idle = self.pieces_in(&span).map(|piece| piece.len()).sum();
                     offer((0, gap.len(), idle), start);
                 }
             } else if let Some(start) = gap.end.checked_sub(need).filter(|_| in_use) {
@@ -292,9 +292,9 @@ impl Carver {
         best.map(|(cost, start)| (cost, self.widened(start..start + need)))
     }
 
-    fn widened(&self, window: Range<usize>) -> Range<usize> {
+    fn widened(&self, span: Range<usize>) -> Range<usize> {
         let whole = |whole: Range<usize>, piece: Range<usize>| whole.start.min(piece.start)..whole.end.max(piece.end);
-        self.pieces_in(&window).fold(window.clone(), whole)
+        self.pieces_in(&span).fold(span.clone(), whole)
     }
 
     fn pieces_in<'a>(&'a self, range: &'a Range<usize>) -> impl Iterator<Item = Range<usize>> + 'a {
@@ -336,7 +336,7 @@ mod tests {
         Free(usize),
         MarkIdle(usize),
         MarkUsed(usize),
-        Window(usize),
+        Tightest(usize),
         Cheapest(usize),
         Close(usize, usize),
     }
@@ -348,7 +348,7 @@ mod tests {
             2 => pick().prop_map(Step::Free),
             3 => pick().prop_map(Step::MarkIdle),
             1 => pick().prop_map(Step::MarkUsed),
-            2 => (1..120usize).prop_map(Step::Window),
+            2 => (1..120usize).prop_map(Step::Tightest),
             1 => (1..120usize).prop_map(Step::Cheapest),
             1 => (0..250usize, 0..80usize).prop_map(|(start, len)| Step::Close(start, len)),
         ]
@@ -422,33 +422,33 @@ mod tests {
                             used.map(|piece| piece.1).sum::<usize>()
                         };
                         let least = (0..=units.saturating_sub(need)).filter(|_| need <= units).map(price).min();
-                        let cheapest = carver.window(need, true, true);
+                        let cheapest = carver.cheapest(need, true, true);
                         prop_assert_eq!(cheapest.map(|(cost, _)| cost.0), least);
                     }
-                    Step::Window(need) => {
+                    Step::Tightest(need) => {
                         let idle =
                             |at: usize| model.pieces.iter().any(|piece| piece.0 == at && piece.2);
                         let is_free = |unit: Option<usize>| unit.map_or(true, idle);
                         let gaps = model.gaps(is_free);
                         let tightest = gaps.iter().copied().filter(|&gap| gap >= need).min();
                         carver.close(0..0);
-                        let window = carver.window(need, false, false);
-                        prop_assert_eq!(window.as_ref().map(|(cost, _)| (cost.0, cost.1)), tightest.map(|gap| (0, gap)));
-                        let Some((_, window)) = window else { continue };
-                        prop_assert!(window.len() >= need);
-                        prop_assert!(model.units[window.clone()].iter().all(|&unit| is_free(unit)));
+                        let span = carver.cheapest(need, false, false);
+                        prop_assert_eq!(span.as_ref().map(|(cost, _)| (cost.0, cost.1)), tightest.map(|gap| (0, gap)));
+                        let Some((_, span)) = span else { continue };
+                        prop_assert!(span.len() >= need);
+                        prop_assert!(model.units[span.clone()].iter().all(|&unit| is_free(unit)));
                         let end = |unit: usize| model.units.get(unit).copied().flatten();
                         let is_cut = |at: usize| at > 0 && end(at).is_some() && end(at) == end(at - 1);
-                        prop_assert!(!is_cut(window.start) && !is_cut(window.end), "a piece is cut");
+                        prop_assert!(!is_cut(span.start) && !is_cut(span.end), "a piece is cut");
                         let gone: Vec<_> = model.pieces.iter().copied()
-                            .filter(|piece| piece.0 < window.end && window.start < piece.0 + piece.1).collect();
+                            .filter(|piece| piece.0 < span.end && span.start < piece.0 + piece.1).collect();
                         for (at, len, _) in &gone {
                             carver.free(*at);
                             model.units[*at..at + len].fill(None);
                         }
                         model.pieces.retain(|piece| !gone.contains(piece));
                         let fits = carver.carve(need, false);
-                        prop_assert!(fits.is_some(), "the window was not enough");
+                        prop_assert!(fits.is_some(), "the range was not enough");
                         carver.free(fits.unwrap());
                     }
                 }

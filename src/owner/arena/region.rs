@@ -35,7 +35,7 @@ const MOST_PATIENCE: u32 = 256;
 #[derive(Clone)]
 pub(crate) struct Site {
     /// Segments by serial number, with the part of each in bytes.
-    windows: Vec<(u64, Range<usize>)>,
+    parts: Vec<(u64, Range<usize>)>,
     is_surrender: bool,
 }
 
@@ -45,7 +45,7 @@ impl Site {
     }
 
     fn overlaps(&self, serial: u64, range: &Range<usize>) -> bool {
-        self.windows.iter().any(|(other, window)| *other == serial && overlap(window, range))
+        self.parts.iter().any(|(other, part)| *other == serial && overlap(part, range))
     }
 }
 
@@ -85,26 +85,26 @@ impl Arenas {
     /// Finds where `need` fits if the pieces there are freed: the tightest site with only idle ones
     /// or, with `in_use`, the one with the fewest bytes in use. Considers the region only if
     /// `anywhere`.
-    pub(crate) fn window(&self, need: Need, in_use: bool, anywhere: bool) -> Option<Site> {
+    pub(crate) fn cheapest_site(&self, need: Need, in_use: bool, anywhere: bool) -> Option<Site> {
         let mut state = self.state.lock();
         state.mark_heaps(self.page);
         let site = |serial, range: Range<usize>, unit: usize, start: usize| {
             let range = start + range.start * unit..start + range.end * unit;
-            Site { windows: vec![(serial, range)], is_surrender: false }
+            Site { parts: vec![(serial, range)], is_surrender: false }
         };
         if need.grain == Grain::Line && !in_use {
             let kept = state.region.as_ref().filter(|_| !anywhere);
             let heaps = state.heaps.iter().filter(|(_, heap)| !kept.is_some_and(|region| region.site.takes(&heap.run)));
-            let windows =
-                heaps.filter_map(|(key, heap)| Some((heap.lines.window(need.size / MIN_SIZE, false, true)?, key)));
-            if let Some(((_, lines), &(serial, start))) = windows.min_by_key(|((cost, _), _)| *cost) {
+            let found =
+                heaps.filter_map(|(key, heap)| Some((heap.lines.cheapest(need.size / MIN_SIZE, false, true)?, key)));
+            if let Some(((_, lines), &(serial, start))) = found.min_by_key(|((cost, _), _)| *cost) {
                 return Some(site(serial, lines, MIN_SIZE, start));
             }
         }
         let pages = need.size.div_ceil(self.page);
-        let windows =
-            state.arenas.iter().filter_map(|arena| Some((arena.pages.window(pages, in_use, anywhere)?, arena)));
-        let ((_, pages), arena) = windows.min_by_key(|((cost, _), _)| *cost)?;
+        let found =
+            state.arenas.iter().filter_map(|arena| Some((arena.pages.cheapest(pages, in_use, anywhere)?, arena)));
+        let ((_, pages), arena) = found.min_by_key(|((cost, _), _)| *cost)?;
         Some(site(arena.payload.serial(), pages, self.page, 0))
     }
 
@@ -123,15 +123,15 @@ impl Arenas {
         }
         let is_full = state.arenas.len() == MAX_SEGMENTS;
         let mut room = self.max - state.spanned();
-        let mut windows = Vec::new();
+        let mut parts = Vec::new();
         for (_, arena) in priced {
-            if room >= len && !self.all_or_none && !(is_full && windows.is_empty()) {
+            if room >= len && !self.all_or_none && !(is_full && parts.is_empty()) {
                 break;
             }
             room += arena.payload.len();
-            windows.push((arena.payload.serial(), 0..arena.payload.len()));
+            parts.push((arena.payload.serial(), 0..arena.payload.len()));
         }
-        (room >= len && len <= self.longest && !windows.is_empty()).then_some(Site { windows, is_surrender: true })
+        (room >= len && len <= self.longest && !parts.is_empty()).then_some(Site { parts, is_surrender: true })
     }
 
     /// Records that a class was refused. Returns `true` if it should get a region, or another one.
@@ -211,9 +211,9 @@ impl Arenas {
         let before = state.region.as_ref().filter(|region| region.class == class).map_or(0, |region| region.patience);
         state.end_region();
         state.refused = None;
-        for (serial, window) in &site.windows {
+        for (serial, part) in &site.parts {
             if let Some(arena) = state.arenas.iter_mut().find(|arena| arena.payload.serial() == *serial) {
-                arena.pages.close(window.start / self.page..window.end.div_ceil(self.page));
+                arena.pages.close(part.start / self.page..part.end.div_ceil(self.page));
             }
         }
         let patience = before.saturating_mul(2).clamp(1, MOST_PATIENCE);
@@ -255,8 +255,8 @@ impl ArenaState {
     /// one arena, empty and long enough; or it has lapsed.
     pub(super) fn may_use_region(&self, class: usize, len: usize) -> bool {
         let Some(region) = &self.region else { return false };
-        let fits = |(_, window): &(u64, Range<usize>)| window.len() >= len;
-        let is_own = region.class == class && !region.site.is_surrender && region.site.windows.iter().any(fits);
+        let fits = |(_, part): &(u64, Range<usize>)| part.len() >= len;
+        let is_own = region.class == class && !region.site.is_surrender && region.site.parts.iter().any(fits);
         is_own && self.is_region_free() || region.asked.elapsed() > LAPSE
     }
 

@@ -339,9 +339,9 @@ impl Pool {
             return None;
         }
         self.arenas.clear_marks();
-        let window = || self.arenas.window(need, false, anywhere);
+        let free = || self.arenas.cheapest_site(need, false, anywhere);
         // First without any idle chunk: one may have been dropped meanwhile.
-        let found = window().or_else(|| {
+        let found = free().or_else(|| {
             self.evictable_classes().find_map(|(class, mut left)| {
                 self.evict_of(class, usize::MAX, |chunk| {
                     if left > 0 && !chunk.is_leased() {
@@ -350,7 +350,7 @@ impl Pool {
                     }
                     false
                 });
-                window()
+                free()
             })
         });
         found.or_else(|| self.arenas.surrender(need, false).filter(|_| may_surrender))
@@ -372,7 +372,7 @@ impl Pool {
                 self.arenas.mark(chunk.memory(), Mark::Pinned);
             }
         }
-        let site = self.arenas.window(need, true, true).or_else(|| self.arenas.surrender(need, true));
+        let site = self.arenas.cheapest_site(need, true, true).or_else(|| self.arenas.surrender(need, true));
         if let Some(site) = site {
             self.retire(&site);
             self.arenas.keep_region(class, site);
