@@ -2,11 +2,11 @@
 //! notifies them.
 //!
 //! A *look* tries each request in order of arrival, under the queue's lock. A request that fits
-//! overtakes an earlier one that does not: the earlier one has its region (see `arena::region`).
+//! overtakes an earlier one that does not, which gets a region instead (see `arena::region`).
 //!
 //! A waiting thread sleeps on the memory bell (see `memory_bell`), and looks for all requests when
-//! it wakes. For futures, a helper thread does the same, until the last future leaves. Of the
-//! threads that one ring wakes, the first looks; the others see that the bell has not rung since.
+//! it wakes. For futures, a helper thread does. Of the threads that one ring wakes, the first
+//! looks; the others see that the bell has not rung since.
 //!
 //! | event | a look follows because |
 //! |---|---|

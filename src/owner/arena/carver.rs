@@ -1,15 +1,12 @@
 //! Carves a range of memory into pieces of whole units. The only file that uses talc.
 //!
-//! talc keeps its lists and tags in the memory that it manages, which here is not the shared memory
-//! but a *shadow*: private memory with a talc unit of 32 bytes for each unit of the range. What
-//! talc allocates in the shadow stands for the same part of the range. Therefore
-//!
-//! * a process that can write to the range cannot damage the allocator;
-//! * the range's own bytes are never touched: its pages may be holes, or still be read;
-//! * a range of `n` units holds `n` of them: tags and alignment take nothing.
+//! talc keeps its lists and tags in the memory that it manages. Here that is a *shadow*: private
+//! memory with a talc unit of 32 bytes for each unit of the range. What talc allocates there stands
+//! for the same part of the range. So a process that can write to the range cannot damage the
+//! allocator, and the range's bytes are never touched: they may be holes, or still be read.
 //!
 //! By talc's contract alone, pieces never overlap: one of `n` units is an allocation of `32 n - 8`
-//! bytes, aligned to 32.
+//! bytes, aligned to 32, which with talc's tag takes `n` units of the shadow.
 
 use crate::os::mapping::Mapping;
 use std::alloc::Layout;

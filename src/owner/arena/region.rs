@@ -9,10 +9,8 @@
 //! | a run or a piece for another class | is carved only if it fits nowhere else |
 //! | a chunk is dropped | it returns to the arena, not to a shelf (see `pool::make`) |
 //!
-//! So a long message waits until each chunk in one region has been dropped once, not until gaps
-//! join by chance. A region ends [`LAPSE`] after its class was last refused. Another class may
-//! replace it [`LAPSE`] after it was chosen, so that a message that can never fit does not withhold
-//! memory for long.
+//! A region ends [`LAPSE`] after its class was last refused. Another class may replace it [`LAPSE`]
+//! after it was chosen, so that a message that can never fit does not withhold memory for long.
 
 #![forbid(unsafe_code)]
 
