@@ -138,16 +138,16 @@ impl fmt::Debug for ShmBufMut {
 }
 
 /// A message in shared memory, cheap to clone. It is never written while a clone or a peer's view
-/// exists. Dropping the last clone returns the chunk to the pool, which does not reuse it before
-/// the peers' leases end.
+/// exists. When the last clone is dropped and the peers' leases have ended, the pool reuses the
+/// chunk.
 ///
 /// To send it, either
 ///
 /// * [`grant`](Self::grant) it to a known peer and send the descriptor: the buffer can then be
 ///   dropped at once; or
 /// * send its [`descriptor`](Self::descriptor) to any peers, and keep a clone until they have
-///   confirmed, or for as long as the message is useful. A receiver that attaches too late gets
-///   [`AttachError::Stale`](crate::AttachError::Stale), never wrong bytes.
+///   confirmed, or for as long as the message is useful. Those that attach too late get
+///   [`AttachError::Stale`](crate::AttachError::Stale).
 pub struct ShmBuf {
     chunk: NonNull<Chunk>,
     len: usize,
@@ -171,11 +171,8 @@ impl ShmBuf {
     }
 
     /// Returns the message's descriptor, for any peer. It adds no lease: keep this handle or a
-    /// clone until the receivers have attached.
-    ///
-    /// The first call for a chunk takes a lock, unless the chunk is
-    /// [reserved](crate::Provider::reserve). Later calls, also for later messages in the chunk,
-    /// take none.
+    /// clone until the receivers have attached. Only the first call for a chunk takes a lock, or
+    /// none if the chunk is [reserved](crate::Provider::reserve).
     ///
     /// # Errors
     ///
@@ -194,15 +191,14 @@ impl ShmBuf {
     }
 
     /// Adds a lease for `peer`, and returns a descriptor that only this peer can attach to, once.
-    /// The message stays until the peer has attached and dropped its view, until the peer has
-    /// disconnected or died, or until the provider and its last buffer are dropped.
+    /// The lease ends when the peer drops its view, disconnects or dies, or when the provider and
+    /// its last buffer are dropped.
     ///
     /// # Errors
     ///
-    /// [`ShareError::PeerGone`] if the peer is no longer connected, [`ShareError::OtherProvider`]
-    /// if it is connected to another provider, [`ShareError::TooManyGrants`] if it has 7 unclaimed
-    /// grants of this message, and the errors of [`descriptor`](Self::descriptor). On an error,
-    /// nothing is leased.
+    /// [`ShareError::PeerGone`] if the peer is no longer connected, [`ShareError::OtherProvider`],
+    /// [`ShareError::TooManyGrants`] if it has 7 unclaimed grants of this message, and those of
+    /// [`descriptor`](Self::descriptor). On an error, nothing is leased.
     pub fn grant(&self, peer: PeerId) -> Result<Descriptor, ShareError> {
         let descriptor = self.descriptor()?;
         let chunk = self.chunk();
@@ -213,9 +209,8 @@ impl ShmBuf {
     }
 
     /// Revokes a grant, for example because its descriptor could not be delivered. Returns `false`
-    /// if none is left: the peer has attached, or is no longer connected.
-    ///
-    /// Grants of one message to one peer are interchangeable: either of two may be the one revoked.
+    /// if none is left: the peer has attached, or is no longer connected. Grants of one message to
+    /// one peer are interchangeable.
     pub fn revoke(&self, peer: PeerId) -> bool {
         let chunk = self.chunk();
         match (chunk.record(), chunk.pool().control()) {
@@ -283,8 +278,8 @@ impl ShmBuf {
         self
     }
 
-    /// Drops the handle, but keeps the bytes from ever being reused: a receiver may read them for
-    /// an unknown time. Called once the provider has been dropped.
+    /// Drops the handle, but keeps the bytes from ever being reused. Called once the provider has
+    /// been dropped, for a receiver that may read them for an unknown time.
     pub(crate) fn give_up_to_reader(self) {
         self.chunk().keep_bytes();
     }
@@ -301,12 +296,11 @@ impl ShmBuf {
     }
 
     /// Turns the message back into an exclusive buffer, if this is the only handle and no peer has
-    /// a lease or a grant. In any case, descriptors that were sent but not attached to may become
-    /// stale.
+    /// a lease or a grant. In any case, descriptors that no peer has attached to may become stale.
     ///
     /// # Errors
     ///
-    /// The buffer itself, if a clone, a view, a grant or a loan exists, or in a forked child.
+    /// The buffer itself, if it is not exclusive, or in a forked child.
     pub fn try_into_mut(self) -> Result<ShmBufMut, Self> {
         let chunk = self.chunk();
         // First, because this drops the handles of returned loans.

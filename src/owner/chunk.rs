@@ -1,5 +1,5 @@
-//! A chunk: the memory of one allocation, with what the owner knows about it, in the owner's
-//! private memory. And the list of all chunks of a pool.
+//! A chunk, the memory of one allocation with what the owner knows about it; and the list of a
+//! pool's chunks. All in the owner's private memory.
 //!
 //! A chunk moves by pointer between its shelf and its handles: one hand, or clones of a `ShmBuf`
 //! that are counted in `refs`. It keeps its pool alive, so a handle need not.
@@ -8,7 +8,7 @@
 //!
 //! | writer | reader | what becomes visible |
 //! |---|---|---|
-//! | `ShmBuf` clone dropped: `refs` Release | last drop: `refs` Acquire | the other holders have finished reading; `shared` and `is_given_up` |
+//! | `ShmBuf` clone dropped: `refs` Release | last drop: `refs` Acquire | the end of the other holders' reads; `shared` and `is_given_up` |
 //! | `share`: `generation`, Release | `share` in another thread, Acquire | the record's number |
 //!
 //! The registry's lock guards `registered`. Only the exclusive holder writes the other fields.
@@ -40,8 +40,6 @@ pub(crate) enum Whereabouts {
     Leased = 2,
 }
 
-/// A chunk.
-///
 /// Every drop reads the first cache line. Fields that change with each use are in another line, out
 /// of reach of the prefetcher that fetches pairs of lines: if one thread takes the chunk and
 /// another releases it, both keep the first line in their caches.
@@ -68,14 +66,13 @@ pub(crate) struct Chunk {
 struct Rest {
     /// Written by the holder, with a load and a store.
     uses: AtomicU64,
-    /// A reader of unknown lifetime still has the bytes.
+    /// A reader of unknown lifetime has the bytes.
     is_given_up: AtomicBool,
     serial: u64,
     memory: Carved,
     pool: Arc<Pool>,
     class: usize,
     is_one_off: bool,
-    /// Its index in the registry, guarded by the registry's lock.
     registered: AtomicUsize,
     whereabouts: AtomicU8,
 }
@@ -89,16 +86,15 @@ unsafe impl Sync for Chunk {}
 
 pub(crate) type ChunkShelf = Shelf<ClosedChunk, OwnedChunk>;
 
-/// A chunk in one hand (I3). Giving or destroying it consumes this. Leaking it only loses the
-/// chunk.
+/// A chunk in one hand (I3). Leaking it loses the chunk and does no other harm.
 #[repr(transparent)]
 #[must_use = "a chunk that is in no place is lost"]
 pub(crate) struct Hand<const IS_CLOSED: bool>(NonNull<Chunk>);
 
-/// A hand with a chunk that peers may lease or attach to.
+/// Peers may lease it or attach to it.
 pub(crate) type OwnedChunk = Hand<false>;
 
-/// A hand with a chunk that no peer leases or can attach to, so that its holder may write it (I5).
+/// No peer leases it or can attach to it, so its holder may write it (I5).
 pub(crate) type ClosedChunk = Hand<true>;
 
 // SAFETY: a pointer to a `Chunk`, which is `Send`; ownership moves with it (I3).
@@ -149,7 +145,7 @@ impl OwnedChunk {
         }
     }
 
-    /// Gives it to its shelf's idle queue. `Err` if the queue refuses it.
+    /// Gives it to its shelf's idle queue. `Err` returns a refused chunk.
     pub(crate) fn give_idle(self) -> Result<(), Self> {
         let shelf = self.shelf();
         // SAFETY: the chunk keeps the pool, and so the shelf, until the queue has taken it;
@@ -157,7 +153,7 @@ impl OwnedChunk {
         unsafe { shelf.as_ref() }.give_idle(self)
     }
 
-    /// Gives it to the queue of leased chunks. `Err` if the pool is closed.
+    /// Gives it to the queue of leased chunks. `Err` returns it if the pool is closed.
     pub(crate) fn give_leased(self) -> Result<(), Self> {
         let leased = NonNull::from(&self.pool().leased);
         // SAFETY: the chunk keeps the pool, and so the queue, until the queue has taken it;
@@ -165,20 +161,18 @@ impl OwnedChunk {
         unsafe { leased.as_ref() }.give(self)
     }
 
-    /// Takes the chunk apart: its pool, the shared memory, and its private memory. The registry
-    /// must no longer list it.
+    /// Returns its pool, shared memory and private memory. The registry must no longer list it.
     pub(crate) fn dismantle(self) -> (Arc<Pool>, Carved, Home) {
         // SAFETY: `Chunk::make` leaked this box, and nothing else has the chunk (I3).
         let home: Home = unsafe { Box::from_raw(self.0.cast().as_ptr()) };
-        // SAFETY: `Chunk::make` wrote the value. It is moved out once: from here on the home counts
-        // as empty.
+        // SAFETY: `Chunk::make` wrote the value, which is moved out once.
         let chunk = unsafe { home.assume_init_read() };
         (chunk.rest.pool, chunk.rest.memory, home)
     }
 }
 
 impl ClosedChunk {
-    /// Gives it to its shelf's hot slot. `Err` if the shelf refuses it.
+    /// Gives it to its shelf's hot slot. `Err` returns a refused chunk.
     #[inline]
     pub(crate) fn give(self) -> Result<(), OwnedChunk> {
         let shelf = self.shelf();
@@ -270,7 +264,7 @@ impl Chunk {
         self.shelf() == NonNull::from(&self.pool().no_shelf)
     }
 
-    /// Makes no shelf keep it from now on. A shelf that holds it still hands it out.
+    /// Makes every shelf refuse it from now on. One that holds it still hands it out.
     pub(crate) fn retire(&self) {
         self.shelf.store(NonNull::from(&self.pool().no_shelf).as_ptr(), Ordering::Relaxed);
     }
@@ -310,7 +304,6 @@ impl Chunk {
 
     /// Returns `true` if it was used since the last call. The caller has just taken it.
     pub(crate) fn was_used_since_asked(&self) -> bool {
-        // The next use stores a token again.
         let was_used = self.taker.load(Ordering::Relaxed) != fork::NOBODY;
         self.taker.store(fork::NOBODY, Ordering::Relaxed);
         was_used
@@ -330,8 +323,7 @@ impl Chunk {
     #[inline]
     pub(crate) fn add_handles(&self, count: usize) {
         // As in `Arc`: only leaked handles can be this many, and a count that wrapped would free a
-        // chunk in use. The other half of the range absorbs threads that pass the limit at the same
-        // time.
+        // chunk in use. The other half of the range absorbs concurrent calls.
         if self.refs.fetch_add(count, Ordering::Relaxed) > MAX_HANDLES {
             std::process::abort();
         }
@@ -373,8 +365,7 @@ impl Chunk {
     }
 
     /// Publishes the first `len` bytes to peers. Returns the record and the generation that name
-    /// them. The caller has a handle. Threads that share a chunk at the same time repeat the same
-    /// stores.
+    /// them. The caller has a handle; concurrent callers repeat the same stores.
     #[inline]
     pub(crate) fn share(&self, len: usize) -> Result<(u32, u64), ShareError> {
         let mut generation = self.generation.load(Ordering::Acquire);
@@ -405,7 +396,6 @@ impl Chunk {
         self.pool().control()?.record(self.record.load(Ordering::Relaxed))
     }
 
-    /// Returns `true` if a record was claimed for it, which it keeps for life.
     pub(crate) fn has_record(&self) -> bool {
         self.generation() != 0
     }

@@ -341,8 +341,8 @@ impl std::fmt::Debug for Provider {
 /// that does not, and allocations that do not wait before all of them. So that a large message does
 /// not starve, a length that keeps being refused gets a region: one range under the cap, in which
 /// dropped chunks are not used again. Once all of them have been dropped, the message fits. There
-/// is one region at a time, for 250 milliseconds at least. It contains no
-/// [reserved](Provider::reserve) chunk, and a smaller message that fits nowhere else is carved
+/// is one region at a time, and it may pass to another length after 250 milliseconds. It contains
+/// no [reserved](Provider::reserve) chunk, and a smaller message that fits nowhere else is carved
 /// there. A publisher that retries every 250 milliseconds gets one, too. See
 /// [`docs::design`](crate::docs::design).
 ///

@@ -9,15 +9,8 @@
 //! 6. a new chunk (`make`), at the cap in the room of idle chunks of other classes or of chunks of
 //!    dead peers.
 //!
-//! Giving back needs no memory.
-//!
-//! | verb | for a chunk that | effect |
-//! |---|---|---|
-//! | [`Pool::give`] | is closed, and was used | hot slot; as below if another thread took it |
-//! | [`Pool::give_queued`] | was used | idle queue, open if it was shared; leased queue if it is leased |
-//! | [`Pool::put_back`] | was only examined | the same, without notice to waiting requests |
-//! | `Pool::evict` | is idle | destroyed, unless it is reserved |
-//! | [`Pool::destroy`] | no place accepts | destroyed |
+//! A chunk returns to its shelf, or to the leased queue if a peer leases it. If its place refuses
+//! it, it is destroyed. Giving back needs no memory.
 
 #![forbid(unsafe_code)]
 
@@ -225,7 +218,7 @@ impl Pool {
         }
     }
 
-    /// Puts a chunk where it belongs, open or closed as it is.
+    /// Puts a chunk where it belongs, open or closed as it is, without notice to waiting requests.
     pub(super) fn put_back(chunk: OwnedChunk) {
         if !chunk.is_shared() {
             chunk.set_whereabouts(Whereabouts::Elsewhere);
