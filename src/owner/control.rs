@@ -33,7 +33,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct OwnerControl {
     view: View,
     link: Link,
-    /// Holds the owner's lock.
     locks: LockFile,
     id: ProviderId,
     free_lists: Mutex<FreeLists>,
@@ -44,12 +43,10 @@ pub(crate) struct OwnerControl {
     reclaiming: Mutex<()>,
 }
 
-/// Which records and which entries of the segment table are free.
 struct FreeLists {
     /// Records that were used before, and the odd generation that each is closed at.
     used: Vec<(u32, u64)>,
     fresh: u32,
-    /// The seed for the first generation of fresh records.
     seed: u64,
     listed: u32,
 }
@@ -181,7 +178,6 @@ impl OwnerControl {
         self.slot_of(peer).is_ok_and(|(slot, gate, epoch)| gate.revoke(epoch, peer.epoch, record, slot))
     }
 
-    /// Refuses a peer from now on, and revokes its unclaimed grants.
     pub(crate) fn disconnect(&self, peer: PeerId) -> Result<(), ShareError> {
         let (slot, gate, epoch) = self.slot_of(peer)?;
         let take_back = || {
@@ -309,7 +305,6 @@ pub(crate) struct Numbered {
     provider: ProviderId,
     mode: u32,
     memory: Memory,
-    /// The next segment's serial number.
     next: AtomicU64,
 }
 

@@ -75,13 +75,12 @@ impl Provider {
     /// If a chunk of the size class is idle, this makes no system call, takes no lock and uses no
     /// heap. Otherwise it takes microseconds, plus in the worst case the sum of these:
     ///
-    /// * some 50 ns for each chunk checked among those that peers leased when they were dropped: 8,
-    ///   and one more per 128 bytes of `len`; all of them before a segment is created, and for a
-    ///   reserved length;
-    /// * some 0.4 ms per MiB of new memory;
-    /// * at the cap, some 0.2 µs for each idle chunk checked, until there is room, and if there is
-    ///   none, about 1 µs for each of up to 64 peers. A length that keeps being refused also costs
-    ///   a pass over all chunks every 250 ms;
+    /// * 50 ns for each chunk checked that peers leased when it was dropped: 8, and one per 128
+    ///   bytes of `len`; all of them before a segment is created, and for a reserved length;
+    /// * 0.4 ms per MiB of new memory;
+    /// * at the cap, 0.2 µs for each idle chunk until there is room, and if there is none, 1 µs for
+    ///   each of up to 64 peers; every 250 ms a pass over all chunks for a length that keeps being
+    ///   refused;
     /// * if the system has no memory, a [`sweep`](Self::sweep).
     ///
     /// About every 64th call also returns up to 1 MiB to the system, if an
@@ -133,9 +132,8 @@ impl Provider {
         Request::new(self, len)
     }
 
-    /// Allocates as [`alloc`](Self::alloc) does, and waits at most `timeout` for memory. Wakes as
-    /// soon as any process releases some, and within 50 milliseconds of a peer's death. See
-    /// [`Request`] for the order of service.
+    /// Allocates as [`alloc`](Self::alloc) does, and waits at most `timeout` for memory, which it
+    /// finds as soon as any process releases it, and within 50 milliseconds of a peer's death.
     ///
     /// # Errors
     ///
@@ -170,12 +168,10 @@ impl Provider {
     /// class add up.
     ///
     /// While one of them is free, a message of that length makes no system call, uses no heap and
-    /// causes no page fault, from the first one on. Each chunk comes with
-    ///
-    /// * memory that is present in this process, and room on its shelf;
-    /// * a record for [`descriptor`](crate::ShmBuf::descriptor) and
-    ///   [`grant`](crate::ShmBuf::grant), and room in the queue of leased chunks;
-    /// * a search that finds each free one, at some 50 ns for each one that is leased or on loan.
+    /// causes no page fault, from the first one on. Each chunk has memory that is present in this
+    /// process, a record for [`descriptor`](crate::ShmBuf::descriptor) and
+    /// [`grant`](crate::ShmBuf::grant), and room on its shelf and in the queue of leased chunks.
+    /// Each free one is found, at some 50 ns for each one that is leased or on loan.
     ///
     /// A channel's memory is present from
     /// [`SenderBuilder::create`](crate::channel::SenderBuilder::create) on; peers prepare with
@@ -252,7 +248,7 @@ impl Provider {
     /// sweep then takes its segments, and peers that have not mapped them get
     /// [`AttachError::Closed`](crate::AttachError::Closed).
     ///
-    /// You seldom need to call this. The last reader of a dead provider removes its objects, and
+    /// You seldom need to call this: the last reader of a dead provider removes its objects, and
     /// [`ProviderBuilder::build`](crate::ProviderBuilder::build) sweeps, as do allocations and new
     /// channels if the system is out of memory.
     ///

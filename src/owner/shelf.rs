@@ -7,9 +7,9 @@
 //! | idle queue | chunks of a class that no peer leased when they were released | first in, first out: a descriptor in flight stays valid longest |
 //! | leased queue | chunks of all classes that peers leased when they were released | first in, first out |
 //!
-//! A chunk is in one of these places or in one hand (I3). Each transfer is one successful atomic
-//! exchange of the pointer. The hot slot is lock-free; in crossbeam's `ArrayQueue`, a thread that
-//! stops between claiming and filling a slot delays the thread that wants that slot.
+//! A chunk is in one of these places or in one hand (I3), and each transfer is one atomic exchange.
+//! The hot slot is lock-free; in crossbeam's `ArrayQueue`, a thread that stops between claiming and
+//! filling a slot delays the thread that wants that slot.
 //!
 //! # Closing
 //!

@@ -174,7 +174,6 @@ impl WaitingRoom {
 }
 
 impl Queue {
-    /// Tries each request, and removes those that are done.
     fn serve(&mut self, pool: &Arc<Pool>) -> Vec<Arc<Waiter>> {
         // The shortest refused request, by grain: none as long or longer is tried.
         let mut refused = [usize::MAX; 2];
@@ -335,7 +334,6 @@ impl Notice {
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Rings for the waiting requests after a chunk was released.
     #[inline]
     pub(crate) fn came_back(self) {
         light_barrier();
@@ -371,7 +369,6 @@ fn listen(pool: &Arc<Pool>) {
     barrier::heavy();
 }
 
-/// Undoes [`listen`], which the same process called.
 fn stop(pool: &Pool) {
     let Some(pools) = POOLS.existing() else { return };
     pools.lock().retain(|listener| !ptr::eq(listener.as_ptr(), pool));

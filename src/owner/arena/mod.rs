@@ -57,7 +57,6 @@ const BITS: usize = u64::BITS as usize;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
-    /// The cap allows another arena.
     ToGrow,
     /// The arenas span the cap, and at least half of it is not carved.
     Ample,
@@ -84,7 +83,6 @@ pub(crate) struct Arenas {
     longest: usize,
     /// Arenas make way for a longer one only all together.
     all_or_none: bool,
-    /// As of the last change.
     has_region: Arc<AtomicBool>,
 }
 
@@ -307,7 +305,6 @@ impl Arenas {
         self.state.lock().arenas.first()?.payload.segment().free_bytes()
     }
 
-    /// Returns the number of arenas, and their total length in bytes.
     pub(crate) fn count_and_len(&self) -> (usize, usize) {
         let state = self.state.lock();
         (state.arenas.len(), state.spanned())
@@ -343,7 +340,6 @@ impl ArenaState {
         self.arenas.iter_mut().find(|arena| Arc::ptr_eq(&arena.payload, &piece.payload))
     }
 
-    /// Returns the heap of a piece, with its key.
     fn heap(&mut self, piece: &Carved) -> Option<((u64, usize), &mut Heap)> {
         let serial = piece.payload.serial();
         self.heaps.range_mut((serial, 0)..=(serial, piece.offset)).next_back().map(|(key, heap)| (*key, heap))

@@ -27,7 +27,6 @@ use crate::owner::control::{OwnerControl, Payload};
 use crate::owner::limits::{Grain, Need, COUNTED};
 use std::sync::atomic::Ordering;
 
-/// The most bytes that one allocation returns to the system.
 const AT_ONCE: usize = 1 << 20;
 
 /// A window has at least this many counts for each chunk: each chunk has to be used between the
@@ -260,7 +259,6 @@ impl Pool {
         }
     }
 
-    /// Notes how many chunks a take has left in a class's queue.
     #[inline]
     pub(super) fn note_low_water(&self, class: usize) {
         let (low, left) = (&self.classes[class].low, self.shelves[class].queued_count());

@@ -142,7 +142,6 @@ impl Pool {
         }
     }
 
-    /// Undoes a failed request, and returns its error.
     #[cold]
     fn failed(&self, wanted: Wanted, failure: NoMemory) -> AllocError {
         match failure {

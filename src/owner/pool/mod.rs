@@ -79,7 +79,6 @@ struct Class {
     misses: AtomicU64,
     /// The pool's `made` at the last one of this class, or 0.
     last_made: AtomicU64,
-    /// Uses of destroyed chunks.
     past_uses: AtomicU64,
     /// The low-water mark of this window (see `evict`).
     low: AtomicUsize,
@@ -123,7 +122,6 @@ const YIELD_SHARE: usize = 8;
 /// all accesses are Relaxed.
 #[derive(Default)]
 struct Collection {
-    /// Bytes of all chunks.
     made: AtomicUsize,
     /// From this many bytes on, a miss collects first.
     collect_at: AtomicUsize,
@@ -186,7 +184,6 @@ impl Pool {
         &self.shelves
     }
 
-    /// Returns the number of chunks of a class, except one-offs.
     fn listed(&self, class: usize) -> usize {
         // Relaxed: the registry's lock orders it where that matters.
         self.listed[class].load(Ordering::Relaxed)
@@ -281,7 +278,6 @@ impl Pool {
 }
 
 impl Drop for Pool {
-    /// All chunks have been destroyed. Peers keep their mappings.
     fn drop(&mut self) {
         self.give_memory_back();
         self.arenas.payloads(|payload| self.retire_segment(payload));
@@ -546,7 +542,6 @@ impl Pool {
         (in_use.saturating_sub(self.idle_bytes() + on_loan), leased + on_loan)
     }
 
-    /// Returns the largest allocation that is sure to fit now.
     pub(crate) fn largest_that_fits(&self) -> usize {
         let longest = self.arenas.longest_run();
         let sizes = self.classes[..self.limits.classes()].iter().map(|class| class.shape.size());
