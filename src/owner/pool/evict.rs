@@ -27,6 +27,7 @@ use crate::owner::control::{OwnerControl, Payload};
 use crate::owner::limits::{Grain, Need, COUNTED};
 use std::sync::atomic::Ordering;
 
+/// The most bytes that one allocation returns to the system.
 const AT_ONCE: usize = 1 << 20;
 
 /// A window has at least this many counts for each chunk: each chunk has to be used between the
@@ -39,8 +40,8 @@ const LEAST_SHARE: usize = 1024;
 impl Pool {
     // ---- idle chunks ----------------------------------------------------------------------------
 
-    /// Evicts the idle chunks that `choose` picks, the largest first, up to `most` bytes. Returns
-    /// their bytes.
+    /// Evicts idle chunks that `choose` picks, the largest first, until they have `most` bytes.
+    /// Returns their bytes.
     pub(super) fn evict(&self, most: usize, mut choose: impl FnMut(&Chunk) -> bool) -> usize {
         let mut evicted = 0;
         for (class, _) in self.evictable_classes() {
@@ -54,7 +55,7 @@ impl Pool {
     /// many messages of random sizes are refused, and the p99 doubles (`cargo bench --bench
     /// at_the_cap`).
     pub(super) fn relieve_crowding(&self) {
-        // The test of the size first, which keeps the shelves of small classes out of the cache.
+        // Size first, to keep the shelves of small classes out of the cache.
         let is_large = |class: usize| self.classes[class].shape.need.grain == Grain::Page;
         let mut most = self.arenas.crowding();
         for class in self.used_classes().filter(|&class| is_large(class) && self.evictable(class) > 0) {

@@ -24,7 +24,7 @@ const KEPT_SHARE: usize = 32;
 /// How often room is made for one request. Other threads may take the room.
 const TRIES: usize = 8;
 
-/// The same for large chunks if memory is crowded.
+/// [`RECURS_WITHIN`] for large chunks if memory is crowded.
 const RECURS_WITHIN_WHERE_CROWDED: u64 = 1;
 
 #[derive(Clone, Copy)]
