@@ -199,7 +199,7 @@ impl ProviderBuilder {
     }
 
     /// Advises the kernel to put reserved memory into huge pages (2 MiB on x86-64), so that large
-    /// messages cause fewer TLB misses. What it cannot put there stays in small pages, without an
+    /// messages cause fewer TLB misses. Other memory stays in small pages, without an
     /// error. Needs Linux 6.1. Default `false`.
     ///
     /// A huge page is made when the last of its small pages is reserved, so it takes no more

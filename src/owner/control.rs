@@ -231,9 +231,8 @@ impl Drop for OwnerControl {
 }
 
 /// Returns an odd generation that differs between records and providers, so that a damaged or
-/// forged descriptor does not hit the right one by counting from 1. With the top bits clear there
-/// are 3 * 2^61 steps of two left: 21,900 years at 10 million messages a second in one record.
-/// `record::published_after` handles the end.
+/// forged descriptor does not hit the right one by counting from 1. The top bits are clear, which
+/// leaves 21,900 years at 10 million messages a second. `record::published_after` handles the end.
 fn first_generation(seed: u64, index: u32) -> u64 {
     // SplitMix64's increment, an odd number near 2^64 divided by the golden ratio.
     (seed ^ u64::from(index).wrapping_mul(0x9e37_79b9_7f4a_7c15)) >> 2 | 1

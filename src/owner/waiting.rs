@@ -321,10 +321,10 @@ static FLAGS: [Flag; 256] = [UNSET; 256];
 /// The listening pools. Per process, because a forked child may inherit the lock locked.
 static POOLS: PerProcess<Mutex<Vec<Weak<Pool>>>> = PerProcess::new();
 
-/// The flag by which a pool announces that a request waits. A thread that releases a chunk may not
-/// touch the pool afterwards, which may have been dropped. So each chunk has a copy of its pool's
-/// notice, an index of a flag of the process. If the flag is set, the thread finds the pools in a
-/// list. Pools that share a flag ring for each other.
+/// The index of a flag of the process, which says that a request waits for a pool's memory. A
+/// thread that has released a chunk may not touch the pool, which may have been dropped. So each
+/// chunk has a copy, and if its flag is set, the thread finds the listening pools in a list. Pools
+/// that share a flag ring for each other.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Notice(u8);
 

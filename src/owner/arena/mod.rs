@@ -413,9 +413,9 @@ impl Arenas {
     /// the number of arenas or the longest segment does not allow one.
     ///
     /// Each arena but the first is at least as long as all earlier ones together, so there are at
-    /// most eight, unless the longest segment is the limit. If a message fits in none and there can
-    /// be no more, arenas with only idle memory make way for one (see `region`), at most seven
-    /// times. A length is a multiple of the run, so that messages of one size leave no remainder.
+    /// most eight, unless the longest segment is the limit. If a message fits in none of them,
+    /// arenas with only idle memory make way for one (see `region`), at most seven times. A length
+    /// is a multiple of the run, so that messages of one size leave no remainder.
     pub(crate) fn next_len(&self, len: usize) -> Option<usize> {
         let state = self.state.lock();
         let rest = self.max - state.spanned();

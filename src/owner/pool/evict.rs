@@ -10,13 +10,12 @@
 //!
 //! # Windows
 //!
-//! [`idle_window`](crate::ProviderBuilder::idle_window) defines a window, and what was not needed
+//! [`idle_window`](crate::ProviderBuilder::idle_window) defines a window, and the memory not needed
 //! in it. There is no thread and no clock, and the warm path counts nothing more: every
 //! [`COUNTED`]th use of a chunk counts for all chunks. After the end of a window, an allocation of
-//! a class without reservations judges what was not needed. It and later ones return that to the
-//! system, [`AT_ONCE`] at a time. The lowest number that a take has left in a class's queue is its
-//! *low-water mark*. Leased chunks wait in the leased queue; if such chunks are used in turn, all
-//! of them count as needed.
+//! a class without reservations judges what was not needed, and it and later ones return that to
+//! the system. The lowest number that a take has left in a class's queue is its *low-water mark*.
+//! Chunks that are leased when they are dropped are in no class's queue, and count as needed.
 
 #![forbid(unsafe_code)]
 

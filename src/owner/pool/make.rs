@@ -284,11 +284,10 @@ impl Pool {
     /// Makes room for a chunk of a class that has none idle, if no gap is long enough; in the
     /// region of another class only if `anywhere`. Returns `false` if that is impossible now.
     ///
-    /// Memory changes hands inside the arenas. A site that contains only idle chunks becomes a
-    /// region, so that no other request gets its room. The chunks there are retired, whether they
-    /// are still idle or were taken, and the idle ones evicted. If there is no such site, nothing
-    /// is evicted. A class that is refused again gets a region with few bytes in use
-    /// ([`note_refused`](Self::note_refused)), which becomes free as its chunks are dropped.
+    /// A site that contains only idle chunks becomes a region, so that no other request gets its
+    /// room. All chunks there are retired, and those that are still idle evicted. If there is no
+    /// such site, nothing is evicted. A class that is refused again gets a region with few bytes in
+    /// use ([`note_refused`](Self::note_refused)), which becomes free as its chunks are dropped.
     ///
     /// One thread makes room at a time. Others miss at most one chunk meanwhile.
     fn make_room(&self, wanted: Wanted, anywhere: bool) -> bool {
@@ -398,10 +397,9 @@ impl Pool {
     /// Reserves `count` more chunks of a class. On an error nothing is reserved.
     ///
     /// A reservation is a number for a class, not a mark on chunks: that many exist, in use or
-    /// idle, each with memory that is present, a record, and space in the leased queue. Existing
-    /// chunks of the class get what they lack. Eviction leaves that many of the class
-    /// ([`evict_or_put_back`](Self::evict_or_put_back)), and no other class takes one. A search of
-    /// the leased queue for the class covers all of it.
+    /// idle, and all of the class have a record, and space in the leased queue. Eviction leaves
+    /// that many ([`evict_or_put_back`](Self::evict_or_put_back)), and no other class takes one. A
+    /// search of the leased queue for the class covers all of it.
     pub(crate) fn reserve(self: &Arc<Self>, class: usize, count: usize) -> Result<(), AllocError> {
         let _one_at_a_time = self.reserving.lock();
         let max = self.classes[class].shape.max_idle;

@@ -108,6 +108,7 @@ struct Windows {
 /// The rest of the last window's work, and the figures for the next comparison.
 #[derive(Default)]
 struct LastWindow {
+    /// Bytes of memory in gaps at its end.
     gaps: usize,
     /// Some classes may have unneeded chunks.
     has_chunks: bool,
