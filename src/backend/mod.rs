@@ -80,10 +80,9 @@ mod source;
 use crate::os::deadline::Deadline;
 use crate::owner::chunk::ClosedChunk;
 use crate::owner::error::{AllocError, AllocErrorKind};
-use crate::owner::pool::Pool;
-use crate::owner::reservation::Reservation;
-use crate::owner::stats::Stats;
-use crate::owner::waiting::Place;
+use crate::owner::pool::{Pool, Stats};
+use crate::owner::provider::Reservation;
+use crate::owner::waiting::Ticket;
 use crate::protocol::control;
 use crate::protocol::memory_bell::LOOK_AGAIN;
 pub use builder::BackendBuilder;
@@ -192,8 +191,8 @@ impl Backend {
             }
             None => LOOK_AGAIN,
         };
-        let place = Place::join(self.pool(), self.class(len, align)?, len, true)?;
-        match place.wait_and(Deadline::after(timeout), collect) {
+        let ticket = Ticket::join(self.pool(), self.class(len, align)?, len, true)?;
+        match ticket.wait_and(Deadline::after(timeout), collect) {
             Some(taken) => self.hand_out(taken?),
             None => Err(AllocErrorKind::TimedOut { timeout, source }.into()),
         }

@@ -67,7 +67,7 @@
 //! after its class was last refused. Once it is that old, a refused request may choose another one,
 //! so a message that can never be served does not withhold memory from others for long.
 //!
-//! `Pool::evict_or_put_back` in `owner/pool/room.rs` is the only code that evicts idle chunks: at the cap, when
+//! `Pool::evict_or_put_back` in `owner/pool/evict.rs` is the only code that evicts idle chunks: at the cap, when
 //! the system is out of memory, for a record, at the end of a window, and in a trim.
 //!
 //! # Invariants

@@ -4,7 +4,7 @@
 
 use super::report::ClassReport;
 use crate::os::name::Inode;
-use crate::owner::class::{class_of, size_of_class};
+use crate::owner::limits::{class_of, size_of_class};
 use crate::protocol::ids::ProviderId;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

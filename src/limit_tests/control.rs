@@ -31,7 +31,7 @@ impl Scene {
         let names = Namespace::in_shm(&format!("shm_pool-unit-{}-{test}", std::process::id()));
         let owner = OwnerControl::create(&names, ProviderId(7), RECORDS, 0o600, 0, 1)
             .unwrap()
-            .expect("nobody sweeps this prefix");
+            .expect("no other process sweeps this prefix");
         let (record, closed) = owner.claim_record().unwrap();
         let generation = published_after(closed);
         owner.record(record).unwrap().publish(generation, Place { segment: 1, index: 0, offset: 0, len: 1 });
@@ -42,7 +42,7 @@ impl Scene {
         PeerControl::connect(&self.names, self.owner.id, effective_uid())
     }
 
-    /// A peer in slot 0 that comes after one with the epoch `epoch`.
+    /// Connects a peer to slot 0 as the next one after the epoch `epoch`.
     fn connect_after(&self, epoch: u64) -> PeerControl {
         self.owner.view.header().epochs[0].0.store(epoch | VACANT, Ordering::Relaxed);
         let peer = self.connect().unwrap();
@@ -63,8 +63,8 @@ impl Scene {
     }
 }
 
-/// Otherwise a forged or damaged id takes back what was granted to the peer that it looks like, and
-/// that peer's message is used again before it arrives.
+/// A forged or damaged id must not revoke the grants of the peer that it looks like, whose message
+/// would be reused before it arrives.
 #[test]
 fn epoch_equal_modulo_gate() {
     let scene = Scene::new("alias");
@@ -84,8 +84,8 @@ fn epoch_equal_modulo_gate() {
     assert!(!scene.record().is_leased());
 }
 
-/// Otherwise, once a slot was taken so often that its epoch needs more bits than a gate keeps, or
-/// than there are, grants fail or go to a peer that is gone.
+/// Once epochs need more bits than a gate keeps, or than there are, grants must still reach the
+/// right peer.
 #[test]
 fn epoch_wraps() {
     let scene = Scene::new("epochs");
@@ -103,8 +103,7 @@ fn epoch_wraps() {
     }
 }
 
-/// Otherwise the slot of a peer that died in the last epoch is never free again, or is taken with
-/// what the dead peer held.
+/// The slot of a peer that died in the last epoch becomes free, without the dead peer's leases.
 #[test]
 fn dead_peer_with_any_epoch() {
     let scene = Scene::new("epochs-dead");
@@ -112,8 +111,7 @@ fn dead_peer_with_any_epoch() {
         for is_found_by_the_owner in [true, false] {
             let peer = scene.connect_after(before);
             scene.grant(peer.id()).unwrap();
-            // The kernel releases the lock of a process that ends. Here the process itself does,
-            // and no more.
+            // The kernel releases the lock of a process that exits. Here the process itself does.
             peer.die();
             if is_found_by_the_owner {
                 assert_eq!((scene.owner.reclaim(), scene.owner.reclaim()), (1, 0), "after epoch {before:#x}");
@@ -125,8 +123,8 @@ fn dead_peer_with_any_epoch() {
     }
 }
 
-/// Otherwise a lease that nobody holds keeps its message for ever: for example, that of a peer
-/// killed while it tried a descriptor of a record that had no chunk yet.
+/// A lease without a peer must not keep its message for ever: for example, that of a peer killed
+/// while it tried a descriptor of a record that had no chunk yet.
 #[test]
 fn lease_of_empty_slot() {
     let scene = Scene::new("stray");
@@ -141,8 +139,8 @@ fn lease_of_empty_slot() {
     assert!(scene.record().is_leased());
 }
 
-/// Otherwise a process that has closed its lock's descriptor gives back what the next peer in its
-/// slot reads, or clears that peer's lanes, and the owner writes there.
+/// A process that has closed its lock's descriptor must not release the leases of the next peer in
+/// its slot, whose messages the owner would overwrite.
 #[test]
 fn lost_slot_releases_nothing() {
     let scene = Scene::new("lost");
@@ -163,8 +161,8 @@ fn lost_slot_releases_nothing() {
     assert!(!scene.record().is_leased());
 }
 
-/// Otherwise the 65,536th thread that grants to one peer at a time counts as an epoch: grants to
-/// that peer are taken for another's, and somebody else's are taken back.
+/// The 65,536th thread that grants to one peer at a time must not count as an epoch, which would
+/// redirect grants.
 #[test]
 fn full_gate_blocks() {
     let scene = Scene::new("gate-full");
@@ -178,8 +176,7 @@ fn full_gate_blocks() {
             scene.grant(peer.id()).unwrap();
             assert!(has_room.load(Ordering::Acquire), "it did not wait");
         });
-        // A grant that does not wait ends long before this loop. One that waits cannot end, however
-        // long the loop takes.
+        // A grant that does not wait ends long before this loop. One that waits never ends.
         while !begins.load(Ordering::Acquire) {
             thread::yield_now();
         }
@@ -195,7 +192,7 @@ fn full_gate_blocks() {
     assert!(scene.accept(0));
 }
 
-/// Otherwise the 65th peer gets a slot that another peer has, and their leases count as one peer's.
+/// The 65th peer must not get another peer's slot, where their leases would be counted together.
 #[test]
 fn last_slot() {
     let scene = Scene::new("slots");
@@ -214,8 +211,7 @@ fn last_slot() {
     }
 }
 
-/// Otherwise the 65th peer is turned away only because the owner is just clearing a dead peer's
-/// slot.
+/// The 65th peer is not refused only because the owner is clearing a dead peer's slot.
 #[test]
 fn slot_being_cleared() {
     let scene = Scene::new("clearing");
@@ -238,8 +234,8 @@ fn slot_being_cleared() {
     drop(others);
 }
 
-/// Otherwise an owner that is stopped while it clears a slot, for instance by a debugger, also
-/// stops every peer that connects.
+/// An owner that is stopped while it clears a slot, for example by a debugger, must not stop all
+/// connecting peers.
 #[test]
 fn slot_never_cleared() {
     let scene = Scene::new("clearing-stopped");

@@ -8,22 +8,22 @@ use loom::thread;
 /// The places of a pool.
 struct Places {
     shelf: Shelf<Carry, Carry>,
-    lent: Queue<Carry>,
+    leased: Queue<Carry>,
 }
 
 impl Places {
     fn new(keeps_nothing: bool) -> Arc<Self> {
-        let places = Self { shelf: Shelf::new(keeps_nothing), lent: Queue::new() };
+        let places = Self { shelf: Shelf::new(keeps_nothing), leased: Queue::new() };
         if !keeps_nothing {
             places.shelf.open_idle(1, 1);
-            assert!(places.lent.open(2));
+            assert!(places.leased.open(2));
         }
         Arc::new(places)
     }
 
     fn close(&self) {
         self.shelf.close(destroy);
-        self.lent.close(destroy);
+        self.leased.close(destroy);
     }
 }
 
@@ -71,7 +71,7 @@ unsafe impl Owner for Carry {
 }
 
 /// Drops a handle: writes once more, gives the chunk, and destroys it if the give is refused.
-fn drop_handle(handle: Carry, lent: bool) {
+fn drop_handle(handle: Carry, leased: bool) {
     let handle = handle;
     // SAFETY: this thread holds the item (I3).
     let (places, bytes) = unsafe { (NonNull::from(&*handle.0.as_ref().places), &handle.0.as_ref().bytes) };
@@ -80,7 +80,7 @@ fn drop_handle(handle: Carry, lent: bool) {
     // SAFETY: the item keeps the places alive until it is given away; a give touches nothing after
     // that.
     let places = unsafe { places.as_ref() };
-    let given = if lent { places.lent.give(handle) } else { places.shelf.give(handle) };
+    let given = if leased { places.leased.give(handle) } else { places.shelf.give(handle) };
     if let Err(item) = given {
         destroy(item);
     }
@@ -88,12 +88,12 @@ fn drop_handle(handle: Carry, lent: bool) {
 
 /// Handles are dropped while the pool closes. Every chunk is destroyed once, and the last one frees
 /// the shelf (loom reports a leaked `Arc`).
-fn close_and_drain(lent: [bool; 2]) {
+fn close_and_drain(leased: [bool; 2]) {
     loom::model(move || {
         let destroyed = Arc::new(AtomicUsize::new(0));
         let places = Places::new(false);
-        let handles = lent.map(|lent| (item(&places, &destroyed), lent));
-        let threads = handles.map(|(handle, lent)| thread::spawn(move || drop_handle(handle, lent)));
+        let handles = leased.map(|leased| (item(&places, &destroyed), leased));
+        let threads = handles.map(|(handle, leased)| thread::spawn(move || drop_handle(handle, leased)));
         places.close();
         drop(places);
         for thread in threads {

@@ -1,9 +1,8 @@
-//! The owner's handles: [`ShmBufMut`] to fill a message, [`ShmBuf`] to share it. Dropping the last
-//! handle of a chunk releases the chunk.
+//! The owner's handles: [`ShmBufMut`] to fill a message, [`ShmBuf`] to share it. Each is two words,
+//! the chunk and the message's length; dropping the last one releases the chunk.
 //!
-//! Both are two words: the chunk and the message's length. A reference to the bytes exists only
-//! while a handle is held (I5): `&mut [u8]` through the one `ShmBufMut` of a chunk that no peer can
-//! attach to, `&[u8]` otherwise.
+//! A reference to the bytes exists only while a handle is held (I5): `&mut [u8]` through the only
+//! handle of a chunk that no peer can attach to, `&[u8]` otherwise.
 
 use crate::os::prefetch;
 use crate::owner::chunk::{Chunk, ClosedChunk, OwnedChunk};
@@ -19,8 +18,8 @@ use std::ptr::NonNull;
 
 /// A buffer in shared memory that only this handle can read or write.
 ///
-/// The bytes are initialised but unspecified: a buffer from the pool still holds an earlier
-/// message. Use [`Provider::alloc_zeroed`](crate::Provider::alloc_zeroed) where that matters.
+/// The bytes are initialised but unspecified: usually an earlier message. See
+/// [`Provider::alloc_zeroed`](crate::Provider::alloc_zeroed).
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -50,26 +49,22 @@ use std::ptr::NonNull;
 /// let message = buffer.freeze();
 /// # assert_eq!(message[0], 1);
 /// ```
-pub struct ShmBufMut(
-    /// The only handle of a chunk that is closed to peers.
-    ManuallyDrop<ShmBuf>,
-);
+pub struct ShmBufMut(ManuallyDrop<ShmBuf>);
 
 impl ShmBufMut {
-    /// Creates a handle to the first `len` bytes of a chunk, or to all of them if it has fewer.
+    /// Creates a handle to the first `len` bytes of a chunk, or to all of a shorter one.
     #[inline]
     pub(crate) fn new(chunk: ClosedChunk, len: usize) -> Self {
         let len = len.min(chunk.capacity());
         Self(ManuallyDrop::new(ShmBuf { chunk: chunk.into_raw(), len }))
     }
 
-    /// Returns how many bytes the buffer can hold: at least the requested length, usually its
-    /// class's size.
+    /// Returns how many bytes the buffer can hold, at least the requested length.
     pub fn capacity(&self) -> usize {
         self.0.capacity()
     }
 
-    /// Shortens the message to `len` bytes. Does nothing if it is already that short.
+    /// Shortens the message to `len` bytes, if it is longer.
     pub fn truncate(&mut self, len: usize) {
         self.0.len = self.0.len.min(len);
     }
@@ -89,7 +84,7 @@ impl ShmBufMut {
         Ok(())
     }
 
-    /// Ends writing. The result can be cloned and shared with peers. Nothing is copied.
+    /// Ends writing. The result can be cloned and shared with peers. Copies nothing.
     #[inline]
     pub fn freeze(self) -> ShmBuf {
         let this = ManuallyDrop::new(self);
@@ -111,8 +106,7 @@ impl DerefMut for ShmBufMut {
     fn deref_mut(&mut self) -> &mut [u8] {
         let data = self.0.chunk().data().as_ptr();
         // SAFETY: `len` is at most the chunk's capacity, the bytes are initialised (zero at first),
-        // and no other code reads or writes them: the chunk is closed to peers, and this is its
-        // only handle (I5).
+        // and this is the only handle of a chunk that is closed to peers (I5).
         unsafe { std::slice::from_raw_parts_mut(data, self.0.len) }
     }
 }
@@ -132,7 +126,7 @@ impl AsMut<[u8]> for ShmBufMut {
 impl Drop for ShmBufMut {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: this is the only handle (I3) of a chunk that is closed (I5). It ends here.
+        // SAFETY: this was the only handle (I3) of a chunk that is closed (I5).
         Pool::give(unsafe { ClosedChunk::from_raw(self.0.chunk) });
     }
 }
@@ -143,19 +137,17 @@ impl fmt::Debug for ShmBufMut {
     }
 }
 
-/// A message in shared memory: cheap to clone, and never written while a clone or a peer's view of
-/// it exists.
+/// A message in shared memory, cheap to clone. It is never written while a clone or a peer's view
+/// exists. When the last clone is dropped and the peers' leases have ended, the pool reuses the
+/// chunk.
 ///
-/// Dropping the last clone returns the chunk to the pool. If a peer still leases it, it is not
-/// reused until that lease ends.
+/// To send it, either
 ///
-/// There are two ways to send it:
-///
-/// * [`grant`](Self::grant) it to a known peer and send the descriptor. The buffer can be dropped
-///   at once. This is exact.
-/// * Send its [`descriptor`](Self::descriptor) to any peer, and keep a clone until the receivers
-///   have confirmed, or for as long as the message is useful. A receiver that attaches too late
-///   gets [`AttachError::Stale`](crate::AttachError::Stale), never wrong bytes.
+/// * [`grant`](Self::grant) it to a known peer and send the descriptor: the buffer can then be
+///   dropped at once; or
+/// * send its [`descriptor`](Self::descriptor) to any peers, and keep a clone until they have
+///   confirmed, or for as long as the message is useful. Those that attach too late get
+///   [`AttachError::Stale`](crate::AttachError::Stale).
 pub struct ShmBuf {
     chunk: NonNull<Chunk>,
     len: usize,
@@ -178,12 +170,9 @@ impl ShmBuf {
         self.chunk().capacity()
     }
 
-    /// Returns the descriptor that names this message, for any peer. It adds no lease: keep this
-    /// handle, or a clone, until the receivers have attached.
-    ///
-    /// The first call for a chunk takes a lock, unless the chunk was
-    /// [reserved](crate::Provider::reserve). Later calls, and later messages in the same chunk,
-    /// take none.
+    /// Returns the message's descriptor, for any peer. It adds no lease: keep this handle or a
+    /// clone until the receivers have attached. Only the first call for a chunk takes a lock, or
+    /// none if the chunk is [reserved](crate::Provider::reserve).
     ///
     /// # Errors
     ///
@@ -202,15 +191,14 @@ impl ShmBuf {
     }
 
     /// Adds a lease for `peer`, and returns a descriptor that only this peer can attach to, once.
-    /// The message stays until the peer has attached and dropped its view, until the peer has
-    /// disconnected or died, or until the provider and its last buffer have been dropped.
+    /// The lease ends when the peer drops its view, disconnects or dies, or when the provider and
+    /// its last buffer are dropped.
     ///
     /// # Errors
     ///
-    /// [`ShareError::PeerGone`] if the peer is no longer connected, [`ShareError::OtherProvider`]
-    /// if it is connected to another provider, [`ShareError::TooManyGrants`] if it has 7 unclaimed
-    /// grants of this message, and the errors of [`descriptor`](Self::descriptor). On an error,
-    /// nothing is leased.
+    /// [`ShareError::PeerGone`] if the peer is no longer connected, [`ShareError::OtherProvider`],
+    /// [`ShareError::TooManyGrants`] if it has 7 unclaimed grants of this message, and those of
+    /// [`descriptor`](Self::descriptor). On an error, nothing is leased.
     pub fn grant(&self, peer: PeerId) -> Result<Descriptor, ShareError> {
         let descriptor = self.descriptor()?;
         let chunk = self.chunk();
@@ -220,12 +208,9 @@ impl ShmBuf {
         Ok(Descriptor { granted: Some(peer.slot), ..descriptor })
     }
 
-    /// Takes back a grant whose descriptor could not be delivered, for example because the
-    /// transport failed. Returns `false` if none is left: the peer has attached, and may have
-    /// dropped its view, or the peer is no longer connected.
-    ///
-    /// Grants of one message to one peer are interchangeable: of two descriptors, either may be the
-    /// one that is revoked.
+    /// Revokes a grant, for example because its descriptor could not be delivered. Returns `false`
+    /// if none is left: the peer has attached, or is no longer connected. Grants of one message to
+    /// one peer are interchangeable.
     pub fn revoke(&self, peer: PeerId) -> bool {
         let chunk = self.chunk();
         match (chunk.record(), chunk.pool().control()) {
@@ -234,7 +219,6 @@ impl ShmBuf {
         }
     }
 
-    /// Returns `true` if this is the only handle, at the time of the call.
     #[inline]
     pub(crate) fn is_last(&self) -> bool {
         self.chunk().is_only_handle()
@@ -253,8 +237,8 @@ impl ShmBuf {
         copies
     }
 
-    /// Prefetches both ends of the memory for the next writer. That covers a small message; in a
-    /// large one, the processor's own prefetcher covers the middle.
+    /// Prefetches both ends of the memory for the next writer. The processor's own prefetcher
+    /// covers the middle of a large message.
     #[inline]
     pub(crate) fn fetch_ends(&self) {
         let first = self.chunk().data().as_ptr();
@@ -262,26 +246,23 @@ impl ShmBuf {
         prefetch::for_writing(first.wrapping_add(self.capacity().saturating_sub(1)));
     }
 
-    /// Returns the provider that allocated it.
     pub(crate) fn provider(&self) -> ProviderId {
         self.chunk().pool().id()
     }
 
-    /// Returns the position of the bytes: the segment's serial number, then offset and length in
-    /// bytes.
+    /// Returns the location of the bytes: the segment's serial number, offset and length in bytes.
     #[inline]
     pub(crate) fn place(&self) -> (u64, u64, u64) {
         let chunk = self.chunk();
         (chunk.serial(), chunk.offset() as u64, self.len as u64)
     }
 
-    /// Returns the chunk without dropping the handle, which stays counted.
     #[inline]
     pub(crate) fn into_chunk(self) -> NonNull<Chunk> {
         ManuallyDrop::new(self).chunk
     }
 
-    /// Recreates the handle that [`into_chunk`](Self::into_chunk) left counted, with length zero.
+    /// Recreates the handle that [`into_chunk`](Self::into_chunk) left counted, with length 0.
     ///
     /// # Safety
     ///
@@ -291,52 +272,47 @@ impl ShmBuf {
         Self { chunk, len: 0 }
     }
 
-    /// Returns the same message with another length, limited to the capacity.
+    /// Sets the length, limited to the capacity.
     pub(crate) fn with_len(mut self, len: usize) -> Self {
         self.len = len.min(self.capacity());
         self
     }
 
-    /// Drops the handle, but keeps the bytes from ever being reused: a receiver may read them for
-    /// an unknown time. Called once the provider has been dropped.
+    /// Drops the handle, but keeps the bytes from ever being reused. Called once the provider has
+    /// been dropped, for a receiver that may read them for an unknown time.
     pub(crate) fn give_up_to_reader(self) {
         self.chunk().keep_bytes();
     }
 
     /// Returns `true` if, at the time of the call, a peer has a view or a grant of the message, or
-    /// a channel's receiver holds it. (Once the provider is dropped, a surviving sender's loans are
-    /// not counted.)
+    /// a channel's receiver holds it. Once the provider is dropped, loans are not counted.
     pub fn is_leased(&self) -> bool {
-        self.chunk().is_leased() || self.is_lent()
+        self.chunk().is_leased() || self.is_on_loan()
     }
 
-    /// Returns `true` if the message is on loan through a channel.
-    fn is_lent(&self) -> bool {
+    fn is_on_loan(&self) -> bool {
         let chunk = self.chunk();
-        // Each loan counts as a handle.
-        chunk.is_given_up() || chunk.is_ours() && !chunk.is_only_handle() && chunk.pool().has_lent(self.chunk)
+        chunk.is_given_up() || chunk.is_ours() && !chunk.is_only_handle() && chunk.pool().has_on_loan(self.chunk)
     }
 
     /// Turns the message back into an exclusive buffer, if this is the only handle and no peer has
-    /// a lease or a grant.
-    ///
-    /// In either case, descriptors that were sent but not attached to may become stale.
+    /// a lease or a grant. In any case, descriptors that no peer has attached to may become stale.
     ///
     /// # Errors
     ///
-    /// The buffer itself, if a clone, a view, a grant or a loan exists, or in a forked child.
+    /// The buffer itself, if it is not exclusive, or in a forked child.
     pub fn try_into_mut(self) -> Result<ShmBufMut, Self> {
         let chunk = self.chunk();
         // First, because this drops the handles of returned loans.
-        let is_lent = self.is_lent();
+        let is_on_loan = self.is_on_loan();
         // In this order: the lender that gave it up had a handle, so the Acquire load of the count
-        // makes the mark visible.
-        let is_exclusive = chunk.is_ours() && !is_lent && chunk.is_only_handle() && !chunk.is_given_up();
+        // makes that mark visible.
+        let is_exclusive = chunk.is_ours() && !is_on_loan && chunk.is_only_handle() && !chunk.is_given_up();
         if !is_exclusive {
             return Err(self);
         }
         let len = self.len;
-        // SAFETY: this was the only handle (I3), and its chunk is taken out once.
+        // SAFETY: this was the only handle (I3).
         let chunk = unsafe { OwnedChunk::from_raw(self.into_chunk()) };
         match chunk.close() {
             Ok(chunk) => Ok(ShmBufMut::new(chunk, len)),
@@ -358,7 +334,6 @@ impl Iterator for Copies {
     #[inline]
     fn next(&mut self) -> Option<ShmBuf> {
         self.left = self.left.checked_sub(1)?;
-        // One of the handles that `ShmBuf::copies` has counted.
         Some(ShmBuf { chunk: self.chunk, len: self.len })
     }
 }
@@ -370,8 +345,7 @@ impl Drop for Copies {
 }
 
 impl Clone for ShmBuf {
-    /// Aborts the process above `isize::MAX` clones, as [`Arc`](std::sync::Arc) does: only leaked
-    /// clones can be that many.
+    /// Aborts the process above `isize::MAX` clones, as [`Arc`](std::sync::Arc) does.
     #[inline]
     fn clone(&self) -> Self {
         self.chunk().add_handles(1);
@@ -387,7 +361,7 @@ impl Deref for ShmBuf {
         let data = self.chunk().data().as_ptr();
         // SAFETY: `len` is at most the chunk's capacity (`ShmBufMut::new`, `try_set_len`,
         // `with_len`), the bytes are initialised (zero at first), and they are written only through
-        // a `&mut ShmBufMut` with the only handle (I5).
+        // a `&mut ShmBufMut` that is the only handle (I5).
         unsafe { std::slice::from_raw_parts(data, self.len) }
     }
 }
@@ -432,11 +406,9 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
     use std::process::Command;
 
-    /// Set in the child process that creates one clone too many.
     const VARIABLE: &str = "SHM_POOL_TEST_TOO_MANY_CLONES";
 
-    /// Leaking clones in a loop must not overflow the count and free a message that others read:
-    /// that would be undefined behaviour without unsafe code.
+    /// Leaking clones must not overflow the count and free a message that others read.
     #[test]
     fn clone_overflow_aborts() {
         if let Ok(prefix) = std::env::var(VARIABLE) {
@@ -453,7 +425,6 @@ mod tests {
     }
 
     fn clone_too_often(prefix: &str) {
-        // No core file.
         let limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: the pointer is to a valid structure.
         unsafe { libc::setrlimit(libc::RLIMIT_CORE, &limit) };
@@ -473,7 +444,6 @@ mod tests {
         let message = provider.alloc(1).unwrap().freeze();
         let first = message.descriptor().unwrap();
         let mut buffer = message.try_into_mut().expect("no peer leases it");
-        // As if it had been shared once for every possible generation.
         buffer.0.chunk().record().unwrap().close_at(u64::MAX - 2);
         buffer.0.chunk().set_record(first.record, u64::MAX - 2);
         for generation in [u64::MAX - 1, 2, 4] {

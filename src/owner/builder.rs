@@ -7,24 +7,23 @@ use crate::os::mapping::{can_prefer_node, may_lock};
 use crate::os::name::{Namespace, DEFAULT_PREFIX, DIRECTORY};
 use crate::os::posix::{huge_page_size, is_object_mode, is_on_hugetlbfs, lock_limit, round_to_pages};
 use crate::os::segment::Memory;
-use crate::owner::control::OwnerControl;
+use crate::owner::control::{Numbered, OwnerControl};
 use crate::owner::limits::{range, Limits, DEFAULT_IDLE_WINDOW, LONGEST};
 use crate::owner::pool::Pool;
 use crate::owner::provider::Provider;
-use crate::owner::segment_factory::Numbered;
 use crate::protocol::control::{control_name, control_size, MAX_RECORDS};
 use crate::protocol::ids::ProviderId;
 use crate::protocol::sweep;
 use std::path::PathBuf;
 
-/// How many times the control object is made before `build` gives up because sweeps remove it.
+/// How many control objects `build` creates before it gives up because sweeps remove them.
 const SWEPT_TRIES: usize = 16;
 
 const DEFAULT_MAX_BYTES: usize = 1 << 30;
 const DEFAULT_MAX_IDLE: usize = 8;
 const DEFAULT_MAX_SHARED: usize = 4096;
 
-/// Options of a [`Provider`]. Start with [`Provider::builder`]; every option has a default.
+/// Options of a [`Provider`], each with a default. Created by [`Provider::builder`].
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `build` is called"]
 pub struct ProviderBuilder {
@@ -41,6 +40,13 @@ pub struct ProviderBuilder {
     numa_node: Option<u32>,
     directory: PathBuf,
     name_prefix: String,
+}
+
+impl Provider {
+    /// Returns a builder with the default options.
+    pub fn builder() -> ProviderBuilder {
+        ProviderBuilder::default()
+    }
 }
 
 impl Default for ProviderBuilder {
@@ -64,194 +70,166 @@ impl Default for ProviderBuilder {
 }
 
 impl ProviderBuilder {
-    /// The cap on payload memory: the most bytes of /dev/shm that are held at a time. It is not a
-    /// reservation: memory is taken when it is needed. In bytes, at least 1, rounded up to whole
-    /// pages; default 1 GiB.
+    /// Sets the cap on payload memory in bytes, at least 1, rounded up to whole pages; default 1
+    /// GiB. Nothing is reserved in advance.
     ///
-    /// All messages are carved out of a few segments, whose total length is within the cap and
-    /// whose pages take memory when they are first needed. When all of the cap is in use or idle,
-    /// memory changes hands inside these segments, and no further one is made. A process that locks
-    /// all that it maps (`mlockall`) takes memory for the whole of a segment.
-    ///
-    /// The control object comes on top: a page, and 128 bytes for each of
-    /// [`max_shared`](Self::max_shared).
+    /// All messages are carved from a few segments whose total length is within the cap and whose
+    /// pages take memory when they are first needed. (A process that locks everything it maps with
+    /// `mlockall` takes memory for whole segments.) The control object is not included: a page, and
+    /// 128 bytes for each of [`max_shared`](Self::max_shared).
     pub fn max_bytes(mut self, bytes: usize) -> Self {
         self.max_bytes = bytes;
         self
     }
 
-    /// The largest allocation in bytes, from 1 to `max_bytes` and at most 64 GiB, rounded up to
-    /// whole pages; default: the largest that these allow.
+    /// Sets the largest allocation in bytes, from 1 to `max_bytes` and at most 64 GiB, rounded up
+    /// to whole pages; default: the largest possible.
     pub fn max_alloc(mut self, bytes: usize) -> Self {
         self.max_alloc = Some(bytes);
         self
     }
 
-    /// How many free chunks are kept per size class, from 0 to 1,048,576; default 8. Others go back
-    /// to the segments they were carved out of, without a system call. With 0 nothing is kept: each
-    /// buffer's memory goes back to the system when it is dropped.
+    /// Sets how many free chunks are kept per size class, from 0 to 1,048,576; default 8. Others
+    /// return to their segments, without a system call. With 0, each buffer's memory is returned to
+    /// the system when the buffer is dropped.
     ///
-    /// Chunks that peers still lease do not count. A chunk whose lease ends after it was dropped is
-    /// found when a later allocation looks for it, so for a while there may be more.
-    ///
-    /// A high number costs nothing by itself: the queue of a class has 64 places at first, of 16
-    /// bytes of heap each, and grows with the chunks that the class has. If the process has no heap
-    /// for it, fewer are kept.
+    /// Chunks that peers lease do not count, and are found by later allocations when their leases
+    /// end. A high number costs nothing by itself: a class's queue begins with 64 slots of 16 bytes
+    /// of heap and grows with the class. Without heap for it, fewer are kept.
     pub fn max_idle_per_class(mut self, chunks: usize) -> Self {
         self.max_idle_per_class = chunks;
         self
     }
 
-    /// How many chunks peers can know at a time, from 1 to 1,048,576; default 4096. Each takes 128
-    /// bytes of /dev/shm from the start. A chunk that was once shared counts until it is destroyed,
-    /// so idle ones count too; where records are short, those are destroyed. The first shared chunk
-    /// also allocates 16 bytes of heap for each, for the queue of dropped messages that are still
-    /// read, which then always has room.
+    /// Sets how many chunks peers can know at a time, from 1 to 1,048,576; default 4096. Each takes
+    /// 128 bytes of /dev/shm from the start, and 16 bytes of heap from the first shared chunk on. A
+    /// shared chunk counts until it is destroyed; if records run short, idle ones are.
     pub fn max_shared(mut self, chunks: usize) -> Self {
         self.max_shared = chunks;
         self
     }
 
-    /// The most bytes of messages that one peer may read at a time, from 1 on; by default there is
-    /// no limit, and 0 is [`BuildError::OutOfRange`]. Above it, that peer's
-    /// [`Client::attach`](crate::Client::attach) fails with
-    /// [`AttachError::OverQuota`](crate::AttachError::OverQuota) until it drops views; other peers
-    /// are not affected. So one subscriber that forgets to drop its messages cannot use up the cap.
+    /// Sets the most bytes of messages that one peer may read at a time, at least 1; by default
+    /// there is no limit. Above it, that peer's [`Client::attach`](crate::Client::attach) fails
+    /// with [`AttachError::OverQuota`](crate::AttachError::OverQuota) until it drops views. So a
+    /// subscriber that leaks messages cannot use up the cap.
     ///
-    /// Each view counts with its message's length. Grants that a peer has not taken up do not
-    /// count: the owner made them. A grant that is refused for this reason can be taken up later.
-    ///
-    /// The peer's own library counts, so this is no defence against a process that does not keep to
-    /// the protocol. For channels, see
-    /// [`SenderBuilder::loans`](crate::channel::SenderBuilder::loans).
+    /// Unclaimed grants do not count, and a grant refused for this reason can be claimed later. The
+    /// peer's own library enforces this: it is no defence against a process that violates the
+    /// protocol. For channels, see [`SenderBuilder::loans`](crate::channel::SenderBuilder::loans).
     pub fn max_bytes_per_peer(mut self, bytes: u64) -> Self {
         self.quota = Some(bytes);
         self
     }
 
-    /// Length of the first segment in bytes, from 1 to `max_bytes` and at most 64 GiB, rounded up
-    /// to whole pages and to a multiple of what is first carved out of it. It takes all of
-    /// `max_bytes` if little would be left.
+    /// Sets the length of the first segment in bytes, from 1 to `max_bytes` and at most 64 GiB,
+    /// rounded up to whole pages and to a multiple of the first message's chunk, or to `max_bytes`
+    /// if little of it would be left.
     ///
-    /// By default it is a 32nd of `max_bytes`, but at least 64 KiB and long enough for eight of the
-    /// first message; with [`max_idle_per_class`](Self::max_idle_per_class) 0 it is as long as that
-    /// message. Each further segment is at least as long as all earlier ones together, and long
-    /// enough for eight of the message it is made for. For a message above a 32nd of `max_bytes` it
-    /// is 32 instead of eight. All of this is as far as the cap allows, and only address space:
-    /// memory is taken page by page.
+    /// By default it is a 32nd of `max_bytes`, but at least 64 KiB and eight of the first message;
+    /// with [`max_idle_per_class`](Self::max_idle_per_class) 0, one message. Each further segment
+    /// is at least as long as all earlier ones together and as eight of its first message, or 32 of
+    /// a message above a 32nd of `max_bytes`. All of this is within the cap, and only address
+    /// space.
     pub fn arena_size(mut self, bytes: usize) -> Self {
         self.arena_size = Some(bytes);
         self
     }
 
-    /// How soon idle memory goes back to the system with no call of yours: after a window of so
-    /// many allocations, from 0 (never) to 2,147,483,648, rounded up to a multiple of 64; default
-    /// 32,768. A window is also no shorter than 128 allocations for each chunk that there is.
+    /// Sets the number of allocations after which memory that was idle throughout is returned to
+    /// the system: from 0 (never) to 2,147,483,648, rounded up to a multiple of 64; default 32,768.
+    /// Such a window also has at least 128 allocations for each existing chunk.
     ///
-    /// At its end the pool judges which memory was not needed in it:
+    /// These were not needed in a window:
     ///
-    /// * of the chunks in the queue of a size class, as many as were left whenever one was taken;
-    /// * the chunk that a class was given back last, if no message has used it;
-    /// * of the memory between chunks, as much as there was at the end of the window before, too.
+    /// * of the chunks in a class's queue, the lowest number that a take has left there;
+    /// * a class's most recently released chunk, if no message has used it;
+    /// * of the memory between chunks, the amount that was also there at the end of the previous
+    ///   window.
     ///
-    /// If that is at least a 1024th of `max_bytes`, it goes: with every 64th allocation or so up to
-    /// 1 MiB, some 40 ns for each page of 4 KiB, until none is left. If the memory is needed again,
-    /// it costs what it did at first. [Reserved](Provider::reserve) chunks stay.
-    ///
-    /// Allocations of a reserved length count, but neither judge nor give back. A publisher that
-    /// allocates nothing else, or stops altogether, gives nothing back; it can call
-    /// [`Provider::trim`].
+    /// If that is at least a 1024th of `max_bytes`, about every 64th allocation returns up to 1 MiB
+    /// of it, at some 40 ns per 4 KiB page. [Reserved](Provider::reserve) chunks stay. Allocations
+    /// of a reserved length count but return nothing, so a publisher that makes no others, or
+    /// stops, has to call [`Provider::trim`].
     pub fn idle_window(mut self, allocations: u64) -> Self {
         self.idle_window = allocations;
         self
     }
 
-    /// Permission bits of the objects under /dev/shm, whatever the umask; default `0o600`: peers of
-    /// the same user. With `0o660`, peers of the same group may attach too. Only the owner gets
-    /// write access to payload: for others the write bits apply to the control object, which holds
-    /// the leases.
+    /// Sets the permission bits of the objects under /dev/shm, whatever umask is set; default
+    /// `0o600`: peers of the same user. With `0o660`, peers of the same group may attach too. For
+    /// others than the owner, write bits apply only to the control object, which holds the leases.
     pub fn mode(mut self, mode: u32) -> Self {
         self.mode = mode;
         self
     }
 
-    /// What the names under /dev/shm start with: 1 to 64 of `A-Z a-z 0-9 _ -`; default `shm_pool`.
-    /// Clients need the same prefix:
-    /// [`ClientBuilder::name_prefix`](crate::ClientBuilder::name_prefix).
+    /// Sets the prefix of the names under /dev/shm: 1 to 64 of `A-Z a-z 0-9 _ -`; default
+    /// `shm_pool`. Clients need [the same](crate::ClientBuilder::name_prefix).
     pub fn name_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.name_prefix = prefix.into();
         self
     }
 
-    /// The directory that the objects are in, an absolute path; default /dev/shm. It must exist,
-    /// and clients need the same: [`ClientBuilder::directory`](crate::ClientBuilder::directory).
+    /// Sets the directory of the objects, an absolute path that exists; default /dev/shm. Clients
+    /// need [the same](crate::ClientBuilder::directory), and each directory is swept separately
+    /// ([`Provider::sweep_in`]).
     ///
-    /// Choose a tmpfs: one with a size of its own, so that others cannot fill it, or with `huge=`
-    /// (see [`huge_pages`](Self::huge_pages)). On other local file systems the pool works too, but
-    /// messages are written to the disk now and then, and writing them may wait for that. A network
-    /// file system, or two machines on one, cannot work: locks tell who is alive. hugetlbfs is
-    /// refused: every object would be whole huge pages.
-    ///
-    /// Each directory is swept by itself ([`Provider::sweep_in`]).
+    /// Choose a tmpfs, for example one with its own size or with `huge=` (see
+    /// [`huge_pages`](Self::huge_pages)). Another local file system writes messages to the disk now
+    /// and then, and writers may wait for that. A network file system does not work: locks show
+    /// which processes are alive. hugetlbfs is refused: every object would take whole huge pages.
     pub fn directory(mut self, directory: impl Into<PathBuf>) -> Self {
         self.directory = directory.into();
         self
     }
 
-    /// Locks the pool into RAM: all that it holds, and the control object, which is then present
-    /// from the start. Locked memory is never written to swap, so a message never waits to
-    /// be read back. Default `false`.
+    /// Locks the pool and the control object into RAM, so that a message never waits to be read
+    /// back from swap. Default `false`.
     ///
     /// [`build`](Self::build) checks that `RLIMIT_MEMLOCK` allows for
-    /// [`max_bytes`](Self::max_bytes) and the control object, as [`BuildError::LockMemory`] tells.
-    /// It reserves nothing of the limit: each segment is locked when it is made, with its whole
-    /// length, although it takes memory page by page as before. If the process has locked other
-    /// memory meanwhile, that fails with [`AllocErrorKind::Os`](crate::AllocErrorKind::Os)
-    /// (`mlock2`), and nothing is left of the segment.
-    ///
-    /// The lock is the owner's: it ends with the process. Peers may lock what they map by
-    /// `mlockall`.
+    /// [`max_bytes`](Self::max_bytes) and the control object ([`BuildError::LockMemory`]). Each
+    /// segment is locked at its whole length when it is created, and takes memory page by page as
+    /// usual. If the process has locked other memory by then, the allocation fails with
+    /// [`AllocErrorKind::Os`](crate::AllocErrorKind::Os) (`mlock2`). The lock ends with the owner's
+    /// process; peers may use `mlockall`.
     pub fn lock_memory(mut self, lock: bool) -> Self {
         self.lock_memory = lock;
         self
     }
 
-    /// Has the kernel put reserved memory into huge pages (2 MiB on x86-64), so that reading and
-    /// writing large messages misses the TLB less. It is advice: what the kernel cannot put there
-    /// stays in small pages, without an error. Default `false`.
+    /// Advises the kernel to put reserved memory into huge pages (2 MiB on x86-64), so that large
+    /// messages cause fewer TLB misses. Other memory stays in small pages, without an
+    /// error. Needs Linux 6.1. Default `false`.
     ///
-    /// A huge page is made when the last of its small pages is reserved, and so takes no more
-    /// memory than they do. Reserving memory then takes about twice as long, because the kernel
-    /// copies, and other threads that carve memory may wait for it: [`reserve`](Provider::reserve)
-    /// at the start.
+    /// A huge page is made when the last of its small pages is reserved, so it takes no more
+    /// memory. Reserving then takes about twice as long, because the kernel copies, and may delay
+    /// other threads: [`reserve`](Provider::reserve) at the start.
     ///
-    /// It needs Linux 6.1. A tmpfs that is mounted with `huge=always`
-    /// ([`directory`](Self::directory)) has huge pages without this option, faster than with it,
-    /// but takes them whole even for a few bytes: up to one more than is reserved, for each piece.
-    /// `ShmemPmdMapped` in /proc/*pid*/smaps tells how much a process has mapped in huge pages. A
-    /// peer does so where it faults a segment in at once, and not where it reads page by page.
+    /// A tmpfs mounted with `huge=always` ([`directory`](Self::directory)) has huge pages without
+    /// this option, faster, but takes up to one more for each piece. `ShmemPmdMapped` in
+    /// /proc/*pid*/smaps shows how much a process has mapped in huge pages; a peer does so only
+    /// where it faults a segment in at once.
     pub fn huge_pages(mut self, advise: bool) -> Self {
         self.huge_pages = advise;
         self
     }
 
-    /// Takes payload memory from this NUMA node, as long as it has any free; then from others.
-    /// Default: from the node of the thread that allocates first.
+    /// Prefers this NUMA node for payload memory. Default: the node of the thread that allocates
+    /// first.
     pub fn numa_node(mut self, node: u32) -> Self {
         self.numa_node = Some(node);
         self
     }
 
-    /// Creates the provider: its control object, and no payload memory yet. It first removes what
-    /// killed providers of this directory and prefix have left behind, as
-    /// [`sweep_in`](Provider::sweep_in) does.
+    /// Creates the provider and its control object, but no payload memory yet. First
+    /// [sweeps](Provider::sweep_in) this directory and prefix; a failing sweep is no error.
     ///
     /// # Errors
     ///
     /// [`BuildError`] if an option or a combination is out of range, if memory cannot be locked or
-    /// be had from a node as asked, if the process has no heap for the pool's own lists
-    /// ([`BuildError::OutOfMemory`]), or if the system refuses the control object. Nothing is left
-    /// then. A failing sweep is no error.
+    /// taken from the node, if the process has no heap for the pool's lists, or if the system
+    /// refuses the control object. Nothing is left behind.
     pub fn build(self) -> Result<Provider, BuildError> {
         let (max_bytes, max_alloc, max_idle) = (self.max_bytes, self.max_alloc, self.max_idle_per_class);
         let limits = Limits::new(max_bytes, max_alloc, Some(max_idle), self.arena_size, LONGEST)?;
@@ -290,7 +268,6 @@ impl ProviderBuilder {
         Ok(())
     }
 
-    /// Can memory be had as wanted? Nothing is made yet.
     fn check_memory(&self, limits: &Limits) -> Result<(), BuildError> {
         if let Some(node) = self.numa_node {
             can_prefer_node(node).map_err(|source| BuildError::NumaNode { node, source })?;

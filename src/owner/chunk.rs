@@ -1,26 +1,24 @@
-//! A chunk: the memory of one allocation, with what the owner knows about it. Private to the
-//! owner's process.
+//! A chunk, the memory of one allocation with what the owner knows about it; and the list of a
+//! pool's chunks. All in the owner's private memory.
 //!
-//! The cold path makes a chunk. From then on it travels by pointer between its shelf and a handle:
-//! one hand, or clones of a `ShmBuf`, which count themselves in `refs`. A chunk keeps the pool
-//! alive, so a handle need not.
+//! A chunk moves by pointer between its shelf and its handles: one hand, or clones of a `ShmBuf`
+//! that are counted in `refs`. It keeps its pool alive, so a handle need not.
 //!
 //! # Orderings
 //!
 //! | writer | reader | what becomes visible |
 //! |---|---|---|
-//! | `ShmBuf` clone dropped: `refs` Release | last drop: `refs` Acquire | the other holders have finished reading, and what they set: `shared`, `is_given_up` |
+//! | `ShmBuf` clone dropped: `refs` Release | last drop: `refs` Acquire | the end of the other holders' reads; `shared` and `is_given_up` |
 //! | `share`: `generation`, Release | `share` in another thread, Acquire | the record's number |
 //!
-//! The registry's lock guards `registered`. Only the exclusive holder of the chunk writes the other
-//! fields; the shelf hands them on.
+//! The registry's lock guards `registered`. Only the exclusive holder writes the other fields.
 
 use crate::os::fork;
 use crate::owner::arena::Carved;
 use crate::owner::error::ShareError;
-use crate::owner::listening::Notice;
 use crate::owner::pool::Pool;
 use crate::owner::shelf::{Owner, Shelf};
+use crate::owner::waiting::Notice;
 use crate::protocol::record::{published_after, Place, Record};
 use std::mem::MaybeUninit;
 use std::ops::Deref;
@@ -28,88 +26,75 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering};
 use std::sync::Arc;
 
-/// The most handles a frozen chunk may have.
 pub(crate) const MAX_HANDLES: usize = isize::MAX as usize;
 
-/// No record has been claimed yet.
 const NO_RECORD: u32 = u32::MAX;
 
-/// Where a chunk is that was shared and then given back. Chunks that were never shared do not say,
-/// because that would cost the warm path two stores.
+/// The queue that a shared chunk is in. Unshared chunks are always `Elsewhere`, which saves the
+/// warm path two stores.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Whereabouts {
     Elsewhere = 0,
-    /// In the idle queue, still open to peers.
+    /// Still open to peers.
     Idle = 1,
-    Lent = 2,
+    Leased = 2,
 }
 
-/// One allocation's memory and its bookkeeping, reached by pointer.
-///
-/// Every drop reads the first cache line. While one thread takes the chunk and another gives it
-/// back unshared, over and over, nothing in that line changes, so both keep it in their caches.
-/// What changes with each use is kept apart, out of reach of the prefetcher that fetches lines in
-/// pairs.
+/// Every drop reads the first cache line. Fields that change with each use are in another line, out
+/// of reach of the prefetcher that fetches pairs of lines: if one thread takes the chunk and
+/// another releases it, both keep the first line in their caches.
 #[repr(C, align(64))]
 pub(crate) struct Chunk {
-    /// Where it goes when it is dropped. Once retired, a chunk goes to the shelf that keeps nothing.
+    /// The class's shelf, or [`Pool::no_shelf`] once it is retired.
     shelf: AtomicPtr<ChunkShelf>,
     data: NonNull<u8>,
     capacity: usize,
-    /// Handles of a frozen chunk. 1 in every other state.
+    /// Handles of a frozen chunk; otherwise 1.
     refs: AtomicUsize,
-    /// The token of the thread that took it last.
     taker: AtomicU64,
-    /// The owner's own copy: odd while closed to peers, even while published, 0 before a record is
-    /// claimed.
+    /// Odd while closed to peers, even while published, 0 before a record is claimed.
     generation: AtomicU64,
     fork_epoch: u64,
     record: AtomicU32,
-    /// It has been published since it was taken, so leases decide when it is free.
+    /// Published since it was taken, so leases decide when it is free.
     shared: AtomicBool,
-    /// Where its pool notes that a request waits.
     notice: Notice,
     rest: Rest,
 }
 
 #[repr(C, align(128))]
 struct Rest {
-    /// How often the chunk was taken. Written by the holder, with a load and a store.
+    /// Written by the holder, with a load and a store.
     uses: AtomicU64,
-    /// A reader of unknown lifetime still has the bytes.
+    /// A reader of unknown lifetime has the bytes.
     is_given_up: AtomicBool,
-    /// The segment's serial number.
     serial: u64,
     memory: Carved,
     pool: Arc<Pool>,
     class: usize,
     is_one_off: bool,
-    /// Its index in the pool's registry, guarded by the registry's lock.
     registered: AtomicUsize,
-    /// A [`Whereabouts`].
     whereabouts: AtomicU8,
 }
 
 // SAFETY: the chunk holds the pool and the payload, so its shelf and its data outlive it. All other
 // fields are atomics or never change.
 unsafe impl Send for Chunk {}
-// SAFETY: shared access reads constant fields and atomics only; the pool and the payload, which the
-// chunk holds, keep the two pointers valid.
+// SAFETY: shared access reads constant fields and atomics only; the chunk keeps both pointers
+// valid.
 unsafe impl Sync for Chunk {}
 
-/// The shelf of a class of chunks.
 pub(crate) type ChunkShelf = Shelf<ClosedChunk, OwnedChunk>;
 
-/// A chunk in one hand (I3). Giving it back or destroying it uses this up. Forgetting it loses the
-/// chunk and does no other harm.
+/// A chunk in one hand (I3). Leaking it loses the chunk and does no other harm.
 #[repr(transparent)]
 #[must_use = "a chunk that is in no place is lost"]
 pub(crate) struct Hand<const IS_CLOSED: bool>(NonNull<Chunk>);
 
-/// A chunk in one hand that peers may lease or attach to.
+/// Peers may lease it or attach to it.
 pub(crate) type OwnedChunk = Hand<false>;
 
-/// A chunk in one hand that no peer leases or can attach to, so that its holder may write it (I5).
+/// No peer leases it or can attach to it, so its holder may write it (I5).
 pub(crate) type ClosedChunk = Hand<true>;
 
 // SAFETY: a pointer to a `Chunk`, which is `Send`; ownership moves with it (I3).
@@ -117,8 +102,8 @@ unsafe impl<const IS_CLOSED: bool> Send for Hand<IS_CLOSED> {}
 // SAFETY: a shared reference gives out `&Chunk` only, and `Chunk` is `Sync`.
 unsafe impl<const IS_CLOSED: bool> Sync for Hand<IS_CLOSED> {}
 
-// SAFETY: both functions only unwrap or wrap the pointer, and a hand is `Send`. What was closed when
-// it became the pointer still is: nothing opens a chunk that has no handle.
+// SAFETY: both functions only unwrap or wrap the pointer, and a hand is `Send`. A closed chunk
+// stays closed while it is a pointer: only a handle can open it.
 unsafe impl<const IS_CLOSED: bool> Owner for Hand<IS_CLOSED> {
     type Owned = Chunk;
 
@@ -151,7 +136,6 @@ impl From<ClosedChunk> for OwnedChunk {
 }
 
 impl OwnedChunk {
-    /// Closes the chunk to peers. `Err`: a peer leases it.
     #[inline]
     pub(crate) fn close(self) -> Result<ClosedChunk, Self> {
         if self.recycle() {
@@ -161,7 +145,7 @@ impl OwnedChunk {
         }
     }
 
-    /// Gives it to its shelf's idle queue. `Err`: the queue refused it.
+    /// Gives it to its shelf's idle queue. `Err` returns a refused chunk.
     pub(crate) fn give_idle(self) -> Result<(), Self> {
         let shelf = self.shelf();
         // SAFETY: the chunk keeps the pool, and so the shelf, until the queue has taken it;
@@ -169,43 +153,39 @@ impl OwnedChunk {
         unsafe { shelf.as_ref() }.give_idle(self)
     }
 
-    /// Gives it to the queue of chunks that peers lease. `Err`: the pool is closed.
-    pub(crate) fn give_lent(self) -> Result<(), Self> {
-        let lent = NonNull::from(&self.pool().lent);
+    /// Gives it to the queue of leased chunks. `Err` returns it if the pool is closed.
+    pub(crate) fn give_leased(self) -> Result<(), Self> {
+        let leased = NonNull::from(&self.pool().leased);
         // SAFETY: the chunk keeps the pool, and so the queue, until the queue has taken it;
         // `Queue::give` touches nothing afterwards.
-        unsafe { lent.as_ref() }.give(self)
+        unsafe { leased.as_ref() }.give(self)
     }
 
-    /// Takes the chunk apart: its pool, the shared memory, and the private memory that it was in.
-    /// The registry must no longer list it.
+    /// Returns its pool, shared memory and private memory. The registry must no longer list it.
     pub(crate) fn dismantle(self) -> (Arc<Pool>, Carved, Home) {
         // SAFETY: `Chunk::make` leaked this box, and nothing else has the chunk (I3).
         let home: Home = unsafe { Box::from_raw(self.0.cast().as_ptr()) };
-        // SAFETY: `Chunk::make` wrote the value. It is moved out once: the home counts as empty
-        // from here on.
+        // SAFETY: `Chunk::make` wrote the value, which is moved out once.
         let chunk = unsafe { home.assume_init_read() };
         (chunk.rest.pool, chunk.rest.memory, home)
     }
 }
 
 impl ClosedChunk {
-    /// Gives it to its shelf's hot slot, where the next allocation of the class looks first. `Err`:
-    /// the shelf refused it.
+    /// Gives it to its shelf's hot slot. `Err` returns a refused chunk.
     #[inline]
     pub(crate) fn give(self) -> Result<(), OwnedChunk> {
         let shelf = self.shelf();
-        // SAFETY: the shelf is part of the pool, which the chunk keeps alive until it is given
-        // away. From then on `Shelf::give` touches the shelf only while it has another chunk of it.
+        // SAFETY: the chunk keeps the pool, and so the shelf, until it is given away. From then on
+        // `Shelf::give` touches the shelf only while it holds another of its chunks.
         unsafe { shelf.as_ref() }.give(self)
     }
 }
 
-/// Private memory for one chunk, uninitialised.
 pub(crate) type Home = Box<MaybeUninit<Chunk>>;
 
 impl Chunk {
-    /// Makes a chunk in `home`. `is_one_off`: no shelf keeps it.
+    /// Makes a chunk in `home`. No shelf keeps a one-off.
     pub(crate) fn make(home: Home, pool: Arc<Pool>, class: usize, memory: Carved, is_one_off: bool) -> ClosedChunk {
         let shelf = if is_one_off { &pool.no_shelf } else { &pool.shelves()[class] };
         let chunk = Box::leak(home).write(Self {
@@ -239,7 +219,6 @@ impl Chunk {
         self.data
     }
 
-    /// Usable bytes.
     #[inline]
     pub(crate) fn capacity(&self) -> usize {
         self.capacity
@@ -253,13 +232,12 @@ impl Chunk {
         &self.rest.memory
     }
 
-    /// Bytes from the segment's start.
+    /// Returns the offset from the segment's start, in bytes.
     #[inline]
     pub(crate) fn offset(&self) -> usize {
         self.rest.memory.offset()
     }
 
-    /// The segment's serial number.
     #[inline]
     pub(crate) fn serial(&self) -> u64 {
         self.rest.serial
@@ -272,51 +250,47 @@ impl Chunk {
 
     #[inline]
     fn shelf(&self) -> NonNull<ChunkShelf> {
-        // Relaxed: both shelves that it can be belong to the pool, from before the chunk was made.
+        // Relaxed: both shelves are part of the pool, which is older than the chunk.
         // SAFETY: `make` and `retire` store pointers that were made from references.
         unsafe { NonNull::new_unchecked(self.shelf.load(Ordering::Relaxed)) }
     }
 
-    /// Returns `true` if it was made for one message.
     pub(crate) fn is_one_off(&self) -> bool {
         self.rest.is_one_off
     }
 
-    /// Returns `true` if it is destroyed when it is given back, because it is a one-off or was
-    /// retired.
+    /// Returns `true` if no shelf keeps it: it is a one-off or was retired.
     pub(crate) fn is_retired(&self) -> bool {
         self.shelf() == NonNull::from(&self.pool().no_shelf)
     }
 
-    /// From now on no shelf keeps it. One that has it still hands it out.
+    /// Makes every shelf refuse it from now on. One that holds it still hands it out.
     pub(crate) fn retire(&self) {
         self.shelf.store(NonNull::from(&self.pool().no_shelf).as_ptr(), Ordering::Relaxed);
     }
 
-    /// Where its pool notes that a request waits.
     #[inline]
     pub(crate) fn notice(&self) -> Notice {
         self.notice
     }
 
-    /// Returns `true` if this process made the chunk, and `false` if a parent did that forked it.
+    /// Returns `true` if this process made the chunk, not a parent that forked it.
     #[inline]
     pub(crate) fn is_ours(&self) -> bool {
         self.fork_epoch == fork::epoch()
     }
 
-    /// Returns `true` if this thread, on this side of every fork, was the last to take the chunk.
+    /// Returns `true` if this thread, on this side of every fork, was the last to take it.
     #[inline]
     pub(crate) fn was_taken_here(&self) -> bool {
         self.taker.load(Ordering::Relaxed) == fork::token()
     }
 
-    /// Remembers that this thread took the chunk.
     pub(crate) fn set_taker(&self) {
         self.taker.store(fork::own_token(), Ordering::Relaxed);
     }
 
-    /// Counts an allocation, and returns how many there were. The caller has just taken the chunk.
+    /// Counts an allocation, and returns the count. The caller has just taken the chunk.
     #[inline]
     pub(crate) fn count_use(&self) -> u64 {
         let uses = self.rest.uses.load(Ordering::Relaxed) + 1;
@@ -330,19 +304,16 @@ impl Chunk {
 
     /// Returns `true` if it was used since the last call. The caller has just taken it.
     pub(crate) fn was_used_since_asked(&self) -> bool {
-        // Whoever uses it next leaves a token again.
         let was_used = self.taker.load(Ordering::Relaxed) != fork::NOBODY;
         self.taker.store(fork::NOBODY, Ordering::Relaxed);
         was_used
     }
 
-    /// Its index in the pool's registry. The caller holds the registry's lock.
-    pub(crate) fn registered(&self) -> usize {
+    fn registered(&self) -> usize {
         self.rest.registered.load(Ordering::Relaxed)
     }
 
-    /// Sets its index in the pool's registry. The caller holds the registry's lock.
-    pub(crate) fn set_registered(&self, at: usize) {
+    fn set_registered(&self, at: usize) {
         self.rest.registered.store(at, Ordering::Relaxed);
     }
 
@@ -351,38 +322,33 @@ impl Chunk {
     /// Adds handles. The caller has one.
     #[inline]
     pub(crate) fn add_handles(&self, count: usize) {
-        // As in `Arc`: only forgotten handles can be this many, and a count that wrapped would free
-        // a chunk in use. The other half of the range absorbs threads that pass the limit at the
-        // same moment.
+        // As in `Arc`: only leaked handles can be this many, and a count that wrapped would free a
+        // chunk in use. The other half of the range absorbs concurrent calls.
         if self.refs.fetch_add(count, Ordering::Relaxed) > MAX_HANDLES {
             std::process::abort();
         }
     }
 
-    /// Sets the number of handles, for tests of the limit.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn set_handles(&self, count: usize) {
         self.refs.store(count, Ordering::Relaxed);
     }
 
-    /// Returns `true` if the caller's handle is the only one.
     #[inline]
     pub(crate) fn is_only_handle(&self) -> bool {
-        // Acquire: pairs with the Release in `drop_handle`.
+        // Acquire: partner of the Release in `drop_handle`.
         self.refs.load(Ordering::Acquire) == 1
     }
 
-    /// Gives up the caller's handle. Returns `true` if it was the last; then the caller owns the
+    /// Drops the caller's handle. Returns `true` if it was the last; then the caller owns the
     /// chunk.
     #[inline]
     pub(crate) fn drop_handle(&self) -> bool {
-        // No other thread can clone a handle that only the caller has, so the last one needs no
-        // read-modify-write.
+        // No other thread can clone the only handle, so dropping it needs no read-modify-write.
         if self.is_only_handle() {
             return true;
         }
-        // AcqRel: Release for what this holder has read, Acquire in case this is the last one after
-        // all.
+        // AcqRel: Release for this holder's reads, Acquire in case this is the last one after all.
         if self.refs.fetch_sub(1, Ordering::AcqRel) != 1 {
             return false;
         }
@@ -392,16 +358,14 @@ impl Chunk {
 
     // ---- sharing with peers ---------------------------------------------------------------------
 
-    /// Returns `true` if the chunk has been published since it was taken.
     #[inline]
     pub(crate) fn is_shared(&self) -> bool {
-        // Relaxed: the holder of a handle sets it, and passing the handle on makes it visible.
+        // Relaxed: a handle's holder sets it, and passing the handle on makes it visible.
         self.shared.load(Ordering::Relaxed)
     }
 
     /// Publishes the first `len` bytes to peers. Returns the record and the generation that name
-    /// them. The caller has a handle of the frozen chunk. Threads that share the same chunk at the
-    /// same time repeat the same stores.
+    /// them. The caller has a handle; concurrent callers repeat the same stores.
     #[inline]
     pub(crate) fn share(&self, len: usize) -> Result<(u32, u64), ShareError> {
         let mut generation = self.generation.load(Ordering::Acquire);
@@ -427,35 +391,32 @@ impl Chunk {
         Ok((record, generation))
     }
 
-    /// The record, if one was claimed.
     #[inline]
     pub(crate) fn record(&self) -> Option<&Record> {
         self.pool().control()?.record(self.record.load(Ordering::Relaxed))
     }
 
-    /// Returns `true` if a record was claimed for it. It has that for life.
     pub(crate) fn has_record(&self) -> bool {
         self.generation() != 0
     }
 
-    /// The number of its record, if one was claimed, and the owner's copy of the generation.
+    /// Returns its record's number and the generation, if one was claimed.
     pub(crate) fn claimed(&self) -> Option<(u32, u64)> {
         self.has_record().then(|| (self.record.load(Ordering::Relaxed), self.generation()))
     }
 
-    /// The owner's copy of the generation; 0 if no record was claimed.
     pub(crate) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// Gives the chunk its record, for life. Called once, under a lock.
+    /// Sets the record. Called once, under a lock.
     pub(crate) fn set_record(&self, record: u32, generation: u64) {
         self.record.store(record, Ordering::Relaxed);
         self.generation.store(generation, Ordering::Release);
     }
 
-    /// Closes the chunk to peers. Returns `true` if no peer leases it, so that the holder may write.
-    /// The caller holds the chunk exclusively.
+    /// Closes the chunk to peers. Returns `true` if no peer leases it, so that the holder may
+    /// write. The caller holds it exclusively.
     #[inline]
     fn recycle(&self) -> bool {
         if !self.is_shared() {
@@ -470,37 +431,120 @@ impl Chunk {
         is_free
     }
 
-    /// Returns `true` if a peer has a lease or a grant on the chunk.
     pub(crate) fn is_leased(&self) -> bool {
         self.is_shared() && self.record().is_some_and(Record::is_leased)
     }
 
-    // ---- lending it to channels -----------------------------------------------------------------
+    // ---- bookkeeping ----------------------------------------------------------------------------
 
-    /// Marks the bytes as never to be used again. Relaxed: the caller drops its handle afterwards
-    /// (Release). A caller of [`is_given_up`](Self::is_given_up) has the last handle (Acquire), or
-    /// wants a snapshot only.
+    /// Keeps the bytes from ever being reused. Relaxed: the caller then drops its handle (Release),
+    /// and a caller of [`is_given_up`](Self::is_given_up) has the last one (Acquire), or wants a
+    /// snapshot.
     pub(crate) fn keep_bytes(&self) {
         self.rest.is_given_up.store(true, Ordering::Relaxed);
     }
 
-    /// Returns `true` if the bytes belong to a reader for good.
     pub(crate) fn is_given_up(&self) -> bool {
         self.rest.is_given_up.load(Ordering::Relaxed)
     }
 
-    /// Remembers where the chunk is, for statistics.
     #[inline]
     pub(crate) fn set_whereabouts(&self, whereabouts: Whereabouts) {
         self.rest.whereabouts.store(whereabouts as u8, Ordering::Relaxed);
     }
 
-    /// Where the chunk is. A snapshot.
     pub(crate) fn whereabouts(&self) -> Whereabouts {
         match self.rest.whereabouts.load(Ordering::Relaxed) {
             1 => Whereabouts::Idle,
-            2 => Whereabouts::Lent,
+            2 => Whereabouts::Leased,
             _ => Whereabouts::Elsewhere,
         }
+    }
+}
+
+// ---- the list of all chunks ------------------------------------------------------------------
+
+/// Homes of destroyed chunks that are kept for reuse. None under AddressSanitizer, so that it
+/// catches stray accesses.
+const SPARE_HOMES: usize = if cfg!(shm_pool_asan) { 0 } else { 32 };
+
+pub(crate) struct Registry {
+    listed: Vec<Registered>,
+    /// The number of chunks of each class, except one-off and retired ones.
+    kept: Box<[usize]>,
+    /// Homes of destroyed chunks. glibc is slow to allocate memory of this alignment: without
+    /// these, an allocation of random size at the cap takes a quarter longer (`cargo bench --bench
+    /// at_the_cap`).
+    homes: Vec<Home>,
+}
+
+impl Registry {
+    pub(crate) fn new(classes: usize) -> Self {
+        let homes = Vec::with_capacity(SPARE_HOMES);
+        Self { listed: Vec::new(), kept: vec![0; classes].into(), homes }
+    }
+
+    pub(crate) fn count(&self, class: usize) -> usize {
+        self.kept[class]
+    }
+
+    pub(crate) fn enter(&mut self, pool: Arc<Pool>, class: usize, memory: Carved, is_one_off: bool) -> ClosedChunk {
+        let home = self.homes.pop().unwrap_or_else(|| Box::new(MaybeUninit::uninit()));
+        let chunk = Chunk::make(home, pool, class, memory, is_one_off);
+        chunk.set_registered(self.listed.len());
+        self.listed.push(Registered(NonNull::from(&*chunk)));
+        if !is_one_off {
+            self.kept[class] += 1;
+        }
+        chunk
+    }
+
+    pub(crate) fn remove(&mut self, chunk: &Chunk) {
+        let at = chunk.registered();
+        self.listed.swap_remove(at);
+        if let Some(moved) = self.listed.get(at) {
+            moved.chunk().set_registered(at);
+        }
+        if !chunk.is_retired() {
+            self.kept[chunk.class()] -= 1;
+        }
+    }
+
+    pub(crate) fn keep(&mut self, home: Home) {
+        if self.homes.len() < SPARE_HOMES {
+            self.homes.push(home);
+        }
+    }
+
+    /// Retires the chunks for which `least` returns a number, while more than that number of their
+    /// class are kept.
+    pub(crate) fn retire(&mut self, mut least: impl FnMut(&Chunk) -> Option<usize>) {
+        for chunk in self.listed.iter().map(Registered::chunk) {
+            let kept = &mut self.kept[chunk.class()];
+            if least(chunk).is_some_and(|least| *kept > least) && !chunk.is_retired() {
+                *kept -= 1;
+                chunk.retire();
+            }
+        }
+    }
+
+    pub(crate) fn of_class(&self, class: usize) -> impl Iterator<Item = &Chunk> {
+        self.chunks().filter(move |chunk| chunk.class() == class && !chunk.is_retired())
+    }
+
+    pub(crate) fn chunks(&self) -> impl Iterator<Item = &Chunk> {
+        self.listed.iter().map(Registered::chunk)
+    }
+}
+
+struct Registered(NonNull<Chunk>);
+
+// SAFETY: it only hands out shared references, under the registry's lock, and `Chunk` is `Sync`.
+unsafe impl Send for Registered {}
+
+impl Registered {
+    fn chunk(&self) -> &Chunk {
+        // SAFETY: a chunk is removed from the registry, under its lock, before it is destroyed.
+        unsafe { self.0.as_ref() }
     }
 }

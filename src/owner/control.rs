@@ -1,8 +1,7 @@
-//! The owner's side of the control object: creates it, hands out records, lists segments, grants,
-//! reclaims.
+//! What a pool has in shared memory: the control object, and the payload segments that it lists.
 //!
-//! The owner keeps what it needs to know in private memory (`FreeLists`, the chunks' own
-//! generations). It never reads that back from the control object, which peers can write.
+//! Peers can write the control object, so the owner keeps its own knowledge in private memory
+//! (`FreeLists`, the chunks' generations) and never reads it back from there.
 
 #![forbid(unsafe_code)]
 
@@ -15,26 +14,25 @@ use crate::os::locks::LockFile;
 use crate::os::mapping::Mapping;
 use crate::os::name::{Link, Namespace};
 use crate::os::posix::{round_to_pages, LOCK_MEMORY};
-use crate::os::segment::Locked;
+use crate::os::segment::{Locked, Memory, Segment};
 use crate::owner::error::ShareError;
-use crate::owner::payload::Payload;
-use crate::protocol::control::{control_name, control_size, peer_byte, View, CLOSED, MAGIC, OPEN, OWNER_BYTE, VERSION};
+use crate::protocol::control::{
+    control_name, control_size, peer_byte, segment_name, View, CLOSED, MAGIC, OPEN, OWNER_BYTE, VERSION,
+};
 use crate::protocol::ids::{PeerId, ProviderId};
 use crate::protocol::memory_bell::MemoryBell;
 use crate::protocol::record::{Record, MAX_GRANTS, PEERS};
 use crate::protocol::slot::{Epoch, GrantGate, NotGranted};
 use crate::protocol::sweep;
 use parking_lot::Mutex;
+use std::any::Any;
 use std::io;
 use std::mem::size_of;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The owner's control object, with the private books about it.
 pub(crate) struct OwnerControl {
     view: View,
-    /// Unlinks the name on drop.
     link: Link,
-    /// Holds the owner's lock.
     locks: LockFile,
     id: ProviderId,
     free_lists: Mutex<FreeLists>,
@@ -45,22 +43,18 @@ pub(crate) struct OwnerControl {
     reclaiming: Mutex<()>,
 }
 
-/// Which records and which entries of the segment table are free.
 struct FreeLists {
-    /// Records that were used before, with the odd generation each is closed at.
+    /// Records that were used before, and the odd generation that each is closed at.
     used: Vec<(u32, u64)>,
-    /// The first record that was never used.
     fresh: u32,
-    /// The seed for the first generation of fresh records.
     seed: u64,
-    /// Which entries of the segment table are taken, one bit each.
     listed: u32,
 }
 
 impl OwnerControl {
-    /// Creates the control object, locked by this process, with all records free; `quota` is as in
-    /// [`ControlHeader`](crate::protocol::control::ControlHeader). `None` if a sweep
-    /// took it for a dead owner's before it was locked.
+    /// Creates the control object, locked by this process, with all records free. `quota` is as in
+    /// [`ControlHeader`](crate::protocol::control::ControlHeader). Returns `None` if a sweep
+    /// mistook it for a dead owner's before it was locked.
     pub(crate) fn create(
         names: &Namespace,
         id: ProviderId,
@@ -89,37 +83,33 @@ impl OwnerControl {
         Ok(Some(Self { view, link, locks, id, free_lists, gates, reclaiming: Mutex::new(()) }))
     }
 
-    /// Locks all of the control object into RAM, and makes it present.
     pub(crate) fn lock_memory(&self) -> Result<(), OsError> {
         let mapping = self.view.mapping();
         mapping.lock().map_err(|error| self.link.name().error(LOCK_MEMORY, mapping.len(), error))?;
-        // Peers may write it already. On a kernel before 5.14 its pages fault in one by one.
+        // Peers may write it already. Before Linux 5.14 its pages fault in one by one.
         mapping.prefault(0..mapping.len());
         Ok(())
     }
 
-    /// What peers ring when they give leases back.
+    /// Returns the bell that peers ring when they release leases.
     pub(crate) fn memory_bell(&self) -> &MemoryBell {
         &self.view.header().memory
     }
 
-    /// The provider's id.
     pub(crate) fn id(&self) -> ProviderId {
         self.id
     }
 
-    /// How many chunks can be shared at a time.
     pub(crate) fn records(&self) -> usize {
         self.view.record_count() as usize
     }
 
-    /// The record that [`claim_record`](Self::claim_record) returned.
     #[inline]
     pub(crate) fn record(&self, index: u32) -> Option<&Record> {
         self.view.record(index)
     }
 
-    /// Hands out a free record, closed, with the odd generation it is closed at.
+    /// Claims a free record, closed. Returns its number and odd generation.
     pub(crate) fn claim_record(&self) -> Result<(u32, u64), ShareError> {
         let mut free_lists = self.free_lists.lock();
         if let Some(used) = free_lists.used.pop() {
@@ -127,20 +117,20 @@ impl OwnerControl {
         }
         let index = free_lists.fresh;
         let record = self.view.record(index).ok_or(ShareError::TooManyShared { max: self.records() })?;
-        // So that giving a record back needs no memory.
+        // So that releasing a record needs no memory.
         let missing = index as usize + 1 - free_lists.used.len();
         let out_of_memory = |_| ShareError::OutOfMemory { bytes: (index as usize + 1) * size_of::<(u32, u64)>() };
         free_lists.used.try_reserve(missing).map_err(out_of_memory)?;
         let generation = first_generation(free_lists.seed, index);
         record.close_at(generation);
         free_lists.fresh += 1;
-        // Release: pairs with the Acquire in `peer::control`, where a peer clears its slot.
+        // Release: partner of the Acquire in `peer::control`, where a peer clears its slot.
         self.view.header().high_water.store(free_lists.fresh, Ordering::Release);
         Ok((index, generation))
     }
 
-    /// Lists a new segment, so that peers can tell which ones exist. There is always a free entry:
-    /// the table has twice as many as a pool has segments at a time.
+    /// Lists a new segment for peers. There is always a free entry: the table has twice as many as
+    /// a pool has segments.
     pub(crate) fn list(&self, payload: &mut Payload) {
         let mut free_lists = self.free_lists.lock();
         let index = free_lists.listed.trailing_ones();
@@ -151,7 +141,7 @@ impl OwnerControl {
         }
     }
 
-    /// Strikes a segment that is about to go off the list, so that peers unmap it.
+    /// Removes a segment from the list before it is removed itself, so that peers unmap it.
     pub(crate) fn unlist(&self, payload: &Payload) {
         let Some(index) = payload.index() else { return };
         let mut free_lists = self.free_lists.lock();
@@ -161,13 +151,12 @@ impl OwnerControl {
         }
     }
 
-    /// Takes back the record of a chunk that is about to be destroyed, closed at an odd generation,
-    /// for another chunk.
+    /// Releases the record of a chunk that is about to be destroyed, closed at an odd generation.
     pub(crate) fn release_record(&self, record: u32, generation: u64) {
         self.free_lists.lock().used.push((record, generation));
     }
 
-    /// A peer's slot: its number, gate and epoch.
+    /// Returns a peer's slot: its number, gate and epoch.
     fn slot_of(&self, peer: PeerId) -> Result<(usize, &GrantGate, &Epoch), ShareError> {
         if peer.provider != self.id {
             return Err(ShareError::OtherProvider { peer, provider: self.id });
@@ -177,7 +166,6 @@ impl OwnerControl {
         Ok((slot, gate, &self.view.header().epochs[slot]))
     }
 
-    /// Adds a grant on `record` for `peer`. The caller holds the chunk, published.
     pub(crate) fn grant(&self, record: &Record, peer: PeerId) -> Result<(), ShareError> {
         let (slot, gate, epoch) = self.slot_of(peer)?;
         gate.grant(epoch, peer.epoch, record, slot).map_err(|error| match error {
@@ -186,31 +174,28 @@ impl OwnerControl {
         })
     }
 
-    /// Takes back a grant on `record` that `peer` has not taken up. Returns `false` if there is none.
     pub(crate) fn revoke(&self, record: &Record, peer: PeerId) -> bool {
         self.slot_of(peer).is_ok_and(|(slot, gate, epoch)| gate.revoke(epoch, peer.epoch, record, slot))
     }
 
-    /// Refuses a peer, and takes back what it was granted and has not taken up.
     pub(crate) fn disconnect(&self, peer: PeerId) -> Result<(), ShareError> {
         let (slot, gate, epoch) = self.slot_of(peer)?;
         let take_back = || {
             let granted = self.view.records(self.used()).filter(|record| record.holders() >> slot & 1 != 0);
-            // Bounded: a lane has no more, unless a process writes over it.
+            // Bounded: a lane has no more, unless a process overwrites it.
             granted.for_each(|record| (0..MAX_GRANTS).take_while(|_| record.revoke(slot)).for_each(|_| ()));
         };
         let is_refused = gate.refuse(epoch, peer.epoch, take_back);
         is_refused.then_some(()).ok_or(ShareError::PeerGone(peer))
     }
 
-    /// Takes back the leases of peers that are gone. Returns how many records they still held.
     pub(crate) fn reclaim(&self) -> usize {
         let _one_at_a_time = self.reclaiming.lock();
         let held = self.view.records(self.used()).fold(0, |held, record| held | record.holders());
         (0..PEERS).map(|slot| self.reclaim_slot(slot, held >> slot & 1 != 0)).sum()
     }
 
-    /// Vacates the slot if its peer is gone. `is_held`: the slot leases a record. Even a vacant
+    /// Vacates the slot if its peer is dead. `is_held`: the slot leases a record. Even a vacant
     /// slot may, if a peer was killed while it tried a descriptor that was never sent.
     fn reclaim_slot(&self, slot: usize, is_held: bool) -> usize {
         let is_clear = || self.view.header().epochs[slot].is_vacant() && !is_held;
@@ -219,17 +204,17 @@ impl OwnerControl {
             return 0;
         }
         let mut cleared = 0;
-        // It may have been vacated before the lock was taken.
+        // The peer may have vacated it before this process took the lock.
         if !is_clear() {
             cleared = self.view.vacate(slot, || self.used());
             event!(warn, provider = %self.id, slot, messages = cleared, "peer died; what it leased is taken back");
         }
-        // If this fails, the slot only looks taken until this process ends.
+        // If this fails, the slot only looks taken until this process exits.
         let _ = self.locks.unlock(peer_byte(slot));
         cleared
     }
 
-    /// How many records were used. Not the shared high water, which a peer can write.
+    /// Returns how many records were ever used. Peers can write the high water in shared memory.
     fn used(&self) -> u32 {
         self.free_lists.lock().fresh
     }
@@ -238,18 +223,138 @@ impl OwnerControl {
 impl Drop for OwnerControl {
     fn drop(&mut self) {
         self.view.header().state.store(CLOSED, Ordering::Release);
-        // Before the lock goes, or a process that looks at this moment takes it for a dead owner's.
+        // Before the lock is released, or a sweep takes the object for a dead owner's.
         self.link.remove();
-        // Explicitly, because a child made by a raw `clone` may have a copy of the descriptor.
+        // Explicitly, because a child made by a raw `clone` may share the file description.
         let _ = self.locks.unlock(OWNER_BYTE);
     }
 }
 
-/// An odd generation that differs from record to record and from provider to provider, so that a
-/// damaged or made-up descriptor does not hit the right one by counting from 1. The top bits are
-/// clear. That leaves 3 * 2^61 steps of two, enough for 21,900 years at 10 million messages a
-/// second in one record. For what comes then see `record::published_after`.
+/// Returns an odd generation that differs between records and providers, so that a damaged or
+/// forged descriptor does not hit the right one by counting from 1. The top bits are clear, which
+/// leaves 21,900 years at 10 million messages a second. `record::published_after` handles the end.
 fn first_generation(seed: u64, index: u32) -> u64 {
-    // The increment of SplitMix64, an odd number near 2^64 divided by the golden ratio.
+    // SplitMix64's increment, an odd number near 2^64 divided by the golden ratio.
     (seed ^ u64::from(index).wrapping_mul(0x9e37_79b9_7f4a_7c15)) >> 2 | 1
+}
+
+// ---- payload segments ------------------------------------------------------------
+
+pub(crate) struct Payload {
+    segment: Segment,
+    serial: u64,
+    index: Option<u32>,
+    /// Dropped last, when this process no longer has the segment mapped or open.
+    _removes: Option<Box<dyn Any + Send + Sync>>,
+}
+
+impl Payload {
+    /// Creates a payload. `serial` is part of the segment's name, unique among the provider's
+    /// existing segments.
+    pub(crate) fn new(segment: Segment, serial: u64) -> Self {
+        Self { segment, serial, index: None, _removes: None }
+    }
+
+    /// Creates a payload with a value that is dropped once the segment is unmapped.
+    pub(crate) fn removed_by(segment: Segment, serial: u64, removes: impl Any + Send + Sync) -> Self {
+        Self { _removes: Some(Box::new(removes)), ..Self::new(segment, serial) }
+    }
+
+    pub(crate) fn segment(&self) -> &Segment {
+        &self.segment
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.segment.mapping().len()
+    }
+
+    pub(crate) fn serial(&self) -> u64 {
+        self.serial
+    }
+
+    pub(crate) fn index(&self) -> Option<u32> {
+        self.index
+    }
+
+    fn set_index(&mut self, index: u32) {
+        self.index = Some(index);
+    }
+}
+
+/// How many more names are tried for a segment if the first is in use.
+const NAME_TRIES: usize = 16;
+
+pub(crate) trait SegmentFactory: Send + Sync {
+    fn create(&self, len: usize) -> Result<Payload, OsError>;
+
+    /// Removes the objects of dead owners. Returns their bytes.
+    fn sweep(&self) -> u64 {
+        0
+    }
+
+    /// Returns `true` if even empty segments stay.
+    fn keeps_segments(&self) -> bool {
+        false
+    }
+}
+
+/// Creates numbered segments, for peers that find them through the control object.
+pub(crate) struct Numbered {
+    names: Namespace,
+    provider: ProviderId,
+    mode: u32,
+    memory: Memory,
+    next: AtomicU64,
+}
+
+impl Numbered {
+    pub(crate) fn new(names: Namespace, provider: ProviderId, mode: u32, memory: Memory) -> Self {
+        Self { names, provider, mode, memory, next: AtomicU64::new(1) }
+    }
+}
+
+impl SegmentFactory for Numbered {
+    fn create(&self, len: usize) -> Result<Payload, OsError> {
+        let mut tries = 0;
+        loop {
+            let serial = self.next.fetch_add(1, Ordering::Relaxed);
+            // Numbers wrap. In the list of segments, 0 stands for none.
+            if serial == 0 {
+                continue;
+            }
+            let name = segment_name(&self.names, self.provider, serial);
+            match Segment::create(name, len, self.mode, self.memory) {
+                // Another file has that name.
+                Err(error) if error.errno() == Some(libc::EEXIST) && tries < NAME_TRIES => tries += 1,
+                result => return result.map(|segment| Payload::new(segment, serial)),
+            }
+        }
+    }
+
+    fn sweep(&self) -> u64 {
+        sweep::sweep(&self.names).map_or(0, |swept| swept.bytes)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::os::posix::PAGE;
+
+    /// A segment numbered 0 would look unlisted, and its peers would keep it mapped for ever.
+    #[test]
+    fn serial_numbers_wrap_past_zero() {
+        let names = Namespace::in_shm(&format!("shm_pool-unit-{}-serial", std::process::id()));
+        let source = Numbered::new(names, ProviderId(8), 0o600, Memory::default());
+        source.next.store(u64::MAX - 1, Ordering::Relaxed);
+        let segments = [(); 4].map(|()| source.create(PAGE).unwrap());
+        assert_eq!(segments.each_ref().map(Payload::serial), [u64::MAX - 1, u64::MAX, 1, 2]);
+        drop(segments);
+        source.next.store(u64::MAX, Ordering::Relaxed);
+        let kept = [(); 2].map(|()| source.create(PAGE).unwrap());
+        source.next.store(u64::MAX, Ordering::Relaxed);
+        let others = [(); 2].map(|()| source.create(PAGE).map(|segment| segment.serial()));
+        assert!(matches!(others, [Ok(2), Ok(3)]), "numbers that are in use are passed by: {others:?}");
+        assert_eq!(kept.map(|segment| segment.serial()), [u64::MAX, 1]);
+    }
 }

@@ -7,9 +7,7 @@ use crate::protocol::ids::{PeerId, ProviderId};
 use std::time::Duration;
 use thiserror::Error;
 
-/// Why an allocation failed.
-///
-/// One pointer wide, so that the result of a successful allocation still fits two registers.
+/// The error of an allocation. One pointer wide, so that a successful result fits two registers.
 #[derive(Debug, Error)]
 #[error(transparent)]
 pub struct AllocError(Box<AllocErrorKind>);
@@ -20,9 +18,9 @@ impl AllocError {
         &self.0
     }
 
-    /// Returns `true` if there was too little memory. The same call may succeed later: at the cap
-    /// ([`AllocErrorKind::Exhausted`]) once buffers or views are dropped, and if the system has
-    /// none ([`AllocErrorKind::Os`] with `ENOSPC` or `ENOMEM`) once another process frees some.
+    /// Returns `true` if there was too little memory, so that the same call may succeed later: at
+    /// the cap ([`AllocErrorKind::Exhausted`]) once buffers or views are dropped, and if the system
+    /// has none ([`AllocErrorKind::Os`] with `ENOSPC` or `ENOMEM`) once another process frees some.
     pub fn is_exhausted(&self) -> bool {
         match &*self.0 {
             AllocErrorKind::Exhausted { .. } => true,
@@ -32,7 +30,6 @@ impl AllocError {
         }
     }
 
-    /// Returns `true` if the cap is reached.
     pub(crate) fn is_at_the_cap(&self) -> bool {
         matches!(*self.0, AllocErrorKind::Exhausted { .. })
     }
@@ -88,8 +85,8 @@ pub enum AllocErrorKind {
         max_bytes: usize,
         /// Bytes of chunks that this process holds handles to.
         in_use: usize,
-        /// All other bytes under the cap: idle chunks and the free parts of the segments, but not
-        /// in one piece.
+        /// All other bytes under the cap: idle chunks and free parts of the segments, in several
+        /// pieces.
         idle: usize,
         /// Bytes of chunks that this process has dropped and peers still lease, and of chunks on
         /// loan through channels.
@@ -125,12 +122,11 @@ pub enum AllocErrorKind {
     Os(OsError),
 }
 
-/// Why a buffer could not be shared with peers.
+/// The error of sharing a buffer with peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ShareError {
-    /// Every record of the control object is in use: its chunk is held, leased or reserved. Idle
-    /// chunks have already given theirs up.
+    /// Every record of the control object is in use: its chunk is held, leased or reserved.
     #[error(
         "all {max} records for shared chunks are taken; drop shared buffers, or raise ProviderBuilder::max_shared"
     )]

@@ -1,49 +1,97 @@
-//! The limits of a pool: the checked options, the table of classes that follows from them, and the
-//! account of memory taken.
+//! Size classes, the checked options of a pool, and the account of the memory that it holds.
+//!
+//! # Size classes
+//!
+//! Up to 2 KiB there is a class for each multiple of a cache line. Above, there are 32 evenly
+//! spaced classes per doubling, so a class is at most 3.2 % larger than the smallest length that
+//! needs it. jemalloc has the same spacing with fewer steps. Here a class costs only a shelf: idle
+//! chunks of a slightly larger class serve too, and all chunks are carved from the same arenas.
 
 #![forbid(unsafe_code)]
 
 use crate::error::BuildError;
 use crate::os::posix::{has_heap, page_size, round_to_pages, PAGE};
-use crate::owner::arena::{Grain, Need};
-use crate::owner::class::{class_of, size_of_class, MIN_SIZE};
 use crate::owner::error::{AllocError, AllocErrorKind};
 use crate::protocol::descriptor::MAX_LEN;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// A class of whole pages has at least this many: from there on, classes are a page or more apart.
-/// Smaller classes are carved by cache lines.
+/// Size of the smallest class in bytes, and the alignment of every chunk: one cache line, so that
+/// two messages in use by two processes never share a line.
+pub(crate) const MIN_SIZE: usize = 64;
+
+const MIN_SHIFT: u32 = MIN_SIZE.trailing_zeros();
+
+/// log2 of the number of classes per doubling.
+const STEP_SHIFT: u32 = 5;
+
+/// log2 of the length up to which the classes are a cache line apart.
+const LINEAR_SHIFT: u32 = MIN_SHIFT + STEP_SHIFT;
+
+/// Returns the class of a length: the smallest `c` with `size_of_class(c) >= len`. For large
+/// lengths it exceeds the pool's number of classes.
+#[inline]
+pub(crate) const fn class_of(len: usize) -> usize {
+    let last = len.saturating_sub(1);
+    let log2 = (last | 1 << LINEAR_SHIFT).ilog2();
+    (((log2 - LINEAR_SHIFT) as usize) << STEP_SHIFT) + (last >> (log2 - STEP_SHIFT))
+}
+
+pub(crate) const fn size_of_class(class: usize) -> usize {
+    const PER_DOUBLING: usize = 1 << STEP_SHIFT;
+    if class < PER_DOUBLING {
+        return (class + 1) << MIN_SHIFT;
+    }
+    let steps = PER_DOUBLING + 1 + class % PER_DOUBLING;
+    let shift = MIN_SHIFT + (class / PER_DOUBLING - 1) as u32;
+    // `steps` needs at most `STEP_SHIFT + 2` bits.
+    if shift > usize::BITS - STEP_SHIFT - 2 {
+        return usize::MAX;
+    }
+    steps << shift
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Grain {
+    /// Cache lines, out of a heap.
+    Line,
+    /// Pages, out of an arena.
+    Page,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Need {
+    pub(crate) size: usize,
+    pub(crate) grain: Grain,
+}
+
+/// Classes of at least this many pages are whole pages. Smaller ones are carved by cache lines.
 const PAGES: usize = 32;
 
 /// The first arena's default share of the cap.
 const FIRST_SHARE: usize = 32;
 
-/// The shortest first arena by default, in bytes, if the cap allows it.
 const MIN_ARENA: usize = 64 << 10;
 
-/// The longest segment of a [`Provider`](crate::Provider), and so the largest message, in bytes.
+/// The longest segment of a [`Provider`](crate::Provider), and so its largest message, in bytes.
 pub(crate) const LONGEST: usize = 64 << 30;
 
-/// The highest number of idle chunks per class that can be set.
 const MAX_IDLE: usize = 1 << 20;
 
 /// By default, a class keeps idle chunks up to this share of the cap, within these bounds.
 const IDLE_SHARE: usize = 8;
 const USUAL_IDLE: std::ops::RangeInclusive<usize> = 256..=8192;
 
-/// Upper bounds of the private memory of a new pool, in bytes: of each class, and of everything
-/// else.
+/// Upper bounds of a new pool's private memory in bytes: of each class, and of the rest.
 const BOOKS_OF_CLASS: usize = 512;
 const BOOKS: usize = 96 << 10;
 
-/// Allocations in a window (see `pool::window`) by default.
+/// The default number of allocations in a window (see `pool::evict`).
 pub(crate) const DEFAULT_IDLE_WINDOW: u64 = 1 << 15;
 
-/// The longest window that can be set.
 const MAX_IDLE_WINDOW: u64 = 1 << 31;
 
 /// Uses of a chunk are counted in batches of this size. A power of two: the warm path tests the
-/// lowest bits of a number that it has just incremented.
+/// lowest bits of its count.
 pub(crate) const COUNTED: u64 = 64;
 
 /// The checked options. All sizes are in bytes and multiples of the page size.
@@ -51,22 +99,17 @@ pub(crate) const COUNTED: u64 = 64;
 pub(crate) struct Limits {
     pub(crate) max_bytes: usize,
     pub(crate) max_alloc: usize,
-    /// Idle chunks of a class. `None`: an eighth of the cap.
+    /// Idle chunks of a class. `None`: an [`IDLE_SHARE`]th of the cap.
     max_idle: Option<usize>,
     pub(crate) first_arena: First,
-    /// The longest possible arena.
     pub(crate) longest_arena: usize,
-    /// Allocations in a window (see `pool::window`): a multiple of [`COUNTED`]. 0: windows never
-    /// end.
+    /// Allocations in a window: a multiple of [`COUNTED`], or 0 if windows never end.
     pub(crate) idle_window: u64,
-    /// The machine's page size.
     pub(crate) page: usize,
 }
 
-/// The length of the first arena.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum First {
-    /// As set by the user, in bytes.
     Given(usize),
     /// This many bytes, or longer for long messages.
     Usual(usize),
@@ -74,7 +117,6 @@ pub(crate) enum First {
     OneMessage,
 }
 
-/// Checks that an option's value is in its range.
 pub(crate) fn range(
     option: &'static str,
     value: usize,
@@ -88,25 +130,21 @@ pub(crate) fn range(
     Err(BuildError::OutOfRange { option, value, min, max, unit })
 }
 
-/// The properties of one class's chunks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClassShape {
     pub(crate) need: Need,
     pub(crate) align: usize,
-    /// The most idle chunks that are kept.
     pub(crate) max_idle: usize,
 }
 
 impl ClassShape {
-    /// Returns the size of a chunk in bytes.
     pub(crate) fn size(&self) -> usize {
         self.need.size
     }
 }
 
 impl Limits {
-    /// Checks the options, all in bytes except `max_idle`, and fills in the defaults. `longest` is
-    /// the longest segment.
+    /// Checks the options, all in bytes except `max_idle`, and fills in the defaults.
     pub(crate) fn new(
         max_bytes: usize,
         max_alloc: Option<usize>,
@@ -115,7 +153,6 @@ impl Limits {
         longest: usize,
     ) -> Result<Self, BuildError> {
         range("max_bytes", max_bytes, 1, MAX_LEN, " bytes")?;
-        // Memory comes in pages, so other sizes are rounded up.
         let (page, pages) = (page_size(), |bytes| round_to_pages(bytes).unwrap_or(bytes));
         let (max_bytes, longest) = (pages(max_bytes), longest / page * page);
         let largest = max_bytes.min(longest);
@@ -134,7 +171,6 @@ impl Limits {
         Ok(Self { max_bytes, max_alloc, max_idle, first_arena, longest_arena: longest, idle_window, page })
     }
 
-    /// Sets the number of allocations per window, rounded up; 0: windows never end.
     pub(crate) fn with_idle_window(self, allocations: u64) -> Result<Self, BuildError> {
         let most = usize::try_from(MAX_IDLE_WINDOW).unwrap_or(usize::MAX);
         range("idle_window", usize::try_from(allocations).unwrap_or(usize::MAX), 0, most, " allocations")?;
@@ -146,14 +182,12 @@ impl Limits {
         self.max_idle == Some(0)
     }
 
-    /// Returns the number of classes of ordinary alignment: enough for `max_alloc`.
     pub(crate) fn classes(&self) -> usize {
         class_of(self.max_alloc) + 1
     }
 
-    /// Returns the table of all classes: first those of ordinary alignment (one cache line), of
-    /// which the large ones are whole pages, then those of small page-aligned messages, one for
-    /// each number of pages.
+    /// Returns the table of all classes: those of ordinary alignment (a cache line), the large ones
+    /// being whole pages; then those of small page-aligned messages, one for each number of pages.
     pub(crate) fn shapes(&self) -> Vec<ClassShape> {
         let page = self.page;
         let (least, most) = USUAL_IDLE.into_inner();
@@ -168,7 +202,6 @@ impl Limits {
         sizes.map(ordinary).chain(aligned.map(whole_pages)).collect()
     }
 
-    /// Returns the class of messages of `len` bytes with an alignment.
     #[inline]
     pub(crate) fn class(&self, len: usize, align: usize) -> Result<usize, AllocError> {
         if align > PAGE {
@@ -204,17 +237,15 @@ impl Account {
         self.peak.fetch_max(held, Ordering::Relaxed);
     }
 
-    /// Records that memory was returned to the system.
     pub(crate) fn give_back(&self, bytes: usize) {
         self.held.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Records that a segment was created.
     pub(crate) fn count_segment(&self) {
         self.created.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Undoes [`count_segment`](Self::count_segment) for a segment that was created in vain.
+    /// Undoes [`count_segment`](Self::count_segment) for a segment of a failed allocation.
     pub(crate) fn uncount_segment(&self) {
         self.created.fetch_sub(1, Ordering::Relaxed);
     }
@@ -235,6 +266,49 @@ impl Account {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn first_classes() {
+        let sizes = |classes: std::ops::Range<usize>| classes.map(size_of_class).collect::<Vec<_>>();
+        assert_eq!(sizes(0..3), [64, 128, 192]);
+        assert_eq!(sizes(30..34), [1984, 2048, 2112, 2176]);
+        assert_eq!(sizes(62..66), [4032, 4096, 4224, 4352]);
+        assert_eq!(class_of(0), 0);
+        assert_eq!(class_of(64), 0);
+        assert_eq!(class_of(65), 1);
+    }
+
+    #[test]
+    fn boundaries_round_trip() {
+        for class in 0..1600 {
+            let size = size_of_class(class);
+            assert_eq!(class_of(size), class, "a length of exactly {size} belongs to its own class");
+            assert_eq!(class_of(size + 1), class + 1, "one byte more belongs to the next");
+            assert!(size_of_class(class + 1) > size);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn class_waste(len in 0usize..1 << 48) {
+            let size = size_of_class(class_of(len));
+            prop_assert!(size >= len);
+            prop_assert!(size - len < MIN_SIZE || (size - len) * 32 < len, "{len} rounds to {size}");
+        }
+
+        #[test]
+        fn monotone(a in 0usize..1 << 48, b in 0usize..1 << 48) {
+            let (small, large) = (a.min(b), a.max(b));
+            prop_assert!(class_of(small) <= class_of(large));
+        }
+
+        #[test]
+        fn any_length(len: usize) {
+            let class = class_of(len);
+            prop_assert!(size_of_class(class) >= len);
+        }
+    }
 
     #[test]
     fn table_covers_lengths_and_alignments() {

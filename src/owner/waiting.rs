@@ -1,33 +1,21 @@
-//! Waiting for memory: the queue of requests, and the threads that look for memory.
-//!
-//! # A request
-//!
-//! | state | ends when |
-//! |---|---|
-//! | waiting, in the queue | a look delivers a chunk or an error; the request leaves (timeout, cancelled) |
-//! | done | the request takes the delivery, or releases its chunk |
-//!
-//! # Looks
+//! Waiting for memory: the queue of requests, the threads that look for memory, and how a release
+//! notifies them.
 //!
 //! A *look* tries each request in order of arrival, under the queue's lock. A request that fits
-//! overtakes an earlier one that does not: the earlier one has its region (see `arena::region`), so
-//! it is served in time without delaying the others.
+//! overtakes an earlier one that does not, which gets a region instead (see `arena::region`).
 //!
-//! Each waiting thread sleeps on the memory bell (see `memory_bell`) and looks for itself and all
-//! others when it wakes, so no request depends on another one's thread. For futures, a helper
-//! thread does the same. It exits with the last future. Of all threads that one ring wakes, the
-//! first one looks; the others find that the bell has not rung since that look began.
+//! A waiting thread sleeps on the memory bell (see `memory_bell`), and looks for all requests when
+//! it wakes. For futures, a helper thread does. Of the threads that one ring wakes, the first
+//! looks; the others see that the bell has not rung since.
 //!
 //! | event | a look follows because |
 //! |---|---|
-//! | memory is released | the bell rings: every sleeper wakes |
+//! | memory is released | the bell rings |
 //! | a thread joins | it looks before it sleeps |
 //! | a future joins | it rings |
-//! | a request leaves | it rings, if others are left: they may fit now |
+//! | a request leaves | it rings if others are left: they may fit now |
 //! | a look delivers to a thread that may be asleep | it rings |
-//! | a request times out | its thread looks once more before it leaves |
-//!
-//! # Wakers
+//! | a request times out | its thread looks once more |
 //!
 //! A future's waker is user code. It may poll, panic, or drop the provider, so it is called with no
 //! lock held, and the helper thread never waits for its own exit.
@@ -36,34 +24,32 @@
 
 use crate::error::OsError;
 use crate::os::deadline::Deadline;
-use crate::os::fork;
-use crate::owner::arena::Need;
+use crate::os::per_process::PerProcess;
+use crate::os::{barrier, fork};
 use crate::owner::chunk::ClosedChunk;
 use crate::owner::error::{AllocError, AllocErrorKind};
-use crate::owner::listening;
+use crate::owner::limits::Need;
 use crate::owner::pool::Pool;
 use crate::protocol::memory_bell::{MemoryBell, LOOK_AGAIN};
+use crate::sync::light_barrier;
 use atomic_waker::AtomicWaker;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
-use std::mem;
 use std::panic::{self, AssertUnwindSafe};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::task::Waker;
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
+use std::{mem, ptr};
 
 /// The helper thread's stack in bytes: several times what an allocation and a waker need.
 const STACK: usize = 1 << 20;
 
-/// The outcome of a request.
 pub(crate) type Delivery = Result<ClosedChunk, AllocError>;
 
-/// A pool's waiting requests.
 pub(crate) struct WaitingRoom {
     queue: Mutex<Queue>,
-    /// Signalled when the helper exits.
     unhelped: Condvar,
     /// The token of the looking thread. Written under the queue's lock.
     looker: AtomicU64,
@@ -83,15 +69,15 @@ struct Queue {
 struct Waiter {
     class: usize,
     len: usize,
-    /// Present for a future; a thread sleeps on the bell instead.
+    /// `None` for a thread, which sleeps on the bell.
     waker: Option<AtomicWaker>,
     outcome: Mutex<Option<Delivery>>,
 }
 
-/// Calls the user's waker. A panic is caught here; the panic hook has already reported it.
+/// Calls a user's waker, and catches a panic, which the panic hook has already reported.
 pub(crate) fn wake(waker: Waker) {
     if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(|| waker.wake())) {
-        // The payload is also the user's. If dropping it panics, the second payload is forgotten.
+        // The payload is the user's too. If dropping it panics, the second payload is forgotten.
         if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(|| drop(payload))) {
             mem::forget(payload);
         }
@@ -116,19 +102,18 @@ impl WaitingRoom {
         }
     }
 
-    /// Returns the bell of a pool without a control object.
     pub(crate) fn own_bell(&self) -> &MemoryBell {
         &self.own_bell
     }
 
-    /// Ends all waits, now and later. Returns when the helper thread has exited.
+    /// Ends all current and future waits. Blocks until the helper thread has exited.
     pub(crate) fn close(&self, pool: &Pool) {
         let mut queue = self.queue.lock();
         queue.is_closed = true;
         while let Some(waiter) = queue.waiters.front().cloned() {
             *waiter.outcome.lock() = Some(Err(AllocErrorKind::WaitsEnded.into()));
             queue.remove(pool, 0);
-            // The waker may hold the user's last reference, so it is dropped unlocked too.
+            // The waker may hold the user's last reference, so it is also dropped unlocked.
             MutexGuard::unlocked(&mut queue, move || waiter.wake());
         }
         pool.memory_bell().toll();
@@ -138,14 +123,13 @@ impl WaitingRoom {
         }
     }
 
-    /// Returns `true` if this thread is looking for memory on behalf of all.
     pub(crate) fn is_looking_here(&self) -> bool {
         // Relaxed: only this thread stores its own token.
         self.looker.load(Ordering::Relaxed) == fork::own_token()
     }
 
-    /// Looks for memory on behalf of all, unless the bell has not rung since the last look and that
-    /// was only just now. Returns the count to sleep on.
+    /// Looks for memory on behalf of all, unless the last look is recent and the bell has not rung
+    /// since. Returns the count to sleep on.
     fn look(&self, pool: &Arc<Pool>, is_forced: bool) -> u32 {
         let bell = pool.memory_bell();
         let mut queue = self.queue.lock();
@@ -160,8 +144,7 @@ impl WaitingRoom {
         self.looker.store(fork::NOBODY, Ordering::Relaxed);
         drop(queue);
         let delivered = served.unwrap_or_else(|payload| panic::resume_unwind(payload));
-        // A thread that went to sleep before this look began has been woken, unless the count is
-        // the same.
+        // A thread that fell asleep before this look began is awake, unless the count is the same.
         if last.is_some() && delivered.iter().any(|waiter| waiter.waker.is_none()) {
             bell.toll();
         }
@@ -174,13 +157,12 @@ impl WaitingRoom {
         self.unhelped.notify_all();
     }
 
-    /// The helper thread's loop, which runs for as long as futures wait.
     fn help(&self, pool: Arc<Pool>) {
         loop {
             let count = self.look(&pool, false);
             let mut queue = self.queue.lock();
             if !queue.waiters.iter().any(|waiter| waiter.waker.is_some()) {
-                // In this order: a thread that closes the pool must find that it has the last
+                // Before the queue shows it, so that a thread that closes the pool has the last
                 // reference.
                 drop(pool);
                 return self.helper_ends(&mut queue);
@@ -192,7 +174,6 @@ impl WaitingRoom {
 }
 
 impl Queue {
-    /// Tries each request in turn, and removes those that are done.
     fn serve(&mut self, pool: &Arc<Pool>) -> Vec<Arc<Waiter>> {
         // The shortest refused request, by grain: none as long or longer is tried.
         let mut refused = [usize::MAX; 2];
@@ -217,37 +198,35 @@ impl Queue {
         delivered
     }
 
-    /// Removes a request. With the last one, threads that release memory stop ringing.
     fn remove(&mut self, pool: &Pool, at: usize) {
         self.waiters.remove(at);
         if self.waiters.is_empty() {
-            listening::stop(pool);
+            stop(pool);
         }
     }
 }
 
-/// A request's place in the queue, which it leaves on drop.
-pub(crate) struct Place {
+/// A request's place in the queue. Leaves it on drop.
+pub(crate) struct Ticket {
     pool: Arc<Pool>,
     waiter: Arc<Waiter>,
 }
 
-impl Place {
-    /// Joins the queue for a message of `len` bytes.
+impl Ticket {
     pub(crate) fn join(pool: &Arc<Pool>, class: usize, len: usize, is_thread: bool) -> Result<Self, AllocError> {
         let room = &pool.waiting;
         let waker = (!is_thread).then(AtomicWaker::new);
         let waiter = Arc::new(Waiter { class, len, waker, outcome: Mutex::new(None) });
-        // In this order: if a step below fails, the queue is unlocked before the place leaves it.
-        let place = Self { pool: pool.clone(), waiter };
+        // First, so that if a step below fails, the queue is unlocked before the ticket leaves it.
+        let ticket = Self { pool: pool.clone(), waiter };
         let mut queue = room.queue.lock();
         if queue.is_closed {
             return Err(AllocErrorKind::WaitsEnded.into());
         }
         if queue.waiters.is_empty() {
-            listening::listen(pool);
+            listen(pool);
         }
-        queue.waiters.push_back(place.waiter.clone());
+        queue.waiters.push_back(ticket.waiter.clone());
         if !is_thread {
             if queue.helper.is_none() {
                 queue.helper = Some(start_helper(pool)?);
@@ -255,20 +234,20 @@ impl Place {
             pool.memory_bell().toll();
         }
         drop(queue);
-        Ok(place)
+        Ok(ticket)
     }
 
-    /// Blocks until the request is done, or until the deadline. Returns `None` if nothing was
-    /// delivered in time.
+    /// Blocks until the request is done. Returns `None` if nothing was delivered by the deadline.
     pub(crate) fn wait(self, until: Option<Deadline>) -> Option<Delivery> {
         self.wait_and(until, || LOOK_AGAIN)
     }
 
-    /// The same. Calls `collect` before each look, which returns how long to sleep at most after it.
+    /// Waits as [`wait`](Self::wait) does. Calls `collect` before each look; it returns the longest
+    /// sleep after that look.
     pub(crate) fn wait_and(self, until: Option<Deadline>, mut collect: impl FnMut() -> Duration) -> Option<Delivery> {
         let mut is_first = true;
         loop {
-            // In this order, so that a last look happens after the deadline.
+            // First, so that the last look is after the deadline.
             let is_over = until.is_some_and(Deadline::has_passed);
             let pause = collect();
             let count = self.pool.waiting.look(&self.pool, is_first || is_over);
@@ -280,22 +259,21 @@ impl Place {
         }
     }
 
-    /// Takes the delivery. If there is none yet, `waker` is woken on delivery.
+    /// Takes the delivery, or registers `waker` for it.
     pub(crate) fn poll(&self, waker: &Waker) -> Option<Delivery> {
         if let Some(own) = &self.waiter.waker {
-            // In this order: a delivery after the check below wakes it.
+            // First, so that a delivery after the check below wakes it.
             own.register(waker);
         }
         self.waiter.outcome.lock().take()
     }
 
-    /// Leaves the queue, and returns the delivery.
     fn leave(&self) -> Option<Delivery> {
         let room = &self.pool.waiting;
         let mut queue = room.queue.lock();
         if let Some(at) = queue.waiters.iter().position(|waiter| Arc::ptr_eq(waiter, &self.waiter)) {
             queue.remove(&self.pool, at);
-            // Requests behind it may fit now, and the helper may find no future left.
+            // Requests behind it may fit now, and the helper may have no future left.
             if !queue.waiters.is_empty() || queue.helper.is_some() {
                 self.pool.memory_bell().toll();
             }
@@ -304,8 +282,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
-    /// Cancels the wait, and releases what was delivered.
+impl Drop for Ticket {
     fn drop(&mut self) {
         // In a forked child the queue is the parent's.
         if self.pool.is_ours() {
@@ -316,7 +293,6 @@ impl Drop for Place {
     }
 }
 
-/// Starts a thread that looks for memory for as long as futures wait.
 fn start_helper(pool: &Arc<Pool>) -> Result<ThreadId, AllocError> {
     let thread = thread::Builder::new().name("shm-pool-wait".to_owned()).stack_size(STACK);
     let (room, pool) = (pool.waiting.clone(), pool.clone());
@@ -328,4 +304,74 @@ fn start_helper(pool: &Arc<Pool>) -> Result<ThreadId, AllocError> {
     let object = "a thread that waits for memory";
     let failed = |error| OsError::new("pthread_create", object, STACK, error, String::new());
     Ok(thread.spawn(help).map_err(failed)?.thread().id())
+}
+
+// ---- notifying requests that wait ------------------------------------------------------------
+
+/// The number of listening pools with this notice. Every drop of a buffer reads it, so it has its
+/// own cache lines.
+#[repr(align(128))]
+struct Flag(AtomicUsize);
+
+#[allow(clippy::declare_interior_mutable_const)] // the initial value of each flag
+const UNSET: Flag = Flag(AtomicUsize::new(0));
+
+static FLAGS: [Flag; 256] = [UNSET; 256];
+
+/// The listening pools. Per process, because a forked child may inherit the lock locked.
+static POOLS: PerProcess<Mutex<Vec<Weak<Pool>>>> = PerProcess::new();
+
+/// The index of a flag of the process, which says that a request waits for a pool's memory. A
+/// thread that has released a chunk may not touch the pool, which may have been dropped. So each
+/// chunk has a copy, and if its flag is set, the thread finds the listening pools in a list. Pools
+/// that share a flag ring for each other.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Notice(u8);
+
+impl Notice {
+    pub(crate) fn new() -> Self {
+        static NEXT: AtomicU8 = AtomicU8::new(0);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+
+    #[inline]
+    pub(crate) fn came_back(self) {
+        light_barrier();
+        // Relaxed: the heavy side of the barrier orders it (see `memory_bell`).
+        if self.flag().load(Ordering::Relaxed) != 0 {
+            self.ring();
+        }
+    }
+
+    #[inline]
+    fn flag(self) -> &'static AtomicUsize {
+        &FLAGS[usize::from(self.0)].0
+    }
+
+    #[cold]
+    fn ring(self) {
+        // In a forked child, the flag may be set by the parent, which has no list here.
+        let Some(pools) = POOLS.existing() else { return };
+        // Under the lock, which a closing pool needs to leave the list. So this is never the last
+        // reference.
+        let pools = pools.lock();
+        let listening = pools.iter().filter_map(Weak::upgrade).filter(|pool| pool.notice == self);
+        listening.for_each(|pool| pool.memory_bell().ring());
+    }
+}
+
+/// Makes each thread that releases memory of the pool ring its bell from now on. A look that begins
+/// after this call sees what was released before.
+fn listen(pool: &Arc<Pool>) {
+    POOLS.get().lock().push(Arc::downgrade(pool));
+    pool.notice.flag().fetch_add(1, Ordering::Relaxed);
+    pool.memory_bell().listen(true);
+    barrier::heavy();
+}
+
+fn stop(pool: &Pool) {
+    let Some(pools) = POOLS.existing() else { return };
+    pools.lock().retain(|listener| !ptr::eq(listener.as_ptr(), pool));
+    pool.notice.flag().fetch_sub(1, Ordering::Relaxed);
+    pool.memory_bell().listen(false);
 }

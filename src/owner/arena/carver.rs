@@ -1,23 +1,12 @@
 //! Carves a range of memory into pieces of whole units. The only file that uses talc.
 //!
-//! talc keeps its lists and tags in the memory that it manages, which here is not the shared
-//! memory. Each carver has a *shadow*: private memory with one talc unit of 32 bytes for each unit
-//! of the range. Whatever talc allocates in the shadow stands for the same part of the range.
-//! Therefore
+//! talc keeps its lists and tags in the memory that it manages. Here that is a *shadow*: private
+//! memory with a talc unit of 32 bytes for each unit of the range. What talc allocates there stands
+//! for the same part of the range. So a process that can write to the range cannot damage the
+//! allocator, and the range's bytes are never touched: they may be holes, or still be read.
 //!
-//! * a process that can write to the range cannot damage the allocator,
-//! * the range's own bytes are never touched: its pages may be holes, and its last reader may still
-//!   be reading,
-//! * a range of `n` units holds `n` of them: tags and alignment take nothing.
-//!
-//! Pieces never overlap, by talc's contract alone: a piece of `n` units is an allocation of `32 n -
-//! 8` bytes, aligned to 32.
-//!
-//! # Making room for a longer piece
-//!
-//! If no gap is long enough, some pieces have to be freed. Their owner [marks](Mark) the idle ones,
-//! and [`Carver::window`] finds the range whose loss costs the least. Until its pieces are freed,
-//! the range can be [closed](Carver::close) to carving.
+//! By talc's contract alone, pieces never overlap: one of `n` units is an allocation of `32 n - 8`
+//! bytes, aligned to 32, which with talc's tag takes `n` units of the shadow.
 
 use crate::os::mapping::Mapping;
 use std::alloc::Layout;
@@ -29,26 +18,22 @@ use talc::base::{Talc, CHUNK_UNIT};
 use talc::source::Manual;
 use talc::DefaultBinning;
 
-/// Bytes that talc writes before the first unit: the tag at a heap's base.
+/// The tag that talc writes before the first unit, in bytes.
 const TAG: usize = std::mem::size_of::<usize>();
 
-/// Bytes of the shadow for talc's lists, a multiple of talc's unit.
 const LISTS: usize = talc::min_first_heap_size::<DefaultBinning>().div_ceil(CHUNK_UNIT) * CHUNK_UNIT;
 
 /// A shadow of at least this many bytes is mapped, so that untouched pages take no memory.
 const MAPPED: usize = 256 << 10;
 
-/// A range of memory and the pieces carved from it, in units from its start.
 pub(super) struct Carver {
     talc: Talc<Manual, DefaultBinning>,
     shadow: Shadow,
     units: usize,
-    /// The carved pieces, by first unit.
+    /// By first unit.
     pieces: BTreeMap<usize, Piece>,
     carved: usize,
-    /// The number of pieces with each [`Mark`].
     marked: [usize; 4],
-    /// The range closed to carving.
     closed: Range<usize>,
 }
 
@@ -57,24 +42,24 @@ struct Piece {
     mark: Mark,
 }
 
-/// The owner's knowledge of a piece.
+/// Whether a piece can be freed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mark {
-    /// Can be freed at once.
+    /// At once.
     Idle,
-    /// Can be freed once its user releases it.
+    /// Once its user releases it.
     InUse,
     Pinned,
-    /// Pinned for as long as the segment lasts: its reader cannot be tracked.
+    /// Pinned for good: its reader cannot be tracked.
     GivenUp,
 }
 
-/// The cost of a range: the units in use; among ranges with none in use, the length of the gap left
-/// once idle pieces are freed; among equal gaps, the idle units.
+/// The cost of a range: the units in use; if none, the length of the gap left once idle pieces are
+/// freed; among equal gaps, the idle units.
 pub(super) type Cost = (usize, usize, usize);
 
-/// talc's memory: its lists, a unit for the tag, and the shadow of each unit. No other code reads
-/// or writes it.
+/// talc's memory: its lists, a unit for the tag, and the shadow of each unit. No other code
+/// accesses it.
 struct Shadow {
     start: NonNull<u8>,
     /// The memory is in one of these two.
@@ -91,7 +76,6 @@ struct Unit {
 unsafe impl Send for Shadow {}
 
 impl Shadow {
-    /// Returns `None` if the system has no memory for it.
     fn new(units: usize) -> Option<Self> {
         let count = units.checked_add(LISTS / CHUNK_UNIT + 1)?;
         let mut heap = Vec::new();
@@ -111,7 +95,6 @@ impl Shadow {
     }
 }
 
-/// Returns the layout of the shadow allocation that stands for a piece of `units` units.
 fn shadow_of(units: usize) -> Option<Layout> {
     let bytes = units.checked_mul(CHUNK_UNIT)?.checked_sub(TAG)?;
     Layout::from_size_align(bytes, CHUNK_UNIT).ok()
@@ -122,12 +105,11 @@ pub(super) fn overlap(one: &Range<usize>, other: &Range<usize>) -> bool {
 }
 
 impl Carver {
-    /// Creates a carver with nothing carved. Returns `None` if the system has no private memory for
-    /// the shadow.
+    /// Creates a carver. Returns `None` if there is no private memory for the shadow.
     pub(super) fn new(units: usize) -> Option<Self> {
         let shadow = Shadow::new(units)?;
         let mut talc = Talc::new(Manual);
-        // SAFETY: this first part of the shadow is talc's for as long as the carver lives.
+        // SAFETY: this first part of the shadow is talc's for the carver's lifetime.
         unsafe { talc.claim(shadow.start.as_ptr(), LISTS) };
         // The rest of the list part stands for no units, so it is allocated for good.
         let unit = Layout::new::<[usize; 3]>();
@@ -135,8 +117,8 @@ impl Carver {
         while unsafe { talc.try_allocate(unit) }.is_some() {}
         // SAFETY: `new` reserves a unit for the tag before the first one.
         let tag = unsafe { shadow.unit(0).sub(TAG) };
-        // SAFETY: this second part of the shadow is talc's for as long as the carver lives, and
-        // does not overlap the first.
+        // SAFETY: this second part of the shadow is talc's for the carver's lifetime, and does not
+        // overlap the first.
         unsafe { talc.claim(tag, TAG + units * CHUNK_UNIT) };
         Some(Self { talc, shadow, units, pieces: BTreeMap::new(), carved: 0, marked: [0; 4], closed: 0..0 })
     }
@@ -144,8 +126,8 @@ impl Carver {
     /// Carves a piece of `units` units and returns its first unit, or `None` if no gap is that
     /// long. Uses the closed range only if `anywhere`.
     pub(super) fn carve(&mut self, units: usize, anywhere: bool) -> Option<usize> {
-        // talc cannot be told where to search, so each gap that it finds in the closed range is set
-        // aside for the duration, up to the end of that range.
+        // talc chooses where to search, so each gap that it finds in the closed range is set aside
+        // for the duration, up to the end of that range.
         let closed = if anywhere { 0..0 } else { self.closed.clone() };
         let mut aside = Vec::new();
         let found = loop {
@@ -171,19 +153,17 @@ impl Carver {
         let piece = unsafe { self.talc.try_allocate(layout) }?;
         let at = (piece.as_ptr() as usize).wrapping_sub(self.shadow.unit(0) as usize) / CHUNK_UNIT;
         let is_inside = at.checked_add(units).is_some_and(|end| end <= self.units);
-        // Only if talc used memory outside its claim: rather leak it than hand it out.
+        // If talc used memory outside its claim, leak it.
         debug_assert!(is_inside, "talc carved outside the range");
         is_inside.then_some(at)
     }
 
-    /// Resizes an allocation in place. Returns `false` if a piece is in the way.
     fn resize(&mut self, at: usize, units: usize, new: usize) -> bool {
         let (Some(old), Some(new)) = (shadow_of(units), shadow_of(new)) else { return false };
         // SAFETY: `allocate` returned it for the layout of `units`; a layout's size is not zero.
         unsafe { self.talc.try_realloc_in_place(self.shadow.unit(at), old, new.size()) }
     }
 
-    /// Undoes `allocate`, once.
     fn deallocate(&mut self, at: usize, units: usize) {
         if let Some(layout) = shadow_of(units) {
             // SAFETY: `allocate` returned it for this layout, and no caller uses it afterwards.
@@ -191,13 +171,12 @@ impl Carver {
         }
     }
 
-    /// Returns `true` if there is a gap for a piece of `units` units. Asking talc is faster than
-    /// scanning all pieces.
+    /// Returns `true` if there is a gap of `units` units. talc finds it faster than a scan of all
+    /// pieces.
     pub(super) fn has_gap(&mut self, units: usize) -> bool {
         self.carve(units, false).map(|at| self.free(at)).is_some()
     }
 
-    /// Frees the piece that begins at `at`.
     pub(super) fn free(&mut self, at: usize) {
         let Some(piece) = self.pieces.remove(&at) else { return };
         self.carved -= piece.units;
@@ -209,7 +188,6 @@ impl Carver {
         self.units
     }
 
-    /// Returns the number of units that are not carved.
     pub(super) fn free_units(&self) -> usize {
         self.units - self.carved
     }
@@ -220,12 +198,11 @@ impl Carver {
 
     // ---- making room for a longer piece ---------------------------------------------------------
 
-    /// Closes a range to carving.
+    /// Closes a range to carving, instead of the previous one.
     pub(super) fn close(&mut self, range: Range<usize>) {
         self.closed = range;
     }
 
-    /// Returns `true` if nothing is carved in the closed range.
     pub(super) fn is_closed_free(&self) -> bool {
         self.pieces_in(&self.closed).next().is_none()
     }
@@ -254,14 +231,12 @@ impl Carver {
         }
     }
 
-    /// Returns the number of units in use, or `None` if some are pinned.
     pub(super) fn units_in_use(&self) -> Option<usize> {
         let price = self.pieces.values().map(|piece| self.price(piece)).sum();
         (price <= self.units).then_some(price)
     }
 
-    /// Returns the cost of freeing a piece: its units if it is in use, more than all units if it is
-    /// pinned.
+    /// Returns the cost of freeing a piece in units, above all units if it is pinned.
     fn price(&self, piece: &Piece) -> usize {
         match piece.mark {
             Mark::InUse => piece.units,
@@ -270,11 +245,11 @@ impl Carver {
         }
     }
 
-    /// Finds where `need` units would fit if the pieces there were freed: the cheapest range at the
-    /// start or end of a gap between pieces that are not idle. The range is widened to whole
-    /// pieces, so it may be longer than `need`. It includes pieces in use only if `in_use`, the
-    /// closed range only if `anywhere`, and pinned pieces never.
-    pub(super) fn window(&self, need: usize, in_use: bool, anywhere: bool) -> Option<(Cost, Range<usize>)> {
+    /// Finds the cheapest range where `need` units fit if its pieces are freed, at the start or end
+    /// of a gap between pieces that are not idle. It is widened to whole pieces, so it may be
+    /// longer than `need`. It includes pieces in use only if `in_use`, the closed range only if
+    /// `anywhere`, and pinned pieces never.
+    pub(super) fn cheapest(&self, need: usize, in_use: bool, anywhere: bool) -> Option<(Cost, Range<usize>)> {
         let closed = if anywhere { 0..0 } else { self.widened(self.closed.clone()) };
         let pieces =
             |part: Range<usize>| self.pieces.range(part).map(|(&at, piece)| (at..at + piece.units, self.price(piece)));
@@ -287,14 +262,14 @@ impl Carver {
                 best = Some((cost, start));
             }
         };
-        // Visit each gap in turn, with the preceding pieces that lie in the window at its end.
+        // Visit each gap in turn, with the preceding pieces that lie in the range at its end.
         let (mut from, mut reached, mut price) = (0, VecDeque::new(), 0);
         for (piece, price_of_piece) in kept.chain([(self.units..self.units, 0)]) {
             let gap = from..piece.start;
             if gap.len() >= need {
                 for start in [gap.start, gap.end - need] {
-                    let window = start..start + need;
-                    let idle = self.pieces_in(&window).map(|piece| piece.len()).sum();
+                    let span = start..start + need;
+                    let idle = self.pieces_in(&span).map(|piece| piece.len()).sum();
                     offer((0, gap.len(), idle), start);
                 }
             } else if let Some(start) = gap.end.checked_sub(need).filter(|_| in_use) {
@@ -314,18 +289,17 @@ impl Carver {
         best.map(|(cost, start)| (cost, self.widened(start..start + need)))
     }
 
-    fn widened(&self, window: Range<usize>) -> Range<usize> {
+    fn widened(&self, span: Range<usize>) -> Range<usize> {
         let whole = |whole: Range<usize>, piece: Range<usize>| whole.start.min(piece.start)..whole.end.max(piece.end);
-        self.pieces_in(&window).fold(window.clone(), whole)
+        self.pieces_in(&span).fold(span.clone(), whole)
     }
 
-    /// Returns the pieces that lie in a range or overlap it.
     fn pieces_in<'a>(&'a self, range: &'a Range<usize>) -> impl Iterator<Item = Range<usize>> + 'a {
         let pieces = self.pieces.range(..range.end).rev().map(|(start, piece)| *start..start + piece.units);
         pieces.take_while(|piece| piece.end > range.start)
     }
 
-    /// Returns the gaps between pieces, in order, starting at `from`, which is not inside a piece.
+    /// Returns the gaps in order, starting at `from`, which is not inside a piece.
     pub(super) fn gaps(&self, from: usize) -> impl Iterator<Item = Range<usize>> + '_ {
         let starts = self.pieces.range(from..).map(|(start, _)| *start).chain([self.units]);
         let ends = std::iter::once(from).chain(self.pieces.range(from..).map(|(start, piece)| start + piece.units));
@@ -352,14 +326,14 @@ mod tests {
         }
     }
 
-    /// The possible steps. A number selects one of the existing pieces.
+    /// A number selects one of the existing pieces.
     #[derive(Clone, Debug)]
     enum Step {
         Carve(usize),
         Free(usize),
         MarkIdle(usize),
         MarkUsed(usize),
-        Window(usize),
+        Tightest(usize),
         Cheapest(usize),
         Close(usize, usize),
     }
@@ -371,13 +345,13 @@ mod tests {
             2 => pick().prop_map(Step::Free),
             3 => pick().prop_map(Step::MarkIdle),
             1 => pick().prop_map(Step::MarkUsed),
-            2 => (1..120usize).prop_map(Step::Window),
+            2 => (1..120usize).prop_map(Step::Tightest),
             1 => (1..120usize).prop_map(Step::Cheapest),
             1 => (0..250usize, 0..80usize).prop_map(|(start, len)| Step::Close(start, len)),
         ]
     }
 
-    /// Each unit is free, or holds the first unit of its piece. A piece may be idle.
+    /// A unit is free, or holds the first unit of its piece. A piece may be idle.
     struct Model {
         units: Vec<Option<usize>>,
         pieces: Vec<(usize, usize, bool)>,
@@ -445,34 +419,33 @@ mod tests {
                             used.map(|piece| piece.1).sum::<usize>()
                         };
                         let least = (0..=units.saturating_sub(need)).filter(|_| need <= units).map(price).min();
-                        let cheapest = carver.window(need, true, true);
+                        let cheapest = carver.cheapest(need, true, true);
                         prop_assert_eq!(cheapest.map(|(cost, _)| cost.0), least);
                     }
-                    Step::Window(need) => {
+                    Step::Tightest(need) => {
                         let idle =
                             |at: usize| model.pieces.iter().any(|piece| piece.0 == at && piece.2);
                         let is_free = |unit: Option<usize>| unit.map_or(true, idle);
                         let gaps = model.gaps(is_free);
                         let tightest = gaps.iter().copied().filter(|&gap| gap >= need).min();
                         carver.close(0..0);
-                        let window = carver.window(need, false, false);
-                        prop_assert_eq!(window.as_ref().map(|(cost, _)| (cost.0, cost.1)), tightest.map(|gap| (0, gap)));
-                        let Some((_, window)) = window else { continue };
-                        prop_assert!(window.len() >= need);
-                        prop_assert!(model.units[window.clone()].iter().all(|&unit| is_free(unit)));
+                        let span = carver.cheapest(need, false, false);
+                        prop_assert_eq!(span.as_ref().map(|(cost, _)| (cost.0, cost.1)), tightest.map(|gap| (0, gap)));
+                        let Some((_, span)) = span else { continue };
+                        prop_assert!(span.len() >= need);
+                        prop_assert!(model.units[span.clone()].iter().all(|&unit| is_free(unit)));
                         let end = |unit: usize| model.units.get(unit).copied().flatten();
                         let is_cut = |at: usize| at > 0 && end(at).is_some() && end(at) == end(at - 1);
-                        prop_assert!(!is_cut(window.start) && !is_cut(window.end), "a piece is cut");
-                        // Once the pieces in the window are freed, `need` fits.
+                        prop_assert!(!is_cut(span.start) && !is_cut(span.end), "a piece is cut");
                         let gone: Vec<_> = model.pieces.iter().copied()
-                            .filter(|piece| piece.0 < window.end && window.start < piece.0 + piece.1).collect();
+                            .filter(|piece| piece.0 < span.end && span.start < piece.0 + piece.1).collect();
                         for (at, len, _) in &gone {
                             carver.free(*at);
                             model.units[*at..at + len].fill(None);
                         }
                         model.pieces.retain(|piece| !gone.contains(piece));
                         let fits = carver.carve(need, false);
-                        prop_assert!(fits.is_some(), "the window was not enough");
+                        prop_assert!(fits.is_some(), "the range was not enough");
                         carver.free(fits.unwrap());
                     }
                 }

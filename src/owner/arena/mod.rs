@@ -5,33 +5,23 @@
 //! | arena | one segment, by pages | *runs* | chunks of whole pages, and heaps |
 //! | heap | one run, by cache lines | pieces | smaller chunks, to keep them together |
 //!
-//! All of this is off the warm path, behind one mutex: a chunk is carved once and then lives in its
-//! pool. The thread that carves a run reserves memory for its holes outside that mutex (see
-//! `pool`), before any other thread knows about the run.
-//!
-//! # Memory
-//!
-//! An arena has its full length from the start (I4), but no memory. A page is reserved when it, or
-//! a page next to it, is first carved. [`Arenas::punch`] returns the memory of uncarved pages to
-//! the system; carving them again reserves it again.
+//! All of this is off the warm path, behind one mutex. An arena has its full length from the start
+//! (I4), but no memory. The thread that carves a run reserves memory for its holes outside the
+//! mutex (see `pool::make`), before any other thread knows about the run. [`Arenas::punch`] returns
+//! the memory of uncarved pages to the system.
 
 mod carver;
-mod give_back;
-mod grow;
-mod holes;
 mod region;
 
-use crate::os::posix::page_size;
-use crate::owner::class::MIN_SIZE;
-use crate::owner::limits::{Account, First};
-use crate::owner::payload::Payload;
+use crate::os::posix::{page_size, round_to_pages};
+use crate::owner::control::Payload;
+use crate::owner::limits::{Account, First, Grain, MIN_SIZE};
 use crate::protocol::control::MAX_SEGMENTS;
 use carver::Carver;
 pub(crate) use carver::Mark;
-use holes::Holes;
 use parking_lot::Mutex;
-pub(crate) use region::Place;
 use region::Region;
+pub(crate) use region::Site;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -39,42 +29,42 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The rest of a hole is filled along with the part that is carved, if it is at most this many
-/// bytes and at most one [`REST_SHARE`]th of the cap, so that a later message need not enter the
-/// kernel for so little.
+/// The rest of a hole is filled along with the carved part if it is at most this many bytes and at
+/// most a [`REST_SHARE`]th of the cap. It is not worth a later system call.
 const REST: usize = 1 << 20;
 const REST_SHARE: usize = 64;
 
-/// The unit that a chunk is carved in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Grain {
-    /// Cache lines, out of a heap.
-    Line,
-    /// Pages, out of an arena.
-    Page,
-}
+/// The shortest and the longest heap in bytes, while the arenas can grow. A small message that
+/// stays withholds its whole heap from large ones.
+const HEAP: (usize, usize) = (64 << 10, 256 << 10);
 
-/// The size and grain of a piece to carve.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Need {
-    /// Bytes; a multiple of the grain.
-    pub(crate) size: usize,
-    pub(crate) grain: Grain,
-}
+const LAST_HEAP: usize = 32 << 10;
 
-/// The space that the arenas have left.
+/// A new heap has this share of the length of all heaps.
+const HEAP_GROWTH: usize = 16;
+
+const LEAST_SHARE: usize = 64;
+
+/// Each arena holds at least this many of the runs it is made for.
+const LEAST_RUNS: usize = 8;
+
+/// The same for a run above a [`LARGE_SHARE`]th of the cap. Long messages of different lengths
+/// leave fewer gaps in one arena than in several.
+const LEAST_LARGE_RUNS: usize = 32;
+const LARGE_SHARE: usize = 32;
+
+const BITS: usize = u64::BITS as usize;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
-    /// The cap allows another arena.
     ToGrow,
-    /// The arenas span the whole cap, and at least half of it is not carved.
+    /// The arenas span the cap, and at least half of it is not carved.
     Ample,
-    /// The arenas span the whole cap, and less than half of it is not carved: the position of a
-    /// chunk determines what else fits.
+    /// The arenas span the cap, and less than half of it is not carved: a chunk's position
+    /// determines what else fits.
     Crowded,
 }
 
-/// Part of an arena. Only [`Arenas::free`] frees it.
 pub(crate) struct Carved {
     payload: Arc<Payload>,
     /// In bytes from the segment's start.
@@ -83,33 +73,29 @@ pub(crate) struct Carved {
     grain: Grain,
 }
 
-/// All arenas of a pool, with the heaps in them.
 pub(crate) struct Arenas {
     state: Mutex<ArenaState>,
-    /// The [`Room`] as of the last change, readable without the lock.
+    /// The [`Room`] as of the last change.
     room: AtomicU8,
     page: usize,
-    /// The cap in bytes.
     max: usize,
     first: First,
-    /// The longest possible segment, in bytes.
     longest: usize,
-    /// Whether arenas make way for a longer one only all together.
+    /// Arenas make way for a longer one only all together.
     all_or_none: bool,
-    /// Whether there is a region, as of the last change; readable without the lock.
     has_region: Arc<AtomicBool>,
 }
 
 struct ArenaState {
     arenas: Vec<Arena>,
-    /// Whether arenas have made way for a longer one. If so, a new arena takes all that the cap
-    /// allows, except for a [`First::OneMessage`].
+    /// Arenas have made way for a longer one. A new arena then takes all that the cap allows,
+    /// except for a [`First::OneMessage`].
     is_merged: bool,
-    /// Keyed by the serial number of the segment and the heap's offset in it.
+    /// Keyed by the segment's serial number and the heap's offset.
     heaps: BTreeMap<(u64, usize), Heap>,
     region: Option<Region>,
     has_region: Arc<AtomicBool>,
-    /// While there is no region: the class that was refused first, and when it may get one.
+    /// Without a region: the class that was refused first, and when it may get one.
     refused: Option<(usize, Instant)>,
 }
 
@@ -117,14 +103,14 @@ struct Arena {
     payload: Arc<Payload>,
     pages: Carver,
     holes: Holes,
-    /// Whether a run of it ever got its memory.
+    /// A run of it got its memory.
     was_used: bool,
 }
 
 struct Heap {
     run: Carved,
     lines: Carver,
-    /// No gap is longer than this many lines.
+    /// An upper bound, in lines.
     longest_gap: usize,
 }
 
@@ -133,7 +119,6 @@ impl Carved {
         &self.payload
     }
 
-    /// Returns the offset from the segment's start, in bytes.
     pub(crate) fn offset(&self) -> usize {
         self.offset
     }
@@ -142,7 +127,6 @@ impl Carved {
         self.len
     }
 
-    /// Returns the address of the first byte.
     pub(crate) fn start(&self) -> NonNull<u8> {
         let base = self.payload.segment().mapping().base();
         // SAFETY: a carver hands out only parts of its own range (checked in `Carver::carve`), and
@@ -152,7 +136,6 @@ impl Carved {
         unsafe { NonNull::new_unchecked(start) }
     }
 
-    /// Returns the same piece, with only its first `len` bytes usable.
     pub(crate) fn shortened(self, len: usize) -> Self {
         Self { len: len.min(self.len), ..self }
     }
@@ -163,7 +146,7 @@ impl Carved {
 }
 
 impl Arenas {
-    /// Creates an empty set of arenas. `max`, `first` and `longest` are whole pages.
+    /// Creates an empty set of arenas. All lengths are whole pages.
     pub(crate) fn new(max: usize, first: First, longest: usize, all_or_none: bool) -> Self {
         let has_region = Arc::new(AtomicBool::new(false));
         let state = ArenaState {
@@ -174,7 +157,6 @@ impl Arenas {
             has_region: has_region.clone(),
             refused: None,
         };
-        // The segments cannot span more than this, so a higher cap has no effect.
         let max = max.min(longest.saturating_mul(MAX_SEGMENTS));
         let room = AtomicU8::new(Room::ToGrow as u8);
         Self { state: Mutex::new(state), room, page: page_size(), max, first, longest, all_or_none, has_region }
@@ -182,21 +164,20 @@ impl Arenas {
 
     // ---- carving --------------------------------------------------------------------------------
 
-    /// Carves a piece for a class from a heap, trying the last heap first. Returns `None` if no
-    /// heap has space. Uses the region of another class only if `anywhere`.
+    /// Carves a piece for a class from a heap, or returns `None` if none has space. Uses the region
+    /// of another class only if `anywhere`.
     pub(crate) fn carve_lines(&self, len: usize, class: usize, anywhere: bool) -> Option<Carved> {
         let mut state = self.state.lock();
         let ArenaState { heaps, region, .. } = &mut *state;
         let kept = region.as_ref().filter(|region| !anywhere && region.class != class);
-        let is_open = |heap: &&mut Heap| !kept.is_some_and(|region| region.place.takes(&heap.run));
+        let is_open = |heap: &&mut Heap| !kept.is_some_and(|region| region.site.takes(&heap.run));
         let carved = heaps.values_mut().rev().filter(is_open).find_map(|heap| heap.carve(len))?;
         state.served(class);
         Some(carved)
     }
 
-    /// Turns a run with reserved memory into a heap, and carves the first piece from it before
-    /// another thread can take the space. Returns `None` if the system has no private memory for
-    /// the heap's shadow.
+    /// Turns a run with reserved memory into a heap, and carves the first piece from it. Returns
+    /// `None` if there is no private memory.
     pub(crate) fn add_heap(&self, run: Carved, len: usize) -> Option<Carved> {
         let Some(lines) = Carver::new(run.len / MIN_SIZE) else {
             self.free(run);
@@ -208,10 +189,9 @@ impl Arenas {
         carved
     }
 
-    /// Carves a run of `len` bytes, a multiple of the page size, for a class from the oldest arena
-    /// with space, or returns `None` if none has any. Uses the region of another class only if
-    /// `anywhere`. Also returns the ranges of the run that have no memory yet, in bytes from the
-    /// segment's start.
+    /// Carves a run of `len` bytes, whole pages, for a class from the oldest arena with space, or
+    /// returns `None` if none has any. Uses the region of another class only if `anywhere`. Also
+    /// returns the parts of the run without memory, in bytes from the segment's start.
     pub(crate) fn carve_run(&self, len: usize, class: usize, anywhere: bool) -> Option<(Carved, Vec<Range<usize>>)> {
         let (mut state, pages) = (self.state.lock(), len / self.page);
         let carve = |state: &mut ArenaState, anywhere| {
@@ -236,12 +216,9 @@ impl Arenas {
         Some((carved, holes))
     }
 
-    /// Records that a run has its memory, and reserves the rests of the holes it was carved from,
-    /// if they are small.
-    ///
-    /// Unlike other memory, the rests are reserved under the lock: nothing is carved there yet, so
-    /// without the lock another thread could carve these pages and find them marked as filled
-    /// before they are.
+    /// Records that a run has its memory, and reserves the small rests of its holes. This is under
+    /// the lock, because another thread could otherwise carve these pages, marked as filled before
+    /// they are.
     pub(crate) fn fill_rests(&self, run: &Carved, account: &Account) {
         let mut state = self.state.lock();
         let Some(arena) = state.arena(run) else { return };
@@ -257,7 +234,7 @@ impl Arenas {
         arena.collapse_ends(&range, self.page);
     }
 
-    /// Takes back a run. `holes` are those that were not filled.
+    /// Returns a run whose `holes` could not be filled.
     pub(crate) fn give_up(&self, run: Carved, holes: &[Range<usize>]) {
         let mut state = self.state.lock();
         if let Some(arena) = state.arena(&run) {
@@ -289,9 +266,9 @@ impl Arenas {
 
     // ---- queries --------------------------------------------------------------------------------
 
-    /// Returns the space left. Takes no lock, because searches for existing chunks call this.
+    /// Returns the space left. Takes no lock: searches for existing chunks call this.
     pub(crate) fn room(&self) -> Room {
-        // Relaxed: the value may change at any time anyway.
+        // Relaxed: only a hint.
         [Room::ToGrow, Room::Ample, Room::Crowded][usize::from(self.room.load(Ordering::Relaxed))]
     }
 
@@ -300,7 +277,6 @@ impl Arenas {
         (self.max / 2).saturating_sub(self.free_bytes())
     }
 
-    /// Updates the [`Room`] after arenas were added or removed, or pages carved or freed.
     fn note_room(&self, state: &ArenaState) {
         let room = match state.spanned() {
             spanned if spanned < self.max => Room::ToGrow,
@@ -310,7 +286,6 @@ impl Arenas {
         self.room.store(room as u8, Ordering::Relaxed);
     }
 
-    /// Returns the bytes of the arenas' uncarved pages.
     pub(crate) fn free_bytes(&self) -> usize {
         self.state.lock().free_pages() * self.page
     }
@@ -326,23 +301,19 @@ impl Arenas {
         self.state.lock().arenas.iter().map(|arena| &*arena.payload).for_each(each);
     }
 
-    /// Returns the free bytes in the segments' file system, if known.
     pub(crate) fn left_in_the_system(&self) -> Option<u64> {
         self.state.lock().arenas.first()?.payload.segment().free_bytes()
     }
 
-    /// Returns the number of arenas, and their total length in bytes.
     pub(crate) fn count_and_len(&self) -> (usize, usize) {
         let state = self.state.lock();
         (state.arenas.len(), state.spanned())
     }
 
-    /// Returns the longest run that is sure to fit now, in bytes: a gap, or a new arena that the
-    /// cap allows.
+    /// Returns the longest run that is sure to fit now, in bytes: in a gap, or in a new arena.
     pub(crate) fn longest_run(&self) -> usize {
         let state = self.state.lock();
         let gaps = state.arenas.iter().flat_map(|arena| arena.pages.gaps(0)).map(|gap| gap.len() * self.page);
-        // Empty arenas may make way for a single one.
         let empty: Vec<_> = state.arenas.iter().filter(|arena| arena.pages.is_empty()).collect();
         let may_go = !empty.is_empty() && (!self.all_or_none || empty.len() == state.arenas.len());
         let going: usize = empty.iter().map(|arena| arena.payload.len()).sum();
@@ -357,7 +328,6 @@ impl Arenas {
 }
 
 impl ArenaState {
-    /// Returns the arenas' total length in bytes.
     fn spanned(&self) -> usize {
         self.arenas.iter().map(|arena| arena.payload.len()).sum()
     }
@@ -370,7 +340,6 @@ impl ArenaState {
         self.arenas.iter_mut().find(|arena| Arc::ptr_eq(&arena.payload, &piece.payload))
     }
 
-    /// Returns the heap that a piece lies in, with its key.
     fn heap(&mut self, piece: &Carved) -> Option<((u64, usize), &mut Heap)> {
         let serial = piece.payload.serial();
         self.heaps.range_mut((serial, 0)..=(serial, piece.offset)).next_back().map(|(key, heap)| (*key, heap))
@@ -384,10 +353,9 @@ impl ArenaState {
 }
 
 impl Arena {
-    /// Collapses the huge pages at the two ends of a run, if all their pages have memory by now.
-    /// Those wholly within the run were collapsed when its memory was reserved. Runs under the
-    /// lock, so that no gap beside the run is punched at the same time: a huge page takes memory
-    /// for it.
+    /// Collapses the huge pages at the ends of a run, if all their pages have memory.
+    /// `Segment::reserve` collapsed those within the run. Under the lock, so that no gap beside the
+    /// run is punched at the same time: a huge page takes memory for it.
     fn collapse_ends(&self, run: &Range<usize>, page: usize) {
         let segment = self.payload.segment();
         let Some(huge) = segment.huge_page().map(|bytes| bytes / page) else { return };
@@ -413,5 +381,245 @@ impl Heap {
         };
         let offset = self.run.offset + at * MIN_SIZE;
         Some(Carved { payload: self.run.payload.clone(), offset, len, grain: Grain::Line })
+    }
+}
+
+// ---- growing ----------------------------------------------------------------------------------------
+
+pub(crate) struct Blank(Carver, Holes);
+
+impl Arenas {
+    /// Returns the preferred and the least length of a heap for pieces of `len` bytes.
+    pub(crate) fn heap_len(&self, len: usize, will_recur: bool) -> (usize, usize) {
+        let pages = |len: usize| round_to_pages(len).unwrap_or(len);
+        let first = match self.first {
+            First::Given(bytes) | First::Usual(bytes) => bytes,
+            First::OneMessage => 0,
+        };
+        let state = self.state.lock();
+        if state.spanned() == self.max {
+            // All that is not needed soon is left to large messages. But two pieces that are not
+            // whole pages waste less in one heap than in two.
+            let least = if will_recur && len % self.page > 0 { 2 } else { 1 };
+            let count = LAST_HEAP.min(first).div_ceil(len).max(least);
+            return (pages(count * len), pages(len));
+        }
+        let all: usize = state.heaps.values().map(|heap| heap.run.len).sum();
+        let wanted = (all / HEAP_GROWTH).clamp(HEAP.0.min(first / 2), HEAP.1);
+        (pages(wanted.div_ceil(len).max(1) * len), pages(len))
+    }
+
+    /// Returns the length of the next arena, made for a run of `len` bytes, or `None` if the cap,
+    /// the number of arenas or the longest segment does not allow one.
+    ///
+    /// Each arena but the first is at least as long as all earlier ones together, so there are at
+    /// most eight, unless the longest segment is the limit. If a message fits in none of them,
+    /// arenas with only idle memory make way for one (see `region`), at most seven times. A length
+    /// is a multiple of the run, so that messages of one size leave no remainder.
+    pub(crate) fn next_len(&self, len: usize) -> Option<usize> {
+        let state = self.state.lock();
+        let rest = self.max - state.spanned();
+        if rest < len || len > self.longest || state.arenas.len() == MAX_SEGMENTS {
+            return None;
+        }
+        let runs = if len > self.max / LARGE_SHARE { LEAST_LARGE_RUNS } else { LEAST_RUNS };
+        let least = match self.first {
+            _ if !state.arenas.is_empty() => state.spanned().max(self.max / LEAST_SHARE).max(runs * len),
+            First::OneMessage => return Some(len),
+            First::Given(bytes) => bytes.max(len),
+            First::Usual(bytes) => bytes.max(runs * len),
+        };
+        // Long enough that the segments allowed after this one can reach the cap.
+        let others = (MAX_SEGMENTS - state.arenas.len() - 1).saturating_mul(self.longest);
+        let wanted = least.max(rest.saturating_sub(others)).div_ceil(len) * len;
+        let next = wanted.min(rest).min(self.longest / len * len);
+        let is_last = state.is_merged || rest - next < (next / 2).max(len);
+        Some(if is_last { rest.min(self.longest) } else { next })
+    }
+
+    pub(crate) fn has_gap(&self, len: usize) -> bool {
+        let pages = len / self.page;
+        self.state.lock().arenas.iter_mut().any(|arena| arena.pages.has_gap(pages))
+    }
+
+    pub(crate) fn has_segment(&self, serial: u64) -> bool {
+        self.state.lock().arenas.iter().any(|arena| arena.payload.serial() == serial)
+    }
+
+    pub(crate) fn prepare(&self, len: usize) -> Option<Blank> {
+        let pages = len / self.page;
+        Some(Blank(Carver::new(pages)?, Holes::all(pages)?))
+    }
+
+    pub(crate) fn add(&self, payload: Arc<Payload>, blank: Blank) {
+        let mut state = self.state.lock();
+        state.arenas.push(Arena { payload, pages: blank.0, holes: blank.1, was_used: false });
+        self.note_room(&state);
+    }
+}
+
+// ---- returning memory to the system -----------------------------------------------------------------
+
+impl Arenas {
+    pub(crate) fn filled_gaps(&self) -> usize {
+        let state = self.state.lock();
+        let filled = |arena: &Arena| arena.pages.gaps(0).map(|gap| arena.holes.filled_len(&gap)).sum::<usize>();
+        state.arenas.iter().map(filled).sum::<usize>() * self.page
+    }
+
+    /// Returns up to `most` bytes of memory in gaps to the system. Returns how many.
+    pub(crate) fn punch(&self, account: &Account, most: usize) -> usize {
+        let mut state = self.state.lock();
+        let mut given = 0;
+        for Arena { payload, pages, holes, .. } in &mut state.arenas {
+            let mut from = 0;
+            while let Some(mut part) = pages.gaps(from).find_map(|gap| holes.parts(gap, true).next()) {
+                part.end = part.end.min(part.start.saturating_add((most - given) / self.page));
+                if part.is_empty() {
+                    break;
+                }
+                from = part.end;
+                if payload.segment().discard(part.start * self.page..part.end * self.page) {
+                    given += holes.add(&part) * self.page;
+                }
+            }
+        }
+        // Under the lock, so that pages that are reserved again are counted after this.
+        account.give_back(given);
+        given
+    }
+
+    /// Removes an empty arena, and returns it with the bytes of its memory; if `unused`, only an
+    /// arena made for an allocation that failed.
+    pub(crate) fn take_empty(&self, unused: bool) -> Option<(Arc<Payload>, usize)> {
+        let mut state = self.state.lock();
+        let is_leaving = |arena: &Arena| arena.pages.is_empty() && !(unused && arena.was_used);
+        let at = state.arenas.iter().position(is_leaving)?;
+        let arena = state.arenas.remove(at);
+        self.note_room(&state);
+        let filled = arena.holes.filled_len(&(0..arena.pages.units())) * self.page;
+        Some((arena.payload, filled))
+    }
+}
+
+// ---- the pages of an arena without memory: never carved, or returned to the system --------------
+
+/// One bit for each page: set if it has memory. The bits exist from the start, so that returning
+/// memory needs none.
+struct Holes(Vec<u64>);
+
+impl Holes {
+    /// Creates an arena's holes: one hole. Returns `None` if there is no private memory.
+    fn all(pages: usize) -> Option<Self> {
+        let (mut words, count) = (Vec::new(), pages.div_ceil(BITS));
+        words.try_reserve_exact(count).ok()?;
+        words.resize(count, 0);
+        Some(Self(words))
+    }
+
+    /// Fills `range`. Returns its parts that were holes.
+    fn take(&mut self, range: &Range<usize>) -> Vec<Range<usize>> {
+        let taken: Vec<_> = self.parts(range.clone(), false).collect();
+        taken.iter().for_each(|part| self.set(part, true));
+        taken
+    }
+
+    /// Returns the holes of at most `most` pages next to `range`.
+    fn rests_of(&self, range: &Range<usize>, most: usize, pages: usize) -> [Range<usize>; 2] {
+        let start = (0..range.start).rev().take(most + 1).find(|&page| self.is_filled(page)).map_or(0, |page| page + 1);
+        let end = pages.min(range.end + most + 1);
+        let (before, after) = (start..range.start, range.end..self.next(range.end..end, true));
+        [before, after].map(|rest| if rest.len() <= most { rest } else { 0..0 })
+    }
+
+    fn add(&mut self, range: &Range<usize>) -> usize {
+        let filled = self.filled_len(range);
+        self.set(range, false);
+        filled
+    }
+
+    fn filled_len(&self, range: &Range<usize>) -> usize {
+        self.parts(range.clone(), true).map(|part| part.len()).sum()
+    }
+
+    /// Returns the parts of a range that are `filled`, or its holes.
+    fn parts(&self, mut rest: Range<usize>, filled: bool) -> impl Iterator<Item = Range<usize>> + '_ {
+        std::iter::from_fn(move || {
+            rest.start = self.next(rest.clone(), filled);
+            let part = rest.start..self.next(rest.clone(), !filled);
+            rest.start = part.end;
+            (!part.is_empty()).then_some(part)
+        })
+    }
+
+    fn is_filled(&self, page: usize) -> bool {
+        self.0[page / BITS] >> (page % BITS) & 1 != 0
+    }
+
+    /// Returns the first page of `range` that is filled, or is a hole; its end if there is none.
+    fn next(&self, range: Range<usize>, filled: bool) -> usize {
+        let mut at = range.start;
+        while at < range.end {
+            let word = if filled { self.0[at / BITS] } else { !self.0[at / BITS] } >> (at % BITS);
+            if word != 0 {
+                return range.end.min(at + word.trailing_zeros() as usize);
+            }
+            at = (at / BITS + 1) * BITS;
+        }
+        range.end
+    }
+
+    fn set(&mut self, range: &Range<usize>, filled: bool) {
+        let mut at = range.start;
+        while at < range.end {
+            let end = range.end.min((at / BITS + 1) * BITS);
+            let mask = u64::MAX >> (BITS - (end - at)) << (at % BITS);
+            if filled {
+                self.0[at / BITS] |= mask;
+            } else {
+                self.0[at / BITS] &= !mask;
+            }
+            at = end;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const PAGES: usize = 150;
+
+    proptest! {
+        #[test]
+        fn agrees_with_list_of_pages(
+            steps in proptest::collection::vec((any::<bool>(), 0..PAGES, 1..90usize), 1..60),
+        ) {
+            let (mut holes, mut model) = (Holes::all(PAGES).unwrap(), [true; PAGES]);
+            for (is_take, start, len) in steps {
+                let range = start..(start + len).min(PAGES);
+                let filled: Vec<usize> = holes.parts(range.clone(), true).flatten().collect();
+                let expected: Vec<usize> = range.clone().filter(|&page| !model[page]).collect();
+                prop_assert_eq!(&filled, &expected);
+                prop_assert_eq!(holes.filled_len(&range), filled.len());
+                for rest in holes.rests_of(&range, 3, PAGES).into_iter().filter(|rest| !rest.is_empty()) {
+                    prop_assert!(rest.len() <= 3 && (rest.end == range.start || rest.start == range.end));
+                    prop_assert!(model[rest.clone()].iter().all(|&hole| hole));
+                    prop_assert!(rest.start == 0 || !model[rest.start - 1] || rest.start == range.end);
+                }
+                if is_take {
+                    let mut taken: Vec<usize> = holes.take(&range).into_iter().flatten().collect();
+                    taken.sort_unstable();
+                    let expected: Vec<usize> = range.clone().filter(|&page| model[page]).collect();
+                    prop_assert_eq!(taken, expected);
+                } else {
+                    prop_assert_eq!(holes.add(&range), expected.len());
+                }
+                model[range].fill(!is_take);
+                let listed: Vec<bool> = (0..PAGES).map(|page| !holes.is_filled(page)).collect();
+                prop_assert_eq!(listed, model.to_vec());
+            }
+        }
     }
 }

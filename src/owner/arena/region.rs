@@ -1,76 +1,63 @@
-//! Making room for a length that fits nowhere: selects the pieces to free, and keeps their region
-//! for that length until they are freed.
+//! Making room for a length that fits nowhere: selects pieces to free, and keeps their region for
+//! that length until they are freed.
 //!
-//! # Windows
-//!
-//! A *window* is a range that would hold the message if the pieces in it were free. The owner of
-//! the pieces marks the idle ones, and requests a window without any others ([`Arenas::window`]).
-//! If there is none, a window with few bytes in use becomes a region.
-//!
-//! # The region
-//!
-//! There is at most one. It belongs to the size class whose request was refused.
+//! There is at most one region. It belongs to the size class that was refused.
 //!
 //! | request or event | in the region |
 //! |---|---|
 //! | a run or a piece for its class | is carved once nothing else is carved there, and the region ends |
-//! | a run or a piece for any other class | is carved only if it fits nowhere else |
-//! | a chunk, when dropped | returns to the arena, not to a shelf (see `Pool::make_room`) |
+//! | a run or a piece for another class | is carved only if it fits nowhere else |
+//! | a chunk is dropped | it returns to the arena, not to a shelf (see `pool::make`) |
 //!
-//! So a long message waits until the chunks in one region have each been dropped once, rather than
-//! until gaps happen to join. A region ends [`LAPSE`] after its class was last refused. Another
-//! class may replace it [`LAPSE`] after it was chosen, so that a message that can never fit
-//! withholds nothing from others.
+//! A region ends [`LAPSE`] after its class was last refused. Another class may replace it [`LAPSE`]
+//! after it was chosen, so that a message that can never fit does not withhold memory for long.
 
 #![forbid(unsafe_code)]
 
 use super::carver::{overlap, Mark};
-use super::{Arena, ArenaState, Arenas, Carved, Grain, Need};
-use crate::owner::class::MIN_SIZE;
+use super::{Arena, ArenaState, Arenas, Carved};
+use crate::owner::limits::{Grain, Need, MIN_SIZE};
 use crate::protocol::control::MAX_SEGMENTS;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How long a region stays after its class was last refused, and how soon another class or another
-/// place may replace it.
+/// How long a region stays after its class was last refused, and how soon it may be replaced.
 const LAPSE: Duration = Duration::from_millis(250);
 
-/// The longest that a class waits for one place before it gets another, in multiples of [`LAPSE`].
+/// The longest that a class waits for one site, in multiples of [`LAPSE`].
 const MOST_PATIENCE: u32 = 256;
 
-/// The place where a length will fit once its pieces are freed: one window, or whole arenas that
+/// Where a length fits once the pieces there are freed: a part of one arena, or whole arenas that
 /// make way for a longer one.
 #[derive(Clone)]
-pub(crate) struct Place {
-    /// The segments, by serial number, with the part of each in bytes.
-    windows: Vec<(u64, Range<usize>)>,
+pub(crate) struct Site {
+    /// Segments by serial number, with the part of each in bytes.
+    parts: Vec<(u64, Range<usize>)>,
     is_surrender: bool,
 }
 
-impl Place {
-    /// Returns `true` if a piece overlaps it.
+impl Site {
     pub(crate) fn takes(&self, piece: &Carved) -> bool {
         self.overlaps(piece.payload.serial(), &piece.range())
     }
 
     fn overlaps(&self, serial: u64, range: &Range<usize>) -> bool {
-        self.windows.iter().any(|(other, window)| *other == serial && overlap(window, range))
+        self.parts.iter().any(|(other, part)| *other == serial && overlap(part, range))
     }
 }
 
 pub(super) struct Region {
     pub(super) class: usize,
-    pub(super) place: Place,
+    pub(super) site: Site,
     chosen: Instant,
     asked: Instant,
-    /// How long its class waits for this place, in multiples of [`LAPSE`]: twice as long as for the
-    /// previous place.
+    /// How long its class waits for this site, in multiples of [`LAPSE`]: twice as long as for the
+    /// previous one.
     patience: u32,
 }
 
 impl Arenas {
-    /// Marks all pieces as in use.
     pub(crate) fn clear_marks(&self) {
         let mut state = self.state.lock();
         state.arenas.iter_mut().for_each(|arena| arena.pages.clear_marks());
@@ -93,37 +80,36 @@ impl Arenas {
         }
     }
 
-    /// Finds where `need` would fit if the pieces there were free: as tightly as possible if idle
-    /// ones were or, with `in_use`, where the fewest bytes are in use. Considers the region only if
+    /// Finds where `need` fits if the pieces there are freed: the tightest site with only idle ones
+    /// or, with `in_use`, the one with the fewest bytes in use. Considers the region only if
     /// `anywhere`.
-    pub(crate) fn window(&self, need: Need, in_use: bool, anywhere: bool) -> Option<Place> {
+    pub(crate) fn cheapest_site(&self, need: Need, in_use: bool, anywhere: bool) -> Option<Site> {
         let mut state = self.state.lock();
         state.mark_heaps(self.page);
-        let place = |serial, range: Range<usize>, unit: usize, start: usize| {
+        let site = |serial, range: Range<usize>, unit: usize, start: usize| {
             let range = start + range.start * unit..start + range.end * unit;
-            Place { windows: vec![(serial, range)], is_surrender: false }
+            Site { parts: vec![(serial, range)], is_surrender: false }
         };
         if need.grain == Grain::Line && !in_use {
             let kept = state.region.as_ref().filter(|_| !anywhere);
-            let heaps =
-                state.heaps.iter().filter(|(_, heap)| !kept.is_some_and(|region| region.place.takes(&heap.run)));
-            let windows =
-                heaps.filter_map(|(key, heap)| Some((heap.lines.window(need.size / MIN_SIZE, false, true)?, key)));
-            if let Some(((_, lines), &(serial, start))) = windows.min_by_key(|((cost, _), _)| *cost) {
-                return Some(place(serial, lines, MIN_SIZE, start));
+            let heaps = state.heaps.iter().filter(|(_, heap)| !kept.is_some_and(|region| region.site.takes(&heap.run)));
+            let found =
+                heaps.filter_map(|(key, heap)| Some((heap.lines.cheapest(need.size / MIN_SIZE, false, true)?, key)));
+            if let Some(((_, lines), &(serial, start))) = found.min_by_key(|((cost, _), _)| *cost) {
+                return Some(site(serial, lines, MIN_SIZE, start));
             }
         }
         let pages = need.size.div_ceil(self.page);
-        let windows =
-            state.arenas.iter().filter_map(|arena| Some((arena.pages.window(pages, in_use, anywhere)?, arena)));
-        let ((_, pages), arena) = windows.min_by_key(|((cost, _), _)| *cost)?;
-        Some(place(arena.payload.serial(), pages, self.page, 0))
+        let found =
+            state.arenas.iter().filter_map(|arena| Some((arena.pages.cheapest(pages, in_use, anywhere)?, arena)));
+        let ((_, pages), arena) = found.min_by_key(|((cost, _), _)| *cost)?;
+        Some(site(arena.payload.serial(), pages, self.page, 0))
     }
 
-    /// Selects the arenas that can make way for one that holds `need`: those with the fewest bytes
-    /// in use, until they and the rest of the cap are long enough. Returns `None` if that is not
-    /// enough, or if anything there is in use and `in_use` is not set.
-    pub(crate) fn surrender(&self, need: Need, in_use: bool) -> Option<Place> {
+    /// Selects arenas to make way for one that holds `need`: those with the fewest bytes in use,
+    /// until they and the rest of the cap are long enough. Returns `None` if that is impossible, or
+    /// requires memory in use and `in_use` is not set.
+    pub(crate) fn surrender(&self, need: Need, in_use: bool) -> Option<Site> {
         let mut state = self.state.lock();
         state.mark_heaps(self.page);
         let len = need.size.next_multiple_of(self.page);
@@ -133,22 +119,20 @@ impl Arenas {
         if self.all_or_none && priced.len() < state.arenas.len() {
             return None;
         }
-        // At the limit of segments, at least one has to be removed.
         let is_full = state.arenas.len() == MAX_SEGMENTS;
         let mut room = self.max - state.spanned();
-        let mut windows = Vec::new();
+        let mut parts = Vec::new();
         for (_, arena) in priced {
-            if room >= len && !self.all_or_none && !(is_full && windows.is_empty()) {
+            if room >= len && !self.all_or_none && !(is_full && parts.is_empty()) {
                 break;
             }
             room += arena.payload.len();
-            windows.push((arena.payload.serial(), 0..arena.payload.len()));
+            parts.push((arena.payload.serial(), 0..arena.payload.len()));
         }
-        (room >= len && len <= self.longest && !windows.is_empty()).then_some(Place { windows, is_surrender: true })
+        (room >= len && len <= self.longest && !parts.is_empty()).then_some(Site { parts, is_surrender: true })
     }
 
-    /// Records that a request of a class was refused. Returns `true` if the class should get a
-    /// region, or another one.
+    /// Records that a class was refused. Returns `true` if it should get a region, or another one.
     pub(crate) fn is_region_due(&self, class: usize) -> bool {
         let (mut state, now) = (self.state.lock(), Instant::now());
         match &mut state.region {
@@ -163,9 +147,8 @@ impl Arenas {
                 }
                 is_due
             }
-            // Not after a single refusal: most requests are refused once, and then a chunk is
-            // dropped. The class that was refused first has priority, however many others are
-            // refused in the meantime.
+            // Not after a single refusal: usually a chunk is dropped soon. The class that was
+            // refused first has priority.
             None => match state.refused.filter(|&(_, at)| now.saturating_duration_since(at) <= LAPSE) {
                 Some((refused, at)) => {
                     let is_due = refused == class && now >= at;
@@ -182,20 +165,19 @@ impl Arenas {
         }
     }
 
-    /// Returns `true` if there is a region of another class.
     pub(crate) fn is_kept_from(&self, class: usize) -> bool {
         let state = self.state.lock();
         state.region.as_ref().is_some_and(|region| region.class != class)
     }
 
-    /// Returns the class that was refused lately and has a region, if part of a segment is in that
-    /// region. If there is no region, this is one relaxed load.
+    /// Returns the class that was refused lately and whose region contains part of this range.
+    /// Without a region, this is one relaxed load.
     #[inline]
     pub(crate) fn region_at(&self, serial: u64, range: &Range<usize>) -> Option<usize> {
-        self.waiting(|region| region.place.overlaps(serial, range))
+        self.waiting(|region| region.site.overlaps(serial, range))
     }
 
-    /// Returns `true` if a class was refused lately and has a region, other than this class.
+    /// Returns `true` if another class was refused lately and has a region.
     #[inline]
     pub(crate) fn is_another_waiting(&self, class: usize) -> bool {
         self.waiting(|region| region.class != class).is_some()
@@ -203,7 +185,7 @@ impl Arenas {
 
     #[inline]
     fn waiting(&self, is_meant: impl Fn(&Region) -> bool) -> Option<usize> {
-        // Relaxed: only a hint. A caller that misses a new region sees it with its next chunk.
+        // Relaxed: only a hint. The caller sees a new region with its next chunk.
         if !self.has_region.load(Ordering::Relaxed) {
             return None;
         }
@@ -213,37 +195,35 @@ impl Arenas {
     }
 
     /// Returns `true` if the region is only a part of an arena.
-    pub(crate) fn has_other_places(&self) -> bool {
-        self.state.lock().region.as_ref().is_some_and(|region| !region.place.is_surrender)
+    pub(crate) fn has_other_sites(&self) -> bool {
+        self.state.lock().region.as_ref().is_some_and(|region| !region.site.is_surrender)
     }
 
-    /// Returns the region of a class, if it has one.
-    pub(crate) fn region_of(&self, class: usize) -> Option<Place> {
+    pub(crate) fn region_of(&self, class: usize) -> Option<Site> {
         let state = self.state.lock();
-        state.region.as_ref().filter(|region| region.class == class).map(|region| region.place.clone())
+        state.region.as_ref().filter(|region| region.class == class).map(|region| region.site.clone())
     }
 
-    /// Keeps the place for a class from now on.
-    pub(crate) fn keep_region(&self, class: usize, place: Place) {
+    pub(crate) fn keep_region(&self, class: usize, site: Site) {
         let (mut state, now) = (self.state.lock(), Instant::now());
         let before = state.region.as_ref().filter(|region| region.class == class).map_or(0, |region| region.patience);
         state.end_region();
         state.refused = None;
-        for (serial, window) in &place.windows {
+        for (serial, part) in &site.parts {
             if let Some(arena) = state.arenas.iter_mut().find(|arena| arena.payload.serial() == *serial) {
-                arena.pages.close(window.start / self.page..window.end.div_ceil(self.page));
+                arena.pages.close(part.start / self.page..part.end.div_ceil(self.page));
             }
         }
         let patience = before.saturating_mul(2).clamp(1, MOST_PATIENCE);
-        state.region = Some(Region { class, place, chosen: now, asked: now, patience });
+        state.region = Some(Region { class, site, chosen: now, asked: now, patience });
         state.has_region.store(true, Ordering::Relaxed);
     }
 
-    /// Returns `true`, and ends the region, if it belongs to the class and consists of whole arenas
-    /// that are empty by now: they may be removed.
+    /// If the region belongs to the class and is whole arenas that are empty by now, ends it and
+    /// returns `true`: they may be removed.
     pub(crate) fn is_surrendered(&self, class: usize) -> bool {
         let mut state = self.state.lock();
-        let is_surrendered = matches!(&state.region, Some(region) if region.class == class && region.place.is_surrender)
+        let is_surrendered = matches!(&state.region, Some(region) if region.class == class && region.site.is_surrender)
             && state.is_region_free();
         if is_surrendered {
             state.end_region();
@@ -264,21 +244,20 @@ impl ArenaState {
         }
     }
 
-    /// Returns `true` if there is a region and nothing is carved in it.
+    /// Returns `true` if there is an empty region.
     fn is_region_free(&self) -> bool {
         self.region.is_some() && self.arenas.iter().all(|arena| arena.pages.is_closed_free())
     }
 
-    /// Returns `true` if this class may carve `len` bytes in the region: the region is its own window,
-    /// empty and long enough, or has lapsed.
+    /// Returns `true` if this class may carve `len` bytes in the region: it is its own, a part of
+    /// one arena, empty and long enough; or it has lapsed.
     pub(super) fn may_use_region(&self, class: usize, len: usize) -> bool {
         let Some(region) = &self.region else { return false };
-        let fits = |(_, window): &(u64, Range<usize>)| window.len() >= len;
-        let is_own = region.class == class && !region.place.is_surrender && region.place.windows.iter().any(fits);
+        let fits = |(_, part): &(u64, Range<usize>)| part.len() >= len;
+        let is_own = region.class == class && !region.site.is_surrender && region.site.parts.iter().any(fits);
         is_own && self.is_region_free() || region.asked.elapsed() > LAPSE
     }
 
-    /// Ends the region of a class that has been served.
     pub(super) fn served(&mut self, class: usize) {
         if self.region.as_ref().is_some_and(|region| region.class == class) {
             self.end_region();

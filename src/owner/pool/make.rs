@@ -1,67 +1,58 @@
-//! Making a chunk when none is idle, out of the arenas, which grow up to the cap.
+//! Making a chunk when none is idle, from the arenas, which grow up to the cap; making room for it
+//! at the cap; and reservations.
 //!
-//! There are two kinds. A chunk of its class's size stays in the pool until its room is needed. A
-//! *one-off* is as long as its message, and no shelf keeps it.
+//! A chunk of its class's size stays in the pool until its room is needed. A *one-off* is as long
+//! as its message, and no shelf keeps it.
 
 #![forbid(unsafe_code)]
 
-use super::{Pool, GROUP};
+use super::{Pool, GROUP, RECURS_WITHIN};
 use crate::error::OsError;
 use crate::os::posix::round_to_pages;
-use crate::owner::arena::{Carved, Grain, Need, Room};
-use crate::owner::chunk::ClosedChunk;
-use crate::owner::class::MIN_SIZE;
-use crate::owner::error::AllocError;
+use crate::owner::arena::{Carved, Mark, Room, Site};
+use crate::owner::chunk::{Chunk, ClosedChunk};
+use crate::owner::error::{AllocError, AllocErrorKind};
+use crate::owner::limits::{Grain, Need, MIN_SIZE};
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-/// A segment that is never given up is made no shorter than this share of its intended length.
+/// A segment that is never removed has at least this share of its intended length.
 const KEPT_SHARE: usize = 32;
 
-/// How often room is made for one request. Other threads may take what was made.
+/// How often room is made for one request. Other threads may take the room.
 const TRIES: usize = 8;
 
-/// A class *recurs* if fewer than this many chunks were made since its last one. So a publisher
-/// that cycles through this many sizes reaches the warm path.
-pub(super) const RECURS_WITHIN: u64 = 16;
-
-/// The same for large chunks where memory is crowded. If all messages are of one size, it does not
-/// matter where a chunk lies.
+/// [`RECURS_WITHIN`] for large chunks if memory is crowded.
 const RECURS_WITHIN_WHERE_CROWDED: u64 = 1;
 
-/// The chunk to make.
 #[derive(Clone, Copy)]
-pub(super) struct Wanted {
-    pub(super) class: usize,
-    pub(super) need: Need,
-    /// As long as its message, and destroyed when it is given back.
-    pub(super) is_one_off: bool,
-    /// A free chunk of a slightly larger class will do, too.
-    pub(super) may_be_larger: bool,
+struct Wanted {
+    class: usize,
+    need: Need,
+    /// As long as its message, and destroyed on release.
+    is_one_off: bool,
+    /// A free chunk of a slightly larger class serves, too.
+    may_be_larger: bool,
 }
 
-/// Where a chunk may be carved.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Where {
-    /// In the arenas there are, outside the region of another class (see `arena::region`).
+    /// In existing arenas, outside the region of another class.
     Arenas,
     /// There, or in a new arena.
     Grow,
-    /// In the arenas there are, in any region.
+    /// In existing arenas, including any region.
     Anywhere,
 }
 
-/// Why there is no memory for a new chunk.
 enum NoMemory {
-    /// It does not fit under the cap.
     Cap,
-    /// The system refused. Boxed, so that success is returned in few words.
+    /// Boxed, so that success is returned in few words.
     Os(Box<OsError>),
 }
 
-/// The process has no private memory for an arena's books.
 fn no_private_memory(object: &str, bytes: usize) -> NoMemory {
     let source = io::Error::from_raw_os_error(libc::ENOMEM);
     let advice = "; private memory to keep account of it".to_owned();
@@ -71,9 +62,8 @@ fn no_private_memory(object: &str, bytes: usize) -> NoMemory {
 impl Pool {
     /// Makes a chunk for a message of `len` bytes, of a class that has none idle.
     ///
-    /// Where the arenas can no longer grow, it is a one-off unless its class recurs. With messages
-    /// of many sizes, a chunk on a shelf is in the way of all others and is rarely used again; when
-    /// it is, its message lies where it fits badly.
+    /// If the arenas can no longer grow, it is a one-off unless its class recurs. With messages of
+    /// many sizes, a chunk on a shelf is in the way of others and is rarely used again.
     #[cold]
     pub(super) fn make_for(self: &Arc<Self>, class: usize, len: usize) -> Result<ClosedChunk, AllocError> {
         let need = self.demand(class, len);
@@ -89,29 +79,28 @@ impl Pool {
         let one_off = Wanted { need, is_one_off: true, ..usual };
         let mut made = self.make(if is_kept { usual } else { one_off });
         if is_kept && need.size < usual.need.size && made.as_ref().is_err_and(AllocError::is_at_the_cap) {
-            // It may fit without what is lost to rounding.
+            // It may fit without the class's rounding.
             made = self.make(one_off).or(made);
         }
         made
     }
 
-    /// The least that a message of `len` bytes of a class takes.
+    /// Returns the least that a message of `len` bytes of a class takes.
     pub(crate) fn demand(&self, class: usize, len: usize) -> Need {
         let Need { size, grain } = self.classes[class].shape.need;
         let unit = if grain == Grain::Line { MIN_SIZE } else { self.limits.page };
         Need { size: len.max(1).next_multiple_of(unit).min(size), grain }
     }
 
-    /// A chunk of the class's size, which stays in the pool.
-    pub(super) fn usual(&self, class: usize) -> Wanted {
+    fn usual(&self, class: usize) -> Wanted {
         Wanted { class, need: self.classes[class].shape.need, is_one_off: false, may_be_larger: true }
     }
 
-    /// Makes a chunk, and room for it if need be; or takes one that is free meanwhile.
+    /// Makes a chunk, and room for it if necessary; or takes one that became free.
     #[cold]
-    pub(super) fn make(self: &Arc<Self>, mut wanted: Wanted) -> Result<ClosedChunk, AllocError> {
-        // Once each: a process that writes garbage can make it look as if there were always more to
-        // reclaim, and other threads may take the room that was made.
+    fn make(self: &Arc<Self>, mut wanted: Wanted) -> Result<ClosedChunk, AllocError> {
+        // Bounded: a process that writes garbage can make it look as if there were always more to
+        // reclaim, and other threads may take the room.
         let (mut may_reclaim, mut was_punched, mut may_sweep, mut tries) = (true, false, true, TRIES);
         let mut from = if self.arenas.room() == Room::ToGrow { Where::Arenas } else { Where::Grow };
         loop {
@@ -122,7 +111,7 @@ impl Pool {
             if let Some(chunk) = self.take_any(wanted) {
                 return Ok(chunk);
             }
-            // No segment is made while a chunk is free anywhere.
+            // No segment is created while a chunk is free anywhere.
             if from == Where::Arenas {
                 from = Where::Grow;
                 continue;
@@ -143,16 +132,16 @@ impl Pool {
             match failure {
                 NoMemory::Cap if from == Where::Grow && self.arenas.is_kept_from(wanted.class) => {
                     (from, tries) = (Where::Anywhere, TRIES);
-                    // One that is in the way goes when it is dropped, unless there is no other place.
-                    wanted.is_one_off |= wanted.may_be_larger && self.arenas.has_other_places();
+                    // A chunk in the region leaves it when it is dropped, unless there is no other
+                    // site.
+                    wanted.is_one_off |= wanted.may_be_larger && self.arenas.has_other_sites();
                 }
-                // Another thread may have given one back meanwhile.
+                // Another thread may have given one.
                 failure => return self.take_any(wanted).ok_or_else(|| self.failed(wanted, failure)),
             }
         }
     }
 
-    /// The error of a request that has failed. What was made for it is undone.
     #[cold]
     fn failed(&self, wanted: Wanted, failure: NoMemory) -> AllocError {
         match failure {
@@ -166,15 +155,15 @@ impl Pool {
         }
     }
 
-    /// Takes any free chunk that will do for a class, however long the search.
+    /// Takes any free chunk that serves a class, however long the search.
     fn take_any(&self, wanted: Wanted) -> Option<ClosedChunk> {
         let class = wanted.class;
         if !wanted.may_be_larger {
-            // A reservation is of chunks beside those there are.
-            self.return_lent();
+            // Reserved chunks are beside the existing ones.
+            self.return_leased();
             return None;
         }
-        let idle = self.take_own(class).or_else(|| self.take_lent(class, usize::MAX));
+        let idle = self.take_own(class).or_else(|| self.take_leased(class, usize::MAX));
         idle.or_else(|| self.take_larger(class))
     }
 
@@ -193,12 +182,11 @@ impl Pool {
         registry.enter(self.clone(), class, memory, is_one_off)
     }
 
-    /// Carves memory for a chunk.
     fn find_memory(&self, wanted: Wanted, from: Where) -> Result<Carved, NoMemory> {
         let Wanted { need, class, .. } = wanted;
         if need.grain == Grain::Page {
             let run = self.find_run(need.size, need.size, class, from)?;
-            // Not before there is a gap: what cannot be served evicts nothing.
+            // Only now: a request that cannot be served evicts nothing.
             if self.arenas.room() == Room::Crowded {
                 self.relieve_crowding();
             }
@@ -216,8 +204,7 @@ impl Pool {
         self.arenas.add_heap(run, need.size).ok_or_else(|| no_private_memory("a heap", len))
     }
 
-    /// A run of `wanted` bytes with its memory reserved, or a shorter one, but of at least `least`
-    /// bytes.
+    /// Finds a run of `wanted` bytes or fewer, but at least `least`, and reserves its memory.
     fn find_run(&self, wanted: usize, least: usize, class: usize, from: Where) -> Result<Carved, NoMemory> {
         let mut len = wanted;
         loop {
@@ -235,7 +222,6 @@ impl Pool {
         }
     }
 
-    /// Reserves memory for the parts of a run that have none.
     fn fill(&self, (run, holes): (Carved, Vec<Range<usize>>)) -> Result<Carved, NoMemory> {
         if holes.is_empty() {
             return Ok(run);
@@ -243,7 +229,7 @@ impl Pool {
         let segment = run.payload().segment();
         for (at, hole) in holes.iter().enumerate() {
             if let Err(error) = segment.reserve(hole.clone()) {
-                // Undoes what was reserved of the hole before the failure.
+                // Undoes a partial reservation.
                 segment.discard(hole.clone());
                 self.arenas.give_up(run, &holes[at..]);
                 return Err(NoMemory::Os(Box::new(error)));
@@ -254,16 +240,14 @@ impl Pool {
         Ok(run)
     }
 
-    /// Adds an arena with room for a run of `len` bytes, unless another thread has done so.
     fn grow(&self, len: usize) -> Result<(), NoMemory> {
-        // One thread at a time makes an arena. The others then find room in it instead of finding
-        // the cap reached.
+        // One thread at a time creates an arena. The others then find room in it, not the cap.
         let _one_at_a_time = self.growing.lock();
         if self.arenas.has_gap(len) {
             return Ok(());
         }
         let mut arena = self.arenas.next_len(len).ok_or(NoMemory::Cap)?;
-        // A segment that stays must be worth its place.
+        // A segment that stays has to be worth its entry.
         let least = if self.source.keeps_segments() { len.max(arena / KEPT_SHARE) } else { len };
         loop {
             let blank = self.arenas.prepare(arena).ok_or_else(|| no_private_memory("an arena", arena));
@@ -283,13 +267,217 @@ impl Pool {
                     self.arenas.add(Arc::new(payload), blank);
                     return Ok(());
                 }
-                // Address space may be short for so long an arena; or /dev/shm, if the factory
-                // wants room for all of it.
+                // There may be too little address space, or memory if the factory reserves all of
+                // it.
                 Err(NoMemory::Os(error)) if error.is_for_want_of_memory() && arena > least => {
                     arena = round_to_pages(arena / 2).unwrap_or(least).max(len);
                 }
                 Err(error) => return Err(error),
             }
         }
+    }
+}
+
+// ---- room at the cap ----------------------------------------------------------------------------
+
+impl Pool {
+    /// Makes room for a chunk of a class that has none idle, if no gap is long enough; in the
+    /// region of another class only if `anywhere`. Returns `false` if that is impossible now.
+    ///
+    /// A site that contains only idle chunks becomes a region, so that no other request gets its
+    /// room. All chunks there are retired, and those that are still idle evicted. If there is no
+    /// such site, nothing is evicted. A class that is refused again gets a region with few bytes in
+    /// use ([`note_refused`](Self::note_refused)), which becomes free as its chunks are dropped.
+    ///
+    /// One thread makes room at a time. Others miss at most one chunk meanwhile.
+    fn make_room(&self, wanted: Wanted, anywhere: bool) -> bool {
+        let Wanted { class, need, .. } = wanted;
+        let _one_at_a_time = self.making_room.lock();
+        if wanted.may_be_larger && !self.shelves[class].is_empty() {
+            return true;
+        }
+        if self.give_up_region(class) {
+            return true;
+        }
+        let is_kept = self.arenas.is_kept_from(class);
+        let site = self.find_idle_site(need, anywhere || !is_kept, !is_kept);
+        self.searched();
+        let Some(site) = site else { return false };
+        let classes = self.retire(&site);
+        if !is_kept {
+            self.arenas.keep_region(class, site.clone());
+        }
+        for idle in classes {
+            self.evict_of(idle, usize::MAX, |chunk| site.takes(chunk.memory()));
+        }
+        self.give_up_region(class);
+        true
+    }
+
+    /// If the region of a class is whole arenas that are empty by now, removes them and returns
+    /// `true`.
+    fn give_up_region(&self, class: usize) -> bool {
+        self.arenas.is_surrendered(class).then(|| self.give_up_arenas(false)).is_some()
+    }
+
+    /// Returns `true` if part of a segment is in the region of a class that was refused lately, and
+    /// is too short for that class.
+    #[inline]
+    pub(crate) fn wants_back(&self, serial: u64, range: &Range<usize>) -> bool {
+        let class = self.arenas.region_at(serial, range);
+        class.is_some_and(|class| self.classes[class].shape.size() > range.len())
+    }
+
+    /// Finds a site that contains only idle chunks. Marks them class by class, the largest first,
+    /// until there is one. It may be whole arenas only if `may_surrender`.
+    fn find_idle_site(&self, need: Need, anywhere: bool, may_surrender: bool) -> Option<Site> {
+        let (_, spanned) = self.arenas.count_and_len();
+        let most = self.arenas.free_bytes() + self.most_to_evict() + (self.limits.max_bytes - spanned);
+        if most < need.size {
+            return None;
+        }
+        self.arenas.clear_marks();
+        let free = || self.arenas.cheapest_site(need, false, anywhere);
+        // First without any idle chunk: one may have been dropped meanwhile.
+        let found = free().or_else(|| {
+            self.evictable_classes().find_map(|(class, mut left)| {
+                self.evict_of(class, usize::MAX, |chunk| {
+                    if left > 0 && !chunk.is_leased() {
+                        self.arenas.mark(chunk.memory(), Mark::Idle);
+                        left -= 1;
+                    }
+                    false
+                });
+                free()
+            })
+        });
+        found.or_else(|| self.arenas.surrender(need, false).filter(|_| may_surrender))
+    }
+
+    /// Notes that a class was refused. If that goes on, it gets a region with few bytes in use, or
+    /// another one if its region takes too long.
+    pub(crate) fn note_refused(&self, class: usize, len: usize) {
+        let _one_at_a_time = self.making_room.lock();
+        if !self.arenas.is_region_due(class) {
+            return;
+        }
+        let need = self.demand(class, len);
+        let before = self.arenas.region_of(class);
+        let takes_too_long = |chunk: &Chunk| before.as_ref().is_some_and(|site| site.takes(chunk.memory()));
+        for chunk in self.registry.lock().chunks() {
+            let stays = self.reserved(chunk.class()) > 0 || chunk.is_given_up();
+            if stays || takes_too_long(chunk) {
+                self.arenas.mark(chunk.memory(), Mark::Pinned);
+            }
+        }
+        let site = self.arenas.cheapest_site(need, true, true).or_else(|| self.arenas.surrender(need, true));
+        if let Some(site) = site {
+            self.retire(&site);
+            self.arenas.keep_region(class, site);
+        }
+    }
+
+    /// Retires the chunks in a site, except reserved ones. Returns their classes.
+    fn retire(&self, site: &Site) -> Vec<usize> {
+        let mut classes = Vec::new();
+        self.registry.lock().retire(|chunk| {
+            let is_in_it = site.takes(chunk.memory());
+            if is_in_it && !classes.contains(&chunk.class()) {
+                classes.push(chunk.class());
+            }
+            is_in_it.then(|| self.reserved(chunk.class()))
+        });
+        classes
+    }
+}
+
+// ---- reservations -------------------------------------------------------------------------------
+
+impl Pool {
+    /// Reserves `count` more chunks of a class. On an error nothing is reserved.
+    ///
+    /// A reservation is a number for a class, not a mark on chunks: that many exist, in use or
+    /// idle, and all of the class have a record, and space in the leased queue. Eviction leaves
+    /// that many ([`evict_or_put_back`](Self::evict_or_put_back)), and no other class takes one. A
+    /// search of the leased queue for the class covers all of it.
+    pub(crate) fn reserve(self: &Arc<Self>, class: usize, count: usize) -> Result<(), AllocError> {
+        let _one_at_a_time = self.reserving.lock();
+        let max = self.classes[class].shape.max_idle;
+        let reserved = self.reserved(class);
+        let wanted = reserved.saturating_add(count);
+        if wanted > max {
+            return Err(AllocErrorKind::ReserveTooMany { count: wanted, max }.into());
+        }
+        let mut result = self.make_reserved(class, reserved, wanted);
+        if result.as_ref().is_err_and(AllocError::is_at_the_cap) {
+            // It may fit without idle chunks, in joined arenas.
+            self.trim();
+            result = self.make_reserved(class, reserved, wanted);
+        }
+        // A request that looked meanwhile has missed the chunks in this thread's hand.
+        self.memory_bell().ring();
+        result
+    }
+
+    fn make_reserved(self: &Arc<Self>, class: usize, reserved: usize, wanted: usize) -> Result<(), AllocError> {
+        // A retired chunk is destroyed when it is dropped, and occupies the queue until then.
+        self.evict_of(class, usize::MAX, Chunk::is_retired);
+        // First, so that new chunks are not evicted at once.
+        self.promise(class, wanted);
+        let mut taken = Vec::new();
+        let result = self.make_ready(class, wanted, &mut taken);
+        if result.is_err() {
+            self.promise(class, reserved);
+        }
+        for chunk in taken {
+            chunk.count_use(); // misses count it, too
+            if result.is_ok() {
+                Self::put_back(chunk.into());
+            } else {
+                self.evict_or_put_back(chunk.into());
+            }
+        }
+        result
+    }
+
+    fn make_ready(
+        self: &Arc<Self>,
+        class: usize,
+        wanted: usize,
+        taken: &mut Vec<ClosedChunk>,
+    ) -> Result<(), AllocError> {
+        while self.registry.lock().count(class) < wanted {
+            taken.push(self.make(Wanted { may_be_larger: false, ..self.usual(class) })?);
+        }
+        if self.control().is_some() {
+            self.prepare_class(class).map_err(AllocErrorKind::ReserveShare)?;
+        }
+        Ok(())
+    }
+
+    /// Calls `each` with every chunk of a class, including those in use.
+    pub(crate) fn each_of_class(&self, class: usize, each: impl FnMut(&Chunk)) {
+        self.registry.lock().of_class(class).for_each(each);
+    }
+
+    /// Ends a reservation of `count` chunks. They stay until their room is needed.
+    pub(crate) fn end_reservation(&self, class: usize, count: usize) {
+        let _one_at_a_time = self.reserving.lock();
+        let left = self.reserved(class).saturating_sub(count);
+        self.promise(class, left);
+        // A waiting request may need what could not be evicted until now.
+        self.memory_bell().ring();
+    }
+
+    fn promise(&self, class: usize, count: usize) {
+        // Eviction decides under this lock: when this returns, chunks evicted by the previous
+        // number are no longer listed.
+        let _decides = self.registry.lock();
+        self.classes[class].reserved.store(count, Ordering::Relaxed);
+    }
+
+    pub(crate) fn reserved(&self, class: usize) -> usize {
+        // Relaxed: the registry's lock orders it where that matters.
+        self.classes[class].reserved.load(Ordering::Relaxed)
     }
 }

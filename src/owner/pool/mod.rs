@@ -1,107 +1,88 @@
-//! The pool: what it consists of, how a chunk is shared the first time, and how the pool closes.
-//! Chunks are taken in `take`, made in `make`, and given back in `give`.
-//!
-//! # Closing
+//! The pool: its state, first shares, closing, loans, and statistics. Chunks are taken and given in
+//! `take`, made in `make`, and evicted in `evict`.
 //!
 //! Dropping the provider closes every shelf (see `shelf`). Outstanding handles keep the pool alive
 //! through their chunks. Each destroys its chunk when the shelf refuses it, and the last one frees
 //! the pool (I6).
-//!
-//! A chunk that was taken from a shelf, or whose last handle is being dropped, is in one hand (I3):
-//! an [`OwnedChunk`].
 
 #![forbid(unsafe_code)]
 
-mod collect;
-mod count;
-mod give;
-mod loans;
+mod evict;
 mod make;
-mod reserve;
-mod room;
 mod take;
-mod window;
 
 use crate::os::fork;
-use crate::owner::arena::Arenas;
-use crate::owner::chunk::{Chunk, ChunkShelf, OwnedChunk};
-use crate::owner::control::OwnerControl;
-use crate::owner::error::ShareError;
-use crate::owner::limits::{Account, ClassShape, First, Limits};
-use crate::owner::listening::Notice;
-use crate::owner::registry::Registry;
-use crate::owner::segment_factory::SegmentFactory;
+use crate::os::posix::round_to_pages;
+use crate::owner::arena::{Arenas, Room};
+use crate::owner::chunk::{Chunk, ChunkShelf, ClosedChunk, OwnedChunk, Registry, Whereabouts};
+use crate::owner::control::{OwnerControl, SegmentFactory};
+use crate::owner::error::{AllocError, AllocErrorKind, ShareError};
+use crate::owner::limits::{Account, ClassShape, First, Grain, Limits, Need};
 use crate::owner::shelf::Queue;
-use crate::owner::waiting::WaitingRoom;
+use crate::owner::waiting::{Notice, WaitingRoom};
 use crate::protocol::ids::ProviderId;
 use crate::protocol::memory_bell::MemoryBell;
-pub(crate) use loans::Lends;
 use parking_lot::Mutex;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
-use window::{Windows, NO_MARK};
 
-/// How many classes are counted together: those of one doubling.
+/// Classes are counted together by doublings.
 const GROUP: usize = 32;
 
-/// All chunks of one owner, and the memory they are carved out of. It is only ever shared, so its
-/// public fields stay as they are made.
+/// A class *recurs* if fewer than this many chunks were made since its last one. So a publisher
+/// that cycles through this many sizes reaches the warm path.
+const RECURS_WITHIN: u64 = 16;
+
 pub(crate) struct Pool {
     shelves: Box<[ChunkShelf]>,
-    /// Keeps nothing: the shelf of one-offs.
+    /// The shelf of one-offs and retired chunks, which keeps nothing.
     pub(crate) no_shelf: ChunkShelf,
     fork_epoch: u64,
-    /// The chunks that peers lease.
-    pub(crate) lent: Queue<OwnedChunk>,
+    pub(crate) leased: Queue<OwnedChunk>,
     classes: Box<[Class]>,
     reserving: Mutex<()>,
-    /// How many chunks of each class there are, except one-offs. Changed under the registry's lock.
-    /// Side by side, and summed up by groups: a search for idle chunks reads a few cache lines of
-    /// these, not the shelves.
+    /// The number of chunks of each class, except one-offs; changed under the registry's lock. Side
+    /// by side and summed by groups, so that a search for idle chunks reads few cache lines.
     listed: Box<[AtomicUsize]>,
     groups: Box<[AtomicUsize]>,
     pub(crate) limits: Limits,
     account: Account,
     arenas: Arenas,
     registry: Mutex<Registry>,
-    /// One chunk is shared for the first time at a time. Holds whether the pool is closed.
+    /// Held during a first share. `true` once the pool is closed.
     first_share: Mutex<bool>,
     growing: Mutex<()>,
-    /// One thread makes room at a time.
     making_room: Mutex<()>,
-    /// Those that have lent chunks. `None` once the pool is closed.
+    /// `None` once the pool is closed.
     lenders: Mutex<Option<Vec<Arc<dyn Lends>>>>,
-    /// Searches of the lent queue.
+    /// Of the leased queue.
     searches: AtomicU64,
-    /// Chunks made, and [`RECURS_WITHIN`](make::RECURS_WITHIN), so that no class recurs at first.
+    /// Chunks made, plus [`RECURS_WITHIN`], so that no class recurs at first.
     made: AtomicU64,
-    collection: collect::Collection,
-    /// Requests that wait for memory.
+    collection: Collection,
     pub(crate) waiting: Arc<WaitingRoom>,
-    /// Where it notes that a request waits.
     pub(crate) notice: Notice,
     windows: Windows,
     source: Box<dyn SegmentFactory>,
-    /// Where peers count their leases. `None` if somebody else counts a chunk's readers.
+    /// `None` if a chunk's readers are counted elsewhere.
     control: Option<OwnerControl>,
 }
 
-/// A class's shape, and what changes only on cold paths. The fields that making a chunk needs share a
+/// A class's shape, and what changes only on cold paths. The fields for making a chunk share a
 /// cache line.
 #[repr(C, align(64))]
 struct Class {
     shape: ClassShape,
-    /// How many chunks are promised to stay. Changed under `reserving`.
+    /// Changed under `reserving`.
     reserved: AtomicUsize,
-    /// Chunks made.
     misses: AtomicU64,
-    /// The pool's `made`, as of the last one of this class; 0 if there was none.
+    /// The pool's `made` at the last one of this class, or 0.
     last_made: AtomicU64,
-    /// Uses of chunks that have been destroyed.
     past_uses: AtomicU64,
-    /// The low-water mark of this window (see `window`).
+    /// The low-water mark of this window (see `evict`).
     low: AtomicUsize,
-    /// How many idle chunks the last window has not needed and are still there.
+    /// Idle chunks that the last window has not needed and that are still there.
     unneeded: AtomicUsize,
 }
 
@@ -110,6 +91,55 @@ impl Class {
         let [misses, last_made, past_uses] = [0; 3].map(AtomicU64::new);
         let [reserved, low, unneeded] = [0, NO_MARK, 0].map(AtomicUsize::new);
         Self { shape, reserved, misses, last_made, past_uses, low, unneeded }
+    }
+}
+
+const NO_MARK: usize = usize::MAX;
+
+#[derive(Default)]
+struct Windows {
+    /// Uses of chunks, in units of [`COUNTED`](crate::owner::limits::COUNTED).
+    counted: AtomicU64,
+    /// The count at which there is something to do.
+    next: AtomicU64,
+    last: Mutex<LastWindow>,
+}
+
+/// The rest of the last window's work, and the figures for the next comparison.
+#[derive(Default)]
+struct LastWindow {
+    /// Bytes of memory in gaps at its end.
+    gaps: usize,
+    /// Some classes may have unneeded chunks.
+    has_chunks: bool,
+    /// Unneeded bytes of gaps, including those of evicted chunks.
+    bytes: usize,
+}
+
+/// A collection is worthwhile if it makes this share of all memory idle.
+const YIELD_SHARE: usize = 8;
+
+/// When middleware that gives chunks back only on request (see `backend`) collects them. A hint, so
+/// all accesses are Relaxed.
+#[derive(Default)]
+struct Collection {
+    made: AtomicUsize,
+    /// From this many bytes on, a miss collects first.
+    collect_at: AtomicUsize,
+}
+
+impl Collection {
+    fn made(&self) -> usize {
+        self.made.load(Ordering::Relaxed)
+    }
+
+    fn note_made(&self, bytes: usize) {
+        self.made.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn note_destroyed(&self, bytes: usize) {
+        let left = self.made.fetch_sub(bytes, Ordering::Relaxed) - bytes;
+        self.collect_at.fetch_min(left + left / YIELD_SHARE, Ordering::Relaxed);
     }
 }
 
@@ -126,7 +156,7 @@ impl Pool {
             shelves,
             no_shelf: ChunkShelf::new(true),
             fork_epoch: fork::epoch(),
-            lent: Queue::new(),
+            leased: Queue::new(),
             reserving: Mutex::new(()),
             listed: classes.iter().map(|_| count()).collect(),
             groups: classes.chunks(GROUP).map(|_| count()).collect(),
@@ -140,8 +170,8 @@ impl Pool {
             making_room: Mutex::new(()),
             lenders: Mutex::new(Some(Vec::new())),
             searches: AtomicU64::new(0),
-            made: AtomicU64::new(make::RECURS_WITHIN),
-            collection: collect::Collection::default(),
+            made: AtomicU64::new(RECURS_WITHIN),
+            collection: Collection::default(),
             waiting: Arc::new(WaitingRoom::new()),
             notice: Notice::new(),
             windows: Windows::default(),
@@ -150,19 +180,17 @@ impl Pool {
         })
     }
 
-    /// The shelves, indexed by class.
     #[inline]
     pub(crate) fn shelves(&self) -> &[ChunkShelf] {
         &self.shelves
     }
 
-    /// How many chunks of a class there are, except one-offs.
     fn listed(&self, class: usize) -> usize {
-        // Relaxed: where it decides, the registry's lock orders it.
+        // Relaxed: the registry's lock orders it where that matters.
         self.listed[class].load(Ordering::Relaxed)
     }
 
-    /// The classes that have chunks other than one-offs, in descending order.
+    /// Returns the classes with chunks other than one-offs, in descending order.
     fn used_classes(&self) -> impl Iterator<Item = usize> + '_ {
         let is_used = |counts: &[AtomicUsize], at: usize| counts[at].load(Ordering::Relaxed) > 0;
         let groups = (0..self.groups.len()).rev().filter(move |&group| is_used(&self.groups, group));
@@ -170,7 +198,6 @@ impl Pool {
         classes.filter(move |&class| is_used(&self.listed, class))
     }
 
-    /// What rings when memory comes back.
     pub(crate) fn memory_bell(&self) -> &MemoryBell {
         self.control().map_or_else(|| self.waiting.own_bell(), OwnerControl::memory_bell)
     }
@@ -179,24 +206,22 @@ impl Pool {
         self.control.as_ref()
     }
 
-    /// The id that peers know the pool by; 0 if there are none.
+    /// Returns the id that peers connect by; 0 without peers.
     pub(crate) fn id(&self) -> ProviderId {
         self.control().map_or(ProviderId(0), OwnerControl::id)
     }
 
-    /// Did this process build the pool, as opposed to a parent that forked it?
+    /// Returns `true` if this process built the pool, not a parent that forked it.
     #[inline]
     pub(crate) fn is_ours(&self) -> bool {
         self.fork_epoch == fork::epoch()
     }
 
-    /// Gives a chunk its record, and makes room for it in the lent queue. Returns the generation.
     #[cold]
     pub(crate) fn prepare_to_share(&self, chunk: &Chunk) -> Result<u64, ShareError> {
         self.claim_records(|is_closed| self.claim_record(chunk, is_closed))
     }
 
-    /// Gives each chunk of a class its record, those in use included.
     fn prepare_class(&self, class: usize) -> Result<(), ShareError> {
         self.claim_records(|is_closed| {
             let registry = self.registry.lock();
@@ -205,8 +230,8 @@ impl Pool {
         })
     }
 
-    /// Claims what can be claimed. Where records are short, idle chunks give theirs up one by one,
-    /// but not once the pool is closed: what its queues hold then are seals.
+    /// Claims records. If they run short, evicts idle chunks that have one, but not once the pool
+    /// is closed: its queues then hold seals.
     fn claim_records<T>(&self, claim: impl Fn(bool) -> Result<T, ShareError>) -> Result<T, ShareError> {
         let is_closed = self.first_share.lock();
         let mut may_collect = true;
@@ -217,23 +242,23 @@ impl Pool {
             }
             if std::mem::take(&mut may_collect) {
                 self.reclaim();
-                self.return_lent();
+                self.return_leased();
             } else if self.evict(1, Chunk::has_record) == 0 {
                 return claimed;
             }
         }
     }
 
-    /// Gives a chunk a record that is free, if it has none. The caller holds the lock of first
-    /// shares.
+    /// Claims a record and opens the leased queue, unless the chunk has one. The caller holds
+    /// `first_share`.
     fn claim_record(&self, chunk: &Chunk, is_closed: bool) -> Result<u64, ShareError> {
         let generation = chunk.generation();
         if generation != 0 {
             return Ok(generation);
         }
         let control = self.control().ok_or(ShareError::TooManyShared { max: 0 })?;
-        // Room for every record there is, so the queue is never full unless it is sealed.
-        if !is_closed && !self.lent.open(control.records()) {
+        // Space for every record, so that the queue is never full.
+        if !is_closed && !self.leased.open(control.records()) {
             return Err(ShareError::OutOfMemory { bytes: Queue::<OwnedChunk>::bytes(control.records()) });
         }
         let (record, generation) = control.claim_record()?;
@@ -241,24 +266,303 @@ impl Pool {
         Ok(generation)
     }
 
-    /// Closes the pool: it keeps nothing from now on. Called once, by the only taker of chunks.
     pub(crate) fn close(&self) {
         self.waiting.close(self);
         *self.first_share.lock() = true;
         self.shelves.iter().for_each(|shelf| shelf.close(Self::destroy));
-        // Only now that the shelves refuse: what lenders still have out is given up.
+        // Only now that the shelves refuse: chunks still on loan are given up.
         let lenders = std::mem::take(&mut *self.lenders.lock());
         drop(lenders);
-        self.lent.close(Self::destroy);
+        self.leased.close(Self::destroy);
         self.give_memory_back();
     }
 }
 
 impl Drop for Pool {
-    /// All chunks have been destroyed. Peers keep what they still have mapped; all other memory
-    /// goes back to the system.
     fn drop(&mut self) {
         self.give_memory_back();
         self.arenas.payloads(|payload| self.retire_segment(payload));
+    }
+}
+
+// ---- loans to channels --------------------------------------------------------------------------
+
+pub(crate) trait Lends: Send + Sync {
+    /// Drops the chunks that were returned. Returns how many there were.
+    fn collect(&self) -> usize;
+
+    /// Drops the chunks of a dead borrower. Returns how many there were.
+    fn reclaim(&self) -> usize;
+
+    /// Calls `tell` with each chunk on loan.
+    fn each_lent(&self, tell: &mut dyn FnMut(&Chunk));
+
+    /// Returns `true` if nothing is on loan, and never will be.
+    fn is_over(&self) -> bool;
+}
+
+/// The number of chunks of a class before returned ones are preferred to new ones: one being
+/// filled, one being read, and one on its way back.
+const DEPTH: usize = 3;
+
+impl Pool {
+    /// Registers a lender, which is asked for returned chunks until it is over or the pool closed.
+    pub(crate) fn add_lender(&self, lender: Arc<dyn Lends>) {
+        self.reclaim_loans();
+        if let Some(lenders) = &mut *self.lenders.lock() {
+            lenders.push(lender);
+        }
+    }
+
+    /// Takes a returned chunk of a class, unless making another one is better.
+    pub(super) fn take_returned(&self, class: usize) -> Option<ClosedChunk> {
+        // One lock after the other, never both.
+        let has_lenders = self.lenders.lock().as_ref().is_some_and(|lenders| !lenders.is_empty());
+        let is_deep = || self.arenas.room() != Room::ToGrow || self.registry.lock().count(class) >= DEPTH;
+        let may_wait = || self.reserved(class) > 0 || is_deep();
+        let has_come_back = has_lenders && may_wait() && self.collect_loans() > 0;
+        has_come_back.then(|| self.take_own(class)).flatten()
+    }
+
+    /// Collects the chunks that borrowers have returned.
+    pub(super) fn collect_loans(&self) -> usize {
+        self.ask_lenders(|lender| lender.collect())
+    }
+
+    /// Collects the chunks that borrowers have returned, and those of dead borrowers.
+    pub(crate) fn reclaim_loans(&self) -> usize {
+        self.ask_lenders(|lender| lender.collect() + lender.reclaim())
+    }
+
+    fn chunks_on_loan(&self) -> Vec<(NonNull<Chunk>, usize)> {
+        let mut on_loan = Vec::new();
+        let mut tell = |chunk: &Chunk| {
+            if on_loan.try_reserve(1).is_ok() {
+                on_loan.push((NonNull::from(chunk), chunk.capacity()));
+            }
+        };
+        self.lenders.lock().iter().flatten().for_each(|lender| lender.each_lent(&mut tell));
+        // Several channels may have the same one.
+        on_loan.sort_unstable();
+        on_loan.dedup();
+        on_loan
+    }
+
+    pub(crate) fn has_on_loan(&self, chunk: NonNull<Chunk>) -> bool {
+        self.collect_loans();
+        self.chunks_on_loan().iter().any(|(on_loan, _)| *on_loan == chunk)
+    }
+
+    fn ask_lenders(&self, ask: impl Fn(&dyn Lends) -> usize) -> usize {
+        let mut lenders = self.lenders.lock();
+        let Some(lenders) = &mut *lenders else { return 0 };
+        let found = lenders.iter().map(|lender| ask(&**lender)).sum();
+        lenders.retain(|lender| !lender.is_over());
+        found
+    }
+}
+
+// ---- when to collect ----------------------------------------------------------------------------
+
+impl Pool {
+    /// Returns `true` if it is better to collect than to make another chunk. Not if nearly all of
+    /// the cap was taken from the system: then another chunk takes no more memory, and a collection
+    /// can wait until there is no room.
+    pub(crate) fn is_collection_due(&self) -> bool {
+        let Collection { made, collect_at } = &self.collection;
+        let nearly_all = self.limits.max_bytes - self.limits.max_bytes / YIELD_SHARE;
+        made.load(Ordering::Relaxed) >= collect_at.load(Ordering::Relaxed) && self.account.held() < nearly_all
+    }
+
+    /// Returns `true` if a message of `len` bytes probably does not fit without a collection, or
+    /// fits only where a longer message waits for room.
+    pub(crate) fn is_full_for(&self, class: usize, len: usize) -> bool {
+        if self.arenas.is_another_waiting(class) {
+            return true;
+        }
+        let Some(pages) = round_to_pages(len.max(1)) else { return true };
+        self.classes[class].shape.need.grain == Grain::Page
+            && self.arenas.room() != Room::ToGrow
+            && !self.arenas.has_gap(pages)
+            && self.idle_bytes() < pages
+    }
+
+    /// Notes a collection. If a [`YIELD_SHARE`]th of all memory is idle now, the next one is due at
+    /// the next miss; otherwise once the pool has made the missing bytes.
+    pub(crate) fn note_collection(&self) {
+        let made = self.collection.made.load(Ordering::Relaxed);
+        let missing = (made / YIELD_SHARE).saturating_sub(self.idle_bytes());
+        self.collection.collect_at.store(made + missing, Ordering::Relaxed);
+    }
+}
+
+// ---- what the pool holds ------------------------------------------------------------------------
+
+/// A snapshot of a provider's memory. Exact while no other thread uses the provider.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// The cap in bytes.
+    pub max_bytes: usize,
+    /// Bytes of /dev/shm that the payload segments hold, with or without messages in them.
+    pub bytes_held: usize,
+    /// The highest value of `bytes_held` so far.
+    pub peak_bytes_held: usize,
+    /// Bytes of chunks that this process has handles to, except those on loan through channels.
+    pub bytes_in_use: usize,
+    /// Bytes of chunks that this process has dropped and peers still lease, or leased when they
+    /// died (see [`Provider::reclaim`](crate::Provider::reclaim)), and of chunks on loan, once per
+    /// channel.
+    pub bytes_leased: usize,
+    /// Total length of the payload segments in bytes, at most `max_bytes`: the address space that
+    /// they take here and in peers.
+    pub bytes_mapped: usize,
+    /// Current number of payload segments.
+    pub segments: usize,
+    /// Number of payload segments ever created: at most 16 for a provider that keeps idle chunks
+    /// and is not trimmed.
+    pub segments_created: u64,
+    /// The size classes that have ever had a chunk, smallest first. Empty if there is no private
+    /// memory for them.
+    pub classes: Vec<ClassStats>,
+}
+
+/// A snapshot of one size class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ClassStats {
+    /// Size of the class's chunks in bytes. At the cap, some may be shorter.
+    pub size: usize,
+    /// Their alignment in bytes.
+    pub align: usize,
+    /// Chunks that exist.
+    pub chunks: usize,
+    /// Chunks that this process has handles to, except those on loan through channels.
+    pub in_use: usize,
+    /// Chunks that are free to be reused.
+    pub idle: usize,
+    /// Chunks that this process has dropped and peers still lease, and chunks on loan.
+    pub leased: usize,
+    /// Allocations served by an existing chunk.
+    pub hits: u64,
+    /// Allocations and reservations that created a chunk.
+    pub misses: u64,
+}
+
+impl Stats {
+    /// Returns the allocations served by an existing chunk, over all classes.
+    pub fn hits(&self) -> u64 {
+        self.classes.iter().map(|class| class.hits).sum()
+    }
+
+    /// Returns the allocations and reservations that created a chunk, over all classes.
+    pub fn misses(&self) -> u64 {
+        self.classes.iter().map(|class| class.misses).sum()
+    }
+}
+
+impl Pool {
+    pub(crate) fn stats(&self) -> Stats {
+        // In a forked child, a thread of the parent may hold the registry's lock.
+        if !self.is_ours() {
+            return Stats::default();
+        }
+        self.collect_loans();
+        let on_loan = self.chunks_on_loan();
+        let is_on_loan =
+            |chunk: &Chunk| on_loan.binary_search_by_key(&NonNull::from(chunk), |(on_loan, _)| *on_loan).is_ok();
+        let mut classes = Vec::new();
+        if classes.try_reserve_exact(self.classes.len()).is_ok() {
+            classes.extend(self.classes.iter().zip(self.shelves.iter()).map(|(class, shelf)| ClassStats {
+                size: class.shape.size(),
+                align: class.shape.align,
+                idle: shelf.idle_count(),
+                hits: class.past_uses.load(Ordering::Relaxed),
+                misses: class.misses.load(Ordering::Relaxed),
+                ..ClassStats::default()
+            }));
+        }
+        // `hits` counts all uses at first.
+        for chunk in self.registry.lock().chunks() {
+            let Some(class) = classes.get_mut(chunk.class()) else { break };
+            class.chunks += 1;
+            class.hits += chunk.uses();
+            // The shelf has already counted every chunk in its queue as idle.
+            match (chunk.whereabouts(), chunk.is_leased()) {
+                (Whereabouts::Leased, false) => class.idle += 1,
+                (Whereabouts::Leased, true) => class.leased += 1,
+                (Whereabouts::Idle, true) => {
+                    class.leased += 1;
+                    class.idle = class.idle.saturating_sub(1);
+                }
+                (Whereabouts::Elsewhere, _) if is_on_loan(chunk) => class.leased += 1,
+                (Whereabouts::Idle | Whereabouts::Elsewhere, _) => {}
+            }
+        }
+        for class in &mut classes {
+            class.hits = class.hits.saturating_sub(class.misses);
+            class.in_use = class.chunks.saturating_sub(class.idle + class.leased);
+        }
+        classes.retain(|class| class.misses > 0);
+        classes.sort_by_key(|class| (class.size, class.align));
+        let (bytes_in_use, bytes_leased) = self.in_use_and_leased();
+        let (segments, bytes_mapped) = self.arenas.count_and_len();
+        Stats {
+            max_bytes: self.limits.max_bytes,
+            bytes_held: self.account.held(),
+            peak_bytes_held: self.account.peak(),
+            bytes_in_use,
+            bytes_leased,
+            bytes_mapped,
+            segments,
+            segments_created: self.account.created(),
+            classes,
+        }
+    }
+
+    /// Returns the bytes of chunks that this process has handles to, and of those that only peers
+    /// have.
+    fn in_use_and_leased(&self) -> (usize, usize) {
+        if self.control().is_none() {
+            // Without peers the counters suffice. A caller that polls at the cap is refused often.
+            return (self.collection.made().saturating_sub(self.idle_bytes()), 0);
+        }
+        let (mut in_use, mut leased) = (0, 0);
+        for chunk in self.registry.lock().chunks() {
+            let place = chunk.whereabouts();
+            // `idle_bytes` below includes chunks on a shelf.
+            if place != Whereabouts::Leased {
+                in_use += chunk.capacity();
+            }
+            // The lanes are in shared memory, so load them only if necessary.
+            if place != Whereabouts::Elsewhere && chunk.is_leased() {
+                leased += chunk.capacity();
+            }
+        }
+        let on_loan: usize = self.chunks_on_loan().iter().map(|(_, capacity)| capacity).sum();
+        (in_use.saturating_sub(self.idle_bytes() + on_loan), leased + on_loan)
+    }
+
+    pub(crate) fn largest_that_fits(&self) -> usize {
+        let longest = self.arenas.longest_run();
+        let sizes = self.classes[..self.limits.classes()].iter().map(|class| class.shape.size());
+        sizes.take_while(|&size| size <= longest).last().unwrap_or(0)
+    }
+
+    /// Returns `true` if less is in use than at this error, so that another try is worthwhile.
+    pub(crate) fn has_less_in_use(&self, error: &AllocError) -> bool {
+        match *error.kind() {
+            AllocErrorKind::Exhausted { in_use, .. } => self.in_use_and_leased().0 < in_use,
+            _ => true,
+        }
+    }
+
+    #[cold]
+    pub(super) fn exhausted(&self, need: Need) -> AllocError {
+        // Not from `stats`: a caller that waits gets this error again and again.
+        let (max_bytes, (in_use, leased)) = (self.limits.max_bytes, self.in_use_and_leased());
+        let idle = max_bytes.saturating_sub(in_use + leased);
+        event!(debug, provider = %self.id(), len = need.size, max_bytes, in_use, leased, "exhausted");
+        AllocErrorKind::Exhausted { len: need.size, max_bytes, in_use, idle, leased }.into()
     }
 }

@@ -1,0 +1,343 @@
+//! Eviction: idle chunks return to the arenas, and free memory to the system.
+//!
+//! | for | evicted |
+//! |---|---|
+//! | a length that fits nowhere at the cap (`make_room`) | the idle chunks in one site |
+//! | a system out of memory ([`Pool::relieve_system`]) | as many bytes as it lacks |
+//! | a chunk to share, if there is no free record | one that has a record |
+//! | the end of a window of allocations | those not needed in it |
+//! | `trim`, `trim_to` | all, or as many bytes as necessary |
+//!
+//! # Windows
+//!
+//! [`idle_window`](crate::ProviderBuilder::idle_window) defines a window, and the memory not needed
+//! in it. There is no thread and no clock, and the warm path counts nothing more: every
+//! [`COUNTED`]th use of a chunk counts for all chunks. After the end of a window, an allocation of
+//! a class without reservations judges what was not needed, and it and later ones return that to
+//! the system. The lowest number that a take has left in a class's queue is its *low-water mark*.
+//! Chunks that are leased when they are dropped are in no class's queue, and count as needed.
+
+#![forbid(unsafe_code)]
+
+use super::{LastWindow, Pool, NO_MARK};
+use crate::error::OsError;
+use crate::owner::chunk::{Chunk, OwnedChunk, Registry};
+use crate::owner::control::{OwnerControl, Payload};
+use crate::owner::limits::{Grain, Need, COUNTED};
+use std::sync::atomic::Ordering;
+
+/// The most bytes that one allocation returns to the system.
+const AT_ONCE: usize = 1 << 20;
+
+/// A window has at least this many counts for each chunk: each chunk has to be used between the
+/// ends of two windows, and chunks used in turn are counted at the same time.
+const LEAST_PER_CHUNK: u64 = 2;
+
+/// Less than this share of the cap is not worth a system call.
+const LEAST_SHARE: usize = 1024;
+
+impl Pool {
+    // ---- idle chunks ----------------------------------------------------------------------------
+
+    /// Evicts idle chunks that `choose` picks, the largest first, until they have `most` bytes.
+    /// Returns their bytes.
+    pub(super) fn evict(&self, most: usize, mut choose: impl FnMut(&Chunk) -> bool) -> usize {
+        let mut evicted = 0;
+        for (class, _) in self.evictable_classes() {
+            evicted += self.evict_of(class, most.saturating_sub(evicted), &mut choose);
+        }
+        self.searched();
+        evicted
+    }
+
+    /// Evicts large idle chunks until half of the cap is free. Without this, about five times as
+    /// many messages of random sizes are refused, and the p99 doubles (`cargo bench --bench
+    /// at_the_cap`).
+    pub(super) fn relieve_crowding(&self) {
+        // Size first, to keep the shelves of small classes out of the cache.
+        let is_large = |class: usize| self.classes[class].shape.need.grain == Grain::Page;
+        let mut most = self.arenas.crowding();
+        for class in self.used_classes().filter(|&class| is_large(class) && self.evictable(class) > 0) {
+            most = most.saturating_sub(self.evict_of(class, most, |_| true));
+        }
+        self.searched();
+    }
+
+    /// Evicts as [`evict`](Self::evict) does, for one class. Takes each chunk in turn and puts it
+    /// back if it is not picked, so other threads miss only that one. Takes none if all that are
+    /// left are reserved.
+    pub(super) fn evict_of(&self, class: usize, most: usize, mut choose: impl FnMut(&Chunk) -> bool) -> usize {
+        let shelf = &self.shelves[class];
+        let mut evicted = 0;
+        // The hot slot's chunk first, while the queue still has others for other threads. A retired
+        // one that is not picked stays, too.
+        match if most > 0 && self.evictable(class) > 0 { shelf.take_hot() } else { None } {
+            Some(chunk) if choose(&chunk) => evicted += self.evict_or_put_back(chunk.into()),
+            Some(chunk) => shelf.give(chunk).unwrap_or_else(Self::put_back),
+            None => {}
+        }
+        // Bounded: other threads may go on giving.
+        for _ in 0..shelf.queued_count() {
+            let is_done = evicted >= most || self.evictable(class) == 0;
+            let Some(chunk) = (if is_done { None } else { shelf.take_idle() }) else { break };
+            if choose(&chunk) {
+                evicted += self.evict_or_put_back(chunk);
+            } else {
+                let kept = if chunk.is_leased() { Err(chunk) } else { shelf.give_idle(chunk) };
+                kept.unwrap_or_else(Self::put_back);
+            }
+        }
+        evicted
+    }
+
+    /// Evicts an idle chunk, unless a peer leases it or it is reserved. Returns its bytes if it was
+    /// evicted. The only code that evicts.
+    ///
+    /// The registry's lock, under which promises are made, decides between several threads;
+    /// [`evictable`](Self::evictable) is only an expectation.
+    pub(super) fn evict_or_put_back(&self, chunk: OwnedChunk) -> usize {
+        let is_reserved = |registry: &Registry, chunk: &Chunk| {
+            !chunk.is_retired() && registry.count(chunk.class()) <= self.reserved(chunk.class())
+        };
+        // Before it is closed, so that peers may still attach to a chunk that stays.
+        if is_reserved(&self.registry.lock(), &chunk) {
+            Self::put_back(chunk);
+            return 0;
+        }
+        let Some(chunk) = Self::reopen(chunk).map(OwnedChunk::from) else { return 0 };
+        let size = chunk.capacity();
+        let mut registry = self.registry.lock();
+        if is_reserved(&registry, &chunk) {
+            drop(registry);
+            Self::put_back(chunk);
+            return 0;
+        }
+        self.unlist(&mut registry, &chunk);
+        drop(registry);
+        Self::free_unlisted(chunk);
+        size
+    }
+
+    /// Rings for waiting requests: one that looked meanwhile has missed the chunk in this thread's
+    /// hand. Not if this thread looks on their behalf, which would wake it over and over.
+    pub(super) fn searched(&self) {
+        if !self.waiting.is_looking_here() {
+            self.memory_bell().ring();
+        }
+    }
+
+    /// Returns the classes with evictable chunks, and how many: small page-aligned ones, then the
+    /// others, the largest first.
+    pub(super) fn evictable_classes(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
+        self.used_classes().map(|class| (class, self.evictable(class))).filter(|&(_, count)| count > 0)
+    }
+
+    pub(super) fn idle_bytes(&self) -> usize {
+        self.used_classes().map(|class| self.shelves[class].idle_count() * self.classes[class].shape.size()).sum()
+    }
+
+    /// Returns an upper bound on the bytes that all idle chunks free, in whole pages.
+    pub(super) fn most_to_evict(&self) -> usize {
+        let page = self.limits.page;
+        let (mut large, mut small) = (0, 0);
+        for (class, count) in self.evictable_classes() {
+            let size = self.classes[class].shape.size();
+            *if size < page { &mut small } else { &mut large } += count * size.next_multiple_of(page);
+        }
+        // A small chunk alone on its page frees it, but all of them at most the heaps.
+        let (free, all) = self.arenas.heap_bytes();
+        large + (small + free).min(all)
+    }
+
+    /// Returns how many chunks of a class may be evicted at the time of the call.
+    pub(super) fn evictable(&self, class: usize) -> usize {
+        self.listed(class).saturating_sub(self.reserved(class)).min(self.shelves[class].idle_count())
+    }
+
+    // ---- a system without memory ----------------------------------------------------------------
+
+    /// Helps a system out of memory: returns free memory of the arenas or, if that was done before,
+    /// of enough idle chunks. Returns `false` if all idle memory is too little; then nothing was
+    /// evicted.
+    pub(super) fn relieve_system(&self, need: Need, was_punched: bool, error: &OsError) -> bool {
+        if !was_punched && self.punch(usize::MAX) > 0 {
+            return true;
+        }
+        // Only the file system can be asked what it has left.
+        let is_full = error.errno() == Some(libc::ENOSPC);
+        let left = is_full.then(|| self.arenas.left_in_the_system()).flatten();
+        let left = left.map_or(0, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+        let missing = need.size.saturating_sub(left).max(1);
+        if self.most_to_evict() < missing {
+            return false;
+        }
+        let evicted = self.evict(missing, |_| true);
+        self.punch(usize::MAX) > 0 || evicted > 0
+    }
+
+    // ---- back to the system ---------------------------------------------------------------------
+
+    /// Reclaims chunks of dead peers and borrowers. Returns how many there were.
+    pub(crate) fn reclaim(&self) -> usize {
+        self.reclaim_loans() + self.control().map_or(0, OwnerControl::reclaim)
+    }
+
+    pub(crate) fn trim(&self) -> usize {
+        let before = self.account.held();
+        self.reclaim();
+        self.evict_all();
+        self.give_memory_back();
+        let bytes = before.saturating_sub(self.account.held());
+        event!(debug, provider = %self.id(), bytes, "idle memory given back");
+        bytes
+    }
+
+    /// Returns idle memory to the system until at most `most` bytes are held: first gaps, then idle
+    /// chunks, the largest first. Returns the number of bytes.
+    pub(crate) fn trim_to(&self, most: usize) -> usize {
+        let before = self.account.held();
+        self.reclaim();
+        self.return_leased();
+        loop {
+            let surplus = || self.account.held().saturating_sub(most).next_multiple_of(self.limits.page);
+            self.punch(surplus());
+            if surplus() == 0 || self.evict(surplus(), |_| true) == 0 {
+                return before.saturating_sub(self.account.held());
+            }
+        }
+    }
+
+    pub(crate) fn evict_all(&self) {
+        self.return_leased();
+        self.evict(usize::MAX, |_| true);
+    }
+
+    pub(super) fn punch(&self, most: usize) -> usize {
+        self.arenas.punch(&self.account, most)
+    }
+
+    /// Returns uncarved memory to the system: whole segments, if they may be removed, and gaps.
+    pub(super) fn give_memory_back(&self) {
+        if !self.source.keeps_segments() {
+            self.give_up_arenas(false);
+        }
+        self.punch(usize::MAX);
+    }
+
+    /// Removes empty segments: all or, with `unused`, those created for an allocation that failed.
+    /// Their memory is discarded first, because peers may still have them mapped.
+    pub(super) fn give_up_arenas(&self, unused: bool) {
+        while let Some((payload, filled)) = self.arenas.take_empty(unused) {
+            event!(info, provider = %self.id(), segment = payload.serial(), len = payload.len(), "segment given up");
+            payload.segment().discard(0..payload.len());
+            self.retire_segment(&payload);
+            self.account.give_back(filled);
+            if unused {
+                self.account.uncount_segment();
+            }
+        }
+    }
+
+    pub(super) fn retire_segment(&self, payload: &Payload) {
+        if let Some(control) = self.control() {
+            control.unlist(payload);
+        }
+    }
+}
+
+// ---- windows ------------------------------------------------------------------------------------
+
+impl Pool {
+    /// Counts [`COUNTED`] uses, one of them of this class.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn count_uses(&self, class: usize) {
+        let counted = self.windows.counted.fetch_add(1, Ordering::Relaxed) + 1;
+        let is_due = counted >= self.windows.next.load(Ordering::Relaxed);
+        if is_due && self.limits.idle_window != 0 && self.reserved(class) == 0 {
+            self.return_unneeded(counted);
+        }
+    }
+
+    #[inline]
+    pub(super) fn note_low_water(&self, class: usize) {
+        let (low, left) = (&self.classes[class].low, self.shelves[class].queued_count());
+        // A mark lost to another thread only delays an eviction.
+        if left < low.load(Ordering::Relaxed) {
+            low.store(left, Ordering::Relaxed);
+        }
+    }
+
+    fn return_unneeded(&self, counted: u64) {
+        let Some(mut last) = self.windows.last.try_lock() else { return };
+        let window =
+            (self.limits.idle_window / COUNTED).max(self.registry.lock().chunks().count() as u64 * LEAST_PER_CHUNK);
+        if self.windows.next.load(Ordering::Relaxed) == 0 {
+            return self.windows.next.store(counted + window, Ordering::Relaxed);
+        }
+        if last.is_done() {
+            self.judge(&mut last);
+        }
+        let evicted = if last.has_chunks { self.evict_unneeded() } else { 0 };
+        last.has_chunks = evicted >= AT_ONCE;
+        last.bytes += evicted;
+        self.punch(last.bytes.min(AT_ONCE));
+        last.bytes = last.bytes.saturating_sub(AT_ONCE);
+        let next = if last.is_done() { counted + window } else { counted + 1 };
+        self.windows.next.store(next, Ordering::Relaxed);
+        // A request that looked meanwhile has missed the chunk in this thread's hand.
+        self.memory_bell().ring();
+    }
+
+    fn judge(&self, last: &mut LastWindow) {
+        let gaps = self.arenas.filled_gaps();
+        last.bytes = gaps.min(last.gaps);
+        let mut unneeded = last.bytes;
+        for class in self.used_classes() {
+            let shelf = &self.shelves[class];
+            if let Some(hot) = if self.evictable(class) > 0 { shelf.take_hot() } else { None } {
+                if hot.was_used_since_asked() {
+                    hot.give().unwrap_or_else(Self::put_back);
+                } else {
+                    last.bytes += self.evict_or_put_back(hot.into());
+                }
+            }
+            let tally = &self.classes[class];
+            let queued = shelf.queued_count().min(self.evictable(class));
+            let low = tally.low.swap(NO_MARK, Ordering::Relaxed).min(queued);
+            tally.unneeded.store(low, Ordering::Relaxed);
+            unneeded += low * self.classes[class].shape.size();
+        }
+        // Only now: a chunk that was leased until it was needed again never was in a queue.
+        self.collect_loans();
+        self.return_leased();
+        last.has_chunks = unneeded >= self.limits.max_bytes / LEAST_SHARE;
+        if last.has_chunks {
+            last.gaps = gaps.saturating_sub(last.bytes);
+        } else {
+            (last.gaps, last.bytes) = (gaps, 0);
+        }
+    }
+
+    /// Evicts chunks that the last window has not needed. Returns their bytes; fewer than
+    /// [`AT_ONCE`] if there are no more.
+    fn evict_unneeded(&self) -> usize {
+        let mut evicted = 0;
+        for class in self.used_classes() {
+            let unneeded = &self.classes[class].unneeded;
+            while evicted < AT_ONCE && unneeded.load(Ordering::Relaxed) > 0 && self.evictable(class) > 0 {
+                // The oldest first. Other threads may have taken some.
+                let Some(chunk) = self.shelves[class].take_idle() else { break };
+                unneeded.fetch_sub(1, Ordering::Relaxed);
+                evicted += self.evict_or_put_back(chunk);
+            }
+        }
+        evicted
+    }
+}
+
+impl LastWindow {
+    fn is_done(&self) -> bool {
+        !self.has_chunks && self.bytes == 0
+    }
+}
