@@ -4,7 +4,7 @@ use super::counted::{Counted, Owned};
 use super::layout::Shared;
 use super::meeting::Seat;
 use super::object::Object;
-use super::returns;
+use super::ring;
 use crate::os::barrier;
 use crate::os::foreign::{Foreign, ObjectError};
 use crate::os::fork;
@@ -69,7 +69,7 @@ impl Borrower {
         if self.fork_epoch == fork::epoch() {
             // Relaxed: only has to make tickets distinct.
             let ticket = self.returned.fetch_add(1, Ordering::Relaxed);
-            returns::give_back(self.shared.returns(), ticket, number);
+            ring::give_back(self.shared.returns(), ticket, number);
             // For a sender that waits for a loan. Partner: the heavy barrier in `branch::is_ready`.
             light_barrier();
             self.shared.to_sender().ring_after_fence();

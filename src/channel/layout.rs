@@ -23,8 +23,7 @@
 
 use super::bell::Bell;
 use super::error::ChannelError;
-use super::ring::Slot;
-use super::rules::OnFull;
+use super::ring::{OnFull, Slot};
 use crate::error::OsError;
 use crate::os::foreign::{Foreign, ObjectError};
 use crate::os::locks::LockFile;

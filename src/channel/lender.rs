@@ -2,7 +2,7 @@
 //!
 //! A *loan* is a buffer that was sent. The lender keeps the buffer's handle, so the chunk stays in
 //! use, and gives it a number, which travels with the message. When the receiver returns the number
-//! (see `returns`), the lender drops the handle. There is no record, no lease and no peer: a
+//! (see `ring`), the lender drops the handle. There is no record, no lease and no peer: a
 //! message touches the lines of its slot, the lines that the receiver reads, and its share of a
 //! line of returns.
 //!
@@ -76,8 +76,9 @@
 //! cells, so no receiver reaches the loans of another channel.
 
 use super::layout::Shared;
+use super::lent;
 use super::object::Object;
-use super::{lent, note_look, returns};
+use super::ring::{self, note_look};
 use crate::os::fork;
 use crate::os::locks::LockFile;
 use crate::owner::buf::ShmBuf;
@@ -176,7 +177,7 @@ impl<T> Taking<'_, T> {
         returns: &[AtomicU64],
         note: impl FnOnce(usize),
     ) -> Option<Option<NonNull<T>>> {
-        let number = returns::read(returns, self.back.read)?;
+        let number = ring::returned(returns, self.back.read)?;
         let found = self.take(number, note);
         self.back.read = self.back.read.wrapping_add(1);
         Some(found)
@@ -382,7 +383,7 @@ impl Drop for Lender {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::super::layout::{self, Facts, MAX_SLOTS};
-    use super::super::tests::LOOKS;
+    use super::super::ring::tests::LOOKS;
     use super::*;
     use crate::channel::{OnFull, Publisher, Receiver};
     use crate::{Client, Provider};
@@ -435,13 +436,13 @@ mod tests {
         let again = |&step: &usize| {
             assert!(step < LOANS, "there is no end");
             lender.put(0, 0, scene.buffer());
-            returns::give_back(words, step as u64, 0);
+            ring::give_back(words, step as u64, 0);
         };
         assert_eq!(lender.collect_few(&mut lender.loans.lock(), lender.all().inspect(again)), LOANS);
         assert_eq!(lender.loans.lock().back.read, LOANS as u64);
 
         // The only number out is that of the message just sent.
-        (LOANS..2 * LOANS).for_each(|ticket| returns::give_back(words, ticket as u64, LOANS as u32 + 1));
+        (LOANS..2 * LOANS).for_each(|ticket| ring::give_back(words, ticket as u64, LOANS as u32 + 1));
         scene.lend(channel);
         assert_eq!(lender.loans.lock().back.read, (LOANS + PER_MESSAGE) as u64, "a few returns for each message");
     }
@@ -456,7 +457,7 @@ mod tests {
         let words = lender.shared.returns();
         // Numbers that are out, repeated, numbers that are not, and the largest possible one.
         let made_up = [0, 0, 2, 2, 2, 4, 15, 16, 17, 1000, 0xff_ffff, 2];
-        made_up.iter().zip(0..).for_each(|(&number, ticket)| returns::give_back(words, ticket, number));
+        made_up.iter().zip(0..).for_each(|(&number, ticket)| ring::give_back(words, ticket, number));
         assert_eq!(lender.collect(), 2);
         numbers.borrow_mut().clear();
         lender.fetch(&mut numbers.borrow_mut());

@@ -22,7 +22,7 @@
 #![forbid(unsafe_code)]
 
 use super::layout::Shared;
-use super::returns;
+use super::ring;
 use crate::owner::limits::LONGEST;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -65,7 +65,7 @@ pub(super) fn all(copy: &Shared) -> Vec<Lent> {
     let words = copy.lent();
     let read = copy.returns_read().load(Ordering::Relaxed);
     // Bounded: there are at most as many returns as words. The copy is private.
-    let unread = (0..words.len() as u64).map_while(|ahead| returns::read(copy.returns(), read.wrapping_add(ahead)));
+    let unread = (0..words.len() as u64).map_while(|ahead| ring::returned(copy.returns(), read.wrapping_add(ahead)));
     unread.for_each(|number| strike(words, number as usize));
     let lent = |(number, word): (u32, &AtomicU64)| {
         let word = word.load(Ordering::Relaxed);

@@ -193,9 +193,7 @@ mod outlet;
 pub(crate) mod outside;
 mod publisher;
 mod receiver;
-mod returns;
 mod ring;
-mod rules;
 mod sender;
 mod wait_any;
 #[cfg(all(test, loom))]
@@ -214,7 +212,7 @@ pub use opening::ReceiverBuilder;
 pub use outlet::ReceiverState;
 pub use publisher::{Publisher, PublisherBuilder};
 pub use receiver::Receiver;
-pub use rules::OnFull;
+pub use ring::OnFull;
 pub use sender::{Sender, SenderBuilder};
 pub use wait_any::wait_any;
 
@@ -228,13 +226,6 @@ const DEFAULT_SPIN: Duration = Duration::from_micros(20);
 
 /// The number of checks between two readings of the clock.
 const LOOKS: usize = 64;
-
-/// Counts, for tests, one visit to a slot or a loan.
-#[inline(always)]
-fn note_look() {
-    #[cfg(all(test, not(loom)))]
-    tests::LOOKS.set(tests::LOOKS.get() + 1);
-}
 
 /// Blocks until `is_ready` returns `true`: spins for at most `budget`, then sleeps.
 fn spin(
@@ -266,13 +257,5 @@ fn spin(
         if is_over || deadline.is_some_and(Deadline::has_passed) {
             return bell.wait(deadline, look, is_ready, is_there);
         }
-    }
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    thread_local! {
-        /// How many slots and loans this thread has visited.
-        pub(super) static LOOKS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
     }
 }

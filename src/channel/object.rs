@@ -11,6 +11,7 @@ use super::bell::Bell;
 use super::error::ChannelError;
 use super::layout::{not_a_channel, size, Facts, Found, Kind, Shared};
 use super::meeting::Seat;
+use super::ring::OnFull;
 use crate::os::fork;
 use crate::os::locks::{LockFile, LOCK};
 use crate::os::mapping::Mapping;
@@ -271,6 +272,6 @@ impl Object {
 impl Facts {
     /// Returns the facts of a pair.
     pub(super) fn of_pair(provider: ProviderId, slots: usize, loans: usize) -> Self {
-        Self { kind: Kind::Pair, provider, slots, loans, seats: 1, on_full: super::OnFull::Wait, may_wait: true }
+        Self { kind: Kind::Pair, provider, slots, loans, seats: 1, on_full: OnFull::Wait, may_wait: true }
     }
 }

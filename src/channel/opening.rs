@@ -8,7 +8,7 @@ use super::layout::{self, not_a_channel, Facts, Found, Kind, EXTRA_SLOTS, MAX_LO
 use super::meeting::Meeting;
 use super::object::Object;
 use super::receiver::Receiver;
-use super::rules::OnFull;
+use super::ring::OnFull;
 use super::DEFAULT_SPIN;
 use crate::os::deadline::Deadline;
 use crate::os::name::Name;

@@ -5,8 +5,7 @@
 use super::branch::{Branch, Patience};
 use super::error::SendErrorKind;
 use super::message;
-use super::ring::Words;
-use super::rules::OnFull;
+use super::ring::{OnFull, Words};
 use crate::owner::buf::ShmBuf;
 use std::time::Duration;
 
