@@ -75,7 +75,7 @@
 use crate::os::deadline::Deadline;
 use crate::os::futex::Futex;
 use crate::sync::{fence, fence_after_rmw, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The bits of the word, as in the table above. The values are the kernel's.
 const HOLDER: u32 = libc::FUTEX_TID_MASK;
@@ -298,6 +298,9 @@ impl Bell {
     }
 }
 
+/// The number of checks between two readings of the clock.
+pub(super) const LOOKS: usize = 64;
+
 /// The interval between checks that the ringer is alive, while the sleeper waits.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
@@ -329,5 +332,38 @@ impl Look {
             *self = Self::new();
         }
         is_due
+    }
+}
+
+/// Blocks until `is_ready` returns `true`: spins for at most `budget`, then sleeps.
+pub(super) fn spin(
+    budget: Duration,
+    bell: &Bell,
+    deadline: Option<Deadline>,
+    look: &mut Look,
+    mut is_ready: impl FnMut() -> bool,
+    is_there: impl Fn() -> bool,
+) -> Woken {
+    if budget.is_zero() {
+        return bell.wait(deadline, look, is_ready, is_there);
+    }
+    let mut start = None;
+    loop {
+        for _ in 0..LOOKS {
+            if is_ready() {
+                return Woken::Ready;
+            }
+            std::hint::spin_loop();
+        }
+        bell.look_for_ringer(look, &is_there);
+        // What the ringer made ready before it left still counts.
+        if bell.is_gone() {
+            return if is_ready() { Woken::Ready } else { Woken::Gone };
+        }
+        let is_over = start.get_or_insert_with(Instant::now).elapsed() >= budget;
+        // Past the deadline this does not sleep, but may still check that the ringer exists.
+        if is_over || deadline.is_some_and(Deadline::has_passed) {
+            return bell.wait(deadline, look, is_ready, is_there);
+        }
     }
 }

@@ -2,11 +2,10 @@
 
 #![forbid(unsafe_code)]
 
-use super::bell::{Bell, Look, Woken};
+use super::bell::{spin, Bell, Look, Woken};
 use super::helper::Awaited;
 use super::interrupt::{Asleep, Interrupts};
 use super::layout::Shared;
-use super::spin;
 use crate::error::OsError;
 use crate::os::deadline::Deadline;
 use crate::os::fork;

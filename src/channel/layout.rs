@@ -35,6 +35,7 @@ use crate::protocol::ids::ProviderId;
 use std::mem::size_of;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 /// The version of the layout and of its protocol.
 pub(crate) const VERSION: u32 = 6;
@@ -45,6 +46,10 @@ pub(super) const MAX_SLOTS: usize = 65_536;
 
 /// The maximum number of buffers that a receiver may hold.
 pub(super) const MAX_LOANS: usize = 1 << 20;
+
+pub(super) const DEFAULT_SLOTS: usize = 256;
+pub(super) const DEFAULT_LOANS: usize = 2048;
+pub(super) const DEFAULT_SPIN: Duration = Duration::from_micros(20);
 
 /// The extra slot holds the message received last, whose slot is freed only on the next receive.
 /// Where messages are withdrawn, it holds a new message until the oldest is withdrawn.

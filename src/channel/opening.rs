@@ -4,12 +4,11 @@
 
 use super::borrower::{memory_bell, Borrower, MappedSegments};
 use super::error::ChannelError;
-use super::layout::{self, not_a_channel, Facts, Found, Kind, EXTRA_SLOTS, MAX_LOANS, MAX_SLOTS};
+use super::layout::{self, not_a_channel, Facts, Found, Kind, DEFAULT_SPIN, EXTRA_SLOTS, MAX_LOANS, MAX_SLOTS};
 use super::meeting::Meeting;
 use super::object::Object;
 use super::receiver::Receiver;
 use super::ring::OnFull;
-use super::DEFAULT_SPIN;
 use crate::os::deadline::Deadline;
 use crate::os::name::Name;
 use crate::os::posix::effective_uid;

@@ -38,13 +38,12 @@
 use super::branch::{self, Branch, Patience};
 use super::error::{ChannelError, SendError, SendErrorKind};
 use super::interrupt::{Asleep, Interrupter, Interrupts};
-use super::layout::{self, Facts, Kind, EXTRA_SLOTS, MAX_LOANS, MAX_SLOTS};
+use super::layout::{self, Facts, Kind, DEFAULT_LOANS, DEFAULT_SLOTS, DEFAULT_SPIN, EXTRA_SLOTS, MAX_LOANS, MAX_SLOTS};
 use super::meeting::{Meeting, Seat, MAX_SEATS};
 use super::message;
 use super::object::Object;
 use super::outlet::{Outlet, ReceiverState};
 use super::ring::{OnFull, Words};
-use super::{DEFAULT_LOANS, DEFAULT_SLOTS, DEFAULT_SPIN};
 use crate::os::deadline::Deadline;
 use crate::os::name::{Name, Namespace};
 use crate::os::posix::{effective_uid, has_heap};

@@ -2,10 +2,9 @@
 
 #![forbid(unsafe_code)]
 
-use super::bell::Woken;
+use super::bell::{Woken, LOOKS};
 use super::error::WaitAnyError;
 use super::receiver::Receiver;
-use super::LOOKS;
 use crate::os::deadline::Deadline;
 use crate::os::futex::{can_sleep_on_many, Words, MOST_WORDS};
 use std::sync::Arc;
