@@ -14,7 +14,7 @@
 //!   offset 128    the bell that the receiver rings
 //!   offset 192    the number of returns that the sender has read, for `inspect`
 //!   offset 4096   the slots, 64 bytes each; behind them the returns, 8 bytes each, and from the
-//!                 next line on the loans, 8 bytes each (see `lent`)
+//!                 next line on the loans, 8 bytes each (see `outside`)
 //!
 //!   locked bytes (exclusive OFD locks):
 //!     0 the creator, as long as its end exists or, if it is the sender, any loan is out
@@ -405,7 +405,7 @@ impl Shared {
         unsafe { self.part(returns_offset(self.slots), self.loans) }
     }
 
-    /// Returns a word for each loan: see [`lent`](super::lent).
+    /// Returns a word for each loan: see [`outside`](super::outside).
     #[inline]
     pub(super) fn lent(&self) -> &[AtomicU64] {
         // SAFETY: the words follow the returns and begin with a line.

@@ -76,8 +76,8 @@
 //! cells, so no receiver reaches the loans of another channel.
 
 use super::layout::Shared;
-use super::lent;
 use super::object::Object;
+use super::outside;
 use super::ring::{self, note_look};
 use crate::os::fork;
 use crate::os::locks::LockFile;
@@ -256,7 +256,7 @@ impl Lender {
     /// this.
     #[inline]
     pub(super) fn put(&self, number: u32, ticket: u64, buffer: ShmBuf) {
-        lent::note(self.shared.lent(), number as usize, ticket, buffer.len());
+        outside::note(self.shared.lent(), number as usize, ticket, buffer.len());
         self.loans.put(number, buffer.into_chunk());
     }
 
@@ -312,7 +312,7 @@ impl Lender {
 
     #[inline]
     fn strike(&self, number: usize) {
-        lent::strike(self.shared.lent(), number);
+        outside::strike(self.shared.lent(), number);
     }
 
     /// Notes that the sender is closed.

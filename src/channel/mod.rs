@@ -181,7 +181,6 @@ mod helper;
 mod interrupt;
 mod layout;
 mod lender;
-pub(crate) mod lent;
 mod meeting;
 mod message;
 #[cfg(all(test, loom))]

@@ -5,8 +5,7 @@
 use super::counted::{Ages, AgesOfOne, Counted, Lease, Loan, Since};
 use super::object::{Facts, Object, Objects, OfProvider, Stat};
 use super::report::{ChannelReport, DamagedBranch, PeerReport, ProviderReport, ReceiverReport, SegmentReport, State};
-use crate::channel::lent::Lent;
-use crate::channel::outside::{self, Outside, Role};
+use crate::channel::outside::{self, Lent, Outside, Role};
 use crate::channel::ChannelError;
 use crate::error::Chain;
 use crate::os::mapping::Mapping;
