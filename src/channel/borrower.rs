@@ -3,6 +3,7 @@
 use super::counted::{Counted, Owned};
 use super::layout::Shared;
 use super::meeting::Seat;
+use super::message::SentBuffer;
 use super::object::Object;
 use super::ring;
 use crate::os::barrier;
@@ -23,19 +24,6 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
-
-/// The descriptor of a sent buffer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct SentBuffer {
-    /// The number of its loan.
-    pub(super) number: u32,
-    /// The segment's serial number, part of its name.
-    pub(super) segment: u64,
-    /// Bytes from the segment's start.
-    pub(super) offset: u64,
-    /// Length of the message in bytes.
-    pub(super) len: u64,
-}
 
 /// The receiver's side of all its loans: returns them. When the receiver and the last message that
 /// it received are dropped, it removes the objects of a dead provider (see `sweep`).

@@ -3,13 +3,12 @@
 #![forbid(unsafe_code)]
 
 use super::bell::Woken;
-use super::borrower::SentBuffer;
 use super::end::Sleeper;
-use super::error::SendErrorKind;
+use super::error::{SendError, SendErrorKind};
 use super::interrupt::Interrupts;
 use super::layout::Shared;
 use super::lender::{Lender, Loans};
-use super::message;
+use super::message::{self, SentBuffer};
 use super::object::Object;
 use super::ring::{self, OnFull, Ticket, Words};
 use crate::error::OsError;
@@ -19,10 +18,12 @@ use crate::os::name::Name;
 use crate::owner::buf::ShmBuf;
 use crate::owner::chunk::Chunk;
 use crate::owner::pool::{Lends, Pool};
+use std::future::Future;
 use std::io;
 use std::mem::size_of;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Waker;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 /// The sender's side of one receiver.
@@ -318,5 +319,53 @@ impl Branch {
     pub(super) fn close(&self) {
         self.object.close();
         self.lender.close();
+    }
+}
+
+/// Sends `message` with `try_send`, and between two tries waits, without blocking the thread, for the
+/// branch that `waited_for` returns.
+pub(super) async fn send<S, M, T>(
+    sends: &mut S,
+    mut message: M,
+    is_buffer: bool,
+    try_send: impl Fn(&mut S, M) -> Result<T, SendError<M>>,
+    waited_for: fn(&mut S, bool) -> Option<&mut Branch>,
+) -> Result<T, SendError<M>> {
+    use SendErrorKind::{Full, TooManyLent};
+    loop {
+        message = match try_send(sends, message) {
+            Err(SendError { kind: Full { .. } | TooManyLent { .. }, message }) => message,
+            done => return done,
+        };
+        let Some(branch) = waited_for(sends, is_buffer) else { continue };
+        if let Err(kind) = (RoomFuture { branch, is_buffer }).await {
+            return Err(SendError { kind, message });
+        }
+    }
+}
+
+/// Waits until a branch may have room for a message, or its receiver closes or dies.
+struct RoomFuture<'a> {
+    branch: &'a mut Branch,
+    is_buffer: bool,
+}
+
+impl Future for RoomFuture<'_> {
+    type Output = Result<(), SendErrorKind>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { branch, is_buffer } = &mut *self;
+        match branch.arm(context.waker(), *is_buffer) {
+            Ok(None) => Poll::Pending,
+            // The next try discovers a closed receiver, and takes its buffers back.
+            Ok(Some(_)) => Poll::Ready(Ok(())),
+            Err(error) => Poll::Ready(Err(SendErrorKind::NoHelper { errno: error.errno().unwrap_or(libc::EAGAIN) })),
+        }
+    }
+}
+
+impl Drop for RoomFuture<'_> {
+    fn drop(&mut self) {
+        self.branch.sleeper.disarm();
     }
 }

@@ -19,7 +19,6 @@
 
 #![forbid(unsafe_code)]
 
-use super::borrower::{Loan, SentBuffer};
 use super::error::{RecvError, SendErrorKind};
 use super::ring::{Words, WORDS};
 use std::ops::Deref;
@@ -29,47 +28,6 @@ pub const MAX_INLINE: usize = (WORDS - 1) * 8;
 
 const BYTES: u64 = 1;
 const BUFFER: u64 = 2;
-
-/// A received message. Dereferences to `&[u8]`, with the length that was sent.
-#[derive(Debug)]
-pub enum Message {
-    /// A buffer of the sender's provider, read in place. Aligned as described at [`Loan`].
-    Buffer(Loan),
-    /// Bytes copied out of the slot itself. Aligned to 8 bytes.
-    Bytes(Inline),
-}
-
-impl Message {
-    /// Returns the number of messages that the publisher sent between the previous message received
-    /// and this one: those that this receiver was too slow for (see [`OnFull`](super::OnFull)), and
-    /// those lost to an error. Wraps around above [`u32::MAX`].
-    #[inline]
-    pub fn missed(&self) -> u32 {
-        match self {
-            Self::Buffer(loan) => loan.missed(),
-            Self::Bytes(bytes) => bytes.missed(),
-        }
-    }
-}
-
-impl Deref for Message {
-    type Target = [u8];
-
-    #[inline]
-    fn deref(&self) -> &[u8] {
-        match self {
-            Self::Buffer(loan) => loan,
-            Self::Bytes(bytes) => bytes,
-        }
-    }
-}
-
-impl AsRef<[u8]> for Message {
-    #[inline]
-    fn as_ref(&self) -> &[u8] {
-        self
-    }
-}
 
 /// Up to [`MAX_INLINE`] bytes, copied out of their slot and aligned to 8 bytes. Dereferences to
 /// `&[u8]`, with the length that was sent.
@@ -82,7 +40,7 @@ pub struct Inline {
 }
 
 impl Inline {
-    /// See [`Message::missed`].
+    /// See [`Message::missed`](super::Message::missed).
     pub fn missed(&self) -> u32 {
         self.missed
     }
@@ -126,6 +84,19 @@ pub(super) fn loan(words: &Words) -> Option<u32> {
 #[inline]
 pub(super) fn segment(words: &Words) -> Option<u64> {
     (words[0] & 0xff == BUFFER).then_some(words[1])
+}
+
+/// The descriptor of a sent buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SentBuffer {
+    /// The number of its loan.
+    pub(super) number: u32,
+    /// The segment's serial number, part of its name.
+    pub(super) segment: u64,
+    /// Bytes from the segment's start.
+    pub(super) offset: u64,
+    /// Length of the message in bytes.
+    pub(super) len: u64,
 }
 
 /// A message copied out of its slot, and checked.

@@ -176,7 +176,6 @@ mod error;
 #[cfg(all(test, loom))]
 #[path = "../models/fan_out.rs"]
 mod fan_out_models;
-mod futures;
 mod helper;
 mod interrupt;
 mod layout;
@@ -187,8 +186,6 @@ mod message;
 #[path = "../models/loans.rs"]
 mod models;
 mod object;
-mod opening;
-mod outlet;
 pub(crate) mod outside;
 mod publisher;
 mod receiver;
@@ -204,13 +201,10 @@ pub(crate) use layout::format;
 
 pub use borrower::Loan;
 pub use error::{ChannelError, RecvError, SendError, SendErrorKind, WaitAnyError};
-pub use futures::RecvFuture;
 pub use interrupt::Interrupter;
-pub use message::{Inline, Message, MAX_INLINE};
-pub use opening::ReceiverBuilder;
-pub use outlet::ReceiverState;
-pub use publisher::{Publisher, PublisherBuilder};
-pub use receiver::Receiver;
+pub use message::{Inline, MAX_INLINE};
+pub use publisher::{Publisher, PublisherBuilder, ReceiverState};
+pub use receiver::{Message, Receiver, ReceiverBuilder, RecvFuture};
 pub use ring::OnFull;
 pub use sender::{Sender, SenderBuilder};
 pub use wait_any::wait_any;

@@ -42,7 +42,6 @@ use super::layout::{self, Facts, Kind, DEFAULT_LOANS, DEFAULT_SLOTS, DEFAULT_SPI
 use super::meeting::{Meeting, Seat, MAX_SEATS};
 use super::message;
 use super::object::Object;
-use super::outlet::{Outlet, ReceiverState};
 use super::ring::{OnFull, Words};
 use crate::os::deadline::Deadline;
 use crate::os::name::{Name, Namespace};
@@ -192,6 +191,27 @@ impl PublisherBuilder {
     }
 }
 
+/// A snapshot of a receiver of a [`Publisher`](super::Publisher).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ReceiverState {
+    /// A random id, part of the name of the object that publisher and receiver share:
+    /// `{prefix}.{channel}.{id:016x}.branch`.
+    pub id: u64,
+    /// The rule for when it falls behind.
+    pub on_full: OnFull,
+    /// How many messages it may be behind.
+    pub capacity: usize,
+    /// How many messages wait for it. Unless the rule is [`OnFull::KeepLatest`], this includes the
+    /// last one received, until the receiver asks for the next.
+    pub waiting: usize,
+    /// How many buffers it holds, received or not.
+    pub lent: usize,
+    /// How many messages it has missed since it joined: those withdrawn, and those never sent to
+    /// it.
+    pub dropped: u64,
+}
+
 /// Sends messages to several receivers, up to [a number](PublisherBuilder::receivers) set at
 /// creation. They may join and leave at any time. See the [module documentation](super) for the
 /// lifetime of messages.
@@ -251,6 +271,87 @@ pub struct Publisher {
 enum Kept {
     Buffer(ShmBuf),
     Bytes(Words),
+}
+
+/// One receiver of a publisher.
+struct Outlet {
+    branch: Branch,
+    id: u64,
+    /// How many messages were not sent to it, modulo 2^32.
+    left_out: u32,
+    /// How many messages it did not get, including withdrawn ones.
+    dropped: u64,
+    /// `true` if this receiver gets the message being sent.
+    is_taker: bool,
+}
+
+impl Outlet {
+    /// Waits until a receiver with [`OnFull::Wait`] has room and, with `is_buffer`, a loan.
+    #[inline]
+    fn wait(&mut self, is_buffer: bool, budget: Duration, patience: Patience) -> Result<(), SendErrorKind> {
+        match self.branch.reserve(is_buffer, budget, patience) {
+            // The next send drops its branch.
+            Err(SendErrorKind::Disconnected) => {}
+            reserved => {
+                reserved?;
+                self.is_taker = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// Finds room without waiting, withdrawing a buffer for its loan if the receiver's rule says
+    /// so.
+    #[inline]
+    fn make_room(&mut self, is_buffer: bool) {
+        let branch = &mut self.branch;
+        let has_room = branch.is_ready() || branch.has_room();
+        self.is_taker = has_room && branch.has_loan(is_buffer);
+        if has_room && !self.is_taker && branch.on_full == OnFull::KeepLatest && branch.withdraw_buffer() {
+            self.dropped += 1;
+            self.is_taker = branch.has_loan(is_buffer);
+        }
+        if !self.is_taker {
+            self.leave_out();
+        }
+    }
+
+    /// Checks for room for the next message, and withdraws one if the receiver's rule says so.
+    #[inline]
+    fn look_for_room(&mut self) {
+        self.dropped += u64::from(self.branch.look_for_room());
+    }
+
+    #[cold]
+    fn leave_out(&mut self) {
+        self.left_out = self.left_out.wrapping_add(1);
+        self.dropped += 1;
+    }
+
+    #[inline]
+    fn lend(&mut self, place: (u64, u64, u64), buffer: ShmBuf) {
+        if self.is_taker {
+            self.branch.lend(place, buffer, self.left_out);
+        }
+    }
+
+    #[inline]
+    fn fill(&mut self, words: &Words) {
+        if self.is_taker {
+            self.branch.fill(&message::after(words, self.left_out));
+        }
+    }
+
+    fn state(&self) -> ReceiverState {
+        ReceiverState {
+            id: self.id,
+            on_full: self.branch.on_full,
+            capacity: self.branch.object.shared().capacity(),
+            waiting: self.branch.waiting(),
+            lent: self.branch.lent(),
+            dropped: self.dropped,
+        }
+    }
 }
 
 impl Publisher {
@@ -390,6 +491,41 @@ impl Publisher {
         self.outlets.iter_mut().for_each(|outlet| outlet.fill(words));
         self.ring();
         Ok(takers)
+    }
+
+    /// Sends a buffer to all receivers, and waits without blocking the thread for each receiver
+    /// that chose [`OnFull::Wait`](super::OnFull::Wait) and has no free slot. Works with any
+    /// executor. An error returns the buffer. If the future is dropped before it is ready, nothing
+    /// is sent, and the buffer is dropped with it.
+    ///
+    /// # Panics
+    ///
+    /// If the future is polled after completion.
+    ///
+    /// # Errors
+    ///
+    /// [`SendErrorKind::NoHelper`], and those of [`send`](Self::send) except
+    /// [`SendErrorKind::Interrupted`].
+    pub async fn send_async(&mut self, buffer: ShmBuf) -> Result<usize, SendError<ShmBuf>> {
+        branch::send(self, buffer, true, Self::try_send, Self::waited_for).await
+    }
+
+    /// Sends up to [`MAX_INLINE`](super::MAX_INLINE) bytes to all receivers, and waits as
+    /// [`send_async`](Self::send_async) does.
+    ///
+    /// # Panics
+    ///
+    /// If the future is polled after completion.
+    ///
+    /// # Errors
+    ///
+    /// [`SendErrorKind::NoHelper`], and those of [`send_bytes`](Self::send_bytes) except
+    /// [`SendErrorKind::Interrupted`].
+    pub async fn send_bytes_async(&mut self, bytes: &[u8]) -> Result<usize, SendErrorKind> {
+        let try_send = |publisher: &mut Self, message| {
+            publisher.try_send_bytes(message).map_err(|kind| SendError { kind, message })
+        };
+        branch::send(self, bytes, false, try_send, Self::waited_for).await.map_err(|error| error.kind)
     }
 
     #[inline]
@@ -655,7 +791,7 @@ impl Publisher {
 
     /// Returns the branch of the first receiver with [`OnFull::Wait`] that has no room or, for a
     /// buffer, no loan.
-    pub(super) fn waited_for(&mut self, is_buffer: bool) -> Option<&mut Branch> {
+    fn waited_for(&mut self, is_buffer: bool) -> Option<&mut Branch> {
         let mut branches = self.outlets.iter_mut().filter(|outlet| outlet.branch.on_full == OnFull::Wait);
         branches.find(|outlet| !outlet.branch.is_ready_for(is_buffer)).map(|outlet| &mut outlet.branch)
     }

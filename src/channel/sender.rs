@@ -100,7 +100,7 @@ impl SenderBuilder {
 /// Sends messages to one receiver, in this or another process. See the
 /// [module documentation](super) for the lifetime of messages.
 pub struct Sender {
-    pub(super) branch: Branch,
+    branch: Branch,
     provider: ProviderId,
     spin: Duration,
 }
@@ -270,6 +270,41 @@ impl Sender {
         } else {
             Ok(())
         }
+    }
+
+    /// Sends a buffer to the receiver, and waits for a free slot without blocking the thread. Works
+    /// with any executor. An error returns the buffer. If the future is dropped before it is ready,
+    /// nothing is sent, and the buffer is dropped with it.
+    ///
+    /// # Panics
+    ///
+    /// If the future is polled after completion.
+    ///
+    /// # Errors
+    ///
+    /// [`SendErrorKind::NoHelper`], and those of [`send`](Self::send) except
+    /// [`SendErrorKind::Interrupted`].
+    pub async fn send_async(&mut self, buffer: ShmBuf) -> Result<(), SendError<ShmBuf>> {
+        branch::send(self, buffer, true, Self::try_send, |sender, _| Some(&mut sender.branch)).await
+    }
+
+    /// Sends up to [`MAX_INLINE`](super::MAX_INLINE) bytes in the slot itself, and waits as
+    /// [`send_async`](Self::send_async) does.
+    ///
+    /// # Panics
+    ///
+    /// If the future is polled after completion.
+    ///
+    /// # Errors
+    ///
+    /// [`SendErrorKind::NoHelper`], and those of [`send_bytes`](Self::send_bytes) except
+    /// [`SendErrorKind::Interrupted`].
+    pub async fn send_bytes_async(&mut self, bytes: &[u8]) -> Result<(), SendErrorKind> {
+        let try_send =
+            |sender: &mut Self, message| sender.try_send_bytes(message).map_err(|kind| SendError { kind, message });
+        branch::send(self, bytes, false, try_send, |sender, _| Some(&mut sender.branch))
+            .await
+            .map_err(|error| error.kind)
     }
 
     #[inline]
