@@ -3,14 +3,13 @@
 #![forbid(unsafe_code)]
 
 use super::bell::Woken;
-use super::end::Sleeper;
 use super::error::{SendError, SendErrorKind};
-use super::interrupt::Interrupts;
 use super::layout::Shared;
 use super::lender::{Lender, Loans};
 use super::message::{self, SentBuffer};
 use super::object::Object;
 use super::ring::{self, OnFull, Ticket, Words};
+use super::sleeper::{Interrupts, Sleeper};
 use crate::error::OsError;
 use crate::os::barrier;
 use crate::os::deadline::Deadline;

@@ -17,7 +17,7 @@
 //! | S1, S2 | set bit 31 of the bell, clear bit 30; fence | H3 | if no task sleeps on it, or it was rung, take the waker and wake it |
 //! | S3 | if ready, return | H4 | sleep, if bells and count are what H1 and H2 read |
 //!
-//! [`Sleeper::arm`]: super::end::Sleeper::arm
+//! [`Sleeper::arm`]: super::sleeper::Sleeper::arm
 //!
 //! **No wake-up is lost.** The helper sleeps on each bell with the value that H2 read. At that time
 //! the bell may have been rung without its task having returned, so that there was no waker to
@@ -74,7 +74,7 @@
 #![forbid(unsafe_code)]
 
 use super::bell::{is_asleep, is_rung, LOOK_AGAIN};
-use super::end::End;
+use super::layout::MappedBell;
 use crate::error::OsError;
 use crate::os::deadline::Deadline;
 use crate::os::futex::{can_sleep_on_many, Futex, Words, MOST_WORDS};
@@ -116,7 +116,7 @@ struct Ends {
 
 /// An end that tasks have awaited, as its helper sees it.
 struct AwaitedEnd {
-    end: End,
+    end: MappedBell,
     waker: AtomicWaker,
     is_dropped: AtomicBool,
     /// Set once a second: the task has to check its ringer.
@@ -132,7 +132,7 @@ pub(super) struct Awaited {
 
 impl Awaited {
     /// Hands an end to a helper, and starts one if none has room.
-    pub(super) fn new(end: End) -> Result<Self, OsError> {
+    pub(super) fn new(end: MappedBell) -> Result<Self, OsError> {
         let (is_dropped, is_to_look) = (AtomicBool::new(false), AtomicBool::new(false));
         let this = Arc::new(AwaitedEnd { end, waker: AtomicWaker::new(), is_dropped, is_to_look });
         let mut helpers = HELPERS.get().lock();

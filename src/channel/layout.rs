@@ -3,7 +3,7 @@
 //! | object | name | created by | is |
 //! |---|---|---|---|
 //! | pair | `{channel}.channel` | the sender | a whole channel of one sender and one receiver |
-//! | meeting | `{channel}.channel` | the publisher | where receivers [join](super::meeting) the publisher |
+//! | meeting | `{channel}.channel` | the publisher | where receivers [join](super::object) the publisher |
 //! | branch | `{channel}.{id}.branch` | a receiver | the part shared by one receiver and the publisher |
 //!
 //! A pair and a branch are laid out alike:
@@ -25,16 +25,21 @@ use super::bell::Bell;
 use super::error::ChannelError;
 use super::ring::{OnFull, Slot};
 use crate::error::OsError;
+use crate::os::deadline::Deadline;
 use crate::os::foreign::{Foreign, ObjectError};
+use crate::os::fork;
+use crate::os::futex::Futex;
 use crate::os::locks::LockFile;
 use crate::os::mapping::{Access, Mapping};
 use crate::os::name::{is_part, Name, Namespace, MAX_PART};
 use crate::os::posix::{page_size, round_to_pages, PAGE};
 use crate::protocol::control::{CHANNEL_MAGIC, CLOSED, OPEN, OWNER_BYTE};
 use crate::protocol::ids::ProviderId;
+use crate::sync::{self, fence, fence_after_rmw};
 use std::mem::size_of;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The version of the layout and of its protocol.
@@ -54,6 +59,9 @@ pub(super) const DEFAULT_SPIN: Duration = Duration::from_micros(20);
 /// The extra slot holds the message received last, whose slot is freed only on the next receive.
 /// Where messages are withdrawn, it holds a new message until the oldest is withdrawn.
 pub(super) const EXTRA_SLOTS: usize = 1;
+
+/// The maximum number of receivers of a publisher.
+pub(super) const MAX_SEATS: usize = 64;
 
 /// A value in a cache line of its own.
 #[repr(C, align(64))]
@@ -104,7 +112,7 @@ impl Facts {
 pub(super) struct What {
     magic: AtomicU64,
     version: AtomicU32,
-    state: crate::sync::AtomicU32,
+    state: sync::AtomicU32,
     provider: AtomicU64,
     slots: AtomicU32,
     loans: AtomicU32,
@@ -118,7 +126,7 @@ impl What {
     /// The first line of a finished object in private memory, for the models.
     #[cfg(all(test, loom))]
     pub(super) fn finished() -> Self {
-        Self { state: crate::sync::AtomicU32::new(OPEN), ..Self::default() }
+        Self { state: sync::AtomicU32::new(OPEN), ..Self::default() }
     }
 
     /// Returns the first line of an object, or of a copy of one.
@@ -152,7 +160,7 @@ impl What {
 
     /// Marks the object as closed: no further process may join.
     pub(super) fn close(&self) {
-        // Release: partner of the Acquire in `is_closed`. (A publisher also fences, see `meeting`.)
+        // Release: partner of the Acquire in `is_closed`. (A publisher also fences, see `object`.)
         self.state.store(CLOSED, Ordering::Release);
     }
 
@@ -238,6 +246,91 @@ pub(super) struct Header {
 
 #[cfg(not(all(test, loom)))]
 const _: () = assert!(size_of::<Header>() == 256);
+
+/// The object. Atomics only: another process may write at any time.
+#[repr(C)]
+pub(super) struct MeetingHeader {
+    what: Line<What>,
+    arrivals: Line<Futex>,
+    seats: [SeatWords; MAX_SEATS],
+}
+
+#[repr(C)]
+struct SeatWords {
+    refused: sync::AtomicU32,
+    branch: sync::AtomicU64,
+}
+
+#[cfg(not(all(test, loom)))]
+const _: () = assert!(size_of::<MeetingHeader>() <= PAGE && size_of::<SeatWords>() == 16);
+
+impl MeetingHeader {
+    /// A header in private memory, for the models.
+    #[cfg(all(test, loom))]
+    pub(super) fn open() -> Self {
+        let seat = |_| SeatWords { refused: sync::AtomicU32::new(0), branch: sync::AtomicU64::new(0) };
+        let (what, arrivals) = (Line(What::finished()), Line(Futex::new(0)));
+        Self { what, arrivals, seats: std::array::from_fn(seat) }
+    }
+
+    /// Describes and finishes a new object.
+    pub(super) fn start(&self, facts: &Facts) {
+        self.what.0.describe(facts);
+        self.what.0.finish();
+    }
+
+    /// Returns the number of receivers that have joined so far (P1).
+    #[inline]
+    pub(super) fn arrivals(&self) -> u32 {
+        // SeqCst: partner of R4.
+        self.arrivals.0.load(Ordering::SeqCst)
+    }
+
+    /// Returns the id of the branch last announced at a seat (P2).
+    pub(super) fn branch(&self, at: usize) -> u64 {
+        // Acquire: partner of the Release in R3.
+        self.seats[at].branch.load(Ordering::Acquire)
+    }
+
+    /// Announces a branch (R3, R4). Returns `false` if the publisher has closed the channel (R5).
+    pub(super) fn announce(&self, at: usize, branch: u64) -> bool {
+        self.seats[at].refused.store(0, Ordering::Relaxed);
+        self.seats[at].branch.store(branch, Ordering::Release); // R3
+        self.arrivals.0.fetch_add(1, Ordering::SeqCst); // R4, partner of P1
+        fence_after_rmw(); // partner: the fence in `close`
+        self.arrivals.0.wake();
+        !self.what.0.is_closed()
+    }
+
+    /// Sleeps until a receiver joins beyond the `known` ones.
+    pub(super) fn wait_for_another(&self, known: u32, deadline: Option<Deadline>) {
+        self.arrivals.0.sleep_while(known, deadline);
+    }
+
+    /// Lets no further receiver join (C1).
+    pub(super) fn close(&self) {
+        self.what.0.close();
+        fence(Ordering::SeqCst); // partner: the fence in `announce`
+    }
+
+    /// Records the error number for which the receiver on a seat cannot be connected now. Returns
+    /// `true` unless the receiver has yet to read the previous one (P3').
+    pub(super) fn refuse(&self, at: usize, errno: i32) -> bool {
+        // Relaxed, here and in the two methods below: it says nothing about other memory.
+        self.seats[at].refused.swap(errno as u32, Ordering::Relaxed) == 0
+    }
+
+    /// Returns why the publisher's last try to connect the receiver on a seat failed.
+    #[inline]
+    pub(super) fn refusal(&self, at: usize) -> Option<i32> {
+        Some(self.seats[at].refused.load(Ordering::Relaxed) as i32).filter(|&errno| errno != 0)
+    }
+
+    /// Clears the refusal, once the receiver on a seat has read it.
+    pub(super) fn forget_refusal(&self, at: usize) {
+        self.seats[at].refused.store(0, Ordering::Relaxed);
+    }
+}
 
 /// Converts an object's error to the channel's error.
 pub(super) fn not_a_channel(error: ObjectError) -> ChannelError {
@@ -400,7 +493,7 @@ impl Shared {
 
     /// Returns the words of the returns.
     #[inline]
-    pub(super) fn returns(&self) -> &[crate::sync::AtomicU64] {
+    pub(super) fn returns(&self) -> &[sync::AtomicU64] {
         // SAFETY: the words follow the slots, and a slot is a multiple of a word.
         unsafe { self.part(returns_offset(self.slots), self.loans) }
     }
@@ -445,5 +538,52 @@ impl Shared {
             self.had_receiver.store(true, Ordering::Relaxed);
         }
         is_new
+    }
+}
+
+/// A bell and its mapping.
+#[derive(Clone)]
+pub(super) struct MappedBell {
+    shared: Arc<Shared>,
+    bell: fn(&Shared) -> &Bell,
+    fork_epoch: u64,
+}
+
+impl MappedBell {
+    pub(super) fn new(shared: &Arc<Shared>, bell: fn(&Shared) -> &Bell) -> Self {
+        Self { shared: shared.clone(), bell, fork_epoch: fork::epoch() }
+    }
+
+    pub(super) fn bell(&self) -> &Bell {
+        (self.bell)(&self.shared)
+    }
+
+    /// Returns `true` in the process that created the end, and `false` in a forked child.
+    pub(super) fn is_ours(&self) -> bool {
+        self.fork_epoch == fork::epoch()
+    }
+}
+
+/// The object, mapped.
+pub(super) struct Page(Mapping);
+
+impl Page {
+    pub(super) fn new(mapping: Mapping) -> Self {
+        assert!(mapping.len() >= size_of::<MeetingHeader>());
+        Self(mapping)
+    }
+
+    #[inline]
+    pub(super) fn header(&self) -> &MeetingHeader {
+        // SAFETY: the mapping is page-aligned, at least a page long (`new` asserts it) and lives as long as `self`; all processes access the header by atomics of
+        // the same width.
+        unsafe { self.0.base().cast::<MeetingHeader>().as_ref() }
+    }
+
+    /// Wakes the publisher if it sleeps until a receiver joins. The caller is in the publisher's
+    /// process.
+    pub(super) fn rouse(&self) {
+        self.header().arrivals.0.fetch_add(1, Ordering::SeqCst);
+        self.header().arrivals.0.wake();
     }
 }

@@ -170,17 +170,13 @@ mod awaiting_models;
 mod bell;
 mod borrower;
 mod branch;
-mod counted;
-mod end;
 mod error;
 #[cfg(all(test, loom))]
 #[path = "../models/fan_out.rs"]
 mod fan_out_models;
 mod helper;
-mod interrupt;
 mod layout;
 mod lender;
-mod meeting;
 mod message;
 #[cfg(all(test, loom))]
 #[path = "../models/loans.rs"]
@@ -191,6 +187,7 @@ mod publisher;
 mod receiver;
 mod ring;
 mod sender;
+mod sleeper;
 mod wait_any;
 #[cfg(all(test, loom))]
 #[path = "../models/withdrawal.rs"]
@@ -201,10 +198,10 @@ pub(crate) use layout::format;
 
 pub use borrower::Loan;
 pub use error::{ChannelError, RecvError, SendError, SendErrorKind, WaitAnyError};
-pub use interrupt::Interrupter;
 pub use message::{Inline, MAX_INLINE};
 pub use publisher::{Publisher, PublisherBuilder, ReceiverState};
 pub use receiver::{Message, Receiver, ReceiverBuilder, RecvFuture};
 pub use ring::OnFull;
 pub use sender::{Sender, SenderBuilder};
+pub use sleeper::Interrupter;
 pub use wait_any::wait_any;

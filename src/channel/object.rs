@@ -6,18 +6,104 @@
 //! A name is reused when a sender exits and its successor starts. So a dead sender's object is
 //! removed only under its lock (see `remove_dead`), and a sender removes its own name before it
 //! releases the lock.
+//!
+//! # A publisher's object
+//!
+//! The object through which the receivers of a publisher and the publisher discover each other.
+//!
+//! A publisher's object has a *seat* for each possible receiver. A receiver takes a seat by locking
+//! its byte, creates a [branch](super::layout) of its own, and writes the branch's id at its seat.
+//! The publisher connects the receiver by opening the branch, before it next sends or when it is
+//! asked for its receivers. A new receiver has a new branch, so nothing of a previous one needs
+//! cleaning up; and only its receiver and the publisher map a branch, so no receiver can write to
+//! another's.
+//!
+//! ```text
+//!   offset 0      what it is (see `layout`)
+//!   offset 64     the number of receivers that have joined: the publisher sleeps on it
+//!   offset 128    64 seats of 16 bytes: why the publisher cannot connect the receiver, and the
+//!                 branch's id
+//!
+//!   locked bytes (exclusive OFD locks):
+//!     0 the publisher, as long as it exists
+//!     2 + n the receiver on seat n, as long as its end exists or anything that it received is read
+//! ```
+//!
+//! # States of a seat
+//!
+//! | state | its byte | the publisher has | leaves it by |
+//! |---|---|---|---|
+//! | free | unlocked | nothing, or what a dead receiver has left | R1 |
+//! | announced | locked | nothing | the publisher, which connects or refuses the receiver; the receiver, which leaves or dies |
+//! | connected | locked | the branch: a descriptor, two mappings | the receiver, which closes or dies |
+//! | read | locked | the loans, with descriptor and mappings | the drop of the last message that the receiver received; its death |
+//!
+//! A closed receiver keeps its seat while any of its messages is read, because the publisher keeps
+//! the descriptor and the mappings to learn of returned loans. So the seats bound what all
+//! receivers together, closed ones included, cost the publisher.
+//!
+//! # A receiver joins
+//!
+//! An unconnected receiver sleeps on the bell of its own branch, as a connected one does. No thread
+//! holds that bell before P4, so until then the kernel does not ring it for a dead publisher: the
+//! receiver checks the publisher's lock before it sleeps, then once a second (see `bell`).
+//!
+//! | step | receiver | what is left if it dies here |
+//! |---|---|---|
+//! | R1 | lock the byte of a free seat; remove the branch last announced there, if its receiver was killed | nothing |
+//! | R2 | create the branch: its locks, its bell, an empty ring | a branch without locks: for a sweep |
+//! | R3 | write the branch's id at the seat: Release | the same; the publisher opens it once, and finds it dead |
+//! | R4 | increment the count: SeqCst; full fence; wake | the same |
+//! | R5 | if the channel is closed or the publisher's lock is free, undo it all | the same |
+//!
+//! | step | publisher | what its receiver learns if the publisher dies here |
+//! |---|---|---|
+//! | P1 | check whether the count has changed: one load in each call | `Disconnected`, by a check, within a second |
+//! | P2 | read the ids of all seats: Acquire, partner of R3 | the same |
+//! | P3 | open each branch not seen before | the same |
+//! | P3' | or, if the system refuses, write the error number to the seat, note how many messages were sent, and try again later | [`NotConnected`](super::RecvError::NotConnected), within a second; then the same |
+//! | P4 | hold the branch's bell: the receiver is connected. Once: a bell that was held is not held again. Its place in the robust list was reserved with the seat | `Disconnected`, at once: the kernel rings |
+//! | P5 | send it the history, and ring | the same, after what was sent |
+//!
+//! P4 and P5 are W1 to W5 of `bell` for the first message. A refused receiver is not rung, because
+//! the publisher has no branch to ring in.
+//!
+//! A message whose `send` begins after `open` has returned finds the count changed, so the receiver
+//! gets it: if all seats seem taken when the publisher reaches its seat (P3), the publisher drops
+//! the branches of receivers that have left by then, including previous ones of that seat.
+//!
+//! # The publisher closes
+//!
+//! | step | publisher | an unconnected receiver, if the publisher dies here |
+//! |---|---|---|
+//! | C1 | store that it is closed; full fence | `Disconnected`, by a check, within a second |
+//! | C2 | close each connected branch: its bell says that the publisher has left | the same |
+//! | C3 | open each announced branch not seen before, and close it too | the same; at once if its branch was closed |
+//! | C4 | release the lock | |
+//!
+//! One of the fences of R4 and C1 comes first, so either R5 finds the channel closed, or C3 finds
+//! the receiver's id. If C3 cannot open a branch, its receiver finds the lock free.
+//!
+//! # Garbage
+//!
+//! Any process of the same user can write here, even by accident.
+//!
+//! | damaged | effect |
+//! |---|---|
+//! | the count, an id | a receiver whose id is at another seat too is connected once. Otherwise the publisher looks for branches that do not exist, or overlooks a new receiver. Branches already open are safe: the publisher keeps its own list, and opens none twice, whatever seats name it and whatever its bell says |
+//! | the reason for a refusal | a connected receiver does not notice. An unconnected one gets an error, and continues to wait |
+//! | the header | new receivers are refused |
 
 use super::bell::Bell;
 use super::error::ChannelError;
-use super::layout::{not_a_channel, size, Facts, Found, Kind, Shared};
-use super::meeting::Seat;
+use super::layout::{not_a_channel, size, Facts, Found, Kind, MeetingHeader, Page, Shared, MAX_SEATS};
 use super::ring::OnFull;
 use crate::os::fork;
 use crate::os::locks::{LockFile, LOCK};
 use crate::os::mapping::Mapping;
 use crate::os::name::{Link, Name};
-use crate::os::posix::{effective_uid, round_to_pages};
-use crate::os::robust_list::{self, Failed, Listed, MAX_BELLS};
+use crate::os::posix::{effective_uid, round_to_pages, PAGE};
+use crate::os::robust_list::{self, Failed, Listed, Places, MAX_BELLS};
 use crate::os::segment::Locked;
 use crate::protocol::control::{CHANNEL_MAGIC, OWNER_BYTE, RECEIVER_BYTE};
 use crate::protocol::dead::{remove_dead, Removal};
@@ -273,5 +359,136 @@ impl Facts {
     /// Returns the facts of a pair.
     pub(super) fn of_pair(provider: ProviderId, slots: usize, loans: usize) -> Self {
         Self { kind: Kind::Pair, provider, slots, loans, seats: 1, on_full: OnFull::Wait, may_wait: true }
+    }
+}
+
+/// The byte that the receiver on the first seat locks.
+const SEATS_BYTE: usize = 2;
+
+/// One side's end of the publisher's object.
+pub(super) struct Meeting {
+    /// The publisher's: reserved places in the robust list for the bells of the branches.
+    _places: Option<Places>,
+    page: Arc<Page>,
+    fork_epoch: u64,
+    seats: usize,
+    /// The receiver's: the byte of its seat.
+    taken: Option<usize>,
+    /// The publisher's name, removed before its lock is released.
+    _link: Option<Link>,
+    locks: LockFile,
+}
+
+/// A seat of a publisher's object.
+#[derive(Clone)]
+pub(super) struct Seat {
+    meeting: Arc<Meeting>,
+    at: usize,
+}
+
+impl Meeting {
+    /// Creates the object for the publisher.
+    pub(super) fn create(name: &Name, facts: &Facts) -> Result<Self, ChannelError> {
+        let places = Places::take(facts.seats).map_err(|failed| not_listed(failed, name))?;
+        let (mapping, link, locks) = make(name, PAGE, 0o600)?;
+        let (page, _places, _link) = (Arc::new(Page::new(mapping)), Some(places), Some(link));
+        let this = Self { _places, page, fork_epoch: fork::epoch(), seats: facts.seats, taken: None, _link, locks };
+        this.header().start(facts);
+        Ok(this)
+    }
+
+    /// Returns a receiver's end of an object that was found.
+    pub(super) fn of_receiver(found: Found) -> Self {
+        let seats = found.facts.seats.min(MAX_SEATS);
+        let Found { mapping, locks, .. } = found;
+        let page = Arc::new(Page::new(mapping));
+        Self { _places: None, page, fork_epoch: fork::epoch(), seats, taken: None, _link: None, locks }
+    }
+
+    #[inline]
+    pub(super) fn header(&self) -> &MeetingHeader {
+        self.page.header()
+    }
+
+    /// Returns the mapping, for callers that need it longer than this end lives.
+    pub(super) fn page(&self) -> &Arc<Page> {
+        &self.page
+    }
+
+    /// Takes a free seat, for a receiver (R1). Returns `None` if there is none.
+    pub(super) fn take_seat(mut self, name: &Name) -> Result<Option<Seat>, ChannelError> {
+        for at in 0..self.seats {
+            if self.locks.try_lock(SEATS_BYTE + at).map_err(|error| name.error(LOCK, 0, error))? {
+                self.taken = Some(SEATS_BYTE + at);
+                return Ok(Some(Seat { meeting: Arc::new(self), at }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns `true` if the publisher's process is alive and the publisher not dropped. For the
+    /// receiver.
+    pub(super) fn has_publisher(&self) -> bool {
+        // Outstanding loans do not keep this lock, and other receivers cannot write to it.
+        self.locks.is_locked(OWNER_BYTE)
+    }
+
+    /// Returns the publisher's seats, and the id of the branch last announced at each (P2).
+    pub(super) fn announced<'a>(self: &'a Arc<Self>) -> impl Iterator<Item = (Seat, u64)> + 'a {
+        (0..self.seats).map(move |at| (Seat { meeting: self.clone(), at }, self.header().branch(at)))
+    }
+
+    /// Returns `true` in the process that created or opened the object, and `false` in a forked
+    /// child.
+    #[inline]
+    pub(super) fn is_ours(&self) -> bool {
+        self.fork_epoch == fork::epoch()
+    }
+}
+
+impl Drop for Meeting {
+    fn drop(&mut self) {
+        // Explicitly, not by closing the file: a child that another thread has just started holds a
+        // copy of the descriptor until it calls `exec`.
+        let _ = self.taken.map(|byte| self.locks.unlock(byte));
+    }
+}
+
+impl Seat {
+    /// Returns the seat's number.
+    pub(super) fn at(&self) -> usize {
+        self.at
+    }
+
+    /// Returns the branch last announced here.
+    pub(super) fn branch(&self) -> Option<u64> {
+        Some(self.meeting.header().branch(self.at)).filter(|&id| id != 0)
+    }
+
+    /// Announces the receiver's branch (R3, R4). Returns `false` if the publisher has closed the
+    /// channel (R5).
+    pub(super) fn announce(&self, branch: u64) -> bool {
+        self.meeting.header().announce(self.at, branch)
+    }
+
+    /// See [`MeetingHeader::refuse`].
+    pub(super) fn refuse(&self, errno: i32) -> bool {
+        self.meeting.header().refuse(self.at, errno)
+    }
+
+    /// See [`MeetingHeader::refusal`].
+    #[inline]
+    pub(super) fn refusal(&self) -> Option<i32> {
+        self.meeting.header().refusal(self.at)
+    }
+
+    /// See [`MeetingHeader::forget_refusal`].
+    pub(super) fn forget_refusal(&self) {
+        self.meeting.header().forget_refusal(self.at);
+    }
+
+    /// See [`Meeting::has_publisher`].
+    pub(super) fn has_publisher(&self) -> bool {
+        self.meeting.has_publisher()
     }
 }

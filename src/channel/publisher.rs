@@ -30,19 +30,20 @@
 //! goes on asking the lender for what a closed receiver still reads, and reclaims everything from a
 //! dead one once its lock is free (see `lender`). That also recovers a message sent while the
 //! receiver closed. A closed receiver keeps its seat until its last message is dropped, so there
-//! are never more branches with loans than seats (see `meeting`). A killed receiver's branch keeps
+//! are never more branches with loans than seats (see `object`). A killed receiver's branch keeps
 //! its name until the next receiver takes the seat, the publisher is dropped, or a sweep.
 
 #![forbid(unsafe_code)]
 
 use super::branch::{self, Branch, Patience};
 use super::error::{ChannelError, SendError, SendErrorKind};
-use super::interrupt::{Asleep, Interrupter, Interrupts};
-use super::layout::{self, Facts, Kind, DEFAULT_LOANS, DEFAULT_SLOTS, DEFAULT_SPIN, EXTRA_SLOTS, MAX_LOANS, MAX_SLOTS};
-use super::meeting::{Meeting, Seat, MAX_SEATS};
+use super::layout::{
+    self, Facts, Kind, DEFAULT_LOANS, DEFAULT_SLOTS, DEFAULT_SPIN, EXTRA_SLOTS, MAX_LOANS, MAX_SEATS, MAX_SLOTS,
+};
 use super::message;
-use super::object::Object;
+use super::object::{Meeting, Object, Seat};
 use super::ring::{OnFull, Words};
+use super::sleeper::{Asleep, Interrupter, Interrupts};
 use crate::os::deadline::Deadline;
 use crate::os::name::{Name, Namespace};
 use crate::os::posix::{effective_uid, has_heap};

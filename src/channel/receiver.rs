@@ -4,14 +4,12 @@
 
 use super::bell::Woken;
 use super::borrower::{memory_bell, Borrower, Loan, MappedSegments};
-use super::end::Sleeper;
 use super::error::{ChannelError, RecvError};
-use super::interrupt::{Interrupter, Interrupts};
 use super::layout::{self, not_a_channel, Facts, Found, Kind, Shared, DEFAULT_SPIN, EXTRA_SLOTS, MAX_LOANS, MAX_SLOTS};
-use super::meeting::Meeting;
 use super::message::{self, Carried, Inline};
-use super::object::Object;
+use super::object::{Meeting, Object};
 use super::ring::{self, OnFull, Ticket, Words};
+use super::sleeper::{Interrupter, Interrupts, Sleeper};
 use crate::error::OsError;
 use crate::os::deadline::Deadline;
 use crate::os::name::Name;
@@ -165,7 +163,7 @@ impl ReceiverBuilder {
         Object::found(found, None).join(name)
     }
 
-    /// Takes a seat of a publisher (see `meeting`).
+    /// Takes a seat of a publisher (see `object`).
     fn take_a_seat(
         &self,
         found: Found,

@@ -4,12 +4,12 @@
 
 use super::branch::{self, Branch, Patience};
 use super::error::{ChannelError, SendError, SendErrorKind};
-use super::interrupt::{Interrupter, Interrupts};
 use super::layout::{
     self, Facts, DEFAULT_LOANS, DEFAULT_SLOTS, DEFAULT_SPIN, EXTRA_SLOTS, MAX_LOANS, MAX_SLOTS, MIN_SLOTS,
 };
 use super::message;
 use super::object::Object;
+use super::sleeper::{Interrupter, Interrupts};
 use crate::os::deadline::Deadline;
 use crate::os::posix::is_object_mode;
 use crate::owner::buf::ShmBuf;
