@@ -16,18 +16,13 @@ use crate::protocol::control::{control_name, segment_name, View, MAX_SEGMENTS, R
 use crate::protocol::ids::ProviderId;
 use crate::protocol::sweep::{sweep_after_reading, TEARDOWN};
 use crate::sync::light_barrier;
+use counted::{Counted, Owned};
 use std::fmt;
 use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
-
-use counted::Counted;
-#[cfg(all(test, loom))]
-pub(super) use counted::Owned;
-#[cfg(not(all(test, loom)))]
-use counted::Owned;
 
 /// The receiver's side of all its loans: returns them. When the receiver and the last message that
 /// it received are dropped, it removes the objects of a dead provider (see `sweep`).
@@ -319,7 +314,7 @@ impl fmt::Debug for Loan {
     }
 }
 
-mod counted {
+pub(super) mod counted {
     //! A reference count that costs nothing to increment: only its owner increments it, in private
     //! memory, and others decrement it.
     //!

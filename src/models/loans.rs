@@ -2,7 +2,7 @@
 //! and no wake-up is lost.
 
 use super::bell::{Bell, Look, Woken};
-use super::borrower::Owned;
+use super::borrower::counted::Owned;
 use super::lender::Loans;
 use super::ring::{self, Slot, Ticket, Words, WORDS};
 use crate::sync::{fence, AtomicU64, Ordering};
