@@ -345,14 +345,14 @@ pub(super) mod counted {
     pub(in crate::channel) struct Owned<T> {
         inner: NonNull<Inner<T>>,
         /// The number of loans made.
-        lent: u64,
+        loans: u64,
     }
 
     /// One loan, which keeps the value alive.
     pub(in crate::channel) struct Counted<T>(NonNull<Inner<T>>);
 
     // SAFETY: the value is shared and may be dropped in another thread, as with `Arc<T>`, hence the
-    // same bounds; `left` is atomic, and `lent` changes only through `&mut`.
+    // same bounds; `left` is atomic, and `loans` changes only through `&mut`.
     unsafe impl<T: Send + Sync> Send for Owned<T> {}
     // SAFETY: a shared `Owned` only gives out `&T`, which `T: Sync` allows.
     unsafe impl<T: Send + Sync> Sync for Owned<T> {}
@@ -365,13 +365,13 @@ pub(super) mod counted {
     impl<T> Owned<T> {
         pub(in crate::channel) fn new(value: T) -> Self {
             let inner = Box::new(Inner { left: AtomicU64::new(BIAS), value });
-            Self { inner: NonNull::from(Box::leak(inner)), lent: 0 }
+            Self { inner: NonNull::from(Box::leak(inner)), loans: 0 }
         }
 
         /// Makes a loan.
         #[inline]
         pub(in crate::channel) fn lend(&mut self) -> Counted<T> {
-            self.lent += 1;
+            self.loans += 1;
             Counted(self.inner)
         }
     }
@@ -416,7 +416,7 @@ pub(super) mod counted {
     impl<T> Drop for Owned<T> {
         fn drop(&mut self) {
             // SAFETY: the owner owns all but one for each loan, and is not used again.
-            unsafe { give_up(self.inner, BIAS - self.lent) };
+            unsafe { give_up(self.inner, BIAS - self.loans) };
         }
     }
 

@@ -310,8 +310,8 @@ impl Branch {
     }
 
     /// Returns how many buffers are on loan to the receiver, received or not.
-    pub(super) fn lent(&self) -> usize {
-        self.lender.lent()
+    pub(super) fn loaned(&self) -> usize {
+        self.lender.loaned()
     }
 
     /// Closes the branch: the receiver gets `Disconnected` after the last message.

@@ -357,11 +357,11 @@ pub(super) fn branch_name(names: &Namespace, channel: &str, id: u64) -> Name {
 /// Returns the size in bytes of an object with `slots` slots (including the extra one) and `loans`
 /// loans.
 pub(super) fn size(slots: usize, loans: usize) -> usize {
-    lent_offset(slots, loans) + words(loans)
+    loan_words_offset(slots, loans) + words(loans)
 }
 
 /// Returns the offset of the words of the loans. The two sides never write the same line.
-fn lent_offset(slots: usize, loans: usize) -> usize {
+fn loan_words_offset(slots: usize, loans: usize) -> usize {
     returns_offset(slots) + words(loans)
 }
 
@@ -436,7 +436,7 @@ pub(super) struct Shared {
     slots: usize,
     loans: usize,
     /// The offset of the words of the loans.
-    lent_at: usize,
+    loan_words_at: usize,
     /// See [`has_had_receiver`](Self::has_had_receiver). Private to this process, unlike the bell.
     had_receiver: AtomicBool,
 }
@@ -452,7 +452,7 @@ impl Shared {
         let Facts { slots, loans, .. } = *facts;
         // A branch is created by its receiver.
         let had_receiver = AtomicBool::new(facts.kind == Kind::Branch);
-        Self { mapping, slots, loans, lent_at: lent_offset(slots, loans), had_receiver }
+        Self { mapping, slots, loans, loan_words_at: loan_words_offset(slots, loans), had_receiver }
     }
 
     pub(super) fn header(&self) -> &Header {
@@ -500,9 +500,9 @@ impl Shared {
 
     /// Returns a word for each loan: see [`outside`](super::outside).
     #[inline]
-    pub(super) fn lent(&self) -> &[AtomicU64] {
+    pub(super) fn loan_words(&self) -> &[AtomicU64] {
         // SAFETY: the words follow the returns and begin with a line.
-        unsafe { self.part(self.lent_at, self.loans) }
+        unsafe { self.part(self.loan_words_at, self.loans) }
     }
 
     /// Returns the number of returns that the sender has read.

@@ -256,7 +256,7 @@ impl Lender {
     /// this.
     #[inline]
     pub(super) fn put(&self, number: u32, ticket: u64, buffer: ShmBuf) {
-        outside::note(self.shared.lent(), number as usize, ticket, buffer.len());
+        outside::note(self.shared.loan_words(), number as usize, ticket, buffer.len());
         self.loans.put(number, buffer.into_chunk());
     }
 
@@ -277,7 +277,7 @@ impl Lender {
     }
 
     /// Returns how many buffers are out.
-    pub(super) fn lent(&self) -> usize {
+    pub(super) fn loaned(&self) -> usize {
         self.loans.lock().out() as usize
     }
 
@@ -312,7 +312,7 @@ impl Lender {
 
     #[inline]
     fn strike(&self, number: usize) {
-        outside::strike(self.shared.lent(), number);
+        outside::strike(self.shared.loan_words(), number);
     }
 
     /// Notes that the sender is closed.
@@ -354,14 +354,14 @@ impl Lends for Lender {
     }
 
     fn reclaim(&self) -> usize {
-        if self.lent() == 0 || !self.is_nobody_reading() {
+        if self.loaned() == 0 || !self.is_nobody_reading() {
             return 0;
         }
         self.loans.lock().take_all(|number| self.strike(number), |chunk| drop(Self::handle(chunk)))
     }
 
     fn is_over(&self) -> bool {
-        self.is_closed() && self.lent() == 0
+        self.is_closed() && self.loaned() == 0
     }
 }
 
@@ -462,7 +462,7 @@ mod tests {
         numbers.borrow_mut().clear();
         lender.fetch(&mut numbers.borrow_mut());
         assert_eq!(*numbers.borrow(), [0, 2]);
-        assert_eq!((lender.lent(), other.lent()), (2, LOANS));
+        assert_eq!((lender.loaned(), other.loaned()), (2, LOANS));
         assert_eq!(scene.provider.stats().bytes_in_use, (2 + LOANS) * 64);
     }
 

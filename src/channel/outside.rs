@@ -72,7 +72,7 @@ pub(crate) struct Traffic {
     /// The number of messages not sent, as of the last one that was sent.
     pub(crate) left_out: u32,
     /// The buffers that the receiver holds, received or not.
-    pub(crate) lent: Vec<Lent>,
+    pub(crate) loaned: Vec<Loaned>,
 }
 
 /// Reads the object's state. `len` is its length in bytes.
@@ -106,7 +106,7 @@ fn traffic(file: &File, name: &Name, facts: &Facts) -> Result<Traffic, ChannelEr
     let left_out = place.map_or(0, |(ticket, words)| message::place(ticket, &words).wrapping_sub(ticket as u32));
     // The extra slot may hold a message too.
     let waiting = ring::waiting(slots).min(shared.capacity());
-    Ok(Traffic { sent, waiting, left_out, lent: all(&shared) })
+    Ok(Traffic { sent, waiting, left_out, loaned: all(&shared) })
 }
 
 /// The bits of a word that hold 1 + the length.
@@ -117,7 +117,7 @@ const _: () = assert!((LONGEST as u64) < LENGTHS - 1);
 
 /// A buffer on loan to a receiver, as seen by an observer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Lent {
+pub(crate) struct Loaned {
     /// The number of its loan.
     pub(crate) number: u32,
     /// Distinguishes this loan from earlier ones of this number, except for one in 2^27.
@@ -144,16 +144,16 @@ pub(super) fn strike(words: &[AtomicU64], number: usize) {
 
 /// Returns the loans that are out, from a copy of the object. A loan that begins or ends while the
 /// copy is made may be missing or included; one that the receiver keeps throughout is included.
-pub(super) fn all(copy: &Shared) -> Vec<Lent> {
-    let words = copy.lent();
+pub(super) fn all(copy: &Shared) -> Vec<Loaned> {
+    let words = copy.loan_words();
     let read = copy.returns_read().load(Ordering::Relaxed);
     // Bounded: there are at most as many returns as words. The copy is private.
     let unread = (0..words.len() as u64).map_while(|ahead| ring::returned(copy.returns(), read.wrapping_add(ahead)));
     unread.for_each(|number| strike(words, number as usize));
-    let lent = |(number, word): (u32, &AtomicU64)| {
+    let loaned = |(number, word): (u32, &AtomicU64)| {
         let word = word.load(Ordering::Relaxed);
         let len = (word % LENGTHS).checked_sub(1)?;
-        (len <= LONGEST as u64).then_some(Lent { number, word, len })
+        (len <= LONGEST as u64).then_some(Loaned { number, word, len })
     };
-    (0..).zip(words).filter_map(lent).collect()
+    (0..).zip(words).filter_map(loaned).collect()
 }

@@ -349,7 +349,7 @@ impl Outlet {
             on_full: self.branch.on_full,
             capacity: self.branch.object.shared().capacity(),
             waiting: self.branch.waiting(),
-            lent: self.branch.lent(),
+            lent: self.branch.loaned(),
             dropped: self.dropped,
         }
     }
@@ -594,7 +594,7 @@ impl Publisher {
         let (here, gone): (_, Vec<_>) = std::mem::take(&mut self.outlets).into_iter().partition(is_here);
         self.outlets = here;
         for outlet in gone {
-            event!(info, channel = self.channel, receiver = outlet.id, lent = outlet.branch.lent(), "receiver gone");
+            event!(info, channel = self.channel, receiver = outlet.id, lent = outlet.branch.loaned(), "receiver gone");
             outlet.branch.close();
         }
         // The publisher may have slept on a dropped receiver's bell, and would keep it mapped.

@@ -213,13 +213,13 @@ impl Sender {
         if found != expected {
             return fail(SendErrorKind::OtherProvider { found, expected }, message);
         }
-        let (branch, lent, place) = (&mut self.branch, message.len(), message.place());
+        let (branch, len, place) = (&mut self.branch, message.len(), message.place());
         let number = branch.lend(place, message, 0);
         branch.ring();
         branch.look_for_room();
         let is_left = branch.is_left();
         branch.collect_some();
-        match number.filter(|_| is_left).and_then(|number| branch.take_back(number, lent)) {
+        match number.filter(|_| is_left).and_then(|number| branch.take_back(number, len)) {
             Some(message) => fail(SendErrorKind::Disconnected, message),
             None => Ok(()),
         }
