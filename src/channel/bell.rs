@@ -2,8 +2,8 @@
 //! dies.
 //!
 //! A bell is a 32-bit word in shared memory. One side, the *ringer*, rings it; the other, the
-//! *sleeper*, sleeps on it through a shared futex. The kernel knows the layout (see
-//! `man 2 get_robust_list`):
+//! *sleeper*, sleeps on it through a shared futex. The kernel knows the layout (see `man 2
+//! get_robust_list`):
 //!
 //! | bits | meaning |
 //! |---|---|
@@ -12,8 +12,9 @@
 //! | 31 | the sleeper sleeps, or is about to |
 //!
 //! However a process dies, the kernel clears the thread in every bell that it holds, sets bit 30,
-//! and wakes the sleeper if bit 31 is set. This needs no heartbeat, probing or timeout. A ringer
-//! that leaves does the same itself.
+//! and wakes the sleeper if bit 31 is set. A ringer that leaves does the same itself. Bit 31 stays
+//! set as long as the sleeper may sleep, so the kernel also wakes it if the ringer dies between W4
+//! and W5.
 //!
 //! # No wake-up is lost
 //!
@@ -26,51 +27,32 @@
 //! | | | W5 | wake |
 //!
 //! One of the fences comes first, so either S3 sees W1, or W3 sees S1. In the second case W4
-//! changes the word: either the kernel finds it changed and S4 returns at once, or W5 follows S4
-//! and wakes the sleeper. If S1 clears the bit that W4 set, S1 has read W4, and so S3 sees W1. A
-//! ringer that has rung does not ring again until the sleeper has woken and is about to sleep
-//! again.
+//! changes the word: either S4 finds it changed and returns at once, or W5 follows S4. If S1 clears
+//! the bit that W4 set, it has read W4, and so S3 sees W1. A ringer that has rung does not ring
+//! again until the next S1.
 //!
-//! # A sleeper that sleeps elsewhere
+//! Variants:
 //!
-//! A task does S1 to S3 itself ([`Bell::lie_down`]), and a helper thread does S4 for it, sleeping
-//! on many words at once (see `helper`). A wait for any of several channels does S1 for each of
-//! them, then S3, then S4 for all (see `wait_any`).
+//! * A task does S1 to S3 itself ([`Bell::lie_down`]), and a helper thread does S4 for it (see
+//!   `helper`). A wait for several channels does S1 for each of them, then S3, then S4 for all (see
+//!   `wait_any`).
+//! * A receiver that returns a loan makes W2 a light barrier, which costs nothing while no thread
+//!   sleeps (see `barrier`). A sender that sleeps for a loan makes S2 the heavy one. Where the
+//!   kernel has no such barrier, the sender may wake only at its next check, up to a second later.
+//! * Another thread of the sleeper's process interrupts the wait ([`Bell::rouse`]): it sets a flag
+//!   that S3 reads too, fences, and if bit 31 is set and bit 30 clear, clears bit 31 and wakes. It
+//!   must not set bit 30: before there is a ringer, that would mean that the ringer has left.
 //!
-//! # A light ringer
-//!
-//! A receiver that returns a loan makes W2 a light barrier, which costs nothing while no thread
-//! sleeps (see `barrier`). A sender that sleeps for a loan makes S2 the heavy one. Where the kernel
-//! has no such barrier, the sender may wake only at its next check, up to a second later.
-//!
-//! # Interrupted
-//!
-//! Another thread of the sleeper's process can make it check again ([`Bell::rouse`]): it sets a
-//! flag of its own, which S3 reads too, fences, and if bit 31 is set and bit 30 clear, clears bit
-//! 31 and wakes. Either S3 sees the flag, or the word changes under S4, as with a ring. It must not
-//! set bit 30: before there is a ringer, that would mean that the ringer has left. A sleeper woken
-//! for no reason of its own starts again at S1.
-//!
-//! # Garbage
+//! # Garbage, and second sleepers
 //!
 //! Another process of the same user can write to the word, even by accident. So a waiting end
 //! checks once a second, however short its waits are, whether it is ready and whether the ringer's
-//! process still holds its lock. Garbage delays a wake-up but prevents none. A sender that has seen its
-//! receiver remembers that, so garbage cannot make a dead receiver look like one that has not joined
-//! yet. A receiver that a
-//! publisher has not connected yet has a bell without a ringer; it learns of the publisher's death
-//! by this check.
+//! process still holds its lock. A sender that has seen its receiver remembers that, so garbage
+//! cannot make a dead receiver look like one that has not joined yet.
 //!
-//! # More than one sleeper
-//!
-//! When a ringer dies, the kernel wakes one sleeper. A bell has one by design; a second one, such
-//! as a forked child or another process that sleeps on the word, learns of the death within a
-//! second, from its own check.
-//!
-//! # Killed at any instruction
-//!
-//! Bit 31 stays set as long as the sleeper may sleep. So if the ringer dies between W4 and W5, or
-//! anywhere else, the kernel wakes the sleeper.
+//! When a ringer dies, the kernel wakes one sleeper. Any other, such as a forked child, notices at
+//! its next check; so does a receiver that its publisher has not connected yet, whose bell has no
+//! ringer.
 
 use crate::os::deadline::Deadline;
 use crate::os::futex::Futex;
@@ -82,19 +64,17 @@ const HOLDER: u32 = libc::FUTEX_TID_MASK;
 const RUNG_OR_GONE: u32 = libc::FUTEX_OWNER_DIED;
 const SLEEPS: u32 = libc::FUTEX_WAITERS;
 
-/// Returns `true` if the bell with this word never had a ringer.
 #[inline]
 fn is_free(word: u32) -> bool {
     word & (HOLDER | RUNG_OR_GONE) == 0
 }
 
-/// Returns `true` if the ringer of the bell with this word has left.
 #[inline]
 fn is_gone(word: u32) -> bool {
     word & (HOLDER | RUNG_OR_GONE) == RUNG_OR_GONE
 }
 
-/// Returns `true` if the ringer has rung since the sleeper last ran S1, or has left.
+/// Returns `true` if the ringer has rung since the last S1, or has left.
 pub(super) fn is_rung(word: u32) -> bool {
     word & RUNG_OR_GONE != 0
 }
@@ -126,8 +106,8 @@ impl Bell {
         Self(Futex::new(holder))
     }
 
-    /// Replaces the word with the result of `next`. Returns the old word, or, as `Err`, the word
-    /// for which `next` returned `None`.
+    /// Replaces the word with the result of `next`. Returns the old word, or as `Err` the word for
+    /// which `next` returned `None`.
     fn change(&self, next: impl Fn(u32) -> Option<u32>) -> Result<u32, u32> {
         let mut old = self.0.load(Ordering::Acquire);
         loop {
@@ -160,7 +140,6 @@ impl Bell {
         self.0.load(Ordering::Acquire) & HOLDER != 0
     }
 
-    /// Returns `true` if the ringer has left or died.
     #[inline]
     pub(super) fn is_gone(&self) -> bool {
         // Acquire: partner of the Release in `leave`.
@@ -181,8 +160,7 @@ impl Bell {
         self.ring_after_fence();
     }
 
-    /// [`ring`](Self::ring) for a ringer that has made the full fence of W2 itself, for several
-    /// bells.
+    /// [`ring`](Self::ring) for a ringer that has made W2 itself, for several bells.
     #[inline]
     pub(super) fn ring_after_fence(&self) {
         if self.is_slept_on() {
@@ -210,8 +188,8 @@ impl Bell {
         self.0.wake();
     }
 
-    /// S1 and S2: from now on, a ring wakes the sleeper. Returns the word's value, or `None` if the
-    /// ringer has left. Readiness takes precedence, so check it next.
+    /// S1 and S2: from now on, a ring wakes the sleeper. Returns the word, or `None` if the ringer
+    /// has left. Check readiness next: it takes precedence.
     pub(super) fn lie_down(&self) -> Option<u32> {
         let about_to_sleep = |word| word & !RUNG_OR_GONE | SLEEPS;
         let begun = self.change(|word| (!is_gone(word)).then(|| about_to_sleep(word))); // S1
@@ -231,7 +209,7 @@ impl Bell {
     }
 
     /// Makes the sleeper check again if it sleeps. The caller is in the sleeper's process, and has
-    /// already set what the sleeper checks.
+    /// set the flag that the sleeper checks.
     pub(super) fn rouse(&self) {
         fence(Ordering::SeqCst); // partner of S2
         if self.change(|word| is_asleep(word).then_some(word & !SLEEPS)).is_ok() {
@@ -239,14 +217,13 @@ impl Bell {
         }
     }
 
-    /// Returns the word to sleep on.
     pub(super) fn word(&self) -> &Futex {
         &self.0
     }
 
     /// Sleeps until `is_ready` returns `true`, the ringer has left, or the deadline has passed;
-    /// readiness takes precedence. `is_there` returns `true` while the ringer holds its lock, or if
-    /// it never held it: a system call, made when a check is due.
+    /// readiness takes precedence. `is_there`, a system call made when a check is due, returns
+    /// `true` while the ringer holds its lock, or if it never held it.
     pub(super) fn wait(
         &self,
         deadline: Option<Deadline>,
@@ -301,16 +278,15 @@ impl Bell {
 /// The number of checks between two readings of the clock.
 pub(super) const LOOKS: usize = 64;
 
-/// The interval between checks that the ringer is alive, while the sleeper waits.
+/// The interval between checks that the ringer is alive.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// The time of a sleeper's next check on its ringer. It belongs to the end, not to a single wait:
-/// many short waits check as often as one long wait.
+/// The time of a sleeper's next check on its ringer. It belongs to the end: many short waits check
+/// as often as one long wait.
 #[derive(Clone, Copy)]
 pub(super) struct Look(Option<Deadline>);
 
 impl Look {
-    /// Makes the first check due in a second.
     pub(super) fn new() -> Self {
         Self(Deadline::after(LOOK_AGAIN))
     }

@@ -24,26 +24,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The receiver's side of all its loans: returns them. When the receiver and the last message that
-/// it received are dropped, it removes the objects of a dead provider (see `sweep`).
+/// Returns the receiver's loans. When the receiver and the last message that it received are
+/// dropped, it removes the objects of a dead provider (see `sweep`).
 pub(super) struct Borrower {
     shared: Arc<Shared>,
     /// Holds the receiver's lock while any message is read.
     locks: Arc<LockFile>,
-    /// Of a branch: keeps the receiver's seat equally long (see `object`).
+    /// Of a branch: held equally long.
     _seat: Option<Seat>,
     fork_epoch: u64,
     names: Namespace,
     provider: ProviderId,
-    /// The first page of the provider's control object, for its memory bell. `None` if the provider
+    /// The first page of the provider's control object, for its memory bell, unless the provider
     /// had closed.
     memory: Option<View>,
-    /// The ticket of the next return.
     returned: AtomicU64,
 }
 
 impl Borrower {
-    /// `memory` is the provider's. The object holds the receiver's lock.
     pub(super) fn new(object: &Object, names: &Namespace, memory: Option<View>) -> Self {
         let (shared, locks, provider) = (object.shared().clone(), object.locks().clone(), object.provider());
         let (names, seat, returned) = (names.clone(), object.seat().cloned(), AtomicU64::new(0));
@@ -70,7 +68,7 @@ impl Borrower {
 impl Drop for Borrower {
     fn drop(&mut self) {
         let bell = self.shared.to_receiver();
-        // A live sender's bell is held: then the drop costs no more than this load.
+        // While the sender lives, the drop costs no more than this load.
         if bell.is_held() || self.fork_epoch != fork::epoch() {
             return;
         }
@@ -84,15 +82,15 @@ impl Drop for Borrower {
 }
 
 /// Maps the first page of a provider's control object, for the memory bell and the list of
-/// segments. The records stay unmapped. Returns `None` if the provider has closed, or does not
+/// segments; the records stay unmapped. Returns `None` if the provider has closed, or does not
 /// admit this user.
 pub(super) fn memory_bell(names: &Namespace, provider: ProviderId, uid: u32) -> Result<Option<View>, ObjectError> {
     barrier::enlist();
     match Foreign::open(control_name(names, provider), Access::ReadWrite, uid) {
         Ok(foreign) => Ok(View::of_header(foreign.map_first(PAGE, Access::ReadWrite)?, provider)),
         Err(missing) if missing.is_missing() => Ok(None),
-        // The channel's mode may admit users whom the provider's does not. Then no bell tells the
-        // owner, which checks by itself.
+        // The channel's mode may admit users that the provider's does not. Then no bell notifies
+        // the owner, which checks by itself.
         Err(ObjectError::Os(error)) if error.errno() == Some(libc::EACCES) => Ok(None),
         Err(error) => Err(error),
     }
@@ -105,10 +103,9 @@ struct Mapped {
     borrower: Arc<Borrower>,
 }
 
-/// The maximum number of segments that a receiver keeps mapped, besides those of messages being
-/// read: those that a provider has at a time, and as many that it has replaced. A hostile sender
-/// may name any number of files, and a process has a limited number of mappings
-/// (`vm.max_map_count`).
+/// How many segments a receiver keeps mapped besides those of messages being read: those that a
+/// provider has at a time, and as many that it has replaced. A hostile sender may name any number
+/// of files, and a process has a limited number of mappings (`vm.max_map_count`).
 const MAX_MAPPED: usize = 2 * MAX_SEGMENTS;
 
 /// The segments that a receiver has mapped. They belong to the receiver alone, so there is no lock.
@@ -130,13 +127,12 @@ impl MappedSegments {
         &self.borrower
     }
 
-    /// Returns the number of mapped segments.
     pub(super) fn count(&self) -> usize {
         self.known.len()
     }
 
-    /// Opens a message, before which the receiver missed this many. `is_sender_there` returns `true`
-    /// while the sender is alive; it is called before a mapping is released.
+    /// Opens a message, before which the receiver missed this many. `is_sender_there` returns
+    /// `true` while the sender is alive; it is called before a mapping is released.
     #[inline]
     pub(super) fn open(
         &mut self,
@@ -186,8 +182,7 @@ impl MappedSegments {
             None => {
                 let mapping = self.map(serial)?;
                 self.let_go(is_sender_there);
-                // A segment from which a message is being read stays mapped until that message is
-                // dropped.
+                // A segment stays mapped until the messages being read from it are dropped.
                 self.known.truncate(MAX_MAPPED - 1);
                 let mapped = Owned::new(Mapped { mapping, serial, borrower: self.borrower.clone() });
                 self.known.insert(0, mapped);
@@ -205,7 +200,7 @@ impl MappedSegments {
         Ok(self.foreign(serial)?.ok_or(closed)?.map(Access::Read)?)
     }
 
-    /// Opens a segment. Returns `None` if it no longer exists.
+    /// Returns `None` if the segment no longer exists.
     fn foreign(&self, serial: u64) -> Result<Option<Foreign>, AttachError> {
         match Foreign::open(self.name(serial), Access::Read, self.uid) {
             Ok(foreign) => Ok(Some(foreign)),
@@ -215,7 +210,7 @@ impl MappedSegments {
     }
 
     /// Maps and faults in all segments that the provider has now. Returns the number of bytes
-    /// present. `is_sender_there` is as in [`open`](Self::open).
+    /// present.
     pub(super) fn warm(&mut self, is_sender_there: impl Fn() -> bool) -> Result<usize, AttachError> {
         let (mut present, mut new) = (0, Vec::new());
         for (_, serial) in self.borrower.memory.iter().flat_map(View::segments) {
@@ -237,8 +232,8 @@ impl MappedSegments {
         Ok(present)
     }
 
-    /// Releases segments that their owner has destroyed: those whose name no longer exists although
-    /// the owner lives. No sent message lies in one. (A dead owner's names are swept, and then
+    /// Releases segments that their owner has destroyed, in which no sent message lies: those whose
+    /// name no longer exists although the owner lives. (A dead owner's names are swept, and then
     /// messages in its segments may not have been received yet.)
     fn let_go(&mut self, is_sender_there: impl Fn() -> bool) {
         let gone: Vec<u64> =
@@ -251,17 +246,13 @@ impl MappedSegments {
 }
 
 /// A buffer of the sender, read in place. The sender's process does not reuse the memory before
-/// this is dropped, in whatever thread and at whatever time, even after the receiver, the sender
-/// and the provider have been dropped.
+/// this is dropped, even after the receiver, the sender and the provider have been dropped.
 ///
 /// A loan dereferences to `&[u8]`, with the length of the message. It begins where the sender's
 /// buffer does, so it has the alignment requested from
-/// [`Provider::alloc_layout`](crate::Provider::alloc_layout), and at least 64 bytes.
-///
-/// Whatever other processes do, the range lies within the mapping. The alignment holds only as long
-/// as they keep to the protocol, so unsafe code must check it.
-///
-/// A loan cannot be written through.
+/// [`Provider::alloc_layout`](crate::Provider::alloc_layout), and at least 64 bytes. The range
+/// always lies within the mapping; the alignment holds only as long as other processes keep to the
+/// protocol, so unsafe code must check it.
 pub struct Loan {
     data: NonNull<u8>,
     len: usize,
@@ -315,15 +306,13 @@ impl fmt::Debug for Loan {
 }
 
 pub(super) mod counted {
-    //! A reference count that costs nothing to increment: only its owner increments it, in private
-    //! memory, and others decrement it.
+    //! A reference count that costs nothing to increment: only its owner does, in private memory.
     //!
-    //! [`Owned::lend`] only increments the owner's own number. The shared word starts far above the
-    //! possible number of loans, and each [`Counted`] subtracts one on drop. When the owner is dropped,
-    //! it subtracts the start value less the number of its loans. So the word becomes zero exactly
-    //! once, with the last drop, and that drop frees the value. (It is a weighted reference count whose
-    //! weight the owner keeps. With an `Arc`, each receive would contend for a cache line with the
-    //! threads that drop other messages.)
+    //! The shared word starts far above the possible number of loans, and each [`Counted`]
+    //! subtracts one on drop. When the owner is dropped, it subtracts the start value less the
+    //! number of its loans. So the word becomes zero exactly once, with the last drop, which frees
+    //! the value. (With an `Arc`, each receive would contend for a cache line with the threads that
+    //! drop other messages.)
     //!
     //! | writer | reader | what becomes visible |
     //! |---|---|---|
@@ -333,7 +322,6 @@ pub(super) mod counted {
     use std::ops::Deref;
     use std::ptr::NonNull;
 
-    /// The word's start value: more than the possible number of loans.
     const BIAS: u64 = 1 << 63;
 
     struct Inner<T> {
@@ -341,10 +329,8 @@ pub(super) mod counted {
         value: T,
     }
 
-    /// The owner, which alone can lend the value.
     pub(in crate::channel) struct Owned<T> {
         inner: NonNull<Inner<T>>,
-        /// The number of loans made.
         loans: u64,
     }
 
@@ -368,7 +354,6 @@ pub(super) mod counted {
             Self { inner: NonNull::from(Box::leak(inner)), loans: 0 }
         }
 
-        /// Makes a loan.
         #[inline]
         pub(in crate::channel) fn lend(&mut self) -> Counted<T> {
             self.loans += 1;

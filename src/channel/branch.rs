@@ -31,7 +31,7 @@ pub(super) struct Branch {
     /// Used only while waiting.
     pub(super) sleeper: Box<Sleeper>,
     lender: Arc<Lender>,
-    /// Numbers of free loans, as far as known without asking the lender. The last is used next.
+    /// Numbers of free loans, as far as known without asking the lender; a stack.
     numbers: Vec<u32>,
     /// The ticket of the next message.
     ticket: Ticket,
@@ -41,18 +41,17 @@ pub(super) struct Branch {
     sent: Option<Ticket>,
     /// No message before this one is a buffer that can be withdrawn.
     searched: Ticket,
-    /// The rule for a full ring. Messages are withdrawn only with [`OnFull::KeepLatest`].
+    /// The receiver's rule.
     pub(super) on_full: OnFull,
 }
 
-/// Creates `count` loans and their numbers. Call this before creating the object: once that exists,
-/// the other side may open it.
+/// Creates `count` loans and their numbers. Call this before creating the object, which the other
+/// side may open at once.
 pub(super) fn loans(name: &Name, count: usize) -> Result<(Loans<Chunk>, Vec<u32>), OsError> {
     let bytes = count * (size_of::<usize>() + 2 * size_of::<u32>());
     Loans::new(count).ok_or_else(|| name.error("malloc", bytes, io::Error::from_raw_os_error(libc::ENOMEM)))
 }
 
-/// How long a call may wait.
 #[derive(Clone, Copy)]
 pub(super) enum Patience {
     None,
@@ -114,7 +113,6 @@ impl Branch {
         self.has_room
     }
 
-    /// Returns `true` if the next slot is free.
     #[inline]
     pub(super) fn has_room(&self) -> bool {
         ring::has_room(self.object.shared().slots(), self.ticket)
@@ -128,7 +126,7 @@ impl Branch {
     }
 
     /// Withdraws the oldest unreceived buffer, to free a loan. Returns `false` if none is left.
-    /// Visits each message once, however often it is called.
+    /// Visits each message once, over all calls.
     #[cold]
     pub(super) fn withdraw_buffer(&mut self) -> bool {
         let Self { object, searched, ticket, .. } = self;
@@ -143,18 +141,16 @@ impl Branch {
         words.is_some()
     }
 
-    /// Returns how many messages wait for the receiver.
     pub(super) fn waiting(&self) -> usize {
         ring::waiting(self.object.shared().slots())
     }
 
-    /// Returns how many messages were sent.
     #[inline]
     pub(super) fn count(&self) -> u64 {
         self.ticket.number()
     }
 
-    /// Blocks until `is_ready` returns `true`: spins for at most `budget`, then sleeps.
+    /// Blocks until `is_ready` returns `true`; see [`Sleeper::wait`].
     pub(super) fn wait(
         &mut self,
         budget: Duration,
@@ -208,8 +204,7 @@ impl Branch {
         is_ready(&self.object, &self.lender, self.ticket, is_buffer && self.numbers.is_empty())
     }
 
-    /// Registers `waker` to be woken when there is room for a message, or the receiver closes or
-    /// dies; see [`Sleeper::arm`].
+    /// Registers `waker` for [`is_ready_for`](Self::is_ready_for); see [`Sleeper::arm`].
     pub(super) fn arm(&mut self, waker: &Waker, is_buffer: bool) -> Result<Option<Woken>, OsError> {
         let Self { object, sleeper, lender, ticket, numbers, .. } = self;
         let is_ready = || is_ready(object, lender, *ticket, is_buffer && numbers.is_empty());
@@ -222,8 +217,8 @@ impl Branch {
         self.wait(Duration::ZERO, deadline, |object, _| ring::is_done(object.shared().slots(), sent))
     }
 
-    /// Returns `true` if there is a loan for a buffer; inline bytes need none. Collects returned
-    /// loans if the sender has no free number.
+    /// Returns `true` if there is a loan, or none is needed. Collects returned loans if the sender
+    /// has no free number.
     #[inline]
     pub(super) fn has_loan(&mut self, is_buffer: bool) -> bool {
         if is_buffer && self.numbers.is_empty() {
@@ -255,7 +250,6 @@ impl Branch {
         ring::put(self.object.shared().slots(), &mut self.ticket, words);
     }
 
-    /// Wakes the receiver if it sleeps.
     #[inline]
     pub(super) fn ring(&self) {
         self.object.shared().to_receiver().ring();
@@ -285,7 +279,7 @@ impl Branch {
     #[inline]
     pub(super) fn is_left(&self) -> bool {
         // The full fence in `ring` pairs with the one in `Receiver::drop`: a closing receiver takes
-        // this message, or is seen to be closed, or both. Do not claim the message while the
+        // this message, or is seen to be closed, or both. The message is not claimed while the
         // receiver's process may still read: the bell of a dying process may ring before its last
         // thread stops.
         self.is_gone() && !self.object.is_receiver_locked() && self.claim_sent().is_some()
@@ -297,8 +291,9 @@ impl Branch {
 
     /// Takes back the loan of a message of length `len` that the receiver did not take.
     ///
-    /// Returns `None` if a receiver that invents numbers has returned it, or a thread that found
-    /// the receiver dead has reclaimed it. Then the message counts as sent, and the next one fails.
+    /// Returns `None` if it was returned by a receiver that invents numbers, or reclaimed by a
+    /// thread that found the receiver dead. Then the message counts as sent, and the next one
+    /// fails.
     pub(super) fn take_back(&self, number: u32, len: usize) -> Option<ShmBuf> {
         self.lender.take_back(number).map(|buffer| buffer.with_len(len))
     }
@@ -309,7 +304,6 @@ impl Branch {
         self.lender.reclaim();
     }
 
-    /// Returns how many buffers are on loan to the receiver, received or not.
     pub(super) fn loaned(&self) -> usize {
         self.lender.loaned()
     }
@@ -321,8 +315,8 @@ impl Branch {
     }
 }
 
-/// Sends `message` with `try_send`, and between two tries waits, without blocking the thread, for the
-/// branch that `waited_for` returns.
+/// Sends `message` with `try_send`, and between two tries awaits the branch that `waited_for`
+/// returns.
 pub(super) async fn send<S, M, T>(
     sends: &mut S,
     mut message: M,

@@ -2,9 +2,9 @@
 //!
 //! A *loan* is a buffer that was sent. The lender keeps the buffer's handle, so the chunk stays in
 //! use, and gives it a number, which travels with the message. When the receiver returns the number
-//! (see `ring`), the lender drops the handle. There is no record, no lease and no peer: a
-//! message touches the lines of its slot, the lines that the receiver reads, and its share of a
-//! line of returns.
+//! (see `ring`), the lender drops the handle. A buffer may be on loan to several channels or
+//! receivers, each with its own handle, number and lender, so they share nothing that has to be
+//! counted.
 //!
 //! # States of a loan
 //!
@@ -13,16 +13,18 @@
 //! | free | no one; its number is in one of two lists, the sender's own or the lender's | [`Lender::put`]: the handle goes into its cell, then the message into its slot |
 //! | out | its slot, or the receiver | the receiver's return; the sender, if it could not be sent; the receiver's death |
 //!
-//! The handles that are out are in [`Loans`], each in the cell of its number.
-//!
-//! | value of a cell | written by | its number |
+//! | value of a cell of [`Loans`] | written by | its number |
 //! |---|---|---|
 //! | null | the holder of the lock: [`Taking::take`] | in the lender's list, then in the sender's ([`Taking::hand_over`]); at first, in the sender's |
 //! | a handle | the sender: [`Loans::put`], a plain store | out |
 //!
-//! So each number is in at most one list, whatever a receiver returns. The sender reuses the number
-//! returned last, which uses the fewest numbers and cache lines. Before a message it needs the lock
-//! only if its own list is empty, and neither list is ever searched.
+//! So each number is in at most one list, even if a receiver returns garbage. The sender reuses the
+//! number returned last, which uses the fewest numbers and cache lines. Before a message it needs
+//! the lock only if its own list is empty, and neither list is ever searched.
+//!
+//! Until a message is in its slot, the sender makes no read-modify-write: that would wait until its
+//! core owns the lines of the buffer just written. Without one, those lines, the slot's and the
+//! cell's are fetched at the same time.
 //!
 //! # Orderings
 //!
@@ -32,26 +34,19 @@
 //! | [`Taking::take`], under the lock | [`Taking::hand_over`], under the lock | the empty cell and its note, before the sender fills it |
 //! | [`Lender::close`]: Release | [`Lender::is_over`]: Acquire | everything that was put in |
 //!
-//! A returned number was put in before: the message travelled to the receiver and its return back,
-//! each with a Release and an Acquire. The first row is for a number that a hostile receiver
-//! invents: it may name a handle that was only just put in, and `take` takes that.
+//! The first row is for a number that a hostile receiver invents. A genuine one was put in before:
+//! the message travelled to the receiver and its return back, each with a Release and an Acquire.
 //!
 //! # When returns are collected
 //!
-//! * By the sender, right after a message is sent and its receiver woken: off the receiver's path,
-//!   and in time for the next buffer to be the one returned last, which is still in the cache. It
-//!   reads a few returns at a time, and fetches the first and last lines of the buffers for
-//!   writing, so that filling one next does not wait for the reader's core to release them.
+//! * By the sender, right after a message is sent and its receiver woken, if the lock is free: in
+//!   time for the next buffer to be the one returned last, which is still in the cache. It reads a
+//!   few returns at a time, and fetches the first and last lines of the buffers for writing.
 //! * By the sender, when no number is free. When it finds that the receiver is closed or dead, it
 //!   takes back everything.
 //! * By the pool, when a class has no idle chunk, and has three chunks already or the arenas cannot
 //!   grow; when it trims or reclaims; when it gets another lender; and when it is asked whether a
 //!   buffer is on loan.
-//!
-//! Until a message is in its slot, the sender makes no read-modify-write. That would wait until its
-//! core owns the lines of the buffer just written; without one, those lines, the slot's and the
-//! cell's are fetched at the same time. Collecting takes a lock; after a message, the sender
-//! collects only if the lock is free.
 //!
 //! # When an end closes or dies
 //!
@@ -63,16 +58,8 @@
 //! | provider and sender are dropped | the chunks are given up, but not their bytes: the receiver keeps those until it drops the messages |
 //! | the sender's process dies | the receiver reads on, and receives what was sent; see `sweep` for the names |
 //!
-//! # Several channels, several receivers
-//!
-//! A buffer may be on loan to several channels: each has its own handle and its own number. The
-//! same holds for the receivers of a publisher, each with its own ring of returns and its own
-//! lender, so they share nothing that has to be counted.
-//!
-//! # Hostile receivers
-//!
-//! A receiver that returns a buffer while it still reads it may find another message there. One
-//! that returns nothing keeps its loans until it dies. Numbers are looked up in this channel's
+//! A hostile receiver that returns a buffer while it still reads it may find another message there;
+//! one that returns nothing keeps its loans until it dies. Numbers are looked up in this channel's
 //! cells, so no receiver reaches the loans of another channel.
 
 use super::layout::Shared;
@@ -90,7 +77,7 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
 
-/// The most returns the sender reads after each message: more than one, so that it catches up.
+/// How many returns the sender reads after each message: more than one, so that it catches up.
 const PER_MESSAGE: usize = 4;
 
 /// The outstanding loans: a pointer for each number.
@@ -111,15 +98,15 @@ struct Back {
     free: Vec<u32>,
 }
 
-/// A guard that allows its holder to take pointers out.
+/// The lock, whose holder may take pointers out.
 pub(super) struct Taking<'a, T> {
     loans: &'a Loans<T>,
     back: MutexGuard<'a, Back>,
 }
 
 impl<T> Loans<T> {
-    /// Creates `count` loans. Returns them with their numbers, for the sender to use, or `None` if
-    /// memory is short.
+    /// Creates `count` loans. Returns them with their numbers, for the sender, or `None` if memory
+    /// is short.
     pub(super) fn new(count: usize) -> Option<(Self, Vec<u32>)> {
         let (mut cells, mut free, mut numbers) = (Vec::new(), Vec::new(), Vec::new());
         cells.try_reserve_exact(count).ok()?;
@@ -153,8 +140,8 @@ impl<T> Loans<T> {
 }
 
 impl<T> Taking<'_, T> {
-    /// Calls `note` and takes out the pointer with this number, if there is one. The lock makes
-    /// this the only thread that empties cells, so no read-modify-write is needed.
+    /// Calls `note` and takes out the pointer with this number, if there is one. Only the holder of
+    /// the lock empties cells, so no read-modify-write is needed.
     #[inline]
     pub(super) fn take(&mut self, number: u32, note: impl FnOnce(usize)) -> Option<NonNull<T>> {
         note_look();
@@ -170,7 +157,7 @@ impl<T> Taking<'_, T> {
     }
 
     /// Takes out the pointer that the next return names. Returns `None` if there is no return, and
-    /// `Some(None)` if a broken or hostile receiver named a number that is not out.
+    /// `Some(None)` if it names a number that is not out.
     #[inline]
     pub(super) fn take_returned(
         &mut self,
@@ -183,7 +170,6 @@ impl<T> Taking<'_, T> {
         Some(found)
     }
 
-    /// Takes all pointers out. Returns their number.
     pub(super) fn take_all(&mut self, note: impl Fn(usize), mut drop: impl FnMut(NonNull<T>)) -> usize {
         let numbers = 0..self.loans.cells.len() as u32;
         numbers.filter_map(|number| self.take(number, &note)).map(&mut drop).count()
@@ -195,7 +181,6 @@ impl<T> Taking<'_, T> {
         (self.loans.put_in.load(Ordering::Relaxed).wrapping_sub(self.back.taken_out) as i64).max(0) as u64
     }
 
-    /// Returns all pointers that are in.
     fn all(&self) -> impl Iterator<Item = NonNull<T>> + '_ {
         // Acquire: partner of the Release in `put`.
         self.loans.cells.iter().filter_map(|cell| NonNull::new(cell.load(Ordering::Acquire)))
@@ -229,8 +214,8 @@ impl Lender {
     }
 
     /// Locks the freed numbers that the sender does not have yet, collecting returns if there are
-    /// none. Returns `None` if there still are none. Only the sender fetches them, so those that it
-    /// finds remain.
+    /// none. Returns `None` if there still are none. Only the sender fetches them, so those found
+    /// remain.
     fn free(&self) -> Option<Taking<'_, Chunk>> {
         let mut taking = self.loans.lock();
         if taking.back.free.is_empty() {
@@ -239,7 +224,6 @@ impl Lender {
         (!taking.back.free.is_empty()).then_some(taking)
     }
 
-    /// Returns `true` if there are numbers to [fetch](Self::fetch).
     pub(super) fn has_free(&self) -> bool {
         self.free().is_some()
     }
@@ -252,8 +236,7 @@ impl Lender {
         }
     }
 
-    /// Lends a buffer under a free number, for the message with this ticket. Only the sender calls
-    /// this.
+    /// Lends a buffer under a free number. `ticket` is its message's. Only the sender calls this.
     #[inline]
     pub(super) fn put(&self, number: u32, ticket: u64, buffer: ShmBuf) {
         outside::note(self.shared.loan_words(), number as usize, ticket, buffer.len());
@@ -299,12 +282,11 @@ impl Lender {
         steps.map_while(next).flatten().count()
     }
 
-    /// Returns as many steps as there can be genuine returns: a bound against invented ones.
+    /// As many steps as there can be genuine returns: a bound against invented ones.
     fn all(&self) -> std::ops::Range<usize> {
         0..self.shared.returns().len()
     }
 
-    /// Returns the handle of a pointer that was taken out.
     fn handle(chunk: NonNull<Chunk>) -> ShmBuf {
         // SAFETY: `put` put the handle in, and `Taking::take`, under the lock, took it out once.
         unsafe { ShmBuf::from_chunk(chunk) }
@@ -315,7 +297,6 @@ impl Lender {
         outside::strike(self.shared.loan_words(), number);
     }
 
-    /// Notes that the sender is closed.
     pub(super) fn close(&self) {
         // Called after `Object::close`. Release: partner of the Acquire in `is_closed`, whose
         // reader then finds that no receiver can join any more.
@@ -327,8 +308,8 @@ impl Lender {
         self.is_closed.load(Ordering::Acquire)
     }
 
-    /// Returns `true` if no receiver can be reading any more: its process is dead, it is closed and
-    /// its messages are dropped, or none has joined and none can.
+    /// Returns `true` if no receiver can be reading: its process is dead, it is closed and its
+    /// messages are dropped, or none has joined and none can.
     fn is_nobody_reading(&self) -> bool {
         let (bell, had_receiver) = (self.shared.to_sender(), self.shared.has_had_receiver());
         let is_unlocked = || !self.locks.is_locked(RECEIVER_BYTE);

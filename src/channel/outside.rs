@@ -1,15 +1,13 @@
-//! A channel's object as seen by any process that may read it. The object is not mapped, locked or
-//! written: its facts are read from a copy, and checked like all data that other processes may have
-//! written.
+//! A channel's object as seen by any process that may read it.
+//!
+//! The object is not mapped, locked or written: its facts are read from a copy, and checked like
+//! all data that other processes may have written.
 //!
 //! # Loans
 //!
-//! The outstanding loans, for observers in other processes: a word per loan in the channel's
-//! object.
-//!
-//! The sender's own state (see `lender`) is private memory. The sender updates these words along
-//! with it but never reads them, so no decision depends on them. The receiver does not read them
-//! either, so they stay in the cache of the sender's core.
+//! The object has a word for each loan. The sender updates it along with its own state (see
+//! `lender`), which is private memory, but neither side reads it, so it stays in the cache of the
+//! sender's core.
 //!
 //! | a word | says that the loan |
 //! |---|---|
@@ -19,11 +17,8 @@
 //! A returned loan stays out until the sender reads its return. So the header also says how many
 //! returns were read: a loan named by a later one is free (see [`all`]).
 //!
-//! ## Orderings
-//!
-//! | writer | reader | what becomes visible |
-//! |---|---|---|
-//! | the thread that takes a handle out: 0, under the lender's lock | the sender, which gets the number under that lock, then writes the next word | the 0, so that the next word is written after it |
+//! The thread that takes a handle out writes 0 under the lender's lock, under which the sender then
+//! gets the number: so it writes the next word after that.
 
 #![forbid(unsafe_code)]
 
@@ -39,16 +34,14 @@ use crate::protocol::ids::ProviderId;
 use std::fs::File;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The state of a channel's object.
 pub(crate) struct Outside {
     pub(crate) provider: ProviderId,
     pub(crate) role: Role,
     /// What happens when a receiver is behind.
     pub(crate) on_full: OnFull,
-    /// The number of messages that a receiver may be behind; for a publisher, the maximum that it
-    /// may choose.
+    /// How many messages a receiver may be behind; for a publisher, the maximum that it may choose.
     pub(crate) capacity: usize,
-    /// The number of buffers that a receiver may hold, likewise.
+    /// How many buffers a receiver may hold, likewise.
     pub(crate) loans: usize,
     pub(crate) traffic: Traffic,
 }
@@ -64,7 +57,6 @@ pub(crate) enum Role {
     Branch,
 }
 
-/// The traffic through a ring.
 #[derive(Default)]
 pub(crate) struct Traffic {
     pub(crate) sent: u64,
@@ -115,10 +107,9 @@ const LENGTHS: u64 = 1 << LEN_BITS;
 
 const _: () = assert!((LONGEST as u64) < LENGTHS - 1);
 
-/// A buffer on loan to a receiver, as seen by an observer.
+/// A buffer on loan to a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Loaned {
-    /// The number of its loan.
     pub(crate) number: u32,
     /// Distinguishes this loan from earlier ones of this number, except for one in 2^27.
     pub(crate) word: u64,

@@ -1,9 +1,10 @@
-//! The ring: fixed slots of one cache line each, one writer, one reader.
+//! The two rings of an object: messages to the receiver, and returned loans to the sender.
 //!
-//! # States of a slot
+//! # Messages
 //!
-//! A message's *ticket* is the number of messages sent before it. With `n` slots, ticket `t` uses
-//! slot `t % n`, whose sequence says:
+//! The slots are of one cache line each, with one writer and one reader. A message's *ticket* is
+//! the number of messages sent before it. With `n` slots, ticket `t` uses slot `t % n`, whose
+//! sequence says:
 //!
 //! | sequence | the slot | next to act |
 //! |---|---|---|
@@ -11,77 +12,45 @@
 //! | `t + 1` | carries ticket `t` | the reader |
 //! | `t + n` | is free for ticket `t + n`, the next one | the writer |
 //!
-//! With two slots or more these numbers differ. Each side keeps its own ticket privately. They
-//! share only the sequence, which is in the same line as the message, so a message moves one cache
-//! line from core to core.
-//!
-//! Fetching a line that the other core has written takes longer than everything else, so both sides
-//! do it while they would wait anyway. The reader [frees](free) a slot not when it has
-//! [received](receive) the message, but when it asks for the next one. The writer checks whether
-//! the next slot is free right after it has filled one.
-//!
-//! # Keeping the latest
+//! With two slots or more these numbers differ. The sides share only the sequence, which is in the
+//! line of the message, so a message moves one cache line from core to core. Both sides fetch a
+//! line that the other core has written while they would wait anyway: the reader [frees](free) a
+//! slot when it asks for the next message, and the writer checks whether the next slot is free
+//! right after it has filled one.
 //!
 //! Where the writer may withdraw unreceived messages, a message belongs to the side that moves its
 //! slot from `t + 1` to `t + n`: [`claim`]. The reader claims each message as it
 //! [receives](receive) it. The writer, after sending ticket `t`, claims message `t - (n - 1)`
-//! ([`oldest`]), which has the slot of the next one. So the writer never waits, and at most `n - 1`
-//! messages wait, or `n` until the writer has withdrawn one: if it is killed or stopped in between,
-//! the reader has one too many, and never one too few. A reader that finds its slot ahead of its
-//! ticket has missed messages: it skips to the oldest that can still be there, and the tickets say
-//! how many it skipped.
+//! ([`oldest`]), which has the slot of the next one. So it never waits, and at most `n - 1`
+//! messages wait, or `n` if it is stopped in between. A reader that finds its slot ahead of its
+//! ticket skips to the oldest message that can still be there, and the tickets say how many it
+//! missed.
+//!
+//! A message is sent once the sequence is stored, even if the writer dies there. Words are copied
+//! out before they are validated. A garbage sequence makes the slot neither free nor full: the
+//! channel stops, without further harm.
+//!
+//! # Returns
+//!
+//! A return's *ticket* is the number of returns before it. With `n` words, one per possible loan,
+//! ticket `t` goes into word `t % n`, with `t + 1` in the upper bits and the loan's number in the
+//! lower ones. The receiver's threads draw their tickets from a counter in their own memory, so a
+//! return is one store, and no thread waits for it. Each unread return belongs to a loan that is
+//! still out, so no word is overwritten before its last return was read.
+//!
+//! A thread that dies between drawing a ticket and storing the word leaves a gap, and no return
+//! after it is read; but its whole process dies with it, and the lender reclaims all loans. A word
+//! that is not the expected return is ignored until it is overwritten, or the receiver is closed or
+//! dead. A garbage word may return a loan too early, but never one of another channel.
 //!
 //! # Orderings
 //!
-//! | writer of the sequence | reader of it | what becomes visible |
+//! | writer | reader | what becomes visible |
 //! |---|---|---|
 //! | [`put`]: Release | [`Slot::carries`]: Acquire | the words of the message |
 //! | [`free`]: Release | [`has_room`], [`is_done`]: Acquire | that the words were copied out, so they may be overwritten |
 //! | [`claim`]: AcqRel | [`claim`]: AcqRel, Acquire if it fails | one side gets the message; its words were copied out before they may be overwritten |
-//!
-//! # Killed at any instruction
-//!
-//! A writer that dies before it stores the sequence has sent nothing; after the store it has sent
-//! the message. The progress of a dead reader concerns only the reader. Within an operation neither
-//! side waits for the other.
-//!
-//! # Garbage
-//!
-//! Words are copied out before they are validated. A sequence with any other value makes the slot
-//! neither free nor full: the channel stops, without further harm.
-//!
-//! # Returns
-//!
-//! The returns are the loans that the receiver has returned, in that order.
-//!
-//! They are a ring of words in the channel's object, one word per possible loan. A thread of the
-//! receiver's process that drops a message writes one; the sender's process reads them. A return's
-//! *ticket* is the number of returns before it. With `n` words, ticket `t` goes into word `t % n`,
-//! with `t + 1` in the upper bits and the loan's number in the lower ones. The receiver's threads
-//! draw their tickets from a counter in their own memory, so a return is one store to one cache
-//! line, and no thread waits for that store.
-//!
-//! A word is never overwritten before its last return was read: each unread return belongs to a
-//! loan that is still out, and there are at most `n` loans, so a new ticket is less than `n` ahead
-//! of the last one read.
-//!
-//! ## Orderings of returns
-//!
-//! | writer | reader | what becomes visible |
-//! |---|---|---|
 //! | [`give_back`]: Release | [`returned`]: Acquire | that the receiver has finished reading, so the owner may write |
-//!
-//! ## Killed at any instruction
-//!
-//! A thread that dies between drawing a ticket and storing the word leaves a gap, and no return
-//! after the gap is read. But its whole process dies with it, and the lender reclaims all of its
-//! loans (see `lender`). A thread that is stopped there delays the returns after its own.
-//!
-//! ## Garbage
-//!
-//! A word that is not the expected return is ignored; the sender reads on once it is overwritten,
-//! or the receiver is closed or dead. A word that names a loan returns that loan, perhaps too
-//! early, but never a loan of another channel.
 
 #![forbid(unsafe_code)]
 
@@ -99,10 +68,10 @@ pub enum OnFull {
     Wait = 0,
     /// The message is dropped for this receiver, which keeps the older ones.
     DropNew = 1,
-    /// The oldest unreceived message of this receiver is withdrawn, and its memory returned at
-    /// once, so the receiver is never further behind than its capacity, or by one message more if the
-    /// publisher is stopped or killed as it sends. With capacity 1 it always gets the newest message;
-    /// each further slot lets the message be one older. This is the default.
+    /// The default: the oldest unreceived message of this receiver is withdrawn, and its memory
+    /// returned at once. The receiver is never further behind than its capacity, or by one message
+    /// more if the publisher is stopped or killed as it sends. With capacity 1 it always gets the
+    /// newest message.
     #[default]
     KeepLatest = 2,
 }
@@ -130,7 +99,6 @@ pub(super) struct Slot {
 #[cfg(not(all(test, loom)))]
 const _: () = assert!(std::mem::size_of::<Slot>() == 64);
 
-/// The number of a message, and its slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Ticket {
     number: u64,
@@ -139,7 +107,6 @@ pub(super) struct Ticket {
 }
 
 impl Ticket {
-    /// Returns how many messages were sent before this one.
     pub(super) fn number(self) -> u64 {
         self.number
     }
@@ -154,20 +121,20 @@ impl Ticket {
         Self { number: self.number.wrapping_add(1), at: if at < slots.len() { at } else { 0 } }
     }
 
-    /// Returns the slot's sequence while it carries this ticket.
+    /// The slot's sequence while it carries this ticket.
     fn full(self) -> u64 {
         self.number.wrapping_add(1)
     }
 
-    /// Returns the slot's sequence once it is free again.
+    /// The slot's sequence once it is free again.
     fn free_again(self, slots: &[Slot]) -> u64 {
         self.number.wrapping_add(slots.len() as u64)
     }
 }
 
 impl Slot {
-    /// Returns how many rounds the slot is ahead of `ticket`. 0 means that it carries `ticket`;
-    /// `None`, that `ticket` was not sent yet, or that the sequence is garbage.
+    /// Returns how many rounds the slot is ahead of `ticket`: 0 if it carries `ticket`, `None` if
+    /// `ticket` was not sent yet or the sequence is garbage.
     #[inline]
     fn rounds_after(&self, ticket: Ticket, slots: &[Slot]) -> Option<u64> {
         let count = slots.len() as u64;
@@ -233,21 +200,21 @@ pub(super) fn free(slots: &[Slot], read: Ticket) {
     }
 }
 
-/// Claims a message that both sides may take: the reader as it closes, and the writer once it finds
-/// the reader closed or dead. One of them gets it.
+/// Claims a message. Both sides may: the reader as it closes, and the writer once it finds the
+/// reader closed or dead. One of them gets it.
 pub(super) fn claim(slots: &[Slot], ticket: &mut Ticket) -> Option<Words> {
     let words = peek(slots, *ticket)?;
     take(slots, ticket).then_some(words)
 }
 
-/// Takes the message whose words were [peeked](peek) at, as [`claim`] does. Returns `false` if it
-/// was taken since; then the words are invalid.
+/// [`claim`] for a message whose words were [peeked](peek) at. Returns `false` if it was taken
+/// since; then the words are invalid.
 #[inline]
 fn take(slots: &[Slot], ticket: &mut Ticket) -> bool {
     let Some(slot) = ticket.slot(slots) else { return false };
     let (full, free) = (ticket.full(), ticket.free_again(slots));
-    // AcqRel: its own partner, in the other process. Acquire even on failure: the other side has
-    // copied the words out, and this one may overwrite them.
+    // AcqRel: its own partner. Acquire even on failure: the other side has copied the words out,
+    // and this one may overwrite them.
     let is_ours = slot.sequence.compare_exchange(full, free, Ordering::AcqRel, Ordering::Acquire).is_ok();
     if is_ours {
         *ticket = ticket.next(slots);
@@ -300,8 +267,8 @@ fn peek(slots: &[Slot], ticket: Ticket) -> Option<Words> {
     ticket.slot(slots).filter(|slot| slot.carries(ticket)).map(Slot::words)
 }
 
-/// Advances the ticket to the next message that was not withdrawn, and returns its words. The
-/// ticket also advances if no message follows the withdrawn ones yet.
+/// Advances the ticket to the next message that was not withdrawn, or past the withdrawn ones if
+/// none follows yet, and returns its words.
 #[inline(never)]
 fn peek_next(slots: &[Slot], ticket: &mut Ticket) -> Option<Words> {
     // Bounded: only a writer that writes garbage, or laps this thread, makes it loop again.
@@ -314,8 +281,8 @@ fn peek_next(slots: &[Slot], ticket: &mut Ticket) -> Option<Words> {
                 }
             }
             rounds => {
-                // The slot is free for, or carries, the ticket `rounds` rounds later, and all but
-                // the last `slots.len() - 1` before that one were withdrawn or received.
+                // The slot is free for, or carries, the ticket `rounds` rounds later. All but the
+                // last `slots.len() - 1` before that one were withdrawn or received.
                 let whole_rounds = (rounds - 1).wrapping_mul(slots.len() as u64);
                 *ticket = Ticket { number: here.number.wrapping_add(whole_rounds), ..here }.next(slots);
             }
@@ -324,10 +291,10 @@ fn peek_next(slots: &[Slot], ticket: &mut Ticket) -> Option<Words> {
     None
 }
 
-/// Receives the next message, if one has arrived. Advances `ticket` past it and returns its words
-/// and its ticket. If messages `may_vanish`, because the writer withdraws them, this claims the
-/// message; else the caller [frees](free) its slot. `prepare` runs before that, and if it fails,
-/// the message stays.
+/// Receives the next message, if one has arrived: advances `ticket` past it and returns its words
+/// and its ticket. If the writer may withdraw messages (`may_vanish`), this claims the message;
+/// else the caller [frees](free) its slot. If `prepare`, which runs before that, fails, the message
+/// stays.
 #[inline]
 pub(super) fn receive<E>(
     slots: &[Slot],
@@ -361,8 +328,8 @@ pub(super) fn claim_next(slots: &[Slot], ticket: &mut Ticket) -> Option<(Words, 
 }
 
 /// Withdraws the first message from `next` up to `end` for which `is_meant` returns `true`, and
-/// returns its words. Advances `next` past every message visited, so none is visited twice: one
-/// that was received, or that `is_meant` rejects, remains so.
+/// returns its words. Advances `next` past every message visited: one that was received, or that
+/// `is_meant` rejects, remains so.
 #[cold]
 pub(super) fn withdraw(
     slots: &[Slot],
@@ -396,7 +363,7 @@ pub(super) fn is_done(slots: &[Slot], sent: Ticket) -> bool {
 const NUMBER_BITS: u32 = 24;
 const NUMBERS: u64 = 1 << NUMBER_BITS;
 
-/// The upper bits of a return's word.
+/// The tag: the upper bits of a return's word.
 fn tag(ticket: u64) -> u64 {
     ticket.wrapping_add(1) << NUMBER_BITS
 }
