@@ -2,9 +2,8 @@
 //!
 //! A *loan* is a buffer that was sent. The lender keeps the buffer's handle, so the chunk stays in
 //! use, and gives it a number, which travels with the message. When the receiver returns the number
-//! (see `ring`), the lender drops the handle. A buffer may be on loan to several channels or
-//! receivers, each with its own handle, number and lender, so they share nothing that has to be
-//! counted.
+//! (see `ring`), the lender drops the handle. A buffer may be on loan to several receivers, each
+//! with its own handle, number and lender.
 //!
 //! # States of a loan
 //!
@@ -19,11 +18,11 @@
 //! | a handle | the sender: [`Loans::put`], a plain store | out |
 //!
 //! So each number is in at most one list, even if a receiver returns garbage. The sender reuses the
-//! number returned last, which uses the fewest numbers and cache lines. Before a message it needs
-//! the lock only if its own list is empty, and neither list is ever searched.
+//! number returned last, which uses the fewest cache lines. Before a message it needs the lock only
+//! if its own list is empty; neither list is ever searched.
 //!
-//! Until a message is in its slot, the sender makes no read-modify-write: that would wait until its
-//! core owns the lines of the buffer just written. Without one, those lines, the slot's and the
+//! Until a message is in its slot, the sender makes no read-modify-write, which would wait until
+//! its core owns the lines of the buffer just written. Without one, those lines, the slot's and the
 //! cell's are fetched at the same time.
 //!
 //! # Orderings
@@ -34,16 +33,15 @@
 //! | [`Taking::take`], under the lock | [`Taking::hand_over`], under the lock | the empty cell and its note, before the sender fills it |
 //! | [`Lender::close`]: Release | [`Lender::is_over`]: Acquire | everything that was put in |
 //!
-//! The first row is for a number that a hostile receiver invents. A genuine one was put in before:
-//! the message travelled to the receiver and its return back, each with a Release and an Acquire.
+//! The first row is for a number that a hostile receiver invents. A genuine one has travelled to
+//! the receiver and back, each time with a Release and an Acquire.
 //!
 //! # When returns are collected
 //!
-//! * By the sender, right after a message is sent and its receiver woken, if the lock is free: in
-//!   time for the next buffer to be the one returned last, which is still in the cache. It reads a
-//!   few returns at a time, and fetches the first and last lines of the buffers for writing.
-//! * By the sender, when no number is free. When it finds that the receiver is closed or dead, it
-//!   takes back everything.
+//! * By the sender, after a message is sent and its receiver woken, if the lock is free: in time
+//!   for the next buffer to be the one returned last, which is still in the cache. It reads a few
+//!   returns at a time, and fetches the first and last lines of the buffers for writing.
+//! * By the sender, when no number is free.
 //! * By the pool, when a class has no idle chunk, and has three chunks already or the arenas cannot
 //!   grow; when it trims or reclaims; when it gets another lender; and when it is asked whether a
 //!   buffer is on loan.
@@ -53,14 +51,14 @@
 //! | event | effect on outstanding loans |
 //! |---|---|
 //! | the receiver is dropped | it returns what it has not received, and later each received message as that is dropped |
-//! | the receiver's process dies | all are reclaimed, once the receiver's lock is free: then no thread of that process can read any more. The bell may ring before that |
+//! | the receiver's process dies | all are reclaimed, by the sender or the pool, once the receiver's lock is free: no thread of it can read any more |
 //! | the sender is dropped | the pool goes on asking this lender; a receiver that has not opened the channel yet no longer can |
 //! | provider and sender are dropped | the chunks are given up, but not their bytes: the receiver keeps those until it drops the messages |
 //! | the sender's process dies | the receiver reads on, and receives what was sent; see `sweep` for the names |
 //!
 //! A hostile receiver that returns a buffer while it still reads it may find another message there;
-//! one that returns nothing keeps its loans until it dies. Numbers are looked up in this channel's
-//! cells, so no receiver reaches the loans of another channel.
+//! one that returns nothing keeps its loans until it dies. None reaches the loans of another
+//! channel.
 
 use super::layout::Shared;
 use super::object::Object;
@@ -77,10 +75,9 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
 
-/// How many returns the sender reads after each message: more than one, so that it catches up.
+/// How many returns the sender reads after each message; several, so that it catches up.
 const PER_MESSAGE: usize = 4;
 
-/// The outstanding loans: a pointer for each number.
 pub(super) struct Loans<T> {
     cells: Box<[AtomicPtr<T>]>,
     /// How many pointers were put in. Only the sender writes it.
@@ -88,13 +85,10 @@ pub(super) struct Loans<T> {
     back: Mutex<Back>,
 }
 
-/// The bookkeeping of returned loans.
 struct Back {
-    /// How many returns were read.
     read: u64,
-    /// How many pointers were taken out.
     taken_out: u64,
-    /// The numbers freed since the sender last asked. Has capacity for all numbers.
+    /// The numbers freed since the sender last asked, with capacity for all.
     free: Vec<u32>,
 }
 
@@ -105,8 +99,7 @@ pub(super) struct Taking<'a, T> {
 }
 
 impl<T> Loans<T> {
-    /// Creates `count` loans. Returns them with their numbers, for the sender, or `None` if memory
-    /// is short.
+    /// Creates `count` loans, with their numbers. Returns `None` if memory is short.
     pub(super) fn new(count: usize) -> Option<(Self, Vec<u32>)> {
         let (mut cells, mut free, mut numbers) = (Vec::new(), Vec::new(), Vec::new());
         cells.try_reserve_exact(count).ok()?;
@@ -118,13 +111,12 @@ impl<T> Loans<T> {
         Some((Self { cells: cells.into_boxed_slice(), put_in: AtomicU64::new(0), back }, numbers))
     }
 
-    /// Puts a pointer in under a free number. Only the sender calls this.
     #[inline]
     pub(super) fn put(&self, number: u32, value: NonNull<T>) {
         let Some(cell) = self.cells.get(number as usize) else { return };
         // Release: partner of the Acquire in `take` and `all`.
         cell.store(value.as_ptr(), Ordering::Release);
-        // Relaxed: only the sender writes it. `is_over`, which needs the exact count, checks first
+        // Relaxed: only the sender writes it. `is_over`, which needs the exact count, first checks
         // that the sender is closed.
         self.put_in.store(self.put_in.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
@@ -140,8 +132,7 @@ impl<T> Loans<T> {
 }
 
 impl<T> Taking<'_, T> {
-    /// Calls `note` and takes out the pointer with this number, if there is one. Only the holder of
-    /// the lock empties cells, so no read-modify-write is needed.
+    /// Calls `note` and takes out the pointer with this number, if there is one.
     #[inline]
     pub(super) fn take(&mut self, number: u32, note: impl FnOnce(usize)) -> Option<NonNull<T>> {
         note_look();
@@ -149,15 +140,16 @@ impl<T> Taking<'_, T> {
         // Acquire: partner of the Release in `put`.
         let found = NonNull::new(cell.load(Ordering::Acquire))?;
         note(number as usize);
-        // Relaxed: the sender gets the number under the lock, and only then fills the cell.
+        // Relaxed: only this thread, which has the lock, empties cells, and the sender gets the
+        // number under the lock before it fills the cell.
         cell.store(ptr::null_mut(), Ordering::Relaxed);
         self.back.taken_out = self.back.taken_out.wrapping_add(1);
         self.back.free.push(number);
         Some(found)
     }
 
-    /// Takes out the pointer that the next return names. Returns `None` if there is no return, and
-    /// `Some(None)` if it names a number that is not out.
+    /// Takes out the pointer that the next return names. Returns `Some(None)` if none has that
+    /// number.
     #[inline]
     pub(super) fn take_returned(
         &mut self,
@@ -175,7 +167,6 @@ impl<T> Taking<'_, T> {
         numbers.filter_map(|number| self.take(number, &note)).map(&mut drop).count()
     }
 
-    /// Returns how many pointers are in.
     pub(super) fn out(&self) -> u64 {
         // A pointer taken out for a hostile receiver may not be counted as put in yet.
         (self.loans.put_in.load(Ordering::Relaxed).wrapping_sub(self.back.taken_out) as i64).max(0) as u64
@@ -186,7 +177,6 @@ impl<T> Taking<'_, T> {
         self.loans.cells.iter().filter_map(|cell| NonNull::new(cell.load(Ordering::Acquire)))
     }
 
-    /// Moves the freed numbers to the sender's list.
     #[inline]
     pub(super) fn hand_over(&mut self, numbers: &mut Vec<u32>) {
         // One number as a rule, for which `append` would call `memcpy`.
@@ -194,28 +184,27 @@ impl<T> Taking<'_, T> {
     }
 }
 
-/// The sender's side of its loans. The pool asks it to collect returned ones.
+/// The sender's side of its loans.
 pub(super) struct Lender {
     shared: Arc<Shared>,
-    /// The sender's end of the locks, to query the receiver's.
+    /// To query the receiver's lock.
     locks: Arc<LockFile>,
     fork_epoch: u64,
-    /// The handles. One that is still out when this is dropped never returns to the pool.
+    /// One that is still out when this is dropped never returns to the pool.
     loans: Loans<Chunk>,
-    /// `true` once the sender is closed and lends nothing more.
+    /// `true` once the sender lends nothing more.
     is_closed: AtomicBool,
 }
 
 impl Lender {
-    /// Creates a lender. There are as many `loans` as the object says.
+    /// There are as many `loans` as the object says.
     pub(super) fn new(object: &Object, loans: Loans<Chunk>) -> Self {
         let (shared, locks) = (object.shared().clone(), object.locks().clone());
         Self { shared, locks, fork_epoch: fork::epoch(), loans, is_closed: AtomicBool::new(false) }
     }
 
     /// Locks the freed numbers that the sender does not have yet, collecting returns if there are
-    /// none. Returns `None` if there still are none. Only the sender fetches them, so those found
-    /// remain.
+    /// none. Returns `None` if there still are none. Only the sender fetches them.
     fn free(&self) -> Option<Taking<'_, Chunk>> {
         let mut taking = self.loans.lock();
         if taking.back.free.is_empty() {
@@ -236,7 +225,8 @@ impl Lender {
         }
     }
 
-    /// Lends a buffer under a free number. `ticket` is its message's. Only the sender calls this.
+    /// Lends a buffer under a free number, for the message with this ticket. Only the sender calls
+    /// this.
     #[inline]
     pub(super) fn put(&self, number: u32, ticket: u64, buffer: ShmBuf) {
         outside::note(self.shared.loan_words(), number as usize, ticket, buffer.len());
@@ -259,13 +249,11 @@ impl Lender {
         self.loans.lock().take(number, |number| self.strike(number)).map(Self::handle)
     }
 
-    /// Returns how many buffers are out.
     pub(super) fn loaned(&self) -> usize {
         self.loans.lock().out() as usize
     }
 
-    /// Drops the buffers that the next returns name, at most one per step. Returns how many it
-    /// dropped.
+    /// Drops the buffers that the next returns name, at most one per step. Returns their number.
     #[inline]
     fn collect_few(&self, taking: &mut Taking<'_, Chunk>, steps: impl Iterator<Item = usize>) -> usize {
         let next = |_| {
@@ -282,7 +270,7 @@ impl Lender {
         steps.map_while(next).flatten().count()
     }
 
-    /// As many steps as there can be genuine returns: a bound against invented ones.
+    /// A bound against invented returns.
     fn all(&self) -> std::ops::Range<usize> {
         0..self.shared.returns().len()
     }
@@ -372,7 +360,6 @@ mod tests {
 
     const LOANS: usize = 16;
 
-    /// Two channels of one provider, each with a lender and the sender's free numbers.
     struct Scene {
         channels: [(Lender, RefCell<Vec<u32>>); 2],
         provider: Provider,
@@ -395,7 +382,6 @@ mod tests {
             self.provider.alloc(64).unwrap().freeze()
         }
 
-        /// Lends one more buffer, without a message.
         fn lend(&self, (lender, numbers): &(Lender, RefCell<Vec<u32>>)) {
             let mut numbers = numbers.borrow_mut();
             if numbers.is_empty() {
@@ -406,8 +392,7 @@ mod tests {
         }
     }
 
-    /// A receiver that invents returns as fast as they are read cannot keep a thread of the
-    /// sender's process, or the lock, busy for ever.
+    /// A receiver that invents returns as fast as they are read cannot keep the lock busy for ever.
     #[test]
     fn forged_returns_block_nothing() {
         let scene = Scene::new("made-up");

@@ -1,35 +1,15 @@
-//! One side's end of a channel's object.
+//! The two ends of a channel's objects: creating, joining and leaving them.
 //!
 //! A pair's sender creates the object, and its receiver joins. A branch's receiver creates it, and
-//! the publisher opens it (see `meeting`).
+//! the publisher opens it. A name is reused when a sender exits and its successor starts. So a dead
+//! sender's object is removed only under its lock (see `remove_dead`), and a sender removes its own
+//! name before it releases the lock.
 //!
-//! A name is reused when a sender exits and its successor starts. So a dead sender's object is
-//! removed only under its lock (see `remove_dead`), and a sender removes its own name before it
-//! releases the lock.
+//! # A publisher's seats
 //!
-//! # A publisher's object
-//!
-//! The object through which the receivers of a publisher and the publisher discover each other.
-//!
-//! A publisher's object has a *seat* for each possible receiver. A receiver takes a seat by locking
-//! its byte, creates a [branch](super::layout) of its own, and writes the branch's id at its seat.
-//! The publisher connects the receiver by opening the branch, before it next sends or when it is
-//! asked for its receivers. A new receiver has a new branch, so nothing of a previous one needs
-//! cleaning up; and only its receiver and the publisher map a branch, so no receiver can write to
-//! another's.
-//!
-//! ```text
-//!   offset 0      what it is (see `layout`)
-//!   offset 64     the number of receivers that have joined: the publisher sleeps on it
-//!   offset 128    64 seats of 16 bytes: why the publisher cannot connect the receiver, and the
-//!                 branch's id
-//!
-//!   locked bytes (exclusive OFD locks):
-//!     0 the publisher, as long as it exists
-//!     2 + n the receiver on seat n, as long as its end exists or anything that it received is read
-//! ```
-//!
-//! # States of a seat
+//! A publisher's object has a *seat* for each possible receiver. A new receiver has a new branch,
+//! so nothing of a previous one needs cleaning up; and only its receiver and the publisher map a
+//! branch.
 //!
 //! | state | its byte | the publisher has | leaves it by |
 //! |---|---|---|---|
@@ -38,15 +18,9 @@
 //! | connected | locked | the branch: a descriptor, two mappings | the receiver, which closes or dies |
 //! | read | locked | the loans, with descriptor and mappings | the drop of the last message that the receiver received; its death |
 //!
-//! A closed receiver keeps its seat while any of its messages is read, because the publisher keeps
-//! the descriptor and the mappings to learn of returned loans. So the seats bound what all
-//! receivers together, closed ones included, cost the publisher.
+//! So the seats bound what all receivers together, closed ones included, cost the publisher.
 //!
 //! # A receiver joins
-//!
-//! An unconnected receiver sleeps on the bell of its own branch, as a connected one does. No thread
-//! holds that bell before P4, so until then the kernel does not ring it for a dead publisher: the
-//! receiver checks the publisher's lock before it sleeps, then once a second (see `bell`).
 //!
 //! | step | receiver | what is left if it dies here |
 //! |---|---|---|
@@ -56,21 +30,19 @@
 //! | R4 | increment the count: SeqCst; full fence; wake | the same |
 //! | R5 | if the channel is closed or the publisher's lock is free, undo it all | the same |
 //!
-//! | step | publisher | what its receiver learns if the publisher dies here |
+//! | step | publisher, before it sends or when asked for its receivers | what its receiver learns if the publisher dies here |
 //! |---|---|---|
 //! | P1 | check whether the count has changed: one load in each call | `Disconnected`, by a check, within a second |
 //! | P2 | read the ids of all seats: Acquire, partner of R3 | the same |
 //! | P3 | open each branch not seen before | the same |
 //! | P3' | or, if the system refuses, write the error number to the seat, note how many messages were sent, and try again later | [`NotConnected`](super::RecvError::NotConnected), within a second; then the same |
-//! | P4 | hold the branch's bell: the receiver is connected. Once: a bell that was held is not held again. Its place in the robust list was reserved with the seat | `Disconnected`, at once: the kernel rings |
+//! | P4 | hold the branch's bell, once: the receiver is connected | `Disconnected`, at once: the kernel rings |
 //! | P5 | send it the history, and ring | the same, after what was sent |
 //!
-//! P4 and P5 are W1 to W5 of `bell` for the first message. A refused receiver is not rung, because
-//! the publisher has no branch to ring in.
-//!
-//! A message whose `send` begins after `open` has returned finds the count changed, so the receiver
-//! gets it: if all seats seem taken when the publisher reaches its seat (P3), the publisher drops
-//! the branches of receivers that have left by then, including previous ones of that seat.
+//! P4 and P5 are W1 to W5 of `bell` for the first message. Before P4 the receiver checks the
+//! publisher's lock before it sleeps, then once a second. A message whose `send` begins after
+//! `open` has returned finds the count changed, so the receiver gets it: if all seats seem taken at
+//! P3, the publisher drops the branches of receivers that have left by then.
 //!
 //! # The publisher closes
 //!
@@ -86,12 +58,10 @@
 //!
 //! # Garbage
 //!
-//! Any process of the same user can write here, even by accident.
-//!
 //! | damaged | effect |
 //! |---|---|
-//! | the count, an id | a receiver whose id is at another seat too is connected once. Otherwise the publisher looks for branches that do not exist, or overlooks a new receiver. Branches already open are safe: the publisher keeps its own list, and opens none twice, whatever seats name it and whatever its bell says |
-//! | the reason for a refusal | a connected receiver does not notice. An unconnected one gets an error, and continues to wait |
+//! | the count, an id | the publisher looks for branches that do not exist, or overlooks a new receiver. It keeps its own list of open branches, and opens none twice |
+//! | the reason for a refusal | an unconnected receiver gets an error, and continues to wait |
 //! | the header | new receivers are refused |
 
 use super::bell::Bell;
@@ -113,26 +83,24 @@ use std::ptr::{addr_of, NonNull};
 use std::sync::Arc;
 use std::thread;
 
-/// The number of tries if a sweep takes the object during creation, or another process holds
-/// the lock of a dead sender.
+/// Tries, if a sweep takes the object during creation, or another process holds the lock of a dead
+/// sender.
 const TRIES: usize = 16;
 
-/// One side's end of a pair or a branch. On drop it releases its entry for the bell; the creator's
-/// end also removes the name.
+/// One side's end of a pair or a branch. On drop it releases the bell; the creator's end also
+/// removes the name.
 pub(super) struct Object {
     /// Dropped before the mapping, next to which the entry lies.
     listed: Option<Listed>,
     shared: Arc<Shared>,
-    /// Of a branch: its receiver's seat.
     seat: Option<Seat>,
     fork_epoch: u64,
-    /// The creator's name, removed before its lock is released.
+    /// The creator's, removed before its lock is released.
     _link: Option<Link>,
     locks: Arc<LockFile>,
 }
 
-/// A new object, mapped behind a private page of this process, with its name and the creator's
-/// lock.
+/// A new object, mapped behind a private page of this process, its name and the creator's lock.
 pub(super) type Made = (Mapping, Link, LockFile);
 
 /// Creates an object of at least `len` bytes, replacing one that a dead sender has left.
@@ -165,7 +133,6 @@ pub(super) fn make(name: &Name, len: usize, mode: u32) -> Result<Made, ChannelEr
     Err(ChannelError::Taken { object: name.path() })
 }
 
-/// Returns the user's error for a failure to get an entry, or a place for one.
 pub(super) fn not_listed(Failed { call, error }: Failed, name: &Name) -> ChannelError {
     match error.raw_os_error() {
         Some(libc::ENOSPC) => ChannelError::TooMany { max: MAX_BELLS },
@@ -174,7 +141,6 @@ pub(super) fn not_listed(Failed { call, error }: Failed, name: &Name) -> Channel
 }
 
 impl Object {
-    /// Creates a pair for its sender.
     pub(super) fn create(name: &Name, facts: &Facts, mode: u32) -> Result<Self, ChannelError> {
         let this = Self::make(name, facts, mode, None)?;
         let this = this.hold(name, false, Shared::to_receiver)?;
@@ -182,7 +148,7 @@ impl Object {
         Ok(this)
     }
 
-    /// Creates a branch for the receiver on this seat. The publisher does not know of it yet.
+    /// Creates a branch for the receiver on this seat (R2).
     pub(super) fn create_branch(name: &Name, facts: &Facts, seat: Seat) -> Result<Self, ChannelError> {
         let this = Self::make(name, facts, 0o600, Some(seat))?;
         // The lock comes first: the holder of the bell always holds the lock too. No other process
@@ -203,9 +169,8 @@ impl Object {
         Ok(Self { listed: None, shared, seat, fork_epoch: fork::epoch(), _link: Some(link), locks: Arc::new(locks) })
     }
 
-    /// Holds a bell of this object for this end, until the end is dropped or the process dies.
-    /// `listed` stays `None` if the bell has, or had, a holder. `has_place` is as in
-    /// [`Listed::new`].
+    /// Holds a bell for this end, until the end is dropped or the process dies. `listed` stays
+    /// `None` if the bell has, or had, a holder. `has_place` is as in [`Listed::new`].
     fn hold(mut self, name: &Name, has_place: bool, bell: fn(&Shared) -> &Bell) -> Result<Self, ChannelError> {
         let bell = bell(&self.shared);
         let word = addr_of!(*bell).cast::<u8>().cast_mut();
@@ -221,37 +186,33 @@ impl Object {
         Ok(self)
     }
 
-    /// Makes this end of a branch the publisher's (P4). Returns `None` if the receiver was
-    /// connected before.
+    /// Connects the receiver of a branch (P4). Returns `None` if it was connected before.
     pub(super) fn meet(self, name: &Name) -> Result<Option<Self>, ChannelError> {
         // The publisher's object, which the seat keeps alive, has reserved a place for each seat.
         let this = self.hold(name, true, Shared::to_receiver)?;
         Ok(this.listed.is_some().then_some(this))
     }
 
-    /// Returns `true` if the sender holds, or held, the bell of this receiver. Always `true` for a
-    /// pair.
+    /// Returns `true` if the sender holds, or held, the bell of this receiver; always for a pair.
     #[inline]
     pub(super) fn is_met(&self) -> bool {
         self.seat.is_none() || self.shared.to_receiver().was_held()
     }
 
-    /// Returns why the publisher's last try to connect this receiver failed.
     #[inline]
     pub(super) fn refusal(&self) -> Option<i32> {
         // Ignored once the receiver is connected.
         self.seat.as_ref()?.refusal().filter(|_| !self.is_met())
     }
 
-    /// Takes the [refusal](Self::refusal).
     pub(super) fn take_refusal(&self) -> Option<i32> {
         let refusal = self.refusal();
         self.seat.iter().filter(|_| refusal.is_some()).for_each(Seat::forget_refusal);
         refusal
     }
 
-    /// Leaves on the publisher's behalf if it has died without connecting this receiver: the kernel
-    /// rings only for connected ones. One system call while unconnected.
+    /// Leaves on the publisher's behalf if it has died without connecting this receiver. One system
+    /// call while unconnected.
     #[inline]
     pub(super) fn look_for_publisher(&self) {
         if !self.is_met() && !self.has_sender() {
@@ -259,20 +220,17 @@ impl Object {
         }
     }
 
-    /// Returns the receiver's seat, for callers that need it longer than this end lives.
     pub(super) fn seat(&self) -> Option<&Seat> {
         self.seat.as_ref()
     }
 
-    /// Returns an end of an object that was found, with the seat if it is a branch. It belongs to the
-    /// receiver only when that has [joined](Self::join) the pair, or to the publisher when that has
-    /// [connected](Self::meet) the receiver.
+    /// Returns an end of an object that was found, with the seat if it is a branch. It is complete
+    /// once it has [joined](Self::join) or [met](Self::meet).
     pub(super) fn found(found: Found, seat: Option<Seat>) -> Self {
         let shared = Arc::new(Shared::new(found.mapping, &found.facts));
         Self { listed: None, shared, seat, fork_epoch: fork::epoch(), _link: None, locks: Arc::new(found.locks) }
     }
 
-    /// Returns the provider whose messages are sent.
     pub(super) fn provider(&self) -> ProviderId {
         self.shared.header().what.0.provider()
     }
@@ -284,7 +242,7 @@ impl Object {
             return Err(gone());
         }
         let taken = || ChannelError::HasReceiver { object: name.path() };
-        // The lock comes first: the holder of the bell always holds the lock too.
+        // The lock comes first, as in `create_branch`.
         match self.locks.try_lock(RECEIVER_BYTE) {
             Ok(true) => {}
             Ok(false) => return Err(taken()),
@@ -300,25 +258,22 @@ impl Object {
         Ok(this)
     }
 
-    /// Returns the mapping, for callers that need it longer than this end lives.
     #[inline]
     pub(super) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 
-    /// Returns the locks of this end.
     pub(super) fn locks(&self) -> &Arc<LockFile> {
         &self.locks
     }
 
-    /// Returns `true` if the sender has left or died. For the receiver.
+    /// For the receiver: the sender has left or died.
     #[inline]
     pub(super) fn is_sender_gone(&self) -> bool {
         self.shared.to_receiver().is_gone()
     }
 
-    /// Returns `true` if the sender's process is alive and the sender not dropped. For the
-    /// receiver.
+    /// For the receiver: the sender's process is alive and the sender not dropped.
     pub(super) fn has_sender(&self) -> bool {
         // The state records a drop: the sender's process holds the lock as long as any loan is out.
         match &self.seat {
@@ -327,20 +282,16 @@ impl Object {
         }
     }
 
-    /// Returns `true` if the receiver's process is alive, or no receiver has joined yet. For the
-    /// sender.
+    /// For the sender: the receiver's process is alive, or no receiver has joined yet.
     pub(super) fn may_have_receiver(&self) -> bool {
         !self.shared.has_had_receiver() || self.is_receiver_locked()
     }
 
-    /// Returns `true` if a process holds the receiver's lock, and so may still read. For the
-    /// sender.
+    /// For the sender: a process holds the receiver's lock, and so may still read.
     pub(super) fn is_receiver_locked(&self) -> bool {
         self.locks.is_locked(RECEIVER_BYTE)
     }
 
-    /// Returns `true` in the process that created or opened the object, and `false` in a forked
-    /// child.
     #[inline]
     pub(super) fn is_ours(&self) -> bool {
         self.fork_epoch == fork::epoch()
@@ -365,21 +316,18 @@ impl Facts {
 /// The byte that the receiver on the first seat locks.
 const SEATS_BYTE: usize = 2;
 
-/// One side's end of the publisher's object.
 pub(super) struct Meeting {
-    /// The publisher's: reserved places in the robust list for the bells of the branches.
+    /// The publisher's: places in the robust list for the bells of the branches.
     _places: Option<Places>,
     page: Arc<Page>,
     fork_epoch: u64,
     seats: usize,
     /// The receiver's: the byte of its seat.
     taken: Option<usize>,
-    /// The publisher's name, removed before its lock is released.
     _link: Option<Link>,
     locks: LockFile,
 }
 
-/// A seat of a publisher's object.
 #[derive(Clone)]
 pub(super) struct Seat {
     meeting: Arc<Meeting>,
@@ -387,7 +335,6 @@ pub(super) struct Seat {
 }
 
 impl Meeting {
-    /// Creates the object for the publisher.
     pub(super) fn create(name: &Name, facts: &Facts) -> Result<Self, ChannelError> {
         let places = Places::take(facts.seats).map_err(|failed| not_listed(failed, name))?;
         let (mapping, link, locks) = make(name, PAGE, 0o600)?;
@@ -397,7 +344,6 @@ impl Meeting {
         Ok(this)
     }
 
-    /// Returns a receiver's end of an object that was found.
     pub(super) fn of_receiver(found: Found) -> Self {
         let seats = found.facts.seats.min(MAX_SEATS);
         let Found { mapping, locks, .. } = found;
@@ -410,12 +356,11 @@ impl Meeting {
         self.page.header()
     }
 
-    /// Returns the mapping, for callers that need it longer than this end lives.
     pub(super) fn page(&self) -> &Arc<Page> {
         &self.page
     }
 
-    /// Takes a free seat, for a receiver (R1). Returns `None` if there is none.
+    /// Takes a free seat (R1), if there is one.
     pub(super) fn take_seat(mut self, name: &Name) -> Result<Option<Seat>, ChannelError> {
         for at in 0..self.seats {
             if self.locks.try_lock(SEATS_BYTE + at).map_err(|error| name.error(LOCK, 0, error))? {
@@ -426,8 +371,7 @@ impl Meeting {
         Ok(None)
     }
 
-    /// Returns `true` if the publisher's process is alive and the publisher not dropped. For the
-    /// receiver.
+    /// For the receiver: the publisher's process is alive and the publisher not dropped.
     pub(super) fn has_publisher(&self) -> bool {
         // Outstanding loans do not keep this lock, and other receivers cannot write to it.
         self.locks.is_locked(OWNER_BYTE)
@@ -438,8 +382,6 @@ impl Meeting {
         (0..self.seats).map(move |at| (Seat { meeting: self.clone(), at }, self.header().branch(at)))
     }
 
-    /// Returns `true` in the process that created or opened the object, and `false` in a forked
-    /// child.
     #[inline]
     pub(super) fn is_ours(&self) -> bool {
         self.fork_epoch == fork::epoch()
@@ -448,46 +390,39 @@ impl Meeting {
 
 impl Drop for Meeting {
     fn drop(&mut self) {
-        // Explicitly, not by closing the file: a child that another thread has just started holds a
-        // copy of the descriptor until it calls `exec`.
+        // Explicitly: a child that another thread has just started holds a copy of the descriptor
+        // until it calls `exec`.
         let _ = self.taken.map(|byte| self.locks.unlock(byte));
     }
 }
 
 impl Seat {
-    /// Returns the seat's number.
     pub(super) fn at(&self) -> usize {
         self.at
     }
 
-    /// Returns the branch last announced here.
     pub(super) fn branch(&self) -> Option<u64> {
         Some(self.meeting.header().branch(self.at)).filter(|&id| id != 0)
     }
 
-    /// Announces the receiver's branch (R3, R4). Returns `false` if the publisher has closed the
-    /// channel (R5).
+    /// See [`MeetingHeader::announce`].
     pub(super) fn announce(&self, branch: u64) -> bool {
         self.meeting.header().announce(self.at, branch)
     }
 
-    /// See [`MeetingHeader::refuse`].
     pub(super) fn refuse(&self, errno: i32) -> bool {
         self.meeting.header().refuse(self.at, errno)
     }
 
-    /// See [`MeetingHeader::refusal`].
     #[inline]
     pub(super) fn refusal(&self) -> Option<i32> {
         self.meeting.header().refusal(self.at)
     }
 
-    /// See [`MeetingHeader::forget_refusal`].
     pub(super) fn forget_refusal(&self) {
         self.meeting.header().forget_refusal(self.at);
     }
 
-    /// See [`Meeting::has_publisher`].
     pub(super) fn has_publisher(&self) -> bool {
         self.meeting.has_publisher()
     }

@@ -38,9 +38,9 @@ pub enum Message {
 }
 
 impl Message {
-    /// Returns the number of messages that the publisher sent between the previous message received
-    /// and this one: those that this receiver was too slow for (see [`OnFull`](super::OnFull)), and
-    /// those lost to an error. Wraps around above [`u32::MAX`].
+    /// Returns how many messages were sent between the previous message received and this one:
+    /// those that this receiver was too slow for (see [`OnFull`](super::OnFull)), and those lost to
+    /// an error. Wraps around above [`u32::MAX`].
     #[inline]
     pub fn missed(&self) -> u32 {
         match self {
@@ -69,8 +69,7 @@ impl AsRef<[u8]> for Message {
     }
 }
 
-/// The time that [`ReceiverBuilder::open_timeout`] sleeps between two tries. It has to poll: before
-/// the object exists, the two sides share nothing that could wake it.
+/// Polls, because before the object exists the two sides share nothing that could wake this one.
 const BETWEEN_TRIES: Duration = Duration::from_millis(1);
 
 /// Options of a [`Receiver`]. Start with [`Receiver::builder`]; every option has a default.
@@ -84,9 +83,8 @@ pub struct ReceiverBuilder {
 }
 
 impl ReceiverBuilder {
-    /// Sets the number of messages of a [`Publisher`](super::Publisher) that this receiver may be
-    /// behind, from 1 to the publisher's maximum; default: that maximum. Each takes 64 bytes of
-    /// /dev/shm.
+    /// Sets how many messages of a [`Publisher`](super::Publisher) this receiver may be behind,
+    /// from 1 to the publisher's maximum, which is the default. Each takes 64 bytes of /dev/shm.
     ///
     /// With [`OnFull::KeepLatest`] the number is exact: an older message is withdrawn. With the
     /// other rules one more fits, as [`SenderBuilder::capacity`](super::SenderBuilder::capacity)
@@ -96,10 +94,10 @@ impl ReceiverBuilder {
         self
     }
 
-    /// Sets the number of buffers of a [`Publisher`](super::Publisher) that this receiver may hold
-    /// at a time, including those not yet received: from 1 to the publisher's maximum, rounded up
-    /// to a power of two; default: that maximum. Each takes 16 bytes of /dev/shm. Beyond that,
-    /// messages are dropped; with [`OnFull::Wait`] the publisher waits.
+    /// Sets how many buffers of a [`Publisher`](super::Publisher) this receiver may hold at a time,
+    /// including those not yet received: from 1 to the publisher's maximum, which is the default,
+    /// rounded up to a power of two. Each takes 16 bytes of /dev/shm. Beyond that, messages are
+    /// dropped; with [`OnFull::Wait`] the publisher waits.
     pub fn loans(mut self, loans: usize) -> Self {
         self.loans = Some(loans);
         self
@@ -135,7 +133,7 @@ impl ReceiverBuilder {
         let object = layout::name(names, name)?;
         let found = layout::open(&object, uid)?;
         let provider = found.facts.provider;
-        // Done before joining, because a later failure could not be undone.
+        // Before joining, which could not be undone.
         let memory = memory_bell(names, provider, uid).map_err(not_a_channel)?;
         let (object, on_full) = match found.facts.kind {
             Kind::Pair => (self.join(found, &object)?, OnFull::Wait),
@@ -155,7 +153,6 @@ impl ReceiverBuilder {
         Ok(Receiver::new(object, segments, on_full, self.spin))
     }
 
-    /// Joins a channel of one receiver.
     fn join(&self, found: Found, name: &Name) -> Result<Object, ChannelError> {
         if self.capacity.is_some() || self.loans.is_some() || self.on_full.is_some() {
             return Err(ChannelError::NoPublisher { object: name.path() });
@@ -163,7 +160,7 @@ impl ReceiverBuilder {
         Object::found(found, None).join(name)
     }
 
-    /// Takes a seat of a publisher (see `object`).
+    /// Takes a seat of a publisher (R1 to R5 of `object`).
     fn take_a_seat(
         &self,
         found: Found,
@@ -194,8 +191,8 @@ impl ReceiverBuilder {
         let seat = meeting.take_seat(name)?;
         let seat = seat.ok_or_else(|| ChannelError::TooManyReceivers { object: object(), max: rules.seats })?;
         if let Some(former) = seat.branch() {
-            // Without this, a receiver that is killed and restarted leaves a branch behind each
-            // time. If the removal fails now, a sweep does it.
+            // Otherwise a receiver that is killed and restarted would leave a branch behind each
+            // time. If this fails, a sweep does it.
             let _ = remove_dead(&branch_name(former), effective_uid(), CHANNEL_MAGIC, true);
         }
         let (slots, loans) = (capacity + EXTRA_SLOTS, loans.next_power_of_two());
@@ -211,8 +208,8 @@ impl ReceiverBuilder {
     }
 
     /// Like [`open`](Self::open), but retries every millisecond, for at most `timeout`, while there
-    /// is no sender: none was started, it is still creating the channel, or it has died and has no
-    /// successor yet. Also retries while all of a publisher's seats are taken.
+    /// is no sender, it is still creating the channel, it has died and has no successor yet, or all
+    /// of a publisher's seats are taken.
     ///
     /// # Errors
     ///
@@ -240,12 +237,11 @@ pub struct Receiver {
     object: Object,
     segments: MappedSegments,
     ticket: Ticket,
-    /// The message received last, if its slot is still to be freed: that happens on the next
-    /// receive.
+    /// The message received last, whose slot the next receive frees.
     read: Option<Ticket>,
-    /// The number of the next message expected, counting those that were not sent to this receiver.
+    /// The number of the next message, counting those not sent to this receiver.
     expected: u32,
-    /// With [`OnFull::KeepLatest`] the sender may withdraw a message, so the receiver claims each
+    /// With [`OnFull::KeepLatest`] the sender may withdraw messages, so the receiver claims each
     /// one.
     on_full: OnFull,
     pub(super) spin: Duration,
@@ -268,7 +264,6 @@ impl Receiver {
         Self::builder().open(client, name)
     }
 
-    /// Returns the receiver of a channel that it has joined.
     pub(super) fn new(object: Object, segments: MappedSegments, on_full: OnFull, spin: Duration) -> Self {
         let sleeper = Box::new(Sleeper::new(object.shared(), Shared::to_receiver, Interrupts::new()));
         let (ticket, expected, read, turn) = (Ticket::default(), 0, None, 0);
@@ -303,8 +298,7 @@ impl Receiver {
     #[inline]
     pub fn try_recv(&mut self) -> Result<Message, RecvError> {
         self.ask()?;
-        // Check the bell first: messages sent before the sender left are received before
-        // `Disconnected`.
+        // Before the messages: those sent before the sender left precede `Disconnected`.
         let is_gone = self.object.is_sender_gone();
         match self.take() {
             Some(taken) => taken,
@@ -335,10 +329,9 @@ impl Receiver {
         }
     }
 
-    /// Receives the next message without blocking the thread. Works with any executor. Cancel safe:
-    /// dropping the future loses no message.
-    ///
-    /// The future does not spin; see the [module](super#awaiting) for how the task is woken.
+    /// Receives the next message without blocking the thread, with any executor. Cancel safe:
+    /// dropping the future loses no message. The future does not spin; see the
+    /// [module](super#awaiting).
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -365,8 +358,7 @@ impl Receiver {
     }
 
     /// Receives the next message if it has arrived; otherwise registers the task to be woken when
-    /// one may have. Only the waker of the last call is kept. With this method, one task can wait
-    /// for many receivers.
+    /// one may have. Only the waker of the last call is kept.
     ///
     /// # Errors
     ///
@@ -386,20 +378,20 @@ impl Receiver {
         }
     }
 
-    /// Returns a handle with which any thread can interrupt this receiver's waits in
-    /// [`recv`](Self::recv), [`recv_timeout`](Self::recv_timeout) or [`wait_any`](super::wait_any).
+    /// Returns a handle with which any thread can interrupt this receiver's blocking waits,
+    /// including [`wait_any`](super::wait_any).
     pub fn interrupter(&self) -> Interrupter {
         Interrupter::new(self.sleeper.interrupts())
     }
 
-    /// Maps and faults in all segments that the sender's provider has now, so that even the first
-    /// read of a buffer in them costs no system call and no page fault. Returns the number of
-    /// payload bytes present. (The channel itself is always present.)
+    /// Maps and faults in all segments that the sender's provider has now, so that the first read
+    /// of a buffer in them costs no system call and no page fault. Returns the number of payload
+    /// bytes present.
     ///
     /// Memory that the provider takes from the system later is not included:
-    /// [`reserve`](crate::Provider::reserve) it first, or call this again. Before Linux 5.14 the
-    /// segments are mapped but their pages still fault, and the result is 0. It is also 0 if the
-    /// provider has closed, or does not admit this user.
+    /// [`reserve`](crate::Provider::reserve) it first, or call this again. The result is 0 if the
+    /// provider has closed, or does not admit this user, and before Linux 5.14, where pages of the
+    /// mapped segments still fault.
     ///
     /// # Errors
     ///
@@ -415,8 +407,8 @@ impl Receiver {
         })
     }
 
-    /// Returns the number of unreceived messages that the channel can hold; see
-    /// [`ReceiverBuilder::capacity`](super::ReceiverBuilder::capacity).
+    /// Returns how many unreceived messages the channel can hold; see
+    /// [`ReceiverBuilder::capacity`].
     pub fn capacity(&self) -> usize {
         self.object.shared().capacity()
     }
@@ -427,13 +419,12 @@ impl Receiver {
         self.on_full
     }
 
-    /// Returns the number of segments of the sender's provider that this receiver has mapped.
+    /// Returns how many segments of the sender's provider are mapped.
     pub fn mapped_segments(&self) -> usize {
         self.segments.count()
     }
 
-    /// Blocks until the next message arrives. Not inlined, so that a received message stays in
-    /// registers on its way to the caller.
+    /// Not inlined, so that a received message stays in registers on its way to the caller.
     #[inline(never)]
     fn wait(&mut self, deadline: Option<Deadline>) -> Woken {
         let Self { object, sleeper, ticket, .. } = self;
@@ -447,7 +438,7 @@ impl Receiver {
         sleeper.look_for_ringer(|| object.has_sender());
     }
 
-    /// Frees the slot of the last message and prepares to receive the next one.
+    /// Frees the slot of the last message, to receive the next one.
     #[inline]
     pub(super) fn ask(&mut self) -> Result<(), RecvError> {
         self.check_fork()?;
@@ -456,7 +447,6 @@ impl Receiver {
         Ok(())
     }
 
-    /// Returns `true` if the next message has arrived.
     #[inline]
     pub(super) fn has_next(&self) -> bool {
         has_next(&self.object, self.ticket)
@@ -466,18 +456,16 @@ impl Receiver {
         &self.object
     }
 
-    /// Arranges for `waker` to be woken when the next message arrives or the sender leaves; see
-    /// [`Sleeper::arm`].
+    /// Registers `waker` for [`has_next`](Self::has_next); see [`Sleeper::arm`].
     pub(super) fn arm(&mut self, waker: &Waker) -> Result<Option<Woken>, OsError> {
         let Self { object, sleeper, ticket, .. } = self;
         sleeper.arm(waker, || has_next(object, *ticket), || object.has_sender())
     }
 
-    /// Receives the next message if it has arrived, or returns why none can arrive.
+    /// Receives the next message if it has arrived, or the reason why none can.
     #[inline]
     fn take(&mut self) -> Option<Result<Message, RecvError>> {
-        // `prepare` maps the segment before the claim: the sender counts a claimed message as
-        // received.
+        // Mapped before the claim: the sender counts a claimed message as received.
         let Self { object, segments, ticket, on_full, .. } = self;
         let may_vanish = *on_full == OnFull::KeepLatest;
         let prepare = |ticket, words: &_| prepare(object, segments, ticket, words);
@@ -505,14 +493,13 @@ impl Receiver {
             },
             Err(error) => Err(error),
         };
-        // If a message cannot be read, the next one reports its count of missed messages.
+        // If not, the next message reports those missed.
         if message.is_ok() {
             self.expected = place.wrapping_add(1);
         }
         Some(message)
     }
 
-    /// Frees the slot of the message received last, and rings for the sender.
     #[inline]
     fn free_read(&mut self) {
         if let Some(read) = self.read.take() {
@@ -531,14 +518,14 @@ impl Receiver {
     }
 }
 
-/// Returns `true` if the next message has arrived, or none can because the publisher could not
-/// connect this receiver.
+/// Returns `true` if the next message has arrived, or the publisher could not connect this
+/// receiver.
 #[inline]
 fn has_next(object: &Object, ticket: Ticket) -> bool {
     ring::has_passed(object.shared().slots(), ticket) || object.refusal().is_some()
 }
 
-/// Maps the segment of a message if possible. Fails only if a later attempt may succeed.
+/// Maps the segment of a message. Fails only if a later attempt may succeed.
 #[inline]
 fn prepare(object: &Object, segments: &mut MappedSegments, ticket: Ticket, words: &Words) -> Result<(), OsError> {
     if message::segment(words).map_or(true, |segment| segments.is_prepared(segment)) {
@@ -547,7 +534,7 @@ fn prepare(object: &Object, segments: &mut MappedSegments, ticket: Ticket, words
     let Ok(Carried::Buffer(place)) = message::read(ticket.number(), words, 0) else { return Ok(()) };
     match segments.prepare(&place, || is_sender_there(object)) {
         Err(AttachError::Os(error)) if may_work_later(&error) => Err(error),
-        // A message that cannot be mapped is received anyway; `open` then reports the error.
+        // The message is received anyway; `open` then reports the error.
         _ => Ok(()),
     }
 }
@@ -556,7 +543,7 @@ fn is_sender_there(object: &Object) -> bool {
     !object.is_sender_gone() && object.has_sender()
 }
 
-/// Returns `true` if the call failed because a resource that may be released later is exhausted.
+/// Returns `true` if a resource is exhausted that may be released later.
 fn may_work_later(error: &OsError) -> bool {
     matches!(error.errno(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EAGAIN | libc::EINTR))
 }
@@ -567,12 +554,12 @@ impl Drop for Receiver {
         if !self.object.is_ours() {
             return;
         }
-        // Free the slot first, so that the sender does not count a received message as unreceived.
+        // First, so that the sender does not count a received message as unreceived.
         self.free_read();
         self.object.shared().to_sender().leave();
         // Partner: the fence before the sender rings, which precedes its `Branch::is_left`.
         fence(Ordering::SeqCst);
-        // Return the unreceived buffers. The sender handles whatever it sends from now on.
+        // The sender handles the messages that it sends from now on.
         let slots = self.object.shared().slots();
         for (words, ticket) in (0..slots.len()).map_while(|_| ring::claim_next(slots, &mut self.ticket)) {
             if let Ok(Carried::Buffer(place)) = message::read(ticket.number(), &words, 0) {
@@ -613,8 +600,8 @@ impl fmt::Debug for RecvFuture<'_> {
     }
 }
 
-/// A stream of the sender's messages; requires the feature `stream`. It ends when the sender has
-/// closed and everything it sent has been received. Other errors are items.
+/// A stream of the sender's messages (feature `stream`), which ends when the sender has closed and
+/// everything it sent has been received. Other errors are items.
 #[cfg(feature = "stream")]
 impl futures_core::Stream for Receiver {
     type Item = Result<Message, RecvError>;
