@@ -1,4 +1,4 @@
-//! The borrower: the receiver's side of its loans. Messages hold it, so it outlives the receiver.
+//! The receiver's side of its loans.
 
 use super::layout::Shared;
 use super::message::SentBuffer;
@@ -24,18 +24,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Returns the receiver's loans. When the receiver and the last message that it received are
-/// dropped, it removes the objects of a dead provider (see `sweep`).
+/// Returns the receiver's loans. Messages hold it, so it outlives the receiver; dropped last, it
+/// removes the objects of a dead provider (see `sweep`).
 pub(super) struct Borrower {
     shared: Arc<Shared>,
-    /// Holds the receiver's lock while any message is read.
+    /// The receiver's lock, held while any message is read.
     locks: Arc<LockFile>,
     /// Of a branch: held equally long.
     _seat: Option<Seat>,
     fork_epoch: u64,
     names: Namespace,
     provider: ProviderId,
-    /// The first page of the provider's control object, for its memory bell, unless the provider
+    /// The first page of the provider's control object, for its memory bell; `None` if the provider
     /// had closed.
     memory: Option<View>,
     returned: AtomicU64,
@@ -48,11 +48,11 @@ impl Borrower {
         Self { shared, locks, _seat: seat, fork_epoch: fork::epoch(), names, provider, memory, returned }
     }
 
-    /// Returns a loan. Does nothing in a forked child, where the loan belongs to the parent.
+    /// Returns a loan, except in a forked child.
     #[inline]
     pub(super) fn give_back(&self, number: u32) {
         if self.fork_epoch == fork::epoch() {
-            // Relaxed: only has to make tickets distinct.
+            // Relaxed: only makes tickets distinct.
             let ticket = self.returned.fetch_add(1, Ordering::Relaxed);
             ring::give_back(self.shared.returns(), ticket, number);
             // For a sender that waits for a loan. Partner: the heavy barrier in `branch::is_ready`.
@@ -68,11 +68,11 @@ impl Borrower {
 impl Drop for Borrower {
     fn drop(&mut self) {
         let bell = self.shared.to_receiver();
-        // While the sender lives, the drop costs no more than this load.
+        // While the sender lives, the drop costs only this load.
         if bell.is_held() || self.fork_epoch != fork::epoch() {
             return;
         }
-        // Release this receiver's own lock before looking for the locks of others.
+        // Before looking for the locks of others.
         let _ = self.locks.unlock(RECEIVER_BYTE);
         // The provider of a dropped sender may live on.
         let is_dead = bell.is_gone() && !self.shared.header().what.0.is_closed();
@@ -82,21 +82,20 @@ impl Drop for Borrower {
 }
 
 /// Maps the first page of a provider's control object, for the memory bell and the list of
-/// segments; the records stay unmapped. Returns `None` if the provider has closed, or does not
-/// admit this user.
+/// segments, but no records. Returns `None` if the provider has closed, or does not admit this
+/// user.
 pub(super) fn memory_bell(names: &Namespace, provider: ProviderId, uid: u32) -> Result<Option<View>, ObjectError> {
     barrier::enlist();
     match Foreign::open(control_name(names, provider), Access::ReadWrite, uid) {
         Ok(foreign) => Ok(View::of_header(foreign.map_first(PAGE, Access::ReadWrite)?, provider)),
         Err(missing) if missing.is_missing() => Ok(None),
-        // The channel's mode may admit users that the provider's does not. Then no bell notifies
-        // the owner, which checks by itself.
+        // The channel's mode may admit more users than the provider's. Then no bell notifies the
+        // owner, which checks by itself.
         Err(ObjectError::Os(error)) if error.errno() == Some(libc::EACCES) => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-/// A segment of the sender's provider that the receiver has mapped.
 struct Mapped {
     mapping: Mapping,
     serial: u64,
@@ -104,17 +103,18 @@ struct Mapped {
 }
 
 /// How many segments a receiver keeps mapped besides those of messages being read: those that a
-/// provider has at a time, and as many that it has replaced. A hostile sender may name any number
-/// of files, and a process has a limited number of mappings (`vm.max_map_count`).
+/// provider has at a time, and as many that it has replaced. A hostile sender may name any number,
+/// and a process has a limited number of mappings (`vm.max_map_count`).
 const MAX_MAPPED: usize = 2 * MAX_SEGMENTS;
 
-/// The segments that a receiver has mapped. They belong to the receiver alone, so there is no lock.
+/// The segments that a receiver has mapped; without a lock, since they belong to the receiver
+/// alone.
 pub(super) struct MappedSegments {
     names: Namespace,
     uid: u32,
     provider: ProviderId,
     borrower: Arc<Borrower>,
-    /// Most recently used first. At most [`MAX_MAPPED`], so a linear search is fast.
+    /// Most recently used first; at most [`MAX_MAPPED`].
     known: Vec<Owned<Mapped>>,
 }
 
@@ -141,7 +141,7 @@ impl MappedSegments {
         is_sender_there: impl Fn() -> bool,
     ) -> Result<Loan, AttachError> {
         self.prepare(place, is_sender_there)?;
-        // The segment is now first, so `known` is not empty.
+        // `prepare` has put the segment first.
         let mapped = &mut self.known[0];
         match mapped.mapping.range(place.offset, place.len) {
             Some(data) => {
@@ -182,7 +182,7 @@ impl MappedSegments {
             None => {
                 let mapping = self.map(serial)?;
                 self.let_go(is_sender_there);
-                // A segment stays mapped until the messages being read from it are dropped.
+                // Messages being read keep their segment mapped.
                 self.known.truncate(MAX_MAPPED - 1);
                 let mapped = Owned::new(Mapped { mapping, serial, borrower: self.borrower.clone() });
                 self.known.insert(0, mapped);
@@ -214,7 +214,7 @@ impl MappedSegments {
     pub(super) fn warm(&mut self, is_sender_there: impl Fn() -> bool) -> Result<usize, AttachError> {
         let (mut present, mut new) = (0, Vec::new());
         for (_, serial) in self.borrower.memory.iter().flat_map(View::segments) {
-            // No message is known to lie in it, so it may vanish at any time.
+            // No known message lies in it, so it may vanish at any time.
             let Some(foreign) = self.foreign(serial)? else { continue };
             present += match self.known.iter().find(|mapped| mapped.serial == serial) {
                 Some(mapped) => foreign.fault_in(&mapped.mapping),
@@ -232,21 +232,21 @@ impl MappedSegments {
         Ok(present)
     }
 
-    /// Releases segments that their owner has destroyed, in which no sent message lies: those whose
-    /// name no longer exists although the owner lives. (A dead owner's names are swept, and then
-    /// messages in its segments may not have been received yet.)
+    /// Releases segments that their owner has destroyed, in which no sent message lies: their name
+    /// no longer exists although the owner lives. (A dead owner's names are swept before its last
+    /// messages are received.)
     fn let_go(&mut self, is_sender_there: impl Fn() -> bool) {
         let gone: Vec<u64> =
             self.known.iter().map(|mapped| mapped.serial).filter(|&serial| !self.name(serial).exists()).collect();
-        // Check this last: an owner alive now was alive when its names were looked up.
+        // Last: an owner alive now was alive when its names were looked up.
         if !gone.is_empty() && is_sender_there() {
             self.known.retain(|mapped| !gone.contains(&mapped.serial));
         }
     }
 }
 
-/// A buffer of the sender, read in place. The sender's process does not reuse the memory before
-/// this is dropped, even after the receiver, the sender and the provider have been dropped.
+/// A buffer of the sender, read in place. Its memory is not reused before this is dropped, even
+/// after the receiver, the sender and the provider have been dropped.
 ///
 /// A loan dereferences to `&[u8]`, with the length of the message. It begins where the sender's
 /// buffer does, so it has the alignment requested from
@@ -256,8 +256,8 @@ impl MappedSegments {
 pub struct Loan {
     data: NonNull<u8>,
     len: usize,
-    /// The loan's number, and above it how many messages were missed before this one. One word,
-    /// because a message is moved right after it was written: the processor forwards whole words.
+    /// The loan's number, and above it the count of missed messages. One word, because a message is
+    /// moved right after it was written: the processor forwards whole words.
     tag: u64,
     mapped: Counted<Mapped>,
 }
@@ -309,10 +309,10 @@ pub(super) mod counted {
     //! A reference count that costs nothing to increment: only its owner does, in private memory.
     //!
     //! The shared word starts far above the possible number of loans, and each [`Counted`]
-    //! subtracts one on drop. When the owner is dropped, it subtracts the start value less the
-    //! number of its loans. So the word becomes zero exactly once, with the last drop, which frees
-    //! the value. (With an `Arc`, each receive would contend for a cache line with the threads that
-    //! drop other messages.)
+    //! subtracts one on drop. The owner's drop subtracts the start value less the number of its
+    //! loans. So the word becomes zero once, with the last drop, which frees the value. (With an
+    //! `Arc`, each receive would contend for a cache line with the threads that drop other
+    //! messages.)
     //!
     //! | writer | reader | what becomes visible |
     //! |---|---|---|
@@ -334,18 +334,16 @@ pub(super) mod counted {
         loans: u64,
     }
 
-    /// One loan, which keeps the value alive.
     pub(in crate::channel) struct Counted<T>(NonNull<Inner<T>>);
 
     // SAFETY: the value is shared and may be dropped in another thread, as with `Arc<T>`, hence the
     // same bounds; `left` is atomic, and `loans` changes only through `&mut`.
     unsafe impl<T: Send + Sync> Send for Owned<T> {}
-    // SAFETY: a shared `Owned` only gives out `&T`, which `T: Sync` allows.
+    // SAFETY: a shared reference only gives out `&T`, which `T: Sync` allows.
     unsafe impl<T: Send + Sync> Sync for Owned<T> {}
-    // SAFETY: the value is shared and may be dropped in another thread, as with `Arc<T>`, hence the
-    // same bounds; `left` is atomic.
+    // SAFETY: as for `Owned`.
     unsafe impl<T: Send + Sync> Send for Counted<T> {}
-    // SAFETY: a shared `Counted` only gives out `&T`, which `T: Sync` allows.
+    // SAFETY: as for `Owned`.
     unsafe impl<T: Send + Sync> Sync for Counted<T> {}
 
     impl<T> Owned<T> {

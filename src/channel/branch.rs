@@ -25,28 +25,24 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// The sender's side of one receiver.
 pub(super) struct Branch {
     pub(super) object: Object,
     /// Used only while waiting.
     pub(super) sleeper: Box<Sleeper>,
     lender: Arc<Lender>,
-    /// Numbers of free loans, as far as known without asking the lender; a stack.
+    /// A stack of free loans, as far as known without asking the lender.
     numbers: Vec<u32>,
-    /// The ticket of the next message.
     ticket: Ticket,
-    /// `true` if the next slot is known to be free. Only the sender can fill it.
+    /// `true` if the next slot is known to be free, since only the sender fills it.
     has_room: bool,
-    /// The last message sent.
     sent: Option<Ticket>,
     /// No message before this one is a buffer that can be withdrawn.
     searched: Ticket,
-    /// The receiver's rule.
     pub(super) on_full: OnFull,
 }
 
-/// Creates `count` loans and their numbers. Call this before creating the object, which the other
-/// side may open at once.
+/// Creates `count` loans, for [`Branch::new`]. First create them, then the object: the other side
+/// may open it at once.
 pub(super) fn loans(name: &Name, count: usize) -> Result<(Loans<Chunk>, Vec<u32>), OsError> {
     let bytes = count * (size_of::<usize>() + 2 * size_of::<u32>());
     Loans::new(count).ok_or_else(|| name.error("malloc", bytes, io::Error::from_raw_os_error(libc::ENOMEM)))
@@ -64,8 +60,7 @@ impl Patience {
     }
 }
 
-/// Returns `true` if there is room for the message with this ticket and, if `needs_loan`, a loan to
-/// fetch.
+/// Returns `true` if there is room for this message and, if `needs_loan`, a loan to fetch.
 fn is_ready(object: &Object, lender: &Lender, ticket: Ticket, needs_loan: bool) -> bool {
     if !ring::has_room(object.shared().slots(), ticket) {
         return false;
@@ -81,7 +76,7 @@ fn is_ready(object: &Object, lender: &Lender, ticket: Ticket, needs_loan: bool) 
 }
 
 impl Branch {
-    /// Creates a branch with nothing sent yet. `pool` will ask its lender for returned loans.
+    /// `pool` will ask the branch's lender for returned loans.
     pub(super) fn new(
         object: Object,
         (loans, numbers): (Loans<Chunk>, Vec<u32>),
@@ -102,7 +97,7 @@ impl Branch {
     #[inline]
     pub(super) fn is_gone(&self) -> bool {
         let shared = self.object.shared();
-        // For its effect: each message may be the last one before the bell is damaged.
+        // For its effect: it remembers the receiver before the bell is damaged.
         shared.has_had_receiver();
         shared.to_sender().is_gone()
     }
@@ -136,7 +131,7 @@ impl Branch {
     }
 
     fn drop_withdrawn(&self, words: Option<Words>) -> bool {
-        // `take_back` checks the number: it may have been damaged in its slot.
+        // `take_back` checks the number, which may have been damaged in its slot.
         drop(words.and_then(|words| self.lender.take_back(message::loan(&words)?)));
         words.is_some()
     }
@@ -166,7 +161,7 @@ impl Branch {
         }
     }
 
-    /// Reserves the next slot and, for a buffer, a loan. Blocks for both, as `patience` allows.
+    /// Reserves the next slot and, for a buffer, a loan; blocks as `patience` allows.
     #[inline]
     pub(super) fn reserve(
         &mut self,
@@ -192,14 +187,13 @@ impl Branch {
             }
             Patience::None => {}
         }
-        // Only the sender fills slots and takes loans, so what it found remains available.
+        // Only the sender fills slots and takes loans: both remain available.
         if !self.has_loan(is_buffer) {
             return Err(SendErrorKind::TooManyLent { max: self.object.shared().loans() });
         }
         Ok(())
     }
 
-    /// Returns `true` if the next slot is free and, for a buffer, a loan.
     pub(super) fn is_ready_for(&self, is_buffer: bool) -> bool {
         is_ready(&self.object, &self.lender, self.ticket, is_buffer && self.numbers.is_empty())
     }
@@ -217,8 +211,8 @@ impl Branch {
         self.wait(Duration::ZERO, deadline, |object, _| ring::is_done(object.shared().slots(), sent))
     }
 
-    /// Returns `true` if there is a loan, or none is needed. Collects returned loans if the sender
-    /// has no free number.
+    /// Returns `true` if a loan, if needed, is free. Collects returned loans if the sender knows of
+    /// none.
     #[inline]
     pub(super) fn has_loan(&mut self, is_buffer: bool) -> bool {
         if is_buffer && self.numbers.is_empty() {
@@ -227,8 +221,8 @@ impl Branch {
         !is_buffer || !self.numbers.is_empty()
     }
 
-    /// Lends the buffer at this place and fills the free slot with it. The caller then calls
-    /// [`ring`](Self::ring). Returns the loan's number, or `None` without a [loan](Self::has_loan).
+    /// Lends the buffer at this place and [fills](Self::fill) the free slot with it. Returns the
+    /// loan's number, or `None` without a [loan](Self::has_loan).
     #[inline]
     pub(super) fn lend(
         &mut self,
@@ -237,7 +231,7 @@ impl Branch {
         left_out: u32,
     ) -> Option<u32> {
         let (number, ticket) = (self.numbers.pop()?, self.count());
-        // Until the message is in its slot, no read-modify-write (see `lender`).
+        // No read-modify-write until the message is in its slot (see `lender`).
         self.lender.put(number, ticket, buffer);
         self.fill(&message::of_buffer(ticket, &SentBuffer { number, segment, offset, len }, left_out));
         Some(number)
@@ -255,8 +249,8 @@ impl Branch {
         self.object.shared().to_receiver().ring();
     }
 
-    /// Checks for room for another message, now that the receiver has been woken, and withdraws a
-    /// message if the rule says so. Returns `true` if it did.
+    /// Once the receiver has been woken: checks for room for another message, and withdraws one if
+    /// the rule says so. Returns `true` if it did.
     #[inline]
     pub(super) fn look_for_room(&mut self) -> bool {
         self.has_room = self.has_room();
@@ -268,20 +262,18 @@ impl Branch {
         is_withdrawn
     }
 
-    /// Drops some returned buffers, now that the receiver has been woken.
     #[inline]
     pub(super) fn collect_some(&mut self) {
         self.lender.collect_some(&mut self.numbers);
     }
 
     /// Returns `true` if the receiver closed or died before it took the message just sent, and this
-    /// side has claimed the message.
+    /// side has claimed it.
     #[inline]
     pub(super) fn is_left(&self) -> bool {
         // The full fence in `ring` pairs with the one in `Receiver::drop`: a closing receiver takes
-        // this message, or is seen to be closed, or both. The message is not claimed while the
-        // receiver's process may still read: the bell of a dying process may ring before its last
-        // thread stops.
+        // this message, or is seen to be closed, or both. The bell of a dying process may ring
+        // before its last thread stops, so its lock must be free too.
         self.is_gone() && !self.object.is_receiver_locked() && self.claim_sent().is_some()
     }
 
@@ -289,16 +281,14 @@ impl Branch {
         ring::claim(self.object.shared().slots(), &mut self.sent?)
     }
 
-    /// Takes back the loan of a message of length `len` that the receiver did not take.
+    /// Takes back a message of length `len` that the receiver did not take.
     ///
-    /// Returns `None` if it was returned by a receiver that invents numbers, or reclaimed by a
-    /// thread that found the receiver dead. Then the message counts as sent, and the next one
-    /// fails.
+    /// Returns `None` if a hostile receiver has returned it, or another thread reclaimed it. Then
+    /// the message counts as sent, and the next one fails.
     pub(super) fn take_back(&self, number: u32, len: usize) -> Option<ShmBuf> {
         self.lender.take_back(number).map(|buffer| buffer.with_len(len))
     }
 
-    /// Drops all returned buffers, and those of a dead receiver.
     pub(super) fn reclaim(&self) {
         self.lender.collect();
         self.lender.reclaim();
@@ -350,7 +340,7 @@ impl Future for RoomFuture<'_> {
         let Self { branch, is_buffer } = &mut *self;
         match branch.arm(context.waker(), *is_buffer) {
             Ok(None) => Poll::Pending,
-            // The next try discovers a closed receiver, and takes its buffers back.
+            // The next try discovers a closed receiver.
             Ok(Some(_)) => Poll::Ready(Ok(())),
             Err(error) => Poll::Ready(Err(SendErrorKind::NoHelper { errno: error.errno().unwrap_or(libc::EAGAIN) })),
         }

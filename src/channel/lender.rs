@@ -48,17 +48,14 @@
 //!
 //! # When an end closes or dies
 //!
-//! | event | effect on outstanding loans |
-//! |---|---|
-//! | the receiver is dropped | it returns what it has not received, and later each received message as that is dropped |
-//! | the receiver's process dies | all are reclaimed, by the sender or the pool, once the receiver's lock is free: no thread of it can read any more |
-//! | the sender is dropped | the pool goes on asking this lender; a receiver that has not opened the channel yet no longer can |
-//! | provider and sender are dropped | the chunks are given up, but not their bytes: the receiver keeps those until it drops the messages |
-//! | the sender's process dies | the receiver reads on, and receives what was sent; see `sweep` for the names |
+//! A closing receiver returns what it has not received, and later each received message as that is
+//! dropped. A dead receiver's loans are all reclaimed, by the sender or the pool, once its lock is
+//! free: no thread of it can read any more. When the sender is dropped, the pool goes on asking
+//! this lender. When both are dropped, the chunks are given up, but not their bytes, which the
+//! receiver keeps until it drops the messages.
 //!
 //! A hostile receiver that returns a buffer while it still reads it may find another message there;
-//! one that returns nothing keeps its loans until it dies. None reaches the loans of another
-//! channel.
+//! one that returns nothing keeps its loans until it dies. None reaches another channel's loans.
 
 use super::layout::Shared;
 use super::object::Object;

@@ -10,12 +10,11 @@
 //! | 4 | the check | |
 //! | 5, 6 | zero | |
 //!
-//! The check is a hash of the buffer's other words and of the message's ticket. It keeps garbage,
-//! and leftovers of another message, from naming bytes that were never sent. It is not a secret: it
-//! guards against accidents.
+//! The check is a hash of the other words and of the message's ticket. It keeps garbage, and
+//! leftovers of another message, from naming bytes that were never sent; it is no secret.
 //!
-//! Messages not sent are counted from the start, modulo 2^32, and not from the previous message:
-//! that message may be withdrawn, and its count with it.
+//! Messages not sent are counted from the start, modulo 2^32: the previous message may be
+//! withdrawn, and a count since then with it.
 
 #![forbid(unsafe_code)]
 
@@ -23,7 +22,7 @@ use super::error::{RecvError, SendErrorKind};
 use super::ring::{Words, WORDS};
 use std::ops::Deref;
 
-/// The maximum number of bytes that a slot itself holds.
+/// The most bytes that a slot itself holds.
 pub const MAX_INLINE: usize = (WORDS - 1) * 8;
 
 const BYTES: u64 = 1;
@@ -60,7 +59,7 @@ impl Deref for Inline {
 const NUMBERS: u64 = 0xff_ffff;
 const LEFT_OUT: u32 = 32;
 
-/// Sets the count of messages not sent in a message of bytes.
+/// Sets the count of messages not sent.
 #[inline]
 pub(super) fn after(words: &Words, left_out: u32) -> Words {
     let mut words = *words;
@@ -69,13 +68,12 @@ pub(super) fn after(words: &Words, left_out: u32) -> Words {
 }
 
 /// Returns how many messages the sender had for this receiver before this one, sent or not, modulo
-/// 2^32. `ticket` is the number of those sent.
+/// 2^32.
 #[inline]
 pub(super) fn place(ticket: u64, words: &Words) -> u32 {
     (ticket as u32).wrapping_add((words[0] >> LEFT_OUT) as u32)
 }
 
-/// Returns the loan number of a buffer.
 pub(super) fn loan(words: &Words) -> Option<u32> {
     (words[0] & 0xff == BUFFER).then_some((words[0] >> 8 & NUMBERS) as u32)
 }
@@ -86,14 +84,11 @@ pub(super) fn segment(words: &Words) -> Option<u64> {
     (words[0] & 0xff == BUFFER).then_some(words[1])
 }
 
-/// The descriptor of a sent buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SentBuffer {
-    /// The number of its loan.
     pub(super) number: u32,
     /// The segment's serial number, part of its name.
     pub(super) segment: u64,
-    /// Bytes from the segment's start.
     pub(super) offset: u64,
     /// Length of the message in bytes.
     pub(super) len: u64,
@@ -105,8 +100,8 @@ pub(super) enum Carried {
     Buffer(SentBuffer),
 }
 
-/// Returns the check of a buffer sent with this ticket. The factor is the increment of SplitMix64,
-/// an odd number close to 2^64 divided by the golden ratio.
+/// The factor is the increment of SplitMix64, an odd number close to 2^64 divided by the golden
+/// ratio.
 #[inline]
 fn check(ticket: u64, [head, segment, offset, len]: [u64; 4]) -> u64 {
     let mix = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);

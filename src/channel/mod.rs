@@ -9,7 +9,7 @@
 //! buffer, or up to [`MAX_INLINE`] bytes. A [`Sender`] loses, duplicates or reorders nothing. With
 //! a [`Publisher`], a slow receiver loses what its [rule](OnFull) says, and the loss is
 //! [counted](Message::missed). A side that waits spins for a while and then sleeps until the other
-//! side wakes it; in steady state neither calls into the kernel.
+//! side wakes it, or an [`Interrupter`]; in steady state neither calls into the kernel.
 //!
 //! A sent buffer is *on loan*: the sender's process keeps its memory for the receiver, which reads
 //! it in place, for any length of time, in any thread and in any order. The memory returns to the
@@ -50,11 +50,9 @@
 //!
 //! Each receiver of a [`Publisher`] creates its own ring when it joins. A message takes one slot
 //! per receiver; its payload is never copied. A receiver delays the others only with
-//! [`OnFull::Wait`], and none maps another's ring.
-//!
-//! A receiver gets the messages sent after it joins, and optionally the last few sent before
-//! ([`PublisherBuilder::history`]). The publisher connects it when it next sends, or is asked for
-//! its receivers.
+//! [`OnFull::Wait`], and none maps another's ring. A receiver gets the messages sent after it
+//! joins, and optionally the last few before ([`PublisherBuilder::history`]). The publisher
+//! connects it when it next sends, or is asked for its receivers.
 //!
 //! # How many buffers it takes
 //!
@@ -76,9 +74,9 @@
 //! # When a side closes
 //!
 //! When the sender is dropped, the receiver still gets what was sent, and then
-//! [`RecvError::Disconnected`]. There are two exceptions: a buffer in a segment that the receiver
-//! has not mapped is lost once both sender *and* provider are dropped, and a channel that no
-//! receiver has opened is removed with its sender. [`Sender::wait_until_received`] and
+//! [`RecvError::Disconnected`], with two exceptions: a buffer in a segment that the receiver has
+//! not mapped is lost once both sender *and* provider are dropped, and a channel that no receiver
+//! has opened is removed with its sender. [`Sender::wait_until_received`] and
 //! [`Sender::wait_for_receiver`] avoid both.
 //!
 //! When a receiver is dropped, the messages that it has not received are returned at once, and each
@@ -88,14 +86,12 @@
 //! # When a side dies
 //!
 //! The other side gets [`SendErrorKind::Disconnected`] or [`RecvError::Disconnected`] at once, or
-//! after the core dump if there is one, and is woken if it sleeps. A receiver that its publisher
-//! has not connected yet gets it within a second. A receiver first gets the messages sent before
-//! the death. The owner's pool reclaims the buffers of a dead receiver when it needs memory, once
-//! no thread of the dead process can still read them.
+//! after the core dump if there is one; a receiver that its publisher has not connected yet, within
+//! a second. A receiver first gets the messages sent before the death.
 //!
 //! A [`Sender`]'s channel serves a single receiver: after `Disconnected`, create a new channel. A
-//! [`Publisher`] goes on: a receiver's seat is free again once the receiver and the last message
-//! that it received are dropped, or its process is dead.
+//! [`Publisher`] goes on: a receiver's seat is free again once its process is dead, or the receiver
+//! and the last message that it received are dropped.
 //!
 //! | killed | held | remains until |
 //! |---|---|---|
@@ -104,9 +100,9 @@
 //! | a sender or publisher | its object (`.channel`) | the next one of its name, the end of its last receiver, or a sweep |
 //! | the provider's process | its segments and its control object | the last receiver is dropped along with all that it received, or a sweep finds that all were killed |
 //!
-//! Dropping the last receiver or message removes what the dead sender left: up to 100 milliseconds,
-//! if the sender's process has not exited yet, and the time that the system takes to free the
-//! memory. Two ends in one process detect each other's drop.
+//! Dropping the last receiver or message removes what the dead sender left. That takes as long as
+//! the system takes to free the memory, and up to 100 milliseconds more if the sender's process has
+//! not exited yet. Two ends in one process detect each other's drop, but not a death.
 //!
 //! # Resources
 //!
@@ -114,16 +110,15 @@
 //! more than 32 plus those of messages being read), and the first page of its control object. It
 //! keeps one descriptor open, or two with a publisher. A publisher maps the object of each of its
 //! receivers, keeps a descriptor open for it, and uses 16 bytes of heap per loan. The first channel
-//! of a process starts a thread that sleeps until the process exits; when it ends, the kernel
-//! notifies the other sides.
+//! of a process starts a thread, which sleeps until the process exits.
 //!
 //! # Awaiting
 //!
 //! [`Receiver::recv_async`], [`Sender::send_async`] and [`Publisher::send_async`] return futures
 //! for any executor; with the feature `stream`, [`Receiver`] is a `Stream`. They complete as the
-//! blocking calls do, with the same errors, and can be dropped at any time without loss. A task
-//! waits for several channels with its executor's `select!` or with [`Receiver::poll_recv`], a
-//! thread with [`wait_any`]:
+//! blocking calls do, and can be dropped at any time without loss. A task waits for several
+//! channels with its executor's `select!` or with [`Receiver::poll_recv`], a thread with
+//! [`wait_any`]:
 //!
 //! ```no_run
 //! # async fn run(mut frames: shm_pool::channel::Receiver, mut samples: shm_pool::channel::Receiver)
@@ -140,13 +135,7 @@
 //! A helper thread sleeps in the kernel for all awaited ends of the process and wakes their tasks.
 //! It starts with the first await and exits with the last such end. There is one helper per 127
 //! ends; before Linux 5.16, or where a filter forbids `futex_waitv`, one per end. A task does not
-//! spin, and is polled once a second even without a message, to check that the other side still
-//! exists. Alternating between awaiting an end and waiting for it in a thread costs system calls.
-//!
-//! # Interrupting
-//!
-//! [`Receiver::interrupter`], [`Sender::interrupter`] and [`Publisher::interrupter`] return a
-//! handle with which any thread can end a wait; see [`Interrupter`].
+//! spin. Alternating between awaiting an end and waiting for it in a thread costs system calls.
 //!
 //! # Waiting and priorities
 //!

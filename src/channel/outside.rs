@@ -1,24 +1,18 @@
 //! A channel's object as seen by any process that may read it.
 //!
-//! The object is not mapped, locked or written: its facts are read from a copy, and checked like
-//! all data that other processes may have written.
+//! The object is not mapped, locked or written: its facts are read from a copy, and checked.
 //!
-//! # Loans
-//!
-//! The object has a word for each loan. The sender updates it along with its own state (see
-//! `lender`), which is private memory, but neither side reads it, so it stays in the cache of the
-//! sender's core.
+//! It has a word for each loan, which the sender writes along with its private state (see
+//! `lender`). Neither side reads them, so they stay in the cache of the sender's core.
 //!
 //! | a word | says that the loan |
 //! |---|---|
 //! | 0 | is free |
 //! | bits 0 to 36: 1 + the length; bits 37 to 63: how many messages were sent before it, modulo 2^27 | is out |
 //!
-//! A returned loan stays out until the sender reads its return. So the header also says how many
-//! returns were read: a loan named by a later one is free (see [`all`]).
-//!
-//! The thread that takes a handle out writes 0 under the lender's lock, under which the sender then
-//! gets the number: so it writes the next word after that.
+//! A returned loan stays out until the sender reads its return, so the header also says how many
+//! returns were read. The lender's lock orders the writes of a word: 0 is written under it, and the
+//! sender gets the number under it.
 
 #![forbid(unsafe_code)]
 
@@ -37,7 +31,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct Outside {
     pub(crate) provider: ProviderId,
     pub(crate) role: Role,
-    /// What happens when a receiver is behind.
     pub(crate) on_full: OnFull,
     /// How many messages a receiver may be behind; for a publisher, the maximum that it may choose.
     pub(crate) capacity: usize,
@@ -46,12 +39,10 @@ pub(crate) struct Outside {
     pub(crate) traffic: Traffic,
 }
 
-/// The part of a channel that an object is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// A whole channel.
     Pair,
-    /// The object through which receivers join a publisher.
+    /// Where receivers join a publisher.
     Meeting,
     /// One receiver's part.
     Branch,
@@ -61,9 +52,9 @@ pub(crate) enum Role {
 pub(crate) struct Traffic {
     pub(crate) sent: u64,
     pub(crate) waiting: usize,
-    /// The number of messages not sent, as of the last one that was sent.
+    /// As of the last message that was sent.
     pub(crate) left_out: u32,
-    /// The buffers that the receiver holds, received or not.
+    /// What the receiver holds, received or not.
     pub(crate) loaned: Vec<Loaned>,
 }
 
@@ -75,7 +66,7 @@ pub(crate) fn look(file: &File, name: &Name, len: usize) -> Result<Outside, Chan
     }
     let copy = Mapping::copy_of(file, name, PAGE)?;
     let facts = What::of(&copy).facts(|| name.path())?;
-    // Checked first, because the size of impossible numbers may not be one.
+    // First, because the size of impossible numbers may not be one.
     if !facts.are_possible() || facts.kind != Kind::Meeting && len < size(facts.slots, facts.loans) {
         return bad(WRONG_SIZE);
     }
@@ -113,7 +104,6 @@ pub(crate) struct Loaned {
     pub(crate) number: u32,
     /// Distinguishes this loan from earlier ones of this number, except for one in 2^27.
     pub(crate) word: u64,
-    /// Length of the message in bytes.
     pub(crate) len: u64,
 }
 
@@ -133,12 +123,12 @@ pub(super) fn strike(words: &[AtomicU64], number: usize) {
     }
 }
 
-/// Returns the loans that are out, from a copy of the object. A loan that begins or ends while the
-/// copy is made may be missing or included; one that the receiver keeps throughout is included.
+/// Returns the loans that are out, from a copy of the object. One that begins or ends while the
+/// copy is made may be missing or included.
 pub(super) fn all(copy: &Shared) -> Vec<Loaned> {
     let words = copy.loan_words();
     let read = copy.returns_read().load(Ordering::Relaxed);
-    // Bounded: there are at most as many returns as words. The copy is private.
+    // Bounded by the number of words, as genuine returns are. The copy is private.
     let unread = (0..words.len() as u64).map_while(|ahead| ring::returned(copy.returns(), read.wrapping_add(ahead)));
     unread.for_each(|number| strike(words, number as usize));
     let loaned = |(number, word): (u32, &AtomicU64)| {

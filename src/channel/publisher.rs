@@ -1,6 +1,8 @@
 //! The publisher: one sender, many receivers, which share nothing: each has its own
 //! [branch](super::branch).
 //!
+//! A send:
+//!
 //! 1. Open the branches of new receivers and send them the history; drop those of closed or dead
 //!    ones.
 //! 2. Find room, by each receiver's rule: wait for it, or skip the receiver. Only the sender fills
@@ -15,11 +17,9 @@
 //! latest. A buffer is withdrawn in step 2 only if such a receiver has used up its loans: the next
 //! message takes over its loan.
 //!
-//! The pool goes on asking the lender of a closed receiver for returns, and reclaims everything
-//! from a dead one once its lock is free (see `lender`), including a message sent while the
-//! receiver closed. A closed receiver keeps its seat until its last message is dropped. A killed
-//! one's branch keeps its name until the next receiver takes the seat, the publisher is dropped, or
-//! a sweep.
+//! Dropping a branch leaves its loans to the pool (see `lender`), including a message sent while
+//! the receiver closed. A closed receiver keeps its seat until its last message is dropped, so
+//! there are never more branches with loans than seats.
 
 #![forbid(unsafe_code)]
 
@@ -663,7 +663,7 @@ impl Publisher {
         let Some(object) = object.meet(&name)? else { return Ok(None) };
         let branch = Branch::new(object, loans, facts.on_full, interrupts, self.pool.upgrade().as_deref());
         let kept = self.history.len().min(branch.object.shared().capacity()).min(facts.loans);
-        // The history has a part of what it missed.
+        // The history has some of the messages that it missed.
         let dropped = missed.saturating_sub(kept as u64);
         let mut outlet = Outlet { branch, id, left_out: dropped as u32, dropped, is_taker: false };
         for kept in self.history.iter().skip(self.history.len() - kept) {
@@ -741,7 +741,7 @@ impl Publisher {
 
     /// Blocks until all connected receivers have received everything and, unless they have
     /// [`OnFull::KeepLatest`], have asked for more; for at most `timeout`. Skips receivers that
-    /// close or die. After that, publisher and provider can be dropped without loss.
+    /// close or die. Then publisher and provider can be dropped without loss.
     ///
     /// # Errors
     ///

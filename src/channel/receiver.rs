@@ -191,8 +191,8 @@ impl ReceiverBuilder {
         let seat = meeting.take_seat(name)?;
         let seat = seat.ok_or_else(|| ChannelError::TooManyReceivers { object: object(), max: rules.seats })?;
         if let Some(former) = seat.branch() {
-            // Otherwise a receiver that is killed and restarted would leave a branch behind each
-            // time. If this fails, a sweep does it.
+            // A receiver that is killed and restarted must not leave a branch behind each time. If
+            // this fails, a sweep does it.
             let _ = remove_dead(&branch_name(former), effective_uid(), CHANNEL_MAGIC, true);
         }
         let (slots, loans) = (capacity + EXTRA_SLOTS, loans.next_power_of_two());

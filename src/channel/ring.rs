@@ -12,36 +12,33 @@
 //! | `t + 1` | carries ticket `t` | the reader |
 //! | `t + n` | is free for ticket `t + n`, the next one | the writer |
 //!
-//! With two slots or more these numbers differ. The sides share only the sequence, which is in the
-//! line of the message, so a message moves one cache line from core to core. Both sides fetch a
-//! line that the other core has written while they would wait anyway: the reader [frees](free) a
-//! slot when it asks for the next message, and the writer checks whether the next slot is free
-//! right after it has filled one.
+//! The sides share only the sequence, which is in the line of the message, so a message moves one
+//! cache line from core to core. Both sides fetch a line that the other core has written while they
+//! would wait anyway: the reader [frees](free) a slot when it asks for the next message, and the
+//! writer checks whether the next slot is free right after it has filled one.
 //!
 //! Where the writer may withdraw unreceived messages, a message belongs to the side that moves its
 //! slot from `t + 1` to `t + n`: [`claim`]. The reader claims each message as it
 //! [receives](receive) it. The writer, after sending ticket `t`, claims message `t - (n - 1)`
 //! ([`oldest`]), which has the slot of the next one. So it never waits, and at most `n - 1`
 //! messages wait, or `n` if it is stopped in between. A reader that finds its slot ahead of its
-//! ticket skips to the oldest message that can still be there, and the tickets say how many it
-//! missed.
+//! ticket skips to the oldest message that can still be there; the tickets say how many it missed.
 //!
 //! A message is sent once the sequence is stored, even if the writer dies there. Words are copied
 //! out before they are validated. A garbage sequence makes the slot neither free nor full: the
-//! channel stops, without further harm.
+//! channel stops.
 //!
 //! # Returns
 //!
 //! A return's *ticket* is the number of returns before it. With `n` words, one per possible loan,
 //! ticket `t` goes into word `t % n`, with `t + 1` in the upper bits and the loan's number in the
-//! lower ones. The receiver's threads draw their tickets from a counter in their own memory, so a
-//! return is one store, and no thread waits for it. Each unread return belongs to a loan that is
-//! still out, so no word is overwritten before its last return was read.
+//! lower ones. The receiver's threads draw their tickets from a counter of their own, so a return
+//! is one store, and no thread waits for it. Each unread return belongs to a loan that is still
+//! out, so no unread word is overwritten.
 //!
 //! A thread that dies between drawing a ticket and storing the word leaves a gap, and no return
-//! after it is read; but its whole process dies with it, and the lender reclaims all loans. A word
-//! that is not the expected return is ignored until it is overwritten, or the receiver is closed or
-//! dead. A garbage word may return a loan too early, but never one of another channel.
+//! after it is read; but its whole process dies with it, and the lender reclaims all loans. A
+//! garbage word is ignored until it is overwritten, or returns a loan of this channel too early.
 //!
 //! # Orderings
 //!
@@ -83,7 +80,7 @@ impl OnFull {
     }
 }
 
-/// The words of a message: what fits in a cache line beside the sequence.
+/// What fits in a cache line beside the sequence.
 pub(super) const WORDS: usize = 7;
 
 /// A message as it travels in a slot.
@@ -102,7 +99,7 @@ const _: () = assert!(std::mem::size_of::<Slot>() == 64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Ticket {
     number: u64,
-    /// The number modulo the number of slots.
+    /// Modulo the number of slots.
     at: usize,
 }
 
@@ -121,20 +118,20 @@ impl Ticket {
         Self { number: self.number.wrapping_add(1), at: if at < slots.len() { at } else { 0 } }
     }
 
-    /// The slot's sequence while it carries this ticket.
+    /// The sequence of the slot that carries this ticket.
     fn full(self) -> u64 {
         self.number.wrapping_add(1)
     }
 
-    /// The slot's sequence once it is free again.
+    /// The sequence of the slot once it is free again.
     fn free_again(self, slots: &[Slot]) -> u64 {
         self.number.wrapping_add(slots.len() as u64)
     }
 }
 
 impl Slot {
-    /// Returns how many rounds the slot is ahead of `ticket`: 0 if it carries `ticket`, `None` if
-    /// `ticket` was not sent yet or the sequence is garbage.
+    /// Returns how many rounds the slot is ahead of `ticket`; `None` if `ticket` was not sent yet,
+    /// or the sequence is garbage.
     #[inline]
     fn rounds_after(&self, ticket: Ticket, slots: &[Slot]) -> Option<u64> {
         let count = slots.len() as u64;
@@ -172,14 +169,13 @@ impl Slot {
     }
 }
 
-/// Returns `true` if there is room for the message with this ticket.
 #[inline]
 pub(super) fn has_room(slots: &[Slot], ticket: Ticket) -> bool {
     // Acquire: partner of the Release in `free`.
     ticket.slot(slots).is_some_and(|slot| slot.sequence.load(Ordering::Acquire) == ticket.number)
 }
 
-/// Sends a message. The caller has checked that [there is room](has_room).
+/// Sends a message, for which there [is room](has_room).
 #[inline]
 pub(super) fn put(slots: &[Slot], ticket: &mut Ticket, message: &Words) {
     let Some(slot) = ticket.slot(slots) else { return };
@@ -191,7 +187,6 @@ pub(super) fn put(slots: &[Slot], ticket: &mut Ticket, message: &Words) {
     *ticket = ticket.next(slots);
 }
 
-/// Frees the slot of a message that was read.
 #[inline]
 pub(super) fn free(slots: &[Slot], read: Ticket) {
     if let Some(slot) = read.slot(slots) {
@@ -200,21 +195,20 @@ pub(super) fn free(slots: &[Slot], read: Ticket) {
     }
 }
 
-/// Claims a message. Both sides may: the reader as it closes, and the writer once it finds the
-/// reader closed or dead. One of them gets it.
+/// Claims a message that both sides may take: the reader as it closes, the writer once it finds the
+/// reader closed or dead.
 pub(super) fn claim(slots: &[Slot], ticket: &mut Ticket) -> Option<Words> {
     let words = peek(slots, *ticket)?;
     take(slots, ticket).then_some(words)
 }
 
-/// [`claim`] for a message whose words were [peeked](peek) at. Returns `false` if it was taken
-/// since; then the words are invalid.
+/// [`claim`] for a message whose words were [peeked](peek) at: if it returns `false`, they are
+/// invalid.
 #[inline]
 fn take(slots: &[Slot], ticket: &mut Ticket) -> bool {
     let Some(slot) = ticket.slot(slots) else { return false };
     let (full, free) = (ticket.full(), ticket.free_again(slots));
-    // AcqRel: its own partner. Acquire even on failure: the other side has copied the words out,
-    // and this one may overwrite them.
+    // AcqRel: its own partner. Acquire even on failure: the other side has copied the words out.
     let is_ours = slot.sequence.compare_exchange(full, free, Ordering::AcqRel, Ordering::Acquire).is_ok();
     if is_ours {
         *ticket = ticket.next(slots);
@@ -222,7 +216,7 @@ fn take(slots: &[Slot], ticket: &mut Ticket) -> bool {
     is_ours
 }
 
-/// Returns the oldest message that may still wait before `ticket` is sent: the one in its slot.
+/// The oldest message that may still wait before `ticket` is sent: the one in its slot.
 #[inline]
 pub(super) fn oldest(slots: &[Slot], ticket: Ticket) -> Ticket {
     Ticket { number: ticket.number.wrapping_sub(slots.len() as u64), ..ticket }
@@ -241,12 +235,11 @@ pub(super) fn sent(slots: &[Slot]) -> u64 {
     slots.iter().enumerate().map(next).min().unwrap_or(0)
 }
 
-/// Returns the words of the message with this ticket, received or not; garbage if there is none.
+/// Returns the words of a message, received or not; garbage if there is none.
 pub(super) fn words_of(slots: &[Slot], number: u64) -> Option<Words> {
     slots.get((number % slots.len() as u64) as usize).map(Slot::words)
 }
 
-/// Returns how many messages wait for the reader. A snapshot.
 pub(super) fn waiting(slots: &[Slot]) -> usize {
     let carries_one = |(at, slot): &(usize, &Slot)| {
         let sequence = slot.sequence.load(Ordering::Relaxed);
@@ -255,20 +248,20 @@ pub(super) fn waiting(slots: &[Slot]) -> usize {
     slots.iter().enumerate().filter(carries_one).count()
 }
 
-/// Returns `true` if the message with this ticket has been sent, even if it was withdrawn since.
+/// Returns `true` if this message was sent, even if it was withdrawn since.
 #[inline]
 pub(super) fn has_passed(slots: &[Slot], ticket: Ticket) -> bool {
     ticket.slot(slots).is_some_and(|slot| slot.rounds_after(ticket, slots).is_some())
 }
 
-/// Returns the words of the message with this ticket, if it is waiting.
+/// Returns the words of this message, if it is waiting.
 #[inline]
 fn peek(slots: &[Slot], ticket: Ticket) -> Option<Words> {
     ticket.slot(slots).filter(|slot| slot.carries(ticket)).map(Slot::words)
 }
 
-/// Advances the ticket to the next message that was not withdrawn, or past the withdrawn ones if
-/// none follows yet, and returns its words.
+/// Advances the ticket past withdrawn messages, and returns the words of the next one if there is
+/// one.
 #[inline(never)]
 fn peek_next(slots: &[Slot], ticket: &mut Ticket) -> Option<Words> {
     // Bounded: only a writer that writes garbage, or laps this thread, makes it loop again.
@@ -281,8 +274,8 @@ fn peek_next(slots: &[Slot], ticket: &mut Ticket) -> Option<Words> {
                 }
             }
             rounds => {
-                // The slot is free for, or carries, the ticket `rounds` rounds later. All but the
-                // last `slots.len() - 1` before that one were withdrawn or received.
+                // The slot is `rounds` rounds ahead. All but the last `slots.len() - 1` tickets
+                // before that were withdrawn or received.
                 let whole_rounds = (rounds - 1).wrapping_mul(slots.len() as u64);
                 *ticket = Ticket { number: here.number.wrapping_add(whole_rounds), ..here }.next(slots);
             }
@@ -322,14 +315,14 @@ pub(super) fn receive<E>(
     None
 }
 
-/// Like [`receive`], for a closing reader: always claims the message.
+/// [`receive`] for a closing reader: always claims.
 pub(super) fn claim_next(slots: &[Slot], ticket: &mut Ticket) -> Option<(Words, Ticket)> {
     receive(slots, ticket, true, |_, _| Ok::<_, Infallible>(())).and_then(Result::ok)
 }
 
 /// Withdraws the first message from `next` up to `end` for which `is_meant` returns `true`, and
-/// returns its words. Advances `next` past every message visited: one that was received, or that
-/// `is_meant` rejects, remains so.
+/// returns its words. Advances `next` past every message visited: one that was received, or
+/// rejected, remains so.
 #[cold]
 pub(super) fn withdraw(
     slots: &[Slot],
@@ -353,22 +346,21 @@ pub(super) fn withdraw(
     None
 }
 
-/// Returns `true` if the reader has read the message with this ticket and asked for the next.
+/// Returns `true` if the reader has read this message and asked for the next.
 pub(super) fn is_done(slots: &[Slot], sent: Ticket) -> bool {
     // Acquire: partner of the Release in `free`.
     sent.slot(slots).is_some_and(|slot| slot.sequence.load(Ordering::Acquire) == sent.free_again(slots))
 }
 
-/// The bits of a word that hold a loan's number.
+/// The bits of a return that hold the loan's number.
 const NUMBER_BITS: u32 = 24;
 const NUMBERS: u64 = 1 << NUMBER_BITS;
 
-/// The tag: the upper bits of a return's word.
 fn tag(ticket: u64) -> u64 {
     ticket.wrapping_add(1) << NUMBER_BITS
 }
 
-/// Returns the word for a ticket. The number of words is a power of two.
+/// The number of words is a power of two.
 #[inline]
 fn word(words: &[AtomicU64], ticket: u64) -> Option<&AtomicU64> {
     words.get(ticket as usize & words.len().wrapping_sub(1))
@@ -382,7 +374,7 @@ pub(super) fn give_back(words: &[AtomicU64], ticket: u64, number: u32) {
     }
 }
 
-/// Returns the number of the loan returned with this ticket, if there is one.
+/// Returns the loan number of this return, if there is one.
 #[inline]
 pub(super) fn returned(words: &[AtomicU64], ticket: u64) -> Option<u32> {
     // Acquire: partner of the Release in `give_back`.
@@ -390,7 +382,7 @@ pub(super) fn returned(words: &[AtomicU64], ticket: u64) -> Option<u32> {
     (found & !(NUMBERS - 1) == tag(ticket)).then_some((found % NUMBERS) as u32)
 }
 
-/// Counts, for tests, one visit to a slot or a loan.
+/// For tests: counts one visit to a slot or a loan.
 #[inline(always)]
 pub(super) fn note_look() {
     #[cfg(all(test, not(loom)))]
@@ -400,7 +392,7 @@ pub(super) fn note_look() {
 #[cfg(all(test, not(loom)))]
 pub(super) mod tests {
     thread_local! {
-        /// How many slots and loans this thread has visited.
+        /// How many visits this thread has made.
         pub(in crate::channel) static LOOKS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
     }
 }

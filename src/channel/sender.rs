@@ -64,7 +64,7 @@ impl SenderBuilder {
     /// have the same [`directory`](crate::ProviderBuilder::directory) and
     /// [`name_prefix`](crate::ProviderBuilder::name_prefix).
     ///
-    /// A killed sender's name is free again once the kernel has torn down its process. That can be
+    /// A killed sender's name is free again once the kernel has torn down its process, which can be
     /// slightly after its receiver gets `Disconnected`: some milliseconds per 100 MB of its memory.
     ///
     /// # Errors
@@ -83,8 +83,7 @@ impl SenderBuilder {
         if !is_object_mode(self.mode) {
             return Err(ChannelError::Mode { mode: self.mode });
         }
-        // Check before taking any lock: in a forked child, a thread that does not exist there may
-        // hold it.
+        // First: in a forked child, a thread that does not exist there may hold a lock.
         if !provider.pool().is_ours() {
             return Err(ChannelError::Forked);
         }
@@ -97,8 +96,8 @@ impl SenderBuilder {
     }
 }
 
-/// Sends messages to one receiver, in this or another process. See the
-/// [module documentation](super) for the lifetime of messages.
+/// Sends messages to one receiver, in this or another process. See the [module
+/// documentation](super).
 pub struct Sender {
     branch: Branch,
     provider: ProviderId,
@@ -171,7 +170,7 @@ impl Sender {
     /// [`SendErrorKind::Forked`]. The error contains the buffer.
     ///
     /// A message sent while the receiver closes or dies may count as sent. It is then reclaimed
-    /// with everything else the receiver held, once the receiver can no longer read it.
+    /// once the receiver can no longer read it.
     #[inline]
     pub fn send(&mut self, buffer: ShmBuf) -> Result<(), SendError<ShmBuf>> {
         self.send_buffer(buffer, Patience::Until(None))
@@ -207,8 +206,7 @@ impl Sender {
             }
             return fail(kind, message);
         }
-        // A sender inherited through a fork was refused above, so the buffer may be asked for its
-        // provider.
+        // `reserve` refused a forked child, in which the buffer could not be asked.
         let (found, expected) = (message.provider(), self.provider);
         if found != expected {
             return fail(SendErrorKind::OtherProvider { found, expected }, message);
@@ -272,13 +270,9 @@ impl Sender {
         }
     }
 
-    /// Sends a buffer to the receiver, and waits for a free slot without blocking the thread. Works
-    /// with any executor. An error returns the buffer. If the future is dropped before it is ready,
-    /// nothing is sent, and the buffer is dropped with it.
-    ///
-    /// # Panics
-    ///
-    /// If the future is polled after completion.
+    /// Sends a buffer to the receiver, and waits for a free slot without blocking the thread, with
+    /// any executor. An error returns the buffer. If the future is dropped before it is ready, so
+    /// is the buffer, and nothing is sent.
     ///
     /// # Errors
     ///
@@ -290,10 +284,6 @@ impl Sender {
 
     /// Sends up to [`MAX_INLINE`](super::MAX_INLINE) bytes in the slot itself, and waits as
     /// [`send_async`](Self::send_async) does.
-    ///
-    /// # Panics
-    ///
-    /// If the future is polled after completion.
     ///
     /// # Errors
     ///
@@ -312,7 +302,7 @@ impl Sender {
         self.branch.object.is_ours().then_some(()).ok_or(SendErrorKind::Forked)
     }
 
-    /// Like [`Branch::reserve`], but fails if the receiver is closed or dead.
+    /// [`Branch::reserve`], unless the receiver is closed or dead.
     #[inline]
     fn reserve(&mut self, is_buffer: bool, patience: Patience) -> Result<(), SendErrorKind> {
         self.check_fork()?;

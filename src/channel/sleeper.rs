@@ -1,14 +1,10 @@
-//! A sleeper's end of a channel: the bell, the mapping that holds it, and its wakers.
+//! How one end of a channel waits: a thread or a task sleeps on its bell, and another thread may
+//! interrupt it.
 //!
-//! # Interrupts
-//!
-//! Another thread of the process ends a wait.
-//!
-//! The flag is private to the process. A waiting thread reads it in its readiness check, after the
-//! fence S2 of `bell`; the interrupting thread sets it, fences, and rouses the sleeper
-//! ([`Bell::rouse`](super::bell::Bell::rouse)). So the waiting thread either sees the flag, or is
-//! woken and sees it then. A message or a free slot takes precedence, so the fast path does not
-//! read the flag.
+//! The interrupt flag is private to the process. A waiting thread reads it after the fence S2 of
+//! `bell`; the interrupting thread sets it, fences, and rouses the sleeper ([`Bell::rouse`]). So
+//! the waiting thread either sees the flag, or is woken and sees it then. Readiness takes
+//! precedence, so the fast path does not read the flag.
 
 #![forbid(unsafe_code)]
 
@@ -25,18 +21,15 @@ use std::sync::{Arc, Weak};
 use std::task::Waker;
 use std::time::Duration;
 
-/// One side's end, on which a thread or a task sleeps.
 pub(super) struct Sleeper {
     end: MappedBell,
     interrupts: Arc<Interrupts>,
     pub(super) look: Look,
-    /// Created by the first await; dropped when a thread waits, so that the helper does not wake in
-    /// vain.
+    /// From the first await until a thread waits, so that the helper does not wake in vain.
     awaited: Option<Awaited>,
 }
 
 impl Sleeper {
-    /// Returns the end that sleeps on this bell of the object.
     pub(super) fn new(shared: &Arc<Shared>, bell: fn(&Shared) -> &Bell, interrupts: Arc<Interrupts>) -> Self {
         let end = MappedBell::new(shared, bell);
         Self { end, interrupts, look: Look::new(), awaited: None }
@@ -46,25 +39,23 @@ impl Sleeper {
         &self.interrupts
     }
 
-    /// Returns the bell to sleep on.
     #[inline]
     pub(super) fn bell(&self) -> &Bell {
         self.end.bell()
     }
 
-    /// See [`Bell::look_for_ringer`].
     pub(super) fn look_for_ringer(&mut self, is_there: impl Fn() -> bool) {
         self.end.bell().look_for_ringer(&mut self.look, is_there);
     }
 
-    /// Leaves the helper: from now on a thread sleeps on the bell itself.
+    /// From now on a thread sleeps on the bell itself.
     pub(super) fn leave_helper(&mut self) {
         self.awaited = None;
         self.aim();
     }
 
-    /// Blocks until `is_ready` returns `true`, the ringer has left, or the wait was interrupted: spins
-    /// for at most `budget`, then sleeps. `is_there` is as in [`Bell::wait`].
+    /// Blocks until `is_ready` returns `true`, the ringer has left, or the wait was interrupted:
+    /// spins for at most `budget`, then sleeps. `is_there` is as in [`Bell::wait`].
     pub(super) fn wait(
         &mut self,
         budget: Duration,
@@ -86,7 +77,7 @@ impl Sleeper {
         self.interrupts.aim(Asleep::AtBell(self.end.clone()));
     }
 
-    /// Registers `waker` to be woken when the end may be ready or its ringer has left. If either is
+    /// Registers `waker` to be woken when the end may be ready or its ringer has left; if either is
     /// already the case, returns that instead. `is_there` is as in [`Bell::wait`].
     ///
     /// Fails if the helper thread cannot be started.
@@ -109,7 +100,7 @@ impl Sleeper {
         } else if is_gone {
             Woken::Gone
         } else if awaited.is_to_look() && !is_there() {
-            // Leave on the ringer's behalf. Anything it made ready before it died is visible now.
+            // Leave on the ringer's behalf. Its last message is visible now.
             bell.leave();
             if is_ready() {
                 Woken::Ready
@@ -146,7 +137,6 @@ pub(super) struct Interrupts {
 pub(super) enum Asleep {
     Nowhere,
     AtBell(MappedBell),
-    /// The publisher, waiting for a receiver to join.
     AtMeeting(Arc<Page>),
 }
 
@@ -156,28 +146,25 @@ impl Interrupts {
         Arc::new(Self { is_set, asleep, fork_epoch: fork::epoch() })
     }
 
-    /// Records where the next wait sleeps. Must precede the check of the flag: an interrupt before
+    /// Records where the next wait sleeps; before the wait checks the flag. An interrupt before
     /// this call has set the flag by then; a later one wakes the sleeper recorded here.
     pub(super) fn aim(&self, asleep: Asleep) {
         *self.asleep.lock() = asleep;
     }
 
-    /// Returns `true` if an interrupt is pending.
     pub(super) fn is_set(&self) -> bool {
         // Acquire: partner of the Release in `set`. The fences S2 and in `rouse` order it with the
         // bell.
         self.is_set.load(Ordering::Acquire)
     }
 
-    /// Returns `true` if an interrupt was pending, and clears it. Only the end's own thread calls
-    /// this.
+    /// Clears the flag. Returns `true` if it was set. Only the end's own thread calls this.
     pub(super) fn take(&self) -> bool {
         self.is_set() && self.is_set.swap(false, Ordering::AcqRel)
     }
 
     fn set(&self) {
-        // In a forked child the sleeper is the parent's, and a thread may have held the lock at the
-        // fork.
+        // In a forked child, a thread that does not exist there may hold the lock.
         if self.fork_epoch != fork::epoch() {
             return;
         }
@@ -194,10 +181,9 @@ impl Interrupts {
 /// [`Publisher`](super::Publisher), from any thread. Created by their `interrupter` methods.
 ///
 /// An interrupt ends the current wait, or else stays pending and ends the next one that would sleep
-/// or spin. That wait returns `Interrupted` and clears the interrupt; several interrupts in a row
-/// count as one. A call that need not wait succeeds, and leaves the interrupt pending: a receiver
-/// gets the messages that have arrived, a sender uses the free slots. Futures are not interrupted;
-/// drop them.
+/// or spin. That wait returns `Interrupted`; several interrupts in a row count as one. A call that
+/// need not wait succeeds, and leaves the interrupt pending. Futures are not interrupted; drop
+/// them.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -224,8 +210,8 @@ impl Interrupter {
         Self(Arc::downgrade(interrupts))
     }
 
-    /// Interrupts the current wait, or the next one. Does nothing if the end has been dropped, or
-    /// in a forked child. Never blocks; makes at most one system call.
+    /// Interrupts the current wait, or the next one, unless the end has been dropped or this is a
+    /// forked child. Never blocks; makes at most one system call.
     pub fn interrupt(&self) {
         if let Some(interrupts) = self.0.upgrade() {
             interrupts.set();
