@@ -92,7 +92,7 @@ pub(super) enum Woken {
 pub(super) struct Bell(Futex);
 
 impl Bell {
-    /// A bell in private memory, held by `holder`, for the models.
+    /// For the models.
     #[cfg(all(test, loom))]
     pub(super) fn new(holder: u32) -> Self {
         Self(Futex::new(holder))
@@ -275,7 +275,7 @@ impl Look {
         Self(Deadline::after(LOOK_AGAIN))
     }
 
-    /// Returns a check that is due, for the models.
+    /// For the models.
     #[cfg(all(test, loom))]
     pub(super) fn due() -> Self {
         Self(Deadline::after(Duration::ZERO))

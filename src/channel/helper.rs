@@ -1,10 +1,10 @@
 //! The helper: a thread that sleeps for the tasks of this process that await a channel.
 //!
-//! It starts with the first await, sleeps in the kernel on the bells of all ends that have been
-//! awaited (`futex_waitv`), wakes the tasks of those that ring, and exits with the last such end.
-//! An end stays with the helper between awaits, until it is dropped or a thread waits on it. So a
-//! message costs the task no system call and no lock, and a future that is ready when first polled
-//! never involves the helper.
+//! It starts with the first await, sleeps in the kernel on the bells of all awaited ends
+//! (`futex_waitv`), wakes their tasks, and exits with the last such end. An end stays with the
+//! helper between awaits, until it is dropped or a thread waits on it. So a message costs the task
+//! no system call and no lock, and a future that is ready when first polled never involves the
+//! helper.
 //!
 //! # Steps
 //!
@@ -19,12 +19,12 @@
 //!
 //! [`Sleeper::arm`]: super::sleeper::Sleeper::arm
 //!
-//! **No wake-up is lost.** When H2 reads a bell, it may have been rung without its task having
+//! **No wake-up is lost.** When H2 reads a bell, it may have been rung while its task had not
 //! returned, so that there was no waker to take. If the task returns before H4, T2 has changed the
 //! count, and H4 returns at once: without the count, the bell could have been rung once more, and
 //! have the value that H2 read. If the task returns after H4, the next ring wakes the helper: the
-//! kernel compares values only at the beginning. It reads the count last. The effects of a ring
-//! that the helper sees follow T1, by S1 and W4.
+//! kernel compares values, the count last, only at the beginning. The effects of a ring that the
+//! helper sees follow T1, by S1 and W4.
 //!
 //! # Orderings
 //!
@@ -39,22 +39,20 @@
 //!
 //! A call takes 128 words, so there is a helper for each 127 ends. Before Linux 5.16, or where a
 //! filter forbids the call, there is one for each end. It sleeps on the end's bell until that is
-//! rung; then, until the task returns, on its own count (`is_idle`), and the task's return is a
-//! system call. If the call fails later (a sandbox, or no kernel memory), a helper sleeps on its
-//! count alone, a millisecond at a time.
+//! rung; then, until the task returns by a system call, on its own count (`is_idle`). If the call
+//! fails later (a sandbox, or no kernel memory), a helper sleeps on its count alone, a millisecond
+//! at a time.
 //!
-//! A helper keeps the mapping of each of its ends. Dropping an end marks it and wakes the helper,
-//! but does not wait for the helper, which may be in a waker; the helper releases the mapping on
-//! its next pass, on older kernels within a second.
+//! Dropping an end marks it and wakes the helper, which may be in a waker: it unmaps the end on its
+//! next pass, on older kernels within a second.
 //!
 //! A waker is the user's code and may poll, drop ends or panic. So it is called with no lock held,
 //! and a panic is caught after the panic hook has reported it.
 //!
 //! Once a second the helper wakes all waiting tasks, so that each checks whether its ringer still
-//! holds its lock: garbage in a bell delays a task by no more than that.
+//! holds its lock.
 //!
-//! The helper writes to no bell. A forked child has none, and starts its own when it awaits an end
-//! of its own.
+//! The helper writes to no bell. A forked child starts its own when it awaits an end of its own.
 
 #![forbid(unsafe_code)]
 
@@ -78,7 +76,6 @@ const STACK: usize = 1 << 20;
 
 static HELPERS: PerProcess<Mutex<Vec<Arc<Helper>>>> = PerProcess::new();
 
-/// A thread that sleeps for tasks.
 struct Helper {
     /// Changes whenever the helper has to check again.
     count: Futex,

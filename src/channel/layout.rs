@@ -63,8 +63,8 @@ pub(super) const DEFAULT_SLOTS: usize = 256;
 pub(super) const DEFAULT_LOANS: usize = 2048;
 pub(super) const DEFAULT_SPIN: Duration = Duration::from_micros(20);
 
-/// The extra slot holds the message received last, whose slot is freed only on the next receive, or
-/// a new message until the oldest is withdrawn.
+/// The extra slot holds the message received last, freed only on the next receive, or a new message
+/// until the oldest is withdrawn.
 pub(super) const EXTRA_SLOTS: usize = 1;
 
 pub(super) const MAX_SEATS: usize = 64;
@@ -86,7 +86,7 @@ pub(super) struct Facts {
     pub(super) kind: Kind,
     /// The provider of the messages.
     pub(super) provider: ProviderId,
-    /// Including the extra one; for a publisher, the maximum for a branch.
+    /// With the extra one; for a publisher, the maximum for a branch.
     pub(super) slots: usize,
     /// A power of two; for a publisher, the maximum for a branch.
     pub(super) loans: usize,
@@ -97,7 +97,7 @@ pub(super) struct Facts {
     pub(super) may_wait: bool,
 }
 
-/// The reason to refuse an object that is not as long as its header says.
+/// What is wrong with an object that is not as long as its header says.
 pub(super) const WRONG_SIZE: &str = "its size does not match its header";
 
 impl Facts {
@@ -126,13 +126,13 @@ pub(super) struct What {
 }
 
 impl What {
-    /// The first line of a finished object in private memory, for the models.
+    /// For the models.
     #[cfg(all(test, loom))]
     pub(super) fn finished() -> Self {
         Self { state: sync::AtomicU32::new(OPEN), ..Self::default() }
     }
 
-    /// Returns the first line of an object, or of a copy of one, at least a page long.
+    /// Returns the first line of an object, or of a copy, at least a page long.
     pub(super) fn of(mapping: &Mapping) -> &Self {
         assert!(mapping.len() >= size_of::<Self>());
         // SAFETY: a mapping is page-aligned, this one is long enough (asserted), and the line
@@ -153,7 +153,6 @@ impl What {
         self.may_wait.store(facts.may_wait.into(), Ordering::Relaxed);
     }
 
-    /// Lets other processes use the object.
     pub(super) fn finish(&self) {
         // Release: partner of the Acquire in `read`.
         self.state.store(OPEN, Ordering::Release);
@@ -161,7 +160,7 @@ impl What {
 
     /// Lets no further process join.
     pub(super) fn close(&self) {
-        // Release: partner of the Acquire in `is_closed`. (A publisher also fences, see `object`.)
+        // Release: partner of the Acquire in `is_closed`. (A publisher also fences.)
         self.state.store(CLOSED, Ordering::Release);
     }
 
@@ -232,7 +231,7 @@ pub(crate) mod format {
     }
 }
 
-/// The first page of a pair or a branch. Atomics only, as in [`What`].
+/// The first page of a pair or a branch. Atomics only.
 #[repr(C)]
 pub(super) struct Header {
     pub(super) what: Line<What>,
@@ -245,8 +244,7 @@ pub(super) struct Header {
 #[cfg(not(all(test, loom)))]
 const _: () = assert!(size_of::<Header>() == 256);
 
-/// The first page of a publisher's object. Atomics only, as in [`What`]. The steps are those of
-/// `object`.
+/// The first page of a publisher's object. Atomics only. For the steps see `object`.
 #[repr(C)]
 pub(super) struct MeetingHeader {
     what: Line<What>,
@@ -264,7 +262,7 @@ struct SeatWords {
 const _: () = assert!(size_of::<MeetingHeader>() <= PAGE && size_of::<SeatWords>() == 16);
 
 impl MeetingHeader {
-    /// A header in private memory, for the models.
+    /// For the models.
     #[cfg(all(test, loom))]
     pub(super) fn open() -> Self {
         let seat = |_| SeatWords { refused: sync::AtomicU32::new(0), branch: sync::AtomicU64::new(0) };
@@ -311,14 +309,14 @@ impl MeetingHeader {
         fence(Ordering::SeqCst); // partner: the fence in `announce`
     }
 
-    /// Records why the receiver on a seat cannot be connected now (P3'). Returns `true` unless the
-    /// receiver has yet to read the previous reason.
+    /// Records why the receiver cannot be connected now (P3'). Returns `true` unless the receiver
+    /// has yet to read the previous reason.
     pub(super) fn refuse(&self, at: usize, errno: i32) -> bool {
         // Relaxed, here and in the two methods below: it says nothing about other memory.
         self.seats[at].refused.swap(errno as u32, Ordering::Relaxed) == 0
     }
 
-    /// Returns why the publisher's last try to connect the receiver on a seat failed.
+    /// Returns why the last try to connect the receiver failed.
     #[inline]
     pub(super) fn refusal(&self, at: usize) -> Option<i32> {
         Some(self.seats[at].refused.load(Ordering::Relaxed) as i32).filter(|&errno| errno != 0)
@@ -376,8 +374,8 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// Returns `true` if the whole object has memory. If not, writing to it on a full /dev/shm
-    /// raises a signal.
+    /// Returns `true` if the whole object has memory, so that writing to it raises no signal on a
+    /// full /dev/shm.
     pub(super) fn has_all_its_memory(&self, name: &Name) -> Result<bool, OsError> {
         let needed = size(self.facts.slots, self.facts.loans) as u64;
         // A block has 512 bytes here, independent of the file system.
@@ -386,7 +384,6 @@ impl Found {
     }
 }
 
-/// Opens an object, which must belong to user `uid`.
 pub(super) fn open(name: &Name, uid: u32) -> Result<Found, ChannelError> {
     let object = || name.path();
     let missing = |error: ObjectError| match error {
@@ -401,7 +398,7 @@ pub(super) fn open(name: &Name, uid: u32) -> Result<Found, ChannelError> {
     })?;
     let bad = |reason| Err(ChannelError::NotAChannel { object: object(), reason });
     let has_maker = locks.is_locked(OWNER_BYTE);
-    // The creator sets the length together with the memory, after it has taken the lock.
+    // The creator sets the length after it has taken the lock.
     if foreign.len < PAGE {
         return if has_maker || foreign.len == 0 {
             Err(ChannelError::Unfinished { object: object() })
@@ -409,7 +406,7 @@ pub(super) fn open(name: &Name, uid: u32) -> Result<Found, ChannelError> {
             bad("it is too small for a header")
         };
     }
-    // An object longer than any valid one is not mapped: the address space is limited.
+    // Longer than any valid one: the address space is limited.
     if foreign.len > size(MAX_SLOTS + EXTRA_SLOTS, MAX_LOANS).next_multiple_of(page_size()) {
         return bad(WRONG_SIZE);
     }
@@ -509,8 +506,8 @@ impl Shared {
         &self.header().to_sender.0
     }
 
-    /// For the sender, with each message: returns `true` if this process has seen the receiver,
-    /// even if it has left or its bell was damaged since.
+    /// For the sender, with each message: whether this process has seen the receiver, even if it
+    /// has left or its bell was damaged since.
     #[inline]
     pub(super) fn has_had_receiver(&self) -> bool {
         // Relaxed: it says nothing about other memory.

@@ -1,9 +1,9 @@
 //! The lender: the sender's side of the buffers on loan to one receiver.
 //!
 //! A *loan* is a buffer that was sent. The lender keeps the buffer's handle, so the chunk stays in
-//! use, and gives it a number, which travels with the message. When the receiver returns the number
-//! (see `ring`), the lender drops the handle. A buffer may be on loan to several receivers, each
-//! with its own handle, number and lender.
+//! use, under a number, which travels with the message. When the receiver returns the number (see
+//! `ring`), the lender drops the handle. A buffer may be on loan to several receivers, each with
+//! its own handle, number and lender.
 //!
 //! # States of a loan
 //!
@@ -17,9 +17,9 @@
 //! | null | the holder of the lock: [`Taking::take`] | in the lender's list, then in the sender's ([`Taking::hand_over`]); at first, in the sender's |
 //! | a handle | the sender: [`Loans::put`], a plain store | out |
 //!
-//! So each number is in at most one list, even if a receiver returns garbage. The sender reuses the
-//! number returned last, which uses the fewest cache lines. Before a message it needs the lock only
-//! if its own list is empty; neither list is ever searched.
+//! So each number is in at most one list, even if a receiver returns garbage, and neither list is
+//! ever searched. The sender reuses the number returned last, which uses the fewest cache lines.
+//! Before a message it needs the lock only if its own list is empty.
 //!
 //! Until a message is in its slot, the sender makes no read-modify-write, which would wait until
 //! its core owns the lines of the buffer just written. Without one, those lines, the slot's and the
@@ -40,7 +40,7 @@
 //!
 //! * By the sender, after a message is sent and its receiver woken, if the lock is free: in time
 //!   for the next buffer to be the one returned last, which is still in the cache. It reads a few
-//!   returns at a time, and fetches the first and last lines of the buffers for writing.
+//!   returns, and fetches the first and last lines of the buffers for writing.
 //! * By the sender, when no number is free.
 //! * By the pool, when a class has no idle chunk, and has three chunks already or the arenas cannot
 //!   grow; when it trims or reclaims; when it gets another lender; and when it is asked whether a
@@ -54,8 +54,8 @@
 //! this lender. When both are dropped, the chunks are given up, but not their bytes, which the
 //! receiver keeps until it drops the messages.
 //!
-//! A hostile receiver that returns a buffer while it still reads it may find another message there;
-//! one that returns nothing keeps its loans until it dies. None reaches another channel's loans.
+//! A hostile receiver may return a buffer that it still reads, and find another message there, or
+//! return nothing until it dies. None reaches another channel's loans.
 
 use super::layout::Shared;
 use super::object::Object;
@@ -72,7 +72,7 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
 
-/// How many returns the sender reads after each message; several, so that it catches up.
+/// How many returns the sender reads after each message: enough to catch up.
 const PER_MESSAGE: usize = 4;
 
 pub(super) struct Loans<T> {
@@ -113,8 +113,7 @@ impl<T> Loans<T> {
         let Some(cell) = self.cells.get(number as usize) else { return };
         // Release: partner of the Acquire in `take` and `all`.
         cell.store(value.as_ptr(), Ordering::Release);
-        // Relaxed: only the sender writes it. `is_over`, which needs the exact count, first checks
-        // that the sender is closed.
+        // Relaxed: only the sender writes it, and `is_over` first checks that the sender is closed.
         self.put_in.store(self.put_in.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
@@ -137,8 +136,8 @@ impl<T> Taking<'_, T> {
         // Acquire: partner of the Release in `put`.
         let found = NonNull::new(cell.load(Ordering::Acquire))?;
         note(number as usize);
-        // Relaxed: only this thread, which has the lock, empties cells, and the sender gets the
-        // number under the lock before it fills the cell.
+        // Relaxed: only the holder of the lock empties cells, and the sender gets the number under
+        // the lock before it fills the cell.
         cell.store(ptr::null_mut(), Ordering::Relaxed);
         self.back.taken_out = self.back.taken_out.wrapping_add(1);
         self.back.free.push(number);
@@ -181,7 +180,6 @@ impl<T> Taking<'_, T> {
     }
 }
 
-/// The sender's side of its loans.
 pub(super) struct Lender {
     shared: Arc<Shared>,
     /// To query the receiver's lock.
@@ -214,7 +212,6 @@ impl Lender {
         self.free().is_some()
     }
 
-    /// Moves the freed numbers to the sender's list, which is empty.
     #[cold]
     pub(super) fn fetch(&self, numbers: &mut Vec<u32>) {
         if let Some(mut taking) = self.free() {
@@ -230,8 +227,7 @@ impl Lender {
         self.loans.put(number, buffer.into_chunk());
     }
 
-    /// If the lock is free, drops some returned buffers and moves the freed numbers to the sender's
-    /// list.
+    /// If the lock is free, collects some returns and moves the freed numbers to the sender's list.
     #[inline]
     pub(super) fn collect_some(&self, numbers: &mut Vec<u32>) {
         if let Some(mut taking) = self.loans.try_lock() {
@@ -255,7 +251,7 @@ impl Lender {
     fn collect_few(&self, taking: &mut Taking<'_, Chunk>, steps: impl Iterator<Item = usize>) -> usize {
         let next = |_| {
             let found = taking.take_returned(self.shared.returns(), |number| self.strike(number))?;
-            // For observers in other processes, after the named handle was taken out.
+            // For observers; after the handle was taken out.
             self.shared.returns_read().store(taking.back.read, Ordering::Relaxed);
             Some(found.map(Self::handle).map(|buffer| {
                 // Another receiver may still read it.
@@ -283,8 +279,8 @@ impl Lender {
     }
 
     pub(super) fn close(&self) {
-        // Called after `Object::close`. Release: partner of the Acquire in `is_closed`, whose
-        // reader then finds that no receiver can join any more.
+        // After `Object::close`. Release: partner of the Acquire in `is_closed`, whose reader then
+        // finds that no receiver can join any more.
         self.is_closed.store(true, Ordering::Release);
     }
 
@@ -299,10 +295,10 @@ impl Lender {
         let (bell, had_receiver) = (self.shared.to_sender(), self.shared.has_had_receiver());
         let is_unlocked = || !self.locks.is_locked(RECEIVER_BYTE);
         if had_receiver && is_unlocked() {
-            // Garbage may have made the bell of the dead receiver free for another one.
+            // Garbage may have made the dead receiver's bell free.
             bell.close();
         }
-        // The order matters: a receiver that joins now already holds the lock, or is refused.
+        // In this order: a receiver that joins now already holds the lock, or is refused.
         (had_receiver || self.is_closed() || bell.is_gone()) && is_unlocked()
     }
 }
@@ -341,7 +337,7 @@ impl Drop for Lender {
         }
         self.collect();
         self.reclaim();
-        // The notes stay, so observers in other processes still see these loans.
+        // The notes stay: observers still see these loans.
         self.loans.lock().take_all(|_| (), |chunk| Self::handle(chunk).give_up_to_reader());
     }
 }
@@ -389,7 +385,6 @@ mod tests {
         }
     }
 
-    /// A receiver that invents returns as fast as they are read cannot keep the lock busy for ever.
     #[test]
     fn forged_returns_block_nothing() {
         let scene = Scene::new("made-up");
@@ -410,7 +405,6 @@ mod tests {
         assert_eq!(lender.loans.lock().back.read, (LOANS + PER_MESSAGE) as u64, "a few returns for each message");
     }
 
-    /// A receiver can free neither another receiver's buffer, nor its own twice.
     #[test]
     fn forged_returns_free_only_loans() {
         let scene = Scene::new("not-its-own");
@@ -418,7 +412,7 @@ mod tests {
         (0..4).for_each(|_| scene.lend(channel));
         (0..LOANS).for_each(|_| scene.lend(elsewhere));
         let words = lender.shared.returns();
-        // Numbers that are out, repeated, numbers that are not, and the largest possible one.
+        // Out, repeated, not out, and the largest possible one.
         let made_up = [0, 0, 2, 2, 2, 4, 15, 16, 17, 1000, 0xff_ffff, 2];
         made_up.iter().zip(0..).for_each(|(&number, ticket)| ring::give_back(words, ticket, number));
         assert_eq!(lender.collect(), 2);
@@ -429,7 +423,6 @@ mod tests {
         assert_eq!(scene.provider.stats().bytes_in_use, (2 + LOANS) * 64);
     }
 
-    /// The sender can use a loan that another thread collects while it asks for one.
     #[test]
     fn loan_collected_elsewhere_is_free() {
         let scene = Scene::new("elsewhere");
@@ -464,7 +457,6 @@ mod tests {
         (provider, publisher, receiver)
     }
 
-    /// A send visits only the loans returned since the last one, however many are out.
     #[test]
     fn send_searches_no_loans() {
         const LOANS: usize = 131_072;
@@ -493,8 +485,6 @@ mod tests {
         assert_eq!(LOOKS.get(), 0, "none is out");
     }
 
-    /// A send without a free loan searches only the messages sent since the last such send for one
-    /// to withdraw.
     #[test]
     fn send_searches_each_slot_once() {
         let (provider, mut publisher, mut receiver) = large("slots", OnFull::KeepLatest, 2);

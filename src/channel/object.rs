@@ -1,15 +1,15 @@
 //! The two ends of a channel's objects: creating, joining and leaving them.
 //!
-//! A pair's sender creates the object, and its receiver joins. A branch's receiver creates it, and
+//! A pair's sender creates the object, and its receiver joins; a branch's receiver creates it, and
 //! the publisher opens it. A name is reused when a sender exits and its successor starts. So a dead
 //! sender's object is removed only under its lock (see `remove_dead`), and a sender removes its own
 //! name before it releases the lock.
 //!
 //! # A publisher's seats
 //!
-//! A publisher's object has a *seat* for each possible receiver. A new receiver has a new branch,
-//! so nothing of a previous one needs cleaning up; and only its receiver and the publisher map a
-//! branch.
+//! A publisher's object has a *seat* for each possible receiver. The seats bound what all receivers
+//! together, closed ones included, cost the publisher. Each new receiver has a new branch, so
+//! nothing of a previous one needs cleaning up.
 //!
 //! | state | its byte | the publisher has | leaves it by |
 //! |---|---|---|---|
@@ -17,8 +17,6 @@
 //! | announced | locked | nothing | the publisher, which connects or refuses the receiver; the receiver, which leaves or dies |
 //! | connected | locked | the branch: a descriptor, two mappings | the receiver, which closes or dies |
 //! | read | locked | the loans, with descriptor and mappings | the drop of the last message that the receiver received; its death |
-//!
-//! So the seats bound what all receivers together, closed ones included, cost the publisher.
 //!
 //! # A receiver joins
 //!
@@ -41,8 +39,8 @@
 //!
 //! P4 and P5 are W1 to W5 of `bell` for the first message. Before P4 the receiver checks the
 //! publisher's lock before it sleeps, then once a second. A message whose `send` begins after
-//! `open` has returned finds the count changed, so the receiver gets it: if all seats seem taken at
-//! P3, the publisher drops the branches of receivers that have left by then.
+//! `open` has returned finds the count changed. If all seats seem taken at P3, the publisher drops
+//! the branches of receivers that have left by then. So the receiver gets that message.
 //!
 //! # The publisher closes
 //!
@@ -60,7 +58,7 @@
 //!
 //! | damaged | effect |
 //! |---|---|
-//! | the count, an id | the publisher looks for branches that do not exist, or overlooks a new receiver. It keeps its own list of open branches, and opens none twice |
+//! | the count, an id | the publisher looks for branches that do not exist, or overlooks a new receiver. It opens no branch twice |
 //! | the reason for a refusal | an unconnected receiver gets an error, and continues to wait |
 //! | the header | new receivers are refused |
 
@@ -83,14 +81,13 @@ use std::ptr::{addr_of, NonNull};
 use std::sync::Arc;
 use std::thread;
 
-/// Tries, if a sweep takes the object during creation, or another process holds the lock of a dead
-/// sender.
+/// Tries, while a sweep takes the new object, or another process has the lock of a dead sender.
 const TRIES: usize = 16;
 
 /// One side's end of a pair or a branch. On drop it releases the bell; the creator's end also
 /// removes the name.
 pub(super) struct Object {
-    /// Dropped before the mapping, next to which the entry lies.
+    /// Dropped before the mapping, which its entry precedes.
     listed: Option<Listed>,
     shared: Arc<Shared>,
     seat: Option<Seat>,
@@ -119,10 +116,10 @@ pub(super) fn make(name: &Name, len: usize, mode: u32) -> Result<Made, ChannelEr
             Err(error) if error.errno() != Some(libc::EEXIST) => return Err(error.into()),
             Err(_) => {}
         }
-        // A dead sender's object gives way to the next sender of its name.
+        // A dead sender's object gives way to its successor.
         match remove_dead(name, effective_uid(), CHANNEL_MAGIC, false).map_err(not_a_channel)? {
             Removal::Removed { .. } | Removal::Gone => {}
-            // A live sender holds the lock, or another process is removing the object right now.
+            // A live sender holds the lock, or another process is removing the object.
             Removal::Locked | Removal::Read => thread::yield_now(),
             Removal::NotOurs => {
                 let reason = "it is no channel, and stands where one is to be made";
@@ -151,8 +148,8 @@ impl Object {
     /// Creates a branch for the receiver on this seat (R2).
     pub(super) fn create_branch(name: &Name, facts: &Facts, seat: Seat) -> Result<Self, ChannelError> {
         let this = Self::make(name, facts, 0o600, Some(seat))?;
-        // The lock comes first: the holder of the bell always holds the lock too. No other process
-        // knows the name, but any can guess it.
+        // The lock comes first: the holder of the bell always holds it too. Another process can
+        // only guess the name.
         if !this.locks.try_lock(RECEIVER_BYTE).map_err(|error| name.error(LOCK, 0, error))? {
             return Err(ChannelError::HasReceiver { object: name.path() });
         }
@@ -188,7 +185,7 @@ impl Object {
 
     /// Connects the receiver of a branch (P4). Returns `None` if it was connected before.
     pub(super) fn meet(self, name: &Name) -> Result<Option<Self>, ChannelError> {
-        // The publisher's object, which the seat keeps alive, has reserved a place for each seat.
+        // The seat keeps alive the publisher's object, which has reserved a place.
         let this = self.hold(name, true, Shared::to_receiver)?;
         Ok(this.listed.is_some().then_some(this))
     }
@@ -201,7 +198,6 @@ impl Object {
 
     #[inline]
     pub(super) fn refusal(&self) -> Option<i32> {
-        // Ignored once the receiver is connected.
         self.seat.as_ref()?.refusal().filter(|_| !self.is_met())
     }
 
@@ -224,8 +220,8 @@ impl Object {
         self.seat.as_ref()
     }
 
-    /// Returns an end of an object that was found, with the seat if it is a branch. It is complete
-    /// once it has [joined](Self::join) or [met](Self::meet).
+    /// The end is complete once it has [joined](Self::join) or [met](Self::meet). `seat`: of a
+    /// branch.
     pub(super) fn found(found: Found, seat: Option<Seat>) -> Self {
         let shared = Arc::new(Shared::new(found.mapping, &found.facts));
         Self { listed: None, shared, seat, fork_epoch: fork::epoch(), _link: None, locks: Arc::new(found.locks) }
@@ -235,7 +231,7 @@ impl Object {
         self.shared.header().what.0.provider()
     }
 
-    /// Makes this end of a pair the receiver's. If two try at the same time, one succeeds.
+    /// Makes this end of a pair the receiver's. One of several concurrent tries succeeds.
     pub(super) fn join(self, name: &Name) -> Result<Self, ChannelError> {
         let gone = || ChannelError::SenderGone { object: name.path() };
         if !self.shared.to_receiver().is_held() {
@@ -250,7 +246,7 @@ impl Object {
         }
         let this = self.hold(name, false, Shared::to_sender)?;
         if this.listed.is_none() {
-            // The sender may have closed the bell in between, because no receiver had joined.
+            // The sender may have closed the bell in between.
             let is_closed = this.shared.header().what.0.is_closed();
             return Err(if is_closed { gone() } else { taken() });
         }
@@ -275,7 +271,7 @@ impl Object {
 
     /// For the receiver: the sender's process is alive and the sender not dropped.
     pub(super) fn has_sender(&self) -> bool {
-        // The state records a drop: the sender's process holds the lock as long as any loan is out.
+        // The state records a drop: any loan keeps the sender's lock.
         match &self.seat {
             None => !self.shared.header().what.0.is_closed() && self.locks.is_locked(OWNER_BYTE),
             Some(seat) => seat.has_publisher(),
@@ -301,13 +297,12 @@ impl Object {
     pub(super) fn close(&self) {
         self.shared.header().what.0.close();
         self.shared.to_receiver().leave();
-        // A receiver that found the channel open but has not joined yet is refused.
+        // Refuses a receiver that found the channel open but has not joined yet.
         self.shared.to_sender().close();
     }
 }
 
 impl Facts {
-    /// Returns the facts of a pair.
     pub(super) fn of_pair(provider: ProviderId, slots: usize, loans: usize) -> Self {
         Self { kind: Kind::Pair, provider, slots, loans, seats: 1, on_full: OnFull::Wait, may_wait: true }
     }
@@ -317,7 +312,7 @@ impl Facts {
 const SEATS_BYTE: usize = 2;
 
 pub(super) struct Meeting {
-    /// The publisher's: places in the robust list for the bells of the branches.
+    /// The publisher's, for the bells of the branches.
     _places: Option<Places>,
     page: Arc<Page>,
     fork_epoch: u64,
@@ -371,9 +366,9 @@ impl Meeting {
         Ok(None)
     }
 
-    /// For the receiver: the publisher's process is alive and the publisher not dropped.
+    /// As [`Object::has_sender`].
     pub(super) fn has_publisher(&self) -> bool {
-        // Outstanding loans do not keep this lock, and other receivers cannot write to it.
+        // Outstanding loans do not keep this lock.
         self.locks.is_locked(OWNER_BYTE)
     }
 
@@ -405,7 +400,6 @@ impl Seat {
         Some(self.meeting.header().branch(self.at)).filter(|&id| id != 0)
     }
 
-    /// See [`MeetingHeader::announce`].
     pub(super) fn announce(&self, branch: u64) -> bool {
         self.meeting.header().announce(self.at, branch)
     }

@@ -1,5 +1,4 @@
-//! The publisher: one sender, many receivers, which share nothing: each has its own
-//! [branch](super::branch).
+//! The publisher: one sender, many receivers, each with a [branch](super::branch) of its own.
 //!
 //! A send:
 //!
@@ -18,8 +17,7 @@
 //! message takes over its loan.
 //!
 //! Dropping a branch leaves its loans to the pool (see `lender`), including a message sent while
-//! the receiver closed. A closed receiver keeps its seat until its last message is dropped, so
-//! there are never more branches with loans than seats.
+//! the receiver closed.
 
 #![forbid(unsafe_code)]
 
@@ -47,7 +45,7 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// The publisher checks this often for new receivers: it may have been short of descriptors, or
+/// How often a wait checks for new receivers: the publisher may have been short of descriptors, or
 /// another process may have overwritten the count.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
@@ -70,9 +68,9 @@ pub struct PublisherBuilder {
 }
 
 impl PublisherBuilder {
-    /// Sets how many receivers there may be at a time, from 1 to 64; default 16. Each seat counts
-    /// as one of the 2048 channel ends that a process may have, even while it is free. A closed
-    /// receiver keeps its seat until the last message that it received is dropped.
+    /// Sets how many receivers there may be at a time, from 1 to 64; default 16. Each seat, even a
+    /// free one, counts as one of the 2048 channel ends that a process may have. A closed receiver
+    /// keeps its seat until the last message that it received is dropped.
     pub fn receivers(mut self, receivers: usize) -> Self {
         self.seats = receivers;
         self
@@ -234,15 +232,14 @@ pub struct Publisher {
     names: Namespace,
     channel: String,
     pool: Weak<Pool>,
-    /// Receivers with [`OnFull::Wait`] precede the others, so that nothing is withdrawn for a
-    /// message that is not sent.
+    /// Those with [`OnFull::Wait`] precede the others, so that nothing is withdrawn for a message
+    /// that is not sent.
     outlets: Vec<Outlet>,
     /// How many messages were sent, to however many receivers.
     sent: u64,
     seen: [u64; MAX_SEATS],
     /// The receiver last refused at each seat, and `sent` at its first refusal.
     refused: [(u64, u64); MAX_SEATS],
-    /// The count of arrivals at the last check.
     arrivals: u32,
     history: VecDeque<Kept>,
     history_len: usize,
@@ -351,7 +348,8 @@ impl Publisher {
     /// Creates a channel with the default options.
     ///
     /// # Errors
-    /// Those of [`PublisherBuilder::create`].
+    ///
+    /// See [`PublisherBuilder::create`].
     pub fn create(provider: &Provider, name: &str) -> Result<Self, ChannelError> {
         Self::builder().create(provider, name)
     }
@@ -458,7 +456,7 @@ impl Publisher {
     #[inline]
     fn send_inline(&mut self, bytes: &[u8], patience: Patience) -> Result<usize, SendErrorKind> {
         self.check_fork()?;
-        // Here, where it inlines: callers mostly know the length at compile time.
+        // Here, where it inlines: callers mostly know the length.
         self.send_words(&message::of_bytes(bytes)?, patience)
     }
 
@@ -476,10 +474,6 @@ impl Publisher {
     /// with [`OnFull::Wait`] that has no free slot. An error returns the buffer. If the future is
     /// dropped before it is ready, so is the buffer, and nothing is sent.
     ///
-    /// # Panics
-    ///
-    /// If the future is polled after completion.
-    ///
     /// # Errors
     ///
     /// [`SendErrorKind::NoHelper`], and those of [`send`](Self::send) except
@@ -490,10 +484,6 @@ impl Publisher {
 
     /// Sends up to [`MAX_INLINE`](super::MAX_INLINE) bytes to all receivers, and waits as
     /// [`send_async`](Self::send_async) does.
-    ///
-    /// # Panics
-    ///
-    /// If the future is polled after completion.
     ///
     /// # Errors
     ///
@@ -535,8 +525,8 @@ impl Publisher {
         Ok(takers)
     }
 
-    /// Steps 4 and 5, except for returned loans. They are collected only after a buffer: after
-    /// inline bytes, that would cost more than the rest of the send.
+    /// Steps 4 and 5, except for returned loans: collecting those after inline bytes would cost
+    /// more than the rest of the send.
     #[inline]
     fn ring(&mut self) {
         fence(Ordering::SeqCst); // W2 of all bells (see `bell`)
@@ -553,7 +543,6 @@ impl Publisher {
         }
     }
 
-    /// Drops closed and dead receivers, and connects new ones.
     fn look_around(&mut self) {
         if self.outlets.iter().any(|outlet| outlet.branch.is_gone()) {
             self.let_go();
@@ -580,7 +569,7 @@ impl Publisher {
         }
     }
 
-    /// Opens the branches that this publisher has not seen yet.
+    /// P2 and P3.
     #[cold]
     fn admit(&mut self, arrivals: u32) {
         let mut are_all_seen = true;
@@ -591,8 +580,8 @@ impl Publisher {
             if id == self.seen[at] || self.outlets.iter().any(|outlet| outlet.id == id) {
                 continue;
             }
-            // All earlier receivers of that seat have left: the new one holds its lock. They may
-            // have left after this loop began, or their bells are damaged.
+            // All earlier receivers of that seat, whose lock the new one holds, have left, even if
+            // their bells are damaged.
             if self.outlets.len() == self.rules.seats {
                 self.let_go();
             }
@@ -651,7 +640,7 @@ impl Publisher {
         Ok(is_here.then_some((object, facts)))
     }
 
-    /// Connects a new receiver and sends it the history. Returns `None` if the branch is invalid.
+    /// P3 to P5. Returns `None` if the branch is invalid.
     fn open(&self, seat: Seat, id: u64) -> Result<Option<Outlet>, ChannelError> {
         let name = layout::branch_name(&self.names, &self.channel, id);
         let (first_refused, sent_before) = self.refused[seat.at()];

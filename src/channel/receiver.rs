@@ -69,7 +69,7 @@ impl AsRef<[u8]> for Message {
     }
 }
 
-/// Polls, because before the object exists the two sides share nothing that could wake this one.
+/// Before the object exists, the two sides share nothing that could wake this one.
 const BETWEEN_TRIES: Duration = Duration::from_millis(1);
 
 /// Options of a [`Receiver`]. Start with [`Receiver::builder`]; every option has a default.
@@ -85,10 +85,8 @@ pub struct ReceiverBuilder {
 impl ReceiverBuilder {
     /// Sets how many messages of a [`Publisher`](super::Publisher) this receiver may be behind,
     /// from 1 to the publisher's maximum, which is the default. Each takes 64 bytes of /dev/shm.
-    ///
-    /// With [`OnFull::KeepLatest`] the number is exact: an older message is withdrawn. With the
-    /// other rules one more fits, as [`SenderBuilder::capacity`](super::SenderBuilder::capacity)
-    /// explains.
+    /// With [`OnFull::KeepLatest`] the number is exact; with the other rules one more fits, as
+    /// [`SenderBuilder::capacity`](super::SenderBuilder::capacity) explains.
     pub fn capacity(mut self, messages: usize) -> Self {
         self.capacity = Some(messages);
         self
@@ -191,8 +189,7 @@ impl ReceiverBuilder {
         let seat = meeting.take_seat(name)?;
         let seat = seat.ok_or_else(|| ChannelError::TooManyReceivers { object: object(), max: rules.seats })?;
         if let Some(former) = seat.branch() {
-            // A receiver that is killed and restarted must not leave a branch behind each time. If
-            // this fails, a sweep does it.
+            // If this fails, a sweep does it.
             let _ = remove_dead(&branch_name(former), effective_uid(), CHANNEL_MAGIC, true);
         }
         let (slots, loans) = (capacity + EXTRA_SLOTS, loans.next_power_of_two());
@@ -241,8 +238,7 @@ pub struct Receiver {
     read: Option<Ticket>,
     /// The number of the next message, counting those not sent to this receiver.
     expected: u32,
-    /// With [`OnFull::KeepLatest`] the sender may withdraw messages, so the receiver claims each
-    /// one.
+    /// With [`OnFull::KeepLatest`] the receiver claims each message.
     on_full: OnFull,
     pub(super) spin: Duration,
     /// When [`wait_any`](super::wait_any) last returned this receiver; larger is later.
@@ -438,7 +434,6 @@ impl Receiver {
         sleeper.look_for_ringer(|| object.has_sender());
     }
 
-    /// Frees the slot of the last message, to receive the next one.
     #[inline]
     pub(super) fn ask(&mut self) -> Result<(), RecvError> {
         self.check_fork()?;

@@ -146,7 +146,7 @@ impl Slot {
 }
 
 impl Slot {
-    /// Creates a slot in private memory, free for `ticket`, for the models.
+    /// For the models.
     #[cfg(all(test, loom))]
     pub(super) fn free_for(ticket: u64) -> Self {
         Self { sequence: AtomicU64::new(ticket), words: std::array::from_fn(|_| AtomicU64::new(0)) }
