@@ -33,7 +33,7 @@ pub(super) struct Branch {
     /// A stack of free loans, as far as known without asking the lender.
     numbers: Vec<u32>,
     ticket: Ticket,
-    /// `true` if the next slot is known to be free, since only the sender fills it.
+    /// `true` if the next slot is known to be free, which only the sender changes.
     has_room: bool,
     sent: Option<Ticket>,
     /// No message before this one is a buffer that can be withdrawn.
@@ -41,13 +41,14 @@ pub(super) struct Branch {
     pub(super) on_full: OnFull,
 }
 
-/// Creates `count` loans, for [`Branch::new`]. First create them, then the object: the other side
-/// may open it at once.
+/// Creates `count` loans and their numbers; before the object, which the other side may open at
+/// once.
 pub(super) fn loans(name: &Name, count: usize) -> Result<(Loans<Chunk>, Vec<u32>), OsError> {
     let bytes = count * (size_of::<usize>() + 2 * size_of::<u32>());
     Loans::new(count).ok_or_else(|| name.error("malloc", bytes, io::Error::from_raw_os_error(libc::ENOMEM)))
 }
 
+/// How long a call may wait.
 #[derive(Clone, Copy)]
 pub(super) enum Patience {
     None,

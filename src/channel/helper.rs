@@ -72,6 +72,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::thread;
 
+/// In bytes: several times what a waker needs.
 const STACK: usize = 1 << 20;
 
 static HELPERS: PerProcess<Mutex<Vec<Arc<Helper>>>> = PerProcess::new();

@@ -547,9 +547,10 @@ impl MappedBell {
     }
 }
 
-pub(super) struct Page(Mapping);
+/// A publisher's object, mapped.
+pub(super) struct MappedMeeting(Mapping);
 
-impl Page {
+impl MappedMeeting {
     pub(super) fn new(mapping: Mapping) -> Self {
         assert!(mapping.len() >= size_of::<MeetingHeader>());
         Self(mapping)
@@ -557,8 +558,8 @@ impl Page {
 
     #[inline]
     pub(super) fn header(&self) -> &MeetingHeader {
-        // SAFETY: the mapping is page-aligned, at least a page long (`new` asserts it) and lives as long as `self`; all processes access the header by atomics of
-        // the same width.
+        // SAFETY: the mapping is page-aligned, long enough (`new`) and lives as long as `self`; all
+        // processes access the header by atomics of the same width.
         unsafe { self.0.base().cast::<MeetingHeader>().as_ref() }
     }
 

@@ -118,19 +118,7 @@
 //! for any executor; with the feature `stream`, [`Receiver`] is a `Stream`. They complete as the
 //! blocking calls do, and can be dropped at any time without loss. A task waits for several
 //! channels with its executor's `select!` or with [`Receiver::poll_recv`], a thread with
-//! [`wait_any`]:
-//!
-//! ```no_run
-//! # async fn run(mut frames: shm_pool::channel::Receiver, mut samples: shm_pool::channel::Receiver)
-//! # -> Result<(), Box<dyn std::error::Error>> {
-//! loop {
-//!     tokio::select! {
-//!         frame = frames.recv_async() => println!("a frame of {} bytes", frame?.len()),
-//!         sample = samples.recv_async() => println!("a sample of {} bytes", sample?.len()),
-//!     }
-//! }
-//! # }
-//! ```
+//! [`wait_any`].
 //!
 //! A helper thread sleeps in the kernel for all awaited ends of the process and wakes their tasks.
 //! It starts with the first await and exits with the last such end. There is one helper per 127

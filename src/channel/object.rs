@@ -64,7 +64,7 @@
 
 use super::bell::Bell;
 use super::error::ChannelError;
-use super::layout::{not_a_channel, size, Facts, Found, Kind, MeetingHeader, Page, Shared, MAX_SEATS};
+use super::layout::{not_a_channel, size, Facts, Found, Kind, MappedMeeting, MeetingHeader, Shared, MAX_SEATS};
 use super::ring::OnFull;
 use crate::os::fork;
 use crate::os::locks::{LockFile, LOCK};
@@ -81,7 +81,8 @@ use std::ptr::{addr_of, NonNull};
 use std::sync::Arc;
 use std::thread;
 
-/// Tries, while a sweep takes the new object, or another process has the lock of a dead sender.
+/// How often to try, while a sweep takes the new object, or another process has the lock of a dead
+/// sender.
 const TRIES: usize = 16;
 
 /// One side's end of a pair or a branch. On drop it releases the bell; the creator's end also
@@ -98,10 +99,10 @@ pub(super) struct Object {
 }
 
 /// A new object, mapped behind a private page of this process, its name and the creator's lock.
-pub(super) type Made = (Mapping, Link, LockFile);
+type Made = (Mapping, Link, LockFile);
 
 /// Creates an object of at least `len` bytes, replacing one that a dead sender has left.
-pub(super) fn make(name: &Name, len: usize, mode: u32) -> Result<Made, ChannelError> {
+fn make(name: &Name, len: usize, mode: u32) -> Result<Made, ChannelError> {
     let len = round_to_pages(len).unwrap_or(usize::MAX);
     for _ in 0..TRIES {
         match sweep::create_locked(name.clone(), len, mode, OWNER_BYTE, Mapping::behind_own_page) {
@@ -130,7 +131,7 @@ pub(super) fn make(name: &Name, len: usize, mode: u32) -> Result<Made, ChannelEr
     Err(ChannelError::Taken { object: name.path() })
 }
 
-pub(super) fn not_listed(Failed { call, error }: Failed, name: &Name) -> ChannelError {
+fn not_listed(Failed { call, error }: Failed, name: &Name) -> ChannelError {
     match error.raw_os_error() {
         Some(libc::ENOSPC) => ChannelError::TooMany { max: MAX_BELLS },
         _ => name.error(call, 0, error).into(),
@@ -220,8 +221,8 @@ impl Object {
         self.seat.as_ref()
     }
 
-    /// The end is complete once it has [joined](Self::join) or [met](Self::meet). `seat`: of a
-    /// branch.
+    /// Returns an end that has yet to [join](Self::join) a pair or to [meet](Self::meet) the
+    /// receiver on a seat.
     pub(super) fn found(found: Found, seat: Option<Seat>) -> Self {
         let shared = Arc::new(Shared::new(found.mapping, &found.facts));
         Self { listed: None, shared, seat, fork_epoch: fork::epoch(), _link: None, locks: Arc::new(found.locks) }
@@ -311,14 +312,16 @@ impl Facts {
 /// The byte that the receiver on the first seat locks.
 const SEATS_BYTE: usize = 2;
 
+/// One side's end of a publisher's object.
 pub(super) struct Meeting {
     /// The publisher's, for the bells of the branches.
     _places: Option<Places>,
-    page: Arc<Page>,
+    page: Arc<MappedMeeting>,
     fork_epoch: u64,
     seats: usize,
     /// The receiver's: the byte of its seat.
     taken: Option<usize>,
+    /// The publisher's, removed before its lock is released.
     _link: Option<Link>,
     locks: LockFile,
 }
@@ -333,7 +336,7 @@ impl Meeting {
     pub(super) fn create(name: &Name, facts: &Facts) -> Result<Self, ChannelError> {
         let places = Places::take(facts.seats).map_err(|failed| not_listed(failed, name))?;
         let (mapping, link, locks) = make(name, PAGE, 0o600)?;
-        let (page, _places, _link) = (Arc::new(Page::new(mapping)), Some(places), Some(link));
+        let (page, _places, _link) = (Arc::new(MappedMeeting::new(mapping)), Some(places), Some(link));
         let this = Self { _places, page, fork_epoch: fork::epoch(), seats: facts.seats, taken: None, _link, locks };
         this.header().start(facts);
         Ok(this)
@@ -342,7 +345,7 @@ impl Meeting {
     pub(super) fn of_receiver(found: Found) -> Self {
         let seats = found.facts.seats.min(MAX_SEATS);
         let Found { mapping, locks, .. } = found;
-        let page = Arc::new(Page::new(mapping));
+        let page = Arc::new(MappedMeeting::new(mapping));
         Self { _places: None, page, fork_epoch: fork::epoch(), seats, taken: None, _link: None, locks }
     }
 
@@ -351,7 +354,7 @@ impl Meeting {
         self.page.header()
     }
 
-    pub(super) fn page(&self) -> &Arc<Page> {
+    pub(super) fn page(&self) -> &Arc<MappedMeeting> {
         &self.page
     }
 

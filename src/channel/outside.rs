@@ -52,7 +52,7 @@ pub(crate) enum Role {
 pub(crate) struct Traffic {
     pub(crate) sent: u64,
     pub(crate) waiting: usize,
-    /// As of the last message that was sent.
+    /// The number of messages not sent, as of the last one that was sent.
     pub(crate) left_out: u32,
     /// What the receiver holds, received or not.
     pub(crate) loaned: Vec<Loaned>,

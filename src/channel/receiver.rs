@@ -69,7 +69,8 @@ impl AsRef<[u8]> for Message {
     }
 }
 
-/// Before the object exists, the two sides share nothing that could wake this one.
+/// Between two tries of [`ReceiverBuilder::open_timeout`]: before the object exists, the two sides
+/// share nothing that could wake this one.
 const BETWEEN_TRIES: Duration = Duration::from_millis(1);
 
 /// Options of a [`Receiver`]. Start with [`Receiver::builder`]; every option has a default.

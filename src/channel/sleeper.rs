@@ -10,7 +10,7 @@
 
 use super::bell::{spin, Bell, Look, Woken};
 use super::helper::Awaited;
-use super::layout::{MappedBell, Page, Shared};
+use super::layout::{MappedBell, MappedMeeting, Shared};
 use crate::error::OsError;
 use crate::os::deadline::Deadline;
 use crate::os::fork;
@@ -137,7 +137,7 @@ pub(super) struct Interrupts {
 pub(super) enum Asleep {
     Nowhere,
     AtBell(MappedBell),
-    AtMeeting(Arc<Page>),
+    AtMeeting(Arc<MappedMeeting>),
 }
 
 impl Interrupts {
