@@ -313,10 +313,6 @@ pub(super) mod counted {
     //! loans. So the word becomes zero once, with the last drop, which frees the value. (With an
     //! `Arc`, each receive would contend for a cache line with the threads that drop other
     //! messages.)
-    //!
-    //! | writer | reader | what becomes visible |
-    //! |---|---|---|
-    //! | any drop: `left`, Release | the drop that makes it zero: fence, Acquire | that no thread uses the value any more |
 
     use crate::sync::{fence, AtomicU64, Ordering};
     use std::ops::Deref;
@@ -369,7 +365,7 @@ pub(super) mod counted {
         // SAFETY: the caller still owns `count` of `left`, so the value has not been freed.
         let left = unsafe { &inner.as_ref().left };
         if left.fetch_sub(count, Ordering::Release) == count {
-            // Partner: the Release of every other `give_up`.
+            // Partner: the Release of every other `give_up`; no thread uses the value any more.
             fence(Ordering::Acquire);
             // SAFETY: `left` is zero, so no other thread uses the value; `Owned::new` made it as a box.
             drop(unsafe { Box::from_raw(inner.as_ptr()) });

@@ -26,15 +26,6 @@
 //! kernel compares values, the count last, only at the beginning. The effects of a ring that the
 //! helper sees follow T1, by S1 and W4.
 //!
-//! # Orderings
-//!
-//! | writer | reader | what becomes visible |
-//! |---|---|---|
-//! | T1: [`AtomicWaker`], then S1: Release | H2: Acquire of what W4 made of S1 | the waker |
-//! | T2: `SeqCst`, then S1: Release | H4: the kernel, after it has read the bell that W4 wrote | that a task returned |
-//! | [`Awaited::drop`]: Release | the helper's next check: Acquire | that the end is dropped |
-//! | `is_idle`, full fence, H4 | T2, full fence, `is_idle` | either the helper finds the count changed, or the task finds it idle |
-//!
 //! # More ends, and older kernels
 //!
 //! A call takes 128 words, so there is a helper for each 127 ends. Before Linux 5.16, or where a
@@ -261,7 +252,8 @@ impl Helper {
         let mut words = Words::new();
         for this in ends {
             let bell = this.end.bell().word();
-            // Acquire: partner of the Release in S1, in whose release sequence W4 is.
+            // Acquire: partner of the Release in S1, in whose release sequence W4 is. T1 precedes
+            // S1, so a rung bell's waker is visible.
             let word = bell.load(Ordering::Acquire); // H2
             if is_time {
                 this.is_to_look.store(true, Ordering::Relaxed);

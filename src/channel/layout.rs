@@ -1,34 +1,8 @@
 //! The layout of a channel's objects, and the checks on one that another process created.
 //!
-//! | object | name | created by | is |
-//! |---|---|---|---|
-//! | pair | `{channel}.channel` | the sender | a whole channel of one sender and one receiver |
-//! | meeting | `{channel}.channel` | the publisher | where receivers join the publisher |
-//! | branch | `{channel}.{id}.branch` | a receiver | the part shared by one receiver and the publisher |
-//!
-//! ```text
-//!   of every object
-//!     offset 0      magic, version, state, provider id, kind, sizes, rules
-//!
-//!   of a pair and a branch
-//!     offset 64     the bell that the sender rings
-//!     offset 128    the bell that the receiver rings
-//!     offset 192    the number of returns that the sender has read, for `inspect`
-//!     offset 4096   the slots, 64 bytes each; then the returns, 8 bytes each; from the next line
-//!                   on a word for each loan, 8 bytes each (see `outside`)
-//!
-//!   of a meeting
-//!     offset 64     the number of receivers that have joined: the publisher sleeps on it
-//!     offset 128    64 seats of 16 bytes: why the publisher cannot connect the receiver, and the
-//!                   branch's id
-//!
-//!   locked bytes (exclusive OFD locks)
-//!     0             the creator, as long as its end exists or, if it is a pair's sender, any loan
-//!                   is out
-//!     1             the receiver of a pair or a branch, as long as its end exists or anything
-//!                   that it received is read
-//!     2 + n         of a meeting: the receiver on seat n, equally long
-//! ```
+//! A *pair* is a whole channel of one sender and one receiver. At a publisher's *meeting* receivers
+//! join; a *branch* is the part shared by one of them and the publisher, and created by the
+//! receiver. For the bytes and the locks see [`docs::format`](crate::docs::format).
 
 use super::bell::Bell;
 use super::error::ChannelError;

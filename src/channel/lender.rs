@@ -5,36 +5,18 @@
 //! `ring`), the lender drops the handle. A buffer may be on loan to several receivers, each with
 //! its own handle, number and lender.
 //!
-//! # States of a loan
-//!
-//! | state | held by | ended by |
-//! |---|---|---|
-//! | free | no one; its number is in one of two lists, the sender's own or the lender's | [`Lender::put`]: the handle goes into its cell, then the message into its slot |
-//! | out | its slot, or the receiver | the receiver's return; the sender, if it could not be sent; the receiver's death |
-//!
-//! | value of a cell of [`Loans`] | written by | its number |
-//! |---|---|---|
-//! | null | the holder of the lock: [`Taking::take`] | in the lender's list, then in the sender's ([`Taking::hand_over`]); at first, in the sender's |
-//! | a handle | the sender: [`Loans::put`], a plain store | out |
+//! | loan | its cell in [`Loans`] | its number | until |
+//! |---|---|---|---|
+//! | free | null | in the sender's list, or in the lender's | the sender's [`Loans::put`] |
+//! | out | a handle | in its slot, or at the receiver | [`Taking::take`], under the lock: the receiver has returned it or died, or it was not sent |
 //!
 //! So each number is in at most one list, even if a receiver returns garbage, and neither list is
-//! ever searched. The sender reuses the number returned last, which uses the fewest cache lines.
-//! Before a message it needs the lock only if its own list is empty.
+//! ever searched. The sender reuses the number returned last, which uses the fewest cache lines. It
+//! takes the lock before a message only if its own list is empty.
 //!
 //! Until a message is in its slot, the sender makes no read-modify-write, which would wait until
 //! its core owns the lines of the buffer just written. Without one, those lines, the slot's and the
 //! cell's are fetched at the same time.
-//!
-//! # Orderings
-//!
-//! | writer | reader | what becomes visible |
-//! |---|---|---|
-//! | [`Loans::put`]: Release | [`Taking::take`], [`Taking::all`]: Acquire | the chunk that the handle refers to |
-//! | [`Taking::take`], under the lock | [`Taking::hand_over`], under the lock | the empty cell and its note, before the sender fills it |
-//! | [`Lender::close`]: Release | [`Lender::is_over`]: Acquire | everything that was put in |
-//!
-//! The first row is for a number that a hostile receiver invents. A genuine one has travelled to
-//! the receiver and back, each time with a Release and an Acquire.
 //!
 //! # When returns are collected
 //!
@@ -53,9 +35,6 @@
 //! free: no thread of it can read any more. When the sender is dropped, the pool goes on asking
 //! this lender. When both are dropped, the chunks are given up, but not their bytes, which the
 //! receiver keeps until it drops the messages.
-//!
-//! A hostile receiver may return a buffer that it still reads, and find another message there, or
-//! return nothing until it dies. None reaches another channel's loans.
 
 use super::layout::Shared;
 use super::object::Object;
@@ -111,7 +90,7 @@ impl<T> Loans<T> {
     #[inline]
     pub(super) fn put(&self, number: u32, value: NonNull<T>) {
         let Some(cell) = self.cells.get(number as usize) else { return };
-        // Release: partner of the Acquire in `take` and `all`.
+        // Release: the chunk; partner of the Acquire in `take` and `all`.
         cell.store(value.as_ptr(), Ordering::Release);
         // Relaxed: only the sender writes it, and `is_over` first checks that the sender is closed.
         self.put_in.store(self.put_in.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
@@ -133,7 +112,8 @@ impl<T> Taking<'_, T> {
     pub(super) fn take(&mut self, number: u32, note: impl FnOnce(usize)) -> Option<NonNull<T>> {
         note_look();
         let cell = self.loans.cells.get(number as usize)?;
-        // Acquire: partner of the Release in `put`.
+        // Acquire: partner of the Release in `put`. Only matters if a hostile receiver invents the
+        // number: a genuine one has travelled to the receiver and back.
         let found = NonNull::new(cell.load(Ordering::Acquire))?;
         note(number as usize);
         // Relaxed: only the holder of the lock empties cells, and the sender gets the number under

@@ -1,17 +1,8 @@
-//! The content of a slot: a descriptor of a buffer, or some bytes.
+//! The content of a slot: a descriptor of a buffer, or some bytes; see
+//! [`docs::format`](crate::docs::format).
 //!
-//! | word | of a buffer | of bytes |
-//! |---|---|---|
-//! | 0, bits 0 to 7 | 2 | 1 |
-//! | 0, bits 8 to 31 | the loan's number | the number of bytes |
-//! | 0, bits 32 to 63 | the number of messages not sent to this receiver since it joined | the same |
-//! | 1 | the segment's serial number | the bytes, then zeros, up to word 6 |
-//! | 2, 3 | offset and length in bytes | |
-//! | 4 | the check | |
-//! | 5, 6 | zero | |
-//!
-//! The check is a hash of the other words and of the message's ticket. It keeps garbage, and
-//! leftovers of another message, from naming bytes that were never sent; it is no secret.
+//! The check of a descriptor is a hash of its words and of the message's ticket. It keeps garbage,
+//! and leftovers of another message, from naming bytes that were never sent; it is no secret.
 //!
 //! Messages not sent are counted from the start, modulo 2^32: the previous message may be
 //! withdrawn, and a count since then with it.

@@ -110,7 +110,8 @@
 //! more than 32 plus those of messages being read), and the first page of its control object. It
 //! keeps one descriptor open, or two with a publisher. A publisher maps the object of each of its
 //! receivers, keeps a descriptor open for it, and uses 16 bytes of heap per loan. The first channel
-//! of a process starts a thread, which sleeps until the process exits.
+//! of a process starts a thread, which sleeps until the process exits. For real-time priorities,
+//! see [lock freedom](crate::docs::design#lock-freedom).
 //!
 //! # Awaiting
 //!
@@ -124,13 +125,6 @@
 //! It starts with the first await and exits with the last such end. There is one helper per 127
 //! ends; before Linux 5.16, or where a filter forbids `futex_waitv`, one per end. A task does not
 //! spin. Alternating between awaiting an end and waiting for it in a thread costs system calls.
-//!
-//! # Waiting and priorities
-//!
-//! Buffers return through the pool's queues (`crossbeam_queue::ArrayQueue`), which spin while
-//! another thread is in the middle of an operation on the same slot. If a thread of ordinary
-//! priority is preempted there, a real-time thread on the same core that returns a buffer of the
-//! same class spins until the first one runs again.
 
 #[cfg(all(test, loom))]
 #[path = "../models/awaiting.rs"]

@@ -7,16 +7,11 @@
 //!
 //! # A publisher's seats
 //!
-//! A publisher's object has a *seat* for each possible receiver. The seats bound what all receivers
-//! together, closed ones included, cost the publisher. Each new receiver has a new branch, so
-//! nothing of a previous one needs cleaning up.
-//!
-//! | state | its byte | the publisher has | leaves it by |
-//! |---|---|---|---|
-//! | free | unlocked | nothing, or what a dead receiver has left | R1 |
-//! | announced | locked | nothing | the publisher, which connects or refuses the receiver; the receiver, which leaves or dies |
-//! | connected | locked | the branch: a descriptor, two mappings | the receiver, which closes or dies |
-//! | read | locked | the loans, with descriptor and mappings | the drop of the last message that the receiver received; its death |
+//! A publisher's object has a *seat* for each possible receiver, which locks its byte. A seat is
+//! free, announced (R3), connected (P4), or read: a closed receiver keeps it, and the publisher the
+//! loans, a descriptor and two mappings, until the last message that it received is dropped. So the
+//! seats bound what all receivers together cost the publisher. Each new receiver has a new branch,
+//! so nothing of a previous one needs cleaning up.
 //!
 //! # A receiver joins
 //!
@@ -53,14 +48,6 @@
 //!
 //! One of the fences of R4 and C1 comes first, so either R5 finds the channel closed, or C3 finds
 //! the receiver's id. If C3 cannot open a branch, its receiver finds the lock free.
-//!
-//! # Garbage
-//!
-//! | damaged | effect |
-//! |---|---|
-//! | the count, an id | the publisher looks for branches that do not exist, or overlooks a new receiver. It opens no branch twice |
-//! | the reason for a refusal | an unconnected receiver gets an error, and continues to wait |
-//! | the header | new receivers are refused |
 
 use super::bell::Bell;
 use super::error::ChannelError;

@@ -2,17 +2,10 @@
 //!
 //! The object is not mapped, locked or written: its facts are read from a copy, and checked.
 //!
-//! It has a word for each loan, which the sender writes along with its private state (see
-//! `lender`). Neither side reads them, so they stay in the cache of the sender's core.
-//!
-//! | a word | says that the loan |
-//! |---|---|
-//! | 0 | is free |
-//! | bits 0 to 36: 1 + the length; bits 37 to 63: how many messages were sent before it, modulo 2^27 | is out |
-//!
-//! A returned loan stays out until the sender reads its return, so the header also says how many
-//! returns were read. The lender's lock orders the writes of a word: 0 is written under it, and the
-//! sender gets the number under it.
+//! It has a word for each loan (see [`docs::format`](crate::docs::format)), which the sender writes
+//! along with its private state (see `lender`). Neither side reads them, so they stay in the cache
+//! of the sender's core. The lender's lock orders the writes of a word: 0 is written under it, and
+//! the sender gets the number under it.
 
 #![forbid(unsafe_code)]
 

@@ -4,7 +4,7 @@
 //!
 //! The slots are of one cache line each, with one writer and one reader. A message's *ticket* is
 //! the number of messages sent before it. With `n` slots, ticket `t` uses slot `t % n`, whose
-//! sequence says:
+//! sequence says (with two slots or more, so that the numbers differ):
 //!
 //! | sequence | the slot | next to act |
 //! |---|---|---|
@@ -31,23 +31,13 @@
 //! # Returns
 //!
 //! A return's *ticket* is the number of returns before it. With `n` words, one per possible loan,
-//! ticket `t` goes into word `t % n`, with `t + 1` in the upper bits and the loan's number in the
-//! lower ones. The receiver's threads draw their tickets from a counter of their own, so a return
-//! is one store, and no thread waits for it. Each unread return belongs to a loan that is still
-//! out, so no unread word is overwritten.
+//! ticket `t` goes into word `t % n`. The receiver's threads draw their tickets from a counter of
+//! their own, so a return is one store, and no thread waits for it. Each unread return belongs to a
+//! loan that is still out, so no unread word is overwritten.
 //!
 //! A thread that dies between drawing a ticket and storing the word leaves a gap, and no return
 //! after it is read; but its whole process dies with it, and the lender reclaims all loans. A
 //! garbage word is ignored until it is overwritten, or returns a loan of this channel too early.
-//!
-//! # Orderings
-//!
-//! | writer | reader | what becomes visible |
-//! |---|---|---|
-//! | [`put`]: Release | [`Slot::carries`]: Acquire | the words of the message |
-//! | [`free`]: Release | [`has_room`], [`is_done`]: Acquire | that the words were copied out, so they may be overwritten |
-//! | [`claim`]: AcqRel | [`claim`]: AcqRel, Acquire if it fails | one side gets the message; its words were copied out before they may be overwritten |
-//! | [`give_back`]: Release | [`returned`]: Acquire | that the receiver has finished reading, so the owner may write |
 
 #![forbid(unsafe_code)]
 
@@ -182,7 +172,7 @@ pub(super) fn put(slots: &[Slot], ticket: &mut Ticket, message: &Words) {
     for (word, &value) in slot.words.iter().zip(message) {
         word.store(value, Ordering::Relaxed);
     }
-    // Release: partner of the Acquire in `Slot::carries`.
+    // Release: the words; partner of the Acquire in `Slot::carries`.
     slot.sequence.store(ticket.full(), Ordering::Release);
     *ticket = ticket.next(slots);
 }
@@ -190,7 +180,7 @@ pub(super) fn put(slots: &[Slot], ticket: &mut Ticket, message: &Words) {
 #[inline]
 pub(super) fn free(slots: &[Slot], read: Ticket) {
     if let Some(slot) = read.slot(slots) {
-        // Release: partner of the Acquire in `has_room` and `is_done`.
+        // Release: the words were copied out; partner of the Acquire in `has_room` and `is_done`.
         slot.sequence.store(read.free_again(slots), Ordering::Release);
     }
 }
@@ -208,7 +198,8 @@ pub(super) fn claim(slots: &[Slot], ticket: &mut Ticket) -> Option<Words> {
 fn take(slots: &[Slot], ticket: &mut Ticket) -> bool {
     let Some(slot) = ticket.slot(slots) else { return false };
     let (full, free) = (ticket.full(), ticket.free_again(slots));
-    // AcqRel: its own partner. Acquire even on failure: the other side has copied the words out.
+    // AcqRel: its own partner, so one side gets the message. Acquire even on failure: the other
+    // side has copied the words out.
     let is_ours = slot.sequence.compare_exchange(full, free, Ordering::AcqRel, Ordering::Acquire).is_ok();
     if is_ours {
         *ticket = ticket.next(slots);
@@ -370,6 +361,7 @@ fn word(words: &[AtomicU64], ticket: u64) -> Option<&AtomicU64> {
 #[inline]
 pub(super) fn give_back(words: &[AtomicU64], ticket: u64, number: u32) {
     if let Some(word) = word(words, ticket) {
+        // Release: the receiver has finished reading; partner of the Acquire in `returned`.
         word.store(tag(ticket) | (u64::from(number) % NUMBERS), Ordering::Release);
     }
 }
