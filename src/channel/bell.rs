@@ -41,8 +41,8 @@
 //!
 //! Another process of the same user can write to the word, even by accident. So a waiting end
 //! checks once a second, over however many waits, whether it is ready and whether the ringer's
-//! process still holds its lock. A sender remembers that it has seen its receiver, so garbage
-//! cannot make a dead receiver look like one that has not joined yet.
+//! process still holds its lock: garbage only delays a wake-up. A sender remembers that it has seen
+//! its receiver, so garbage cannot make a dead receiver look like one that has not joined yet.
 //!
 //! When a ringer dies, the kernel wakes one sleeper. A second one, such as a forked child, notices
 //! at its next check; so does a receiver that its publisher has not connected yet, whose bell has
@@ -111,7 +111,8 @@ impl Bell {
         }
     }
 
-    /// Makes `holder` the thread whose death rings this bell, unless the bell has, or had, one.
+    /// Makes `holder` the thread whose death rings this bell. Returns `false` if the bell has, or
+    /// had, a holder.
     pub(super) fn hold(&self, holder: u32) -> bool {
         self.change(|word| is_free(word).then_some(word | holder & HOLDER)).is_ok()
     }

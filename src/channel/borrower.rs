@@ -233,8 +233,8 @@ impl MappedSegments {
     }
 
     /// Releases segments that their owner has destroyed, in which no sent message lies: their name
-    /// no longer exists although the owner lives. (A dead owner's names are swept before its last
-    /// messages are received.)
+    /// no longer exists although the owner lives. (A dead owner's names may be swept before its
+    /// last messages are received.)
     fn let_go(&mut self, is_sender_there: impl Fn() -> bool) {
         let gone: Vec<u64> =
             self.known.iter().map(|mapped| mapped.serial).filter(|&serial| !self.name(serial).exists()).collect();

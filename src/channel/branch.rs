@@ -33,7 +33,7 @@ pub(super) struct Branch {
     /// A stack of free loans, as far as known without asking the lender.
     numbers: Vec<u32>,
     ticket: Ticket,
-    /// `true` if the next slot is known to be free, which only the sender changes.
+    /// `true` if the next slot is known to be free. Only the sender can fill it.
     has_room: bool,
     sent: Option<Ticket>,
     /// No message before this one is a buffer that can be withdrawn.

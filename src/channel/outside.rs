@@ -117,7 +117,7 @@ pub(super) fn strike(words: &[AtomicU64], number: usize) {
 }
 
 /// Returns the loans that are out, from a copy of the object. One that begins or ends while the
-/// copy is made may be missing or included.
+/// copy is made may be missing or included; one that lasts throughout is included.
 pub(super) fn all(copy: &Shared) -> Vec<Loaned> {
     let words = copy.loan_words();
     let read = copy.returns_read().load(Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! The publisher: one sender, many receivers, each with a [branch](super::branch) of its own.
+//! The publisher: one sender, many receivers, each with a [branch] of its own.
 //!
 //! A send:
 //!
@@ -175,7 +175,7 @@ impl PublisherBuilder {
     }
 }
 
-/// A snapshot of a receiver of a [`Publisher`](super::Publisher).
+/// A snapshot of a receiver of a [`Publisher`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReceiverState {

@@ -39,8 +39,8 @@ pub enum Message {
 
 impl Message {
     /// Returns how many messages were sent between the previous message received and this one:
-    /// those that this receiver was too slow for (see [`OnFull`](super::OnFull)), and those lost to
-    /// an error. Wraps around above [`u32::MAX`].
+    /// those that this receiver was too slow for (see [`OnFull`]), and those lost to an error.
+    /// Wraps around above [`u32::MAX`].
     #[inline]
     pub fn missed(&self) -> u32 {
         match self {

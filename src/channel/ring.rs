@@ -58,7 +58,7 @@ pub enum OnFull {
     /// The default: the oldest unreceived message of this receiver is withdrawn, and its memory
     /// returned at once. The receiver is never further behind than its capacity, or by one message
     /// more if the publisher is stopped or killed as it sends. With capacity 1 it always gets the
-    /// newest message.
+    /// newest message; each further slot lets the message be one older.
     #[default]
     KeepLatest = 2,
 }
