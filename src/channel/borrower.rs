@@ -1,10 +1,9 @@
-//! The borrower: the receiver's side of its loans. Messages hold it, so it outlives the receiver.
+//! The receiver's side of its loans.
 
-use super::counted::{Counted, Owned};
 use super::layout::Shared;
-use super::meeting::Seat;
-use super::object::Object;
-use super::returns;
+use super::message::SentBuffer;
+use super::object::{Object, Seat};
+use super::ring;
 use crate::os::barrier;
 use crate::os::foreign::{Foreign, ObjectError};
 use crate::os::fork;
@@ -17,6 +16,7 @@ use crate::protocol::control::{control_name, segment_name, View, MAX_SEGMENTS, R
 use crate::protocol::ids::ProviderId;
 use crate::protocol::sweep::{sweep_after_reading, TEARDOWN};
 use crate::sync::light_barrier;
+use counted::{Counted, Owned};
 use std::fmt;
 use std::ops::Deref;
 use std::ptr::NonNull;
@@ -24,52 +24,37 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The descriptor of a sent buffer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct SentBuffer {
-    /// The number of its loan.
-    pub(super) number: u32,
-    /// The segment's serial number, part of its name.
-    pub(super) segment: u64,
-    /// Bytes from the segment's start.
-    pub(super) offset: u64,
-    /// Length of the message in bytes.
-    pub(super) len: u64,
-}
-
-/// The receiver's side of all its loans: returns them. When the receiver and the last message that
-/// it received are dropped, it removes the objects of a dead provider (see `sweep`).
+/// Returns the receiver's loans. Messages hold it, so it outlives the receiver; dropped last, it
+/// removes the objects of a dead provider (see `sweep`).
 pub(super) struct Borrower {
     shared: Arc<Shared>,
-    /// Holds the receiver's lock while any message is read.
+    /// The receiver's lock, held while any message is read.
     locks: Arc<LockFile>,
-    /// Of a branch: keeps the receiver's seat equally long (see `meeting`).
+    /// Of a branch: held equally long.
     _seat: Option<Seat>,
     fork_epoch: u64,
     names: Namespace,
     provider: ProviderId,
-    /// The first page of the provider's control object, for its memory bell. `None` if the provider
+    /// The first page of the provider's control object, for its memory bell; `None` if the provider
     /// had closed.
     memory: Option<View>,
-    /// The ticket of the next return.
     returned: AtomicU64,
 }
 
 impl Borrower {
-    /// `memory` is the provider's. The object holds the receiver's lock.
     pub(super) fn new(object: &Object, names: &Namespace, memory: Option<View>) -> Self {
         let (shared, locks, provider) = (object.shared().clone(), object.locks().clone(), object.provider());
         let (names, seat, returned) = (names.clone(), object.seat().cloned(), AtomicU64::new(0));
         Self { shared, locks, _seat: seat, fork_epoch: fork::epoch(), names, provider, memory, returned }
     }
 
-    /// Returns a loan. Does nothing in a forked child, where the loan belongs to the parent.
+    /// Returns a loan, except in a forked child.
     #[inline]
     pub(super) fn give_back(&self, number: u32) {
         if self.fork_epoch == fork::epoch() {
-            // Relaxed: only has to make tickets distinct.
+            // Relaxed: only makes tickets distinct.
             let ticket = self.returned.fetch_add(1, Ordering::Relaxed);
-            returns::give_back(self.shared.returns(), ticket, number);
+            ring::give_back(self.shared.returns(), ticket, number);
             // For a sender that waits for a loan. Partner: the heavy barrier in `branch::is_ready`.
             light_barrier();
             self.shared.to_sender().ring_after_fence();
@@ -83,11 +68,11 @@ impl Borrower {
 impl Drop for Borrower {
     fn drop(&mut self) {
         let bell = self.shared.to_receiver();
-        // A live sender's bell is held: then the drop costs no more than this load.
+        // While the sender lives, the drop costs only this load.
         if bell.is_held() || self.fork_epoch != fork::epoch() {
             return;
         }
-        // Release this receiver's own lock before looking for the locks of others.
+        // Before looking for the locks of others.
         let _ = self.locks.unlock(RECEIVER_BYTE);
         // The provider of a dropped sender may live on.
         let is_dead = bell.is_gone() && !self.shared.header().what.0.is_closed();
@@ -97,40 +82,39 @@ impl Drop for Borrower {
 }
 
 /// Maps the first page of a provider's control object, for the memory bell and the list of
-/// segments. The records stay unmapped. Returns `None` if the provider has closed, or does not
-/// admit this user.
+/// segments, but no records. Returns `None` if the provider has closed, or does not admit this
+/// user.
 pub(super) fn memory_bell(names: &Namespace, provider: ProviderId, uid: u32) -> Result<Option<View>, ObjectError> {
     barrier::enlist();
     match Foreign::open(control_name(names, provider), Access::ReadWrite, uid) {
         Ok(foreign) => Ok(View::of_header(foreign.map_first(PAGE, Access::ReadWrite)?, provider)),
         Err(missing) if missing.is_missing() => Ok(None),
-        // The channel's mode may admit users whom the provider's does not. Then no bell tells the
+        // The channel's mode may admit more users than the provider's. Then no bell notifies the
         // owner, which checks by itself.
         Err(ObjectError::Os(error)) if error.errno() == Some(libc::EACCES) => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-/// A segment of the sender's provider that the receiver has mapped.
 struct Mapped {
     mapping: Mapping,
     serial: u64,
     borrower: Arc<Borrower>,
 }
 
-/// The maximum number of segments that a receiver keeps mapped, besides those of messages being
-/// read: those that a provider has at a time, and as many that it has replaced. A hostile sender
-/// may name any number of files, and a process has a limited number of mappings
-/// (`vm.max_map_count`).
+/// How many segments a receiver keeps mapped besides those of messages being read: those that a
+/// provider has at a time, and as many that it has replaced. A hostile sender may name any number,
+/// and a process has a limited number of mappings (`vm.max_map_count`).
 const MAX_MAPPED: usize = 2 * MAX_SEGMENTS;
 
-/// The segments that a receiver has mapped. They belong to the receiver alone, so there is no lock.
+/// The segments that a receiver has mapped; without a lock, since they belong to the receiver
+/// alone.
 pub(super) struct MappedSegments {
     names: Namespace,
     uid: u32,
     provider: ProviderId,
     borrower: Arc<Borrower>,
-    /// Most recently used first. At most [`MAX_MAPPED`], so a linear search is fast.
+    /// Most recently used first; at most [`MAX_MAPPED`].
     known: Vec<Owned<Mapped>>,
 }
 
@@ -143,13 +127,12 @@ impl MappedSegments {
         &self.borrower
     }
 
-    /// Returns the number of mapped segments.
     pub(super) fn count(&self) -> usize {
         self.known.len()
     }
 
-    /// Opens a message, before which the receiver missed this many. `is_sender_there` returns `true`
-    /// while the sender is alive; it is called before a mapping is released.
+    /// Opens a message, before which the receiver missed this many. `is_sender_there` returns
+    /// `true` while the sender is alive; it is called before a mapping is released.
     #[inline]
     pub(super) fn open(
         &mut self,
@@ -158,7 +141,7 @@ impl MappedSegments {
         is_sender_there: impl Fn() -> bool,
     ) -> Result<Loan, AttachError> {
         self.prepare(place, is_sender_there)?;
-        // The segment is now first, so `known` is not empty.
+        // `prepare` has put the segment first.
         let mapped = &mut self.known[0];
         match mapped.mapping.range(place.offset, place.len) {
             Some(data) => {
@@ -199,8 +182,7 @@ impl MappedSegments {
             None => {
                 let mapping = self.map(serial)?;
                 self.let_go(is_sender_there);
-                // A segment from which a message is being read stays mapped until that message is
-                // dropped.
+                // Messages being read keep their segment mapped.
                 self.known.truncate(MAX_MAPPED - 1);
                 let mapped = Owned::new(Mapped { mapping, serial, borrower: self.borrower.clone() });
                 self.known.insert(0, mapped);
@@ -218,7 +200,7 @@ impl MappedSegments {
         Ok(self.foreign(serial)?.ok_or(closed)?.map(Access::Read)?)
     }
 
-    /// Opens a segment. Returns `None` if it no longer exists.
+    /// Returns `None` if the segment no longer exists.
     fn foreign(&self, serial: u64) -> Result<Option<Foreign>, AttachError> {
         match Foreign::open(self.name(serial), Access::Read, self.uid) {
             Ok(foreign) => Ok(Some(foreign)),
@@ -228,11 +210,11 @@ impl MappedSegments {
     }
 
     /// Maps and faults in all segments that the provider has now. Returns the number of bytes
-    /// present. `is_sender_there` is as in [`open`](Self::open).
+    /// present.
     pub(super) fn warm(&mut self, is_sender_there: impl Fn() -> bool) -> Result<usize, AttachError> {
         let (mut present, mut new) = (0, Vec::new());
         for (_, serial) in self.borrower.memory.iter().flat_map(View::segments) {
-            // No message is known to lie in it, so it may vanish at any time.
+            // No known message lies in it, so it may vanish at any time.
             let Some(foreign) = self.foreign(serial)? else { continue };
             present += match self.known.iter().find(|mapped| mapped.serial == serial) {
                 Some(mapped) => foreign.fault_in(&mapped.mapping),
@@ -250,36 +232,32 @@ impl MappedSegments {
         Ok(present)
     }
 
-    /// Releases segments that their owner has destroyed: those whose name no longer exists although
-    /// the owner lives. No sent message lies in one. (A dead owner's names are swept, and then
-    /// messages in its segments may not have been received yet.)
+    /// Releases segments that their owner has destroyed, in which no sent message lies: their name
+    /// no longer exists although the owner lives. (A dead owner's names may be swept before its
+    /// last messages are received.)
     fn let_go(&mut self, is_sender_there: impl Fn() -> bool) {
         let gone: Vec<u64> =
             self.known.iter().map(|mapped| mapped.serial).filter(|&serial| !self.name(serial).exists()).collect();
-        // Check this last: an owner alive now was alive when its names were looked up.
+        // Last: an owner alive now was alive when its names were looked up.
         if !gone.is_empty() && is_sender_there() {
             self.known.retain(|mapped| !gone.contains(&mapped.serial));
         }
     }
 }
 
-/// A buffer of the sender, read in place. The sender's process does not reuse the memory before
-/// this is dropped, in whatever thread and at whatever time, even after the receiver, the sender
-/// and the provider have been dropped.
+/// A buffer of the sender, read in place. Its memory is not reused before this is dropped, even
+/// after the receiver, the sender and the provider have been dropped.
 ///
 /// A loan dereferences to `&[u8]`, with the length of the message. It begins where the sender's
 /// buffer does, so it has the alignment requested from
-/// [`Provider::alloc_layout`](crate::Provider::alloc_layout), and at least 64 bytes.
-///
-/// Whatever other processes do, the range lies within the mapping. The alignment holds only as long
-/// as they keep to the protocol, so unsafe code must check it.
-///
-/// A loan cannot be written through.
+/// [`Provider::alloc_layout`](crate::Provider::alloc_layout), and at least 64 bytes. The range
+/// always lies within the mapping; the alignment holds only as long as other processes keep to the
+/// protocol, so unsafe code must check it.
 pub struct Loan {
     data: NonNull<u8>,
     len: usize,
-    /// The loan's number, and above it how many messages were missed before this one. One word,
-    /// because a message is moved right after it was written: the processor forwards whole words.
+    /// The loan's number, and above it the count of missed messages. One word, because a message is
+    /// moved right after it was written: the processor forwards whole words.
     tag: u64,
     mapped: Counted<Mapped>,
 }
@@ -324,5 +302,108 @@ impl Drop for Loan {
 impl fmt::Debug for Loan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Loan").field("len", &self.len).finish()
+    }
+}
+
+pub(super) mod counted {
+    //! A reference count that costs nothing to increment: only its owner does, in private memory.
+    //!
+    //! The shared word starts far above the possible number of loans, and each [`Counted`]
+    //! subtracts one on drop. The owner's drop subtracts the start value less the number of its
+    //! loans. So the word becomes zero once, with the last drop, which frees the value. (With an
+    //! `Arc`, each receive would contend for a cache line with the threads that drop other
+    //! messages.)
+
+    use crate::sync::{fence, AtomicU64, Ordering};
+    use std::ops::Deref;
+    use std::ptr::NonNull;
+
+    const BIAS: u64 = 1 << 63;
+
+    struct Inner<T> {
+        left: AtomicU64,
+        value: T,
+    }
+
+    pub(in crate::channel) struct Owned<T> {
+        inner: NonNull<Inner<T>>,
+        loans: u64,
+    }
+
+    pub(in crate::channel) struct Counted<T>(NonNull<Inner<T>>);
+
+    // SAFETY: the value is shared and may be dropped in another thread, as with `Arc<T>`, hence the
+    // same bounds; `left` is atomic, and `loans` changes only through `&mut`.
+    unsafe impl<T: Send + Sync> Send for Owned<T> {}
+    // SAFETY: a shared reference only gives out `&T`, which `T: Sync` allows.
+    unsafe impl<T: Send + Sync> Sync for Owned<T> {}
+    // SAFETY: as for `Owned`.
+    unsafe impl<T: Send + Sync> Send for Counted<T> {}
+    // SAFETY: as for `Owned`.
+    unsafe impl<T: Send + Sync> Sync for Counted<T> {}
+
+    impl<T> Owned<T> {
+        pub(in crate::channel) fn new(value: T) -> Self {
+            let inner = Box::new(Inner { left: AtomicU64::new(BIAS), value });
+            Self { inner: NonNull::from(Box::leak(inner)), loans: 0 }
+        }
+
+        #[inline]
+        pub(in crate::channel) fn lend(&mut self) -> Counted<T> {
+            self.loans += 1;
+            Counted(self.inner)
+        }
+    }
+
+    /// Subtracts `count` from `left`, and frees the value if that leaves zero.
+    ///
+    /// # Safety
+    ///
+    /// The caller owns `count` of `left`, and gives it up: it does not touch `inner` again.
+    #[inline]
+    unsafe fn give_up<T>(inner: NonNull<Inner<T>>, count: u64) {
+        // SAFETY: the caller still owns `count` of `left`, so the value has not been freed.
+        let left = unsafe { &inner.as_ref().left };
+        if left.fetch_sub(count, Ordering::Release) == count {
+            // Partner: the Release of every other `give_up`; no thread uses the value any more.
+            fence(Ordering::Acquire);
+            // SAFETY: `left` is zero, so no other thread uses the value; `Owned::new` made it as a box.
+            drop(unsafe { Box::from_raw(inner.as_ptr()) });
+        }
+    }
+
+    impl<T> Deref for Owned<T> {
+        type Target = T;
+
+        #[inline]
+        fn deref(&self) -> &T {
+            // SAFETY: the value lives until `drop` gives up this owner's share.
+            unsafe { &self.inner.as_ref().value }
+        }
+    }
+
+    impl<T> Deref for Counted<T> {
+        type Target = T;
+
+        #[inline]
+        fn deref(&self) -> &T {
+            // SAFETY: the value lives until `drop` gives up this loan.
+            unsafe { &self.0.as_ref().value }
+        }
+    }
+
+    impl<T> Drop for Owned<T> {
+        fn drop(&mut self) {
+            // SAFETY: the owner owns all but one for each loan, and is not used again.
+            unsafe { give_up(self.inner, BIAS - self.loans) };
+        }
+    }
+
+    impl<T> Drop for Counted<T> {
+        #[inline]
+        fn drop(&mut self) {
+            // SAFETY: each loan owns one, and this one is not used again.
+            unsafe { give_up(self.0, 1) };
+        }
     }
 }

@@ -3,16 +3,13 @@
 #![forbid(unsafe_code)]
 
 use super::bell::Woken;
-use super::borrower::SentBuffer;
-use super::end::Sleeper;
-use super::error::SendErrorKind;
-use super::interrupt::Interrupts;
+use super::error::{SendError, SendErrorKind};
 use super::layout::Shared;
 use super::lender::{Lender, Loans};
-use super::message;
+use super::message::{self, SentBuffer};
 use super::object::Object;
-use super::ring::{self, Ticket, Words};
-use super::rules::OnFull;
+use super::ring::{self, OnFull, Ticket, Words};
+use super::sleeper::{Interrupts, Sleeper};
 use crate::error::OsError;
 use crate::os::barrier;
 use crate::os::deadline::Deadline;
@@ -20,34 +17,32 @@ use crate::os::name::Name;
 use crate::owner::buf::ShmBuf;
 use crate::owner::chunk::Chunk;
 use crate::owner::pool::{Lends, Pool};
+use std::future::Future;
 use std::io;
 use std::mem::size_of;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Waker;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// The sender's side of one receiver.
 pub(super) struct Branch {
     pub(super) object: Object,
     /// Used only while waiting.
     pub(super) sleeper: Box<Sleeper>,
     lender: Arc<Lender>,
-    /// Numbers of free loans, as far as known without asking the lender. The last is used next.
+    /// A stack of free loans, as far as known without asking the lender.
     numbers: Vec<u32>,
-    /// The ticket of the next message.
     ticket: Ticket,
     /// `true` if the next slot is known to be free. Only the sender can fill it.
     has_room: bool,
-    /// The last message sent.
     sent: Option<Ticket>,
     /// No message before this one is a buffer that can be withdrawn.
     searched: Ticket,
-    /// The rule for a full ring. Messages are withdrawn only with [`OnFull::KeepLatest`].
     pub(super) on_full: OnFull,
 }
 
-/// Creates `count` loans and their numbers. Call this before creating the object: once that exists,
-/// the other side may open it.
+/// Creates `count` loans and their numbers; before the object, which the other side may open at
+/// once.
 pub(super) fn loans(name: &Name, count: usize) -> Result<(Loans<Chunk>, Vec<u32>), OsError> {
     let bytes = count * (size_of::<usize>() + 2 * size_of::<u32>());
     Loans::new(count).ok_or_else(|| name.error("malloc", bytes, io::Error::from_raw_os_error(libc::ENOMEM)))
@@ -66,8 +61,7 @@ impl Patience {
     }
 }
 
-/// Returns `true` if there is room for the message with this ticket and, if `needs_loan`, a loan to
-/// fetch.
+/// Returns `true` if there is room for this message and, if `needs_loan`, a loan to fetch.
 fn is_ready(object: &Object, lender: &Lender, ticket: Ticket, needs_loan: bool) -> bool {
     if !ring::has_room(object.shared().slots(), ticket) {
         return false;
@@ -83,7 +77,7 @@ fn is_ready(object: &Object, lender: &Lender, ticket: Ticket, needs_loan: bool) 
 }
 
 impl Branch {
-    /// Creates a branch with nothing sent yet. `pool` will ask its lender for returned loans.
+    /// `pool` will ask the branch's lender for returned loans.
     pub(super) fn new(
         object: Object,
         (loans, numbers): (Loans<Chunk>, Vec<u32>),
@@ -104,7 +98,7 @@ impl Branch {
     #[inline]
     pub(super) fn is_gone(&self) -> bool {
         let shared = self.object.shared();
-        // For its effect: each message may be the last one before the bell is damaged.
+        // For its effect: it remembers the receiver before the bell is damaged.
         shared.has_had_receiver();
         shared.to_sender().is_gone()
     }
@@ -115,7 +109,6 @@ impl Branch {
         self.has_room
     }
 
-    /// Returns `true` if the next slot is free.
     #[inline]
     pub(super) fn has_room(&self) -> bool {
         ring::has_room(self.object.shared().slots(), self.ticket)
@@ -129,7 +122,7 @@ impl Branch {
     }
 
     /// Withdraws the oldest unreceived buffer, to free a loan. Returns `false` if none is left.
-    /// Visits each message once, however often it is called.
+    /// Visits each message once, over all calls.
     #[cold]
     pub(super) fn withdraw_buffer(&mut self) -> bool {
         let Self { object, searched, ticket, .. } = self;
@@ -139,23 +132,21 @@ impl Branch {
     }
 
     fn drop_withdrawn(&self, words: Option<Words>) -> bool {
-        // `take_back` checks the number: it may have been damaged in its slot.
+        // `take_back` checks the number, which may have been damaged in its slot.
         drop(words.and_then(|words| self.lender.take_back(message::loan(&words)?)));
         words.is_some()
     }
 
-    /// Returns how many messages wait for the receiver.
     pub(super) fn waiting(&self) -> usize {
         ring::waiting(self.object.shared().slots())
     }
 
-    /// Returns how many messages were sent.
     #[inline]
     pub(super) fn count(&self) -> u64 {
         self.ticket.number()
     }
 
-    /// Blocks until `is_ready` returns `true`: spins for at most `budget`, then sleeps.
+    /// Blocks until `is_ready` returns `true`; see [`Sleeper::wait`].
     pub(super) fn wait(
         &mut self,
         budget: Duration,
@@ -171,7 +162,7 @@ impl Branch {
         }
     }
 
-    /// Reserves the next slot and, for a buffer, a loan. Blocks for both, as `patience` allows.
+    /// Reserves the next slot and, for a buffer, a loan; blocks as `patience` allows.
     #[inline]
     pub(super) fn reserve(
         &mut self,
@@ -197,20 +188,18 @@ impl Branch {
             }
             Patience::None => {}
         }
-        // Only the sender fills slots and takes loans, so what it found remains available.
+        // Only the sender fills slots and takes loans: both remain available.
         if !self.has_loan(is_buffer) {
             return Err(SendErrorKind::TooManyLent { max: self.object.shared().loans() });
         }
         Ok(())
     }
 
-    /// Returns `true` if the next slot is free and, for a buffer, a loan.
     pub(super) fn is_ready_for(&self, is_buffer: bool) -> bool {
         is_ready(&self.object, &self.lender, self.ticket, is_buffer && self.numbers.is_empty())
     }
 
-    /// Registers `waker` to be woken when there is room for a message, or the receiver closes or
-    /// dies; see [`Sleeper::arm`].
+    /// Registers `waker` for [`is_ready_for`](Self::is_ready_for); see [`Sleeper::arm`].
     pub(super) fn arm(&mut self, waker: &Waker, is_buffer: bool) -> Result<Option<Woken>, OsError> {
         let Self { object, sleeper, lender, ticket, numbers, .. } = self;
         let is_ready = || is_ready(object, lender, *ticket, is_buffer && numbers.is_empty());
@@ -223,8 +212,8 @@ impl Branch {
         self.wait(Duration::ZERO, deadline, |object, _| ring::is_done(object.shared().slots(), sent))
     }
 
-    /// Returns `true` if there is a loan for a buffer; inline bytes need none. Collects returned
-    /// loans if the sender has no free number.
+    /// Returns `true` if a loan, if needed, is free. Collects returned loans if the sender knows of
+    /// none.
     #[inline]
     pub(super) fn has_loan(&mut self, is_buffer: bool) -> bool {
         if is_buffer && self.numbers.is_empty() {
@@ -233,8 +222,8 @@ impl Branch {
         !is_buffer || !self.numbers.is_empty()
     }
 
-    /// Lends the buffer at this place and fills the free slot with it. The caller then calls
-    /// [`ring`](Self::ring). Returns the loan's number, or `None` without a [loan](Self::has_loan).
+    /// Lends the buffer at this place and [fills](Self::fill) the free slot with it. Returns the
+    /// loan's number, or `None` without a [loan](Self::has_loan).
     #[inline]
     pub(super) fn lend(
         &mut self,
@@ -243,7 +232,7 @@ impl Branch {
         left_out: u32,
     ) -> Option<u32> {
         let (number, ticket) = (self.numbers.pop()?, self.count());
-        // Until the message is in its slot, no read-modify-write (see `lender`).
+        // No read-modify-write until the message is in its slot (see `lender`).
         self.lender.put(number, ticket, buffer);
         self.fill(&message::of_buffer(ticket, &SentBuffer { number, segment, offset, len }, left_out));
         Some(number)
@@ -256,14 +245,13 @@ impl Branch {
         ring::put(self.object.shared().slots(), &mut self.ticket, words);
     }
 
-    /// Wakes the receiver if it sleeps.
     #[inline]
     pub(super) fn ring(&self) {
         self.object.shared().to_receiver().ring();
     }
 
-    /// Checks for room for another message, now that the receiver has been woken, and withdraws a
-    /// message if the rule says so. Returns `true` if it did.
+    /// Once the receiver has been woken: checks for room for another message, and withdraws one if
+    /// the rule says so. Returns `true` if it did.
     #[inline]
     pub(super) fn look_for_room(&mut self) -> bool {
         self.has_room = self.has_room();
@@ -275,20 +263,18 @@ impl Branch {
         is_withdrawn
     }
 
-    /// Drops some returned buffers, now that the receiver has been woken.
     #[inline]
     pub(super) fn collect_some(&mut self) {
         self.lender.collect_some(&mut self.numbers);
     }
 
     /// Returns `true` if the receiver closed or died before it took the message just sent, and this
-    /// side has claimed the message.
+    /// side has claimed it.
     #[inline]
     pub(super) fn is_left(&self) -> bool {
         // The full fence in `ring` pairs with the one in `Receiver::drop`: a closing receiver takes
-        // this message, or is seen to be closed, or both. Do not claim the message while the
-        // receiver's process may still read: the bell of a dying process may ring before its last
-        // thread stops.
+        // this message, or is seen to be closed, or both. The bell of a dying process may ring
+        // before its last thread stops, so its lock must be free too.
         self.is_gone() && !self.object.is_receiver_locked() && self.claim_sent().is_some()
     }
 
@@ -296,28 +282,74 @@ impl Branch {
         ring::claim(self.object.shared().slots(), &mut self.sent?)
     }
 
-    /// Takes back the loan of a message of length `len` that the receiver did not take.
+    /// Takes back a message of length `len` that the receiver did not take.
     ///
-    /// Returns `None` if a receiver that invents numbers has returned it, or a thread that found
-    /// the receiver dead has reclaimed it. Then the message counts as sent, and the next one fails.
+    /// Returns `None` if a hostile receiver has returned it, or another thread reclaimed it. Then
+    /// the message counts as sent, and the next one fails.
     pub(super) fn take_back(&self, number: u32, len: usize) -> Option<ShmBuf> {
         self.lender.take_back(number).map(|buffer| buffer.with_len(len))
     }
 
-    /// Drops all returned buffers, and those of a dead receiver.
     pub(super) fn reclaim(&self) {
         self.lender.collect();
         self.lender.reclaim();
     }
 
-    /// Returns how many buffers are on loan to the receiver, received or not.
-    pub(super) fn lent(&self) -> usize {
-        self.lender.lent()
+    pub(super) fn loaned(&self) -> usize {
+        self.lender.loaned()
     }
 
     /// Closes the branch: the receiver gets `Disconnected` after the last message.
     pub(super) fn close(&self) {
         self.object.close();
         self.lender.close();
+    }
+}
+
+/// Sends `message` with `try_send`, and between two tries awaits the branch that `waited_for`
+/// returns.
+pub(super) async fn send<S, M, T>(
+    sends: &mut S,
+    mut message: M,
+    is_buffer: bool,
+    try_send: impl Fn(&mut S, M) -> Result<T, SendError<M>>,
+    waited_for: fn(&mut S, bool) -> Option<&mut Branch>,
+) -> Result<T, SendError<M>> {
+    use SendErrorKind::{Full, TooManyLent};
+    loop {
+        message = match try_send(sends, message) {
+            Err(SendError { kind: Full { .. } | TooManyLent { .. }, message }) => message,
+            done => return done,
+        };
+        let Some(branch) = waited_for(sends, is_buffer) else { continue };
+        if let Err(kind) = (RoomFuture { branch, is_buffer }).await {
+            return Err(SendError { kind, message });
+        }
+    }
+}
+
+/// Waits until a branch may have room for a message, or its receiver closes or dies.
+struct RoomFuture<'a> {
+    branch: &'a mut Branch,
+    is_buffer: bool,
+}
+
+impl Future for RoomFuture<'_> {
+    type Output = Result<(), SendErrorKind>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { branch, is_buffer } = &mut *self;
+        match branch.arm(context.waker(), *is_buffer) {
+            Ok(None) => Poll::Pending,
+            // The next try discovers a closed receiver.
+            Ok(Some(_)) => Poll::Ready(Ok(())),
+            Err(error) => Poll::Ready(Err(SendErrorKind::NoHelper { errno: error.errno().unwrap_or(libc::EAGAIN) })),
+        }
+    }
+}
+
+impl Drop for RoomFuture<'_> {
+    fn drop(&mut self) {
+        self.branch.sleeper.disarm();
     }
 }

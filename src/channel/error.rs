@@ -50,8 +50,8 @@ pub enum ChannelError {
         object: String,
     },
     /// The sender is still creating the channel, or a dead sender's object is being removed: try
-    /// again. If the sender was killed before it set the object's length, the object looks the same
-    /// until a sweep, or until a channel of that name is created.
+    /// again. The object of a sender killed at that moment looks the same until a sweep, or until a
+    /// channel of that name is created.
     #[error("{object} is being made; try again (ReceiverBuilder::open_timeout does)")]
     Unfinished {
         /// The object's path.
@@ -63,8 +63,8 @@ pub enum ChannelError {
         /// The object's path.
         object: String,
     },
-    /// All seats of the publisher are taken: by receivers, or by closed receivers whose messages
-    /// are still being read.
+    /// All seats of the publisher are taken, some perhaps by closed receivers whose messages are
+    /// still being read.
     #[error("{object} has {max} receivers already; have one leave, or make the channel for more (PublisherBuilder::receivers)")]
     TooManyReceivers {
         /// The object's path.
@@ -88,15 +88,14 @@ pub enum ChannelError {
         /// The object's path.
         object: String,
     },
-    /// The receiver sets its own capacity, loans or rule, but the channel's
-    /// [`Sender`](super::Sender) has fixed all of them.
+    /// The receiver sets its own capacity, loans or rule, which the channel's
+    /// [`Sender`](super::Sender) has fixed.
     #[error("{object} is the channel of a Sender, which fixes its capacity, its loans and that it waits; leave them out, or make it with a Publisher")]
     NoPublisher {
         /// The object's path.
         object: String,
     },
-    /// The object under the channel's name was not created by this crate, or was created by another
-    /// version of it.
+    /// The object of that name was not created by this version of this crate.
     #[error("{object} is not usable: {reason}")]
     NotAChannel {
         /// The object's path.
@@ -104,7 +103,7 @@ pub enum ChannelError {
         /// What is wrong with it.
         reason: &'static str,
     },
-    /// The object under the channel's name belongs to another user.
+    /// The object of that name belongs to another user.
     #[error("{object} belongs to user {found} and not to user {expected}; see ClientBuilder::owner_uid, or choose another name")]
     WrongUid {
         /// The object's path.
@@ -144,8 +143,7 @@ pub enum ChannelError {
     Os(#[from] OsError),
 }
 
-/// The error returned when a message was not sent. Holds the message; see
-/// [`into_message`](Self::into_message).
+/// A message that was not sent, and the reason.
 #[derive(Error)]
 #[error("{kind}")]
 pub struct SendError<M> {
@@ -259,10 +257,9 @@ pub enum RecvError {
     /// message stays queued for the next call.
     #[error("a message that cannot be mapped now, and is still there")]
     NotNow(#[source] OsError),
-    /// The publisher has not connected this receiver because the system refused, mostly because its
-    /// process has run out of descriptors or memory. The receiver misses messages until the publisher
-    /// retries, when it next sends or is asked for its receivers. They are counted: the first message
-    /// reports them ([`Message::missed`](super::Message::missed)).
+    /// The system refused to let the publisher connect this receiver, mostly because its process
+    /// has run out of descriptors or memory. The publisher retries when it next sends or is asked
+    /// for its receivers. The messages missed until then are [counted](super::Message::missed).
     #[error(
         "the publisher cannot connect this receiver: {}; if its process has too few descriptors, raise the limit, and receive again",
         io::Error::from_raw_os_error(*.errno)

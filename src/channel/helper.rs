@@ -1,14 +1,14 @@
-//! The helper: a thread that sleeps on behalf of all of this process's tasks that await a channel.
+//! The helper: a thread that sleeps for the tasks of this process that await a channel.
 //!
-//! It starts with the first await, sleeps in the kernel on the bells of all ends that have been
-//! awaited (`futex_waitv`), wakes the wakers of those that ring, and exits with the last such end.
-//! An end stays with the helper between awaits, until it is dropped or a thread waits on it. So a
-//! message costs the task no system call and no lock, and a future that is ready when first polled
-//! never involves the helper.
+//! It starts with the first await, sleeps in the kernel on the bells of all awaited ends
+//! (`futex_waitv`), wakes their tasks, and exits with the last such end. An end stays with the
+//! helper between awaits, until it is dropped or a thread waits on it. So a message costs the task
+//! no system call and no lock, and a future that is ready when first polled never involves the
+//! helper.
 //!
 //! # Steps
 //!
-//! The steps S and W are those of `bell`. The words of the helper are its *count* and the bells.
+//! The steps S and W are those of `bell`.
 //!
 //! | step | the task: [`Sleeper::arm`] | step | the helper |
 //! |---|---|---|---|
@@ -17,64 +17,38 @@
 //! | S1, S2 | set bit 31 of the bell, clear bit 30; fence | H3 | if no task sleeps on it, or it was rung, take the waker and wake it |
 //! | S3 | if ready, return | H4 | sleep, if bells and count are what H1 and H2 read |
 //!
-//! [`Sleeper::arm`]: super::end::Sleeper::arm
+//! [`Sleeper::arm`]: super::sleeper::Sleeper::arm
 //!
-//! **No wake-up is lost.** The helper sleeps on each bell with the value that H2 read. At that time
-//! the bell may have been rung without its task having returned, so that there was no waker to
-//! take. If the task returns before H4, T2 has changed the count, and H4 returns at once: without
-//! the count, the bell could have been rung once more, and have the value that H2 read. If the task
-//! returns after H4, the helper already sleeps on that bell, and the next ring wakes it, whatever
-//! the word's value was: the kernel compares only at the beginning. The count follows all bells, so
-//! the kernel reads it last. The effects of a ring that the helper sees follow T1, by S1 and W4.
-//!
-//! # Orderings
-//!
-//! | writer | reader | what becomes visible |
-//! |---|---|---|
-//! | T1: [`AtomicWaker`], then S1: Release | H2: Acquire of what W4 made of S1 | the waker |
-//! | T2: `SeqCst`, then S1: Release | H4: the kernel, after it has read the bell that W4 wrote | that a task returned |
-//! | [`Awaited::drop`]: Release | the helper's next check: Acquire | that the end is dropped |
-//! | `is_idle`, full fence, H4 | T2, full fence, `is_idle` | either the helper finds the count changed, or the task finds it idle |
+//! **No wake-up is lost.** When H2 reads a bell, it may have been rung while its task had not
+//! returned, so that there was no waker to take. If the task returns before H4, T2 has changed the
+//! count, and H4 returns at once: without the count, the bell could have been rung once more, and
+//! have the value that H2 read. If the task returns after H4, the next ring wakes the helper: the
+//! kernel compares values, the count last, only at the beginning. The effects of a ring that the
+//! helper sees follow T1, by S1 and W4.
 //!
 //! # More ends, and older kernels
 //!
 //! A call takes 128 words, so there is a helper for each 127 ends. Before Linux 5.16, or where a
 //! filter forbids the call, there is one for each end. It sleeps on the end's bell until that is
-//! rung; then, until the task returns, on its own count (`is_idle`), and the task's return is a
-//! system call.
+//! rung; then, until the task returns by a system call, on its own count (`is_idle`). If the call
+//! fails later (a sandbox, or no kernel memory), a helper sleeps on its count alone, a millisecond
+//! at a time.
 //!
-//! A process may enter a sandbox after the call was found to be available. Then, and while the
-//! kernel is short of memory for it, a helper sleeps on its count alone, a millisecond at a time:
-//! it polls, and no wake-up is later than that.
+//! Dropping an end marks it and wakes the helper, which may be in a waker: it unmaps the end on its
+//! next pass, on older kernels within a second.
 //!
-//! # Ends
-//!
-//! A helper keeps the mapping of each of its ends. Dropping an end marks it and wakes the helper,
-//! but does not wait: the helper may be in a waker. The helper releases the mapping on its next
-//! pass, delayed only by the wakers of other tasks; on older kernels, by a second at most.
-//!
-//! # Wakers
-//!
-//! A waker is the user's code. It may poll, drop ends or panic, so it is called with no lock held,
-//! and a panic is caught: the panic hook has reported it.
-//!
-//! # Garbage
+//! A waker is the user's code and may poll, drop ends or panic. So it is called with no lock held,
+//! and a panic is caught after the panic hook has reported it.
 //!
 //! Once a second the helper wakes all waiting tasks, so that each checks whether its ringer still
-//! holds its lock, as a sleeping thread does. Garbage in a bell delays its own task by no more than
-//! that.
+//! holds its lock.
 //!
-//! # Killed, forked, ended
-//!
-//! The helper has no state that another process sees: it reads the bells and writes to none. If its
-//! process is killed, the kernel rings the bells of the others (see `robust_list`). A forked child
-//! has no helper, and starts its own when it awaits an end of its own. When the process exits, the
-//! helper is asleep, and exits with it.
+//! The helper writes to no bell. A forked child starts its own when it awaits an end of its own.
 
 #![forbid(unsafe_code)]
 
 use super::bell::{is_asleep, is_rung, LOOK_AGAIN};
-use super::end::End;
+use super::layout::MappedBell;
 use crate::error::OsError;
 use crate::os::deadline::Deadline;
 use crate::os::futex::{can_sleep_on_many, Futex, Words, MOST_WORDS};
@@ -89,19 +63,16 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::thread;
 
-/// The size of a helper's stack in bytes: several times what a waker needs.
+/// In bytes: several times what a waker needs.
 const STACK: usize = 1 << 20;
 
-/// The running helpers of this process.
 static HELPERS: PerProcess<Mutex<Vec<Arc<Helper>>>> = PerProcess::new();
 
-/// A thread that sleeps for tasks, as shared with other threads.
 struct Helper {
     /// Changes whenever the helper has to check again.
     count: Futex,
     /// Set while the helper sleeps on its count alone.
     is_idle: AtomicBool,
-    /// The maximum number of ends.
     most: usize,
     ends: Mutex<Ends>,
 }
@@ -109,21 +80,20 @@ struct Helper {
 #[derive(Default)]
 struct Ends {
     new: Vec<Arc<AwaitedEnd>>,
-    /// The number of ends, including new ones.
     count: usize,
     is_over: bool,
 }
 
-/// An end that tasks have awaited, as its helper sees it.
+/// An awaited end, as its helper sees it.
 struct AwaitedEnd {
-    end: End,
+    end: MappedBell,
     waker: AtomicWaker,
     is_dropped: AtomicBool,
     /// Set once a second: the task has to check its ringer.
     is_to_look: AtomicBool,
 }
 
-/// An end that tasks have awaited, as they see it. On drop, its helper releases it.
+/// An awaited end, as its tasks see it. On drop, its helper releases it.
 pub(super) struct Awaited {
     this: Arc<AwaitedEnd>,
     helper: Arc<Helper>,
@@ -131,8 +101,8 @@ pub(super) struct Awaited {
 }
 
 impl Awaited {
-    /// Hands an end to a helper, and starts one if none has room.
-    pub(super) fn new(end: End) -> Result<Self, OsError> {
+    /// Hands an end to a helper, starting one if none has room.
+    pub(super) fn new(end: MappedBell) -> Result<Self, OsError> {
         let (is_dropped, is_to_look) = (AtomicBool::new(false), AtomicBool::new(false));
         let this = Arc::new(AwaitedEnd { end, waker: AtomicWaker::new(), is_dropped, is_to_look });
         let mut helpers = HELPERS.get().lock();
@@ -172,8 +142,7 @@ impl Awaited {
         had_waker
     }
 
-    /// Returns `true` if a second has passed since the last call, so that the task has to check its
-    /// ringer.
+    /// Returns `true` if a second has passed since the last call: the task has to check its ringer.
     pub(super) fn is_to_look(&self) -> bool {
         // Relaxed: it says nothing about other memory.
         self.this.is_to_look.load(Ordering::Relaxed) && self.this.is_to_look.swap(false, Ordering::Relaxed)
@@ -182,7 +151,7 @@ impl Awaited {
 
 impl Drop for Awaited {
     fn drop(&mut self) {
-        // In a forked child the helper is the parent's, and its copy here has no thread.
+        // In a forked child the helper has no thread.
         if !self.this.end.is_ours() {
             return;
         }
@@ -206,7 +175,6 @@ impl Helper {
         Self { count: Futex::new(0), is_idle: AtomicBool::new(false), most, ends: Mutex::default() }
     }
 
-    /// Takes an end in, if there is room. Returns `true` if there was.
     fn take_in(&self, end: &Arc<AwaitedEnd>) -> bool {
         let mut ends = self.ends.lock();
         let has_room = !ends.is_over && ends.count < self.most;
@@ -221,7 +189,6 @@ impl Helper {
         self.count.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Makes the helper check again.
     fn call(&self) {
         self.note_change();
         self.count.wake();
@@ -238,7 +205,6 @@ impl Helper {
         }
     }
 
-    /// The body of the thread.
     fn run(self: Arc<Self>) {
         let (mut ends, mut to_wake) = (Vec::new(), Vec::new());
         let mut look_again = Deadline::after(LOOK_AGAIN);
@@ -255,8 +221,7 @@ impl Helper {
             }
             let words = self.look(&ends, is_time, &mut to_wake);
             to_wake.drain(..).for_each(wake);
-            // A woken task may have returned already: this saves the system call that would find
-            // out.
+            // Saves a system call if a woken task has returned already.
             if self.count.load(Ordering::SeqCst) == count {
                 self.sleep(words, count, look_again); // H4
             }
@@ -282,12 +247,13 @@ impl Helper {
         (dropped, shared.is_over)
     }
 
-    /// H2 and H3: returns the words to sleep on, and collects the wakers to wake first.
+    /// H2 and H3: returns the words to sleep on, and collects the wakers to wake.
     fn look<'a>(&self, ends: &'a [Arc<AwaitedEnd>], is_time: bool, to_wake: &mut Vec<Waker>) -> Words<'a> {
         let mut words = Words::new();
         for this in ends {
             let bell = this.end.bell().word();
-            // Acquire: partner of the Release in S1, in whose release sequence W4 is.
+            // Acquire: partner of the Release in S1, in whose release sequence W4 is. T1 precedes
+            // S1, so a rung bell's waker is visible.
             let word = bell.load(Ordering::Acquire); // H2
             if is_time {
                 this.is_to_look.store(true, Ordering::Relaxed);

@@ -1,61 +1,52 @@
 //! The layout of a channel's objects, and the checks on one that another process created.
 //!
-//! | object | name | created by | is |
-//! |---|---|---|---|
-//! | pair | `{channel}.channel` | the sender | a whole channel of one sender and one receiver |
-//! | meeting | `{channel}.channel` | the publisher | where receivers [join](super::meeting) the publisher |
-//! | branch | `{channel}.{id}.branch` | a receiver | the part shared by one receiver and the publisher |
-//!
-//! A pair and a branch are laid out alike:
-//!
-//! ```text
-//!   offset 0      what it is: magic, version, state, provider id, kind, sizes, rules
-//!   offset 64     the bell that the sender rings
-//!   offset 128    the bell that the receiver rings
-//!   offset 192    the number of returns that the sender has read, for `inspect`
-//!   offset 4096   the slots, 64 bytes each; behind them the returns, 8 bytes each, and from the
-//!                 next line on the loans, 8 bytes each (see `lent`)
-//!
-//!   locked bytes (exclusive OFD locks):
-//!     0 the creator, as long as its end exists or, if it is the sender, any loan is out
-//!     1 the receiver, as long as its end exists or anything that it received is read
-//! ```
+//! A *pair* is a whole channel of one sender and one receiver. At a publisher's *meeting* receivers
+//! join; a *branch* is the part shared by one of them and the publisher, and created by the
+//! receiver. For the bytes and the locks see [`docs::format`](crate::docs::format).
 
 use super::bell::Bell;
 use super::error::ChannelError;
-use super::ring::Slot;
-use super::rules::OnFull;
+use super::ring::{OnFull, Slot};
 use crate::error::OsError;
+use crate::os::deadline::Deadline;
 use crate::os::foreign::{Foreign, ObjectError};
+use crate::os::fork;
+use crate::os::futex::Futex;
 use crate::os::locks::LockFile;
 use crate::os::mapping::{Access, Mapping};
 use crate::os::name::{is_part, Name, Namespace, MAX_PART};
 use crate::os::posix::{page_size, round_to_pages, PAGE};
 use crate::protocol::control::{CHANNEL_MAGIC, CLOSED, OPEN, OWNER_BYTE};
 use crate::protocol::ids::ProviderId;
+use crate::sync::{self, fence, fence_after_rmw};
 use std::mem::size_of;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
 
-/// The version of the layout and of its protocol.
 pub(crate) const VERSION: u32 = 6;
 
 /// The minimum number of slots.
 pub(super) const MIN_SLOTS: usize = 2;
 pub(super) const MAX_SLOTS: usize = 65_536;
 
-/// The maximum number of buffers that a receiver may hold.
 pub(super) const MAX_LOANS: usize = 1 << 20;
 
-/// The extra slot holds the message received last, whose slot is freed only on the next receive.
-/// Where messages are withdrawn, it holds a new message until the oldest is withdrawn.
+pub(super) const DEFAULT_SLOTS: usize = 256;
+pub(super) const DEFAULT_LOANS: usize = 2048;
+pub(super) const DEFAULT_SPIN: Duration = Duration::from_micros(20);
+
+/// The extra slot holds the message received last, freed only on the next receive, or a new message
+/// until the oldest is withdrawn.
 pub(super) const EXTRA_SLOTS: usize = 1;
+
+pub(super) const MAX_SEATS: usize = 64;
 
 /// A value in a cache line of its own.
 #[repr(C, align(64))]
 pub(super) struct Line<T>(pub(super) T);
 
-/// The kind of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Pair = 1,
@@ -67,17 +58,16 @@ pub(super) enum Kind {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Facts {
     pub(super) kind: Kind,
-    /// The provider whose messages are sent.
+    /// The provider of the messages.
     pub(super) provider: ProviderId,
-    /// The number of slots, including the extra one; for a publisher, the maximum for a branch.
+    /// With the extra one; for a publisher, the maximum for a branch.
     pub(super) slots: usize,
-    /// The number of loans, a power of two; for a publisher, the maximum for a branch.
+    /// A power of two; for a publisher, the maximum for a branch.
     pub(super) loans: usize,
-    /// The number of seats of a publisher; otherwise 1.
+    /// Of a publisher; otherwise 1.
     pub(super) seats: usize,
-    /// What happens when a receiver is behind; for a publisher, the default of its receivers.
+    /// For a publisher, the default of its receivers.
     pub(super) on_full: OnFull,
-    /// Whether a receiver may make the sender wait for it.
     pub(super) may_wait: bool,
 }
 
@@ -93,14 +83,13 @@ impl Facts {
     }
 }
 
-/// The first line of every object of a channel. Atomics only: another process may write at any
-/// time.
+/// The first line of every object. Atomics only: another process may write at any time.
 #[derive(Default)]
 #[repr(C)]
 pub(super) struct What {
     magic: AtomicU64,
     version: AtomicU32,
-    state: crate::sync::AtomicU32,
+    state: sync::AtomicU32,
     provider: AtomicU64,
     slots: AtomicU32,
     loans: AtomicU32,
@@ -111,15 +100,13 @@ pub(super) struct What {
 }
 
 impl What {
-    /// The first line of a finished object in private memory, for the models.
+    /// For the models.
     #[cfg(all(test, loom))]
     pub(super) fn finished() -> Self {
-        Self { state: crate::sync::AtomicU32::new(OPEN), ..Self::default() }
+        Self { state: sync::AtomicU32::new(OPEN), ..Self::default() }
     }
 
-    /// Returns the first line of an object, or of a copy of one.
-    ///
-    /// The mapping is at least a page long.
+    /// Returns the first line of an object, or of a copy, at least a page long.
     pub(super) fn of(mapping: &Mapping) -> &Self {
         assert!(mapping.len() >= size_of::<Self>());
         // SAFETY: a mapping is page-aligned, this one is long enough (asserted), and the line
@@ -140,15 +127,14 @@ impl What {
         self.may_wait.store(facts.may_wait.into(), Ordering::Relaxed);
     }
 
-    /// Marks the object as complete: other processes may use it.
     pub(super) fn finish(&self) {
         // Release: partner of the Acquire in `read`.
         self.state.store(OPEN, Ordering::Release);
     }
 
-    /// Marks the object as closed: no further process may join.
+    /// Lets no further process join.
     pub(super) fn close(&self) {
-        // Release: partner of the Acquire in `is_closed`. (A publisher also fences, see `meeting`.)
+        // Release: partner of the Acquire in `is_closed`. (A publisher also fences.)
         self.state.store(CLOSED, Ordering::Release);
     }
 
@@ -157,13 +143,11 @@ impl What {
         self.state.load(Ordering::Acquire) == CLOSED
     }
 
-    /// Returns the provider whose messages are sent.
     pub(super) fn provider(&self) -> ProviderId {
         ProviderId(self.provider.load(Ordering::Relaxed))
     }
 
-    /// Returns the object's facts, or what is wrong with it. `has_maker` is `true` if its creator
-    /// lives.
+    /// Returns the object's facts, or what is wrong with it. `has_maker`: its creator lives.
     fn read(&self, has_maker: bool, object: impl Fn() -> String) -> Result<Facts, ChannelError> {
         let bad = |reason| Err(ChannelError::NotAChannel { object: object(), reason });
         match self.state.load(Ordering::Acquire) {
@@ -176,7 +160,6 @@ impl What {
         self.facts(object)
     }
 
-    /// Returns the object's facts, whatever its state.
     pub(super) fn facts(&self, object: impl Fn() -> String) -> Result<Facts, ChannelError> {
         let bad = |reason| Err(ChannelError::NotAChannel { object: object(), reason });
         if self.magic.load(Ordering::Relaxed) != CHANNEL_MAGIC {
@@ -222,7 +205,7 @@ pub(crate) mod format {
     }
 }
 
-/// The first page of a pair or a branch. Atomics only: the other process may write at any time.
+/// The first page of a pair or a branch. Atomics only.
 #[repr(C)]
 pub(super) struct Header {
     pub(super) what: Line<What>,
@@ -235,7 +218,90 @@ pub(super) struct Header {
 #[cfg(not(all(test, loom)))]
 const _: () = assert!(size_of::<Header>() == 256);
 
-/// Converts an object's error to the channel's error.
+/// The first page of a publisher's object. Atomics only. For the steps see `object`.
+#[repr(C)]
+pub(super) struct MeetingHeader {
+    what: Line<What>,
+    arrivals: Line<Futex>,
+    seats: [SeatWords; MAX_SEATS],
+}
+
+#[repr(C)]
+struct SeatWords {
+    refused: sync::AtomicU32,
+    branch: sync::AtomicU64,
+}
+
+#[cfg(not(all(test, loom)))]
+const _: () = assert!(size_of::<MeetingHeader>() <= PAGE && size_of::<SeatWords>() == 16);
+
+impl MeetingHeader {
+    /// For the models.
+    #[cfg(all(test, loom))]
+    pub(super) fn open() -> Self {
+        let seat = |_| SeatWords { refused: sync::AtomicU32::new(0), branch: sync::AtomicU64::new(0) };
+        let (what, arrivals) = (Line(What::finished()), Line(Futex::new(0)));
+        Self { what, arrivals, seats: std::array::from_fn(seat) }
+    }
+
+    pub(super) fn start(&self, facts: &Facts) {
+        self.what.0.describe(facts);
+        self.what.0.finish();
+    }
+
+    /// The number of receivers that have joined so far (P1).
+    #[inline]
+    pub(super) fn arrivals(&self) -> u32 {
+        // SeqCst: partner of R4.
+        self.arrivals.0.load(Ordering::SeqCst)
+    }
+
+    /// The branch last announced at a seat (P2); 0 if none was.
+    pub(super) fn branch(&self, at: usize) -> u64 {
+        // Acquire: partner of the Release in R3.
+        self.seats[at].branch.load(Ordering::Acquire)
+    }
+
+    /// Announces a branch (R3, R4). Returns `false` if the publisher has closed the channel (R5).
+    pub(super) fn announce(&self, at: usize, branch: u64) -> bool {
+        self.seats[at].refused.store(0, Ordering::Relaxed);
+        self.seats[at].branch.store(branch, Ordering::Release); // R3
+        self.arrivals.0.fetch_add(1, Ordering::SeqCst); // R4, partner of P1
+        fence_after_rmw(); // partner: the fence in `close`
+        self.arrivals.0.wake();
+        !self.what.0.is_closed()
+    }
+
+    /// Sleeps until a receiver joins beyond the `known` ones.
+    pub(super) fn wait_for_another(&self, known: u32, deadline: Option<Deadline>) {
+        self.arrivals.0.sleep_while(known, deadline);
+    }
+
+    /// Lets no further receiver join (C1).
+    pub(super) fn close(&self) {
+        self.what.0.close();
+        fence(Ordering::SeqCst); // partner: the fence in `announce`
+    }
+
+    /// Records why the receiver cannot be connected now (P3'). Returns `true` unless the receiver
+    /// has yet to read the previous reason.
+    pub(super) fn refuse(&self, at: usize, errno: i32) -> bool {
+        // Relaxed, here and in the two methods below: it says nothing about other memory.
+        self.seats[at].refused.swap(errno as u32, Ordering::Relaxed) == 0
+    }
+
+    /// Returns why the last try to connect the receiver failed.
+    #[inline]
+    pub(super) fn refusal(&self, at: usize) -> Option<i32> {
+        Some(self.seats[at].refused.load(Ordering::Relaxed) as i32).filter(|&errno| errno != 0)
+    }
+
+    /// Clears the refusal, once the receiver has read it.
+    pub(super) fn forget_refusal(&self, at: usize) {
+        self.seats[at].refused.store(0, Ordering::Relaxed);
+    }
+}
+
 pub(super) fn not_a_channel(error: ObjectError) -> ChannelError {
     match error {
         ObjectError::Unusable { object, reason } => ChannelError::NotAChannel { object, reason },
@@ -244,7 +310,6 @@ pub(super) fn not_a_channel(error: ObjectError) -> ChannelError {
     }
 }
 
-/// Returns the name of a channel's object.
 pub(super) fn name(names: &Namespace, channel: &str) -> Result<Name, ChannelError> {
     if is_part(channel) {
         return Ok(names.name(&format!("{channel}.channel")));
@@ -252,19 +317,17 @@ pub(super) fn name(names: &Namespace, channel: &str) -> Result<Name, ChannelErro
     Err(ChannelError::Name { name: channel.to_owned(), max: MAX_PART })
 }
 
-/// Returns the name of a branch of a channel.
 pub(super) fn branch_name(names: &Namespace, channel: &str, id: u64) -> Name {
     names.name(&format!("{channel}.{id:016x}.branch"))
 }
 
-/// Returns the size in bytes of an object with `slots` slots (including the extra one) and `loans`
-/// loans.
+/// Returns the size of an object in bytes. `slots` includes the extra one.
 pub(super) fn size(slots: usize, loans: usize) -> usize {
-    lent_offset(slots, loans) + words(loans)
+    loan_words_offset(slots, loans) + words(loans)
 }
 
-/// Returns the offset of the words of the loans. The two sides never write the same line.
-fn lent_offset(slots: usize, loans: usize) -> usize {
+/// The two sides never write the same line.
+fn loan_words_offset(slots: usize, loans: usize) -> usize {
     returns_offset(slots) + words(loans)
 }
 
@@ -272,7 +335,7 @@ fn returns_offset(slots: usize) -> usize {
     PAGE + slots * size_of::<Slot>()
 }
 
-/// Returns the size of one word for each loan, in bytes, rounded up to whole lines.
+/// One word for each loan, in bytes, rounded up to whole lines.
 fn words(loans: usize) -> usize {
     (loans * size_of::<AtomicU64>()).next_multiple_of(size_of::<Slot>())
 }
@@ -281,7 +344,6 @@ fn words(loans: usize) -> usize {
 pub(super) struct Found {
     pub(super) facts: Facts,
     pub(super) mapping: Mapping,
-    /// For queries of its locks, and to take one.
     pub(super) locks: LockFile,
 }
 
@@ -290,13 +352,12 @@ impl Found {
     /// full /dev/shm.
     pub(super) fn has_all_its_memory(&self, name: &Name) -> Result<bool, OsError> {
         let needed = size(self.facts.slots, self.facts.loans) as u64;
-        // A block has 512 bytes here, whatever the file system's block size.
+        // A block has 512 bytes here, independent of the file system.
         let metadata = self.locks.file().metadata().map_err(|error| name.error("fstat", 0, error))?;
         Ok(metadata.blocks() * 512 >= needed)
     }
 }
 
-/// Opens an object, which must belong to user `uid`.
 pub(super) fn open(name: &Name, uid: u32) -> Result<Found, ChannelError> {
     let object = || name.path();
     let missing = |error: ObjectError| match error {
@@ -311,7 +372,7 @@ pub(super) fn open(name: &Name, uid: u32) -> Result<Found, ChannelError> {
     })?;
     let bad = |reason| Err(ChannelError::NotAChannel { object: object(), reason });
     let has_maker = locks.is_locked(OWNER_BYTE);
-    // The creator sets the length together with the memory, after it has taken the lock.
+    // The creator sets the length after it has taken the lock.
     if foreign.len < PAGE {
         return if has_maker || foreign.len == 0 {
             Err(ChannelError::Unfinished { object: object() })
@@ -319,7 +380,7 @@ pub(super) fn open(name: &Name, uid: u32) -> Result<Found, ChannelError> {
             bad("it is too small for a header")
         };
     }
-    // An object longer than any valid one is not mapped: the address space is limited.
+    // Longer than any valid one: the address space is limited.
     if foreign.len > size(MAX_SLOTS + EXTRA_SLOTS, MAX_LOANS).next_multiple_of(page_size()) {
         return bad(WRONG_SIZE);
     }
@@ -332,30 +393,27 @@ pub(super) fn open(name: &Name, uid: u32) -> Result<Found, ChannelError> {
     Ok(Found { facts, mapping, locks })
 }
 
-/// The mapped object of a pair or a branch. Both ends hold it, as do the lender and every message
-/// that is still being read.
+/// The mapped object of a pair or a branch. Both ends hold it, the lender, and every message being
+/// read.
 pub(super) struct Shared {
     mapping: Mapping,
     slots: usize,
     loans: usize,
-    /// The offset of the words of the loans.
-    lent_at: usize,
-    /// See [`has_had_receiver`](Self::has_had_receiver). Private to this process, unlike the bell.
+    loan_words_at: usize,
+    /// Private to this process, unlike the bell.
     had_receiver: AtomicBool,
 }
 
 impl Shared {
-    /// Faults in the whole object, so that no message of the first round faults. If the kernel
-    /// cannot, they fault.
+    /// Faults in the whole object if the kernel can, so that no message of the first round faults.
     ///
-    /// The mapping is at least as long as [`size`] says, begins on a page, and is a pair or a
-    /// branch.
+    /// The mapping is of a pair or a branch, begins on a page and is as long as [`size`] says.
     pub(super) fn new(mapping: Mapping, facts: &Facts) -> Self {
         let _ = mapping.prefault(0..size(facts.slots, facts.loans));
         let Facts { slots, loans, .. } = *facts;
         // A branch is created by its receiver.
         let had_receiver = AtomicBool::new(facts.kind == Kind::Branch);
-        Self { mapping, slots, loans, lent_at: lent_offset(slots, loans), had_receiver }
+        Self { mapping, slots, loans, loan_words_at: loan_words_offset(slots, loans), had_receiver }
     }
 
     pub(super) fn header(&self) -> &Header {
@@ -364,12 +422,10 @@ impl Shared {
         unsafe { self.mapping.base().cast::<Header>().as_ref() }
     }
 
-    /// Returns the number of messages that fit, not counting the extra slot.
     pub(super) fn capacity(&self) -> usize {
         self.slots - EXTRA_SLOTS
     }
 
-    /// Returns the maximum number of buffers that the receiver may hold.
     pub(super) fn loans(&self) -> usize {
         self.loans
     }
@@ -394,40 +450,38 @@ impl Shared {
         unsafe { self.part(PAGE, self.slots) }
     }
 
-    /// Returns the words of the returns.
     #[inline]
-    pub(super) fn returns(&self) -> &[crate::sync::AtomicU64] {
+    pub(super) fn returns(&self) -> &[sync::AtomicU64] {
         // SAFETY: the words follow the slots, and a slot is a multiple of a word.
         unsafe { self.part(returns_offset(self.slots), self.loans) }
     }
 
-    /// Returns a word for each loan: see [`lent`](super::lent).
+    /// A word for each loan; see [`outside`](super::outside).
     #[inline]
-    pub(super) fn lent(&self) -> &[AtomicU64] {
+    pub(super) fn loan_words(&self) -> &[AtomicU64] {
         // SAFETY: the words follow the returns and begin with a line.
-        unsafe { self.part(self.lent_at, self.loans) }
+        unsafe { self.part(self.loan_words_at, self.loans) }
     }
 
-    /// Returns the number of returns that the sender has read.
     #[inline]
     pub(super) fn returns_read(&self) -> &AtomicU64 {
         &self.header().returns_read.0
     }
 
-    /// Returns the bell that the sender rings.
+    /// The bell that the sender rings.
     #[inline]
     pub(super) fn to_receiver(&self) -> &Bell {
         &self.header().to_receiver.0
     }
 
-    /// Returns the bell that the receiver rings.
+    /// The bell that the receiver rings.
     #[inline]
     pub(super) fn to_sender(&self) -> &Bell {
         &self.header().to_sender.0
     }
 
-    /// Returns `true` if this process has seen the receiver of the channel, even if it has left or its
-    /// bell was damaged since. For the sender, which looks with each message.
+    /// For the sender, with each message: whether this process has seen the receiver, even if it
+    /// has left or its bell was damaged since.
     #[inline]
     pub(super) fn has_had_receiver(&self) -> bool {
         // Relaxed: it says nothing about other memory.
@@ -441,5 +495,51 @@ impl Shared {
             self.had_receiver.store(true, Ordering::Relaxed);
         }
         is_new
+    }
+}
+
+/// A bell and the mapping that it lies in.
+#[derive(Clone)]
+pub(super) struct MappedBell {
+    shared: Arc<Shared>,
+    bell: fn(&Shared) -> &Bell,
+    fork_epoch: u64,
+}
+
+impl MappedBell {
+    pub(super) fn new(shared: &Arc<Shared>, bell: fn(&Shared) -> &Bell) -> Self {
+        Self { shared: shared.clone(), bell, fork_epoch: fork::epoch() }
+    }
+
+    pub(super) fn bell(&self) -> &Bell {
+        (self.bell)(&self.shared)
+    }
+
+    /// Returns `false` in a forked child.
+    pub(super) fn is_ours(&self) -> bool {
+        self.fork_epoch == fork::epoch()
+    }
+}
+
+/// A publisher's object, mapped.
+pub(super) struct MappedMeeting(Mapping);
+
+impl MappedMeeting {
+    pub(super) fn new(mapping: Mapping) -> Self {
+        assert!(mapping.len() >= size_of::<MeetingHeader>());
+        Self(mapping)
+    }
+
+    #[inline]
+    pub(super) fn header(&self) -> &MeetingHeader {
+        // SAFETY: the mapping is page-aligned, long enough (`new`) and lives as long as `self`; all
+        // processes access the header by atomics of the same width.
+        unsafe { self.0.base().cast::<MeetingHeader>().as_ref() }
+    }
+
+    /// Wakes the publisher, in this process, if it sleeps until a receiver joins.
+    pub(super) fn rouse(&self) {
+        self.header().arrivals.0.fetch_add(1, Ordering::SeqCst);
+        self.header().arrivals.0.wake();
     }
 }

@@ -1,83 +1,45 @@
 //! The lender: the sender's side of the buffers on loan to one receiver.
 //!
 //! A *loan* is a buffer that was sent. The lender keeps the buffer's handle, so the chunk stays in
-//! use, and gives it a number, which travels with the message. When the receiver returns the number
-//! (see `returns`), the lender drops the handle. There is no record, no lease and no peer: a
-//! message touches the lines of its slot, the lines that the receiver reads, and its share of a
-//! line of returns.
+//! use, under a number, which travels with the message. When the receiver returns the number (see
+//! `ring`), the lender drops the handle. A buffer may be on loan to several receivers, each with
+//! its own handle, number and lender.
 //!
-//! # States of a loan
+//! | loan | its cell in [`Loans`] | its number | until |
+//! |---|---|---|---|
+//! | free | null | in the sender's list, or in the lender's | the sender's [`Loans::put`] |
+//! | out | a handle | in its slot, or at the receiver | [`Taking::take`], under the lock: the receiver has returned it or died, or it was not sent |
 //!
-//! | state | held by | ended by |
-//! |---|---|---|
-//! | free | no one; its number is in one of two lists, the sender's own or the lender's | [`Lender::put`]: the handle goes into its cell, then the message into its slot |
-//! | out | its slot, or the receiver | the receiver's return; the sender, if it could not be sent; the receiver's death |
+//! So each number is in at most one list, even if a receiver returns garbage, and neither list is
+//! ever searched. The sender reuses the number returned last, which uses the fewest cache lines. It
+//! takes the lock before a message only if its own list is empty.
 //!
-//! The handles that are out are in [`Loans`], each in the cell of its number.
-//!
-//! | value of a cell | written by | its number |
-//! |---|---|---|
-//! | null | the holder of the lock: [`Taking::take`] | in the lender's list, then in the sender's ([`Taking::hand_over`]); at first, in the sender's |
-//! | a handle | the sender: [`Loans::put`], a plain store | out |
-//!
-//! So each number is in at most one list, whatever a receiver returns. The sender reuses the number
-//! returned last, which uses the fewest numbers and cache lines. Before a message it needs the lock
-//! only if its own list is empty, and neither list is ever searched.
-//!
-//! # Orderings
-//!
-//! | writer | reader | what becomes visible |
-//! |---|---|---|
-//! | [`Loans::put`]: Release | [`Taking::take`], [`Taking::all`]: Acquire | the chunk that the handle refers to |
-//! | [`Taking::take`], under the lock | [`Taking::hand_over`], under the lock | the empty cell and its note, before the sender fills it |
-//! | [`Lender::close`]: Release | [`Lender::is_over`]: Acquire | everything that was put in |
-//!
-//! A returned number was put in before: the message travelled to the receiver and its return back,
-//! each with a Release and an Acquire. The first row is for a number that a hostile receiver
-//! invents: it may name a handle that was only just put in, and `take` takes that.
+//! Until a message is in its slot, the sender makes no read-modify-write, which would wait until
+//! its core owns the lines of the buffer just written. Without one, those lines, the slot's and the
+//! cell's are fetched at the same time.
 //!
 //! # When returns are collected
 //!
-//! * By the sender, right after a message is sent and its receiver woken: off the receiver's path,
-//!   and in time for the next buffer to be the one returned last, which is still in the cache. It
-//!   reads a few returns at a time, and fetches the first and last lines of the buffers for
-//!   writing, so that filling one next does not wait for the reader's core to release them.
-//! * By the sender, when no number is free. When it finds that the receiver is closed or dead, it
-//!   takes back everything.
+//! * By the sender, after a message is sent and its receiver woken, if the lock is free: in time
+//!   for the next buffer to be the one returned last, which is still in the cache. It reads a few
+//!   returns, and fetches the first and last lines of the buffers for writing.
+//! * By the sender, when no number is free.
 //! * By the pool, when a class has no idle chunk, and has three chunks already or the arenas cannot
 //!   grow; when it trims or reclaims; when it gets another lender; and when it is asked whether a
 //!   buffer is on loan.
 //!
-//! Until a message is in its slot, the sender makes no read-modify-write. That would wait until its
-//! core owns the lines of the buffer just written; without one, those lines, the slot's and the
-//! cell's are fetched at the same time. Collecting takes a lock; after a message, the sender
-//! collects only if the lock is free.
-//!
 //! # When an end closes or dies
 //!
-//! | event | effect on outstanding loans |
-//! |---|---|
-//! | the receiver is dropped | it returns what it has not received, and later each received message as that is dropped |
-//! | the receiver's process dies | all are reclaimed, once the receiver's lock is free: then no thread of that process can read any more. The bell may ring before that |
-//! | the sender is dropped | the pool goes on asking this lender; a receiver that has not opened the channel yet no longer can |
-//! | provider and sender are dropped | the chunks are given up, but not their bytes: the receiver keeps those until it drops the messages |
-//! | the sender's process dies | the receiver reads on, and receives what was sent; see `sweep` for the names |
-//!
-//! # Several channels, several receivers
-//!
-//! A buffer may be on loan to several channels: each has its own handle and its own number. The
-//! same holds for the receivers of a publisher, each with its own ring of returns and its own
-//! lender, so they share nothing that has to be counted.
-//!
-//! # Hostile receivers
-//!
-//! A receiver that returns a buffer while it still reads it may find another message there. One
-//! that returns nothing keeps its loans until it dies. Numbers are looked up in this channel's
-//! cells, so no receiver reaches the loans of another channel.
+//! A closing receiver returns what it has not received, and later each received message as that is
+//! dropped. A dead receiver's loans are all reclaimed, by the sender or the pool, once its lock is
+//! free: no thread of it can read any more. When the sender is dropped, the pool goes on asking
+//! this lender. When both are dropped, the chunks are given up, but not their bytes, which the
+//! receiver keeps until it drops the messages.
 
 use super::layout::Shared;
 use super::object::Object;
-use super::{lent, note_look, returns};
+use super::outside;
+use super::ring::{self, note_look};
 use crate::os::fork;
 use crate::os::locks::LockFile;
 use crate::owner::buf::ShmBuf;
@@ -89,10 +51,9 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
 
-/// The most returns the sender reads after each message: more than one, so that it catches up.
+/// How many returns the sender reads after each message: enough to catch up.
 const PER_MESSAGE: usize = 4;
 
-/// The outstanding loans: a pointer for each number.
 pub(super) struct Loans<T> {
     cells: Box<[AtomicPtr<T>]>,
     /// How many pointers were put in. Only the sender writes it.
@@ -100,25 +61,21 @@ pub(super) struct Loans<T> {
     back: Mutex<Back>,
 }
 
-/// The bookkeeping of returned loans.
 struct Back {
-    /// How many returns were read.
     read: u64,
-    /// How many pointers were taken out.
     taken_out: u64,
-    /// The numbers freed since the sender last asked. Has capacity for all numbers.
+    /// The numbers freed since the sender last asked, with capacity for all.
     free: Vec<u32>,
 }
 
-/// A guard that allows its holder to take pointers out.
+/// The lock, whose holder may take pointers out.
 pub(super) struct Taking<'a, T> {
     loans: &'a Loans<T>,
     back: MutexGuard<'a, Back>,
 }
 
 impl<T> Loans<T> {
-    /// Creates `count` loans. Returns them with their numbers, for the sender to use, or `None` if
-    /// memory is short.
+    /// Creates `count` loans, with their numbers. Returns `None` if memory is short.
     pub(super) fn new(count: usize) -> Option<(Self, Vec<u32>)> {
         let (mut cells, mut free, mut numbers) = (Vec::new(), Vec::new(), Vec::new());
         cells.try_reserve_exact(count).ok()?;
@@ -130,14 +87,12 @@ impl<T> Loans<T> {
         Some((Self { cells: cells.into_boxed_slice(), put_in: AtomicU64::new(0), back }, numbers))
     }
 
-    /// Puts a pointer in under a free number. Only the sender calls this.
     #[inline]
     pub(super) fn put(&self, number: u32, value: NonNull<T>) {
         let Some(cell) = self.cells.get(number as usize) else { return };
-        // Release: partner of the Acquire in `take` and `all`.
+        // Release: the chunk; partner of the Acquire in `take` and `all`.
         cell.store(value.as_ptr(), Ordering::Release);
-        // Relaxed: only the sender writes it. `is_over`, which needs the exact count, checks first
-        // that the sender is closed.
+        // Relaxed: only the sender writes it, and `is_over` first checks that the sender is closed.
         self.put_in.store(self.put_in.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
@@ -152,55 +107,52 @@ impl<T> Loans<T> {
 }
 
 impl<T> Taking<'_, T> {
-    /// Calls `note` and takes out the pointer with this number, if there is one. The lock makes
-    /// this the only thread that empties cells, so no read-modify-write is needed.
+    /// Calls `note` and takes out the pointer with this number, if there is one.
     #[inline]
     pub(super) fn take(&mut self, number: u32, note: impl FnOnce(usize)) -> Option<NonNull<T>> {
         note_look();
         let cell = self.loans.cells.get(number as usize)?;
-        // Acquire: partner of the Release in `put`.
+        // Acquire: partner of the Release in `put`. Only matters if a hostile receiver invents the
+        // number: a genuine one has travelled to the receiver and back.
         let found = NonNull::new(cell.load(Ordering::Acquire))?;
         note(number as usize);
-        // Relaxed: the sender gets the number under the lock, and only then fills the cell.
+        // Relaxed: only the holder of the lock empties cells, and the sender gets the number under
+        // the lock before it fills the cell.
         cell.store(ptr::null_mut(), Ordering::Relaxed);
         self.back.taken_out = self.back.taken_out.wrapping_add(1);
         self.back.free.push(number);
         Some(found)
     }
 
-    /// Takes out the pointer that the next return names. Returns `None` if there is no return, and
-    /// `Some(None)` if a broken or hostile receiver named a number that is not out.
+    /// Takes out the pointer that the next return names. Returns `Some(None)` if none has that
+    /// number.
     #[inline]
     pub(super) fn take_returned(
         &mut self,
         returns: &[AtomicU64],
         note: impl FnOnce(usize),
     ) -> Option<Option<NonNull<T>>> {
-        let number = returns::read(returns, self.back.read)?;
+        let number = ring::returned(returns, self.back.read)?;
         let found = self.take(number, note);
         self.back.read = self.back.read.wrapping_add(1);
         Some(found)
     }
 
-    /// Takes all pointers out. Returns their number.
     pub(super) fn take_all(&mut self, note: impl Fn(usize), mut drop: impl FnMut(NonNull<T>)) -> usize {
         let numbers = 0..self.loans.cells.len() as u32;
         numbers.filter_map(|number| self.take(number, &note)).map(&mut drop).count()
     }
 
-    /// Returns how many pointers are in.
     pub(super) fn out(&self) -> u64 {
         // A pointer taken out for a hostile receiver may not be counted as put in yet.
         (self.loans.put_in.load(Ordering::Relaxed).wrapping_sub(self.back.taken_out) as i64).max(0) as u64
     }
 
-    /// Returns all pointers that are in.
     fn all(&self) -> impl Iterator<Item = NonNull<T>> + '_ {
         // Acquire: partner of the Release in `put`.
         self.loans.cells.iter().filter_map(|cell| NonNull::new(cell.load(Ordering::Acquire)))
     }
 
-    /// Moves the freed numbers to the sender's list.
     #[inline]
     pub(super) fn hand_over(&mut self, numbers: &mut Vec<u32>) {
         // One number as a rule, for which `append` would call `memcpy`.
@@ -208,28 +160,26 @@ impl<T> Taking<'_, T> {
     }
 }
 
-/// The sender's side of its loans. The pool asks it to collect returned ones.
 pub(super) struct Lender {
     shared: Arc<Shared>,
-    /// The sender's end of the locks, to query the receiver's.
+    /// To query the receiver's lock.
     locks: Arc<LockFile>,
     fork_epoch: u64,
-    /// The handles. One that is still out when this is dropped never returns to the pool.
+    /// One that is still out when this is dropped never returns to the pool.
     loans: Loans<Chunk>,
-    /// `true` once the sender is closed and lends nothing more.
+    /// `true` once the sender lends nothing more.
     is_closed: AtomicBool,
 }
 
 impl Lender {
-    /// Creates a lender. There are as many `loans` as the object says.
+    /// There are as many `loans` as the object says.
     pub(super) fn new(object: &Object, loans: Loans<Chunk>) -> Self {
         let (shared, locks) = (object.shared().clone(), object.locks().clone());
         Self { shared, locks, fork_epoch: fork::epoch(), loans, is_closed: AtomicBool::new(false) }
     }
 
     /// Locks the freed numbers that the sender does not have yet, collecting returns if there are
-    /// none. Returns `None` if there still are none. Only the sender fetches them, so those that it
-    /// finds remain.
+    /// none. Returns `None` if there still are none. Only the sender fetches them.
     fn free(&self) -> Option<Taking<'_, Chunk>> {
         let mut taking = self.loans.lock();
         if taking.back.free.is_empty() {
@@ -238,12 +188,10 @@ impl Lender {
         (!taking.back.free.is_empty()).then_some(taking)
     }
 
-    /// Returns `true` if there are numbers to [fetch](Self::fetch).
     pub(super) fn has_free(&self) -> bool {
         self.free().is_some()
     }
 
-    /// Moves the freed numbers to the sender's list, which is empty.
     #[cold]
     pub(super) fn fetch(&self, numbers: &mut Vec<u32>) {
         if let Some(mut taking) = self.free() {
@@ -255,12 +203,11 @@ impl Lender {
     /// this.
     #[inline]
     pub(super) fn put(&self, number: u32, ticket: u64, buffer: ShmBuf) {
-        lent::note(self.shared.lent(), number as usize, ticket, buffer.len());
+        outside::note(self.shared.loan_words(), number as usize, ticket, buffer.len());
         self.loans.put(number, buffer.into_chunk());
     }
 
-    /// If the lock is free, drops some returned buffers and moves the freed numbers to the sender's
-    /// list.
+    /// If the lock is free, collects some returns and moves the freed numbers to the sender's list.
     #[inline]
     pub(super) fn collect_some(&self, numbers: &mut Vec<u32>) {
         if let Some(mut taking) = self.loans.try_lock() {
@@ -275,18 +222,16 @@ impl Lender {
         self.loans.lock().take(number, |number| self.strike(number)).map(Self::handle)
     }
 
-    /// Returns how many buffers are out.
-    pub(super) fn lent(&self) -> usize {
+    pub(super) fn loaned(&self) -> usize {
         self.loans.lock().out() as usize
     }
 
-    /// Drops the buffers that the next returns name, at most one per step. Returns how many it
-    /// dropped.
+    /// Drops the buffers that the next returns name, at most one per step. Returns their number.
     #[inline]
     fn collect_few(&self, taking: &mut Taking<'_, Chunk>, steps: impl Iterator<Item = usize>) -> usize {
         let next = |_| {
             let found = taking.take_returned(self.shared.returns(), |number| self.strike(number))?;
-            // For observers in other processes, after the named handle was taken out.
+            // For observers; after the handle was taken out.
             self.shared.returns_read().store(taking.back.read, Ordering::Relaxed);
             Some(found.map(Self::handle).map(|buffer| {
                 // Another receiver may still read it.
@@ -298,12 +243,11 @@ impl Lender {
         steps.map_while(next).flatten().count()
     }
 
-    /// Returns as many steps as there can be genuine returns: a bound against invented ones.
+    /// A bound against invented returns.
     fn all(&self) -> std::ops::Range<usize> {
         0..self.shared.returns().len()
     }
 
-    /// Returns the handle of a pointer that was taken out.
     fn handle(chunk: NonNull<Chunk>) -> ShmBuf {
         // SAFETY: `put` put the handle in, and `Taking::take`, under the lock, took it out once.
         unsafe { ShmBuf::from_chunk(chunk) }
@@ -311,13 +255,12 @@ impl Lender {
 
     #[inline]
     fn strike(&self, number: usize) {
-        lent::strike(self.shared.lent(), number);
+        outside::strike(self.shared.loan_words(), number);
     }
 
-    /// Notes that the sender is closed.
     pub(super) fn close(&self) {
-        // Called after `Object::close`. Release: partner of the Acquire in `is_closed`, whose
-        // reader then finds that no receiver can join any more.
+        // After `Object::close`. Release: partner of the Acquire in `is_closed`, whose reader then
+        // finds that no receiver can join any more.
         self.is_closed.store(true, Ordering::Release);
     }
 
@@ -326,16 +269,16 @@ impl Lender {
         self.is_closed.load(Ordering::Acquire)
     }
 
-    /// Returns `true` if no receiver can be reading any more: its process is dead, it is closed and
-    /// its messages are dropped, or none has joined and none can.
+    /// Returns `true` if no receiver can be reading: its process is dead, it is closed and its
+    /// messages are dropped, or none has joined and none can.
     fn is_nobody_reading(&self) -> bool {
         let (bell, had_receiver) = (self.shared.to_sender(), self.shared.has_had_receiver());
         let is_unlocked = || !self.locks.is_locked(RECEIVER_BYTE);
         if had_receiver && is_unlocked() {
-            // Garbage may have made the bell of the dead receiver free for another one.
+            // Garbage may have made the dead receiver's bell free.
             bell.close();
         }
-        // The order matters: a receiver that joins now already holds the lock, or is refused.
+        // In this order: a receiver that joins now already holds the lock, or is refused.
         (had_receiver || self.is_closed() || bell.is_gone()) && is_unlocked()
     }
 }
@@ -353,14 +296,14 @@ impl Lends for Lender {
     }
 
     fn reclaim(&self) -> usize {
-        if self.lent() == 0 || !self.is_nobody_reading() {
+        if self.loaned() == 0 || !self.is_nobody_reading() {
             return 0;
         }
         self.loans.lock().take_all(|number| self.strike(number), |chunk| drop(Self::handle(chunk)))
     }
 
     fn is_over(&self) -> bool {
-        self.is_closed() && self.lent() == 0
+        self.is_closed() && self.loaned() == 0
     }
 }
 
@@ -374,7 +317,7 @@ impl Drop for Lender {
         }
         self.collect();
         self.reclaim();
-        // The notes stay, so observers in other processes still see these loans.
+        // The notes stay: observers still see these loans.
         self.loans.lock().take_all(|_| (), |chunk| Self::handle(chunk).give_up_to_reader());
     }
 }
@@ -382,7 +325,7 @@ impl Drop for Lender {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::super::layout::{self, Facts, MAX_SLOTS};
-    use super::super::tests::LOOKS;
+    use super::super::ring::tests::LOOKS;
     use super::*;
     use crate::channel::{OnFull, Publisher, Receiver};
     use crate::{Client, Provider};
@@ -390,7 +333,6 @@ mod tests {
 
     const LOANS: usize = 16;
 
-    /// Two channels of one provider, each with a lender and the sender's free numbers.
     struct Scene {
         channels: [(Lender, RefCell<Vec<u32>>); 2],
         provider: Provider,
@@ -413,7 +355,6 @@ mod tests {
             self.provider.alloc(64).unwrap().freeze()
         }
 
-        /// Lends one more buffer, without a message.
         fn lend(&self, (lender, numbers): &(Lender, RefCell<Vec<u32>>)) {
             let mut numbers = numbers.borrow_mut();
             if numbers.is_empty() {
@@ -424,8 +365,6 @@ mod tests {
         }
     }
 
-    /// A receiver that invents returns as fast as they are read cannot keep a thread of the
-    /// sender's process, or the lock, busy for ever.
     #[test]
     fn forged_returns_block_nothing() {
         let scene = Scene::new("made-up");
@@ -435,18 +374,17 @@ mod tests {
         let again = |&step: &usize| {
             assert!(step < LOANS, "there is no end");
             lender.put(0, 0, scene.buffer());
-            returns::give_back(words, step as u64, 0);
+            ring::give_back(words, step as u64, 0);
         };
         assert_eq!(lender.collect_few(&mut lender.loans.lock(), lender.all().inspect(again)), LOANS);
         assert_eq!(lender.loans.lock().back.read, LOANS as u64);
 
         // The only number out is that of the message just sent.
-        (LOANS..2 * LOANS).for_each(|ticket| returns::give_back(words, ticket as u64, LOANS as u32 + 1));
+        (LOANS..2 * LOANS).for_each(|ticket| ring::give_back(words, ticket as u64, LOANS as u32 + 1));
         scene.lend(channel);
         assert_eq!(lender.loans.lock().back.read, (LOANS + PER_MESSAGE) as u64, "a few returns for each message");
     }
 
-    /// A receiver can free neither another receiver's buffer, nor its own twice.
     #[test]
     fn forged_returns_free_only_loans() {
         let scene = Scene::new("not-its-own");
@@ -454,18 +392,17 @@ mod tests {
         (0..4).for_each(|_| scene.lend(channel));
         (0..LOANS).for_each(|_| scene.lend(elsewhere));
         let words = lender.shared.returns();
-        // Numbers that are out, repeated, numbers that are not, and the largest possible one.
+        // Out, repeated, not out, and the largest possible one.
         let made_up = [0, 0, 2, 2, 2, 4, 15, 16, 17, 1000, 0xff_ffff, 2];
-        made_up.iter().zip(0..).for_each(|(&number, ticket)| returns::give_back(words, ticket, number));
+        made_up.iter().zip(0..).for_each(|(&number, ticket)| ring::give_back(words, ticket, number));
         assert_eq!(lender.collect(), 2);
         numbers.borrow_mut().clear();
         lender.fetch(&mut numbers.borrow_mut());
         assert_eq!(*numbers.borrow(), [0, 2]);
-        assert_eq!((lender.lent(), other.lent()), (2, LOANS));
+        assert_eq!((lender.loaned(), other.loaned()), (2, LOANS));
         assert_eq!(scene.provider.stats().bytes_in_use, (2 + LOANS) * 64);
     }
 
-    /// The sender can use a loan that another thread collects while it asks for one.
     #[test]
     fn loan_collected_elsewhere_is_free() {
         let scene = Scene::new("elsewhere");
@@ -500,7 +437,6 @@ mod tests {
         (provider, publisher, receiver)
     }
 
-    /// A send visits only the loans returned since the last one, however many are out.
     #[test]
     fn send_searches_no_loans() {
         const LOANS: usize = 131_072;
@@ -529,8 +465,6 @@ mod tests {
         assert_eq!(LOOKS.get(), 0, "none is out");
     }
 
-    /// A send without a free loan searches only the messages sent since the last such send for one
-    /// to withdraw.
     #[test]
     fn send_searches_each_slot_once() {
         let (provider, mut publisher, mut receiver) = large("slots", OnFull::KeepLatest, 2);

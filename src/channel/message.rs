@@ -1,75 +1,23 @@
-//! The content of a slot: a descriptor of a buffer, or some bytes.
+//! The content of a slot: a descriptor of a buffer, or some bytes; see
+//! [`docs::format`](crate::docs::format).
 //!
-//! | word | of a buffer | of bytes |
-//! |---|---|---|
-//! | 0, bits 0 to 7 | 2 | 1 |
-//! | 0, bits 8 to 31 | the loan's number | the number of bytes |
-//! | 0, bits 32 to 63 | the number of messages not sent to this receiver since it joined | the same |
-//! | 1 | the segment's serial number | the bytes, then zeros, up to word 6 |
-//! | 2, 3 | offset and length in bytes | |
-//! | 4 | the check | |
-//! | 5, 6 | zero | |
+//! The check of a descriptor is a hash of its words and of the message's ticket. It keeps garbage,
+//! and leftovers of another message, from naming bytes that were never sent; it is no secret.
 //!
-//! The check is a hash of the buffer's other words and of the message's ticket. It keeps garbage,
-//! and leftovers of another message, from naming bytes that were never sent. It is not a secret: it
-//! guards against accidents.
-//!
-//! Messages not sent are counted from the start, modulo 2^32, and not from the previous message:
-//! that message may be withdrawn, and its count with it.
+//! Messages not sent are counted from the start, modulo 2^32: the previous message may be
+//! withdrawn, and a count since then with it.
 
 #![forbid(unsafe_code)]
 
-use super::borrower::{Loan, SentBuffer};
 use super::error::{RecvError, SendErrorKind};
 use super::ring::{Words, WORDS};
 use std::ops::Deref;
 
-/// The maximum number of bytes that a slot itself holds.
+/// The most bytes that a slot itself holds.
 pub const MAX_INLINE: usize = (WORDS - 1) * 8;
 
 const BYTES: u64 = 1;
 const BUFFER: u64 = 2;
-
-/// A received message. Dereferences to `&[u8]`, with the length that was sent.
-#[derive(Debug)]
-pub enum Message {
-    /// A buffer of the sender's provider, read in place. Aligned as described at [`Loan`].
-    Buffer(Loan),
-    /// Bytes copied out of the slot itself. Aligned to 8 bytes.
-    Bytes(Inline),
-}
-
-impl Message {
-    /// Returns the number of messages that the publisher sent between the previous message received
-    /// and this one: those that this receiver was too slow for (see [`OnFull`](super::OnFull)), and
-    /// those lost to an error. Wraps around above [`u32::MAX`].
-    #[inline]
-    pub fn missed(&self) -> u32 {
-        match self {
-            Self::Buffer(loan) => loan.missed(),
-            Self::Bytes(bytes) => bytes.missed(),
-        }
-    }
-}
-
-impl Deref for Message {
-    type Target = [u8];
-
-    #[inline]
-    fn deref(&self) -> &[u8] {
-        match self {
-            Self::Buffer(loan) => loan,
-            Self::Bytes(bytes) => bytes,
-        }
-    }
-}
-
-impl AsRef<[u8]> for Message {
-    #[inline]
-    fn as_ref(&self) -> &[u8] {
-        self
-    }
-}
 
 /// Up to [`MAX_INLINE`] bytes, copied out of their slot and aligned to 8 bytes. Dereferences to
 /// `&[u8]`, with the length that was sent.
@@ -82,7 +30,7 @@ pub struct Inline {
 }
 
 impl Inline {
-    /// See [`Message::missed`].
+    /// See [`Message::missed`](super::Message::missed).
     pub fn missed(&self) -> u32 {
         self.missed
     }
@@ -102,7 +50,7 @@ impl Deref for Inline {
 const NUMBERS: u64 = 0xff_ffff;
 const LEFT_OUT: u32 = 32;
 
-/// Sets the count of messages not sent in a message of bytes.
+/// Sets the count of messages not sent.
 #[inline]
 pub(super) fn after(words: &Words, left_out: u32) -> Words {
     let mut words = *words;
@@ -111,13 +59,12 @@ pub(super) fn after(words: &Words, left_out: u32) -> Words {
 }
 
 /// Returns how many messages the sender had for this receiver before this one, sent or not, modulo
-/// 2^32. `ticket` is the number of those sent.
+/// 2^32.
 #[inline]
 pub(super) fn place(ticket: u64, words: &Words) -> u32 {
     (ticket as u32).wrapping_add((words[0] >> LEFT_OUT) as u32)
 }
 
-/// Returns the loan number of a buffer.
 pub(super) fn loan(words: &Words) -> Option<u32> {
     (words[0] & 0xff == BUFFER).then_some((words[0] >> 8 & NUMBERS) as u32)
 }
@@ -128,14 +75,24 @@ pub(super) fn segment(words: &Words) -> Option<u64> {
     (words[0] & 0xff == BUFFER).then_some(words[1])
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SentBuffer {
+    pub(super) number: u32,
+    /// The segment's serial number, part of its name.
+    pub(super) segment: u64,
+    pub(super) offset: u64,
+    /// Length of the message in bytes.
+    pub(super) len: u64,
+}
+
 /// A message copied out of its slot, and checked.
 pub(super) enum Carried {
     Bytes(Inline),
     Buffer(SentBuffer),
 }
 
-/// Returns the check of a buffer sent with this ticket. The factor is the increment of SplitMix64,
-/// an odd number close to 2^64 divided by the golden ratio.
+/// The factor is the increment of SplitMix64, an odd number close to 2^64 divided by the golden
+/// ratio.
 #[inline]
 fn check(ticket: u64, [head, segment, offset, len]: [u64; 4]) -> u64 {
     let mix = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);

@@ -9,8 +9,7 @@
 //! buffer, or up to [`MAX_INLINE`] bytes. A [`Sender`] loses, duplicates or reorders nothing. With
 //! a [`Publisher`], a slow receiver loses what its [rule](OnFull) says, and the loss is
 //! [counted](Message::missed). A side that waits spins for a while and then sleeps until the other
-//! side wakes it; in steady state neither calls into the kernel. Each side sets how long it spins:
-//! [`SenderBuilder::spin`], [`PublisherBuilder::spin`], [`ReceiverBuilder::spin`].
+//! side wakes it, or an [`Interrupter`]; in steady state neither calls into the kernel.
 //!
 //! A sent buffer is *on loan*: the sender's process keeps its memory for the receiver, which reads
 //! it in place, for any length of time, in any thread and in any order. The memory returns to the
@@ -49,13 +48,11 @@
 //!
 //! # One to many
 //!
-//! Each receiver of a [`Publisher`] has its own ring, which it creates when it joins. A message
-//! takes one slot per receiver and its payload is never copied. A receiver delays the others only
-//! with [`OnFull::Wait`], and none maps another's ring.
-//!
-//! A receiver gets the messages sent after it joins, and optionally the last few sent before
-//! ([`PublisherBuilder::history`]). It is connected when the publisher next sends, or is asked for
-//! its receivers.
+//! Each receiver of a [`Publisher`] creates its own ring when it joins. A message takes one slot
+//! per receiver; its payload is never copied. A receiver delays the others only with
+//! [`OnFull::Wait`], and none maps another's ring. A receiver gets the messages sent after it
+//! joins, and optionally the last few before ([`PublisherBuilder::history`]). The publisher
+//! connects it when it next sends, or is asked for its receivers.
 //!
 //! # How many buffers it takes
 //!
@@ -77,29 +74,24 @@
 //! # When a side closes
 //!
 //! When the sender is dropped, the receiver still gets what was sent, and then
-//! [`RecvError::Disconnected`]. There are two exceptions: a buffer in a segment that the receiver
-//! has not mapped is lost once both sender *and* provider are dropped, and a channel that no
-//! receiver has opened is removed with its sender. To avoid both, call
-//! [`Sender::wait_until_received`] or [`Sender::wait_for_receiver`] first.
+//! [`RecvError::Disconnected`], with two exceptions: a buffer in a segment that the receiver has
+//! not mapped is lost once both sender *and* provider are dropped, and a channel that no receiver
+//! has opened is removed with its sender. [`Sender::wait_until_received`] and
+//! [`Sender::wait_for_receiver`] avoid both.
 //!
-//! When a receiver is dropped, the messages that it has not received are returned at once. Those
-//! that it has received are returned one by one as they are dropped, even after the sender is
-//! dropped. A message outlives the provider: its bytes stay readable until it is dropped.
+//! When a receiver is dropped, the messages that it has not received are returned at once, and each
+//! received one when it is dropped. A message outlives sender and provider: its bytes stay readable
+//! until it is dropped.
 //!
 //! # When a side dies
 //!
-//! The kernel rings the bell of the dead side (see `bell`). The other side gets
-//! [`SendErrorKind::Disconnected`] or [`RecvError::Disconnected`] at once, or after the core dump
-//! if there is one, and is woken if it sleeps. A receiver that a publisher has not connected yet
-//! learns of the publisher's death within a second. A receiver first gets the messages sent before
-//! the death, and a sweep keeps them as long as the receiver lives. The owner's pool reclaims the
-//! buffers of a dead receiver when it needs memory, once no thread of the dead process can still
-//! read them.
+//! The other side gets [`SendErrorKind::Disconnected`] or [`RecvError::Disconnected`] at once, or
+//! after the core dump if there is one; a receiver that its publisher has not connected yet, within
+//! a second. A receiver first gets the messages sent before the death.
 //!
 //! A [`Sender`]'s channel serves a single receiver: after `Disconnected`, create a new channel. A
-//! [`Publisher`] goes on: a receiver's seat is free again once the receiver and the last message
-//! that it received are dropped, or its process is dead. The next sender of the same name replaces
-//! the object of a killed one; sweeps remove it too.
+//! [`Publisher`] goes on: a receiver's seat is free again once its process is dead, or the receiver
+//! and the last message that it received are dropped.
 //!
 //! | killed | held | remains until |
 //! |---|---|---|
@@ -110,59 +102,29 @@
 //!
 //! Dropping the last receiver or message removes what the dead sender left. That takes as long as
 //! the system takes to free the memory, and up to 100 milliseconds more if the sender's process has
-//! not exited yet.
+//! not exited yet. Two ends in one process detect each other's drop, but not a death.
 //!
-//! A receiver has at most [loans](ReceiverBuilder::loans) buffers. It maps the provider's segments,
-//! 16 at most and those that they have replaced (never more than 32 plus those of messages being
-//! read, whatever a sender names), and keeps one descriptor open, or two with a publisher. A
-//! publisher maps the object of each of its receivers, keeps a descriptor open for it, and uses 16
-//! bytes of heap per loan. A receiver also maps the first page of the provider's control object,
-//! for the bell by which it reports returned memory.
+//! # Resources
 //!
-//! The first channel of a process starts a thread that sleeps until the process exits; the kernel
-//! rings the bells when that thread ends. Two ends in one process cannot detect each other's death,
-//! but they do detect each other's drop.
+//! A receiver maps the provider's segments, 16 at most and those that they have replaced (never
+//! more than 32 plus those of messages being read), and the first page of its control object. It
+//! keeps one descriptor open, or two with a publisher. A publisher maps the object of each of its
+//! receivers, keeps a descriptor open for it, and uses 16 bytes of heap per loan. The first channel
+//! of a process starts a thread, which sleeps until the process exits. For real-time priorities,
+//! see [lock freedom](crate::docs::design#lock-freedom).
 //!
 //! # Awaiting
 //!
-//! [`Receiver::recv_async`], [`Sender::send_async`] and [`Sender::send_bytes_async`], and the same
-//! methods of [`Publisher`], return futures for any executor; with the feature `stream`,
-//! [`Receiver`] is a `Stream`. They complete as the blocking calls do, with the same errors, and
-//! can be dropped at any time without loss. A task waits for several channels with its executor's
-//! `select!` or with [`Receiver::poll_recv`], a thread with [`wait_any`]:
+//! [`Receiver::recv_async`], [`Sender::send_async`] and [`Publisher::send_async`] return futures
+//! for any executor; with the feature `stream`, [`Receiver`] is a `Stream`. They complete as the
+//! blocking calls do, and can be dropped at any time without loss. A task waits for several
+//! channels with its executor's `select!` or with [`Receiver::poll_recv`], a thread with
+//! [`wait_any`].
 //!
-//! ```no_run
-//! # async fn run(mut frames: shm_pool::channel::Receiver, mut samples: shm_pool::channel::Receiver)
-//! # -> Result<(), Box<dyn std::error::Error>> {
-//! loop {
-//!     tokio::select! {
-//!         frame = frames.recv_async() => println!("a frame of {} bytes", frame?.len()),
-//!         sample = samples.recv_async() => println!("a sample of {} bytes", sample?.len()),
-//!     }
-//! }
-//! # }
-//! ```
-//!
-//! The first await of a process starts a helper thread, which sleeps in the kernel on the bells of
-//! all awaited ends and wakes their tasks. It exits with the last such end. There is one helper per
-//! 127 ends; before Linux 5.16, or where a filter forbids `futex_waitv`, one per end. A task does
-//! not spin. It is polled once a second even without a message, to check that the other side still
-//! exists, as a sleeping thread does.
-//!
-//! An end that a task awaited and a thread then waits for leaves the helper, so alternating between
-//! the two costs system calls. The helper unmaps a dropped end, a moment after the drop.
-//!
-//! # Interrupting
-//!
-//! [`Receiver::interrupter`], [`Sender::interrupter`] and [`Publisher::interrupter`] return a
-//! handle with which any thread can end a wait; see [`Interrupter`].
-//!
-//! # Waiting and priorities
-//!
-//! Buffers return through the pool's queues (`crossbeam_queue::ArrayQueue`), which spin without
-//! yielding while another thread is in the middle of an operation on the same slot. If a thread of
-//! ordinary priority is preempted there, a real-time thread on the same core that returns a buffer
-//! of the same class spins until the first one runs again.
+//! A helper thread sleeps in the kernel for all awaited ends of the process and wakes their tasks.
+//! It starts with the first await and exits with the last such end. There is one helper per 127
+//! ends; before Linux 5.16, or where a filter forbids `futex_waitv`, one per end. A task does not
+//! spin. Alternating between awaiting an end and waiting for it in a thread costs system calls.
 
 #[cfg(all(test, loom))]
 #[path = "../models/awaiting.rs"]
@@ -170,33 +132,24 @@ mod awaiting_models;
 mod bell;
 mod borrower;
 mod branch;
-mod counted;
-mod end;
 mod error;
 #[cfg(all(test, loom))]
 #[path = "../models/fan_out.rs"]
 mod fan_out_models;
-mod futures;
 mod helper;
-mod interrupt;
 mod layout;
 mod lender;
-pub(crate) mod lent;
-mod meeting;
 mod message;
 #[cfg(all(test, loom))]
 #[path = "../models/loans.rs"]
 mod models;
 mod object;
-mod opening;
-mod outlet;
 pub(crate) mod outside;
 mod publisher;
 mod receiver;
-mod returns;
 mod ring;
-mod rules;
 mod sender;
+mod sleeper;
 mod wait_any;
 #[cfg(all(test, loom))]
 #[path = "../models/withdrawal.rs"]
@@ -207,72 +160,10 @@ pub(crate) use layout::format;
 
 pub use borrower::Loan;
 pub use error::{ChannelError, RecvError, SendError, SendErrorKind, WaitAnyError};
-pub use futures::RecvFuture;
-pub use interrupt::Interrupter;
-pub use message::{Inline, Message, MAX_INLINE};
-pub use opening::ReceiverBuilder;
-pub use outlet::ReceiverState;
-pub use publisher::{Publisher, PublisherBuilder};
-pub use receiver::Receiver;
-pub use rules::OnFull;
+pub use message::{Inline, MAX_INLINE};
+pub use publisher::{Publisher, PublisherBuilder, ReceiverState};
+pub use receiver::{Message, Receiver, ReceiverBuilder, RecvFuture};
+pub use ring::OnFull;
 pub use sender::{Sender, SenderBuilder};
+pub use sleeper::Interrupter;
 pub use wait_any::wait_any;
-
-use crate::os::deadline::Deadline;
-use bell::{Bell, Look, Woken};
-use std::time::{Duration, Instant};
-
-const DEFAULT_SLOTS: usize = 256;
-const DEFAULT_LOANS: usize = 2048;
-const DEFAULT_SPIN: Duration = Duration::from_micros(20);
-
-/// The number of checks between two readings of the clock.
-const LOOKS: usize = 64;
-
-/// Counts, for tests, one visit to a slot or a loan.
-#[inline(always)]
-fn note_look() {
-    #[cfg(all(test, not(loom)))]
-    tests::LOOKS.set(tests::LOOKS.get() + 1);
-}
-
-/// Blocks until `is_ready` returns `true`: spins for at most `budget`, then sleeps.
-fn spin(
-    budget: Duration,
-    bell: &Bell,
-    deadline: Option<Deadline>,
-    look: &mut Look,
-    mut is_ready: impl FnMut() -> bool,
-    is_there: impl Fn() -> bool,
-) -> Woken {
-    if budget.is_zero() {
-        return bell.wait(deadline, look, is_ready, is_there);
-    }
-    let mut start = None;
-    loop {
-        for _ in 0..LOOKS {
-            if is_ready() {
-                return Woken::Ready;
-            }
-            std::hint::spin_loop();
-        }
-        bell.look_for_ringer(look, &is_there);
-        // What the ringer made ready before it left still counts.
-        if bell.is_gone() {
-            return if is_ready() { Woken::Ready } else { Woken::Gone };
-        }
-        let is_over = start.get_or_insert_with(Instant::now).elapsed() >= budget;
-        // Past the deadline this does not sleep, but may still check that the ringer exists.
-        if is_over || deadline.is_some_and(Deadline::has_passed) {
-            return bell.wait(deadline, look, is_ready, is_there);
-        }
-    }
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    thread_local! {
-        /// How many slots and loans this thread has visited.
-        pub(super) static LOOKS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
-    }
-}

@@ -1,22 +1,64 @@
-//! One side's end of a channel's object.
+//! The two ends of a channel's objects: creating, joining and leaving them.
 //!
-//! A pair's sender creates the object, and its receiver joins. A branch's receiver creates it, and
-//! the publisher opens it (see `meeting`).
+//! A pair's sender creates the object, and its receiver joins; a branch's receiver creates it, and
+//! the publisher opens it. A name is reused when a sender exits and its successor starts. So a dead
+//! sender's object is removed only under its lock (see `remove_dead`), and a sender removes its own
+//! name before it releases the lock.
 //!
-//! A name is reused when a sender exits and its successor starts. So a dead sender's object is
-//! removed only under its lock (see `remove_dead`), and a sender removes its own name before it
-//! releases the lock.
+//! # A publisher's seats
+//!
+//! A publisher's object has a *seat* for each possible receiver, which locks its byte. A seat is
+//! free, announced (R3), connected (P4), or read: a closed receiver keeps it, and the publisher the
+//! loans, a descriptor and two mappings, until the last message that it received is dropped. So the
+//! seats bound what all receivers together cost the publisher. Each new receiver has a new branch,
+//! so nothing of a previous one needs cleaning up.
+//!
+//! # A receiver joins
+//!
+//! | step | receiver | what is left if it dies here |
+//! |---|---|---|
+//! | R1 | lock the byte of a free seat; remove the branch last announced there, if its receiver was killed | nothing |
+//! | R2 | create the branch: its locks, its bell, an empty ring | a branch without locks: for a sweep |
+//! | R3 | write the branch's id at the seat: Release | the same; the publisher opens it once, and finds it dead |
+//! | R4 | increment the count: SeqCst; full fence; wake | the same |
+//! | R5 | if the channel is closed or the publisher's lock is free, undo it all | the same |
+//!
+//! | step | publisher, before it sends or when asked for its receivers | what its receiver learns if the publisher dies here |
+//! |---|---|---|
+//! | P1 | check whether the count has changed: one load in each call | `Disconnected`, by a check, within a second |
+//! | P2 | read the ids of all seats: Acquire, partner of R3 | the same |
+//! | P3 | open each branch not seen before | the same |
+//! | P3' | or, if the system refuses, write the error number to the seat, note how many messages were sent, and try again later | [`NotConnected`](super::RecvError::NotConnected), within a second; then the same |
+//! | P4 | hold the branch's bell, once: the receiver is connected | `Disconnected`, at once: the kernel rings |
+//! | P5 | send it the history, and ring | the same, after what was sent |
+//!
+//! P4 and P5 are W1 to W5 of `bell` for the first message. Before P4 the receiver checks the
+//! publisher's lock before it sleeps, then once a second. A message whose `send` begins after
+//! `open` has returned finds the count changed. If all seats seem taken at P3, the publisher drops
+//! the branches of receivers that have left by then. So the receiver gets that message.
+//!
+//! # The publisher closes
+//!
+//! | step | publisher | an unconnected receiver, if the publisher dies here |
+//! |---|---|---|
+//! | C1 | store that it is closed; full fence | `Disconnected`, by a check, within a second |
+//! | C2 | close each connected branch: its bell says that the publisher has left | the same |
+//! | C3 | open each announced branch not seen before, and close it too | the same; at once if its branch was closed |
+//! | C4 | release the lock | |
+//!
+//! One of the fences of R4 and C1 comes first, so either R5 finds the channel closed, or C3 finds
+//! the receiver's id. If C3 cannot open a branch, its receiver finds the lock free.
 
 use super::bell::Bell;
 use super::error::ChannelError;
-use super::layout::{not_a_channel, size, Facts, Found, Kind, Shared};
-use super::meeting::Seat;
+use super::layout::{not_a_channel, size, Facts, Found, Kind, MappedMeeting, MeetingHeader, Shared, MAX_SEATS};
+use super::ring::OnFull;
 use crate::os::fork;
 use crate::os::locks::{LockFile, LOCK};
 use crate::os::mapping::Mapping;
 use crate::os::name::{Link, Name};
-use crate::os::posix::{effective_uid, round_to_pages};
-use crate::os::robust_list::{self, Failed, Listed, MAX_BELLS};
+use crate::os::posix::{effective_uid, round_to_pages, PAGE};
+use crate::os::robust_list::{self, Failed, Listed, Places, MAX_BELLS};
 use crate::os::segment::Locked;
 use crate::protocol::control::{CHANNEL_MAGIC, OWNER_BYTE, RECEIVER_BYTE};
 use crate::protocol::dead::{remove_dead, Removal};
@@ -26,30 +68,28 @@ use std::ptr::{addr_of, NonNull};
 use std::sync::Arc;
 use std::thread;
 
-/// The number of tries if a sweep takes the object during creation, or another process holds
-/// the lock of a dead sender.
+/// How often to try, while a sweep takes the new object, or another process has the lock of a dead
+/// sender.
 const TRIES: usize = 16;
 
-/// One side's end of a pair or a branch. On drop it releases its entry for the bell; the creator's
-/// end also removes the name.
+/// One side's end of a pair or a branch. On drop it releases the bell; the creator's end also
+/// removes the name.
 pub(super) struct Object {
-    /// Dropped before the mapping, next to which the entry lies.
+    /// Dropped before the mapping, which its entry precedes.
     listed: Option<Listed>,
     shared: Arc<Shared>,
-    /// Of a branch: its receiver's seat.
     seat: Option<Seat>,
     fork_epoch: u64,
-    /// The creator's name, removed before its lock is released.
+    /// The creator's, removed before its lock is released.
     _link: Option<Link>,
     locks: Arc<LockFile>,
 }
 
-/// A new object, mapped behind a private page of this process, with its name and the creator's
-/// lock.
-pub(super) type Made = (Mapping, Link, LockFile);
+/// A new object, mapped behind a private page of this process, its name and the creator's lock.
+type Made = (Mapping, Link, LockFile);
 
 /// Creates an object of at least `len` bytes, replacing one that a dead sender has left.
-pub(super) fn make(name: &Name, len: usize, mode: u32) -> Result<Made, ChannelError> {
+fn make(name: &Name, len: usize, mode: u32) -> Result<Made, ChannelError> {
     let len = round_to_pages(len).unwrap_or(usize::MAX);
     for _ in 0..TRIES {
         match sweep::create_locked(name.clone(), len, mode, OWNER_BYTE, Mapping::behind_own_page) {
@@ -64,10 +104,10 @@ pub(super) fn make(name: &Name, len: usize, mode: u32) -> Result<Made, ChannelEr
             Err(error) if error.errno() != Some(libc::EEXIST) => return Err(error.into()),
             Err(_) => {}
         }
-        // A dead sender's object gives way to the next sender of its name.
+        // A dead sender's object gives way to its successor.
         match remove_dead(name, effective_uid(), CHANNEL_MAGIC, false).map_err(not_a_channel)? {
             Removal::Removed { .. } | Removal::Gone => {}
-            // A live sender holds the lock, or another process is removing the object right now.
+            // A live sender holds the lock, or another process is removing the object.
             Removal::Locked | Removal::Read => thread::yield_now(),
             Removal::NotOurs => {
                 let reason = "it is no channel, and stands where one is to be made";
@@ -78,8 +118,7 @@ pub(super) fn make(name: &Name, len: usize, mode: u32) -> Result<Made, ChannelEr
     Err(ChannelError::Taken { object: name.path() })
 }
 
-/// Returns the user's error for a failure to get an entry, or a place for one.
-pub(super) fn not_listed(Failed { call, error }: Failed, name: &Name) -> ChannelError {
+fn not_listed(Failed { call, error }: Failed, name: &Name) -> ChannelError {
     match error.raw_os_error() {
         Some(libc::ENOSPC) => ChannelError::TooMany { max: MAX_BELLS },
         _ => name.error(call, 0, error).into(),
@@ -87,7 +126,6 @@ pub(super) fn not_listed(Failed { call, error }: Failed, name: &Name) -> Channel
 }
 
 impl Object {
-    /// Creates a pair for its sender.
     pub(super) fn create(name: &Name, facts: &Facts, mode: u32) -> Result<Self, ChannelError> {
         let this = Self::make(name, facts, mode, None)?;
         let this = this.hold(name, false, Shared::to_receiver)?;
@@ -95,11 +133,11 @@ impl Object {
         Ok(this)
     }
 
-    /// Creates a branch for the receiver on this seat. The publisher does not know of it yet.
+    /// Creates a branch for the receiver on this seat (R2).
     pub(super) fn create_branch(name: &Name, facts: &Facts, seat: Seat) -> Result<Self, ChannelError> {
         let this = Self::make(name, facts, 0o600, Some(seat))?;
-        // The lock comes first: the holder of the bell always holds the lock too. No other process
-        // knows the name, but any can guess it.
+        // The lock comes first: the holder of the bell always holds it too. Another process can
+        // only guess the name.
         if !this.locks.try_lock(RECEIVER_BYTE).map_err(|error| name.error(LOCK, 0, error))? {
             return Err(ChannelError::HasReceiver { object: name.path() });
         }
@@ -116,9 +154,8 @@ impl Object {
         Ok(Self { listed: None, shared, seat, fork_epoch: fork::epoch(), _link: Some(link), locks: Arc::new(locks) })
     }
 
-    /// Holds a bell of this object for this end, until the end is dropped or the process dies.
-    /// `listed` stays `None` if the bell has, or had, a holder. `has_place` is as in
-    /// [`Listed::new`].
+    /// Holds a bell for this end, until the end is dropped or the process dies. `listed` stays
+    /// `None` if the bell has, or had, a holder. `has_place` is as in [`Listed::new`].
     fn hold(mut self, name: &Name, has_place: bool, bell: fn(&Shared) -> &Bell) -> Result<Self, ChannelError> {
         let bell = bell(&self.shared);
         let word = addr_of!(*bell).cast::<u8>().cast_mut();
@@ -134,37 +171,32 @@ impl Object {
         Ok(self)
     }
 
-    /// Makes this end of a branch the publisher's (P4). Returns `None` if the receiver was
-    /// connected before.
+    /// Connects the receiver of a branch (P4). Returns `None` if it was connected before.
     pub(super) fn meet(self, name: &Name) -> Result<Option<Self>, ChannelError> {
-        // The publisher's object, which the seat keeps alive, has reserved a place for each seat.
+        // The seat keeps alive the publisher's object, which has reserved a place.
         let this = self.hold(name, true, Shared::to_receiver)?;
         Ok(this.listed.is_some().then_some(this))
     }
 
-    /// Returns `true` if the sender holds, or held, the bell of this receiver. Always `true` for a
-    /// pair.
+    /// Returns `true` if the sender holds, or held, the bell of this receiver; always for a pair.
     #[inline]
     pub(super) fn is_met(&self) -> bool {
         self.seat.is_none() || self.shared.to_receiver().was_held()
     }
 
-    /// Returns why the publisher's last try to connect this receiver failed.
     #[inline]
     pub(super) fn refusal(&self) -> Option<i32> {
-        // Ignored once the receiver is connected.
         self.seat.as_ref()?.refusal().filter(|_| !self.is_met())
     }
 
-    /// Takes the [refusal](Self::refusal).
     pub(super) fn take_refusal(&self) -> Option<i32> {
         let refusal = self.refusal();
         self.seat.iter().filter(|_| refusal.is_some()).for_each(Seat::forget_refusal);
         refusal
     }
 
-    /// Leaves on the publisher's behalf if it has died without connecting this receiver: the kernel
-    /// rings only for connected ones. One system call while unconnected.
+    /// Leaves on the publisher's behalf if it has died without connecting this receiver. One system
+    /// call while unconnected.
     #[inline]
     pub(super) fn look_for_publisher(&self) {
         if !self.is_met() && !self.has_sender() {
@@ -172,32 +204,29 @@ impl Object {
         }
     }
 
-    /// Returns the receiver's seat, for callers that need it longer than this end lives.
     pub(super) fn seat(&self) -> Option<&Seat> {
         self.seat.as_ref()
     }
 
-    /// Returns an end of an object that was found, with the seat if it is a branch. It belongs to the
-    /// receiver only when that has [joined](Self::join) the pair, or to the publisher when that has
-    /// [connected](Self::meet) the receiver.
+    /// Returns an end that has yet to [join](Self::join) a pair or to [meet](Self::meet) the
+    /// receiver on a seat.
     pub(super) fn found(found: Found, seat: Option<Seat>) -> Self {
         let shared = Arc::new(Shared::new(found.mapping, &found.facts));
         Self { listed: None, shared, seat, fork_epoch: fork::epoch(), _link: None, locks: Arc::new(found.locks) }
     }
 
-    /// Returns the provider whose messages are sent.
     pub(super) fn provider(&self) -> ProviderId {
         self.shared.header().what.0.provider()
     }
 
-    /// Makes this end of a pair the receiver's. If two try at the same time, one succeeds.
+    /// Makes this end of a pair the receiver's. One of several concurrent tries succeeds.
     pub(super) fn join(self, name: &Name) -> Result<Self, ChannelError> {
         let gone = || ChannelError::SenderGone { object: name.path() };
         if !self.shared.to_receiver().is_held() {
             return Err(gone());
         }
         let taken = || ChannelError::HasReceiver { object: name.path() };
-        // The lock comes first: the holder of the bell always holds the lock too.
+        // The lock comes first, as in `create_branch`.
         match self.locks.try_lock(RECEIVER_BYTE) {
             Ok(true) => {}
             Ok(false) => return Err(taken()),
@@ -205,7 +234,7 @@ impl Object {
         }
         let this = self.hold(name, false, Shared::to_sender)?;
         if this.listed.is_none() {
-            // The sender may have closed the bell in between, because no receiver had joined.
+            // The sender may have closed the bell in between.
             let is_closed = this.shared.header().what.0.is_closed();
             return Err(if is_closed { gone() } else { taken() });
         }
@@ -213,47 +242,40 @@ impl Object {
         Ok(this)
     }
 
-    /// Returns the mapping, for callers that need it longer than this end lives.
     #[inline]
     pub(super) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 
-    /// Returns the locks of this end.
     pub(super) fn locks(&self) -> &Arc<LockFile> {
         &self.locks
     }
 
-    /// Returns `true` if the sender has left or died. For the receiver.
+    /// For the receiver: the sender has left or died.
     #[inline]
     pub(super) fn is_sender_gone(&self) -> bool {
         self.shared.to_receiver().is_gone()
     }
 
-    /// Returns `true` if the sender's process is alive and the sender not dropped. For the
-    /// receiver.
+    /// For the receiver: the sender's process is alive and the sender not dropped.
     pub(super) fn has_sender(&self) -> bool {
-        // The state records a drop: the sender's process holds the lock as long as any loan is out.
+        // The state records a drop: any loan keeps the sender's lock.
         match &self.seat {
             None => !self.shared.header().what.0.is_closed() && self.locks.is_locked(OWNER_BYTE),
             Some(seat) => seat.has_publisher(),
         }
     }
 
-    /// Returns `true` if the receiver's process is alive, or no receiver has joined yet. For the
-    /// sender.
+    /// For the sender: the receiver's process is alive, or no receiver has joined yet.
     pub(super) fn may_have_receiver(&self) -> bool {
         !self.shared.has_had_receiver() || self.is_receiver_locked()
     }
 
-    /// Returns `true` if a process holds the receiver's lock, and so may still read. For the
-    /// sender.
+    /// For the sender: a process holds the receiver's lock, and so may still read.
     pub(super) fn is_receiver_locked(&self) -> bool {
         self.locks.is_locked(RECEIVER_BYTE)
     }
 
-    /// Returns `true` in the process that created or opened the object, and `false` in a forked
-    /// child.
     #[inline]
     pub(super) fn is_ours(&self) -> bool {
         self.fork_epoch == fork::epoch()
@@ -263,14 +285,129 @@ impl Object {
     pub(super) fn close(&self) {
         self.shared.header().what.0.close();
         self.shared.to_receiver().leave();
-        // A receiver that found the channel open but has not joined yet is refused.
+        // Refuses a receiver that found the channel open but has not joined yet.
         self.shared.to_sender().close();
     }
 }
 
 impl Facts {
-    /// Returns the facts of a pair.
     pub(super) fn of_pair(provider: ProviderId, slots: usize, loans: usize) -> Self {
-        Self { kind: Kind::Pair, provider, slots, loans, seats: 1, on_full: super::OnFull::Wait, may_wait: true }
+        Self { kind: Kind::Pair, provider, slots, loans, seats: 1, on_full: OnFull::Wait, may_wait: true }
+    }
+}
+
+/// The byte that the receiver on the first seat locks.
+const SEATS_BYTE: usize = 2;
+
+/// One side's end of a publisher's object.
+pub(super) struct Meeting {
+    /// The publisher's, for the bells of the branches.
+    _places: Option<Places>,
+    page: Arc<MappedMeeting>,
+    fork_epoch: u64,
+    seats: usize,
+    /// The receiver's: the byte of its seat.
+    taken: Option<usize>,
+    /// The publisher's, removed before its lock is released.
+    _link: Option<Link>,
+    locks: LockFile,
+}
+
+#[derive(Clone)]
+pub(super) struct Seat {
+    meeting: Arc<Meeting>,
+    at: usize,
+}
+
+impl Meeting {
+    pub(super) fn create(name: &Name, facts: &Facts) -> Result<Self, ChannelError> {
+        let places = Places::take(facts.seats).map_err(|failed| not_listed(failed, name))?;
+        let (mapping, link, locks) = make(name, PAGE, 0o600)?;
+        let (page, _places, _link) = (Arc::new(MappedMeeting::new(mapping)), Some(places), Some(link));
+        let this = Self { _places, page, fork_epoch: fork::epoch(), seats: facts.seats, taken: None, _link, locks };
+        this.header().start(facts);
+        Ok(this)
+    }
+
+    pub(super) fn of_receiver(found: Found) -> Self {
+        let seats = found.facts.seats.min(MAX_SEATS);
+        let Found { mapping, locks, .. } = found;
+        let page = Arc::new(MappedMeeting::new(mapping));
+        Self { _places: None, page, fork_epoch: fork::epoch(), seats, taken: None, _link: None, locks }
+    }
+
+    #[inline]
+    pub(super) fn header(&self) -> &MeetingHeader {
+        self.page.header()
+    }
+
+    pub(super) fn page(&self) -> &Arc<MappedMeeting> {
+        &self.page
+    }
+
+    /// Takes a free seat (R1), if there is one.
+    pub(super) fn take_seat(mut self, name: &Name) -> Result<Option<Seat>, ChannelError> {
+        for at in 0..self.seats {
+            if self.locks.try_lock(SEATS_BYTE + at).map_err(|error| name.error(LOCK, 0, error))? {
+                self.taken = Some(SEATS_BYTE + at);
+                return Ok(Some(Seat { meeting: Arc::new(self), at }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// As [`Object::has_sender`].
+    pub(super) fn has_publisher(&self) -> bool {
+        // Outstanding loans do not keep this lock.
+        self.locks.is_locked(OWNER_BYTE)
+    }
+
+    /// Returns the publisher's seats, and the id of the branch last announced at each (P2).
+    pub(super) fn announced<'a>(self: &'a Arc<Self>) -> impl Iterator<Item = (Seat, u64)> + 'a {
+        (0..self.seats).map(move |at| (Seat { meeting: self.clone(), at }, self.header().branch(at)))
+    }
+
+    #[inline]
+    pub(super) fn is_ours(&self) -> bool {
+        self.fork_epoch == fork::epoch()
+    }
+}
+
+impl Drop for Meeting {
+    fn drop(&mut self) {
+        // Explicitly: a child that another thread has just started holds a copy of the descriptor
+        // until it calls `exec`.
+        let _ = self.taken.map(|byte| self.locks.unlock(byte));
+    }
+}
+
+impl Seat {
+    pub(super) fn at(&self) -> usize {
+        self.at
+    }
+
+    pub(super) fn branch(&self) -> Option<u64> {
+        Some(self.meeting.header().branch(self.at)).filter(|&id| id != 0)
+    }
+
+    pub(super) fn announce(&self, branch: u64) -> bool {
+        self.meeting.header().announce(self.at, branch)
+    }
+
+    pub(super) fn refuse(&self, errno: i32) -> bool {
+        self.meeting.header().refuse(self.at, errno)
+    }
+
+    #[inline]
+    pub(super) fn refusal(&self) -> Option<i32> {
+        self.meeting.header().refusal(self.at)
+    }
+
+    pub(super) fn forget_refusal(&self) {
+        self.meeting.header().forget_refusal(self.at);
+    }
+
+    pub(super) fn has_publisher(&self) -> bool {
+        self.meeting.has_publisher()
     }
 }

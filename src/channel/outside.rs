@@ -1,55 +1,54 @@
-//! A channel's object as seen by any process that may read it. The object is not mapped, locked or
-//! written: its facts are read from a copy, and checked like all data that other processes may have
-//! written.
+//! A channel's object as seen by any process that may read it.
+//!
+//! The object is not mapped, locked or written: its facts are read from a copy, and checked.
+//!
+//! It has a word for each loan (see [`docs::format`](crate::docs::format)), which the sender writes
+//! along with its private state (see `lender`). Neither side reads them, so they stay in the cache
+//! of the sender's core. The lender's lock orders the writes of a word: 0 is written under it, and
+//! the sender gets the number under it.
 
 #![forbid(unsafe_code)]
 
 use super::error::ChannelError;
 use super::layout::{size, Facts, Kind, Shared, What, EXTRA_SLOTS, WRONG_SIZE};
-use super::lent::{self, Lent};
 use super::message;
-use super::ring;
-use super::rules::OnFull;
+use super::ring::{self, OnFull};
 use crate::os::mapping::Mapping;
 use crate::os::name::Name;
 use crate::os::posix::PAGE;
+use crate::owner::limits::LONGEST;
 use crate::protocol::ids::ProviderId;
 use std::fs::File;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The state of a channel's object.
 pub(crate) struct Outside {
     pub(crate) provider: ProviderId,
     pub(crate) role: Role,
-    /// What happens when a receiver is behind.
     pub(crate) on_full: OnFull,
-    /// The number of messages that a receiver may be behind; for a publisher, the maximum that it
-    /// may choose.
+    /// How many messages a receiver may be behind; for a publisher, the maximum that it may choose.
     pub(crate) capacity: usize,
-    /// The number of buffers that a receiver may hold, likewise.
+    /// How many buffers a receiver may hold, likewise.
     pub(crate) loans: usize,
     pub(crate) traffic: Traffic,
 }
 
-/// The part of a channel that an object is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// A whole channel.
     Pair,
-    /// The object through which receivers join a publisher.
+    /// Where receivers join a publisher.
     Meeting,
     /// One receiver's part.
     Branch,
 }
 
-/// The traffic through a ring.
 #[derive(Default)]
 pub(crate) struct Traffic {
     pub(crate) sent: u64,
     pub(crate) waiting: usize,
     /// The number of messages not sent, as of the last one that was sent.
     pub(crate) left_out: u32,
-    /// The buffers that the receiver holds, received or not.
-    pub(crate) lent: Vec<Lent>,
+    /// What the receiver holds, received or not.
+    pub(crate) loaned: Vec<Loaned>,
 }
 
 /// Reads the object's state. `len` is its length in bytes.
@@ -60,7 +59,7 @@ pub(crate) fn look(file: &File, name: &Name, len: usize) -> Result<Outside, Chan
     }
     let copy = Mapping::copy_of(file, name, PAGE)?;
     let facts = What::of(&copy).facts(|| name.path())?;
-    // Checked first, because the size of impossible numbers may not be one.
+    // First, because the size of impossible numbers may not be one.
     if !facts.are_possible() || facts.kind != Kind::Meeting && len < size(facts.slots, facts.loans) {
         return bad(WRONG_SIZE);
     }
@@ -83,5 +82,52 @@ fn traffic(file: &File, name: &Name, facts: &Facts) -> Result<Traffic, ChannelEr
     let left_out = place.map_or(0, |(ticket, words)| message::place(ticket, &words).wrapping_sub(ticket as u32));
     // The extra slot may hold a message too.
     let waiting = ring::waiting(slots).min(shared.capacity());
-    Ok(Traffic { sent, waiting, left_out, lent: lent::all(&shared) })
+    Ok(Traffic { sent, waiting, left_out, loaned: all(&shared) })
+}
+
+/// The bits of a word that hold 1 + the length.
+const LEN_BITS: u32 = 37;
+const LENGTHS: u64 = 1 << LEN_BITS;
+
+const _: () = assert!((LONGEST as u64) < LENGTHS - 1);
+
+/// A buffer on loan to a receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Loaned {
+    pub(crate) number: u32,
+    /// Distinguishes this loan from earlier ones of this number, except for one in 2^27.
+    pub(crate) word: u64,
+    pub(crate) len: u64,
+}
+
+/// Notes that a loan is out. `ticket` is the number of messages sent before it.
+#[inline]
+pub(super) fn note(words: &[AtomicU64], number: usize, ticket: u64, len: usize) {
+    if let Some(word) = words.get(number) {
+        word.store((ticket << LEN_BITS) | ((len as u64 + 1) % LENGTHS), Ordering::Relaxed);
+    }
+}
+
+/// Notes that a loan is free.
+#[inline]
+pub(super) fn strike(words: &[AtomicU64], number: usize) {
+    if let Some(word) = words.get(number) {
+        word.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Returns the loans that are out, from a copy of the object. One that begins or ends while the
+/// copy is made may be missing or included; one that lasts throughout is included.
+pub(super) fn all(copy: &Shared) -> Vec<Loaned> {
+    let words = copy.loan_words();
+    let read = copy.returns_read().load(Ordering::Relaxed);
+    // Bounded by the number of words, as genuine returns are. The copy is private.
+    let unread = (0..words.len() as u64).map_while(|ahead| ring::returned(copy.returns(), read.wrapping_add(ahead)));
+    unread.for_each(|number| strike(words, number as usize));
+    let loaned = |(number, word): (u32, &AtomicU64)| {
+        let word = word.load(Ordering::Relaxed);
+        let len = (word % LENGTHS).checked_sub(1)?;
+        (len <= LONGEST as u64).then_some(Loaned { number, word, len })
+    };
+    (0..).zip(words).filter_map(loaned).collect()
 }

@@ -1,12 +1,9 @@
-//! The publisher: one sender, many receivers.
+//! The publisher: one sender, many receivers, each with a [branch] of its own.
 //!
-//! It has a [branch](super::branch) for each receiver, and receivers share nothing: each has its
-//! own ring, its own returns and its own handle of each buffer. So a message takes a slot per
-//! receiver, and no payload is copied.
+//! A send:
 //!
-//! # Sending a message
-//!
-//! 1. Open the branches of new receivers, and drop those of closed or dead ones.
+//! 1. Open the branches of new receivers and send them the history; drop those of closed or dead
+//!    ones.
 //! 2. Find room, by each receiver's rule: wait for it, or skip the receiver. Only the sender fills
 //!    slots, so room once found stays. If a receiver with [`OnFull::Wait`] makes no room in time,
 //!    no receiver gets the message.
@@ -19,33 +16,20 @@
 //! latest. A buffer is withdrawn in step 2 only if such a receiver has used up its loans: the next
 //! message takes over its loan.
 //!
-//! # History
-//!
-//! With a [history](PublisherBuilder::history), the publisher keeps handles of the last messages
-//! and sends them to a new receiver in step 1, before anything else.
-//!
-//! # Closed and dead receivers
-//!
-//! A receiver's bell says that it closed or died. The publisher then drops its branch. The pool
-//! goes on asking the lender for what a closed receiver still reads, and reclaims everything from a
-//! dead one once its lock is free (see `lender`). That also recovers a message sent while the
-//! receiver closed. A closed receiver keeps its seat until its last message is dropped, so there
-//! are never more branches with loans than seats (see `meeting`). A killed receiver's branch keeps
-//! its name until the next receiver takes the seat, the publisher is dropped, or a sweep.
+//! Dropping a branch leaves its loans to the pool (see `lender`), including a message sent while
+//! the receiver closed.
 
 #![forbid(unsafe_code)]
 
 use super::branch::{self, Branch, Patience};
 use super::error::{ChannelError, SendError, SendErrorKind};
-use super::interrupt::{Asleep, Interrupter, Interrupts};
-use super::layout::{self, Facts, Kind, EXTRA_SLOTS, MAX_LOANS, MAX_SLOTS};
-use super::meeting::{Meeting, Seat, MAX_SEATS};
+use super::layout::{
+    self, Facts, Kind, DEFAULT_LOANS, DEFAULT_SLOTS, DEFAULT_SPIN, EXTRA_SLOTS, MAX_LOANS, MAX_SEATS, MAX_SLOTS,
+};
 use super::message;
-use super::object::Object;
-use super::outlet::{Outlet, ReceiverState};
-use super::ring::Words;
-use super::rules::OnFull;
-use super::{DEFAULT_LOANS, DEFAULT_SLOTS, DEFAULT_SPIN};
+use super::object::{Meeting, Object, Seat};
+use super::ring::{OnFull, Words};
+use super::sleeper::{Asleep, Interrupter, Interrupts};
 use crate::os::deadline::Deadline;
 use crate::os::name::{Name, Namespace};
 use crate::os::posix::{effective_uid, has_heap};
@@ -61,14 +45,13 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// The longest sleep before the publisher checks again for new receivers: it may have been short of
-/// descriptors, or another process may have overwritten the count.
+/// How often a wait checks for new receivers: the publisher may have been short of descriptors, or
+/// another process may have overwritten the count.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// An upper bound on the heap that dropping a publisher needs.
 const HEAP: usize = 32 << 10;
 
-/// The default number of seats for receivers.
 const DEFAULT_SEATS: usize = 16;
 
 /// Options of a [`Publisher`]. Start with [`Publisher::builder`]; every option has a default.
@@ -85,10 +68,9 @@ pub struct PublisherBuilder {
 }
 
 impl PublisherBuilder {
-    /// Sets how many receivers there may be at a time, from 1 to 64; default 16. Each seat counts
-    /// as one of the 2048 channel ends that a process may have, even while it is free. The receiver
-    /// allocates its own memory when it joins. A closed receiver keeps its seat until the last
-    /// message that it received is dropped.
+    /// Sets how many receivers there may be at a time, from 1 to 64; default 16. Each seat, even a
+    /// free one, counts as one of the 2048 channel ends that a process may have. A closed receiver
+    /// keeps its seat until the last message that it received is dropped.
     pub fn receivers(mut self, receivers: usize) -> Self {
         self.seats = receivers;
         self
@@ -159,8 +141,7 @@ impl PublisherBuilder {
         if !(1..=MAX_LOANS).contains(&self.loans) {
             return Err(ChannelError::Loans { loans: self.loans, min: 1, max: MAX_LOANS });
         }
-        // Check before taking any lock: after a fork, a thread that does not exist here may hold
-        // it.
+        // First: in a forked child, a thread that does not exist there may hold a lock.
         if !provider.pool().is_ours() {
             return Err(ChannelError::Forked);
         }
@@ -194,9 +175,29 @@ impl PublisherBuilder {
     }
 }
 
+/// A snapshot of a receiver of a [`Publisher`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ReceiverState {
+    /// A random id, part of the name of the object that publisher and receiver share:
+    /// `{prefix}.{channel}.{id:016x}.branch`.
+    pub id: u64,
+    /// The rule for when it falls behind.
+    pub on_full: OnFull,
+    /// How many messages it may be behind.
+    pub capacity: usize,
+    /// How many messages wait for it. Unless the rule is [`OnFull::KeepLatest`], this includes the
+    /// last one received, until the receiver asks for the next.
+    pub waiting: usize,
+    /// How many buffers it holds, received or not.
+    pub lent: usize,
+    /// How many messages it has missed since it joined: those withdrawn, and those never sent to
+    /// it.
+    pub dropped: u64,
+}
+
 /// Sends messages to several receivers, up to [a number](PublisherBuilder::receivers) set at
-/// creation. They may join and leave at any time. See the [module documentation](super) for the
-/// lifetime of messages.
+/// creation, which may join and leave at any time. See the [module documentation](super).
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -231,28 +232,103 @@ pub struct Publisher {
     names: Namespace,
     channel: String,
     pool: Weak<Pool>,
-    /// The connected receivers. Those with [`OnFull::Wait`] precede the others, so that nothing is
-    /// withdrawn for a message that is not sent.
+    /// Those with [`OnFull::Wait`] precede the others, so that nothing is withdrawn for a message
+    /// that is not sent.
     outlets: Vec<Outlet>,
-    /// The number of messages sent, to however many receivers.
+    /// How many messages were sent, to however many receivers.
     sent: u64,
-    /// The id of the branch last seen at each seat.
     seen: [u64; MAX_SEATS],
-    /// The id of the receiver last refused at each seat, and `sent` at its first refusal.
+    /// The receiver last refused at each seat, and `sent` at its first refusal.
     refused: [(u64, u64); MAX_SEATS],
-    /// The count of arrivals at the last check.
     arrivals: u32,
-    /// The last messages, for new receivers.
     history: VecDeque<Kept>,
     history_len: usize,
     interrupts: Arc<Interrupts>,
     spin: Duration,
 }
 
-/// A message in the history.
 enum Kept {
     Buffer(ShmBuf),
     Bytes(Words),
+}
+
+struct Outlet {
+    branch: Branch,
+    id: u64,
+    /// How many messages were not sent to it, modulo 2^32.
+    left_out: u32,
+    /// How many messages it did not get, including withdrawn ones.
+    dropped: u64,
+    /// `true` if this receiver gets the message being sent.
+    is_taker: bool,
+}
+
+impl Outlet {
+    /// Waits for room and, for a buffer, a loan.
+    #[inline]
+    fn wait(&mut self, is_buffer: bool, budget: Duration, patience: Patience) -> Result<(), SendErrorKind> {
+        match self.branch.reserve(is_buffer, budget, patience) {
+            // The next send drops its branch.
+            Err(SendErrorKind::Disconnected) => {}
+            reserved => {
+                reserved?;
+                self.is_taker = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// Finds room without waiting, withdrawing a buffer for its loan if the rule says so.
+    #[inline]
+    fn make_room(&mut self, is_buffer: bool) {
+        let branch = &mut self.branch;
+        let has_room = branch.is_ready() || branch.has_room();
+        self.is_taker = has_room && branch.has_loan(is_buffer);
+        if has_room && !self.is_taker && branch.on_full == OnFull::KeepLatest && branch.withdraw_buffer() {
+            self.dropped += 1;
+            self.is_taker = branch.has_loan(is_buffer);
+        }
+        if !self.is_taker {
+            self.leave_out();
+        }
+    }
+
+    /// Checks for room for the next message, and withdraws one if the rule says so.
+    #[inline]
+    fn look_for_room(&mut self) {
+        self.dropped += u64::from(self.branch.look_for_room());
+    }
+
+    #[cold]
+    fn leave_out(&mut self) {
+        self.left_out = self.left_out.wrapping_add(1);
+        self.dropped += 1;
+    }
+
+    #[inline]
+    fn lend(&mut self, place: (u64, u64, u64), buffer: ShmBuf) {
+        if self.is_taker {
+            self.branch.lend(place, buffer, self.left_out);
+        }
+    }
+
+    #[inline]
+    fn fill(&mut self, words: &Words) {
+        if self.is_taker {
+            self.branch.fill(&message::after(words, self.left_out));
+        }
+    }
+
+    fn state(&self) -> ReceiverState {
+        ReceiverState {
+            id: self.id,
+            on_full: self.branch.on_full,
+            capacity: self.branch.object.shared().capacity(),
+            waiting: self.branch.waiting(),
+            lent: self.branch.loaned(),
+            dropped: self.dropped,
+        }
+    }
 }
 
 impl Publisher {
@@ -273,13 +349,13 @@ impl Publisher {
     ///
     /// # Errors
     ///
-    /// Those of [`PublisherBuilder::create`].
+    /// See [`PublisherBuilder::create`].
     pub fn create(provider: &Provider, name: &str) -> Result<Self, ChannelError> {
         Self::builder().create(provider, name)
     }
 
-    /// Sends a buffer to all receivers, and returns how many it was sent to. Blocks until every
-    /// receiver with [`OnFull::Wait`] has room and a loan. Without any receiver or
+    /// Sends a buffer to all receivers, and returns to how many. Blocks until every receiver with
+    /// [`OnFull::Wait`] has room and a loan. Without any receiver or
     /// [history](PublisherBuilder::history), the buffer is free again at once.
     ///
     /// The count may include a receiver that closes concurrently and does not get the message.
@@ -380,7 +456,7 @@ impl Publisher {
     #[inline]
     fn send_inline(&mut self, bytes: &[u8], patience: Patience) -> Result<usize, SendErrorKind> {
         self.check_fork()?;
-        // Converted here so that it inlines: callers mostly know the length at compile time.
+        // Here, where it inlines: callers mostly know the length.
         self.send_words(&message::of_bytes(bytes)?, patience)
     }
 
@@ -394,12 +470,38 @@ impl Publisher {
         Ok(takers)
     }
 
+    /// Sends a buffer to all receivers, and waits without blocking the thread for each receiver
+    /// with [`OnFull::Wait`] that has no free slot. An error returns the buffer. If the future is
+    /// dropped before it is ready, so is the buffer, and nothing is sent.
+    ///
+    /// # Errors
+    ///
+    /// [`SendErrorKind::NoHelper`], and those of [`send`](Self::send) except
+    /// [`SendErrorKind::Interrupted`].
+    pub async fn send_async(&mut self, buffer: ShmBuf) -> Result<usize, SendError<ShmBuf>> {
+        branch::send(self, buffer, true, Self::try_send, Self::waited_for).await
+    }
+
+    /// Sends up to [`MAX_INLINE`](super::MAX_INLINE) bytes to all receivers, and waits as
+    /// [`send_async`](Self::send_async) does.
+    ///
+    /// # Errors
+    ///
+    /// [`SendErrorKind::NoHelper`], and those of [`send_bytes`](Self::send_bytes) except
+    /// [`SendErrorKind::Interrupted`].
+    pub async fn send_bytes_async(&mut self, bytes: &[u8]) -> Result<usize, SendErrorKind> {
+        let try_send = |publisher: &mut Self, message| {
+            publisher.try_send_bytes(message).map_err(|kind| SendError { kind, message })
+        };
+        branch::send(self, bytes, false, try_send, Self::waited_for).await.map_err(|error| error.kind)
+    }
+
     #[inline]
     fn check_fork(&self) -> Result<(), SendErrorKind> {
         self.meeting.is_ours().then_some(()).ok_or(SendErrorKind::Forked)
     }
 
-    /// Steps 1 and 2: chooses the receivers of the next message. Returns their number.
+    /// Steps 1 and 2. Returns the number of receivers that get the message.
     #[inline]
     fn prepare(&mut self, is_buffer: bool, patience: Patience) -> Result<usize, SendErrorKind> {
         self.meet();
@@ -423,9 +525,8 @@ impl Publisher {
         Ok(takers)
     }
 
-    /// Step 4 and, except for returned loans, step 5. Like a sender, a publisher collects returns
-    /// only when it sends a buffer: with inline bytes, that would cost more than the rest of the
-    /// send.
+    /// Steps 4 and 5, except for returned loans: collecting those after inline bytes would cost
+    /// more than the rest of the send.
     #[inline]
     fn ring(&mut self) {
         fence(Ordering::SeqCst); // W2 of all bells (see `bell`)
@@ -434,7 +535,6 @@ impl Publisher {
         self.outlets.iter_mut().for_each(Outlet::look_for_room);
     }
 
-    /// Step 1: connects new receivers.
     #[inline]
     fn meet(&mut self) {
         let arrivals = self.meeting.header().arrivals();
@@ -443,7 +543,6 @@ impl Publisher {
         }
     }
 
-    /// Drops closed and dead receivers, and connects new ones.
     fn look_around(&mut self) {
         if self.outlets.iter().any(|outlet| outlet.branch.is_gone()) {
             self.let_go();
@@ -451,26 +550,26 @@ impl Publisher {
         self.meet();
     }
 
-    /// Drops the branches of closed and dead receivers, including those whose bell does not say so
-    /// because it was damaged: their lock is free.
+    /// Drops the branches of closed and dead receivers, including those whose bell was damaged:
+    /// their lock is free.
     #[cold]
     fn let_go(&mut self) {
         let is_here = |outlet: &Outlet| !outlet.branch.is_gone() && outlet.branch.object.is_receiver_locked();
         let (here, gone): (_, Vec<_>) = std::mem::take(&mut self.outlets).into_iter().partition(is_here);
         self.outlets = here;
         for outlet in gone {
-            event!(info, channel = self.channel, receiver = outlet.id, lent = outlet.branch.lent(), "receiver gone");
+            event!(info, channel = self.channel, receiver = outlet.id, lent = outlet.branch.loaned(), "receiver gone");
             outlet.branch.close();
         }
-        // The publisher may have slept on a dropped receiver's bell, and would keep it mapped.
+        // Its target may be a dropped receiver's bell, which would stay mapped.
         self.interrupts.aim(Asleep::Nowhere);
-        // The pool drops the lenders that are over. Without a pool, the branches just dropped them.
+        // The pool drops the lenders that are over.
         if let Some(pool) = self.pool.upgrade() {
             pool.reclaim_loans();
         }
     }
 
-    /// Opens the branches that this publisher has not seen yet.
+    /// P2 and P3.
     #[cold]
     fn admit(&mut self, arrivals: u32) {
         let mut are_all_seen = true;
@@ -481,8 +580,8 @@ impl Publisher {
             if id == self.seen[at] || self.outlets.iter().any(|outlet| outlet.id == id) {
                 continue;
             }
-            // The new receiver holds its seat's lock, so all earlier receivers of that seat have
-            // left, even if they left after this loop began, or their bells are damaged.
+            // All earlier receivers of that seat, whose lock the new one holds, have left, even if
+            // their bells are damaged.
             if self.outlets.len() == self.rules.seats {
                 self.let_go();
             }
@@ -496,8 +595,7 @@ impl Publisher {
                     self.seen[at] = id;
                     self.add(outlet);
                 }
-                // The system refused, for lack of descriptors or memory for example: the receiver stays
-                // announced.
+                // The receiver stays announced.
                 Err(ChannelError::Os(error)) => {
                     are_all_seen = false;
                     if self.refused[at].0 != id {
@@ -524,7 +622,7 @@ impl Publisher {
         self.outlets.insert(at, outlet);
     }
 
-    /// Returns the branch of a receiver, if the branch is valid and the receiver alive.
+    /// Returns the branch of a receiver, unless it is invalid or the receiver dead.
     fn find(&self, seat: Seat, name: &Name) -> Result<Option<(Object, Facts)>, ChannelError> {
         let rules = &self.rules;
         let found = layout::open(name, effective_uid())?;
@@ -542,7 +640,7 @@ impl Publisher {
         Ok(is_here.then_some((object, facts)))
     }
 
-    /// Connects a new receiver and sends it the history. Returns `None` if the branch is invalid.
+    /// P3 to P5. Returns `None` if the branch is invalid.
     fn open(&self, seat: Seat, id: u64) -> Result<Option<Outlet>, ChannelError> {
         let name = layout::branch_name(&self.names, &self.channel, id);
         let (first_refused, sent_before) = self.refused[seat.at()];
@@ -550,11 +648,11 @@ impl Publisher {
         let Some((object, facts)) = self.find(seat, &name)? else { return Ok(None) };
         let (loans, interrupts) = (branch::loans(&name, facts.loans)?, self.interrupts.clone());
         // Last, because it cannot be undone. The id may appear at two seats, or again later: a
-        // second ring and lender for one receiver would reclaim its messages while it reads them.
+        // second lender for one receiver would reclaim its messages while it reads them.
         let Some(object) = object.meet(&name)? else { return Ok(None) };
         let branch = Branch::new(object, loans, facts.on_full, interrupts, self.pool.upgrade().as_deref());
         let kept = self.history.len().min(branch.object.shared().capacity()).min(facts.loans);
-        // What it missed while it was refused, except what the history has of it.
+        // The history has some of the messages that it missed.
         let dropped = missed.saturating_sub(kept as u64);
         let mut outlet = Outlet { branch, id, left_out: dropped as u32, dropped, is_taker: false };
         for kept in self.history.iter().skip(self.history.len() - kept) {
@@ -585,7 +683,7 @@ impl Publisher {
         if is_ours {
             self.look_around();
         }
-        // In a forked child, a lock may belong to a thread that does not exist there.
+        // In a forked child, a thread that does not exist there may hold a lock.
         self.outlets.iter().filter(move |_| is_ours).map(Outlet::state)
     }
 
@@ -615,7 +713,7 @@ impl Publisher {
             self.check_fork()?;
             let known = self.meeting.header().arrivals();
             self.look_around();
-            // After `look_around`, which resets this when it drops a receiver.
+            // After `look_around`, which may reset this.
             self.interrupts.aim(Asleep::AtMeeting(self.meeting.page().clone()));
             if self.outlets.len() >= count {
                 return Ok(());
@@ -631,8 +729,8 @@ impl Publisher {
     }
 
     /// Blocks until all connected receivers have received everything and, unless they have
-    /// [`OnFull::KeepLatest`], have asked for more; for at most `timeout`. Receivers that close or
-    /// die are skipped. After that, publisher and provider can be dropped without loss.
+    /// [`OnFull::KeepLatest`], have asked for more; for at most `timeout`. Skips receivers that
+    /// close or die. Then publisher and provider can be dropped without loss.
     ///
     /// # Errors
     ///
@@ -655,9 +753,8 @@ impl Publisher {
         Interrupter::new(&self.interrupts)
     }
 
-    /// Returns the branch of the first receiver with [`OnFull::Wait`] that has no room or, for a
-    /// buffer, no loan.
-    pub(super) fn waited_for(&mut self, is_buffer: bool) -> Option<&mut Branch> {
+    /// Returns the branch of the first receiver to wait for.
+    fn waited_for(&mut self, is_buffer: bool) -> Option<&mut Branch> {
         let mut branches = self.outlets.iter_mut().filter(|outlet| outlet.branch.on_full == OnFull::Wait);
         branches.find(|outlet| !outlet.branch.is_ready_for(is_buffer)).map(|outlet| &mut outlet.branch)
     }
@@ -676,8 +773,8 @@ impl Drop for Publisher {
             self.meeting.header().close();
             // C2
             self.outlets.iter().for_each(|outlet| outlet.branch.close());
-            // A drop must not need memory. Without heap, the receivers find the meeting's lock
-            // free, and a sweep removes what killed ones left.
+            // A drop must not need memory. Without heap, the receivers find the lock free, and a
+            // sweep removes the branches of killed ones.
             let meeting = Some(self.meeting.clone()).filter(|_| has_heap(HEAP));
             for (seat, id) in meeting.iter().flat_map(Meeting::announced).filter(|&(_, id)| id != 0) {
                 let name = layout::branch_name(&self.names, &self.channel, id);
@@ -686,7 +783,7 @@ impl Drop for Publisher {
                     let found = self.find(seat, &name).ok().flatten();
                     found.iter().for_each(|(object, _)| object.close());
                 }
-                // Removes a killed receiver's branch. A living receiver holds its branch's lock.
+                // A living receiver holds its branch's lock.
                 let _ = remove_dead(&name, effective_uid(), CHANNEL_MAGIC, true);
             }
         }

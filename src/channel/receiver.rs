@@ -3,22 +3,230 @@
 #![forbid(unsafe_code)]
 
 use super::bell::Woken;
-use super::borrower::MappedSegments;
-use super::end::Sleeper;
-use super::error::RecvError;
-use super::interrupt::{Interrupter, Interrupts};
-use super::layout::Shared;
-use super::message::{self, Carried, Message};
-use super::object::Object;
-use super::ring::{self, Ticket, Words};
-use super::rules::OnFull;
+use super::borrower::{memory_bell, Borrower, Loan, MappedSegments};
+use super::error::{ChannelError, RecvError};
+use super::layout::{self, not_a_channel, Facts, Found, Kind, Shared, DEFAULT_SPIN, EXTRA_SLOTS, MAX_LOANS, MAX_SLOTS};
+use super::message::{self, Carried, Inline};
+use super::object::{Meeting, Object};
+use super::ring::{self, OnFull, Ticket, Words};
+use super::sleeper::{Interrupter, Interrupts, Sleeper};
 use crate::error::OsError;
 use crate::os::deadline::Deadline;
+use crate::os::name::Name;
+use crate::os::posix::effective_uid;
+use crate::peer::client::Client;
 use crate::peer::error::AttachError;
+use crate::protocol::control::CHANNEL_MAGIC;
+use crate::protocol::dead::remove_dead;
 use crate::sync::{fence, Ordering};
 use std::fmt;
-use std::task::Waker;
+use std::future::Future;
+use std::ops::Deref;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::thread;
 use std::time::Duration;
+
+/// A received message. Dereferences to `&[u8]`, with the length that was sent.
+#[derive(Debug)]
+pub enum Message {
+    /// A buffer of the sender's provider, read in place. Aligned as described at [`Loan`].
+    Buffer(Loan),
+    /// Bytes copied out of the slot itself. Aligned to 8 bytes.
+    Bytes(Inline),
+}
+
+impl Message {
+    /// Returns how many messages were sent between the previous message received and this one:
+    /// those that this receiver was too slow for (see [`OnFull`]), and those lost to an error.
+    /// Wraps around above [`u32::MAX`].
+    #[inline]
+    pub fn missed(&self) -> u32 {
+        match self {
+            Self::Buffer(loan) => loan.missed(),
+            Self::Bytes(bytes) => bytes.missed(),
+        }
+    }
+}
+
+impl Deref for Message {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Buffer(loan) => loan,
+            Self::Bytes(bytes) => bytes,
+        }
+    }
+}
+
+impl AsRef<[u8]> for Message {
+    #[inline]
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+/// Between two tries of [`ReceiverBuilder::open_timeout`]: before the object exists, the two sides
+/// share nothing that could wake this one.
+const BETWEEN_TRIES: Duration = Duration::from_millis(1);
+
+/// Options of a [`Receiver`]. Start with [`Receiver::builder`]; every option has a default.
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until `open` is called"]
+pub struct ReceiverBuilder {
+    spin: Duration,
+    capacity: Option<usize>,
+    loans: Option<usize>,
+    on_full: Option<OnFull>,
+}
+
+impl ReceiverBuilder {
+    /// Sets how many messages of a [`Publisher`](super::Publisher) this receiver may be behind,
+    /// from 1 to the publisher's maximum, which is the default. Each takes 64 bytes of /dev/shm.
+    /// With [`OnFull::KeepLatest`] the number is exact; with the other rules one more fits, as
+    /// [`SenderBuilder::capacity`](super::SenderBuilder::capacity) explains.
+    pub fn capacity(mut self, messages: usize) -> Self {
+        self.capacity = Some(messages);
+        self
+    }
+
+    /// Sets how many buffers of a [`Publisher`](super::Publisher) this receiver may hold at a time,
+    /// including those not yet received: from 1 to the publisher's maximum, which is the default,
+    /// rounded up to a power of two. Each takes 16 bytes of /dev/shm. Beyond that, messages are
+    /// dropped; with [`OnFull::Wait`] the publisher waits.
+    pub fn loans(mut self, loans: usize) -> Self {
+        self.loans = Some(loans);
+        self
+    }
+
+    /// Sets what happens when a [`Publisher`](super::Publisher) sends a message while this receiver
+    /// is behind by its [`capacity`](Self::capacity); default: the publisher's rule.
+    pub fn on_full(mut self, on_full: OnFull) -> Self {
+        self.on_full = Some(on_full);
+        self
+    }
+
+    /// Sets how long [`recv`](Receiver::recv) spins for a message before it sleeps; default 20 µs.
+    /// With [`Duration::MAX`] it never sleeps.
+    pub fn spin(mut self, spin: Duration) -> Self {
+        self.spin = spin;
+        self
+    }
+
+    /// Opens the channel `name` of a [`Sender`](super::Sender) or a [`Publisher`](super::Publisher)
+    /// whose provider has the client's directory, name prefix and user (see
+    /// [`ClientBuilder`](crate::ClientBuilder)). A publisher must belong to this process's user.
+    ///
+    /// # Errors
+    ///
+    /// [`ChannelError::Name`], [`ChannelError::NoChannel`], [`ChannelError::Unfinished`],
+    /// [`ChannelError::SenderGone`], [`ChannelError::HasReceiver`], [`ChannelError::NotAChannel`],
+    /// [`ChannelError::WrongUid`], [`ChannelError::TooMany`], [`ChannelError::Os`]; of a sender:
+    /// [`ChannelError::NoPublisher`]; of a publisher: [`ChannelError::TooManyReceivers`],
+    /// [`ChannelError::Capacity`], [`ChannelError::Loans`], [`ChannelError::MayNotWait`].
+    pub fn open(self, client: &Client, name: &str) -> Result<Receiver, ChannelError> {
+        let (names, uid) = client.trusted();
+        let object = layout::name(names, name)?;
+        let found = layout::open(&object, uid)?;
+        let provider = found.facts.provider;
+        // Before joining, which could not be undone.
+        let memory = memory_bell(names, provider, uid).map_err(not_a_channel)?;
+        let (object, on_full) = match found.facts.kind {
+            Kind::Pair => (self.join(found, &object)?, OnFull::Wait),
+            // The publisher could not open the branch that this process creates.
+            Kind::Meeting if uid != effective_uid() => {
+                let (object, expected) = (object.path(), effective_uid());
+                return Err(ChannelError::WrongUid { object, found: uid, expected });
+            }
+            Kind::Meeting => self.take_a_seat(found, &object, |branch| layout::branch_name(names, name, branch))?,
+            Kind::Branch => {
+                let reason = "it is one receiver's part of a channel";
+                return Err(ChannelError::NotAChannel { object: object.path(), reason });
+            }
+        };
+        let borrower = Arc::new(Borrower::new(&object, names, memory));
+        let segments = MappedSegments::new(names, uid, provider, borrower);
+        Ok(Receiver::new(object, segments, on_full, self.spin))
+    }
+
+    fn join(&self, found: Found, name: &Name) -> Result<Object, ChannelError> {
+        if self.capacity.is_some() || self.loans.is_some() || self.on_full.is_some() {
+            return Err(ChannelError::NoPublisher { object: name.path() });
+        }
+        Object::found(found, None).join(name)
+    }
+
+    /// Takes a seat of a publisher (R1 to R5 of `object`).
+    fn take_a_seat(
+        &self,
+        found: Found,
+        name: &Name,
+        branch_name: impl Fn(u64) -> Name,
+    ) -> Result<(Object, OnFull), ChannelError> {
+        let rules = found.facts;
+        let object = || name.path();
+        let (most, most_loans) = (rules.slots - EXTRA_SLOTS, rules.loans);
+        let (capacity, loans) = (self.capacity.unwrap_or(most), self.loans.unwrap_or(most_loans));
+        if !(1..=most.min(MAX_SLOTS)).contains(&capacity) {
+            return Err(ChannelError::Capacity { capacity, min: 1, max: most });
+        }
+        if !(1..=most_loans.min(MAX_LOANS)).contains(&loans) {
+            return Err(ChannelError::Loans { loans, min: 1, max: most_loans });
+        }
+        let on_full = self.on_full.unwrap_or(rules.on_full);
+        if on_full == OnFull::Wait && !rules.may_wait {
+            return Err(ChannelError::MayNotWait { object: object() });
+        }
+        let random = |error: getrandom::Error| name.error("getrandom", 0, error.into());
+        let id = getrandom::u64().map_err(random)?;
+        let meeting = Meeting::of_receiver(found);
+        let gone = || ChannelError::SenderGone { object: object() };
+        if !meeting.has_publisher() {
+            return Err(gone());
+        }
+        let seat = meeting.take_seat(name)?;
+        let seat = seat.ok_or_else(|| ChannelError::TooManyReceivers { object: object(), max: rules.seats })?;
+        if let Some(former) = seat.branch() {
+            // If this fails, a sweep does it.
+            let _ = remove_dead(&branch_name(former), effective_uid(), CHANNEL_MAGIC, true);
+        }
+        let (slots, loans) = (capacity + EXTRA_SLOTS, loans.next_power_of_two());
+        let facts = Facts { kind: Kind::Branch, slots, loans, seats: 1, on_full, ..rules };
+        let branch = Object::create_branch(&branch_name(id), &facts, seat.clone())?;
+        // R5. A dead publisher rings for no new receiver.
+        if seat.announce(id) && seat.has_publisher() {
+            return Ok((branch, on_full));
+        }
+        // The publisher may have opened the branch already.
+        branch.shared().to_sender().leave();
+        Err(gone())
+    }
+
+    /// Like [`open`](Self::open), but retries every millisecond, for at most `timeout`, while there
+    /// is no sender, it is still creating the channel, it has died and has no successor yet, or all
+    /// of a publisher's seats are taken.
+    ///
+    /// # Errors
+    ///
+    /// See [`open`](Self::open).
+    pub fn open_timeout(self, client: &Client, name: &str, timeout: Duration) -> Result<Receiver, ChannelError> {
+        let deadline = Deadline::after(timeout);
+        loop {
+            match self.clone().open(client, name) {
+                Err(
+                    ChannelError::NoChannel { .. }
+                    | ChannelError::Unfinished { .. }
+                    | ChannelError::SenderGone { .. }
+                    | ChannelError::TooManyReceivers { .. },
+                ) if !deadline.is_some_and(Deadline::has_passed) => thread::sleep(BETWEEN_TRIES),
+                result => return result,
+            }
+        }
+    }
+}
 
 /// Receives the messages of one sender; see the [module](super).
 pub struct Receiver {
@@ -27,13 +235,11 @@ pub struct Receiver {
     object: Object,
     segments: MappedSegments,
     ticket: Ticket,
-    /// The message received last, if its slot is still to be freed: that happens on the next
-    /// receive.
+    /// The message received last, whose slot the next receive frees.
     read: Option<Ticket>,
-    /// The number of the next message expected, counting those that were not sent to this receiver.
+    /// The number of the next message, counting those not sent to this receiver.
     expected: u32,
-    /// With [`OnFull::KeepLatest`] the sender may withdraw a message, so the receiver claims each
-    /// one.
+    /// With [`OnFull::KeepLatest`] the receiver claims each message.
     on_full: OnFull,
     pub(super) spin: Duration,
     /// When [`wait_any`](super::wait_any) last returned this receiver; larger is later.
@@ -41,7 +247,20 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Returns the receiver of a channel that it has joined.
+    /// Returns a builder with the default options.
+    pub fn builder() -> ReceiverBuilder {
+        ReceiverBuilder { spin: DEFAULT_SPIN, capacity: None, loans: None, on_full: None }
+    }
+
+    /// Opens a channel with the default options.
+    ///
+    /// # Errors
+    ///
+    /// See [`ReceiverBuilder::open`].
+    pub fn open(client: &Client, name: &str) -> Result<Self, ChannelError> {
+        Self::builder().open(client, name)
+    }
+
     pub(super) fn new(object: Object, segments: MappedSegments, on_full: OnFull, spin: Duration) -> Self {
         let sleeper = Box::new(Sleeper::new(object.shared(), Shared::to_receiver, Interrupts::new()));
         let (ticket, expected, read, turn) = (Ticket::default(), 0, None, 0);
@@ -76,8 +295,7 @@ impl Receiver {
     #[inline]
     pub fn try_recv(&mut self) -> Result<Message, RecvError> {
         self.ask()?;
-        // Check the bell first: messages sent before the sender left are received before
-        // `Disconnected`.
+        // Before the messages: those sent before the sender left precede `Disconnected`.
         let is_gone = self.object.is_sender_gone();
         match self.take() {
             Some(taken) => taken,
@@ -108,20 +326,69 @@ impl Receiver {
         }
     }
 
-    /// Returns a handle with which any thread can interrupt this receiver's waits in
-    /// [`recv`](Self::recv), [`recv_timeout`](Self::recv_timeout) or [`wait_any`](super::wait_any).
+    /// Receives the next message without blocking the thread, with any executor. Cancel safe:
+    /// dropping the future loses no message. The future does not spin; see the
+    /// [module](super#awaiting).
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use shm_pool::channel::{Receiver, Sender};
+    /// use shm_pool::{Client, Provider};
+    ///
+    /// # let name = format!("doc-await-{}", std::process::id());
+    /// let provider = Provider::builder().build()?;
+    /// let mut sender = Sender::create(&provider, &name)?;
+    /// let mut receiver = Receiver::open(&Client::new(), &name)?;
+    /// sender.send_bytes_async(b"a sample").await?;
+    /// assert_eq!(&receiver.recv_async().await?[..], b"a sample");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`RecvError::NoHelper`], and those of [`recv`](Self::recv) except
+    /// [`RecvError::Interrupted`].
+    pub fn recv_async(&mut self) -> RecvFuture<'_> {
+        RecvFuture(self)
+    }
+
+    /// Receives the next message if it has arrived; otherwise registers the task to be woken when
+    /// one may have. Only the waker of the last call is kept.
+    ///
+    /// # Errors
+    ///
+    /// As [`recv_async`](Self::recv_async).
+    pub fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Result<Message, RecvError>> {
+        self.ask()?;
+        loop {
+            if let Some(taken) = self.take() {
+                self.sleeper.disarm();
+                return Poll::Ready(taken);
+            }
+            match self.arm(context.waker()).map_err(RecvError::NoHelper)? {
+                None => return Poll::Pending,
+                Some(Woken::Gone) => return Poll::Ready(Err(RecvError::Disconnected)),
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// Returns a handle with which any thread can interrupt this receiver's blocking waits,
+    /// including [`wait_any`](super::wait_any).
     pub fn interrupter(&self) -> Interrupter {
         Interrupter::new(self.sleeper.interrupts())
     }
 
-    /// Maps and faults in all segments that the sender's provider has now, so that even the first
-    /// read of a buffer in them costs no system call and no page fault. Returns the number of
-    /// payload bytes present. (The channel itself is always present.)
+    /// Maps and faults in all segments that the sender's provider has now, so that the first read
+    /// of a buffer in them costs no system call and no page fault. Returns the number of payload
+    /// bytes present.
     ///
     /// Memory that the provider takes from the system later is not included:
-    /// [`reserve`](crate::Provider::reserve) it first, or call this again. Before Linux 5.14 the
-    /// segments are mapped but their pages still fault, and the result is 0. It is also 0 if the
-    /// provider has closed, or does not admit this user.
+    /// [`reserve`](crate::Provider::reserve) it first, or call this again. The result is 0 if the
+    /// provider has closed, or does not admit this user, and before Linux 5.14, where pages of the
+    /// mapped segments still fault.
     ///
     /// # Errors
     ///
@@ -137,8 +404,8 @@ impl Receiver {
         })
     }
 
-    /// Returns the number of unreceived messages that the channel can hold; see
-    /// [`ReceiverBuilder::capacity`](super::ReceiverBuilder::capacity).
+    /// Returns how many unreceived messages the channel can hold; see
+    /// [`ReceiverBuilder::capacity`].
     pub fn capacity(&self) -> usize {
         self.object.shared().capacity()
     }
@@ -149,13 +416,12 @@ impl Receiver {
         self.on_full
     }
 
-    /// Returns the number of segments of the sender's provider that this receiver has mapped.
+    /// Returns how many segments of the sender's provider are mapped.
     pub fn mapped_segments(&self) -> usize {
         self.segments.count()
     }
 
-    /// Blocks until the next message arrives. Not inlined, so that a received message stays in
-    /// registers on its way to the caller.
+    /// Not inlined, so that a received message stays in registers on its way to the caller.
     #[inline(never)]
     fn wait(&mut self, deadline: Option<Deadline>) -> Woken {
         let Self { object, sleeper, ticket, .. } = self;
@@ -169,7 +435,6 @@ impl Receiver {
         sleeper.look_for_ringer(|| object.has_sender());
     }
 
-    /// Frees the slot of the last message and prepares to receive the next one.
     #[inline]
     pub(super) fn ask(&mut self) -> Result<(), RecvError> {
         self.check_fork()?;
@@ -178,7 +443,6 @@ impl Receiver {
         Ok(())
     }
 
-    /// Returns `true` if the next message has arrived.
     #[inline]
     pub(super) fn has_next(&self) -> bool {
         has_next(&self.object, self.ticket)
@@ -188,18 +452,16 @@ impl Receiver {
         &self.object
     }
 
-    /// Arranges for `waker` to be woken when the next message arrives or the sender leaves; see
-    /// [`Sleeper::arm`].
+    /// Registers `waker` for [`has_next`](Self::has_next); see [`Sleeper::arm`].
     pub(super) fn arm(&mut self, waker: &Waker) -> Result<Option<Woken>, OsError> {
         let Self { object, sleeper, ticket, .. } = self;
         sleeper.arm(waker, || has_next(object, *ticket), || object.has_sender())
     }
 
-    /// Receives the next message if it has arrived, or returns why none can arrive.
+    /// Receives the next message if it has arrived, or the reason why none can.
     #[inline]
-    pub(super) fn take(&mut self) -> Option<Result<Message, RecvError>> {
-        // `prepare` maps the segment before the claim: the sender counts a claimed message as
-        // received.
+    fn take(&mut self) -> Option<Result<Message, RecvError>> {
+        // Mapped before the claim: the sender counts a claimed message as received.
         let Self { object, segments, ticket, on_full, .. } = self;
         let may_vanish = *on_full == OnFull::KeepLatest;
         let prepare = |ticket, words: &_| prepare(object, segments, ticket, words);
@@ -227,14 +489,13 @@ impl Receiver {
             },
             Err(error) => Err(error),
         };
-        // If a message cannot be read, the next one reports its count of missed messages.
+        // If not, the next message reports those missed.
         if message.is_ok() {
             self.expected = place.wrapping_add(1);
         }
         Some(message)
     }
 
-    /// Frees the slot of the message received last, and rings for the sender.
     #[inline]
     fn free_read(&mut self) {
         if let Some(read) = self.read.take() {
@@ -253,14 +514,14 @@ impl Receiver {
     }
 }
 
-/// Returns `true` if the next message has arrived, or none can because the publisher could not
-/// connect this receiver.
+/// Returns `true` if the next message has arrived, or the publisher could not connect this
+/// receiver.
 #[inline]
 fn has_next(object: &Object, ticket: Ticket) -> bool {
     ring::has_passed(object.shared().slots(), ticket) || object.refusal().is_some()
 }
 
-/// Maps the segment of a message if possible. Fails only if a later attempt may succeed.
+/// Maps the segment of a message. Fails only if a later attempt may succeed.
 #[inline]
 fn prepare(object: &Object, segments: &mut MappedSegments, ticket: Ticket, words: &Words) -> Result<(), OsError> {
     if message::segment(words).map_or(true, |segment| segments.is_prepared(segment)) {
@@ -269,7 +530,7 @@ fn prepare(object: &Object, segments: &mut MappedSegments, ticket: Ticket, words
     let Ok(Carried::Buffer(place)) = message::read(ticket.number(), words, 0) else { return Ok(()) };
     match segments.prepare(&place, || is_sender_there(object)) {
         Err(AttachError::Os(error)) if may_work_later(&error) => Err(error),
-        // A message that cannot be mapped is received anyway; `open` then reports the error.
+        // The message is received anyway; `open` then reports the error.
         _ => Ok(()),
     }
 }
@@ -278,8 +539,8 @@ fn is_sender_there(object: &Object) -> bool {
     !object.is_sender_gone() && object.has_sender()
 }
 
-/// Returns `true` if the call failed because a resource that may be released later is exhausted.
-pub(super) fn may_work_later(error: &OsError) -> bool {
+/// Returns `true` if a resource is exhausted that may be released later.
+fn may_work_later(error: &OsError) -> bool {
     matches!(error.errno(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EAGAIN | libc::EINTR))
 }
 
@@ -289,12 +550,12 @@ impl Drop for Receiver {
         if !self.object.is_ours() {
             return;
         }
-        // Free the slot first, so that the sender does not count a received message as unreceived.
+        // First, so that the sender does not count a received message as unreceived.
         self.free_read();
         self.object.shared().to_sender().leave();
         // Partner: the fence before the sender rings, which precedes its `Branch::is_left`.
         fence(Ordering::SeqCst);
-        // Return the unreceived buffers. The sender handles whatever it sends from now on.
+        // The sender handles the messages that it sends from now on.
         let slots = self.object.shared().slots();
         for (words, ticket) in (0..slots.len()).map_while(|_| ring::claim_next(slots, &mut self.ticket)) {
             if let Ok(Carried::Buffer(place)) = message::read(ticket.number(), &words, 0) {
@@ -307,5 +568,44 @@ impl Drop for Receiver {
 impl fmt::Debug for Receiver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Receiver").field("provider", &self.object.provider()).finish()
+    }
+}
+
+/// A future that receives the next message of a [`Receiver`]. Created by [`Receiver::recv_async`].
+#[must_use = "a future does nothing until it is polled"]
+pub struct RecvFuture<'a>(&'a mut Receiver);
+
+impl Future for RecvFuture<'_> {
+    type Output = Result<Message, RecvError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.poll_recv(context)
+    }
+}
+
+impl Drop for RecvFuture<'_> {
+    /// A message that has arrived by now stays queued for the next call.
+    fn drop(&mut self) {
+        self.0.sleeper.disarm();
+    }
+}
+
+impl fmt::Debug for RecvFuture<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("RecvFuture").field(&self.0).finish()
+    }
+}
+
+/// A stream of the sender's messages (feature `stream`), which ends when the sender has closed and
+/// everything it sent has been received. Other errors are items.
+#[cfg(feature = "stream")]
+impl futures_core::Stream for Receiver {
+    type Item = Result<Message, RecvError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.poll_recv(context).map(|received| match received {
+            Err(RecvError::Disconnected) => None,
+            received => Some(received),
+        })
     }
 }

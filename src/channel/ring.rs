@@ -1,9 +1,10 @@
-//! The ring: fixed slots of one cache line each, one writer, one reader.
+//! The two rings of an object: messages to the receiver, and returned loans to the sender.
 //!
-//! # States of a slot
+//! # Messages
 //!
-//! A message's *ticket* is the number of messages sent before it. With `n` slots, ticket `t` uses
-//! slot `t % n`, whose sequence says:
+//! The slots are of one cache line each, with one writer and one reader. A message's *ticket* is
+//! the number of messages sent before it. With `n` slots, ticket `t` uses slot `t % n`, whose
+//! sequence says (with two slots or more, so that the numbers differ):
 //!
 //! | sequence | the slot | next to act |
 //! |---|---|---|
@@ -11,52 +12,65 @@
 //! | `t + 1` | carries ticket `t` | the reader |
 //! | `t + n` | is free for ticket `t + n`, the next one | the writer |
 //!
-//! With two slots or more these numbers differ. Each side keeps its own ticket privately. They
-//! share only the sequence, which is in the same line as the message, so a message moves one cache
-//! line from core to core.
-//!
-//! Fetching a line that the other core has written takes longer than everything else, so both sides
-//! do it while they would wait anyway. The reader [frees](free) a slot not when it has
-//! [received](receive) the message, but when it asks for the next one. The writer checks whether
-//! the next slot is free right after it has filled one.
-//!
-//! # Keeping the latest
+//! The sides share only the sequence, which is in the line of the message, so a message moves one
+//! cache line from core to core. Both sides fetch a line that the other core has written while they
+//! would wait anyway: the reader [frees](free) a slot when it asks for the next message, and the
+//! writer checks whether the next slot is free right after it has filled one.
 //!
 //! Where the writer may withdraw unreceived messages, a message belongs to the side that moves its
 //! slot from `t + 1` to `t + n`: [`claim`]. The reader claims each message as it
 //! [receives](receive) it. The writer, after sending ticket `t`, claims message `t - (n - 1)`
-//! ([`oldest`]), which has the slot of the next one. So the writer never waits, and at most `n - 1`
-//! messages wait, or `n` until the writer has withdrawn one: if it is killed or stopped in between,
-//! the reader has one too many, and never one too few. A reader that finds its slot ahead of its
-//! ticket has missed messages: it skips to the oldest that can still be there, and the tickets say
-//! how many it skipped.
+//! ([`oldest`]), which has the slot of the next one. So it never waits, and at most `n - 1`
+//! messages wait, or `n` if it is stopped in between. A reader that finds its slot ahead of its
+//! ticket skips to the oldest message that can still be there; the tickets say how many it missed.
 //!
-//! # Orderings
+//! A message is sent once the sequence is stored, even if the writer dies there. Words are copied
+//! out before they are validated. A garbage sequence makes the slot neither free nor full: the
+//! channel stops.
 //!
-//! | writer of the sequence | reader of it | what becomes visible |
-//! |---|---|---|
-//! | [`put`]: Release | [`Slot::carries`]: Acquire | the words of the message |
-//! | [`free`]: Release | [`has_room`], [`is_done`]: Acquire | that the words were copied out, so they may be overwritten |
-//! | [`claim`]: AcqRel | [`claim`]: AcqRel, Acquire if it fails | one side gets the message; its words were copied out before they may be overwritten |
+//! # Returns
 //!
-//! # Killed at any instruction
+//! A return's *ticket* is the number of returns before it. With `n` words, one per possible loan,
+//! ticket `t` goes into word `t % n`. The receiver's threads draw their tickets from a counter of
+//! their own, so a return is one store, and no thread waits for it. Each unread return belongs to a
+//! loan that is still out, so no unread word is overwritten.
 //!
-//! A writer that dies before it stores the sequence has sent nothing; after the store it has sent
-//! the message. The progress of a dead reader concerns only the reader. Within an operation neither
-//! side waits for the other.
-//!
-//! # Garbage
-//!
-//! Words are copied out before they are validated. A sequence with any other value makes the slot
-//! neither free nor full: the channel stops, without further harm.
+//! A thread that dies between drawing a ticket and storing the word leaves a gap, and no return
+//! after it is read; but its whole process dies with it, and the lender reclaims all loans. A
+//! garbage word is ignored until it is overwritten, or returns a loan of this channel too early.
 
 #![forbid(unsafe_code)]
 
-use super::note_look;
 use crate::sync::{AtomicU64, Ordering};
 use std::convert::Infallible;
 
-/// The words of a message: what fits in a cache line beside the sequence.
+/// What a publisher does with a message for a receiver whose ring is full.
+///
+/// The other receivers get the message at once, except with [`Wait`](Self::Wait).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OnFull {
+    /// The publisher waits until this receiver has room, at most for the timeout of the call.
+    /// Nothing is lost, but one slow receiver delays all others.
+    Wait = 0,
+    /// The message is dropped for this receiver, which keeps the older ones.
+    DropNew = 1,
+    /// The default: the oldest unreceived message of this receiver is withdrawn, and its memory
+    /// returned at once. The receiver is never further behind than its capacity, or by one message
+    /// more if the publisher is stopped or killed as it sends. With capacity 1 it always gets the
+    /// newest message; each further slot lets the message be one older.
+    #[default]
+    KeepLatest = 2,
+}
+
+impl OnFull {
+    /// The inverse of `as u32`.
+    pub(super) fn from_number(number: u32) -> Option<Self> {
+        [Self::Wait, Self::DropNew, Self::KeepLatest].into_iter().find(|&rule| rule as u32 == number)
+    }
+}
+
+/// What fits in a cache line beside the sequence.
 pub(super) const WORDS: usize = 7;
 
 /// A message as it travels in a slot.
@@ -72,16 +86,14 @@ pub(super) struct Slot {
 #[cfg(not(all(test, loom)))]
 const _: () = assert!(std::mem::size_of::<Slot>() == 64);
 
-/// The number of a message, and its slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Ticket {
     number: u64,
-    /// The number modulo the number of slots.
+    /// Modulo the number of slots.
     at: usize,
 }
 
 impl Ticket {
-    /// Returns how many messages were sent before this one.
     pub(super) fn number(self) -> u64 {
         self.number
     }
@@ -96,20 +108,20 @@ impl Ticket {
         Self { number: self.number.wrapping_add(1), at: if at < slots.len() { at } else { 0 } }
     }
 
-    /// Returns the slot's sequence while it carries this ticket.
+    /// The sequence of the slot that carries this ticket.
     fn full(self) -> u64 {
         self.number.wrapping_add(1)
     }
 
-    /// Returns the slot's sequence once it is free again.
+    /// The sequence of the slot once it is free again.
     fn free_again(self, slots: &[Slot]) -> u64 {
         self.number.wrapping_add(slots.len() as u64)
     }
 }
 
 impl Slot {
-    /// Returns how many rounds the slot is ahead of `ticket`. 0 means that it carries `ticket`;
-    /// `None`, that `ticket` was not sent yet, or that the sequence is garbage.
+    /// Returns how many rounds the slot is ahead of `ticket`; `None` if `ticket` was not sent yet,
+    /// or the sequence is garbage.
     #[inline]
     fn rounds_after(&self, ticket: Ticket, slots: &[Slot]) -> Option<u64> {
         let count = slots.len() as u64;
@@ -124,7 +136,7 @@ impl Slot {
 }
 
 impl Slot {
-    /// Creates a slot in private memory, free for `ticket`, for the models.
+    /// For the models.
     #[cfg(all(test, loom))]
     pub(super) fn free_for(ticket: u64) -> Self {
         Self { sequence: AtomicU64::new(ticket), words: std::array::from_fn(|_| AtomicU64::new(0)) }
@@ -147,49 +159,47 @@ impl Slot {
     }
 }
 
-/// Returns `true` if there is room for the message with this ticket.
 #[inline]
 pub(super) fn has_room(slots: &[Slot], ticket: Ticket) -> bool {
     // Acquire: partner of the Release in `free`.
     ticket.slot(slots).is_some_and(|slot| slot.sequence.load(Ordering::Acquire) == ticket.number)
 }
 
-/// Sends a message. The caller has checked that [there is room](has_room).
+/// Sends a message, for which there [is room](has_room).
 #[inline]
 pub(super) fn put(slots: &[Slot], ticket: &mut Ticket, message: &Words) {
     let Some(slot) = ticket.slot(slots) else { return };
     for (word, &value) in slot.words.iter().zip(message) {
         word.store(value, Ordering::Relaxed);
     }
-    // Release: partner of the Acquire in `Slot::carries`.
+    // Release: the words; partner of the Acquire in `Slot::carries`.
     slot.sequence.store(ticket.full(), Ordering::Release);
     *ticket = ticket.next(slots);
 }
 
-/// Frees the slot of a message that was read.
 #[inline]
 pub(super) fn free(slots: &[Slot], read: Ticket) {
     if let Some(slot) = read.slot(slots) {
-        // Release: partner of the Acquire in `has_room` and `is_done`.
+        // Release: the words were copied out; partner of the Acquire in `has_room` and `is_done`.
         slot.sequence.store(read.free_again(slots), Ordering::Release);
     }
 }
 
-/// Claims a message that both sides may take: the reader as it closes, and the writer once it finds
-/// the reader closed or dead. One of them gets it.
+/// Claims a message that both sides may take: the reader as it closes, the writer once it finds the
+/// reader closed or dead.
 pub(super) fn claim(slots: &[Slot], ticket: &mut Ticket) -> Option<Words> {
     let words = peek(slots, *ticket)?;
     take(slots, ticket).then_some(words)
 }
 
-/// Takes the message whose words were [peeked](peek) at, as [`claim`] does. Returns `false` if it
-/// was taken since; then the words are invalid.
+/// [`claim`] for a message whose words were [peeked](peek) at: if it returns `false`, they are
+/// invalid.
 #[inline]
 fn take(slots: &[Slot], ticket: &mut Ticket) -> bool {
     let Some(slot) = ticket.slot(slots) else { return false };
     let (full, free) = (ticket.full(), ticket.free_again(slots));
-    // AcqRel: its own partner, in the other process. Acquire even on failure: the other side has
-    // copied the words out, and this one may overwrite them.
+    // AcqRel: its own partner, so one side gets the message. Acquire even on failure: the other
+    // side has copied the words out.
     let is_ours = slot.sequence.compare_exchange(full, free, Ordering::AcqRel, Ordering::Acquire).is_ok();
     if is_ours {
         *ticket = ticket.next(slots);
@@ -197,7 +207,7 @@ fn take(slots: &[Slot], ticket: &mut Ticket) -> bool {
     is_ours
 }
 
-/// Returns the oldest message that may still wait before `ticket` is sent: the one in its slot.
+/// The oldest message that may still wait before `ticket` is sent: the one in its slot.
 #[inline]
 pub(super) fn oldest(slots: &[Slot], ticket: Ticket) -> Ticket {
     Ticket { number: ticket.number.wrapping_sub(slots.len() as u64), ..ticket }
@@ -216,12 +226,11 @@ pub(super) fn sent(slots: &[Slot]) -> u64 {
     slots.iter().enumerate().map(next).min().unwrap_or(0)
 }
 
-/// Returns the words of the message with this ticket, received or not; garbage if there is none.
+/// Returns the words of a message, received or not; garbage if there is none.
 pub(super) fn words_of(slots: &[Slot], number: u64) -> Option<Words> {
     slots.get((number % slots.len() as u64) as usize).map(Slot::words)
 }
 
-/// Returns how many messages wait for the reader. A snapshot.
 pub(super) fn waiting(slots: &[Slot]) -> usize {
     let carries_one = |(at, slot): &(usize, &Slot)| {
         let sequence = slot.sequence.load(Ordering::Relaxed);
@@ -230,20 +239,20 @@ pub(super) fn waiting(slots: &[Slot]) -> usize {
     slots.iter().enumerate().filter(carries_one).count()
 }
 
-/// Returns `true` if the message with this ticket has been sent, even if it was withdrawn since.
+/// Returns `true` if this message was sent, even if it was withdrawn since.
 #[inline]
 pub(super) fn has_passed(slots: &[Slot], ticket: Ticket) -> bool {
     ticket.slot(slots).is_some_and(|slot| slot.rounds_after(ticket, slots).is_some())
 }
 
-/// Returns the words of the message with this ticket, if it is waiting.
+/// Returns the words of this message, if it is waiting.
 #[inline]
 fn peek(slots: &[Slot], ticket: Ticket) -> Option<Words> {
     ticket.slot(slots).filter(|slot| slot.carries(ticket)).map(Slot::words)
 }
 
-/// Advances the ticket to the next message that was not withdrawn, and returns its words. The
-/// ticket also advances if no message follows the withdrawn ones yet.
+/// Advances the ticket past withdrawn messages, and returns the words of the next one if there is
+/// one.
 #[inline(never)]
 fn peek_next(slots: &[Slot], ticket: &mut Ticket) -> Option<Words> {
     // Bounded: only a writer that writes garbage, or laps this thread, makes it loop again.
@@ -256,8 +265,8 @@ fn peek_next(slots: &[Slot], ticket: &mut Ticket) -> Option<Words> {
                 }
             }
             rounds => {
-                // The slot is free for, or carries, the ticket `rounds` rounds later, and all but
-                // the last `slots.len() - 1` before that one were withdrawn or received.
+                // The slot is `rounds` rounds ahead. All but the last `slots.len() - 1` tickets
+                // before that were withdrawn or received.
                 let whole_rounds = (rounds - 1).wrapping_mul(slots.len() as u64);
                 *ticket = Ticket { number: here.number.wrapping_add(whole_rounds), ..here }.next(slots);
             }
@@ -266,10 +275,10 @@ fn peek_next(slots: &[Slot], ticket: &mut Ticket) -> Option<Words> {
     None
 }
 
-/// Receives the next message, if one has arrived. Advances `ticket` past it and returns its words
-/// and its ticket. If messages `may_vanish`, because the writer withdraws them, this claims the
-/// message; else the caller [frees](free) its slot. `prepare` runs before that, and if it fails,
-/// the message stays.
+/// Receives the next message, if one has arrived: advances `ticket` past it and returns its words
+/// and its ticket. If the writer may withdraw messages (`may_vanish`), this claims the message;
+/// else the caller [frees](free) its slot. If `prepare`, which runs before that, fails, the message
+/// stays.
 #[inline]
 pub(super) fn receive<E>(
     slots: &[Slot],
@@ -297,14 +306,14 @@ pub(super) fn receive<E>(
     None
 }
 
-/// Like [`receive`], for a closing reader: always claims the message.
+/// [`receive`] for a closing reader: always claims.
 pub(super) fn claim_next(slots: &[Slot], ticket: &mut Ticket) -> Option<(Words, Ticket)> {
     receive(slots, ticket, true, |_, _| Ok::<_, Infallible>(())).and_then(Result::ok)
 }
 
 /// Withdraws the first message from `next` up to `end` for which `is_meant` returns `true`, and
-/// returns its words. Advances `next` past every message visited, so none is visited twice: one
-/// that was received, or that `is_meant` rejects, remains so.
+/// returns its words. Advances `next` past every message visited: one that was received, or
+/// rejected, remains so.
 #[cold]
 pub(super) fn withdraw(
     slots: &[Slot],
@@ -328,8 +337,54 @@ pub(super) fn withdraw(
     None
 }
 
-/// Returns `true` if the reader has read the message with this ticket and asked for the next.
+/// Returns `true` if the reader has read this message and asked for the next.
 pub(super) fn is_done(slots: &[Slot], sent: Ticket) -> bool {
     // Acquire: partner of the Release in `free`.
     sent.slot(slots).is_some_and(|slot| slot.sequence.load(Ordering::Acquire) == sent.free_again(slots))
+}
+
+/// The bits of a return that hold the loan's number.
+const NUMBER_BITS: u32 = 24;
+const NUMBERS: u64 = 1 << NUMBER_BITS;
+
+fn tag(ticket: u64) -> u64 {
+    ticket.wrapping_add(1) << NUMBER_BITS
+}
+
+/// The number of words is a power of two.
+#[inline]
+fn word(words: &[AtomicU64], ticket: u64) -> Option<&AtomicU64> {
+    words.get(ticket as usize & words.len().wrapping_sub(1))
+}
+
+/// Returns loan `number` to the sender. Each ticket is used once.
+#[inline]
+pub(super) fn give_back(words: &[AtomicU64], ticket: u64, number: u32) {
+    if let Some(word) = word(words, ticket) {
+        // Release: the receiver has finished reading; partner of the Acquire in `returned`.
+        word.store(tag(ticket) | (u64::from(number) % NUMBERS), Ordering::Release);
+    }
+}
+
+/// Returns the loan number of this return, if there is one.
+#[inline]
+pub(super) fn returned(words: &[AtomicU64], ticket: u64) -> Option<u32> {
+    // Acquire: partner of the Release in `give_back`.
+    let found = word(words, ticket)?.load(Ordering::Acquire);
+    (found & !(NUMBERS - 1) == tag(ticket)).then_some((found % NUMBERS) as u32)
+}
+
+/// For tests: counts one visit to a slot or a loan.
+#[inline(always)]
+pub(super) fn note_look() {
+    #[cfg(all(test, not(loom)))]
+    tests::LOOKS.set(tests::LOOKS.get() + 1);
+}
+
+#[cfg(all(test, not(loom)))]
+pub(super) mod tests {
+    thread_local! {
+        /// How many visits this thread has made.
+        pub(in crate::channel) static LOOKS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+    }
 }

@@ -4,10 +4,12 @@
 
 use super::branch::{self, Branch, Patience};
 use super::error::{ChannelError, SendError, SendErrorKind};
-use super::interrupt::{Interrupter, Interrupts};
-use super::layout::{self, Facts, EXTRA_SLOTS, MAX_LOANS, MAX_SLOTS, MIN_SLOTS};
+use super::layout::{
+    self, Facts, DEFAULT_LOANS, DEFAULT_SLOTS, DEFAULT_SPIN, EXTRA_SLOTS, MAX_LOANS, MAX_SLOTS, MIN_SLOTS,
+};
+use super::message;
 use super::object::Object;
-use super::{message, DEFAULT_LOANS, DEFAULT_SLOTS, DEFAULT_SPIN};
+use super::sleeper::{Interrupter, Interrupts};
 use crate::os::deadline::Deadline;
 use crate::os::posix::is_object_mode;
 use crate::owner::buf::ShmBuf;
@@ -62,7 +64,7 @@ impl SenderBuilder {
     /// have the same [`directory`](crate::ProviderBuilder::directory) and
     /// [`name_prefix`](crate::ProviderBuilder::name_prefix).
     ///
-    /// A killed sender's name is free again once the kernel has torn down its process. That can be
+    /// A killed sender's name is free again once the kernel has torn down its process, which can be
     /// slightly after its receiver gets `Disconnected`: some milliseconds per 100 MB of its memory.
     ///
     /// # Errors
@@ -81,8 +83,7 @@ impl SenderBuilder {
         if !is_object_mode(self.mode) {
             return Err(ChannelError::Mode { mode: self.mode });
         }
-        // Check before taking any lock: in a forked child, a thread that does not exist there may
-        // hold it.
+        // First: in a forked child, a thread that does not exist there may hold a lock.
         if !provider.pool().is_ours() {
             return Err(ChannelError::Forked);
         }
@@ -95,10 +96,10 @@ impl SenderBuilder {
     }
 }
 
-/// Sends messages to one receiver, in this or another process. See the
-/// [module documentation](super) for the lifetime of messages.
+/// Sends messages to one receiver, in this or another process. See the [module
+/// documentation](super).
 pub struct Sender {
-    pub(super) branch: Branch,
+    branch: Branch,
     provider: ProviderId,
     spin: Duration,
 }
@@ -169,7 +170,7 @@ impl Sender {
     /// [`SendErrorKind::Forked`]. The error contains the buffer.
     ///
     /// A message sent while the receiver closes or dies may count as sent. It is then reclaimed
-    /// with everything else the receiver held, once the receiver can no longer read it.
+    /// once the receiver can no longer read it.
     #[inline]
     pub fn send(&mut self, buffer: ShmBuf) -> Result<(), SendError<ShmBuf>> {
         self.send_buffer(buffer, Patience::Until(None))
@@ -205,19 +206,18 @@ impl Sender {
             }
             return fail(kind, message);
         }
-        // A sender inherited through a fork was refused above, so the buffer may be asked for its
-        // provider.
+        // `reserve` refused a forked child, in which the buffer could not be asked.
         let (found, expected) = (message.provider(), self.provider);
         if found != expected {
             return fail(SendErrorKind::OtherProvider { found, expected }, message);
         }
-        let (branch, lent, place) = (&mut self.branch, message.len(), message.place());
+        let (branch, len, place) = (&mut self.branch, message.len(), message.place());
         let number = branch.lend(place, message, 0);
         branch.ring();
         branch.look_for_room();
         let is_left = branch.is_left();
         branch.collect_some();
-        match number.filter(|_| is_left).and_then(|number| branch.take_back(number, lent)) {
+        match number.filter(|_| is_left).and_then(|number| branch.take_back(number, len)) {
             Some(message) => fail(SendErrorKind::Disconnected, message),
             None => Ok(()),
         }
@@ -270,12 +270,39 @@ impl Sender {
         }
     }
 
+    /// Sends a buffer to the receiver, and waits for a free slot without blocking the thread, with
+    /// any executor. An error returns the buffer. If the future is dropped before it is ready, so
+    /// is the buffer, and nothing is sent.
+    ///
+    /// # Errors
+    ///
+    /// [`SendErrorKind::NoHelper`], and those of [`send`](Self::send) except
+    /// [`SendErrorKind::Interrupted`].
+    pub async fn send_async(&mut self, buffer: ShmBuf) -> Result<(), SendError<ShmBuf>> {
+        branch::send(self, buffer, true, Self::try_send, |sender, _| Some(&mut sender.branch)).await
+    }
+
+    /// Sends up to [`MAX_INLINE`](super::MAX_INLINE) bytes in the slot itself, and waits as
+    /// [`send_async`](Self::send_async) does.
+    ///
+    /// # Errors
+    ///
+    /// [`SendErrorKind::NoHelper`], and those of [`send_bytes`](Self::send_bytes) except
+    /// [`SendErrorKind::Interrupted`].
+    pub async fn send_bytes_async(&mut self, bytes: &[u8]) -> Result<(), SendErrorKind> {
+        let try_send =
+            |sender: &mut Self, message| sender.try_send_bytes(message).map_err(|kind| SendError { kind, message });
+        branch::send(self, bytes, false, try_send, |sender, _| Some(&mut sender.branch))
+            .await
+            .map_err(|error| error.kind)
+    }
+
     #[inline]
     fn check_fork(&self) -> Result<(), SendErrorKind> {
         self.branch.object.is_ours().then_some(()).ok_or(SendErrorKind::Forked)
     }
 
-    /// Like [`Branch::reserve`], but fails if the receiver is closed or dead.
+    /// [`Branch::reserve`], unless the receiver is closed or dead.
     #[inline]
     fn reserve(&mut self, is_buffer: bool, patience: Patience) -> Result<(), SendErrorKind> {
         self.check_fork()?;

@@ -2,10 +2,9 @@
 
 #![forbid(unsafe_code)]
 
-use super::bell::Woken;
+use super::bell::{Woken, LOOKS};
 use super::error::WaitAnyError;
 use super::receiver::Receiver;
-use super::LOOKS;
 use crate::os::deadline::Deadline;
 use crate::os::futex::{can_sleep_on_many, Words, MOST_WORDS};
 use std::sync::Arc;
@@ -15,18 +14,16 @@ use std::time::{Duration, Instant};
 
 /// Blocks until one of several receivers has a message, for at most `timeout`; [`Duration::MAX`]
 /// means no timeout. Returns that receiver's index: its next [`try_recv`](Receiver::try_recv) does
-/// not return `Empty`, unless its rule is to keep the latest message and its message is withdrawn
-/// in the meantime. A receiver whose sender has closed counts as ready too; leave it out of later
-/// calls.
+/// not return `Empty`, unless the message is withdrawn in the meantime. A receiver whose sender has
+/// closed counts as ready too; leave it out of later calls.
 ///
-/// If several receivers have messages, returns the one returned least recently; among those never
-/// returned, the first. Hence each receiver with messages is returned at least once in as many
-/// calls as there are receivers.
+/// If several receivers have messages, returns the one returned least recently, or never; of those,
+/// the first. So as many calls as there are receivers return each receiver with messages at least
+/// once.
 ///
-/// Like [`recv`](Receiver::recv), this function spins before it sleeps, for the shortest
-/// [`spin`](super::ReceiverBuilder::spin) of the receivers. With up to 128 receivers, the calling
-/// thread sleeps on all of them itself; with more, or before Linux 5.16, the helper threads of the
-/// [module](super#awaiting) wake it.
+/// Spins before it sleeps, for the shortest [`spin`](super::ReceiverBuilder::spin) of the
+/// receivers. With up to 128 receivers, the calling thread sleeps on all of them itself; with more,
+/// or before Linux 5.16, the helper threads of the [module](super#awaiting) wake it.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -149,7 +146,7 @@ fn sleep(receivers: &mut [&mut Receiver], deadline: Option<Deadline>) -> Found {
         let times = receivers.iter().map(|receiver| receiver.sleeper.look.time());
         words.sleep(times.fold(deadline, Deadline::first)); // S4
 
-        // Check before S1 runs again and clears the bits that the ringers have set.
+        // Before S1 clears the bits that the ringers have set.
         if let Some(found) = find(receivers) {
             break found;
         }
@@ -158,7 +155,6 @@ fn sleep(receivers: &mut [&mut Receiver], deadline: Option<Deadline>) -> Found {
     found
 }
 
-/// Wakes a thread that waits for a helper.
 struct Unpark(Thread);
 
 impl Wake for Unpark {
@@ -173,7 +169,7 @@ fn sleep_by_helpers(receivers: &mut [&mut Receiver], deadline: Option<Deadline>)
     let count = receivers.len();
     receivers.iter().for_each(|receiver| receiver.sleeper.aim());
     let found = loop {
-        // `find` below handles a receiver that is ready already, or whose sender has left.
+        // `find` below handles one that is ready already.
         let armed = receivers.iter_mut().try_for_each(|receiver| receiver.arm(&waker).map(|_: Option<Woken>| ()));
         if let Err(source) = armed {
             break Err(WaitAnyError::NoHelper { receivers: count, source });

@@ -5,8 +5,7 @@
 use super::counted::{Ages, AgesOfOne, Counted, Lease, Loan, Since};
 use super::object::{Facts, Object, Objects, OfProvider, Stat};
 use super::report::{ChannelReport, DamagedBranch, PeerReport, ProviderReport, ReceiverReport, SegmentReport, State};
-use crate::channel::lent::Lent;
-use crate::channel::outside::{self, Outside, Role};
+use crate::channel::outside::{self, Loaned, Outside, Role};
 use crate::channel::ChannelError;
 use crate::error::Chain;
 use crate::os::mapping::Mapping;
@@ -275,7 +274,7 @@ impl Look {
         let lent = self.lent.entry((prefix.to_owned(), provider)).or_default();
         let mut ages = self.loans.of_one();
         let (mut bytes_lent, mut oldest_loan) = (0_u64, None);
-        for &Lent { number, word, len } in &seen.traffic.lent {
+        for &Loaned { number, word, len } in &seen.traffic.loaned {
             lent.add(len);
             bytes_lent = bytes_lent.saturating_add(len);
             oldest_loan = oldest_loan.max(ages.of(Loan { provider, object, branch, number, word }));
@@ -287,7 +286,7 @@ impl Look {
             on_full: seen.on_full,
             capacity: seen.capacity,
             loans: seen.loans,
-            lent: seen.traffic.lent.len(),
+            lent: seen.traffic.loaned.len(),
             bytes_lent,
             oldest_loan,
             sent: seen.traffic.sent,

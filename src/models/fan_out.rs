@@ -3,7 +3,7 @@
 //! bells.
 
 use super::bell::{Bell, Look, Woken};
-use super::meeting::MeetingHeader;
+use super::layout::MeetingHeader;
 use super::ring::{self, Slot, Ticket, WORDS};
 use crate::sync::{fence, Ordering};
 use loom::cell::UnsafeCell;

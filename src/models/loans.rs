@@ -2,9 +2,8 @@
 //! and no wake-up is lost.
 
 use super::bell::{Bell, Look, Woken};
-use super::counted::Owned;
+use super::borrower::counted::Owned;
 use super::lender::Loans;
-use super::returns;
 use super::ring::{self, Slot, Ticket, Words, WORDS};
 use crate::sync::{fence, AtomicU64, Ordering};
 use loom::cell::UnsafeCell;
@@ -204,12 +203,12 @@ fn reuse_after_return() {
                 let mut ticket = Ticket::default();
                 if let Some((words, _)) = receive(&lending.channel.slots, &mut ticket) {
                     assert_eq!((words, lending.read()), (message(1), 7));
-                    returns::give_back(&lending.returns, 0, 1);
+                    ring::give_back(&lending.returns, 0, 1);
                 }
             })
         };
         ring::put(&lending.channel.slots, &mut Ticket::default(), &message(1));
-        if let Some(number) = returns::read(&lending.returns, 0) {
+        if let Some(number) = ring::returned(&lending.returns, 0) {
             assert_eq!(number, 1);
             lending.write(8);
         }
@@ -224,14 +223,14 @@ fn concurrent_returns() {
         let (lending, tickets) = (Lending::new(), Arc::new(AtomicU64::new(0)));
         let threads = [3, 5].map(|number| {
             let (lending, tickets) = (lending.clone(), tickets.clone());
-            thread::spawn(move || returns::give_back(&lending.returns, tickets.fetch_add(1, Ordering::Relaxed), number))
+            thread::spawn(move || ring::give_back(&lending.returns, tickets.fetch_add(1, Ordering::Relaxed), number))
         });
         let mut found = Vec::new();
         for _ in 0..2 {
-            found.extend(returns::read(&lending.returns, found.len() as u64));
+            found.extend(ring::returned(&lending.returns, found.len() as u64));
         }
         threads.into_iter().for_each(|thread| thread.join().unwrap());
-        while let Some(number) = returns::read(&lending.returns, found.len() as u64) {
+        while let Some(number) = ring::returned(&lending.returns, found.len() as u64) {
             found.push(number);
         }
         found.sort_unstable();
@@ -252,7 +251,7 @@ fn buffer_sent_to_closing_receiver() {
                 fence(Ordering::SeqCst);
                 if ring::claim(&lending.channel.slots, &mut Ticket::default()).is_some() {
                     assert_eq!(lending.read(), 7);
-                    returns::give_back(&lending.returns, 0, 1);
+                    ring::give_back(&lending.returns, 0, 1);
                 }
             })
         };
@@ -261,11 +260,11 @@ fn buffer_sent_to_closing_receiver() {
         channel.to_receiver.ring();
         if channel.to_sender.is_gone() && ring::claim(&channel.slots, &mut sent).is_some() {
             lending.write(8);
-            assert_eq!(returns::read(&lending.returns, 0), None);
+            assert_eq!(ring::returned(&lending.returns, 0), None);
             receiver.join().unwrap();
         } else {
             receiver.join().unwrap();
-            assert_eq!(returns::read(&lending.returns, 0), Some(1), "nobody gave it back");
+            assert_eq!(ring::returned(&lending.returns, 0), Some(1), "nobody gave it back");
             lending.write(9);
         }
     });
@@ -390,7 +389,7 @@ impl Scene {
     fn receive(&self, ticket: &mut Ticket) {
         let number = ticket.number();
         if let Some((words, _)) = receive(&self.slots, ticket) {
-            returns::give_back(&self.returns, number, words[0] as u32);
+            ring::give_back(&self.returns, number, words[0] as u32);
         }
     }
 

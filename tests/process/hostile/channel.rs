@@ -80,7 +80,7 @@ enum Step {
     },
 }
 
-/// A word of a channel's object, laid out as in `src/channel/object.rs`.
+/// A word of a channel's object, laid out as in `src/channel/layout.rs`.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 enum Place {
     Header(u8),

@@ -72,7 +72,7 @@ enum Step {
     },
 }
 
-/// A word of an object, laid out as in `src/channel/layout.rs` and `src/channel/meeting.rs`.
+/// A word of an object, laid out as in `src/channel/layout.rs`.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 enum Place {
     Header(u8),
