@@ -17,7 +17,8 @@
 //! opening or closing a lock file; POSIX no longer allows `fork` there.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 /// The number of forks between the process that `exec` started and this one (a fork may count
 /// twice, see `locks`). 64 bits, because a chain of 2^32 forks takes only days.
@@ -65,6 +66,51 @@ pub(crate) fn own_token() -> u64 {
 pub(super) fn enter_child() {
     EPOCH.fetch_add(1, Ordering::Relaxed);
     TOKEN.with(|token| token.set(NO_TOKEN));
+}
+
+struct Made<T> {
+    fork_epoch: u64,
+    value: T,
+}
+
+/// A global value that a forked child does not share with its parent, whose locks may be held by
+/// threads that do not exist in the child. Created on first use and never freed.
+pub(crate) struct PerProcess<T: 'static>(AtomicPtr<Made<T>>);
+
+impl<T: Default + Sync + 'static> PerProcess<T> {
+    pub(crate) const fn new() -> Self {
+        Self(AtomicPtr::new(ptr::null_mut()))
+    }
+
+    /// Returns this process's value, if it has been created.
+    pub(crate) fn existing(&self) -> Option<&'static T> {
+        // Acquire: partner of the Release in `get`.
+        Self::of_this_process(self.0.load(Ordering::Acquire))
+    }
+
+    fn of_this_process(made: *mut Made<T>) -> Option<&'static T> {
+        // SAFETY: null, or leaked by `get`.
+        let made = unsafe { made.as_ref() }?;
+        (made.fork_epoch == epoch()).then_some(&made.value)
+    }
+
+    /// Returns this process's value, creating it on first use.
+    pub(crate) fn get(&self) -> &'static T {
+        loop {
+            // A single load for both uses: only a value that was found to be the parent's is
+            // replaced below.
+            let old = self.0.load(Ordering::Acquire); // partner: the Release below
+            if let Some(value) = Self::of_this_process(old) {
+                return value;
+            }
+            let made = Box::into_raw(Box::new(Made { fork_epoch: epoch(), value: T::default() }));
+            if self.0.compare_exchange(old, made, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+                // SAFETY: created just above and never shared. Another thread stored its value
+                // first.
+                drop(unsafe { Box::from_raw(made) });
+            }
+        }
+    }
 }
 
 #[cfg(all(test, not(loom)))]

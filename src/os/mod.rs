@@ -11,7 +11,6 @@ pub(crate) mod futex;
 pub(crate) mod locks;
 pub(crate) mod mapping;
 pub(crate) mod name;
-pub(crate) mod per_process;
 pub(crate) mod posix;
 pub(crate) mod prefetch;
 pub(crate) mod processes;

@@ -12,7 +12,7 @@
 #![forbid(unsafe_code)]
 
 use crate::os::barrier;
-use crate::os::per_process::PerProcess;
+use crate::os::fork::PerProcess;
 use crate::owner::pool::Pool;
 use crate::sync::light_barrier;
 use parking_lot::Mutex;
