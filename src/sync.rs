@@ -38,7 +38,7 @@ pub(crate) fn fence_after_rmw() {
     }
 }
 
-/// The light side of an asymmetric barrier (see `os::barrier`): the compiler moves no load before
+/// The light side of an asymmetric barrier (see `futex::barrier`): the compiler moves no load before
 /// it and no store after it. In the models it is a full fence, the effect of the heavy side.
 #[inline]
 pub(crate) fn light_barrier() {

@@ -77,7 +77,7 @@ mod builder;
 mod chunk;
 mod source;
 
-use crate::os::deadline::Deadline;
+use crate::os::futex::Deadline;
 use crate::owner::chunk::ClosedChunk;
 use crate::owner::error::{AllocError, AllocErrorKind};
 use crate::owner::pool::Pool;

@@ -72,8 +72,7 @@
 //! Bit 31 stays set as long as the sleeper may sleep. So if the ringer dies between W4 and W5, or
 //! anywhere else, the kernel wakes the sleeper.
 
-use crate::os::deadline::Deadline;
-use crate::os::futex::Futex;
+use crate::os::futex::{Deadline, Futex};
 use crate::sync::{fence, fence_after_rmw, Ordering};
 use std::time::Duration;
 

@@ -86,9 +86,8 @@
 use super::error::ChannelError;
 use super::layout::{Facts, Found, Line, What};
 use super::object::{make, not_listed};
-use crate::os::deadline::Deadline;
 use crate::os::fork;
-use crate::os::futex::Futex;
+use crate::os::futex::{Deadline, Futex};
 use crate::os::locks::{LockFile, LOCK};
 use crate::os::mapping::Mapping;
 use crate::os::name::{Link, Name};

@@ -218,7 +218,7 @@ pub use rules::OnFull;
 pub use sender::{Sender, SenderBuilder};
 pub use wait_any::wait_any;
 
-use crate::os::deadline::Deadline;
+use crate::os::futex::Deadline;
 use bell::{Bell, Look, Woken};
 use std::time::{Duration, Instant};
 

@@ -10,7 +10,7 @@ use super::object::Object;
 use super::receiver::Receiver;
 use super::rules::OnFull;
 use super::DEFAULT_SPIN;
-use crate::os::deadline::Deadline;
+use crate::os::futex::Deadline;
 use crate::os::name::Name;
 use crate::os::posix::effective_uid;
 use crate::peer::client::Client;

@@ -46,7 +46,7 @@ use super::outlet::{Outlet, ReceiverState};
 use super::ring::Words;
 use super::rules::OnFull;
 use super::{DEFAULT_LOANS, DEFAULT_SLOTS, DEFAULT_SPIN};
-use crate::os::deadline::Deadline;
+use crate::os::futex::Deadline;
 use crate::os::name::{Name, Namespace};
 use crate::os::posix::{effective_uid, has_heap};
 use crate::owner::buf::ShmBuf;

@@ -13,7 +13,7 @@ use super::object::Object;
 use super::ring::{self, Ticket, Words};
 use super::rules::OnFull;
 use crate::error::OsError;
-use crate::os::deadline::Deadline;
+use crate::os::futex::Deadline;
 use crate::peer::error::AttachError;
 use crate::sync::{fence, Ordering};
 use std::fmt;

@@ -8,7 +8,7 @@ use super::interrupt::{Interrupter, Interrupts};
 use super::layout::{self, Facts, EXTRA_SLOTS, MAX_LOANS, MAX_SLOTS, MIN_SLOTS};
 use super::object::Object;
 use super::{message, DEFAULT_LOANS, DEFAULT_SLOTS, DEFAULT_SPIN};
-use crate::os::deadline::Deadline;
+use crate::os::futex::Deadline;
 use crate::os::posix::is_object_mode;
 use crate::owner::buf::ShmBuf;
 use crate::owner::provider::Provider;

@@ -7,13 +7,103 @@ pub(crate) use model::{can_sleep_on_many, Futex, Words};
 #[cfg(not(all(test, loom)))]
 pub(crate) use real::{can_sleep_on_many, Futex, Words};
 
+use std::time::Duration;
+
 /// Maximum number of words to sleep on at once: the kernel's `FUTEX_WAITV_MAX`.
 pub(crate) const MOST_WORDS: usize = 128;
 
+/// A point in time on the monotonic clock.
+#[derive(Clone, Copy)]
+pub(crate) struct Deadline(libc::timespec);
+
+fn now() -> libc::timespec {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` is a valid place to write to. The call cannot fail: every Linux has this clock.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    now
+}
+
+impl Deadline {
+    /// Returns a pointer for system calls, valid for as long as `self` lives.
+    pub(crate) fn as_ptr(&self) -> *const libc::timespec {
+        &self.0
+    }
+
+    pub(crate) fn has_passed(self) -> bool {
+        let now = now();
+        (now.tv_sec, now.tv_nsec) >= (self.0.tv_sec, self.0.tv_nsec)
+    }
+
+    /// Returns the time left; zero if the deadline has passed.
+    pub(crate) fn left(self) -> Duration {
+        let since_start = |time: libc::timespec| Duration::new(time.tv_sec as u64, time.tv_nsec as u32);
+        since_start(self.0).saturating_sub(since_start(now()))
+    }
+
+    /// Returns the earlier deadline; `None` never passes.
+    pub(crate) fn first(one: Option<Self>, other: Option<Self>) -> Option<Self> {
+        let (Some(a), Some(b)) = (one, other) else { return one.or(other) };
+        Some(if (a.0.tv_sec, a.0.tv_nsec) <= (b.0.tv_sec, b.0.tv_nsec) { a } else { b })
+    }
+
+    /// Returns a deadline `timeout` from now, or `None` if the clock cannot represent it.
+    pub(crate) fn after(timeout: Duration) -> Option<Self> {
+        let now = now();
+        let nanos = now.tv_nsec + libc::c_long::from(timeout.subsec_nanos() as i32);
+        let (carry, tv_nsec) = (nanos / 1_000_000_000, nanos % 1_000_000_000);
+        let seconds = libc::time_t::try_from(timeout.as_secs()).ok()?;
+        let tv_sec = now.tv_sec.checked_add(seconds)?.checked_add(carry)?;
+        Some(Self(libc::timespec { tv_sec, tv_nsec }))
+    }
+}
+
+pub(crate) mod barrier {
+    //! An asymmetric barrier: orders a store before a later load on a path where a fence would cost too
+    //! much.
+    //!
+    //! The light side stores and then loads, without a barrier. The heavy side stores, calls [`heavy`],
+    //! and then loads. [`heavy`] runs a full barrier on every processor that runs a thread of an
+    //! [enlisted](enlist) process (see `man 2 membarrier`). Therefore at least one of the two loads
+    //! sees the other side's store.
+    //!
+    //! On a kernel without `membarrier`, or in a sandbox that forbids it, the light side has no barrier
+    //! and a processor may delay its store past its load. A thread that waits must therefore recheck
+    //! its condition periodically.
+
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    /// No process is enlisted initially; epochs begin at 0.
+    const NOBODY: u64 = u64::MAX;
+
+    /// Registers this process, so that [`heavy`] reaches its threads from any process. Makes a system
+    /// call the first time.
+    pub(crate) fn enlist() {
+        // The epoch of the process that enlisted: a forked child must enlist itself.
+        static ENLISTED: AtomicU64 = AtomicU64::new(NOBODY);
+        let epoch = crate::os::fork::epoch();
+        if ENLISTED.load(Ordering::Relaxed) != epoch {
+            membarrier(libc::MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED);
+            ENLISTED.store(epoch, Ordering::Relaxed);
+        }
+    }
+
+    /// Runs a full barrier on every thread of every [enlisted](enlist) process, including this one.
+    pub(crate) fn heavy() {
+        enlist();
+        crate::sync::fence(crate::sync::Ordering::SeqCst);
+        membarrier(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED);
+    }
+
+    fn membarrier(command: libc::c_int) {
+        // SAFETY: the call takes numbers only. It fails only where it is unavailable, a case that the
+        // module documentation covers.
+        unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) };
+    }
+}
+
 #[cfg(not(all(test, loom)))]
 mod real {
-    use super::MOST_WORDS;
-    use crate::os::deadline::Deadline;
+    use super::{Deadline, MOST_WORDS};
     use std::io;
     use std::marker::PhantomData;
     use std::ptr;
@@ -175,7 +265,7 @@ mod real {
 
 #[cfg(all(test, loom))]
 mod model {
-    use crate::os::deadline::Deadline;
+    use super::Deadline;
     use loom::sync::{atomic, Condvar, Mutex};
     use loom::thread::yield_now;
     use std::sync::atomic::Ordering;

@@ -11,8 +11,8 @@
 
 #![forbid(unsafe_code)]
 
-use crate::os::barrier;
 use crate::os::fork::PerProcess;
+use crate::os::futex::barrier;
 use crate::owner::pool::Pool;
 use crate::sync::light_barrier;
 use parking_lot::Mutex;

@@ -1,6 +1,6 @@
 //! A request for memory that may wait: the options of an allocation, and what ends its wait.
 
-use crate::os::deadline::Deadline;
+use crate::os::futex::Deadline;
 use crate::owner::buf::ShmBufMut;
 use crate::owner::error::{AllocError, AllocErrorKind};
 use crate::owner::provider::Provider;

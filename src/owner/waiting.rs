@@ -35,8 +35,8 @@
 #![forbid(unsafe_code)]
 
 use crate::error::OsError;
-use crate::os::deadline::Deadline;
 use crate::os::fork;
+use crate::os::futex::Deadline;
 use crate::owner::arena::Need;
 use crate::owner::chunk::ClosedChunk;
 use crate::owner::error::{AllocError, AllocErrorKind};

@@ -2,9 +2,9 @@
 
 #![forbid(unsafe_code)]
 
-use crate::os::barrier;
 use crate::os::foreign::{Foreign, ObjectError};
 use crate::os::fork;
+use crate::os::futex::barrier;
 use crate::os::locks::{LockFile, LOCK};
 use crate::os::mapping::Access;
 use crate::os::name::Namespace;

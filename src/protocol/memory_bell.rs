@@ -9,7 +9,7 @@
 //! | step | owner | step | giver: [`MemoryBell::ring`] |
 //! |---|---|---|---|
 //! | L1 | [`MemoryBell::listen`]: set `listens` | G1 | release the memory |
-//! | L2 | a heavy barrier (see `barrier`) | | (the barrier's light side: nothing) |
+//! | L2 | a heavy barrier (see `futex::barrier`) | | (the barrier's light side: nothing) |
 //! | L3 | read the count | G2 | if `listens` is set: |
 //! | L4 | check for memory; if found, stop | G3 | add 1 to the count |
 //! | L5 | sleep, if the count is unchanged | G4 | wake |
@@ -38,8 +38,7 @@
 #[path = "../models/memory_bell.rs"]
 mod models;
 
-use crate::os::deadline::Deadline;
-use crate::os::futex::Futex;
+use crate::os::futex::{Deadline, Futex};
 use crate::sync::{light_barrier, AtomicU64, Ordering};
 use std::time::Duration;
 

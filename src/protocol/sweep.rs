@@ -68,7 +68,7 @@
 #![forbid(unsafe_code)]
 
 use crate::error::OsError;
-use crate::os::deadline::Deadline;
+use crate::os::futex::Deadline;
 use crate::os::locks::LockFile;
 use crate::os::mapping::Mapping;
 use crate::os::name::{Name, Namespace};
