@@ -10,7 +10,6 @@ pub(crate) mod locks;
 pub(crate) mod mapping;
 pub(crate) mod name;
 pub(crate) mod posix;
-pub(crate) mod prefetch;
 pub(crate) mod processes;
 pub(crate) mod robust_list;
 pub(crate) mod segment;
