@@ -18,10 +18,10 @@
 #![forbid(unsafe_code)]
 
 use crate::error::{Chain, OsError};
-use crate::os::foreign::{check_metadata, is_linked, ObjectError};
 use crate::os::locks::LockFile;
 use crate::os::name::{list, Inode, Name};
 use crate::os::posix::effective_uid;
+use crate::os::segment::{check_metadata, is_linked, ObjectError};
 use crate::protocol::control::{CHANNEL_MAGIC, OWNER_BYTE, PROVIDER_OFFSET, RECEIVER_BYTE};
 use crate::protocol::dead::{is_object, is_segment};
 use crate::protocol::ids::ProviderId;

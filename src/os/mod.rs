@@ -3,7 +3,6 @@
 //!
 //! This is the lowest layer. It does not know about chunks, leases or channels.
 
-pub(crate) mod foreign;
 pub(crate) mod fork;
 pub(crate) mod futex;
 pub(crate) mod locks;

@@ -20,12 +20,12 @@
 #![forbid(unsafe_code)]
 
 use crate::error::BuildError;
-use crate::os::foreign::Foreign;
 use crate::os::fork;
 use crate::os::locks;
 use crate::os::mapping::Access;
 use crate::os::name::{Namespace, DEFAULT_PREFIX, DIRECTORY};
 use crate::os::posix::effective_uid;
+use crate::os::segment::Foreign;
 use crate::peer::cache::{Cached, ProviderEntry, Remote, Table};
 use crate::peer::control::PeerControl;
 use crate::peer::error::AttachError;

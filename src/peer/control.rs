@@ -2,12 +2,12 @@
 
 #![forbid(unsafe_code)]
 
-use crate::os::foreign::{Foreign, ObjectError};
 use crate::os::fork;
 use crate::os::futex::barrier;
 use crate::os::locks::{LockFile, LOCK};
 use crate::os::mapping::Access;
 use crate::os::name::Namespace;
+use crate::os::segment::{Foreign, ObjectError};
 use crate::peer::error::AttachError;
 use crate::protocol::control::{
     control_name, peer_byte, ControlHeader, View, CLOSED, MAGIC, OPEN, OWNER_BYTE, VERSION,

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use crate::error::OsError;
-use crate::os::foreign::ObjectError;
+use crate::os::segment::ObjectError;
 use crate::protocol::ids::ProviderId;
 use thiserror::Error;
 

@@ -2,10 +2,10 @@
 
 #![forbid(unsafe_code)]
 
-use crate::os::foreign::{check_regular, ObjectError};
 use crate::os::locks::{LockFile, LOCK};
 use crate::os::name::{Name, Namespace};
 use crate::os::posix::{check_file_size, page_size, PAGE};
+use crate::os::segment::{check_regular, ObjectError};
 use crate::protocol::control::{
     control_name, peer_byte, CLOSED, MAGIC, NO_SEGMENTS, OWNER_BYTE, PROVIDER_OFFSET, RECEIVER_BYTE, SEGMENTS_OFFSET,
     STATE_OFFSET,
