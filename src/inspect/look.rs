@@ -4,6 +4,7 @@
 
 use super::counted::{Ages, AgesOfOne, Counted, Lease, Loan, Since};
 use super::object::{Facts, Object, Objects, OfProvider, Stat};
+use super::processes::{Process, Seen};
 use super::report::{ChannelReport, DamagedBranch, PeerReport, ProviderReport, ReceiverReport, SegmentReport, State};
 use crate::channel::lent::Lent;
 use crate::channel::outside::{self, Outside, Role};
@@ -11,7 +12,6 @@ use crate::channel::ChannelError;
 use crate::error::Chain;
 use crate::os::mapping::Mapping;
 use crate::os::posix::PAGE;
-use crate::os::processes::{Process, Seen};
 use crate::protocol::control::{control_size, peer_byte, View, MAGIC, MAX_RECORDS, OWNER_BYTE, RECEIVER_BYTE, VERSION};
 use crate::protocol::descriptor::MAX_LEN;
 use crate::protocol::ids::{PeerId, ProviderId};

@@ -55,9 +55,10 @@
 mod counted;
 mod look;
 mod object;
+mod processes;
 mod report;
 
-pub use crate::os::processes::Process;
+pub use processes::Process;
 pub use report::{
     ChannelReport, ClassReport, DamagedBranch, PeerReport, ProviderReport, ReceiverReport, Report, SegmentReport, State,
 };
@@ -65,13 +66,13 @@ pub use report::{
 use crate::error::OsError;
 use crate::os::name::DIRECTORY;
 use crate::os::posix::free_bytes;
-use crate::os::processes::{Seen, Wanted};
 use crate::owner::provider::Provider;
 use crate::protocol::control::control_name;
 use crate::protocol::names::parse;
 use counted::{Lease, Loan, Since};
 use look::Look;
 use object::Objects;
+use processes::{Seen, Wanted};
 use std::io;
 use std::mem::take;
 use std::path::{Path, PathBuf};

@@ -2,8 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+use super::processes::Process;
 use crate::channel::OnFull;
-use crate::os::processes::Process;
 use crate::protocol::ids::{PeerId, ProviderId};
 use crate::protocol::sweep::Swept;
 use std::ops::Add;

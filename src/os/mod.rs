@@ -1,5 +1,5 @@
-//! Operating-system facilities: object names, mappings, locks, fork detection, futexes, barriers
-//! between processes, and queries about which process holds which object.
+//! Operating-system facilities: object names, mappings, locks, fork detection, futexes, and barriers
+//! between processes.
 //!
 //! This is the lowest layer. It does not know about chunks, leases or channels.
 
@@ -9,6 +9,5 @@ pub(crate) mod locks;
 pub(crate) mod mapping;
 pub(crate) mod name;
 pub(crate) mod posix;
-pub(crate) mod processes;
 pub(crate) mod robust_list;
 pub(crate) mod segment;
