@@ -52,16 +52,14 @@
 
 #![forbid(unsafe_code)]
 
-mod counted;
 mod look;
-mod object;
-mod processes;
 mod report;
+mod sources;
 
-pub use processes::Process;
 pub use report::{
     ChannelReport, ClassReport, DamagedBranch, PeerReport, ProviderReport, ReceiverReport, Report, SegmentReport, State,
 };
+pub use sources::Process;
 
 use crate::error::OsError;
 use crate::os::name::DIRECTORY;
@@ -69,10 +67,8 @@ use crate::os::posix::free_bytes;
 use crate::owner::provider::Provider;
 use crate::protocol::control::control_name;
 use crate::protocol::names::parse;
-use counted::{Lease, Loan, Since};
-use look::Look;
-use object::Objects;
-use processes::{Seen, Wanted};
+use look::{Lease, Loan, Look, Since};
+use sources::{Objects, Seen, Wanted};
 use std::io;
 use std::mem::take;
 use std::path::{Path, PathBuf};

@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::processes::Process;
+use super::sources::Process;
 use crate::channel::OnFull;
 use crate::protocol::ids::{PeerId, ProviderId};
 use crate::protocol::sweep::Swept;
@@ -223,13 +223,5 @@ impl Report {
     pub fn orphans(&self) -> Swept {
         let providers = self.providers.iter().map(|provider| provider.orphans);
         providers.chain(self.channels.iter().map(|channel| channel.orphans)).fold(Swept::default(), Add::add)
-    }
-}
-
-impl Add for Swept {
-    type Output = Self;
-
-    fn add(self, other: Self) -> Self {
-        Self { objects: self.objects + other.objects, bytes: self.bytes + other.bytes }
     }
 }

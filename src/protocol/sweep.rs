@@ -83,6 +83,7 @@ use crate::protocol::names::{parse, Object};
 use std::collections::BTreeSet;
 use std::fs::{self, File, Metadata};
 use std::io;
+use std::ops::Add;
 use std::os::unix::fs::MetadataExt;
 use std::thread;
 use std::time::Duration;
@@ -106,6 +107,14 @@ pub struct Swept {
     /// Memory of those objects, in bytes. Parts that peers still have mapped are returned to the
     /// system when they are unmapped.
     pub bytes: u64,
+}
+
+impl Add for Swept {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self { objects: self.objects + other.objects, bytes: self.bytes + other.bytes }
+    }
 }
 
 impl Swept {
