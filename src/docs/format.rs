@@ -127,8 +127,8 @@
 mod tests {
     use crate::channel::{format as channel, OnFull};
     use crate::os::name::{Name, Namespace};
-    use crate::protocol::control::{self, control_name, segment_name};
-    use crate::protocol::ids::ProviderId;
+    use crate::protocol::control;
+    use crate::protocol::ids::{control_name, segment_name, ProviderId};
     use crate::protocol::record;
     use crate::Descriptor;
 

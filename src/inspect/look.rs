@@ -16,8 +16,8 @@ use crate::os::posix::PAGE;
 use crate::owner::class::{class_of, size_of_class};
 use crate::protocol::control::{control_size, peer_byte, View, MAGIC, MAX_RECORDS, OWNER_BYTE, RECEIVER_BYTE, VERSION};
 use crate::protocol::descriptor::MAX_LEN;
-use crate::protocol::ids::{PeerId, ProviderId};
-use crate::protocol::names::Object as Named;
+use crate::protocol::ids::{Object as Named, PeerId, ProviderId};
+
 use crate::protocol::record::PEERS;
 use crate::protocol::sweep::Swept;
 use std::collections::{BTreeMap, BTreeSet};

@@ -6,8 +6,7 @@ use crate::error::OsError;
 use crate::os::name::Namespace;
 use crate::os::segment::{Memory, Segment};
 use crate::owner::payload::Payload;
-use crate::protocol::control::segment_name;
-use crate::protocol::ids::ProviderId;
+use crate::protocol::ids::{segment_name, ProviderId};
 use crate::protocol::sweep;
 use std::sync::atomic::{AtomicU64, Ordering};
 

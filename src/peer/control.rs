@@ -9,10 +9,8 @@ use crate::os::mapping::Access;
 use crate::os::name::Namespace;
 use crate::os::segment::{Foreign, ObjectError};
 use crate::peer::error::AttachError;
-use crate::protocol::control::{
-    control_name, peer_byte, ControlHeader, View, CLOSED, MAGIC, OPEN, OWNER_BYTE, VERSION,
-};
-use crate::protocol::ids::{PeerId, ProviderId};
+use crate::protocol::control::{peer_byte, ControlHeader, View, CLOSED, MAGIC, OPEN, OWNER_BYTE, VERSION};
+use crate::protocol::ids::{control_name, PeerId, ProviderId};
 use crate::protocol::record::{Record, PEERS};
 use crate::protocol::sweep::sweep_after_reading;
 use std::io;

@@ -25,7 +25,6 @@
 //! | owner: segment entry, Relaxed | peer: Relaxed | only a hint for mapping and unmapping; access never depends on it |
 
 use crate::os::mapping::Mapping;
-use crate::os::name::{Name, Namespace};
 use crate::os::posix::PAGE;
 use crate::protocol::ids::ProviderId;
 use crate::protocol::memory_bell::MemoryBell;
@@ -100,14 +99,6 @@ pub(crate) const OFFSETS: &[(&str, usize)] =
 
 #[cfg(not(all(test, loom)))]
 const _: () = assert!(size_of::<ControlHeader>() <= PAGE && PAGE % std::mem::align_of::<Record>() == 0);
-
-pub(crate) fn control_name(names: &Namespace, provider: ProviderId) -> Name {
-    names.name(&format!("{provider}.ctl"))
-}
-
-pub(crate) fn segment_name(names: &Namespace, provider: ProviderId, serial: u64) -> Name {
-    names.name(&format!("{provider}.{serial:x}"))
-}
 
 /// Returns the length in bytes of a control object with `records` records: the header's page, then
 /// the records.

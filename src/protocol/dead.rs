@@ -7,10 +7,9 @@ use crate::os::name::{Name, Namespace};
 use crate::os::posix::{check_file_size, page_size, PAGE};
 use crate::os::segment::{check_regular, ObjectError};
 use crate::protocol::control::{
-    control_name, peer_byte, CLOSED, MAGIC, NO_SEGMENTS, OWNER_BYTE, PROVIDER_OFFSET, RECEIVER_BYTE, SEGMENTS_OFFSET,
-    STATE_OFFSET,
+    peer_byte, CLOSED, MAGIC, NO_SEGMENTS, OWNER_BYTE, PROVIDER_OFFSET, RECEIVER_BYTE, SEGMENTS_OFFSET, STATE_OFFSET,
 };
-use crate::protocol::ids::ProviderId;
+use crate::protocol::ids::{control_name, ProviderId};
 use crate::protocol::record::PEERS;
 use std::fs::{File, Metadata};
 use std::io;

@@ -6,7 +6,6 @@ pub(crate) mod dead;
 pub(crate) mod descriptor;
 pub(crate) mod ids;
 pub(crate) mod memory_bell;
-pub(crate) mod names;
 pub(crate) mod record;
 pub(crate) mod slot;
 pub(crate) mod sweep;

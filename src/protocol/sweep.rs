@@ -74,12 +74,11 @@ use crate::os::mapping::Mapping;
 use crate::os::name::{Name, Namespace};
 use crate::os::posix::{effective_uid, has_heap};
 use crate::os::segment::{Locked, Segment};
-use crate::protocol::control::{control_name, CHANNEL_MAGIC};
+use crate::protocol::control::CHANNEL_MAGIC;
 use crate::protocol::dead::{
     has_peers, is_read, is_segment, lock_dead_owner, mark_as_gone, remove_dead, Owner, Removal,
 };
-use crate::protocol::ids::ProviderId;
-use crate::protocol::names::{parse, Object};
+use crate::protocol::ids::{control_name, parse, Object, ProviderId};
 use std::collections::BTreeSet;
 use std::fs::{self, File, Metadata};
 use std::io;
