@@ -15,7 +15,7 @@ use crate::os::name::Name;
 use crate::os::posix::effective_uid;
 use crate::peer::client::Client;
 use crate::protocol::control::CHANNEL_MAGIC;
-use crate::protocol::dead::remove_dead;
+use crate::protocol::sweep::remove_dead;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;

@@ -2,7 +2,6 @@
 //! control object with its memory bell, object names, and the sweep.
 
 pub(crate) mod control;
-pub(crate) mod dead;
 pub(crate) mod descriptor;
 pub(crate) mod ids;
 pub(crate) mod memory_bell;
