@@ -1,8 +1,7 @@
 //! [`ShmView`]: a message being read, with its lease and mapping.
 
-use crate::peer::cache::Cached;
+use crate::peer::control::{Cached, Lease};
 use crate::peer::error::AttachError;
-use crate::peer::lease::Lease;
 use crate::protocol::descriptor::Descriptor;
 use crate::protocol::record::{Place, MAX_LEASES};
 use std::fmt;
