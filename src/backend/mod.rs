@@ -73,24 +73,30 @@
 //! The allocator's bookkeeping is in private memory. A reader that writes to a segment can damage
 //! messages, but not the allocator.
 
-mod builder;
 mod chunk;
-mod source;
 
+pub use chunk::Chunk;
+
+use crate::error::{BuildError, OsError};
 use crate::os::futex::Deadline;
+use crate::os::name::Name;
+use crate::os::segment::Segment;
+use crate::os::{fork, locks};
 use crate::owner::chunk::ClosedChunk;
 use crate::owner::error::{AllocError, AllocErrorKind};
+use crate::owner::limits::{range, Limits, DEFAULT_IDLE_WINDOW, LONGEST};
+use crate::owner::payload::Payload;
 use crate::owner::pool::Pool;
 use crate::owner::reservation::Reservation;
+use crate::owner::segment_factory::SegmentFactory;
 use crate::owner::stats::Stats;
 use crate::owner::waiting::Place;
 use crate::protocol::control;
 use crate::protocol::memory_bell::LOOK_AGAIN;
-pub use builder::BackendBuilder;
-pub use chunk::Chunk;
-pub use source::{SegmentFile, SegmentSource};
 use std::fmt;
+use std::fs::File;
 use std::mem::ManuallyDrop;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -99,6 +105,197 @@ use std::time::{Duration, Instant};
 const PAUSE_SHARE: u32 = 8;
 const SHORTEST_PAUSE: Duration = Duration::from_micros(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
+
+const DEFAULT_MAX_BYTES: usize = 1 << 30;
+
+/// Names, creates and removes the segments of a [`Backend`].
+///
+/// The source decides how readers find a segment: its name, owner, mode, locks and limits. The
+/// backend does the rest: it sets the file's length once, maps it, reserves memory for the ranges
+/// that it carves chunks from, returns memory to the system, and unmaps it.
+///
+/// The methods are called with locks of the backend held, so they must not call the same backend.
+///
+/// The memory of a [`Chunk`] is exclusive only if each segment has a file of its own, and
+/// no process shrinks it: see [`Chunk::bytes_mut`].
+pub trait SegmentSource: Send + Sync {
+    /// Creates the file of a segment of `len` bytes, empty, open for reading and writing. One
+    /// thread calls this at a time.
+    ///
+    /// # Errors
+    ///
+    /// If the error's number is `ENOSPC` or `ENOMEM`, the backend makes room and tries again, also
+    /// with a shorter segment. If that does not help, or for any other error, the allocation fails
+    /// with [`AllocErrorKind::Os`](crate::AllocErrorKind::Os).
+    fn create(&self, len: usize) -> Result<SegmentFile, OsError>;
+
+    /// Removes a segment that this process no longer maps: unlinks its name, if it has one. Also
+    /// called if the backend could not use the file; not called in a forked child.
+    ///
+    /// Called by any thread: the one that drops the last chunk or pointer, trims or allocates.
+    fn remove(&self, id: u64, file: File);
+
+    /// Returns `true` if empty segments are kept, because readers never unmap them. Their memory is
+    /// returned to the system all the same. By default an empty segment is removed.
+    fn keeps_segments(&self) -> bool {
+        false
+    }
+
+    /// Removes segments of dead processes, when the system has no memory left. Returns the number of
+    /// bytes.
+    fn sweep(&self) -> u64 {
+        0
+    }
+}
+
+/// The file of a segment, as its source created it.
+#[derive(Debug)]
+pub struct SegmentFile {
+    /// Identifies the segment to readers. Unique among the backend's existing segments; one that is not
+    /// is refused, with `EEXIST`.
+    pub id: u64,
+    /// Empty, open for reading and writing. The descriptor, and with it a lock on the file, is held
+    /// as long as the segment is mapped.
+    pub file: File,
+    /// Used in errors, and to ask how much memory the file system has left.
+    pub path: PathBuf,
+}
+
+/// A source, as the pool's segment factory.
+struct Sourced<S>(Arc<S>);
+
+impl<S: SegmentSource + 'static> SegmentFactory for Sourced<S> {
+    fn create(&self, len: usize) -> Result<Payload, OsError> {
+        let SegmentFile { id, file, path } = self.0.create(len)?;
+        let file = Arc::new(file);
+        let removal = Removal { source: self.0.clone(), id, file: Some(file.clone()), fork_epoch: fork::epoch() };
+        let segment = Segment::of_file(file, Name::of_path(&path), len)?;
+        Ok(Payload::removed_by(segment, id, removal))
+    }
+
+    fn sweep(&self) -> u64 {
+        self.0.sweep()
+    }
+
+    fn keeps_segments(&self) -> bool {
+        self.0.keeps_segments()
+    }
+}
+
+/// Removes a segment on drop.
+struct Removal<S: SegmentSource> {
+    source: Arc<S>,
+    id: u64,
+    /// Shared with the segment, which is dropped first.
+    file: Option<Arc<File>>,
+    fork_epoch: u64,
+}
+
+impl<S: SegmentSource> Drop for Removal<S> {
+    fn drop(&mut self) {
+        let file = self.file.take().filter(|_| self.fork_epoch == fork::epoch());
+        if let Some(file) = file.and_then(Arc::into_inner) {
+            self.source.remove(self.id, file);
+        }
+    }
+}
+
+/// Options of a [`Backend`]. Start with [`Backend::builder`]; every option has a default.
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until `build` is called"]
+pub struct BackendBuilder {
+    max_bytes: usize,
+    max_alloc: Option<usize>,
+    max_idle_per_class: Option<usize>,
+    arena_size: Option<usize>,
+    max_segment: usize,
+    idle_window: u64,
+    collect_early: bool,
+}
+
+impl BackendBuilder {
+    fn new() -> Self {
+        Self {
+            max_bytes: DEFAULT_MAX_BYTES,
+            max_alloc: None,
+            max_idle_per_class: None,
+            arena_size: None,
+            max_segment: LONGEST,
+            idle_window: DEFAULT_IDLE_WINDOW,
+            collect_early: true,
+        }
+    }
+
+    /// Sets the cap on memory in bytes, up to 16 of the [longest segments](Self::max_segment),
+    /// rounded up to whole pages; default 1 GiB. Memory is taken when it is needed.
+    pub fn max_bytes(mut self, bytes: usize) -> Self {
+        self.max_bytes = bytes;
+        self
+    }
+
+    /// Sets the largest chunk in bytes; at most [`max_bytes`](Self::max_bytes) and the
+    /// [longest segment](Self::max_segment), which is the default.
+    pub fn max_alloc(mut self, bytes: usize) -> Self {
+        self.max_alloc = Some(bytes);
+        self
+    }
+
+    /// Sets how many idle chunks of each size class are kept, from 0 to 1,048,576. Default: as many
+    /// as make an eighth of [`max_bytes`](Self::max_bytes), but from 256 to 8192, because a
+    /// collection returns many at a time. With 0, memory goes back to the system at once.
+    pub fn max_idle_per_class(mut self, chunks: usize) -> Self {
+        self.max_idle_per_class = Some(chunks);
+        self
+    }
+
+    /// Sets the length of the first segment in bytes. The default, and how long further segments
+    /// are, is as for [`ProviderBuilder::arena_size`](crate::ProviderBuilder::arena_size).
+    pub fn arena_size(mut self, bytes: usize) -> Self {
+        self.arena_size = Some(bytes);
+        self
+    }
+
+    /// Sets the longest segment in bytes, from a page to 64 GiB, which is the default: how far an
+    /// offset reaches that readers understand.
+    pub fn max_segment(mut self, bytes: usize) -> Self {
+        self.max_segment = bytes;
+        self
+    }
+
+    /// Sets how soon idle memory goes back to the system, as
+    /// [`ProviderBuilder::idle_window`](crate::ProviderBuilder::idle_window) does; default 32,768
+    /// allocations.
+    pub fn idle_window(mut self, allocations: u64) -> Self {
+        self.idle_window = allocations;
+        self
+    }
+
+    /// Sets whether the [collector](Collect) is asked before the backend takes more memory,
+    /// and not only when the cap is reached; default `true`. See [Collecting](self#collecting).
+    pub fn collect_early(mut self, early: bool) -> Self {
+        self.collect_early = early;
+        self
+    }
+
+    /// Builds the backend, without a segment yet.
+    ///
+    /// # Errors
+    ///
+    /// [`BuildError`] if an option or a combination is out of range, or if the process has no heap for the
+    /// backend's lists.
+    pub fn build(self, source: impl SegmentSource + 'static) -> Result<Backend, BuildError> {
+        range("max_segment", self.max_segment, crate::os::posix::page_size(), LONGEST, " bytes")?;
+        range("max_bytes", self.max_bytes, 1, Backend::MAX_SEGMENTS.saturating_mul(self.max_segment), " bytes")?;
+        let (max_alloc, max_idle) = (self.max_alloc, self.max_idle_per_class);
+        let limits = Limits::new(self.max_bytes, max_alloc, max_idle, self.arena_size, self.max_segment)?;
+        let limits = limits.with_idle_window(self.idle_window)?;
+        locks::watch_forks()
+            .map_err(|error| OsError::new("pthread_atfork", "this process", 0, error, String::new()))?;
+        let pool = Pool::new(limits, Box::new(Sourced(Arc::new(source))), None);
+        let shared = Shared { pool: ManuallyDrop::new(pool), collect_early: self.collect_early };
+        Ok(Backend { shared: Arc::new(shared), collector: None })
+    }
+}
 
 /// Releases the chunks that readers are done with. See [Collecting](self#collecting).
 pub trait Collect: Send + Sync {
