@@ -126,7 +126,7 @@ pub trait SegmentSource: Send + Sync {
     ///
     /// If the error's number is `ENOSPC` or `ENOMEM`, the backend makes room and tries again, also
     /// with a shorter segment. If that does not help, or for any other error, the allocation fails
-    /// with [`AllocErrorKind::Os`](crate::AllocErrorKind::Os).
+    /// with [`AllocErrorKind::Os`].
     fn create(&self, len: usize) -> Result<SegmentFile, OsError>;
 
     /// Removes a segment that this process no longer maps: unlinks its name, if it has one. Also
