@@ -45,8 +45,8 @@ impl Chunk {
         self.0.capacity()
     }
 
-    /// Returns a pointer to the first byte, for reading and writing. It is valid as long as the chunk,
-    /// or the value returned by [`keep_mapped`](Self::keep_mapped), exists.
+    /// Returns a pointer to the first byte, for reading and writing. It is valid as long as the
+    /// chunk, or the value returned by [`keep_mapped`](Self::keep_mapped), exists.
     #[inline]
     pub fn as_ptr(&self) -> *mut u8 {
         self.0.data().as_ptr()
@@ -58,8 +58,8 @@ impl Chunk {
     ///
     /// While the slice exists, no other process and no pointer of this process may read or write
     /// the bytes: the chunk was just allocated, or its readers are done. The
-    /// [source](super::SegmentSource) has returned a new file for each segment, and no process shrinks
-    /// these files.
+    /// [source](super::SegmentSource) has returned a new file for each segment, and no process
+    /// shrinks these files.
     #[inline]
     pub unsafe fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: `len` bytes are mapped there as long as the chunk exists. The caller guarantees
@@ -87,9 +87,9 @@ impl Chunk {
         }
     }
 
-    /// Converts the chunk into an opaque pointer, for tables that store it in an atomic. It does not
-    /// point to the bytes. If it is never converted back, the chunk and the backend's memory are
-    /// leaked.
+    /// Converts the chunk into an opaque pointer, for tables that store it in an atomic. It does
+    /// not point to the bytes. If it is never converted back, the chunk and the backend's memory
+    /// are leaked.
     #[inline]
     pub fn into_raw(self) -> NonNull<c_void> {
         self.into_closed().into_raw().cast()

@@ -3,8 +3,8 @@
 //! Middleware with its own shared memory has names and formats that its receivers expect, and
 //! detects by itself when a message has been read. It still needs an allocator that keeps memory
 //! within a cap, serves any mix of lengths from few segments, reuses chunks without a system call,
-//! waits for memory, and returns idle memory to the system. [`Provider`](crate::Provider) is built on
-//! such an allocator; this module exposes it without descriptors, leases and peers:
+//! waits for memory, and returns idle memory to the system. [`Provider`](crate::Provider) is built
+//! on such an allocator; this module exposes it without descriptors, leases and peers:
 //!
 //! | the middleware | the backend |
 //! |---|---|
@@ -64,9 +64,9 @@
 //!
 //! A collection visits every message in flight. With a slow reader that holds thousands, it would
 //! cost much and gain little. So if a collection makes less than an eighth of the memory idle, the
-//! backend grows by the missing amount before the next one: it holds at most a seventh more than the
-//! messages in flight. Once nearly all of the cap has been taken from the system, it collects only
-//! when a chunk fits nowhere. It always collects before it refuses an allocation.
+//! backend grows by the missing amount before the next one: it holds at most a seventh more than
+//! the messages in flight. Once nearly all of the cap has been taken from the system, it collects
+//! only when a chunk fits nowhere. It always collects before it refuses an allocation.
 //!
 //! # Trust
 //!
@@ -116,8 +116,8 @@ const DEFAULT_MAX_BYTES: usize = 1 << 30;
 ///
 /// The methods are called with locks of the backend held, so they must not call the same backend.
 ///
-/// The memory of a [`Chunk`] is exclusive only if each segment has a file of its own, and
-/// no process shrinks it: see [`Chunk::bytes_mut`].
+/// The memory of a [`Chunk`] is exclusive only if each segment has a file of its own, and no
+/// process shrinks it: see [`Chunk::bytes_mut`].
 pub trait SegmentSource: Send + Sync {
     /// Creates the file of a segment of `len` bytes, empty, open for reading and writing. One
     /// thread calls this at a time.
@@ -141,8 +141,8 @@ pub trait SegmentSource: Send + Sync {
         false
     }
 
-    /// Removes segments of dead processes, when the system has no memory left. Returns the number of
-    /// bytes.
+    /// Removes segments of dead processes, when the system has no memory left. Returns the number
+    /// of bytes.
     fn sweep(&self) -> u64 {
         0
     }
@@ -151,8 +151,8 @@ pub trait SegmentSource: Send + Sync {
 /// The file of a segment, as its source created it.
 #[derive(Debug)]
 pub struct SegmentFile {
-    /// Identifies the segment to readers. Unique among the backend's existing segments; one that is not
-    /// is refused, with `EEXIST`.
+    /// Identifies the segment to readers. Unique among the backend's existing segments; one that is
+    /// not is refused, with `EEXIST`.
     pub id: u64,
     /// Empty, open for reading and writing. The descriptor, and with it a lock on the file, is held
     /// as long as the segment is mapped.
@@ -233,8 +233,8 @@ impl BackendBuilder {
         self
     }
 
-    /// Sets the largest chunk in bytes; at most [`max_bytes`](Self::max_bytes) and the
-    /// [longest segment](Self::max_segment), which is the default.
+    /// Sets the largest chunk in bytes; at most [`max_bytes`](Self::max_bytes) and the [longest
+    /// segment](Self::max_segment), which is the default.
     pub fn max_alloc(mut self, bytes: usize) -> Self {
         self.max_alloc = Some(bytes);
         self
@@ -270,8 +270,8 @@ impl BackendBuilder {
         self
     }
 
-    /// Sets whether the [collector](Collect) is asked before the backend takes more memory,
-    /// and not only when the cap is reached; default `true`. See [Collecting](self#collecting).
+    /// Sets whether the [collector](Collect) is asked before the backend takes more memory, and not
+    /// only when the cap is reached; default `true`. See [Collecting](self#collecting).
     pub fn collect_early(mut self, early: bool) -> Self {
         self.collect_early = early;
         self
@@ -281,8 +281,8 @@ impl BackendBuilder {
     ///
     /// # Errors
     ///
-    /// [`BuildError`] if an option or a combination is out of range, or if the process has no heap for the
-    /// backend's lists.
+    /// [`BuildError`] if an option or a combination is out of range, or if the process has no heap
+    /// for the backend's lists.
     pub fn build(self, source: impl SegmentSource + 'static) -> Result<Backend, BuildError> {
         range("max_segment", self.max_segment, crate::os::posix::page_size(), LONGEST, " bytes")?;
         range("max_bytes", self.max_bytes, 1, Backend::MAX_SEGMENTS.saturating_mul(self.max_segment), " bytes")?;
@@ -301,8 +301,8 @@ impl BackendBuilder {
 pub trait Collect: Send + Sync {
     /// Drops the chunks that no reader holds any more. Returns `true` if there were any.
     ///
-    /// Called within an allocation, a reservation or a trim, by its thread, with none of the backend's
-    /// locks held. Must not allocate from the same backend.
+    /// Called within an allocation, a reservation or a trim, by its thread, with none of the
+    /// backend's locks held. Must not allocate from the same backend.
     fn collect(&self) -> bool;
 }
 
@@ -353,14 +353,15 @@ impl Backend {
     ///
     /// If a chunk of the size class is idle, this makes no system call, takes no lock and does not
     /// touch the heap, except that about every 64th allocation may return idle memory
-    /// ([`idle_window`](BackendBuilder::idle_window)). Otherwise it collects, if a collection is due, and creates a chunk.
+    /// ([`idle_window`](BackendBuilder::idle_window)). Otherwise it collects, if a collection is
+    /// due, and creates a chunk.
     ///
     /// # Errors
     ///
-    /// [`AllocErrorKind::TooLarge`] above the largest chunk, [`AllocErrorKind::UnsupportedAlignment`] above 4096
-    /// bytes; [`AllocErrorKind::Exhausted`] if the cap is reached and a collection does not help;
-    /// [`AllocErrorKind::Os`] if the source or the system refuses; [`AllocErrorKind::Forked`] in a
-    /// forked child.
+    /// [`AllocErrorKind::TooLarge`] above the largest chunk,
+    /// [`AllocErrorKind::UnsupportedAlignment`] above 4096 bytes; [`AllocErrorKind::Exhausted`] if
+    /// the cap is reached and a collection does not help; [`AllocErrorKind::Os`] if the source or
+    /// the system refuses; [`AllocErrorKind::Forked`] in a forked child.
     #[inline]
     pub fn alloc(&self, len: usize, align: usize) -> Result<Chunk, AllocError> {
         let class = self.class(len, align)?;
@@ -396,10 +397,10 @@ impl Backend {
         }
     }
 
-    /// Reserves `count` chunks for messages of `len` bytes, aligned to `align`. They exist, in use or
-    /// idle, until the [`Reservation`] is dropped. Their memory is present. Other lengths do not use
-    /// them, and neither [`trim`](Self::trim) nor a shortage of memory destroys them. They count
-    /// against the cap. Several reservations of one size class add up.
+    /// Reserves `count` chunks for messages of `len` bytes, aligned to `align`. They exist, in use
+    /// or idle, until the [`Reservation`] is dropped. Their memory is present. Other lengths do not
+    /// use them, and neither [`trim`](Self::trim) nor a shortage of memory destroys them. They
+    /// count against the cap. Several reservations of one size class add up.
     ///
     /// # Errors
     ///
@@ -454,7 +455,8 @@ impl Backend {
         }
     }
 
-    /// Returns statistics; all zero in a forked child. A chunk counts as in use until it is dropped.
+    /// Returns statistics; all zero in a forked child. A chunk counts as in use until it is
+    /// dropped.
     pub fn stats(&self) -> Stats {
         self.pool().stats()
     }
@@ -483,8 +485,9 @@ impl Backend {
         }
     }
 
-    /// Returns segment and offset of each chunk of a size class, including those in use, so that the
-    /// caller can prepare its own tables. Other threads may create and destroy chunks meanwhile.
+    /// Returns segment and offset of each chunk of a size class, including those in use, so that
+    /// the caller can prepare its own tables. Other threads may create and destroy chunks
+    /// meanwhile.
     pub fn places(&self, class: usize) -> Vec<(u64, usize)> {
         let mut places = Vec::new();
         if !self.is_inherited() {
@@ -494,10 +497,11 @@ impl Backend {
     }
 
     /// Returns `true` if a chunk should be dropped once its readers are done, rather than kept for
-    /// another message: a longer message keeps being refused, and it will fit where this chunk lies.
+    /// another message: a longer message keeps being refused, and it will fit where this chunk
+    /// lies.
     ///
-    /// For middleware that keeps chunks in lists of its own, outside of the backend. A dropped chunk
-    /// returns there by itself. While no message is being refused, this is one relaxed load.
+    /// For middleware that keeps chunks in lists of its own, outside of the backend. A dropped
+    /// chunk returns there by itself. While no message is being refused, this is one relaxed load.
     #[inline]
     pub fn wants_back(&self, segment: u64, offset: usize, len: usize) -> bool {
         // In a forked child, a thread that does not exist there may hold the lock.

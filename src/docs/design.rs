@@ -48,10 +48,10 @@
 //! # At the cap
 //!
 //! Memory is reused within the segments. Where no gap is long enough for a message, the pool
-//! searches for a range that contains only idle chunks, class by class, the largest first. It
-//! sets that range aside for the message's size class, evicts the chunks, and carves it anew. If
-//! every range has chunks in use, nothing is evicted. A new segment is made only if no existing one
-//! can hold the message; then segments without chunks in use make way for a longer one.
+//! searches for a range that contains only idle chunks, class by class, the largest first. It sets
+//! that range aside for the message's size class, evicts the chunks, and carves it anew. If every
+//! range has chunks in use, nothing is evicted. A new segment is made only if no existing one can
+//! hold the message; then segments without chunks in use make way for a longer one.
 //!
 //! A size class that is refused twice in a row within 250 ms gets a *region*: the range with the
 //! fewest bytes in use, or whole segments that are to be destroyed.
@@ -67,8 +67,8 @@
 //! after its class was last refused. Once it is that old, a refused request may choose another one,
 //! so a message that can never be served does not withhold memory from others for long.
 //!
-//! `Pool::evict_or_put_back` in `owner/pool/room.rs` is the only code that evicts idle chunks: at the cap, when
-//! the system is out of memory, for a record, at the end of a window, and in a trim.
+//! `Pool::evict_or_put_back` in `owner/pool/room.rs` is the only code that evicts idle chunks: at
+//! the cap, when the system is out of memory, for a record, at the end of a window, and in a trim.
 //!
 //! # Invariants
 //!
@@ -79,9 +79,9 @@
 //! * **I3.** A chunk is on one shelf, or held by one handle, or leased and waiting: never two of
 //!   these. (A buffer on loan to a channel's receiver counts as held by the channel.)
 //! * **I4.** A segment's length never changes.
-//! * **I5.** No Rust reference exists to bytes that another process may write at that time.
-//!   `&mut [u8]` comes only from a [`ShmBufMut`](crate::ShmBufMut), which no peer can attach to;
-//!   `&[u8]` exists only while a [`ShmBuf`](crate::ShmBuf), [`ShmView`](crate::ShmView) or
+//! * **I5.** No Rust reference exists to bytes that another process may write at that time. `&mut
+//!   [u8]` comes only from a [`ShmBufMut`](crate::ShmBufMut), which no peer can attach to; `&[u8]`
+//!   exists only while a [`ShmBuf`](crate::ShmBuf), [`ShmView`](crate::ShmView) or
 //!   [`channel::Loan`](crate::channel::Loan) is held.
 //! * **I6.** After its provider is dropped, every chunk is destroyed exactly once, and with the
 //!   last one the pool.
@@ -123,8 +123,8 @@
 //!
 //! # Checked by models
 //!
-//! [loom](https://docs.rs/loom) explores the interleavings and reorderings of these protocols;
-//! the models are in `src/models`.
+//! [loom](https://docs.rs/loom) explores the interleavings and reorderings of these protocols; the
+//! models are in `src/models`.
 //!
 //! | protocol | model |
 //! |---|---|

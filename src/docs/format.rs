@@ -94,9 +94,9 @@
 //! | of the returns | bits 0 to 23: the number of the loan that came back; 24 to 63: 1 + how many returns there were before. With `n` loans, return `t`, counted from 0, is in word `t` modulo `n` |
 //! | of what is lent | 0: the loan with this number is free; else bits 0 to 36: 1 + the message's length; 37 to 63: how many messages were sent before it, modulo 2^27. The word stays until the sender reads the return: what is named by the returns that it has not read is free too |
 //!
-//! A meeting has at offset 64 the number of receivers that have joined (4 bytes), and from 128 on 64
-//! seats of 16 bytes: the reason why the publisher cannot connect the receiver (an error number of 4
-//! bytes, or 0), and at 8 the id of the branch that was last announced there.
+//! A meeting has at offset 64 the number of receivers that have joined (4 bytes), and from 128 on
+//! 64 seats of 16 bytes: the reason why the publisher cannot connect the receiver (an error number
+//! of 4 bytes, or 0), and at 8 the id of the branch that was last announced there.
 //!
 //! # A descriptor, version 1
 //!
@@ -112,8 +112,8 @@
 //! | 30 | 2 | a check of all other bytes |
 //!
 //! The check folds the four words of 8 bytes, the last one without the check: from 0, for each word
-//! the sum becomes (sum xor word) times 6364136223846793005, modulo 2^64, and then itself xor itself
-//! shifted right by 29. Its four parts of 16 bits, combined by xor, are the check.
+//! the sum becomes (sum xor word) times 6364136223846793005, modulo 2^64, and then itself xor
+//! itself shifted right by 29. Its four parts of 16 bits, combined by xor, are the check.
 //!
 //! Provider 0x0123456789abcdef, record 7, generation 0x1122334455667788, 1000 bytes, granted to the
 //! peer in slot 2:

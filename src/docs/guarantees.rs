@@ -80,8 +80,8 @@
 //!   readers keep their mappings.
 //! * A message that was neither granted, sent by a channel nor kept until its receivers confirmed
 //!   may have been overwritten when they attach: they get [`Stale`].
-//! * zenoh's receivers are zenoh's: see the documentation of the crate `shm-pool-zenoh` for
-//!   the effects of a dead one, and the remedy.
+//! * zenoh's receivers are zenoh's: see the documentation of the crate `shm-pool-zenoh` for the
+//!   effects of a dead one, and the remedy.
 //!
 //! # Threat model
 //!

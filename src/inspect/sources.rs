@@ -1,5 +1,5 @@
-//! The sources of a look: the objects in a directory, and the processes that hold them. Objects are opened one at a time, because there may be more of them
-//! than the process may have descriptors.
+//! The sources of a look: the objects in a directory, and the processes that hold them. Objects are
+//! opened one at a time, because there may be more of them than the process may have descriptors.
 //!
 //! # Concurrent changes
 //!

@@ -75,8 +75,8 @@ impl Mapping {
         let (before, access) = (page_size(), libc::PROT_READ | libc::PROT_WRITE);
         let nothing = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let all = before.saturating_add(len);
-        // Reserves address space only, so that the two parts are adjacent.
-        // SAFETY: the kernel chooses the address, so the new mapping touches no existing memory.
+        // Reserves address space only, so that the two parts are adjacent. SAFETY: the kernel
+        // chooses the address, so the new mapping touches no existing memory.
         let start = unsafe { libc::mmap(ptr::null_mut(), all, libc::PROT_NONE, nothing, -1, 0) };
         let Some(first) = NonNull::new(start.cast::<u8>()).filter(|_| start != libc::MAP_FAILED) else {
             return Err(failed("mmap", io::Error::last_os_error()));

@@ -1,5 +1,5 @@
-//! Operating-system facilities: object names, mappings, locks, fork detection, futexes, and barriers
-//! between processes.
+//! Operating-system facilities: object names, mappings, locks, fork detection, futexes, and
+//! barriers between processes.
 //!
 //! This is the lowest layer. It does not know about chunks, leases or channels.
 

@@ -35,8 +35,9 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 /// The longest list that the kernel walks: its `ROBUST_LIST_LIMIT`.
 pub(crate) const MAX_BELLS: usize = 2048;
 
-/// Stack size of the keeper's thread in bytes: enough for four system calls and libc's own needs. If
-/// the program's thread-local variables leave too little of it, the thread gets the default stack.
+/// Stack size of the keeper's thread in bytes: enough for four system calls and libc's own needs.
+/// If the program's thread-local variables leave too little of it, the thread gets the default
+/// stack.
 const STACK: usize = 64 << 10;
 
 #[derive(Debug)]
@@ -150,8 +151,8 @@ impl Keeper {
         }
     }
 
-    /// Returns the id of the thread, by which the kernel identifies the holder. Starts it on the first
-    /// call.
+    /// Returns the id of the thread, by which the kernel identifies the holder. Starts it on the
+    /// first call.
     fn thread(&'static self, state: &mut KeeperState) -> Result<u32, Failed> {
         match state.thread {
             Some(thread) => Ok(thread),
@@ -261,8 +262,8 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// Reserves places for later entries, and starts the keeper's thread. Fails with `ENOSPC` if not
-    /// enough are free.
+    /// Reserves places for later entries, and starts the keeper's thread. Fails with `ENOSPC` if
+    /// not enough are free.
     pub(crate) fn take(count: usize) -> Result<Self, Failed> {
         let keeper = Keeper::get()?;
         let mut state = keeper.state.lock();

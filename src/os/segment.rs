@@ -89,8 +89,8 @@ impl Segment {
         Ok(Locked::Made(Self { mapping, file: None, huge_page: None, link }, locks))
     }
 
-    /// Maps an object of `len` bytes that its caller has created, and that the caller removes. `name` is
-    /// for errors.
+    /// Maps an object of `len` bytes that its caller has created, and that the caller removes.
+    /// `name` is for errors.
     pub(crate) fn of_file(file: Arc<File>, name: Name, len: usize) -> Result<Self, OsError> {
         Self::sparse(file, Link::of_others(name), len, Memory::default())
     }

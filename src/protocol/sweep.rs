@@ -14,8 +14,8 @@
 //! A segment without a control object also belongs to a dead owner: a living owner creates the
 //! control object first and removes it last.
 //!
-//! A channel's object is removed separately, by [`remove_dead`], because its name may be
-//! reused. So is a branch of a publisher's channel, which the receiver creates.
+//! A channel's object is removed separately, by [`remove_dead`], because its name may be reused. So
+//! is a branch of a publisher's channel, which the receiver creates.
 //!
 //! # When an object is removed
 //!
@@ -222,8 +222,8 @@ fn sweep_of(names: &Namespace, only: Option<ProviderId>) -> Result<Swept, OsErro
         }
     }
     if swept.objects > before {
-        // The receiver of a channel may have exited between the first look at its lock and the last.
-        // If the directory cannot be read now, the channel is left for the next sweep.
+        // The receiver of a channel may have exited between the first look at its lock and the
+        // last. If the directory cannot be read now, the channel is left for the next sweep.
         let _ = swept.remove_channels(names, uid);
     }
     if swept.objects > 0 {
