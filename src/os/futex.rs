@@ -1,6 +1,5 @@
-//! A futex shared between processes: a 32-bit word. A thread sleeps while the word has an expected
-//! value; another thread changes the word and wakes it. Since Linux 5.16, a thread can sleep on up
-//! to [`MOST_WORDS`] words at once.
+//! How threads of all processes sleep and wake each other: the futex, its deadlines, and the
+//! barrier for paths that may have to wake a thread.
 
 #[cfg(all(test, loom))]
 pub(crate) use model::{can_sleep_on_many, Futex, Words};
@@ -9,7 +8,7 @@ pub(crate) use real::{can_sleep_on_many, Futex, Words};
 
 use std::time::Duration;
 
-/// Maximum number of words to sleep on at once: the kernel's `FUTEX_WAITV_MAX`.
+/// Maximum number of words to sleep on at once, since Linux 5.16: the kernel's `FUTEX_WAITV_MAX`.
 pub(crate) const MOST_WORDS: usize = 128;
 
 /// A point in time on the monotonic clock.
@@ -18,7 +17,7 @@ pub(crate) struct Deadline(libc::timespec);
 
 fn now() -> libc::timespec {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `now` is a valid place to write to. The call cannot fail: every Linux has this clock.
+    // SAFETY: `now` is valid for writes. Every Linux has this clock, so the call cannot fail.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
     now
 }
@@ -58,17 +57,13 @@ impl Deadline {
 }
 
 pub(crate) mod barrier {
-    //! An asymmetric barrier: orders a store before a later load on a path where a fence would cost
-    //! too much.
+    //! An asymmetric barrier (`man 2 membarrier`), for a path where a fence would cost too much.
     //!
-    //! The light side stores and then loads, without a barrier. The heavy side stores, calls
-    //! [`heavy`], and then loads. [`heavy`] runs a full barrier on every processor that runs a
-    //! thread of an [enlisted](enlist) process (see `man 2 membarrier`). Therefore at least one of
-    //! the two loads sees the other side's store.
+    //! The light side stores and then loads. The heavy side stores, calls [`heavy`], and then
+    //! loads. At least one of the two loads sees the other side's store.
     //!
-    //! On a kernel without `membarrier`, or in a sandbox that forbids it, the light side has no
-    //! barrier and a processor may delay its store past its load. A thread that waits must
-    //! therefore recheck its condition periodically.
+    //! Where the kernel or a sandbox refuses `membarrier`, the light side's store may be delayed
+    //! past its load. A thread that waits must therefore recheck its condition periodically.
 
     use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -95,8 +90,7 @@ pub(crate) mod barrier {
     }
 
     fn membarrier(command: libc::c_int) {
-        // SAFETY: the call takes numbers only. It fails only where it is unavailable, a case that
-        // the module documentation covers.
+        // SAFETY: the call takes numbers only. It fails only where it is unavailable: see above.
         unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) };
     }
 }
@@ -110,7 +104,7 @@ mod real {
     use std::sync::atomic::{AtomicU32, AtomicU8, Ordering};
     use std::time::Duration;
 
-    /// A 32-bit word in shared memory, to sleep on.
+    /// A 32-bit word in shared memory. A thread sleeps while it has an expected value.
     #[repr(transparent)]
     pub(crate) struct Futex(AtomicU32);
 
@@ -140,21 +134,19 @@ mod real {
             self.0.compare_exchange(old, new, yes, no)
         }
 
-        /// Sleeps if the word equals `value`, until it is woken, `deadline` (on the monotonic
-        /// clock) passes, or the thread wakes spuriously.
+        /// Sleeps if the word equals `value`, until it is woken, `deadline` passes, or the thread
+        /// wakes spuriously.
         pub(crate) fn sleep_while(&self, value: u32, deadline: Option<Deadline>) {
             let deadline = deadline.as_ref().map_or(ptr::null(), Deadline::as_ptr);
-            // Unlike `FUTEX_WAIT`, this operation takes an absolute deadline. Its bit set matches
-            // every wake-up.
+            // Unlike `FUTEX_WAIT`, this operation takes an absolute deadline.
             let (call, everybody) = (libc::FUTEX_WAIT_BITSET, libc::FUTEX_BITSET_MATCH_ANY);
             let word = self.0.as_ptr();
             let unused = ptr::null::<u32>();
-            // SAFETY: the word lives as long as `self`; the deadline is null or valid during the
-            // call.
+            // SAFETY: the word lives as long as `self`; the deadline is null or valid.
             unsafe { libc::syscall(libc::SYS_futex, word, call, value, deadline, unused, everybody) };
         }
 
-        /// Wakes all sleepers: the one that is expected, and any others.
+        /// Wakes all sleepers.
         pub(crate) fn wake(&self) {
             let word = self.0.as_ptr();
             // SAFETY: the word lives as long as `self`.
@@ -162,15 +154,13 @@ mod real {
         }
     }
 
-    /// `futex_waitv`, which has this number on all supported architectures. Older versions of libc
-    /// do not define it.
+    /// `futex_waitv`, which old versions of libc do not define. The number is the same everywhere.
     const WAITV: libc::c_long = 449;
 
-    /// `FUTEX2_SIZE_U32`: a 32-bit word. Without `FUTEX2_PRIVATE`, it is shared between processes.
+    /// `FUTEX2_SIZE_U32`, without `FUTEX2_PRIVATE`: a word shared between processes.
     const SIZE_U32: u32 = 2;
 
-    /// How long to sleep on a single word if the kernel cannot currently sleep on many, or a
-    /// sandbox forbids a call that it allowed before.
+    /// How long to sleep on a single word if the kernel suddenly refuses to sleep on many.
     const REFUSED: Duration = Duration::from_millis(1);
 
     /// The kernel's `struct futex_waitv`.
@@ -197,7 +187,7 @@ mod real {
             Self { waiters: [none; MOST_WORDS], len: 0, last: None, words: PhantomData }
         }
 
-        /// Adds a word. There is room for [`MOST_WORDS`]; any further word is ignored.
+        /// Adds a word. Ignores any beyond [`MOST_WORDS`].
         pub(crate) fn push(&mut self, word: &'a Futex, value: u32) {
             if let Some(waiter) = self.waiters.get_mut(self.len) {
                 let address = word.0.as_ptr() as u64;
@@ -212,15 +202,14 @@ mod real {
             self.last
         }
 
-        /// Sleeps if each word has its expected value, until one of them is woken, `deadline` (on
-        /// the monotonic clock) passes, or the thread wakes spuriously. The kernel checks the words
-        /// in the order in which they were added; a wake-up of a word after its check wakes this
-        /// thread.
+        /// Sleeps if each word has its expected value, until one of them is woken, `deadline`
+        /// passes, or the thread wakes spuriously. The kernel checks the words in the order in
+        /// which they were added; a wake-up of a word after its check wakes this thread.
         pub(crate) fn sleep(&self, deadline: Option<Deadline>) {
             let until = deadline.as_ref().map_or(ptr::null(), Deadline::as_ptr);
             let (waiters, none) = (self.waiters.as_ptr(), 0);
             // SAFETY: the first `len` waiters are filled, and their words live as long as `'a`; the
-            // deadline is null or valid during the call.
+            // deadline is null or valid.
             let result = unsafe { libc::syscall(WAITV, waiters, self.len, none, until, libc::CLOCK_MONOTONIC) };
             if result == -1 && !is_awake(&io::Error::last_os_error()) {
                 // Without this, the caller would spin.
@@ -230,9 +219,7 @@ mod real {
         }
     }
 
-    /// Returns `true` if the caller should recheck its words: one has another value, a signal
-    /// arrived, or the deadline has passed. Any other error means that the thread cannot sleep in
-    /// this way.
+    /// Returns `true` if the caller should recheck its words, `false` if it cannot sleep this way.
     fn is_awake(error: &io::Error) -> bool {
         matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR | libc::ETIMEDOUT))
     }
@@ -247,7 +234,7 @@ mod real {
         const YES: u8 = 1;
         const NO: u8 = 2;
         static ANSWER: AtomicU8 = AtomicU8::new(0);
-        // Relaxed: no other memory depends on it, and every thread computes the same answer.
+        // Relaxed: every thread computes the same answer.
         match ANSWER.load(Ordering::Relaxed) {
             YES => true,
             NO => false,
@@ -270,8 +257,8 @@ mod model {
     use loom::thread::yield_now;
     use std::sync::atomic::Ordering;
 
-    /// A futex whose sleepers never wake spuriously, so that a lost wake-up is a deadlock, which
-    /// loom reports. Like the kernel, it compares and sleeps under the lock under which it wakes.
+    /// Never wakes spuriously, so that loom reports a lost wake-up as a deadlock. Like the kernel,
+    /// it compares and sleeps under the lock under which it wakes.
     pub(crate) struct Futex {
         word: atomic::AtomicU32,
         companion: atomic::AtomicU8,
@@ -290,8 +277,7 @@ mod model {
             }
         }
 
-        /// Returns the word for one access, after the companion has announced it to loom (see
-        /// `sync`).
+        /// Returns the word for one access, which the companion announces to loom (see `sync`).
         fn word(&self) -> &atomic::AtomicU32 {
             self.companion.fetch_add(0, Ordering::Relaxed);
             &self.word
@@ -331,8 +317,7 @@ mod model {
         }
     }
 
-    /// Sleeps on several words, without spurious wake-ups. A lost wake-up is an endless loop, which
-    /// loom reports.
+    /// Never wakes spuriously: loom reports a lost wake-up as an endless loop.
     pub(crate) struct Words<'a>(Vec<(&'a Futex, u32)>);
 
     impl<'a> Words<'a> {

@@ -12,13 +12,13 @@ use std::os::unix::fs::FileExt;
 use std::ptr::{self, NonNull};
 use std::slice;
 
-/// Maximum number of NUMA nodes on any Linux.
+/// The most NUMA nodes of any Linux.
 const MAX_NODES: usize = 1024;
 
 /// Bits per word of a node mask.
 const BITS: usize = libc::c_ulong::BITS as usize;
 
-/// An advice value of `man 2 madvise` that libc does not define for every target.
+/// Advice of `man 2 madvise` that libc does not define for every target.
 const MADV_COLLAPSE: libc::c_int = 25;
 
 /// A range of mapped memory, unmapped on drop.
@@ -26,17 +26,15 @@ const MADV_COLLAPSE: libc::c_int = 25;
 pub(crate) struct Mapping {
     base: NonNull<u8>,
     len: usize,
-    /// Bytes directly before the base that are unmapped along with it: private memory of this
-    /// process, or reserved address space.
+    /// Bytes before the base that are unmapped with it: private memory, or reserved address space.
     before: usize,
-    /// The same, directly after the end.
+    /// The same, after the end.
     after: usize,
 }
 
-// SAFETY: a mapping is an address range, valid in every thread. Its users coordinate access to the
-// bytes.
+// SAFETY: an address range is valid in every thread. Users coordinate access to the bytes.
 unsafe impl Send for Mapping {}
-// SAFETY: a `&Mapping` returns addresses; its users coordinate access to the bytes behind them.
+// SAFETY: a `&Mapping` only returns addresses.
 unsafe impl Sync for Mapping {}
 
 /// How a process may access the bytes that it maps.
@@ -52,7 +50,7 @@ impl Mapping {
             Access::Read => libc::PROT_READ,
             Access::ReadWrite => libc::PROT_READ | libc::PROT_WRITE,
         };
-        // SAFETY: the kernel chooses the address, so the new mapping touches no existing memory.
+        // SAFETY: at an address that the kernel chooses.
         let base = unsafe { libc::mmap(ptr::null_mut(), len, protection, libc::MAP_SHARED, fd.as_raw_fd(), 0) };
         if base == libc::MAP_FAILED {
             return Err(name.error("mmap", len, io::Error::last_os_error()));
@@ -75,27 +73,26 @@ impl Mapping {
         let (before, access) = (page_size(), libc::PROT_READ | libc::PROT_WRITE);
         let nothing = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let all = before.saturating_add(len);
-        // Reserves address space only, so that the two parts are adjacent. SAFETY: the kernel
-        // chooses the address, so the new mapping touches no existing memory.
+        // Reserves address space, so that the two parts are adjacent.
+        // SAFETY: at an address that the kernel chooses.
         let start = unsafe { libc::mmap(ptr::null_mut(), all, libc::PROT_NONE, nothing, -1, 0) };
         let Some(first) = NonNull::new(start.cast::<u8>()).filter(|_| start != libc::MAP_FAILED) else {
             return Err(failed("mmap", io::Error::last_os_error()));
         };
         // SAFETY: `before <= all`, the length of the mapping just made.
         let base = unsafe { first.as_ptr().add(before) };
-        // SAFETY: `base` lies a page above the start of the mapping, so it is not null.
+        // SAFETY: an address within a mapping is not null.
         let base = unsafe { NonNull::new_unchecked(base) };
         // From here on, a failure unmaps the whole range.
         let mapping = Self { base, len, before, after: 0 };
         // Shared, although no other process uses it: see `robust_list`.
         let own = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-        // SAFETY: it replaces the first page of the mapping just made, which is not in use yet.
+        // SAFETY: replaces the first page of the mapping just made, which is not in use yet.
         if unsafe { libc::mmap(start, before, access, own, -1, 0) } == libc::MAP_FAILED {
             return Err(failed("mmap", io::Error::last_os_error()));
         }
         let (shared, at) = (libc::MAP_SHARED | libc::MAP_FIXED, base.as_ptr().cast());
-        // SAFETY: it replaces the mapping just made from its second page on, which is not in use
-        // yet.
+        // SAFETY: replaces the rest of that mapping, which is not in use yet.
         if unsafe { libc::mmap(at, len, access, shared, fd.as_raw_fd(), 0) } == libc::MAP_FAILED {
             return Err(failed("mmap", io::Error::last_os_error()));
         }
@@ -114,7 +111,7 @@ impl Mapping {
         // From here on, a failure unmaps the whole range.
         let mapping = Self { base, len, before, after: align - before };
         let (access, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
-        // SAFETY: it replaces a part of the mapping just made, which is not in use yet.
+        // SAFETY: replaces a part of the mapping just made, which is not in use yet.
         if unsafe { libc::mmap(base.as_ptr().cast(), len, access, shared, fd.as_raw_fd(), 0) } == libc::MAP_FAILED {
             return Err(failed(io::Error::last_os_error()));
         }
@@ -125,14 +122,13 @@ impl Mapping {
     /// Reading the copy cannot raise a signal, whatever other processes do to the object.
     pub(crate) fn copy_of(file: &File, name: &Name, len: usize) -> Result<Self, OsError> {
         let (access, own) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: the kernel chooses the address, so the new mapping touches no existing memory.
+        // SAFETY: at an address that the kernel chooses.
         let start = unsafe { libc::mmap(ptr::null_mut(), len, access, own, -1, 0) };
         let Some(base) = NonNull::new(start.cast::<u8>()).filter(|_| start != libc::MAP_FAILED) else {
             return Err(name.error("mmap", len, io::Error::last_os_error()));
         };
         let this = Self { base, len, before: 0, after: 0 };
-        // SAFETY: the mapping just made has `len` zeroed bytes, and no other code has its address
-        // yet.
+        // SAFETY: the mapping just made has `len` zeroed bytes, which no other code knows yet.
         let bytes = unsafe { slice::from_raw_parts_mut(base.as_ptr(), len) };
         let mut at = 0;
         while at < len {
@@ -158,7 +154,7 @@ impl Mapping {
 
     fn anonymous(len: usize, access: libc::c_int) -> io::Result<Self> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: the kernel chooses the address, so the new mapping touches no existing memory.
+        // SAFETY: at an address that the kernel chooses.
         let start = unsafe { libc::mmap(ptr::null_mut(), len, access, flags, -1, 0) };
         match NonNull::new(start.cast()).filter(|_| start != libc::MAP_FAILED) {
             Some(base) => Ok(Self { base, len, before: 0, after: 0 }),
@@ -182,19 +178,18 @@ impl Mapping {
         if end > self.len as u64 {
             return None;
         }
-        // SAFETY: `offset <= end <= self.len`, so the pointer is inside the mapping or one past its
-        // end.
+        // SAFETY: `offset <= end <= self.len`: inside the mapping, or one past its end.
         NonNull::new(unsafe { self.base.as_ptr().add(offset as usize) })
     }
 
-    /// Populates whole pages for writing, even while other threads write them. Returns `false` if
-    /// the kernel cannot (it can since Linux 5.14).
+    /// Populates whole pages for writing, even while other threads write them. Returns `false`
+    /// before Linux 5.14.
     pub(crate) fn prefault(&self, pages: Range<usize>) -> bool {
         self.fault_in(pages, libc::MADV_POPULATE_WRITE)
     }
 
-    /// Populates whole pages for reading, even while other threads write them. Returns `false` if
-    /// the kernel cannot (it can since Linux 5.14), or if no memory is available.
+    /// Populates whole pages for reading, even while other threads write them. Returns `false`
+    /// before Linux 5.14, or if no memory is available.
     pub(super) fn prefault_for_reading(&self, pages: Range<usize>) -> bool {
         self.fault_in(pages, libc::MADV_POPULATE_READ)
     }
@@ -202,14 +197,13 @@ impl Mapping {
     /// The kernel faults the pages in, so a page without memory is an error here and not a SIGBUS.
     fn fault_in(&self, pages: Range<usize>, how: libc::c_int) -> bool {
         let Some(first) = self.range(pages.start as u64, pages.len() as u64) else { return false };
-        // SAFETY: `range` checked that the pages lie within this mapping. Both kinds of `how`
-        // (MADV_POPULATE_READ and MADV_POPULATE_WRITE) fault them in and change no byte.
+        // SAFETY: the pages lie within this mapping (`range`). MADV_POPULATE_READ and
+        // MADV_POPULATE_WRITE change no byte.
         unsafe { libc::madvise(first.as_ptr().cast(), pages.len(), how) == 0 }
     }
 
-    /// Locks every page into RAM as soon as it is present, for as long as the mapping lives.
-    /// Populates no page: the whole length counts against the limit, but memory is still allocated
-    /// on demand.
+    /// Locks each page into RAM once it is present, for as long as the mapping lives. The whole
+    /// length counts against the limit, but memory is still allocated on demand.
     pub(crate) fn lock(&self) -> io::Result<()> {
         // SAFETY: the range is this mapping. Locking changes no byte.
         check(unsafe { libc::mlock2(self.base.as_ptr().cast(), self.len, libc::MLOCK_ONFAULT as _) })
@@ -222,40 +216,38 @@ impl Mapping {
         *word = 1 << (node as usize % BITS);
         // The kernel reads one bit less than this count.
         let (start, bits) = (self.base.as_ptr(), MAX_NODES + 1);
-        // SAFETY: the range is this mapping, and `nodes` has as many bits as the kernel reads. The
-        // placement of pages changes no byte.
+        // SAFETY: the range is this mapping, and `nodes` has as many bits as the kernel reads.
+        // Changes no byte.
         let done =
             unsafe { libc::syscall(libc::SYS_mbind, start, self.len, libc::MPOL_PREFERRED, nodes.as_ptr(), bits, 0) };
         check(done as i32)
     }
 
-    /// Asks the kernel to collapse the aligned parts of a range into huge pages of `huge` bytes
-    /// (possible since Linux 6.1). Pages that cannot be moved stay small.
+    /// Asks the kernel (since Linux 6.1) to collapse the aligned parts of a range into huge pages
+    /// of `huge` bytes. Pages that cannot be moved stay small.
     ///
-    /// At least a part of each huge page must be present: if it is only reserved, Linux 6.18
-    /// exposes the memory's previous content, on a tmpfs mounted with `huge=always`.
+    /// A part of each huge page must be present: if it is only reserved, Linux 6.18 exposes the
+    /// memory's previous content, on a tmpfs mounted with `huge=always`.
     pub(super) fn collapse(&self, range: Range<usize>, huge: usize) {
         let (start, end) = (range.start.next_multiple_of(huge), range.end / huge * huge);
         let len = end.saturating_sub(start);
         let Some(first) = self.range(start as u64, len as u64).filter(|_| len > 0) else { return };
-        // SAFETY: `range` checked that the pages lie within this mapping. MADV_COLLAPSE moves them
-        // and changes no byte. An error means that some pages stay small.
+        // SAFETY: the pages lie within this mapping (`range`). Moving them changes no byte.
         unsafe { libc::madvise(first.as_ptr().cast(), len, MADV_COLLAPSE) };
     }
 
-    /// Populates whole pages for writing, on any kernel. The memory must be reserved, and no other
-    /// thread may write it concurrently.
+    /// Populates whole pages for writing, on any kernel. The memory is reserved, and no other
+    /// thread writes it.
     pub(super) fn populate(&self, pages: Range<usize>) {
         if self.prefault(pages.clone()) {
             return;
         }
         for at in pages.step_by(page_size()) {
             if let Some(byte) = self.range(at as u64, 1) {
-                // SAFETY: `range` checked that the byte lies within the mapping, which the owner
-                // may read. The caller has exclusive access to the range.
+                // SAFETY: within the mapping (`range`), which the owner maps for reading and
+                // writing. The caller has exclusive access.
                 let value = unsafe { byte.as_ptr().read_volatile() };
-                // SAFETY: the byte just read, in a mapping that the owner may write. The same value
-                // is written back.
+                // SAFETY: the same.
                 unsafe { byte.as_ptr().write_volatile(value) };
             }
         }
@@ -264,22 +256,21 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapped range starts `before` bytes below the base (`behind_own_page`,
-        // `aligned`; otherwise `before` is 0).
+        // SAFETY: the mapped range starts `before` bytes below the base.
         let start = unsafe { self.base.as_ptr().sub(self.before) };
-        // SAFETY: the whole mapped range, unmapped only here. Handles and views that point into it
-        // keep this value alive.
+        // SAFETY: the whole mapped range, unmapped only here. What points into it keeps this value
+        // alive.
         unsafe { libc::munmap(start.cast(), self.before + self.len + self.after) };
     }
 }
 
-/// Returns `true` if this process may lock that many more bytes into RAM. Queries the kernel with
-/// address space that has no memory.
+/// Returns `true` if this process may lock that many more bytes into RAM. Tries it with address
+/// space that has no memory.
 pub(crate) fn may_lock(bytes: usize) -> io::Result<bool> {
     match Mapping::address_space(bytes)?.lock() {
         Err(error) => match error.raw_os_error() {
             Some(libc::ENOMEM | libc::EPERM | libc::EAGAIN) => Ok(false),
-            // A kernel before 4.4 has no `mlock2`, so its answer is unknown.
+            // A kernel before 4.4 has no `mlock2`.
             _ => Ok(true),
         },
         Ok(()) => Ok(true),
@@ -291,17 +282,16 @@ pub(crate) fn can_prefer_node(node: u32) -> io::Result<()> {
     Mapping::address_space(page_size())?.prefer_node(node)
 }
 
-/// Prefetches the cache line of this address for writing, so that the later store does not wait for
-/// another core to give the line up. Only a performance hint.
+/// Prefetches the cache line of this address for writing: the later store does not wait for another
+/// core to give it up.
 #[inline]
 pub(crate) fn prefetch_for_writing<T>(address: *const T) {
-    // SAFETY: a hint, which has no observable effect on memory and never faults, whatever the
-    // address.
+    // SAFETY: a hint, which never faults and changes no memory, whatever the address.
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     unsafe {
         std::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
     }
-    // SAFETY: a hint, which never faults, whatever the address.
+    // SAFETY: the same.
     #[cfg(all(target_arch = "aarch64", not(miri)))]
     unsafe {
         std::arch::asm!("prfm pstl1keep, [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
