@@ -2,13 +2,10 @@
 //! process, checked before it is mapped.
 //!
 //! * Memory is reserved (`posix_fallocate`) before it is used, so a full /dev/shm is an error here
-//!   and never a SIGBUS on first access. An object that other processes write is reserved in full
-//!   when it is created, a payload segment range by range.
+//!   and never a SIGBUS. An object that other processes write is reserved when it is created, a
+//!   payload segment range by range.
 //! * A step that fails undoes the earlier ones: descriptors, mappings and names clean up on drop.
-//! * A name is unlinked by the process that created it, or by a sweep (I7). A forked child's copy
-//!   of a [`Link`] does nothing.
-//! * An open file description that holds a provider's or a peer's lock is never mapped (see
-//!   `locks`).
+//! * An open file description that holds locks is never mapped (see `locks`).
 
 #![forbid(unsafe_code)]
 
@@ -23,20 +20,19 @@ use std::ops::Range;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::Arc;
 
-/// A shared-memory object that this process created: mapped for reading and writing, unlinked on
-/// drop.
+/// An object that this process created: mapped for reading and writing, unlinked on drop (I7).
 ///
-/// Fields drop in this order: the mapping and the file are closed before [`Link`] checks the name.
+/// The order of the fields matters: mapping and file are closed before the name is unlinked.
 pub(crate) struct Segment {
     mapping: Mapping,
     /// Kept open if memory is reserved later.
     file: Option<Arc<File>>,
-    /// The size in bytes of the huge pages requested for its memory, if any.
+    /// The size of the requested huge pages in bytes.
     huge_page: Option<usize>,
     link: Link,
 }
 
-/// Additional properties of a payload segment's memory.
+/// Properties of a payload segment's memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Memory {
     /// Locked into RAM; if that is impossible, creating the segment fails.
@@ -49,15 +45,14 @@ pub(crate) struct Memory {
 
 pub(crate) enum Locked {
     Made(Segment, LockFile),
-    /// A sweep found the object before it was locked, and removes it. The name may already belong
-    /// to another object if other processes use the same name.
+    /// A sweep found the object before it was locked, and removes it. Another object may have its
+    /// name already.
     Swept(Link),
 }
 
 impl Segment {
-    /// Creates an object of `len` bytes (a multiple of the page size) and maps it. Its content is
-    /// zero and it has no memory yet: [reserve](Self::reserve) a range before using it. Sets
-    /// exactly `mode`, regardless of the umask.
+    /// Creates an object of `len` bytes (a multiple of the page size) and maps it. It has no memory
+    /// yet: [reserve](Self::reserve) a range before using it.
     pub(crate) fn create(name: Name, len: usize, mode: u32, memory: Memory) -> Result<Self, OsError> {
         let file = create_new(&name).map_err(|error| name.error("open", len, error))?;
         let link = Link::new(name);
@@ -89,8 +84,7 @@ impl Segment {
         Ok(Locked::Made(Self { mapping, file: None, huge_page: None, link }, locks))
     }
 
-    /// Maps an object of `len` bytes that its caller has created, and that the caller removes.
-    /// `name` is for errors.
+    /// Maps an object of `len` bytes that the caller creates and removes. `name` is for errors.
     pub(crate) fn of_file(file: Arc<File>, name: Name, len: usize) -> Result<Self, OsError> {
         Self::sparse(file, Link::of_others(name), len, Memory::default())
     }
@@ -105,7 +99,7 @@ impl Segment {
             Some(huge) => Mapping::aligned(&file, name, len, huge)?,
             None => Mapping::of_owner(&file, name, len)?,
         };
-        // Must precede the first page: neither call moves existing pages.
+        // Before the first page: neither call moves existing pages.
         if let Some(node) = memory.numa_node {
             mapping.prefer_node(node).map_err(failed("mbind"))?;
         }
@@ -115,10 +109,9 @@ impl Segment {
         Ok(Self { mapping, file: Some(file), huge_page, link })
     }
 
-    /// Reserves memory for a range of a sparse object, in whole pages, and populates it in this
-    /// process, so that writing does not fault page by page. Collapses huge pages that lie wholly
-    /// within the range, if the segment is to have any. Memory reserved earlier stays unchanged. No
-    /// other thread or process may write the range concurrently.
+    /// Reserves memory for a range of a sparse object, in whole pages, populates it in this
+    /// process, and collapses the huge pages within it, if requested. Memory reserved earlier stays
+    /// unchanged. No other thread or process may write the range concurrently.
     pub(crate) fn reserve(&self, range: Range<usize>) -> Result<(), OsError> {
         let Some(file) = &self.file else { return Ok(()) };
         reserve(file, range.start, range.len())
@@ -128,13 +121,13 @@ impl Segment {
         Ok(())
     }
 
-    /// Returns the size in bytes of the huge pages requested for the segment's memory, if any.
+    /// Returns the size of the requested huge pages in bytes.
     pub(crate) fn huge_page(&self) -> Option<usize> {
         self.huge_page
     }
 
-    /// Collapses the huge pages within a range, as far as the kernel can. All of the range has
-    /// memory, and a part of each huge page is present.
+    /// Collapses the huge pages within a range, as far as the kernel can. The range is reserved,
+    /// and a part of each huge page is present.
     pub(crate) fn collapse(&self, range: Range<usize>) {
         if let Some(huge) = self.huge_page {
             self.mapping.collapse(range, huge);
@@ -142,9 +135,9 @@ impl Segment {
     }
 
     /// Releases a range's memory to the system, in whole pages, even while other processes have it
-    /// mapped. The content is lost; the length stays (I4). The range must no longer be read: a
-    /// process that accesses it afterwards, in violation of the protocol, reads zeros, or gets a
-    /// signal if /dev/shm is full. Returns `false` if the system refuses.
+    /// mapped. The length stays (I4). A process that reads the range afterwards, in violation of
+    /// the protocol, reads zeros, or gets a signal if /dev/shm is full. Returns `false` if the
+    /// system refuses.
     pub(crate) fn discard(&self, range: Range<usize>) -> bool {
         self.file.as_ref().is_some_and(|file| punch(file, range.start, range.len()).is_ok())
     }
@@ -173,8 +166,8 @@ fn set_mode(file: &File, mode: u32) -> io::Result<()> {
     file.set_permissions(Permissions::from_mode(mode))
 }
 
-/// Returns `true` if the object still has a name. The caller holds the object's lock, without which
-/// no other process unlinks it.
+/// Returns `true` if the object still has a name. No other process unlinks it while the caller
+/// holds its lock.
 pub(crate) fn is_linked(file: &File) -> io::Result<bool> {
     Ok(file.metadata()?.nlink() > 0)
 }
@@ -195,8 +188,7 @@ pub(crate) fn check_metadata(metadata: &Metadata, name: &Name, uid: u32) -> Resu
     Ok(usize::try_from(metadata.len()).unwrap_or(0))
 }
 
-/// An error in another process's object. Callers convert it to their own error type: see
-/// `peer::error` and `channel::error`.
+/// An error in another process's object, which callers convert to their own error type.
 #[derive(Debug)]
 pub(crate) enum ObjectError {
     /// The object does not have the expected type or content.
@@ -255,15 +247,14 @@ impl Foreign {
     }
 
     /// Populates the parts of a mapping of this object that have memory, for reading. Returns their
-    /// size in bytes, or 0 on kernels before Linux 5.14.
+    /// size in bytes, or 0 before Linux 5.14.
     ///
-    /// Skips holes: reading one would allocate memory that the owner does not account for. (A race
-    /// with the owner, which may be releasing a part at the same time, can allocate such memory; it
-    /// stays allocated until the owner needs the range again.)
+    /// Reading a hole would allocate memory that the owner does not account for. (That can still
+    /// happen in a part that the owner is just releasing; it is reused with the range.)
     pub(crate) fn fault_in(&self, mapping: &Mapping) -> usize {
         let (len, mut at, mut present) = (mapping.len(), 0, 0);
-        // The mapping's length cannot change, but other processes may resize the object, and memory
-        // may appear and disappear, so each iteration advances by at least one page.
+        // Other processes may resize the object, and memory may appear and disappear, so each
+        // iteration advances by at least a page.
         while let Some(filled) = next_filled(&self.file, at).filter(|filled| filled.start < len) {
             let filled = filled.start..filled.end.min(len);
             at = filled.end.max(filled.start + page_size());
@@ -274,12 +265,12 @@ impl Foreign {
         present
     }
 
-    /// Maps the whole object for reading and writing, preceded by a page private to this process.
+    /// Maps the object for reading and writing, behind a page private to this process.
     pub(crate) fn map_behind_own_page(&self) -> Result<Mapping, OsError> {
         Mapping::behind_own_page(&self.file, &self.name, self.len)
     }
 
-    /// Opens the same object again, as a new open file description that holds locks.
+    /// Opens the same object again, for locks.
     pub(crate) fn open_for_locks(&self) -> Result<LockFile, ObjectError> {
         let failed = |call| move |error| self.name.error(call, self.len, error);
         let again = LockFile::open(|| self.name.open(libc::O_RDWR, 0)).map_err(failed("open"))?;
