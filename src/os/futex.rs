@@ -23,11 +23,6 @@ fn now() -> libc::timespec {
 }
 
 impl Deadline {
-    /// Returns a pointer for system calls, valid for as long as `self` lives.
-    pub(crate) fn as_ptr(&self) -> *const libc::timespec {
-        &self.0
-    }
-
     pub(crate) fn has_passed(self) -> bool {
         let now = now();
         (now.tv_sec, now.tv_nsec) >= (self.0.tv_sec, self.0.tv_nsec)
@@ -137,7 +132,7 @@ mod real {
         /// Sleeps if the word equals `value`, until it is woken, `deadline` passes, or the thread
         /// wakes spuriously.
         pub(crate) fn sleep_while(&self, value: u32, deadline: Option<Deadline>) {
-            let deadline = deadline.as_ref().map_or(ptr::null(), Deadline::as_ptr);
+            let deadline = deadline.as_ref().map_or(ptr::null(), |deadline| ptr::addr_of!(deadline.0));
             // Unlike `FUTEX_WAIT`, this operation takes an absolute deadline.
             let (call, everybody) = (libc::FUTEX_WAIT_BITSET, libc::FUTEX_BITSET_MATCH_ANY);
             let word = self.0.as_ptr();
@@ -206,7 +201,7 @@ mod real {
         /// passes, or the thread wakes spuriously. The kernel checks the words in the order in
         /// which they were added; a wake-up of a word after its check wakes this thread.
         pub(crate) fn sleep(&self, deadline: Option<Deadline>) {
-            let until = deadline.as_ref().map_or(ptr::null(), Deadline::as_ptr);
+            let until = deadline.as_ref().map_or(ptr::null(), |deadline| ptr::addr_of!(deadline.0));
             let (waiters, none) = (self.waiters.as_ptr(), 0);
             // SAFETY: the first `len` waiters are filled, and their words live as long as `'a`; the
             // deadline is null or valid.

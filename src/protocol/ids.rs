@@ -17,8 +17,7 @@ impl ProviderId {
         self.0
     }
 
-    /// Creates an id from a number that [`to_u64`](Self::to_u64) returned. Any number is an id;
-    /// most name no provider.
+    /// Creates an id from a number that [`to_u64`](Self::to_u64) returned. Any number is accepted.
     pub const fn from_u64(id: u64) -> Self {
         Self(id)
     }
@@ -46,8 +45,7 @@ impl fmt::Debug for ProviderId {
 }
 
 /// Identifies one connection of a client to a provider, so that the provider can grant it leases.
-///
-/// A slot is reused after its peer disconnects; the epoch distinguishes the two peers.
+/// The peers that use a slot one after the other have different ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PeerId {
     pub(crate) provider: ProviderId,
@@ -96,7 +94,7 @@ pub(crate) fn word(bytes: &[u8], at: usize) -> u64 {
     bytes[at..at + 8].iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte))
 }
 
-/// An object, parsed from its name. Parts of a name contain no dots, so names are unambiguous.
+/// An object, parsed from its name, whose parts contain no dots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Object<'a> {
     /// `{prefix}.{provider}.ctl`

@@ -1,8 +1,8 @@
 //! The memory bell: wakes an owner that waits for memory when any process releases some.
 //!
-//! It lies in the control object. *Givers* release memory: a peer that drops a lease or leaves its
-//! slot, a receiver that returns a loan, a thread of the owner that drops a buffer. The owner
-//! *listens* while a request waits.
+//! It lies in the control object. *Givers* release memory: a peer that drops a lease or its slot, a
+//! receiver that returns a loan, a thread of the owner that drops a buffer. The owner *listens*
+//! while a request waits; while none does, a giver pays one relaxed load.
 //!
 //! # No wake-up is lost
 //!
@@ -14,17 +14,9 @@
 //! | L4 | check for memory; if found, stop | G3 | add 1 to the count |
 //! | L5 | sleep, if the count is unchanged | G4 | wake |
 //!
-//! By the barrier, either L4 sees G1, or G2 sees L1. In the second case G3 changes the count. If G3
-//! precedes L3, then so does G1 (Release and Acquire), and L4 sees it. If G3 follows L3, either L5
-//! returns at once, or G4 follows L5 and wakes it.
-//!
-//! So a giver pays one relaxed load while no request waits.
-//!
-//! # Orderings
-//!
-//! | writer | reader | what becomes visible |
-//! |---|---|---|
-//! | giver: count, Release | owner: count, Acquire | the memory that the giver released before |
+//! By the barrier, either L4 sees G1, or G2 sees L1. In the second case, if G3 precedes L3, then so
+//! does G1 (Release and Acquire of the count), and L4 sees it. If G3 follows L3, either L5 returns
+//! at once, or G4 wakes it.
 //!
 //! # Events without a bell
 //!
@@ -42,7 +34,7 @@ use crate::os::futex::{Deadline, Futex};
 use crate::sync::{light_barrier, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How long an owner sleeps at most before it rechecks for memory that no bell announces.
+/// The longest sleep of an owner before it rechecks for memory.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// The bell. Zero bytes are a bell without a listener.
@@ -59,7 +51,7 @@ impl MemoryBell {
         Self { listens: AtomicU64::new(0), count: Futex::new(0) }
     }
 
-    /// Makes givers ring, or stop ringing. The caller runs the barrier.
+    /// Makes givers ring, or stop ringing. The caller runs the heavy barrier.
     pub(crate) fn listen(&self, listens: bool) {
         self.listens.store(listens.into(), Ordering::Relaxed);
     }
@@ -78,8 +70,7 @@ impl MemoryBell {
     #[inline]
     pub(crate) fn ring(&self) {
         light_barrier();
-        // If the load misses a waiting owner's flag, that owner checks after its heavy barrier, and
-        // so sees the released memory.
+        // If the load misses a waiting owner's flag, that owner's check sees the released memory.
         if self.listens.load(Ordering::Relaxed) != 0 {
             self.toll();
         }
