@@ -21,21 +21,21 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use std::{io, thread};
 
-/// How long to wait for a slot that the owner is clearing. Clearing a million records takes 0.7 s
-/// the first time and 0.1 s later; the default 4096 take a thousandth of that.
+/// How long to wait for a slot that the owner is clearing, which takes up to 0.7 s for a million
+/// records.
 const CLEARING_LIMIT: Duration = Duration::from_secs(1);
 
-/// A connection to a provider's control object, and this peer's slot in it. On drop, releases the
-/// slot, and removes a dead owner's objects if no other reader is left (see `sweep`).
+/// A connection to a provider's control object, and a slot in it. On drop, releases the slot, and
+/// removes a dead owner's objects if no other reader is left (see `sweep`).
 pub(crate) struct PeerControl {
     view: View,
     names: Namespace,
     locks: LockFile,
     id: PeerId,
     fork_epoch: u64,
-    /// The maximum number of bytes that this peer may read at a time, if there is a limit.
+    /// The limit on the bytes that this peer reads at a time.
     quota: Option<u64>,
-    /// The bytes that it currently reads, if there is a limit.
+    /// The bytes that it reads, if there is a limit.
     held: AtomicU64,
 }
 
@@ -89,12 +89,11 @@ impl PeerControl {
         Ok(Self { view, names: names.clone(), locks, id, fork_epoch: fork::epoch(), quota, held: AtomicU64::new(0) })
     }
 
-    /// Simulates a killed process: leaves everything except the lock, which the kernel releases.
+    /// Leaves everything except the lock, like a killed process.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn die(mut self) {
         self.locks.unlock(peer_byte(self.slot())).expect("a lock that is held");
-        // Disables this value's drop, as in a forked child. The lock file records its own epoch and
-        // is dropped as usual.
+        // Disables this value's drop, as in a forked child, but not that of the lock file.
         self.fork_epoch = self.fork_epoch.wrapping_add(1);
     }
 
@@ -109,14 +108,13 @@ impl PeerControl {
     }
 
     /// Returns `true` if this peer still holds its slot. If the process has closed the descriptor
-    /// that holds the lock, another peer may have taken the slot, and this peer must neither take
-    /// nor release leases in it.
+    /// with the lock, another peer may have it, and this one must not touch its leases.
     #[inline]
     pub(crate) fn has_slot(&self) -> bool {
         self.view.header().epochs[self.slot()].is_of(self.id.epoch)
     }
 
-    /// Checks that this peer may attach. Fails if it has lost its slot, or the owner refuses it.
+    /// Fails if this peer has lost its slot, or the owner refuses it.
     #[inline]
     pub(crate) fn check_slot(&self) -> Result<(), AttachError> {
         if self.view.header().epochs[self.slot()].is(self.id.epoch) {
@@ -149,11 +147,11 @@ impl PeerControl {
 
     /// Charges a message of `len` bytes against the quota. Fails if the quota would be exceeded.
     #[inline]
-    pub(crate) fn hold(&self, len: u64) -> Result<(), AttachError> {
-        self.quota.map_or(Ok(()), |max| self.hold_within(max, len))
+    pub(crate) fn charge(&self, len: u64) -> Result<(), AttachError> {
+        self.quota.map_or(Ok(()), |max| self.charge_within(max, len))
     }
 
-    fn hold_within(&self, max: u64, len: u64) -> Result<(), AttachError> {
+    fn charge_within(&self, max: u64, len: u64) -> Result<(), AttachError> {
         let sum = |held: u64| held.checked_add(len).filter(|&sum| sum <= max);
         // Relaxed: a counter, which orders no other memory.
         let counted = self.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum);
@@ -162,7 +160,7 @@ impl PeerControl {
 
     /// Releases a message of `len` bytes from the quota.
     #[inline]
-    pub(crate) fn let_go(&self, len: u64) {
+    pub(crate) fn refund(&self, len: u64) {
         if self.quota.is_some() {
             self.held.fetch_sub(len, Ordering::Relaxed);
         }
@@ -171,7 +169,7 @@ impl PeerControl {
     /// Releases one lease of this peer, of a message of `len` bytes.
     #[inline]
     pub(crate) fn release(&self, record: u32, len: u64) {
-        self.let_go(len);
+        self.refund(len);
         if let Some(record) = self.record(record).filter(|_| self.has_slot()) {
             record.release(self.slot());
             self.ring();
@@ -185,7 +183,7 @@ impl PeerControl {
 
     /// Turns one lease of this peer back into a grant.
     pub(crate) fn put_back(&self, record: u32, len: u64) {
-        self.let_go(len);
+        self.refund(len);
         if let Some(record) = self.record(record).filter(|_| self.has_slot()) {
             record.put_back(self.slot());
             self.take_back_if_refused(record);
@@ -198,14 +196,12 @@ impl PeerControl {
         self.view.header().epochs[self.slot()].take_back_if_refused(self.id.epoch, record, self.slot());
     }
 
-    /// Returns `true` if the owner has destroyed the segment. A hint: mappings depend on it, access
-    /// does not.
+    /// Returns `true` if the owner has destroyed the segment: a hint for unmapping.
     pub(crate) fn is_retired(&self, index: u64, serial: u64) -> bool {
         self.view.segment_entry(index).map_or(true, |entry| entry.load(Ordering::Relaxed) != serial)
     }
 
-    /// Populates the control object, so that no lease faults. Returns the index and serial number
-    /// of each current segment: a hint, which other processes can write.
+    /// Populates the control object. Returns the index and serial number of each segment: a hint.
     pub(crate) fn warm(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.view.prefault();
         self.view.segments()
@@ -229,15 +225,14 @@ impl PeerControl {
     }
 }
 
-/// Returns how many records may have been used. Clamped, because other processes can write the
-/// owner's number.
+/// Returns how many records may have been used. Other processes can write that number.
 fn used(view: &View) -> u32 {
     // Acquire: partner of the Release in `OwnerControl`.
     view.header().high_water.load(Ordering::Acquire).min(view.record_count())
 }
 
-/// Takes the lock of the first free slot. Waits for a slot that the owner is clearing, but not
-/// indefinitely: the owner may be stopped.
+/// Takes the lock of the first free slot. Waits for one that the owner, which may be stopped, is
+/// clearing.
 fn free_slot(locks: &LockFile) -> io::Result<Option<usize>> {
     let begin = Instant::now();
     loop {
@@ -258,15 +253,13 @@ impl Drop for PeerControl {
     fn drop(&mut self) {
         // In a forked child, the slot belongs to the parent.
         if self.is_ours() && self.has_slot() {
-            // The last view is dropped; any remaining grants will not be taken up.
+            // Remaining grants will not be taken up.
             self.view.vacate(self.slot(), || used(&self.view));
             self.ring();
-            // Unlock explicitly instead of relying on close: a child made by a raw `clone` may
-            // still have a copy of the descriptor. If this fails, the slot stays taken until that
-            // child exits.
+            // Not left to the close: a child made by a raw `clone` may have a copy of the
+            // descriptor. If this fails, the slot stays taken until that child exits.
             let _ = self.locks.unlock(peer_byte(self.slot()));
-            // After that, so that of two peers that disconnect concurrently, at least one finds
-            // itself the last.
+            // Only now, so that of two peers that disconnect, at least one finds itself the last.
             if matches!(self.check_owner(), Err(AttachError::OwnerDied { .. })) {
                 sweep_after_reading(&self.names, self.id.provider, Duration::ZERO);
             }
@@ -301,11 +294,11 @@ impl<'a> Lease<'a> {
         control.check_slot()?;
         let (slot, generation) = (control.slot(), descriptor.generation);
         let len = descriptor.len;
-        control.hold(len)?;
+        control.charge(len)?;
         let (origin, taken) = match descriptor.granted {
             None => (Origin::Lease, record.attach(slot, generation)),
             Some(granted) if usize::from(granted) != slot => {
-                control.let_go(len);
+                control.refund(len);
                 return Err(AttachError::OtherPeer { slot: granted, own: slot as u8 });
             }
             Some(_) => (Origin::TakenUp, record.accept(slot, generation)),
@@ -314,7 +307,7 @@ impl<'a> Lease<'a> {
             Ok(place) => return Ok((Lease { control, record: descriptor.record, len, origin }, place)),
             Err(refused) => refused,
         };
-        control.let_go(len);
+        control.refund(len);
         match refused {
             Refused::Stale => {
                 // A grant may have been taken up and put back.
@@ -414,9 +407,8 @@ impl Table {
         self.entries.iter_mut().find(|entry| Arc::ptr_eq(&entry.remote, remote))
     }
 
-    /// Adds a segment, unless another thread has already done so. Returns the mapping to use, and
-    /// the segments that their owner has destroyed since; the caller drops those after it unlocks
-    /// the table, because unmapping is a system call.
+    /// Adds a segment, unless another thread has done so. Returns the mapping to use, and destroyed
+    /// segments, which the caller drops without the table's lock: unmapping is a system call.
     pub(crate) fn enter(&mut self, cached: Arc<Cached>) -> (Arc<Cached>, Vec<Arc<Cached>>) {
         let Some(entry) = self.entry_of(&cached.remote) else { return (cached, Vec::new()) };
         let retired = entry.take_retired();
@@ -447,7 +439,7 @@ impl Table {
 }
 
 impl Cached {
-    /// Creates an entry for the segment that the control object's table has, or had, at this index.
+    /// Creates an entry for the segment that the control object has, or had, at this index.
     pub(crate) fn new(mapping: Mapping, index: u64, serial: u64, remote: Arc<Remote>) -> Self {
         Self { mapping, serial, index, remote }
     }
@@ -467,8 +459,7 @@ impl Cached {
         self.remote.control.is_retired(self.index, self.serial)
     }
 
-    /// Removes this segment from the table, if it is still there. The caller's view holds another
-    /// reference.
+    /// Removes this segment from the table. The caller's view holds another reference.
     #[cold]
     pub(crate) fn leave_table(&self) {
         let Some(table) = self.remote.table.upgrade() else { return };

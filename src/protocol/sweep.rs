@@ -204,7 +204,7 @@ fn sweep_of(names: &Namespace, only: Option<ProviderId>) -> Result<Swept, OsErro
         }
     }
     if swept.objects > before {
-        // The receiver of a channel may have exited between the first look at its lock and the
+        // A receiver may have exited between the first look at its lock and the
         // last. If the directory cannot be read now, the channel is left for the next sweep.
         let _ = swept.remove_channels(names, uid);
     }
@@ -247,7 +247,7 @@ enum Leftover {
     Segment,
 }
 
-pub(crate) enum Owner {
+enum Owner {
     Alive,
     /// With a shared lock on the owner's byte.
     Dead(LockFile),
@@ -256,7 +256,7 @@ pub(crate) enum Owner {
 
 /// Checks whether the owner of a control object is alive. Fails if the file is not a control object
 /// of user `uid`, or has another name.
-pub(crate) fn lock_dead_owner(names: &Namespace, provider: ProviderId, uid: u32) -> Result<Owner, ObjectError> {
+fn lock_dead_owner(names: &Namespace, provider: ProviderId, uid: u32) -> Result<Owner, ObjectError> {
     let name = control_name(names, provider);
     let locks = match open(&name, uid) {
         Err(missing) if missing.is_missing() => return Ok(Owner::Gone),
@@ -295,7 +295,7 @@ pub(crate) fn is_segment(metadata: &Metadata, uid: u32) -> bool {
 }
 
 /// Marks a dead owner's control object as closed and its segments as destroyed.
-pub(crate) fn mark_as_gone(control: &LockFile) {
+fn mark_as_gone(control: &LockFile) {
     let file = control.file();
     // The owner may have died before it set the length. Written to the file, not through a mapping,
     // where a file without memory would raise a signal. If a write fails, or would raise a signal
@@ -308,7 +308,7 @@ pub(crate) fn mark_as_gone(control: &LockFile) {
 }
 
 /// Returns `true` if a dead owner has a living peer.
-pub(crate) fn has_peers(control: &LockFile) -> bool {
+fn has_peers(control: &LockFile) -> bool {
     (0..PEERS).any(|slot| control.is_locked(peer_byte(slot)))
 }
 
@@ -364,7 +364,7 @@ pub(crate) fn remove_dead(name: &Name, uid: u32, magic: u64, or_read: bool) -> R
 /// Returns `true` if a channel has a living receiver that may not have received everything this
 /// provider sent, or if the channel cannot be opened for lack of descriptors or memory. Ignores the
 /// sender's lock, which a sweep may hold.
-pub(crate) fn is_read(channel: &Name, provider: ProviderId, uid: u32) -> bool {
+fn is_read(channel: &Name, provider: ProviderId, uid: u32) -> bool {
     let locks = match open(channel, uid) {
         Err(ObjectError::Os(error)) => {
             return matches!(error.errno(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM));
