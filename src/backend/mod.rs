@@ -1,10 +1,9 @@
 //! An allocator of raw chunks, for middleware that counts its readers itself.
 //!
-//! Middleware with its own shared memory has names and formats that its receivers expect, and
-//! detects by itself when a message has been read. It still needs an allocator that keeps memory
-//! within a cap, serves any mix of lengths from few segments, reuses chunks without a system call,
-//! waits for memory, and returns idle memory to the system. [`Provider`](crate::Provider) is built
-//! on such an allocator; this module exposes it without descriptors, leases and peers:
+//! Such middleware has names and formats that its receivers expect. It still needs an allocator
+//! that keeps memory within a cap, serves any mix of lengths from few segments, reuses chunks
+//! without a system call, waits for memory, and returns idle memory to the system. This module is
+//! the one that [`Provider`](crate::Provider) is built on, without descriptors, leases and peers:
 //!
 //! | the middleware | the backend |
 //! |---|---|
@@ -56,17 +55,16 @@
 //!
 //! # Collecting
 //!
-//! If readers decrement a count in shared memory, the publisher is not notified that a chunk is
-//! free: it has to look. Middleware that looks only when an allocation fails fills the whole cap,
-//! and each message is written to memory that left the cache long ago. So when no suitable chunk is
-//! idle, the backend first calls the collector, and creates another chunk only if the collector
-//! released none.
+//! If readers decrement a count in shared memory, the publisher has to look for free chunks.
+//! Middleware that looks only when an allocation fails fills the whole cap, and writes each message
+//! to memory that left the cache long ago. So when no suitable chunk is idle, the backend first
+//! calls the collector, and creates a chunk only if that released none.
 //!
-//! A collection visits every message in flight. With a slow reader that holds thousands, it would
-//! cost much and gain little. So if a collection makes less than an eighth of the memory idle, the
-//! backend grows by the missing amount before the next one: it holds at most a seventh more than
-//! the messages in flight. Once nearly all of the cap has been taken from the system, it collects
-//! only when a chunk fits nowhere. It always collects before it refuses an allocation.
+//! A collection visits every message in flight, and gains little if a slow reader holds thousands.
+//! So if it makes less than an eighth of the memory idle, the backend grows by the missing amount
+//! before the next one: it holds at most a seventh more than the messages in flight. Once nearly
+//! all of the cap has been taken from the system, it collects only when a chunk fits nowhere. It
+//! always collects before it refuses an allocation.
 //!
 //! # Trust
 //!
@@ -100,8 +98,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a wait sleeps between two collections: this share of the time waited so far, within
-/// limits.
+/// The sleep between two collections: this share of the time waited so far, within limits.
 const PAUSE_SHARE: u32 = 8;
 const SHORTEST_PAUSE: Duration = Duration::from_micros(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
@@ -111,13 +108,12 @@ const DEFAULT_MAX_BYTES: usize = 1 << 30;
 /// Names, creates and removes the segments of a [`Backend`].
 ///
 /// The source decides how readers find a segment: its name, owner, mode, locks and limits. The
-/// backend does the rest: it sets the file's length once, maps it, reserves memory for the ranges
-/// that it carves chunks from, returns memory to the system, and unmaps it.
+/// backend sets the file's length once, maps it, reserves and returns its memory, and unmaps it.
 ///
 /// The methods are called with locks of the backend held, so they must not call the same backend.
 ///
-/// The memory of a [`Chunk`] is exclusive only if each segment has a file of its own, and no
-/// process shrinks it: see [`Chunk::bytes_mut`].
+/// The memory of a [`Chunk`] is exclusive only if each segment has a new file, which no process
+/// shrinks.
 pub trait SegmentSource: Send + Sync {
     /// Creates the file of a segment of `len` bytes, empty, open for reading and writing. One
     /// thread calls this at a time.
@@ -129,14 +125,12 @@ pub trait SegmentSource: Send + Sync {
     /// with [`AllocErrorKind::Os`].
     fn create(&self, len: usize) -> Result<SegmentFile, OsError>;
 
-    /// Removes a segment that this process no longer maps: unlinks its name, if it has one. Also
-    /// called if the backend could not use the file; not called in a forked child.
-    ///
-    /// Called by any thread: the one that drops the last chunk or pointer, trims or allocates.
+    /// Removes a segment that this process no longer maps, or that the backend could not use:
+    /// unlinks its name, if it has one. Called by any thread; not called in a forked child.
     fn remove(&self, id: u64, file: File);
 
-    /// Returns `true` if empty segments are kept, because readers never unmap them. Their memory is
-    /// returned to the system all the same. By default an empty segment is removed.
+    /// Returns `true` if empty segments are kept, without memory, because readers never unmap them.
+    /// By default an empty segment is removed.
     fn keeps_segments(&self) -> bool {
         false
     }
@@ -151,11 +145,10 @@ pub trait SegmentSource: Send + Sync {
 /// The file of a segment, as its source created it.
 #[derive(Debug)]
 pub struct SegmentFile {
-    /// Identifies the segment to readers. Unique among the backend's existing segments; one that is
-    /// not is refused, with `EEXIST`.
+    /// Identifies the segment to readers. Refused with `EEXIST` if an existing segment has it.
     pub id: u64,
-    /// Empty, open for reading and writing. The descriptor, and with it a lock on the file, is held
-    /// as long as the segment is mapped.
+    /// Empty, open for reading and writing. The descriptor, and with it a lock, is held as long as
+    /// the segment is mapped.
     pub file: File,
     /// Used in errors, and to ask how much memory the file system has left.
     pub path: PathBuf,
@@ -240,23 +233,24 @@ impl BackendBuilder {
         self
     }
 
-    /// Sets how many idle chunks of each size class are kept, from 0 to 1,048,576. Default: as many
-    /// as make an eighth of [`max_bytes`](Self::max_bytes), but from 256 to 8192, because a
-    /// collection returns many at a time. With 0, memory goes back to the system at once.
+    /// Sets how many idle chunks of each size class are kept, from 0 (memory goes back to the
+    /// system at once) to 1,048,576. Default: as many as make an eighth of
+    /// [`max_bytes`](Self::max_bytes), but from 256 to 8192, because a collection returns many at a
+    /// time.
     pub fn max_idle_per_class(mut self, chunks: usize) -> Self {
         self.max_idle_per_class = Some(chunks);
         self
     }
 
-    /// Sets the length of the first segment in bytes. The default, and how long further segments
-    /// are, is as for [`ProviderBuilder::arena_size`](crate::ProviderBuilder::arena_size).
+    /// Sets the length of the first segment in bytes, as
+    /// [`ProviderBuilder::arena_size`](crate::ProviderBuilder::arena_size) does.
     pub fn arena_size(mut self, bytes: usize) -> Self {
         self.arena_size = Some(bytes);
         self
     }
 
-    /// Sets the longest segment in bytes, from a page to 64 GiB, which is the default: how far an
-    /// offset reaches that readers understand.
+    /// Sets the longest segment in bytes, from a page to 64 GiB, which is the default: the largest
+    /// offset that readers understand.
     pub fn max_segment(mut self, bytes: usize) -> Self {
         self.max_segment = bytes;
         self
@@ -301,15 +295,13 @@ impl BackendBuilder {
 pub trait Collect: Send + Sync {
     /// Drops the chunks that no reader holds any more. Returns `true` if there were any.
     ///
-    /// Called within an allocation, a reservation or a trim, by its thread, with none of the
-    /// backend's locks held. Must not allocate from the same backend.
+    /// Called by the thread of an allocation, a reservation or a trim, with none of the backend's
+    /// locks held. Must not allocate from the same backend.
     fn collect(&self) -> bool;
 }
 
-/// Allocates chunks in segments of a [`SegmentSource`]. Clones share it.
-///
-/// When the last clone is dropped, idle memory returns to the system, and segments without chunks
-/// are removed. Chunks in use stay valid.
+/// Allocates chunks in segments of a [`SegmentSource`]. When the last clone is dropped, idle memory
+/// returns to the system, and segments without chunks are removed. Chunks in use stay valid.
 #[derive(Clone)]
 pub struct Backend {
     shared: Arc<Shared>,
@@ -341,10 +333,8 @@ impl Backend {
     }
 
     /// Returns a handle of the same backend whose allocations, and those of its clones, call
-    /// `collector`. By default there is none.
-    ///
-    /// Each handle of a backend may have its own collector. A collector may hold chunks, but only
-    /// weak handles of its own backend: otherwise neither would ever be dropped.
+    /// `collector`. By default there is none. A collector may hold chunks, but only weak handles of
+    /// its own backend.
     pub fn collecting_by(&self, collector: Arc<dyn Collect>) -> Self {
         Self { shared: self.shared.clone(), collector: Some(collector) }
     }
@@ -353,8 +343,7 @@ impl Backend {
     ///
     /// If a chunk of the size class is idle, this makes no system call, takes no lock and does not
     /// touch the heap, except that about every 64th allocation may return idle memory
-    /// ([`idle_window`](BackendBuilder::idle_window)). Otherwise it collects, if a collection is
-    /// due, and creates a chunk.
+    /// ([`idle_window`](BackendBuilder::idle_window)).
     ///
     /// # Errors
     ///
@@ -372,7 +361,7 @@ impl Backend {
     /// Like [`alloc`](Self::alloc), but blocks for up to `timeout` until there is memory;
     /// [`Duration::MAX`] means without limit. A dropped chunk ends a wait at once. The collector is
     /// called after 20 µs, then after each eighth of the time waited, at least every millisecond.
-    /// Waiting requests are served in order of arrival.
+    /// Requests are served in order of arrival.
     ///
     /// # Errors
     ///
@@ -398,9 +387,9 @@ impl Backend {
     }
 
     /// Reserves `count` chunks for messages of `len` bytes, aligned to `align`. They exist, in use
-    /// or idle, until the [`Reservation`] is dropped. Their memory is present. Other lengths do not
-    /// use them, and neither [`trim`](Self::trim) nor a shortage of memory destroys them. They
-    /// count against the cap. Several reservations of one size class add up.
+    /// or idle and with their memory present, until the [`Reservation`] is dropped. Other lengths
+    /// do not use them, and neither [`trim`](Self::trim) nor a shortage of memory destroys them.
+    /// They count against the cap. Reservations of one size class add up.
     ///
     /// # Errors
     ///
@@ -438,16 +427,15 @@ impl Backend {
         }
     }
 
-    /// Returns all idle chunks to the segments that they were carved from, so that adjacent ones
-    /// merge. Their memory is not returned to the system.
+    /// Returns all idle chunks to their segments, where adjacent ones merge, but not to the system.
     pub fn evict_idle(&self) {
         if !self.is_inherited() {
             self.pool().evict_all();
         }
     }
 
-    /// Returns the length in bytes of a chunk that is sure to fit now. Idle chunks count only once
-    /// they are [evicted](Self::evict_idle).
+    /// Returns the length in bytes of a chunk that is sure to fit now, not counting idle chunks
+    /// that are not [evicted](Self::evict_idle).
     pub fn largest_that_fits(&self) -> usize {
         match self.is_inherited() {
             true => 0,
@@ -485,9 +473,8 @@ impl Backend {
         }
     }
 
-    /// Returns segment and offset of each chunk of a size class, including those in use, so that
-    /// the caller can prepare its own tables. Other threads may create and destroy chunks
-    /// meanwhile.
+    /// Returns segment and offset of each chunk of a size class, including those in use. Other
+    /// threads may create and destroy chunks meanwhile.
     pub fn places(&self, class: usize) -> Vec<(u64, usize)> {
         let mut places = Vec::new();
         if !self.is_inherited() {
@@ -496,20 +483,18 @@ impl Backend {
         places
     }
 
-    /// Returns `true` if a chunk should be dropped once its readers are done, rather than kept for
-    /// another message: a longer message keeps being refused, and it will fit where this chunk
-    /// lies.
+    /// Returns `true` if a chunk should be dropped once its readers are done: a longer message
+    /// keeps being refused, and will fit where this chunk lies.
     ///
-    /// For middleware that keeps chunks in lists of its own, outside of the backend. A dropped
-    /// chunk returns there by itself. While no message is being refused, this is one relaxed load.
+    /// For middleware that keeps chunks in lists of its own. While no message is being refused,
+    /// this is one relaxed load.
     #[inline]
     pub fn wants_back(&self, segment: u64, offset: usize, len: usize) -> bool {
         // In a forked child, a thread that does not exist there may hold the lock.
         !self.is_inherited() && self.pool().wants_back(segment, &(offset..offset.saturating_add(len)))
     }
 
-    /// Returns `true` in a forked child of the process that built the backend. There, allocations
-    /// fail and dropping chunks has no effect.
+    /// Returns `true` in a forked child, where allocations fail and dropping chunks has no effect.
     #[inline]
     pub fn is_inherited(&self) -> bool {
         !self.pool().is_ours()
@@ -558,8 +543,7 @@ impl Backend {
         })
     }
 
-    /// Returns `true` if chunks were released since an allocation failed. They may suffice, even if
-    /// none of them is long enough.
+    /// Returns `true` if chunks were released since an allocation failed.
     #[cold]
     fn has_come_back(&self, has_collected: bool, error: &AllocError) -> bool {
         let found = !has_collected && self.collect();
@@ -575,21 +559,18 @@ impl Backend {
 /// Returns `true` if a released chunk can help.
 fn may_pass(error: &AllocError) -> bool {
     match error.kind() {
-        // If descriptors ran out, the segment may no longer be needed. An error of the source's own
-        // has no number.
-        AllocErrorKind::Os(os) => {
-            matches!(os.errno(), Some(libc::EMFILE | libc::ENFILE) | None) || error.is_exhausted()
-        }
+        // A segment may no longer be needed. An error of the source's own has no number.
+        AllocErrorKind::Os(os) => os.errno().is_none() || os.is_for_want_of_descriptors() || error.is_exhausted(),
         _ => error.is_exhausted(),
     }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // A forked child owns nothing, so its copy of the pool is left as it is.
+        // A forked child owns nothing (D11).
         if self.pool.is_ours() {
             self.pool.close();
-            // SAFETY: dropped here and never used again.
+            // SAFETY: dropped only here.
             unsafe { ManuallyDrop::drop(&mut self.pool) };
         }
     }

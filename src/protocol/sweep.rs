@@ -367,7 +367,7 @@ pub(crate) fn remove_dead(name: &Name, uid: u32, magic: u64, or_read: bool) -> R
 fn is_read(channel: &Name, provider: ProviderId, uid: u32) -> bool {
     let locks = match open(channel, uid) {
         Err(ObjectError::Os(error)) => {
-            return matches!(error.errno(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM));
+            return error.is_for_want_of_descriptors() || error.errno() == Some(libc::ENOMEM);
         }
         Err(_) => return false,
         Ok(locks) => locks,
