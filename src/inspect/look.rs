@@ -63,8 +63,8 @@ impl Look {
         self.seen.holder(object.stat.inode, byte).filter(|_| is_held).cloned()
     }
 
-    /// Reports the providers. Call after [`channels`](Self::channels), which finds out which
-    /// providers still have readers and which messages are on loan.
+    /// Reports the providers. Call after [`channels`](Self::channels), which finds their readers
+    /// and loans.
     pub(super) fn providers(&mut self) -> Vec<ProviderReport> {
         let all = std::mem::take(&mut self.objects.providers);
         all.iter().filter_map(|((prefix, id), found)| self.provider(prefix, *id, found)).collect()
@@ -141,8 +141,8 @@ impl Look {
         Some((report, swept(is_segment.then_some(bytes_held))))
     }
 
-    /// Reports the occupied slots. `were_alive` says which slots' locks were held before the leases
-    /// were read: a peer that disconnects during the look is not reported as dead.
+    /// Reports the occupied slots. `were_alive`: which locks were held before the leases were read,
+    /// so that a peer that disconnects during the look is not reported as dead.
     fn peers(
         &self,
         control: &Object,
@@ -338,9 +338,8 @@ struct Visit {
 }
 
 impl Visit {
-    /// Returns `true` if a sweep would remove the object. Like a sweep, this goes by the locks, the
-    /// first word and the number of names, so an object that is half-made or of another version
-    /// counts too.
+    /// Returns `true` if a sweep would remove the object, even one that is half-made or of another
+    /// version.
     fn is_orphan(&self) -> bool {
         let Facts { is_ours, is_owned, is_received, .. } = self.facts;
         !is_owned && !is_received && is_ours
@@ -357,9 +356,8 @@ fn swept(objects: impl IntoIterator<Item = u64>) -> Swept {
     objects.into_iter().map(|bytes| Swept { objects: 1, bytes }).fold(Swept::default(), Add::add)
 }
 
-/// Copies a control object, with the records that may have been used, and returns it with the total
-/// number of records. Returns `None` if the object is not finished, and an error if it is not what
-/// it should be.
+/// Copies a control object with the records that may have been used, and returns it with the total
+/// number of records, or `None` if it is not finished.
 fn view(object: &Object, id: ProviderId) -> Result<Option<(View, usize)>, String> {
     let copy = |records| {
         let copy = Mapping::copy_of(object.opened.file(), &object.name, control_size(records));
@@ -389,8 +387,7 @@ fn view(object: &Object, id: ProviderId) -> Result<Option<(View, usize)>, String
 }
 
 /// The most leases, and the most loans, remembered from one look to the next, in all and per
-/// object. Ages beyond these limits are unknown. Both are far above real use: objects may be
-/// damaged.
+/// object: objects may be damaged. Further ages are unknown.
 const MAX: usize = 1 << 20;
 const MAX_OF_ONE: usize = 1 << 16;
 
@@ -432,8 +429,7 @@ pub(super) struct Lease {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Loan {
     pub(super) provider: ProviderId,
-    /// The object shared by the receiver and the sender and, for a publisher, the branch's random
-    /// id.
+    /// The object shared by receiver and sender and, for a publisher, the branch's random id.
     pub(super) object: Inode,
     pub(super) branch: Option<u64>,
     pub(super) number: u32,

@@ -1,19 +1,18 @@
-//! The sources of a look: the objects in a directory, and the processes that hold them. Objects are
-//! opened one at a time, because there may be more of them than the process may have descriptors.
+//! The sources of a look: the objects in a directory, and the processes that hold them.
 //!
 //! # Concurrent changes
 //!
-//! A look first lists the names, then scans all processes, which takes a while, and then reads the
-//! objects. So that living objects are reported as they are, each is opened by name only at the
-//! end. The order is: whether it is finished, its length, its content, its locks, and last whether
-//! it still has a name:
+//! A look first lists the names, then scans all processes, which takes a while, and then opens the
+//! objects by name, one at a time: there may be more than this process may have descriptors. It
+//! reads whether an object is finished, its length, its content, its locks, and last whether it
+//! still has a name:
 //!
 //! | during the look | reported as |
 //! |---|---|
 //! | an object gets its maker's lock, and its content after that | unfinished, or complete and locked |
-//! | an object is removed, by its maker or a sweep | absent |
-//! | another object takes a reused name, such as a channel's | the new object |
-//! | a process takes or releases a lock | the locks as they are at the end; a late holder has no process |
+//! | an object is removed | absent |
+//! | another object takes a reused name | the new object |
+//! | a process takes or releases a lock | the locks at the end; a late holder has no process |
 
 #![forbid(unsafe_code)]
 
@@ -54,7 +53,7 @@ pub(super) struct OfProvider {
     pub(super) segments: BTreeSet<u64>,
 }
 
-/// The offset of the word whose upper half is a channel's state, after magic number and version.
+/// The offset of the word whose upper half is a channel's state.
 const STATE_OFFSET: u64 = 8;
 
 /// What can be learned of a file without opening it.
@@ -67,8 +66,7 @@ pub(super) struct Stat {
     pub(super) is_segment: bool,
 }
 
-/// A regular file of this user, opened for reading and for querying its locks. No lock is ever
-/// taken.
+/// A regular file of this user, opened for reading and for querying its locks.
 pub(super) struct Object {
     pub(super) name: Name,
     pub(super) opened: LockFile,
@@ -78,7 +76,7 @@ pub(super) struct Object {
 /// What a channel's object says about itself and its users.
 pub(super) struct Facts {
     pub(super) magic: u64,
-    /// Whether it is a channel's object, or an unfinished object, and has no other name.
+    /// Whether it is a channel's object or unfinished, and has no other name.
     pub(super) is_ours: bool,
     /// The word that, in a channel's object, names its provider.
     pub(super) provider: u64,
@@ -166,13 +164,12 @@ impl Object {
         self.opened.is_locked(byte)
     }
 
-    /// Returns its current length. Call after what says that the object is finished.
+    /// Returns its current length. Call after [`state`](Self::state).
     pub(super) fn len(&self) -> usize {
         self.opened.file().metadata().map_or(0, |metadata| usize::try_from(metadata.len()).unwrap_or(0))
     }
 
-    /// Returns the state, which a channel's maker writes last; 0 before. Call before reading the
-    /// content.
+    /// Returns the state, which a channel's maker writes last; 0 before. Call first.
     pub(super) fn state(&self) -> u32 {
         (self.word(STATE_OFFSET) >> 32) as u32
     }
@@ -236,12 +233,10 @@ pub(crate) struct Wanted<'a> {
 /// The locks and mappings that visible processes hold on some files, from /proc.
 ///
 /// An OFD lock has no process id: `/proc/locks` shows -1. But for each descriptor, the kernel lists
-/// the locks taken through its open file description (`/proc/PID/fdinfo/FD`, see `man 5 proc`), so
-/// a process that has the descriptor holds the lock. This needs neither shared memory nor the
-/// processes' cooperation, and it finds stopped processes too.
+/// the locks taken through its open file description (`/proc/PID/fdinfo/FD`, see `man 5 proc`).
 ///
-/// Processes in another PID namespace are not seen, nor are those that this process may not
-/// inspect. The latter are counted.
+/// Processes in another PID namespace are not seen, and those that this process may not inspect are
+/// only counted.
 #[derive(Default)]
 pub(crate) struct Seen {
     /// For each file, locked bytes and the process that holds the lock.
@@ -282,9 +277,8 @@ impl Seen {
         }
         for entry in fs::read_dir(directory.join("fd"))? {
             let entry = entry?;
-            // The link contains the path at which the file was opened; its last component is the
-            // same wherever the file system is mounted. Other files are skipped: their file system
-            // may not respond.
+            // The last component of the path at which the file was opened is the same wherever the
+            // file system is mounted. Other files are skipped: their file system may not respond.
             let has_name = |path: PathBuf| path.file_name().and_then(OsStr::to_str).is_some_and(files.is_name);
             if !fs::read_link(entry.path()).is_ok_and(has_name) {
                 continue;
