@@ -40,10 +40,9 @@
 //!
 //! # Memory near the cap
 //!
-//! The pool moves no memory, so near the cap a message may find no gap that is long enough, as with
-//! any such allocator. How much of the cap can be in use depends on the lengths. This bench drops
-//! and allocates messages of mixed lengths at random, in a pool that is always full, and in one
-//! whose use stays below a given share:
+//! The pool moves no memory, so near the cap a message may find no gap that is long enough. This
+//! bench drops and allocates messages of mixed lengths at random, in a pool that is always full,
+//! and in one whose use stays below a given share:
 //!
 //! ```console
 //! $ cargo bench --bench at_the_cap -- --fits --fitted 20000 --seeds 2
@@ -59,12 +58,9 @@
 //! | 1/256 of the cap, log-uniform from 64 bytes on | 71 % | 80 % | 68 % |
 //!
 //! Shares are of the requested bytes. Repeating lengths fit better. `benches/figures.json` has the
-//! whole table. [Reserved](crate::Provider::reserve) chunks have their place from the start.
-//!
-//! A message that finds no gap is refused, and nothing is evicted for it. If its length is refused
-//! again within 250 milliseconds, because its publisher waits or retries, one range is set aside
-//! for it, and it gets its memory once the chunks there have been dropped (see
-//! [`design`](super::design#at-the-cap)). One length at a time has such a range.
+//! whole table. [Reserved](crate::Provider::reserve) chunks have their place from the start. If the
+//! publisher of a message that finds no gap waits or retries within 250 ms, a range is set aside
+//! for it: see [`design`](super::design#at-the-cap).
 //!
 //! A length is rounded up to its class: by less than 64 bytes up to 2 KiB, and by at most 3.2 %
 //! above that. No two messages share a cache line.
@@ -75,15 +71,14 @@
 //!
 //! # Forked processes
 //!
-//! In a child made by `fork`, inherited handles are inert: dropping them has no effect, and
-//! allocating or attaching is an error. The child creates its own. It must not access memory
-//! through inherited handles, because the parent continues to use it. It holds none of its parent's
-//! locks, so a killed parent is detected as dead (for the zenoh backend, see `shm-pool-zenoh`).
+//! In a child made by `fork`, dropping inherited handles has no effect, and allocating or attaching
+//! with them is an error. The child must not access memory through them, because the parent
+//! continues to use it. It holds none of its parent's locks, so a killed parent is detected as dead
+//! (for the zenoh backend, see `shm-pool-zenoh`).
 //!
-//! `fork` must not be called in a signal handler.
-//!
-//! A child made by a raw `clone` system call, `_Fork` or `vfork` is not detected. It must not use
-//! inherited handles, and until it calls `exec` or exits, a killed parent is not detected as dead.
+//! `fork` must not be called in a signal handler. A child made by a raw `clone` system call,
+//! `_Fork` or `vfork` is not detected: it must not use inherited handles, and until it calls `exec`
+//! or exits, a killed parent is not detected as dead.
 //!
 //! [`AllocErrorKind::Exhausted`]: crate::AllocErrorKind::Exhausted
 //! [`AllocErrorKind::TooLarge`]: crate::AllocErrorKind::TooLarge
