@@ -49,6 +49,15 @@ pub(crate) fn light_barrier() {
     }
 }
 
+/// Explores the interleavings of a model with at most `preemptions`, or all of them, which may take
+/// minutes.
+#[cfg(all(test, loom))]
+pub(crate) fn explore(preemptions: impl Into<Option<usize>>, run: impl Fn() + Sync + Send + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = preemptions.into();
+    model.check(run);
+}
+
 #[cfg(all(test, loom))]
 mod model {
     use super::{AtomicPtr, MutexGuard, Ordering};
