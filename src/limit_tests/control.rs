@@ -42,7 +42,7 @@ impl Scene {
         PeerControl::connect(&self.names, self.owner.id, effective_uid())
     }
 
-    /// A peer in slot 0 that comes after one with the epoch `epoch`.
+    /// Connects a peer to slot 0, whose last peer had the epoch `epoch`.
     fn connect_after(&self, epoch: u64) -> PeerControl {
         self.owner.view.header().epochs[0].0.store(epoch | VACANT, Ordering::Relaxed);
         let peer = self.connect().unwrap();
@@ -63,8 +63,7 @@ impl Scene {
     }
 }
 
-/// Otherwise a forged or damaged id takes back what was granted to the peer that it looks like, and
-/// that peer's message is used again before it arrives.
+/// A forged or damaged id does not revoke the grant of the peer that it resembles.
 #[test]
 fn epoch_equal_modulo_gate() {
     let scene = Scene::new("alias");
@@ -84,8 +83,7 @@ fn epoch_equal_modulo_gate() {
     assert!(!scene.record().is_leased());
 }
 
-/// Otherwise, once a slot was taken so often that its epoch needs more bits than a gate keeps, or
-/// than there are, grants fail or go to a peer that is gone.
+/// Grants reach only the current peer when the epoch outgrows a gate's bits, and when it wraps.
 #[test]
 fn epoch_wraps() {
     let scene = Scene::new("epochs");
@@ -103,8 +101,7 @@ fn epoch_wraps() {
     }
 }
 
-/// Otherwise the slot of a peer that died in the last epoch is never free again, or is taken with
-/// what the dead peer held.
+/// The slot of a dead peer becomes free, without its leases, in the last epochs too.
 #[test]
 fn dead_peer_with_any_epoch() {
     let scene = Scene::new("epochs-dead");
@@ -112,8 +109,6 @@ fn dead_peer_with_any_epoch() {
         for is_found_by_the_owner in [true, false] {
             let peer = scene.connect_after(before);
             scene.grant(peer.id()).unwrap();
-            // The kernel releases the lock of a process that ends. Here the process itself does,
-            // and no more.
             peer.die();
             if is_found_by_the_owner {
                 assert_eq!((scene.owner.reclaim(), scene.owner.reclaim()), (1, 0), "after epoch {before:#x}");
@@ -125,8 +120,8 @@ fn dead_peer_with_any_epoch() {
     }
 }
 
-/// Otherwise a lease that nobody holds keeps its message for ever: for example, that of a peer
-/// killed while it tried a descriptor of a record that had no chunk yet.
+/// A lease in a slot without a peer is reclaimed: that of a peer killed while it tried a descriptor
+/// of a record that had no chunk yet.
 #[test]
 fn lease_of_empty_slot() {
     let scene = Scene::new("stray");
@@ -141,8 +136,7 @@ fn lease_of_empty_slot() {
     assert!(scene.record().is_leased());
 }
 
-/// Otherwise a process that has closed its lock's descriptor gives back what the next peer in its
-/// slot reads, or clears that peer's lanes, and the owner writes there.
+/// A process that has closed its lock's descriptor releases nothing of the slot's next peer.
 #[test]
 fn lost_slot_releases_nothing() {
     let scene = Scene::new("lost");
@@ -163,8 +157,7 @@ fn lost_slot_releases_nothing() {
     assert!(!scene.record().is_leased());
 }
 
-/// Otherwise the 65,536th thread that grants to one peer at a time counts as an epoch: grants to
-/// that peer are taken for another's, and somebody else's are taken back.
+/// The 65,536th thread that grants to one peer at a time does not carry into the gate's epoch.
 #[test]
 fn full_gate_blocks() {
     let scene = Scene::new("gate-full");
@@ -178,8 +171,7 @@ fn full_gate_blocks() {
             scene.grant(peer.id()).unwrap();
             assert!(has_room.load(Ordering::Acquire), "it did not wait");
         });
-        // A grant that does not wait ends long before this loop. One that waits cannot end, however
-        // long the loop takes.
+        // A grant that does not wait ends long before this loop.
         while !begins.load(Ordering::Acquire) {
             thread::yield_now();
         }
@@ -195,7 +187,6 @@ fn full_gate_blocks() {
     assert!(scene.accept(0));
 }
 
-/// Otherwise the 65th peer gets a slot that another peer has, and their leases count as one peer's.
 #[test]
 fn last_slot() {
     let scene = Scene::new("slots");
@@ -214,8 +205,7 @@ fn last_slot() {
     }
 }
 
-/// Otherwise the 65th peer is turned away only because the owner is just clearing a dead peer's
-/// slot.
+/// The 65th peer waits for a slot that the owner is clearing.
 #[test]
 fn slot_being_cleared() {
     let scene = Scene::new("clearing");
@@ -238,8 +228,7 @@ fn slot_being_cleared() {
     drop(others);
 }
 
-/// Otherwise an owner that is stopped while it clears a slot, for instance by a debugger, also
-/// stops every peer that connects.
+/// An owner that is stopped while it clears a slot, for instance by a debugger, stops no peer.
 #[test]
 fn slot_never_cleared() {
     let scene = Scene::new("clearing-stopped");
