@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::FileExt;
 use std::ptr::{self, NonNull};
 use std::slice;
@@ -20,6 +20,10 @@ const BITS: usize = libc::c_ulong::BITS as usize;
 
 /// Advice of `man 2 madvise` that libc does not define for every target.
 const MADV_COLLAPSE: libc::c_int = 25;
+
+const READ_WRITE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
+
+const WITHOUT_MEMORY: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
 
 /// A range of mapped memory, unmapped on drop.
 #[derive(Debug)]
@@ -45,20 +49,39 @@ pub(crate) enum Access {
 }
 
 impl Mapping {
-    pub(super) fn new(fd: &File, name: &Name, len: usize, access: Access) -> Result<Self, OsError> {
-        let protection = match access {
-            Access::Read => libc::PROT_READ,
-            Access::ReadWrite => libc::PROT_READ | libc::PROT_WRITE,
-        };
-        // SAFETY: at an address that the kernel chooses.
-        let base = unsafe { libc::mmap(ptr::null_mut(), len, protection, libc::MAP_SHARED, fd.as_raw_fd(), 0) };
-        if base == libc::MAP_FAILED {
-            return Err(name.error("mmap", len, io::Error::last_os_error()));
-        }
-        match NonNull::new(base.cast()) {
+    /// Maps memory at an address that the kernel chooses.
+    fn map(len: usize, access: libc::c_int, flags: libc::c_int, fd: RawFd) -> io::Result<Self> {
+        // SAFETY: no caller passes MAP_FIXED, so the new mapping touches no existing memory.
+        let base = unsafe { libc::mmap(ptr::null_mut(), len, access, flags, fd, 0) };
+        match NonNull::new(base.cast()).filter(|_| base != libc::MAP_FAILED) {
             Some(base) => Ok(Self { base, len, before: 0, after: 0 }),
-            None => Err(name.error("mmap", len, io::Error::from_raw_os_error(libc::EINVAL))),
+            None => Err(io::Error::last_os_error()),
         }
+    }
+
+    /// Maps a part of this mapping anew, before it is used. Returns the part's address.
+    fn replace(&self, part: Range<usize>, flags: libc::c_int, fd: RawFd) -> io::Result<NonNull<u8>> {
+        let failed = || io::Error::from_raw_os_error(libc::EINVAL);
+        let at = self.range(part.start as u64, part.len() as u64).ok_or_else(failed)?;
+        // SAFETY: the part lies within this mapping (`range`), which is not in use yet.
+        let done = unsafe { libc::mmap(at.as_ptr().cast(), part.len(), READ_WRITE, flags | libc::MAP_FIXED, fd, 0) };
+        if done == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(at)
+    }
+
+    /// Maps `len` bytes of a file into this address space, `before` bytes from its start. The rest
+    /// is unmapped with the result.
+    fn with_file(self, before: usize, fd: &File, len: usize) -> io::Result<Self> {
+        let base = self.replace(before..before + len, libc::MAP_SHARED, fd.as_raw_fd())?;
+        let space = ManuallyDrop::new(self);
+        Ok(Self { base, len, before, after: space.len - before - len })
+    }
+
+    pub(super) fn new(fd: &File, name: &Name, len: usize, access: Access) -> Result<Self, OsError> {
+        let access = if access == Access::Read { libc::PROT_READ } else { READ_WRITE };
+        Self::map(len, access, libc::MAP_SHARED, fd.as_raw_fd()).map_err(|error| name.error("mmap", len, error))
     }
 
     /// Maps an object for reading and writing.
@@ -69,74 +92,41 @@ impl Mapping {
     /// Maps an object for reading and writing, directly after one zeroed page private to this
     /// process.
     pub(crate) fn behind_own_page(fd: &File, name: &Name, len: usize) -> Result<Self, OsError> {
-        let failed = |call, error| name.error(call, len, error);
-        let (before, access) = (page_size(), libc::PROT_READ | libc::PROT_WRITE);
-        let nothing = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        let all = before.saturating_add(len);
-        // Reserves address space, so that the two parts are adjacent.
-        // SAFETY: at an address that the kernel chooses.
-        let start = unsafe { libc::mmap(ptr::null_mut(), all, libc::PROT_NONE, nothing, -1, 0) };
-        let Some(first) = NonNull::new(start.cast::<u8>()).filter(|_| start != libc::MAP_FAILED) else {
-            return Err(failed("mmap", io::Error::last_os_error()));
+        let page = page_size();
+        let map = || {
+            let nothing = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            let space = Self::map(page.saturating_add(len), libc::PROT_NONE, nothing, -1)?;
+            // Shared, although no other process uses it: see `robust_list`.
+            space.replace(0..page, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1)?;
+            space.with_file(page, fd, len)
         };
-        // SAFETY: `before <= all`, the length of the mapping just made.
-        let base = unsafe { first.as_ptr().add(before) };
-        // SAFETY: an address within a mapping is not null.
-        let base = unsafe { NonNull::new_unchecked(base) };
-        // From here on, a failure unmaps the whole range.
-        let mapping = Self { base, len, before, after: 0 };
-        // Shared, although no other process uses it: see `robust_list`.
-        let own = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-        // SAFETY: replaces the first page of the mapping just made, which is not in use yet.
-        if unsafe { libc::mmap(start, before, access, own, -1, 0) } == libc::MAP_FAILED {
-            return Err(failed("mmap", io::Error::last_os_error()));
-        }
-        let (shared, at) = (libc::MAP_SHARED | libc::MAP_FIXED, base.as_ptr().cast());
-        // SAFETY: replaces the rest of that mapping, which is not in use yet.
-        if unsafe { libc::mmap(at, len, access, shared, fd.as_raw_fd(), 0) } == libc::MAP_FAILED {
-            return Err(failed("mmap", io::Error::last_os_error()));
-        }
-        Ok(mapping)
+        map().map_err(|error| name.error("mmap", len, error))
     }
 
     /// Maps an object for reading and writing, at a multiple of `align`, which is a power of two.
     pub(super) fn aligned(fd: &File, name: &Name, len: usize, align: usize) -> Result<Self, OsError> {
-        let failed = |error| name.error("mmap", len, error);
-        let space = ManuallyDrop::new(Self::address_space(len.saturating_add(align)).map_err(failed)?);
-        let before = (space.base.as_ptr() as usize).wrapping_neg() & (align - 1);
-        // SAFETY: `before < align`, so `len` more bytes follow within the mapping just made.
-        let base = unsafe { space.base.as_ptr().add(before) };
-        // SAFETY: an address within a mapping is not null.
-        let base = unsafe { NonNull::new_unchecked(base) };
-        // From here on, a failure unmaps the whole range.
-        let mapping = Self { base, len, before, after: align - before };
-        let (access, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
-        // SAFETY: replaces a part of the mapping just made, which is not in use yet.
-        if unsafe { libc::mmap(base.as_ptr().cast(), len, access, shared, fd.as_raw_fd(), 0) } == libc::MAP_FAILED {
-            return Err(failed(io::Error::last_os_error()));
-        }
-        Ok(mapping)
+        let map = || {
+            let space = Self::address_space(len.saturating_add(align))?;
+            let before = (space.base.as_ptr() as usize).wrapping_neg() & (align - 1);
+            space.with_file(before, fd, len)
+        };
+        map().map_err(|error| name.error("mmap", len, error))
     }
 
     /// Copies the first `len` bytes of the object to private memory, with zeroes past its end.
     /// Reading the copy cannot raise a signal, whatever other processes do to the object.
     pub(crate) fn copy_of(file: &File, name: &Name, len: usize) -> Result<Self, OsError> {
-        let (access, own) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: at an address that the kernel chooses.
-        let start = unsafe { libc::mmap(ptr::null_mut(), len, access, own, -1, 0) };
-        let Some(base) = NonNull::new(start.cast::<u8>()).filter(|_| start != libc::MAP_FAILED) else {
-            return Err(name.error("mmap", len, io::Error::last_os_error()));
-        };
-        let this = Self { base, len, before: 0, after: 0 };
+        let failed = |call| move |error| name.error(call, len, error);
+        let this = Self::map(len, READ_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1).map_err(failed("mmap"))?;
         // SAFETY: the mapping just made has `len` zeroed bytes, which no other code knows yet.
-        let bytes = unsafe { slice::from_raw_parts_mut(base.as_ptr(), len) };
+        let bytes = unsafe { slice::from_raw_parts_mut(this.base.as_ptr(), len) };
         let mut at = 0;
         while at < len {
             match file.read_at(&mut bytes[at..], at as u64) {
                 Ok(0) => break,
                 Ok(count) => at += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(name.error("pread", len, error)),
+                Err(error) => return Err(failed("pread")(error)),
             }
         }
         Ok(this)
@@ -144,22 +134,12 @@ impl Mapping {
 
     /// Reserves inaccessible address space.
     fn address_space(len: usize) -> io::Result<Self> {
-        Self::anonymous(len, libc::PROT_NONE)
+        Self::map(len, libc::PROT_NONE, WITHOUT_MEMORY, -1)
     }
 
     /// Maps private zeroed memory. A page is allocated when it is first written.
     pub(crate) fn private(len: usize) -> io::Result<Self> {
-        Self::anonymous(len, libc::PROT_READ | libc::PROT_WRITE)
-    }
-
-    fn anonymous(len: usize, access: libc::c_int) -> io::Result<Self> {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: at an address that the kernel chooses.
-        let start = unsafe { libc::mmap(ptr::null_mut(), len, access, flags, -1, 0) };
-        match NonNull::new(start.cast()).filter(|_| start != libc::MAP_FAILED) {
-            Some(base) => Ok(Self { base, len, before: 0, after: 0 }),
-            None => Err(io::Error::last_os_error()),
-        }
+        Self::map(len, READ_WRITE, WITHOUT_MEMORY, -1)
     }
 
     /// The first byte, page-aligned.
