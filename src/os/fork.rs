@@ -19,7 +19,6 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 /// The number of forks since `exec` (one may count twice, see `locks`). A chain of 2^32 takes days.
 static EPOCH: AtomicU64 = AtomicU64::new(0);
 
-/// The last token assigned.
 static TOKENS: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
@@ -89,7 +88,7 @@ impl<T: Default + Sync + 'static> PerProcess<T> {
         (made.fork_epoch == epoch()).then_some(&made.value)
     }
 
-    /// Returns this process's value, creating it on first use.
+    /// Returns this process's value.
     pub(crate) fn get(&self) -> &'static T {
         loop {
             // Loaded once: only a value that was found to be the parent's is replaced below.

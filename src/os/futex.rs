@@ -141,7 +141,6 @@ mod real {
             unsafe { libc::syscall(libc::SYS_futex, word, call, value, deadline, unused, everybody) };
         }
 
-        /// Wakes all sleepers.
         pub(crate) fn wake(&self) {
             let word = self.0.as_ptr();
             // SAFETY: the word lives as long as `self`.

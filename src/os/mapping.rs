@@ -15,7 +15,6 @@ use std::slice;
 /// The most NUMA nodes of any Linux.
 const MAX_NODES: usize = 1024;
 
-/// Bits per word of a node mask.
 const BITS: usize = libc::c_ulong::BITS as usize;
 
 /// Advice of `man 2 madvise` that libc does not define for every target.
@@ -41,7 +40,6 @@ unsafe impl Send for Mapping {}
 // SAFETY: a `&Mapping` only returns addresses.
 unsafe impl Sync for Mapping {}
 
-/// How a process may access the bytes that it maps.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
     Read,

@@ -34,8 +34,7 @@ pub(crate) fn effective_uid() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// Returns `true` if `mode` is valid for an object: the owner may read and write, and no other access is
-/// granted.
+/// Returns `true` if `mode` lets the owner read and write, and grants nothing but that.
 pub(crate) fn is_object_mode(mode: u32) -> bool {
     mode & !0o666 == 0 && mode & 0o600 == 0o600
 }

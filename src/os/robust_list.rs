@@ -34,9 +34,8 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 /// The longest list that the kernel walks: its `ROBUST_LIST_LIMIT`.
 pub(crate) const MAX_BELLS: usize = 2048;
 
-/// Stack size of the keeper's thread in bytes: enough for four system calls and libc's own needs.
-/// If the program's thread-local variables leave too little of it, the thread gets the default
-/// stack.
+/// Stack size of the thread in bytes. If the program's thread-local variables leave too little of
+/// it, the thread gets the default stack.
 const STACK: usize = 64 << 10;
 
 #[derive(Debug)]
@@ -89,7 +88,6 @@ unsafe impl Send for Keeper {}
 
 #[derive(Default)]
 struct KeeperState {
-    /// The thread's id, once the thread is running.
     thread: Option<u32>,
     /// The number of places in use or reserved.
     taken: usize,
@@ -109,7 +107,6 @@ impl KeeperState {
 static KEEPER: AtomicPtr<Keeper> = AtomicPtr::new(ptr::null_mut());
 
 impl Keeper {
-    /// Creates a keeper in a page of its own.
     fn new(fork_epoch: u64) -> Result<NonNull<Self>, Failed> {
         let (access, own) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
         // SAFETY: at an address that the kernel chooses.

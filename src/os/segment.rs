@@ -121,7 +121,6 @@ impl Segment {
         Ok(())
     }
 
-    /// Returns the size of the requested huge pages in bytes.
     pub(crate) fn huge_page(&self) -> Option<usize> {
         self.huge_page
     }
@@ -142,7 +141,6 @@ impl Segment {
         self.file.as_ref().is_some_and(|file| punch(file, range.start, range.len()).is_ok())
     }
 
-    /// Returns the free bytes in the segment's file system, if known.
     pub(crate) fn free_bytes(&self) -> Option<u64> {
         free_bytes(self.link.name().directory())
     }
