@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"SHMPOOL\0");
 
-/// The first 8 bytes of a channel's object.
+/// The magic number of a channel's object.
 pub(crate) const CHANNEL_MAGIC: u64 = u64::from_le_bytes(*b"SHMCHAN\0");
 
 pub(crate) const VERSION: u32 = 4;
@@ -45,7 +45,7 @@ pub(crate) const MAX_SEGMENTS: usize = 16;
 /// [`MAX_SEGMENTS`].
 const ENTRIES: usize = 2 * MAX_SEGMENTS;
 
-/// The byte that the owner locks.
+/// The byte that an owner locks.
 pub(crate) const OWNER_BYTE: usize = 0;
 
 /// The byte that a channel's receiver locks.
@@ -56,7 +56,7 @@ pub(crate) fn peer_byte(slot: usize) -> usize {
     1 + slot
 }
 
-/// Offset of [`ControlHeader::state`], in bytes.
+/// Offset of [`ControlHeader::state`] in bytes.
 pub(crate) const STATE_OFFSET: u64 = 12;
 
 /// Offset of the segment table, in bytes.
@@ -130,7 +130,7 @@ impl View {
         (is_open && is_its).then_some(view)
     }
 
-    /// Returns the same object with another number of records, if they fit.
+    /// Returns the same object with this number of records, if they fit.
     pub(crate) fn with_records(self, records: usize) -> Option<Self> {
         Self::new(self.mapping, records)
     }
@@ -197,15 +197,12 @@ mod tests {
 
     /// A sweep reads and writes these by offset.
     #[test]
-    fn state_offset() {
-        // SAFETY: zero bytes are a valid header of atomics.
-        let header: ControlHeader = unsafe { std::mem::zeroed() };
-        let distance = std::ptr::addr_of!(header.state) as usize - std::ptr::addr_of!(header) as usize;
-        assert_eq!(distance as u64, STATE_OFFSET);
-        let distance = std::ptr::addr_of!(header.provider) as usize - std::ptr::addr_of!(header) as usize;
-        assert_eq!(distance as u64, PROVIDER_OFFSET);
-        let distance = std::ptr::addr_of!(header.segments) as usize - std::ptr::addr_of!(header) as usize;
-        assert_eq!(distance as u64, SEGMENTS_OFFSET);
-        assert_eq!(std::mem::size_of_val(&header.segments), NO_SEGMENTS.len());
+    fn offsets() {
+        let offset = |name: &str| OFFSETS.iter().find(|(field, _)| *field == name).unwrap().1 as u64;
+        assert_eq!(
+            [offset("state"), offset("provider"), offset("segments")],
+            [STATE_OFFSET, PROVIDER_OFFSET, SEGMENTS_OFFSET]
+        );
+        assert_eq!(SEGMENTS_OFFSET + NO_SEGMENTS.len() as u64, offset("quota"));
     }
 }

@@ -39,7 +39,6 @@
 //! | owner publishes: generation, Release | A3, Acquire | place and payload, whichever transport carried the descriptor |
 //! | peer releases a lease: lane, Release | R1 and R4, Acquire | that the peer has finished reading, so the owner may write |
 //! | owner grants: lane, Release | peer takes the grant up: lane, Acquire | the generation that the grant is for |
-//! | R3 fence | A2 fence | in either order, the load after the later one sees the store before the earlier one |
 //!
 //! Other peers' operations on the word are read-modify-writes, which continue the release sequence.
 //!
@@ -66,17 +65,16 @@ pub(crate) const PEERS: usize = 64;
 /// Peers per word of lanes.
 const LANES: usize = 8;
 
-/// Maximum number of leases that one peer holds on one chunk at a time.
+/// Maximum number of one peer's leases of one chunk.
 pub(crate) const MAX_LEASES: u64 = 31;
 
-/// Maximum number of pending grants to one peer on one chunk.
+/// Maximum number of pending grants of one chunk to one peer.
 pub(crate) const MAX_GRANTS: u64 = 7;
 
 /// One grant, as a number in a lane.
 const GRANT: u64 = MAX_LEASES + 1;
 
-/// The location of a published chunk's bytes. Written by the owner; a peer checks it before it
-/// forms a pointer (I2).
+/// The location of a published chunk's bytes. A peer checks it before it forms a pointer (I2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     /// Serial number of the segment, part of its name.
@@ -89,7 +87,7 @@ pub(crate) struct Place {
     pub(crate) len: u64,
 }
 
-/// The reason why an operation on a lane was refused.
+/// Why an operation on a lane was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
     /// The generation differs: the chunk has been recycled.
@@ -98,8 +96,8 @@ pub(crate) enum Refused {
     NotGranted,
 }
 
-/// The shared state of one chunk. `repr(C)`, because both sides map it. Zero bytes are a valid
-/// record: free, in generation 0, which no descriptor carries.
+/// The shared state of one chunk. Zero bytes are a valid record: free, in generation 0, which no
+/// descriptor carries.
 #[repr(C, align(128))]
 pub(crate) struct Record {
     generation: AtomicU64,
@@ -116,16 +114,14 @@ pub(crate) const OFFSETS: &[(&str, usize)] = offsets!(Record: generation lanes s
 #[cfg(not(all(test, loom)))]
 const _: () = assert!(std::mem::size_of::<Record>() == 128 && PEERS / LANES * 8 == 64);
 
-/// Returns `true` if a descriptor can carry this generation: even, and not 0, the generation of a
-/// record that never had a chunk.
+/// Returns `true` if a descriptor can carry this generation. A record that never had a chunk has 0.
 #[inline]
 fn is_published(generation: u64) -> bool {
     generation != 0 && generation % 2 == 0
 }
 
-/// Returns the generation in which a chunk that is closed at `odd` is published next.
-///
-/// Wraps around after some 20,000 years.
+/// Returns the generation in which a chunk that is closed at `odd` is published next. Wraps around
+/// after some 20,000 years.
 #[inline]
 pub(crate) fn published_after(odd: u64) -> u64 {
     // Not 0: see `is_published`.
@@ -140,14 +136,13 @@ fn set(word: &AtomicU64, value: u64) {
     }
 }
 
-/// Returns the index of the word of a peer's lane, and the lane's shift.
+/// Returns the index of a lane's word, and the lane's shift.
 #[inline]
 fn lane(slot: usize) -> (usize, u32) {
     (slot / LANES % (PEERS / LANES), (slot % LANES * 8) as u32)
 }
 
 impl Record {
-    /// Creates a record in private memory, for tests and models.
     #[cfg(test)]
     pub(crate) fn new() -> Self {
         let zero = || AtomicU64::new(0);
@@ -163,8 +158,7 @@ impl Record {
 
     // ---- the peer's side ---------------------------------------------------------------------
 
-    /// Takes a lease for the peer in `slot` if the chunk is still in `generation`. Returns the
-    /// location of the bytes.
+    /// Takes a lease for the peer in `slot`, if the chunk is still in `generation`.
     #[inline]
     pub(crate) fn attach(&self, slot: usize, generation: u64) -> Result<Place, Refused> {
         // Before A1, so that a generation that no owner ever sent touches no lane.
@@ -216,7 +210,7 @@ impl Record {
         });
     }
 
-    /// Adds one lease of the peer in `slot`. Fails with `Full` at the limit.
+    /// Adds one lease of the peer in `slot`.
     pub(crate) fn renew(&self, slot: usize) -> Result<(), Refused> {
         self.change(slot, |lane| (lane % GRANT < MAX_LEASES).then_some(lane + 1).ok_or(Refused::Full))
     }
@@ -290,7 +284,7 @@ impl Record {
         words.filter(|(_, lanes)| *lanes != 0).fold(0, |all, (at, lanes)| all | holders_of(lanes) << (at * LANES))
     }
 
-    /// Returns the number of open views and of pending grants of the peer in `slot`.
+    /// Returns the peer's numbers of open views and of pending grants.
     pub(crate) fn leases(&self, slot: usize) -> (u64, u64) {
         let (word, shift) = lane(slot);
         let lane = self.lanes[word].load(Ordering::Relaxed) >> shift & 0xff;
@@ -304,8 +298,7 @@ impl Record {
         (self.generation.load(Ordering::Relaxed), Place { segment, index, offset, len })
     }
 
-    /// Adds a grant for the peer in `slot`. The caller holds the chunk, published. Fails with
-    /// `Full` at the limit.
+    /// Adds a grant for the peer in `slot`. The caller holds the chunk, published.
     pub(crate) fn grant(&self, slot: usize) -> Result<(), Refused> {
         self.change(slot, |lane| (lane / GRANT < MAX_GRANTS).then_some(lane + GRANT).ok_or(Refused::Full))
     }

@@ -49,7 +49,7 @@ pub(crate) const VACANT: u64 = 3;
 /// Bits of a gate that count grants under way.
 pub(crate) const UNDER_WAY: u32 = 16;
 
-/// Maximum number of grants under way in one gate. One more would carry into the epoch.
+/// Maximum number of grants under way in one gate.
 pub(crate) const MAX_UNDER_WAY: u64 = (1 << UNDER_WAY) - 1;
 
 /// The epoch of a peer slot, in the control object. Any peer can write it: only the assignment of
@@ -62,12 +62,11 @@ impl Epoch {
         self.0.load(Ordering::Relaxed) % 4 == VACANT
     }
 
-    /// Initialises a slot that was never used.
     pub(crate) fn start(&self) {
         self.0.store(VACANT, Ordering::Relaxed);
     }
 
-    /// Vacates the slot. `clear` clears its lanes. The caller holds the slot's lock.
+    /// Vacates the slot, whose lock the caller holds. `clear` clears its lanes.
     pub(crate) fn vacate<T>(&self, clear: impl FnOnce() -> T) -> T {
         let base = self.0.load(Ordering::Relaxed) / 4 * 4;
         self.0.store(base + VACATING, Ordering::Relaxed);
@@ -123,7 +122,7 @@ impl Epoch {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum NotGranted {
-    /// The peer no longer holds its slot.
+    /// The peer has lost its slot.
     Gone,
     /// It already has the maximum number of grants.
     Full,

@@ -86,7 +86,7 @@ const HEAP: usize = 96 << 10;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Swept {
-    /// Number of objects, including control objects.
+    /// Number of objects.
     pub objects: usize,
     /// Memory of those objects, in bytes. It returns to the system once no peer has it mapped.
     pub bytes: u64,
@@ -123,7 +123,7 @@ impl Swept {
     }
 }
 
-/// Removes all objects of dead owners in this namespace.
+/// Removes the objects of dead owners in this namespace.
 pub(crate) fn sweep(names: &Namespace) -> Result<Swept, OsError> {
     sweep_of(names, None)
 }
@@ -180,7 +180,7 @@ fn sweep_of(names: &Namespace, only: Option<ProviderId>) -> Result<Swept, OsErro
         None => objects(names)?.into_iter().map(|(provider, ..)| provider).collect(),
     };
     for provider in providers {
-        // Held until everything is removed.
+        // Held until the end.
         let lock: Option<LockFile> = match lock_dead_owner(names, provider, uid) {
             Ok(Owner::Dead(lock)) => Some(lock),
             Ok(Owner::Gone) => None,
@@ -204,8 +204,8 @@ fn sweep_of(names: &Namespace, only: Option<ProviderId>) -> Result<Swept, OsErro
         }
     }
     if swept.objects > before {
-        // A receiver may have exited between the first look at its lock and the
-        // last. If the directory cannot be read now, the channel is left for the next sweep.
+        // A receiver may have exited meanwhile. If the directory cannot be read now, its channel is
+        // left for the next sweep.
         let _ = swept.remove_channels(names, uid);
     }
     if swept.objects > 0 {
@@ -214,7 +214,7 @@ fn sweep_of(names: &Namespace, only: Option<ProviderId>) -> Result<Swept, OsErro
     Ok(swept)
 }
 
-/// Returns the objects of all providers in this namespace.
+/// Returns the objects of all providers.
 fn objects(names: &Namespace) -> Result<Vec<(ProviderId, Leftover, Name)>, OsError> {
     list(names, |object| match object {
         Object::Control(provider) => Some((provider, Leftover::Control)),
@@ -224,13 +224,13 @@ fn objects(names: &Namespace) -> Result<Vec<(ProviderId, Leftover, Name)>, OsErr
     .map(|found| found.into_iter().map(|((provider, kind), name)| (provider, kind, name)).collect())
 }
 
-/// Returns the channels in this namespace, and the branches of publishers' channels.
+/// Returns the channels and branches.
 fn channels(names: &Namespace) -> Result<Vec<Name>, OsError> {
     let is_channel = |object: Object<'_>| matches!(object, Object::Channel(_) | Object::Branch(..)).then_some(());
     list(names, is_channel).map(|found| found.into_iter().map(|((), name)| name).collect())
 }
 
-/// Collects the results of `choose` for the objects in this namespace.
+/// Returns the results of `choose`, with the object's name.
 fn list<T>(names: &Namespace, choose: impl Fn(Object<'_>) -> Option<T>) -> Result<Vec<(T, Name)>, OsError> {
     let mut found = Vec::new();
     for file in names.files()? {
@@ -254,8 +254,8 @@ enum Owner {
     Gone,
 }
 
-/// Checks whether the owner of a control object is alive. Fails if the file is not a control object
-/// of user `uid`, or has another name.
+/// Checks whether a provider is alive. Fails if the file is not its control object, or not of user
+/// `uid`.
 fn lock_dead_owner(names: &Namespace, provider: ProviderId, uid: u32) -> Result<Owner, ObjectError> {
     let name = control_name(names, provider);
     let locks = match open(&name, uid) {
@@ -307,17 +307,16 @@ fn mark_as_gone(control: &LockFile) {
     }
 }
 
-/// Returns `true` if a dead owner has a living peer.
 fn has_peers(control: &LockFile) -> bool {
     (0..PEERS).any(|slot| control.is_locked(peer_byte(slot)))
 }
 
 pub(crate) enum Removal {
     Removed {
-        /// The memory of the object, in bytes.
+        /// Of memory.
         bytes: u64,
     },
-    /// The object no longer exists, or another one has its name.
+    /// It no longer exists, or another object has its name.
     Gone,
     /// Its creator is alive, or another process is removing it.
     Locked,
