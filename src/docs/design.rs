@@ -103,18 +103,8 @@
 //!
 //! # Checked by models
 //!
-//! [loom](https://docs.rs/loom) explores the interleavings and reorderings of these protocols; the
-//! models are in `src/models`.
-//!
-//! | protocol | model |
-//! |---|---|
-//! | attach and recycle, grants, clearing a lane | `record` |
-//! | peers that connect, disconnect and die while the owner grants and reclaims | `slot` |
-//! | chunks between shelves and handles while the pool closes | `shelf` |
-//! | the ring, its bells, loans and returns | `loans` |
-//! | a task whose helper sleeps for it, a thread that sleeps on several bells, interrupts | `awaiting` |
-//! | a publisher's receivers: withdrawal against receive, joining against sending and closing, one fence for several bells | `fan_out` |
-//! | the memory bell: releasing memory wakes a waiter | `memory_bell` |
+//! [loom](https://docs.rs/loom) explores the interleavings and reorderings of the protocols of
+//! records, peer slots, shelves, channels and the memory bell, with the models in `src/models`.
 //!
 //! # Lock freedom
 //!

@@ -107,15 +107,11 @@
 //! a time, and take locks for it; [`idle_window(0)`](crate::ProviderBuilder::idle_window) turns
 //! that off.
 //!
-//! Operations that still take time, and should be left to a thread without a deadline: allocating
-//! an unreserved length, or more messages than were reserved; [`trim`](crate::Provider::trim);
-//! [`reclaim`](crate::Provider::reclaim); dropping the provider. With a real-time priority, see
-//! [lock freedom](super::design#lock-freedom) for a queue whose other user was preempted.
+//! Leave to a thread without a deadline: allocating an unreserved length, or more messages than
+//! were reserved; [`trim`](crate::Provider::trim); [`reclaim`](crate::Provider::reclaim); dropping
+//! the provider. With a real-time priority, see [lock freedom](super::design#lock-freedom).
 //!
 //! # Locked memory
-//!
-//! The owner locks each segment over its whole length, but only pages that are present: memory is
-//! taken page by page, as without locking, and populated when it is reserved.
 //!
 //! The lock ends with the owner. Memory that peers read after its death may be swapped, unless they
 //! lock their mappings with `mlockall(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT)`. Without the last
@@ -123,15 +119,9 @@
 //!
 //! # Huge pages
 //!
-//! [`huge_pages`](crate::ProviderBuilder::huge_pages) is advice: the kernel moves reserved memory
-//! into huge pages (2 MiB on x86-64), as far as it has any. They take no more memory than small
-//! ones, because a huge page is made only if all of its small pages are reserved. So several short
-//! messages share one if they are reserved together, and a single message begins and ends in small
-//! pages. Huge pages help with messages of megabytes that are accessed at random, not with copies
-//! from front to back. A tmpfs mounted with `huge=always` reserves memory several times faster, but
-//! in whole huge pages: leave room for one more behind each segment. The bench `memory` measures
-//! both.
-//!
-//! Huge pages cannot be required: on hugetlbfs, every object consists of whole huge pages, so a cap
-//! in bytes would not hold. A [`directory`](crate::ProviderBuilder::directory) there is refused.
+//! [`huge_pages`](crate::ProviderBuilder::huge_pages) helps with messages of megabytes that are
+//! accessed at random, not with copies from front to back; the bench `memory` measures it. Several
+//! short messages share a huge page if they are reserved together, and a single message begins and
+//! ends in small pages. Huge pages cannot be required: on hugetlbfs, every object consists of whole
+//! huge pages, so a cap in bytes would not hold.
 #![forbid(unsafe_code)]

@@ -8,15 +8,16 @@
 //! ## When processes die
 //!
 //! * A peer may be killed at any instruction. Its leases are reclaimed when the owner needs memory,
-//!   and by [`Provider::reclaim`]; other peers and leases are not affected.
+//!   and by [`Provider::reclaim`](crate::Provider::reclaim); other peers and leases are not
+//!   affected.
 //! * A request that waits for memory that a killed process held, or was about to release, gets it
 //!   within 50 milliseconds of the death.
 //! * However a peer ends (SIGKILL, abort, exit without drop, a fault), its slot can be taken again
 //!   at once. The 65th peer gets a typed error.
 //! * The owner may be killed at any instruction. Readers keep all bytes that they hold; attach
-//!   returns [`OwnerDied`] or the error of the state that followed.
+//!   returns [`OwnerDied`](crate::AttachError::OwnerDied) or the error of the state that followed.
 //! * The next `build()` of the same prefix, and `Provider::sweep`, remove a dead owner's objects,
-//!   including incomplete ones, and never a living owner's, with any number of concurrent sweeps.
+//!   including incomplete ones, and never a living owner's.
 //! * A dead owner's objects are removed with its last reader, however soon the next owner starts;
 //!   if all readers were killed, when memory is short.
 //! * A sweep neither writes nor removes a file that only has a name like an object's, nor one with
@@ -40,9 +41,8 @@
 //!
 //! * Every system call may fail, with every error that it can return: the result is a typed error
 //!   with everything undone, or the call was not needed; the next attempt works.
-//! * A full /dev/shm is an error at allocation and never a signal in your code. Once there is room,
-//!   the next allocation works.
-//! * The same holds for low limits of descriptors and of address space.
+//! * A full /dev/shm, or a low limit of descriptors or address space, is an error at allocation and
+//!   never a signal in your code.
 //! * Releasing memory never needs memory: drops of buffers, views, reservations, futures and
 //!   providers succeed without heap.
 //! * Building a provider without heap is a typed error; statistics need no heap.
@@ -84,9 +84,9 @@
 //! * A peer that locks all of its mappings (`mlockall`) takes memory for whole segments.
 //! * A process that is stopped, not dead, keeps its leases. So does one that never drops its views.
 //! * A process that closes descriptors that it does not own (`closefrom`) appears dead: memory that
-//!   it reads may be reused. Once another peer has taken its slot, it gets an error ([`SlotLost`])
-//!   and does not touch that peer's leases, unless the slot is taken between two of its
-//!   instructions.
+//!   it reads may be reused. Once another peer has taken its slot, it gets an error
+//!   ([`SlotLost`](crate::AttachError::SlotLost)) and does not touch that peer's leases, unless the
+//!   slot is taken between two of its instructions.
 //! * If another process has truncated a channel's object and a process that uses the channel is
 //!   killed, the peers of its other channels may not be notified.
 //! * Truncating a mapped object raises SIGBUS in a process that accesses it; so may punching holes
@@ -123,8 +123,5 @@
 //! [`ProviderBuilder::mode`](crate::ProviderBuilder::mode) says otherwise, are never opened through
 //! symbolic links, and are refused if they belong to another user.
 //!
-//! [`OwnerDied`]: crate::AttachError::OwnerDied
-//! [`Provider::reclaim`]: crate::Provider::reclaim
-//! [`SlotLost`]: crate::AttachError::SlotLost
 //! [`Stale`]: crate::AttachError::Stale
 #![forbid(unsafe_code)]
