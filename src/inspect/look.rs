@@ -351,7 +351,6 @@ impl Visit {
     }
 }
 
-/// Sums up the removal of objects that hold this much memory each.
 fn swept(objects: impl IntoIterator<Item = u64>) -> Swept {
     objects.into_iter().map(|bytes| Swept { objects: 1, bytes }).fold(Swept::default(), Add::add)
 }
@@ -408,13 +407,12 @@ impl Counted {
         report.bytes = report.bytes.saturating_add(len);
     }
 
-    /// Returns the classes, smallest first.
     pub(super) fn into_classes(self) -> Vec<ClassReport> {
         self.classes.into_values().collect()
     }
 }
 
-/// Identifies one peer's lease of one message.
+/// One peer's lease of one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Lease {
     pub(super) provider: ProviderId,
@@ -425,7 +423,7 @@ pub(super) struct Lease {
     pub(super) epoch: Option<u64>,
 }
 
-/// Identifies one receiver's loan of one message.
+/// One receiver's loan of one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Loan {
     pub(super) provider: ProviderId,
@@ -440,14 +438,12 @@ pub(super) struct Loan {
 /// When each item was first seen, for items present in every look since.
 pub(super) type Since<T> = BTreeMap<T, Instant>;
 
-/// How long leases, or loans, have been observed.
 pub(super) struct Ages<T> {
     now: Instant,
     before: Since<T>,
     seen: Since<T>,
 }
 
-/// The leases, or loans, of one object.
 pub(super) struct AgesOfOne<'a, T> {
     ages: &'a mut Ages<T>,
     left: usize,
@@ -459,7 +455,6 @@ impl<T: Copy + Ord> Ages<T> {
         Self { now: Instant::now(), before, seen: BTreeMap::new() }
     }
 
-    /// Returns what the next look starts from.
     pub(super) fn into_since(self) -> Since<T> {
         self.seen
     }

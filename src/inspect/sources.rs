@@ -59,10 +59,9 @@ const STATE_OFFSET: u64 = 8;
 /// What can be learned of a file without opening it.
 pub(super) struct Stat {
     pub(super) len: usize,
-    /// Memory that the file holds, in bytes.
+    /// Of memory.
     pub(super) bytes_held: u64,
     pub(super) inode: Inode,
-    /// Whether the file can be a segment.
     pub(super) is_segment: bool,
 }
 
@@ -80,21 +79,19 @@ pub(super) struct Facts {
     pub(super) is_ours: bool,
     /// The word that, in a channel's object, names its provider.
     pub(super) provider: u64,
-    /// Whether its maker is alive.
     pub(super) is_owned: bool,
-    /// Whether its receiver is alive.
     pub(super) is_received: bool,
 }
 
 impl Objects {
-    /// Lists all names that match this crate's scheme, with this prefix or with any.
+    /// Lists the objects with this prefix, or with any.
     pub(super) fn find(directory: &Path, prefix: Option<&str>) -> Result<Self, OsError> {
         let mut this = Self { directory: directory.to_owned(), ..Self::default() };
         for file in list(directory)? {
             let Some((of, named)) = parse(&file).filter(|(of, _)| prefix.map_or(true, |prefix| prefix == *of)) else {
                 continue;
             };
-            // If `lstat` fails, the file was removed in the meantime.
+            // If this fails, the file was removed in the meantime.
             let Ok(metadata) = fs::symlink_metadata(directory.join(&file)) else { continue };
             if metadata.uid() != effective_uid() {
                 this.others += 1;
@@ -146,7 +143,7 @@ impl Objects {
 impl Stat {
     fn of(metadata: &Metadata, name: &Name) -> Result<Self, ObjectError> {
         let len = check_metadata(metadata, name, effective_uid())?;
-        // `st_blocks` counts units of 512 bytes, whatever the file system's block size.
+        // In blocks of 512 bytes on any file system.
         let is_segment = is_segment(metadata, effective_uid());
         Ok(Self { len, bytes_held: metadata.blocks() * 512, inode: inode(metadata), is_segment })
     }
@@ -159,7 +156,6 @@ impl Object {
         Ok(Self { stat: Stat::of(&metadata, &name)?, opened, name })
     }
 
-    /// Returns `true` if another descriptor holds the lock on this byte.
     pub(super) fn is_locked(&self, byte: usize) -> bool {
         self.opened.is_locked(byte)
     }
@@ -185,7 +181,7 @@ impl Object {
         }
     }
 
-    /// Returns `true` if a sweep would take it for an object with this first word.
+    /// Returns `true` if a sweep would take it for such an object.
     pub(super) fn is_ours(&self, magic: u64) -> bool {
         is_object(self.opened.file(), magic).unwrap_or(false)
     }
@@ -207,7 +203,7 @@ fn inode(metadata: &Metadata) -> Inode {
     (metadata.dev(), metadata.ino())
 }
 
-/// Maximum length of a command, in characters.
+/// In characters.
 const MAX_COMMAND: usize = 120;
 
 /// A process, as the kernel shows it.
@@ -243,12 +239,11 @@ pub(crate) struct Seen {
     locks: BTreeMap<Inode, Vec<(RangeInclusive<u64>, u32)>>,
     mappings: BTreeSet<(Inode, u32)>,
     processes: BTreeMap<u32, Process>,
-    /// The number of processes that this process may not inspect.
     pub(crate) hidden: usize,
 }
 
 impl Seen {
-    /// Scans all processes for locks and mappings of the given files.
+    /// Scans all processes.
     pub(crate) fn of(files: &Wanted<'_>) -> io::Result<Self> {
         let mut this = Self::default();
         if files.inodes.is_empty() {
@@ -305,7 +300,6 @@ impl Seen {
         self.processes.get(id)
     }
 
-    /// Returns the visible processes that have the file mapped.
     pub(crate) fn mappers(&self, file: Inode) -> impl Iterator<Item = &Process> {
         let all = self.mappings.range((file, 0)..=(file, u32::MAX));
         all.filter_map(|(_, id)| self.processes.get(id))

@@ -1,19 +1,17 @@
 //! [`Client`], with which a peer attaches to messages by descriptor.
 //!
 //! A client maps each control object and each segment once and keeps them in a table. A view holds
-//! a reference to its segment's mapping, which keeps the control object mapped, so it outlives the
-//! client.
+//! a reference to its segment, which keeps the control object mapped, so it outlives the client.
 //!
-//! A descriptor is untrusted. Before a pointer is formed (I2), the client checks that the record
-//! exists, takes the lease, and checks generation, length and range against the record and the
-//! mapping.
+//! A descriptor is untrusted: record, generation, length and range are checked before a pointer is
+//! formed (I2).
 //!
 //! # Cost of an attach when everything is mapped
 //!
-//! Six read-modify-writes and no system call: two on the table's reader lock, which is private, one
-//! to take the lease, one to count the reference to the mapping, and two when the view is dropped.
-//! Where the lease's read-modify-write is not a full fence, the fence is added. Readers wait only
-//! while another thread stores a new mapping in the table; the system calls precede that.
+//! Six read-modify-writes and no system call: two on the table's reader lock, one to take the lease
+//! (and a fence, where that is none), one to count the reference to the mapping, and two when the
+//! view is dropped. Readers wait only while another thread stores a new mapping in the table; the
+//! system calls precede that.
 
 #![forbid(unsafe_code)]
 
@@ -45,15 +43,13 @@ pub struct ClientBuilder {
 }
 
 impl ClientBuilder {
-    /// Sets the directory that contains the providers' objects, an absolute path; default /dev/shm.
-    /// See [`ProviderBuilder::directory`](crate::ProviderBuilder::directory).
+    /// Sets the providers' [directory](crate::ProviderBuilder::directory); default /dev/shm.
     pub fn directory(mut self, directory: impl Into<PathBuf>) -> Self {
         self.directory = directory.into();
         self
     }
 
-    /// Sets the prefix of the providers' names; default `shm_pool`. See
-    /// [`ProviderBuilder::name_prefix`](crate::ProviderBuilder::name_prefix).
+    /// Sets the providers' [prefix](crate::ProviderBuilder::name_prefix); default `shm_pool`.
     pub fn name_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.name_prefix = prefix.into();
         self
@@ -125,7 +121,7 @@ impl Client {
         Self { names: Namespace::in_shm(DEFAULT_PREFIX), uid, fork_epoch, table: Arc::default() }
     }
 
-    /// Returns the namespace of the providers, and the user that their objects must belong to.
+    /// Returns the providers' namespace and user.
     pub(crate) fn trusted(&self) -> (&Namespace, u32) {
         (&self.names, self.uid)
     }
@@ -142,8 +138,8 @@ impl Client {
     ///
     /// [`AttachError::NoProvider`], [`AttachError::Closed`] or [`AttachError::OwnerDied`] if the
     /// provider no longer exists; [`AttachError::NotAProvider`], [`AttachError::WrongUid`] or
-    /// [`AttachError::TooManyPeers`] if it cannot be used; [`AttachError::Forked`] in a forked
-    /// child; [`AttachError::Os`] if a system call fails.
+    /// [`AttachError::TooManyPeers`] if it cannot be used; [`AttachError::Forked`];
+    /// [`AttachError::Os`].
     pub fn connect(&self, provider: ProviderId) -> Result<PeerId, AttachError> {
         self.check_fork()?;
         if let Some(entry) = self.table.read().find(provider) {
@@ -159,7 +155,7 @@ impl Client {
         // A restarted publisher has a new id: drop the connection to the old one.
         self.forget_abandoned();
         let mut table = self.table.write();
-        // Another thread may have connected first; then this connection is dropped.
+        // Another thread may have connected first.
         if let Some(entry) = table.find(provider) {
             return Ok(entry.remote.control.id());
         }
@@ -167,7 +163,6 @@ impl Client {
         Ok(id)
     }
 
-    /// Removes connections to closed and dead providers from the table.
     fn forget_abandoned(&self) -> Vec<ProviderEntry> {
         let remotes: Vec<Arc<Remote>> = self.table.read().entries.iter().map(|entry| entry.remote.clone()).collect();
         // Makes a system call for each, hence without the lock.
@@ -219,7 +214,6 @@ impl Client {
         }
     }
 
-    /// Maps a segment and adds it to the table.
     fn map(&self, remote: &Arc<Remote>, place: Place) -> Result<Arc<Cached>, AttachError> {
         // While a chunk is leased, its segment is destroyed only if the provider closes.
         let closed = || AttachError::Closed { provider: remote.control.id().provider };
@@ -234,7 +228,7 @@ impl Client {
         Ok(cached)
     }
 
-    /// Opens a segment of a provider. Returns `None` if it no longer exists.
+    /// Opens a segment. Returns `None` if it no longer exists.
     fn open(&self, remote: &Remote, serial: u64) -> Result<Option<Foreign>, AttachError> {
         let name = segment_name(&self.names, remote.control.id().provider, serial);
         match Foreign::open(name, Access::Read, self.uid) {
@@ -311,7 +305,7 @@ impl Client {
 
     /// Returns the number of mapped segments, over all providers; 0 in a forked child.
     pub fn mapped_segments(&self) -> usize {
-        // In a forked child, the lock may be held by a thread that does not exist there.
+        // In a forked child, a thread that does not exist there may hold the lock.
         if self.check_fork().is_err() {
             return 0;
         }

@@ -21,8 +21,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use std::{io, thread};
 
-/// How long to wait for a slot that the owner is clearing, which takes up to 0.7 s for a million
-/// records.
+/// How long to wait for a slot that the owner is clearing: 0.7 s for a million records.
 const CLEARING_LIMIT: Duration = Duration::from_secs(1);
 
 /// A connection to a provider's control object, and a slot in it. On drop, releases the slot, and
@@ -97,7 +96,6 @@ impl PeerControl {
         self.fork_epoch = self.fork_epoch.wrapping_add(1);
     }
 
-    /// Returns the peer's id, as the owner knows it.
     pub(crate) fn id(&self) -> PeerId {
         self.id
     }
@@ -130,7 +128,6 @@ impl PeerControl {
         self.locks.unlock(peer_byte(self.slot())).expect("a lock that is held");
     }
 
-    /// Returns `true` unless this process is a forked child of the one that connected.
     #[inline]
     pub(crate) fn is_ours(&self) -> bool {
         self.fork_epoch == fork::epoch()
@@ -145,7 +142,7 @@ impl PeerControl {
         self.view.record(index)
     }
 
-    /// Charges a message of `len` bytes against the quota. Fails if the quota would be exceeded.
+    /// Charges a message of `len` bytes against the quota.
     #[inline]
     pub(crate) fn charge(&self, len: u64) -> Result<(), AttachError> {
         self.quota.map_or(Ok(()), |max| self.charge_within(max, len))
@@ -153,12 +150,11 @@ impl PeerControl {
 
     fn charge_within(&self, max: u64, len: u64) -> Result<(), AttachError> {
         let sum = |held: u64| held.checked_add(len).filter(|&sum| sum <= max);
-        // Relaxed: a counter, which orders no other memory.
+        // Relaxed: only a counter.
         let counted = self.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum);
         counted.map(drop).map_err(|held| AttachError::OverQuota { provider: self.id.provider, len, held, max })
     }
 
-    /// Releases a message of `len` bytes from the quota.
     #[inline]
     pub(crate) fn refund(&self, len: u64) {
         if self.quota.is_some() {
@@ -176,7 +172,7 @@ impl PeerControl {
         }
     }
 
-    /// Rings the provider's memory bell: memory may have become available.
+    /// Rings the provider's memory bell.
     pub(crate) fn ring(&self) {
         self.view.header().memory.ring();
     }
@@ -207,7 +203,6 @@ impl PeerControl {
         self.view.segments()
     }
 
-    /// Returns `true` if the owner has closed its side, or died.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.check_owner().is_err()
     }
@@ -225,7 +220,7 @@ impl PeerControl {
     }
 }
 
-/// Returns how many records may have been used. Other processes can write that number.
+/// Returns how many records may have been used.
 fn used(view: &View) -> u32 {
     // Acquire: partner of the Release in `OwnerControl`.
     view.header().high_water.load(Ordering::Acquire).min(view.record_count())
@@ -251,9 +246,7 @@ fn free_slot(locks: &LockFile) -> io::Result<Option<usize>> {
 
 impl Drop for PeerControl {
     fn drop(&mut self) {
-        // In a forked child, the slot belongs to the parent.
         if self.is_ours() && self.has_slot() {
-            // Remaining grants will not be taken up.
             self.view.vacate(self.slot(), || used(&self.view));
             self.ring();
             // Not left to the close: a child made by a raw `clone` may have a copy of the
@@ -379,7 +372,6 @@ impl ProviderEntry {
         self.remote.control.id().provider
     }
 
-    /// Returns the mapping of the segment with this index and serial number.
     #[inline]
     pub(crate) fn segment(&self, index: u64, serial: u64) -> Option<&Arc<Cached>> {
         let known = self.segments.get(index as usize)?.as_ref();
@@ -429,7 +421,6 @@ impl Table {
         self.entries.iter_mut().flat_map(ProviderEntry::take_retired).collect()
     }
 
-    /// Removes these connections and returns their entries.
     pub(crate) fn take(&mut self, remotes: &[Arc<Remote>]) -> Vec<ProviderEntry> {
         let is_wanted = |entry: &ProviderEntry| remotes.iter().any(|remote| Arc::ptr_eq(remote, &entry.remote));
         let (taken, kept) = std::mem::take(&mut self.entries).into_iter().partition(is_wanted);
@@ -439,7 +430,6 @@ impl Table {
 }
 
 impl Cached {
-    /// Creates an entry for the segment that the control object has, or had, at this index.
     pub(crate) fn new(mapping: Mapping, index: u64, serial: u64, remote: Arc<Remote>) -> Self {
         Self { mapping, serial, index, remote }
     }
