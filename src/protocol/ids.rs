@@ -97,18 +97,14 @@ pub(crate) fn word(bytes: &[u8], at: usize) -> u64 {
 /// An object, parsed from its name, whose parts contain no dots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Object<'a> {
-    /// `{prefix}.{provider}.ctl`
     Control(ProviderId),
-    /// `{prefix}.{provider}.{serial}`
     Segment(ProviderId, u64),
-    /// `{prefix}.{channel}.channel`
     Channel(&'a str),
-    /// `{prefix}.{channel}.{id}.branch`
     Branch(&'a str, u64),
 }
 
 impl Object<'_> {
-    /// Returns the name of its file, the input of [`parse`].
+    /// Returns the name of its file.
     pub(crate) fn file(&self, prefix: &str) -> String {
         match self {
             Self::Control(id) => format!("{prefix}.{id}.ctl"),
@@ -119,14 +115,12 @@ impl Object<'_> {
     }
 }
 
-/// Returns the name of a provider's control object.
 pub(crate) fn control_name(names: &Namespace, provider: ProviderId) -> Name {
-    names.name(&format!("{provider}.ctl"))
+    names.file(&Object::Control(provider).file(names.prefix()))
 }
 
-/// Returns the name of a provider's segment.
 pub(crate) fn segment_name(names: &Namespace, provider: ProviderId, serial: u64) -> Name {
-    names.name(&format!("{provider}.{serial:x}"))
+    names.file(&Object::Segment(provider, serial).file(names.prefix()))
 }
 
 /// Returns the prefix of a file's name and the object that it names, or `None` for any other file.
