@@ -226,8 +226,8 @@ impl BackendBuilder {
         self
     }
 
-    /// Sets the largest chunk in bytes; at most [`max_bytes`](Self::max_bytes) and the [longest
-    /// segment](Self::max_segment), which is the default.
+    /// Sets the largest chunk in bytes; at most [`max_bytes`](Self::max_bytes) and the
+    /// [longest segment](Self::max_segment), which is the default.
     pub fn max_alloc(mut self, bytes: usize) -> Self {
         self.max_alloc = Some(bytes);
         self

@@ -21,16 +21,10 @@
 //!
 //! # Memory
 //!
-//! | level | definition | carved into |
-//! |---|---|---|
-//! | segment, or arena | one shared-memory object of fixed length; at most 16 at a time | runs, by pages |
-//! | run | whole pages | nothing: it is one large chunk; or it is a heap |
-//! | heap | a run for small chunks | chunks, by cache lines |
-//! | chunk | the memory of one allocation | |
-//!
-//! A page of an arena takes memory from the system when it is first carved. Once carved, a chunk
-//! lives on its class's shelf, so that the next allocation of its class is one atomic exchange. The
-//! carver's lists are in private memory.
+//! Arenas are carved by pages into runs. A run is one large chunk, or a heap, which is carved by
+//! cache lines into small chunks (see the [vocabulary](crate#vocabulary)). A page takes memory from
+//! the system when it is first carved. Once carved, a chunk lives on its class's shelf, so that the
+//! next allocation of its class is one atomic exchange. The carver's lists are in private memory.
 //!
 //! # At the cap
 //!
@@ -41,18 +35,12 @@
 //! one.
 //!
 //! A size class that is refused twice in a row within 250 ms gets a *region*: the range with the
-//! fewest bytes in use, or whole segments that are to be destroyed.
-//!
-//! | in the region | |
-//! |---|---|
-//! | a chunk that is dropped | returns to the arena, not to a shelf, unless it is reserved |
-//! | a request of another class | is served only if it fits nowhere else |
-//! | a request of the region's class | is served once nothing else is carved there, which ends the region |
-//!
-//! So a large message needs each chunk of one range to be dropped once, rather than gaps to merge
-//! by chance, whether its publisher waits or retries. There is one region at a time. It ends 250 ms
-//! after its class was last refused. Once it is that old, a refused request may choose another one,
-//! so a message that can never be served does not withhold memory for long.
+//! fewest bytes in use, or whole segments that are to be destroyed. Chunks that are dropped there
+//! return to the arena, unless they are reserved. Requests of other classes are served there only
+//! if they fit nowhere else, and one of the region's class once nothing else is carved there, which
+//! ends the region. So a large message needs each chunk of one range to be dropped once, rather
+//! than gaps to merge by chance. There is one region at a time. It ends 250 ms after its class was
+//! last refused, and once it is that old, a refused request may choose another one.
 //!
 //! # Invariants
 //!
@@ -61,9 +49,9 @@
 //! * **I3.** A chunk is on one shelf, or held by one handle, or leased and waiting: never two of
 //!   these. (A buffer on loan to a channel's receiver counts as held by the channel.)
 //! * **I4.** A segment's length never changes.
-//! * **I5.** No Rust reference exists to bytes that another process may write at that time. `&mut
-//!   [u8]` comes only from a [`ShmBufMut`](crate::ShmBufMut), which no peer can attach to; `&[u8]`
-//!   exists only while a [`ShmBuf`](crate::ShmBuf), [`ShmView`](crate::ShmView) or
+//! * **I5.** No Rust reference exists to bytes that another process may write at that time.
+//!   `&mut [u8]` comes only from a [`ShmBufMut`](crate::ShmBufMut), which no peer can attach to;
+//!   `&[u8]` exists only while a [`ShmBuf`](crate::ShmBuf), [`ShmView`](crate::ShmView) or
 //!   [`channel::Loan`](crate::channel::Loan) is held.
 //! * **I6.** After its provider is dropped, every chunk is destroyed exactly once, and with the
 //!   last one the pool.

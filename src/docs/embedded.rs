@@ -42,10 +42,10 @@
 //! # }
 //! ```
 //!
-//! Count the messages that are queued, read by each receiver, and being written, each [rounded up
-//! to its class](super::limits#memory-near-the-cap), and to whole pages from 128 KiB on. Where
-//! unreserved messages of several lengths share the cap, not all of it can be in use. A reservation
-//! that does not fit is an error at startup.
+//! Count the messages that are queued, read by each receiver, and being written, each
+//! [rounded up to its class](super::limits#memory-near-the-cap), and to whole pages from 128 KiB
+//! on. Where unreserved messages of several lengths share the cap, not all of it can be in use. A
+//! reservation that does not fit is an error at startup.
 //!
 //! The pool's lists are in private memory, which no cap covers: mostly 32 bytes per page of
 //! payload, and 32 per 64 bytes of pages that short messages are carved from. Queues of idle chunks

@@ -97,8 +97,8 @@ impl Inspector {
         Self { directory: directory.into(), prefix: None, leases: Since::new(), loans: Since::new() }
     }
 
-    /// Restricts the inspector to objects with this [name
-    /// prefix](crate::ProviderBuilder::name_prefix). By default it covers all.
+    /// Restricts the inspector to objects with this
+    /// [name prefix](crate::ProviderBuilder::name_prefix). By default it covers all.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = Some(prefix.into());
         self

@@ -128,8 +128,8 @@ pub struct PeerReport {
     pub views: u64,
     /// Number of unclaimed grants.
     pub grants: u64,
-    /// How long this inspector has seen the oldest of its leases: see [what only the owner
-    /// knows](super#what-only-the-owner-knows).
+    /// How long this inspector has seen the oldest of its leases: see
+    /// [what only the owner knows](super#what-only-the-owner-knows).
     pub oldest_lease: Option<Duration>,
 }
 
@@ -180,8 +180,8 @@ pub struct ReceiverReport {
     pub lent: usize,
     /// Their total length in bytes.
     pub bytes_lent: u64,
-    /// How long this inspector has seen the oldest of its loans: see [what only the owner
-    /// knows](super#what-only-the-owner-knows).
+    /// How long this inspector has seen the oldest of its loans: see
+    /// [what only the owner knows](super#what-only-the-owner-knows).
     pub oldest_loan: Option<Duration>,
     /// Number of messages sent to it.
     pub sent: u64,

@@ -314,8 +314,8 @@ fn mapped(line: &str) -> Option<Inode> {
     Some((libc::makedev(number(major)?, number(minor)?), words.next()?.parse().ok()?))
 }
 
-/// Parses the bytes of an exclusive OFD lock in a line of `/proc/PID/fdinfo/FD`: `lock: number:
-/// OFDLCK ADVISORY WRITE process device:inode first last`.
+/// Parses the bytes of an exclusive OFD lock in a line of `/proc/PID/fdinfo/FD`:
+/// `lock: number: OFDLCK ADVISORY WRITE process device:inode first last`.
 fn locked(line: &str) -> Option<RangeInclusive<u64>> {
     let words: Vec<&str> = line.strip_prefix("lock:")?.split_ascii_whitespace().collect();
     if words.get(1) != Some(&"OFDLCK") || words.get(3) != Some(&"WRITE") {
