@@ -82,8 +82,9 @@ pub(crate) struct ControlHeader {
     /// Records below this number may have been used.
     pub(crate) high_water: AtomicU32,
     pub(crate) epochs: [Epoch; PEERS],
+    /// The serial numbers of the segments that peers may map, or 0.
     pub(crate) segments: [AtomicU64; ENTRIES],
-    /// The maximum number of bytes that one peer may read at a time; 0 for no limit.
+    /// The most bytes that a peer may read at a time; 0 for no limit.
     pub(crate) quota: AtomicU64,
     /// In its own cache line: peers read it whenever they release a lease.
     pub(crate) memory: MemoryBell,
