@@ -42,7 +42,7 @@ impl Scene {
         PeerControl::connect(&self.names, self.owner.id, effective_uid())
     }
 
-    /// Connects a peer to slot 0, whose last peer had the epoch `epoch`.
+    /// A peer in slot 0 that comes after one with the epoch `epoch`.
     fn connect_after(&self, epoch: u64) -> PeerControl {
         self.owner.view.header().epochs[0].0.store(epoch | VACANT, Ordering::Relaxed);
         let peer = self.connect().unwrap();
@@ -63,7 +63,8 @@ impl Scene {
     }
 }
 
-/// A forged or damaged id does not revoke the grant of the peer that it resembles.
+/// Otherwise a forged or damaged id takes back what was granted to the peer that it looks like, and
+/// that peer's message is used again before it arrives.
 #[test]
 fn epoch_equal_modulo_gate() {
     let scene = Scene::new("alias");
@@ -83,7 +84,8 @@ fn epoch_equal_modulo_gate() {
     assert!(!scene.record().is_leased());
 }
 
-/// Grants reach only the current peer when the epoch outgrows a gate's bits, and when it wraps.
+/// Otherwise, once a slot was taken so often that its epoch needs more bits than a gate keeps, or
+/// than there are, grants fail or go to a peer that is gone.
 #[test]
 fn epoch_wraps() {
     let scene = Scene::new("epochs");
@@ -101,7 +103,8 @@ fn epoch_wraps() {
     }
 }
 
-/// The slot of a dead peer becomes free, without its leases, in the last epochs too.
+/// Otherwise the slot of a peer that died in the last epoch is never free again, or is taken with
+/// what the dead peer held.
 #[test]
 fn dead_peer_with_any_epoch() {
     let scene = Scene::new("epochs-dead");
@@ -109,6 +112,8 @@ fn dead_peer_with_any_epoch() {
         for is_found_by_the_owner in [true, false] {
             let peer = scene.connect_after(before);
             scene.grant(peer.id()).unwrap();
+            // The kernel releases the lock of a process that ends. Here the process itself does,
+            // and no more.
             peer.die();
             if is_found_by_the_owner {
                 assert_eq!((scene.owner.reclaim(), scene.owner.reclaim()), (1, 0), "after epoch {before:#x}");
@@ -120,8 +125,8 @@ fn dead_peer_with_any_epoch() {
     }
 }
 
-/// A lease in a slot without a peer is reclaimed: that of a peer killed while it tried a descriptor
-/// of a record that had no chunk yet.
+/// Otherwise a lease that nobody holds keeps its message for ever: for example, that of a peer
+/// killed while it tried a descriptor of a record that had no chunk yet.
 #[test]
 fn lease_of_empty_slot() {
     let scene = Scene::new("stray");
@@ -136,7 +141,8 @@ fn lease_of_empty_slot() {
     assert!(scene.record().is_leased());
 }
 
-/// A process that has closed its lock's descriptor releases nothing of the slot's next peer.
+/// Otherwise a process that has closed its lock's descriptor gives back what the next peer in its
+/// slot reads, or clears that peer's lanes, and the owner writes there.
 #[test]
 fn lost_slot_releases_nothing() {
     let scene = Scene::new("lost");
@@ -157,7 +163,8 @@ fn lost_slot_releases_nothing() {
     assert!(!scene.record().is_leased());
 }
 
-/// The 65,536th thread that grants to one peer at a time does not carry into the gate's epoch.
+/// Otherwise the 65,536th thread that grants to one peer at a time counts as an epoch: grants to
+/// that peer are taken for another's, and somebody else's are taken back.
 #[test]
 fn full_gate_blocks() {
     let scene = Scene::new("gate-full");
@@ -171,7 +178,8 @@ fn full_gate_blocks() {
             scene.grant(peer.id()).unwrap();
             assert!(has_room.load(Ordering::Acquire), "it did not wait");
         });
-        // A grant that does not wait ends long before this loop.
+        // A grant that does not wait ends long before this loop. One that waits cannot end, however
+        // long the loop takes.
         while !begins.load(Ordering::Acquire) {
             thread::yield_now();
         }
@@ -187,6 +195,7 @@ fn full_gate_blocks() {
     assert!(scene.accept(0));
 }
 
+/// Otherwise the 65th peer gets a slot that another peer has, and their leases count as one peer's.
 #[test]
 fn last_slot() {
     let scene = Scene::new("slots");
@@ -205,7 +214,8 @@ fn last_slot() {
     }
 }
 
-/// The 65th peer waits for a slot that the owner is clearing.
+/// Otherwise the 65th peer is turned away only because the owner is just clearing a dead peer's
+/// slot.
 #[test]
 fn slot_being_cleared() {
     let scene = Scene::new("clearing");
@@ -228,7 +238,8 @@ fn slot_being_cleared() {
     drop(others);
 }
 
-/// An owner that is stopped while it clears a slot, for instance by a debugger, stops no peer.
+/// Otherwise an owner that is stopped while it clears a slot, for instance by a debugger, also
+/// stops every peer that connects.
 #[test]
 fn slot_never_cleared() {
     let scene = Scene::new("clearing-stopped");
