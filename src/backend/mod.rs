@@ -55,16 +55,16 @@
 //!
 //! # Collecting
 //!
-//! If readers decrement a count in shared memory, the publisher has to look for free chunks.
-//! Middleware that looks only when an allocation fails fills the whole cap, and writes each message
-//! to memory that left the cache long ago. So when no suitable chunk is idle, the backend first
-//! calls the collector, and creates a chunk only if that released none.
+//! If readers decrement a count in shared memory, the publisher has to look for free chunks. If it
+//! looked only when an allocation fails, it would fill the whole cap, and write each message to
+//! memory that left the cache long ago. So when no suitable chunk is idle, the backend calls the
+//! collector before it creates one.
 //!
 //! A collection visits every message in flight, and gains little if a slow reader holds thousands.
 //! So if it makes less than an eighth of the memory idle, the backend grows by the missing amount
 //! before the next one: it holds at most a seventh more than the messages in flight. Once nearly
-//! all of the cap has been taken from the system, it collects only when a chunk fits nowhere. It
-//! always collects before it refuses an allocation.
+//! all of the cap has been taken from the system, it collects only when a chunk fits nowhere, and
+//! before it refuses an allocation.
 //!
 //! # Trust
 //!
@@ -226,8 +226,8 @@ impl BackendBuilder {
         self
     }
 
-    /// Sets the largest chunk in bytes; at most [`max_bytes`](Self::max_bytes) and the
-    /// [longest segment](Self::max_segment), which is the default.
+    /// Sets the largest chunk in bytes. The default is the most: the smaller of
+    /// [`max_bytes`](Self::max_bytes) and [`max_segment`](Self::max_segment).
     pub fn max_alloc(mut self, bytes: usize) -> Self {
         self.max_alloc = Some(bytes);
         self
@@ -264,8 +264,8 @@ impl BackendBuilder {
         self
     }
 
-    /// Sets whether the [collector](Collect) is asked before the backend takes more memory, and not
-    /// only when the cap is reached; default `true`. See [Collecting](self#collecting).
+    /// Sets whether the backend [collects](self#collecting) before it takes more memory, and not
+    /// only at the cap; default `true`.
     pub fn collect_early(mut self, early: bool) -> Self {
         self.collect_early = early;
         self
@@ -291,7 +291,7 @@ impl BackendBuilder {
     }
 }
 
-/// Releases the chunks that readers are done with. See [Collecting](self#collecting).
+/// Releases the chunks that readers are done with: see [Collecting](self#collecting).
 pub trait Collect: Send + Sync {
     /// Drops the chunks that no reader holds any more. Returns `true` if there were any.
     ///

@@ -1,5 +1,4 @@
-//! The crate's design: its modules, its invariants, the decisions behind it, and which operations
-//! are lock-free.
+//! The crate's design: modules, invariants, decisions, and which operations are lock-free.
 //!
 //! # Modules
 //!
@@ -87,7 +86,7 @@
 //! | D21 | A refused length is served by a [region](#at-the-cap), which bounds how long it can starve; smaller requests are never stopped by it |
 //! | D22 | The backend is public. zenoh support is a crate of its own on top of it and uses only public items |
 //! | D23 | Releasing memory never needs memory |
-//! | D24 | A dead owner's objects are reclaimed when its last reader releases them, or when memory is short; no restart order or delay matters |
+//! | D24 | A dead owner's objects are reclaimed when its last reader releases them, or when memory is short |
 //!
 //! # Checked by models
 //!

@@ -65,9 +65,8 @@
 //! A length is rounded up to its class: by less than 64 bytes up to 2 KiB, and by at most 3.2 %
 //! above that. No two messages share a cache line.
 //!
-//! Peers map segments whole. That takes address space, but no memory of its own. A peer that reads
-//! one message of a dead provider keeps the memory of that message's segment until it drops the
-//! view.
+//! Peers map segments whole, which takes address space only. A peer that reads one message of a
+//! dead provider keeps the memory of that message's segment until it drops the view.
 //!
 //! # Forked processes
 //!
