@@ -94,7 +94,7 @@ impl Mapping {
         let map = || {
             let nothing = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
             let space = Self::map(page.saturating_add(len), libc::PROT_NONE, nothing, -1)?;
-            // Shared, although no other process uses it: see `robust_list`.
+            // Shared: see `Mapping::shared`.
             space.replace(0..page, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1)?;
             space.with_file(page, fd, len)
         };
@@ -133,6 +133,12 @@ impl Mapping {
     /// Reserves inaccessible address space.
     fn address_space(len: usize) -> io::Result<Self> {
         Self::map(len, libc::PROT_NONE, WITHOUT_MEMORY, -1)
+    }
+
+    /// Maps zeroed memory of this process only, which the kernel keeps until it has walked the robust
+    /// lists of a killed process (see `robust_list`).
+    pub(super) fn shared(len: usize) -> io::Result<Self> {
+        Self::map(len, READ_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1)
     }
 
     /// Maps private zeroed memory. A page is allocated when it is first written.

@@ -12,8 +12,6 @@
 //! kernel kills a process because memory is short, it may reclaim private pages before it walks the
 //! list.
 //!
-//! [`Mapping::behind_own_page`]: crate::os::mapping::Mapping::behind_own_page
-//!
 //! # Killed at any instruction
 //!
 //! An entry joins the list before its word names the keeper, and leaves it after the ringer has
@@ -24,10 +22,11 @@
 
 use crate::os::fork;
 use crate::os::futex::Futex;
+use crate::os::mapping::Mapping;
 use crate::os::posix::{check, page_size};
 use parking_lot::Mutex;
 use std::io;
-use std::mem::{size_of, MaybeUninit};
+use std::mem::{forget, size_of, MaybeUninit};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
@@ -107,13 +106,10 @@ impl KeeperState {
 static KEEPER: AtomicPtr<Keeper> = AtomicPtr::new(ptr::null_mut());
 
 impl Keeper {
-    fn new(fork_epoch: u64) -> Result<NonNull<Self>, Failed> {
-        let (access, own) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
-        // SAFETY: at an address that the kernel chooses.
-        let page = unsafe { libc::mmap(ptr::null_mut(), page_size(), access, own, -1, 0) };
-        let Some(this) = NonNull::new(page.cast::<Self>()).filter(|_| page != libc::MAP_FAILED) else {
-            return Err(failed("mmap")(io::Error::last_os_error()));
-        };
+    /// Returns the page of a new keeper, which begins with it.
+    fn new(fork_epoch: u64) -> Result<Mapping, Failed> {
+        let page = Mapping::shared(page_size()).map_err(failed("mmap"))?;
+        let this = page.base().cast::<Self>();
         let list = ListEntry { next: AtomicPtr::new(ptr::null_mut()) };
         let head = Head { list, distance: distance() as libc::c_long, pending: ptr::null_mut() };
         let state = Mutex::default();
@@ -124,7 +120,7 @@ impl Keeper {
         let list = unsafe { &this.as_ref().head.list };
         // An empty list leads back to its head.
         list.next.store(ptr::addr_of!(*list).cast_mut(), Ordering::Relaxed);
-        Ok(this)
+        Ok(page)
     }
 
     /// Returns the keeper of this process, creating it on the first call.
@@ -136,11 +132,11 @@ impl Keeper {
             if let Some(keeper) = unsafe { known.as_ref() }.filter(|keeper| keeper.fork_epoch == fork_epoch) {
                 return Ok(keeper);
             }
-            let new = Self::new(fork_epoch)?;
+            let page = Self::new(fork_epoch)?;
+            let new = page.base().cast().as_ptr();
             // Release: partner of the Acquire above.
-            if KEEPER.compare_exchange(known, new.as_ptr(), Ordering::AcqRel, Ordering::Relaxed).is_err() {
-                // SAFETY: mapped by `new` above, and never published.
-                unsafe { libc::munmap(new.as_ptr().cast(), page_size()) };
+            if KEEPER.compare_exchange(known, new, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                forget(page);
             }
         }
     }
