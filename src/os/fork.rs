@@ -119,7 +119,7 @@ mod tests {
             unsafe { libc::_exit(code) }
         }
         let mut status = 0;
-        // SAFETY: `status` is a valid place to write to.
+        // SAFETY: `status` is valid for writes.
         let waited = unsafe { libc::waitpid(pid, &mut status, 0) };
         pid > 0 && waited == pid && status == 0
     }

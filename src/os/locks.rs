@@ -44,7 +44,7 @@ fn lock_files() -> MutexGuard<'static, Vec<RawFd>> {
     LOCK_FILES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// An object opened for locks that belong to this process, and not to its forked children.
+/// An object opened for locks of this process, not of its forked children.
 #[derive(Debug)]
 pub(crate) struct LockFile {
     file: ManuallyDrop<File>,
@@ -62,7 +62,6 @@ impl LockFile {
         Ok(Self { file: ManuallyDrop::new(file), fork_epoch: fork::epoch() })
     }
 
-    /// The object, for queries.
     pub(crate) fn file(&self) -> &File {
         &self.file
     }

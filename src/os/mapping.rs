@@ -135,8 +135,8 @@ impl Mapping {
         Self::map(len, libc::PROT_NONE, WITHOUT_MEMORY, -1)
     }
 
-    /// Maps zeroed memory of this process only, which the kernel keeps until it has walked the robust
-    /// lists of a killed process (see `robust_list`).
+    /// Maps zeroed memory of this process only, which the kernel keeps until it has walked the
+    /// robust lists of a killed process (see `robust_list`).
     pub(super) fn shared(len: usize) -> io::Result<Self> {
         Self::map(len, READ_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1)
     }
@@ -248,8 +248,7 @@ impl Drop for Mapping {
     }
 }
 
-/// Returns `true` if this process may lock that many more bytes into RAM. Tries it with address
-/// space that has no memory.
+/// Returns `true` if this process may lock that many more bytes into RAM.
 pub(crate) fn may_lock(bytes: usize) -> io::Result<bool> {
     match Mapping::address_space(bytes)?.lock() {
         Err(error) => match error.raw_os_error() {

@@ -168,7 +168,7 @@ pub(crate) fn has_heap(bytes: usize) -> bool {
 /// Returns how many bytes this process may lock into RAM without privileges.
 pub(crate) fn lock_limit() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is a valid place to write to.
+    // SAFETY: `limit` is valid for writes.
     unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) };
     limit.rlim_cur
 }
@@ -176,7 +176,7 @@ pub(crate) fn lock_limit() -> u64 {
 /// Returns the length in bytes of the longest file that this process may create or write.
 pub(crate) fn file_size_limit() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: 0 };
-    // SAFETY: `limit` is a valid place to write to.
+    // SAFETY: `limit` is valid for writes.
     unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) };
     limit.rlim_cur
 }

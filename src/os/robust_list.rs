@@ -163,7 +163,7 @@ impl Keeper {
         self.has_begun.store(0, Ordering::Relaxed);
         let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
         let result = |number: i32| if number == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(number)) };
-        // SAFETY: `attributes` is a valid place to write to.
+        // SAFETY: `attributes` is valid for writes.
         result(unsafe { libc::pthread_attr_init(attributes.as_mut_ptr()) }).map_err(failed("pthread_attr_init"))?;
         if let Some(stack) = stack {
             // SAFETY: initialised above. If libc rejects the size, its default stays.
@@ -225,9 +225,9 @@ extern "C" fn keep(keeper: *mut libc::c_void) -> *mut libc::c_void {
 /// Runs `work` with all signals blocked in this thread.
 fn without_signals<T>(work: impl FnOnce() -> T) -> T {
     let (mut all, mut before) = (MaybeUninit::<libc::sigset_t>::uninit(), MaybeUninit::<libc::sigset_t>::uninit());
-    // SAFETY: `all` is a valid place to write to.
+    // SAFETY: `all` is valid for writes.
     unsafe { libc::sigfillset(all.as_mut_ptr()) };
-    // SAFETY: `sigfillset` filled `all`, and `before` is a valid place to write to.
+    // SAFETY: `sigfillset` filled `all`, and `before` is valid for writes.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
     let done = work();
     // SAFETY: the call above filled `before`.

@@ -1,9 +1,9 @@
 //! Shared-memory objects: a [`Segment`] that this process creates, and a [`Foreign`] one of another
 //! process, checked before it is mapped.
 //!
-//! * Memory is reserved (`posix_fallocate`) before it is used, so a full /dev/shm is an error here
-//!   and never a SIGBUS. An object that other processes write is reserved when it is created, a
-//!   payload segment range by range.
+//! * Memory is reserved (`posix_fallocate`) before it is used, so a full /dev/shm is an error and
+//!   never a SIGBUS: when an object is created that other processes write, and range by range in a
+//!   payload segment.
 //! * A step that fails undoes the earlier ones: descriptors, mappings and names clean up on drop.
 //! * An open file description that holds locks is never mapped (see `locks`).
 
@@ -60,8 +60,7 @@ impl Segment {
         Self::sparse(Arc::new(file), link, len, memory)
     }
 
-    /// Creates an object, locks one `byte` of it first, reserves all of its memory, and maps it
-    /// with `map`.
+    /// Creates an object, locks a `byte` of it first, reserves its memory, and maps it with `map`.
     pub(crate) fn create_locked(
         name: Name,
         len: usize,
@@ -109,9 +108,9 @@ impl Segment {
         Ok(Self { mapping, file: Some(file), huge_page, link })
     }
 
-    /// Reserves memory for a range of a sparse object, in whole pages, populates it in this
-    /// process, and collapses the huge pages within it, if requested. Memory reserved earlier stays
-    /// unchanged. No other thread or process may write the range concurrently.
+    /// Reserves memory for a range, in whole pages, populates it in this process, and collapses the
+    /// huge pages within it, if requested. Memory reserved earlier stays unchanged. No other thread
+    /// or process may write the range concurrently.
     pub(crate) fn reserve(&self, range: Range<usize>) -> Result<(), OsError> {
         let Some(file) = &self.file else { return Ok(()) };
         reserve(file, range.start, range.len())
@@ -134,9 +133,8 @@ impl Segment {
     }
 
     /// Releases a range's memory to the system, in whole pages, even while other processes have it
-    /// mapped. The length stays (I4). A process that reads the range afterwards, in violation of
-    /// the protocol, reads zeros, or gets a signal if /dev/shm is full. Returns `false` if the
-    /// system refuses.
+    /// mapped. A process that reads it afterwards, in violation of the protocol, reads zeros, or
+    /// gets a signal if /dev/shm is full. Returns `false` if the system refuses.
     pub(crate) fn discard(&self, range: Range<usize>) -> bool {
         self.file.as_ref().is_some_and(|file| punch(file, range.start, range.len()).is_ok())
     }
@@ -164,7 +162,7 @@ fn set_mode(file: &File, mode: u32) -> io::Result<()> {
     file.set_permissions(Permissions::from_mode(mode))
 }
 
-/// Returns `true` if the object still has a name. No other process unlinks it while the caller
+/// Returns `true` if the object still has a name, which no other process unlinks while the caller
 /// holds its lock.
 pub(crate) fn is_linked(file: &File) -> io::Result<bool> {
     Ok(file.metadata()?.nlink() > 0)
@@ -224,7 +222,6 @@ pub(crate) struct Foreign {
 }
 
 impl Foreign {
-    /// Opens `name`, which must be a regular file of user `uid`.
     pub(crate) fn open(name: Name, access: Access, uid: u32) -> Result<Self, ObjectError> {
         let flags = if access == Access::Read { libc::O_RDONLY } else { libc::O_RDWR };
         let file = name.open(flags, 0).map_err(|error| name.error("open", 0, error))?;
@@ -251,8 +248,7 @@ impl Foreign {
     /// happen in a part that the owner is just releasing; it is reused with the range.)
     pub(crate) fn fault_in(&self, mapping: &Mapping) -> usize {
         let (len, mut at, mut present) = (mapping.len(), 0, 0);
-        // Other processes may resize the object, and memory may appear and disappear, so each
-        // iteration advances by at least a page.
+        // Memory may appear and disappear meanwhile, so each iteration advances by at least a page.
         while let Some(filled) = next_filled(&self.file, at).filter(|filled| filled.start < len) {
             let filled = filled.start..filled.end.min(len);
             at = filled.end.max(filled.start + page_size());
