@@ -27,15 +27,14 @@
 //! * Either side of a channel may be killed at any instruction, or while it sleeps. The other side
 //!   is notified at once and keeps its messages; buffers in flight are reclaimed; one successor can
 //!   use the name again.
-//! * Messages of a killed sender are received, despite concurrent sweeps, and even if the receiver
-//!   temporarily runs out of a resource.
+//! * Messages of a killed sender are received, even if the receiver temporarily runs out of a
+//!   resource.
 //! * A loan belongs to the receiver until it drops it, in any order and on any thread, even after
 //!   sender and provider are dropped.
 //! * A channel, or a peer that lost its slot, never releases another's lease.
 //! * A forked child owns nothing, takes nothing from its parent, and does not keep a dead parent
 //!   alive.
-//! * Owners and peers in other PID and mount namespaces that share /dev/shm are correctly detected
-//!   as alive or dead.
+//! * Owners and peers may be in different PID and mount namespaces that share /dev/shm.
 //!
 //! ## When the system refuses
 //!
@@ -101,8 +100,7 @@
 //!
 //! **Processes that follow the protocol** cannot harm each other by crashing at any instruction.
 //!
-//! **A descriptor is untrusted input.** Every field is checked against the owner's record, and
-//! against the actual mapping, before a pointer is formed.
+//! **A descriptor is untrusted input,** checked before a pointer is formed.
 //!
 //! **Payload is read-only for peers.** They map it so, and no `mode` gives other users write access
 //! to it. (zenoh's receivers map it writable; see `shm-pool-zenoh`.)

@@ -31,12 +31,12 @@
 //!
 //! # Limits beyond any program's lifetime
 //!
-//! | quantity | limit | reached after, at most | at the limit |
+//! | quantity | limit | reached after | at the limit |
 //! |---|---|---|---|
-//! | messages in one chunk | at least 3 × 2^61: generations start at random below 2^62, and each message takes two | 10 million a second: 21,900 years | generations wrap around; an old descriptor can match a later message |
-//! | connections in one peer slot | 2^62: an epoch takes four | 100,000 a second: 1.4 million years | epochs wrap around; an old [`PeerId`](crate::PeerId) can match a later one |
-//! | segments of one provider | 2^64 - 1 | 100,000 a second: 5.8 million years | serial numbers wrap around, skipping those in use |
-//! | forks, each by the child of the one before | 2^64 | 20,000 a second: 29 million years | a handle that was inherited through all of them passes for the process's own |
+//! | messages in one chunk | at least 3 × 2^61 | 21,900 years of 10 million a second | an old descriptor can match a later message |
+//! | connections in one peer slot | 2^62 | 1.4 million years of 100,000 a second | an old [`PeerId`](crate::PeerId) can match a later one |
+//! | segments of one provider | 2^64 - 1 | 5.8 million years of 100,000 a second | serial numbers wrap around, skipping those in use |
+//! | forks, each by the child of the one before | 2^64 | 29 million years of 20,000 a second | a handle that was inherited through all of them passes for the process's own |
 //!
 //! # Memory near the cap
 //!

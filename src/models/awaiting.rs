@@ -15,12 +15,12 @@ struct Scene {
     /// The helper's count.
     count: Futex,
     has_waker: AtomicU64,
-    /// The task sleeps on this; a wake-up adds one.
+    /// The task sleeps on this.
     wakes: Futex,
     is_over: AtomicU64,
     /// 1 while the helper sleeps on its count alone.
     is_idle: AtomicU64,
-    /// `true` if the helper can sleep on both words.
+    /// Whether the helper can sleep on both words.
     has_many: bool,
 }
 
@@ -32,7 +32,6 @@ impl Scene {
         Arc::new(Self { bell, ready, count, has_waker, wakes, is_over, is_idle, has_many })
     }
 
-    /// Sends a message, as a ringer does.
     fn ring(&self) {
         self.ready.fetch_add(1, Ordering::Release); // W1
         self.bell.ring();
@@ -54,7 +53,6 @@ impl Scene {
         is_ready() // S3
     }
 
-    /// Runs the task until it has received `all`.
     fn await_all(&self, all: u64) {
         for received in 0..all {
             loop {
@@ -82,7 +80,6 @@ impl Scene {
         found > 0 && self.has_waker.compare_exchange(found, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Runs the helper.
     fn help(&self) {
         loop {
             let count = self.count.load(Ordering::SeqCst); // H1

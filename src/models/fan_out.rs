@@ -125,7 +125,7 @@ impl Coming {
         true
     }
 
-    /// Connects the receiver and sends to it. Returns `true` if there was one.
+    /// Like `meet`, and sends to it.
     fn send(&self) -> bool {
         let is_met = self.meet(None);
         if is_met {

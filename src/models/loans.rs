@@ -338,7 +338,6 @@ impl Scene {
         self.loans.put(number, NonNull::from(Box::leak(value)));
     }
 
-    /// Lends a buffer and fills a slot with it.
     fn send(&self, ticket: &mut Ticket, number: u32) {
         self.put(number);
         ring::put(&self.slots, ticket, &message(number.into()));
@@ -378,7 +377,6 @@ impl Scene {
         self.loans.lock().take_all(|number| self.strike(number), Self::drop)
     }
 
-    /// Receives a message, if there is one, and returns its loan.
     fn receive(&self, ticket: &mut Ticket) {
         let number = ticket.number();
         if let Some((words, _)) = receive(&self.slots, ticket) {
@@ -386,7 +384,7 @@ impl Scene {
         }
     }
 
-    /// Reclaims the remaining loans, and checks that each number is free exactly once.
+    /// Checks that each number is free exactly once.
     fn settle(&self, mut numbers: Vec<u32>) {
         self.reclaim();
         let mut taking = self.loans.lock();

@@ -39,7 +39,7 @@ impl Channel {
         self.buffers[buffer as usize].with(|bytes| unsafe { *bytes })
     }
 
-    /// Sends the number of the message, in a buffer.
+    /// Sends the message's number.
     fn send(&self, ticket: &mut Ticket, buffer: u64) {
         assert!(ring::has_room(&self.slots, *ticket));
         self.write(buffer, ticket.number());
@@ -47,7 +47,7 @@ impl Channel {
         self.to_receiver.ring();
     }
 
-    /// Receives a message, whose number is its bytes. Returns that.
+    /// Receives a message, whose number is its bytes.
     fn receive(&self, ticket: &mut Ticket) -> Option<u64> {
         let received = ring::receive(&self.slots, ticket, true, |_, _| Ok::<_, ()>(()))?;
         let (words, ticket) = received.unwrap();
