@@ -1,12 +1,6 @@
-//! The 32 bytes that name a message: plain data and a codec. Accesses no shared memory.
-//!
-//! ```text
-//!  byte  0      2       3      4        8          16           24        30      32
-//!        magic  version grant  record   provider   generation   length    check
-//! ```
-//!
-//! See [`docs::format`](crate::docs::format). `check` detects damage, not forgery: a descriptor is
-//! checked against the record that the owner wrote before a pointer is formed (I2).
+//! The 32 bytes that name a message: plain data and a codec (see
+//! [`docs::format`](crate::docs::format)). The checksum detects damage, not forgery: a descriptor
+//! is checked against the record that the owner wrote before a pointer is formed (I2).
 
 #![forbid(unsafe_code)]
 
@@ -17,7 +11,7 @@ const MAGIC: u16 = 0x5bd7;
 const VERSION: u8 = 1;
 const LEN_BITS: u32 = 48;
 
-/// Maximum length of a message that a descriptor can name, in bytes.
+/// Maximum length of a message in bytes.
 pub(crate) const MAX_LEN: usize = (1 << LEN_BITS) - 1;
 
 /// Names one message: 32 plain bytes for any transport.
@@ -40,7 +34,6 @@ pub struct Descriptor {
     pub(crate) record: u32,
     pub(crate) generation: u64,
     pub(crate) len: u64,
-    /// The slot of the peer that the message was granted to, if any.
     pub(crate) granted: Option<u8>,
 }
 

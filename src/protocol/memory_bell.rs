@@ -37,7 +37,7 @@ use std::time::Duration;
 /// The longest sleep of an owner before it rechecks for memory.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// The bell. Zero bytes are a bell without a listener.
+/// Zero bytes are a bell without a listener.
 #[repr(C, align(64))]
 pub(crate) struct MemoryBell {
     /// Whether the owner listens: 0 or 1.
@@ -46,7 +46,6 @@ pub(crate) struct MemoryBell {
 }
 
 impl MemoryBell {
-    /// Creates a bell in private memory.
     pub(crate) fn new() -> Self {
         Self { listens: AtomicU64::new(0), count: Futex::new(0) }
     }
@@ -61,7 +60,7 @@ impl MemoryBell {
         self.count.load(Ordering::Acquire) // partner: `toll`
     }
 
-    /// Sleeps until the bell has rung since `count`, or until `deadline`.
+    /// Sleeps until the bell has rung since `count`.
     pub(crate) fn sleep(&self, count: u32, deadline: Option<Deadline>) {
         self.count.sleep_while(count, deadline);
     }
@@ -76,7 +75,7 @@ impl MemoryBell {
         }
     }
 
-    /// Rings, whether or not the owner listens.
+    /// Rings even if the owner does not listen.
     #[cold]
     pub(crate) fn toll(&self) {
         self.count.fetch_add(1, Ordering::Release); // partner: `count`

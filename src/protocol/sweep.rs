@@ -40,8 +40,8 @@
 //!
 //! # Killed at any instruction
 //!
-//! A killed reader or sweep leaves objects, marked or not, and no lock. The last other reader or
-//! the next sweep removes them.
+//! A killed reader or sweep leaves objects but no lock, for the last other reader or the next
+//! sweep.
 //!
 //! # Never touched
 //!
@@ -79,7 +79,7 @@ pub(crate) const TEARDOWN: Duration = Duration::from_millis(100);
 /// How long to sleep between two checks of those locks.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 
-/// More heap than a sweep needs, unless there are thousands of names.
+/// Enough heap for a sweep, unless there are thousands of names.
 const HEAP: usize = 96 << 10;
 
 /// The objects removed by a [`sweep`](crate::Provider::sweep).
@@ -149,7 +149,7 @@ pub(crate) fn sweep_after_reading(names: &Namespace, provider: ProviderId, patie
     let _ = sweep_of(names, Some(provider));
 }
 
-/// Calls [`Segment::create_locked`]. If memory is short, sweeps and tries again.
+/// Like [`Segment::create_locked`]. If memory is short, sweeps and tries again.
 pub(crate) fn create_locked(
     name: Name,
     len: usize,
