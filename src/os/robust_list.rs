@@ -106,8 +106,8 @@ impl KeeperState {
 static KEEPER: AtomicPtr<Keeper> = AtomicPtr::new(ptr::null_mut());
 
 impl Keeper {
-    /// Returns the page of a new keeper, which begins with it.
-    fn new(fork_epoch: u64) -> Result<Mapping, Failed> {
+    /// Creates a keeper at the start of a page, and returns the page.
+    fn in_own_page(fork_epoch: u64) -> Result<Mapping, Failed> {
         let page = Mapping::shared(page_size()).map_err(failed("mmap"))?;
         let this = page.base().cast::<Self>();
         let list = ListEntry { next: AtomicPtr::new(ptr::null_mut()) };
@@ -132,7 +132,7 @@ impl Keeper {
             if let Some(keeper) = unsafe { known.as_ref() }.filter(|keeper| keeper.fork_epoch == fork_epoch) {
                 return Ok(keeper);
             }
-            let page = Self::new(fork_epoch)?;
+            let page = Self::in_own_page(fork_epoch)?;
             let new = page.base().cast().as_ptr();
             // Release: partner of the Acquire above.
             if KEEPER.compare_exchange(known, new, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
